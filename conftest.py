@@ -1,0 +1,168 @@
+"""Collect notebooks with pytest: every cell that asserts is one test.
+
+The cells of a notebook run in order in one IPython shell, as `nbdev_test` runs them: in the
+notebook's folder, with `IN_TEST` set. A test is an asserting cell with the plain cells that lead up
+to it, so a plain cell that fails fails the test below it; plain cells at the end are one test more.
+Once a cell has failed, the rest of its notebook is reported as skipped. A notebook must leave the
+process as it found it, since the next one shares it.
+
+Left out, as by `nbdev_test`: cells with `#| eval: false`, cells that call `nbdev_export(`, and
+cells that carry one of settings.ini's `tst_flags` as a directive, unless `--flags` names it (both
+commands have that option):
+
+    #| notest      only runs by hand
+    #| slow        takes minutes
+    #| cuda        needs a CUDA device
+    #| torch_xla   needs torch_xla. pytest runs it wherever torch_xla is installed, and elsewhere
+                   reports it as skipped; `nbdev_test` runs it only under `--flags torch_xla`
+
+A test in `tests/` says the same with `@pytest.mark.torch_xla`. Under `--no-skips` a skip is a
+failure. The last line of a run is `N passed, M failed, K skipped`; what pytest calls an error is a
+failure there.
+"""
+import json
+import os
+import re
+import sys
+import traceback
+from configparser import ConfigParser
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from execnb.shell import CaptureShell
+
+ROOT = Path(__file__).parent
+ASSERTS = re.compile(r"^\s*(assert\b|test_\w+\(|expect_fail\()", re.M)
+DIRECTIVE = re.compile(r"^#\s*\|\s*(\w+):?[ \t]*(.*)$", re.M)
+EXPORTS = {"export", "exporti", "exports", "default_exp"}
+collect_ignore_glob = ["kaggle/*/*-zh.ipynb"]  # translations; a test compares their code
+LIBRARIES = {"torch_xla"}  # flags that stand for a library
+# Variables that libraries and pytest set for themselves.
+FOREIGN = ("PYTEST_", "TORCHINDUCTOR_", "XLA_", "PJRT_", "TPU_", "TF_", "GRPC_")
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers share the cores
+
+
+def pytest_addoption(parser):
+    parser.addoption("--flags", default="", help="tst_flags to run all the same, as nbdev_test's")
+    parser.addoption("--no-skips", action="store_true", help="a skipped test is a failure")
+
+
+def pytest_collect_file(file_path, parent):
+    if file_path.suffix == ".ipynb" and not file_path.name.startswith(("_", ".")):
+        return Notebook.from_parent(parent, path=file_path)
+
+
+def pytest_runtest_setup(item):
+    for library in LIBRARIES:
+        if item.get_closest_marker(library) and not find_spec(library):
+            pytest.skip(f"needs {library}, which is not installed")
+
+
+def flags_left_out(config) -> set[str]:
+    "The tst_flags of settings.ini whose cells this run does not even collect."
+    settings = ConfigParser(delimiters=["="])
+    settings.read(ROOT / "settings.ini", encoding="utf-8")
+    flags = set(settings["DEFAULT"]["tst_flags"].split())
+    return flags - LIBRARIES - set(config.getoption("--flags").split())
+
+
+def shared_state() -> dict[str, object]:
+    "What notebooks could change under each other's feet."
+    ours = {name for name in os.environ if not name.startswith(FOREIGN)}
+    state = {name: os.environ[name] for name in ours} | {"working folder": os.getcwd()}
+    torch = sys.modules.get("torch")
+    state["torch's default dtype"] = str(torch.get_default_dtype()) if torch else "torch.float32"
+    state["torch's grad mode"] = torch.is_grad_enabled() if torch else True
+    return state
+
+
+class Notebook(pytest.File):
+    "A notebook, whose test cells share one shell."
+
+    def collect(self):
+        left_out = flags_left_out(self.config)
+        self.sources, end, heading = [], 0, self.path.stem
+        cells = json.loads(self.path.read_text(encoding="utf-8"))["cells"]
+        for number, cell in enumerate(cells, 1):
+            source = "".join(cell["source"])
+            directives = dict(DIRECTIVE.findall(source))
+            if cell["cell_type"] == "markdown" and source.startswith("#"):
+                heading = source.splitlines()[0].strip("# ").replace("`", "")
+            if cell["cell_type"] != "code" or "nbdev_export(" in source:
+                continue
+            if directives.get("eval") == "false" or left_out & directives.keys():
+                continue
+            asserts = ASSERTS.search(source) and not EXPORTS & directives.keys()
+            missing = {name for name in LIBRARIES & directives.keys() if not find_spec(name)}
+            if not missing:
+                self.sources.append(source)
+            if asserts:
+                end = len(self.sources)
+                test = Cells.from_parent(self, name=f"{heading} [{number}]", end=end)
+                for library in missing:
+                    test.add_marker(library)
+                yield test
+        if end < len(self.sources):
+            yield Cells.from_parent(self, name=f"to the end [{number}]", end=len(self.sources))
+
+    def setup(self):
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setenv("IN_TEST", "1")
+        self.patch.syspath_prepend(ROOT)
+        self.patch.chdir(self.path.parent)
+        self.state = shared_state()
+        self.shell = CaptureShell(self.path, mpl_format="png")
+        self.number_run, self.failed = 0, False
+
+    def teardown(self):
+        after = shared_state()
+        changed = [name for name in self.state | after if self.state.get(name) != after.get(name)]
+        self.shell.user_ns.clear()  # IPython keeps every shell until exit
+        self.patch.undo()
+        if changed:
+            names = ", ".join(sorted(changed))
+            pytest.fail(f"{self.path.name} leaves changed: {names}", pytrace=False)
+
+
+class Cells(pytest.Item):
+    "A cell that asserts, with whatever cells above it have not been run yet."
+
+    def __init__(self, *, end: int, **kwargs):
+        super().__init__(**kwargs)
+        self.end = end  # index in the notebook's sources, one past this cell
+
+    def runtest(self):
+        notebook = self.parent
+        if notebook.failed:
+            pytest.skip("an earlier cell of this notebook failed")
+        for source in notebook.sources[notebook.number_run:self.end]:
+            notebook.number_run += 1
+            notebook.shell.run(source)
+            if notebook.shell.exc:
+                notebook.failed = True
+                raise notebook.shell.exc
+
+    def repr_failure(self, excinfo, style=None):
+        *lines, message = traceback.format_exception(excinfo.value)
+        in_cell = (at for at, line in enumerate(lines) if "<ipython-input" in line)
+        return "".join([f"{self.path.name}: {message}", *lines[next(in_cell, 0):]])
+
+    def reportinfo(self):
+        return self.path, None, self.name
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session):
+    result = yield
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter:  # xdist's workers have none
+        number = {outcome: len(reports) for outcome, reports in reporter.stats.items()}
+        failed = number.get("failed", 0) + number.get("error", 0) + number.get("xpassed", 0)
+        skipped = number.get("skipped", 0) + number.get("xfailed", 0)
+        if session.config.getoption("--no-skips") and skipped:
+            failed, skipped, session.exitstatus = failed + skipped, 0, pytest.ExitCode.TESTS_FAILED
+        reporter.write_line(f"{number.get('passed', 0)} passed, {failed} failed, {skipped} skipped")
+    return result

@@ -1,0 +1,126 @@
+"""Everything that must hold before a change is taken: `.ci/run`.
+
+Nothing is installed into the caller's environment. Three environments are built under .ci/envs, and
+kept until what they are built from changes:
+
+    base     no torch_xla: what needs it is skipped and says so
+    xla      torch_xla is there, which changes how much of torch behaves: a skip is a failure
+    nbdev3   the current nbdev, over base's libraries
+
+README.md's second command runs in base and in xla; the notebooks run once more under both nbdevs'
+own test commands; README.md's first command runs in base. The last line adds up the tests of base
+and xla; anything else that fails counts there as one failure.
+"""
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+ENVS = ROOT / ".ci/envs"
+PYTHONS = {"base": "3.11", "xla": "3.12", "nbdev3": "3.11"}
+REQUIREMENTS = ("settings.ini", "setup.py", "pyproject.toml")
+COMMAND = re.compile(r"^```sh\n(pip install .*)\n```$", re.M)
+TOTALS = re.compile(r"(\d+) passed, (\d+) failed, (\d+) skipped")
+STEP_LIMIT = 40 * 60  # seconds
+
+
+def find_python(version: str) -> str:
+    "An interpreter of this version: the one on PATH, or one that pyenv keeps off it."
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    kept = sorted(pyenv.glob(f"versions/{version}.*/bin/python"))
+    for candidate in filter(None, [shutil.which(f"python{version}"), *kept]):
+        # A pyenv shim is on PATH even where its version is switched off.
+        if subprocess.run([candidate, "--version"], capture_output=True).returncode == 0:
+            return str(candidate)
+    raise SystemExit(f"error: .ci/envs needs Python {version}, which is not installed")
+
+
+def variables(name: str) -> dict[str, str]:
+    "What commands see in an environment: its programs and its pins."
+    return {
+        **os.environ,
+        "PATH": os.pathsep.join([str(ENVS / name / "bin"), os.environ["PATH"]]),
+        "VIRTUAL_ENV": str(ENVS / name),
+        "PIP_CONSTRAINT": str(ROOT / f".ci/{name}.txt"),
+        "PIP_QUIET": "2",
+        "PYTEST_ADDOPTS": "--durations=15" + (" --no-skips" if name == "xla" else ""),
+        "CI": "true",
+    }
+
+
+def run(name: str, command: str) -> tuple[bool, str]:
+    "Run a command in an environment, into the log; whether it succeeded, and its last line."
+    print(f"\n=== {name}: {command}", flush=True)
+    start, last = time.monotonic(), ""
+    limited = ["timeout", "--kill-after=30", str(STEP_LIMIT), "bash", "-c", command]
+    with subprocess.Popen(
+        limited,
+        cwd=ROOT,
+        env=variables(name),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            last = line.strip() or last
+    print(f"=== status {process.returncode}, {time.monotonic() - start:.0f} s", flush=True)
+    return process.returncode == 0, last
+
+
+def build(name: str) -> bool:
+    "Make an environment anew, unless the one there was made from the same files."
+    sources = [ROOT / path for path in (*REQUIREMENTS, f".ci/{name}.txt")]
+    stamp = ENVS / name / "made-from"
+    made_from = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    if stamp.exists() and stamp.read_text() == made_from:
+        return True
+    shutil.rmtree(ENVS / name, ignore_errors=True)
+    subprocess.run([find_python(PYTHONS[name]), "-m", "venv", ENVS / name], check=True)
+    if name == "nbdev3":  # what it lacks it finds in base
+        (libraries,) = (ENVS / "base").glob("lib/python*/site-packages")
+        (own,) = (ENVS / name).glob("lib/python*/site-packages")
+        (own / "base.pth").write_text(f"{libraries}\n")
+    succeeded, _ = run(name, f"pip install -r .ci/{name}.txt")
+    if succeeded:
+        stamp.write_text(made_from)
+    return succeeded
+
+
+def main() -> int:
+    demo, tests = COMMAND.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    shutil.rmtree(ROOT / "demo", ignore_errors=True)
+    steps = [
+        ("base", tests),
+        ("xla", tests),
+        ("base", "nbdev_test"),
+        ("nbdev3", "python tools/in_step.py"),
+        ("nbdev3", "nbdev-test"),
+        ("base", demo),
+    ]
+    broken = {name for name in PYTHONS if not build(name)}
+    passed, failed, skipped = 0, len(broken), 0
+    for name, command in steps:
+        if name in broken:
+            continue
+        succeeded, last = run(name, command)
+        totals = TOTALS.fullmatch(last) if command == tests else None
+        counts = tuple(map(int, totals.groups())) if totals else (0, 0, 0)
+        passed, failed, skipped = passed + counts[0], failed + counts[1], skipped + counts[2]
+        if not succeeded and not counts[1]:
+            failed += 1
+        elif command == tests and not counts[0]:
+            failed += 1
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    return min(failed, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
