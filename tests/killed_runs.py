@@ -1,0 +1,117 @@
+"""Kill training runs at random moments and let them go on: what test_resume.py starts.
+
+    python killed_runs.py FOLDER KILLS
+
+It prints one JSON object. torch is imported once; every try is a fork of this process, which itself
+computes nothing, so that a try costs milliseconds and not seconds.
+"""
+import gc
+import hashlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+os.environ["USE_TORCH_XLA"] = "0"  # as the kit does when it imports Accelerate
+import accelerate  # noqa: E402, F401
+
+from b2t_kit.training.checkpoint import checkpoint_path, checkpoint_steps  # noqa: E402
+from b2t_kit.training.rows import read_metrics, series  # noqa: E402
+from b2t_kit.training.toy import ToyTask, toy_config  # noqa: E402
+from b2t_kit.train import train  # noqa: E402
+
+TASK = ToyTask(hidden=64)  # its dropout is 0.2
+CONFIG = toy_config(steps=100, checkpoint_every=4, eval_every=10, log_every=5, keep_checkpoints=2)
+
+
+def start(folder: Path) -> int:
+    """Fork a process that trains into `folder`, or goes on there; its number."""
+    process = os.fork()
+    if process:
+        return process
+    status = 1
+    try:
+        train(TASK, CONFIG, folder, resume=folder.exists(), quiet=True)
+        status = 0
+    except BaseException as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(status)
+
+
+def wait(process: int) -> int:
+    """The exit status of a forked process, negative if a signal ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def ended(process: int) -> bool:
+    """Whether a forked process has ended; it is not reaped."""
+    return os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def newest_step(folder: Path) -> int:
+    """The step of the newest checkpoint, -1 if there is none."""
+    return max(checkpoint_steps(folder), default=-1)
+
+
+def half_written(folder: Path) -> bool:
+    """Whether a checkpoint is being written, or was when the writer died."""
+    checkpoints = folder / "checkpoints"
+    names = os.listdir(checkpoints) if checkpoints.is_dir() else []
+    return any(name.endswith(".partial") for name in names)
+
+
+def kill_once(folder: Path, moment: random.Random, in_write: bool) -> dict:
+    """Start or continue a run and kill it after some progress, in a write or anywhere; what happened."""
+    begun = newest_step(folder)
+    goal = begun + CONFIG.checkpoint_every * moment.randint(0, 3)
+    process = start(folder)
+    while newest_step(folder) < goal and not ended(process):
+        time.sleep(0.0005)
+    pause = moment.uniform(0, 0.2)  # about the time between two checkpoints
+    if in_write:
+        while not half_written(folder) and not ended(process):
+            time.sleep(0.0002)
+        pause = moment.uniform(0, 0.01)
+    time.sleep(pause)
+    os.kill(process, signal.SIGKILL)
+    killed = wait(process) == -signal.SIGKILL
+    return {"killed": killed, "half_written": half_written(folder), "from": begun,
+            "to": newest_step(folder)}
+
+
+def outcome(folder: Path) -> dict:
+    """The bits of a finished run: its last checkpoint's tensors, and what it measured."""
+    last = checkpoint_path(folder, CONFIG.steps)
+    bits = {path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(last.glob("*.safetensors"))}
+    rows = read_metrics(folder)
+    return {"tensors": bits, "train": series(rows, "train", "loss"), "eval": series(rows, "eval", "loss"),
+            "best": (folder / "best").read_text(),
+            "left": sorted(path.name for path in folder.rglob("*.partial"))}
+
+
+def main(folder: Path, kills: int) -> dict:
+    """Train once without interruption, then kill runs until there were enough kills; all outcomes."""
+    if wait(start(folder / "straight")):
+        sys.exit("the uninterrupted run failed")
+    moment, tries, runs = random.Random(20), [], []
+    while sum(one["killed"] for one in tries) < kills:
+        run = folder / f"run_{len(runs)}"
+        runs.append(run)
+        done = False
+        while not done and sum(one["killed"] for one in tries) < kills:
+            tries.append(kill_once(run, moment, in_write=len(tries) % 2 == 1))
+            done = not tries[-1]["killed"]
+        if not done and wait(start(run)):
+            sys.exit(f"{run} could not go on")
+    return {"straight": outcome(folder / "straight"), "runs": [outcome(run) for run in runs], "tries": tries}
+
+
+if __name__ == "__main__":
+    gc.collect()
+    gc.freeze()  # what is imported need not be looked through again in every fork
+    print(json.dumps(main(Path(sys.argv[1]), int(sys.argv[2]))))

@@ -1,0 +1,163 @@
+"""What the launched processes of test_devices.py and test_failures.py do."""
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from b2t_kit.core import KitError
+from b2t_kit.devices import Device, open_device
+
+STEPS, ROWS = 5, 12
+
+
+def toy_model() -> nn.Module:
+    """A small network with fixed parameters."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def toy_data() -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs (STEPS, ROWS, 6) and targets (STEPS, ROWS, 3); the rows differ in size."""
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(STEPS, ROWS, 6, generator=generator)
+    targets = torch.randn(STEPS, ROWS, 3, generator=generator)
+    return inputs, targets * torch.arange(1, ROWS + 1)[:, None] / 4
+
+
+def shares(rank: int, world: int, accumulation: int) -> list[torch.Tensor]:
+    """This process's rows of a global step, in micro-batches of different sizes."""
+    mine = torch.arange(rank, ROWS, world)
+    if accumulation == 1:
+        return [mine]
+    return list(mine.split([1, *[1] * (accumulation - 2), len(mine) - accumulation + 1]))
+
+
+def train(device: Device, accumulation: int) -> dict:
+    """Train the toy model; gradient norms of all steps, the final parameters."""
+    model = toy_model()
+    if not device.is_main:  # replicas must start from process 0's parameters
+        for parameter in model.parameters():
+            parameter.data.zero_()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    model, optimizer = device.prepare(model, optimizer)
+    inputs, targets = toy_data()
+    norms = []
+    for step in range(STEPS):
+        parts = shares(device.rank, device.world, accumulation)
+        for number, rows in enumerate(parts):
+            with device.accumulate(model, last=number == len(parts) - 1), device.autocast():
+                batch = device.place({"inputs": inputs[step, rows], "targets": targets[step, rows]})
+                loss = (model(batch["inputs"]) - batch["targets"]).square().sum() / ROWS
+                device.backward(loss)
+        norms.append(device.clip(model, 1.0).item())
+        device.step(optimizer)
+        optimizer.zero_grad()
+    device.check_replicas(model)
+    state = device.host_state_dict(model)
+    parameters = torch.cat([one.flatten() for one in state.values()])
+    return {"norms": norms, "parameters": parameters.tolist()}
+
+
+def train_without_reduction(device: Device) -> list[float | str]:
+    """The recipe of failure C21: every process clips and steps on its own gradients."""
+    model = toy_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    inputs, targets = toy_data()
+    for step in range(STEPS):
+        rows = torch.arange(device.rank, ROWS, device.world)
+        (model(inputs[step, rows]) - targets[step, rows]).square().mean().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    found = ""
+    try:
+        device.check_replicas(model)
+    except KitError as error:
+        found = str(error)
+    parameters = torch.cat([one.detach().flatten() for one in model.parameters()])
+    everyone = torch.tensor(device.gather_objects(parameters.tolist()))
+    return [(everyone - everyone[0]).abs().max().item(), found]
+
+
+def errors_per_trial() -> list[tuple[float, int]]:
+    """Seven trials: edits and length of each."""
+    return [(1.0, 10), (0.0, 5), (8.0, 8), (2.0, 20), (0.0, 4), (3.0, 3), (5.0, 100)]
+
+
+def evaluate(device: Device) -> dict:
+    """An error rate over trials that are dealt out unevenly: process 0 gets all but one."""
+    trials = errors_per_trial()
+    mine = trials if device.world == 1 else (trials[:-1] if device.is_main else trials[-1:])
+    local = sum(edits for edits, _ in mine) / sum(length for _, length in mine)
+    sums = device.sum_over_processes({
+        "edits": torch.tensor(sum(edits for edits, _ in mine)),
+        "length": torch.tensor(sum(length for _, length in mine)),
+    })
+    rates = device.gather_objects(local)
+    return {"local": rates, "mean_of_means": sum(rates) / len(rates),
+            "rate": (sums["edits"] / sums["length"]).item()}
+
+
+def everything(out: str) -> None:
+    """All of the above in one launch; process 0 writes the results."""
+    with open_device("cpu", accumulation=3) as device:
+        results = {
+            "describe": device.describe(),
+            "plain": train(device, 1),
+            "accumulated": train(device, 3),
+            "without_reduction": train_without_reduction(device),
+            "evaluation": evaluate(device),
+            "objects": [device.gather_objects(device.rank), device.broadcast_object(device.rank)],
+            "sum": device.sum_over_processes(torch.tensor([1.0, device.rank])).tolist(),
+        }
+        device.barrier()
+        print("printed by everyone")
+        device.say("said once")
+        if device.is_main:
+            Path(out).write_text(json.dumps(results))
+
+
+def report(out: str) -> None:
+    """Train plainly under somebody else's launcher."""
+    with open_device() as device:
+        results = {"world": device.world, "describe": device.describe(), "plain": train(device, 1)}
+        if device.is_main:
+            Path(out).write_text(json.dumps(results))
+
+
+def arrive_late(folder: str) -> None:
+    """Leave traces; process 1 dies, the others wait stubbornly, each with a child of its own."""
+    rank = int(os.environ["RANK"])
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+    Path(folder, f"{rank}.part").write_text(f"{os.getpid()} {child.pid}")
+    os.replace(Path(folder, f"{rank}.part"), Path(folder, f"{rank}.pids"))
+    while len(list(Path(folder).glob("*.pids"))) < int(os.environ["WORLD_SIZE"]):
+        time.sleep(0.02)
+    if rank == 1 and Path(folder, "die").exists():
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(300)
+
+
+def launch_and_wait(folder: str) -> None:
+    """A launcher that a test kills."""
+    from b2t_kit.processes import launch
+
+    launch("several_processes:arrive_late", [folder], 2, "cpu")
+
+
+def meet() -> None:
+    """Meet the other processes and add something up."""
+    with open_device("cpu") as device:
+        total = device.sum_over_processes(torch.tensor(float(device.rank + 1)))
+        print(f"process {device.rank}: {total.item():g}")
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])

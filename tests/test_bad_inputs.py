@@ -1,0 +1,593 @@
+"""Bad inputs on the command line: one line that names what is wrong, and nothing half-written.
+
+Each test works in a folder of its own, which holds `data`, a folder of recordings, and `run`, a finished run.
+It spoils something, calls `b2t` there, and compares the folder with what it was before.
+"""
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Callable, Iterator
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from b2t_kit import __version__
+from b2t_kit.cli import main
+from b2t_kit.data.trials import tiny_recordings
+
+ROOT = Path(__file__).resolve().parent.parent
+SESSIONS = ("t15.2023.08.01", "t15.2023.08.02")
+DAY = Path("data/hdf5_data_final") / SESSIONS[1]
+FILE = DAY / "data_train.hdf5"
+TRIAL = f"{FILE}: trial_0001"
+SMALL = {"--hidden": 8, "--steps": 2, "--batch-size": 8, "--buckets": 1, "--eval-every": 0, "--device": "cpu"}
+EVAL = "eval --run run --data data"
+Spoil = Callable[[], object]
+
+
+def train(words: str = "", out: str = "new") -> str:
+    """The command that trains a small decoder, with some other settings."""
+    small = " ".join(f"{name} {value}" for name, value in SMALL.items() if f"{name} " not in f"{words} ")
+    return f"train --data data --out {out} {small} {words}"
+
+
+TRAIN, RESUME = train(), train("--resume", "run")
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """Every file, folder and link below a folder, with what it holds."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        content = path.read_bytes() if path.is_file() else str(path.lstat().st_mode).encode()
+        found[str(path.relative_to(folder))] = hashlib.sha256(content).hexdigest()
+    return found
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Recordings of two short days, and a run that was trained with them."""
+    folder = tmp_path_factory.mktemp("good")
+    tiny_recordings(folder / "data", sessions=2, trials=4, max_bins=60)
+    places = {"data": folder / "data", "new": folder / "run"}
+    assert main([str(places.get(word, word)) for word in TRAIN.split()]) == 0
+    return folder
+
+
+@pytest.fixture
+def here(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of that, as the current folder, away from GPUs and from what else may be installed."""
+    shutil.copytree(good, tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setitem(sys.modules, "torch_xla", None)
+    return tmp_path / "here"
+
+
+def refused(words: str, here: Path, capsys: pytest.CaptureFixture) -> str:
+    """The one error line of a command that must fail and leave everything as it is."""
+    before = tree(here)
+    capsys.readouterr()
+    status = main(shlex.split(words))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line[:7] for line in lines] == ["error: "], lines
+    assert status == 2
+    after = tree(here)
+    assert {name: "new" for name in after.keys() - before.keys()} == {}
+    assert {name: "changed" for name in before if after.get(name) != before[name]} == {}
+    return lines[0]
+
+
+def faulted(words: str, here: Path, capsys: pytest.CaptureFixture) -> list[str]:
+    """The faults that `b2t validate` lists."""
+    before = tree(here)
+    capsys.readouterr()
+    status = main(shlex.split(words))
+    said = capsys.readouterr()
+    assert (status, said.err) == (1, "") and tree(here) == before
+    *faults, total = said.out.splitlines()
+    assert total.endswith(f": {len(faults)} fault{'s' if len(faults) > 1 else ''}")
+    return faults
+
+
+# Recordings: what is done to a file of the second day, what training says of it, and what `validate` lists
+
+def in_file(change: Callable[[h5py.Group, h5py.File], object], path: Path = FILE) -> Spoil:
+    """Change the second trial of a file."""
+    def spoil() -> None:
+        with h5py.File(path, "r+") as file:
+            change(file["trial_0001"], file)
+    return spoil
+
+
+def attribute(name: str, value: object) -> Spoil:
+    """Give an attribute of the trial another value."""
+    return in_file(lambda trial, _: trial.attrs.__setitem__(name, value))
+
+
+def without_attribute(name: str) -> Spoil:
+    """Drop an attribute of the trial."""
+    return in_file(lambda trial, _: trial.attrs.__delitem__(name))
+
+
+def without(name: str) -> Spoil:
+    """Drop a dataset of the trial."""
+    return in_file(lambda trial, _: trial.__delitem__(name))
+
+
+def dataset(name: str, change: Callable[[np.ndarray], np.ndarray], **options: object) -> Spoil:
+    """Put another dataset into the place of one."""
+    def replace(trial: h5py.Group, _: h5py.File) -> None:
+        content = change(trial[name][:])
+        del trial[name]
+        trial.create_dataset(name, data=content, **options)
+    return in_file(replace)
+
+
+def with_value(place: object, value: float) -> Callable[[np.ndarray], np.ndarray]:
+    """An array with another value at a place."""
+    def change(array: np.ndarray) -> np.ndarray:
+        array[place] = value
+        return array
+    return change
+
+
+def too_many_labels(trial: h5py.Group, _: h5py.File) -> None:
+    """200 labels for at most 60 bins."""
+    trial["seq_class_ids"][:200] = np.tile([1, 2], 100)
+    trial.attrs["seq_len"] = 200
+
+
+def empty_day() -> None:
+    """A file without any trial."""
+    h5py.File(FILE, "w").close()
+
+
+def folder_for_file() -> None:
+    """A folder that has the name of a file."""
+    FILE.unlink()
+    FILE.mkdir()
+
+
+def twice(trial: h5py.Group, file: h5py.File) -> None:
+    """The same block and trial number as another group's."""
+    trial.attrs.update({name: file["trial_0000"].attrs[name] for name in ("block_num", "trial_num")})
+
+
+def scrambled(trial: h5py.Group, file: h5py.File) -> None:
+    """Compressed features of which some bytes were overwritten on the disk."""
+    features = trial["input_features"][:]
+    del trial["input_features"]
+    packed = trial.create_dataset("input_features", data=features, chunks=features.shape, compression="gzip")
+    file.flush()
+    place = packed.id.get_chunk_info(0)
+    file.close()
+    with open(FILE, "r+b") as raw:
+        raw.seek(place.byte_offset + 100)
+        raw.write(bytes(200))
+
+
+def elsewhere(trial: h5py.Group, file: h5py.File) -> None:
+    """Features that are a link into another file."""
+    file.move("trial_0001/input_features", "trial_0001/moved")
+    trial["input_features"] = h5py.ExternalLink("data_val.hdf5", "/trial_0000/input_features")
+    del trial["moved"]
+
+
+RECORDINGS: dict[str, tuple[Spoil, str, str]] = {
+    "truncated": (lambda: os.truncate(FILE, 3000), f"{FILE}: is damaged", f"{FILE}: is damaged"),
+    "one byte short": (lambda: os.truncate(FILE, FILE.stat().st_size - 1), f"{FILE}: is damaged",
+                       f"{FILE}: is damaged"),
+    "not HDF5": (lambda: FILE.write_text("trial,label\n1,2\n"), f"{FILE}: is damaged or not an HDF5 file",
+                 f"{FILE}: is damaged or not an HDF5 file"),
+    "empty file": (lambda: os.truncate(FILE, 0), f"{FILE}: is damaged", f"{FILE}: is damaged"),
+    "folder for a file": (folder_for_file, f"{FILE}: is a folder", f"{FILE}: is a folder"),
+    "empty day": (empty_day, f"{FILE}: holds no trials", f"{FILE}: holds no trials"),
+    "group missing": (in_file(lambda _, file: file.__delitem__("trial_0001")), f"{TRIAL}: group is missing",
+                      f"{TRIAL}: group is missing"),
+    "foreign group": (in_file(lambda _, file: file.create_group("notes")), "notes", "notes: is not the name"),
+    "group is a dataset": (in_file(lambda _, file: (file.__delitem__("trial_0001"),
+                                                    file.create_dataset("trial_0001", data=1))),
+                           TRIAL, f"{TRIAL}: is not a group"),
+    "no features": (without("input_features"), f"{TRIAL}/input_features", f"{TRIAL}/input_features: dataset is"),
+    "no labels": (without("seq_class_ids"), f"{TRIAL}/seq_class_ids", f"{TRIAL}/seq_class_ids: dataset is"),
+    **{f"no {name}": (without_attribute(name), f"{TRIAL}/{name}: attribute is missing",
+                      f"{TRIAL}/{name}: attribute is missing")
+       for name in ("n_time_steps", "seq_len", "session", "block_num", "trial_num", "sentence_label")},
+    "text for a length": (attribute("n_time_steps", "long"), f"{TRIAL}/n_time_steps", f"{TRIAL}/n_time_steps"),
+    "wrong length": (attribute("n_time_steps", 61), f"{TRIAL}/input_features", f"{TRIAL}/n_time_steps: is 61"),
+    "negative length": (attribute("n_time_steps", -5), f"{TRIAL}/n_time_steps: is -5",
+                        f"{TRIAL}/n_time_steps: is -5"),
+    "no labels counted": (attribute("seq_len", 0), f"{TRIAL}/seq_len: is 0", f"{TRIAL}/seq_len: is 0"),
+    "501 labels counted": (attribute("seq_len", 501), f"{TRIAL}/seq_len: is 501", f"{TRIAL}/seq_len: is 501"),
+    "another session's": (attribute("session", SESSIONS[0]), f"{TRIAL}/session: is '{SESSIONS[0]}'",
+                          f"{TRIAL}/session: is '{SESSIONS[0]}'"),
+    "half the features": (dataset("input_features", lambda array: array[:, :256]), f"{TRIAL}/input_features",
+                          f"{TRIAL}/input_features: has shape"),
+    "integer features": (dataset("input_features", lambda array: array.astype(np.int16)),
+                         f"{TRIAL}/input_features", f"{TRIAL}/input_features: holds int16"),
+    "NaN": (dataset("input_features", with_value((7, 99), np.nan)),
+            f"{TRIAL}/input_features: nan at bin 7, feature 99", f"{TRIAL}/input_features: 1 values are NaN"),
+    "Inf": (dataset("input_features", with_value((7, 99), -np.inf)),
+            f"{TRIAL}/input_features: -inf at bin 7, feature 99", f"{TRIAL}/input_features: 1 values are NaN"),
+    "scrambled": (in_file(scrambled), f"{TRIAL}/input_features: cannot be read",
+                  f"{TRIAL}/input_features: cannot be read"),
+    "features elsewhere": (in_file(elsewhere), f"{TRIAL}/input_features", f"{TRIAL}/input_features"),
+    "label 41": (dataset("seq_class_ids", with_value(1, 41)), f"{TRIAL}/seq_class_ids",
+                 f"{TRIAL}/seq_class_ids: id 41 at position 1"),
+    "label 0": (dataset("seq_class_ids", with_value(0, 0)), f"{TRIAL}/seq_class_ids",
+                f"{TRIAL}/seq_class_ids: id 0 at position 0"),
+    "labels of floats": (dataset("seq_class_ids", lambda array: array / 2), f"{TRIAL}/seq_class_ids",
+                         f"{TRIAL}/seq_class_ids: holds float64"),
+    "narrow labels": (dataset("seq_class_ids", lambda array: array[:2]), f"{TRIAL}/seq_class_ids",
+                      f"{TRIAL}/seq_class_ids: has shape (2,)"),
+    "labels in a square": (dataset("seq_class_ids", lambda array: array.reshape(20, 25)),
+                           f"{TRIAL}/seq_class_ids", f"{TRIAL}/seq_class_ids: has shape (20, 25)"),
+    "padding": (dataset("seq_class_ids", with_value(499, 3)), f"{TRIAL}/seq_class_ids: is not 0 after",
+                f"{TRIAL}/seq_class_ids: is not 0 after"),
+    "too many labels": (in_file(too_many_labels), f"{TRIAL}/seq_class_ids", f"{TRIAL}/seq_class_ids"),
+    "twice": (in_file(twice), f"{TRIAL}/trial_num: repeats trial_0000", f"{TRIAL}/trial_num: block"),
+}
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_training_names_the_fault(name: str, here: Path, capsys: pytest.CaptureFixture) -> None:
+    """Training stops before its first step."""
+    spoil, named, _ = RECORDINGS[name]
+    spoil()
+    assert named in refused(TRAIN, here, capsys)
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_validate_lists_the_fault(name: str, here: Path, capsys: pytest.CaptureFixture) -> None:
+    """The check of a folder lists the fault, and nothing about the other trials."""
+    spoil, _, named = RECORDINGS[name]
+    spoil()
+    faults = faulted("validate data", here, capsys)
+    assert any(named in fault for fault in faults)
+    assert all(str(FILE) in fault for fault in faults)
+
+
+ONLY_LISTED: dict[str, tuple[Spoil, str]] = {
+    "no transcription": (without("transcription"), f"{TRIAL}/transcription: dataset is missing"),
+    "another transcription": (dataset("transcription", with_value(0, ord("%"))),
+                              f"{TRIAL}/transcription: differs from sentence_label at position 0"),
+    "empty sentence": (attribute("sentence_label", ""), f"{TRIAL}/sentence_label: is empty"),
+    "double precision": (dataset("input_features", lambda array: array.astype(np.float64)),
+                         f"{TRIAL}/input_features: holds float64, expected float32"),
+    "in two splits": (lambda: shutil.copy(FILE, FILE.with_name("data_test.hdf5")), "occurs also as train"),
+    "session without files": (lambda: (DAY.parent / "t15.2023.09.01").mkdir(), "t15.2023.09.01: session folder"),
+    "unfinished file": (lambda: FILE.with_name(f".{FILE.name}.partial").touch(), f"{FILE}: an unfinished file"),
+}
+
+
+@pytest.mark.parametrize("name", ONLY_LISTED)
+def test_validate_lists_what_training_may_pass_over(
+    name: str, here: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Faults that training does not meet."""
+    spoil, named = ONLY_LISTED[name]
+    spoil()
+    assert any(named in fault for fault in faulted("validate data", here, capsys))
+
+
+# Words: what is asked for cannot be had
+
+def text(path: str, content: str | bytes) -> Spoil:
+    """Write a file."""
+    data = content.encode() if isinstance(content, str) else content
+    return lambda: Path(path).write_bytes(data)
+
+
+def moved(source: str, target: str) -> Spoil:
+    """Move a file or a folder."""
+    return lambda: shutil.move(source, target)
+
+
+FOLDERS: dict[str, tuple[str, str, Spoil | None]] = {
+    "no folder": ("train --data nowhere --out new", "nowhere", None),
+    "file for a folder": ("train --data list.txt --out new", "list.txt", text("list.txt", "")),
+    "no recordings": ("train --data empty --out new", "empty", lambda: Path("empty").mkdir()),
+    "single session": (f"train --data {DAY} --out new", f"{DAY}: is a single session", None),
+    "two recordings": ("train --data . --out new", "other/hdf5_data_final",
+                       lambda: shutil.copytree("data", "other")),
+    "nothing to find": ("train --out new", "no recordings", lambda: shutil.rmtree("data")),
+    "validate nothing": ("validate nowhere", "nowhere", None),
+    "validate a file": ("validate list.txt", "list.txt", text("list.txt", "")),
+    "no validation split": (TRAIN, "data_val.hdf5",
+                            lambda: [path.unlink() for path in Path("data").rglob("data_val.hdf5")]),
+    "no training split": (TRAIN, "data_train.hdf5",
+                          lambda: [path.unlink() for path in Path("data").rglob("data_train.hdf5")]),
+    "short validation trial": (TRAIN, f"{DAY}/data_val.hdf5: trial_0000",
+                               lambda: shorten(DAY / "data_val.hdf5")),
+}
+
+
+def shorten(path: Path) -> None:
+    """Leave ten bins and one label of a file's first trial."""
+    with h5py.File(path, "r+") as file:
+        trial = file["trial_0000"]
+        features = trial["input_features"][:10]
+        del trial["input_features"]
+        trial["input_features"] = features
+        trial["seq_class_ids"][1:] = 0
+        trial.attrs.update(n_time_steps=10, seq_len=1)
+
+
+SETTINGS = {
+    "unknown": ("--lurning-rate 3", "lurning-rate"),
+    "abbreviated": ("--step 3", "--step"),
+    "not a number": ("--lr fast", "train.lr: 'fast'"),
+    "not whole": ("--steps 2.5", "train.steps: '2.5'"),
+    "not finite": ("--lr nan", "train.lr: 'nan'"),
+    "infinite": ("--clip-norm inf", "train.clip_norm: 'inf'"),
+    "no value": ("--lr", "--lr"),
+    "twice": ("--hidden 8 --task.model.hidden 16", "task.model.hidden"),
+    "not a choice": ("--padding full", "task.model.padding: 'full'"),
+    "unknown recipe": ("--config huge", "'huge'"),
+    "line break": ("--config 'a\nb'", "a b"),
+    "no steps": ("--steps 0", "steps: 0"),
+    "negative hours": ("--hours -1", "hours: -1"),
+    "negative rate": ("--lr -0.1", "lr: -0.1"),
+    "average of 1": ("--ema-decay 1", "ema_decay: 1"),
+    "one beta": ("--betas 0.9", "betas"),
+    "no clipping": ("--clip-norm 0", "clip_norm: 0"),
+    "log never": ("--log-every 0", "log_every: 0"),
+    "no accumulation": ("--accumulation 0", "accumulation: 0"),
+    "accumulation beyond the batch": ("--accumulation 9", "batch_size"),
+    "empty batches": ("--batch-size 0", "batch_size"),
+    "negative batches": ("--batch-size -4", "batch_size"),
+    "no buckets": ("--buckets 0", "buckets"),
+    "seven buckets": ("--buckets 7", "buckets"),
+    "day balance": ("--day-balance 1.5", "day_balance"),
+    "negative cut": ("--cut -1", "cut"),
+    "negative prefetch": ("--prefetch -1", "prefetch"),
+    "no readers": ("--readers 0", "readers"),
+    "negative cache": ("--cache-gb -1", "cache_gb"),
+    "no trial short enough": ("--max-bins 5", "max_bins"),
+    "negative dropout": ("--dropout -0.1", "dropout: -0.1"),
+    "too much dropout": ("--day-dropout 1.5", "day_dropout: 1.5"),
+    "no units": ("--hidden 0", "hidden: 0"),
+    "negative layers": ("--num-layers -1", "num_layers: -1"),
+    "no patch": ("--task.model.patch 0", "patch: 0"),
+    "no stride": ("--task.model.stride 0", "stride: 0"),
+    "patch beyond the trials": ("--task.model.patch 500", "data_val.hdf5: trial_0000/n_time_steps"),
+    "256 features": ("--num-features 256", "num_features"),
+    "40 classes": ("--num-classes 40", "num_classes"),
+    "negative noise": ("--white-noise -1", "white_noise"),
+    "negative smoothing": ("--smooth -2", "smooth"),
+    "negative day rate": ("--day-lr -1", "day_lr"),
+    "unknown session held out": ("--holdout t15.1999.01.01", "t15.1999.01.01"),
+    "all held out": (f"--holdout {','.join(SESSIONS)}", "holdout"),
+    "no seed": ("--seed x", "train.seed: 'x'"),
+    "words for seeds": ("--seeds 1,two", "1,two"),
+    "seed twice": ("--seeds 1,1", "1,1"),
+    "empty seeds": ("--seeds ''", "seeds"),
+    "no processes": ("--processes 0", "processes"),
+    "processes and an unknown recipe": ("--processes 2 --config huge", "'huge'"),
+    "processes and no GPU": ("--processes 2 --device cuda", "device cuda"),
+    "more processes than trials": ("--processes 9", "batch_size"),
+    "unknown device": ("--device abacus", "'abacus'"),
+    "no GPU": ("--device cuda", "device cuda"),
+    "no torch_xla": ("--device xla", "device xla"),
+    "float16 on a CPU": ("--precision float16", "float16"),
+    "unknown precision": ("--precision float8", "float8"),
+    "unknown tracker": ("--tracker diary", "'diary'"),
+    "tracker not installed": ("--tracker dvclive", "dvclive"),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_setting_is_named(name: str, here: Path, capsys: pytest.CaptureFixture) -> None:
+    """A setting that cannot be is refused before a run folder is made."""
+    words, named = SETTINGS[name]
+    assert named in refused(train(words), here, capsys)
+
+
+RUNS: dict[str, tuple[str, str, Spoil | None]] = {
+    "exists": (train(out="run"), "run: holds a run already", None),
+    "exists, with a tracker": (train("--tracker tensorboard", "run"), "run: holds a run already", None),
+    "of a later seed exists": (train("--seeds 1,2"), "new/seed_2",
+                               lambda: shutil.copytree("run", "new/seed_2")),
+    "nothing to resume": (train("--resume"), "new", None),
+    "other settings": (train("--resume --lr 0.5", "run"), "train.lr", None),
+    "another model": (train("--resume --hidden 9", "run"), "task.config.model.hidden", None),
+    "other data": (RESUME, "data.train", lambda: FILE.unlink()),
+    "resume: config.json cut short": (RESUME, "run/config.json", lambda: os.truncate("run/config.json", 100)),
+    "resume: config.json a list": (RESUME, "run/config.json", text("run/config.json", "[1, 2]")),
+    "resume: metrics cut": (train("--resume --steps 3", "run"), "run/metrics.jsonl",
+                            lambda: Path("run/metrics.jsonl").write_text("{\n{}\n{}\n")),
+    "resume: all checkpoints cut short": (RESUME, "run: every checkpoint is damaged", lambda: [
+        os.truncate(path, 200) for path in Path("run").rglob("model.safetensors")]),
+    "resume: best is no JSON": (RESUME, "run/best", text("run/best", "2")),
+    "eval: no run": ("eval --run nowhere --data data", "nowhere", None),
+    "eval: a file": ("eval --run list.txt --data data", "list.txt", text("list.txt", "")),
+    "eval: not a run": ("eval --run data --data data", "data: is no run's folder", None),
+    "eval: config.json cut short": (EVAL, "run/config.json", lambda: os.truncate("run/config.json", 100)),
+    "eval: config.json a list": (EVAL, "run/config.json", text("run/config.json", "[1, 2]")),
+    "eval: another task": (EVAL, "'toy'", text("run/config.json", '{"task": {"name": "toy"}}')),
+    "eval: config without settings": (EVAL, "run/config.json", text("run/config.json", '{"task": {"name": "speech"}}')),
+    "eval: unknown setting": (EVAL, "hiddden", lambda: Path("run/config.json").write_text(
+        Path("run/config.json").read_text().replace('"hidden"', '"hiddden"'))),
+    "eval: settings that do not fit": (EVAL, "checkpoints", lambda: Path("run/config.json").write_text(
+        Path("run/config.json").read_text().replace('"hidden": 8', '"hidden": 9'))),
+    "eval: no checkpoint": (EVAL, "run: holds no sound checkpoint", lambda: shutil.rmtree("run/checkpoints")),
+    "eval: checkpoints cut short": (EVAL, "run: holds no sound checkpoint", lambda: [
+        os.truncate(path, 200) for path in Path("run").rglob("*.safetensors")]),
+    "eval: best is no JSON": (EVAL, "run/best", text("run/best", "step 2")),
+    "eval: best is something else": (EVAL, "run/best", text("run/best", '{"step": "two"}')),
+    "eval: no such baseline": ("eval --run base --data data", "base/best_checkpoint", lambda: (
+        Path("base").mkdir(), Path("base/best_checkpoint").write_text("no weights"))),
+    "eval: unknown split": (f"{EVAL} --split dev", "'dev'", None),
+    "eval: split without labels": (f"{EVAL} --split test", "test", None),
+    "eval: split that is not there": (EVAL, "data_val.hdf5", lambda: [
+        path.unlink() for path in Path("data").rglob("data_val.hdf5")]),
+    "eval: NaN": (EVAL, f"{DAY}/data_val.hdf5: trial_0000/input_features: nan", lambda: spoil_val()),
+    "eval: NaN, with logits": (f"{EVAL} --logits", f"{DAY}/data_val.hdf5: trial_0000/input_features: nan",
+                               lambda: spoil_val()),
+    "eval: session without a date": (f"{EVAL} --unseen nearest", "'monday'", lambda: rename_session("monday")),
+    "eval: unknown device": (f"{EVAL} --device abacus", "'abacus'", None),
+    "eval: no GPU": (f"{EVAL} --device cuda", "device cuda", None),
+    "eval: float16 on a CPU": (f"{EVAL} --device cpu --precision float16", "float16", None),
+    "eval: unknown day layer": (f"{EVAL} --unseen newest", "newest", None),
+    "eval: JSON into a file": (f"{EVAL} --json list.txt/per.json", "list.txt", text("list.txt", "")),
+    "eval: JSON is a folder": (f"{EVAL} --json data", "data", None),
+    "eval: JSON is a pipe": (f"{EVAL} --json pipe", "pipe", lambda: os.mkfifo("pipe")),
+    "eval: file in the way": (EVAL, "run/eval", text("run/eval", "")),
+}
+
+
+def spoil_val() -> None:
+    """A NaN in a validation trial."""
+    with h5py.File(DAY / "data_val.hdf5", "r+") as file:
+        file["trial_0000/input_features"][3, 4] = np.nan
+
+
+def rename_session(name: str) -> None:
+    """Give the second day another name, in folder and files."""
+    for path in DAY.glob("*.hdf5"):
+        with h5py.File(path, "r+") as file:
+            for trial in file.values():
+                trial.attrs["session"] = name
+    DAY.rename(DAY.with_name(name))
+
+
+SIMULATE = "simulate --out sim --sessions 1 --trials 3"
+TABLE = "session,block_num,trial_num,sentence_label,phonemes\n"
+ROW = "t15.2023.08.11,1,0,Hello.,HH AH L OW |\n"
+
+OTHERS: dict[str, tuple[str, str, Spoil | None]] = {
+    "unknown verb": ("trian", "'trian'", None),
+    "unknown option": ("--loud", "--loud", None),
+    "train: no out": ("train --data data", "--out", None),
+    "train: out is a file": (train(out="list.txt"), "list.txt", text("list.txt", "")),
+    "train: out in a file": (train(out="list.txt/run"), "list.txt", text("list.txt", "")),
+    "train: out in a file, resumed": (train("--resume", "list.txt/run"), "list.txt", text("list.txt", "")),
+    "simulate: no sessions": ("simulate --out sim --sessions 0", "sessions", None),
+    "simulate: negative trials": ("simulate --out sim --trials -5", "trials", None),
+    "simulate: negative seed": (f"{SIMULATE} --seed -1", "seed", None),
+    "simulate: difficulty": (f"{SIMULATE} --difficulty -1", "difficulty", None),
+    "simulate: too fast": (f"{SIMULATE} --bins-per-phoneme 2", "bins_per_phoneme", None),
+    "simulate: held out": (f"{SIMULATE} --held-out 3", "held_out", None),
+    "simulate: normalisation": (f"{SIMULATE} --normalise never", "'never'", None),
+    "simulate: unknown setting": (f"{SIMULATE} --speakers 2", "--speakers", None),
+    "simulate: not empty": (SIMULATE.replace("sim ", "data "), "data: is not empty", None),
+    "simulate: out is a file": (SIMULATE.replace("sim ", "list.txt "), "list.txt", text("list.txt", "")),
+    "simulate: out in a file": (SIMULATE.replace("sim ", "list.txt/sim "), "list.txt", text("list.txt", "")),
+    "simulate: too much for any disk": ("simulate --out sim --sessions 40 --trials 1000000000", "sim: about", None),
+    "simulate: beyond the calendar": ("simulate --out sim --sessions 999999999 --trials 1", "sessions", None),
+    "simulate: no labels file": (f"{SIMULATE} --labels no.csv", "no.csv", None),
+    "simulate: labels are a folder": (f"{SIMULATE} --labels data", "data", None),
+    "simulate: labels empty": (f"{SIMULATE} --labels t.csv", "t.csv", text("t.csv", "")),
+    "simulate: labels only a header": (f"{SIMULATE} --labels t.csv", "t.csv: holds no sentence", text("t.csv", TABLE)),
+    "simulate: labels not UTF-8": (f"{SIMULATE} --labels t.csv", "t.csv", text("t.csv", b"sentence\n\xff\xfe\n")),
+    "simulate: no sentence column": (f"{SIMULATE} --labels t.csv", "'sentence'", text("t.csv", "a,b\n1,2\n")),
+    "simulate: no trial column": (f"{SIMULATE} --labels t.csv", "'trial_num'",
+                                  text("t.csv", "session,block_num,sentence\nt15.2023.08.11,1,Hello.\n")),
+    "simulate: unknown phoneme": (f"{SIMULATE} --labels t.csv", "t.csv: line 2: ",
+                                  text("t.csv", TABLE + ROW.replace("OW", "QQ"))),
+    "simulate: session without a date": (f"{SIMULATE} --labels t.csv", "'monday'",
+                                         text("t.csv", TABLE + ROW.replace("t15.2023.08.11", "monday"))),
+    "simulate: impossible date": (f"{SIMULATE} --labels t.csv", "t15.2023.13.99",
+                                  text("t.csv", TABLE + ROW.replace("t15.2023.08.11", "t15.2023.13.99"))),
+    "simulate: block in words": (f"{SIMULATE} --labels t.csv", "t.csv: line 2: ",
+                                 text("t.csv", TABLE + ROW.replace(",1,", ",one,"))),
+    "simulate: trial twice": (f"{SIMULATE} --labels t.csv", "t.csv: line 3: ", text("t.csv", TABLE + ROW + ROW)),
+    "simulate: short row": (f"{SIMULATE} --labels t.csv", "t.csv: line 3: ", text("t.csv", TABLE + ROW + "t15\n")),
+    "simulate: more than 500 labels": (f"{SIMULATE} --labels t.csv", "t.csv: line 2: ",
+                                       text("t.csv", TABLE + ROW.replace("HH", "HH " * 600))),
+    "simulate: more sessions than the table": (f"{SIMULATE.replace('1', '2', 1)} --labels t.csv", "t.csv",
+                                               text("t.csv", TABLE + ROW)),
+    "simulate: nothing to say": (f"{SIMULATE} --labels t.txt", "t.txt", text("t.txt", "...\n\n!!\n")),
+    "demo: not empty": ("demo --out data", "data: is not empty", None),
+    "demo: out is a file": ("demo --out list.txt", "list.txt", text("list.txt", "")),
+    "demo: seed in words": ("demo --out new --seed one", "--seed", None),
+    "demo: negative seed": ("demo --out new --seed -1", "seed", None),
+    "fetch: unknown source": ("fetch --out new --source ftp", "'ftp'", None),
+    "fetch: baseline from Kaggle": ("fetch --out new --source kaggle --baseline", "baseline", None),
+    "fetch: no Kaggle client": ("fetch --out new --source kaggle", "'kaggle'", None),
+    "fetch: no token file": ("fetch --out new --token-file no.txt", "no.txt", None),
+    "fetch: empty token": ("fetch --out new --token-file t.txt", "t.txt", text("t.txt", "\n")),
+    "fetch: token of two words": ("fetch --out new --token-file t.txt", "t.txt", text("t.txt", "my token\n")),
+    "fetch: token not ASCII": ("fetch --out new --token-file t.txt", "t.txt", text("t.txt", b"\xff\xfe")),
+    "fetch: out is a file": ("fetch --out list.txt", "list.txt", text("list.txt", "")),
+    "fetch: nobody answers": ("fetch --out new", "no answer", None),
+}
+
+
+@pytest.mark.parametrize("name, case", [*FOLDERS.items(), *RUNS.items(), *OTHERS.items()],
+                         ids=[*FOLDERS, *RUNS, *OTHERS])
+def test_wish_is_refused(
+    name: str, case: tuple, here: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot be is refused in one line, and at once."""
+    words, named, spoil = case
+    monkeypatch.setenv("PATH", str(here))  # no kaggle client
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # the port where nobody answers
+    if spoil:
+        spoil()
+    assert named in refused(words, here, capsys)
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[bool]:
+    """Make a folder in which nothing can be written; false where that is not permitted."""
+    folder.mkdir()
+    if os.geteuid():
+        folder.chmod(0o555)
+        yield True
+        folder.chmod(0o755)
+        return
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", folder], capture_output=True)
+    try:
+        yield mount.returncode == 0
+    finally:
+        if mount.returncode == 0:
+            subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@pytest.mark.parametrize("words", [
+    train(out="locked/new"), "simulate --out locked/new --sessions 1 --trials 3", "demo --out locked/new",
+    "fetch --out locked/new", f"{EVAL} --json locked/new.json",
+], ids=lambda words: words.split()[0])
+def test_read_only_folder_is_named(words: str, here: Path, capsys: pytest.CaptureFixture) -> None:
+    """A folder that cannot be written to is found out before any work is done."""
+    with read_only(here / "locked") as locked:
+        if locked:
+            assert "locked/new" in refused(words, here, capsys)
+
+
+def test_every_process_stops(here: Path, capsys: pytest.CaptureFixture) -> None:
+    """A fault that two processes meet is one line as well."""
+    RECORDINGS["NaN"][0]()
+    line = refused(train("--processes 2"), here, capsys)
+    assert line.startswith("error: process ") and f"{TRIAL}/input_features: nan at bin 7, feature 99" in line
+
+
+@pytest.mark.parametrize("words, named, status", [
+    (TRAIN, f"error: {FILE}: is damaged or not an HDF5 file", 2), ("validate data", f"{FILE}: is damaged", 1),
+], ids=["train", "validate"])
+def test_program_has_the_same_status(words: str, named: str, status: int, here: Path) -> None:
+    """As a process of its own, with the streams that a shell sees."""
+    os.truncate(FILE, 3000)
+    before, command = tree(here), [sys.executable, "-m", "b2t_kit.cli", *words.split()]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert done.returncode == status and tree(here) == before
+    lines = (done.stderr if status == 2 else done.stdout).splitlines()
+    assert lines[0].startswith(named) and len(lines) == 3 - status
+    assert status == 2 or done.stderr == ""
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture) -> None:
+    """Without a verb, the help and a status that no script takes for success."""
+    assert main([]) == 2
+    assert "validate" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0 and capsys.readouterr().out == f"b2t_kit {__version__}\n"

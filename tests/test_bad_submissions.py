@@ -1,0 +1,258 @@
+"""Bad submissions, tables of sentences, lists and reports: every fault is named, and nothing is half-written.
+
+Each test works in a folder of its own, calls `b2t` there, and compares the folder with what it was before.
+"""
+import hashlib
+import shlex
+import shutil
+from pathlib import Path
+from typing import Callable
+
+import pytest
+
+from b2t_kit.cli import main
+from b2t_kit.data.trials import Recordings, tiny_recordings
+from b2t_kit.decode.hypotheses import DecodedTrial, Hypothesis, write_nbest
+
+TEXT = "we can hear you now"
+GOOD = "id,text\n" + "".join(f"{number},{TEXT}\n" for number in range(1450))
+SESSIONS = ("t15.2023.08.01", "t15.2023.08.02", "t15.2023.08.03")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with recordings of three days and 6 test trials, lists of them, and tables to score."""
+    monkeypatch.chdir(tmp_path)
+    with Recordings(tiny_recordings("data", sessions=3, trials=8, max_bins=60), "test") as recordings:
+        places = [(info.session, info.block, info.number) for info in recordings.infos]
+    sentence = (Hypothesis(("we", "hear"), -1.0, -2.0, -3.0),)
+    write_nbest("nbest.jsonl", [DecodedTrial(*place, sentence) for place in places])
+    Path("said.csv").write_text("id,text\n0,Good night.\n1,I slept well.\n2,Nan.\n")
+    Path("heard.csv").write_text("id,text\n0,good night\n1,i slept while\n2,nan\n")
+    Path("run").mkdir()
+    return tmp_path
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """Every file and folder below a folder, with what it holds."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        content = path.read_bytes() if path.is_file() else b"folder"
+        found[str(path.relative_to(folder))] = hashlib.sha256(content).hexdigest()
+    return found
+
+
+def said_by(words: str, capsys: pytest.CaptureFixture) -> tuple[int, list[str], list[str]]:
+    """Exit status, output and errors of a command."""
+    capsys.readouterr()
+    status = main(shlex.split(words))
+    said = capsys.readouterr()
+    return status, said.out.splitlines(), said.err.splitlines()
+
+
+def refused(words: str, here: Path, capsys: pytest.CaptureFixture) -> str:
+    """The one error line of a command that must fail and leave everything as it is."""
+    before = tree(here)
+    status, _, errors = said_by(words, capsys)
+    assert status == 2 and [line[:7] for line in errors] == ["error: "], errors
+    assert tree(here) == before
+    return errors[0]
+
+
+# What `b2t check-submission` says of a file of 1,450 rows with one fault
+
+def row(number: int, new: str) -> Callable[[str], str]:
+    """Put another line into the place of a row."""
+    return lambda text: text.replace(f"\n{number},{TEXT}\n", f"\n{new}\n")
+
+
+FAULTS: dict[str, tuple[Callable[[str], str | bytes], list[str]]] = {
+    "empty": (lambda _: "", ["is empty"]),
+    "only line ends": (lambda _: "\n\n\n", ["is empty"]),
+    "byte order mark": (lambda text: "\ufeff" + text, ["line 1: begins with a byte order mark"]),
+    "UTF-16": (lambda text: text.encode("utf-16"), ["not UTF-8", "header"]),
+    "Windows line ends": (lambda text: text.replace("\n", "\r\n"), ["line 1: ends with CR LF, as 1451 of 1451"]),
+    "old Mac line ends": (lambda text: text.replace("\n", "\r"), ["lines end with CR"]),
+    "cut short": (lambda text: text[:-12], ["line 1451: has no line end"]),
+    "cut in the middle": (lambda text: text[:20000], ["has no line end", "rows, but there are 1450", "missing"]),
+    "header in capitals": (lambda text: text.replace("id,text", "ID,Text"), ["header is 'ID,Text'"]),
+    "header quoted": (lambda text: text.replace("id,text", '"id","text"'), ["header is"]),
+    "no header": (lambda text: text.removeprefix("id,text\n"), ["line 1: is a row; the header is missing"]),
+    "index column": (lambda text: text.replace("id,text", ",id,text"), ["header is ',id,text'"]),
+    "semicolons": (lambda text: text.replace(",", ";"), ["header is", "line 2: '0;we can hear you now' has no comma"]),
+    "tabs": (lambda text: text.replace(",", "\t"), ["header is", "has no comma"]),
+    "blank line": (row(7, f"7,{TEXT}\n"), ["line 10: is blank"]),
+    "row missing": (lambda text: text.replace(f"\n7,{TEXT}", ""), ["1449 rows", "id missing: 7"]),
+    "rows missing": (lambda text: text.replace(f"\n7,{TEXT}\n8,{TEXT}", ""), ["1448 rows", "ids missing: 7-8"]),
+    "row too many": (lambda text: text + f"1450,{TEXT}\n", ["1451 rows", "id 1450 is beyond 1449"]),
+    "validation split": (lambda text: text[:text.index("\n1426,") + 1], ["1426 rows", "ids missing: 1426-1449"]),
+    "id twice": (row(8, f"7,{TEXT}"), ["line 10: id 7 repeats line 9", "id missing: 8"]),
+    "ids from one": (lambda text: "id,text\n" + "".join(f"{n},{TEXT}\n" for n in range(1, 1451)),
+                     ["id 1450 is beyond 1449", "id missing: 0"]),
+    "ids descending": (lambda text: "id,text\n" + "".join(f"{n},{TEXT}\n" for n in range(1449, -1, -1)),
+                       ["line 3: id 1448 comes after id 1449", "line 1451: id 0 comes after id 1449"]),
+    "negative id": (row(7, f"-7,{TEXT}"), ["id '-7' is not a whole number", "id missing: 7"]),
+    "id as a fraction": (row(7, f"7.0,{TEXT}"), ["id '7.0' is not a whole number"]),
+    "id with a space": (row(7, f" 7,{TEXT}"), ["id ' 7' is not a whole number"]),
+    "id of other digits": (row(7, f"\u0667,{TEXT}"), ["is not a whole number"]),
+    "empty text": (row(7, "7,"), ["line 9: text is empty"]),
+    "spaces for a text": (row(7, "7,   "), ["line 9: text is empty"]),
+    "no word": (row(7, "7,'-"), ["line 9: text has no word"]),
+    "capitals": (row(7, "7,We can"), ["line 9: text has 'W' (upper case)"]),
+    "digits": (row(7, "7,we 2 can"), ["line 9: text has '2' (a digit"]),
+    "full stop": (row(7, "7,we can."), ["line 9: text has '.'"]),
+    "comma": (row(7, "7,well, no"), ["line 9: text has ',' (a row has one comma"]),
+    "quotes": (row(7, '7,"we can"'), ["line 9: text has '\"' (nothing is quoted)"]),
+    "curly apostrophe": (row(7, "7,we can’t"), ["line 9: text has '’' U+2019 (the apostrophe is ')"]),
+    "long dash": (row(7, "7,we—can"), ["line 9: text has '—' U+2014 (the hyphen is -)"]),
+    "tab in a text": (row(7, "7,we\tcan"), ["line 9: text has '\\t' (a tab)"]),
+    "no-break space": (row(7, "7,we\u00a0can"), ["U+00A0 (a no-break space)"]),
+    "accent": (row(7, "7,na\u00efve"), ["U+00EF (latin small letter i with diaeresis)"]),
+    "Latin-1": (lambda text: row(7, "7,na\u00efve")(text).encode("latin-1"), ["line 9: is not UTF-8 (byte 0xef)"]),
+    "zero byte": (row(7, "7,we\0can"), ["line 9: text has '\\x00'"]),
+    "space in front": (row(7, "7, we can"), ["line 9: text begins or ends with a space"]),
+    "two spaces": (row(7, "7,we  can"), ["line 9: text has two spaces in a row"]),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_checker_names_the_fault(name: str, here: Path, capsys: pytest.CaptureFixture) -> None:
+    """It says what is wrong, exits with 1, and leaves the file alone."""
+    spoil, named = FAULTS[name]
+    content = spoil(GOOD)
+    Path("sub.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
+    before = tree(here)
+    status, lines, errors = said_by("check-submission sub.csv", capsys)
+    assert (status, errors) == (1, []) and tree(here) == before
+    assert all(line.startswith("sub.csv: ") for line in lines)
+    for words in named:
+        assert any(words in line for line in lines[:-1]), (words, lines[:5])
+
+
+def test_checker_names_all_faults_at_once(here: Path, capsys: pytest.CaptureFixture) -> None:
+    """A file with ten faults in ten places gets ten lines."""
+    singles = ["blank line", "id twice", "empty text", "capitals", "digits", "quotes", "comma"]
+    text, count = GOOD, 0
+    for number, name in enumerate(singles):
+        spoilt, target = FAULTS[name][0](GOOD), 100 * (number + 1)
+        line = next(new for old, new in zip(GOOD.splitlines(), spoilt.splitlines()) if old != new)
+        text = text.replace(f"\n{target},{TEXT}\n", f"\n{line.replace('7,', f'{target},', 1)}\n")
+        count += 1
+    Path("sub.csv").write_text(text.removesuffix("\n").replace("id,text", "id, text"))
+    status, lines, _ = said_by("check-submission sub.csv", capsys)
+    assert status == 1 and len(lines) - 1 >= count + 2
+    assert lines[-1] == f"sub.csv: {len(lines) - 1} faults, 1450 rows expected"
+
+
+@pytest.mark.parametrize("word", ["null", "nan", "NA".lower(), "none", "true", "i'm", "x-ray", "o'clock"])
+def test_words_that_tables_swallow_survive(word: str, here: Path, capsys: pytest.CaptureFixture) -> None:
+    """A sentence is text, whatever a table library would make of it."""
+    Path("sub.csv").write_text(row(7, f"7,{word}")(GOOD))
+    assert said_by("check-submission sub.csv", capsys)[0] == 0
+
+
+def test_number_of_rows_follows_the_recordings(here: Path, capsys: pytest.CaptureFixture) -> None:
+    """With recordings, their test trials count; 1,450 rows are then too many."""
+    Path("sub.csv").write_text(GOOD)
+    assert said_by("check-submission sub.csv", capsys)[0] == 0
+    status, lines, _ = said_by("check-submission sub.csv --data data", capsys)
+    assert status == 1 and "1450 rows, but there are 6 test trials" in lines[-2]
+    assert said_by("submit --nbest nbest.jsonl --data data --out six.csv", capsys)[0] == 0
+    assert said_by("check-submission six.csv --data data", capsys)[0] == 0
+
+
+# What is refused: one line, and nothing written
+
+SCORE = "score --reference said.csv --hypothesis heard.csv --json new.json"
+REPORT = "report --run run --data data"
+NBEST = "submit --nbest nbest.jsonl --data data --out new.csv"
+PLACES = "session,block_num,trial_num,sentence_label\n"
+
+
+def text(path: str, content: str | bytes) -> Callable[[], object]:
+    """Write a file."""
+    data = content.encode() if isinstance(content, str) else content
+    return lambda: Path(path).write_bytes(data)
+
+
+def dropped(path: str, line: int) -> Callable[[], object]:
+    """Leave a line out of a file."""
+    def spoil() -> None:
+        lines = Path(path).read_text().splitlines(keepends=True)
+        Path(path).write_text("".join(lines[:line] + lines[line + 1:]))
+    return spoil
+
+
+REFUSED: dict[str, tuple[str, str, Callable[[], object] | None]] = {
+    "check: no file": ("check-submission gone.csv", "gone.csv", None),
+    "check: a folder": ("check-submission data", "data: cannot be read", None),
+    "check: no recordings": ("check-submission said.csv --data gone", "gone: no such folder", None),
+    "check: no test split": ("check-submission said.csv --data data", "data_test.hdf5", lambda: [
+        path.unlink() for path in Path("data").rglob("data_test.hdf5")]),
+    "score: no reference": (SCORE.replace("said", "gone"), "gone.csv", None),
+    "score: a folder": (SCORE.replace("heard.csv", "data"), "data: cannot be read", None),
+    "score: no option": ("score --reference said.csv", "--hypothesis", None),
+    "score: empty file": (SCORE, "heard.csv: is empty", text("heard.csv", "")),
+    "score: only a header": (SCORE, "heard.csv: holds no sentence", text("heard.csv", "id,text\n")),
+    "score: other columns": (SCORE, "heard.csv: line 1: its columns", text("heard.csv", "a,b\n1,2\n")),
+    "score: semicolons": (SCORE, "heard.csv: line 1: its columns", text("heard.csv", "id;text\n0;a\n")),
+    "score: no trial_num": (SCORE, "said.csv: line 1: its columns", text("said.csv", PLACES.replace("trial_num,", ""))),
+    "score: column twice": (SCORE, "heard.csv: line 1: has a column twice", text("heard.csv", "id,text,id\n0,a,0\n")),
+    "score: fewer hypotheses": (SCORE, "3 references but 2 hypotheses", dropped("heard.csv", 3)),
+    "score: more hypotheses": (SCORE, "2 references but 3 hypotheses", dropped("said.csv", 3)),
+    "score: another id": (SCORE, "different trials: 2 but 5", text("heard.csv", "id,text\n0,a\n1,b\n5,c\n")),
+    "score: id twice": (SCORE, "heard.csv: line 4: 1 repeats line 3", text("heard.csv", "id,text\n0,a\n1,b\n1,c\n")),
+    "score: id in words": (SCORE, "heard.csv: line 2: id 'one'", text("heard.csv", "id,text\none,a\n")),
+    "score: negative id": (SCORE, "heard.csv: line 2: id '-1'", text("heard.csv", "id,text\n-1,a\n")),
+    "score: cell too many": (SCORE, "heard.csv: line 2: has more", text("heard.csv", "id,text\n0,a,b\n")),
+    "score: cell too few": (SCORE, "heard.csv: line 2: has more or fewer", text("heard.csv", "id,text\n0\n")),
+    "score: open quote": (SCORE, "heard.csv: line", text("heard.csv", 'id,text\n0,"a\n1,b\n')),
+    "score: not UTF-8": (SCORE, "heard.csv: cannot be read as UTF-8", text("heard.csv", b"id,text\n0,na\xefve\n")),
+    "score: no session": (SCORE, "said.csv: line 2: session is empty", text("said.csv", PLACES + ",1,0,Hello.\n")),
+    "score: trial twice": (SCORE, "said.csv: line 3: ", text("said.csv", PLACES + "d,1,0,Hello.\nd,1,0,Hello.\n")),
+    "score: other places": (SCORE, "different trials: d 1 0 but e 1 0", lambda: (
+        Path("said.csv").write_text(PLACES + "d,1,0,Hello.\n"), Path("heard.csv").write_text(PLACES + "e,1,0,Hello.\n"))),
+    "score: nothing was said": (SCORE, "nothing to score", text("said.csv", "id,text\n0,...\n1,?\n2,\n")),
+    "score: JSON is a folder": (SCORE.replace("new.json", "data"), "data: is no plain file", None),
+    "score: JSON in a file": (SCORE.replace("new.json", "said.csv/new.json"), "said.csv", None),
+    "submit: nothing to submit": ("submit --data data --out new.csv", "--run", None),
+    "submit: two sources": (f"{NBEST} --run run", "--run", None),
+    "submit: no run": ("submit --run gone --data data --out new.csv", "gone: is no run's folder", None),
+    "submit: not a run": ("submit --run run --data data --out new.csv", "run: is no run's folder", None),
+    "submit: no recordings": ("submit --run run --data gone --out new.csv", "gone: no such folder", None),
+    "submit: out is a folder": (NBEST.replace("new.csv", "data"), "data: is no plain file", None),
+    "submit: out in a file": (NBEST.replace("new.csv", "said.csv/new.csv"), "said.csv", None),
+    "submit: no lists": (NBEST.replace("nbest.jsonl", "gone.jsonl"), "gone.jsonl: cannot be read", None),
+    "submit: list missing": (NBEST, "nbest.jsonl: holds 5 trials, but there are 6", dropped("nbest.jsonl", 2)),
+    "submit: list of another trial": (NBEST, "is no test trial", lambda: Path("nbest.jsonl").write_text(
+        Path("nbest.jsonl").read_text().replace(SESSIONS[1], "t15.2023.08.09"))),
+    "submit: list cut short": (NBEST, "nbest.jsonl, line 6", lambda: Path("nbest.jsonl").write_text(
+        Path("nbest.jsonl").read_text()[:-20])),
+    "submit: damaged journal": (NBEST, ".new.csv.journal: line 1", text(".new.csv.journal", "not written by us\n")),
+    "submit: journal of others": (NBEST, ".new.csv.journal: was begun with other test trials", text(
+        ".new.csv.journal", '{"trials": 5, "key": "x", "settings": {}}\n')),
+    "report: no run": (REPORT.replace("run run", "run gone"), "gone: is no run's folder", None),
+    "report: not a run": (REPORT, "run: is no run's folder", None),
+    "report: unknown split": (f"{REPORT} --split dev", "'dev'", None),
+    "report: split without sentences": (f"{REPORT} --split test", "split test", None),
+    "report: out is a folder": (f"{REPORT} --out data", "data: is no plain file", None),
+    "report: negative pictures": (f"{REPORT} --pictures -1", "pictures: -1", None),
+    "report: pictures in words": (f"{REPORT} --pictures all", "--pictures", None),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_wish_is_refused(name: str, here: Path, capsys: pytest.CaptureFixture) -> None:
+    """What cannot be is refused in one line."""
+    words, named, spoil = REFUSED[name]
+    if spoil:
+        spoil()
+    assert named in refused(words, here, capsys)
+
+
+def test_good_inputs_are_accepted(here: Path, capsys: pytest.CaptureFixture) -> None:
+    """The commands that the cases above spoil do work unspoilt."""
+    assert said_by(SCORE, capsys)[0] == 0 and said_by(NBEST, capsys)[0] == 0
+    assert Path("new.json").is_file() and Path("new.csv").is_file()
+    shutil.copy("new.csv", "heard.csv")
+    assert "3 references but 6 hypotheses" in refused(SCORE, here, capsys)

@@ -1,0 +1,394 @@
+"""Failures that people reported from real runs.
+
+Each test first makes the failure happen as it was reported, then shows that the kit names it or
+cannot have it. Those that need no more than a cell are in the notebooks: C12 in 02a_torch_device,
+C18a to C18c in 01a_audits, C18d in 02_devices.
+"""
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+import several_processes
+from b2t_kit.core import KitError, from_dict
+from b2t_kit.data.trials import find_recordings
+from b2t_kit.devices import Device, DeviceOptions, open_device
+from b2t_kit.processes import launch
+from b2t_kit.training.toy import ToyTask, toy_config
+from b2t_kit.train import train
+
+TESTS = Path(__file__).parent
+PATIENCE = 600  # seconds; only a hang, or a very busy machine, comes near it
+
+
+def child_environment(**added: str) -> dict[str, str]:
+    """This process's environment and import path for a child, without torch_xla in Accelerate."""
+    path = os.pathsep.join(filter(None, sys.path))
+    return dict(os.environ, PYTHONPATH=path, USE_TORCH_XLA="0", OMP_NUM_THREADS="1", **added)
+
+
+def run_python(code: str, **added: str) -> str:
+    """What a fresh interpreter prints."""
+    done = subprocess.run([sys.executable, "-c", code], env=child_environment(**added),
+                          capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """Results and printed lines of `several_processes.everything` in two processes."""
+    out = tmp_path_factory.mktemp("two") / "results.json"
+    target = "several_processes:everything"
+    printed = launch(target, [str(out)], 2, "cpu", timeout=PATIENCE, quiet=True)
+    return dict(json.loads(out.read_text()), printed=printed)
+
+
+# C2: an argument that Accelerate does not have
+
+
+def test_c2_unknown_options_are_named() -> None:
+    """Accelerate's TypeError appears deep in a trainer; the kit checks options at its door."""
+    with open_device("cpu"):
+        from accelerate import Accelerator
+    with pytest.raises(TypeError) as failure:
+        Accelerator(even_batches=False)
+    assert str(failure.value) == (
+        "Accelerator.__init__() got an unexpected keyword argument 'even_batches'")
+
+    with pytest.raises(KitError, match="unknown setting 'even_batches'; known here: device,"):
+        open_device("cpu", even_batches=False)
+    with pytest.raises(KitError, match="unknown setting 'even_batches'"):
+        from_dict(DeviceOptions, {"even_batches": False})
+
+
+def test_c2_importing_the_kit_imports_neither_accelerate_nor_torch_xla() -> None:
+    """Options can be read and checked without Accelerate, and no device is touched."""
+    code = """
+import sys, torch
+import b2t_kit.devices, b2t_kit.precision, b2t_kit.processes, b2t_kit.backends.torch_device
+b2t_kit.devices.DeviceOptions()
+assert not {"accelerate", "torch_xla"} & set(sys.modules), sys.modules
+assert not torch.cuda.is_initialized()
+"""
+    run_python(code)
+
+
+# C12: accumulation (in one process: 02a_torch_device)
+
+
+def test_c12_accumulation_in_two_processes_equals_the_large_batch(two_processes: dict) -> None:
+    """Two processes with micro-batches of different sizes give one process's parameters."""
+    with open_device("cpu") as device:
+        alone = several_processes.train(device, 1)
+    found = two_processes["accumulated"]
+    for name in ("norms", "parameters"):
+        np.testing.assert_allclose(found[name], alone[name], rtol=1e-5, atol=2e-6)
+    assert two_processes["objects"] == [[0, 1], 0] and two_processes["sum"] == [2.0, 1.0]
+
+
+# C17c: data that was not asked for
+
+
+def test_c17c_a_wrong_path_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reported loader fell back to ./data without a word; the kit names the path."""
+    monkeypatch.chdir(tmp_path)
+    Path("data").mkdir()
+    Path("data", "sample.npz").touch()
+
+    def reported_fallback(path: str) -> list[str]:
+        folder = path if os.path.isdir(path) else "./data"
+        return sorted(os.listdir(folder))
+
+    assert reported_fallback("experiment_7") == ["sample.npz"]
+    with pytest.raises(KitError, match="experiment_7"):
+        find_recordings("experiment_7")
+
+
+def test_c17c_a_run_does_not_continue_on_other_data(tmp_path: Path) -> None:
+    """What a run was trained on is in its folder; other data is an error and not a new average."""
+    config = toy_config(steps=2, checkpoint_every=0, eval_every=0)
+    train(ToyTask(rows=40), config, tmp_path / "run", quiet=True)
+    with pytest.raises(KitError, match="cannot be resumed, because .*data.rows was 40 and is 48"):
+        train(ToyTask(rows=48), config, tmp_path / "run", resume=True, quiet=True)
+
+
+# C18a: a hook casts the model (matrix and causes: 01a_audits)
+
+
+@dataclasses.dataclass(frozen=True)
+class CastingTask(ToyTask):
+    """A task whose evaluation does what the reported audio demonstration did."""
+
+    def evaluate(self, model: torch.nn.Module, device: Device) -> dict[str, float]:
+        """Cast to float32 for the demonstration and "restore" bfloat16."""
+        found = super().evaluate(model.float(), device)
+        model.bfloat16()
+        return found
+
+
+def test_c18a_training_stops_at_the_hook_and_names_it(tmp_path: Path) -> None:
+    """The run ends at the validation that cast the model, not in the optimizer some steps later."""
+    config = toy_config(steps=10, eval_every=4, ema_decay=0.0)
+    with pytest.raises(KitError, match=r"hook '.*' changed 0.weight from float32 .* to bfloat16"):
+        train(CastingTask(), config, tmp_path / "run", quiet=True)
+
+
+# C18d (which GPU): 02_devices. C18e: processes left behind
+
+
+def wait_for(condition: object, seconds: float = 120.0) -> None:
+    """Wait until `condition()` is true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened"
+        time.sleep(0.05)
+
+
+def running(number: int) -> bool:
+    """Whether a process runs (and is not just waiting to be reaped)."""
+    try:
+        return psutil.Process(number).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def recorded(folder: Path, count: int) -> list[int]:
+    """The numbers of the workers and of their children, once all have written them."""
+    wait_for(lambda: len(list(folder.glob("*.pids"))) == count)
+    return [int(number) for path in folder.glob("*.pids") for number in path.read_text().split()]
+
+
+@pytest.fixture
+def bystander() -> subprocess.Popen:
+    """A Python process that has nothing to do with any launch."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_c18e_no_orphans_when_a_worker_dies(tmp_path: Path, bystander: subprocess.Popen) -> None:
+    """Started by hand, survivors of a dead worker stay; `launch` ends its own and nobody else."""
+    naive = tmp_path / "naive"
+    naive.mkdir()
+    command = [sys.executable, str(TESTS / "several_processes.py"), "arrive_late", str(naive)]
+    workers = [
+        subprocess.Popen(command, env=child_environment(RANK=str(rank), WORLD_SIZE="2"),
+                         start_new_session=True)
+        for rank in range(2)
+    ]
+    numbers = recorded(naive, 2)
+    workers[1].kill()
+    workers[1].wait()
+    time.sleep(0.5)
+    left = [number for number in numbers if running(number)]
+    assert workers[0].pid in left and len(left) == 3, "the other worker and both children stay"
+    for worker in workers:
+        os.killpg(worker.pid, signal.SIGKILL)  # only what this test started
+    workers[0].wait()
+
+    ours = tmp_path / "ours"
+    ours.mkdir()
+    (ours / "die").touch()
+    with pytest.raises(KitError, match="process 1 of 2 ended with signal SIGKILL"):
+        launch("several_processes:arrive_late", [str(ours)], 2, "cpu", grace=1.0, quiet=True)
+    numbers = recorded(ours, 2)
+    wait_for(lambda: not any(running(number) for number in numbers))
+    assert bystander.poll() is None
+
+
+def test_c18e_no_orphans_when_the_launcher_is_killed(tmp_path: Path) -> None:
+    """SIGKILL leaves a launcher no time to clean up; the workers notice and go."""
+    script = str(TESTS / "several_processes.py")
+    command = [sys.executable, script, "launch_and_wait", str(tmp_path)]
+    launcher = subprocess.Popen(command, env=child_environment())
+    numbers = recorded(tmp_path, 2)
+    assert all(running(number) for number in numbers)
+    launcher.kill()
+    launcher.wait()
+    wait_for(lambda: not any(running(number) for number in numbers))
+
+
+# C18f: the port is taken, or somebody does not come
+
+
+@pytest.fixture
+def taken_port() -> int:
+    """Port 29500, torch's default, with somebody else listening."""
+    with socket.socket() as other:
+        try:
+            other.bind(("127.0.0.1", 29500))
+            other.listen()
+        except OSError:
+            pass  # taken already, which is the point
+        yield 29500
+
+
+MEET_AT = """
+from b2t_kit.core import KitError
+from b2t_kit.devices import open_device
+try:
+    open_device("cpu", timeout=3.0)
+except KitError as error:
+    print(error)
+"""
+
+START_TOGETHER = """
+import os, pathlib, time
+import torch.distributed
+folder = pathlib.Path(os.environ["START"])
+(folder / os.environ["RANK"]).touch()
+while len(list(folder.iterdir())) < 2:
+    time.sleep(0.01)
+"""
+
+
+def test_c18f_a_taken_port_is_named_and_launch_needs_none(taken_port: int) -> None:
+    """A fixed port collides; the kit says so, and two launches at once do not collide at all."""
+    address = f"tcp://127.0.0.1:{taken_port}"
+    with pytest.raises(RuntimeError, match="EADDRINUSE"):
+        torch.distributed.init_process_group("gloo", init_method=address, rank=0, world_size=2)
+
+    said = run_python(MEET_AT, RANK="0", LOCAL_RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
+                      MASTER_PORT=str(taken_port))
+    assert "port 29500 on 127.0.0.1 is taken by another program" in said
+
+    outputs: list[list[str]] = []
+
+    def once() -> None:
+        target = "several_processes:meet"
+        outputs.append(launch(target, [], 2, "cpu", timeout=PATIENCE, quiet=True))
+
+    threads = [threading.Thread(target=once) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    said = [[output.splitlines()[-1] for output in one] for one in outputs]
+    assert said == [["process 0: 3", "process 1: 3"]] * 2
+
+
+def test_c18f_missing_processes_are_named(tmp_path: Path) -> None:
+    """Two of three arrive: torch counts them, the kit says who is missing."""
+    with socket.socket() as finder:
+        finder.bind(("127.0.0.1", 0))
+        port = str(finder.getsockname()[1])
+    code = f"""
+import datetime, torch.distributed as dist
+try:
+    dist.init_process_group("gloo", init_method="tcp://127.0.0.1:{port}", rank=0, world_size=3,
+                            timeout=datetime.timedelta(seconds=2))
+except dist.DistStoreError as error:
+    print(error)
+"""
+    assert "1/3 clients joined" in run_python(code)
+
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", START_TOGETHER + MEET_AT], text=True, stdout=subprocess.PIPE,
+            env=child_environment(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE="3", START=str(tmp_path),
+                                  MASTER_ADDR="127.0.0.1", MASTER_PORT=port))
+        for rank in ("0", "2")
+    ]
+    said = [child.communicate(timeout=PATIENCE)[0] for child in children]
+    assert "process 0 of 3: no sign of process 1 within 3 s" in said[0]
+    assert "process 2 of 3: no sign of process 1" in said[1]
+
+
+# C18g: settings that nobody chose
+
+
+def test_c18g_ambient_precision_is_ignored_and_mentioned() -> None:
+    """Accelerate takes its precision from a variable that a launcher sets; the policy does not."""
+    code = """
+import os
+from b2t_kit.devices import open_device
+with open_device("cpu") as device:
+    print(device.precision.compute)
+    print(device.describe())
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+for ambient in ("bf16", None):
+    AcceleratorState._reset_state(True)
+    os.environ.pop("ACCELERATE_MIXED_PRECISION") if ambient is None else None
+    print(Accelerator(cpu=True).mixed_precision)
+"""
+    ambient = {"ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"}
+    said = run_python(code, **ambient).splitlines()
+    assert said[-2:] == ["bf16", "no"], "Accelerate obeys the variable, detects nothing"
+    assert said[0] == "float32"
+    assert "ACCELERATE_MIXED_PRECISION=bf16 is ignored; give the setting to b2t_kit instead" in said
+    assert any("ACCELERATE_GRADIENT_ACCUMULATION_STEPS=4 is ignored" in line for line in said)
+
+
+def test_c18g_a_launcher_configuration_file_has_no_influence(tmp_path: Path) -> None:
+    """The file that `accelerate config` once wrote decides precision and accumulation, unseen."""
+    settings = tmp_path / "default_config.yaml"
+    settings.write_text("compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\n"
+                        "use_cpu: true\nmixed_precision: bf16\nnum_processes: 1\nnum_machines: 1\n")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import json\n"
+        "from b2t_kit.devices import open_device\n"
+        "with open_device('cpu') as device:\n"
+        "    ours = device.precision.compute\n"
+        "from accelerate.state import AcceleratorState, PartialState\n"
+        "AcceleratorState._reset_state(True)\n"
+        "from accelerate import Accelerator\n"
+        "print(json.dumps([Accelerator().mixed_precision, ours]))\n")
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(settings)]
+    done = subprocess.run([*command, str(script)], env=child_environment(), capture_output=True,
+                          text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == ["bf16", "float32"]
+
+
+# C21: a step without reduction
+
+
+def test_c21_replicas_stay_equal_and_clipping_is_global(two_processes: dict) -> None:
+    """Local gradients and local clipping let replicas drift; the kit equals one process."""
+    difference, found = two_processes["without_reduction"]
+    assert difference > 0.01
+    assert found.startswith("process 1 has other values than process 0 in 0.")
+
+    with open_device("cpu") as device:
+        alone = several_processes.train(device, 1)
+    assert max(alone["norms"]) > 1.0, "clipping was at work"
+    for name in ("norms", "parameters"):
+        np.testing.assert_allclose(two_processes["plain"][name], alone[name], rtol=1e-5, atol=2e-6)
+
+
+# C22: metrics of one process
+
+
+def test_c22_metrics_are_those_of_all_trials(two_processes: dict) -> None:
+    """Local rates differ, and so does their mean; summed counts give one process's rate."""
+    with open_device("cpu") as device:
+        alone = several_processes.evaluate(device)["rate"]
+    found = two_processes["evaluation"]
+    assert abs(found["local"][0] - alone) > 0.05 and abs(found["local"][1] - alone) > 0.05
+    assert abs(found["mean_of_means"] - alone) > 0.01
+    assert found["rate"] == alone == 19 / 150
+
+
+# C23: the same line from every process
+
+
+def test_c23_messages_are_said_once(two_processes: dict) -> None:
+    """`print` speaks from every process, `say` from one."""
+    text = "".join(two_processes["printed"])
+    assert text.count("printed by everyone") == 2
+    assert text.count("said once") == 1

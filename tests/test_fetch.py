@@ -1,0 +1,452 @@
+"Fetching the recordings, against a server of the test's own that misbehaves on demand."
+import hashlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import zipfile
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from b2t_kit.core import KitError
+from b2t_kit.data import download as download_module
+from b2t_kit.data.download import RemoteFile, download
+from b2t_kit.data.fetch import ARCHIVES, download_from_kaggle, fetch, list_files
+
+SESSION = "t15.2023.08.11/data_train.hdf5"
+CONTENT = bytes(range(256)) * 3000  # incompressible enough once stored: 768,000 bytes
+
+
+def zip_of(contents: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, content in contents.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+@dataclass
+class Behaviour:
+    "What the server has, and how it misbehaves."
+    files: dict[str, bytes] = field(default_factory=lambda: {
+        ARCHIVES["hdf5_data_final"]: zip_of({f"hdf5_data_final/{SESSION}": CONTENT}),
+        ARCHIVES["t15_pretrained_rnn_baseline"]: zip_of({
+            "t15_pretrained_rnn_baseline/checkpoint/args.yaml": b"model: {}",
+            "t15_pretrained_rnn_baseline/checkpoint/best_checkpoint": b"weights"}),
+        "README.md": b"read me",
+    })
+    break_after: list[int] = field(default_factory=list)  # bytes to send before each break
+    refuse: list[int] = field(default_factory=list)  # status of the next downloads
+    ranges: bool = True  # honour Range
+    token: str | None = None  # needed for downloads
+    wrong_digest: bool = False
+    digests: bool = True  # announce checksums
+    announce: int | None = None  # another size than the true one
+    redirect_to: str | None = None  # storage on another host
+    missing_versions: bool = False
+    per_page: int = 2
+    pause: float = 0.0  # seconds between blocks of a download
+    log: list[tuple[str, str | None, str | None]] = field(default_factory=list)
+
+
+class Handler(BaseHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+    def reply(self, body: dict) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_GET(self) -> None:
+        is_file = self.path.startswith("/file/")
+        if is_file:
+            name = self.path.removeprefix("/file/")
+            record = (name, self.headers.get("Range"), self.headers.get("Authorization"))
+            self.server.behaviour.log.append(record)
+            self.send_file(name)
+        elif self.path.endswith("/versions"):
+            self.send_versions()
+        elif self.path.startswith("/api/v2/versions/2/files"):
+            self.send_list()
+        else:
+            self.send_error(404)
+
+    def send_versions(self) -> None:
+        if self.server.behaviour.missing_versions or "doi%3A10.5061%2F" not in self.path:
+            return self.send_error(404)
+        links = [{"stash:files": {"href": f"/api/v2/versions/{n}/files"}} for n in (1, 2)]
+        self.reply({"_embedded": {"stash:versions": [{"_links": link} for link in links]}})
+
+    def send_list(self) -> None:
+        behaviour = self.server.behaviour
+        page = int(self.path.partition("page=")[2] or 1)
+        names = list(behaviour.files)
+        shown = names[(page - 1) * behaviour.per_page:page * behaviour.per_page]
+        body = {"_embedded": {"stash:files": [self.entry(name) for name in shown]}, "_links": {}}
+        if page * behaviour.per_page < len(names):
+            body["_links"]["next"] = {"href": f"/api/v2/versions/2/files?page={page + 1}"}
+        self.reply(body)
+
+    def entry(self, name: str) -> dict:
+        behaviour, content = self.server.behaviour, self.server.behaviour.files[name]
+        digest = hashlib.sha256(content + b"!" * behaviour.wrong_digest).hexdigest()
+        entry = {"path": name, "size": behaviour.announce or len(content), "status": "created",
+                 "_links": {"stash:download": {"href": f"/file/{name}"}}}
+        return entry | ({"digestType": "sha-256", "digest": digest} if behaviour.digests else {})
+
+    def send_file(self, name: str) -> None:
+        behaviour = self.server.behaviour
+        authorised = self.headers.get("Authorization") == f"Bearer {behaviour.token}"
+        if behaviour.refuse:
+            return self.send_error(behaviour.refuse.pop(0))
+        if behaviour.token and not authorised:
+            return self.send_error(401)
+        if behaviour.redirect_to:
+            self.send_response(302)
+            self.send_header("Location", f"{behaviour.redirect_to}/file/{name}")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return None
+        return self.send_bytes(behaviour.files[name])
+
+    def send_bytes(self, content: bytes) -> None:
+        behaviour, asked = self.server.behaviour, self.headers.get("Range")
+        start = int(asked[6:].rstrip("-")) if asked and behaviour.ranges else 0
+        if start >= len(content):
+            return self.send_error(416)
+        rest = content[start:]
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(rest)))
+        if start:
+            span = f"bytes {start}-{len(content) - 1}/{len(content)}"
+            self.send_header("Content-Range", span)
+        self.end_headers()
+        limit = behaviour.break_after.pop(0) if behaviour.break_after else len(rest)
+        step = 1 << 16
+        for place in range(0, min(limit, len(rest)), step):
+            self.wfile.write(rest[place:min(place + step, limit)])
+            self.wfile.flush()
+            time.sleep(behaviour.pause)
+        if limit < len(rest):
+            self.connection.close()
+        return None
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, behaviour: Behaviour):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.behaviour = behaviour
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+    def handle_error(self, request, client_address):
+        pass  # a client that left, or a connection we broke
+
+
+@pytest.fixture
+def serve(monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    servers = []
+
+    def start(**options) -> Server:
+        server = Server(Behaviour(**options))
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def fetch_from(server: Server, out: Path, **options) -> list[Path]:
+    return fetch(out, base_url=server.url, progress=False, **options)
+
+
+def remote(server: Server) -> RemoteFile:
+    wanted = ARCHIVES["hdf5_data_final"]
+    return next(file for file in list_files(base_url=server.url) if file.name == wanted)
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_fetches_checks_and_unpacks_only_what_was_asked_for(serve, tmp_path):
+    server = serve()
+    assert fetch_from(server, tmp_path / "data") == [tmp_path / "data/hdf5_data_final"]
+    assert (tmp_path / "data/hdf5_data_final" / SESSION).read_bytes() == CONTENT
+    assert names_in(tmp_path / "data") == ["hdf5_data_final"], "no archive, no leftovers"
+    assert [name for name, *_ in server.behaviour.log] == [ARCHIVES["hdf5_data_final"]]
+
+
+def test_baseline_and_archives_on_request(serve, tmp_path):
+    server = serve()
+    folders = fetch_from(server, tmp_path, recordings=False, baseline=True, keep_archive=True)
+    assert (folders[0] / "checkpoint/best_checkpoint").read_bytes() == b"weights"
+    assert names_in(tmp_path) == sorted(["t15_pretrained_rnn_baseline",
+                                         "t15_pretrained_rnn_baseline.zip"])
+
+
+def test_a_second_run_asks_nothing(serve, tmp_path):
+    server = serve()
+    fetch_from(server, tmp_path)
+    server.behaviour.log.clear()
+    server.behaviour.missing_versions = True
+    assert fetch_from(server, tmp_path) == [tmp_path / "hdf5_data_final"]
+    assert server.behaviour.log == []
+
+
+def test_lists_have_pages(serve):
+    server = serve(per_page=1)
+    assert [file.name for file in list_files(base_url=server.url)] == [
+        *ARCHIVES.values(), "README.md"]
+
+
+def test_broken_connections_are_continued_not_repeated(serve, tmp_path):
+    server = serve(break_after=[100_000, 200_000, 50_000])
+    path = download(remote(server), tmp_path, progress=False, pause=0)
+    assert path.read_bytes() == server.behaviour.files[path.name]
+    ranges = [asked for _, asked, _ in server.behaviour.log]
+    assert ranges == [None, "bytes=100000-", "bytes=300000-", "bytes=350000-"]
+
+
+def test_a_server_that_cannot_continue_starts_again(serve, tmp_path):
+    server = serve(break_after=[100_000], ranges=False)
+    path = download(remote(server), tmp_path, progress=False, pause=0)
+    assert path.read_bytes() == server.behaviour.files[path.name]
+
+
+def test_gives_up_without_progress_and_the_next_run_continues(serve, tmp_path):
+    server = serve(break_after=[100_000, 0, 0, 0])
+    file = remote(server)
+    with pytest.raises(KitError, match="stopped after 100000 of .* run this again to continue"):
+        download(file, tmp_path, progress=False, patience=3, pause=0)
+    assert names_in(tmp_path) == [f"{file.name}.part"]
+    server.behaviour.log.clear()
+    download(file, tmp_path, progress=False, pause=0)
+    assert [asked for _, asked, _ in server.behaviour.log] == ["bytes=100000-"]
+
+
+def test_a_busy_server_is_asked_again(serve, tmp_path):
+    server = serve(refuse=[503, 429, 500])
+    download(remote(server), tmp_path, progress=False, pause=0)
+    assert len(server.behaviour.log) == 4
+
+
+def test_a_leftover_of_another_file_is_not_continued(serve, tmp_path):
+    server = serve()
+    file = remote(server)
+    (tmp_path / f"{file.name}.part").write_bytes(b"x" * (file.size + 5))
+    path = download(file, tmp_path, progress=False)
+    assert path.read_bytes() == server.behaviour.files[file.name]
+
+
+def test_a_wrong_checksum_leaves_nothing_to_be_mistaken_for_data(serve, tmp_path):
+    server = serve(wrong_digest=True)
+    with pytest.raises(KitError, match="sha-256 checksum is .* was announced; it was removed"):
+        fetch_from(server, tmp_path)
+    assert names_in(tmp_path) == []
+
+
+def test_damage_in_a_leftover_is_found_by_the_checksum(serve, tmp_path):
+    server = serve()
+    file = remote(server)
+    (tmp_path / f"{file.name}.part").write_bytes(b"x" * 1000)
+    with pytest.raises(KitError, match="checksum"):
+        download(file, tmp_path, progress=False)
+    download(file, tmp_path, progress=False)
+
+
+def test_without_a_checksum_the_size_and_the_archive_itself_are_checked(serve, tmp_path):
+    server = serve(digests=False)
+    fetch_from(server, tmp_path / "good")
+    name = ARCHIVES["hdf5_data_final"]
+    whole = server.behaviour.files[name]
+    server.behaviour.files[name] = whole.replace(b"\x05\x06\x07", b"\x05\x06\x08", 1)
+    with pytest.raises(KitError, match="damaged or not a zip archive"):
+        fetch_from(server, tmp_path / "bad")
+    assert names_in(tmp_path / "bad") == [name], "no half of a folder"
+
+
+def test_another_size_than_announced(serve, tmp_path):
+    server = serve(announce=123_456)
+    with pytest.raises(KitError, match="another file than the 123456 bytes that were announced"):
+        fetch_from(server, tmp_path)
+    assert names_in(tmp_path) == []
+
+
+def test_a_leftover_longer_than_what_the_server_has(serve, tmp_path):
+    server = serve(announce=2_000_000)
+    (tmp_path / f"{ARCHIVES['hdf5_data_final']}.part").write_bytes(b"x" * 1_000_000)
+    with pytest.raises(KitError, match="another file than the 2000000 bytes"):
+        download(remote(server), tmp_path, progress=False, pause=0)
+    assert [asked for _, asked, _ in server.behaviour.log] == ["bytes=1000000-", None]
+
+
+def test_no_such_data_set_or_file(serve, tmp_path):
+    server = serve(missing_versions=True)
+    with pytest.raises(KitError, match="answered 404 .*has the data set moved"):
+        fetch_from(server, tmp_path)
+    server = serve(files={"README.md": b""})
+    with pytest.raises(KitError, match="has no file 't15_copyTask_neuralData.zip', only README.md"):
+        fetch_from(server, tmp_path)
+    server = serve(refuse=[404])
+    with pytest.raises(KitError, match="t15_copyTask_neuralData.zip: the server answered 404"):
+        fetch_from(server, tmp_path)
+
+
+def test_offline(tmp_path, monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with Server(Behaviour()) as server:
+        url = server.url
+    with pytest.raises(KitError, match="no answer .*are you online"):
+        fetch(tmp_path, base_url=url, progress=False)
+
+
+def test_an_answer_that_is_no_list(serve, tmp_path, monkeypatch):
+    server = serve()
+    monkeypatch.setattr(Handler, "send_versions", lambda self: self.reply({"error": "moved"}))
+    with pytest.raises(KitError, match="holds no stash:versions"):
+        fetch_from(server, tmp_path)
+
+
+def test_a_token_is_asked_for_and_kept_from_other_hosts(serve, tmp_path):
+    storage = serve()
+    server = serve(token="secret", redirect_to=storage.url)
+    with pytest.raises(KitError, match="answered 401 .*only with an API token"):
+        fetch_from(server, tmp_path)
+    fetch_from(server, tmp_path, token="secret")
+    assert server.behaviour.log[-1][2] == "Bearer secret"
+    assert [token for *_, token in storage.behaviour.log] == [None]
+
+
+def test_an_archive_fetched_with_a_browser_is_checked_and_used(serve, tmp_path):
+    server = serve(token="secret")
+    name = ARCHIVES["hdf5_data_final"]
+    (tmp_path / name).write_bytes(server.behaviour.files[name][:-1])
+    with pytest.raises(KitError, match="bytes, but .* were announced"):
+        fetch_from(server, tmp_path)
+    (tmp_path / name).write_bytes(server.behaviour.files[name])
+    fetch_from(server, tmp_path)
+    assert server.behaviour.log == []
+
+
+def test_no_space_is_said_before_the_first_byte(serve, tmp_path, monkeypatch):
+    server = serve()
+    monkeypatch.setattr(download_module, "free_bytes", lambda folder: 1_000_000)
+    with pytest.raises(KitError, match="GB are needed to download and unpack"):
+        fetch_from(server, tmp_path)
+    assert server.behaviour.log == [] and names_in(tmp_path) == []
+
+
+def run_child(code: str, *arguments: str, **options) -> subprocess.Popen:
+    root = str(Path(__file__).parents[1])
+    environment = os.environ | {"no_proxy": "127.0.0.1", "PYTHONPATH": root}
+    command = [sys.executable, "-c", textwrap.dedent(code), *arguments]
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, **options)
+
+
+CHILD = """
+    import sys
+    from b2t_kit.data.fetch import fetch
+    fetch(sys.argv[2], base_url=sys.argv[1], progress=False)
+"""
+
+
+def test_a_killed_run_is_continued(serve, tmp_path):
+    server = serve(pause=0.05)
+    part = tmp_path / f"{ARCHIVES['hdf5_data_final']}.part"
+    child = run_child(CHILD, server.url, str(tmp_path))
+    deadline = time.monotonic() + 30
+    while not (part.exists() and part.stat().st_size >= 200_000):
+        assert time.monotonic() < deadline and child.poll() is None, child.stderr.read()
+        time.sleep(0.01)
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    assert names_in(tmp_path) == [part.name]
+    server.behaviour.pause = 0.0
+    fetch_from(server, tmp_path)
+    first, second = [asked for _, asked, _ in server.behaviour.log]
+    assert first is None and int(second.removeprefix("bytes=").rstrip("-")) >= 200_000
+    assert (tmp_path / "hdf5_data_final" / SESSION).read_bytes() == CONTENT
+
+
+def test_a_disk_that_fills_is_named_and_what_arrived_is_kept(serve, tmp_path):
+    code = """
+        import resource, signal, sys
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+        from b2t_kit.core import KitError
+        from b2t_kit.data.fetch import fetch
+        try:
+            fetch(sys.argv[2], base_url=sys.argv[1], progress=False)
+        except KitError as error:
+            sys.exit(str(error))
+    """
+    server = serve()
+    child = run_child(code, server.url, str(tmp_path))
+    said = child.communicate(timeout=60)[1]
+    assert child.returncode == 1 and ".part: cannot be written (File too large)" in said
+    assert "Traceback" not in said
+    part = tmp_path / f"{ARCHIVES['hdf5_data_final']}.part"
+    assert part.stat().st_size == 300_000
+    fetch_from(server, tmp_path)
+    assert server.behaviour.log[-1][1] == "bytes=300000-"
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(KitError, match="file/data: cannot be written to"):
+        fetch(tmp_path / "file/data")
+
+
+def client(folder: Path, script: str) -> str:
+    "A program in the place of Kaggle's client."
+    path = folder / "client"
+    path.write_text(f"#!{sys.executable}\n{textwrap.dedent(script)}")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_kaggle_route(tmp_path):
+    inner = zip_of({f"t15_copyTask_neuralData/hdf5_data_final/{SESSION}": CONTENT,
+                    "t15_copyTask_neuralData/other.csv": b""})
+    (tmp_path / "served.zip").write_bytes(inner)
+    program = client(tmp_path, f"""
+        import shutil, sys
+        assert sys.argv[1:6] == ["competitions", "download", "-c", "brain-to-text-25", "-p"]
+        print("Downloading")
+        shutil.copy({str(tmp_path / "served.zip")!r}, sys.argv[6] + "/brain-to-text-25.zip")
+    """)
+    out = tmp_path / "data"
+    assert fetch(out, source="kaggle", client=program, progress=False) == [out / "hdf5_data_final"]
+    assert (out / "hdf5_data_final" / SESSION).read_bytes() == CONTENT
+    assert names_in(out) == ["hdf5_data_final"]
+
+
+def test_kaggle_complaints_are_passed_on(tmp_path, capsys):
+    program = client(tmp_path, """
+        import sys
+        print("401 - Unauthorized - You must authenticate", file=sys.stderr)
+        sys.exit(1)
+    """)
+    with pytest.raises(KitError, match="status 1: 401 - Unauthorized .*needs an API token"):
+        download_from_kaggle(tmp_path / "data", program)
+    assert "401 - Unauthorized" in capsys.readouterr().err
+    silent = client(tmp_path, "pass")
+    with pytest.raises(KitError, match="is not a complete zip archive"):
+        download_from_kaggle(tmp_path / "data", silent)

@@ -1,0 +1,237 @@
+"The house: what is generated is in step, what is written keeps the rules, what is built installs."
+import ast
+import json
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import venv
+import zipfile
+from configparser import ConfigParser
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = sorted([*ROOT.glob("nbs/*.ipynb"), *ROOT.glob("kaggle/*/*.ipynb")])
+MODULES = sorted(ROOT.glob("b2t_kit/**/*.py"))
+FOLDERS = ("tests", "tools", "benchmarks")
+SCRIPTS = sorted(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/**/*.py"))
+MAX_CELLS, MAX_LINES, MAX_FIGURE_BYTES = 56, 410, 60_000
+MAX_WIDTH, MAX_TABLE_WIDTH = 120, 160  # characters; 100 is the aim, tests have tables of cases
+EXTRAS = ("tracker", "wfst", "rescore", "tpu")  # what users may add; `dev` is for those who change the kit
+PACKAGING = ("settings.ini", "setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE", "README.md")
+
+settings = ConfigParser(delimiters=["="])
+settings.read(ROOT / "settings.ini", encoding="utf-8")
+
+
+def run(*command, **options) -> str:
+    "What a command prints; if it fails, the test does, and says just that."
+    options = {"capture_output": True, "text": True, "cwd": ROOT, **options}
+    done = subprocess.run([str(word) for word in command], **options)
+    if done.returncode:
+        pytest.fail(f"{done.stdout}\n{done.stderr}", pytrace=False)
+    return done.stdout
+
+
+def copy(target: Path, *names: str) -> None:
+    "Copy files and folders of the checkout into a folder."
+    target.mkdir(exist_ok=True)
+    ignore = shutil.ignore_patterns("__pycache__")
+    for name in names:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, target / name, ignore=ignore)
+        else:
+            shutil.copy(ROOT / name, target)
+
+
+def by_name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def code_cells(notebook: Path) -> list[str]:
+    "The source of each code cell that is Python throughout."
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    return [source for source in sources if not re.search(r"^\s*[%!]", source, re.M)]
+
+
+def complaints(source: str, max_width: int = MAX_WIDTH) -> list[str]:
+    "What the rules of the house have against a piece of code."
+    wide = (line for line in source.splitlines() if len(line) > max_width)
+    found = [f"wider than {max_width}: {line}" for line in wide]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            found.append(f"line {node.lineno} imports * from {node.module}")
+        if isinstance(node, ast.ExceptHandler) and node.type is None:
+            found.append(f"line {node.lineno} has an except that catches everything")
+    return found
+
+
+def test_generated_files_are_in_step():
+    run(sys.executable, "tools/in_step.py")
+
+
+def test_out_of_step_is_seen(tmp_path):
+    "An edited module, a module without a notebook and an old README are each named."
+    copy(tmp_path, "b2t_kit", "nbs", "tools", *PACKAGING)
+    with (tmp_path / "b2t_kit/core.py").open("a") as module:
+        module.write("edited = True\n")
+    (tmp_path / "b2t_kit/orphan.py").write_text("left = True\n")
+    (tmp_path / "README.md").write_text("old\n")
+    command = [sys.executable, "tools/in_step.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    named = done.stdout.splitlines()[-1]
+    assert all(name in named for name in ("b2t_kit/core.py", "b2t_kit/orphan.py", "README.md"))
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=by_name)
+def test_notebook_is_short(notebook):
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert len(code) <= MAX_CELLS, f"{len(code)} code cells; over {MAX_CELLS} are two notebooks"
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=by_name)
+def test_notebook_keeps_the_rules(notebook):
+    found = []
+    for source in code_cells(notebook):
+        exported = re.match(r"#\s*\|\s*export", source)
+        found += complaints(source, MAX_WIDTH if exported else MAX_TABLE_WIDTH)
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=by_name)
+def test_saved_outputs_are_small_and_portable(notebook):
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    figures = [output.get("data", {}).get("image/png", "") for output in outputs]
+    largest = max(map(len, figures), default=0) * 3 // 4  # base64 holds 3 bytes in 4 characters
+    assert largest <= MAX_FIGURE_BYTES, f"a figure of {largest} bytes"
+    assert not [output["ename"] for output in outputs if output["output_type"] == "error"]
+    traces = re.findall(r"/tmp/\w+|/root/|/home/\w+|0x[0-9a-f]{8,}", json.dumps(outputs))
+    assert not traces, f"outputs that tell of one machine: {traces}"
+
+
+@pytest.mark.parametrize("module", MODULES, ids=by_name)
+def test_module_is_short(module):
+    lines = len(module.read_text(encoding="utf-8").splitlines())
+    assert lines <= MAX_LINES or module.name == "_modidx.py", f"{lines} lines; more are two modules"
+
+
+@pytest.mark.parametrize("module", MODULES, ids=by_name)
+def test_module_holds_no_directives(module):
+    "nbdev 2 leaves `#| eval: false` in a module and nbdev 3 does not; `#| notest` both take out."
+    assert not re.findall(r"^#\s*\|.*", module.read_text(encoding="utf-8"), re.M)
+
+
+@pytest.mark.parametrize("script", [*SCRIPTS, ROOT / "conftest.py", ROOT / "setup.py"], ids=by_name)
+def test_script_keeps_the_rules(script):
+    wide = MAX_TABLE_WIDTH if script.parent.name == "tests" else MAX_WIDTH
+    found = complaints(script.read_text(encoding="utf-8"), wide)
+    assert not found, "\n".join(found)
+
+
+IMPORT_ALL = """
+import os, sys
+from pathlib import Path
+before = dict(os.environ)
+for name in sys.argv[1:]:
+    __import__(name)
+    heavy = {"torch_xla", "accelerate"} & sys.modules.keys()
+    assert not heavy, f"importing {name} imports {heavy}"
+    assert dict(os.environ) == before, f"importing {name} changes the environment"
+    torch = sys.modules.get("torch")
+    assert not torch or not torch.cuda.is_initialized(), f"importing {name} opens CUDA"
+"""
+
+
+def test_imports_are_light(tmp_path):
+    "No module imports torch_xla or accelerate; both can be imported here, so trying would succeed."
+    (tmp_path / "torch_xla.py").touch()
+    paths = [by_name(module).removesuffix(".py").removesuffix("/__init__") for module in MODULES]
+    names = [path.replace("/", ".") for path in paths]
+    search = os.pathsep.join([str(ROOT), str(tmp_path)])
+    environment = {**os.environ, "PYTHONPATH": search}
+    run(sys.executable, "-c", IMPORT_ALL, *names, cwd=tmp_path, env=environment)
+
+
+def imported_by(source: str) -> set[str]:
+    "The first names of the packages that a piece of code imports, wherever in it."
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names.add(node.module)
+    return {name.partition(".")[0] for name in names}
+
+
+def distributions(*keys: str) -> set[str]:
+    "The names of the distributions that these keys of settings.ini ask for."
+    requirements = " ".join(settings["DEFAULT"][key] for key in keys).split()
+    return {re.split("[<>=]", requirement)[0].lower() for requirement in requirements}
+
+
+def test_package_needs_only_its_requirements():
+    "What it imports, at the top or in a function, comes with it or with a run-time extra."
+    imported = set().union(*(imported_by(module.read_text(encoding="utf-8")) for module in MODULES))
+    known = distributions("requirements", *(f"{extra}_requirements" for extra in EXTRAS))
+    known |= {name.replace("-", "_") for name in known}
+    provided = packages_distributions()
+    foreign = imported - sys.stdlib_module_names - {"b2t_kit"}
+    unknown = {
+        name for name in foreign if not known & {name, *map(str.lower, provided.get(name, []))}
+    }
+    assert not unknown, f"settings.ini does not require {unknown}"
+
+
+def test_readme_has_its_two_commands():
+    "`.ci/run` takes them from there, so that what is promised is what is checked."
+    ci = runpy.run_path(str(ROOT / "tools/ci.py"))
+    demo, tests = ci["COMMAND"].findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert demo == "pip install . && b2t demo --out demo"
+    assert tests.startswith('pip install -e ".[dev]" && pytest')
+    chinese = (ROOT / "README.zh.md").read_text(encoding="utf-8")
+    assert ci["COMMAND"].findall(chinese) == [demo, tests]
+
+
+def test_both_nbdevs_read_the_same_settings():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    old, new = settings["DEFAULT"], project["tool"]["nbdev"]
+    assert new["tst_flags"] == old["tst_flags"]
+    assert new["allowed_metadata_keys"] == old["allowed_metadata_keys"].split()
+    assert project["project"]["name"] == old["lib_name"]
+    assert project["project"]["requires-python"] == f">={old['min_python']}"
+
+
+def test_package_builds_and_installs_offline(tmp_path):
+    "sdist, the wheel from that sdist, and an installation from the folder that holds both."
+    source, dist, env = tmp_path / "source", tmp_path / "dist", tmp_path / "env"
+    copy(source, "b2t_kit", "kaggle", *PACKAGING)
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", dist, source)
+    (wheel,) = dist.glob("*.whl")
+    (sdist,) = dist.glob("*.tar.gz")
+    files = (path for path in source.glob("b2t_kit/**/*") if path.is_file())
+    package = {path.relative_to(source).as_posix() for path in files}
+    assert package <= set(zipfile.ZipFile(wheel).namelist())
+    assert package <= {name.partition("/")[2] for name in tarfile.open(sdist).getnames()}
+    kernels = {f"b2t_kit/{path.relative_to(source).as_posix()}" for path in source.glob("kaggle/*/*")}
+    assert kernels and kernels <= set(zipfile.ZipFile(wheel).namelist())
+
+    venv.create(env, with_pip=False)
+    pip = [sys.executable, "-m", "pip", "--python", env / "bin/python"]
+    run(*pip, "install", "--no-index", "--find-links", dist, "--no-deps", "b2t_kit")
+    report = "import b2t_kit, importlib.metadata; print(importlib.metadata.metadata('b2t_kit'))"
+    metadata = run(env / "bin/python", "-c", report, cwd=tmp_path)
+    assert f"Version: {settings['DEFAULT']['version']}\n" in metadata
+    for extra in ("dev", *EXTRAS):
+        assert f"Provides-Extra: {extra}\n" in metadata
+    assert (env / "bin/b2t").exists()

@@ -1,0 +1,100 @@
+"""A kernel's folder as Kaggle would take it: its metadata, its wheel in an environment of its own, and the notebooks' translations."""
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+import b2t_kit
+from b2t_kit.kernels import build_kernel, kernel_names, kernels_folder, slug
+
+ROOT = Path(__file__).resolve().parent.parent
+FIELDS = {  # what `kaggle kernels push` reads, and of what kind it is
+    "id": str, "title": str, "code_file": str, "language": str, "kernel_type": str, "is_private": bool,
+    "enable_internet": bool, "machine_shape": str, "dataset_sources": list, "competition_sources": list,
+    "kernel_sources": list, "model_sources": list,
+}
+MACHINES = {"b2t-gpu": "NvidiaTeslaT4", "b2t-tpu-v5e8": "TpuV5E8"}  # as kaggle 2.2.5 names them
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that the command writes."""
+    out = tmp_path_factory.mktemp("kernel") / "push"
+    words = ["kernel", "build", "--out", str(out), "--user", "ada"]
+    done = subprocess.run([sys.executable, "-m", "b2t_kit.cli", *words], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.mark.parametrize("kernel", MACHINES)
+def test_metadata_has_every_field(tmp_path: Path, kernel: str) -> None:
+    """And each path and name in it fits the others."""
+    build_kernel(tmp_path / "push", kernel, user="ada")
+    content = json.loads((tmp_path / "push/kernel/kernel-metadata.json").read_text())
+    assert {name: type(content.get(name)) for name in FIELDS} == FIELDS
+    assert content["id"] == f"ada/{slug(content['title'])}" and 5 <= len(content["title"]) <= 50
+    assert content["machine_shape"] == MACHINES[kernel] and content["is_private"]
+    assert content["competition_sources"] == ["brain-to-text-25"]
+    assert (tmp_path / "push/kernel" / content["code_file"]).is_file()
+
+    about = json.loads((tmp_path / "push/wheel/dataset-metadata.json").read_text())
+    assert content["dataset_sources"] == [about["id"]] == ["ada/b2t-kit-wheel"]
+    assert 6 <= len(about["title"]) <= 50 and about["id"] == f"ada/{slug(about['title'])}"
+    assert len(about["licenses"]) == 1
+
+
+def test_every_kernel_is_known_here() -> None:
+    assert kernel_names() == sorted(MACHINES)
+
+
+def test_wheel_installs_without_index_or_checkout(built: Path, tmp_path: Path) -> None:
+    """In a fresh environment, which sees this one's libraries; from there it builds the same again."""
+    (wheel,) = (built / "wheel").glob("*.whl")
+    venv.create(tmp_path / "env", with_pip=False)
+    python = tmp_path / "env/bin/python"
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "-q"]
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def run(*command: object) -> str:
+        done = subprocess.run(list(map(str, command)), cwd=tmp_path, env=variables, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run(*pip, "--no-deps", "--no-index", wheel)
+    where = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
+    Path(where, "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    assert run(tmp_path / "env/bin/b2t", "--version") == f"b2t_kit {b2t_kit.__version__}\n"
+    used = run(python, "-c", "import b2t_kit.kernels as kernels; print(kernels.kernels_folder())").strip()
+    assert Path(used).is_relative_to(tmp_path / "env")
+
+    run(tmp_path / "env/bin/b2t", "kernel", "build", "--out", "again", "--user", "ada", "--kernel", "b2t-gpu")
+    (again,) = (tmp_path / "again/wheel").glob("*.whl")
+    assert again.stat().st_size == pytest.approx(wheel.stat().st_size, rel=0.01)
+
+
+def code_of(notebook: Path) -> list[str]:
+    """The sources of its code cells."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+def prose_of(notebook: Path) -> list[str]:
+    """Its other cells."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+
+
+@pytest.mark.parametrize("translation", sorted(kernels_folder().glob("*/*-zh.ipynb")), ids=lambda path: path.stem)
+def test_translation_runs_the_same_code(translation: Path) -> None:
+    """Cell for cell; and every piece of prose is there, in Chinese."""
+    original = translation.with_name(translation.name.replace("-zh", ""))
+    assert code_of(translation) == code_of(original)
+    ours, theirs = prose_of(translation), prose_of(original)
+    assert len(ours) == len(theirs)
+    assert all(re.search("[\u4e00-\u9fff]", text) for text in ours)

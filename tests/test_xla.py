@@ -1,0 +1,212 @@
+"""Training on XLA, in processes of their own: what it computes, compiles, fetches, and survives.
+
+The numbers of chips are simulated by XLA's CPU backend. A run's programs are compiled for
+half a minute or more on two cores, so the runs are few and each serves several tests.
+"""
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from b2t_kit.training.checkpoint import checkpoint_path, checkpoint_steps, read_part
+
+TESTS = Path(__file__).parent
+PATIENCE = 1500  # seconds
+pytestmark = pytest.mark.torch_xla
+
+
+def environment(chips: int = 8, **added: str) -> dict[str, str]:
+    """Variables of a child process with so many simulated chips."""
+    path = os.pathsep.join([str(TESTS.parent), str(TESTS), *filter(None, sys.path)])
+    kept = {name: value for name, value in os.environ.items()
+            if name not in ("XLA_USE_SPMD", "XLA_PERSISTENT_CACHE_PATH", "USE_TORCH_XLA")}
+    return {**kept, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(chips), "PYTHONPATH": path,
+            "OMP_NUM_THREADS": "1", **added}
+
+
+def command(out: Path, **settings: object) -> list[str]:
+    """The child that trains with these settings."""
+    return [sys.executable, str(TESTS / "xla_runs.py"), "train", str(out), json.dumps(settings)]
+
+
+def trained(out: Path, chips: int = 8, **settings: object) -> dict:
+    """What a child process reports of a run."""
+    done = subprocess.run(command(out, **settings), env=environment(chips), capture_output=True,
+                          text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    (report,) = [line for line in done.stdout.splitlines() if line.startswith("REPORT")]
+    return {**json.loads(report.removeprefix("REPORT")), "said": done.stdout}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the runs and their recordings lie."""
+    return tmp_path_factory.mktemp("xla")
+
+
+@pytest.fixture(scope="module")
+def data(folder: Path) -> str:
+    """The recordings' folder; the first run makes them."""
+    return str(folder / "recordings")
+
+
+@pytest.fixture(scope="module")
+def on_cpu(folder: Path, data: str) -> dict:
+    """Twenty steps without XLA."""
+    return trained(folder / "cpu", data=data, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def on_eight(folder: Path, data: str, on_cpu: dict) -> dict:
+    """The same on eight chips, each with a row of every batch."""
+    return trained(folder / "eight", data=data, device="xla")
+
+
+def assert_same_curve(found: dict, expected: dict, steps: int = 20) -> None:
+    """Equal losses and gradient norms at every step, and equal validation."""
+    for name in ("train", "norm"):
+        assert found[name][0][:steps] == expected[name][0][:steps]
+        np.testing.assert_allclose(found[name][1][:steps], expected[name][1][:steps], rtol=1e-4)
+    validated = [step for step in expected["eval"][0] if step <= steps]
+    assert found["eval"][0][:len(validated)] == validated
+    for name in ("eval", "per"):
+        np.testing.assert_allclose(found[name][1][:len(validated)], expected[name][1][:len(validated)],
+                                   rtol=1e-4)
+
+
+def test_eight_chips_train_like_a_cpu(on_cpu: dict, on_eight: dict) -> None:
+    """float32, no dropout, noise on: seven trials padded to eight rows, one on each chip."""
+    assert len(on_cpu["train"][1]) == 20 and on_cpu["train"][1][-1] < on_cpu["train"][1][0]
+    assert_same_curve(on_eight, on_cpu)
+
+
+def test_one_chip_trains_like_a_cpu(folder: Path, data: str, on_cpu: dict) -> None:
+    """As on Colab: the same command with one chip."""
+    assert_same_curve(trained(folder / "one", chips=1, data=data, device="xla"), on_cpu)
+
+
+def test_divided_weights_train_alike(folder: Path, data: str, on_cpu: dict) -> None:
+    """Weights, moments and average divided over eight chips by the rule."""
+    found = trained(folder / "shard_all", data=data, device="xla", shard="all", steps=10)
+    assert_same_curve(found, on_cpu, steps=10)
+    assert found["since"]["compiled"] == 0
+    assert "weights, moments and average divided" in found["said"]
+
+
+def test_programs_of_a_run(on_eight: dict) -> None:
+    """Two lengths: two programs of training and one of validation, all before the first step."""
+    kinds = [name.partition(" of ")[0] for name in on_eight["warm_up"]]
+    assert kinds.count("a training step") == 2 and kinds.count("validation") == 1
+    assert set(on_eight["warm_up"].values()) == {1}, on_eight["warm_up"]
+    assert on_eight["programs"] == on_eight["warm_up"]
+    assert on_eight["since"]["compiled"] == 0 and on_eight["fallbacks"] == []
+
+
+def test_one_transfer_per_row_of_metrics(on_eight: dict, accumulated: dict) -> None:
+    """A row after each step, and after each fifth; validation, at step 10, fetches what it needs."""
+    between = np.diff(on_eight["fetched"]).tolist()
+    assert between[:9] + between[10:] == [1] * 18 and between[9] > 1
+    assert np.diff(accumulated["fetched"]).tolist() == [0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0]
+
+
+@pytest.fixture(scope="module")
+def accumulated(folder: Path, data: str) -> dict:
+    """Three micro-batches a step, a row of metrics every fifth, moments divided over the chips."""
+    return trained(folder / "accumulated", data=data, device="xla", accumulation=3, log_every=5,
+                   eval_every=0, steps=15, shard="moments")
+
+
+def test_accumulation_has_two_programs_per_length(accumulated: dict, on_cpu: dict) -> None:
+    """Three epochs and a validation: nothing is compiled after the first step has begun."""
+    kinds = [name.partition(" of ")[0] for name in accumulated["warm_up"]]
+    assert [kinds.count(kind) for kind in ("a micro-batch", "a training step", "validation")] == [2, 2, 1]
+    named = {name: count for name, count in accumulated["warm_up"].items() if name != "in between"}
+    assert set(named.values()) == {1}, accumulated["warm_up"]
+    assert accumulated["programs"] == accumulated["warm_up"]
+    assert accumulated["since"]["compiled"] == 0 and accumulated["fallbacks"] == []
+    means = np.mean(np.reshape(on_cpu["train"][1][:15], (3, 5)), axis=1)
+    np.testing.assert_allclose(accumulated["train"][1], means, rtol=1e-4)
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    """Weights, average and moments of a run's newest checkpoint."""
+    newest = checkpoint_path(run, checkpoint_steps(run)[-1])
+    return {f"{part}/{name}": value for part in ("model", "ema", "optimizer")
+            for name, value in read_part(newest, part).items()}
+
+
+def test_a_run_may_change_devices(folder: Path, data: str, on_cpu: dict) -> None:
+    """Seven steps on the CPU, seven on eight chips, six on the CPU: the straight run's weights."""
+    out, parts = folder / "moving", (("cpu", 7), ("xla", 14), ("cpu", 20))
+    for number, (device, steps) in enumerate(parts):
+        found = trained(out, data=data, device=device, steps=steps, resume=number > 0)
+    straight = weights(folder / "cpu")
+    for name, value in weights(out).items():
+        assert value.dtype == torch.float32
+        np.testing.assert_allclose(value, straight[name], rtol=1e-3, atol=1e-5, err_msg=name)
+    np.testing.assert_allclose(found["train"][1], on_cpu["train"][1], rtol=1e-4)
+
+
+def test_killed_and_resumed_to_the_same_bits(folder: Path, data: str) -> None:
+    """200 steps of the small noise model with dropout; one run is killed in the middle of them."""
+    settings = dict(data=data, device="xla", model="noise", steps=200, log_every=20, eval_every=50,
+                    checkpoint_every=25, buckets=1, decay_steps=200)
+    straight = trained(folder / "straight", chips=2, **settings)
+    killed = folder / "killed"
+    with open(folder / "killed.log", "wb") as log:
+        child = subprocess.Popen(command(killed, **settings), env=environment(2), stdout=log, stderr=log)
+    deadline = time.monotonic() + PATIENCE
+    while not (killed / "checkpoints").is_dir() or max(checkpoint_steps(killed), default=0) < 75:
+        assert child.poll() is None and time.monotonic() < deadline, (folder / "killed.log").read_text()
+        time.sleep(0.05)
+    child.send_signal(signal.SIGKILL)
+    assert child.wait() == -signal.SIGKILL
+    assert 75 <= checkpoint_steps(killed)[-1] < 200
+    resumed = trained(killed, chips=2, resume=True, **settings)
+    assert resumed["train"] == straight["train"] and resumed["eval"] == straight["eval"]
+    expected, found = weights(folder / "straight"), weights(killed)
+    assert expected.keys() == found.keys()
+    assert [name for name in found if not torch.equal(found[name], expected[name])] == []
+
+
+def launched(start: list[str], out: Path, data: str, **added: str) -> subprocess.CompletedProcess:
+    """Two steps of the linear read-out, started as people start it."""
+    options = ["--data", data, "--out", str(out), "--config", "linear", "--device", "xla", "--steps", "2",
+               "--buckets", "1", "--batch-size", "8", "--eval-every", "0", "--compile-cache", "none"]
+    return subprocess.run([sys.executable, *start, *options], env=environment(2, **added),
+                          capture_output=True, text=True, timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("start", [["-m", "b2t_kit.train"],
+                                   ["-m", "accelerate.commands.launch", "-m", "b2t_kit.train"]])
+def test_one_process_is_started(start: list[str], folder: Path, data: str, on_cpu: dict) -> None:
+    """Plain Python, and Accelerate's launcher with what its flags and file say about precision."""
+    out = folder / f"launched_{len(start)}"
+    done = launched(start, out, data, ACCELERATE_MIXED_PRECISION="bf16")
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert checkpoint_steps(out)[-1] == 2
+    assert "2 x simulated chip" in done.stdout and "precision  bfloat16" in done.stdout
+    assert "processes  1, this is number 0" in done.stdout
+    assert done.stdout.count("mesh       2 chips in a row") == 1
+    for value in weights(out).values():
+        assert value.dtype == torch.float32
+
+
+def test_a_process_per_chip_is_refused(folder: Path, data: str) -> None:
+    """`accelerate launch --tpu` needs the name of a function; given one, the kit refuses it once."""
+    tpu = ["-m", "accelerate.commands.launch", "--tpu"]
+    unnamed = launched([*tpu, "-m", "b2t_kit.train"], folder / "unnamed", data)
+    assert "TypeError: attribute name must be string, not 'NoneType'" in unnamed.stderr or (
+        "error: accelerate launch --tpu starts one process per chip" in unnamed.stderr)
+    named = launched([*tpu, "--main_training_function", "main", "-m", "b2t_kit.train"], folder / "named", data)
+    assert named.returncode == 1
+    said = [line for line in named.stderr.splitlines() if line.startswith("error:")]
+    assert len(said) == 1 and "start with: accelerate launch -m b2t_kit.train" in said[0], named.stderr
+    assert not (folder / "named").exists()

@@ -1,0 +1,460 @@
+"""Failures that people reported from TPUs.
+
+Each test first makes the failure happen with the original recipe, in a process of its own, then
+shows that the kit cannot have it, or names its cause. Shapes are smaller where size plays no part:
+the reported [64, 7168] is the batch and the width of a recurrent state.
+"""
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from b2t_kit.core import KitError
+from b2t_kit.data.batches import BatchConfig, TrainBatches
+from b2t_kit.data.buckets import choose_buckets, num_patches
+from b2t_kit.data.sampler import pile, places_per_pile
+from b2t_kit.data.trials import Recordings, tiny_recordings
+from b2t_kit.precision import refuse_ambient, resolve_precision
+
+TESTS = Path(__file__).parent
+PATIENCE = 900  # seconds
+pytestmark = pytest.mark.torch_xla
+
+
+def child(code: str, chips: int = 1, arguments: tuple[str, ...] = (), **added: str) -> str:
+    """What a fresh interpreter prints, with so many simulated chips; it may fail."""
+    dropped = ("XLA_USE_SPMD", "XLA_PERSISTENT_CACHE_PATH", "USE_TORCH_XLA", "XLA_FLAGS")
+    environment = {name: value for name, value in os.environ.items() if name not in dropped}
+    path = os.pathsep.join([str(TESTS.parent), *filter(None, sys.path)])
+    environment.update(PJRT_DEVICE="CPU", CPU_NUM_DEVICES=str(chips), PYTHONPATH=path,
+                       TF_CPP_MIN_LOG_LEVEL="2", OMP_NUM_THREADS="1", **added)
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code), *arguments], env=environment,
+                          capture_output=True, text=True, timeout=PATIENCE)
+    return done.stdout + done.stderr
+
+
+# C1, C3: loaders that Accelerate divides
+
+
+ACCELERATE_LOADER = """
+    import torch
+    from accelerate.data_loader import prepare_data_loader
+
+    class Days(torch.utils.data.Dataset):
+        "Gives whole batches."
+        def __len__(self):
+            return 6
+        def __getitem__(self, number):
+            return torch.full((64, 3), float(number))
+
+    class DaySampler:
+        "Chooses the trials of a batch, and has no batch_size."
+        def __len__(self):
+            return 6
+        def __iter__(self):
+            return iter([[number] for number in range(6)])
+
+    def length(rank, even_batches, **loader):
+        loader = torch.utils.data.DataLoader(Days(), **loader)
+        loader = prepare_data_loader(loader, num_processes=8, process_index=rank, put_on_device=False,
+                                     even_batches=even_batches)
+        return sum(1 for _ in loader)
+
+    def attempt(*arguments, **named):
+        try:
+            return length(*arguments, **named)
+        except (TypeError, ValueError) as error:
+            return error
+
+    print("pre-batched:", attempt(0, True, batch_size=None))
+    print("pre-batched, uneven:", attempt(0, False, batch_size=None))
+    print("per rank:", [length(rank, False, batch_sampler=DaySampler()) for rank in range(8)])
+"""
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Recordings:
+    """Three short days."""
+    folder = tiny_recordings(tmp_path_factory.mktemp("recordings"), sessions=3, trials=7)
+    return Recordings(folder, "train")
+
+
+def test_c1_c3_loaders(recordings: Recordings) -> None:
+    """A pre-batched loader fails with more than one process, and its cure leaves ranks without work."""
+    said = child(ACCELERATE_LOADER, USE_TORCH_XLA="0")
+    either = ("'NoneType' object is not iterable",  # C3; since Accelerate 1.14 in both places
+              "You need to use 'even_batches=False' when the batch sampler has no batch size")  # C1
+    first, second, lengths = [line for line in said.splitlines() if ":" in line][-3:]
+    assert first.startswith("pre-batched:") and any(text in first for text in either), said
+    assert second.startswith("pre-batched, uneven:") and either[0] in second, said
+    assert lengths == "per rank: [1, 1, 1, 1, 1, 1, 0, 0]", "two ranks get nothing, and the others wait"
+
+    config = BatchConfig(batch_size=12, buckets=2, prefetch=0)
+    for world in (1, 2, 5, 8):
+        ranks = [TrainBatches(recordings, config, 1, rank, world) for rank in range(world)]
+        assert len({batches.steps_per_epoch for batches in ranks}) == 1
+        given = [next(batches.iterate())[0] for batches in ranks]
+        assert len({tuple(batch.features.shape) for batch in given}) == 1
+        trials = torch.cat([batch.trial[batch.weight > 0] for batch in given]).tolist()
+        assert len(trials) == len(set(trials)) == given[0].step_rows
+    one = TrainBatches(recordings, config, 1, multiple=8)  # what eight chips of one process get
+    assert one.assembler.places == 16 and next(one.iterate())[0].step_rows <= 12
+
+
+def test_c1_every_rank_has_as_many_rows_whatever_the_numbers() -> None:
+    """Worlds of 1 to 8 and 1 to 50 trials: all are dealt once, and places suffice for all chips."""
+    for world in range(1, 9):
+        for count in range(1, 51):
+            dealt = [pile(np.arange(count), rank, world) for rank in range(world)]
+            assert sorted(np.concatenate(dealt).tolist()) == list(range(count))
+            assert max(map(len, dealt)) <= places_per_pile(count, world)
+            assert places_per_pile(count, 1, world) % world == 0
+
+
+# C4, C6, C7: float32 that is bfloat16
+
+
+GRU_UNDER_XLA_USE_BF16 = """
+    import sys
+    import torch
+    import torch_xla
+
+    device, (rows, fix) = torch_xla.device(), sys.argv[1:]
+    gru = torch.nn.GRU(24, 48, batch_first=True).to(device)  # torch_xla has put its own in place
+    features = torch.randn(int(rows), 10, 24).to(device)
+    state = torch.zeros(1, int(rows), 48).to(device)
+    if fix == "state.bfloat16()":
+        state = state.bfloat16()
+    if fix == "features.float()":
+        features = features.to(torch.float32)
+    print("they say", features.dtype, gru.weight_hh_l0.dtype)
+    try:
+        gru(features, state)[0].sum().backward()
+        torch_xla.sync()
+        print("fine")
+    except RuntimeError as error:
+        print(error)
+"""
+WANTED = {  # failure: rows, what the report then did, and the error
+    "c4": ("64", "nothing", "got parameter 0 shape: f32[64,48], argument shape: bf16[64,48]"),
+    "c6": ("64", "state.bfloat16()", "got parameter 1 shape: f32[144], argument shape: bf16[144]"),
+    "c7": ("32", "features.float()", "got parameter 0 shape: f32[32,48], argument shape: bf16[32,48]"),
+}
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_c4_c6_c7_shapes_that_do_not_match(name: str) -> None:
+    """Accelerate's mixed_precision="bf16" sets XLA_USE_BF16, and each cure moves the error."""
+    rows, fix, text = WANTED[name]
+    said = child(GRU_UNDER_XLA_USE_BF16, arguments=(rows, fix), XLA_USE_BF16="1")
+    assert "they say torch.float32 torch.float32" in said
+    assert f"Call parameter must match argument; {text}" in said, said
+    assert "fine" in child(GRU_UNDER_XLA_USE_BF16, arguments=(rows, "nothing"))
+
+    for variable in ("XLA_USE_BF16", "XLA_DOWNCAST_BF16"):
+        with pytest.raises(KitError, match=f"{variable}=1 is set: it stores float32 tensors as bfloat16"):
+            refuse_ambient({variable: "1"})
+
+
+MIXED = """
+    import json
+    import sys
+    import torch
+    from b2t_kit.devices import open_device
+    from b2t_kit.models.layers import GRU
+    from b2t_kit.training.optim import build_adamw
+
+    def gradients(device, order):
+        torch.manual_seed(0)
+        layer = GRU(24, 48, 1)
+        optimizer = build_adamw([{"params": list(layer.parameters()), "lr": 0.01}])
+        layer, optimizer = device.prepare(layer, optimizer)
+        features = device.place({"features": torch.randn(64, 10, 24)})["features"]
+        for plain in order:
+            if plain:
+                with torch.no_grad():
+                    layer(features)[0].sum().cpu()
+        with device.autocast():
+            output = layer(features)[0]
+        device.backward(output.float().square().sum() / 64)
+        found = [one.clone() for one in device.fetch([one.grad for one in layer.parameters()])]
+        device.clip(layer, 1.0)
+        device.step(optimizer)
+        state = {value.dtype for one in optimizer.state.values() for value in one.values()}
+        assert state == {torch.float32} == {one.dtype for one in layer.parameters()}
+        assert {one.dtype for one in found} == {torch.float32}
+        return torch.cat([one.flatten() for one in found])
+
+    with open_device("xla", sys.argv[1]) as device:
+        once, after_plain = gradients(device, []), gradients(device, [True])
+    with open_device("cpu", "float32") as device:
+        expected = gradients(device, [])
+    print("RESULT", (once - after_plain).abs().max().item(),
+          ((once - expected).norm() / expected.norm()).item())
+"""
+
+
+@pytest.mark.parametrize("precision, tolerance", [("float32", 1e-5), ("bfloat16", 0.02)])
+def test_c4_the_kit_mixes_types_by_autocast(precision: str, tolerance: float) -> None:
+    """Whatever was traced before, gradients are a CPU's, and all that is kept is float32."""
+    said = child(MIXED, arguments=(precision,), chips=2)
+    (result,) = [line for line in said.splitlines() if line.startswith("RESULT")] or [said]
+    order_matters, error = map(float, result.split()[1:])
+    assert order_matters == 0.0 and error < tolerance
+
+
+LENGTHS_ON_DEVICE = """
+    import torch, torch_xla
+    bins = torch.tensor([777.0, 1025.0, 1999.0]).to(torch_xla.device())
+    print("float", ((bins.float() - 14) / 4 + 1).to(torch.int32).tolist())
+"""
+LENGTHS_OF_THE_KIT = """
+    import torch
+    from b2t_kit.data.buckets import num_patches
+    from b2t_kit.devices import open_device
+    with open_device("xla", "bfloat16") as device, device.autocast():
+        expected = [num_patches(bins, 14, 4) for bins in range(14, 3001)]
+        held = device.place({"num_patches": torch.tensor(expected, dtype=torch.int32)})["num_patches"]
+        on_device = (device.place({"b": torch.arange(14, 3001, dtype=torch.int32)})["b"] - 14) // 4 + 1
+        print("equal", held.cpu().tolist() == expected == on_device.cpu().tolist())
+"""
+
+
+def test_c6_lengths_are_integers() -> None:
+    """The report's cure for C6 computed lengths as floats on the device, where they were bfloat16."""
+    assert "float [191, 253, 497]" not in child(LENGTHS_ON_DEVICE, XLA_USE_BF16="1")
+    assert [num_patches(bins, 14, 4) for bins in (777, 1025, 1999)] == [191, 253, 497]
+    assert "equal True" in child(LENGTHS_OF_THE_KIT)
+
+
+# C8: minutes before the first step
+
+
+RAGGED = """
+    import sys
+    import torch, torch_xla
+    from b2t_kit.backends.xla_programs import count_programs
+    device = torch_xla.device()
+    readout = torch.nn.Linear(8, 3).to(device)
+    torch_xla.sync()
+    before = count_programs()
+    for _ in range(2):
+        for length in map(int, sys.argv[1:]):
+            readout(torch.ones(4, length, 8).to(device)).square().sum().backward()
+            torch_xla.sync()
+            readout.zero_grad()
+    print("compiled", count_programs().since(before).compiled)
+"""
+
+
+def test_c8_a_program_for_every_length() -> None:
+    """Batches as long as their longest trial compile again and again; buckets have few lengths.
+
+    That nothing is compiled after the first step is in test_xla.py, and that a recurrence's
+    program does not grow with its length in 29_recurrence.
+    """
+    lengths = np.array([212, 340, 381, 533, 612])
+    names = tuple(map(str, lengths))
+    compiled = int(child(RAGGED, arguments=names).split("compiled ")[1].split()[0])
+    buckets = choose_buckets(lengths, np.full(5, 20), max_buckets=2, batch_size=1)
+    padded = tuple(str(next(one.bins for one in buckets if one.bins >= length)) for length in lengths)
+    bucketed = int(child(RAGGED, arguments=padded).split("compiled ")[1].split()[0])
+    assert (compiled, bucketed) == (5, 2)
+
+
+# C9: flags that come too late
+
+
+FLAGS = """
+    import os
+    import torch_xla
+    import torch_xla.core.xla_model as xm
+    import torch_xla.distributed.xla_multiprocessing as xmp
+    own = os.environ["XLA_FLAGS"]
+    os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+    os.environ["PYTORCH_XLA_COMPILATION_THREADS"] = "8"
+    print("changed", os.environ["XLA_FLAGS"] != own)
+    print("devices", len(xm.get_xla_supported_devices()))
+    try:
+        xmp.spawn(print, args=())
+    except RuntimeError as error:
+        print("spawn:", error)
+"""
+IMPORTING = """
+    import os, sys
+    before = dict(os.environ)
+    import b2t_kit.train, b2t_kit.cli, b2t_kit.tasks.speech, b2t_kit.backends.xla_device
+    from b2t_kit.training.task import TrainConfig
+    TrainConfig(device="xla")
+    print("changed", {name for name in os.environ if os.environ[name] != before.get(name)})
+    print("imported", "torch_xla" in sys.modules)
+"""
+
+
+def occurs_in(folder: Path, text: bytes) -> bool:
+    """Whether any file below a folder holds some text."""
+    for path in folder.rglob("*"):
+        if path.is_file() and path.suffix in (".py", ".so") and text in path.read_bytes():
+            return True
+    return False
+
+
+def test_c9_flags_after_the_import() -> None:
+    """The reported flags change nothing, one is unknown to torch_xla, and looking starts the runtime."""
+    import importlib.util
+
+    said = child(FLAGS)
+    assert "changed False" in said and "devices 1" in said
+    assert "spawn: Runtime is already initialized. Do not use the XLA" in said
+    package = Path(importlib.util.find_spec("torch_xla").origin).parent
+    binaries = [package, *package.parent.glob("_XLAC*.so")]
+    assert not any(occurs_in(one, b"PYTORCH_XLA_COMPILATION_THREADS") for one in binaries[:1])
+    assert not any(b"PYTORCH_XLA_COMPILATION_THREADS" in one.read_bytes() for one in binaries[1:])
+
+    said = child(IMPORTING)
+    assert "changed set()" in said and "imported False" in said
+
+
+# C10: fewer chips for more memory
+
+
+ROWS_PER_CHIP = """
+    import torch
+    from torch_xla import _XLAC
+    from b2t_kit.devices import open_device
+    with open_device("xla") as device:
+        batch = device.place({"features": torch.zeros(64, 10, 8)})["features"]
+        shards = _XLAC._get_local_shards([batch])[0]
+        print("rows", {tuple(one.shape) for one, _ in shards}, "chips", device.chips)
+"""
+
+
+def test_c10_fewer_chips_hold_more_each() -> None:
+    """Two chips instead of eight do not pool memory: each must hold four times the rows."""
+    assert "rows {(8, 10, 8)} chips 8" in child(ROWS_PER_CHIP, chips=8)
+    assert "rows {(32, 10, 8)} chips 2" in child(ROWS_PER_CHIP, chips=2)
+
+
+# C13: diagnostics that do not exist
+
+
+DIAGNOSTICS = """
+    import torch_xla.core.xla_model as xm
+    import torch_xla
+    from b2t_kit.backends.xla_programs import count_programs, device_memory
+    device = torch_xla.device()
+    for question in ("xm.get_metrics()", "xm.get_memory_info(device)"):
+        try:
+            print("answer", eval(question))
+        except (AttributeError, RuntimeError) as error:
+            print(type(error).__name__, str(error).splitlines()[0])
+    print("memory", device_memory(device), "executed", count_programs().executed)
+"""
+
+
+def test_c13_diagnostics_never_raise() -> None:
+    """A guide's diagnosis ended in AttributeError; on a CPU the memory is not counted either."""
+    said = child(DIAGNOSTICS)
+    assert "AttributeError module 'torch_xla.core.xla_model' has no attribute 'get_metrics'" in said
+    assert "RuntimeError" in said and "memory None executed 0" in said
+
+
+# C14: fp16 on a TPU
+
+
+def test_c14_fp16_is_refused_before_anything_is_built() -> None:
+    """Accelerate accepts fp16 on XLA's CPU backend and refuses it on a TPU; the kit always refuses."""
+    code = """
+        from accelerate import Accelerator
+        print("accepted", Accelerator(mixed_precision="fp16").mixed_precision)
+        import accelerate.accelerator as module
+        module.is_torch_xla_available = lambda check_is_tpu=False, **_: True  # as on a TPU
+        from accelerate.state import AcceleratorState
+        AcceleratorState._reset_state()
+        try:
+            Accelerator(mixed_precision="fp16")
+        except ValueError as error:
+            print(error)
+    """
+    said = child(code)
+    assert "accepted fp16" in said and "fp16 mixed precision requires a" in said, said
+    with pytest.raises(KitError, match="precision float16 needs a CUDA GPU, not xla; use bfloat16"):
+        resolve_precision("float16", "xla")
+
+
+# C17d, C20: commands and functions that do not exist
+
+
+def test_c17d_c20_names_that_do_not_exist() -> None:
+    """What guides told people to call, and what the kit answers from the runtime itself."""
+    code = """
+        import torch_xla
+        import torch_xla.core.xla_model as xm
+        import torch_xla.runtime
+        for question in ("xm.get_world_size()", "xm.xrt_world_size()", "xm.get_ordinal()",
+                         "xm.get_device_type()", "torch_xla.device.xla_device()"):
+            try:
+                print("answer", eval(question))
+            except AttributeError as error:
+                print(question, error)
+        from b2t_kit.devices import open_device
+        with open_device("xla") as device:
+            print("kit", device.chips, device.world, device.rank, device.is_main)
+    """
+    for chips in (1, 2, 8):
+        said = child(code, chips=chips)
+        assert "module 'torch_xla.core.xla_model' has no attribute 'get_world_size'" in said
+        assert said.count("has no attribute") == 5 and "answer" not in said, said
+        assert f"kit {chips} 1 0 True" in said, "one main process, and as many chips as there are"
+    launched = subprocess.run([sys.executable, "-m", "accelerate.commands.launch", "--use_tpu", "x.py"],
+                              capture_output=True, text=True)
+    assert launched.returncode == 2 and "--use_tpu" in launched.stderr
+
+
+# C15, C16, C19: warnings
+
+
+def test_c15_c16_c19_the_kit_gives_no_such_warning() -> None:
+    """torch_xla's own deprecation is shown; the kit's modules and its device give none."""
+    said = child("import torch_xla.core.xla_model as xm; xm.xla_device()")
+    assert "Use torch_xla.device instead" in said
+    code = """
+        import warnings
+        warnings.filterwarnings("error", module="b2t_kit")
+        warnings.filterwarnings("error", message=".*torch_xla.device.*")
+        import pkgutil, importlib, sys
+        import b2t_kit
+        for one in pkgutil.walk_packages(b2t_kit.__path__, "b2t_kit."):
+            importlib.import_module(one.name)
+        from b2t_kit.devices import open_device
+        with open_device("xla") as device:
+            print("opened", device.kind, "timm" in sys.modules, "tensorflow" in sys.modules)
+    """
+    assert "opened xla False False" in child(code)
+
+
+# C24: "compute it in float32 by hand"
+
+
+def test_c24_float32_by_hand() -> None:
+    """Under XLA_USE_BF16 there is no float32 to go back to; under autocast there is."""
+    code = """
+        import torch, torch_xla
+        small = torch.tensor([1.0]).float().to(torch_xla.device()).float() + 2.0**-12
+        print("left", small.float().item() - 1)
+    """
+    assert "left 0.0\n" in child(code, XLA_USE_BF16="1")
+    code = """
+        import torch
+        from b2t_kit.devices import open_device
+        with open_device("xla", "bfloat16") as device, device.autocast():
+            one = torch.ones(1, 1, device=device.torch_device)
+            product = torch.nn.functional.linear(one, one + 2.0**-12)
+            print("left", (one + 2.0**-12).item() - 1, product.dtype, one.dtype)
+    """
+    assert "left 0.000244140625 torch.bfloat16 torch.float32" in child(code)

@@ -1,0 +1,277 @@
+"""What models do on eight simulated XLA devices, as one JSON report: run by test_xla_models.py.
+
+    PJRT_DEVICE=CPU CPU_NUM_DEVICES=8 python tests/xla_models.py
+
+It is a program of its own, because importing torch_xla changes torch for the rest of a process.
+"""
+import itertools
+import json
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import torch_xla
+import torch_xla.debug.metrics as metrics
+import torch_xla.distributed.spmd as spmd
+import torch_xla.runtime
+
+from b2t_kit.models.alignment import ctc_loss
+from b2t_kit.models.ctc import ctc_losses
+from b2t_kit.models.gru import GRUConfig, GRUDecoder
+from b2t_kit.models.layers import GRU
+from b2t_kit.models.noise_gru import NoiseConfig, NoiseGRU
+
+CLASSES = 41
+GIVEN = torch.Generator().manual_seed(0)
+
+
+def spread(tensor: torch.Tensor, mesh: spmd.Mesh, axis: int = 0) -> torch.Tensor:
+    "The tensor on the devices, a share of its trials on each."
+    there = tensor.detach().to("xla")
+    spec = [None] * there.dim()
+    spec[axis] = "trials"
+    spmd.mark_sharding(there, mesh, tuple(spec))
+    return there
+
+
+def counted(action: Callable[[], object]) -> dict[str, object]:
+    "What an action compiles, runs, sends back and leaves to the host, with all of it awaited."
+    torch_xla.sync(wait=True)
+    metrics.clear_all()
+    kept = action()
+    torch_xla.sync(wait=True)
+    new, known = (metrics.counter_value(name) or 0 for name in ("UncachedCompile", "CachedCompile"))
+    sent = metrics.metric_data("TransferFromDeviceTime")
+    left = [name for name in metrics.counter_names() if name.startswith("aten::")]
+    del kept
+    return {"new": new, "programs": new + known, "sent": sent[0] if sent else 0, "on_host": left}
+
+
+def largest_difference(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> float:
+    "Relative to the size of each tensor; NaN is equal to NaN."
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.equal(one.isnan(), other.isnan()) and torch.equal(one.isinf(), other.isinf())
+    pairs = [(a[b.isfinite()].double(), b[b.isfinite()].double()) for a, b in zip(ours, theirs)]
+    return max(float((a - b).norm() / b.norm().clamp(min=1e-9)) for a, b in pairs)
+
+
+def gru_results(layer: GRU, device: str, state: bool, lengths: bool, autocast: bool,
+                steps: int = 21, spoil: bool = False) -> list[torch.Tensor]:
+    "Outputs, last states and all gradients, still on the device."
+    source = torch.Generator().manual_seed(1)
+    inputs, first = (torch.randn(*shape, generator=source) for shape in ((8, steps, 6), (3, 8, 5)))
+    counts = torch.tensor([steps, 1, 0, 7, steps, 3, 12, 20]).clamp(max=steps)
+    if spoil:
+        inputs[torch.arange(steps) >= counts[:, None]] = torch.nan
+    given = inputs.to(device).requires_grad_(), first.to(device).requires_grad_()
+    counts = counts.to(device) if lengths else None
+    with torch.autocast(device, torch.bfloat16, enabled=autocast):
+        outputs, last = layer(given[0], given[1] if state else None, counts)
+    ramp = torch.linspace(-1, 1, steps * 5).reshape(steps, 5).to(device)
+    loss = (outputs.float() * ramp).sum() + last.float().square().sum()
+    wanted = [given[0], *([given[1]] if state else []), *layer.parameters()]
+    return [outputs.detach(), last.detach(), *torch.autograd.grad(loss, wanted)]
+
+
+def on_host(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    torch_xla.sync()
+    return [tensor.cpu() for tensor in tensors]
+
+
+def report_gru() -> dict:
+    "The layer against torch's own on the CPU, whatever was traced before."
+    torch.manual_seed(0)
+    here = GRU(6, 5, num_layers=3)
+    there = GRU(6, 5, num_layers=3)
+    there.load_state_dict(here.state_dict())
+    there.to("xla")
+    report = {"float32": {}}
+
+    def difference(*options: bool) -> float:
+        return largest_difference(on_host(gru_results(there, "xla", *options)),
+                                  gru_results(here, "cpu", *options))
+
+    for there.recompute, state, lengths in itertools.product((False, True), repeat=3):
+        name = f"recompute {there.recompute}, state {state}, lengths {lengths}"
+        report["float32"][name] = difference(state, lengths, False)
+        if not (state and lengths):
+            continue
+        rounded = on_host(gru_results(there, "xla", state, lengths, True))
+        exact = gru_results(here, "cpu", state, lengths, False)
+        report.setdefault("autocast", []).append(largest_difference(rounded, exact))
+        report.setdefault("after autocast", []).append(difference(state, lengths, False))
+        report.setdefault("types", set()).update(str(one.dtype) for one in rounded)
+    clean, spoilt = (on_host(gru_results(there, "xla", True, True, False, spoil=spoil))
+                     for spoil in (False, True))
+    report["padding matters"] = not all(map(torch.equal, clean, spoilt))
+    report["types"] = sorted(report["types"])
+    again = [counted(lambda: gru_results(there, "xla", True, True, True)) for _ in range(2)]
+    report["again"] = again[1]
+    there.recompute = False
+    sizes = []
+    for steps in (21, 84):
+        results = gru_results(there, "xla", True, True, True, steps)
+        sizes.append(torch_xla._XLAC._get_xla_tensors_hlo(results))
+    report["lines"] = [len(text.splitlines()) for text in sizes]
+    report["loops"] = [text.count(" while(") for text in sizes]
+    report["dropout"] = report_dropout(here)
+    return report
+
+
+def report_dropout(here: GRU) -> dict:
+    "Between layers only, and in training only."
+    dropping = GRU(6, 5, num_layers=3, dropout=0.5)
+    dropping.load_state_dict(here.state_dict())
+    dropping.to("xla")
+    inputs = torch.randn(8, 9, 6, generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        first, second = (dropping(inputs.to("xla"))[0].cpu() for _ in range(2))
+        still = dropping.eval()(inputs.to("xla"))[0].cpu()
+        plain = here(inputs)[0]
+    return {
+        "draws differ": not torch.equal(first, second),
+        "kept in evaluation": largest_difference([still], [plain]),
+        "dropped after the last layer": bool((first == 0).any()),
+    }
+
+
+def awkward_trials() -> tuple[torch.Tensor, ...]:
+    "Repeats, no labels, no frames, labels that do not fit: logits, labels, frames, counts."
+    trials = [[1, 1, 1], [1, 2], [], [], [1], [3, 3], [2, 1, 2], [2]]
+    frames = torch.tensor([5, 3, 2, 0, 0, 3, 2, 5], dtype=torch.int32)
+    counts = torch.tensor([len(trial) for trial in trials], dtype=torch.int32)
+    labels = torch.zeros(8, 3, dtype=torch.int32)
+    for row, trial in enumerate(trials):
+        labels[row, : len(trial)] = torch.tensor(trial)
+    return torch.randn(5, 8, 4, generator=GIVEN), labels, frames, counts
+
+
+def real_trials(batch: int = 8) -> tuple[torch.Tensor, ...]:
+    "As they are in training: 250 frames, up to 60 labels."
+    labels = torch.randint(1, CLASSES, (batch, 60), generator=GIVEN)
+    labels[:, 7] = labels[:, 6]
+    counts = torch.randint(20, 61, (batch,), generator=GIVEN)
+    frames = torch.randint(160, 251, (batch,), generator=GIVEN)
+    logits = 3 * torch.randn(250, batch, CLASSES, generator=GIVEN)
+    return logits, labels.int(), frames.int(), counts.int()
+
+
+def loss_and_gradient(function: Callable, logits: torch.Tensor, *options) -> list[torch.Tensor]:
+    logits = logits.detach().requires_grad_()
+    loss = function(logits.log_softmax(dim=-1), *options)
+    return [loss.detach(), torch.autograd.grad(loss.sum(), logits)[0]]
+
+
+def torch_loss(log_probs, labels, frames, counts, reduction, zero_infinity) -> torch.Tensor:
+    options = {"reduction": reduction, "zero_infinity": zero_infinity}
+    return F.ctc_loss(log_probs, labels.long(), frames.long(), counts.long(), **options)
+
+
+def report_ctc(mesh: spmd.Mesh) -> dict:
+    "The loss against torch's in float64."
+    report = {"semantics": {}}
+    logits, *lengths = awkward_trials()
+    there = [one.to("xla") for one in lengths]
+    for reduction, zero in itertools.product(("none", "sum", "mean"), (False, True)):
+        ours = on_host(loss_and_gradient(ctc_loss, logits.to("xla"), *there, reduction, zero))
+        theirs = loss_and_gradient(torch_loss, logits.double(), *lengths, reduction, zero)
+        found = largest_difference(ours, theirs), ours[0].isfinite().all().item()
+        report["semantics"][f"{reduction}, zero_infinity {zero}"] = found
+
+    logits, *lengths = real_trials()
+    there = [spread(one, mesh) for one in lengths]
+    theirs = loss_and_gradient(torch_loss, logits.double(), *lengths, "none", False)
+    ours = on_host(loss_and_gradient(ctc_loss, spread(logits, mesh, 1), *there, "none", False))
+    report["gradient"] = float((ours[1] - theirs[1]).abs().max())
+    report["loss"] = largest_difference(ours[:1], theirs[:1])
+    logits_there = spread(logits, mesh, 1)
+    report["counts"] = counted(lambda: loss_and_gradient(ctc_loss, logits_there, *there, "sum"))
+
+    coarse = logits.bfloat16()
+    with torch.autocast("xla", torch.bfloat16):
+        ours = on_host(loss_and_gradient(ctc_loss, coarse.to("xla").float(), *there, "none", False))
+    theirs = loss_and_gradient(torch_loss, coarse.double(), *lengths, "none", False)
+    report["under autocast"] = float((ours[1] - theirs[1]).abs().max())
+    theirs_on_xla = counted(lambda: loss_and_gradient(
+        torch_loss, logits_there, *there, "sum", False))
+    report["torch's own"] = theirs_on_xla
+    report["lines"] = [program_lines(logits[:frames], lengths) for frames in (100, 250)]
+    return report
+
+
+def program_lines(logits: torch.Tensor, lengths: list[torch.Tensor]) -> int:
+    options = [one.to("xla") for one in lengths]
+    results = loss_and_gradient(ctc_loss, logits.contiguous().to("xla"), *options, "sum")
+    return len(torch_xla._XLAC._get_xla_tensors_hlo(results).splitlines())
+
+
+def report_decoder(mesh: spmd.Mesh) -> dict:
+    "A whole decoder's loss and gradients, with an empty row in the batch."
+    torch.manual_seed(0)
+    config = GRUConfig(num_days=3, num_features=16, hidden=12, num_layers=2, dropout=0.0,
+                       day_dropout=0.0)
+    here, there = GRUDecoder(config), GRUDecoder(config)
+    there.load_state_dict(here.state_dict())
+    there.to("xla")
+    features = torch.randn(8, 90, 16, generator=GIVEN)
+    day = torch.tensor([2, 0, 2, 0, 0, 2, 2, 0], dtype=torch.int32)
+    labels = torch.randint(1, CLASSES, (8, 6), generator=GIVEN).int()
+    patches = torch.tensor([20, 18, 0, 17, 20, 16, 19, 20], dtype=torch.int32)
+    counts = torch.where(patches > 0, torch.tensor([6, 5, 4, 3, 2, 1, 0, 6]), 0).int()
+    weight = (patches > 0).float()
+
+    def results(model: GRUDecoder, place: Callable) -> list[torch.Tensor]:
+        given = [place(one) for one in (features, day, patches, labels, counts, weight)]
+        losses = ctc_losses(model(*given[:2]), *given[2:5])
+        total = (losses * given[5]).sum()
+        return [losses.detach(), *torch.autograd.grad(total, list(model.parameters()))]
+
+    theirs = results(here, lambda one: one)
+    ours = results(there, lambda one: spread(one, mesh))
+    report = {"difference": largest_difference(on_host(ours), theirs)}
+    given = counted(lambda: results(there, lambda one: spread(one, mesh)))
+    return {**report, "again": given}
+
+
+def report_noise(mesh: spmd.Mesh) -> dict:
+    "The three-part noise model: gradients of both losses, and what inference runs."
+    config = GRUConfig(num_days=3, num_features=8, hidden=10, num_layers=1, dropout=0.0,
+                       day_dropout=0.0)
+    noise = NoiseConfig(noise_layers=1, noisy_layers=1, noisy_hidden=6, reversal=0.5, recompute=True)
+    torch.manual_seed(0)
+    here, there = NoiseGRU(config, noise), NoiseGRU(config, noise)
+    there.load_state_dict(here.state_dict())
+    there.to("xla")
+    features = torch.randn(8, 60, 8, generator=GIVEN)
+    day = torch.tensor([2, 0, 1, 0, 1, 2, 2, 0], dtype=torch.int32)
+    labels = torch.randint(1, CLASSES, (8, 3), generator=GIVEN).int()
+    frames, counts = torch.full((8,), 12, dtype=torch.int32), torch.full((8,), 3, dtype=torch.int32)
+
+    def results(model: NoiseGRU, place: Callable) -> list[torch.Tensor]:
+        given = [place(one) for one in (features, day, frames, labels, counts)]
+        clean, noisy = model(*given[:2], mode="full")
+        losses = [ctc_losses(one, *given[2:]) for one in (clean, noisy)]
+        total = losses[0].sum() + 0.3 * losses[1].sum()
+        return [*(one.detach() for one in losses), *torch.autograd.grad(total, list(model.parameters()))]
+
+    theirs = results(here, lambda one: one)
+    ours = on_host(results(there, lambda one: spread(one, mesh)))
+    with torch.no_grad():
+        alone = there(spread(features, mesh), spread(day, mesh))
+    loops = torch_xla._XLAC._get_xla_tensors_hlo([alone]).count(" while(")
+    return {"difference": largest_difference(ours, theirs), "loops of inference": loops}
+
+
+def main() -> None:
+    torch_xla.runtime.use_spmd()
+    torch_xla.device()  # before any backward: autograd counts the kinds of devices at its first
+    devices = torch_xla.runtime.global_runtime_device_count()
+    mesh = spmd.Mesh(np.arange(devices), (devices,), ("trials",))
+    report = {"devices": devices, "gru": report_gru(), "ctc": report_ctc(mesh)}
+    report |= {"decoder": report_decoder(mesh), "noise": report_noise(mesh)}
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""What the child processes of test_xla.py do: train a small decoder and report as JSON.
+
+    xla_runs.py train OUT SETTINGS      SETTINGS is JSON: what differs from the settings below
+"""
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from b2t_kit import train as train_module
+from b2t_kit.data.batches import BatchConfig
+from b2t_kit.data.trials import tiny_recordings
+from b2t_kit.models.gru import GRUConfig
+from b2t_kit.models.noise_gru import NoiseConfig
+from b2t_kit.tasks.speech import SpeechConfig, SpeechTask
+from b2t_kit.train import train
+from b2t_kit.training.rows import read_metrics, series
+from b2t_kit.training.task import TrainConfig
+
+STEPS = 20
+SETTINGS = TrainConfig(
+    steps=STEPS, decay_steps=STEPS, lr=0.01, warmup_steps=2, eps=0.01, precision="float32",
+    log_every=1, eval_every=10, checkpoint_every=0, ema_decay=0.9, compile_cache="none",
+)
+STILL = {"dropout": 0.0, "day_dropout": 0.0}
+MODELS = {
+    "gru": (GRUConfig(hidden=16, num_layers=1, **STILL), NoiseConfig()),
+    "linear": (GRUConfig(num_layers=0, **STILL), NoiseConfig()),
+    "noise": (GRUConfig(hidden=16, num_layers=1),
+              NoiseConfig(noise_layers=1, noise_hidden=16, noisy_layers=1, noisy_hidden=16)),
+}
+
+
+def small_task(folder: Path, model: str, buckets: int) -> SpeechTask:
+    """Three short days; white noise and offsets are on."""
+    if not folder.exists():
+        tiny_recordings(folder, sessions=3, trials=9)
+    batches = BatchConfig(batch_size=7, buckets=buckets)
+    decoder, noise = MODELS[model]
+    return SpeechTask(folder, SpeechConfig(decoder, noise=noise, batches=batches))
+
+
+@contextmanager
+def counted(report: dict[str, Any]) -> Iterator[None]:
+    """Note the counts when the first step begins, before each update, and when the last is done."""
+    from b2t_kit.backends.xla_programs import count_programs, fallbacks
+
+    after, begin, finish = {}, train_module.begin, train_module.finish
+    update, report["fetched"] = train_module.update_weights, []
+
+    def begin_and_count(run: Any) -> None:
+        begin(run)
+        run.device.synchronize()
+        report["warm_up"] = dict(run.device.watch.programs)
+        after["counts"], after["fallbacks"] = count_programs(), fallbacks()
+
+    def count_and_finish(run: Any) -> Any:
+        run.device.synchronize()
+        report["programs"] = dict(run.device.watch.programs)
+        report["since"] = vars(count_programs().since(after["counts"]))
+        before, now = after["fallbacks"], fallbacks()
+        report["fallbacks"] = [name for name in now if now[name] > before.get(name, 0)]
+        return finish(run)
+
+    def count_and_update(run: Any, batch: Any = None) -> None:
+        if after:  # not while rehearsing
+            report["fetched"].append(count_programs().fetched)
+        update(run, batch)
+
+    train_module.begin, train_module.finish = begin_and_count, count_and_finish
+    train_module.update_weights = count_and_update
+    try:
+        yield
+    finally:
+        train_module.begin, train_module.finish = begin, finish
+        train_module.update_weights = update
+
+
+def run(out: str, settings: str) -> None:
+    """Train, or go on, and print what came of it."""
+    wanted = json.loads(settings)
+    data, model = Path(wanted.pop("data")), wanted.pop("model", "gru")
+    resume, buckets = wanted.pop("resume", False), wanted.pop("buckets", 2)
+    task = small_task(data, model, buckets)
+    config = replace(SETTINGS, **wanted)
+    report: dict[str, Any] = {}
+    if config.device == "xla":
+        with counted(report):
+            result = train(task, config, out, resume)
+    else:
+        result = train(task, config, out, resume)
+    rows = read_metrics(result.folder)
+    report |= {"train": series(rows, "train", "loss"), "norm": series(rows, "train", "norm"),
+               "eval": series(rows, "eval", "loss"), "per": series(rows, "eval", "per"),
+               "torch": torch.__version__}
+    print("REPORT" + json.dumps(report))
+
+
+if __name__ == "__main__":
+    os.environ.pop("XLA_PERSISTENT_CACHE_PATH", None)
+    {"train": run}[sys.argv[1]](*sys.argv[2:])
