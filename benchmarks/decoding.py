@@ -1,0 +1,209 @@
+"""Searches against each other: same logits, same lexicon, same language model.
+
+    python benchmarks/decoding.py LABELS.csv --work DIR [--trials 200] [--json FILE] [--figure FILE]
+
+Every row runs in a process of its own. The searches:
+
+prefix            the kit's default: 100 best sentences, exact scores, times
+wfst              the kit's graph search: 100 best sentences, exact scores, times
+wfst, 1 best      the same for the best sentence only
+kaldi-decoder     the library alone on the same graph, 1 best
+flashlight-text   the library alone with KenLM (Python 3.12 or older), 100 best, words sorted by
+                  frequency and ending in a silence
+
+pyctcdecode has no lexicon of phonemes, and is left out. Beams are numbers of beginnings kept after
+each frame; kaldi's `max_active` is ten times as large, because it counts states of a graph. Speed is
+per CPU second, because machines are shared; peak memory includes Python and the language model.
+"""
+
+import argparse
+import json
+import math
+import pickle
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from words import build, divided
+
+from b2t_kit.decode.arpa import write_arpa
+from b2t_kit.decode.beam import BeamSearch, SearchConfig, log_probs
+from b2t_kit.decode.language_model import LanguageModel
+from b2t_kit.decode.lexicon import Lexicon, build_lexicon
+from b2t_kit.decode.noisy import noisy_sentence
+from b2t_kit.text.metrics import wer
+from b2t_kit.text.phonemes import BLANK, SILENCE
+
+CONFIG = SearchConfig(acoustic_scale=0.8, blank_penalty=30.0, word_bonus=-1.0, missing_silence=0.0)
+ROWS = ("prefix", "wfst", "wfst, 1 best", "kaldi-decoder", "flashlight-text")
+Decode = Callable[[np.ndarray], str]
+
+
+def config_of(beam: int, n_best: int = 100) -> SearchConfig:
+    "The weights found by words.py, with a beam."
+    return SearchConfig(CONFIG.acoustic_scale, CONFIG.blank_penalty, CONFIG.word_bonus,
+                        CONFIG.missing_silence, beam, n_best=n_best)
+
+
+def kit(lexicon: Lexicon, model: LanguageModel, route: str, config: SearchConfig, work: Path) -> Decode:
+    "The kit's search as a function."
+    search = BeamSearch(lexicon, model, config, route, work)
+
+    def decode(logits: np.ndarray) -> str:
+        found = search.decode(logits)
+        return found[0].sentence if found else ""
+    return decode
+
+
+def kaldi_alone(lexicon: Lexicon, model: LanguageModel, config: SearchConfig, work: Path) -> Decode:
+    "kaldi-decoder on the graph that the kit has built."
+    from b2t_kit.decode.wfst import GraphSearch
+
+    search = GraphSearch(lexicon, model, config, work)
+
+    def decode(logits: np.ndarray) -> str:
+        found = search.propose(log_probs(logits, math.log(config.blank_penalty)), 1)
+        return " ".join(lexicon.words[word] for words in found for word in words)
+    return decode
+
+
+def flashlight_alone(lexicon: Lexicon, model: LanguageModel, config: SearchConfig, work: Path) -> Decode:
+    "flashlight-text with KenLM, spelled so that it loses no words that matter."
+    from flashlight.lib.text import decoder
+    from flashlight.lib.text.dictionary import Dictionary
+
+    words = Dictionary()
+    for word in lexicon.words:
+        words.add_entry(word)
+    words.add_entry("<unk>")
+    lm = decoder.KenLM(str(work / "model.arpa"), words)
+    tree, start = decoder.Trie(SILENCE + 1, SILENCE), lm.start(False)
+    likely = model.unigrams[model.numbers(lexicon.words)]
+    for number, classes in sorted(lexicon.entries, key=lambda entry: -likely[entry[0]]):
+        tree.insert([*classes, SILENCE], number, lm.score(start, number)[1])
+    tree.smear(decoder.SmearingMode.MAX)
+    scale = config.acoustic_scale
+    options = decoder.LexiconDecoderOptions(
+        beam_size=config.beam, beam_size_token=15, beam_threshold=config.threshold / scale,
+        lm_weight=math.log(10) / scale, word_score=config.word_bonus / scale, unk_score=-math.inf,
+        sil_score=0.0, log_add=False, criterion_type=decoder.CriterionType.CTC)
+    search = decoder.LexiconDecoder(options, tree, lm, SILENCE, BLANK, len(lexicon), [], False)
+
+    def decode(logits: np.ndarray) -> str:
+        rows = log_probs(logits, math.log(config.blank_penalty)).astype(np.float32)
+        found = search.decode(rows.ctypes.data, *rows.shape)[:100]
+        return " ".join(lexicon.words[word] for word in found[0].words if 0 <= word < len(lexicon))
+    decode.keep = (tree, lm)
+    return decode
+
+
+def measure(name: str, beam: int, work: Path) -> dict:
+    "One row: word error, speed, memory."
+    model, lexicon = LanguageModel.read(work / "3.b2tlm"), build_lexicon()
+    sentences, trials = pickle.loads((work / "trials.pkl").read_bytes())
+    config = config_of(beam, 1 if name == "wfst, 1 best" else 100)
+    match name:
+        case "prefix":
+            decode = kit(lexicon, model, "prefix", config, work)
+        case "wfst" | "wfst, 1 best":
+            decode = kit(lexicon, model, "wfst", config, work)
+        case "kaldi-decoder":
+            decode = kaldi_alone(lexicon, model, config, work)
+        case _:
+            decode = flashlight_alone(lexicon, model, config, work)
+    decode(trials[0])
+    start = time.process_time()
+    found = [decode(one) for one in trials]
+    seconds = time.process_time() - start
+    rate = wer(sentences, found)
+    return {"search": name, "beam": beam, "wer": rate.rate, "low": rate.low, "high": rate.high,
+            "per_cpu_second": len(trials) / seconds,
+            "real_time_factor": seconds / (0.08 * sum(map(len, trials))),
+            "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+
+
+def latency(work: Path, beam: int = 200) -> dict:
+    "How long one 80 ms frame takes in a stream, CPU time; and that streams equal whole trials."
+    model, lexicon = LanguageModel.read(work / "3.b2tlm"), build_lexicon()
+    _, trials = pickle.loads((work / "trials.pkl").read_bytes())
+    search, times = BeamSearch(lexicon, model, config_of(beam)), []
+    search.decode(trials[0])
+    for logits in trials[:60]:
+        stream = search.stream()
+        for frame in logits:
+            start = time.thread_time()
+            stream.push(frame)
+            stream.sentence
+            times.append(1000 * (time.thread_time() - start))
+        assert stream.finish() == search.decode(logits)
+    p50, p99 = np.percentile(times, [50, 99])
+    return {"search": "stream", "beam": beam, "frames": len(times), "p50_ms": p50, "p99_ms": p99,
+            "max_ms": max(times)}
+
+
+def prepare(labels: Path, work: Path, count: int) -> None:
+    "Logits and language model, once."
+    work.mkdir(parents=True, exist_ok=True)
+    scored, tuned_on, text = divided(labels, 1426, 250)
+    generator = np.random.default_rng(1)
+    trials = [noisy_sentence(one, generator) for one in scored[:count]]
+    (work / "trials.pkl").write_bytes(pickle.dumps((scored[:count], trials)))
+    write_arpa(build(text, scored + tuned_on, work, 3), work / "model.arpa")
+
+
+def draw(rows: list[dict], path: Path) -> None:
+    "Speed against word error."
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6.4, 4))
+    for name in ROWS:
+        mine = [row for row in rows if row["search"] == name]
+        if mine:
+            dashed = "--" if name in ("kaldi-decoder", "flashlight-text") else "-"
+            axes.plot([row["per_cpu_second"] for row in mine], [100 * row["wer"] for row in mine],
+                      "o" + dashed, label=name)
+    axes.set(xscale="log", xlabel="trials per CPU second", ylabel="word error rate, %")
+    axes.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("labels", type=Path)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--beams", default="50,200,1000")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--figure", type=Path)
+    parser.add_argument("--one", nargs=2, metavar=("SEARCH", "BEAM"))
+    options = parser.parse_args()
+    if options.one:
+        name, beam = options.one
+        row = latency(options.work) if name == "stream" else measure(name, int(beam), options.work)
+        print(json.dumps(row))
+        return
+    prepare(options.labels, options.work, options.trials)
+    pairs = [(name, beam) for name in ROWS for beam in options.beams.split(",")] + [("stream", "200")]
+    rows = []
+    for pair in pairs:
+        command = [sys.executable, __file__, str(options.labels), "--work", str(options.work), "--one"]
+        done = subprocess.run([*command, *pair], capture_output=True, text=True)
+        if done.returncode:
+            print(*pair, "failed:", done.stderr.strip().splitlines()[-1], flush=True)
+            continue
+        rows.append(json.loads(done.stdout.splitlines()[-1]))
+        print({key: round(value, 4) if isinstance(value, float) else value
+               for key, value in rows[-1].items()}, flush=True)
+        if options.json:
+            options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    if options.figure:
+        draw(rows, options.figure)
+
+
+if __name__ == "__main__":
+    main()

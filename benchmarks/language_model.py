@@ -1,0 +1,299 @@
+"""Language models: what it takes to build, store, open and ask them.
+
+    python benchmarks/language_model.py [--words 20000000] [--json FILE] [--keep FOLDER]
+
+A synthetic text of everyday proportions (60,000 words, Zipf frequencies, sentences of 17 words, each word with
+favourite successors) is made, and then, each in a process of its own:
+
+1. models are built from it, one within 100 MB and within 1000 MB, which must give the same: CPU seconds,
+   and the peak of the process's memory over what it had at the start, mapped pages of files included;
+2. the model is written and read in each format: bytes per n-gram, seconds to open;
+3. words are asked for in running text, by the compiled walk, the plain one, and a dictionary of
+   tuples (which holds a smaller model, since it would not fit otherwise); and by KenLM where its Python
+   module is installed (it is not one of the kit's requirements), which must give the same probabilities.
+"""
+
+import argparse
+import json
+import math
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from b2t_kit.decode.arpa import node_words, write_arpa
+from b2t_kit.decode.building import build_language_model, convert_language_model
+from b2t_kit.decode.language_model import LanguageModel
+from b2t_kit.decode.ngrams import END, NaiveModel, step
+from b2t_kit.text.dictionary import dictionary
+
+SETTINGS = {"3-gram": (3, ()), "4-gram, singletons dropped": (4, (0, 0, 1))}
+BUILDS = (("3-gram", 100), ("3-gram", 1000), ("4-gram, singletons dropped", 1000))
+MAIN = "3-gram"  # the one that is stored and asked
+
+
+def make_text(path: Path, num_words: int, vocabulary: int = 60_000, length: int = 17) -> None:
+    "Sentences in which six words of ten are among 40 favourites of the word before."
+    rng = np.random.default_rng(1)
+    words = np.array(list(dictionary()))
+    rng.shuffle(words)
+    shares = 1 / np.arange(1, vocabulary + 1)
+    steps = np.cumsum(shares / shares.sum())
+    draw = lambda *size: np.searchsorted(steps, rng.random(size)).clip(max=vocabulary - 1)
+    favourites = draw(vocabulary, 40)
+    with open(path, "w") as file:
+        left = math.ceil(num_words / length)
+        while left > 0:
+            rows = [draw(min(left, 50_000))]
+            while len(rows) < length:
+                chosen = (rng.random(len(rows[0])) ** 2 * 40).astype(int)
+                usual = favourites[rows[-1], chosen]
+                rows.append(np.where(rng.random(len(usual)) < 0.6, usual, draw(len(usual))))
+            file.write("\n".join(map(" ".join, words[np.stack(rows, 1)].tolist())) + "\n")
+            left -= len(rows[0])
+
+
+def memory_now() -> tuple[float, float]:
+    "Resident memory of this process in MB: what only memory holds, and mapped pages of files."
+    fields = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+    return tuple(int(fields[name].split()[0]) / 1e3 for name in ("RssAnon", "RssFile"))
+
+
+def measured(name: str, folder: Path, memory: int) -> dict:
+    "Build one model here, and say what it took."
+    import threading
+
+    order, prune = SETTINGS[name]
+    start, peak, done = memory_now(), [0.0, 0.0], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.02):
+            now = memory_now()
+            peak[0] = max(peak[0], now[0])
+            peak[1] = max(peak[1], sum(now))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    clock, cpu = time.perf_counter(), time.process_time()
+    built = build_language_model([folder / "text.txt"], folder / f"{name} {memory}.b2tlm", order, prune,
+                                 memory=memory)
+    cpu, clock = time.process_time() - cpu, time.perf_counter() - clock
+    done.set()
+    watcher.join()
+    return {"model": name, "memory_mb": memory, "words": built.origin["words"], "ngrams": list(built.counts),
+            "cpu_seconds": round(cpu, 1), "wall_seconds": round(clock, 1),
+            "peak_own_mb": round(peak[0] - start[0]), "peak_with_mapped_mb": round(peak[1] - sum(start)),
+            "bytes_per_ngram": round(built.path.stat().st_size / sum(built.counts), 2)}
+
+
+def seconds(work: Callable[[], object], rounds: int = 5) -> float:
+    "Median CPU time."
+    times = []
+    for _ in range(rounds):
+        start = time.process_time()
+        work()
+        times.append(time.process_time() - start)
+    return statistics.median(times)
+
+
+def formats(path: Path, folder: Path) -> dict:
+    "Size and opening time of each format."
+    model = LanguageModel.read(path)
+    total, found = sum(model.counts), {}
+    for name in ("model.b2tlm", "model.arpa", "model.arpa.gz"):
+        if not name.endswith(".b2tlm"):
+            write_arpa(model, folder / name)
+        file = path if name.endswith(".b2tlm") else folder / name
+        rounds = 5 if name.endswith(".b2tlm") else 1
+        found[name.partition(".")[2]] = {"bytes_per_ngram": round(file.stat().st_size / total, 2)}
+        if name != "model.arpa.gz":
+            opening = seconds(lambda: LanguageModel.read(file), rounds)
+            found[name.partition(".")[2]]["cpu_seconds_to_open"] = round(opening, 4)
+    (folder / "model.arpa.gz").unlink()
+    start = time.process_time()
+    convert_language_model(folder / "model.arpa", folder / "again.b2tlm", 500)
+    found["arpa to b2tlm"] = {"cpu_seconds": round(time.process_time() - start, 1), "ngrams": total}
+    return found
+
+
+def opened(path: Path, text: Path) -> dict:
+    "Memory of a process that opens a model and asks a million words."
+    from b2t_kit.decode import queries
+
+    start = sum(memory_now())
+    clock = time.perf_counter()
+    model = LanguageModel.read(path)
+    clock = time.perf_counter() - clock
+    after_opening = sum(memory_now())
+    numbers = running_text(model, text, 1_000_000)
+    queries.step(model.arrays, model.start, 3)
+    compiled = sum(memory_now())
+    walk_compiled()(model.arrays, model.start, numbers)
+    return {"open_wall_ms": round(clock * 1e3, 1), "opened_mb": round(after_opening - start),
+            "after_a_million_words_mb": round(sum(memory_now()) - compiled), "file_mb": path.stat().st_size // 10**6}
+
+
+def running_text(model: LanguageModel, text: Path, count: int) -> np.ndarray:
+    "Numbers of the first words of a text."
+    words: list[str] = []
+    with open(text) as file:
+        for line in file:
+            words += [*line.split(), "</s>"]
+            if len(words) >= count:
+                break
+    return np.resize(model.numbers(words[:count]), count)
+
+
+def walk_compiled() -> Callable:
+    "A loop over words in compiled code."
+    import numba
+
+    from b2t_kit.decode.queries import step as compiled_step
+
+    @numba.njit
+    def walk(arrays, start, numbers):
+        state, total = start, 0.0
+        for number in numbers:
+            ln_p, state = compiled_step(arrays, state, number)
+            total += ln_p
+            if number == 2:
+                state = start
+        return total
+
+    return walk
+
+
+def walk_plain(model: LanguageModel, numbers: np.ndarray) -> float:
+    "The same in Python."
+    state, total = model.start, 0.0
+    for number in numbers.tolist():
+        ln_p, state = step(model.arrays, state, number)
+        total += ln_p
+        state = model.start if number == END else state
+    return total
+
+
+def as_dictionaries(model: LanguageModel) -> NaiveModel:
+    "The naive form of a model."
+    ln_p, back, start = {}, {}, 1
+    for n, count in enumerate(model.counts, 1):
+        nodes = np.arange(start, start + count)
+        spelled = [tuple(model.words[one] for one in row) for row in node_words(model.arrays, nodes, n).tolist()]
+        ln_p |= dict(zip(spelled, model.arrays.ln_p[nodes].tolist()))
+        if n < model.order:
+            back |= dict(zip(spelled, model.arrays.back[nodes].tolist()))
+        start += count
+    return NaiveModel(ln_p, back, model.order)
+
+
+def walk_naive(model: NaiveModel, words: list[str]) -> float:
+    "The same with dictionaries of tuples."
+    context, total = ("<s>",), 0.0
+    for word in words:
+        total += model.word(context, word)
+        context = ("<s>",) if word == "</s>" else (*context[1 - model.order :], word)
+    return total
+
+
+def walk_kenlm(model: object, words: list[str]) -> float:
+    "The same with KenLM's Python module."
+    import kenlm
+
+    one, other, total = kenlm.State(), kenlm.State(), 0.0
+    model.BeginSentenceWrite(one)
+    for word in words:
+        total += model.BaseScore(one, word, other)
+        one, other = other, one
+        if word == "</s>":
+            model.BeginSentenceWrite(one)
+    return total * math.log(10)
+
+
+def ask(path: Path, folder: Path) -> dict:
+    "Words per CPU second in running text."
+    model = LanguageModel.read(path)
+    numbers, few = running_text(model, folder / "text.txt", 2_000_000), 200_000
+    walk = walk_compiled()
+    total = walk(model.arrays, model.start, numbers[:few])
+    found = {"compiled": round(len(numbers) / seconds(lambda: walk(model.arrays, model.start, numbers)))}
+    assert math.isclose(walk_plain(model, numbers[:few]), total, rel_tol=1e-9)
+    found["plain"] = round(few / seconds(lambda: walk_plain(model, numbers[:few]), 3))
+    words = [model.words[number] for number in numbers.tolist()]
+    try:
+        import kenlm
+    except ImportError:
+        pass
+    else:
+        other = kenlm.Model(str(folder / "model.arpa"))
+        found["kenlm_ratio"] = round(walk_kenlm(other, words[:few]) / total, 7)
+        found["kenlm from Python"] = round(few / seconds(lambda: walk_kenlm(other, words[:few]), 3))
+    small = LanguageModel.read(folder / "small.b2tlm")
+    naive = as_dictionaries(small)
+    expected = walk_plain(small, small.numbers(words[:few]))
+    assert math.isclose(walk_naive(naive, words[:few]), expected, rel_tol=1e-6)
+    found["dictionaries (smaller model)"] = round(few / seconds(lambda: walk_naive(naive, words[:few]), 3))
+    return found
+
+
+def alone(*arguments: object) -> dict:
+    "A part of this benchmark in a process of its own."
+    command = [sys.executable, __file__, "--part", *map(str, arguments)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def part(words: list[str]) -> dict:
+    "What `alone` asks for."
+    name, *rest = words
+    if name == "build":
+        return measured(rest[0], Path(rest[1]), int(rest[2]))
+    return {"formats": formats, "opened": opened, "ask": ask}[name](*map(Path, rest))
+
+
+def everything(folder: Path, num_words: int) -> dict:
+    "All measurements."
+    make_text(folder / "text.txt", num_words)
+    builds = [alone("build", name, folder, memory) for name, memory in BUILDS]
+    hashes = {LanguageModel.read(folder / f"{MAIN} {memory}.b2tlm").hash for memory in (100, 1000)}
+    assert len(hashes) == 1, "the memory changes the result"
+    with open(folder / "text.txt") as file:
+        (folder / "few.txt").write_text("".join(file.readline() for _ in range(20_000)))
+    build_language_model([folder / "few.txt"], folder / "small.b2tlm", 3, memory=200)
+    path = folder / f"{MAIN} 1000.b2tlm"
+    return {"machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
+                       f"numpy {np.__version__}", "text_mb": (folder / "text.txt").stat().st_size // 10**6,
+            "build": builds, "formats": alone("formats", path, folder),
+            "opened": alone("opened", path, folder / "text.txt"), "words_per_cpu_second": alone("ask", path, folder)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--words", type=int, default=20_000_000, help="of the text; default 20 million")
+    parser.add_argument("--json", type=Path, help="write the results there too")
+    parser.add_argument("--keep", type=Path, help="folder for the text and the models, which stay there")
+    parser.add_argument("--part", nargs="+", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.part:
+        print(json.dumps(part(options.part)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        if options.keep:
+            options.keep.mkdir(parents=True, exist_ok=True)
+        results = everything(options.keep or Path(folder), options.words)
+    text = json.dumps(results, indent=1)
+    print(text)
+    if options.json:
+        options.json.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
