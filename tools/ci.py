@@ -84,10 +84,10 @@ def build(name: str) -> bool:
         return True
     shutil.rmtree(ENVS / name, ignore_errors=True)
     subprocess.run([find_python(PYTHONS[name]), "-m", "venv", ENVS / name], check=True)
-    if name == "nbdev3":  # what it lacks it finds in base
+    if name == "nbdev3":  # what it lacks it finds in base, where the checkout is only linked to
         (libraries,) = (ENVS / "base").glob("lib/python*/site-packages")
         (own,) = (ENVS / name).glob("lib/python*/site-packages")
-        (own / "base.pth").write_text(f"{libraries}\n")
+        (own / "base.pth").write_text(f"{libraries}\n{ROOT}\n")
     succeeded, _ = run(name, f"pip install -r .ci/{name}.txt")
     if succeeded:
         stamp.write_text(made_from)

@@ -5,6 +5,7 @@ the READMEs, then list every file that differs from the checkout's. Works with n
 whichever this interpreter has.
 """
 import difflib
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ("b2t_kit", "nbs", "tools", "README.md", "README.zh.md", "settings.ini", "pyproject.toml")
 GENERATED = ("b2t_kit/**/*.py", "nbs/**/*.ipynb", "README*.md")
 SHOWN = 20  # lines of each difference
+# nbdev 2 lists a module without functions and classes in _modidx.py, nbdev 3 does not.
+NO_SYMBOLS = re.compile(r"^ *'[\w.]+': \{\},?\n", re.M)
 REBUILD = """
 import runpy
 from nbdev.clean import nbdev_clean
@@ -40,7 +43,7 @@ def generated(folder: Path) -> dict[str, str]:
     "The text of each generated file in a checkout, by its path there."
     files = (path for pattern in GENERATED for path in folder.glob(pattern))
     return {
-        path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8")
+        path.relative_to(folder).as_posix(): NO_SYMBOLS.sub("", path.read_text(encoding="utf-8"))
         for path in files
         if ".ipynb_checkpoints" not in path.parts
     }
