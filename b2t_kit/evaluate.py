@@ -119,12 +119,13 @@ def decode(
     model = model.to(device.torch_device).eval()
     found: dict[int, Decoded] = {}
     settings = replace(decoder.config.batches, cache="none")
-    for batch in EvalBatches(recordings, settings):
+    for batch in EvalBatches(recordings, settings, multiple=device.chips):
         placed = device.place(batch)
         with device.autocast():
             scores, frames = logits_of(model, placed, decoder.config)
-            losses = ctc_losses(scores, frames, placed.labels, placed.num_labels).tolist()
-        paths, counts, scores = greedy(scores, frames), frames.tolist(), scores.cpu().numpy()
+            losses = ctc_losses(scores, frames, placed.labels, placed.num_labels)
+        scores, frames, losses = device.fetch([scores, frames, losses])
+        paths, counts, losses = greedy(scores, frames), frames.tolist(), losses.tolist()
         for row, trial in enumerate(batch.trial.tolist()):
             if trial >= 0:
                 info = recordings.infos[trial]
@@ -132,7 +133,7 @@ def decode(
                 loss = losses[row] if true else math.nan
                 found[trial] = Decoded(info, paths[row], true, loss)
                 if logits:
-                    logits.write(info, scores[row, : counts[row]])
+                    logits.write(info, scores[row, : counts[row]].numpy())
     return [found[trial] for trial in range(len(recordings))]
 
 # %% ../nbs/49a_evaluate.ipynb #cb4d9363
