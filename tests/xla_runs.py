@@ -1,6 +1,7 @@
 """What the child processes of test_xla.py do: train a small decoder and report as JSON.
 
     xla_runs.py train OUT SETTINGS      SETTINGS is JSON: what differs from the settings below
+    xla_runs.py evaluate OUT SETTINGS   of a run in OUT: "data" and "device"
 """
 import json
 import os
@@ -16,6 +17,7 @@ import torch
 from b2t_kit import train as train_module
 from b2t_kit.data.batches import BatchConfig
 from b2t_kit.data.trials import tiny_recordings
+from b2t_kit.evaluate import evaluate_run
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.models.noise_gru import NoiseConfig
 from b2t_kit.tasks.speech import SpeechConfig, SpeechTask
@@ -102,6 +104,13 @@ def run(out: str, settings: str) -> None:
     print("REPORT" + json.dumps(report))
 
 
+def score(out: str, settings: str) -> None:
+    """Evaluate the run's best checkpoint, and print each trial's phonemes and loss."""
+    found = evaluate_run(out, **json.loads(settings))
+    print("REPORT" + json.dumps({"decoded": [one.decoded for one in found.trials],
+                                 "losses": [one.loss for one in found.trials]}))
+
+
 if __name__ == "__main__":
     os.environ.pop("XLA_PERSISTENT_CACHE_PATH", None)
-    {"train": run}[sys.argv[1]](*sys.argv[2:])
+    {"train": run, "evaluate": score}[sys.argv[1]](*sys.argv[2:])

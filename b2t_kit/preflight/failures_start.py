@@ -153,8 +153,10 @@ C17D = Failure(
     "C17d",
     "accelerate: error: unrecognized arguments: --use_tpu",
     ("The guide invents names: the flag is --tpu, and xm.get_device_type(), torch_xla.device.xla_device() and "
-     "accelerator.device_type do not exist.",
-     "该指南里有凭空捏造的名字：正确的选项是 --tpu；xm.get_device_type()、torch_xla.device.xla_device()、accelerator.device_type 都不存在。"),
+     "accelerator.device_type do not exist. Nor is --tpu enough: without --main_training_function Accelerate looks "
+     "for a function without a name.",
+     "该指南里有凭空捏造的名字：正确的选项是 --tpu；xm.get_device_type()、torch_xla.device.xla_device()、accelerator.device_type 都不存在。"
+     "只写 --tpu 也不够：没有 --main_training_function，Accelerate 会去找一个没有名字的函数。"),
     ("torch_xla.device() is the device. For all chips of a TPU start one process.",
      "设备用 torch_xla.device() 取得。要用 TPU 的全部芯片，启动一个进程即可。"),
     ("python -m b2t_kit.train and accelerate launch -m b2t_kit.train both start that one process.",
@@ -162,7 +164,7 @@ C17D = Failure(
     ("tests/test_xla_failures.py::test_c17d_c20_names_that_do_not_exist",
      "tests/test_xla.py::test_one_process_is_started"),
     (r"unrecognized arguments: .{0,80}--use_tpu", r"has no attribute (?:get_device_type|device_type)",
-     r"function object has no attribute xla_device"),
+     r"function object has no attribute xla_device", r"attribute name must be string, not NoneType"),
 )
 
 # %% ../../nbs/62c_failures_start.ipynb #b3fd2177
