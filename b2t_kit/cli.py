@@ -139,6 +139,7 @@ def train_here(
     from b2t_kit.train import train, train_seeds
 
     run = options_of(options, recipe(options.config))
+    run.check()
     seeds = None if options.seeds is None else seed_list(options.seeds)
     with closing(SpeechTask(options.data, run.task)) as task:
         if seeds:
@@ -168,6 +169,7 @@ def check_processes(
     from b2t_kit.recipes import recipe
 
     run, count = options_of(options, recipe(options.config)), options.processes
+    run.check()
     if count < 1:
         raise KitError(f"processes: must be at least 1, not {count}")
     if options.seeds is not None:

@@ -23,7 +23,6 @@ from .evaluate import load_decoder
 from .report import TITLES, Line, Lines, Mistakes, Phonemes, Place, Report, Sentence
 from .report import plot_days, read_description, sentences_of
 from .report_sentence import STYLE, Look, Looking, sentence_html, words_html, worst
-from .submit import tuned_model
 from .text.edits import edit_distance
 from .text.phonemes import collapse
 
@@ -234,7 +233,7 @@ def decoded_trials(
     lists, made, note = (folder / name for name in ("nbest.jsonl", "result.json", "logits.json"))
     fresh = all(path.is_file() for path in (lists, made, note))
     if not fresh or load_json(note).get("decoder") != load_decoder(run).origin:
-        decode_sentences(run, data, split, lm=tuned_model(run), device=device)
+        decode_sentences(run, data, split, device=device)
     found = load_json(made).get("search", {})
     return list(read_nbest(lists)), {name: str(value) for name, value in found.items()}
 

@@ -41,15 +41,16 @@ BUILDS = (("3-gram", 100), ("3-gram", 1000), ("4-gram, singletons dropped", 1000
 MAIN = "3-gram"  # the one that is stored and asked
 
 
-def make_text(path: Path, num_words: int, vocabulary: int = 60_000, length: int = 17) -> None:
+def make_text(path: Path, num_words: int, vocabulary: int = 60_000, length: int = 17, seed: int = 1) -> None:
     "Sentences in which six words of ten are among 40 favourites of the word before."
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(1)  # for the language; the seed is for what is said in it
     words = np.array(list(dictionary()))
     rng.shuffle(words)
     shares = 1 / np.arange(1, vocabulary + 1)
     steps = np.cumsum(shares / shares.sum())
     draw = lambda *size: np.searchsorted(steps, rng.random(size)).clip(max=vocabulary - 1)
     favourites = draw(vocabulary, 40)
+    rng = np.random.default_rng([seed, length])
     with open(path, "w") as file:
         left = math.ceil(num_words / length)
         while left > 0:

@@ -25,8 +25,9 @@ def decode_verb(parser: argparse.ArgumentParser) -> Action:
     parser.add_argument("--data", metavar="DIR", help="folder of the recordings; "
                         "on Kaggle and Colab it is found if left out")
     parser.add_argument("--split", default="val", help="train, val or test; default val")
-    parser.add_argument("--lm", metavar="MODEL", help="language model (.b2tlm, .arpa, .arpa.gz); "
-                        "default: a small one of the kit's own sentences")
+    parser.add_argument("--lm", metavar="MODEL", help="language model (.b2tlm, .arpa, .arpa.gz), "
+                        "or `default` for a small one of the kit's own sentences; if left out, the one "
+                        "that was tuned with, or the small one")
     parser.add_argument("--lexicon", metavar="FILE", help="your own words, one `word PH PH ...` a line")
     parser.add_argument("--tune", action="store_true", help="first find the best weights on these trials")
     parser.add_argument("--route", choices=("auto", "prefix", "wfst"), default="auto",

@@ -278,8 +278,8 @@ def read_any(
     except OSError as error:
         raise KitError(f"{path}: cannot be read ({error.strerror})") from error
     if begin.startswith(KENLM):
-        raise KitError(f"{path}: is a KenLM binary, which only the flashlight search reads (Python 3.12 "
-                       "or older); convert the ARPA file that it was made from: "
+        raise KitError(f"{path}: is a KenLM binary, and the kit maps models of its own format "
+                       "only; convert the ARPA file that it was made from: "
                        f"b2t lm convert FILE.arpa --out {path.with_suffix(SUFFIX).name}")
     if begin.startswith(MAGIC.split()[0]):
         return map_model(path)

@@ -27,6 +27,7 @@ from ..models.ctc import ctc_losses
 from ..models.days import Unseen, fit_days
 from ..models.gru import GRUConfig
 from ..models.noise_gru import NoiseConfig, build_speech_model
+from .words import WordCounter, WordsConfig
 from ..training.optim import GroupRule, group_parameters
 from ..training.task import LossSum, Task, TrainConfig, mean_loss
 from ..text.metrics import edit_distance
@@ -44,6 +45,7 @@ class SpeechConfig:
     holdout: tuple[str, ...] = ()  # sessions kept out of training, decoded without any of it
     unseen: Unseen = "mean"  # the day layer of such a session
     noise: NoiseConfig = NoiseConfig()  # what a noise model adds to the decoder; nothing by default
+    words: WordsConfig = WordsConfig()  # how validation decodes to words; not at all by default
 
     def __post_init__(self) -> None:
         for name, given in (("num_features", NUM_FEATURES), ("num_classes", len(PHONEMES))):
@@ -113,12 +115,19 @@ class SpeechTask(Task):
         for recordings in (self.val, self.held_out):
             if recordings:
                 check_lengths(recordings, self.config.model.patch)
+        self.words = WordCounter(config.words, self._sentences()) if config.words.lm else None
+        self.scored = self.val  # the recordings that are being validated
         self._batches: dict[tuple, TrainBatches | EvalBatches] = {}  # made once: they cache trials
+
+    def _sentences(self) -> list[str | None]:
+        every = [self.val] + [self.held_out] * (self.held_out is not None)
+        return [info.sentence for recordings in every for info in recordings.infos]
 
     def describe(self) -> dict[str, Any]:
         "Settings and sessions: enough to build the decoder and to know its days."
         sessions = {"sessions": self.sessions, "trained": self.trained}
-        return {"name": "speech", "config": to_dict(self.config), **sessions}
+        words = {"words": self.words.record} if self.words else {}
+        return {"name": "speech", "config": to_dict(self.config), **sessions, **words}
 
     def fingerprint(self) -> dict[str, Any]:
         "Counts, and a hash of every trial's place, length and sentence."
@@ -134,6 +143,8 @@ class SpeechTask(Task):
         size = self.config.batches.batch_size
         steps = f"{batches.steps_per_epoch} per epoch, of up to {size} trials"
         padding = f"{batches.padded_share():.0%} of all bins"
+        lines |= {"words": f"{self.words.search.model!r}, for validation"} if self.words else {}
+        lines |= {"warning": self.words.warning} if self.words and self.words.warning else {}
         return {**lines, "steps": steps, "lengths": shapes, "padding": padding}
 
     def build_model(self) -> nn.Module:
@@ -176,14 +187,22 @@ class SpeechTask(Task):
         total = (batch.weight * losses.where(fits, 0.0)).sum()
         outputs = {"path": logits.argmax(dim=-1).to(torch.int16), "frames": frames,
                    "labels": batch.labels, "num_labels": batch.num_labels, "weight": batch.weight}
+        if self.config.words.lm:
+            outputs |= {"logits": logits.float(), "trial": batch.trial}
         return LossSum(total, ((batch.weight > 0) & fits).sum(), outputs=outputs)
 
     def score(self, outputs: dict[str, torch.Tensor]) -> dict[str, float]:
-        "Phoneme edits of greedy decoding, and the number of phonemes."
-        return count_greedy_edits(**outputs)
+        "Phoneme edits of greedy decoding, and the number of phonemes; where asked for, words too."
+        logits, trials = outputs.pop("logits", None), outputs.pop("trial", None)
+        found = count_greedy_edits(**outputs)
+        if logits is None:
+            return found
+        real = zip(trials.tolist(), outputs["weight"].tolist())
+        truths = [self.scored.infos[one].sentence if weight else None for one, weight in real]
+        return found | self.words.count(logits.numpy(), outputs["frames"].tolist(), truths)
 
     def evaluate(self, model: nn.Module, device: Device) -> dict[str, float]:
-        "Loss and phoneme error rate; of held-out days too, as `unseen_loss` and `unseen_per`."
+        "Loss, phoneme and word error rate; of held-out days too, as `unseen_loss` and so on."
         values = self._score(model, device, self.val)
         if self.held_out:
             how = self.config.unseen
@@ -195,9 +214,11 @@ class SpeechTask(Task):
 
     def _score(
         self, model: nn.Module, device: Device, recordings: Recordings
-    ) -> dict[str, float]:  # "loss" per trial, "per"
+    ) -> dict[str, float]:  # "loss" per trial, "per", perhaps "wer"
+        self.scored = recordings
         means = mean_loss(self, model, self._eval_batches(recordings, device), device)
-        return {"loss": means["loss"], "per": means["edits"] / means["labels"]}
+        words = {"wer": means["word_edits"] / max(means["words"], 1e-9)} if self.words else {}
+        return {"loss": means["loss"], "per": means["edits"] / means["labels"], **words}
 
     def _eval_batches(self, recordings: Recordings, device: Device) -> EvalBatches:
         place = (device.rank, device.world)
@@ -322,3 +343,9 @@ class SpeechRun:
 
     task: SpeechConfig = field(default_factory=SpeechConfig)  # what is decoded, and how
     train: TrainConfig = field(default_factory=TrainConfig)  # how it is trained
+
+    def check(self) -> None:
+        "Raise `KitError` if the best step is to be chosen by what validation does not measure."
+        if self.train.select in ("wer", "unseen_wer") and not self.task.words.lm:
+            raise KitError(f"select: {self.train.select} needs a language model, which validation decodes "
+                           "with: --lm MODEL, or --lm default for the small one")
