@@ -27,7 +27,7 @@ class TrainConfig:
     precision: str = "auto"  # what products are computed in: "auto", "float32", "bfloat16", "float16"
     accumulation: int = 1  # micro-batches per optimizer step
     lr: float = 0.005  # peak learning rate
-    lr_floor: float = 0.02  # learning rate at the end, as a share of the peak
+    lr_floor: float = 0.02  # learning rate at the end, as a share of the peak; 1 keeps the peak
     warmup_steps: int = 1000  # steps from 0 to the peak
     decay_steps: int = 0  # step at which the floor is reached; 0 means the last one
     weight_decay: float = 0.001  # for the parameters that the task lets decay
@@ -50,9 +50,10 @@ class TrainConfig:
         for name, least in LEAST.items():
             if not getattr(self, name) >= least:
                 raise KitError(f"{name}: {getattr(self, name)} is less than {least}")
-        for name in ("lr_floor", "ema_decay"):
-            if not getattr(self, name) < 1:
-                raise KitError(f"{name}: {getattr(self, name)} is not less than 1")
+        if not self.lr_floor <= 1:
+            raise KitError(f"lr_floor: {self.lr_floor} is more than 1")
+        if not self.ema_decay < 1:
+            raise KitError(f"ema_decay: {self.ema_decay} is not less than 1")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise KitError(f"betas: {self.betas} are not two numbers from 0 to below 1")
 
