@@ -16,6 +16,7 @@ from typing import Any, Callable, NoReturn
 from . import __version__
 from .commands.decode import decode_verb
 from .commands.eit import eit_verb
+from .commands.eit import eit_verb
 from .commands.kernel import kernel_verb
 from .commands.doctor import doctor_verb
 from .commands.lm import lm_verb
@@ -235,6 +236,7 @@ VERBS: dict[str, Callable[[argparse.ArgumentParser], Action]] = {
     "doctor": doctor_verb,
     "report": report_verb,
     "kernel": kernel_verb,
+    "eit": eit_verb,
     "eit": eit_verb,
 }
 

@@ -6,7 +6,7 @@
 __all__ = ['EITConfig', 'EITBatch', 'Row', 'make_batch', 'training_rows', 'validation_rows', 'EITTask', 'EITRun',
            'original_training', 'small_training']
 
-# %% ../../nbs/70_eit.ipynb #22ca7a44
+# %% ../../nbs/70_eit.ipynb #cb089386
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ from ..eit.unet import UNet, UNetConfig
 from ..training.optim import GroupRule, group_parameters
 from ..training.task import LossSum, Task, TrainConfig, mean_loss
 
-# %% ../../nbs/70_eit.ipynb #da44b6d5
+# %% ../../nbs/70_eit.ipynb #b052f6ae
 @dataclass(frozen=True)
 class EITConfig:
     "What is trained, and on how much at a time."
@@ -42,7 +42,7 @@ class EITConfig:
         if self.batch_size < 1 or self.eval_batch < 1:
             raise KitError(f"batch_size: {min(self.batch_size, self.eval_batch)} is less than 1")
 
-# %% ../../nbs/70_eit.ipynb #1855f1da
+# %% ../../nbs/70_eit.ipynb #5fce9fda
 @dataclass
 class EITBatch:
     "Images and voltages, and how much noise goes with each."
@@ -56,7 +56,7 @@ class EITBatch:
     weight: torch.Tensor  # (B,) float32, 0 for an empty row
     step_rows: int  # images of the whole optimizer step
 
-# %% ../../nbs/70_eit.ipynb #fa233ac2
+# %% ../../nbs/70_eit.ipynb #ed6cc8c7
 @dataclass(frozen=True)
 class Row:
     "One image of a batch to be made."
@@ -83,7 +83,7 @@ def make_batch(
         torch.tensor([row.key for row in filled]), torch.tensor([float(row.time) for row in filled]),
         signal, spread, torch.tensor([float(row.number >= 0) for row in filled]), step_rows)
 
-# %% ../../nbs/70_eit.ipynb #8db5ae43
+# %% ../../nbs/70_eit.ipynb #5e6c1f5e
 def training_rows(
     images: int,  # how many there are
     batch_size: int,
@@ -109,7 +109,7 @@ def validation_rows(
     return [Row(image, fold_seed("validation", image), int((image * golden % 1) * TIMES))
             for image in range(images)]
 
-# %% ../../nbs/70_eit.ipynb #8e3b3a48
+# %% ../../nbs/70_eit.ipynb #3c9bd8fc
 class EITTask(Task):
     "Reconstruct images from the simulated measurements in a folder."
 
@@ -214,7 +214,7 @@ def _rounded_up(number: int, multiple: int) -> int:
     "The next multiple."
     return -(-number // multiple) * multiple
 
-# %% ../../nbs/70_eit.ipynb #3fd9b99a
+# %% ../../nbs/70_eit.ipynb #01a3c54e
 @dataclass(frozen=True)
 class EITRun:
     "A whole run's settings."
@@ -232,11 +232,11 @@ def original_training(
                        clip_norm=1.0, ema_decay=0.9995, log_every=500, eval_every=1000,
                        checkpoint_every=1000, select="loss")
 
-# %% ../../nbs/70_eit.ipynb #f5e960a8
+# %% ../../nbs/70_eit.ipynb #d7c87751
 def small_training(
-    steps: int = 3500,
+    steps: int = 1311,
 ) -> TrainConfig:
     "For networks a hundredth of the original's size, on a processor core or two."
-    return TrainConfig(steps=steps, lr=1e-3, lr_floor=0.02, warmup_steps=200, weight_decay=0.0, eps=1e-8,
-                       clip_norm=1.0, ema_decay=0.995, log_every=50, eval_every=350,
-                       checkpoint_every=350, select="rmse")
+    return TrainConfig(steps=steps, lr=0.002, lr_floor=0.01, warmup_steps=100, weight_decay=0.0, eps=1e-8,
+                       clip_norm=1.0, ema_decay=0.995, log_every=20, eval_every=200,
+                       checkpoint_every=100, select="rmse")
