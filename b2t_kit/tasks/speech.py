@@ -27,6 +27,7 @@ from ..models.ctc import ctc_losses
 from ..models.days import Unseen, fit_days
 from ..models.gru import GRUConfig
 from ..models.noise_gru import NoiseConfig, build_speech_model
+from ..preflight.plan import MemoryPlan, spot_of
 from .words import WordCounter, WordsConfig
 from ..training.optim import GroupRule, group_parameters
 from ..training.task import LossSum, Task, TrainConfig, mean_loss
@@ -146,6 +147,13 @@ class SpeechTask(Task):
         lines |= {"words": f"{self.words.search.model!r}, for validation"} if self.words else {}
         lines |= {"warning": self.words.warning} if self.words and self.words.warning else {}
         return {**lines, "steps": steps, "lengths": shapes, "padding": padding}
+
+    def memory(self, config: TrainConfig, device: Device) -> MemoryPlan:
+        "Weights, what training adds to them, and the fullest moment of a step of each length."
+        from b2t_kit.preflight.plan_run import plan_run
+
+        buckets = self._train_batches(config, device).buckets
+        return plan_run("speech", self.config, config, spot_of(device), buckets)
 
     def build_model(self) -> nn.Module:
         "A decoder with initial weights from torch's generator."

@@ -19,11 +19,12 @@ from torch import nn
 
 from ..board import Board
 from .checkpoint import ROLLING, Best, checkpoint_folders, checkpoint_steps
-from .checkpoint import latest_checkpoint, mark_best, read_best
-from .checkpoint import read_part, read_state, write_checkpoint
+from .checkpoint import latest_checkpoint, mark_best, read_best, read_part
+from .checkpoint import read_state, write_checkpoint
 from ..core import KitError, fold_seed, load_json, new_folders, save_json, to_dict
 from ..devices import Device, open_device
 from .keeping import clean_leftovers, prune, roll_in, run_lock
+from ..preflight.plan import check_memory
 from .optim import Ema, NormWatch, build_adamw, pack_optimizer, unpack_optimizer
 from .pace import Budget, Meter, StopRequest, on_main
 from ..audits import audit_optimizer, audit_parameters
@@ -34,7 +35,7 @@ from .task import Task, TrainConfig
 # %% ../../nbs/46_run.ipynb #fd2d5f7c
 FREE = {  # settings that a resumed run may change
     "steps", "hours", "device", "precision", "log_every", "eval_every", "checkpoint_every", "scratch",
-    "keep_checkpoints", "abnormal_norm", "tracker", "shard", "compile_cache"}
+    "keep_checkpoints", "abnormal_norm", "tracker", "shard", "compile_cache", "memory_guard"}
 
 # %% ../../nbs/46_run.ipynb #80fa145e
 def differences(
@@ -174,7 +175,9 @@ def open_run(
         device = _open_device(config, Path(out))
         stack.callback(device.close)
         stack.enter_context(_generators_kept(device))
-        on_main(device, lambda: _prepare_folder(stack, task, config, Path(out), resume, quiet))
+        report = (lambda text: None) if quiet else print
+        on_main(device, lambda: _prepare_folder(stack, task, config, Path(out), resume, report))
+        on_main(device, lambda: check_memory(task, config, device, report))
         model, optimizer, ema = build_training(task, config, device)
         board = Board(config.steps, where="nowhere" if quiet or not device.is_main else "auto")
         run = Run(task, config, Path(out), device, model, optimizer, ema, board, budget, stop, quiet,
@@ -233,18 +236,13 @@ def _prepare_folder(
     config: TrainConfig,
     folder: Path,
     resume: bool,
-    quiet: bool,
+    report: Callable[[str], None],  # told what is worth a line
 ) -> None:
     "Lock and claim the run folder; on the main process only."
     stack.enter_context(run_lock(folder))
-    report = _silent if quiet else print
     claim_folder(folder, run_record(task, config), resume, report)
     if config.scratch:
         roll_in(folder, config.scratch)
-
-# %% ../../nbs/46_run.ipynb #ea07ff9e
-def _silent(text: str) -> None:
-    "Print nothing."
 
 # %% ../../nbs/46_run.ipynb #23e56bab
 @contextmanager

@@ -15,6 +15,7 @@ from torch import nn
 
 from ..core import KitError
 from ..devices import Device
+from ..preflight.plan import MemoryPlan
 
 # %% ../../nbs/43_task.ipynb #823584a1
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class TrainConfig:
     tracker: str = "none"  # "none", "tensorboard" or another that Accelerate knows
     shard: Literal["none", "moments", "all"] = "none"  # what several TPU chips divide, not copy
     compile_cache: str = "auto"  # folder of compiled TPU programs; "auto" is in the run folder, or "none"
+    memory_guard: Literal["refuse", "warn"] = "refuse"  # if the memory plan is clearly over the device's
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
@@ -117,6 +119,10 @@ class Task(Protocol):
     def plan(self) -> dict[str, str]:
         "Lines about data and batches for the printed plan: what -> how much."
         return {}
+
+    def memory(self, config: TrainConfig, device: Device) -> MemoryPlan | None:
+        "What a step will need on the device, from shapes alone, before the model is built."
+        return None
 
     def hooks(self) -> dict[str, Callable[[nn.Module, int, Path], None]]:
         "Called by name after each validation with the evaluated model, the step and the run folder."
