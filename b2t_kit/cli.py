@@ -16,10 +16,10 @@ from typing import Any, Callable, NoReturn
 from . import __version__
 from .commands.decode import decode_verb
 from .commands.eit import eit_verb
-from .commands.eit import eit_verb
 from .commands.kernel import kernel_verb
 from .commands.doctor import doctor_verb
 from .commands.lm import lm_verb
+from .commands.plan import plan_verb
 from .commands.preflight import preflight_verb
 from .commands.scoring import check_submission_verb, report_verb, score_verb, submit_verb
 from .core import KitError, add_options, options_of
@@ -233,10 +233,10 @@ VERBS: dict[str, Callable[[argparse.ArgumentParser], Action]] = {
     "submit": submit_verb,
     "check-submission": check_submission_verb,
     "preflight": preflight_verb,
+    "plan": plan_verb,
     "doctor": doctor_verb,
     "report": report_verb,
     "kernel": kernel_verb,
-    "eit": eit_verb,
     "eit": eit_verb,
 }
 
