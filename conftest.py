@@ -39,7 +39,7 @@ EXPORTS = {"export", "exporti", "exports", "default_exp"}
 collect_ignore_glob = ["kaggle/*/*-zh.ipynb"]  # translations; a test compares their code
 LIBRARIES = {"torch_xla"}  # flags that stand for a library
 # Variables that libraries and pytest set for themselves.
-FOREIGN = ("PYTEST_", "TORCHINDUCTOR_", "XLA_", "PJRT_", "TPU_", "TF_", "GRPC_")
+FOREIGN = ("PYTEST_", "TORCHINDUCTOR_", "XLA_", "PJRT_", "TPU_", "PTXLA_", "TF_", "GRPC_")
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers share the cores

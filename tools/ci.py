@@ -4,7 +4,8 @@ Nothing is installed into the caller's environment. Three environments are built
 kept until what they are built from changes:
 
     base     no torch_xla: what needs it is skipped and says so
-    xla      torch_xla is there, which changes how much of torch behaves: a skip is a failure
+    xla      torch_xla is there, which changes how much of torch behaves, and the TPU's compiler:
+             a skip is a failure
     nbdev3   the current nbdev, over base's libraries
 
 README.md's second command runs in base and in xla; the notebooks run once more under both nbdevs'
