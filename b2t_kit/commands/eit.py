@@ -6,7 +6,7 @@
 __all__ = ['Action', 'PARTS', 'eit_verb', 'simulate_part', 'add_original', 'in_processes', 'train_part', 'training_of',
            'test_part']
 
-# %% ../../nbs/81g_commands_eit.ipynb #dde4808f
+# %% ../../nbs/81g_commands_eit.ipynb #78b86f7f
 import argparse
 import sys
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from typing import Any
 
 from ..core import KitError
 
-# %% ../../nbs/81g_commands_eit.ipynb #f4638ac2
+# %% ../../nbs/81g_commands_eit.ipynb #bf596604
 Action = Callable[[argparse.Namespace], int]  # what a verb does; returns the exit status
 
 
@@ -32,7 +32,7 @@ def eit_verb(parser: argparse.ArgumentParser) -> Action:
 
     return act
 
-# %% ../../nbs/81g_commands_eit.ipynb #82a3212d
+# %% ../../nbs/81g_commands_eit.ipynb #24e113d1
 PARTS = {"train": 0, "valid": 1, "test": 2}  # folder -> what is added to the seed
 
 
@@ -57,7 +57,7 @@ def simulate_part(parser: argparse.ArgumentParser) -> Action:
 
     return act
 
-# %% ../../nbs/81g_commands_eit.ipynb #d6208031
+# %% ../../nbs/81g_commands_eit.ipynb #53e5feb8
 def add_original(
     parser: argparse.ArgumentParser,
 ) -> None:
@@ -84,7 +84,7 @@ def add_original(
     parser.add_argument("--processes", type=int, default=1, metavar="N", help="processes to start here, one "
                         "per GPU; leave out under accelerate launch")
 
-# %% ../../nbs/81g_commands_eit.ipynb #d3632f60
+# %% ../../nbs/81g_commands_eit.ipynb #c2d1d549
 def in_processes(
     part: str,  # "train" or "test"
     options: argparse.Namespace,
@@ -105,7 +105,7 @@ def in_processes(
     launch("b2t_kit.cli", ["eit", part, *given], options.processes, options.device)
     return 0
 
-# %% ../../nbs/81g_commands_eit.ipynb #c24a05d2
+# %% ../../nbs/81g_commands_eit.ipynb #b0fe82f6
 def train_part(parser: argparse.ArgumentParser) -> Action:
     "train a network on simulated measurements, or go on with a run that was stopped"
     add_original(parser)
@@ -115,8 +115,8 @@ def train_part(parser: argparse.ArgumentParser) -> Action:
     parser.add_argument("--model", default="small", metavar="NAME", help="cdeit (the original's size), small or "
                         "tiny; default small")
     parser.add_argument("--turns", action="store_true", help="train on turned and mirrored tanks too")
-    parser.add_argument("--accumulation", type=int, default=1, metavar="N", help="micro-batches per step; default 1")
-    parser.add_argument("--hours", type=float, default=0.0, metavar="H", help="stop before so many hours; default: never")
+    parser.add_argument("--accumulation", type=int, default=1, metavar="N", help="micro-batches per step")
+    parser.add_argument("--hours", type=float, default=0.0, metavar="H", help="stop before so many hours")
 
     def act(options: argparse.Namespace) -> int:
         if options.processes != 1:
@@ -129,7 +129,7 @@ def train_part(parser: argparse.ArgumentParser) -> Action:
 
     return act
 
-# %% ../../nbs/81g_commands_eit.ipynb #5a571576
+# %% ../../nbs/81g_commands_eit.ipynb #e7608142
 def training_of(
     options: argparse.Namespace,  # of `b2t eit train`
 ) -> tuple[Any, Any]:  # the task and the settings of its training
@@ -148,18 +148,19 @@ def training_of(
     if epochs < 1:
         raise KitError(f"epochs: {epochs} is less than 1")
     settings = (original_training if original else small_training)(epochs * task.steps_per_epoch)
-    given = {"log_every": options.log_every, "eval_every": options.ckpt_every, "checkpoint_every": options.ckpt_every}
+    given = {"log_every": options.log_every, "eval_every": options.ckpt_every,
+             "checkpoint_every": options.ckpt_every}
     return task, replace(
         settings, seed=options.global_seed, device=options.device, precision=options.precision,
         accumulation=options.accumulation, hours=options.hours,
         **{name: value for name, value in given.items() if value is not None})
 
-# %% ../../nbs/81g_commands_eit.ipynb #e96317f5
+# %% ../../nbs/81g_commands_eit.ipynb #eaba6676
 def test_part(parser: argparse.ArgumentParser) -> Action:
     "reconstruct measurements with a trained network, and compare with the truth"
     add_original(parser)
     parser.add_argument("--run", metavar="RUN", help="run folder; default: the weights that come with the kit")
-    parser.add_argument("--out", metavar="DIR", help="folder for DEIT.mat, predictions.npz, scores.json and images.png")
+    parser.add_argument("--out", metavar="DIR", help="folder for DEIT.mat, predictions.npz, scores, figure")
 
     def act(options: argparse.Namespace) -> int:
         if options.processes != 1:
