@@ -39,16 +39,17 @@ SHORT = TrainConfig(
 # %% ../nbs/76_recipes.ipynb #9dabf2d6
 def tiny() -> SpeechRun:
     "One GRU layer for simulated recordings; minutes on two CPU cores."
-    model = replace(GRU_SIZES["tiny"], hidden=256, stride=8)
+    model = replace(GRU_SIZES["tiny"], hidden=384, stride=8)
     batches = BatchConfig(batch_size=16, day_balance=0.0)
-    return SpeechRun(SpeechConfig(model, Augment(white_noise=0.6, offset=0.1), batches), SHORT)
+    train = replace(SHORT, steps=200, eval_every=50, checkpoint_every=100)
+    return SpeechRun(SpeechConfig(model, Augment(white_noise=0.6, offset=0.1), batches), train)
 
 # %% ../nbs/76_recipes.ipynb #f23fe628
 def linear() -> SpeechRun:
     "The same without a memory: what a line can read from 280 ms."
     run = tiny()
     model = replace(GRU_SIZES["linear"], stride=run.task.model.stride)
-    return SpeechRun(replace(run.task, model=model), replace(run.train, lr=0.002))
+    return SpeechRun(replace(run.task, model=model), replace(SHORT, lr=0.002))
 
 # %% ../nbs/76_recipes.ipynb #bc004378
 def noise_gru_tiny() -> SpeechRun:
@@ -56,7 +57,7 @@ def noise_gru_tiny() -> SpeechRun:
     run = tiny()
     model, noise = NOISE_GRU_SIZES["noise_gru_tiny"]
     model = replace(model, stride=run.task.model.stride)
-    return replace(run, task=replace(run.task, model=model, noise=noise))
+    return SpeechRun(replace(run.task, model=model, noise=noise), SHORT)
 
 # %% ../nbs/76_recipes.ipynb #61811e1a
 def noise_gru_687m() -> SpeechRun:
