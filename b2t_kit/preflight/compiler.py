@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['QUIET', 'FORGOTTEN', 'SIZES', 'sharding', 'annotated', 'compile_module', 'measured', 'work', 'versions']
 
-# %% ../../nbs/60b_compiler.ipynb #a6fd2ffe
+# %% ../../nbs/60b_compiler.ipynb #f261809c
 import json
 import os
 import sys
@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-# %% ../../nbs/60b_compiler.ipynb #b99e9838
+# %% ../../nbs/60b_compiler.ipynb #6404f55f
 QUIET = {
     "JAX_PLATFORMS": "cpu",  # no backend but the CPU's is ever started
     "TPU_SKIP_MDS_QUERY": "1",  # ask no metadata server what machine this is
@@ -28,7 +28,7 @@ FORGOTTEN = (  # variables of a process that uses a TPU, or many, and would conf
     "LIBTPU_INIT_ARGS", "XLA_FLAGS", "TPU_MEGACORE",
 )
 
-# %% ../../nbs/60b_compiler.ipynb #6272b47b
+# %% ../../nbs/60b_compiler.ipynb #8bf80dc1
 def sharding(
     dims: int,  # of the array
     divided: int | None,  # the dimension that chips divide; None: each has a copy
@@ -40,7 +40,7 @@ def sharding(
     tiles = ",".join(str(chips if place == divided else 1) for place in range(dims))
     return f"{{devices=[{tiles}]<=[{chips}]}}"
 
-# %% ../../nbs/60b_compiler.ipynb #d0e82e47
+# %% ../../nbs/60b_compiler.ipynb #c9fe72af
 def annotated(
     module: bytes,  # HloModuleProto
     job: dict[str, Any],  # "arguments", "results" and "chips", as `Program.job` gives them
@@ -66,9 +66,9 @@ def annotated(
                 for dims, (_, divided) in zip(results, job["results"])]
         for name, lists in (("arg_attrs", given), ("res_attrs", made)):
             main.attributes[name] = ir.ArrayAttr.get([ir.DictAttr.get(one) for one in lists])
-        return mlir.module_to_bytecode(parsed), computation.as_hlo_text()
+        return mlir.module_to_bytecode(parsed), computation.get_hlo_module().to_string()
 
-# %% ../../nbs/60b_compiler.ipynb #a60c33ba
+# %% ../../nbs/60b_compiler.ipynb #2522f773
 def compile_module(
     code: bytes,  # MLIR
     topology: str,  # "v5e:2x4"
@@ -91,7 +91,7 @@ def compile_module(
     done = devices[0].client.compile(code, _jax.DeviceList(tuple(devices)), options)
     return done, time.perf_counter() - started, time.process_time() - worked
 
-# %% ../../nbs/60b_compiler.ipynb #fdc9627d
+# %% ../../nbs/60b_compiler.ipynb #2d7dd0f6
 SIZES = {"arguments": "argument", "temporaries": "temp", "outputs": "output", "aliased": "alias",
          "code": "generated_code"}
 
@@ -105,7 +105,7 @@ def measured(
     total = sizes["arguments"] + sizes["outputs"] - sizes["aliased"] + sizes["temporaries"]
     return {**sizes, "total": total}
 
-# %% ../../nbs/60b_compiler.ipynb #b06f2558
+# %% ../../nbs/60b_compiler.ipynb #553b5d42
 def work(
     folder: Path,  # holds job.json and module.pb; gets result.json, before.hlo and after.hlo
 ) -> None:
@@ -126,7 +126,7 @@ def work(
         found |= {"error": str(error), "compile_s": spent[0], "processor_s": spent[1]}
     (folder / "result.json").write_text(json.dumps(found))
 
-# %% ../../nbs/60b_compiler.ipynb #55b61178
+# %% ../../nbs/60b_compiler.ipynb #ba129b14
 def versions() -> dict[str, str]:
     "Of the packages that compile."
     from importlib.metadata import version
