@@ -1,0 +1,86 @@
+"""Impedance tomography on XLA: weights that move at 1e-5, and attention that holds no scores.
+
+The original learned nothing on a TPU. Its learning rate is 1e-5 and its average forgets 0.5 %; both
+vanish in bfloat16, in which a variable had all of it stored (failures C14 and C24).
+"""
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import xla_eit
+
+SCRIPT = Path(__file__).with_name("xla_eit.py")
+PATIENCE = 900  # seconds
+pytestmark = pytest.mark.torch_xla
+
+
+def child(*words: object) -> str:
+    """What the script prints in a process of its own, with eight simulated chips."""
+    kept = {name: value for name, value in os.environ.items()
+            if not name.startswith("XLA_") and name != "USE_TORCH_XLA"}
+    path = os.pathsep.join([str(SCRIPT.parents[1]), str(SCRIPT.parent), *filter(None, sys.path)])
+    own = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "8", "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, str(SCRIPT), *map(str, words)], env={**kept, **own},
+                          capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def trained(folder: Path, device: str) -> dict:
+    """Five steps of the original's recipe: losses, validation and weights."""
+    said = child("train", folder / "data", folder / device, device, "{}")
+    report = json.loads(said.rpartition("REPORT")[2])
+    with np.load(folder / device / "weights.npz") as file:
+        return {**report, **{name: file[name] for name in file.files}}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
+    """The same run on the CPU and on eight XLA devices, which have six rows to share."""
+    folder = tmp_path_factory.mktemp("eit")
+    return {device: trained(folder, device) for device in ("cpu", "xla")}
+
+
+def test_the_task_trains_on_xla_as_on_a_cpu(runs: dict[str, dict]) -> None:
+    """Losses of every step, and a validation whose last batch is not full."""
+    np.testing.assert_allclose(runs["xla"]["loss"], runs["cpu"]["loss"], rtol=1e-4)
+    for name in ("loss", "rmse"):
+        assert runs["xla"]["values"][name] == pytest.approx(runs["cpu"]["values"][name], rel=1e-4)
+
+
+def test_adam_at_1e_5_moves_and_the_average_tracks(runs: dict[str, dict]) -> None:
+    """Five steps move nearly every weight by up to 5e-5, and the average follows, in float32."""
+    on_cpu, on_xla = runs["cpu"], runs["xla"]
+    weights = [name for name in on_cpu if name.startswith("model/") and name.endswith("weight")]
+    gone = np.concatenate([(on_cpu[name] - on_cpu[name.replace("model", "ema", 1)]).ravel() for name in weights])
+    other = np.concatenate([(on_xla[name] - on_xla[name.replace("model", "ema", 1)]).ravel() for name in weights])
+    assert (gone != 0).mean() > 0.9 and (other != 0).mean() > 0.9, "the average is not the weights"
+    assert abs(gone).max() < 6e-5 and abs(other).max() < 6e-5
+    for part in ("model", "ema"):
+        names = [name.replace("model", part, 1) for name in weights]
+        apart = max(abs(on_cpu[name] - on_xla[name]).max() for name in names)
+        assert apart < 2e-6, f"{part}: a fifth of one step"
+    bfloat16 = torch.from_numpy(on_xla[weights[0]]).bfloat16().float().numpy()
+    assert (bfloat16 != on_xla[weights[0]]).mean() > 0.9, "these numbers do not fit into bfloat16"
+
+
+def test_c11_attention_holds_no_scores_on_xla(tmp_path: Path) -> None:
+    """Outputs and gradients of the formula; the formula's program has an array of all scores, ours has none."""
+    child("attention", tmp_path / "found.npz")
+    images, windows, heads, tokens, features = xla_eit.SHAPE
+    with np.load(tmp_path / "found.npz") as found:
+        parts, slope = xla_eit.inputs()
+        parts = [one.requires_grad_() for one in parts]
+        expected = xla_eit.plainly(*parts)
+        expected.backward(slope)
+        for number, one in enumerate([expected.detach(), *(part.grad for part in parts)]):
+            np.testing.assert_allclose(found[f"loop_{number}"], one.numpy(), atol=2e-5)
+        scores = images * windows * heads * tokens**2
+        assert found["plain_largest"] >= scores > found["loop_largest"]
+        assert found["loop_largest"] <= max(scores // heads, 3 * images * windows * heads * tokens * features)

@@ -1,0 +1,98 @@
+"""What the child processes of test_xla_eit.py do.
+
+    xla_eit.py attention OUT.npz     gradients of window attention on XLA, and the arrays of its program
+    xla_eit.py train DATA OUT DEVICE SETTINGS
+"""
+import json
+import os
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from b2t_kit.eit.attention import attend
+from b2t_kit.eit.phantoms import PhantomConfig, simulate_folder
+from b2t_kit.eit.unet import SIZES
+from b2t_kit.tasks.eit import EITConfig, EITTask, original_training
+from b2t_kit.train import train
+from b2t_kit.training.checkpoint import checkpoint_path, read_part
+from b2t_kit.training.rows import read_metrics, series
+
+SHAPE = (2, 3, 4, 36, 8)  # images, windows, heads, tokens, features
+
+
+def inputs() -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Queries, keys, values and bias; and the slope of the output."""
+    generator = torch.Generator().manual_seed(5)
+    shapes = [SHAPE, SHAPE, SHAPE, (SHAPE[2], SHAPE[3], SHAPE[3]), SHAPE]
+    *parts, slope = (torch.randn(shape, generator=generator) for shape in shapes)
+    return parts, slope
+
+
+def plainly(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """Attention by the formula, all scores at once."""
+    return torch.softmax(query @ key.mT / query.shape[-1] ** 0.5 + bias, -1) @ value
+
+
+def largest_array(tensors: list[torch.Tensor]) -> int:
+    """Elements of the largest array in the program that computes the tensors."""
+    import torch_xla
+
+    text = torch_xla._XLAC._get_xla_tensors_hlo(tensors)
+    shapes = re.findall(r"f32\[([\d,]+)\]", text)
+    return max(int(np.prod([int(one) for one in shape.split(",")])) for shape in shapes)
+
+
+def attention(out: str) -> None:
+    """Output, gradients and program of both kinds."""
+    import torch_xla
+
+    found: dict[str, np.ndarray] = {}
+    device = torch_xla.device()
+    for name, function in (("loop", attend), ("plain", plainly)):
+        parts, slope = inputs()
+        placed = [one.to(device).requires_grad_() for one in parts]
+        output = function(*placed)
+        output.backward(slope.to(device))
+        results = [output.detach(), *(one.grad for one in placed)]
+        found[f"{name}_largest"] = np.array(largest_array(results))
+        for number, result in enumerate(results):
+            found[f"{name}_{number}"] = result.cpu().numpy()
+    np.savez(out, **found)
+
+
+class Awake(EITTask):
+    """A task whose new network already sees something, so that all of it has a gradient."""
+
+    def build_model(self) -> nn.Module:
+        model = super().build_model()
+        for parameter in model.parameters():
+            if parameter.requires_grad and not parameter.any():
+                nn.init.normal_(parameter, std=0.02)
+        return model
+
+
+def run(data: str, out: str, device: str, settings: str) -> None:
+    """Train a tiny network by the original's recipe, on tanks that are simulated first."""
+    for part, count in (("train", 18), ("valid", 5)):
+        simulate_folder(Path(data, part), PhantomConfig(count=count, seed=count), quiet=True)
+    model = replace(SIZES["tiny"], width=16, downs=1, hints=0)
+    task = Awake(data, EITConfig(model, batch_size=6, eval_batch=8))
+    wanted = {"device": device, "precision": "float32", "compile_cache": "none", "ema_decay": 0.995,
+              "log_every": 1, "eval_every": 0, "checkpoint_every": 0, **json.loads(settings)}
+    result = train(task, replace(original_training(5), **wanted), out, quiet=True)
+    checkpoint = checkpoint_path(result.folder, result.step)
+    rows = read_metrics(result.folder)
+    report = {"loss": series(rows, "train", "loss")[1], "values": result.values}
+    np.savez(Path(out, "weights.npz"), **{f"{part}/{name}": value.numpy() for part in ("model", "ema")
+                                          for name, value in read_part(checkpoint, part).items()})
+    print("REPORT" + json.dumps(report))
+
+
+if __name__ == "__main__":
+    os.environ.pop("XLA_PERSISTENT_CACHE_PATH", None)
+    {"attention": attention, "train": run}[sys.argv[1]](*sys.argv[2:])
