@@ -5,19 +5,19 @@
 # %% auto #0
 __all__ = ['lower_request', 'requested_task', 'main']
 
-# %% ../../nbs/60g_child.ipynb #1316dc40
+# %% ../../nbs/60g_child.ipynb #08b782f0
 import json
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
-# %% ../../nbs/60g_child.ipynb #b22109bb
+# %% ../../nbs/60g_child.ipynb #421c380f
 def lower_request(
     folder: Path,  # with request.json
 ) -> None:
     "Write down the programs that a request asks for."
-    from b2t_kit.preflight.lowering import Program, lower_run
+    from b2t_kit.preflight.lowering import Program, lower_run, traced
 
     request = json.loads((folder / "request.json").read_text())
     count = 0
@@ -33,14 +33,20 @@ def lower_request(
         (place / "job.json").write_text(json.dumps(program.job()))
         print("PROGRAM", place.name, flush=True)
 
-    task, train = requested_task(request)
-    lower_run(task, train, request["chips"], take, request["programs"])
+    task, train = requested_task(request, folder)
+    with traced():
+        lower_run(task, train, request["chips"], take, request["programs"])
 
 
 def requested_task(
     request: dict[str, Any],
+    folder: Path,  # with model.pickle, if a model was given
 ) -> tuple[Any, Any]:
-    "Task and training settings of a configuration."
+    "Task and training settings of a configuration, or of a model."
+    if request["kind"] == "model":
+        from b2t_kit.preflight.model import unpack_task
+
+        return unpack_task((folder / "model.pickle").read_bytes(), request["train"])
     from b2t_kit.core import from_dict
     from b2t_kit.preflight.shapes import speech_shapes
     from b2t_kit.tasks.speech import SpeechRun
@@ -48,7 +54,7 @@ def requested_task(
     run = from_dict(SpeechRun, request["settings"])
     return speech_shapes(run.task, run.train, request["data"]), run.train
 
-# %% ../../nbs/60g_child.ipynb #4edbcdd2
+# %% ../../nbs/60g_child.ipynb #6a43082d
 def main(
     folder: str,
 ) -> int:
