@@ -7,6 +7,7 @@ __all__ = ['SMALLEST_SPREAD', 'WINDOW', 'CALIBRATION', 'SimulateConfig', 'Moment
            'open_sessions', 'Summary', 'expected_gigabytes', 'check_output', 'write_session', 'simulate']
 
 # %% ../../nbs/21d_simulate.ipynb #0454a148
+import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -233,7 +234,9 @@ def simulate(
     check_writable(out)
     counts = {split: sum(plan.split == split for one in sessions for plan in one.planned)
               for split in SPLITS}
-    bar = tqdm(total=sum(counts.values()), unit="trial", desc="simulate", disable=not progress)
+    often = 0.1 if sys.stderr.isatty() else 5.0  # seconds; in a log each update is a line
+    bar = tqdm(total=sum(counts.values()), unit="trial", desc="simulate", disable=not progress,
+               mininterval=often)
     with bar, atomic_folder(out / "hdf5_data_final") as folder:
         bins = sum(write_session(session, folder, bar) for session in sessions)
     save_json(out / "simulation.json", to_dict(config))
