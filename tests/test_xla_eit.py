@@ -70,6 +70,14 @@ def test_adam_at_1e_5_moves_and_the_average_tracks(runs: dict[str, dict]) -> Non
     assert (bfloat16 != on_xla[weights[0]]).mean() > 0.9, "these numbers do not fit into bfloat16"
 
 
+def test_c25_nothing_is_compiled_or_fetched_between_steps(runs: dict[str, dict]) -> None:
+    """The report's 10 to 18 seconds a step: here one program, one transfer per row of metrics, no host."""
+    found = runs["xla"]
+    assert found["since"]["compiled"] == 0 and found["fallbacks"] == []
+    assert found["programs"] == found["warm_up"] and "a training step" in " ".join(found["programs"])
+    assert np.diff(found["fetched"]).tolist() == [1, 1, 1, 1]
+
+
 def test_c11_attention_holds_no_scores_on_xla(tmp_path: Path) -> None:
     """Outputs and gradients of the formula; the formula's program has an array of all scores, ours has none."""
     child("attention", tmp_path / "found.npz")

@@ -7,8 +7,10 @@ import json
 import os
 import re
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +23,7 @@ from b2t_kit.tasks.eit import EITConfig, EITTask, original_training
 from b2t_kit.train import train
 from b2t_kit.training.checkpoint import checkpoint_path, read_part
 from b2t_kit.training.rows import read_metrics, series
+from xla_runs import counted
 
 SHAPE = (2, 3, 4, 36, 8)  # images, windows, heads, tokens, features
 
@@ -84,10 +87,12 @@ def run(data: str, out: str, device: str, settings: str) -> None:
     task = Awake(data, EITConfig(model, batch_size=6, eval_batch=8))
     wanted = {"device": device, "precision": "float32", "compile_cache": "none", "ema_decay": 0.995,
               "log_every": 1, "eval_every": 0, "checkpoint_every": 0, **json.loads(settings)}
-    result = train(task, replace(original_training(5), **wanted), out, quiet=True)
+    counts: dict[str, Any] = {}
+    with counted(counts) if device == "xla" else nullcontext():
+        result = train(task, replace(original_training(5), **wanted), out, quiet=True)
     checkpoint = checkpoint_path(result.folder, result.step)
     rows = read_metrics(result.folder)
-    report = {"loss": series(rows, "train", "loss")[1], "values": result.values}
+    report = {"loss": series(rows, "train", "loss")[1], "values": result.values, **counts}
     np.savez(Path(out, "weights.npz"), **{f"{part}/{name}": value.numpy() for part in ("model", "ema")
                                           for name, value in read_part(checkpoint, part).items()})
     print("REPORT" + json.dumps(report))

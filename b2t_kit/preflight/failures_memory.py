@@ -43,10 +43,13 @@ C11 = Failure(
     ("Find the shape and the operation in the full message. Make sure that the batch is divided over all chips; never "
      "build what grows with the square of the length; evaluate in batches of the training size.",
      "从完整消息中找出形状和算子。确认批确实分到了全部芯片；不要构造随长度平方增长的张量；评估批不要大于训练批。"),
-    ("Divides every batch over all chips by rows; validation batches are no larger than training batches; "
-     "`b2t doctor` reads size, limit, shape and operation from such a message.",
-     "每个批按行分到全部芯片；验证批不大于训练批；`b2t doctor` 能从这类消息中读出大小、上限、形状和算子。"),
-    ("tests/test_xla_failures.py::test_c10_fewer_chips_hold_more_each",
+    ("Divides every batch over all chips by rows; validation batches are no larger than training batches; window "
+     "attention never holds all scores; `b2t doctor` reads size, limit, shape and operation from such a message.",
+     "每个批按行分到全部芯片；验证批不大于训练批；窗口注意力从不保存全部分数矩阵；`b2t doctor` 能从这类消息中读出大小、上限、形状和算子。"),
+    ("nbs/70c_eit_attention.ipynb::C11: the same as with all scores",
+     "tests/test_xla_eit.py::test_c11_attention_holds_no_scores_on_xla",
+     "tests/test_eit.py::test_c11_results_do_not_depend_on_batches",
+     "tests/test_xla_failures.py::test_c10_fewer_chips_hold_more_each",
      "nbs/63_doctor.ipynb::Numbers in a message about memory"),
     (r"allocation(?: \(size=\d+\))? would exceed", r"would exceed memory \(size", r"exceed memory \(size=\d+\)",
      r"ran out of memory in memory space", r"exceeded hbm capacity by", r"total memory required for hlo temp",
@@ -135,5 +138,6 @@ C25 = Failure(
     ("Logs steps per second, compilations and compile time; one transfer per row of metrics, no fallbacks, the CTC "
      "loss as a loop on the device.",
      "记录每秒步数、编译次数与耗时；每行指标只传输一次，没有算子退回主机，CTC 损失是设备上的循环。"),
-    ("tests/test_xla.py::test_one_transfer_per_row_of_metrics", "tests/test_xla_models.py::test_ctc_is_one_program"),
+    ("tests/test_xla_eit.py::test_c25_nothing_is_compiled_or_fetched_between_steps",
+     "tests/test_xla.py::test_one_transfer_per_row_of_metrics", "tests/test_xla_models.py::test_ctc_is_one_program"),
 )
