@@ -1,0 +1,229 @@
+"""The memory plan beside what the TPU compiler says, and beside what a CPU takes.
+
+    python benchmarks/plan.py --compiler PYTHON [--only 0,3,5]   # in an environment with torch_xla
+    python benchmarks/plan.py --cpu [--only 0,3]                 # in any environment with torch, on Linux
+    python benchmarks/plan.py --table                            # from the results, for plan.md
+
+PYTHON is the interpreter of an environment with jax 0.7.1 and libtpu 0.0.21. Each case is a configuration with batches of one
+length: its training step is lowered as `b2t preflight` does it, in a process of its own, compiled for the slice, and
+the compiler's memory (arguments + results that are not donated + temporaries) set beside the plan's total. For a CPU
+two steps are taken in a process of its own, and the growth of its largest resident memory is set beside the plan: as it is,
+and with an allocator that gives back every free block of a megabyte or more.
+Results go to benchmarks/results/plan.json and plan_cpu.json.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from b2t_kit.core import override  # noqa: E402
+from b2t_kit.data.buckets import Bucket  # noqa: E402
+from b2t_kit.preflight.plan import find_spot  # noqa: E402
+from b2t_kit.preflight.plan_run import plan_run  # noqa: E402
+from b2t_kit.recipes import recipe  # noqa: E402
+
+RESULTS = ROOT / "benchmarks/results"
+LABELS = 64
+CASES = [  # configuration, slice, global batch, bins, settings
+    ("tiny", "v5e-8", 64, 1010, {}),
+    ("tiny", "v5e-8", 512, 1010, {}),
+    ("linear", "v5e-8", 512, 1010, {}),
+    ("noise_gru_tiny", "v5e-8", 512, 1010, {}),
+    ("noise_gru_tiny", "v5e-8", 64, 2478, {"noise.recompute": True}),
+    ("baseline", "v5e-8", 64, 1010, {}),
+    ("baseline", "v5e-8", 512, 1010, {}),
+    ("gpu_16gb", "v5e-8", 32, 2478, {}),
+    ("tpu_v5e8", "v5e-8", 64, 1010, {}),
+    ("tpu_v5e8", "v5e-8", 64, 1010, {"noise.recompute": True}),
+    ("tpu_v5e8", "v5e-8", 64, 2478, {}),
+    ("tpu_v5e8", "v5e-8", 128, 1010, {}),
+    ("tpu_v5e8", "v5e-8", 128, 1010, {"noise.recompute": True}),
+    ("tpu_v5e8", "v5e-8", 256, 1010, {}),
+    ("tpu_v5e8", "v5e-8", 256, 1010, {"noise.recompute": True}),
+    ("tpu_v5e8", "v5e-8", 512, 1010, {}),
+    ("tpu_v5e8", "v5e-8", 64, 1010, {"train.shard": "moments"}),
+    ("tpu_v5e8", "v5e-8", 64, 1010, {"train.shard": "all"}),
+]
+CPU_CASES = [  # configuration, batch, bins, settings; 45 days
+    ("tiny", 8, 1010, {}), ("tiny", 16, 502, {}), ("linear", 16, 1010, {}), ("linear", 32, 402, {}),
+    ("noise_gru_tiny", 8, 1010, {}), ("tiny", 16, 1010, {"model.num_layers": 3}), ("baseline", 8, 658, {}),
+]
+
+
+def settings_of(name: str, batch: int, changes: dict):
+    "A recipe with another batch and other settings."
+    run = recipe(name)
+    changes = {key if key.startswith("train.") else f"task.{key}": value for key, value in changes.items()}
+    return override(run, {**changes, "task.batches.batch_size": batch})
+
+
+def planned(name: str, slice_name: str, batch: int, bins: int, changes: dict):
+    "The plan of a case."
+    run = settings_of(name, batch, changes)
+    spot = find_spot("tpu", slice_name) if slice_name != "cpu" else find_spot("cpu")
+    return plan_run(name, run.task, run.train, spot, [Bucket(bins, LABELS)])
+
+
+def lower(case: list, folder: Path) -> None:
+    "Write a case's training step down; in a process of its own, which must not end orderly."
+    from b2t_kit.preflight.lowering import lower_run
+    from b2t_kit.preflight.shapes import SpeechShapes
+    from b2t_kit.preflight.slices import find_slice
+
+    name, slice_name, batch, bins, changes = case
+    run = settings_of(name, batch, changes)
+
+    def take(program) -> None:
+        if program.kind == "train":
+            (folder / "module.pb").write_bytes(program.module)
+            (folder / "job.json").write_text(json.dumps(program.job()))
+
+    task = SpeechShapes(run.task, [Bucket(bins, LABELS)])
+    lower_run(task, replace(run.train, device="auto"), find_slice(slice_name).chips, take, "largest")
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def compiled_bytes(case: list, python: str) -> dict:
+    "What the compiler says of a case."
+    from b2t_kit.preflight.check import ON_CPU, compiled, environment
+    from b2t_kit.preflight.slices import find_slice
+
+    with tempfile.TemporaryDirectory() as name:
+        command = [sys.executable, __file__, "--lower", json.dumps(case), "--folder", name]
+        done = subprocess.run(command, env=environment({**ON_CPU, "PYTHONPATH": str(ROOT)}), capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"{case} could not be lowered:\n{done.stderr[-2000:]}")
+        found = compiled(Path(name), find_slice(case[1]), python)
+    return {"total": found.needed, "compiles": bool(found.bytes), "bytes": found.bytes,
+            "processor_s": round(found.processor_s, 1)}
+
+
+def step_on_cpu(run, batch: int, bins: int, steps: int) -> None:
+    "Training steps as the loop takes them."
+    import torch
+
+    from b2t_kit.data.batches import Batch
+    from b2t_kit.models.noise_gru import build_speech_model
+    from b2t_kit.tasks.speech import SpeechTask, speech_rules
+    from b2t_kit.training.optim import Ema, build_adamw, group_parameters
+
+    model = build_speech_model(run.task.model, run.task.noise).train()
+    optimizer = build_adamw(group_parameters(model, speech_rules(run.train)), run.train.betas, run.train.eps)
+    average = Ema(model, 0.99) if run.train.ema_decay else None
+    patches = (bins - run.task.model.patch) // run.task.model.stride + 1
+    one, number = torch.ones(batch), torch.arange(batch)
+    given = Batch(torch.randn(batch, bins, 512), (one * bins).int(), (one * patches).int(),
+                  torch.ones(batch, LABELS, dtype=torch.int32), (one * min(20, patches // 2)).int(),
+                  (one * 0).int(), one, number, number, batch)
+    for step in range(1, steps + 1):
+        optimizer.zero_grad(set_to_none=True)
+        loss = SpeechTask.compute_loss(SimpleNamespace(config=run.task), model, given).sum / batch
+        loss.backward()
+        norm = torch.nn.utils.get_total_norm([each.grad for each in model.parameters()])
+        torch.nn.utils.clip_grads_with_norm_(model.parameters(), run.train.clip_norm, norm)
+        optimizer.step()
+        if average:
+            average.update(step)
+
+
+def measure_cpu(case: list) -> None:
+    "Print by how much two steps make this process grow at most."
+    def resident(key: str) -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
+
+    name, batch, bins, changes = case
+    run = settings_of(name, batch, changes)
+    few = {"task.model.num_days": 2, "task.model.hidden": 8, "task.noise.noise_hidden": 8, "task.noise.noisy_hidden": 8}
+    step_on_cpu(override(run, few), 2, 60, 2)  # so that libraries have what they keep
+    Path("/proc/self/clear_refs").write_text("5")  # forget the largest size so far
+    before = resident("VmRSS")
+    step_on_cpu(run, batch, bins, 2)
+    print(json.dumps({"increment": resident("VmHWM") - before}))
+
+
+def growth(case: list, **settings: str) -> int:
+    "By how many bytes a process grows at most; `settings` are variables for it."
+    done = subprocess.run([sys.executable, __file__, "--measure", json.dumps(case)], capture_output=True, text=True,
+                          env={**os.environ, **settings})
+    if done.returncode:
+        raise SystemExit(done.stderr[-2000:])
+    return json.loads(done.stdout.splitlines()[-1])["increment"]
+
+
+def table() -> str:
+    "The results as the tables of plan.md."
+    lines = ["| configuration | slice | global batch | bins | settings | compiler, GiB | plan, GiB | difference | plan's fullest moment |",
+             "|---|---|---|---|---|---|---|---|---|"]
+    for row in json.loads((RESULTS / "plan.json").read_text()):
+        name, slice_name, batch, bins, changes = row["case"]
+        plan = planned(*row["case"])
+        words = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in changes.items()) or "-"
+        mark = "" if row["compiles"] else " (too much)"
+        lines.append(f"| {name} | {slice_name} | {batch} | {bins} | {words} | {row['total'] / 2**30:.2f}{mark} | {plan.total / 2**30:.2f} "
+                     f"| {plan.total / row['total'] - 1:+.1%} | {plan.fullest.fullest.name} |")
+    lines += ["", "| configuration | batch | bins | settings | measured, MiB | large blocks returned | plan, MiB | difference to that |",
+              "|---|---|---|---|---|---|---|---|"]
+    path = RESULTS / "plan_cpu.json"
+    for row in json.loads(path.read_text()) if path.exists() else []:
+        name, batch, bins, changes = row["case"]
+        total = planned(name, "cpu", batch, bins, changes).total
+        words = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in changes.items()) or "-"
+        returned = row.get("returned")
+        found = (f"{returned / 2**20:.0f}", f"{total / returned - 1:+.1%}") if returned else ("not measured", "-")
+        lines.append(f"| {name} | {batch} | {bins} | {words} | {row['increment'] / 2**20:.0f} | {found[0]} "
+                     f"| {total / 2**20:.0f} | {found[1]} |")
+    return "\n".join(lines)
+
+
+def put(path: Path, row: dict) -> None:
+    "Add a row to a file of results, in place of an older one of the same case."
+    rows = json.loads(path.read_text()) if path.exists() else []
+    kept = [one for one in rows if one["case"] != row["case"]]
+    path.write_text(json.dumps([*kept, row], indent=1) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--compiler", help="Python of the environment with jax and libtpu")
+    parser.add_argument("--only", help="numbers of the cases, from 0")
+    parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--lower", help="for the program itself")
+    parser.add_argument("--measure", help="for the program itself")
+    parser.add_argument("--folder", type=Path, help="for the program itself")
+    options = parser.parse_args()
+    if options.lower:
+        return lower(json.loads(options.lower), options.folder)
+    if options.measure:
+        return measure_cpu(json.loads(options.measure))
+    if options.table:
+        return print(table())
+    cases = CPU_CASES if options.cpu else CASES
+    chosen = [int(one) for one in options.only.split(",")] if options.only else range(len(cases))
+    for case in [list(cases[number]) for number in chosen]:
+        if options.cpu:
+            row = {"case": case, "increment": growth(case), "returned": growth(case, MALLOC_MMAP_THRESHOLD_="1048576")}
+            put(RESULTS / "plan_cpu.json", row)
+            plan = planned(case[0], "cpu", *case[1:])
+            print(case, f"measured {row['increment'] / 2**20:.0f} MiB, plan {plan.total / 2**20:.0f}", flush=True)
+            continue
+        if not options.compiler:
+            parser.error("--compiler is needed: a Python with jax 0.7.1 and libtpu 0.0.21")
+        row = {"case": case, "lowered": "preflight", **compiled_bytes(case, options.compiler)}
+        put(RESULTS / "plan.json", row)
+        print(case, f"compiler {row['total'] / 2**30:.2f} GiB, plan {planned(*case).total / 2**30:.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

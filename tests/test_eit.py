@@ -1,0 +1,58 @@
+"""Impedance tomography: tests that need processes, or the weights that come with the kit."""
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from b2t_kit.cli import parse
+from b2t_kit.devices import open_device
+from b2t_kit.eit.data import Measurements
+from b2t_kit.eit.phantoms import PhantomConfig, simulate_folder
+from b2t_kit.eit.reconstruct import assess, load_reconstructor, reconstruct
+
+COUNT = 5  # measurements of the test set: with batches of two, the last one holds one
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A few simulated measurements."""
+    folder = tmp_path_factory.mktemp("eit")
+    simulate_folder(folder / "test", PhantomConfig(count=COUNT, seed=3), quiet=True)
+    return folder
+
+
+def test_c11_results_do_not_depend_on_batches(data: Path) -> None:
+    """Each measurement has its own noise, so a batch of one, two or all gives the same images."""
+    measurements, found = Measurements(data / "test"), {}
+    with open_device("cpu") as device:
+        for size in (1, 2, 16):
+            found[size] = reconstruct(load_reconstructor(), measurements, device, size, steps=2)
+    assert found[1].shape == (COUNT, 128, 128) and found[1].std() > 0.01
+    for size in (2, 16):
+        assert abs(found[size] - found[1]).max() < 2e-4
+
+
+def test_results_do_not_depend_on_processes(data: Path, tmp_path: Path) -> None:
+    """`b2t eit test --processes 2`: three and two measurements, one file, the same numbers."""
+    words = ["eit", "test", "--data-path", str(data), "--samplingsteps", "2", "--device", "cpu",
+             "--global-batch-size", "4", "--processes", "2", "--out", str(tmp_path / "two")]
+    action, options = parse(words)
+    assert action(options) == 0
+    alone = assess(data, out=tmp_path / "one", steps=2, device="cpu")
+    with np.load(tmp_path / "two/predictions.npz") as two, np.load(tmp_path / "one/predictions.npz") as one:
+        assert two["names"].tolist() == one["names"].tolist() and len(one["names"]) == COUNT
+        assert abs(two["pred"] - one["pred"]).max() < 2e-4
+    scores = json.loads((tmp_path / "two/scores.json").read_text())["scores"]["network"]
+    assert scores["rmse"] == pytest.approx(alone.scores["network"].rmse, abs=1e-4)
+
+
+def test_the_shipped_weights_are_small_and_see(data: Path) -> None:
+    """At most 20 MB of float32, and better than an empty image, on tanks they have not been trained on."""
+    reconstructor = load_reconstructor()
+    assert sum(one.numel() * 4 for one in reconstructor.model.state_dict().values()) < 20e6
+    assert {one.dtype for one in reconstructor.model.state_dict().values()} == {torch.float32}
+    tested = assess(data, device="cpu")
+    network, nothing = tested.scores["network"], tested.scores["nothing"]
+    assert network.rmse < nothing.rmse and network.cc > 0.5
