@@ -6,13 +6,13 @@
 __all__ = ['PER_STEP', 'RESERVE', 'features_kept', 'day_kept', 'patches_kept', 'layer_kept', 'head_kept', 'kept_by',
            'layer_moment', 'day_moment', 'torch_moments']
 
-# %% ../../nbs/61b_plan_torch.ipynb #fc6822ae
+# %% ../../nbs/61b_plan_torch.ipynb #5936030b
 from ..models.gru import GRUConfig
 from ..models.noise_gru import NoiseConfig
 from .plan import Moment, Part, part
 from .plan_speech import Size, Stack, stack_parameters, stacks_of
 
-# %% ../../nbs/61b_plan_torch.ipynb #3d693ea2
+# %% ../../nbs/61b_plan_torch.ipynb #160a486f
 def features_kept(size: Size, half: bool) -> list[Part]:
     "The batch, what augmentation made of it, and its rounded copy."
     shape = dict(rows=size.rows, bins=size.bins, channels=size.channels)
@@ -28,7 +28,7 @@ def day_kept(stack: Stack, size: Size, half: bool) -> list[Part]:
     return [part(f"{stack.name}: softsign of the day layer", 4, **shape, tensors=2),
             part(f"{stack.name}: dropout of the day layer", 1 if half else 4, **shape)]
 
-# %% ../../nbs/61b_plan_torch.ipynb #5f4760ba
+# %% ../../nbs/61b_plan_torch.ipynb #f14cf01d
 PER_STEP = 7  # numbers per unit that a CPU keeps of a time step
 RESERVE = 6  # numbers per unit that cuDNN keeps of one; not measured
 
@@ -47,7 +47,7 @@ def layer_kept(stack: Stack, level: int, size: Size, half: bool) -> list[Part]:
         parts += [part(f"{name}: its input", bytes_each, **shape), part(f"{name}: dropout", 1 if half else 4, **shape)]
     return parts
 
-# %% ../../nbs/61b_plan_torch.ipynb #a2e9f7eb
+# %% ../../nbs/61b_plan_torch.ipynb #790760ff
 def head_kept(stack: Stack, size: Size, half: bool) -> list[Part]:
     "What the linear layer and the loss keep."
     shape = dict(rows=size.rows, patches=size.patches)
@@ -64,7 +64,7 @@ def kept_by(stack: Stack, size: Size, half: bool) -> list[Part]:
     layers = [one for level in range(stack.layers) for one in layer_kept(stack, level, size, half)]
     return [*day_kept(stack, size, half), patches_kept(stack, size, half), *layers, *head_kept(stack, size, half)]
 
-# %% ../../nbs/61b_plan_torch.ipynb #449fa5a5
+# %% ../../nbs/61b_plan_torch.ipynb #581a8026
 def layer_moment(
     stack: Stack, level: int, size: Size, half: bool, done: int, waiting: list[Part]
 ) -> Moment:
@@ -91,7 +91,7 @@ def day_moment(stack: Stack, size: Size, half: bool, done: int, waiting: list[Pa
     return Moment(f"gradient of the {what} of {stack.name}", (
         *([part("gradients", 4, parameters=done)] if done else []), *fuller, *waiting))
 
-# %% ../../nbs/61b_plan_torch.ipynb #4fb418d4
+# %% ../../nbs/61b_plan_torch.ipynb #72bb8edd
 def torch_moments(
     config: GRUConfig,
     noise: NoiseConfig,
@@ -108,6 +108,9 @@ def torch_moments(
     for stack in reversed(stacks):
         kept.pop(stack.name)
         below = [*always, *(each for parts in kept.values() for each in parts)]
+        if kept:  # from both stacks that read the noise
+            wide = dict(rows=size.rows, patches=size.patches, values=stack.inputs)
+            below.append(part("gradient of the noise", 2 if half else 4, **wide))
         for level in reversed(range(stack.layers)):
             own = [each for at in range(level) for each in layer_kept(stack, at, size, half)]
             own += day_kept(stack, size, half) + [patches_kept(stack, size, half)] * (level > 0)

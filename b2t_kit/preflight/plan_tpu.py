@@ -4,16 +4,16 @@
 
 # %% auto #0
 __all__ = ['LANES', 'STATES', 'GATES', 'WORKING', 'HOLES', 'ON_CHIP', 'lanes', 'shape_of', 'days_kept', 'steps_of', 'input_kept',
-           'layer_kept', 'loss_parts', 'rounded_weights', 'gradients_of', 'layer_moments', 'cut_moment', 'settle',
-           'tpu_moments']
+           'layer_kept', 'loss_parts', 'dropout_moments', 'rounded_weights', 'gradients_of', 'layer_moments',
+           'cut_moment', 'settle', 'tpu_moments']
 
-# %% ../../nbs/61c_plan_tpu.ipynb #e4031a25
+# %% ../../nbs/61c_plan_tpu.ipynb #8d52262f
 from ..models.gru import GRUConfig
 from ..models.noise_gru import NoiseConfig
 from .plan import Moment, Part, Spot, part
 from .plan_speech import Size, Stack, stack_parameters, stacks_of
 
-# %% ../../nbs/61c_plan_tpu.ipynb #7dcbd9d8
+# %% ../../nbs/61c_plan_tpu.ipynb #d8ca79d1
 LANES = 128  # the last dimension is stored in multiples of this
 STATES, GATES = 1, 4  # float32 numbers per unit that a GRU layer keeps of a time step
 WORKING = 12  # such tensors in the backward pass of one layer, those it kept included
@@ -31,13 +31,13 @@ def shape_of(size: Size) -> dict[str, int]:
 
 def days_kept(stacks: list[Stack], size: Size) -> list[Part]:
     "Features, products of the day layers, and the random bytes of all chips' rows."
-    count = sum(stack.has_days for stack in stacks)
+    count, drawn = (sum(one.has_days and one.layers >= least for one in stacks) for least in (0, 1))
     everywhere = {**shape_of(size), "rows": size.all_rows}
     return [part("features in bfloat16", 2, **shape_of(size)),
             part("products of the day layers", 2, **shape_of(size), layers=count),
-            part("random bytes of their dropout", 1, **everywhere, layers=count)]
+            part("random bytes of their dropout", 1, **everywhere, layers=drawn)]
 
-# %% ../../nbs/61c_plan_tpu.ipynb #25519f62
+# %% ../../nbs/61c_plan_tpu.ipynb #fb825f36
 def steps_of(stack: Stack, size: Size) -> dict[str, int]:
     "The dimensions of a GRU layer's states."
     return dict(patches=size.patches, rows=size.rows, units=stack.hidden)
@@ -60,7 +60,7 @@ def layer_kept(stack: Stack, level: int, size: Size, recompute: bool) -> list[Pa
     return [part(f"{name}: states" + " and gates" * (not recompute), 4, **steps_of(stack, size), each=each),
             *input_kept(stack, level, size)]
 
-# %% ../../nbs/61c_plan_tpu.ipynb #4161d671
+# %% ../../nbs/61c_plan_tpu.ipynb #43d44c7e
 def loss_parts(stacks: list[Stack], size: Size) -> list[Part]:
     "Logits, and the tables of the CTC loss, of every stack that reads phonemes."
     shape = dict(patches=size.patches, rows=size.rows)
@@ -68,7 +68,15 @@ def loss_parts(stacks: list[Stack], size: Size) -> list[Part]:
     return [part("logits", 4, **shape, classes_stored=lanes(size.classes), tensors=2 * count),
             part("CTC's probabilities", 4, **shape, states_stored=lanes(2 * size.labels + 1), tensors=4)]
 
-# %% ../../nbs/61c_plan_tpu.ipynb #0e1ecbb2
+# %% ../../nbs/61c_plan_tpu.ipynb #7c87582e
+def dropout_moments(layers: list[tuple[Stack, int]], size: Size, shared: list[Part]) -> list[Moment]:
+    "Drawing the random numbers of the dropout before each upper layer, before the loops begin."
+    return [Moment(f"dropout before {stack.name} layer {level + 1}", (
+        *rounded_weights(layers), *shared, *input_kept(stack, 0, size),
+        part("random numbers of all chips' rows", 4, patches=size.patches, rows=size.all_rows, units=stack.hidden),
+    )) for stack, level in layers if level]
+
+# %% ../../nbs/61c_plan_tpu.ipynb #db49a165
 def rounded_weights(layers: list[tuple[Stack, int]]) -> list[Part]:
     "bfloat16 copies of the weights of layers that are still to come back."
     count = sum(stack.layer_parameters(level) for stack, level in layers)
@@ -79,7 +87,7 @@ def gradients_of(parameters: int) -> list[Part]:
     "Gradients that exist already."
     return [part("gradients", 4, parameters=parameters)] if parameters else []
 
-# %% ../../nbs/61c_plan_tpu.ipynb #37b793a5
+# %% ../../nbs/61c_plan_tpu.ipynb #d8b1ec88
 def layer_moments(
     stack: Stack,
     level: int,
@@ -104,21 +112,23 @@ def layer_moments(
         *own, *waiting, *shared)
     return [Moment(f"backward loop of {name}", loop), Moment(f"weight gradients of {name}", products)]
 
-# %% ../../nbs/61c_plan_tpu.ipynb #f4a15306
+# %% ../../nbs/61c_plan_tpu.ipynb #a0515bc2
 def cut_moment(stacks: list[Stack], size: Size, config: GRUConfig, done: int, shared: list[Part]) -> Moment:
     "The gradient of cutting patches: a tensor and a mask per slice, for one stack after another."
     whole, rest = divmod(config.patch, config.stride)
     width = config.patch * config.num_features
-    bins = shape_of(size)
+    bins, steps = shape_of(size), dict(rows=size.rows, patches=size.patches)
+    waiting = [one for one in stacks if one.has_days][1:]
     return Moment("gradient of the patches", (
         *gradients_of(done), *shared,
         part("masks of the slices", 1, **bins, slices=rest),
         part("gradients of the slices", 2, **bins, slices=rest + (whole > 0)),
         part("their sum", 2, **bins),
-        part("gradient of the patches", 2, rows=size.rows, patches=size.patches, values=width),
+        part("gradient of whole slices", 2, **steps, values=whole * config.stride * config.num_features),
+        *(part("gradient of the other stack's patches", 2, **steps, values=width) for _ in waiting),
     ))
 
-# %% ../../nbs/61c_plan_tpu.ipynb #6ec11a3f
+# %% ../../nbs/61c_plan_tpu.ipynb #6f60a4e1
 HOLES = 0.15  # of the activations in a loop's moment
 ON_CHIP = 96 * 2**20  # bytes of temporaries that lie on the chip itself, where a step has as many
 
@@ -126,12 +136,12 @@ ON_CHIP = 96 * 2**20  # bytes of temporaries that lie on the chip itself, where 
 def settle(moment: Moment, batch: list[Part], holes: bool) -> Moment:
     "Add the batch, and the two corrections."
     activations = sum(one.bytes for one in moment.parts if one.name not in ("gradients", "weights in bfloat16"))
-    more = [Part("holes between tensors", ((HOLES, "of"), (activations, "B")))] * holes
+    more = [Part("holes between tensors", ((activations, "B"), (HOLES, "of them")))] * holes
     temporaries = moment.bytes + sum(one.bytes for one in more)
-    inside = Part("of these on the chip", ((-1, ""), (min(ON_CHIP, temporaries * 3 // 5), "B")))
+    inside = Part("of these on the chip", ((min(ON_CHIP, temporaries * 3 // 5), "B"), (-1, "taken off")))
     return Moment(moment.name, (*batch, *moment.parts, *more, inside))
 
-# %% ../../nbs/61c_plan_tpu.ipynb #9ad16fb3
+# %% ../../nbs/61c_plan_tpu.ipynb #4abfcb36
 def tpu_moments(
     config: GRUConfig,
     noise: NoiseConfig,
@@ -143,7 +153,8 @@ def tpu_moments(
     shared, layers = days_kept(stacks, size), [(one, level) for one in stacks for level in range(one.layers)]
     kept = [each for one, level in layers for each in layer_kept(one, level, size, recompute)]
     loss = Moment("loss", (*rounded_weights(layers), *kept, *shared, *loss_parts(stacks, size)))
-    moments, done = [settle(loss, batch, True)], 0
+    first = [loss, *dropout_moments(layers, size, shared)]
+    moments, done = [settle(one, batch, one is loss) for one in first], 0
     days = [one for one in stacks if one.has_days]
     for stack in reversed(stacks):
         outside = stack_parameters(stack, 0) - sum(map(stack.layer_parameters, range(stack.layers)))
@@ -155,4 +166,7 @@ def tpu_moments(
             done += stack.layer_parameters(level)
     moments.append(settle(cut_moment(stacks, size, config, done, shared), batch, False))
     total = done + sum(stack_parameters(one, config.num_days) - stack_parameters(one, 0) for one in days)
-    return (*moments, settle(Moment("update", tuple(gradients_of(total))), batch, False))
+    largest = max(max(config.num_days * config.num_features**2 if one.has_days else 0,
+                      3 * one.hidden * max(one.inputs, one.hidden) if one.layers else 0) for one in stacks)
+    update = *gradients_of(total), part("new value of the largest weight", 4, parameters=largest)
+    return (*moments, settle(Moment("update", update), batch, False))
