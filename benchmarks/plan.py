@@ -4,11 +4,11 @@
     python benchmarks/plan.py --cpu [--only 0,3]                 # in any environment with torch, on Linux
     python benchmarks/plan.py --table                            # from the results, for plan.md
 
-PYTHON is the interpreter of an environment with jax 0.7.1 and libtpu 0.0.21. Each case is a configuration with batches of one
-length: its training step is lowered as `b2t preflight` does it, in a process of its own, compiled for the slice, and
-the compiler's memory (arguments + results that are not donated + temporaries) set beside the plan's total. For a CPU
-two steps are taken in a process of its own, and the growth of its largest resident memory is set beside the plan: as it is,
-and with an allocator that gives back every free block of a megabyte or more.
+PYTHON is the interpreter of an environment with jax 0.7.1 and libtpu 0.0.21. Each case is a configuration with batches of
+one length: its training step is lowered as `b2t preflight` does it, in a process of its own, compiled for the slice,
+and the compiler's memory (arguments + results that are not donated + temporaries) set beside the plan's total. For a CPU
+two steps are taken in a process of its own, and the growth of its largest resident memory is set beside the plan: as it
+is, and with an allocator that gives back every free block of a megabyte or more.
 Results go to benchmarks/results/plan.json and plan_cpu.json.
 """
 
@@ -100,7 +100,8 @@ def compiled_bytes(case: list, python: str) -> dict:
 
     with tempfile.TemporaryDirectory() as name:
         command = [sys.executable, __file__, "--lower", json.dumps(case), "--folder", name]
-        done = subprocess.run(command, env=environment({**ON_CPU, "PYTHONPATH": str(ROOT)}), capture_output=True, text=True)
+        variables = environment({**ON_CPU, "PYTHONPATH": str(ROOT)})
+        done = subprocess.run(command, env=variables, capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(f"{case} could not be lowered:\n{done.stderr[-2000:]}")
         found = compiled(Path(name), find_slice(case[1]), python)
@@ -144,7 +145,8 @@ def measure_cpu(case: list) -> None:
 
     name, batch, bins, changes = case
     run = settings_of(name, batch, changes)
-    few = {"task.model.num_days": 2, "task.model.hidden": 8, "task.noise.noise_hidden": 8, "task.noise.noisy_hidden": 8}
+    few = {"task.model.num_days": 2, "task.model.hidden": 8}
+    few |= {"task.noise.noise_hidden": 8, "task.noise.noisy_hidden": 8}
     step_on_cpu(override(run, few), 2, 60, 2)  # so that libraries have what they keep
     Path("/proc/self/clear_refs").write_text("5")  # forget the largest size so far
     before = resident("VmRSS")
@@ -163,17 +165,18 @@ def growth(case: list, **settings: str) -> int:
 
 def table() -> str:
     "The results as the tables of plan.md."
-    lines = ["| configuration | slice | global batch | bins | settings | compiler, GiB | plan, GiB | difference | plan's fullest moment |",
-             "|---|---|---|---|---|---|---|---|---|"]
+    lines = ["| configuration | slice | global batch | bins | settings | compiler, GiB | plan, GiB | difference "
+             "| plan's fullest moment |", "|---|---|---|---|---|---|---|---|---|"]
     for row in json.loads((RESULTS / "plan.json").read_text()):
         name, slice_name, batch, bins, changes = row["case"]
         plan = planned(*row["case"])
         words = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in changes.items()) or "-"
         mark = "" if row["compiles"] else " (too much)"
-        lines.append(f"| {name} | {slice_name} | {batch} | {bins} | {words} | {row['total'] / 2**30:.2f}{mark} | {plan.total / 2**30:.2f} "
-                     f"| {plan.total / row['total'] - 1:+.1%} | {plan.fullest.fullest.name} |")
-    lines += ["", "| configuration | batch | bins | settings | measured, MiB | large blocks returned | plan, MiB | difference to that |",
-              "|---|---|---|---|---|---|---|---|"]
+        moment = plan.fullest.fullest.name
+        lines.append(f"| {name} | {slice_name} | {batch} | {bins} | {words} | {row['total'] / 2**30:.2f}{mark} "
+                     f"| {plan.total / 2**30:.2f} | {plan.total / row['total'] - 1:+.1%} | {moment} |")
+    lines += ["", "| configuration | batch | bins | settings | measured, MiB | large blocks returned | plan, MiB "
+              "| difference to that |", "|---|---|---|---|---|---|---|---|"]
     path = RESULTS / "plan_cpu.json"
     for row in json.loads(path.read_text()) if path.exists() else []:
         name, batch, bins, changes = row["case"]
@@ -213,7 +216,8 @@ def main() -> None:
     chosen = [int(one) for one in options.only.split(",")] if options.only else range(len(cases))
     for case in [list(cases[number]) for number in chosen]:
         if options.cpu:
-            row = {"case": case, "increment": growth(case), "returned": growth(case, MALLOC_MMAP_THRESHOLD_="1048576")}
+            row = {"case": case, "increment": growth(case),
+                   "returned": growth(case, MALLOC_MMAP_THRESHOLD_="1048576")}
             put(RESULTS / "plan_cpu.json", row)
             plan = planned(case[0], "cpu", *case[1:])
             print(case, f"measured {row['increment'] / 2**20:.0f} MiB, plan {plan.total / 2**20:.0f}", flush=True)

@@ -7,13 +7,13 @@ __all__ = ['LANES', 'STATES', 'GATES', 'WORKING', 'HOLES', 'ON_CHIP', 'lanes', '
            'layer_kept', 'loss_parts', 'dropout_moments', 'rounded_weights', 'gradients_of', 'layer_moments',
            'cut_moment', 'settle', 'tpu_moments']
 
-# %% ../../nbs/61c_plan_tpu.ipynb #8d52262f
+# %% ../../nbs/61c_plan_tpu.ipynb #294b1320
 from ..models.gru import GRUConfig
 from ..models.noise_gru import NoiseConfig
 from .plan import Moment, Part, Spot, part
 from .plan_speech import Size, Stack, stack_parameters, stacks_of
 
-# %% ../../nbs/61c_plan_tpu.ipynb #d8ca79d1
+# %% ../../nbs/61c_plan_tpu.ipynb #3b3b965b
 LANES = 128  # the last dimension is stored in multiples of this
 STATES, GATES = 1, 4  # float32 numbers per unit that a GRU layer keeps of a time step
 WORKING = 12  # such tensors in the backward pass of one layer, those it kept included
@@ -37,7 +37,7 @@ def days_kept(stacks: list[Stack], size: Size) -> list[Part]:
             part("products of the day layers", 2, **shape_of(size), layers=count),
             part("random bytes of their dropout", 1, **everywhere, layers=drawn)]
 
-# %% ../../nbs/61c_plan_tpu.ipynb #fb825f36
+# %% ../../nbs/61c_plan_tpu.ipynb #bd2255ab
 def steps_of(stack: Stack, size: Size) -> dict[str, int]:
     "The dimensions of a GRU layer's states."
     return dict(patches=size.patches, rows=size.rows, units=stack.hidden)
@@ -60,7 +60,7 @@ def layer_kept(stack: Stack, level: int, size: Size, recompute: bool) -> list[Pa
     return [part(f"{name}: states" + " and gates" * (not recompute), 4, **steps_of(stack, size), each=each),
             *input_kept(stack, level, size)]
 
-# %% ../../nbs/61c_plan_tpu.ipynb #43d44c7e
+# %% ../../nbs/61c_plan_tpu.ipynb #96d0a9f3
 def loss_parts(stacks: list[Stack], size: Size) -> list[Part]:
     "Logits, and the tables of the CTC loss, of every stack that reads phonemes."
     shape = dict(patches=size.patches, rows=size.rows)
@@ -68,7 +68,7 @@ def loss_parts(stacks: list[Stack], size: Size) -> list[Part]:
     return [part("logits", 4, **shape, classes_stored=lanes(size.classes), tensors=2 * count),
             part("CTC's probabilities", 4, **shape, states_stored=lanes(2 * size.labels + 1), tensors=4)]
 
-# %% ../../nbs/61c_plan_tpu.ipynb #7c87582e
+# %% ../../nbs/61c_plan_tpu.ipynb #e2fe961c
 def dropout_moments(layers: list[tuple[Stack, int]], size: Size, shared: list[Part]) -> list[Moment]:
     "Drawing the random numbers of the dropout before each upper layer, before the loops begin."
     return [Moment(f"dropout before {stack.name} layer {level + 1}", (
@@ -76,7 +76,7 @@ def dropout_moments(layers: list[tuple[Stack, int]], size: Size, shared: list[Pa
         part("random numbers of all chips' rows", 4, patches=size.patches, rows=size.all_rows, units=stack.hidden),
     )) for stack, level in layers if level]
 
-# %% ../../nbs/61c_plan_tpu.ipynb #db49a165
+# %% ../../nbs/61c_plan_tpu.ipynb #b2717397
 def rounded_weights(layers: list[tuple[Stack, int]]) -> list[Part]:
     "bfloat16 copies of the weights of layers that are still to come back."
     count = sum(stack.layer_parameters(level) for stack, level in layers)
@@ -87,7 +87,7 @@ def gradients_of(parameters: int) -> list[Part]:
     "Gradients that exist already."
     return [part("gradients", 4, parameters=parameters)] if parameters else []
 
-# %% ../../nbs/61c_plan_tpu.ipynb #d8b1ec88
+# %% ../../nbs/61c_plan_tpu.ipynb #582f670f
 def layer_moments(
     stack: Stack,
     level: int,
@@ -108,11 +108,12 @@ def layer_moments(
         *gradients_of(done + stack.layer_parameters(level)), *rounded_weights([*left, (stack, level)][-2:]),
         part(f"{name}: gradients at the gates", 2, **shape, gates=3, products=2),
         part(f"{name}: states", 4, **shape),
-        part(f"{name}: gradient of its input", 2, rows=size.rows, patches=size.patches, values=stack.layer_inputs(level)),
+        part(f"{name}: gradient of its input", 2, rows=size.rows, patches=size.patches,
+             values=stack.layer_inputs(level)),
         *own, *waiting, *shared)
     return [Moment(f"backward loop of {name}", loop), Moment(f"weight gradients of {name}", products)]
 
-# %% ../../nbs/61c_plan_tpu.ipynb #a0515bc2
+# %% ../../nbs/61c_plan_tpu.ipynb #00b4fca8
 def cut_moment(stacks: list[Stack], size: Size, config: GRUConfig, done: int, shared: list[Part]) -> Moment:
     "The gradient of cutting patches: a tensor and a mask per slice, for one stack after another."
     whole, rest = divmod(config.patch, config.stride)
@@ -128,7 +129,7 @@ def cut_moment(stacks: list[Stack], size: Size, config: GRUConfig, done: int, sh
         *(part("gradient of the other stack's patches", 2, **steps, values=width) for _ in waiting),
     ))
 
-# %% ../../nbs/61c_plan_tpu.ipynb #6f60a4e1
+# %% ../../nbs/61c_plan_tpu.ipynb #f159b26b
 HOLES = 0.15  # of the activations in a loop's moment
 ON_CHIP = 96 * 2**20  # bytes of temporaries that lie on the chip itself, where a step has as many
 
@@ -141,7 +142,7 @@ def settle(moment: Moment, batch: list[Part], holes: bool) -> Moment:
     inside = Part("of these on the chip", ((min(ON_CHIP, temporaries * 3 // 5), "B"), (-1, "taken off")))
     return Moment(moment.name, (*batch, *moment.parts, *more, inside))
 
-# %% ../../nbs/61c_plan_tpu.ipynb #4abfcb36
+# %% ../../nbs/61c_plan_tpu.ipynb #d046b95e
 def tpu_moments(
     config: GRUConfig,
     noise: NoiseConfig,
