@@ -4,11 +4,11 @@
     python benchmarks/plan.py --cpu [--only 0,3]                 # in any environment with torch, on Linux
     python benchmarks/plan.py --table                            # from the results, for plan.md
 
-PYTHON is the interpreter of an environment with jax 0.7.1 and libtpu 0.0.21. Each case is a configuration with batches of
-one length: its training step is lowered as `b2t preflight` does it, in a process of its own, compiled for the slice,
-and the compiler's memory (arguments + results that are not donated + temporaries) set beside the plan's total. For a CPU
-two steps are taken in a process of its own, and the growth of its largest resident memory is set beside the plan: as it
-is, and with an allocator that gives back every free block of a megabyte or more.
+PYTHON is the interpreter of an environment with jax 0.7.1 and libtpu 0.0.21. Each case is a configuration with
+batches of one length: its training step is lowered as `b2t preflight` does it, in a process of its own, compiled for
+the slice, and the compiler's memory (arguments + results that are not donated + temporaries) set beside the plan's
+total. For a CPU two steps are taken in a process of its own, and the growth of its largest resident memory is set
+beside the plan: as it is, and with an allocator that gives back every free block of a megabyte or more.
 Results go to benchmarks/results/plan.json and plan_cpu.json.
 """
 

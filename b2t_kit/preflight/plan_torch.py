@@ -6,13 +6,13 @@
 __all__ = ['PER_STEP', 'RESERVE', 'features_kept', 'day_kept', 'patches_kept', 'layer_kept', 'head_kept', 'kept_by',
            'layer_moment', 'day_moment', 'torch_moments']
 
-# %% ../../nbs/61b_plan_torch.ipynb #f193fb9d
+# %% ../../nbs/61b_plan_torch.ipynb #d4bca615
 from ..models.gru import GRUConfig
 from ..models.noise_gru import NoiseConfig
 from .plan import Moment, Part, part
 from .plan_speech import Size, Stack, stack_parameters, stacks_of
 
-# %% ../../nbs/61b_plan_torch.ipynb #78ac8743
+# %% ../../nbs/61b_plan_torch.ipynb #7d59fee0
 def features_kept(size: Size, half: bool) -> list[Part]:
     "The batch, what augmentation made of it, and its rounded copy."
     shape = dict(rows=size.rows, bins=size.bins, channels=size.channels)
@@ -28,7 +28,7 @@ def day_kept(stack: Stack, size: Size, half: bool) -> list[Part]:
     return [part(f"{stack.name}: softsign of the day layer", 4, **shape, tensors=2),
             part(f"{stack.name}: dropout of the day layer", 1 if half else 4, **shape)]
 
-# %% ../../nbs/61b_plan_torch.ipynb #84e68194
+# %% ../../nbs/61b_plan_torch.ipynb #72b0a3ab
 PER_STEP = 7  # numbers per unit that a CPU keeps of a time step
 RESERVE = 6  # numbers per unit that cuDNN keeps of one; not measured
 
@@ -47,7 +47,7 @@ def layer_kept(stack: Stack, level: int, size: Size, half: bool) -> list[Part]:
         parts += [part(f"{name}: its input", bytes_each, **shape), part(f"{name}: dropout", 1 if half else 4, **shape)]
     return parts
 
-# %% ../../nbs/61b_plan_torch.ipynb #96e1f7b9
+# %% ../../nbs/61b_plan_torch.ipynb #2aecc34e
 def head_kept(stack: Stack, size: Size, half: bool) -> list[Part]:
     "What the linear layer and the loss keep."
     shape = dict(rows=size.rows, patches=size.patches)
@@ -64,7 +64,7 @@ def kept_by(stack: Stack, size: Size, half: bool) -> list[Part]:
     layers = [one for level in range(stack.layers) for one in layer_kept(stack, level, size, half)]
     return [*day_kept(stack, size, half), patches_kept(stack, size, half), *layers, *head_kept(stack, size, half)]
 
-# %% ../../nbs/61b_plan_torch.ipynb #419eafc5
+# %% ../../nbs/61b_plan_torch.ipynb #ab4458b8
 def layer_moment(
     stack: Stack, level: int, size: Size, half: bool, done: int, waiting: list[Part]
 ) -> Moment:
@@ -91,7 +91,7 @@ def day_moment(stack: Stack, size: Size, half: bool, done: int, waiting: list[Pa
     return Moment(f"gradient of the {what} of {stack.name}", (
         *([part("gradients", 4, parameters=done)] if done else []), *fuller, *waiting))
 
-# %% ../../nbs/61b_plan_torch.ipynb #3d525584
+# %% ../../nbs/61b_plan_torch.ipynb #c9e78eb6
 def torch_moments(
     config: GRUConfig,
     noise: NoiseConfig,
