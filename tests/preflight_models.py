@@ -1,0 +1,118 @@
+"""What test_preflight.py lowers and compiles: models that are counted by hand, and steps that are refused."""
+import json
+import os
+import sys
+
+import torch
+from torch import nn
+
+from b2t_kit.core import KitError
+from b2t_kit.models.ctc import ctc_losses
+from b2t_kit.models.recurrence import gru_layer
+
+ROWS, TIME, INPUTS, UNITS, CLASSES, LABELS = 8, 40, 24, 16, 41, 6
+
+
+class Dense(nn.Module):
+    """y = tanh(W x)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(INPUTS, UNITS)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.layer(features))
+
+
+class Recurrent(nn.Module):
+    """One of the kit's GRU layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(INPUTS, UNITS) if not hasattr(nn.GRU, "_orig") else nn.GRU._orig(INPUTS, UNITS)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return gru_layer(features, None, *self.gru.parameters())[0]
+
+
+class Scored(nn.Module):
+    """Logits that are parameters, so that the CTC loss is all there is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.zeros(ROWS, TIME, CLASSES))
+
+    def forward(self, labels: torch.Tensor) -> torch.Tensor:
+        frames = torch.full((ROWS,), TIME, dtype=torch.int32, device=labels.device)
+        count = torch.full((ROWS,), LABELS, dtype=torch.int32, device=labels.device)
+        return ctc_losses(self.logits, frames, labels, count)
+
+
+class Impatient(Dense):
+    """Asks for a number in the middle."""
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        found = super().forward(features)
+        return found if found.sum().item() > 0 else -found
+
+
+class Choosy(Dense):
+    """Its result has as many rows as there are positive ones."""
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        found = super().forward(features).flatten()
+        return found[found > 0]
+
+
+class OnTheHost(Scored):
+    """torch's own CTC loss, which XLA does not have."""
+
+    def forward(self, labels: torch.Tensor) -> torch.Tensor:
+        frames, count = torch.full((ROWS,), TIME), torch.full((ROWS,), LABELS)
+        scores = self.logits.log_softmax(-1).transpose(0, 1)
+        return nn.functional.ctc_loss(scores, labels, frames, count, reduction="none")
+
+
+FEATURES = {"dense": (ROWS, INPUTS), "gru": (ROWS, TIME, INPUTS), "item": (ROWS, INPUTS), "rows": (ROWS, INPUTS)}
+MODELS = {"dense": Dense, "gru": Recurrent, "ctc": Scored, "item": Impatient, "rows": Choosy, "host": OnTheHost}
+
+
+def batch_of(name: str) -> torch.Tensor:
+    """A batch of a model."""
+    if name in FEATURES:
+        return torch.zeros(FEATURES[name])
+    return torch.ones(ROWS, LABELS, dtype=torch.int32)
+
+
+def total(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    """A loss of anything."""
+    return model(batch).float().square().mean()
+
+
+def lower(name: str) -> None:
+    """The program of a step as torch_xla writes it, before compiling; or why there is none."""
+    from b2t_kit.preflight.lowering import lower_run, traced
+    from b2t_kit.preflight.model import ModelTask, optimizer_settings
+    from b2t_kit.training.task import TrainConfig
+
+    model, programs = MODELS[name](), []
+    groups = optimizer_settings(model, None)[0]
+    task = ModelTask(model.to("meta"), batch_of(name).to("meta"), total, groups)
+    try:
+        with traced():
+            lower_run(task, TrainConfig(ema_decay=0.0, precision="float32"), 1, programs.append)
+    except KitError as error:
+        print("REPORT" + json.dumps({"refused": str(error)}), flush=True)
+        return
+    made = next(one for one in programs if one.kind == "train")
+    from jaxlib import _jax
+
+    text = _jax.XlaComputation(made.module).get_hlo_module().to_string()
+    print("REPORT" + json.dumps({"hlo": text, "arguments": [vars(one) for one in made.arguments],
+                                 "results": len(made.results)}), flush=True)
+
+
+if __name__ == "__main__":
+    lower(sys.argv[1])
+    sys.stdout.flush()
+    os._exit(0)  # nothing may run: the tensors are empty

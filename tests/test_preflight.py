@@ -1,0 +1,107 @@
+"""Preflight: counted by hand, compiled by the real compiler, refused by name."""
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from b2t_kit.preflight.cost import count_work
+from b2t_kit.preflight.hlo import read_hlo
+
+TESTS = Path(__file__).parent
+PATIENCE = 1500  # seconds
+pytestmark = pytest.mark.torch_xla
+ROWS, TIME, INPUTS, UNITS, CLASSES, LABELS = 8, 40, 24, 16, 41, 6  # as in preflight_models.py
+compiler = pytest.mark.skipif(not find_spec("libtpu"), reason="needs the extra 'preflight'")
+
+
+def child(*words: str, **added: str) -> subprocess.CompletedProcess:
+    """A process in which torch_xla has computed nothing."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("XLA_", "PJRT_"))}
+    path = os.pathsep.join([str(TESTS.parent), str(TESTS), *filter(None, sys.path)])
+    return subprocess.run([sys.executable, *words], env={**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **added},
+                          capture_output=True, text=True, timeout=PATIENCE)
+
+
+def lowered(name: str) -> dict:
+    """What preflight_models.py reports of a model."""
+    done = child(str(TESTS / "preflight_models.py"), name, PJRT_DEVICE="CPU", CPU_NUM_DEVICES="1",
+                 XLA_IR_DEBUG="1", XLA_HLO_DEBUG="1")
+    reports = [line for line in done.stdout.splitlines() if line.startswith("REPORT")]
+    assert reports, done.stdout[-1000:] + done.stderr[-2000:]
+    return json.loads(reports[0].removeprefix("REPORT"))
+
+
+PRODUCT = 2 * TIME * ROWS * 3 * UNITS  # of all time steps with one number per unit and gate
+BY_HAND = {
+    # output and gradient of the weight; the features need none
+    "dense": 2 * (2 * ROWS * INPUTS * UNITS),
+    # W x, W h forward, W' at the gates backward, and the gradients of both weights
+    "gru": PRODUCT * INPUTS * 2 + PRODUCT * UNITS * 3,
+    # from classes to states, and back
+    "ctc": 2 * (2 * TIME * ROWS * CLASSES * (2 * LABELS + 1)),
+}
+
+
+@compiler
+@pytest.mark.parametrize("name", BY_HAND)
+def test_products_are_counted_as_by_hand(name: str) -> None:
+    """Loops in full; and every updated tensor gives its memory to its new value."""
+    found = lowered(name)
+    work = count_work(read_hlo(found["hlo"]))
+    assert work.matrix == pytest.approx(BY_HAND[name], rel=0.01)
+    updated = [one for one in found["arguments"] if one["role"] in ("parameter", "moment")]
+    assert updated and all(one["result"] is not None for one in updated)
+    assert len({one["result"] for one in updated}) == len(updated)
+
+
+@pytest.mark.parametrize("name, word", [("item", "_local_scalar_dense"), ("rows", "nonzero")])
+def test_steps_that_wait_are_refused_with_their_line(name: str, word: str) -> None:
+    """A number asked for, and a shape that depends on values."""
+    told = lowered(name)["refused"]
+    assert "preflight_models.py:" in told and word in told
+
+
+SMALL = """
+import json, sys, torch
+from torch import nn
+from b2t_kit.preflight.model import preflight
+model = nn.Sequential(nn.Linear(256, 512), nn.Tanh(), nn.Linear(512, 256))
+loss = lambda model, batch: model(batch).square().mean()
+report = preflight(model, torch.zeros(64, 256), loss=loss, where=sys.argv[1], shard=sys.argv[2])
+print("REPORT" + json.dumps(report.to_dict()))
+"""
+
+
+@compiler
+def test_a_model_compiles_for_eight_chips() -> None:
+    """Sizes by hand: 4 bytes for each weight and moment, moments shared by eight."""
+    done = child("-c", SMALL, "v5e-8", "moments")
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("REPORT")] or [done.stderr[-2000:]]
+    found = json.loads(line.removeprefix("REPORT"))
+    weights = 2 * 256 * 512 + 512 + 256
+    states = found["by_program"][0]["states"]
+    assert found["fits"] and found["programs"] == 1 and found["fallbacks"] == []
+    assert states["parameter"] == 4 * weights and states["batch"] == 4 * 64 * 256 / 8
+    assert states["moment"] == 2 * 4 * (2 * 256 * 512 / 8 + 512 + 256)
+    sizes = found["bytes_per_chip"]
+    assert sizes["arguments"] == pytest.approx(sum(states.values()), rel=0.1)
+    assert sizes["total"] == sizes["arguments"] + sizes["outputs"] - sizes["aliased"] + sizes["temporaries"]
+    bound = found["by_program"][0]["roofline"]
+    assert bound["flops"] == pytest.approx(2 * 64 * 256 * 512 * 5, rel=0.01)
+    assert bound["sent"] > 0
+
+
+@compiler
+def test_linear_fits(tmp_path: Path) -> None:
+    """A shipped configuration by the command; `benchmarks/preflight.md` has all of them."""
+    target = tmp_path / "linear.json"
+    done = child("-m", "b2t_kit.cli", "preflight", "linear", "--slice", "v5e-8", "--programs", "largest",
+                 "--json", str(target))
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
+    found = json.loads(target.read_text())
+    assert found["fits"] and found["config"] == "linear" and found["slice"] == "v5e-8"
+    assert {"arguments", "temporaries", "outputs", "aliased", "total", "available"} <= set(found["bytes_per_chip"])
