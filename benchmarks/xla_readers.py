@@ -59,7 +59,7 @@ def in_child(data: Path, steps: int, readers: int) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, help="recordings; random ones are written if not given")
+    parser.add_argument("--data", type=Path, help="recordings; simulated if not given")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--rounds", type=int, default=3, help="runs per number of readers")
     parser.add_argument("--readers", type=int, help="for the program itself")
@@ -69,9 +69,9 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         if options.data is None:
-            from loading import write_recordings
-            write_recordings(Path(folder), 4, 100)
-        data = options.data or Path(folder)
+            from b2t_kit.data.simulate import SimulateConfig, simulate
+            simulate(Path(folder) / "data", SimulateConfig(sessions=3, trials=80), progress=False)
+        data = options.data or Path(folder) / "data"
         found = [in_child(data, options.steps, readers)
                  for _ in range(options.rounds) for readers in READERS]
     same = all(one["losses"] == found[0]["losses"] for one in found)
