@@ -1,6 +1,6 @@
 """Language models: what it takes to build, store, open and ask them.
 
-    python benchmarks/language_model.py [--words 20000000] [--json FILE] [--keep FOLDER]
+    python benchmarks/language_model.py [--words 20000000] [--json FILE] [--keep FOLDER] [--lmplz PROGRAM]
 
 A synthetic text of everyday proportions (60,000 words, Zipf frequencies, sentences of 17 words, each word with
 favourite successors) is made, and then, each in a process of its own:
@@ -10,7 +10,9 @@ favourite successors) is made, and then, each in a process of its own:
 2. the model is written and read in each format: bytes per n-gram, seconds to open;
 3. words are asked for in running text, by the compiled walk, the plain one, and a dictionary of
    tuples (which holds a smaller model, since it would not fit otherwise); and by KenLM where its Python
-   module is installed (it is not one of the kit's requirements), which must give the same probabilities.
+   module is installed (it is not one of the kit's requirements), which must give the same probabilities;
+4. with `--lmplz`, KenLM's own program (built from the sources in its package) makes the same 3-gram, and
+   both must find the same text equally likely.
 """
 
 import argparse
@@ -32,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from b2t_kit.decode.arpa import node_words, write_arpa
 from b2t_kit.decode.building import build_language_model, convert_language_model
-from b2t_kit.decode.language_model import LanguageModel
+from b2t_kit.decode.language_model import LanguageModel, perplexity
 from b2t_kit.decode.ngrams import END, NaiveModel, step
 from b2t_kit.text.dictionary import dictionary
 
@@ -245,6 +247,24 @@ def ask(path: Path, folder: Path) -> dict:
     return found
 
 
+def kenlm_builds(program: Path, folder: Path, ours: Path) -> dict:
+    "The same 3-gram by `lmplz`: what it took, and whether it is the same."
+    import resource
+
+    command = [str(program), "-o", "3", "-S", "1G", "-T", str(folder / "lmplz"), "--text", str(folder / "text.txt"),
+               "--arpa", str(folder / "lmplz.arpa")]
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    convert_language_model(folder / "lmplz.arpa", folder / "lmplz.b2tlm", 1000)
+    (folder / "lmplz.arpa").unlink()
+    theirs, mine = LanguageModel.read(folder / "lmplz.b2tlm"), LanguageModel.read(ours)
+    lines = (folder / "few.txt").read_text().splitlines()[:2000]
+    found = [perplexity(model, lines)[0] for model in (mine, theirs)]
+    assert theirs.counts == mine.counts and math.isclose(*found, rel_tol=1e-4), (theirs.counts, mine.counts, found)
+    return {"cpu_seconds": round(used.ru_utime + used.ru_stime, 1), "peak_mb": round(used.ru_maxrss / 1024),
+            "perplexity": [round(one, 4) for one in found]}
+
+
 def alone(*arguments: object) -> dict:
     "A part of this benchmark in a process of its own."
     command = [sys.executable, __file__, "--part", *map(str, arguments)]
@@ -257,10 +277,11 @@ def part(words: list[str]) -> dict:
     name, *rest = words
     if name == "build":
         return measured(rest[0], Path(rest[1]), int(rest[2]))
-    return {"formats": formats, "opened": opened, "ask": ask}[name](*map(Path, rest))
+    works = {"formats": formats, "opened": opened, "ask": ask, "lmplz": kenlm_builds}
+    return works[name](*map(Path, rest))
 
 
-def everything(folder: Path, num_words: int) -> dict:
+def everything(folder: Path, num_words: int, lmplz: Path | None) -> dict:
     "All measurements."
     make_text(folder / "text.txt", num_words)
     builds = [alone("build", name, folder, memory) for name, memory in BUILDS]
@@ -270,10 +291,12 @@ def everything(folder: Path, num_words: int) -> dict:
         (folder / "few.txt").write_text("".join(file.readline() for _ in range(20_000)))
     build_language_model([folder / "few.txt"], folder / "small.b2tlm", 3, memory=200)
     path = folder / f"{MAIN} 1000.b2tlm"
+    kenlm = {"lmplz": alone("lmplz", lmplz.resolve(), folder, path)} if lmplz else {}
     return {"machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
                        f"numpy {np.__version__}", "text_mb": (folder / "text.txt").stat().st_size // 10**6,
             "build": builds, "formats": alone("formats", path, folder),
-            "opened": alone("opened", path, folder / "text.txt"), "words_per_cpu_second": alone("ask", path, folder)}
+            "opened": alone("opened", path, folder / "text.txt"),
+            "words_per_cpu_second": alone("ask", path, folder), **kenlm}
 
 
 def main() -> None:
@@ -281,6 +304,7 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=20_000_000, help="of the text; default 20 million")
     parser.add_argument("--json", type=Path, help="write the results there too")
     parser.add_argument("--keep", type=Path, help="folder for the text and the models, which stay there")
+    parser.add_argument("--lmplz", type=Path, help="KenLM's program, to compare with")
     parser.add_argument("--part", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.part:
@@ -289,7 +313,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         if options.keep:
             options.keep.mkdir(parents=True, exist_ok=True)
-        results = everything(options.keep or Path(folder), options.words)
+        results = everything(options.keep or Path(folder), options.words, options.lmplz)
     text = json.dumps(results, indent=1)
     print(text)
     if options.json:

@@ -1,6 +1,6 @@
 """A language model of ten million n-grams over all words of the dictionary: does decoding with it fit into 4 GB?
 
-    python benchmarks/large_vocabulary.py [--words 14000000] [--trials 60] [--limit-mb 4000] [--json FILE] [--keep FOLDER]
+    python benchmarks/large_vocabulary.py [--words 14000000] [--trials 60] [--limit-mb 4000] [--json FILE]
 
 A synthetic text over all 125,938 words of the CMU dictionary (Zipf frequencies, favourite successors, as in
 language_model.py) becomes a 3-gram of which nothing is pruned. Other sentences of the same language are

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
 
 from b2t_kit.cli import main
@@ -134,9 +136,21 @@ def test_compressed_arpa_cut_short(capsys):
     assert "bad.arpa.gz: line" in told and "damaged or cut short" in told
 
 
-def test_kenlm_binary(capsys):
-    Path("lm.bin").write_bytes(b"mmap lm http://kheafield.com/code format version 5\n\0" + bytes(100))
-    told = refused("lm convert lm.bin --out new.b2tlm", capsys)
+KENLM_HEADER = (  # the first 96 bytes of a file that KenLM's build_binary wrote, of a 2-gram
+    b"mmap lm http://kheafield.com/code format version 5\n" + bytes(9) + bytes.fromhex(
+        "0000803f000000bf01000000ffffffff000000000100000000000000020000000000c03f"))
+
+
+@pytest.mark.parametrize("command", [
+    "lm convert lm.bin --out new.b2tlm",
+    "lm perplexity lm.bin good.txt",
+    "decode --logits logits.h5 --lm lm.bin --out new.b2tlm",
+])
+def test_kenlm_binary(command, capsys):
+    Path("lm.bin").write_bytes(KENLM_HEADER + bytes(400))
+    with h5py.File("logits.h5", "w") as file:
+        file["trial/logits"] = np.random.default_rng(0).normal(0, 3, (20, 41))
+    told = refused(command, capsys)
     assert "lm.bin: is a KenLM binary" in told and "b2t lm convert FILE.arpa --out lm.b2tlm" in told
 
 
