@@ -6,7 +6,7 @@
 __all__ = ['Action', 'PARTS', 'eit_verb', 'simulate_part', 'add_original', 'in_processes', 'train_part', 'training_of',
            'test_part']
 
-# %% ../../nbs/81g_commands_eit.ipynb #78b86f7f
+# %% ../../nbs/81g_commands_eit.ipynb #e36df447
 import argparse
 import sys
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from typing import Any
 
 from ..core import KitError
 
-# %% ../../nbs/81g_commands_eit.ipynb #bf596604
+# %% ../../nbs/81g_commands_eit.ipynb #c49946ac
 Action = Callable[[argparse.Namespace], int]  # what a verb does; returns the exit status
 
 
@@ -32,7 +32,7 @@ def eit_verb(parser: argparse.ArgumentParser) -> Action:
 
     return act
 
-# %% ../../nbs/81g_commands_eit.ipynb #24e113d1
+# %% ../../nbs/81g_commands_eit.ipynb #c82adc84
 PARTS = {"train": 0, "valid": 1, "test": 2}  # folder -> what is added to the seed
 
 
@@ -57,7 +57,7 @@ def simulate_part(parser: argparse.ArgumentParser) -> Action:
 
     return act
 
-# %% ../../nbs/81g_commands_eit.ipynb #53e5feb8
+# %% ../../nbs/81g_commands_eit.ipynb #47359e94
 def add_original(
     parser: argparse.ArgumentParser,
 ) -> None:
@@ -84,7 +84,7 @@ def add_original(
     parser.add_argument("--processes", type=int, default=1, metavar="N", help="processes to start here, one "
                         "per GPU; leave out under accelerate launch")
 
-# %% ../../nbs/81g_commands_eit.ipynb #c2d1d549
+# %% ../../nbs/81g_commands_eit.ipynb #807dec1a
 def in_processes(
     part: str,  # "train" or "test"
     options: argparse.Namespace,
@@ -105,7 +105,7 @@ def in_processes(
     launch("b2t_kit.cli", ["eit", part, *given], options.processes, options.device)
     return 0
 
-# %% ../../nbs/81g_commands_eit.ipynb #b0fe82f6
+# %% ../../nbs/81g_commands_eit.ipynb #aed2ca53
 def train_part(parser: argparse.ArgumentParser) -> Action:
     "train a network on simulated measurements, or go on with a run that was stopped"
     add_original(parser)
@@ -129,7 +129,7 @@ def train_part(parser: argparse.ArgumentParser) -> Action:
 
     return act
 
-# %% ../../nbs/81g_commands_eit.ipynb #e7608142
+# %% ../../nbs/81g_commands_eit.ipynb #8e50aac0
 def training_of(
     options: argparse.Namespace,  # of `b2t eit train`
 ) -> tuple[Any, Any]:  # the task and the settings of its training
@@ -155,21 +155,23 @@ def training_of(
         accumulation=options.accumulation, hours=options.hours,
         **{name: value for name, value in given.items() if value is not None})
 
-# %% ../../nbs/81g_commands_eit.ipynb #eaba6676
+# %% ../../nbs/81g_commands_eit.ipynb #6364dd5d
 def test_part(parser: argparse.ArgumentParser) -> Action:
     "reconstruct measurements with a trained network, and compare with the truth"
     add_original(parser)
     parser.add_argument("--run", metavar="RUN", help="run folder; default: the weights that come with the kit")
     parser.add_argument("--out", metavar="DIR", help="folder for DEIT.mat, predictions.npz, scores, figure")
+    parser.add_argument("--draws", type=int, default=8, metavar="N", help="images whose mean is taken; default 8, "
+                        "the original draws 1")
 
     def act(options: argparse.Namespace) -> int:
         if options.processes != 1:
-            return in_processes("test", options, ("run", "out"))
+            return in_processes("test", options, ("run", "out", "draws"))
         from b2t_kit.eit.reconstruct import assess
 
         tested = assess(options.data_path, options.data, options.run, options.out,
                         options.samplingsteps or 5, options.global_batch_size, options.global_seed,
-                        options.device, options.precision)
+                        options.device, options.precision, options.draws)
         if tested.is_main:
             print(tested)
         return 0

@@ -38,9 +38,9 @@ Route = Literal["auto", "prefix", "wfst"]
 class SearchConfig:
     "Weights of a search, and what it may drop."
 
-    acoustic_scale: float = 0.5  # factor of the acoustic score; the language score's is 1
-    blank_penalty: float = 3.0  # the blank's probability is divided by this; 1 leaves it alone
-    word_bonus: float = 0.0  # added for each word
+    acoustic_scale: float = 0.8  # factor of the acoustic score; the language score's is 1
+    blank_penalty: float = 9.0  # the blank's probability is divided by this; 1 leaves it alone
+    word_bonus: float = -1.0  # added for each word
     missing_silence: float = -1.0  # added to ln P where no silence is heard between two words
     beam: int = 200  # beginnings of sentences kept after each frame
     threshold: float = 15.0  # those this far below the best are dropped
@@ -241,6 +241,16 @@ class BeamSearch:
         "The likeliest sentences of a trial; `KitError` if these are no logits."
         rows = log_probs(check_logits(logits, name), math.log(self.config.blank_penalty))
         return self.scored(rows, self.proposer.propose(rows, self.config.n_best))
+
+    def sentence(
+        self,
+        logits: np.ndarray,  # (P, 41)
+        name: str = "logits",  # for messages
+    ) -> str:  # empty if no sentence fits
+        "The likeliest sentence as the search itself ranks them: no scores, no times, less work."
+        rows = log_probs(check_logits(logits, name), math.log(self.config.blank_penalty))
+        proposed = self.proposer.propose(rows, 1)
+        return " ".join(self.lexicon.words[word] for word in proposed[0]) if proposed else ""
 
     def decode_many(
         self,

@@ -186,7 +186,7 @@ def tuned_config(
                        "or remove the file")
     return config
 
-# %% ../../nbs/51i_sentences.ipynb #ab32c4bb
+# %% ../../nbs/51i_sentences.ipynb #b4265581
 def tuned_model(
     folder: str | Path,  # with decoding.json, or without: a run's
 ) -> str | None:  # path of a language model; None: the small default one
@@ -203,7 +203,7 @@ def tuned_model(
                        "more; say with lm where it is")
     return None if found == DEFAULT else found
 
-# %% ../../nbs/51i_sentences.ipynb #7fbbc585
+# %% ../../nbs/51i_sentences.ipynb #535e6dae
 def known_sentences(
     data: str | Path | None,  # folder of the recordings
 ) -> tuple[str, ...]:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Reconstructor', 'load_reconstructor', 'reconstruct', 'mat_bytes', 'write_predictions', 'Tested', 'assess']
 
-# %% ../../nbs/70i_eit_reconstruct.ipynb #b898343f
+# %% ../../nbs/70i_eit_reconstruct.ipynb #e3f53ffe
 from dataclasses import dataclass
 from importlib.resources import files
 from io import BytesIO
@@ -25,7 +25,7 @@ from .unet import UNet
 from ..tasks.eit import EITConfig
 from ..training.checkpoint import best_checkpoint, read_part, read_state
 
-# %% ../../nbs/70i_eit_reconstruct.ipynb #67cfbd58
+# %% ../../nbs/70i_eit_reconstruct.ipynb #c882c6e0
 @dataclass(frozen=True)
 class Reconstructor:
     "A trained network and where it comes from."
@@ -55,7 +55,7 @@ def load_reconstructor(
     name = "the kit's own weights" if run is None else folder.name
     return Reconstructor(model, f"{name}, step {read_state(checkpoint)['step']}")
 
-# %% ../../nbs/70i_eit_reconstruct.ipynb #ba1fbac0
+# %% ../../nbs/70i_eit_reconstruct.ipynb #8beb50a0
 def _eit_of(
     path: Path,  # a run's config.json
 ) -> tuple[EITConfig, str]:  # and the digest of its statistics
@@ -68,7 +68,7 @@ def _eit_of(
         raise KitError(f"{path}: is not the record of a run, or lacks a part ({error})") from error
     raise KitError(f"{path}: its task is '{task['name']}', not 'eit'")
 
-# %% ../../nbs/70i_eit_reconstruct.ipynb #a6841a21
+# %% ../../nbs/70i_eit_reconstruct.ipynb #5d34a654
 @torch.no_grad()
 def reconstruct(
     reconstructor: Reconstructor,
@@ -100,7 +100,7 @@ def reconstruct(
     everyone = {number: image for part in device.gather_objects(found) for number, image in part.items()}
     return np.stack([everyone[number] for number in range(len(measurements))])
 
-# %% ../../nbs/70i_eit_reconstruct.ipynb #b7dd22bd
+# %% ../../nbs/70i_eit_reconstruct.ipynb #e79a8a8b
 def mat_bytes(
     arrays: dict[str, np.ndarray],
 ) -> bytes:
@@ -127,7 +127,7 @@ def write_predictions(
     np.savez_compressed(content, pred=physical, names=names, units=np.float64(measurements.units.image))
     write_atomically(folder / "predictions.npz", content.getvalue())
 
-# %% ../../nbs/70i_eit_reconstruct.ipynb #33dec27a
+# %% ../../nbs/70i_eit_reconstruct.ipynb #0f2c8757
 @dataclass(frozen=True)
 class Tested:
     "What a test found."
@@ -140,7 +140,7 @@ class Tested:
         lines = [f"{name:<14} {scores}" for name, scores in self.scores.items()]
         return "\n".join([f"{self.origin}:", *lines, str(list(self.scores.values())[-1])])
 
-# %% ../../nbs/70i_eit_reconstruct.ipynb #95046069
+# %% ../../nbs/70i_eit_reconstruct.ipynb #aeb6da90
 def assess(
     data_path: str | Path,  # folder of the measurements, or the one above it
     data: str = "simulated",  # "simulated", "uef2017" or "ktc2023"
@@ -151,12 +151,17 @@ def assess(
     seed: int = 0,  # of the noise
     device: str = "auto",
     precision: str = "auto",
+    draws: int = 8,  # images whose mean is taken; the original draws one
 ) -> Tested:
     "Reconstruct a set of measurements and compare with the truth."
+    if draws < 1:
+        raise KitError(f"draws: {draws} is less than 1")
     measurements = Measurements(find_measurements(data_path, data), UNITS.get(data, UNITS["simulated"]))
     reconstructor = load_reconstructor(run)
     with open_device(device, precision) as opened:
-        found = reconstruct(reconstructor, measurements, opened, batch_size, steps, seed)
+        drawn = [reconstruct(reconstructor, measurements, opened, batch_size, steps, seed + draw)
+                 for draw in range(draws)]
+        found = np.mean(drawn, axis=0)
         pairs = [measurements[number] for number in range(len(measurements))]
         true, volts = (np.stack(part) for part in zip(*pairs))
         classical = classical_images(volts)

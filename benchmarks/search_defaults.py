@@ -1,0 +1,118 @@
+"""How far from the best are weights that nobody tuned? The search's defaults, and how they were chosen.
+
+    python benchmarks/search_defaults.py LABELS.csv [--logits val/logits.hdf5] [--sentences 50] [--json FILE]
+
+Simulated networks of three phoneme error rates, one of them also surer and less sure of itself (its logits
+times 1.5 and 0.6), with a 3-gram over the whole dictionary; one with the small default language model; and,
+where `--logits` names the validation logits of a run on simulated recordings (`b2t demo`), a real network's.
+Each is decoded with every blank penalty and missing silence of a grid, and the lists are read with every
+acoustic scale and word bonus. A choice is as good as its mean excess: its word error rate over the best one
+of that network, both plus 0.3 %, averaged over the networks.
+"""
+
+import argparse
+import itertools
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from words import build, divided
+
+from b2t_kit.data.sentences import draw_sentence
+from b2t_kit.decode.beam import BeamSearch, SearchConfig
+from b2t_kit.decode.building import default_language_model
+from b2t_kit.decode.language_model import LanguageModel
+from b2t_kit.decode.lexicon import Lexicon, build_lexicon
+from b2t_kit.decode.noisy import Noise, noisy_sentence
+from b2t_kit.decode.sentences import read_trials, words_in
+from b2t_kit.decode.tune import Lists
+
+SCALES = (0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2)
+BONUSES = (-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0)
+PENALTIES, MISSING = (3.0, 9.0, 30.0, 90.0), (0.0, -1.0)
+NOISES = {"11 %": Noise(), "6 %": Noise(stretches=1.0, missed=0.01), "19 %": Noise(stretches=1.45, missed=0.03)}
+Case = tuple[BeamSearch, list[np.ndarray], list[str]]
+
+
+def spoken(sentences: list[str], noise: Noise) -> list[np.ndarray]:
+    "Logits of all sentences, the same for the same noise."
+    generator = np.random.default_rng(3)
+    return [noisy_sentence(one, generator, noise) for one in sentences]
+
+
+def small_search(sentences: list[str]) -> BeamSearch:
+    "A search with the default language model, made without some sentences."
+    model = default_language_model(sentences)
+    return BeamSearch(build_lexicon(words_in(model)), model)
+
+
+def cases(labels: Path, logits: Path | None, count: int, folder: Path) -> dict[str, Case]:
+    "The networks: each with its search, logits and sentences."
+    scored, tuned_on, text = divided(labels, 1426, 250)
+    lexicon: Lexicon = build_lexicon()
+    model: LanguageModel = build(text, scored + tuned_on, folder, 3)
+    large, said = BeamSearch(lexicon, model), tuned_on[:count]
+    found = {name: (large, spoken(said, noise), said) for name, noise in NOISES.items()}
+    for factor in (1.5, 0.6):
+        found[f"11 %, x{factor}"] = (large, [factor * one for one in found["11 %"][1]], said)
+    generator = np.random.default_rng(7)
+    simulated = [draw_sentence(generator, held_out=True) for _ in range(count)]
+    found["small"] = (small_search(simulated), spoken(simulated, Noise()), simulated)
+    if logits is not None:
+        trials = [trial for trial in read_trials(logits) if trial.truth][:count]
+        truths = [trial.truth for trial in trials]
+        found["network"] = (small_search(truths), [trial.logits for trial in trials], truths)
+    return found
+
+
+def surfaces(case: Case) -> np.ndarray:  # (penalties, missing, scales, bonuses) word error rates
+    "Every choice of weights for one network."
+    search, trials, truths = case
+    found = []
+    for penalty, missing in itertools.product(PENALTIES, MISSING):
+        config = SearchConfig(0.6, penalty, 0.0, missing, beam=60)
+        search.config = search.proposer.config = config
+        lists = Lists([search.decode(one) for one in trials], truths)
+        found.append(lists.surface(SCALES, BONUSES))
+    return np.array(found).reshape(len(PENALTIES), len(MISSING), len(SCALES), len(BONUSES))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("labels", type=Path)
+    parser.add_argument("--logits", type=Path)
+    parser.add_argument("--sentences", type=int, default=50)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = cases(options.labels, options.logits, options.sentences, Path(folder))
+        rates = {name: surfaces(case) for name, case in found.items()}
+    print(report := summary(rates))
+    if options.json:
+        content = {"scales": SCALES, "bonuses": BONUSES, "penalties": PENALTIES, "missing": MISSING,
+                   "rates": {name: one.round(5).tolist() for name, one in rates.items()}, "summary": report}
+        options.json.write_text(json.dumps(content) + "\n", encoding="utf-8")
+
+
+def summary(rates: dict[str, np.ndarray], shown: int = 8) -> str:
+    "The best choices, the kit's defaults, and those it had before."
+    excess = sum((one + 0.003) / (one.min() + 0.003) for one in rates.values()) / len(rates)
+    order = [np.unravel_index(at, excess.shape) for at in np.argsort(excess, axis=None)[:shown]]
+    default = SearchConfig()
+    for scale, penalty, bonus, missing in (
+            (default.acoustic_scale, default.blank_penalty, default.word_bonus, default.missing_silence),
+            (0.5, 3.0, 0.0, -1.0)):
+        order.append((PENALTIES.index(penalty), MISSING.index(missing), SCALES.index(scale), BONUSES.index(bonus)))
+    lines = ["scale penalty bonus missing  mean excess  " + "  ".join(rates)]
+    best = "  ".join(f"{100 * one.min():.1f}" for one in rates.values())
+    lines.append(f"best of each network {best}")
+    for at in order:
+        each = "  ".join(f"{100 * one[at]:.1f}" for one in rates.values())
+        lines.append(f"{SCALES[at[2]]:g} {PENALTIES[at[0]]:g} {BONUSES[at[3]]:g} {MISSING[at[1]]:g}  "
+                     f"{excess[at]:.3f}  {each}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
