@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['Action', 'FITS', 'DOES_NOT', 'preflight_verb', 'act', 'say', 'advice']
 
-# %% ../../nbs/81e_commands_preflight.ipynb #efb7ab3d
+# %% ../../nbs/81e_commands_preflight.ipynb #a6414cc8
 import argparse
 from collections.abc import Callable
 from typing import Any
 
-# %% ../../nbs/81e_commands_preflight.ipynb #3dd19cfa
+# %% ../../nbs/81e_commands_preflight.ipynb #28cad91c
 Action = Callable[[argparse.Namespace], int]  # what a verb does; returns the exit status
 FITS, DOES_NOT = 0, 1  # exit statuses; 2 is any `KitError`'s
 
@@ -23,11 +23,13 @@ def preflight_verb(parser: argparse.ArgumentParser) -> Action:
     parser.add_argument("config", nargs="?", metavar="CONFIG", help="a configuration; --list names them")
     parser.add_argument("--list", action="store_true", help="list the configurations, a line each")
     parser.add_argument("--slice", default="v5e-8", metavar="NAME", help="such as v5e-1, v5e-8, v5e-16; default v5e-8")
-    parser.add_argument("--global-batch", type=int, metavar="N", help="trials per step over all chips; default as configured")
+    parser.add_argument("--global-batch", type=int, metavar="N",
+                        help="trials per step over all chips; default as configured")
     parser.add_argument("--json", metavar="FILE", help="also write the result here")
     parser.add_argument("--programs", choices=("all", "largest"), default="all",
                         help="every length and validation, or only the step that needs most; default all")
-    parser.add_argument("--data", metavar="DIR", help="recordings whose lengths to take; default: those published for T15")
+    parser.add_argument("--data", metavar="DIR",
+                        help="recordings whose lengths to take; default: those published for T15")
     parser.add_argument("--compiler", metavar="PYTHON", help="interpreter of an environment with jax and libtpu, "
                         "if this one has none; default: the variable B2T_COMPILER, or this one")
     parser.add_argument("--answers", action="store_true", help="then compare arrangements and recomputation and "
@@ -36,7 +38,7 @@ def preflight_verb(parser: argparse.ArgumentParser) -> Action:
     add_options(parser, baseline())
     return act
 
-# %% ../../nbs/81e_commands_preflight.ipynb #d80720b2
+# %% ../../nbs/81e_commands_preflight.ipynb #b846237e
 def act(
     options: argparse.Namespace,  # of `b2t preflight`
 ) -> int:  # exit status
@@ -66,7 +68,7 @@ def act(
         draw_report(report).savefig(options.figure, bbox_inches="tight")
     return FITS if report.fits else DOES_NOT
 
-# %% ../../nbs/81e_commands_preflight.ipynb #5ef48f3c
+# %% ../../nbs/81e_commands_preflight.ipynb #cff58441
 def say(
     line: str,
 ) -> None:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['COLOURS', 'short_name', 'draw_memory', 'draw_roofline', 'draw_report']
 
-# %% ../../nbs/60l_figure.ipynb #a4509dac
+# %% ../../nbs/60l_figure.ipynb #3229574a
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from .verdict import GIB, Compiled, Report
 
-# %% ../../nbs/60l_figure.ipynb #9d33b93d
+# %% ../../nbs/60l_figure.ipynb #230490a8
 COLOURS = {
     "parameters": "#3b6ea5", "moments": "#6fa3d0", "average": "#a9cbe6", "gradients": "#d98c3f",
     "activations": "#c0504d", "temporaries": "#e3a9a7", "batch": "#7a9e59", "results": "#b7cf9f",
@@ -50,7 +50,7 @@ def draw_memory(
     axes.set_xlabel("GiB on each chip")
     axes.legend(fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.18), frameon=False)
 
-# %% ../../nbs/60l_figure.ipynb #17661301
+# %% ../../nbs/60l_figure.ipynb #71e85c21
 def draw_roofline(
     axes: Axes,
     report: Report,
@@ -76,6 +76,7 @@ def draw_report(
     draw_memory(left, report)
     draw_roofline(right, report)
     verdict = "fits" if report.fits else "does not fit"
-    figure.suptitle(f"{report.config} on {report.slice.name}, {report.global_batch} rows per step: {verdict}", fontsize=10)
+    title = f"{report.config} on {report.slice.name}, {report.global_batch} rows per step: {verdict}"
+    figure.suptitle(title, fontsize=10)
     plt.close(figure)
     return figure

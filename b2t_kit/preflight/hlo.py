@@ -5,15 +5,16 @@
 # %% auto #0
 __all__ = ['ARRAY', 'BITS', 'CALLED', 'Array', 'arrays_of', 'Instruction', 'read_instruction', 'Computation', 'Hlo', 'read_hlo']
 
-# %% ../../nbs/60c_hlo.ipynb #b7ae206f
+# %% ../../nbs/60c_hlo.ipynb #c8b8fddb
 import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-# %% ../../nbs/60c_hlo.ipynb #b7168143
-ARRAY = re.compile(r"(pred|token|[a-z]+\d+\w*)\[([\d,<=]*)\](?:\{([\d,]*)(?::((?:T\([\d,]*\)|\([\d,]*\))*)[^}]*?(?:S\((\d+)\))?)?\})?")
+# %% ../../nbs/60c_hlo.ipynb #2398f9c9
+ARRAY = re.compile(r"(pred|token|[a-z]+\d+\w*)\[([\d,<=]*)\]"  # type and dimensions
+                   r"(?:\{([\d,]*)(?::((?:T\([\d,]*\)|\([\d,]*\))*)[^}]*?(?:S\((\d+)\))?)?\})?")
 BITS = {"pred": 8, "token": 0, "c64": 64, "c128": 128}
 
 
@@ -59,7 +60,7 @@ def arrays_of(
         found.append(Array(kind, numbers(dims), numbers(order), numbers(first and first[1]), int(space or 0)))
     return found
 
-# %% ../../nbs/60c_hlo.ipynb #985e91af
+# %% ../../nbs/60c_hlo.ipynb #3dc1d10a
 CALLED = re.compile(r"\b(calls|to_apply|body|condition|branch_computations|true_computation|false_computation)="
                     r"(\{[^}]*\}|%?[\w.\-]+)")
 
@@ -97,7 +98,7 @@ class Instruction:
         found = re.search(r'source_file="([^"]*)" source_line=(\d+)', self.more)
         return f"{found[1]}:{found[2]}" if found else ""
 
-# %% ../../nbs/60c_hlo.ipynb #adfd4b04
+# %% ../../nbs/60c_hlo.ipynb #67a54661
 def _closing(
     text: str,
     start: int,  # where a parenthesis opens
@@ -130,7 +131,7 @@ def read_instruction(
     return Instruction(found[2], arrays_of(kind), operation, operands, rest[close + 1:],
                        inside if plain else "", bool(found[1]))
 
-# %% ../../nbs/60c_hlo.ipynb #46468661
+# %% ../../nbs/60c_hlo.ipynb #4ab13921
 @dataclass
 class Computation:
     "Instructions in order."
@@ -184,7 +185,7 @@ class Hlo:
                     yield computation, one, times
         yield from walk(self.entry, 1)
 
-# %% ../../nbs/60c_hlo.ipynb #90e4c318
+# %% ../../nbs/60c_hlo.ipynb #ddce219e
 def read_hlo(
     text: str,  # as XLA prints a module
 ) -> Hlo:

@@ -6,7 +6,7 @@
 __all__ = ['ASKS', 'Argument', 'Held', 'Program', 'LoweringDevice', 'refuse_fallbacks', 'traced', 'line_of', 'lower_run',
            'start_lowering', 'lower_step', 'lower_validation', 'watch_meter']
 
-# %% ../../nbs/60a_lowering.ipynb #ffc839e3
+# %% ../../nbs/60a_lowering.ipynb #a96282c7
 import re
 import traceback
 from contextlib import ExitStack, contextmanager
@@ -27,7 +27,7 @@ from ..precision import resolve_precision
 from ..processes import Place
 from ..training.task import TrainConfig
 
-# %% ../../nbs/60a_lowering.ipynb #cd52b956
+# %% ../../nbs/60a_lowering.ipynb #0dda2455
 @dataclass(frozen=True)
 class Argument:
     "What one argument of a program is."
@@ -66,7 +66,7 @@ class Program:
             "arguments": [vars(one) for one in self.arguments], "results": self.results,
         }
 
-# %% ../../nbs/60a_lowering.ipynb #77fe6c79
+# %% ../../nbs/60a_lowering.ipynb #fa64cc2d
 class LoweringDevice(XlaDevice):
     "The XLA device of a slice that is not there: it writes programs down."
 
@@ -199,7 +199,7 @@ class LoweringDevice(XlaDevice):
         about = self.known.get(number, Argument("number", "a constant", (), "float32"))
         return replace(about, result=taken.get((about.role, about.name)))
 
-# %% ../../nbs/60a_lowering.ipynb #05ce4d72
+# %% ../../nbs/60a_lowering.ipynb #6a54c4dc
 @dataclass(frozen=True)
 class _Mesh:
     "So many chips."
@@ -208,7 +208,7 @@ class _Mesh:
     def size(self) -> int:
         return self.chips
 
-# %% ../../nbs/60a_lowering.ipynb #1858cf7f
+# %% ../../nbs/60a_lowering.ipynb #4a32428f
 def _emptied(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,  # with the model's parameters
@@ -224,7 +224,7 @@ def _emptied(
                     "params": [after[id(one)] for one in group["params"]]}
                    for group in optimizer.param_groups]
 
-# %% ../../nbs/60a_lowering.ipynb #a7f5c038
+# %% ../../nbs/60a_lowering.ipynb #7045d3c5
 def refuse_fallbacks() -> None:
     "Raise `KitError` for operations that would run on the host."
     found = [name for name, count in fallbacks().items() if count]
@@ -232,7 +232,7 @@ def refuse_fallbacks() -> None:
         raise KitError(f"the step computes {', '.join(found)} on the host, because XLA has no such operation; "
                        "each step would wait for it: replace it by operations that XLA has")
 
-# %% ../../nbs/60a_lowering.ipynb #e06f4914
+# %% ../../nbs/60a_lowering.ipynb #eb056eb1
 ASKS = ("execut", "placeholder", "item()", "dynamic", "buffer_handle", "HasValue")  # in torch_xla's complaints
 
 
@@ -247,7 +247,9 @@ def traced() -> Iterator[None]:
         where, said = line_of(error), " ".join(str(error).split())[:300]
         hosts = [name for name, count in fallbacks().items() if count]
         if hosts or any(word in said for word in ASKS):
-            what = f"computes {', '.join(hosts)} on the host" if hosts else "asks for a number in the middle of the step"
+            what = "asks for a number in the middle of the step"
+            if hosts:
+                what = f"computes {', '.join(hosts)} on the host"
             raise KitError(f"{where}: the model {what}; no program can be made of it: no .item(), no `if` on a "
                            "tensor, no result whose shape depends on values, no operation that XLA "
                            f"lacks ({said})") from error
@@ -263,7 +265,7 @@ def line_of(
     chosen = (own or frames)[-1]
     return f"{chosen.filename}:{chosen.lineno}"
 
-# %% ../../nbs/60a_lowering.ipynb #31dd5f43
+# %% ../../nbs/60a_lowering.ipynb #629ae166
 def lower_run(
     task: Any,  # a `Task`; only shapes of what it builds are used
     config: TrainConfig,
@@ -289,7 +291,7 @@ def lower_run(
         if programs == "all" and scored:
             lower_validation(run, scored)
 
-# %% ../../nbs/60a_lowering.ipynb #88414d30
+# %% ../../nbs/60a_lowering.ipynb #1fc634d9
 def start_lowering(
     chips: int,  # of the slice
     options: DeviceOptions,
@@ -305,7 +307,7 @@ def start_lowering(
     torch_xla._XLAC._set_allow_execution(False)  # who asks for a number is told so
     return LoweringDevice(chips, options, torch_device, precision)
 
-# %% ../../nbs/60a_lowering.ipynb #7d414f9f
+# %% ../../nbs/60a_lowering.ipynb #72d2dd32
 class _Run:
     "What the verbs of training need of a run; nothing is on a disk."
 
@@ -326,7 +328,7 @@ class _Run:
     def eval_model(self) -> nn.Module:
         return self.ema.model if self.ema else self.model
 
-# %% ../../nbs/60a_lowering.ipynb #5ab10755
+# %% ../../nbs/60a_lowering.ipynb #520ce322
 def lower_step(
     run: _Run,
     micro_batches: list[Any],
@@ -355,7 +357,7 @@ def lower_validation(
     for batch in batches:
         mean_loss(run.task, run.eval_model, [batch], run.device)
 
-# %% ../../nbs/60a_lowering.ipynb #1b3db058
+# %% ../../nbs/60a_lowering.ipynb #84a9d1d7
 def watch_meter(
     run: _Run,
 ) -> None:
