@@ -1,19 +1,26 @@
 """Searches against each other: same logits, same lexicon, same language model.
 
-    python benchmarks/decoding.py LABELS.csv --work DIR [--trials 200] [--json FILE] [--figure FILE]
+    python benchmarks/decoding.py LABELS.csv --work DIR [--trials 120] [--json FILE] [--figure FILE]
 
-Every row runs in a process of its own. The searches:
+Every search runs in a process of its own, beam after beam. The searches:
 
 prefix            the kit's default: 100 best sentences, exact scores, times
+prefix, 1 best    the same for the best sentence only
 wfst              the kit's graph search: 100 best sentences, exact scores, times
 wfst, 1 best      the same for the best sentence only
+wfst, sentence    the best sentence alone, without scores and times (`BeamSearch.sentence`)
 kaldi-decoder     the library alone on the same graph, 1 best
 flashlight-text   the library alone with KenLM (Python 3.12 or older), 100 best, words sorted by
                   frequency and ending in a silence
+flashlight, both  the same with every word spelled with and without a silence at its end
+torchaudio        its ctc_decoder, which is flashlight-text with less control; at most six words per
+                  pronunciation in the lexicon, the likeliest ones
 
-pyctcdecode has no lexicon of phonemes, and is left out. Beams are numbers of beginnings kept after
-each frame; kaldi's `max_active` is ten times as large, because it counts states of a graph. Speed is
-per CPU second, because machines are shared; peak memory includes Python and the language model.
+pyctcdecode has no lexicon of phonemes, torchaudio's cuda_ctc_decoder neither lexicon nor language model:
+they are left out. Rows whose library is not installed say so. Beams are numbers of beginnings kept after
+each frame; kaldi's `max_active` is ten times as large, because it counts states of a graph. A wider beam
+goes with a wider threshold (`WIDTHS`), for all searches. Speed is per CPU second, because machines are
+shared; peak memory includes Python and the language model.
 """
 
 import argparse
@@ -39,19 +46,24 @@ from b2t_kit.text.metrics import wer
 from b2t_kit.text.phonemes import BLANK, SILENCE
 
 CONFIG = SearchConfig(acoustic_scale=0.8, blank_penalty=30.0, word_bonus=-1.0, missing_silence=0.0)
-ROWS = ("prefix", "wfst", "wfst, 1 best", "kaldi-decoder", "flashlight-text")
+WIDTHS = {50: 10.0, 200: 12.0, 1000: 15.0}  # beam -> threshold
+OURS = ("prefix", "prefix, 1 best", "wfst", "wfst, 1 best", "wfst, sentence")
+ROWS = (*OURS, "kaldi-decoder", "flashlight-text", "flashlight, both", "torchaudio")
 Decode = Callable[[np.ndarray], str]
 
 
 def config_of(beam: int, n_best: int = 100) -> SearchConfig:
     "The weights found by words.py, with a beam."
     return SearchConfig(CONFIG.acoustic_scale, CONFIG.blank_penalty, CONFIG.word_bonus,
-                        CONFIG.missing_silence, beam, n_best=n_best)
+                        CONFIG.missing_silence, beam, WIDTHS.get(beam, 15.0), n_best=n_best)
 
 
-def kit(lexicon: Lexicon, model: LanguageModel, route: str, config: SearchConfig, work: Path) -> Decode:
+def kit(lexicon: Lexicon, model: LanguageModel, name: str, config: SearchConfig, work: Path) -> Decode:
     "The kit's search as a function."
+    route, _, what = name.partition(", ")
     search = BeamSearch(lexicon, model, config, route, work)
+    if what == "sentence":
+        return search.sentence
 
     def decode(logits: np.ndarray) -> str:
         found = search.decode(logits)
@@ -61,17 +73,26 @@ def kit(lexicon: Lexicon, model: LanguageModel, route: str, config: SearchConfig
 
 def kaldi_alone(lexicon: Lexicon, model: LanguageModel, config: SearchConfig, work: Path) -> Decode:
     "kaldi-decoder on the graph that the kit has built."
+    import kaldi_decoder
+    import kaldifst
+
     from b2t_kit.decode.wfst import GraphSearch
 
-    search = GraphSearch(lexicon, model, config, work)
+    graph = GraphSearch(lexicon, model, config, work).graph
+    options = kaldi_decoder.FasterDecoderOptions(beam=config.threshold, max_active=10 * config.beam)
 
     def decode(logits: np.ndarray) -> str:
-        found = search.propose(log_probs(logits, math.log(config.blank_penalty)), 1)
-        return " ".join(lexicon.words[word] for words in found for word in words)
+        rows = log_probs(logits, math.log(config.blank_penalty)) * config.acoustic_scale
+        search = kaldi_decoder.FasterDecoder(graph, options)
+        search.decode(kaldi_decoder.DecodableCtc(np.ascontiguousarray(rows, dtype=np.float32)))
+        found, path = search.get_best_path()
+        labels = kaldifst.get_linear_symbol_sequence(path)[2] if found else []
+        return " ".join(lexicon.words[label - 1] for label in labels)
     return decode
 
 
-def flashlight_alone(lexicon: Lexicon, model: LanguageModel, config: SearchConfig, work: Path) -> Decode:
+def flashlight_alone(lexicon: Lexicon, model: LanguageModel, config: SearchConfig, work: Path,
+                     both: bool) -> Decode:
     "flashlight-text with KenLM, spelled so that it loses no words that matter."
     from flashlight.lib.text import decoder
     from flashlight.lib.text.dictionary import Dictionary
@@ -84,7 +105,10 @@ def flashlight_alone(lexicon: Lexicon, model: LanguageModel, config: SearchConfi
     tree, start = decoder.Trie(SILENCE + 1, SILENCE), lm.start(False)
     likely = model.unigrams[model.numbers(lexicon.words)]
     for number, classes in sorted(lexicon.entries, key=lambda entry: -likely[entry[0]]):
-        tree.insert([*classes, SILENCE], number, lm.score(start, number)[1])
+        score = lm.score(start, number)[1]
+        tree.insert([*classes, SILENCE], number, score)
+        if both:
+            tree.insert(list(classes), number, score)
     tree.smear(decoder.SmearingMode.MAX)
     scale = config.acoustic_scale
     options = decoder.LexiconDecoderOptions(
@@ -101,29 +125,65 @@ def flashlight_alone(lexicon: Lexicon, model: LanguageModel, config: SearchConfi
     return decode
 
 
-def measure(name: str, beam: int, work: Path) -> dict:
-    "One row: word error, speed, memory."
+def torchaudio_alone(lexicon: Lexicon, model: LanguageModel, config: SearchConfig, work: Path) -> Decode:
+    "torchaudio's ctc_decoder."
+    import torch
+    from torchaudio.models.decoder import ctc_decoder
+
+    likely = model.unigrams[model.numbers(lexicon.words)]
+    names = [f"p{number}" for number in range(SILENCE + 1)]
+    taken: dict[tuple, int] = {}
+    lines = []
+    for number, classes in sorted(lexicon.entries, key=lambda entry: -likely[entry[0]]):
+        taken[classes] = taken.get(classes, 0) + 1
+        if taken[classes] <= 6:
+            lines.append(f"{lexicon.words[number]} {' '.join(names[one] for one in (*classes, SILENCE))}")
+    file, scale = work / "torchaudio.txt", config.acoustic_scale
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    search = ctc_decoder(
+        str(file), names, lm=str(work / "model.arpa"), nbest=100, beam_size=config.beam, beam_size_token=15,
+        beam_threshold=config.threshold / scale, lm_weight=math.log(10) / scale,
+        word_score=config.word_bonus / scale, sil_score=0.0, blank_token=names[BLANK],
+        sil_token=names[SILENCE], unk_word="<unk>")
+
+    def decode(logits: np.ndarray) -> str:
+        rows = log_probs(logits, math.log(config.blank_penalty)).astype(np.float32)
+        return " ".join(search(torch.from_numpy(rows)[None])[0][0].words)
+    return decode
+
+
+def measure(name: str, beams: list[int], work: Path) -> list[dict]:
+    "Word error, speed and memory of one search at several beams, the narrowest first."
     model, lexicon = LanguageModel.read(work / "3.b2tlm"), build_lexicon()
     sentences, trials = pickle.loads((work / "trials.pkl").read_bytes())
-    config = config_of(beam, 1 if name == "wfst, 1 best" else 100)
+    rows = []
+    for beam in sorted(beams):
+        decode = searcher(name, lexicon, model, config_of(beam, 1 if name.endswith("1 best") else 100), work)
+        decode(trials[0])
+        start = time.process_time()
+        found = [decode(one) for one in trials]
+        seconds = time.process_time() - start
+        rate = wer(sentences, found)
+        rows.append({"search": name, "beam": beam, "threshold": WIDTHS.get(beam, 15.0), "wer": rate.rate,
+                     "low": rate.low, "high": rate.high, "per_cpu_second": len(trials) / seconds,
+                     "real_time_factor": seconds / (0.08 * sum(map(len, trials))),
+                     "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024})
+        del decode
+    return rows
+
+
+def searcher(name: str, lexicon: Lexicon, model: LanguageModel, config: SearchConfig, work: Path) -> Decode:
+    "A search by its name."
     match name:
-        case "prefix":
-            decode = kit(lexicon, model, "prefix", config, work)
-        case "wfst" | "wfst, 1 best":
-            decode = kit(lexicon, model, "wfst", config, work)
+        case name if name in OURS:
+            return kit(lexicon, model, name, config, work)
         case "kaldi-decoder":
-            decode = kaldi_alone(lexicon, model, config, work)
-        case _:
-            decode = flashlight_alone(lexicon, model, config, work)
-    decode(trials[0])
-    start = time.process_time()
-    found = [decode(one) for one in trials]
-    seconds = time.process_time() - start
-    rate = wer(sentences, found)
-    return {"search": name, "beam": beam, "wer": rate.rate, "low": rate.low, "high": rate.high,
-            "per_cpu_second": len(trials) / seconds,
-            "real_time_factor": seconds / (0.08 * sum(map(len, trials))),
-            "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+            return kaldi_alone(lexicon, model, config, work)
+        case "torchaudio":
+            return torchaudio_alone(lexicon, model, config, work)
+        case "flashlight-text" | "flashlight, both":
+            return flashlight_alone(lexicon, model, config, work, name.endswith("both"))
+    raise SystemExit(f"there is no search {name}; there are {', '.join(ROWS)}")
 
 
 def latency(work: Path, beam: int = 200) -> dict:
@@ -163,7 +223,7 @@ def draw(rows: list[dict], path: Path) -> None:
     for name in ROWS:
         mine = [row for row in rows if row["search"] == name]
         if mine:
-            dashed = "--" if name in ("kaldi-decoder", "flashlight-text") else "-"
+            dashed = "-" if name in OURS else "--"
             axes.plot([row["per_cpu_second"] for row in mine], [100 * row["wer"] for row in mine],
                       "o" + dashed, label=name)
     axes.set(xscale="log", xlabel="trials per CPU second", ylabel="word error rate, %")
@@ -176,29 +236,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("labels", type=Path)
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--trials", type=int, default=120)
     parser.add_argument("--beams", default="50,200,1000")
+    parser.add_argument("--searches", default="|".join(ROWS), help="separated by |")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--figure", type=Path)
-    parser.add_argument("--one", nargs=2, metavar=("SEARCH", "BEAM"))
+    parser.add_argument("--one", metavar="SEARCH", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    beams = [int(beam) for beam in options.beams.split(",")]
     if options.one:
-        name, beam = options.one
-        row = latency(options.work) if name == "stream" else measure(name, int(beam), options.work)
-        print(json.dumps(row))
+        one = options.one
+        print(json.dumps([latency(options.work)] if one == "stream" else measure(one, beams, options.work)))
         return
     prepare(options.labels, options.work, options.trials)
-    pairs = [(name, beam) for name in ROWS for beam in options.beams.split(",")] + [("stream", "200")]
-    rows = []
-    for pair in pairs:
-        command = [sys.executable, __file__, str(options.labels), "--work", str(options.work), "--one"]
-        done = subprocess.run([*command, *pair], capture_output=True, text=True)
+    rows: list[dict] = []
+    for name in [*options.searches.split("|"), "stream"]:
+        command = [sys.executable, __file__, str(options.labels), "--work", str(options.work)]
+        command += ["--beams", options.beams, "--one", name]
+        done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            print(*pair, "failed:", done.stderr.strip().splitlines()[-1], flush=True)
+            print(name, "failed:", done.stderr.strip().splitlines()[-1], flush=True)
             continue
-        rows.append(json.loads(done.stdout.splitlines()[-1]))
-        print({key: round(value, 4) if isinstance(value, float) else value
-               for key, value in rows[-1].items()}, flush=True)
+        for row in json.loads(done.stdout.splitlines()[-1]):
+            rows.append(row)
+            print({key: round(value, 4) if isinstance(value, float) else value
+                   for key, value in row.items()}, flush=True)
         if options.json:
             options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     if options.figure:

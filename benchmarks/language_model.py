@@ -37,6 +37,7 @@ from b2t_kit.decode.building import build_language_model, convert_language_model
 from b2t_kit.decode.language_model import LanguageModel, perplexity
 from b2t_kit.decode.ngrams import END, NaiveModel, step
 from b2t_kit.text.dictionary import dictionary
+from b2t_kit.text.phonemes import normalise
 
 SETTINGS = {"3-gram": (3, ()), "4-gram, singletons dropped": (4, (0, 0, 1))}
 BUILDS = (("3-gram", 100), ("3-gram", 1000), ("4-gram, singletons dropped", 1000))
@@ -251,14 +252,17 @@ def kenlm_builds(program: Path, folder: Path, ours: Path) -> dict:
     "The same 3-gram by `lmplz`: what it took, and whether it is the same."
     import resource
 
-    command = [str(program), "-o", "3", "-S", "1G", "-T", str(folder / "lmplz"), "--text", str(folder / "text.txt"),
+    normal = folder / "normal.txt"  # lmplz takes words as they stand
+    with open(folder / "text.txt") as source, open(normal, "w") as target:
+        target.writelines(f"{normalise(line, True)}\n" for line in source)
+    command = [str(program), "-o", "3", "-S", "1G", "-T", str(folder / "lmplz"), "--text", str(normal),
                "--arpa", str(folder / "lmplz.arpa")]
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     convert_language_model(folder / "lmplz.arpa", folder / "lmplz.b2tlm", 1000)
     (folder / "lmplz.arpa").unlink()
     theirs, mine = LanguageModel.read(folder / "lmplz.b2tlm"), LanguageModel.read(ours)
-    lines = (folder / "few.txt").read_text().splitlines()[:2000]
+    lines = [normalise(line, True) for line in (folder / "few.txt").read_text().splitlines()[:2000]]
     found = [perplexity(model, lines)[0] for model in (mine, theirs)]
     assert theirs.counts == mine.counts and math.isclose(*found, rel_tol=1e-4), (theirs.counts, mine.counts, found)
     return {"cpu_seconds": round(used.ru_utime + used.ru_stime, 1), "peak_mb": round(used.ru_maxrss / 1024),
