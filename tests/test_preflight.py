@@ -65,6 +65,24 @@ def test_steps_that_wait_are_refused_with_their_line(name: str, word: str) -> No
     assert "preflight_models.py:" in told and word in told
 
 
+ON_THE_HOST = """
+from preflight_models import OnTheHost, batch_of, total
+from b2t_kit.core import KitError
+from b2t_kit.preflight.model import preflight
+try:
+    preflight(OnTheHost(), batch_of("host"), loss=total, where="v5e-1")
+except KitError as error:
+    print("REFUSED", error)
+"""
+
+
+@compiler
+def test_operations_on_the_host_are_named_with_their_line() -> None:
+    """torch's CTC loss, of which XLA has none."""
+    told = child("-c", ON_THE_HOST).stdout
+    assert "REFUSED" in told and "aten::_ctc_loss" in told and "preflight_models.py:" in told
+
+
 SMALL = """
 import json, sys, torch
 from torch import nn
