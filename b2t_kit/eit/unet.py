@@ -6,7 +6,7 @@
 __all__ = ['SIZES', 'UNetConfig', 'RootMeanSquare', 'modulate', 'Attention', 'Block', 'as_image', 'Merge', 'Split', 'waves',
            'position_table', 'Measurements', 'UNet', 'initialise']
 
-# %% ../../nbs/70d_eit_unet.ipynb #d166db48
+# %% ../../nbs/70d_eit_unet.ipynb #b76fe7aa
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,7 @@ from ..core import KitError
 from .attention import PositionBias, attend
 from .forward import ELECTRODES, READ, read_pairs
 
-# %% ../../nbs/70d_eit_unet.ipynb #b1dce3e9
+# %% ../../nbs/70d_eit_unet.ipynb #e8601365
 @dataclass(frozen=True)
 class UNetConfig:
     "Size of the network; the defaults are the original's."
@@ -42,14 +42,14 @@ class UNetConfig:
         if side % self.window:
             raise KitError(f"window: {side} tokens a side are no multiple of {self.window}")
 
-# %% ../../nbs/70d_eit_unet.ipynb #6e1d0072
+# %% ../../nbs/70d_eit_unet.ipynb #fbaf5577
 SIZES: dict[str, UNetConfig] = {
     "cdeit": UNetConfig(),  # 109,719,108 parameters
     "small": UNetConfig(patch=8, width=64, heads=4, window=4, edge=1, depth=1, hints=2),
     "tiny": UNetConfig(patch=16, width=32, heads=2, window=4, downs=2, edge=1, depth=1, hints=1),
 }
 
-# %% ../../nbs/70d_eit_unet.ipynb #5476a126
+# %% ../../nbs/70d_eit_unet.ipynb #6c23aa33
 class RootMeanSquare(nn.Module):
     "Divide by the root mean square over features; a learned gain for each."
 
@@ -69,7 +69,7 @@ def modulate(
     "Scale and shift every token of an image alike."
     return tokens * (1 + scale[:, None]) + shift[:, None]
 
-# %% ../../nbs/70d_eit_unet.ipynb #54ba5182
+# %% ../../nbs/70d_eit_unet.ipynb #aafb2ae6
 class Attention(nn.Module):
     "Attention over a whole image, or within windows of it."
 
@@ -96,7 +96,7 @@ class Attention(nn.Module):
         found = found.reshape(images, across, across, self.heads, window, window, -1)
         return self.out(found.permute(0, 1, 4, 2, 5, 3, 6).reshape(images, count, width))
 
-# %% ../../nbs/70d_eit_unet.ipynb #c307b58e
+# %% ../../nbs/70d_eit_unet.ipynb #87769a39
 class Block(nn.Module):
     "A transformer block whose norms and gates the time sets; it does nothing at first."
 
@@ -118,7 +118,7 @@ class Block(nn.Module):
         found = self.mlp(modulate(self.between(tokens), shift_2, scale_2))
         return tokens + gate_2[:, None] * found
 
-# %% ../../nbs/70d_eit_unet.ipynb #ca3d21f8
+# %% ../../nbs/70d_eit_unet.ipynb #27c213e9
 def as_image(tokens: torch.Tensor) -> torch.Tensor:  # (B, N, C) -> (B, side, side, C)
     "Tokens in rows and columns."
     side = round(tokens.shape[1] ** 0.5)
@@ -135,8 +135,8 @@ class Merge(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:  # (B, N, C) -> (B, N / 4, C)
         image = as_image(tokens)
-        four = [image[:, row::2, column::2] for column in (0, 1) for row in (0, 1)]
-        return self.out(self.norm(torch.cat(four, dim=-1).flatten(1, 2)))
+        four = image.unflatten(2, (-1, 2)).unflatten(1, (-1, 2)).permute(0, 1, 3, 4, 2, 5)  # B, i, j, x, y, C
+        return self.out(self.norm(four.reshape(len(tokens), tokens.shape[1] // 4, -1)))
 
 
 class Split(nn.Module):
@@ -152,7 +152,7 @@ class Split(nn.Module):
         grown = self.grow(functional.interpolate(image, scale_factor=2, mode="nearest"))
         return self.join(torch.cat([grown.flatten(2).mT, kept], dim=-1))
 
-# %% ../../nbs/70d_eit_unet.ipynb #f5fcd1b1
+# %% ../../nbs/70d_eit_unet.ipynb #58833926
 def waves(
     values: torch.Tensor,  # (...) float
     count: int,  # even: how many numbers for each
@@ -174,7 +174,7 @@ def position_table(
     halves = [waves(one.flatten(), width // 2, sine_first=True) for one in (column, row)]
     return torch.cat(halves, dim=-1).float()[None]
 
-# %% ../../nbs/70d_eit_unet.ipynb #31b562b8
+# %% ../../nbs/70d_eit_unet.ipynb #bd0d56ba
 class Measurements(nn.Module):
     "Voltages as channels of an image."
 
@@ -207,7 +207,7 @@ class Measurements(nn.Module):
         hints = values.reshape(len(volts), -1, self.coarse, self.coarse)
         return torch.cat([image, functional.interpolate(hints, scale_factor=self.size / self.coarse)], dim=1)
 
-# %% ../../nbs/70d_eit_unet.ipynb #9b90130d
+# %% ../../nbs/70d_eit_unet.ipynb #89ceeb36
 class UNet(nn.Module):
     "What the image was, from noise and voltages."
 
@@ -264,7 +264,7 @@ class UNet(nn.Module):
         image = as_image(tokens).unflatten(-1, (patch, patch))
         return image.permute(0, 1, 3, 2, 4).reshape(len(tokens), 1, self.config.size, self.config.size)
 
-# %% ../../nbs/70d_eit_unet.ipynb #cdec6d2b
+# %% ../../nbs/70d_eit_unet.ipynb #7b54d472
 def initialise(
     model: UNet,  # changed in place
 ) -> None:
