@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['COLOURS', 'short_name', 'draw_memory', 'draw_roofline', 'draw_report']
 
-# %% ../../nbs/60l_figure.ipynb #3229574a
+# %% ../../nbs/60l_figure.ipynb #8720bf95
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from .verdict import GIB, Compiled, Report
 
-# %% ../../nbs/60l_figure.ipynb #230490a8
+# %% ../../nbs/60l_figure.ipynb #707b52c4
 COLOURS = {
     "parameters": "#3b6ea5", "moments": "#6fa3d0", "average": "#a9cbe6", "gradients": "#d98c3f",
     "activations": "#c0504d", "temporaries": "#e3a9a7", "batch": "#7a9e59", "results": "#b7cf9f",
@@ -48,33 +48,34 @@ def draw_memory(
     axes.text(report.slice.chip.memory, len(programs) - 0.4, f" {report.slice.chip.memory:g} GiB", fontsize=8)
     axes.set_yticks(range(len(programs)), [short_name(one) for one in programs], fontsize=8)
     axes.set_xlabel("GiB on each chip")
-    axes.legend(fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.18), frameon=False)
 
-# %% ../../nbs/60l_figure.ipynb #71e85c21
+# %% ../../nbs/60l_figure.ipynb #892c6bf3
 def draw_roofline(
     axes: Axes,
     report: Report,
 ) -> None:
     "The three least times of each program."
     programs = [one for one in report.programs[::-1] if one.roofline]
-    parts = {"matrix": ("matrix unit", "#3b6ea5", 0.27), "memory": ("memory", "#c0504d", 0.0),
+    parts = {"matrix": ("matrix unit", "#3b6ea5", 0.27), "memory": ("HBM", "#c0504d", 0.0),
              "links": ("interconnect", "#7a9e59", -0.27)}
     for key, (label, colour, shift) in parts.items():
         times = [getattr(one.roofline, key) for one in programs]
         axes.barh([place + shift for place in range(len(programs))], times, 0.25, color=colour, label=label)
     axes.set_yticks(range(len(programs)), [short_name(one) for one in programs], fontsize=8)
     axes.set_xlabel("seconds, at least")
-    axes.legend(fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.18), frameon=False)
+    axes.locator_params(axis="x", nbins=5)
 
 
 def draw_report(
     report: Report,
 ) -> Figure:
     "Memory and roofline of all programs."
-    height = 1.6 + 0.32 * len(report.programs)
+    height = 2.0 + 0.32 * len(report.programs)
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, height), width_ratios=(3, 2), layout="constrained")
     draw_memory(left, report)
     draw_roofline(right, report)
+    named = {label: handle for axes in (left, right) for handle, label in zip(*axes.get_legend_handles_labels())}
+    figure.legend(named.values(), named, loc="outside lower center", ncols=7, fontsize=7, frameon=False)
     verdict = "fits" if report.fits else "does not fit"
     title = f"{report.config} on {report.slice.name}, {report.global_batch} rows per step: {verdict}"
     figure.suptitle(title, fontsize=10)
