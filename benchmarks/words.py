@@ -4,7 +4,7 @@
 
 LABELS.csv has a column sentence_label, such as that of the published training split. Its different
 sentences are divided: some are scored, some are tuned on, and the language models see the others
-only (the builder is told which sentences will be scored, and refuses if one is in its text). Each
+only (the builder is told which sentences will be scored, and drops lines that contain one). Each
 scored sentence becomes noisy logits with the phoneme error rate of the published baseline
 (`decode.noisy`), and is read in four ways:
 
@@ -54,7 +54,7 @@ def build(text: list[str], kept_out: list[str], folder: Path, order: int) -> Lan
     (folder / "scored.csv").write_text("\n".join(["id,sentence_label", *lines]) + "\n", encoding="utf-8")
     out = folder / f"{order}.b2tlm"
     return build_language_model([folder / "text.txt"], out, order, vocabulary="dictionary",
-                                exclude=[folder / "scored.csv"]).read()
+                                exclude=[folder / "scored.csv"], leaks="drop").read()
 
 
 def spelled_out(logits: np.ndarray, lexicon: Lexicon, model: LanguageModel) -> str:
