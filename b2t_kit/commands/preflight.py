@@ -31,7 +31,7 @@ def preflight_verb(parser: argparse.ArgumentParser) -> Action:
     parser.add_argument("--data", metavar="DIR",
                         help="recordings whose lengths to take; default: those published for T15")
     parser.add_argument("--compiler", metavar="PYTHON", help="interpreter of an environment with jax and libtpu, "
-                        "if this one has none; default: the variable B2T_COMPILER, or this one")
+                        "if this one has none; default: this one")
     parser.add_argument("--answers", action="store_true", help="then compare arrangements and recomputation and "
                         "find the largest batch; a compilation each, about eight in all")
     parser.add_argument("--figure", metavar="FILE", help="also draw memory and roofline, as PNG or SVG")

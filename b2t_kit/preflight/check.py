@@ -25,10 +25,9 @@ from .verdict import Compiled, Report, judged
 
 # %% ../../nbs/60f_check.ipynb #2dbe15ab
 def find_compiler(
-    python: str | None = None,  # of an environment with jax and libtpu; None: B2T_COMPILER, or this one
+    python: str | None = None,  # of an environment with jax and libtpu; None: this one
 ) -> str:  # the interpreter
     "The Python that has the TPU compiler; `KitError` says how to get one."
-    python = python or os.environ.get("B2T_COMPILER")
     if python:
         if not Path(python).is_file():
             raise KitError(f"compiler: {python} is no Python interpreter")
