@@ -50,7 +50,7 @@ def _slices() -> dict[str, Slice]:
     cubes = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4"}
     made = []
     for name in ("v5e", "v6e"):
-        made += [Slice(f"{name}-{chips}", CHIPS[name], f"{name}:{shape}", chips, max(1, chips // 8))
+        made += [Slice(f"{name}-{chips}", CHIPS[name], f"{name}:{shape}", chips, 1 if chips <= 8 else chips // 4)
                  for chips, shape in flat.items()]
     for name, parts in (("v4", 2), ("v5p", 1)):  # named after TensorCores, two to a chip
         made += [Slice(f"{name}-{2 * chips}", CHIPS[name], f"{name}:{shape}", parts * chips, chips // 4)
