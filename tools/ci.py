@@ -43,9 +43,10 @@ def find_python(version: str) -> str:
 
 def variables(name: str) -> dict[str, str]:
     "What commands see in an environment: its programs and its pins."
+    places = [name, "base"] if name == "nbdev3" else [name]  # notebooks also start base's programs
     return {
         **os.environ,
-        "PATH": os.pathsep.join([str(ENVS / name / "bin"), os.environ["PATH"]]),
+        "PATH": os.pathsep.join([*(str(ENVS / one / "bin") for one in places), os.environ["PATH"]]),
         "VIRTUAL_ENV": str(ENVS / name),
         "PIP_CONSTRAINT": str(ROOT / f".ci/{name}.txt"),
         "PIP_QUIET": "2",
