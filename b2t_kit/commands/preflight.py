@@ -24,7 +24,7 @@ def preflight_verb(parser: argparse.ArgumentParser) -> Action:
     parser.add_argument("--list", action="store_true", help="list the configurations, a line each")
     parser.add_argument("--slice", default="v5e-8", metavar="NAME", help="such as v5e-1, v5e-8, v5e-16; default v5e-8")
     parser.add_argument("--global-batch", type=int, metavar="N",
-                        help="trials per step over all chips; default as configured")
+                        help="trials or images per step over all chips; default as configured")
     parser.add_argument("--json", metavar="FILE", help="also write the result here")
     parser.add_argument("--programs", choices=("all", "largest"), default="all",
                         help="every length and validation, or only the step that needs most; default all")
@@ -44,10 +44,10 @@ def act(
 ) -> int:  # exit status
     "Print the list or the report."
     from b2t_kit.core import KitError, check_target, options_of, save_json
-    from b2t_kit.recipes import recipe, recipe_lines
+    from b2t_kit.preflight.configs import configuration, configuration_lines, refuse_foreign
 
     if options.list:
-        print(*recipe_lines(), sep="\n")
+        print(*configuration_lines(), sep="\n")
         return 0
     if options.config is None:
         raise KitError("preflight needs a configuration; --list names them")
@@ -55,7 +55,8 @@ def act(
 
     for target in filter(None, (options.json, options.figure)):
         check_target(target)
-    settings = options_of(options, recipe(options.config))
+    settings = options_of(options, configuration(options.config))
+    refuse_foreign(list(vars(options)), settings, options.config)
     report = preflight_config(settings, options.slice, options.global_batch, options.config, options.data,
                               options.programs, options.compiler, say)
     print(report)
@@ -82,13 +83,11 @@ def advice(
     report: Any,  # on it
 ) -> dict[str, Any]:  # for the JSON file
     "What to change if it does not fit, and, if asked, what is best."
-    from dataclasses import replace
-
     from b2t_kit.preflight.answers import answer, smallest_change
     from b2t_kit.preflight.check import preflight_config
+    from b2t_kit.preflight.configs import with_batch
 
-    batches = replace(settings.task.batches, batch_size=report.global_batch)
-    settings, found = replace(settings, task=replace(settings.task, batches=batches)), {}
+    settings, found = with_batch(settings, report.global_batch), {}
     if not report.fits:
         found["smallest_change"] = smallest_change(settings, report.slice)
         say(f"by the memory plan it fits with {found['smallest_change'] or 'no change that is known'}")

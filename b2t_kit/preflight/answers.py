@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..core import KitError
+from .configs import batch_of
 from .slices import Slice
 from .verdict import GIB, Report
 
@@ -92,13 +93,13 @@ Measure = Callable[[Any, int], Report]  # a `SpeechRun` and a batch to the repor
 
 
 def answer(
-    settings: Any,  # a `SpeechRun`
+    settings: Any,  # a `SpeechRun` or an `EITRun`
     where: Slice,
     measure: Measure,
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
     "Compare arrangements and recomputation, and find the largest batch of the best."
-    batch = settings.task.batches.batch_size
+    batch = batch_of(settings)
     reports = {name: measure(replace(settings, train=replace(settings.train, shard=name)), batch)
                for name in ARRANGEMENTS if where.chips > 1 or name == "none"}
     chosen = best_arrangement(reports)
@@ -106,8 +107,9 @@ def answer(
         say(f"{ARRANGEMENTS[name]}: {brief(one)}" + ("  <- best" if name == chosen else ""))
     found: dict[str, Any] = {"arrangements": {name: figures(one) for name, one in reports.items()}, "best": chosen}
     arranged = replace(settings, train=replace(settings.train, shard=chosen or "moments"))
-    if settings.task.noise.noise_layers and not settings.task.noise.recompute:
-        noise = replace(settings.task.noise, recompute=True)
+    noise = getattr(settings.task, "noise", None)
+    if noise and noise.noise_layers and not noise.recompute:
+        noise = replace(noise, recompute=True)
         again = replace(arranged, task=replace(arranged.task, noise=noise))
         report = measure(again, batch)
         found["recompute"] = figures(report)
@@ -134,7 +136,7 @@ def brief(report: Report) -> str:
 
 # %% ../../nbs/60k_answers.ipynb #203e581e
 def smallest_change(
-    settings: Any,  # a `SpeechRun` that does not fit
+    settings: Any,  # a `SpeechRun` or an `EITRun` that does not fit
     where: Slice,
     buckets: Any = None,  # shapes of batches; None takes T15's
     name: str = "",
@@ -143,7 +145,10 @@ def smallest_change(
     from b2t_kit.preflight.plan import find_spot
     from b2t_kit.preflight.plan_run import plan_run
     from b2t_kit.preflight.shapes import speech_shapes
+    from b2t_kit.tasks.speech import SpeechRun
 
+    if not isinstance(settings, SpeechRun):  # the plan knows speech decoders only
+        return None
     task = speech_shapes(settings.task, settings.train)
     try:
         spot = find_spot("tpu", where.name)

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -121,9 +120,9 @@ def compiled(
 
 # %% ../../nbs/60f_check.ipynb #1a1d5b2f
 def preflight_config(
-    settings: Any,  # a `SpeechRun`: what `b2t train` would be given
+    settings: Any,  # a `SpeechRun` or an `EITRun`: what `b2t train` or `b2t eit train` would be given
     where: str = "v5e-8",  # a slice
-    global_batch: int | None = None,  # trials per step over all chips; as configured if None
+    global_batch: int | None = None,  # rows per step over all chips; as configured if None
     name: str = "",  # of the configuration, for the report
     data: str | Path | None = None,  # recordings, for their lengths; None takes T15's published ones
     programs: str = "all",  # "largest": only the training step that needs most
@@ -131,17 +130,18 @@ def preflight_config(
     say: Callable[[str], None] = lambda line: None,  # is told of each program
 ) -> Report:
     "Whether a configuration compiles and fits, and how fast it can be at best."
+    from b2t_kit.preflight.configs import batch_of, with_batch
+
     chosen, python = find_slice(where), find_compiler(python)
     check_torch_xla()
     if global_batch is not None:
-        batches = replace(settings.task.batches, batch_size=global_batch)
-        settings = replace(settings, task=replace(settings.task, batches=batches))
-    size = settings.task.batches.batch_size
+        settings = with_batch(settings, global_batch)
+    size = batch_of(settings)
     rows = size / settings.train.accumulation / chosen.chips
     if rows < 1 or rows != int(rows):
-        raise KitError(f"global_batch: {size} trials cannot be divided over {chosen.chips} chips"
+        raise KitError(f"global_batch: {size} rows cannot be divided over {chosen.chips} chips"
                        + (f" in {settings.train.accumulation} parts" if settings.train.accumulation > 1 else ""))
-    request = {"kind": "config", "settings": to_dict(settings), "chips": chosen.chips,
+    request = {"kind": type(settings).__name__, "settings": to_dict(settings), "chips": chosen.chips,
                "data": str(data) if data else None, "programs": programs}
     report = Report(name, chosen, size, settings.train.steps)
     return run_preflight(request, report, python, say)

@@ -51,11 +51,13 @@ def requested_task(
 
         return unpack_task((folder / "model.pickle").read_bytes(), request["train"])
     from b2t_kit.core import from_dict
-    from b2t_kit.preflight.shapes import speech_shapes
+    from b2t_kit.preflight.configs import shapes_of
+    from b2t_kit.tasks.eit import EITRun
     from b2t_kit.tasks.speech import SpeechRun
 
-    run = from_dict(SpeechRun, request["settings"])
-    return speech_shapes(run.task, run.train, request["data"]), run.train
+    kinds = {kind.__name__: kind for kind in (SpeechRun, EITRun)}
+    run = from_dict(kinds[request["kind"]], request["settings"])
+    return shapes_of(run, request["data"]), run.train
 
 # %% ../../nbs/60g_child.ipynb #ba785757
 PATIENCE = 5.0  # seconds that an operation on the host may take to fail by itself

@@ -169,9 +169,7 @@ class LoweringDevice(XlaDevice):
     def submit(self, what: str, batch: Any = None) -> None:
         "Write down what was collected."
         kind = {"a training step": "train", "a micro-batch": "accumulate", "validation": "validate"}
-        shape = getattr(batch, "features", None)
-        dims = "" if shape is None else " of " + " x ".join(map(str, shape.shape))
-        self.taken(self.write(f"{what}{dims}", kind.get(what, "other")))
+        self.taken(self.write(f"{what}{_size_of(batch)}", kind.get(what, "other")))
 
     def write(self, name: str, kind: str) -> Program:
         "The program of everything that has changed since the last one."
@@ -200,6 +198,14 @@ class LoweringDevice(XlaDevice):
         return replace(about, result=taken.get((about.role, about.name)))
 
 # %% ../../nbs/60a_lowering.ipynb #6a54c4dc
+def _size_of(
+    batch: Any,  # a dataclass of tensors, or None
+) -> str:  # " of 64 x 780 x 512"
+    "The shape of a batch's largest tensor in words."
+    tensors = [one for one in vars(batch).values() if torch.is_tensor(one)] if batch is not None else []
+    return " of " + " x ".join(map(str, max(tensors, key=torch.numel).shape)) if tensors else ""
+
+
 @dataclass(frozen=True)
 class _Mesh:
     "So many chips."
