@@ -23,7 +23,8 @@ from .data.layout import ARRAYS, BIN_SECONDS, KINDS
 from .decode.hypotheses import posteriors
 from .report import Place, Report, Sentence
 from .text.edits import align
-from .text.phonemes import BLANK, GROUPS, PHONEMES, normalise, show, to_ids
+from .text.gestures import GROUPS
+from .text.phonemes import BLANK, PHONEMES, normalise, show, to_ids
 
 # %% ../nbs/54a_report_sentence.ipynb #e0a53b2b
 def _word(

@@ -13,7 +13,8 @@ from functools import cache
 
 import numpy as np
 
-from ..text.phonemes import FEATURE_NAMES, FEATURES, PHONEMES, SILENCE, to_phonemes
+from ..text.gestures import FEATURE_NAMES, FEATURES
+from ..text.phonemes import PHONEMES, SILENCE, to_phonemes
 
 # %% ../../nbs/21a_articulation.ipynb #1c9d7501
 SEQUENTIAL = ("affricate", "front-gliding", "back-gliding", "silence")

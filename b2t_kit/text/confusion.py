@@ -14,8 +14,9 @@ import numpy as np
 from rapidfuzz.distance import Levenshtein
 
 from .edits import Edits
+from .gestures import GROUPS
 from .metrics import check_same_number, scored_phonemes
-from .phonemes import BLANK, GROUPS, PHONEMES, to_ids
+from .phonemes import BLANK, PHONEMES, to_ids
 
 # %% ../../nbs/12a_confusions.ipynb #1b3711d2
 NOTHING = "-"  # stands for the missing side of a deletion or an insertion

@@ -13,8 +13,9 @@ from pathlib import Path
 from ..core import KitError
 from .dictionary import Pronunciation, dictionary
 from .dictionary import parse_pronunciation, read_pronunciations
+from .gestures import FEATURES
 from .letters import letter_model
-from .phonemes import BAR, FEATURES, join_words, normalise
+from .phonemes import BAR, join_words, normalise
 
 # %% ../../nbs/11_pronunciations.ipynb #de7b00e4
 SIBILANTS = frozenset({"S", "Z", "SH", "ZH", "CH", "JH"})

@@ -25,8 +25,6 @@ from ..core import KitError, atomic_folder, free_bytes, from_dict, load_json, sa
 
 # %% ../../nbs/40_checkpoint.ipynb #9cf0c160
 COMPLETE = ".complete"  # the marker: size and SHA-256 of every other file of the checkpoint
-
-# %% ../../nbs/40_checkpoint.ipynb #82e330e5
 ROLLING = "rolling.json"  # names a folder outside the run folder, if there is one
 
 # %% ../../nbs/40_checkpoint.ipynb #49a69d1d
