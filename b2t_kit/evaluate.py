@@ -24,7 +24,7 @@ from .training.checkpoint import best_checkpoint, read_part
 from .core import KitError, check_target, from_dict, load_json, new_folders, save_json
 from .core import write_atomically
 from .data.batches import EvalBatches
-from .data.layout import check_split
+from .data.layout import begin_hdf5, check_split
 from .data.trials import Recordings, TrialInfo
 from .devices import Device, open_device
 from .models.ctc import ctc_losses, greedy
@@ -145,12 +145,7 @@ class LogitsWriter(AbstractContextManager):
         path: str | Path,  # the file; replaced if it exists
     ) -> None:
         self.path = Path(path)
-        self.partial = self.path.with_name(f".{self.path.name}.partial")
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.file = h5py.File(self.partial, "w")
-        except OSError as error:
-            raise KitError(f"{self.path}: cannot be written ({error})") from error
+        self.partial, self.file = begin_hdf5(self.path)
 
     def write(
         self,

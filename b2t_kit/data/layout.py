@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SPLITS', 'ARRAYS', 'KINDS', 'NUM_FEATURES', 'BIN_SECONDS', 'LABEL_WIDTH', 'Trial', 'TrialInfo', 'Fault',
-           'padded_codes', 'write_group', 'check_split', 'check_writable_trial', 'SessionWriter', 'read_attribute',
-           'open_file', 'group_names', 'read_info']
+           'padded_codes', 'write_group', 'check_split', 'check_writable_trial', 'begin_hdf5', 'SessionWriter',
+           'read_attribute', 'open_file', 'group_names', 'read_info']
 
 # %% ../../nbs/19_layout.ipynb #2ad0c4c5
 import os
@@ -129,6 +129,18 @@ def check_writable_trial(
     if len(labels) == 0 or min(labels) < 1 or max(labels) > SILENCE:
         raise KitError(f"{where}: labels must be ids from 1 to {SILENCE}")
 
+# %% ../../nbs/19_layout.ipynb #91165cef
+def begin_hdf5(
+    path: Path,  # what the file will be called when it is complete
+) -> tuple[Path, h5py.File]:  # what it is called until then, and the file
+    "A new HDF5 file beside its final place; `KitError` if it cannot be written there."
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return partial, h5py.File(partial, "w")
+    except OSError as error:
+        raise KitError(f"{path}: cannot be written ({error})") from error
+
 # %% ../../nbs/19_layout.ipynb #bfa113e1
 class SessionWriter:
     "Write one session's trials of one split; the file appears, complete, when it is closed."
@@ -142,14 +154,9 @@ class SessionWriter:
         check_split(split)
         self.split, self.count = split, 0
         self.path = Path(path) / f"data_{split}.hdf5"
-        self.partial = self.path.with_name(f".{self.path.name}.partial")
         if self.path.exists() and not overwrite:
             raise KitError(f"{self.path}: exists already; choose another folder or remove it")
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.file = h5py.File(self.partial, "w")
-        except OSError as error:
-            raise KitError(f"{self.path}: cannot be written ({error})") from error
+        self.partial, self.file = begin_hdf5(self.path)
 
     def write(
         self,
