@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import b2t_kit
-from .core import KitError, atomic_folder, load_json, platform, save_json, write_atomically
+from .core import KitError, atomic_folder, load_json, save_json, write_atomically
+from .platforms import platform
 from .training.checkpoint import checkpoint_steps
 from .training.keeping import roll_in
 

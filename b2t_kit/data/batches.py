@@ -15,13 +15,14 @@ from typing import Literal
 import numpy as np
 import torch
 
-from ..core import KitError, fold_seed
+from ..core import KitError
 from .buckets import (Bucket, bucket_of, choose_buckets, extend_buckets,
                                   needed_patches, num_patches)
 from .cache import BlockPool, TrialCache, read_ahead
 from .layout import NUM_FEATURES, Fault
 from .sampler import Sampler, Step, pile, places_per_pile
 from .trials import Recordings
+from ..seeds import fold_seed
 
 # %% ../../nbs/23d_batches.ipynb #c9f0f9da
 @dataclass(eq=False)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..core import KitError, fold_seed
+from ..core import KitError
+from ..seeds import fold_seed
 
 # %% ../../nbs/23b_sampler.ipynb #98c81e44
 def day_draws(

@@ -13,9 +13,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from ..core import KitError, platform
+from ..core import KitError
 from .layout import (NUM_FEATURES, SPLITS, Fault, SessionWriter, Trial, TrialInfo,
                                  check_split, group_names, open_file, read_info)
+from ..platforms import platform
 from ..text.phonemes import SILENCE
 
 # %% ../../nbs/20_trials.ipynb #a144fb56

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..core import KitError, fold_seed, from_dict, load_json, new_folders, save_json, write_atomically
+from ..core import KitError, from_dict, load_json, new_folders, save_json, write_atomically
 from ..devices import Device, open_device
 from .classical import classical_images
 from .data import UNITS, Measurements, find_measurements, statistics_in
 from .diffusion import sample, sampling_times
 from .scores import Scores, plot_images, score_images
 from .unet import UNet
+from ..seeds import fold_seed
 from ..tasks.eit import EITConfig
 from ..training.checkpoint import best_checkpoint, read_part, read_state
 

@@ -23,8 +23,9 @@ from typing import Literal
 
 import psutil
 
-from ..core import KitError, free_bytes, platform
+from ..core import KitError, free_bytes
 from ..devices import tpu_chips
+from ..platforms import platform
 from ..precision import refuse_ambient
 
 # %% ../../nbs/63a_machine.ipynb #24d691cf

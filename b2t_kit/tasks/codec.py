@@ -18,9 +18,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from ..core import fold_seed, to_dict, write_atomically
+from ..core import to_dict, write_atomically
 from ..devices import Device
 from ..models.codec import CodecConfig, CodecModel, delayed, write_codes
+from ..seeds import fold_seed
 from ..training.optim import GroupRule, group_parameters
 from ..training.task import LossSum, Task, TrainConfig, mean_loss
 

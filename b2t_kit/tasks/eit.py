@@ -18,12 +18,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..core import KitError, fold_seed, to_dict
+from ..core import KitError, to_dict
 from ..data.batches import check_shares
 from ..devices import Device
 from ..eit.data import Measurements, find_measurements, statistics_of, turned
 from ..eit.diffusion import TIMES, mixture, noise_like, sample
 from ..eit.unet import UNet, UNetConfig
+from ..seeds import fold_seed
 from ..training.optim import GroupRule, group_parameters
 from ..training.task import LossSum, Task, TrainConfig, mean_loss
 

@@ -21,7 +21,8 @@ from ..board import Board
 from .checkpoint import ROLLING, Best, checkpoint_folders, checkpoint_steps
 from .checkpoint import latest_checkpoint, mark_best, read_best, read_part
 from .checkpoint import read_state, write_checkpoint
-from ..core import KitError, fold_seed, load_json, new_folders, save_json, to_dict
+from ..core import KitError, load_json, new_folders, save_json, to_dict
+from ..seeds import fold_seed
 from ..devices import Device, open_device
 from .keeping import clean_leftovers, prune, roll_in, run_lock
 from ..preflight.plan import check_memory

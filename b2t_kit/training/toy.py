@@ -12,8 +12,8 @@ from typing import Any, Iterator
 import torch
 from torch import nn
 
-from ..core import fold_seed
 from ..devices import Device
+from ..seeds import fold_seed
 from .optim import GroupRule, group_parameters
 from .task import LossSum, Task, TrainConfig, mean_loss
 
