@@ -176,6 +176,9 @@ class XlaDevice(Device):
     def clip(self, model: nn.Module, max_norm: float | None = None) -> torch.Tensor:
         audit_gradients(self._model)
         gradients = [one.grad for one in model.parameters() if one.grad is not None]
+        if self.options.shard == "moments" and self.all_chips > 1:
+            for gradient in gradients:  # or the division of moments spreads into the model
+                self._divide(gradient, False)
         norm = nn.utils.get_total_norm(gradients)
         if max_norm is not None:
             nn.utils.clip_grads_with_norm_(model.parameters(), max_norm, norm)

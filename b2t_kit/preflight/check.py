@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ON_CPU', 'NOT_INHERITED', 'find_compiler', 'check_torch_xla', 'environment', 'lowered', 'last_words', 'compiled',
-           'preflight_config', 'run_preflight']
+           'preflight_config', 'request_of', 'run_preflight']
 
 # %% ../../nbs/60f_check.ipynb #d3c83d6c
 import json
@@ -141,10 +141,19 @@ def preflight_config(
     if rows < 1 or rows != int(rows):
         raise KitError(f"global_batch: {size} rows cannot be divided over {chosen.chips} chips"
                        + (f" in {settings.train.accumulation} parts" if settings.train.accumulation > 1 else ""))
-    request = {"kind": type(settings).__name__, "settings": to_dict(settings), "chips": chosen.chips,
-               "data": str(data) if data else None, "programs": programs}
     report = Report(name, chosen, size, settings.train.steps)
-    return run_preflight(request, report, python, say)
+    return run_preflight(request_of(settings, chosen.chips, data, programs), report, python, say)
+
+
+def request_of(
+    settings: Any,  # a `SpeechRun` or an `EITRun`
+    chips: int,
+    data: str | Path | None = None,  # recordings, for their lengths
+    programs: str = "all",  # or "largest"
+) -> dict[str, Any]:
+    "What the child that lowers is told."
+    return {"kind": type(settings).__name__, "settings": to_dict(settings), "chips": chips,
+            "data": str(data) if data else None, "programs": programs}
 
 # %% ../../nbs/60f_check.ipynb #b97a8b31
 def run_preflight(
