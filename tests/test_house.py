@@ -22,7 +22,8 @@ NOTEBOOKS = sorted([*ROOT.glob("nbs/*.ipynb"), *ROOT.glob("kaggle/*/*.ipynb")])
 MODULES = sorted(ROOT.glob("b2t_kit/**/*.py"))
 FOLDERS = ("tests", "tools", "benchmarks")
 SCRIPTS = sorted(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/**/*.py"))
-MAX_CELLS, MAX_LINES, MAX_FIGURE_BYTES = 42, 410, 60_000
+MAX_CELLS, MAX_CODE_CELLS = 48, 34  # of a notebook; about 40 is the aim
+MAX_LINES, MAX_FIGURE_BYTES = 410, 60_000
 MAX_WIDTH, MAX_TABLE_WIDTH = 120, 160  # characters; 100 is the aim, tests have tables of cases
 EXTRAS = ("tracker", "wfst", "rescore", "eit", "tpu", "preflight", "preflight_kaggle")  # what users may add; `dev` is for those who change the kit
 PACKAGING = ("settings.ini", "setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE", "README.md")
@@ -96,7 +97,8 @@ def test_out_of_step_is_seen(tmp_path):
 def test_notebook_is_short(notebook):
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     code = [cell for cell in cells if cell["cell_type"] == "code"]
-    assert len(code) <= MAX_CELLS, f"{len(code)} code cells; over {MAX_CELLS} are two notebooks"
+    assert len(cells) <= MAX_CELLS, f"{len(cells)} cells; over {MAX_CELLS} are two notebooks"
+    assert len(code) <= MAX_CODE_CELLS, f"{len(code)} code cells; over {MAX_CODE_CELLS} are two notebooks"
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=by_name)
