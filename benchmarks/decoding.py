@@ -15,9 +15,13 @@ flashlight-text   the library alone with KenLM (Python 3.12 or older), 100 best,
 flashlight, both  the same with every word spelled with and without a silence at its end
 torchaudio        its ctc_decoder, which is flashlight-text with less control; at most six words per
                   pronunciation in the lexicon, the likeliest ones
+pyctcdecode       a letter for each phoneme, and words that are spelled as they sound: it has no lexicon.
+                  The language model is respelled, with the likeliest of the words that sound alike
 
-pyctcdecode has no lexicon of phonemes, torchaudio's cuda_ctc_decoder neither lexicon nor language model:
-they are left out. Rows whose library is not installed say so. Beams are numbers of beginnings kept after
+torchaudio's cuda_ctc_decoder has neither lexicon nor language model: it is left out. Rows whose library is
+not installed say so; with --add, rows of other searches stay in the file of an earlier run. A search
+stops after --seconds of CPU time at each beam, and says how many trials it has done.
+"pair" is kaldi-decoder and "wfst, sentence" in one process, turn by turn. Beams are numbers of beginnings kept after
 each frame; kaldi's `max_active` is ten times as large, because it counts states of a graph. A wider beam
 goes with a wider threshold (`WIDTHS`), for all searches. Speed is per CPU second, because machines are
 shared; peak memory includes Python and the language model.
@@ -28,6 +32,7 @@ import json
 import math
 import pickle
 import resource
+import string
 import subprocess
 import sys
 import time
@@ -48,7 +53,7 @@ from b2t_kit.text.phonemes import BLANK, SILENCE
 CONFIG = SearchConfig(acoustic_scale=0.8, blank_penalty=30.0, word_bonus=-1.0, missing_silence=0.0)
 WIDTHS = {50: 10.0, 200: 12.0, 1000: 15.0}  # beam -> threshold
 OURS = ("prefix", "prefix, 1 best", "wfst", "wfst, 1 best", "wfst, sentence")
-ROWS = (*OURS, "kaldi-decoder", "flashlight-text", "flashlight, both", "torchaudio")
+ROWS = (*OURS, "kaldi-decoder", "flashlight-text", "flashlight, both", "torchaudio", "pyctcdecode")
 Decode = Callable[[np.ndarray], str]
 
 
@@ -152,7 +157,46 @@ def torchaudio_alone(lexicon: Lexicon, model: LanguageModel, config: SearchConfi
     return decode
 
 
-def measure(name: str, beams: list[int], work: Path) -> list[dict]:
+def respelled(lexicon: Lexicon, model: LanguageModel, source: Path, out: Path) -> dict[str, str]:
+    "Write an ARPA file again with words as they sound, and say which word each spelling stands for."
+    likely, spelling, taken = model.unigrams[model.numbers(lexicon.words)], {}, {}
+    for number in np.argsort(-likely, kind="stable"):
+        word = lexicon.words[number]
+        sound = "".join(string.ascii_letters[one - 1] for one in lexicon.forms[word][0])
+        if sound not in taken:
+            taken[sound], spelling[word] = word, sound
+    spelling |= {"<s>": "<s>", "</s>": "</s>", "<unk>": "<unk>"}
+    sections: list[list[str]] = []
+    for line in source.read_text(encoding="utf-8").splitlines():
+        fields = line.split("\t")
+        if line.startswith("\\") and line.endswith("-grams:"):
+            sections.append([])
+        elif sections and len(fields) > 1 and all(word in spelling for word in fields[1].split()):
+            fields[1] = " ".join(spelling[word] for word in fields[1].split())
+            sections[-1].append("\t".join(fields))
+    counts = [f"ngram {n}={len(lines)}" for n, lines in enumerate(sections, 1)]
+    parts = ["\n".join([f"\\{n}-grams:", *lines, ""]) for n, lines in enumerate(sections, 1)]
+    out.write_text("\n".join(["\\data\\", *counts, "", *parts, "\\end\\", ""]), encoding="utf-8")
+    return taken
+
+
+def pyctcdecode_alone(lexicon: Lexicon, model: LanguageModel, config: SearchConfig, work: Path) -> Decode:
+    "pyctcdecode with KenLM."
+    from pyctcdecode import build_ctcdecoder
+
+    words, scale = respelled(lexicon, model, work / "model.arpa", work / "sounds.arpa"), config.acoustic_scale
+    search = build_ctcdecoder(
+        ["", *string.ascii_letters[:39], " "], str(work / "sounds.arpa"), list(words), alpha=1 / scale,
+        beta=config.word_bonus / scale, unk_score_offset=-100.0)
+
+    def decode(logits: np.ndarray) -> str:
+        rows = log_probs(logits, math.log(config.blank_penalty))
+        found = search.decode(rows, config.beam, -config.threshold / scale, -config.token_threshold)
+        return " ".join(words.get(sound, sound) for sound in found.split())
+    return decode
+
+
+def measure(name: str, beams: list[int], work: Path, limit: float) -> list[dict]:
     "Word error, speed and memory of one search at several beams, the narrowest first."
     model, lexicon = LanguageModel.read(work / "3.b2tlm"), build_lexicon()
     sentences, trials = pickle.loads((work / "trials.pkl").read_bytes())
@@ -160,13 +204,15 @@ def measure(name: str, beams: list[int], work: Path) -> list[dict]:
     for beam in sorted(beams):
         decode = searcher(name, lexicon, model, config_of(beam, 1 if name.endswith("1 best") else 100), work)
         decode(trials[0])
-        start = time.process_time()
-        found = [decode(one) for one in trials]
-        seconds = time.process_time() - start
-        rate = wer(sentences, found)
+        found, start, seconds = [], time.process_time(), 0.0
+        while len(found) < len(trials) and seconds < limit:
+            found.append(decode(trials[len(found)]))
+            seconds = time.process_time() - start
+        rate = wer(sentences[: len(found)], found)
         rows.append({"search": name, "beam": beam, "threshold": WIDTHS.get(beam, 15.0), "wer": rate.rate,
-                     "low": rate.low, "high": rate.high, "per_cpu_second": len(trials) / seconds,
-                     "real_time_factor": seconds / (0.08 * sum(map(len, trials))),
+                     "low": rate.low, "high": rate.high, "trials": len(found),
+                     "per_cpu_second": len(found) / seconds,
+                     "real_time_factor": seconds / (0.08 * sum(map(len, trials[: len(found)]))),
                      "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024})
         del decode
     return rows
@@ -179,11 +225,37 @@ def searcher(name: str, lexicon: Lexicon, model: LanguageModel, config: SearchCo
             return kit(lexicon, model, name, config, work)
         case "kaldi-decoder":
             return kaldi_alone(lexicon, model, config, work)
+        case "pyctcdecode":
+            return pyctcdecode_alone(lexicon, model, config, work)
         case "torchaudio":
             return torchaudio_alone(lexicon, model, config, work)
         case "flashlight-text" | "flashlight, both":
             return flashlight_alone(lexicon, model, config, work, name.endswith("both"))
     raise SystemExit(f"there is no search {name}; there are {', '.join(ROWS)}")
+
+
+def pair(beams: list[int], work: Path, rounds: int = 15) -> list[dict]:
+    "The kit's graph search and kaldi-decoder alone by turns: the median ratio of their CPU times."
+    model, lexicon = LanguageModel.read(work / "3.b2tlm"), build_lexicon()
+    _, trials = pickle.loads((work / "trials.pkl").read_bytes())
+    rows = []
+    for beam in sorted(beams):
+        both = [searcher(name, lexicon, model, config_of(beam), work)
+                for name in ("wfst, sentence", "kaldi-decoder")]
+        different = sum(both[0](one) != both[1](one) for one in trials)
+        shares = []
+        for turn in range(rounds):
+            seconds = [0.0, 0.0]
+            for one in trials:
+                for which in ((0, 1), (1, 0))[turn % 2]:
+                    start = time.thread_time()
+                    both[which](one)
+                    seconds[which] += time.thread_time() - start
+            shares.append(seconds[1] / seconds[0])
+        low, middle, high = np.percentile(shares, [25, 50, 75]).tolist()
+        rows.append({"search": "pair", "beam": beam, "threshold": WIDTHS.get(beam, 15.0), "times_as_fast": middle,
+                     "quartiles": [low, high], "rounds": rounds, "different_sentences": different})
+    return rows
 
 
 def latency(work: Path, beam: int = 200) -> dict:
@@ -238,21 +310,31 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--trials", type=int, default=120)
     parser.add_argument("--beams", default="50,200,1000")
-    parser.add_argument("--searches", default="|".join(ROWS), help="separated by |")
+    parser.add_argument("--searches", default="|".join((*ROWS, "pair", "stream")), help="separated by |")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--figure", type=Path)
+    parser.add_argument("--seconds", type=float, default=120.0, help="of CPU time, per search and beam")
+    parser.add_argument("--add", action="store_true", help="keep rows of other searches in the JSON file")
     parser.add_argument("--one", metavar="SEARCH", help=argparse.SUPPRESS)
     options = parser.parse_args()
     beams = [int(beam) for beam in options.beams.split(",")]
     if options.one:
-        one = options.one
-        print(json.dumps([latency(options.work)] if one == "stream" else measure(one, beams, options.work)))
+        match options.one:
+            case "stream":
+                found = [latency(options.work)]
+            case "pair":
+                found = pair(beams, options.work)
+            case name:
+                found = measure(name, beams, options.work, options.seconds)
+        print(json.dumps(found))
         return
     prepare(options.labels, options.work, options.trials)
-    rows: list[dict] = []
-    for name in [*options.searches.split("|"), "stream"]:
+    names = options.searches.split("|")
+    rows: list[dict] = json.loads(options.json.read_text()) if options.add else []
+    rows = [row for row in rows if row["search"] not in names]
+    for name in names:
         command = [sys.executable, __file__, str(options.labels), "--work", str(options.work)]
-        command += ["--beams", options.beams, "--one", name]
+        command += ["--beams", options.beams, "--seconds", str(options.seconds), "--one", name]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             print(name, "failed:", done.stderr.strip().splitlines()[-1], flush=True)

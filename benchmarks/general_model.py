@@ -1,0 +1,217 @@
+"""Models of general English and the sentences at hand together, for words.py and rescoring.py.
+
+    pip download --no-deps pocketsphinx==5.1.1 && unzip -j pocketsphinx-*.whl '*/en-us.lm.bin'
+    python benchmarks/general_model.py LABELS.csv en-us.lm.bin --out DIR
+
+DIR gets a 1-gram and a 3-gram. Each mixes the model of the sentences that are neither scored nor tuned on
+(as in words.py) with the one of the package, in the share that surprises the sentences to tune on least,
+so that the 1-gram has the large text's frequencies as well. The package's file (27 MB, two-clause BSD
+licence) is a 3-gram of 72,547 words with 2.05 million 2-grams and 1.67 million 3-grams. Its text is not
+published: whether a scored sentence is in it cannot be looked up.
+
+The file: "Trie Language Model", the order, the counts, tables of 65,536 values for probabilities and
+backoff weights (logarithms to the base 1.0001), the single words, and bit fields of (word, numbers of the
+values, first child) for longer n-grams, which are spelled from their last word to their first.
+"""
+
+import argparse
+import math
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from numba import njit
+from words import build, divided
+
+from b2t_kit.decode.language_model import LanguageModel, perplexity
+from b2t_kit.decode.ngrams import END, NEVER, START, UNKNOWN, Level, compile_levels
+from b2t_kit.decode.queries import step
+from b2t_kit.decode.workspace import Workspace
+
+LN_BASE = math.log(1.0001)
+NAMES = {"<s>": START, "</s>": END, "<UNK>": UNKNOWN, "<unk>": UNKNOWN}
+
+
+def bits(data: np.ndarray, offsets: np.ndarray, width: int) -> np.ndarray:
+    "Whole numbers of some bits, each at its place in bits."
+    words = np.zeros(len(offsets), np.uint64)
+    for byte in range(5):
+        words |= data[(offsets >> 3) + byte].astype(np.uint64) << np.uint64(8 * byte)
+    return ((words >> (offsets & 7).astype(np.uint64)) & np.uint64((1 << width) - 1)).astype(np.int64)
+
+
+def read_trie(path: Path, known: dict[str, int]) -> tuple[list, list]:
+    "N-grams of 1, 2, 3 known words (numbers as in `known`), and (ln p, ln backoff weight) of each."
+    raw = np.fromfile(path, np.uint8)
+    assert raw[:19].tobytes() == b"Trie Language Model" and raw[19] == 3, "not a 3-gram of pocketsphinx"
+    counts = raw[20:32].view("<u4").astype(int).tolist()
+    place = 36  # after the kind of the tables
+    tables = raw[place : place + 3 * 4 * 65536].view("<f4").reshape(3, 65536).astype(float) * LN_BASE
+    place += tables.size * 4
+    single = raw[place : place + 12 * (counts[0] + 1)].view("<f4").reshape(-1, 3)
+    child = np.ascontiguousarray(single[:, 2]).view("<u4").astype(np.int64)
+    place += single.size * 4
+    word_bits, next_bits = counts[0].bit_length(), counts[2].bit_length()
+    wide, narrow = word_bits + 32 + next_bits, word_bits + 16
+    middle = raw[place : place + ((1 + counts[1]) * wide + 7) // 8 + 8]
+    place += len(middle)
+    longest = raw[place : place + ((1 + counts[2]) * narrow + 7) // 8 + 8]
+    place += len(longest)
+    names = raw[place + 4 :].tobytes().decode().split("\0")[: counts[0]]
+    numbers = np.array([NAMES.get(name, known.get(name, -1)) for name in names])
+    at = np.arange(child[-1] + 1) * wide  # the counts at the beginning are a little too high
+    grandchild = bits(middle, at + word_bits + 32, next_bits)
+    last = np.repeat(np.arange(counts[0]), np.diff(child))  # of each 2-gram
+    before = bits(middle, at[:-1], word_bits)
+    pairs = np.stack([numbers[before], numbers[last]], 1)
+    pair_p = tables[0][bits(middle, at[:-1] + word_bits + 16, 16)]
+    pair_back = tables[1][bits(middle, at[:-1] + word_bits, 16)]
+    at = np.arange(grandchild[-1]) * narrow
+    owner = np.repeat(np.arange(len(pairs)), np.diff(grandchild))
+    first = numbers[bits(longest, at, word_bits)]
+    triples = np.concatenate([first[:, None], pairs[owner]], 1)
+    triple_p = tables[2][bits(longest, at + word_bits, 16)]
+    single = single[:-1, :2].astype(float) * LN_BASE
+    ngrams = [numbers[:, None], pairs, triples]
+    values = [single, np.stack([pair_p, pair_back], 1), np.stack([triple_p, 0 * triple_p], 1)]
+    inside = [(one >= 0).all(axis=1) & (one[:, 1:] != START).all(axis=1) for one in ngrams]
+    return [one[keep] for one, keep in zip(ngrams, inside)], [one[keep] for one, keep in zip(values, inside)]
+
+
+def keys_of(ngrams: np.ndarray, size: int) -> np.ndarray:
+    "Each n-gram as one number; in order as the n-grams are."
+    keys = np.zeros(len(ngrams), np.int64)
+    for column in ngrams.T:
+        keys = keys * size + column
+    return keys
+
+
+def model_of(words: tuple[str, ...], keys: list[np.ndarray], values: list[np.ndarray]) -> LanguageModel:
+    "A model of sorted n-grams of 1, 2, ... words; the first are all single words."
+    size, levels = len(words), []
+    for n, (rows, table) in enumerate(zip(keys, values)):
+        parent = np.searchsorted(keys[n - 1], rows // size) if n else np.zeros(len(rows), np.int64)
+        levels.append(Level(parent, (rows % size).astype(np.uint32), table[:, 0], table[:, 1]))
+    return LanguageModel(words, compile_levels(levels, Workspace()), [len(one) for one in keys])
+
+
+def closed(keys: list[np.ndarray], size: int) -> list[np.ndarray]:
+    "The n-grams with the beginnings and the ends of the longer ones."
+    keys = [np.unique(one) for one in keys]
+    for n in range(len(keys) - 1, 1, -1):
+        keys[n - 1] = np.unique(np.concatenate([keys[n - 1], keys[n] // size, keys[n] % size**n]))
+    return keys
+
+
+def general_model(path: Path, words: tuple[str, ...]) -> LanguageModel:
+    "The package's model over the words of another; those that it does not know are never said."
+    size = len(words)
+    ngrams, found = read_trie(path, {word: number for number, word in enumerate(words)})
+    own = [keys_of(one, size) for one in ngrams]
+    keys = closed([np.arange(size), *own[1:]], size)
+    values = [np.full((len(one), 2), np.nan) for one in keys]
+    values[0][:] = NEVER
+    for table, rows, new in zip(values, keys, zip(own, found)):
+        table[:, 1] = 0.0
+        table[np.searchsorted(rows, new[0])] = new[1]
+    return model_of(words, keys, values)
+
+
+def keys_in(model: LanguageModel) -> list[np.ndarray]:
+    "The n-grams of a model."
+    keys, size, start = [np.arange(len(model.words))], len(model.words), 1
+    for count, longer in zip(model.counts, model.counts[1:]):
+        first = model.arrays.first[start : start + count + 1].astype(np.int64)
+        start += count
+        rows = np.repeat(keys[-1], np.diff(first))
+        keys.append(rows * size + model.arrays.word[start : start + longer])
+    return keys
+
+
+@njit
+def last_words(arrays, ngrams, start, ln_p):
+    "ln of the probability of each n-gram's last word after the others."
+    for row in range(len(ngrams)):
+        state, value = np.int64(0), 0.0
+        for column in range(ngrams.shape[1]):
+            if column == 0 and ngrams.shape[1] > 1 and ngrams[row, 0] == 1:
+                state = np.int64(start)
+            else:
+                value, state = step(arrays, state, ngrams[row, column])
+        ln_p[row] = value
+
+
+def likely(model: LanguageModel, keys: np.ndarray, n: int) -> np.ndarray:
+    "The probability of each n-gram's last word."
+    size, ln_p = len(model.words), np.zeros(len(keys))
+    columns = [keys // size**power % size for power in range(n - 1, -1, -1)]
+    last_words(model.arrays, np.ascontiguousarray(np.stack(columns, 1)), model.start, ln_p)
+    return np.exp(ln_p)
+
+
+def best_share(one: LanguageModel, other: LanguageModel, sentences: list[str]) -> tuple[float, float]:
+    "The first model's share in the mixture that is least surprised by the sentences; its perplexity."
+    both = []
+    for model in (one, other):
+        both.append([])
+        for sentence in sentences:
+            state = model.start
+            for word in (*model.numbers(sentence.split()).tolist(), END):
+                ln_p, state = model.score(state, word)
+                both[-1].append(math.exp(ln_p))
+    shares = np.linspace(0.05, 0.95, 19)
+    mine, theirs = map(np.array, both)
+    surprise = [-np.log(share * mine + (1 - share) * theirs).mean() for share in shares]
+    return float(shares[np.argmin(surprise)]), float(np.exp(min(surprise)))
+
+
+def mixture(one: LanguageModel, other: LanguageModel, share: float, order: int) -> LanguageModel:
+    "Both models' probabilities of all n-grams that either has, mixed; what is over goes to backing off."
+    size = len(one.words)
+    pools = [table[:order] for table in (keys_in(one), keys_in(other))]
+    keys = closed([np.concatenate([pool[n] for pool in pools if n < len(pool)]) for n in range(order)], size)
+    p = [share * likely(one, rows, n) + (1 - share) * likely(other, rows, n)
+         for n, rows in enumerate(keys, 1)]
+    p[0][START] = 0.0  # never predicted
+    p[0] /= p[0].sum()
+    values = [np.stack([np.log(np.maximum(row, 1e-43)), np.zeros(len(row))], 1) for row in p]
+    for n in range(1, order):
+        parent = np.searchsorted(keys[n - 1], keys[n] // size)
+        shorter = p[n - 1][np.searchsorted(keys[n - 1], keys[n] % size**n)]
+        left, below = (1 - np.bincount(parent, row, len(keys[n - 1])) for row in (p[n], shorter))
+        values[n - 1][:, 1] = np.log(np.maximum(left, 1e-9) / np.maximum(below, 1e-9))
+    return model_of(one.words, keys, values)
+
+
+def single_words(model: LanguageModel) -> LanguageModel:
+    "The model without any context."
+    ln_p = model.unigrams.astype(float)
+    return model_of(model.words, [np.arange(len(ln_p))], [np.stack([ln_p, 0 * ln_p], 1)])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("labels", type=Path)
+    parser.add_argument("general", type=Path, help="en-us.lm.bin of the package pocketsphinx")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    scored, tuned_on, text = divided(options.labels, 1426, 250)
+    options.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        own = {order: build(text, scored + tuned_on, Path(folder), order) for order in (1, 3)}
+        general = general_model(options.general, own[3].words)
+        for order, other in ((1, single_words(general)), (3, general)):
+            share, _ = best_share(own[order], other, tuned_on)
+            model = mixture(own[order], other, share, order)
+            kinds = {"sentences alone": own[order], "general alone": other, "both": model}
+            print(f"{order}-gram: {sum(model.counts):,} n-grams, share of the sentences {share:.2f}")
+            for name, one in kinds.items():
+                print(f"  perplexity of {name}: {perplexity(one, tuned_on)[0]:.0f} (tuned on), "
+                      f"{perplexity(one, scored)[0]:.0f} (scored)", flush=True)
+            texts = ["sentences that are not scored", "unknown, of pocketsphinx 5.1.1"]
+            model.origin = {"texts": texts, "share": share}
+            model.save(options.out / f"{order}.b2tlm")
+
+
+if __name__ == "__main__":
+    main()
