@@ -76,11 +76,11 @@ def plot_images(
     shown = min(len(names), most)
     figure, axes = plt.subplots(len(rows), shown, squeeze=False, layout="constrained",
                                 figsize=(0.7 * shown + 0.6, 0.75 * len(rows) + 0.3))
-    for line, (title, images) in zip(axes, rows.items()):
+    for number, (line, (title, images)) in enumerate(zip(axes, rows.items())):
         for axis, image, name in zip(line, images, names):
             axis.imshow(image, vmin=-1, vmax=1, cmap="RdBu", interpolation="nearest")
             axis.set(xticks=[], yticks=[])
-            if line is axes[0]:
+            if number == 0:
                 axis.set_title(name, fontsize=7)
         line[0].set_ylabel(title, fontsize=7)
     if path is not None:
