@@ -114,12 +114,41 @@ def test_a_model_compiles_for_eight_chips() -> None:
 
 
 @compiler
-def test_linear_fits(tmp_path: Path) -> None:
-    """A shipped configuration by the command; `benchmarks/preflight.md` has all of them."""
-    target = tmp_path / "linear.json"
-    done = child("-m", "b2t_kit.cli", "preflight", "linear", "--slice", "v5e-8", "--programs", "largest",
+@pytest.mark.parametrize("name", ["linear", "eit_tiny"])
+def test_small_configurations_fit(name: str, tmp_path: Path) -> None:
+    """A speech decoder and a tomography network by the command; `benchmarks/preflight.md` has all of them."""
+    target = tmp_path / "found.json"
+    done = child("-m", "b2t_kit.cli", "preflight", name, "--slice", "v5e-8", "--programs", "largest",
                  "--json", str(target))
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
     found = json.loads(target.read_text())
-    assert found["fits"] and found["config"] == "linear" and found["slice"] == "v5e-8"
+    assert found["fits"] and found["config"] == name and found["slice"] == "v5e-8"
     assert {"arguments", "temporaries", "outputs", "aliased", "total", "available"} <= set(found["bytes_per_chip"])
+
+
+ROOT = TESTS.parent
+KNOWN = json.loads((ROOT / "benchmarks/results/lowered.json").read_text())
+
+
+@compiler
+@pytest.mark.parametrize("name", KNOWN)
+def test_what_fitted_has_not_grown(name: str) -> None:
+    """The largest step before compiling: arguments, what loops carry, the largest array.
+
+    Whoever makes one of them larger asks the compiler whether it still fits, and records it.
+    """
+    done = child(str(ROOT / "benchmarks/preflight.py"), "--sizes", name)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found, known = json.loads(done.stdout)[name], KNOWN[name]
+    grown = [f"{part}: {found[part]} bytes, were {known[part]}" for part in known if found[part] > 1.005 * known[part]]
+    assert not grown, f"{grown}; does it still fit? b2t preflight {name}; then benchmarks/preflight.py --sizes"
+
+
+def test_every_shipped_configuration_is_watched() -> None:
+    """All that `b2t preflight --list` names; and what was compiled of the largest fits."""
+    from b2t_kit.preflight.configs import CONFIGS
+
+    assert set(KNOWN) >= set(CONFIGS) - {"noise_gru_687m", "eit_tiny"}, "the first is tpu_v5e8, the other compiled above"
+    compiled = json.loads((ROOT / "benchmarks/results/preflight.json").read_text())
+    fitting = {one["config"] for one in compiled.values() if one["fits"] and one["slice"] == "v5e-8"}
+    assert {"tpu_v5e8", "eit_cdeit", "linear", "tiny", "noise_gru_tiny", "baseline"} <= fitting

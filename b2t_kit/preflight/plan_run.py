@@ -62,10 +62,10 @@ def changes(
     divided = replace(train, shard="moments")
     can_repeat = spot.kind == "tpu" and task.noise.noise_layers > 0 and not task.noise.recompute
     can_divide = spot.kind == "tpu" and spot.replicas > 1 and train.shard == "none"
-    if can_repeat:
-        yield "--recompute true", again, train
     if can_divide:
         yield "--shard moments", task, divided
+    if can_repeat:
+        yield "--recompute true", again, train
     if can_repeat and can_divide:
         yield "--recompute true --shard moments", again, divided
     batch = task.batches.batch_size

@@ -1,0 +1,229 @@
+"""Every shipped configuration, compiled for TPU slices by `b2t preflight`, and recorded.
+
+    python benchmarks/preflight.py                       # all cases that are not recorded yet
+    python benchmarks/preflight.py "linear" "tiny"       # these, again
+    python benchmarks/preflight.py --original            # networks that are not the kit's, see `ORIGINAL`
+    python benchmarks/preflight.py --table               # from the results, for preflight.md
+    python benchmarks/preflight.py --sizes               # no compiling: what tests/test_preflight.py compares
+
+A case is what follows `b2t preflight` on the command line; `benchmarks/results/preflight.json` holds what the command
+wrote with `--json`, and beside it seconds of the whole command on the clock and of processors, the largest sum of its
+processes' resident memory, and the load of the machine at its beginning and end (programs that wanted a processor).
+To be run in an environment with torch_xla, jax and libtpu. `--sizes` writes `benchmarks/results/lowered.json`: what the
+largest step of each configuration needs before it is compiled. Whoever changes a step so that these grow asks the
+compiler whether it still fits, and then records them again.
+"""
+
+import argparse
+import json
+import os
+import resource
+import shlex
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import torch
+from torch import nn
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+RESULTS = ROOT / "benchmarks/results/preflight.json"
+GIB = 2**30
+SIZES = RESULTS.with_name("lowered.json")
+STEPS = {"linear": 16, "tiny": 16, "noise_gru_tiny": 64, "gpu_16gb": 32, "baseline": 64, "tpu_v5e8": 64,
+         "eit_cdeit": 64, "eit_small": 16}  # configuration -> rows of a step on a v5e-8
+ONE = "--programs largest"
+CASES = [  # what follows `b2t preflight`
+    f"linear --slice v5e-8 {ONE}", f"tiny --slice v5e-8 {ONE}", f"noise_gru_tiny --slice v5e-8 --global-batch 64 {ONE}",
+    f"gpu_16gb --slice v5e-8 {ONE}", f"baseline --slice v5e-8 {ONE}",
+    "eit_cdeit --slice v5e-8 --global-batch 64", f"eit_cdeit --slice v5e-8 --global-batch 256 {ONE}",
+    "tpu_v5e8 --slice v5e-8 --global-batch 64",
+    f"noise_gru_687m --slice v5e-8 --global-batch 64 --shard moments {ONE}",
+    f"noise_gru_687m --slice v5e-8 --global-batch 64 --shard all {ONE}",
+    f"linear --slice v4-8 --global-batch 64 {ONE}", f"linear --slice v5p-8 --global-batch 64 {ONE}",
+    f"linear --slice v6e-8 --global-batch 64 {ONE}",
+]
+
+
+def recorded() -> dict[str, dict]:
+    "What is known, by case."
+    return json.loads(RESULTS.read_text())
+
+
+def record(case: str, found: dict) -> None:
+    "Add a result, and keep the others."
+    packages = str(Path(torch.__file__).parents[1])
+    plain = json.dumps(recorded() | {case: found}, indent=1)
+    RESULTS.write_text(plain.replace(f"{ROOT}/", "").replace(f"{packages}/", "") + "\n")
+
+
+def measured(command: list[str]) -> tuple[subprocess.CompletedProcess, dict]:
+    "Run a command; what it and its children took."
+    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    load, peak, done = os.getloadavg()[0], [0], threading.Event()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def watch() -> None:
+        while not done.wait(0.3):
+            total = 0
+            for one in [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]:
+                try:
+                    total += one.memory_info().rss
+                except psutil.NoSuchProcess:
+                    continue
+            peak[0] = max(peak[0], total)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    said = []
+    for line in process.stdout:
+        said.append(line)
+        print(line, end="", flush=True)
+    done.set()
+    watcher.join()
+    status = process.wait()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = sum(getattr(after, name) - getattr(before, name) for name in ("ru_utime", "ru_stime"))
+    told = {"wall_s": round(time.perf_counter() - started, 1), "processor_s": round(spent, 1),
+            "peak_host_bytes": peak[0], "load": [round(load, 1), round(os.getloadavg()[0], 1)]}
+    return subprocess.CompletedProcess(command, status, "".join(said)), told
+
+
+def run(case: str, compiler: str | None = None) -> None:
+    "Ask the command, and record what it wrote; another environment's compiler is recorded as PYTHON."
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "found.json"
+        more = ["--compiler", compiler] if compiler else []
+        done, told = measured([sys.executable, "-m", "b2t_kit.cli", "preflight", *shlex.split(case), *more,
+                               "--json", str(target)])
+        if done.returncode > 1:
+            raise SystemExit(f"{case}: exit status {done.returncode}")
+        case += " --compiler PYTHON" if compiler else ""
+        record(case, json.loads(target.read_text()) | {"command": f"b2t preflight {case}", "whole": told})
+
+
+class Scores(nn.Module):
+    "Attention as the original computes it: all scores of all windows and heads at once."
+
+    def __init__(self, ours: nn.Module) -> None:
+        super().__init__()
+        self.ours = ours
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        ours, (images, count, width) = self.ours, tokens.shape
+        side, window = round(count**0.5), ours.window or round(count**0.5)
+        across = side // window
+        cut = (images, across, window, across, window, 3, ours.heads, width // ours.heads)
+        parts = ours.qkv(tokens).reshape(cut).permute(5, 0, 1, 3, 6, 2, 4, 7)
+        query, key, value = parts.reshape(3, images, across**2, ours.heads, window**2, -1)
+        scores = query * query.shape[-1] ** -0.5 @ key.mT
+        if ours.bias is not None:
+            scores = scores + ours.bias()
+        found = torch.softmax(scores, -1) @ value
+        found = found.reshape(images, across, across, ours.heads, window, window, -1)
+        return ours.out(found.permute(0, 1, 4, 2, 5, 3, 6).reshape(images, count, width))
+
+
+def original(rows: int, where: str, precision: str):
+    "The original's network with its attention, as a model of one's own."
+    from b2t_kit.eit.unet import SIZES, Block, UNet
+    from b2t_kit.preflight.model import preflight
+
+    with torch.device("meta"):
+        model = UNet(SIZES["cdeit"]).to("meta")
+    for block in model.modules():
+        if isinstance(block, Block):
+            block.attention = Scores(block.attention)
+    shapes = {"image": (1, 128, 128), "noisy": (1, 128, 128), "volts": (16, 13), "time": ()}
+    batch = {name: torch.zeros(rows, *shape) for name, shape in shapes.items()}
+
+    def loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return (model(batch["noisy"], batch["time"], batch["volts"]).float() - batch["image"]).abs().mean()
+
+    weights = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], lr=1e-5, weight_decay=0.0)
+    return preflight(model, batch, weights, loss, where, precision, ema_decay=0.995, say=print)
+
+
+ORIGINAL = [(64, "v5e-8", "auto"), (64, "v5e-8", "float32"), (256, "v5e-8", "auto"), (256, "v5e-8", "float32"),
+            (64, "v5e-1", "float32"), (16, "v5e-1", "float32")]
+
+
+def originals(wanted: list[str]) -> None:
+    "Compile the original's attention, with as many rows and chips as it was tried with."
+    known = recorded()
+    for rows, where, precision in ORIGINAL:
+        case = f"the original's attention, {rows} images on {where}, {precision}"
+        if wanted and case not in wanted or not wanted and case in known:
+            continue
+        load, started = os.getloadavg()[0], time.perf_counter()
+        report = original(rows, where, precision)
+        print(case, report, sep="\n", flush=True)
+        told = {"wall_s": round(time.perf_counter() - started, 1), "load": [round(load, 1), round(os.getloadavg()[0], 1)]}
+        record(case, report.to_dict() | {"command": "python benchmarks/preflight.py --original", "whole": told})
+
+
+def sizes(name: str) -> dict[str, int]:
+    "Bytes of a configuration's largest step before compiling."
+    from jaxlib import _jax
+
+    from b2t_kit.preflight.check import lowered, request_of
+    from b2t_kit.preflight.configs import configuration, with_batch
+    from b2t_kit.preflight.hlo import read_hlo
+    from b2t_kit.preflight.verdict import lowered_sizes, state_bytes
+
+    with tempfile.TemporaryDirectory() as folder:
+        request = request_of(with_batch(configuration(name), STEPS[name]), 8, programs="largest")
+        (place,) = lowered(request, Path(folder))
+        text = _jax.XlaComputation((place / "module.pb").read_bytes()).get_hlo_module().to_string()
+        return lowered_sizes(read_hlo(text), state_bytes(json.loads((place / "job.json").read_text())))
+
+
+def table() -> str:
+    "A row for each case."
+    lines = ["| `b2t preflight ...` | chip, GiB: arguments | temporaries | total | fits | compiler, s | processor s "
+             "| command, s | load | host memory, GB | seconds at least | bound by |", "|" + "---|" * 12]
+    for case, one in recorded().items():
+        sizes, whole, first = one["bytes_per_chip"], one.get("whole", {}), one["by_program"][0]
+        gib = [f"{sizes[name] / GIB:.2f}" if sizes.get(name) else "" for name in ("arguments", "temporaries", "total")]
+        room = (sizes["available"] - (sizes["total"] or 0)) / GIB
+        bound = first.get("roofline") or {}
+        load = "-".join(f"{each:.0f}" for each in whole.get("load", []))
+        host = f"{whole['peak_host_bytes'] / 1e9:.1f}" if "peak_host_bytes" in whole else ""
+        lines.append(f"| {case} | {gib[0]} | {gib[1]} | {gib[2]} | "
+                     f"{f'yes, {room:.2f} to spare' if one['fits'] else 'no'} | {one['compile_s']:.0f} | "
+                     f"{one['compile_processor_s']:.0f} | {whole.get('wall_s', '')} | {load} | {host} | "
+                     f"{bound.get('seconds', 0):.3g} | {bound.get('bound', '')} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("cases", nargs="*", metavar="CASE", help="what follows `b2t preflight`")
+    parser.add_argument("--compiler", metavar="PYTHON", help="of an environment with another jax and libtpu")
+    parser.add_argument("--original", action="store_true", help="the original's attention")
+    parser.add_argument("--table", action="store_true", help="print what is recorded")
+    parser.add_argument("--sizes", action="store_true", help="what a step needs before compiling")
+    options = parser.parse_args()
+    if options.sizes:
+        for name in options.cases or STEPS:
+            found = sizes(name)
+            print(json.dumps({name: found}), flush=True)
+            if not options.cases:
+                known = json.loads(SIZES.read_text()) if SIZES.exists() else {}
+                SIZES.write_text(json.dumps(known | {name: found}, indent=1) + "\n")
+    elif options.table:
+        print(table())
+    elif options.original:
+        originals(options.cases)
+    else:
+        for case in options.cases or [one for one in CASES if one not in recorded()]:
+            run(case, options.compiler)
+
+
+if __name__ == "__main__":
+    main()
