@@ -103,9 +103,9 @@ def lists_of(search: BeamSearch, sentences: list[str], generator: np.random.Gene
 
 def unpacked(source: Path) -> CausalScorer:
     "A model from a GGUF file, which needs the package gguf."
-    model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name)
+    model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
-    return CausalScorer(model.float().eval(), tokenizer, source.stem)
+    return CausalScorer(model.eval(), tokenizer, source.stem)
 
 
 def config_of(words: Path | None, beam: int, n_best: int) -> SearchConfig:
@@ -133,6 +133,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     scored, tuned_on, text = divided(options.labels, 1426, 250)  # so that fewer sentences know no more
+    if options.llm is None:
+        scorer = trained(text, tokenizer_of(text, 2000), options.minutes)
+    else:
+        scorer = load_scorer(options.llm) if options.llm.is_dir() else unpacked(options.llm)
+    print(f"causal model: ln P of a sentence {scorer.score(['how is that good'])[0]:.1f}", flush=True)
     generator = np.random.default_rng(1)
     with tempfile.TemporaryDirectory() as folder:
         ready = options.models and LanguageModel.read(options.models / "3.b2tlm")
@@ -146,10 +151,6 @@ def main() -> None:
     first = [one.hypotheses[0].sentence.split() if one.hypotheses else [] for one in test]
     rows: dict[str, Rate] = {"search": rate_of(count_edits([one.split() for one in parts[0]], first))}
     print(f"search   {rows['search']}", flush=True)
-    if options.llm is None:
-        scorer = trained(text, tokenizer_of(text, 2000), options.minutes)
-    else:
-        scorer = load_scorer(options.llm) if options.llm.is_dir() else unpacked(options.llm)
     start, memory = time.process_time(), KeptScores(scorer, options.keep) if options.keep else nullcontext(scorer)
     with memory as kept:
         tables = [tabulate(part, llm_scores(part, kept.score_lists)) for part in (tune, test)]
