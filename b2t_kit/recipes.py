@@ -41,7 +41,7 @@ def tiny() -> SpeechRun:
     "One GRU layer for simulated recordings; minutes on two CPU cores."
     model = replace(GRU_SIZES["tiny"], hidden=384, stride=8)
     batches = BatchConfig(batch_size=16, day_balance=0.0)
-    train = replace(SHORT, steps=200, eval_every=50, checkpoint_every=100)
+    train = replace(SHORT, steps=220, eval_every=55, checkpoint_every=110)
     return SpeechRun(SpeechConfig(model, Augment(white_noise=0.6, offset=0.1), batches), train)
 
 # %% ../nbs/76_recipes.ipynb #f23fe628
