@@ -54,7 +54,7 @@ def divided(path: Path, scored: int, tuned_on: int, seed: int = 0) -> tuple[list
 
 
 def build(text: list[str], kept_out: list[str], folder: Path, order: int,
-          more: list[Path] = []) -> LanguageModel:
+          more: tuple[Path, ...] = ()) -> LanguageModel:
     "A model of the text over the whole dictionary, in which no scored sentence is."
     (folder / "text.txt").write_text("\n".join(text) + "\n", encoding="utf-8")
     lines = [f"{number},{one}" for number, one in enumerate(kept_out)]
@@ -161,7 +161,7 @@ def main() -> None:
         if options.models:
             models = {name: LanguageModel.read(options.models / f"{order}.b2tlm") for name, order in orders.items()}
         else:
-            models = {name: build(text, scored + tuned_on, Path(folder), order, options.text)
+            models = {name: build(text, scored + tuned_on, Path(folder), order, tuple(options.text))
                       for name, order in orders.items()}
         facts = {name: {"ngrams": sum(model.counts), "perplexity": perplexity(model, tuned_on)[0],
                         "origin": model.origin} for name, model in models.items()}
