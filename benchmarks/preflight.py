@@ -163,7 +163,8 @@ def originals(wanted: list[str]) -> None:
         load, started = os.getloadavg()[0], time.perf_counter()
         report = original(rows, where, precision)
         print(case, report, sep="\n", flush=True)
-        told = {"wall_s": round(time.perf_counter() - started, 1), "load": [round(load, 1), round(os.getloadavg()[0], 1)]}
+        loads = [round(load, 1), round(os.getloadavg()[0], 1)]
+        told = {"wall_s": round(time.perf_counter() - started, 1), "load": loads}
         record(case, report.to_dict() | {"command": "python benchmarks/preflight.py --original", "whole": told})
 
 
