@@ -72,6 +72,8 @@ def changes(
     times = train.accumulation * 2
     while times * spot.replicas <= batch:
         yield f"--accumulation {times}", task, replace(train, accumulation=times)
+        if can_divide:
+            yield f"--shard moments --accumulation {times}", task, replace(divided, accumulation=times)
         times *= 2
     while batch > 1:
         batch //= 2
