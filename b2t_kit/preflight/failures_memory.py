@@ -26,7 +26,7 @@ C5 = Failure(
      "shard=moments 或 shard=all 把训练状态分摊到各芯片；GRU 不按时间步保存权重；梯度累积与大批次等价；日志记录设备显存。"),
     ("tests/test_xla.py::test_divided_weights_train_alike",
      "tests/test_speech.py::test_accumulation_equals_the_large_batch",
-     "nbs/63_doctor.ipynb::Numbers in a message about memory"),
+     "nbs/62e_allocations.ipynb::Messages"),
     (r"attempting to allocate [\d.]+[kmg]", r"that was not possible\. there are", r"there are [\d.]+[kmg]i?b? free",
      r"error allocating device buffer"),
 )
@@ -50,7 +50,7 @@ C11 = Failure(
      "tests/test_xla_eit.py::test_c11_attention_holds_no_scores_on_xla",
      "tests/test_eit.py::test_c11_results_do_not_depend_on_batches",
      "tests/test_xla_failures.py::test_c10_fewer_chips_hold_more_each",
-     "nbs/63_doctor.ipynb::Numbers in a message about memory"),
+     "nbs/62e_allocations.ipynb::Messages"),
     (r"allocation(?: \(size=\d+\))? would exceed", r"would exceed memory \(size", r"exceed memory \(size=\d+\)",
      r"ran out of memory in memory space", r"exceeded hbm capacity by", r"total memory required for hlo temp",
      r"exceeds available hbm"),
