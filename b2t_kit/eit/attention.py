@@ -14,12 +14,12 @@ from ..models.loops import compute_type, device_loop
 
 # %% ../../nbs/70c_eit_attention.ipynb #8630ebcc
 def _weights(
-    query: torch.Tensor,  # (B, W, N, D)
-    key: torch.Tensor,  # (B, W, N, D)
+    query: torch.Tensor,  # (B, W, D, N)
+    key: torch.Tensor,  # (B, W, D, N)
     bias: torch.Tensor | None,  # (N, N) float32
 ) -> torch.Tensor:  # (B, W, N, N) float32
     "How much each token takes from each, for one head."
-    scores = (query @ key.mT).float() * query.shape[-1] ** -0.5
+    scores = (query.mT @ key).float() * query.shape[-2] ** -0.5
     return torch.softmax(scores if bias is None else scores + bias, dim=-1)
 
 # %% ../../nbs/70c_eit_attention.ipynb #2e68edeb
@@ -31,7 +31,7 @@ def _one_head(
     bias: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, tuple[torch.Tensor]]:
     "The output of one head, as a step of a loop."
-    return state, (_weights(query, key, bias).to(value.dtype) @ value,)
+    return state, (value @ _weights(query, key, bias).to(value.dtype).mT,)
 
 
 def _one_head_back(
@@ -39,15 +39,15 @@ def _one_head_back(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    slope: torch.Tensor,  # (B, W, N, D): of the output
+    slope: torch.Tensor,  # (B, W, D, N): of the output
     bias: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
     "The gradients of one head."
     weights = _weights(query, key, bias)
-    by_weight = (slope @ value.mT).float()
+    by_weight = (slope.mT @ value).float()
     by_score = weights * (by_weight - (by_weight * weights).sum(-1, keepdim=True))
-    scaled = (by_score * query.shape[-1] ** -0.5).to(query.dtype)
-    found = scaled @ key, scaled.mT @ query, weights.to(value.dtype).mT @ slope
+    scaled = (by_score * query.shape[-2] ** -0.5).to(query.dtype)
+    found = key @ scaled.mT, query @ scaled, slope @ weights.to(value.dtype)
     return state, found if bias is None else (*found, by_score.sum((0, 1)))
 
 # %% ../../nbs/70c_eit_attention.ipynb #c5e69e6d
@@ -57,11 +57,11 @@ class HeadByHead(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx,
-        query: torch.Tensor,  # (H, B, W, N, D), as key and value
+        query: torch.Tensor,  # (H, B, W, D, N), as key and value
         key: torch.Tensor,
         value: torch.Tensor,
         bias: torch.Tensor | None,  # (H, N, N) float32
-    ) -> torch.Tensor:  # (H, B, W, N, D)
+    ) -> torch.Tensor:  # (H, B, W, D, N)
         ctx.save_for_backward(query, key, value, bias)
         series = [query, key, value] if bias is None else [query, key, value, bias]
         return device_loop(_one_head, query.new_zeros(1), series)[1][0]
@@ -84,10 +84,11 @@ def attend(
     "Every token's mean of its window's values, without all scores in memory."
     if query.device.type == "cuda":
         mask = None if bias is None else bias.to(query.dtype)
-        return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        parts = (one.contiguous() for one in (query, key, value))
+        return functional.scaled_dot_product_attention(*parts, attn_mask=mask)
     kind = compute_type(query)
-    by_head = (one.movedim(2, 0).to(kind) for one in (query, key, value))
-    return HeadByHead.apply(*by_head, bias).movedim(0, 2)
+    by_head = (one.permute(2, 0, 1, 4, 3).to(kind) for one in (query, key, value))
+    return HeadByHead.apply(*by_head, bias).permute(1, 2, 0, 4, 3)
 
 # %% ../../nbs/70c_eit_attention.ipynb #d97401da
 class PositionBias(nn.Module):

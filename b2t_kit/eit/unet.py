@@ -89,12 +89,13 @@ class Attention(nn.Module):
         images, count, width = tokens.shape
         side, window = round(count**0.5), self.window or round(count**0.5)
         across = side // window
-        cut = (images, across, window, across, window, 3, self.heads, width // self.heads)
-        parts = self.qkv(tokens).reshape(cut).permute(5, 0, 1, 3, 6, 2, 4, 7)  # 3, B, i, j, H, y, x, D
-        query, key, value = parts.reshape(3, images, across**2, self.heads, window**2, -1)
+        parts = self.qkv(tokens).reshape(images, across, window, across, window, 3 * width)
+        parts = parts.permute(5, 0, 1, 3, 2, 4)  # (3 C, B, i, j, y, x): heads are cut where nothing is padded
+        parts = parts.reshape(3, self.heads, width // self.heads, images, across**2, window**2)
+        query, key, value = parts.permute(0, 3, 4, 1, 5, 2)  # (3, B, W, H, N, D)
         found = attend(query, key, value, self.bias() if self.window else None)  # (B, W, H, N, D)
-        found = found.reshape(images, across, across, self.heads, window, window, -1)
-        return self.out(found.permute(0, 1, 4, 2, 5, 3, 6).reshape(images, count, width))
+        found = found.permute(2, 4, 0, 1, 3).reshape(width, images, across, across, window, window)
+        return self.out(found.permute(1, 2, 4, 3, 5, 0).reshape(images, count, width))
 
 # %% ../../nbs/70d_eit_unet.ipynb #87769a39
 class Block(nn.Module):
