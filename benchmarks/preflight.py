@@ -2,7 +2,7 @@
 
     python benchmarks/preflight.py                       # all cases that are not recorded yet
     python benchmarks/preflight.py "linear" "tiny"       # these, again
-    python benchmarks/preflight.py --original            # networks that are not the kit's, see `ORIGINAL`
+    python benchmarks/preflight.py --blocks              # a block of CDEIT, with the original's attention and the kit's
     python benchmarks/preflight.py --table               # from the results, for preflight.md
     python benchmarks/preflight.py --sizes               # no compiling: what tests/test_preflight.py compares
 
@@ -129,43 +129,53 @@ class Scores(nn.Module):
         return ours.out(found.permute(0, 1, 4, 2, 5, 3, 6).reshape(images, count, width))
 
 
-def original(rows: int, where: str, precision: str):
-    "The original's network with its attention, as a model of one's own."
-    from b2t_kit.eit.unet import SIZES, Block, UNet
+class OneBlock(nn.Module):
+    "A block at the full size's finest image: 4,096 tokens that all attend to each other."
+
+    def __init__(self, as_the_original: bool) -> None:
+        from b2t_kit.eit.unet import SIZES, Block
+
+        super().__init__()
+        full = SIZES["cdeit"]
+        self.block = Block(full.width, full.heads)
+        if as_the_original:
+            self.block.attention = Scores(self.block.attention)
+
+    def forward(self, tokens: torch.Tensor, moment: torch.Tensor) -> torch.Tensor:
+        return self.block(tokens, moment)
+
+
+def one_block(as_the_original: bool, rows: int, where: str, precision: str):
+    "A training step of one block: forward, backward, clipping, AdamW, average."
     from b2t_kit.preflight.model import preflight
 
     with torch.device("meta"):
-        model = UNet(SIZES["cdeit"]).to("meta")
-    for block in model.modules():
-        if isinstance(block, Block):
-            block.attention = Scores(block.attention)
-    shapes = {"image": (1, 128, 128), "noisy": (1, 128, 128), "volts": (16, 13), "time": ()}
-    batch = {name: torch.zeros(rows, *shape) for name, shape in shapes.items()}
+        model = OneBlock(as_the_original).to("meta")
+    width = model.block.steer.in_features
+    batch = {"tokens": torch.zeros(rows, 4096, width), "moment": torch.zeros(rows, width)}
 
     def loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        return (model(batch["noisy"], batch["time"], batch["volts"]).float() - batch["image"]).abs().mean()
+        return model(batch["tokens"], batch["moment"]).float().abs().mean()
 
-    weights = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], lr=1e-5, weight_decay=0.0)
+    weights = torch.optim.AdamW(model.parameters(), lr=1e-5, weight_decay=0.0)
     return preflight(model, batch, weights, loss, where, precision, ema_decay=0.995, say=print)
 
 
-ORIGINAL = [(64, "v5e-8", "auto"), (64, "v5e-8", "float32"), (256, "v5e-8", "auto"), (256, "v5e-8", "float32"),
-            (64, "v5e-1", "float32"), (16, "v5e-1", "float32")]
+BLOCKS = [(True, 64, "v5e-8", "float32"), (True, 64, "v5e-8", "auto"), (False, 64, "v5e-8", "auto"),
+          (False, 256, "v5e-8", "auto")]  # with the original's attention, images, slice, precision
 
 
-def originals(wanted: list[str]) -> None:
-    "Compile the original's attention, with as many rows and chips as it was tried with."
+def blocks(wanted: list[str]) -> None:
+    "Compile one block with the original's attention and with the kit's."
     known = recorded()
-    for rows, where, precision in ORIGINAL:
-        case = f"the original's attention, {rows} images on {where}, {precision}"
+    for as_the_original, rows, where, precision in BLOCKS:
+        whose = "the original's" if as_the_original else "the kit's"
+        case = f"one block, {whose} attention, {rows} images on {where}, {precision}"
         if wanted and case not in wanted or not wanted and case in known:
             continue
-        load, started = os.getloadavg()[0], time.perf_counter()
-        report = original(rows, where, precision)
+        report = one_block(as_the_original, rows, where, precision)
         print(case, report, sep="\n", flush=True)
-        loads = [round(load, 1), round(os.getloadavg()[0], 1)]
-        told = {"wall_s": round(time.perf_counter() - started, 1), "load": loads}
-        record(case, report.to_dict() | {"command": "python benchmarks/preflight.py --original", "whole": told})
+        record(case, report.to_dict() | {"command": "python benchmarks/preflight.py --blocks"})
 
 
 def sizes(name: str) -> dict[str, int]:
@@ -206,7 +216,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="*", metavar="CASE", help="what follows `b2t preflight`")
     parser.add_argument("--compiler", metavar="PYTHON", help="of an environment with another jax and libtpu")
-    parser.add_argument("--original", action="store_true", help="the original's attention")
+    parser.add_argument("--blocks", action="store_true", help="one block with the original's attention")
     parser.add_argument("--table", action="store_true", help="print what is recorded")
     parser.add_argument("--sizes", action="store_true", help="what a step needs before compiling")
     options = parser.parse_args()
@@ -219,8 +229,8 @@ def main() -> None:
                 SIZES.write_text(json.dumps(known | {name: found}, indent=1) + "\n")
     elif options.table:
         print(table())
-    elif options.original:
-        originals(options.cases)
+    elif options.blocks:
+        blocks(options.cases)
     else:
         for case in options.cases or [one for one in CASES if one not in recorded()]:
             run(case, options.compiler)
