@@ -13,6 +13,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
@@ -154,8 +155,8 @@ def _ask_libtpu(torch_device: Any) -> int:
     "What libtpu's monitoring reads from the chips."
     from torch_xla import runtime
 
-    if runtime.device_type() != "TPU":
-        raise RuntimeError("there are no chips to ask about")
+    if runtime.device_type() != "TPU" or not _answers(HBM_USED):
+        raise RuntimeError("there is nobody to ask")
     return _largest_printed(HBM_USED)
 
 # %% ../../nbs/02b_xla_programs.ipynb #807a2a49
@@ -169,6 +170,15 @@ def _largest_printed(
     except subprocess.SubprocessError as error:
         raise RuntimeError(str(error)) from error
     return max(int(float(one)) for one in asked.stdout.split())
+
+# %% ../../nbs/02b_xla_programs.ipynb #1fac795c
+@cache
+def _answers(program: str) -> bool:
+    "Whether a program prints a number; found out once, since asking in vain takes seconds."
+    try:
+        return _largest_printed(program) >= 0
+    except (RuntimeError, ValueError):
+        return False
 
 # %% ../../nbs/02b_xla_programs.ipynb #0a28518b
 def open_cache(
