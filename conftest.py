@@ -24,6 +24,7 @@ import json
 import os
 import re
 import sys
+import tempfile
 import traceback
 from configparser import ConfigParser
 from importlib.util import find_spec
@@ -113,6 +114,9 @@ class Notebook(pytest.File):
         self.patch.setenv("IN_TEST", "1")
         self.patch.syspath_prepend(ROOT)
         self.patch.chdir(self.path.parent)
+        self.scratch = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.patch.setenv("TMPDIR", self.scratch.name)  # what a notebook leaves goes with it
+        self.patch.setattr(tempfile, "tempdir", self.scratch.name)
         self.state = shared_state()
         self.shell = CaptureShell(self.path, mpl_format="png")
         self.number_run, self.failed = 0, False
@@ -122,6 +126,7 @@ class Notebook(pytest.File):
         changed = [name for name in self.state | after if self.state.get(name) != after.get(name)]
         self.shell.user_ns.clear()  # IPython keeps every shell until exit
         self.patch.undo()
+        self.scratch.cleanup()
         if changed:
             names = ", ".join(sorted(changed))
             pytest.fail(f"{self.path.name} leaves changed: {names}", pytrace=False)

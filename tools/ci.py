@@ -18,6 +18,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -57,13 +58,20 @@ def variables(name: str) -> dict[str, str]:
 
 def run(name: str, command: str) -> tuple[bool, str]:
     "Run a command in an environment, into the log; whether it succeeded, and its last line."
-    print(f"\n=== {name}: {command}", flush=True)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+        return run_in(scratch, name, command)
+
+
+def run_in(scratch: str, name: str, command: str) -> tuple[bool, str]:
+    "The same with a folder for what the command leaves behind."
+    free = shutil.disk_usage(ROOT).free / 1e9
+    print(f"\n=== {name}: {command}\n=== {free:.0f} GB of disk free", flush=True)
     start, last = time.monotonic(), ""
     limited = ["timeout", "--kill-after=30", str(STEP_LIMIT), "bash", "-c", command]
     with subprocess.Popen(
         limited,
         cwd=ROOT,
-        env=variables(name),
+        env=variables(name) | {"TMPDIR": scratch},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
