@@ -4,8 +4,8 @@
     python benchmarks/general_model.py LABELS.csv en-us.lm.bin --out DIR
 
 DIR gets a 1-gram and a 3-gram. Each mixes the model of the sentences that are neither scored nor tuned on
-(as in words.py) with the one of the package, in the share that surprises the sentences to tune on least,
-so that the 1-gram has the large text's frequencies as well. The package's file (27 MB, two-clause BSD
+(as in words.py) with the one of the package, as `b2t lm mix` does, in the share that predicts the sentences
+to tune on best, so that the 1-gram has the large text's frequencies as well. The package's file (27 MB, two-clause BSD
 licence) is a 3-gram of 72,547 words with 2.05 million 2-grams and 1.67 million 3-grams. Its text is not
 published: whether a scored sentence is in it cannot be looked up.
 
@@ -20,12 +20,11 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from numba import njit
 from words import build, divided
 
 from b2t_kit.decode.language_model import LanguageModel, perplexity
+from b2t_kit.decode.mixing import mix_language_models
 from b2t_kit.decode.ngrams import END, NEVER, START, UNKNOWN, Level, compile_levels
-from b2t_kit.decode.queries import step
 from b2t_kit.decode.workspace import Workspace
 
 LN_BASE = math.log(1.0001)
@@ -117,76 +116,16 @@ def general_model(path: Path, words: tuple[str, ...]) -> LanguageModel:
     return model_of(words, keys, values)
 
 
-def keys_in(model: LanguageModel) -> list[np.ndarray]:
-    "The n-grams of a model."
-    keys, size, start = [np.arange(len(model.words))], len(model.words), 1
-    for count, longer in zip(model.counts, model.counts[1:]):
-        first = model.arrays.first[start : start + count + 1].astype(np.int64)
-        start += count
-        rows = np.repeat(keys[-1], np.diff(first))
-        keys.append(rows * size + model.arrays.word[start : start + longer])
-    return keys
-
-
-@njit
-def last_words(arrays, ngrams, start, ln_p):
-    "ln of the probability of each n-gram's last word after the others."
-    for row in range(len(ngrams)):
-        state, value = np.int64(0), 0.0
-        for column in range(ngrams.shape[1]):
-            if column == 0 and ngrams.shape[1] > 1 and ngrams[row, 0] == 1:
-                state = np.int64(start)
-            else:
-                value, state = step(arrays, state, ngrams[row, column])
-        ln_p[row] = value
-
-
-def likely(model: LanguageModel, keys: np.ndarray, n: int) -> np.ndarray:
-    "The probability of each n-gram's last word."
-    size, ln_p = len(model.words), np.zeros(len(keys))
-    columns = [keys // size**power % size for power in range(n - 1, -1, -1)]
-    last_words(model.arrays, np.ascontiguousarray(np.stack(columns, 1)), model.start, ln_p)
-    return np.exp(ln_p)
-
-
-def best_share(one: LanguageModel, other: LanguageModel, sentences: list[str]) -> tuple[float, float]:
-    "The first model's share in the mixture that is least surprised by the sentences; its perplexity."
-    both = []
-    for model in (one, other):
-        both.append([])
-        for sentence in sentences:
-            state = model.start
-            for word in (*model.numbers(sentence.split()).tolist(), END):
-                ln_p, state = model.score(state, word)
-                both[-1].append(math.exp(ln_p))
-    shares = np.linspace(0.05, 0.95, 19)
-    mine, theirs = map(np.array, both)
-    surprise = [-np.log(share * mine + (1 - share) * theirs).mean() for share in shares]
-    return float(shares[np.argmin(surprise)]), float(np.exp(min(surprise)))
-
-
-def mixture(one: LanguageModel, other: LanguageModel, share: float, order: int) -> LanguageModel:
-    "Both models' probabilities of all n-grams that either has, mixed; what is over goes to backing off."
-    size = len(one.words)
-    pools = [table[:order] for table in (keys_in(one), keys_in(other))]
-    keys = closed([np.concatenate([pool[n] for pool in pools if n < len(pool)]) for n in range(order)], size)
-    p = [share * likely(one, rows, n) + (1 - share) * likely(other, rows, n)
-         for n, rows in enumerate(keys, 1)]
-    p[0][START] = 0.0  # never predicted
-    p[0] /= p[0].sum()
-    values = [np.stack([np.log(np.maximum(row, 1e-43)), np.zeros(len(row))], 1) for row in p]
-    for n in range(1, order):
-        parent = np.searchsorted(keys[n - 1], keys[n] // size)
-        shorter = p[n - 1][np.searchsorted(keys[n - 1], keys[n] % size**n)]
-        left, below = (1 - np.bincount(parent, row, len(keys[n - 1])) for row in (p[n], shorter))
-        values[n - 1][:, 1] = np.log(np.maximum(left, 1e-9) / np.maximum(below, 1e-9))
-    return model_of(one.words, keys, values)
-
-
 def single_words(model: LanguageModel) -> LanguageModel:
     "The model without any context."
     ln_p = model.unigrams.astype(float)
     return model_of(model.words, [np.arange(len(ln_p))], [np.stack([ln_p, 0 * ln_p], 1)])
+
+
+def written(path: Path, sentences: list[str]) -> Path:
+    "A text file with a sentence a line."
+    path.write_text("\n".join(sentences) + "\n", encoding="utf-8")
+    return path
 
 
 def main() -> None:
@@ -197,20 +136,19 @@ def main() -> None:
     options = parser.parse_args()
     scored, tuned_on, text = divided(options.labels, 1426, 250)
     options.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        own = {order: build(text, scored + tuned_on, Path(folder), order) for order in (1, 3)}
-        general = general_model(options.general, own[3].words)
-        for order, other in ((1, single_words(general)), (3, general)):
-            share, _ = best_share(own[order], other, tuned_on)
-            model = mixture(own[order], other, share, order)
-            kinds = {"sentences alone": own[order], "general alone": other, "both": model}
-            print(f"{order}-gram: {sum(model.counts):,} n-grams, share of the sentences {share:.2f}")
-            for name, one in kinds.items():
-                print(f"  perplexity of {name}: {perplexity(one, tuned_on)[0]:.0f} (tuned on), "
-                      f"{perplexity(one, scored)[0]:.0f} (scored)", flush=True)
-            texts = ["sentences that are not scored", "unknown, of pocketsphinx 5.1.1"]
-            model.origin = {"texts": texts, "share": share}
-            model.save(options.out / f"{order}.b2tlm")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        held_out, fence = written(folder / "held_out.txt", tuned_on), written(folder / "kept_out.txt", scored)
+        for order in (1, 3):
+            own = build(text, scored + tuned_on, folder, order)
+            general = general_model(options.general, own.words)
+            general = single_words(general) if order == 1 else general
+            parts = [own.save(folder / "sentences.b2tlm"), general.save(folder / "pocketsphinx 5.1.1.b2tlm")]
+            mixed = mix_language_models(parts, options.out / f"{order}.b2tlm", text=held_out, exclude=[fence])
+            print(mixed)
+            for kind, one in {"sentences alone": own, "general alone": general, "both": mixed.read()}.items():
+                print(f"  perplexity of {kind}: {perplexity(one, tuned_on)[0]:.1f} (held out), "
+                      f"{perplexity(one, scored)[0]:.1f} (scored)", flush=True)
 
 
 if __name__ == "__main__":

@@ -210,6 +210,60 @@ def test_bad_build(command, message, capsys):
     assert message in told, told
 
 
+@pytest.mark.parametrize("command, message", [
+    ("good.b2tlm --text held.txt", "models: 1 given; a mixture needs two or more"),
+    ("good.b2tlm none.b2tlm --text held.txt", "none.b2tlm: cannot be read"),
+    ("good.b2tlm bad.arpa --text held.txt", "bad.arpa: line 3: should be 'ngram 2='"),
+    ("good.b2tlm cut.b2tlm --text held.txt", "cut.b2tlm: has"),
+    ("good.b2tlm lm.bin --text held.txt", "lm.bin: is a KenLM binary"),
+    ("good.b2tlm held.txt --text held.txt", "held.txt: line 1: is not \\data\\"),
+    ("good.b2tlm good.arpa", "shares: give one for each model (--shares 0.4,0.6), or a text"),
+    ("good.b2tlm good.arpa --shares 0.5,0.5 --text held.txt", "not both"),
+    ("good.b2tlm good.arpa --shares 1", "shares: 1 given for 2 models"),
+    ("good.b2tlm good.arpa --shares 0.2,0.3,0.5", "shares: 3 given for 2 models"),
+    ("good.b2tlm good.arpa --shares 0.5,0.6", "should be from 0 to 1 and sum to 1, not 1.1"),
+    ("good.b2tlm good.arpa --shares 1.5,-0.5", "shares: 1.5, -0.5 should be from 0 to 1"),
+    ("good.b2tlm good.arpa --shares nan,0.5", "shares: nan, 0.5 should be from 0 to 1"),
+    ("good.b2tlm good.arpa --shares half,half", "shares: 'half,half' should be numbers"),
+    ("good.b2tlm good.arpa --text none.txt", "none.txt: there is no such text file"),
+    ("good.b2tlm good.arpa --text empty.txt", "empty.txt: has no sentence to find shares on"),
+    ("good.b2tlm good.arpa --text latin.txt", "latin.txt: line 2: is not UTF-8"),
+    ("good.b2tlm good.arpa --text table.csv", "table.csv: has no column 'sentence_label'"),
+    ("good.b2tlm good.arpa --text held.txt --exclude none.txt", "none.txt: cannot be read"),
+    ("good.b2tlm good.arpa --text held.txt --exclude val.txt",
+     "1 of the 2 sentences that will be scored are in the text, the first one is 'no tea' (held.txt, line 2)"),
+    ("good.b2tlm good.arpa --text leak.txt --exclude val.txt --leaks drop",
+     "leak.txt: has no sentence to find shares on, after those that will be scored were left out"),
+    ("good.b2tlm seen.b2tlm --shares 0.5,0.5 --exclude tea.txt", "in the text of one of the models"),
+    ("good.b2tlm good.arpa --text held.txt --leaks maybe", "--leaks"),
+    ("good.b2tlm good.arpa --text held.txt --memory 1", "memory: 1 MB are too few"),
+])
+def test_bad_mixture(command, message, capsys):
+    Path("good.arpa").write_text(ARPA)
+    Path("bad.arpa").write_text(ARPA.replace("ngram 2=3", "ngram 2=three"))
+    Path("lm.bin").write_bytes(KENLM_HEADER + bytes(400))
+    Path("held.txt").write_text("More tea.\nNo tea!\n")
+    Path("leak.txt").write_text("No tea.\n")
+    Path("val.txt").write_text("No tea.\nCoffee?\n")
+    Path("latin.txt").write_bytes("tea\nth\xe9\n".encode("latin-1"))
+    Path("empty.txt").write_text("\n...\n12\n")
+    Path("table.csv").write_text("id,words\n0,tea\n")
+    Path("tea.txt").write_text("Is there any tea?\n")
+    assert main("lm convert good.arpa --out good.b2tlm".split()) == 0
+    assert main("lm build tea.txt --exclude tea.txt --leaks keep --out seen.b2tlm".split()) == 0
+    Path("cut.b2tlm").write_bytes(Path("good.b2tlm").read_bytes()[:-64])
+    capsys.readouterr()
+    told = refused(f"lm mix {command} --out new.b2tlm", capsys)
+    assert message in told, told
+
+
+@pytest.mark.parametrize("out, message", [
+    ("new.lm", "new.lm: the name should end in"), ("good.arpa/new.b2tlm", "good.arpa/new.b2tlm: cannot be written")])
+def test_bad_place_for_a_mixture(out, message, capsys):
+    Path("good.arpa").write_text(ARPA)
+    assert message in refused(f"lm mix good.arpa good.arpa --shares 0.5,0.5 --out {out}", capsys)
+
+
 LIMITED = """
 import resource, sys
 from b2t_kit.decode.building import build_language_model

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Leaks', 'MIN_MEMORY', 'WORD_BYTES', 'DEFAULT_SENTENCES', 'text_of', 'read_vocabulary', 'Guard',
-           'build_language_model', 'word_counter', 'Built', 'check_model_name', 'save_model', 'convert_language_model',
-           'kit_words', 'default_language_model']
+           'build_language_model', 'check_work', 'word_counter', 'Built', 'check_model_name', 'save_model',
+           'convert_language_model', 'kit_words', 'default_language_model']
 
 # %% ../../nbs/50i_building.ipynb #40f0ae07
 import re
@@ -122,10 +122,7 @@ def build_language_model(
     "A model of any amount of text in a file. `KitError` says what is wrong, and nothing is written."
     check_model_name(out)
     check_prune(prune, order)
-    if memory < MIN_MEMORY:
-        raise KitError(f"memory: {memory} MB are too few; {MIN_MEMORY} are the least")
-    if leaks not in ("refuse", "drop", "keep"):
-        raise KitError(f"leaks: {leaks!r} is not refuse, drop or keep")
+    check_work(memory, leaks)
     words = read_vocabulary(vocabulary)
     sources = [text_of(text) for text in texts]
     guard = Guard(Fence(one for source in exclude for one in scored_sentences(source)), leaks)
@@ -140,6 +137,17 @@ def build_language_model(
         progress(f"writing {Path(out).name}")
         save_model(model, out)
         return Built(Path(out), model.counts, model.origin)
+
+# %% ../../nbs/50i_building.ipynb #955c3bf1
+def check_work(
+    memory: int,  # MB
+    leaks: str,
+) -> None:
+    "Raise `KitError` if a model cannot be made in this memory, or in this way."
+    if memory < MIN_MEMORY:
+        raise KitError(f"memory: {memory} MB are too few; {MIN_MEMORY} are the least")
+    if leaks not in ("refuse", "drop", "keep"):
+        raise KitError(f"leaks: {leaks!r} is not refuse, drop or keep")
 
 # %% ../../nbs/50i_building.ipynb #69e949ff
 def word_counter(
