@@ -144,6 +144,11 @@ class XlaDevice(Device):
             mark_sharding(tensor, self.mesh, tuple("chips" if place == chosen else None
                                                    for place in range(tensor.ndim)))
 
+    def _whole(self, tensor: torch.Tensor) -> None:
+        "Mark as copied what the division of moments would spread to."
+        if self.options.shard == "moments" and self.all_chips > 1:
+            self._divide(tensor, False)
+
     def prepare(
         self, model: nn.Module, optimizer: torch.optim.Optimizer
     ) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -152,7 +157,7 @@ class XlaDevice(Device):
         self._model, groups = _moved(model, optimizer, self.torch_device)
         for parameter in model.parameters():
             self._divide(parameter, self.options.shard == "all")
-        placed = XlaAdamW(groups, optimizer.defaults, self._send, self.options.accumulation > 1)
+        placed = XlaAdamW(groups, optimizer.defaults, self._send, self.options.accumulation > 1, self._whole)
         for parameter, state in placed.state.items():
             if self.options.shard != "none":
                 self._divide(state["exp_avg"])
@@ -176,9 +181,8 @@ class XlaDevice(Device):
     def clip(self, model: nn.Module, max_norm: float | None = None) -> torch.Tensor:
         audit_gradients(self._model)
         gradients = [one.grad for one in model.parameters() if one.grad is not None]
-        if self.options.shard == "moments" and self.all_chips > 1:
-            for gradient in gradients:  # or the division of moments spreads into the model
-                self._divide(gradient, False)
+        for gradient in gradients:
+            self._whole(gradient)
         norm = nn.utils.get_total_norm(gradients)
         if max_norm is not None:
             nn.utils.clip_grads_with_norm_(model.parameters(), max_norm, norm)

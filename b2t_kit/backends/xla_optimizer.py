@@ -24,10 +24,11 @@ class XlaAdamW(torch.optim.AdamW):
         defaults: dict[str, Any],  # of the optimizer that it stands in for
         send: Callable[[torch.Tensor], torch.Tensor],  # puts a small tensor on the device
         keep_gradients: bool = False,  # zero them after a step instead of dropping them
+        whole: Callable[[torch.Tensor], None] = lambda tensor: None,  # marks what each chip has all of
     ) -> None:
         chosen = {key: defaults[key] for key in ("lr", "betas", "eps", "weight_decay")}
         super().__init__(groups, **chosen, foreach=False)
-        self.send, self.keep_gradients = send, keep_gradients
+        self.send, self.keep_gradients, self.whole = send, keep_gradients, whole
         for parameter in self.trained():
             zeros = torch.zeros_like(parameter, requires_grad=False)
             self.state[parameter] = {"step": torch.tensor(0.0), "exp_avg": zeros,
@@ -76,7 +77,10 @@ class XlaAdamW(torch.optim.AdamW):
         mean.add_((gradient - mean) * (1 - mean_beta))
         square.mul_(square_beta).add_(gradient * gradient * (1 - square_beta))
         scaled = mean / (square.sqrt() * numbers[2] + group["eps"])
-        parameter.mul_(numbers[0]).sub_(numbers[1] * scaled)
+        change = numbers[1] * scaled
+        self.whole(change)
+        parameter.mul_(numbers[0]).sub_(change)
+        self.whole(parameter)
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

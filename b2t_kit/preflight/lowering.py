@@ -137,7 +137,7 @@ class LoweringDevice(XlaDevice):
             self.hold(one, "parameter", name, self._dimension(one, self.options.shard == "all"))
         for name, one in model.named_buffers():
             self.hold(one, "buffer", name)
-        placed = XlaAdamW(groups, optimizer.defaults, self._send, self.options.accumulation > 1)
+        placed = XlaAdamW(groups, optimizer.defaults, self._send, self.options.accumulation > 1, self._whole)
         for one, state in placed.state.items():
             divided = self._dimension(one, self.options.shard != "none")
             state["step"] = torch.zeros((), device="cpu")  # the model may be made on torch's meta device
