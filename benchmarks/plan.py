@@ -56,21 +56,28 @@ CASES = [  # configuration, slice, global batch, bins, settings
 CPU_CASES = [  # configuration, batch, bins, settings; 45 days
     ("tiny", 8, 1010, {}), ("tiny", 16, 502, {}), ("linear", 16, 1010, {}), ("linear", 32, 402, {}),
     ("noise_gru_tiny", 8, 1010, {}), ("tiny", 16, 1010, {"model.num_layers": 3}), ("baseline", 8, 658, {}),
+    ("eit_tiny", 256, 0, {}), ("eit_small", 16, 0, {}), ("eit_small", 64, 0, {}), ("eit_cdeit", 1, 0, {}),
 ]
+IMAGES = [("eit_cdeit", 64), ("eit_cdeit", 256)]  # configuration, global batch on a v5e-8; compiled by preflight.py
 
 
 def settings_of(name: str, batch: int, changes: dict):
     "A recipe with another batch and other settings."
-    run = recipe(name)
-    changes = {key if key.startswith("train.") else f"task.{key}": value for key, value in changes.items()}
-    return override(run, {**changes, "task.batches.batch_size": batch})
+    run = with_batch(configuration(name), batch)
+    return override(run, {key if key.startswith("train.") else f"task.{key}": value for key, value in changes.items()})
 
 
 def planned(name: str, slice_name: str, batch: int, bins: int, changes: dict):
-    "The plan of a case."
+    "The plan of a case; images have no bins."
     run = settings_of(name, batch, changes)
     spot = find_spot("tpu", slice_name) if slice_name != "cpu" else find_spot("cpu")
-    return plan_run(name, run.task, run.train, spot, [Bucket(bins, LABELS)])
+    return plan_run(name, run.task, run.train, spot, [Bucket(bins, LABELS)] if bins else [])
+
+
+def images(name: str, batch: int) -> dict | None:
+    "What `b2t preflight` said of a tomography network, if it is recorded."
+    case = f"{name} --slice v5e-8 --global-batch {batch} --programs largest"
+    return json.loads((RESULTS / "preflight.json").read_text()).get(case)
 
 
 def lower(case: list, folder: Path) -> None:
@@ -109,28 +116,48 @@ def compiled_bytes(case: list, python: str) -> dict:
             "processor_s": round(found.processor_s, 1)}
 
 
-def step_on_cpu(run, batch: int, bins: int, steps: int) -> None:
-    "Training steps as the loop takes them."
+def speech_parts(run, batch: int, bins: int):
+    "A speech decoder, its parameter groups, and its loss on a batch."
     import torch
 
     from b2t_kit.data.batches import Batch
     from b2t_kit.models.noise_gru import build_speech_model
     from b2t_kit.tasks.speech import SpeechTask, speech_rules
-    from b2t_kit.training.optim import Ema, build_adamw, group_parameters
+    from b2t_kit.training.optim import group_parameters
 
     model = build_speech_model(run.task.model, run.task.noise).train()
-    optimizer = build_adamw(group_parameters(model, speech_rules(run.train)), run.train.betas, run.train.eps)
-    average = Ema(model, 0.99) if run.train.ema_decay else None
     patches = (bins - run.task.model.patch) // run.task.model.stride + 1
     one, number = torch.ones(batch), torch.arange(batch)
     given = Batch(torch.randn(batch, bins, 512), (one * bins).int(), (one * patches).int(),
                   torch.ones(batch, LABELS, dtype=torch.int32), (one * min(20, patches // 2)).int(),
                   (one * 0).int(), one, number, number, batch)
+    loss = lambda: SpeechTask.compute_loss(SimpleNamespace(config=run.task), model, given).sum / batch
+    return model, group_parameters(model, speech_rules(run.train)), loss
+
+
+def image_parts(run, batch: int):
+    "A tomography network, its parameter groups, and its loss on a batch."
+    from b2t_kit.preflight.configs import EITShapes
+    from b2t_kit.tasks.eit import make_batch
+
+    task = EITShapes(run.task)
+    model, given = task.build_model().train(), make_batch(None, [], batch, batch)
+    return model, task.parameter_groups(model, run.train), lambda: task.compute_loss(model, given).sum / batch
+
+
+def step_on_cpu(run, batch: int, bins: int, steps: int) -> None:
+    "Training steps as the loop takes them."
+    import torch
+
+    from b2t_kit.training.optim import Ema, build_adamw
+
+    model, groups, loss = speech_parts(run, batch, bins) if bins else image_parts(run, batch)
+    optimizer = build_adamw(groups, run.train.betas, run.train.eps)
+    average = Ema(model, 0.99) if run.train.ema_decay else None
     for step in range(1, steps + 1):
         optimizer.zero_grad(set_to_none=True)
-        loss = SpeechTask.compute_loss(SimpleNamespace(config=run.task), model, given).sum / batch
-        loss.backward()
-        norm = torch.nn.utils.get_total_norm([each.grad for each in model.parameters()])
+        loss().backward()
+        norm = torch.nn.utils.get_total_norm([each.grad for each in model.parameters() if each.requires_grad])
         torch.nn.utils.clip_grads_with_norm_(model.parameters(), run.train.clip_norm, norm)
         optimizer.step()
         if average:
@@ -147,7 +174,9 @@ def measure_cpu(case: list) -> None:
     run = settings_of(name, batch, changes)
     few = {"task.model.num_days": 2, "task.model.hidden": 8}
     few |= {"task.noise.noise_hidden": 8, "task.noise.noisy_hidden": 8}
-    step_on_cpu(override(run, few), 2, 60, 2)  # so that libraries have what they keep
+    if not bins:
+        few = {"task.model.heads": 2, "task.model.width": 8}
+    step_on_cpu(override(run, few), 2, bins and 60, 2)  # so that libraries have what they keep
     Path("/proc/self/clear_refs").write_text("5")  # forget the largest size so far
     before = resident("VmRSS")
     step_on_cpu(run, batch, bins, 2)
@@ -175,6 +204,12 @@ def table() -> str:
         moment = plan.fullest.fullest.name
         lines.append(f"| {name} | {slice_name} | {batch} | {bins} | {words} | {row['total'] / 2**30:.2f}{mark} "
                      f"| {plan.total / 2**30:.2f} | {plan.total / row['total'] - 1:+.1%} | {moment} |")
+    for name, batch in IMAGES:
+        row, plan = images(name, batch), planned(name, "v5e-8", batch, 0, {})
+        if row:
+            total = row["bytes_per_chip"]["total"]
+            lines.append(f"| {name} | v5e-8 | {batch} | | - | {total / 2**30:.2f} | {plan.total / 2**30:.2f} "
+                         f"| {plan.total / total - 1:+.1%} | {plan.fullest.fullest.name} |")
     lines += ["", "| configuration | batch | bins | settings | measured, MiB | large blocks returned | plan, MiB "
               "| difference to that |", "|---|---|---|---|---|---|---|---|"]
     path = RESULTS / "plan_cpu.json"
@@ -184,7 +219,8 @@ def table() -> str:
         words = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in changes.items()) or "-"
         returned = row.get("returned")
         found = (f"{returned / 2**20:.0f}", f"{total / returned - 1:+.1%}") if returned else ("not measured", "-")
-        lines.append(f"| {name} | {batch} | {bins} | {words} | {row['increment'] / 2**20:.0f} | {found[0]} "
+        lines.append(f"| {name} | {batch} | {bins or ''} | {words} "
+                     f"| {row['increment'] / 2**20:.0f} | {found[0]} "
                      f"| {total / 2**20:.0f} | {found[1]} |")
     return "\n".join(lines)
 

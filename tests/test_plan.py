@@ -16,13 +16,20 @@ ROOT = Path(__file__).resolve().parent.parent
 ROWS = json.loads((ROOT / "benchmarks/results/plan.json").read_text())
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from plan import CASES, planned  # noqa: E402
+from plan import CASES, IMAGES, images, planned  # noqa: E402
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: "-".join(map(str, row["case"][:4])))
 def test_plan_agrees_with_the_compiler(row):
     "What v5e's compiler said, recorded with the command that asked it, within 10 %."
     assert abs(planned(*row["case"]).total / row["total"] - 1) < 0.10
+
+
+@pytest.mark.parametrize("name, batch", IMAGES)
+def test_plan_of_images_agrees_with_the_compiler(name, batch):
+    "What `b2t preflight` said of tomography networks, within 10 %."
+    compiled = images(name, batch)["bytes_per_chip"]["total"]
+    assert abs(planned(name, "v5e-8", batch, 0, {}).total / compiled - 1) < 0.10
 
 
 def test_enough_is_recorded():
@@ -67,6 +74,49 @@ def test_a_task_without_a_plan_trains(tmp_path, capsys):
     assert any(line.startswith("state ") and "weights, gradients, two moments, average" in line for line in lines)
 
 
+@pytest.fixture(scope="module")
+def tanks(tmp_path_factory):
+    "A few simulated measurements to train on."
+    from b2t_kit.eit.phantoms import PhantomConfig, simulate_folder
+
+    folder = tmp_path_factory.mktemp("tanks")
+    for part, count in (("train", 4), ("valid", 2)):
+        simulate_folder(folder / part, PhantomConfig(count=count, seed=count), quiet=True)
+    return folder
+
+
+def give_memory(monkeypatch, size: int) -> None:
+    "Let a CPU have so many bytes."
+    monkeypatch.setattr("b2t_kit.tasks.eit.spot_of", lambda device: Spot("cpu", 1, size, "CPU"))
+
+
+def eit_train(tanks, out, *words) -> int:
+    from b2t_kit.cli import main
+
+    return main(["eit", "train", "--data-path", str(tanks), "--device", "cpu", "--num-workers", "0", "--epochs", "1",
+                 "--out", str(out), *words])
+
+
+def test_a_tomography_run_that_cannot_fit_does_not_start(tanks, tmp_path, capsys, monkeypatch):
+    "The original's size in 64 MiB: one line, and nothing is left behind."
+    give_memory(monkeypatch, GIB // 16)
+    assert eit_train(tanks, tmp_path / "run", "--model", "cdeit", "--global-batch", "4") == 2
+    error = capsys.readouterr().err
+    assert "memory: the plan needs" in error and "--memory-guard warn" in error and error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_tomography_run_starts_in_spite_of_its_plan(tanks, tmp_path, capsys, monkeypatch):
+    "The plan is in its log, with what would have helped."
+    give_memory(monkeypatch, 5 * 2**20)
+    words = "--model", "tiny", "--global-batch-size", "4"
+    assert eit_train(tanks, tmp_path / "run", *words) == 2
+    assert "to make it fit: --accumulation 4" in capsys.readouterr().err
+    assert eit_train(tanks, tmp_path / "run", *words, "--memory-guard", "warn") == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("planned ")]
+    assert len(lines) == 3 and "does not fit" in lines[0] and "4 images of 128 x 128" in lines[1]
+
+
 def test_command_line(tmp_path):
     "Exit status 0 fits, 1 does not, 2 error; the file holds what was printed."
     from b2t_kit.cli import main
@@ -77,3 +127,15 @@ def test_command_line(tmp_path):
     assert found["fits"] and found["config"] == "tpu_v5e8" and len(found["steps"]) == 6
     assert main(["plan", "tpu_v5e8", "--slice", "v5e-8", "--global-batch", "1024"]) == 1
     assert main(["plan", "tpu_v5e8", "--slice", "v9-8"]) == 2
+
+
+def test_command_line_of_images(tmp_path):
+    "The same options, but no lengths; and a change by its name in `b2t eit train`."
+    from b2t_kit.cli import main
+
+    path = tmp_path / "plan.json"
+    assert main(["plan", "eit_cdeit", "--slice", "v5e-8", "--global-batch", "1024", "--json", str(path)]) == 1
+    found = json.loads(path.read_text())
+    assert not found["fits"] and found["remedy"] == "--accumulation 8" and found["global_batch"] == 1024
+    assert main(["plan", "eit_cdeit", "--global-batch", "1024", *found["remedy"].split()]) == 0
+    assert main(["plan", "eit_cdeit", "--bins", "1010"]) == 2

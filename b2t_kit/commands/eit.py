@@ -54,7 +54,7 @@ def add_original(
                         "train, valid and test; real data: the folder of npz files, or the one above it")
     parser.add_argument("--data", choices=("simulated", "uef2017", "ktc2023"), default="simulated",
                         help="which measurements; default simulated")
-    parser.add_argument("--global-batch-size", type=int, default=16, metavar="N",
+    parser.add_argument("--global-batch-size", "--global-batch", type=int, default=16, metavar="N",
                         help="images of a batch over all processes; default 16")
     parser.add_argument("--epochs", type=int, metavar="N", help="how often every image is trained on; default "
                         "1400 for cdeit, 3 for smaller ones; a test ignores it")
@@ -104,11 +104,16 @@ def train_part(parser: argparse.ArgumentParser) -> Action:
                         "tiny; default small")
     parser.add_argument("--turns", action="store_true", help="train on turned and mirrored tanks too")
     parser.add_argument("--accumulation", type=int, default=1, metavar="N", help="micro-batches per step")
+    parser.add_argument("--shard", choices=("none", "moments", "all"), default="none",
+                        help="what several TPU chips divide, not copy; default none")
+    parser.add_argument("--memory-guard", choices=("refuse", "warn"), default="refuse",
+                        help="if the memory plan is clearly over the device's; default refuse")
     parser.add_argument("--hours", type=float, default=0.0, metavar="H", help="stop before so many hours")
 
     def act(options: argparse.Namespace) -> int:
         if options.processes != 1:
-            return in_processes("train", options, ("out", "run", "model", "turns", "accumulation", "hours"))
+            return in_processes("train", options, ("out", "run", "model", "turns", "accumulation", "shard",
+                                                   "memory_guard", "hours"))
         from b2t_kit.train import train
 
         task, config = training_of(options)
@@ -140,7 +145,8 @@ def training_of(
              "checkpoint_every": options.ckpt_every}
     return task, replace(
         settings, seed=options.global_seed, device=options.device, precision=options.precision,
-        accumulation=options.accumulation, hours=options.hours,
+        accumulation=options.accumulation, hours=options.hours, shard=options.shard,
+        memory_guard=options.memory_guard,
         **{name: value for name, value in given.items() if value is not None})
 
 # %% ../../nbs/81g_commands_eit.ipynb #6364dd5d

@@ -139,20 +139,15 @@ def smallest_change(
     settings: Any,  # a `SpeechRun` or an `EITRun` that does not fit
     where: Slice,
     buckets: Any = None,  # shapes of batches; None takes T15's
-    name: str = "",
 ) -> str | None:  # such as "--shard moments"; None if no change is known that would do
     "What to change, by the memory plan."
+    from b2t_kit.preflight.configs import shapes_of
     from b2t_kit.preflight.plan import find_spot
-    from b2t_kit.preflight.plan_run import plan_run
-    from b2t_kit.preflight.shapes import speech_shapes
-    from b2t_kit.tasks.speech import SpeechRun
+    from b2t_kit.preflight.plan_run import remedy_of
 
-    if not isinstance(settings, SpeechRun):  # the plan knows speech decoders only
-        return None
-    task = speech_shapes(settings.task, settings.train)
+    task = shapes_of(settings)
     try:
         spot = find_spot("tpu", where.name)
     except KitError:  # a slice that the plan does not know
         return None
-    plan = plan_run(name, task.config, settings.train, spot, buckets or task.buckets)
-    return plan.remedy or None
+    return remedy_of(task.config, settings.train, spot, buckets or getattr(task, "buckets", ())) or None

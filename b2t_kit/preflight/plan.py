@@ -153,18 +153,19 @@ def spot_of(
 
 # %% ../../nbs/61_plan.ipynb #7e68a0c1
 def state_parts(
-    parameters: int,  # that are trained, or at least averaged
+    parameters: int,  # that are trained
     spot: Spot,
     shard: str = "none",  # "none", "moments" or "all": what is divided over the replicas
     average: bool = True,  # whether an average of the weights is kept
+    fixed: int = 0,  # parameters that are averaged but not trained
 ) -> list[Part]:
     "Weights, moments and average on each replica."
     share = {"whole": {}, "divided": {"of_a_replica": 1 / spot.replicas} if spot.replicas > 1 else {}}
     weights = share["divided" if shard == "all" else "whole"]
     others = share["whole" if shard == "none" else "divided"]
-    parts = [part("parameters", 4, parameters=parameters, **weights),
+    parts = [part("parameters", 4, parameters=parameters + fixed, **weights),
              part("AdamW's two moments", 4, parameters=parameters, moments=2, **others)]
-    return parts + [part("average of the weights", 4, parameters=parameters, **others)] * average
+    return parts + [part("average of the weights", 4, parameters=parameters + fixed, **others)] * average
 
 # %% ../../nbs/61_plan.ipynb #91794f2e
 UNCERTAIN = 0.10  # the share by which a plan may be wrong

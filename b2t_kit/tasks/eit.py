@@ -24,6 +24,7 @@ from ..devices import Device
 from ..eit.data import Measurements, find_measurements, statistics_of, turned
 from ..eit.diffusion import TIMES, mixture, noise_like, sample
 from ..eit.unet import UNet, UNetConfig
+from ..preflight.plan import MemoryPlan, spot_of
 from ..seeds import fold_seed
 from ..training.optim import GroupRule, group_parameters
 from ..training.task import LossSum, Task, TrainConfig, mean_loss
@@ -145,6 +146,12 @@ class EITTask(Task):
         "What is trained on."
         return {"images": f"{len(self.train)} to train on, {len(self.valid)} to validate on",
                 "steps": f"{self.steps_per_epoch} per epoch, of {self.config.batch_size} images"}
+
+    def memory(self, config: TrainConfig, device: Device) -> MemoryPlan:
+        "Weights, what training adds to them, and the fullest moment of a step."
+        from b2t_kit.preflight.plan_run import plan_run
+
+        return plan_run("eit", self.config, config, spot_of(device))
 
     def build_model(self) -> UNet:
         "A network with initial weights from torch's generator and the training set's statistics."
