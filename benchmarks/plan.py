@@ -27,6 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 from b2t_kit.core import override  # noqa: E402
 from b2t_kit.data.buckets import Bucket  # noqa: E402
+from b2t_kit.preflight.configs import configuration, with_batch  # noqa: E402
 from b2t_kit.preflight.plan import find_spot  # noqa: E402
 from b2t_kit.preflight.plan_run import plan_run  # noqa: E402
 from b2t_kit.recipes import recipe  # noqa: E402
