@@ -21,7 +21,8 @@ pyctcdecode       a letter for each phoneme, and words that are spelled as they 
 torchaudio's cuda_ctc_decoder has neither lexicon nor language model: it is left out. Rows whose library is
 not installed say so; with --add, rows of other searches stay in the file of an earlier run. A search
 stops after --seconds of CPU time at each beam, and says how many trials it has done.
-"pair" is kaldi-decoder and "wfst, sentence" in one process, turn by turn. Beams are numbers of beginnings kept after
+"pair" is kaldi-decoder and "wfst, sentence" in one process, on one graph (two equal ones in memory differ in
+speed by a few per cent), turn by turn. Beams are numbers of beginnings kept after
 each frame; kaldi's `max_active` is ten times as large, because it counts states of a graph. A wider beam
 goes with a wider threshold (`WIDTHS`), for all searches. Speed is per CPU second, because machines are
 shared; peak memory includes Python and the language model.
@@ -38,6 +39,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from words import build, divided
@@ -78,12 +80,16 @@ def kit(lexicon: Lexicon, model: LanguageModel, name: str, config: SearchConfig,
 
 def kaldi_alone(lexicon: Lexicon, model: LanguageModel, config: SearchConfig, work: Path) -> Decode:
     "kaldi-decoder on the graph that the kit has built."
+    from b2t_kit.decode.wfst import GraphSearch
+
+    return walk(GraphSearch(lexicon, model, config, work).graph, lexicon, config)
+
+
+def walk(graph: Any, lexicon: Lexicon, config: SearchConfig) -> Decode:
+    "kaldi-decoder as its own examples use it."
     import kaldi_decoder
     import kaldifst
 
-    from b2t_kit.decode.wfst import GraphSearch
-
-    graph = GraphSearch(lexicon, model, config, work).graph
     options = kaldi_decoder.FasterDecoderOptions(beam=config.threshold, max_active=10 * config.beam)
 
     def decode(logits: np.ndarray) -> str:
@@ -235,20 +241,20 @@ def searcher(name: str, lexicon: Lexicon, model: LanguageModel, config: SearchCo
     raise SystemExit(f"there is no search {name}; there are {', '.join(ROWS)}")
 
 
-def pair(beams: list[int], work: Path, rounds: int = 15) -> list[dict]:
+def pair(beams: list[int], work: Path, rounds: int = 21) -> list[dict]:
     "The kit's graph search and kaldi-decoder alone by turns: the median ratio of their CPU times."
     model, lexicon = LanguageModel.read(work / "3.b2tlm"), build_lexicon()
     _, trials = pickle.loads((work / "trials.pkl").read_bytes())
     rows = []
     for beam in sorted(beams):
-        both = [searcher(name, lexicon, model, config_of(beam), work)
-                for name in ("wfst, sentence", "kaldi-decoder")]
+        search = BeamSearch(lexicon, model, config_of(beam), "wfst", work)
+        both = [search.sentence, walk(search.proposer.graph, lexicon, config_of(beam))]
         different = sum(both[0](one) != both[1](one) for one in trials)
         shares = []
         for turn in range(rounds):
             seconds = [0.0, 0.0]
-            for one in trials:
-                for which in ((0, 1), (1, 0))[turn % 2]:
+            for number, one in enumerate(trials):
+                for which in ((0, 1), (1, 0))[(turn + number) % 2]:
                     start = time.thread_time()
                     both[which](one)
                     seconds[which] += time.thread_time() - start

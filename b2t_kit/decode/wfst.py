@@ -193,6 +193,7 @@ class GraphSearch:
     ) -> None:
         self.fst, self.decoder = kaldi()
         self.config = config
+        self.options = self.decoder.FasterDecoderOptions(beam=config.threshold, max_active=10 * config.beam)
         file = None if folder is None else Path(folder) / graph_name(lexicon, model, config)
         if file is not None and file.is_file():
             self.graph = self.fst.StdVectorFst.read(str(file))
@@ -208,14 +209,13 @@ class GraphSearch:
         count: int,
     ) -> list[tuple[int, ...]]:
         "The sentences of the best paths."
-        config = self.config
-        scaled = scaled_rows(rows, float(config.acoustic_scale), float(config.token_threshold))
-        return self._best(scaled) if count == 1 else self._list(scaled, count)
+        scale, least = float(self.config.acoustic_scale), float(self.config.token_threshold)
+        if count > 1:
+            return self._list(scaled_rows(rows, scale, least), count)
+        return self._best(scaled_rows(rows, scale, least if least < self.config.threshold else math.inf))
 
     def _best(self, scaled: np.ndarray) -> list[tuple[int, ...]]:
-        options = self.decoder.FasterDecoderOptions(
-            beam=self.config.threshold, max_active=10 * self.config.beam)
-        decoder = self.decoder.FasterDecoder(self.graph, options)
+        decoder = self.decoder.FasterDecoder(self.graph, self.options)
         decoder.decode(self.decoder.DecodableCtc(scaled))
         found, path = decoder.get_best_path()
         if not found:
