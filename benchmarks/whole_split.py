@@ -1,0 +1,71 @@
+"""How long the test split's 1,450 trials take, on the clock.
+
+    python benchmarks/whole_split.py LABELS.csv --models DIR --tuned benchmarks/results/words_general.json
+                                     [--trials 1450] [--threads 2] [--beam 100] [--json FILE]
+
+DIR is that of general_model.py, and the JSON file one of words.py, which has the tuned weights of the 3-gram.
+The trials are the sentences that words.py scores, from the first again if there are too few, as noisy logits
+that are stretched to the mean length of the published recordings: 215 frames of 80 ms. They are decoded as
+`b2t decode` does it, by `BeamSearch.decode_many`: 100 best sentences each, with exact scores and times.
+Starting Python and making the logits do not count; reading the model and the lexicon does. Prints the
+seconds on the clock, CPU seconds, and the load of the machine: of other programs before, of all after.
+"""
+
+import argparse
+import json
+import os
+import time
+from itertools import cycle, islice
+from pathlib import Path
+
+import numpy as np
+from words import divided
+
+from b2t_kit.decode.beam import BeamSearch, SearchConfig
+from b2t_kit.decode.language_model import LanguageModel
+from b2t_kit.decode.lexicon import build_lexicon
+from b2t_kit.decode.noisy import Noise, noisy_sentence
+from b2t_kit.text.metrics import wer
+
+FRAMES = 215  # 874.8 bins of 20 ms on average in the published training split, a frame every 4 bins
+
+
+def stretched(trials: list[np.ndarray], generator: np.random.Generator) -> list[np.ndarray]:
+    "Trials of FRAMES frames on average: frames repeated, each with noise of its own."
+    factor, found = FRAMES / np.mean(list(map(len, trials))), []
+    for one in trials:
+        places = (np.arange(round(factor * len(one))) / factor).astype(int)
+        fresh = Noise().frames * generator.standard_normal((len(places), one.shape[1]))
+        found.append((one[np.minimum(places, len(one) - 1)] + fresh).astype(np.float32))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("labels", type=Path)
+    parser.add_argument("--models", type=Path, required=True)
+    parser.add_argument("--tuned", type=Path, required=True)
+    parser.add_argument("--trials", type=int, default=1450)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--beam", type=int, help="instead of the tuned one's")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    scored, generator = divided(options.labels, 1426, 250)[0], np.random.default_rng(1)
+    sentences = list(islice(cycle(scored), options.trials))
+    trials = stretched([noisy_sentence(one, generator) for one in sentences], generator)
+    settings = json.loads(options.tuned.read_text())["levels"][0]["tuning"]["3-gram"]["search"]
+    config = SearchConfig(**settings | ({"beam": options.beam} if options.beam else {}))
+    before, start, work = os.getloadavg()[0], time.perf_counter(), time.process_time()
+    search = BeamSearch(build_lexicon(), LanguageModel.read(options.models / "3.b2tlm"), config)
+    found = [one[0].sentence if one else "" for one in search.decode_many(trials, options.threads)]
+    row = {"trials": len(trials), "frames": float(np.mean(list(map(len, trials)))), "beam": config.beam,
+           "threads": options.threads, "seconds": time.perf_counter() - start,
+           "cpu_seconds": time.process_time() - work, "load_before": before, "load_after": os.getloadavg()[0],
+           "wer": wer(sentences, found).rate}
+    print({key: round(value, 3) for key, value in row.items()})
+    if options.json:
+        options.json.write_text(json.dumps(row, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
