@@ -2,7 +2,7 @@
 
     python benchmarks/plan.py --compiler PYTHON [--only 0,3,5]   # in an environment with torch_xla
     python benchmarks/plan.py --cpu [--only 0,3]                 # in any environment with torch, on Linux
-    python benchmarks/plan.py --table                            # from the results, for plan.md
+    python benchmarks/plan.py --table                            # from the results, for plan.md and v5e.md
 
 PYTHON is the interpreter of an environment with jax 0.7.1 and libtpu 0.0.21. Each case is a configuration with
 batches of one length: its training step is lowered as `b2t preflight` does it, in a process of its own, compiled for
@@ -30,10 +30,11 @@ from b2t_kit.data.buckets import Bucket  # noqa: E402
 from b2t_kit.preflight.configs import configuration, with_batch  # noqa: E402
 from b2t_kit.preflight.plan import find_spot  # noqa: E402
 from b2t_kit.preflight.plan_run import plan_run  # noqa: E402
-from b2t_kit.recipes import recipe  # noqa: E402
+from b2t_kit.preflight.slices import CHIPS  # noqa: E402
 
 RESULTS = ROOT / "benchmarks/results"
 LABELS = 64
+AGAIN, DIVIDED = (("noise.recompute", True),), (("train.shard", "moments"),)
 CASES = [  # configuration, slice, global batch, bins, settings
     ("tiny", "v5e-8", 64, 1010, {}),
     ("tiny", "v5e-8", 512, 1010, {}),
@@ -43,16 +44,12 @@ CASES = [  # configuration, slice, global batch, bins, settings
     ("baseline", "v5e-8", 64, 1010, {}),
     ("baseline", "v5e-8", 512, 1010, {}),
     ("gpu_16gb", "v5e-8", 32, 2478, {}),
-    ("tpu_v5e8", "v5e-8", 64, 1010, {}),
-    ("tpu_v5e8", "v5e-8", 64, 1010, {"noise.recompute": True}),
     ("tpu_v5e8", "v5e-8", 64, 2478, {}),
-    ("tpu_v5e8", "v5e-8", 128, 1010, {}),
-    ("tpu_v5e8", "v5e-8", 128, 1010, {"noise.recompute": True}),
-    ("tpu_v5e8", "v5e-8", 256, 1010, {}),
-    ("tpu_v5e8", "v5e-8", 256, 1010, {"noise.recompute": True}),
-    ("tpu_v5e8", "v5e-8", 512, 1010, {}),
-    ("tpu_v5e8", "v5e-8", 64, 1010, {"train.shard": "moments"}),
+    ("tpu_v5e8", "v5e-8", 64, 2478, {"train.shard": "moments"}),
+    *(("tpu_v5e8", "v5e-8", batch, 1010, dict(one)) for batch in (64, 128, 256, 512) for one in (
+        (), AGAIN, DIVIDED, (*DIVIDED, *AGAIN))),
     ("tpu_v5e8", "v5e-8", 64, 1010, {"train.shard": "all"}),
+    ("tpu_v5e8", "v5e-8", 512, 1010, {"train.shard": "all"}),
 ]
 CPU_CASES = [  # configuration, batch, bins, settings; 45 days
     ("tiny", 8, 1010, {}), ("tiny", 16, 502, {}), ("linear", 16, 1010, {}), ("linear", 32, 402, {}),
@@ -113,8 +110,11 @@ def compiled_bytes(case: list, python: str) -> dict:
         if done.returncode:
             raise SystemExit(f"{case} could not be lowered:\n{done.stderr[-2000:]}")
         found = compiled(Path(name), find_slice(case[1]), python)
+    limit = found.roofline
     return {"total": found.needed, "compiles": bool(found.bytes), "bytes": found.bytes,
-            "processor_s": round(found.processor_s, 1)}
+            "compile_s": round(found.compile_s, 1), "processor_s": round(found.processor_s, 1),
+            "error": found.error[:300], "rounds": found.rounds,
+            "seconds": limit and {"matrix": limit.matrix, "memory": limit.memory, "links": limit.links}}
 
 
 def speech_parts(run, batch: int, bins: int):
@@ -193,18 +193,49 @@ def growth(case: list, **settings: str) -> int:
     return json.loads(done.stdout.splitlines()[-1])["increment"]
 
 
+def named(changes: dict) -> str:
+    "Settings in words."
+    return ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in changes.items()) or "-"
+
+
+def known() -> list[dict]:
+    "The recorded cases in order."
+    rows = json.loads((RESULTS / "plan.json").read_text())
+    return sorted(rows, key=lambda row: (row["case"][0], -row["case"][3], row["case"][2], str(row["case"][4])))
+
+
+def steps_table() -> str:
+    "What the compiler said of the 687M step: the table of v5e.md."
+    lines = ["| global batch | bins | settings | arguments | temporaries | total | to spare | compiler, processor s "
+             "| a round moves at most | seconds at least | interconnect, s |", "|" + "---|" * 11]
+    for row in known():
+        name, _, batch, bins, changes = row["case"]
+        if name != "tpu_v5e8":
+            continue
+        parts = [f"{row['bytes'][one] / 2**30:.2f}" if row["bytes"] else "" for one in ("arguments", "temporaries")]
+        room = CHIPS["v5e"].memory - row["total"] / 2**30
+        spare = f"{room:.2f}" if room >= 0 else f"none: {-room:.2f} too much"
+        least = row["seconds"]
+        tail = (f"{max(row['rounds'].values()) / 1e9:.2f} GB | {max(least.values()):.2f} | {least['links']:.2f}"
+                if least else " | | ")
+        lines.append(f"| {batch} | {bins} | {named(changes)} | {parts[0]} | {parts[1]} | {row['total'] / 2**30:.2f} "
+                     f"| {spare} | {row['processor_s']:.0f} | {tail} |")
+    return "\n".join(lines)
+
+
 def table() -> str:
     "The results as the tables of plan.md."
     lines = ["| configuration | slice | global batch | bins | settings | compiler, GiB | plan, GiB | difference "
              "| plan's fullest moment |", "|---|---|---|---|---|---|---|---|---|"]
-    for row in json.loads((RESULTS / "plan.json").read_text()):
+    for row in known():
         name, slice_name, batch, bins, changes = row["case"]
+        if changes.get("train.shard") == "all":  # for which the plan has no rule
+            continue
         plan = planned(*row["case"])
-        words = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in changes.items()) or "-"
         mark = "" if row["compiles"] else " (too much)"
-        moment = plan.fullest.fullest.name
-        lines.append(f"| {name} | {slice_name} | {batch} | {bins} | {words} | {row['total'] / 2**30:.2f}{mark} "
-                     f"| {plan.total / 2**30:.2f} | {plan.total / row['total'] - 1:+.1%} | {moment} |")
+        lines.append(f"| {name} | {slice_name} | {batch} | {bins} | {named(changes)} "
+                     f"| {row['total'] / 2**30:.2f}{mark} | {plan.total / 2**30:.2f} "
+                     f"| {plan.total / row['total'] - 1:+.1%} | {plan.fullest.fullest.name} |")
     for name, batch in IMAGES:
         row, plan = images(name, batch), planned(name, "v5e-8", batch, 0, {})
         if row:
@@ -217,10 +248,9 @@ def table() -> str:
     for row in json.loads(path.read_text()) if path.exists() else []:
         name, batch, bins, changes = row["case"]
         total = planned(name, "cpu", batch, bins, changes).total
-        words = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in changes.items()) or "-"
         returned = row.get("returned")
         found = (f"{returned / 2**20:.0f}", f"{total / returned - 1:+.1%}") if returned else ("not measured", "-")
-        lines.append(f"| {name} | {batch} | {bins or ''} | {words} "
+        lines.append(f"| {name} | {batch} | {bins or ''} | {named(changes)} "
                      f"| {row['increment'] / 2**20:.0f} | {found[0]} "
                      f"| {total / 2**20:.0f} | {found[1]} |")
     return "\n".join(lines)
@@ -248,7 +278,7 @@ def main() -> None:
     if options.measure:
         return measure_cpu(json.loads(options.measure))
     if options.table:
-        return print(table())
+        return print(steps_table(), table(), sep="\n\n")
     cases = CPU_CASES if options.cpu else CASES
     chosen = [int(one) for one in options.only.split(",")] if options.only else range(len(cases))
     for case in [list(cases[number]) for number in chosen]:

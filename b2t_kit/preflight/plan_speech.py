@@ -75,7 +75,6 @@ def count_parameters(
 class Size:
     "A batch's shape, as one replica sees it."
     rows: int  # of this replica in one micro-batch, padding rows included
-    all_rows: int  # of all replicas in that micro-batch
     bins: int  # T
     patches: int  # P
     labels: int  # L
@@ -101,4 +100,4 @@ def size_of(
         raise KitError(f"bins: {bucket.bins} are less than one patch of {config.patch}")
     rows = places_per_pile(batch_size, accumulation, replicas)
     patches = num_patches(bucket.bins, config.patch, config.stride)
-    return Size(rows // replicas, rows, bucket.bins, patches, bucket.labels, config.num_features, config.num_classes)
+    return Size(rows // replicas, bucket.bins, patches, bucket.labels, config.num_features, config.num_classes)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['LANES', 'STATES', 'GATES', 'WORKING', 'HOLES', 'ON_CHIP', 'lanes', 'shape_of', 'days_kept', 'steps_of', 'input_kept',
-           'layer_kept', 'loss_parts', 'dropout_moments', 'rounded_weights', 'gradients_of', 'layer_moments',
-           'cut_moment', 'settle', 'tpu_moments']
+           'layer_kept', 'loss_parts', 'rounded_weights', 'gradients_of', 'layer_moments', 'cut_moment', 'settle',
+           'tpu_moments']
 
 # %% ../../nbs/61c_plan_tpu.ipynb #294b1320
 from ..models.gru import GRUConfig
@@ -30,12 +30,9 @@ def shape_of(size: Size) -> dict[str, int]:
 
 
 def days_kept(stacks: list[Stack], size: Size) -> list[Part]:
-    "Features, products of the day layers, and the random bytes of all chips' rows."
-    count, drawn = (sum(one.has_days and one.layers >= least for one in stacks) for least in (0, 1))
-    everywhere = {**shape_of(size), "rows": size.all_rows}
+    "Features, and products of the day layers."
     return [part("features in bfloat16", 2, **shape_of(size)),
-            part("products of the day layers", 2, **shape_of(size), layers=count),
-            part("random bytes of their dropout", 1, **everywhere, layers=drawn)]
+            part("products of the day layers", 2, **shape_of(size), layers=sum(one.has_days for one in stacks))]
 
 # %% ../../nbs/61c_plan_tpu.ipynb #bd2255ab
 def steps_of(stack: Stack, size: Size) -> dict[str, int]:
@@ -43,14 +40,10 @@ def steps_of(stack: Stack, size: Size) -> dict[str, int]:
     return dict(patches=size.patches, rows=size.rows, units=stack.hidden)
 
 
-def input_kept(stack: Stack, level: int, size: Size) -> list[Part]:
-    "A layer's input in bfloat16, and the mask of the dropout before it."
-    shape = dict(patches=size.patches, rows=size.rows)
-    name = f"{stack.name} layer {level + 1}"
-    parts = [part(f"{name}: input", 2, **shape, values=stack.layer_inputs(level))]
-    if level:
-        parts.append(part(f"{name}: dropout", 1, **shape, units=stack.hidden))
-    return parts
+def input_kept(stack: Stack, level: int, size: Size) -> Part:
+    "A layer's input in bfloat16."
+    return part(f"{stack.name} layer {level + 1}: input", 2, patches=size.patches, rows=size.rows,
+                values=stack.layer_inputs(level))
 
 
 def layer_kept(stack: Stack, level: int, size: Size, recompute: bool) -> list[Part]:
@@ -58,7 +51,7 @@ def layer_kept(stack: Stack, level: int, size: Size, recompute: bool) -> list[Pa
     each = STATES if recompute else STATES + GATES
     name = f"{stack.name} layer {level + 1}"
     return [part(f"{name}: states" + " and gates" * (not recompute), 4, **steps_of(stack, size), each=each),
-            *input_kept(stack, level, size)]
+            input_kept(stack, level, size)]
 
 # %% ../../nbs/61c_plan_tpu.ipynb #96d0a9f3
 def loss_parts(stacks: list[Stack], size: Size) -> list[Part]:
@@ -67,14 +60,6 @@ def loss_parts(stacks: list[Stack], size: Size) -> list[Part]:
     count = sum(stack.outputs == size.classes for stack in stacks)
     return [part("logits", 4, **shape, classes_stored=lanes(size.classes), tensors=2 * count),
             part("CTC's probabilities", 4, **shape, states_stored=lanes(2 * size.labels + 1), tensors=4)]
-
-# %% ../../nbs/61c_plan_tpu.ipynb #e2fe961c
-def dropout_moments(layers: list[tuple[Stack, int]], size: Size, shared: list[Part]) -> list[Moment]:
-    "Drawing the random numbers of the dropout before each upper layer, before the loops begin."
-    return [Moment(f"dropout before {stack.name} layer {level + 1}", (
-        *rounded_weights(layers), *shared, *input_kept(stack, 0, size),
-        part("random numbers of all chips' rows", 4, patches=size.patches, rows=size.all_rows, units=stack.hidden),
-    )) for stack, level in layers if level]
 
 # %% ../../nbs/61c_plan_tpu.ipynb #b2717397
 def rounded_weights(layers: list[tuple[Stack, int]]) -> list[Part]:
@@ -102,7 +87,7 @@ def layer_moments(
     waiting = [one for each, at in left for one in layer_kept(each, at, size, recompute)]
     work = part(f"{name}: gates, slopes and gradients", 4, **steps_of(stack, size), tensors=WORKING)
     own = input_kept(stack, level, size)
-    loop = (*gradients_of(done), *rounded_weights([*left, (stack, level)]), work, *own, *waiting, *shared)
+    loop = (*gradients_of(done), *rounded_weights([*left, (stack, level)]), work, own, *waiting, *shared)
     shape = steps_of(stack, size)
     products = (
         *gradients_of(done + stack.layer_parameters(level)), *rounded_weights([*left, (stack, level)][-2:]),
@@ -110,7 +95,7 @@ def layer_moments(
         part(f"{name}: states", 4, **shape),
         part(f"{name}: gradient of its input", 2, rows=size.rows, patches=size.patches,
              values=stack.layer_inputs(level)),
-        *own, *waiting, *shared)
+        own, *waiting, *shared)
     return [Moment(f"backward loop of {name}", loop), Moment(f"weight gradients of {name}", products)]
 
 # %% ../../nbs/61c_plan_tpu.ipynb #00b4fca8
@@ -130,7 +115,7 @@ def cut_moment(stacks: list[Stack], size: Size, config: GRUConfig, done: int, sh
     ))
 
 # %% ../../nbs/61c_plan_tpu.ipynb #f159b26b
-HOLES = 0.15  # of the activations in a loop's moment
+HOLES = 0.35  # of the activations in a loop's moment
 ON_CHIP = 96 * 2**20  # bytes of temporaries that lie on the chip itself, where a step has as many
 
 
@@ -154,8 +139,7 @@ def tpu_moments(
     shared, layers = days_kept(stacks, size), [(one, level) for one in stacks for level in range(one.layers)]
     kept = [each for one, level in layers for each in layer_kept(one, level, size, recompute)]
     loss = Moment("loss", (*rounded_weights(layers), *kept, *shared, *loss_parts(stacks, size)))
-    first = [loss, *dropout_moments(layers, size, shared)]
-    moments, done = [settle(one, batch, one is loss) for one in first], 0
+    moments, done = [settle(loss, batch, True)], 0
     days = [one for one in stacks if one.has_days]
     for stack in reversed(stacks):
         outside = stack_parameters(stack, 0) - sum(map(stack.layer_parameters, range(stack.layers)))
