@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ..eit.unet import UNetConfig
 from .plan import Moment, Part, part
-from .plan_eit import Layer, count_trained, images_of, layers_of, moment
+from .plan_eit import Layer, count_trained, layers_of, moment
 from .plan_tpu import lanes
 
 # %% ../../nbs/61f_plan_eit_tpu.ipynb #ae894bab
@@ -104,7 +104,7 @@ def settle(
     room: int | None,  # bytes there are for the step; None takes no notice
 ) -> Moment:
     "Add the batch, holes, and what is computed again."
-    batch = part("images of the batch, and as channels", 4, **images_of(config, rows), tensors=3)
+    batch = part("images, rows last", 4, pixels=config.size**2, rows=lanes(rows), tensors=2 + config.hints)
     holes = Part("holes between tensors", ((fullest.bytes, "B"), (HOLES, "of them")))
     whole = Moment(fullest.name, (batch, *fullest.parts, holes))
     hidden = sum(one.bytes for one in fullest.parts if one.name.endswith("hidden, before SiLU"))
