@@ -144,7 +144,7 @@ def lowered_sizes(
             "loops": sum(one.bytes for one in every if one.operation == "while"), "largest": largest}
 
 # %% ../../nbs/60e_verdict.ipynb #874f4e5f
-@dataclass
+@dataclass(repr=False)
 class Report:
     "What a preflight found."
     config: str  # its name
@@ -207,7 +207,7 @@ class Report:
             "compiler": decisive.versions,
         }
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         lines = [f"{self.config} on {self.slice.name}, {self.global_batch} trials per step: "
                  + ("fits" if self.fits else "DOES NOT FIT")]
         lines += [f"  {one.line()}" for one in self.programs]
