@@ -1,6 +1,7 @@
 """Preflight: counted by hand, compiled by the real compiler, refused by name."""
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -127,6 +128,19 @@ def test_small_configurations_fit(name: str, tmp_path: Path) -> None:
 
 
 ROOT = TESTS.parent
+
+
+@compiler
+def test_the_five_lines_for_a_model_from_elsewhere() -> None:
+    """As `nbs/60m_before_the_tpu.ipynb` shows them: a BERT with random weights."""
+    cells = json.loads((ROOT / "nbs/60m_before_the_tpu.ipynb").read_text())["cells"]
+    text = "".join(line for cell in cells if cell["cell_type"] == "markdown" for line in cell["source"])
+    (lines,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    assert len(lines.splitlines()) == 5
+    done = child("-c", "import torch\nfrom b2t_kit.preflight.model import preflight\n" + lines)
+    assert "BertForSequenceClassification on v5e-8, 64 trials per step: fits" in done.stdout, done.stderr[-2000:]
+
+
 KNOWN = json.loads((ROOT / "benchmarks/results/lowered.json").read_text())
 
 
