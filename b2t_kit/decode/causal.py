@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..backends.torch_device import environment_with
 from ..core import KitError, load_json, save_json
 from ..devices import to_device
 
@@ -274,9 +275,11 @@ class CausalScorer:
 
 # %% ../../nbs/52_causal.ipynb #8f1069b1
 def _transformers() -> Any:
-    "The library; KitError if it is not installed."
+    "The library; KitError if it is not installed. It brings Accelerate, which is to leave torch_xla alone."
     try:
-        import transformers
+        with environment_with({"USE_TORCH_XLA": "0"}):
+            import accelerate  # noqa: F401
+            import transformers
     except ImportError as error:
         raise KitError("transformers is not installed; pip install 'b2t_kit[rescore]'") from error
     return transformers
