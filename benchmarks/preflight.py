@@ -3,6 +3,7 @@
     python benchmarks/preflight.py                       # all cases that are not recorded yet
     python benchmarks/preflight.py "linear" "tiny"       # these, again
     python benchmarks/preflight.py --blocks              # a block of CDEIT, with the original's attention and the kit's
+    python benchmarks/preflight.py --gru                 # a wide GRU layer: torch_xla's and the kit's
     python benchmarks/preflight.py --table               # from the results, for preflight.md
     python benchmarks/preflight.py --sizes               # no compiling: what tests/test_preflight.py compares
 
@@ -178,6 +179,40 @@ def blocks(wanted: list[str]) -> None:
         record(case, report.to_dict() | {"command": "python benchmarks/preflight.py --blocks"})
 
 
+class OneGRU(nn.Module):
+    "A layer of 2,048 units: what `import torch_xla` puts in the place of `torch.nn.GRU`, or the kit's."
+
+    def __init__(self, stock: bool) -> None:
+        import torch_xla  # noqa: F401
+
+        from b2t_kit.models.layers import GRU
+
+        super().__init__()
+        self.gru = nn.GRU(512, 2048, batch_first=True) if stock else GRU(512, 2048)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.gru(inputs)[0]
+
+
+def one_gru(stock: bool):
+    "A training step on one chip: eight rows of 700 time steps."
+    from b2t_kit.preflight.model import preflight
+
+    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return model(batch).float().square().mean()
+
+    return preflight(OneGRU(stock), torch.zeros(8, 700, 512), loss=loss, where="v5e-1", say=print)
+
+
+def grus() -> None:
+    "Compile both, and record what the compiler said."
+    for stock, whose in ((True, "torch_xla's"), (False, "the kit's")):
+        report = one_gru(stock)
+        print(report, flush=True)
+        record(f"{whose} GRU, 2048 units, 700 steps",
+               report.to_dict() | {"command": "python benchmarks/preflight.py --gru"})
+
+
 def sizes(name: str) -> dict[str, int]:
     "Bytes of a configuration's largest step before compiling."
     from jaxlib import _jax
@@ -217,6 +252,7 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", metavar="CASE", help="what follows `b2t preflight`")
     parser.add_argument("--compiler", metavar="PYTHON", help="of an environment with another jax and libtpu")
     parser.add_argument("--blocks", action="store_true", help="one block with the original's attention")
+    parser.add_argument("--gru", action="store_true", help="torch_xla's GRU and the kit's")
     parser.add_argument("--table", action="store_true", help="print what is recorded")
     parser.add_argument("--sizes", action="store_true", help="what a step needs before compiling")
     options = parser.parse_args()
@@ -229,6 +265,8 @@ def main() -> None:
                 SIZES.write_text(json.dumps(known | {name: found}, indent=1) + "\n")
     elif options.table:
         print(table())
+    elif options.gru:
+        grus()
     elif options.blocks:
         blocks(options.cases)
     else:

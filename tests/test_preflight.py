@@ -141,6 +141,24 @@ def test_the_five_lines_for_a_model_from_elsewhere() -> None:
     assert "BertForSequenceClassification on v5e-8, 64 trials per step: fits" in done.stdout, done.stderr[-2000:]
 
 
+WIDE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from preflight import one_gru
+for stock in (True, False):
+    found = one_gru(stock)
+    print("FOUND", found.fits, found.largest.complaint.shape or "-")
+"""
+
+
+@compiler
+def test_torch_xlas_wide_gru_does_not_fit_and_the_kits_does() -> None:
+    """2,048 units, 700 time steps, 8 rows on one chip; the array that is too much is named."""
+    done = child("-c", WIDE, str(ROOT / "benchmarks"))
+    found = [line for line in done.stdout.splitlines() if line.startswith("FOUND")]
+    assert found == ["FOUND False bf16[700,2048,6144]", "FOUND True -"], done.stdout[-500:] + done.stderr[-2000:]
+
+
 KNOWN = json.loads((ROOT / "benchmarks/results/lowered.json").read_text())
 
 
