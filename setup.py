@@ -26,7 +26,7 @@ class BuildWithKernels(build_py):
     def run(self) -> None:
         super().run()
         if not self.editable_mode:
-            target = Path(self.build_lib) / settings["lib_path"] / "kaggle"
+            target = Path(self.build_lib) / settings["lib_path"] / "kernels"
             ignore = shutil.ignore_patterns(".*")
             shutil.copytree(HERE / "kaggle", target, ignore=ignore, dirs_exist_ok=True)
 

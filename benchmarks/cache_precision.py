@@ -17,12 +17,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from b2t_kit.core import save_json
-from b2t_kit.data.layout import NUM_FEATURES
-from b2t_kit.data.simulate import SimulateConfig, simulate
-from b2t_kit.evaluate import Evaluation, evaluate_run
-from b2t_kit.recipes import recipe
-from b2t_kit.tasks.speech import SpeechRun, SpeechTask
+from b2t_kit.core.config import save_json
+from b2t_kit.data.dataset import NUM_FEATURES
+from b2t_kit.simulate.neural import SimulateConfig, simulate
+from b2t_kit.speech.evaluate import Evaluation, evaluate_run
+from b2t_kit.speech.recipes import recipe
+from b2t_kit.speech.task import SpeechRun, SpeechTask
 from b2t_kit.text.metrics import compare
 from b2t_kit.train import train
 

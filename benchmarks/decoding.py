@@ -45,10 +45,11 @@ import numpy as np
 from words import build, divided
 
 from b2t_kit.decode.arpa import write_arpa
-from b2t_kit.decode.beam import BeamSearch, SearchConfig, log_probs
-from b2t_kit.decode.language_model import LanguageModel
+from b2t_kit.decode.beam_search import BeamSearch, log_probs
+from b2t_kit.decode.hypotheses import SearchConfig
+from b2t_kit.decode.ngram import LanguageModel
 from b2t_kit.decode.lexicon import Lexicon, build_lexicon
-from b2t_kit.decode.noisy import noisy_sentence
+from b2t_kit.simulate.logits import noisy_sentence
 from b2t_kit.text.metrics import wer
 from b2t_kit.text.phonemes import BLANK, SILENCE
 
@@ -204,7 +205,7 @@ def pyctcdecode_alone(lexicon: Lexicon, model: LanguageModel, config: SearchConf
 
 def measure(name: str, beams: list[int], work: Path, limit: float) -> list[dict]:
     "Word error, speed and memory of one search at several beams, the narrowest first."
-    model, lexicon = LanguageModel.read(work / "3.b2tlm"), build_lexicon()
+    model, lexicon = read_language_model(work / "3.b2tlm"), build_lexicon()
     sentences, trials = pickle.loads((work / "trials.pkl").read_bytes())
     rows = []
     for beam in sorted(beams):
@@ -243,7 +244,7 @@ def searcher(name: str, lexicon: Lexicon, model: LanguageModel, config: SearchCo
 
 def pair(beams: list[int], work: Path, rounds: int = 21) -> list[dict]:
     "The kit's graph search and kaldi-decoder alone by turns: the median ratio of their CPU times."
-    model, lexicon = LanguageModel.read(work / "3.b2tlm"), build_lexicon()
+    model, lexicon = read_language_model(work / "3.b2tlm"), build_lexicon()
     _, trials = pickle.loads((work / "trials.pkl").read_bytes())
     rows = []
     for beam in sorted(beams):
@@ -267,7 +268,7 @@ def pair(beams: list[int], work: Path, rounds: int = 21) -> list[dict]:
 
 def latency(work: Path, beam: int = 200) -> dict:
     "How long one 80 ms frame takes in a stream, CPU time; and that streams equal whole trials."
-    model, lexicon = LanguageModel.read(work / "3.b2tlm"), build_lexicon()
+    model, lexicon = read_language_model(work / "3.b2tlm"), build_lexicon()
     _, trials = pickle.loads((work / "trials.pkl").read_bytes())
     search, times = BeamSearch(lexicon, model, config_of(beam)), []
     search.decode(trials[0])

@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from b2t_kit.core import load_json, save_json
-from b2t_kit.devices import open_device
-from b2t_kit.eit.classical import classical_images
-from b2t_kit.eit.data import UNITS, Measurements, find_measurements
-from b2t_kit.eit.forward import read_pairs
-from b2t_kit.eit.phantoms import PhantomConfig, simulate_one
-from b2t_kit.eit.reconstruct import load_reconstructor, reconstruct
-from b2t_kit.eit.scores import score_images
+from b2t_kit.core.config import load_json, save_json
+from b2t_kit.devices.select import open_device
+from b2t_kit.tasks.eit_physics import classical_images
+from b2t_kit.tasks.eit import UNITS, Measurements, find_measurements
+from b2t_kit.tasks.eit_physics import read_pairs
+from b2t_kit.tasks.eit_physics import PhantomConfig, simulate_one
+from b2t_kit.tasks.eit import load_reconstructor, reconstruct
+from b2t_kit.tasks.eit import score_images
 from b2t_kit.training.checkpoint import best_checkpoint, read_state
-from b2t_kit.training.rows import read_metrics, series
+from b2t_kit.training.metrics_log import read_metrics, series
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks/results/eit.json"

@@ -33,10 +33,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from b2t_kit.decode.arpa import node_words, write_arpa
-from b2t_kit.decode.building import build_language_model, convert_language_model
-from b2t_kit.decode.language_model import LanguageModel, perplexity
-from b2t_kit.decode.ngrams import END, NaiveModel, step
-from b2t_kit.text.dictionary import dictionary
+from b2t_kit.decode.ngram_build import build_language_model, convert_language_model
+from b2t_kit.decode.ngram import LanguageModel, perplexity
+from b2t_kit.decode.ngram import END, NaiveModel, plain_step
+from b2t_kit.text.g2p import dictionary
 from b2t_kit.text.phonemes import normalise
 
 SETTINGS = {"3-gram": (3, ()), "4-gram, singletons dropped": (4, (0, 0, 1))}
@@ -111,7 +111,7 @@ def seconds(work: Callable[[], object], rounds: int = 5) -> float:
 
 def formats(path: Path, folder: Path) -> dict:
     "Size and opening time of each format."
-    model = LanguageModel.read(path)
+    model = read_language_model(path)
     total, found = sum(model.counts), {}
     for name in ("model.b2tlm", "model.arpa", "model.arpa.gz"):
         if not name.endswith(".b2tlm"):
@@ -120,7 +120,7 @@ def formats(path: Path, folder: Path) -> dict:
         rounds = 5 if name.endswith(".b2tlm") else 1
         found[name.partition(".")[2]] = {"bytes_per_ngram": round(file.stat().st_size / total, 2)}
         if name != "model.arpa.gz":
-            opening = seconds(lambda: LanguageModel.read(file), rounds)
+            opening = seconds(lambda: read_language_model(file), rounds)
             found[name.partition(".")[2]]["cpu_seconds_to_open"] = round(opening, 4)
     (folder / "model.arpa.gz").unlink()
     start = time.process_time()
@@ -131,11 +131,11 @@ def formats(path: Path, folder: Path) -> dict:
 
 def opened(path: Path, text: Path) -> dict:
     "Memory of a process that opens a model and asks a million words."
-    from b2t_kit.decode import queries
+    from b2t_kit.decode import ngram as queries
 
     start = sum(memory_now())
     clock = time.perf_counter()
-    model = LanguageModel.read(path)
+    model = read_language_model(path)
     clock = time.perf_counter() - clock
     after_opening = sum(memory_now())
     numbers = running_text(model, text, 1_000_000)
@@ -161,7 +161,7 @@ def walk_compiled() -> Callable:
     "A loop over words in compiled code."
     import numba
 
-    from b2t_kit.decode.queries import step as compiled_step
+    from b2t_kit.decode.ngram import plain_step as compiled_step
 
     @numba.njit
     def walk(arrays, start, numbers):
@@ -180,7 +180,7 @@ def walk_plain(model: LanguageModel, numbers: np.ndarray) -> float:
     "The same in Python."
     state, total = model.start, 0.0
     for number in numbers.tolist():
-        ln_p, state = step(model.arrays, state, number)
+        ln_p, state = plain_step(model.arrays, state, number)
         total += ln_p
         state = model.start if number == END else state
     return total
@@ -224,7 +224,7 @@ def walk_kenlm(model: object, words: list[str]) -> float:
 
 def ask(path: Path, folder: Path) -> dict:
     "Words per CPU second in running text."
-    model = LanguageModel.read(path)
+    model = read_language_model(path)
     numbers, few = running_text(model, folder / "text.txt", 2_000_000), 200_000
     walk = walk_compiled()
     total = walk(model.arrays, model.start, numbers[:few])
@@ -240,7 +240,7 @@ def ask(path: Path, folder: Path) -> dict:
         other = kenlm.Model(str(folder / "model.arpa"))
         found["kenlm_ratio"] = round(walk_kenlm(other, words[:few]) / total, 7)
         found["kenlm from Python"] = round(few / seconds(lambda: walk_kenlm(other, words[:few]), 3))
-    small = LanguageModel.read(folder / "small.b2tlm")
+    small = read_language_model(folder / "small.b2tlm")
     naive = as_dictionaries(small)
     expected = walk_plain(small, small.numbers(words[:few]))
     assert math.isclose(walk_naive(naive, words[:few]), expected, rel_tol=1e-6)
@@ -261,7 +261,7 @@ def kenlm_builds(program: Path, folder: Path, ours: Path) -> dict:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     convert_language_model(folder / "lmplz.arpa", folder / "lmplz.b2tlm", 1000)
     (folder / "lmplz.arpa").unlink()
-    theirs, mine = LanguageModel.read(folder / "lmplz.b2tlm"), LanguageModel.read(ours)
+    theirs, mine = read_language_model(folder / "lmplz.b2tlm"), read_language_model(ours)
     lines = [normalise(line, True) for line in (folder / "few.txt").read_text().splitlines()[:2000]]
     found = [perplexity(model, lines)[0] for model in (mine, theirs)]
     assert theirs.counts == mine.counts and math.isclose(*found, rel_tol=1e-4), (theirs.counts, mine.counts, found)
@@ -289,7 +289,7 @@ def everything(folder: Path, num_words: int, lmplz: Path | None) -> dict:
     "All measurements."
     make_text(folder / "text.txt", num_words)
     builds = [alone("build", name, folder, memory) for name, memory in BUILDS]
-    hashes = {LanguageModel.read(folder / f"{MAIN} {memory}.b2tlm").hash for memory in (100, 1000)}
+    hashes = {read_language_model(folder / f"{MAIN} {memory}.b2tlm").hash for memory in (100, 1000)}
     assert len(hashes) == 1, "the memory changes the result"
     with open(folder / "text.txt") as file:
         (folder / "few.txt").write_text("".join(file.readline() for _ in range(20_000)))

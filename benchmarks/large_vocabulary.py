@@ -4,7 +4,7 @@
 
 A synthetic text over all 125,938 words of the CMU dictionary (Zipf frequencies, favourite successors, as in
 language_model.py) becomes a 3-gram of which nothing is pruned. Other sentences of the same language are
-spoken, with the phoneme error rate of the published baseline (`decode.noisy`), and decoded. Each part runs
+spoken, with the phoneme error rate of the published baseline (`simulate.logits`), and decoded. Each part runs
 in a process of its own, whose largest resident memory (`ru_maxrss`, mapped pages of files included) is the
 result; the search is the one that the kit picks by itself (`route="auto"`). The command fails if the model
 has fewer than ten million n-grams or a part needs more than the limit.
@@ -28,12 +28,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from language_model import make_text, memory_now
 
-from b2t_kit.decode.beam import BeamSearch, SearchConfig
-from b2t_kit.decode.building import build_language_model
-from b2t_kit.decode.language_model import LanguageModel
-from b2t_kit.decode.noisy import noisy_sentence
-from b2t_kit.decode.sentences import choose_words
-from b2t_kit.text.dictionary import dictionary
+from b2t_kit.decode.beam_search import BeamSearch
+from b2t_kit.decode.hypotheses import SearchConfig
+from b2t_kit.decode.ngram_build import build_language_model
+from b2t_kit.decode.ngram import LanguageModel
+from b2t_kit.simulate.logits import noisy_sentence
+from b2t_kit.decode.pipeline import choose_words
+from b2t_kit.text.g2p import dictionary
 from b2t_kit.text.metrics import wer
 
 VOCABULARY = len(dictionary())

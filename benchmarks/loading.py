@@ -29,10 +29,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from b2t_kit.data.batches import BatchConfig, TrainBatches
-from b2t_kit.data.buckets import bucket_of, choose_buckets
-from b2t_kit.data.layout import SessionWriter, Trial
-from b2t_kit.data.sampler import Sampler
-from b2t_kit.data.trials import Recordings, find_recordings
+from b2t_kit.data.batches import bucket_of, choose_buckets
+from b2t_kit.data.dataset import SessionWriter, Trial
+from b2t_kit.data.batches import Sampler
+from b2t_kit.data.dataset import Recordings, find_recordings
 
 BATCH, DAYS = 64, 4
 

@@ -24,16 +24,16 @@ sys.path.insert(0, str(ROOT))
 
 import torch
 
-from b2t_kit.core import save_json
+from b2t_kit.core.config import save_json
 from b2t_kit.data.augment import Augment, smooth
 from b2t_kit.data.batches import BatchConfig, EvalBatches
-from b2t_kit.data.simulate import SimulateConfig, simulate
-from b2t_kit.devices import open_device
-from b2t_kit.evaluate import load_decoder
+from b2t_kit.simulate.neural import SimulateConfig, simulate
+from b2t_kit.devices.select import open_device
+from b2t_kit.speech.evaluate import load_decoder
 from b2t_kit.models.ctc import greedy
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.models.noise_gru import NoiseConfig
-from b2t_kit.tasks.speech import SpeechConfig, SpeechTask
+from b2t_kit.speech.task import SpeechConfig, SpeechTask
 from b2t_kit.text.metrics import edit_distance
 from b2t_kit.train import train
 from b2t_kit.training.task import TrainConfig

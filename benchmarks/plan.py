@@ -25,12 +25,12 @@ from types import SimpleNamespace
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from b2t_kit.core import override  # noqa: E402
-from b2t_kit.data.buckets import Bucket  # noqa: E402
-from b2t_kit.preflight.configs import configuration, with_batch  # noqa: E402
-from b2t_kit.preflight.plan import find_spot  # noqa: E402
-from b2t_kit.preflight.plan_run import plan_run  # noqa: E402
-from b2t_kit.preflight.slices import CHIPS  # noqa: E402
+from b2t_kit.core.config import override# noqa: E402
+from b2t_kit.data.batches import Bucket# noqa: E402
+from b2t_kit.tpu.configs import configuration, with_batch# noqa: E402
+from b2t_kit.memory.plan import find_target# noqa: E402
+from b2t_kit.memory.plan import plan_run# noqa: E402
+from b2t_kit.devices.topologies import CHIPS# noqa: E402
 
 RESULTS = ROOT / "benchmarks/results"
 LABELS = 64
@@ -69,8 +69,8 @@ def settings_of(name: str, batch: int, changes: dict):
 def planned(name: str, slice_name: str, batch: int, bins: int, changes: dict):
     "The plan of a case; images have no bins."
     run = settings_of(name, batch, changes)
-    spot = find_spot("tpu", slice_name) if slice_name != "cpu" else find_spot("cpu")
-    return plan_run(name, run.task, run.train, spot, [Bucket(bins, LABELS)] if bins else [])
+    target = find_target("tpu", slice_name) if slice_name != "cpu" else find_target("cpu")
+    return plan_run(name, run.task, run.train, target, [Bucket(bins, LABELS)] if bins else [])
 
 
 def images(name: str, batch: int) -> dict | None:
@@ -81,9 +81,9 @@ def images(name: str, batch: int) -> dict | None:
 
 def lower(case: list, folder: Path) -> None:
     "Write a case's training step down; in a process of its own, which must not end orderly."
-    from b2t_kit.preflight.lowering import lower_run
-    from b2t_kit.preflight.shapes import SpeechShapes
-    from b2t_kit.preflight.slices import find_slice
+    from b2t_kit.tpu.lower import lower_run
+    from b2t_kit.tpu.configs import SpeechShapes
+    from b2t_kit.devices.topologies import find_slice
 
     name, slice_name, batch, bins, changes = case
     run = settings_of(name, batch, changes)
@@ -101,8 +101,8 @@ def lower(case: list, folder: Path) -> None:
 
 def compiled_bytes(case: list, python: str) -> dict:
     "What the compiler says of a case."
-    from b2t_kit.preflight.check import ON_CPU, compiled, environment
-    from b2t_kit.preflight.slices import find_slice
+    from b2t_kit.tpu.preflight import ON_CPU, compile_program, environment
+    from b2t_kit.devices.topologies import find_slice
 
     with tempfile.TemporaryDirectory() as name:
         command = [sys.executable, __file__, "--lower", json.dumps(case), "--folder", name]
@@ -110,7 +110,7 @@ def compiled_bytes(case: list, python: str) -> dict:
         done = subprocess.run(command, env=variables, capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(f"{case} could not be lowered:\n{done.stderr[-2000:]}")
-        found = compiled(Path(name), find_slice(case[1]), python)
+        found = compile_program(Path(name), find_slice(case[1]), python)
     limit = found.roofline
     return {"total": found.needed, "compiles": bool(found.bytes), "bytes": found.bytes,
             "compile_s": round(found.compile_s, 1), "processor_s": round(found.processor_s, 1),
@@ -124,7 +124,7 @@ def speech_parts(run, batch: int, bins: int):
 
     from b2t_kit.data.batches import Batch
     from b2t_kit.models.noise_gru import build_speech_model
-    from b2t_kit.tasks.speech import SpeechTask, speech_rules
+    from b2t_kit.speech.task import SpeechTask, speech_rules
     from b2t_kit.training.optim import group_parameters
 
     model = build_speech_model(run.task.model, run.task.noise).train()
@@ -139,7 +139,7 @@ def speech_parts(run, batch: int, bins: int):
 
 def image_parts(run, batch: int):
     "A tomography network, its parameter groups, and its loss on a batch."
-    from b2t_kit.preflight.configs import EITShapes
+    from b2t_kit.tpu.configs import EITShapes
     from b2t_kit.tasks.eit import make_batch
 
     task = EITShapes(run.task)

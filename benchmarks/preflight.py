@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 RESULTS = ROOT / "benchmarks/results/preflight.json"
 GIB = 2**30
-SIZES = RESULTS.with_name("lowered.json")
+UNET_SIZES = RESULTS.with_name("lowered.json")
 STEPS = {"linear": 16, "tiny": 16, "noise_gru_tiny": 64, "gpu_16gb": 32, "baseline": 64, "tpu_v5e8": 64,
          "eit_cdeit": 64, "eit_small": 16}  # configuration -> rows of a step on a v5e-8
 ONE = "--programs largest"
@@ -134,10 +134,10 @@ class OneBlock(nn.Module):
     "A block at the full size's finest image: 4,096 tokens that all attend to each other."
 
     def __init__(self, as_the_original: bool) -> None:
-        from b2t_kit.eit.unet import SIZES, Block
+        from b2t_kit.tasks.eit_model import UNET_SIZES, Block
 
         super().__init__()
-        full = SIZES["cdeit"]
+        full = UNET_SIZES["cdeit"]
         self.block = Block(full.width, full.heads)
         if as_the_original:
             self.block.attention = Scores(self.block.attention)
@@ -148,7 +148,7 @@ class OneBlock(nn.Module):
 
 def one_block(as_the_original: bool, rows: int, where: str, precision: str):
     "A training step of one block: forward, backward, clipping, AdamW, average."
-    from b2t_kit.preflight.model import preflight
+    from b2t_kit.tpu.any_model import preflight
 
     with torch.device("meta"):
         model = OneBlock(as_the_original).to("meta")
@@ -196,7 +196,7 @@ class OneGRU(nn.Module):
 
 def one_gru(stock: bool):
     "A training step on one chip: eight rows of 700 time steps."
-    from b2t_kit.preflight.model import preflight
+    from b2t_kit.tpu.any_model import preflight
 
     def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
         return model(batch).float().square().mean()
@@ -217,16 +217,16 @@ def sizes(name: str) -> dict[str, int]:
     "Bytes of a configuration's largest step before compiling."
     from jaxlib import _jax
 
-    from b2t_kit.preflight.check import lowered, request_of
-    from b2t_kit.preflight.configs import configuration, with_batch
-    from b2t_kit.preflight.hlo import read_hlo
-    from b2t_kit.preflight.verdict import lowered_sizes, state_bytes
+    from b2t_kit.tpu.preflight import lower_in_child, request_of
+    from b2t_kit.tpu.configs import configuration, with_batch
+    from b2t_kit.tpu.cost import read_hlo
+    from b2t_kit.tpu.preflight import lowered_sizes, argument_bytes
 
     with tempfile.TemporaryDirectory() as folder:
         request = request_of(with_batch(configuration(name), STEPS[name]), 8, programs="largest")
-        (place,) = lowered(request, Path(folder))
+        (place,) = lower_in_child(request, Path(folder))
         text = _jax.XlaComputation((place / "module.pb").read_bytes()).get_hlo_module().to_string()
-        return lowered_sizes(read_hlo(text), state_bytes(json.loads((place / "job.json").read_text())))
+        return lowered_sizes(read_hlo(text), argument_bytes(json.loads((place / "job.json").read_text())))
 
 
 def table() -> str:
@@ -261,8 +261,8 @@ def main() -> None:
             found = sizes(name)
             print(json.dumps({name: found}), flush=True)
             if not options.cases:
-                known = json.loads(SIZES.read_text()) if SIZES.exists() else {}
-                SIZES.write_text(json.dumps(known | {name: found}, indent=1) + "\n")
+                known = json.loads(UNET_SIZES.read_text()) if UNET_SIZES.exists() else {}
+                UNET_SIZES.write_text(json.dumps(known | {name: found}, indent=1) + "\n")
     elif options.table:
         print(table())
     elif options.gru:

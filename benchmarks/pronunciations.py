@@ -18,12 +18,12 @@ from pathlib import Path
 
 import numpy as np
 
-from b2t_kit.text.dictionary import dictionary
-from b2t_kit.text.edits import edit_distance
-from b2t_kit.text.letters import LetterModel, spelled_words
+from b2t_kit.text.g2p import dictionary
+from b2t_kit.text.metrics import edit_distance
+from b2t_kit.text.g2p import LetterModel, spelled_words
 from b2t_kit.text.metrics import error_rate
 from b2t_kit.text.phonemes import normalise, split_words
-from b2t_kit.text.pronunciation import sentence_to_phonemes
+from b2t_kit.text.g2p import sentence_to_phonemes
 
 
 def letter_to_sound(words: int = 2000, seed: int = 1) -> dict:

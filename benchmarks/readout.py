@@ -18,12 +18,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from b2t_kit.core import save_json
-from b2t_kit.data.simulate import simulate
+from b2t_kit.core.config import save_json
+from b2t_kit.simulate.neural import simulate
 from b2t_kit.demo import demo_recordings
-from b2t_kit.evaluate import evaluate_run
-from b2t_kit.recipes import linear, tiny
-from b2t_kit.tasks.speech import SpeechRun, SpeechTask
+from b2t_kit.speech.evaluate import evaluate_run
+from b2t_kit.speech.recipes import linear, tiny
+from b2t_kit.speech.task import SpeechRun, SpeechTask
 from b2t_kit.train import train
 
 RESULT = ROOT / "benchmarks/results/readout.json"

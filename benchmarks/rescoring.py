@@ -37,14 +37,15 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, PreTrainedTokenizerFast
 from words import build, divided
 
-from b2t_kit.core import from_dict
-from b2t_kit.decode.beam import BeamSearch, SearchConfig
-from b2t_kit.decode.causal import CausalScorer, KeptScores, Writing, load_scorer, token_ids
+from b2t_kit.core.config import from_dict
+from b2t_kit.decode.beam_search import BeamSearch
+from b2t_kit.decode.hypotheses import SearchConfig
+from b2t_kit.decode.llm import CausalScorer, KeptScores, Writing, load_scorer, token_ids
 from b2t_kit.decode.hypotheses import DecodedTrial
-from b2t_kit.decode.language_model import LanguageModel
+from b2t_kit.decode.ngram import LanguageModel
 from b2t_kit.decode.lexicon import build_lexicon
-from b2t_kit.decode.noisy import noisy_sentence
-from b2t_kit.decode.rescore import GRID, best_weights, llm_scores, tabulate
+from b2t_kit.simulate.logits import noisy_sentence
+from b2t_kit.decode.llm import GRID, best_weights, llm_scores, tabulate
 from b2t_kit.text.metrics import Rate, compare, count_edits, rate_of
 
 
@@ -140,7 +141,7 @@ def main() -> None:
     print(f"causal model: ln P of a sentence {scorer.score(['how is that good'])[0]:.1f}", flush=True)
     generator = np.random.default_rng(1)
     with tempfile.TemporaryDirectory() as folder:
-        ready = options.models and LanguageModel.read(options.models / "3.b2tlm")
+        ready = options.models and read_language_model(options.models / "3.b2tlm")
         model = ready or build(text, scored + tuned_on, Path(folder), 3)
         config = config_of(options.words, options.beam, options.n_best)
         search = BeamSearch(build_lexicon(), model, config)

@@ -19,13 +19,14 @@ from pathlib import Path
 import numpy as np
 from words import build, divided
 
-from b2t_kit.data.sentences import draw_sentence
-from b2t_kit.decode.beam import BeamSearch, SearchConfig
-from b2t_kit.decode.building import default_language_model
-from b2t_kit.decode.language_model import LanguageModel
+from b2t_kit.simulate.sentences import draw_sentence
+from b2t_kit.decode.beam_search import BeamSearch
+from b2t_kit.decode.hypotheses import SearchConfig
+from b2t_kit.decode.ngram_build import default_language_model
+from b2t_kit.decode.ngram import LanguageModel
 from b2t_kit.decode.lexicon import Lexicon, build_lexicon
-from b2t_kit.decode.noisy import Noise, noisy_sentence
-from b2t_kit.decode.sentences import read_trials, words_in
+from b2t_kit.simulate.logits import Noise, noisy_sentence
+from b2t_kit.decode.pipeline import read_trials, words_in
 from b2t_kit.decode.tune import Lists
 
 SCALES = (0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2)

@@ -33,8 +33,8 @@ def peak_megabytes() -> float:
 
 def measure(trials: int, rate: float, seed: int) -> dict:
     "Simulate `trials` training trials, and as many others as belong to them."
-    from b2t_kit.data.sentences import labels_of
-    from b2t_kit.data.simulate import SimulateConfig, simulate
+    from b2t_kit.simulate.sentences import labels_of
+    from b2t_kit.simulate.neural import SimulateConfig, simulate
 
     labels_of("Good morning.")  # loads the pronunciation dictionary
     before = peak_megabytes()

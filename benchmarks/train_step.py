@@ -31,15 +31,15 @@ from torch import nn
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from b2t_kit.core import save_json
+from b2t_kit.core.config import save_json
 from b2t_kit.data.augment import smoothing_taps
 from b2t_kit.data.batches import Batch, BatchConfig
-from b2t_kit.data.layout import SessionWriter, Trial
+from b2t_kit.data.dataset import SessionWriter, Trial
 from b2t_kit.models.gru import GRU_SIZES
 from b2t_kit.training.run import open_run
 from b2t_kit.training.task import TrainConfig
-from b2t_kit.tasks.speech import SpeechConfig, SpeechTask
-from b2t_kit.train import accumulate_gradients, update_weights
+from b2t_kit.speech.task import SpeechConfig, SpeechTask
+from b2t_kit.training.steps import accumulate_gradients, update_weights
 
 SESSIONS, STEPS = 8, 6
 Step = Callable[[], int]  # takes one step and returns the real bins in it
@@ -82,7 +82,7 @@ class PlainDecoder(nn.Module):
 
 def plain_steps(folder: Path, options: argparse.Namespace, count: int) -> list[Step]:
     "Steps of the plain loop."
-    from b2t_kit.data.trials import Recordings
+    from b2t_kit.data.dataset import Recordings
 
     device, size = torch.device(options.device), GRU_SIZES[options.size]
     model = PlainDecoder(size.hidden, size.num_layers).to(device)

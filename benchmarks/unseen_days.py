@@ -5,7 +5,7 @@
     python benchmarks/unseen_days.py --size linear --steps 200
 
 Trains one decoder with some days held out, then decodes the validation trials of these days with each answer that
-`models.days` knows. The days in training are decoded by the same decoder for comparison. Intervals: 95 %, bootstrap
+`speech.adapt` knows. The days in training are decoded by the same decoder for comparison. Intervals: 95 %, bootstrap
 over trials. The result goes to
 benchmarks/results/unseen_days_<size>.json.
 """
@@ -19,15 +19,15 @@ from typing import get_args
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from b2t_kit.core import save_json
+from b2t_kit.core.config import save_json
 from b2t_kit.data.augment import Augment
 from b2t_kit.data.batches import BatchConfig
-from b2t_kit.data.simulate import SimulateConfig, simulate
-from b2t_kit.evaluate import evaluate_run
-from b2t_kit.models.days import Unseen
+from b2t_kit.simulate.neural import SimulateConfig, simulate
+from b2t_kit.speech.evaluate import evaluate_run
+from b2t_kit.speech.adapt import Unseen
 from b2t_kit.models.gru import GRU_SIZES
 from b2t_kit.training.task import TrainConfig
-from b2t_kit.tasks.speech import SpeechConfig, SpeechTask
+from b2t_kit.speech.task import SpeechConfig, SpeechTask
 from b2t_kit.train import train
 
 

@@ -21,10 +21,11 @@ from pathlib import Path
 import numpy as np
 from words import divided
 
-from b2t_kit.decode.beam import BeamSearch, SearchConfig
-from b2t_kit.decode.language_model import LanguageModel
+from b2t_kit.decode.beam_search import BeamSearch
+from b2t_kit.decode.hypotheses import SearchConfig
+from b2t_kit.decode.ngram import LanguageModel
 from b2t_kit.decode.lexicon import build_lexicon
-from b2t_kit.decode.noisy import Noise, noisy_sentence
+from b2t_kit.simulate.logits import Noise, noisy_sentence
 from b2t_kit.text.metrics import wer
 
 FRAMES = 215  # 874.8 bins of 20 ms on average in the published training split, a frame every 4 bins
@@ -56,7 +57,7 @@ def main() -> None:
     settings = json.loads(options.tuned.read_text())["levels"][0]["tuning"]["3-gram"]["search"]
     config = SearchConfig(**settings | ({"beam": options.beam} if options.beam else {}))
     before, start, work = os.getloadavg()[0], time.perf_counter(), time.process_time()
-    search = BeamSearch(build_lexicon(), LanguageModel.read(options.models / "3.b2tlm"), config)
+    search = BeamSearch(build_lexicon(), read_language_model(options.models / "3.b2tlm"), config)
     found = [one[0].sentence if one else "" for one in search.decode_many(trials, options.threads)]
     row = {"trials": len(trials), "frames": float(np.mean(list(map(len, trials)))), "beam": config.beam,
            "threads": options.threads, "seconds": time.perf_counter() - start,

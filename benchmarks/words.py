@@ -6,7 +6,7 @@
 LABELS.csv has a column sentence_label, such as that of the published training split. Its different
 sentences are divided: some are scored, some are tuned on, and the language models see the others
 only, with any further text files (the builder is told which sentences will be scored, and drops
-lines that contain one). Each scored sentence becomes noisy logits (`decode.noisy`); at level 1 with
+lines that contain one). Each scored sentence becomes noisy logits (`simulate.logits`); at level 1 with
 the phoneme error rate of the published baseline, at other levels with noise that many times as
 large. They are read in six ways:
 
@@ -33,15 +33,16 @@ from pathlib import Path
 
 import numpy as np
 
-from b2t_kit.decode.beam import BeamSearch, SearchConfig
-from b2t_kit.decode.building import build_language_model
-from b2t_kit.decode.language_model import LanguageModel, perplexity
-from b2t_kit.decode.lexicon import Lexicon, build_lexicon, words_of
-from b2t_kit.decode.noisy import Noise, noisy_sentence
+from b2t_kit.decode.beam_search import BeamSearch
+from b2t_kit.decode.hypotheses import SearchConfig
+from b2t_kit.decode.ngram_build import build_language_model
+from b2t_kit.decode.ngram import LanguageModel, perplexity
+from b2t_kit.decode.lexicon import Lexicon, build_lexicon, words_sounding
+from b2t_kit.simulate.logits import Noise, noisy_sentence
 from b2t_kit.decode.tune import Tuning, tune
 from b2t_kit.text.metrics import Counts, count_edits, per, rate_of
 from b2t_kit.text.phonemes import collapse, normalise, split_words, to_ids, to_phonemes
-from b2t_kit.text.pronunciation import sentence_to_phonemes
+from b2t_kit.text.g2p import sentence_to_phonemes
 
 
 def divided(path: Path, scored: int, tuned_on: int, seed: int = 0) -> tuple[list, list, list]:
@@ -69,7 +70,7 @@ def spelled_out(logits: np.ndarray, lexicon: Lexicon, model: LanguageModel) -> s
     classes = collapse(logits.argmax(axis=1))
     stretches = split_words(to_phonemes(classes))
     found = []
-    for stretch, words in zip(stretches, words_of(lexicon, classes)):
+    for stretch, words in zip(stretches, words_sounding(lexicon, classes)):
         likely = {word: model.unigrams[model.numbers([word])[0]] for word in words}
         found.append(max(likely, key=likely.get) if likely else "".join(stretch).lower())
     return " ".join(found)
@@ -159,7 +160,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         orders = {f"{order}-gram": order for order in (1, options.order)}
         if options.models:
-            models = {name: LanguageModel.read(options.models / f"{order}.b2tlm") for name, order in orders.items()}
+            models = {name: read_language_model(options.models / f"{order}.b2tlm") for name, order in orders.items()}
         else:
             models = {name: build(text, scored + tuned_on, Path(folder), order, tuple(options.text))
                       for name, order in orders.items()}

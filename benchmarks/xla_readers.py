@@ -28,10 +28,10 @@ def measure(data: Path, steps: int, readers: int) -> dict:
     "One run, in this process."
     from dataclasses import replace
 
-    from b2t_kit.recipes import linear
-    from b2t_kit.tasks.speech import SpeechTask
+    from b2t_kit.speech.recipes import linear
+    from b2t_kit.speech.task import SpeechTask
     from b2t_kit.train import train
-    from b2t_kit.training.rows import read_metrics
+    from b2t_kit.training.metrics_log import read_metrics
 
     run = linear()
     batches = replace(run.task.batches, cache="none", readers=max(readers, 1), prefetch=2 * readers, buckets=2,
@@ -69,7 +69,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         if options.data is None:
-            from b2t_kit.data.simulate import SimulateConfig, simulate
+            from b2t_kit.simulate.neural import SimulateConfig, simulate
             simulate(Path(folder) / "data", SimulateConfig(sessions=3, trials=80), progress=False)
         data = options.data or Path(folder) / "data"
         found = [in_child(data, options.steps, readers)

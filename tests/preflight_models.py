@@ -6,9 +6,9 @@ import sys
 import torch
 from torch import nn
 
-from b2t_kit.core import KitError
+from b2t_kit.core.config import KitError
 from b2t_kit.models.ctc import ctc_losses
-from b2t_kit.models.recurrence import gru_layer
+from b2t_kit.models.scan_ops import gru_layer
 
 ROWS, TIME, INPUTS, UNITS, CLASSES, LABELS = 8, 40, 24, 16, 41, 6
 
@@ -91,8 +91,8 @@ def total(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
 
 def lower(name: str) -> None:
     """The program of a step as torch_xla writes it, before compiling; or why there is none."""
-    from b2t_kit.preflight.lowering import lower_run, traced
-    from b2t_kit.preflight.model import ModelTask, optimizer_settings
+    from b2t_kit.tpu.lower import lower_run, traced
+    from b2t_kit.tpu.any_model import ModelTask, optimizer_settings
     from b2t_kit.training.task import TrainConfig
 
     model, programs = MODELS[name](), []

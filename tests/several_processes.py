@@ -10,8 +10,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from b2t_kit.core import KitError
-from b2t_kit.devices import Device, open_device
+from b2t_kit.core.config import KitError
+from b2t_kit.devices.device import Device
+from b2t_kit.devices.select import open_device
 
 STEPS, ROWS = 5, 12
 
@@ -147,7 +148,7 @@ def arrive_late(folder: str) -> None:
 
 def launch_and_wait(folder: str) -> None:
     """A launcher that a test kills."""
-    from b2t_kit.processes import launch
+    from b2t_kit.core.distributed import launch
 
     launch("several_processes:arrive_late", [folder], 2, "cpu")
 

@@ -266,7 +266,7 @@ def test_bad_place_for_a_mixture(out, message, capsys):
 
 LIMITED = """
 import resource, sys
-from b2t_kit.decode.building import build_language_model
+from b2t_kit.decode.ngram_build import build_language_model
 used = int(next(line for line in open("/proc/self/status") if line.startswith("VmData")).split()[1]) * 1024
 limit = used + int(sys.argv[1]) * 10**6
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

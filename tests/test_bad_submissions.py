@@ -11,7 +11,7 @@ from typing import Callable
 import pytest
 
 from b2t_kit.cli import main
-from b2t_kit.data.trials import Recordings, tiny_recordings
+from b2t_kit.data.dataset import Recordings, tiny_recordings
 from b2t_kit.decode.hypotheses import DecodedTrial, Hypothesis, write_nbest
 
 TEXT = "we can hear you now"

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from b2t_kit.core import KitError
-from b2t_kit.models.codec import CodecConfig, CodecModel, write_codes
+from b2t_kit.core.config import KitError
+from b2t_kit.tasks.codec import CodecConfig, CodecModel, write_codes
 from b2t_kit.tasks.codec import CodecTask, codec_batch, codec_config
 from b2t_kit.train import train
-from b2t_kit.training.rows import read_metrics, series
+from b2t_kit.training.metrics_log import read_metrics, series
 
 SMALL = CodecConfig(text=6, frames=6, channels=2, audio=12, width=32, decoder=1)
 TASK = CodecTask(SMALL, rows=32, batch_size=8)

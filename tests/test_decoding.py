@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 from b2t_kit.cli import main
-from b2t_kit.core import KitError
-from b2t_kit.decode.beam import BeamSearch, SearchConfig, check_logits
+from b2t_kit.core.config import KitError
+from b2t_kit.decode.beam_search import BeamSearch, check_logits
+from b2t_kit.decode.hypotheses import SearchConfig
 from b2t_kit.decode.hypotheses import read_nbest
-from b2t_kit.decode.language_model import LanguageModel
+from b2t_kit.decode.ngram import LanguageModel
 from b2t_kit.decode.lexicon import Lexicon, build_lexicon
-from b2t_kit.decode.ngrams import NaiveModel, compiled
-from b2t_kit.decode.noisy import noisy_sentence
-from b2t_kit.decode.sentences import read_trials
+from b2t_kit.decode.ngram import NaiveModel, compiled
+from b2t_kit.simulate.logits import noisy_sentence
+from b2t_kit.decode.pipeline import read_trials
 from b2t_kit.text.phonemes import BLANK, SILENCE, to_phonemes
 
 WORDS = ("to", "two", "it", "see", "sea", "i", "would", "wood")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import several_processes
-from b2t_kit.devices import open_device
+from b2t_kit.devices.select import open_device
 
 TESTS = Path(__file__).parent
 PATIENCE = 600  # seconds; only a hang, or a very busy machine, comes near it
@@ -80,15 +80,15 @@ def test_cpu_stays_cpu_where_torch_xla_can_be_imported() -> None:
     assert python(code, PJRT_DEVICE="CPU").splitlines()[-1] == "xla:0"
     code = """
 import sys
-from b2t_kit.devices import open_device
+from b2t_kit.devices.select import open_device
 with open_device("cpu") as device:
     print(device.torch_device, "torch_xla" in sys.modules)
 """
     assert python(code).splitlines()[-1] == "cpu False"
     code = """
 import accelerate
-from b2t_kit.core import KitError
-from b2t_kit.devices import open_device
+from b2t_kit.core.config import KitError
+from b2t_kit.devices.select import open_device
 try:
     open_device("cpu")
 except KitError as error:
@@ -103,7 +103,7 @@ def test_canary_notices_float32_that_is_bfloat16() -> None:
     """XLA_USE_BF16 stores float32 tensors as bfloat16 while they go on saying float32."""
     code = """
 import torch, torch_xla
-from b2t_kit.core import KitError
+from b2t_kit.core.config import KitError
 from b2t_kit.precision import canary
 tensor = torch.ones((), device=torch_xla.device()) + 1e-4
 print(tensor.dtype, tensor.item())

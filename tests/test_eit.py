@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from b2t_kit.cli import parse
-from b2t_kit.devices import open_device
-from b2t_kit.eit.data import Measurements
-from b2t_kit.eit.phantoms import PhantomConfig, simulate_folder
-from b2t_kit.eit.reconstruct import assess, load_reconstructor, reconstruct
+from b2t_kit.devices.select import open_device
+from b2t_kit.tasks.eit import Measurements
+from b2t_kit.tasks.eit_physics import PhantomConfig, simulate_folder
+from b2t_kit.tasks.eit import assess, load_reconstructor, reconstruct
 
 COUNT = 5  # measurements of the test set: with batches of two, the last one holds one
 

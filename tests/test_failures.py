@@ -1,7 +1,7 @@
 """Failures that people reported from real runs.
 
 Each test first makes the failure happen as it was reported, then shows that the kit names it or
-cannot have it. Those that need no more than a cell are in the notebooks: C12 in 02a_torch_device,
+cannot have it. Those that need no more than a cell are in the notebooks: C12 in devices.torch,
 C18a to C18c in 01a_audits, C18d in 02_devices.
 """
 import dataclasses
@@ -21,11 +21,12 @@ import pytest
 import torch
 
 import several_processes
-from b2t_kit.core import KitError, from_dict
-from b2t_kit.data.trials import find_recordings
-from b2t_kit.devices import Device, DeviceOptions, open_device
-from b2t_kit.processes import launch
-from b2t_kit.training.toy import ToyTask, toy_config
+from b2t_kit.core.config import KitError, from_dict
+from b2t_kit.data.dataset import find_recordings
+from b2t_kit.devices.device import Device, DeviceOptions
+from b2t_kit.devices.select import open_device
+from b2t_kit.core.distributed import launch
+from b2t_kit.training.task import ToyTask, toy_config
 from b2t_kit.train import train
 
 TESTS = Path(__file__).parent
@@ -77,15 +78,15 @@ def test_c2_importing_the_kit_imports_neither_accelerate_nor_torch_xla() -> None
     """Options can be read and checked without Accelerate, and no device is touched."""
     code = """
 import sys, torch
-import b2t_kit.devices, b2t_kit.precision, b2t_kit.processes, b2t_kit.backends.torch_device
-b2t_kit.devices.DeviceOptions()
+import b2t_kit.devices.device, b2t_kit.precision, b2t_kit.core.distributed, b2t_kit.devices.torch
+b2t_kit.devices.device.DeviceOptions()
 assert not {"accelerate", "torch_xla"} & set(sys.modules), sys.modules
 assert not torch.cuda.is_initialized()
 """
     run_python(code)
 
 
-# C12: accumulation (in one process: 02a_torch_device)
+# C12: accumulation (in one process: devices.torch)
 
 
 def test_c12_accumulation_in_two_processes_equals_the_large_batch(two_processes: dict) -> None:
@@ -237,8 +238,8 @@ def taken_port() -> int:
 
 
 MEET_AT = """
-from b2t_kit.core import KitError
-from b2t_kit.devices import open_device
+from b2t_kit.core.config import KitError
+from b2t_kit.devices.select import open_device
 try:
     open_device("cpu", timeout=3.0)
 except KitError as error:
@@ -314,7 +315,7 @@ def test_c18g_ambient_precision_is_ignored_and_mentioned() -> None:
     """Accelerate takes its precision from a variable that a launcher sets; the policy does not."""
     code = """
 import os
-from b2t_kit.devices import open_device
+from b2t_kit.devices.select import open_device
 with open_device("cpu") as device:
     print(device.precision.compute)
     print(device.describe())
@@ -341,7 +342,7 @@ def test_c18g_a_launcher_configuration_file_has_no_influence(tmp_path: Path) -> 
     script = tmp_path / "script.py"
     script.write_text(
         "import json\n"
-        "from b2t_kit.devices import open_device\n"
+        "from b2t_kit.devices.select import open_device\n"
         "with open_device('cpu') as device:\n"
         "    ours = device.precision.compute\n"
         "from accelerate.state import AcceleratorState, PartialState\n"

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from b2t_kit.core import KitError
+from b2t_kit.core.config import KitError
 from b2t_kit.data import download as download_module
 from b2t_kit.data.download import RemoteFile, download
-from b2t_kit.data.fetch import ARCHIVES, download_from_kaggle, fetch, list_files
+from b2t_kit.data.download import ARCHIVES, download_from_kaggle, fetch, list_files
 
 SESSION = "t15.2023.08.11/data_train.hdf5"
 CONTENT = bytes(range(256)) * 3000  # incompressible enough once stored: 768,000 bytes
@@ -362,7 +362,7 @@ def run_child(code: str, *arguments: str, **options) -> subprocess.Popen:
 
 CHILD = """
     import sys
-    from b2t_kit.data.fetch import fetch
+    from b2t_kit.data.download import fetch
     fetch(sys.argv[2], base_url=sys.argv[1], progress=False)
 """
 
@@ -390,8 +390,8 @@ def test_a_disk_that_fills_is_named_and_what_arrived_is_kept(serve, tmp_path):
         import resource, signal, sys
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
-        from b2t_kit.core import KitError
-        from b2t_kit.data.fetch import fetch
+        from b2t_kit.core.config import KitError
+        from b2t_kit.data.download import fetch
         try:
             fetch(sys.argv[2], base_url=sys.argv[1], progress=False)
         except KitError as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import b2t_kit
-from b2t_kit.kernels import build_kernel, kernel_names, kernels_folder, slug
+from b2t_kit.kaggle import build_kernel, kernel_names, kernels_folder, slug
 
 ROOT = Path(__file__).resolve().parent.parent
 FIELDS = {  # what `kaggle kernels push` reads, and of what kind it is
@@ -70,7 +70,7 @@ def test_wheel_installs_without_index_or_checkout(built: Path, tmp_path: Path) -
     where = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
     Path(where, "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
     assert run(tmp_path / "env/bin/b2t", "--version") == f"b2t_kit {b2t_kit.__version__}\n"
-    used = run(python, "-c", "import b2t_kit.kernels as kernels; print(kernels.kernels_folder())").strip()
+    used = run(python, "-c", "import b2t_kit.kaggle as kernels; print(kernels.kernels_folder())").strip()
     assert Path(used).is_relative_to(tmp_path / "env")
 
     run(tmp_path / "env/bin/b2t", "kernel", "build", "--out", "again", "--user", "ada", "--kernel", "b2t-gpu")

@@ -1,17 +1,19 @@
 "The memory plan: beside the compiler's recorded figures, and as the guard of a training run."
 import json
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from b2t_kit.core import KitError
-from b2t_kit.preflight.plan import GIB, MemoryPlan, Moment, Spot, StepPlan, part
-from b2t_kit.preflight.slices import find_slice
+from b2t_kit.core.config import KitError
+from b2t_kit.memory.torch import GIB, PeakPoint, MemoryTarget, StepPlan, part
+from b2t_kit.memory.plan import MemoryPlan, check_memory
+from b2t_kit.devices.topologies import find_slice
 from b2t_kit.train import train
-from b2t_kit.training.toy import ToyTask, toy_config
+from b2t_kit.training.task import ToyTask, toy_config
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = [one for one in json.loads((ROOT / "benchmarks/results/plan.json").read_text())
@@ -50,21 +52,20 @@ def test_enough_is_recorded():
     assert sum(list(case) in recorded for case in CASES) >= 12
 
 
-@dataclass(frozen=True)
-class PlannedTask(ToyTask):
-    "The toy task, with a plan of so many GiB for a device that has 16."
-    gib: float = 1.0
+def planning(gib: float) -> Callable[..., None]:
+    "The memory check, with a plan of so many GiB for a device that has 16."
+    def plan(task: Any, config: Any, device: Any) -> MemoryPlan:
+        kept = part("activations", GIB, times=gib)
+        step = StepPlan("8 rows", (PeakPoint("backward", (kept,)),))
+        return MemoryPlan("toy", MemoryTarget("cpu", 1, 16 * GIB, "CPU"), (), (step,), "use --batch-size 4")
 
-    def memory(self, config: Any, device: Any) -> MemoryPlan:
-        kept = part("activations", GIB, times=self.gib)
-        step = StepPlan("8 rows", (Moment("backward", (kept,)),))
-        return MemoryPlan("toy", Spot("cpu", 1, 16 * GIB, "CPU"), (), (step,), "use --batch-size 4")
+    return partial(check_memory, plan=plan)
 
 
 def test_a_run_that_cannot_fit_does_not_start(tmp_path, capsys):
     "Refused in one line that names the change, before anything is built; nothing is left behind."
     with pytest.raises(KitError, match="to make it fit: use --batch-size 4; --memory-guard warn") as refused:
-        train(PlannedTask(gib=20.0), toy_config(), tmp_path / "run")
+        train(ToyTask(), toy_config(), tmp_path / "run", check_memory=planning(20.0))
     assert "20.00 GiB of 16.00 GiB" in str(refused.value) and "\n" not in str(refused.value)
     assert not (tmp_path / "run").exists()
 
@@ -72,7 +73,8 @@ def test_a_run_that_cannot_fit_does_not_start(tmp_path, capsys):
 @pytest.mark.parametrize("gib, guard", [(1.0, "refuse"), (17.0, "refuse"), (20.0, "warn")])
 def test_the_plan_is_in_the_log_at_the_start(tmp_path, capsys, gib, guard):
     "Also where it is only a little over, since the plan may be wrong by as much, and where the user insists."
-    train(PlannedTask(gib=gib), toy_config(steps=2, memory_guard=guard), tmp_path / "run")
+    config = toy_config(steps=2, memory_guard=guard)
+    train(ToyTask(), config, tmp_path / "run", check_memory=planning(gib))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("planned ") and f"{gib:.2f} GiB of 16.00 GiB" in lines[0]
     assert sum(line.startswith("planned ") for line in lines) == 3
@@ -80,7 +82,7 @@ def test_the_plan_is_in_the_log_at_the_start(tmp_path, capsys, gib, guard):
 
 def test_a_task_without_a_plan_trains(tmp_path, capsys):
     "What is certain is told: the weights, and what training adds to them."
-    train(ToyTask(), toy_config(steps=2), tmp_path / "run")
+    train(ToyTask(), toy_config(steps=2), tmp_path / "run", check_memory=check_memory)
     lines = capsys.readouterr().out.splitlines()
     assert not any(line.startswith("planned ") for line in lines)
     assert any(line.startswith("state ") and "weights, gradients, two moments, average" in line for line in lines)
@@ -89,7 +91,7 @@ def test_a_task_without_a_plan_trains(tmp_path, capsys):
 @pytest.fixture(scope="module")
 def tanks(tmp_path_factory):
     "A few simulated measurements to train on."
-    from b2t_kit.eit.phantoms import PhantomConfig, simulate_folder
+    from b2t_kit.tasks.eit_physics import PhantomConfig, simulate_folder
 
     folder = tmp_path_factory.mktemp("tanks")
     for part, count in (("train", 4), ("valid", 2)):
@@ -99,7 +101,7 @@ def tanks(tmp_path_factory):
 
 def give_memory(monkeypatch, size: int) -> None:
     "Let a CPU have so many bytes."
-    monkeypatch.setattr("b2t_kit.tasks.eit.spot_of", lambda device: Spot("cpu", 1, size, "CPU"))
+    monkeypatch.setattr("b2t_kit.memory.plan.target_of", lambda device: MemoryTarget("cpu", 1, size, "CPU"))
 
 
 def eit_train(tanks, out, *words) -> int:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from b2t_kit.preflight.cost import count_work
-from b2t_kit.preflight.hlo import read_hlo
+from b2t_kit.tpu.cost import count_work
+from b2t_kit.tpu.cost import read_hlo
 
 TESTS = Path(__file__).parent
 PATIENCE = 1500  # seconds
@@ -68,8 +68,8 @@ def test_steps_that_wait_are_refused_with_their_line(name: str, word: str) -> No
 
 ON_THE_HOST = """
 from preflight_models import OnTheHost, batch_of, total
-from b2t_kit.core import KitError
-from b2t_kit.preflight.model import preflight
+from b2t_kit.core.config import KitError
+from b2t_kit.tpu.any_model import preflight
 try:
     preflight(OnTheHost(), batch_of("host"), loss=total, where="v5e-1")
 except KitError as error:
@@ -87,7 +87,7 @@ def test_operations_on_the_host_are_named_with_their_line() -> None:
 SMALL = """
 import json, sys, torch
 from torch import nn
-from b2t_kit.preflight.model import preflight
+from b2t_kit.tpu.any_model import preflight
 model = nn.Sequential(nn.Linear(256, 512), nn.Tanh(), nn.Linear(512, 256))
 loss = lambda model, batch: model(batch).square().mean()
 report = preflight(model, torch.zeros(64, 256), loss=loss, where=sys.argv[1], shard=sys.argv[2])
@@ -132,12 +132,12 @@ ROOT = TESTS.parent
 
 @compiler
 def test_the_five_lines_for_a_model_from_elsewhere() -> None:
-    """As `nbs/60m_before_the_tpu.ipynb` shows them: a BERT with random weights."""
-    cells = json.loads((ROOT / "nbs/60m_before_the_tpu.ipynb").read_text())["cells"]
+    """As `nbs/tutorials/before_the_tpu.ipynb` shows them: a BERT with random weights."""
+    cells = json.loads((ROOT / "nbs/tutorials/before_the_tpu.ipynb").read_text())["cells"]
     text = "".join(line for cell in cells if cell["cell_type"] == "markdown" for line in cell["source"])
     (lines,) = re.findall(r"```python\n(.*?)```", text, re.S)
     assert len(lines.splitlines()) == 5
-    done = child("-c", "import torch\nfrom b2t_kit.preflight.model import preflight\n" + lines)
+    done = child("-c", "import torch\nfrom b2t_kit.tpu.any_model import preflight\n" + lines)
     assert "BertForSequenceClassification on v5e-8, 64 trials per step: fits" in done.stdout, done.stderr[-2000:]
 
 
@@ -178,7 +178,7 @@ def test_what_fitted_has_not_grown(name: str) -> None:
 
 def test_every_shipped_configuration_is_watched() -> None:
     """All that `b2t preflight --list` names; and what was compiled of the largest fits."""
-    from b2t_kit.preflight.configs import CONFIGS
+    from b2t_kit.tpu.configs import CONFIGS
 
     assert set(KNOWN) >= set(CONFIGS) - {"noise_gru_687m", "eit_tiny"}, "the first is tpu_v5e8, the other compiled above"
     compiled = json.loads((ROOT / "benchmarks/results/preflight.json").read_text())

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from b2t_kit.preflight.doctor import diagnose
-from b2t_kit.preflight.failures import FAILURES, table
+from b2t_kit.doctor.doctor import diagnose
+from b2t_kit.doctor.known_failures import FAILURES, table
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 600  # seconds
@@ -65,13 +65,13 @@ def test_tests_of_the_table_exist(test: str) -> None:
 
 def test_every_failure_has_a_test() -> None:
     """Not even the harmless ones are taken on trust."""
-    assert [failure.id for failure in FAILURES if not failure.tests] == []
+    assert [failure.name for failure in FAILURES if not failure.tests] == []
 
 
-@pytest.mark.parametrize("language, name", [("en", "64_failures"), ("zh", "64_failures_zh")])
+@pytest.mark.parametrize("language, name", [("en", "failures"), ("zh", "failures_zh")])
 def test_the_documentation_holds_the_table(language: str, name: str) -> None:
     """The page that people search is made from the data that the doctor uses."""
-    cells = json.loads((ROOT / f"nbs/{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+    cells = json.loads((ROOT / f"nbs/tutorials/{name}.ipynb").read_text(encoding="utf-8"))["cells"]
     assert table(language) in ["".join(cell["source"]) for cell in cells]
 
 
@@ -116,12 +116,12 @@ def test_c17a_tensorflow_beside_torch_xla(tmp_path: Path) -> None:
     metadata.write_text("Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.20.0\n")
     said = child("import torch_xla", tmp_path)
     assert "`tensorflow` can conflict with `torch-xla`" in said
-    assert [finding.failure.id for finding in diagnose(said)] == ["C17a"]
+    assert [finding.failure.number for finding in diagnose(said)] == ["C17a"]
 
     code = """
 import sys
-import b2t_kit.train, b2t_kit.tasks.speech
-from b2t_kit.preflight.machine import inspect_machine
+import b2t_kit.train, b2t_kit.speech.task
+from b2t_kit.doctor.machine import inspect_machine
 print(*[check for check in inspect_machine() if check.name == "tensorflow"])
 print("imported", {"tensorflow", "torch_xla"} & set(sys.modules))
 """
@@ -141,16 +141,16 @@ PORT = ("E0000 00:00:1785940598.615268      73 common_lib.cc:943] Could not set 
 def test_c17b_is_not_taken_for_the_cause() -> None:
     """libtpu's line, as it stands in logs of Kaggle, is harmless and comes after what is not."""
     (finding,) = diagnose(PORT)
-    assert finding.failure.id == "C17b" and finding.failure.harmless
+    assert finding.failure.number == "C17b" and finding.failure.harmless
     log = PORT + "AttributeError: module 'torch_xla.core.xla_model' has no attribute 'get_world_size'\n"
-    assert [finding.failure.id for finding in diagnose(log)] == ["C20", "C17b"]
+    assert [finding.failure.number for finding in diagnose(log)] == ["C20", "C17b"]
 
 
 @pytest.mark.torch_xla
 def test_c17b_kaggles_addresses_do_no_harm() -> None:
     """The line needs a TPU; the variable behind it does not disturb one process with all chips."""
     code = """
-from b2t_kit.devices import open_device
+from b2t_kit.devices.select import open_device
 with open_device("xla") as device:
     print("opened", device.chips)
 """

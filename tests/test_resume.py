@@ -15,9 +15,9 @@ import torch
 from b2t_kit.training.checkpoint import (
     best_checkpoint, checkpoint_fault, checkpoint_path, checkpoint_steps, read_part,
 )
-from b2t_kit.core import KitError
-from b2t_kit.training.rows import read_metrics
-from b2t_kit.training.toy import ToyTask, toy_config
+from b2t_kit.core.config import KitError
+from b2t_kit.training.metrics_log import read_metrics
+from b2t_kit.training.task import ToyTask, toy_config
 from b2t_kit.train import train
 
 TESTS = Path(__file__).parent
@@ -236,7 +236,7 @@ def test_two_processes_in_one_folder(tmp_path: Path) -> None:
     said = []
 
     def intrude() -> None:
-        code = ("import sys; from b2t_kit.train import train; from b2t_kit.training.toy import *\n"
+        code = ("import sys; from b2t_kit.train import train; from b2t_kit.training.task import *\n"
                 "try: train(ToyTask(hidden=3000), toy_config(), sys.argv[1], resume=True)\n"
                 "except Exception as error: print(type(error).__name__, error)")
         done = subprocess.run([sys.executable, "-c", code, str(run)], capture_output=True, text=True,

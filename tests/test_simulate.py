@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from b2t_kit.core import KitError
-from b2t_kit.data.trials import find_recordings
+from b2t_kit.core.config import KitError
+from b2t_kit.data.dataset import find_recordings
 from b2t_kit.data.validate import faults
 
 HOUSE = Path(__file__).resolve().parents[1]
 PROGRAM = """
 import sys
-from b2t_kit.data.simulate import SimulateConfig, simulate
+from b2t_kit.simulate.neural import SimulateConfig, simulate
 config = SimulateConfig(sessions=2, trials=int(sys.argv[2]), bins_per_phoneme=8.0)
 simulate(sys.argv[1], config, progress=False)
 """

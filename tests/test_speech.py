@@ -6,11 +6,11 @@ import pytest
 
 from b2t_kit.training.checkpoint import checkpoint_path, read_part
 from b2t_kit.data.batches import BatchConfig
-from b2t_kit.data.trials import tiny_recordings
+from b2t_kit.data.dataset import tiny_recordings
 from b2t_kit.models.gru import GRUConfig
-from b2t_kit.processes import launch
+from b2t_kit.core.distributed import launch
 from b2t_kit.training.task import TrainConfig
-from b2t_kit.tasks.speech import SpeechConfig, SpeechTask
+from b2t_kit.speech.task import SpeechConfig, SpeechTask
 from b2t_kit.train import Result, train
 
 STEPS = 4

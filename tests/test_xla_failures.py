@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import torch
 
-from b2t_kit.core import KitError
+from b2t_kit.core.config import KitError
 from b2t_kit.data.batches import BatchConfig, TrainBatches
-from b2t_kit.data.buckets import choose_buckets, num_patches
-from b2t_kit.data.sampler import pile, places_per_pile
-from b2t_kit.data.trials import Recordings, tiny_recordings
+from b2t_kit.data.batches import choose_buckets, num_patches
+from b2t_kit.data.batches import pile, places_per_pile
+from b2t_kit.data.dataset import Recordings, tiny_recordings
 from b2t_kit.precision import refuse_ambient, resolve_precision
 
 TESTS = Path(__file__).parent
@@ -165,7 +165,7 @@ MIXED = """
     import json
     import sys
     import torch
-    from b2t_kit.devices import open_device
+    from b2t_kit.devices.select import open_device
     from b2t_kit.models.layers import GRU
     from b2t_kit.training.optim import build_adamw
 
@@ -215,8 +215,8 @@ LENGTHS_ON_DEVICE = """
 """
 LENGTHS_OF_THE_KIT = """
     import torch
-    from b2t_kit.data.buckets import num_patches
-    from b2t_kit.devices import open_device
+    from b2t_kit.data.batches import num_patches
+    from b2t_kit.devices.select import open_device
     with open_device("xla", "bfloat16") as device, device.autocast():
         expected = [num_patches(bins, 14, 4) for bins in range(14, 3001)]
         held = device.place({"num_patches": torch.tensor(expected, dtype=torch.int32)})["num_patches"]
@@ -238,7 +238,7 @@ def test_c6_lengths_are_integers() -> None:
 RAGGED = """
     import sys
     import torch, torch_xla
-    from b2t_kit.backends.xla_programs import count_programs
+    from b2t_kit.devices.xla_runtime import count_programs
     device = torch_xla.device()
     readout = torch.nn.Linear(8, 3).to(device)
     torch_xla.sync()
@@ -288,7 +288,7 @@ FLAGS = """
 IMPORTING = """
     import os, sys
     before = dict(os.environ)
-    import b2t_kit.train, b2t_kit.cli, b2t_kit.tasks.speech, b2t_kit.backends.xla_device
+    import b2t_kit.train, b2t_kit.cli, b2t_kit.speech.task, b2t_kit.devices.xla
     from b2t_kit.training.task import TrainConfig
     TrainConfig(device="xla")
     print("changed", {name for name in os.environ if os.environ[name] != before.get(name)})
@@ -326,7 +326,7 @@ def test_c9_flags_after_the_import() -> None:
 ROWS_PER_CHIP = """
     import torch
     from torch_xla import _XLAC
-    from b2t_kit.devices import open_device
+    from b2t_kit.devices.select import open_device
     with open_device("xla") as device:
         batch = device.place({"features": torch.zeros(64, 10, 8)})["features"]
         shards = _XLAC._get_local_shards([batch])[0]
@@ -346,7 +346,7 @@ def test_c10_fewer_chips_hold_more_each() -> None:
 DIAGNOSTICS = """
     import torch_xla.core.xla_model as xm
     import torch_xla
-    from b2t_kit.backends.xla_programs import count_programs, device_memory
+    from b2t_kit.devices.xla_runtime import count_programs, device_memory
     device = torch_xla.device()
     for question in ("xm.get_metrics()", "xm.get_memory_info(device)"):
         try:
@@ -402,7 +402,7 @@ def test_c17d_c20_names_that_do_not_exist() -> None:
                 print("answer", eval(question))
             except AttributeError as error:
                 print(question, error)
-        from b2t_kit.devices import open_device
+        from b2t_kit.devices.select import open_device
         with open_device("xla") as device:
             print("kit", device.chips, device.world, device.rank, device.is_main)
     """
@@ -431,7 +431,7 @@ def test_c15_c16_c19_the_kit_gives_no_such_warning() -> None:
         import b2t_kit
         for one in pkgutil.walk_packages(b2t_kit.__path__, "b2t_kit."):
             importlib.import_module(one.name)
-        from b2t_kit.devices import open_device
+        from b2t_kit.devices.select import open_device
         with open_device("xla") as device:
             print("opened", device.kind, "timm" in sys.modules, "tensorflow" in sys.modules)
     """
@@ -451,7 +451,7 @@ def test_c24_float32_by_hand() -> None:
     assert "left 0.0\n" in child(code, XLA_USE_BF16="1")
     code = """
         import torch
-        from b2t_kit.devices import open_device
+        from b2t_kit.devices.select import open_device
         with open_device("xla", "bfloat16") as device, device.autocast():
             one = torch.ones(1, 1, device=device.torch_device)
             product = torch.nn.functional.linear(one, one + 2.0**-12)

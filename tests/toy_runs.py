@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch
 
-from b2t_kit.core import KitError
-from b2t_kit.devices import open_device
-from b2t_kit.training.toy import ToyTask, toy_config
+from b2t_kit.core.config import KitError
+from b2t_kit.devices.select import open_device
+from b2t_kit.training.task import ToyTask, toy_config
 from b2t_kit.train import train
 
 STILL = ToyTask(dropout=0.0)

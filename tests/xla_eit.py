@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from b2t_kit.eit.attention import attend
-from b2t_kit.eit.phantoms import PhantomConfig, simulate_folder
-from b2t_kit.eit.unet import SIZES
+from b2t_kit.tasks.eit_model import attend
+from b2t_kit.tasks.eit_physics import PhantomConfig, simulate_folder
+from b2t_kit.tasks.eit_model import UNET_SIZES
 from b2t_kit.tasks.eit import EITConfig, EITTask, original_training
 from b2t_kit.train import train
 from b2t_kit.training.checkpoint import checkpoint_path, read_part
-from b2t_kit.training.rows import read_metrics, series
+from b2t_kit.training.metrics_log import read_metrics, series
 from xla_runs import counted
 
 SHAPE = (2, 3, 4, 36, 8)  # images, windows, heads, tokens, features
@@ -83,7 +83,7 @@ def run(data: str, out: str, device: str, settings: str) -> None:
     """Train a tiny network by the original's recipe, on tanks that are simulated first."""
     for part, count in (("train", 18), ("valid", 5)):
         simulate_folder(Path(data, part), PhantomConfig(count=count, seed=count), quiet=True)
-    model = replace(SIZES["tiny"], width=16, downs=1, hints=0)
+    model = replace(UNET_SIZES["tiny"], width=16, downs=1, hints=0)
     task = Awake(data, EITConfig(model, batch_size=6, eval_batch=8))
     wanted = {"device": device, "precision": "float32", "compile_cache": "none", "ema_decay": 0.995,
               "log_every": 1, "eval_every": 0, "checkpoint_every": 0, **json.loads(settings)}

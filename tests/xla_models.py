@@ -16,7 +16,7 @@ import torch_xla.debug.metrics as metrics
 import torch_xla.distributed.spmd as spmd
 import torch_xla.runtime
 
-from b2t_kit.models.alignment import ctc_loss
+from b2t_kit.models.ctc import ctc_loss
 from b2t_kit.models.ctc import ctc_losses
 from b2t_kit.models.gru import GRUConfig, GRUDecoder
 from b2t_kit.models.layers import GRU

@@ -16,13 +16,13 @@ import torch
 
 from b2t_kit import train as train_module
 from b2t_kit.data.batches import BatchConfig
-from b2t_kit.data.trials import tiny_recordings
-from b2t_kit.evaluate import evaluate_run
+from b2t_kit.data.dataset import tiny_recordings
+from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.models.noise_gru import NoiseConfig
-from b2t_kit.tasks.speech import SpeechConfig, SpeechTask
+from b2t_kit.speech.task import SpeechConfig, SpeechTask
 from b2t_kit.train import train
-from b2t_kit.training.rows import read_metrics, series
+from b2t_kit.training.metrics_log import read_metrics, series
 from b2t_kit.training.task import TrainConfig
 
 STEPS = 20
@@ -51,7 +51,7 @@ def small_task(folder: Path, model: str, buckets: int) -> SpeechTask:
 @contextmanager
 def counted(report: dict[str, Any]) -> Iterator[None]:
     """Note the counts when the first step begins, before each update, and when the last is done."""
-    from b2t_kit.backends.xla_programs import count_programs, fallbacks
+    from b2t_kit.devices.xla_runtime import count_programs, fallbacks
 
     after, begin, finish = {}, train_module.begin, train_module.finish
     update, report["fetched"] = train_module.update_weights, []

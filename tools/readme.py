@@ -1,23 +1,41 @@
-"""Write README.md and README.zh.md from nbs/index.ipynb and nbs/index_zh.ipynb.
+"""Write README.md, README.zh.md and nbs/README.md from the notebooks: `python tools/readme.py`.
 
-The table of the notebooks, in the index, and that of the failures, in two languages, are written into
-their notebooks first. Run it as `python tools/readme.py` where the package is installed. nbdev's own
-`nbdev_readme` needs Quarto, a program of 100 MB that pip cannot install offline.
+README.md and README.zh.md are nbs/index.ipynb and nbs/index_zh.ipynb as Markdown. nbs/README.md lists all
+notebooks in reading order. The table of failures, in two languages, is written into its notebooks. Run it where
+the package is installed. nbdev's own `nbdev_readme` needs Quarto, a program of 100 MB that pip cannot install
+offline.
 """
 import json
 import posixpath
 import re
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
-from b2t_kit.preflight import failures
+from b2t_kit.doctor import known_failures
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "nbs"
 READMES = {"index.ipynb": "README.md", "index_zh.ipynb": "README.zh.md"}
-FAILURES = {"64_failures.ipynb": "en", "64_failures_zh.ipynb": "zh"}
+FAILURES = {"tutorials/failures.ipynb": "en", "tutorials/failures_zh.ipynb": "zh"}
 NOTE = "<!-- Written by tools/readme.py from nbs/{}: edit the notebook. -->"
-TABLE = "| notebook | module | what it is about |\n|---|---|---|\n"
+FOLDERS = {  # in reading order
+    "tutorials": "Tutorials: notebooks to run from top to bottom. They export no code.",
+    "speech": "Speech decoding: the task, its recipes, new recording days, evaluation.",
+    "data": "From files to batches.",
+    "simulate": "Recordings without a participant.",
+    "text": "Phonemes, pronunciations and error rates.",
+    "models": "What the decoders are made of.",
+    "training": "What the training loop calls.",
+    "decode": "From phoneme logits to sentences.",
+    "output": "Competition files, scores and reports.",
+    "devices": "One interface over CPU, CUDA and TPU.",
+    "memory": "Whether a step fits, by arithmetic.",
+    "tpu": "Whether a step fits and how fast it can be, by the TPU compiler, without a TPU.",
+    "doctor": "What is known about failures, and what is wrong with this machine.",
+    "tasks": "Other tasks on the same training loop.",
+    "core": "What everything stands on.",
+}
 HIDDEN = re.compile(r"^#\s*\|\s*(hide\b|include:\s*false|default_exp\b)", re.M)
 DIRECTIVE = re.compile(r"^#\s*\|.*\n?", re.M)
 LOCAL_LINK = re.compile(r"\]\((?!\w+:|#)([^)]+)\)")
@@ -29,16 +47,36 @@ def cells_of(notebook: Path) -> list[dict]:
     return [{**cell, "source": "".join(cell["source"])} for cell in cells]
 
 
-def table_of_notebooks() -> str:
-    "One row a notebook, in the order in which they build on each other."
-    rows = []
-    for notebook in sorted(NOTEBOOKS.glob("[0-9]*.ipynb")):
-        text = "\n".join(cell["source"] for cell in cells_of(notebook)[:3])
-        module = re.search(r"^#\s*\|\s*default_exp (\S+)", text, re.M)
-        about = re.search(r"^> (.*)", text, re.M)
-        name, line = f"`{module[1]}`" if module else "", about[1] if about else ""
-        rows.append(f"| [{notebook.stem}]({notebook.name}) | {name} | {line.rstrip('.')} |")
-    return TABLE + "\n".join(rows)
+def in_reading_order(notebooks: list[Path]) -> list[Path]:
+    "Notebooks of a folder, each after those that it imports from."
+    names = {path.stem: path for path in sorted(notebooks)}
+    uses = {}
+    for name, path in names.items():
+        code = "\n".join(cell["source"] for cell in cells_of(path) if cell["source"].startswith("#| export"))
+        modules = re.findall(rf"^from b2t_kit\.{path.parent.name}\.(\w+) import", code, re.M)
+        uses[name] = sorted({one for one in modules if one in names and one != name})
+    return [names[name] for name in TopologicalSorter(uses).static_order()]
+
+
+def line_of_notebook(notebook: Path) -> str:
+    "A list item: title, link, and what the notebook is about."
+    text = "\n".join(cell["source"] for cell in cells_of(notebook)[:3])
+    title, about = re.search(r"^# (.*)", text, re.M)[1], re.search(r"^> (.*)", text, re.M)
+    link = notebook.relative_to(NOTEBOOKS).as_posix()
+    return f"- [{title}]({link})" + (f": {about[1].rstrip('.')}" if about else "")
+
+
+def list_of_notebooks() -> str:
+    "nbs/README.md."
+    lines = ["# The notebooks", "", "The kit is written as notebooks; `nbdev_export` turns each into the module of its "
+             "name. Start with the front page and the four things that the kit is about:", ""]
+    lines += [line_of_notebook(path) for path in (NOTEBOOKS / "index.ipynb", *sorted(NOTEBOOKS.glob("0*.ipynb")))]
+    lines += ["", "Then the programs:", ""]
+    lines += [line_of_notebook(path) for path in sorted(NOTEBOOKS.glob("[a-hj-z]*.ipynb"))]
+    for folder, about in FOLDERS.items():
+        lines += ["", f"## {folder}", "", about, ""]
+        lines += map(line_of_notebook, in_reading_order(list((NOTEBOOKS / folder).glob("*.ipynb"))))
+    return "\n".join([NOTE.format("**/*.ipynb").replace("the notebook", "the notebooks"), "", *lines]) + "\n"
 
 
 def with_table(text: str, table: str) -> str:
@@ -74,11 +112,11 @@ def sections(cells: list[dict]) -> Iterator[str]:
 
 
 def main() -> None:
-    tables = {"index.ipynb": table_of_notebooks()}
-    tables |= {name: failures.table(language) for name, language in FAILURES.items()}
-    for name, written in tables.items():
+    for name, language in FAILURES.items():
         path = NOTEBOOKS / name
-        path.write_text(with_table(path.read_text(encoding="utf-8"), written), encoding="utf-8")
+        written = with_table(path.read_text(encoding="utf-8"), known_failures.table(language))
+        path.write_text(written, encoding="utf-8")
+    (NOTEBOOKS / "README.md").write_text(list_of_notebooks(), encoding="utf-8")
     for name, readme in READMES.items():
         text = "\n\n".join([NOTE.format(name), *sections(cells_of(NOTEBOOKS / name))]) + "\n"
         (ROOT / readme).write_text(text, encoding="utf-8")
