@@ -49,6 +49,7 @@ setup(
         f"Natural Language :: {settings['language']}",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         *(f"Programming Language :: Python :: {python}" for python in PYTHONS),
+        "Typing :: Typed",
     ],
     packages=find_packages(include=[settings["lib_path"], f"{settings['lib_path']}.*"]),
     include_package_data=True,

@@ -2,7 +2,8 @@
 
     python benchmarks/house.py                                    # this checkout
     python benchmarks/house.py ../old --task b2t_kit.tasks.speech  # another one, by another name of its speech task
-    python benchmarks/house.py --draw benchmarks/results/house.png
+    python benchmarks/house.py --draw benchmarks/results/house.png --title "The house"
+    python benchmarks/house.py ../old --draw benchmarks/results/house_before.png --title "Version 0.1.0"
     python benchmarks/house.py --notebooks                        # cells and outputs, notebook by notebook
 
 A module's floor is one above the highest module that it imports; modules in a circle share one. An import counts
@@ -15,7 +16,7 @@ import re
 import statistics
 import subprocess
 import sys
-from collections import defaultdict
+import textwrap
 from pathlib import Path
 
 import networkx
@@ -115,32 +116,96 @@ def measure(root: Path, task: str) -> dict[str, str]:
     }
 
 
-def draw(graph: networkx.DiGraph, path: Path, title: str) -> None:
-    "Every module on its floor, ordered and coloured by folder; imports that run back up in red."
-    import matplotlib.pyplot as plt
-
-    floor = floors(graph)
-    rooms = sorted({room_of(name) for name in graph})
-    colours = {room: plt.get_cmap("tab20")(number % 20) for number, room in enumerate(rooms)}
-    rows = defaultdict(list)
-    for name in sorted(graph, key=lambda one: (room_of(one), one)):
-        rows[floor[name]].append(name)
-    place = {name: ((number + 0.5) / len(row), height) for height, row in rows.items()
-             for number, name in enumerate(row)}
-    figure, axis = plt.subplots(figsize=(15, 0.75 * max(rows) + 1.5), dpi=80, layout="constrained")
+def rooms_of(graph: networkx.DiGraph) -> networkx.DiGraph:
+    "The folders of a checkout, each with its modules; an edge counts the imports between two of them."
+    rooms = networkx.DiGraph()
+    for name in sorted(graph):
+        rooms.add_node(room_of(name))
+        rooms.nodes[room_of(name)].setdefault("modules", []).append(name)
     for one, other in graph.edges:
-        back = floor[one] <= floor[other]
-        (x, y), (u, v) = place[one], place[other]
-        axis.annotate("", (u, v + 0.12), (x, y - 0.12), arrowprops={
-            "arrowstyle": "-", "color": "crimson" if back else "0.6", "alpha": 0.9 if back else 0.25, "linewidth": 0.8})
-    for name, (x, y) in place.items():
-        box = {"boxstyle": "round,pad=0.25", "facecolor": colours[room_of(name)], "edgecolor": "none", "alpha": 0.85}
-        words = name.removeprefix("b2t_kit.").replace(".", "\n")
-        axis.text(x, y, words, ha="center", va="center", fontsize=6.5, bbox=box)
-    axis.set(xlim=(0, 1), ylim=(0.4, max(rows) + 0.6), yticks=range(1, max(rows) + 1), xticks=[], ylabel="floor")
-    axis.set_title(title, fontsize=11)
-    for side in ("top", "right", "bottom", "left"):
-        axis.spines[side].set_visible(False)
+        pair = room_of(one), room_of(other)
+        if pair[0] != pair[1]:
+            rooms.add_edge(*pair, count=rooms.get_edge_data(*pair, {"count": 0})["count"] + 1)
+    return rooms
+
+
+def shown_edges(rooms: networkx.DiGraph) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
+    "Imports between folders that follow from no others, and those that are part of a circle of folders."
+    whole = networkx.condensation(rooms)
+    part = whole.graph["mapping"]
+    circles = {(one, other) for one, other in rooms.edges if part[one] == part[other]}
+    least = networkx.transitive_reduction(whole)
+    down = {(one, other) for one, other in rooms.edges if (part[one], part[other]) in least.edges}
+    return down, circles
+
+
+def places_of(rooms: networkx.DiGraph, per_line: int) -> dict[str, tuple[float, int, float]]:
+    "Left end, row and width of each folder's box: above what it imports, and a row that is too long continues above."
+    floor, place, height = floors(rooms), {}, 0
+    for level in range(1, max(floor.values()) + 1):
+        def middle(room: str) -> float:
+            below = [place[other][0] + place[other][2] / 2 for other in rooms.successors(room) if other in place]
+            return statistics.fmean(below) if below else 0.5
+
+        row = sorted((room for room in rooms if floor[room] == level), key=lambda room: (middle(room), room))
+        for start in range(0, len(row), per_line):
+            part = row[start:start + per_line]
+            sizes = [1.6 if len(rooms.nodes[room]["modules"]) > 1 else 1.0 for room in part]
+            gap = 0.25
+            unit = 1 / (sum(sizes) + gap * (len(part) + 1)) if len(part) > 3 else 1 / 8
+            left = (1 - unit * (sum(sizes) + gap * (len(part) - 1))) / 2
+            for room, size in zip(part, sizes):
+                place[room] = (left, height, unit * size)
+                left += unit * (size + gap)
+            height += 1
+    return place
+
+
+def box_text(rooms: networkx.DiGraph, room: str, in_circle: set[str]) -> str:
+    "The folder's name, and its modules; a star marks one that is part of a circle."
+    names = rooms.nodes[room]["modules"]
+    marked = [name.rpartition(".")[2] + ("*" if name in in_circle else "") for name in names]
+    if len(names) == 1 and room == names[0].rpartition(".")[2]:
+        return marked[0]
+    return "\n".join([f"{room}/", *textwrap.wrap(", ".join(marked), 27, break_long_words=False)])
+
+
+def draw(graph: networkx.DiGraph, path: Path, title: str) -> None:
+    "Folders as boxes above what they import. An import that follows from others is left out; circles are red."
+    import matplotlib.pyplot as plt
+    from matplotlib.patches import FancyBboxPatch
+
+    rooms = rooms_of(graph)
+    place = places_of(rooms, per_line=9)
+    in_circle = {name for part in networkx.strongly_connected_components(graph) if len(part) > 1 for name in part}
+    down, circles = shown_edges(rooms)
+    words = {room: box_text(rooms, room, in_circle) for room in rooms}
+    tall = {room: 0.26 + 0.155 * text.count("\n") for room, text in words.items()}  # inches
+    rows = [max(tall[room] for room in rooms if place[room][1] == row)
+            for row in range(1 + max(row for _, row, _ in place.values()))]
+    middle = [sum(rows[:row]) + 0.55 * row + high / 2 for row, high in enumerate(rows)]
+    total = sum(rows) + 0.55 * len(rows)
+    figure, axis = plt.subplots(figsize=(14, total + 0.6), dpi=80, layout="constrained")
+    for edges, colour in ((down, "0.5"), (circles, "crimson")):
+        for one, other in edges:
+            (x, row, w), (u, below, z) = place[one], place[other]
+            level = below >= row  # two boxes side by side: the arrow is bent around what lies between
+            start = (x + w / 2, middle[row] - (0 if level else tall[one] / 2))
+            end = (u + z / 2, middle[below] + (0 if level else tall[other] / 2))
+            style = {"arrowstyle": "-|>", "color": colour, "linewidth": 1.1, "shrinkA": 0, "shrinkB": 0,
+                     "connectionstyle": f"arc3,rad={0.18 if level else 0}"}
+            axis.annotate("", end, start, arrowprops=style, zorder=1)
+    for room, (x, row, w) in place.items():
+        several = len(rooms.nodes[room]["modules"]) > 1
+        box = FancyBboxPatch((x, middle[row] - tall[room] / 2), w, tall[room], boxstyle="round,pad=0.003",
+                             facecolor="#e8f0fa" if several else "#f3f3f3", edgecolor="0.4", zorder=2)
+        axis.add_patch(box)
+        axis.text(x + w / 2, middle[row], words[room], ha="center", va="center", fontsize=8, zorder=3)
+    axis.set(xlim=(-0.01, 1.01), ylim=(-0.3, total))
+    axis.axis("off")
+    found = [part for part in networkx.strongly_connected_components(graph) if len(part) > 1]
+    axis.set_title(f"{title}: {len(graph)} modules, {len(found)} circles of modules (*), "
+                   f"{arrows_back_up(graph)} pairs of folders that import each other (red)", fontsize=11)
     figure.savefig(path)
 
 

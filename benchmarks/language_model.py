@@ -32,7 +32,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from b2t_kit.decode.arpa import node_words, write_arpa
+from b2t_kit.decode.arpa import node_words, read_language_model, write_arpa
 from b2t_kit.decode.ngram_build import build_language_model, convert_language_model
 from b2t_kit.decode.ngram import LanguageModel, perplexity
 from b2t_kit.decode.ngram import END, NaiveModel, plain_step

@@ -1,14 +1,16 @@
-"""The memory plan beside what the TPU compiler says, and beside what a CPU takes.
+"""The memory plan beside what the TPU compiler says, and plan and estimate beside what a CPU takes.
 
     python benchmarks/plan.py --compiler PYTHON [--only 0,3,5]   # in an environment with torch_xla
     python benchmarks/plan.py --cpu [--only 0,3]                 # in any environment with torch, on Linux
+    python benchmarks/plan.py --estimate [--only 0,3]            # the same cases, traced without numbers
     python benchmarks/plan.py --table                            # from the results, for plan.md and v5e.md
 
 PYTHON is the interpreter of an environment with jax 0.7.1 and libtpu 0.0.21. Each case is a configuration with
 batches of one length: its training step is lowered as `b2t preflight` does it, in a process of its own, compiled for
 the slice, and the compiler's memory (arguments + results that are not donated + temporaries) set beside the plan's
 total. For a CPU two steps are taken in a process of its own, and the growth of its largest resident memory is set
-beside the plan: as it is, and with an allocator that gives back every free block of a megabyte or more.
+beside the plan: as it is, and with an allocator that gives back every free block of a megabyte or more. The codec
+task has no rules, and so no plan but an estimate.
 Results go to benchmarks/results/plan.json and plan_cpu.json.
 """
 
@@ -25,12 +27,12 @@ from types import SimpleNamespace
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from b2t_kit.core.config import override# noqa: E402
-from b2t_kit.data.batches import Bucket# noqa: E402
-from b2t_kit.tpu.configs import configuration, with_batch# noqa: E402
-from b2t_kit.memory.plan import find_target# noqa: E402
-from b2t_kit.memory.plan import plan_run# noqa: E402
-from b2t_kit.devices.topologies import CHIPS# noqa: E402
+from b2t_kit.core.config import override
+from b2t_kit.data.batches import Bucket
+from b2t_kit.tpu.configs import configuration, with_batch
+from b2t_kit.memory.plan import find_target
+from b2t_kit.memory.plan import plan_run
+from b2t_kit.devices.topologies import CHIPS
 
 RESULTS = ROOT / "benchmarks/results"
 LABELS = 64
@@ -55,13 +57,19 @@ CPU_CASES = [  # configuration, batch, bins, settings; 45 days
     ("tiny", 8, 1010, {}), ("tiny", 16, 502, {}), ("linear", 16, 1010, {}), ("linear", 32, 402, {}),
     ("noise_gru_tiny", 8, 1010, {}), ("tiny", 16, 1010, {"model.num_layers": 3}), ("baseline", 8, 658, {}),
     ("eit_tiny", 256, 0, {}), ("eit_small", 16, 0, {}), ("eit_small", 64, 0, {}), ("eit_cdeit", 1, 0, {}),
+    ("codec", 16, 0, {"width": 512, "heads": 8, "frames": 200}), ("codec", 256, 0, {}),
 ]
 IMAGES = [("eit_cdeit", 64), ("eit_cdeit", 256), ("eit_small", 256)]  # and global batch on a v5e-8; see preflight.py
 ON_THE_CHIP = [("eit_tiny", 64)]  # so small that it needs next to no main memory, which the plan does not know
 
 
 def settings_of(name: str, batch: int, changes: dict):
-    "A recipe with another batch and other settings."
+    "A recipe with another batch and other settings; or the codec task, whose settings are its model's."
+    if name == "codec":
+        from b2t_kit.tasks.codec import CodecConfig, CodecTask, codec_config
+
+        task = CodecTask(CodecConfig(**changes), rows=batch, batch_size=batch)
+        return SimpleNamespace(task=task, train=codec_config())
     run = with_batch(configuration(name), batch)
     return override(run, {key if key.startswith("train.") else f"task.{key}": value for key, value in changes.items()})
 
@@ -118,33 +126,25 @@ def compiled_bytes(case: list, python: str) -> dict:
             "seconds": limit and {"matrix": limit.matrix, "memory": limit.memory, "links": limit.links}}
 
 
-def speech_parts(run, batch: int, bins: int):
-    "A speech decoder, its parameter groups, and its loss on a batch."
+def task_and_batch(run, batch: int, bins: int):
+    "The task of a case and a batch of it, all of whose rows are full."
     import torch
 
     from b2t_kit.data.batches import Batch
-    from b2t_kit.models.noise_gru import build_speech_model
-    from b2t_kit.speech.task import SpeechTask, speech_rules
-    from b2t_kit.training.optim import group_parameters
+    from b2t_kit.tasks.codec import CodecTask, codec_batch
+    from b2t_kit.tasks.eit import make_batch
+    from b2t_kit.tpu.configs import EITShapes, SpeechShapes
 
-    model = build_speech_model(run.task.model, run.task.noise).train()
+    if isinstance(run.task, CodecTask):
+        return run.task, codec_batch(list(range(batch)), run.task.model, batch)
+    if not bins:
+        return EITShapes(run.task), make_batch(None, [], batch, batch)
+    task = SpeechShapes(run.task, [Bucket(bins, LABELS)], run.task.model.num_days)
     patches = (bins - run.task.model.patch) // run.task.model.stride + 1
     one, number = torch.ones(batch), torch.arange(batch)
-    given = Batch(torch.randn(batch, bins, 512), (one * bins).int(), (one * patches).int(),
-                  torch.ones(batch, LABELS, dtype=torch.int32), (one * min(20, patches // 2)).int(),
-                  (one * 0).int(), one, number, number, batch)
-    loss = lambda: SpeechTask.compute_loss(SimpleNamespace(config=run.task), model, given).sum / batch
-    return model, group_parameters(model, speech_rules(run.train)), loss
-
-
-def image_parts(run, batch: int):
-    "A tomography network, its parameter groups, and its loss on a batch."
-    from b2t_kit.tpu.configs import EITShapes
-    from b2t_kit.tasks.eit import make_batch
-
-    task = EITShapes(run.task)
-    model, given = task.build_model().train(), make_batch(None, [], batch, batch)
-    return model, task.parameter_groups(model, run.train), lambda: task.compute_loss(model, given).sum / batch
+    return task, Batch(torch.randn(batch, bins, 512), (one * bins).int(), (one * patches).int(),
+                       torch.ones(batch, LABELS, dtype=torch.int32), (one * min(20, patches // 2)).int(),
+                       (one * 0).int(), one, number, number, batch)
 
 
 def step_on_cpu(run, batch: int, bins: int, steps: int) -> None:
@@ -153,17 +153,41 @@ def step_on_cpu(run, batch: int, bins: int, steps: int) -> None:
 
     from b2t_kit.training.optim import Ema, build_adamw
 
-    model, groups, loss = speech_parts(run, batch, bins) if bins else image_parts(run, batch)
-    optimizer = build_adamw(groups, run.train.betas, run.train.eps)
+    task, given = task_and_batch(run, batch, bins)
+    model = task.build_model().train()
+    optimizer = build_adamw(task.parameter_groups(model, run.train), run.train.betas, run.train.eps)
     average = Ema(model, 0.99) if run.train.ema_decay else None
     for step in range(1, steps + 1):
         optimizer.zero_grad(set_to_none=True)
-        loss().backward()
+        (task.compute_loss(model, given).sum / batch).backward()
         norm = torch.nn.utils.get_total_norm([each.grad for each in model.parameters() if each.requires_grad])
         torch.nn.utils.clip_grads_with_norm_(model.parameters(), run.train.clip_norm, norm)
         optimizer.step()
         if average:
             average.update(step)
+
+
+def small_run(run, name: str, bins: int):
+    "The same kind of run with a tiny model."
+    if name == "codec":
+        return settings_of(name, 2, {})
+    if not bins:
+        return override(run, {"task.model.heads": 2, "task.model.width": 8})
+    few = {"task.model.num_days": 2, "task.model.hidden": 8}
+    return override(run, few | {"task.noise.noise_hidden": 8, "task.noise.noisy_hidden": 8})
+
+
+def estimated(case: list) -> dict:
+    "Bytes of the state and of the step, traced without numbers, and the processor time that it took."
+    from b2t_kit.memory.plan import state_of
+    from b2t_kit.memory.trace import trace_step, traced_points
+
+    name, batch, bins, changes = case
+    run = settings_of(name, batch, changes)
+    found = trace_step(*task_and_batch(run, batch, bins), seconds=600)
+    state, _ = state_of(found.trained, found.fixed, run.train, find_target("cpu"))
+    step = max(one.bytes for one in traced_points(found))
+    return {"total": sum(one.bytes for one in state) + step, "at": found.name, "seconds": round(found.seconds, 1)}
 
 
 def measure_cpu(case: list) -> None:
@@ -174,11 +198,7 @@ def measure_cpu(case: list) -> None:
 
     name, batch, bins, changes = case
     run = settings_of(name, batch, changes)
-    few = {"task.model.num_days": 2, "task.model.hidden": 8}
-    few |= {"task.noise.noise_hidden": 8, "task.noise.noisy_hidden": 8}
-    if not bins:
-        few = {"task.model.heads": 2, "task.model.width": 8}
-    step_on_cpu(override(run, few), 2, bins and 60, 2)  # so that libraries have what they keep
+    step_on_cpu(small_run(run, name, bins), 2, bins and 60, 2)  # so that libraries have what they keep
     Path("/proc/self/clear_refs").write_text("5")  # forget the largest size so far
     before = resident("VmRSS")
     step_on_cpu(run, batch, bins, 2)
@@ -244,24 +264,30 @@ def table() -> str:
             lines.append(f"| {name} | v5e-8 | {batch} | | - | {total / 2**30:.2f} | {plan.total / 2**30:.2f} "
                          f"| {plan.total / total - 1:+.1%} | {plan.fullest.fullest.name} |")
     lines += ["", "| configuration | batch | bins | settings | measured, MiB | large blocks returned | plan, MiB "
-              "| difference to that |", "|---|---|---|---|---|---|---|---|"]
+              "| difference to that | estimate, MiB | difference to that | traced in, s |", "|" + "---|" * 11]
     path = RESULTS / "plan_cpu.json"
     for row in json.loads(path.read_text()) if path.exists() else []:
         name, batch, bins, changes = row["case"]
-        total = planned(name, "cpu", batch, bins, changes).total
-        returned = row.get("returned")
-        found = (f"{returned / 2**20:.0f}", f"{total / returned - 1:+.1%}") if returned else ("not measured", "-")
-        lines.append(f"| {name} | {batch} | {bins or ''} | {named(changes)} "
-                     f"| {row['increment'] / 2**20:.0f} | {found[0]} "
-                     f"| {total / 2**20:.0f} | {found[1]} |")
+        returned, guess = row.get("returned"), row.get("estimate")
+        plan = None if name == "codec" else planned(name, "cpu", batch, bins, changes).total
+        cells = [name, str(batch), str(bins or ""), named(changes), f"{row['increment'] / 2**20:.0f}",
+                 f"{returned / 2**20:.0f}" if returned else "not measured"]
+        for total in (plan, guess and guess["total"]):
+            cells += [f"{total / 2**20:.0f}" if total else "-",
+                      f"{total / returned - 1:+.1%}" if total and returned else "-"]
+        lines.append(f"| {' | '.join([*cells, str(guess['seconds']) if guess else '-'])} |")
     return "\n".join(lines)
 
 
 def put(path: Path, row: dict) -> None:
-    "Add a row to a file of results, in place of an older one of the same case."
+    "Add a row to a file of results; what an older row of the same case has besides stays."
     rows = json.loads(path.read_text()) if path.exists() else []
-    kept = [one for one in rows if one["case"] != row["case"]]
-    path.write_text(json.dumps([*kept, row], indent=1) + "\n")
+    before = next((one for one in rows if one["case"] == row["case"]), None)
+    if before is None:
+        rows.append(row)
+    else:
+        before |= row
+    path.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 def main() -> None:
@@ -269,6 +295,7 @@ def main() -> None:
     parser.add_argument("--compiler", help="Python of the environment with jax and libtpu")
     parser.add_argument("--only", help="numbers of the cases, from 0")
     parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--estimate", action="store_true")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--lower", help="for the program itself")
     parser.add_argument("--measure", help="for the program itself")
@@ -280,15 +307,19 @@ def main() -> None:
         return measure_cpu(json.loads(options.measure))
     if options.table:
         return print(steps_table(), table(), sep="\n\n")
-    cases = CPU_CASES if options.cpu else CASES
+    cases = CPU_CASES if options.cpu or options.estimate else CASES
     chosen = [int(one) for one in options.only.split(",")] if options.only else range(len(cases))
     for case in [list(cases[number]) for number in chosen]:
         if options.cpu:
             row = {"case": case, "increment": growth(case),
                    "returned": growth(case, MALLOC_MMAP_THRESHOLD_="1048576")}
             put(RESULTS / "plan_cpu.json", row)
-            plan = planned(case[0], "cpu", *case[1:])
-            print(case, f"measured {row['increment'] / 2**20:.0f} MiB, plan {plan.total / 2**20:.0f}", flush=True)
+            print(case, *(f"{name} {row[name] / 2**20:.0f} MiB" for name in ("increment", "returned")), flush=True)
+            continue
+        if options.estimate:
+            row = {"case": case, "estimate": estimated(case)}
+            put(RESULTS / "plan_cpu.json", row)
+            print(case, row["estimate"], flush=True)
             continue
         if not options.compiler:
             parser.error("--compiler is needed: a Python with jax 0.7.1 and libtpu 0.0.21")

@@ -38,11 +38,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, PreTra
 from words import build, divided
 
 from b2t_kit.core.config import from_dict
+from b2t_kit.decode.arpa import read_language_model
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.hypotheses import SearchConfig
 from b2t_kit.decode.llm import CausalScorer, KeptScores, Writing, load_scorer, token_ids
 from b2t_kit.decode.hypotheses import DecodedTrial
-from b2t_kit.decode.ngram import LanguageModel
 from b2t_kit.decode.lexicon import build_lexicon
 from b2t_kit.simulate.logits import noisy_sentence
 from b2t_kit.decode.llm import GRID, best_weights, llm_scores, tabulate

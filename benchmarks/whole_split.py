@@ -21,9 +21,9 @@ from pathlib import Path
 import numpy as np
 from words import divided
 
+from b2t_kit.decode.arpa import read_language_model
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.hypotheses import SearchConfig
-from b2t_kit.decode.ngram import LanguageModel
 from b2t_kit.decode.lexicon import build_lexicon
 from b2t_kit.simulate.logits import Noise, noisy_sentence
 from b2t_kit.text.metrics import wer

@@ -33,6 +33,7 @@ from pathlib import Path
 
 import numpy as np
 
+from b2t_kit.decode.arpa import read_language_model
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.hypotheses import SearchConfig
 from b2t_kit.decode.ngram_build import build_language_model

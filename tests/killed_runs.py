@@ -16,12 +16,12 @@ import time
 from pathlib import Path
 
 os.environ["USE_TORCH_XLA"] = "0"  # as the kit does when it imports Accelerate
-import accelerate  # noqa: E402, F401
+import accelerate  # noqa: F401
 
-from b2t_kit.training.checkpoint import checkpoint_path, checkpoint_steps# noqa: E402
-from b2t_kit.training.metrics_log import read_metrics, series# noqa: E402
-from b2t_kit.training.task import ToyTask, toy_config# noqa: E402
-from b2t_kit.train import train# noqa: E402
+from b2t_kit.training.checkpoint import checkpoint_path, checkpoint_steps
+from b2t_kit.training.metrics_log import read_metrics, series
+from b2t_kit.training.task import ToyTask, toy_config
+from b2t_kit.train import train
 
 TASK = ToyTask(hidden=64)  # its dropout is 0.2
 CONFIG = toy_config(steps=100, checkpoint_every=4, eval_every=10, log_every=5, keep_checkpoints=2)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Callable, Iterator
+from collections.abc import Callable, Iterator
 
 import h5py
 import numpy as np
@@ -79,7 +79,7 @@ def refused(words: str, here: Path, capsys: pytest.CaptureFixture) -> str:
     assert [line[:7] for line in lines] == ["error: "], lines
     assert status == 2
     after = tree(here)
-    assert {name: "new" for name in after.keys() - before.keys()} == {}
+    assert dict.fromkeys(after.keys() - before.keys(), "new") == {}
     assert {name: "changed" for name in before if after.get(name) != before[name]} == {}
     return lines[0]
 
@@ -408,7 +408,7 @@ RUNS: dict[str, tuple[str, str, Spoil | None]] = {
     "resume: best is no JSON": (RESUME, "run/best", text("run/best", "2")),
     "eval: no run": ("eval --run nowhere --data data", "nowhere", None),
     "eval: a file": ("eval --run list.txt --data data", "list.txt", text("list.txt", "")),
-    "eval: not a run": ("eval --run data --data data", "data: is no run's folder", None),
+    "eval: not a run": ("eval --run data --data data", "data: is not a run folder", None),
     "eval: config.json cut short": (EVAL, "run/config.json", lambda: os.truncate("run/config.json", 100)),
     "eval: config.json a list": (EVAL, "run/config.json", text("run/config.json", "[1, 2]")),
     "eval: another task": (EVAL, "'toy'", text("run/config.json", '{"task": {"name": "toy"}}')),

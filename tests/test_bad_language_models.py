@@ -42,13 +42,13 @@ TEXT = "More tea!\nNo more tea, thanks.\nTea?\n"
 Fault = tuple[str, str, str]  # what is replaced, by what, what the message says
 
 ARPA_FAULTS: dict[str, Fault] = {
-    "no model": (ARPA, "some text\n", "line 1: is not \\data\\, so that this is no ARPA file"),
+    "no model": (ARPA, "some text\n", "line 1: is not \\data\\, so this is not an ARPA file"),
     "empty": (ARPA, "", "line 0: the file ends where \\data\\ should come"),
     "count of letters": ("ngram 2=3", "ngram 2=three", "line 3: should be 'ngram 2=' and a number, not 'ngram 2=three'"),
     "negative count": ("ngram 2=3", "ngram 2=-3", "line 3: should be 'ngram 2=' and a number"),
     "order left out": ("ngram 2=3\n", "", "line 3: should be 'ngram 2=' and a number, not 'ngram 3=1'"),
-    "no counts": ("ngram 1=5\nngram 2=3\nngram 3=1\n", "", "the file promises no single words"),
-    "no words": ("ngram 1=5", "ngram 1=0", "the file promises no single words"),
+    "no counts": ("ngram 1=5\nngram 2=3\nngram 3=1\n", "", "the file declares no single words"),
+    "no words": ("ngram 1=5", "ngram 1=0", "the file declares no single words"),
     "order 7": ("ngram 3=1", "".join(f"ngram {n}=1\n" for n in range(3, 8)), "n-grams of 7 words; at most 6"),
     "too few words": ("ngram 1=5", "ngram 1=6", "line 12: the section ends after 5 of the 6 n-grams of 1 word"),
     "too many words": ("ngram 1=5", "ngram 1=4", "line 11: should be \\2-grams:, not '-1.1\\tmore\\t-0.2'"),
@@ -188,7 +188,7 @@ def test_broken_kit_model(spoil, message, capsys):
     ("good.txt --out new.b2tlm --prune 1", "the threshold of single words must be 0"),
     ("good.txt --out new.b2tlm --prune 0,0,0,0", "4 thresholds for a model of order 3"),
     ("good.txt --out new.b2tlm --prune 0,-1", "prune: '0,-1' should be whole numbers"),
-    ("good.txt --out new.b2tlm --memory 1", "memory: 1 MB are too few; 50 are the least"),
+    ("good.txt --out new.b2tlm --memory 1", "memory: 1 MB is too little; the minimum is 50 MB"),
     ("good.txt --out new.b2tlm --min-count 99", "no word of the text occurs 99 times"),
     ("good.txt --out new.b2tlm --vocabulary none.txt", "none.txt: cannot be read as a list of words"),
     ("good.txt --out new.b2tlm --vocabulary words.txt", "words.txt: line 2: 'Tea' cannot occur in scored text"),
@@ -211,7 +211,7 @@ def test_bad_build(command, message, capsys):
 
 
 @pytest.mark.parametrize("command, message", [
-    ("good.b2tlm --text held.txt", "models: 1 given; a mixture needs two or more"),
+    ("good.b2tlm --text held.txt", "models: 1 given; interpolation needs two or more"),
     ("good.b2tlm none.b2tlm --text held.txt", "none.b2tlm: cannot be read"),
     ("good.b2tlm bad.arpa --text held.txt", "bad.arpa: line 3: should be 'ngram 2='"),
     ("good.b2tlm cut.b2tlm --text held.txt", "cut.b2tlm: has"),
@@ -236,7 +236,7 @@ def test_bad_build(command, message, capsys):
      "leak.txt: has no sentence to find shares on, after those that will be scored were left out"),
     ("good.b2tlm seen.b2tlm --shares 0.5,0.5 --exclude tea.txt", "in the text of one of the models"),
     ("good.b2tlm good.arpa --text held.txt --leaks maybe", "--leaks"),
-    ("good.b2tlm good.arpa --text held.txt --memory 1", "memory: 1 MB are too few"),
+    ("good.b2tlm good.arpa --text held.txt --memory 1", "memory: 1 MB is too little"),
 ])
 def test_bad_mixture(command, message, capsys):
     Path("good.arpa").write_text(ARPA)

@@ -6,7 +6,7 @@ import hashlib
 import shlex
 import shutil
 from pathlib import Path
-from typing import Callable
+from collections.abc import Callable
 
 import pytest
 
@@ -217,22 +217,22 @@ REFUSED: dict[str, tuple[str, str, Callable[[], object] | None]] = {
     "score: JSON in a file": (SCORE.replace("new.json", "said.csv/new.json"), "said.csv", None),
     "submit: nothing to submit": ("submit --data data --out new.csv", "--run", None),
     "submit: two sources": (f"{NBEST} --run run", "--run", None),
-    "submit: no run": ("submit --run gone --data data --out new.csv", "gone: is no run's folder", None),
-    "submit: not a run": ("submit --run run --data data --out new.csv", "run: is no run's folder", None),
+    "submit: no run": ("submit --run gone --data data --out new.csv", "gone: is not a run folder", None),
+    "submit: not a run": ("submit --run run --data data --out new.csv", "run: is not a run folder", None),
     "submit: no recordings": ("submit --run run --data gone --out new.csv", "gone: no such folder", None),
     "submit: out is a folder": (NBEST.replace("new.csv", "data"), "data: is no plain file", None),
     "submit: out in a file": (NBEST.replace("new.csv", "said.csv/new.csv"), "said.csv", None),
     "submit: no lists": (NBEST.replace("nbest.jsonl", "gone.jsonl"), "gone.jsonl: cannot be read", None),
     "submit: list missing": (NBEST, "nbest.jsonl: holds 5 trials, but there are 6", dropped("nbest.jsonl", 2)),
-    "submit: list of another trial": (NBEST, "is no test trial", lambda: Path("nbest.jsonl").write_text(
+    "submit: list of another trial": (NBEST, "is not a test trial", lambda: Path("nbest.jsonl").write_text(
         Path("nbest.jsonl").read_text().replace(SESSIONS[1], "t15.2023.08.09"))),
     "submit: list cut short": (NBEST, "nbest.jsonl, line 6", lambda: Path("nbest.jsonl").write_text(
         Path("nbest.jsonl").read_text()[:-20])),
     "submit: damaged journal": (NBEST, ".new.csv.journal: line 1", text(".new.csv.journal", "not written by us\n")),
     "submit: journal of others": (NBEST, ".new.csv.journal: was begun with other test trials", text(
         ".new.csv.journal", '{"trials": 5, "key": "x", "settings": {}}\n')),
-    "report: no run": (REPORT.replace("run run", "run gone"), "gone: is no run's folder", None),
-    "report: not a run": (REPORT, "run: is no run's folder", None),
+    "report: no run": (REPORT.replace("run run", "run gone"), "gone: is not a run folder", None),
+    "report: not a run": (REPORT, "run: is not a run folder", None),
     "report: unknown split": (f"{REPORT} --split dev", "'dev'", None),
     "report: split without sentences": (f"{REPORT} --split test", "split test", None),
     "report: out is a folder": (f"{REPORT} --out data", "data: is no plain file", None),

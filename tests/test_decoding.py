@@ -174,7 +174,7 @@ def test_a_wide_beam_finds_what_brute_force_finds(seed):
 
 def test_fourteen_homophones_each_come_first_when_they_are_likeliest():
     crowd = tuple(f"{letter}o" for letter in "abcdefghijklmn")
-    lexicon = build_lexicon(crowd, own={word: "T UW" for word in crowd})
+    lexicon = build_lexicon(crowd, own=dict.fromkeys(crowd, "T UW"))
     logits = noisy_sentence("two", np.random.default_rng(0))
     for favourite in crowd:
         found = BeamSearch(lexicon, unigrams(crowd, favourite)).decode(logits)

@@ -25,8 +25,11 @@ FOLDERS = ("tests", "tools", "benchmarks")
 SCRIPTS = sorted(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/**/*.py"))
 MAX_FIGURE_BYTES = 60_000
 MAX_WIDTH, MAX_TABLE_WIDTH = 120, 160  # characters; 100 is the aim, tests have tables of cases
-EXTRAS = ("tracker", "wfst", "rescore", "eit", "tpu", "preflight", "preflight_kaggle")  # what users may add; `dev` is for those who change the kit
+# What users may add; `dev` and `docs` are for those who change the kit.
+EXTRAS = ("tracker", "wfst", "rescore", "eit", "tpu", "preflight", "preflight-kaggle")
 PACKAGING = ("settings.ini", "setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE", "README.md")
+PROJECT = ("README.zh.md", "CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "conftest.py", ".gitignore",
+           ".pre-commit-config.yaml")
 
 settings = ConfigParser(delimiters=["="])
 settings.read(ROOT / "settings.ini", encoding="utf-8")
@@ -232,7 +235,8 @@ def test_names_do_not_depend_on_what_was_imported_before():
         run(sys.executable, "-c", NAMES_MEAN_THE_SAME, json.dumps(order), json.dumps(public))
 
 
-PAGES = sorted([*NOTEBOOKS, *(path for place in ("", "nbs/", "benchmarks/", "tests/**/") for path in ROOT.glob(f"{place}*.md"))])
+PLACES = ("", "nbs/", "benchmarks/", "tests/**/", ".github/")
+PAGES = sorted([*NOTEBOOKS, *(path for place in PLACES for path in ROOT.glob(f"{place}*.md"))])
 LOCAL_LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)(?:#[^)]*)?\)")
 FOLDER_NAMES = "|".join(sorted(path.parent.name for path in ROOT.glob("b2t_kit/*/__init__.py")))
 MODULE_NAME = re.compile(rf"`(?:b2t_kit\.)?((?:{FOLDER_NAMES})(?:\.\w+)+)(?:\(\))?`")
@@ -344,19 +348,44 @@ def test_both_nbdevs_read_the_same_settings():
     assert project["project"]["requires-python"] == f">={old['min_python']}"
 
 
+QUICK_TESTS = ("nbs/core/config.ipynb", "tests/test_house.py::test_readme_has_its_two_commands")
+
+
+def check_own_tests(sdist: Path, folder: Path) -> None:
+    "Run a few tests of an unpacked source distribution; they import the package that lies beside them."
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    (unpacked,) = folder.iterdir()
+    environment = {**os.environ, "PYTHONPATH": str(unpacked), "PYTEST_ADDOPTS": "-p no:cacheprovider"}
+    last = run(sys.executable, "-m", "pytest", "-q", *QUICK_TESTS, cwd=unpacked, env=environment).splitlines()[-1]
+    assert re.fullmatch(r"[1-9]\d* passed, 0 failed, 0 skipped", last), last
+
+
+def files_of(folder: Path, *names: str) -> set[str]:
+    "The files below some folders, without what is hidden or compiled."
+    paths = [path.relative_to(folder) for name in names for path in (folder / name).rglob("*") if path.is_file()]
+    return {path.as_posix() for path in paths if path.suffix != ".pyc" and not path.name.startswith(".")}
+
+
 def test_package_builds_and_installs_offline(tmp_path):
     "sdist, the wheel from that sdist, and an installation from the folder that holds both."
     source, dist, env = tmp_path / "source", tmp_path / "dist", tmp_path / "env"
-    copy(source, "b2t_kit", "kaggle", *PACKAGING)
+    copy(source, "b2t_kit", "kaggle", "nbs", "tests", "tools", "benchmarks", ".github", *PACKAGING, *PROJECT)
+    (source / ".ci").mkdir()
+    for path in filter(Path.is_file, (ROOT / ".ci").iterdir()):
+        shutil.copy(path, source / ".ci")
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", dist, source)
     (wheel,) = dist.glob("*.whl")
     (sdist,) = dist.glob("*.tar.gz")
-    files = (path for path in source.glob("b2t_kit/**/*") if path.is_file())
-    package = {path.relative_to(source).as_posix() for path in files}
-    assert package <= set(zipfile.ZipFile(wheel).namelist())
-    assert package <= {name.partition("/")[2] for name in tarfile.open(sdist).getnames()}
+    installed = set(zipfile.ZipFile(wheel).namelist())
+    shipped = {name.partition("/")[2] for name in tarfile.open(sdist).getnames()}
+    package = files_of(source, "b2t_kit")
+    assert "b2t_kit/py.typed" in package and package <= installed
+    assert not files_of(source, "b2t_kit", "kaggle", "nbs", "tests", "tools", "benchmarks") - shipped
+    assert not {*PACKAGING, *PROJECT, ".ci/run", ".github/workflows/ci.yml"} - shipped
     kernels = {f"b2t_kit/kernels/{path.relative_to(source / 'kaggle').as_posix()}" for path in source.glob("kaggle/*/*")}
-    assert kernels and kernels <= set(zipfile.ZipFile(wheel).namelist())
+    assert kernels and kernels <= installed
+    check_own_tests(sdist, tmp_path / "unpacked")
 
     venv.create(env, with_pip=False)
     pip = [sys.executable, "-m", "pip", "--python", env / "bin/python"]
@@ -364,6 +393,55 @@ def test_package_builds_and_installs_offline(tmp_path):
     report = "import b2t_kit, importlib.metadata; print(importlib.metadata.metadata('b2t_kit'))"
     metadata = run(env / "bin/python", "-c", report, cwd=tmp_path)
     assert f"Version: {settings['DEFAULT']['version']}\n" in metadata
-    for extra in ("dev", *EXTRAS):
-        assert f"Provides-Extra: {extra.replace('_', '-')}\n" in metadata.replace("_", "-")
+    for extra in ("dev", "docs", *EXTRAS):
+        assert f"Provides-Extra: {extra}\n" in metadata
     assert (env / "bin/b2t").exists()
+
+
+def test_extras_are_spelled_without_underscore():
+    "pip before 23.3 does not find the others under the name that setuptools gives them."
+    extras = {key.removesuffix("_requirements") for key in settings["DEFAULT"] if key.endswith("_requirements")}
+    assert extras == {"dev", "docs", *EXTRAS} and not [extra for extra in extras if "_" in extra]
+
+
+def test_version_is_the_same_everywhere():
+    version = settings["DEFAULT"]["version"]
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\n## [{version}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert (ROOT / "b2t_kit/__init__.py").read_text(encoding="utf-8").strip() == f'__version__ = "{version}"'
+    for page in ("README.md", "README.zh.md", "CONTRIBUTING.md"):
+        named = re.findall(r"b2t_kit[ =@v]+(\d+\.\d+\.\d+)", (ROOT / page).read_text(encoding="utf-8"))
+        assert set(named) <= {version}, page
+
+
+OWN_PART = re.compile(r"^\| `([\w.]+)` \| (\d+) \|", re.M)
+
+
+def test_contributing_names_every_part_of_over_150_lines():
+    "Among those that a library might replace, with its lines, or among those that the kit is for."
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    lines = {module_name(module).removeprefix("b2t_kit."): module.read_text(encoding="utf-8").count("\n")
+             for module in MODULES if module.name != "_modidx.py"}
+    listed = {name: int(count) for name, count in OWN_PART.findall(text)}
+    assert not [name for name, count in listed.items() if not 0.6 * count < lines[name] < 1.6 * count], "count again"
+    named = set(re.findall(r"`([\w.]+)`", text.partition("## What we wrote ourselves")[2]))
+    # A little more than 150, so that a comment more does not fail this test.
+    assert not {name for name, count in lines.items() if count > 180} - named
+
+
+def test_the_site_has_every_notebook():
+    "In the order of nbs/README.md; the front page is the site's own."
+    docs = runpy.run_path(str(ROOT / "tools/docs.py"))
+    pages = [page for found in docs["sections"]().values() for page in found]
+    notebooks = {by_name(path) for path in ROOT.glob("nbs/**/*.ipynb")} - {"nbs/index.ipynb", "nbs/index_zh.ipynb"}
+    assert len(pages) == len(set(pages)) and notebooks == {page for page in pages if page.endswith(".ipynb")}
+    assert {"CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md"} <= set(pages)
+    text = docs["with_links"]("[a](01_dataset.ipynb) [b](../tests/test_house.py) [c](index.ipynb#x)", "nbs/cli.ipynb", set(pages))
+    assert text == ("[a](01_dataset.ipynb) [b](https://github.com/b2t-kit/b2t_kit/blob/main/tests/test_house.py) "
+                    "[c](../index.md#x)")
+
+
+def test_the_workflow_has_the_pythons_that_ci_needs():
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
+    pythons = set(runpy.run_path(str(ROOT / "tools/ci.py"))["PYTHONS"].values())
+    assert pythons <= set(re.findall(r"\b3\.\d+\b", workflow)) and "run: .ci/run" in workflow

@@ -62,7 +62,7 @@ def test_the_best_checkpoint_has_the_fewest_wrong_words(data, tmp_path):
 def test_without_a_language_model_nothing_is_begun(data, tmp_path, capsys):
     "Selecting by words needs words; so do tuned weights."
     assert main(command(data, tmp_path / "run")) == 2
-    assert "select: wer needs a language model" in capsys.readouterr().err
+    assert "select: wer needs word decoding in validation" in capsys.readouterr().err
     assert main(command(data, tmp_path / "run", "--tuned", "decoding.json")) == 2
     assert "tuned: needs the language model" in capsys.readouterr().err
     assert main(command(data, tmp_path / "run", "--lm", str(tmp_path / "gone.b2tlm"))) == 2

@@ -9,8 +9,9 @@ kept until what they are built from changes:
     nbdev3   the current nbdev, over base's libraries
 
 README.md's second command runs in base and in xla; the notebooks run once more under both nbdevs'
-own test commands; README.md's first command runs in base. The last line adds up the tests of base
-and xla; anything else that fails counts there as one failure.
+own test commands; README.md's first command runs in base; ruff and mypy run once. Seconds are printed
+below each step and in a table at the end. The last line adds up the tests of base and xla; anything
+else that fails counts there as one failure.
 """
 import hashlib
 import os
@@ -110,6 +111,7 @@ def main() -> int:
     steps = [
         ("base", tests),
         ("xla", tests),
+        ("base", "ruff check && mypy --cache-dir=/dev/null"),
         ("base", "nbdev_test"),
         ("nbdev3", "python tools/in_step.py"),
         ("nbdev3", "nbdev-test"),
@@ -117,10 +119,13 @@ def main() -> int:
     ]
     broken = {name for name in PYTHONS if not build(name)}
     passed, failed, skipped = 0, len(broken), 0
+    took = []
     for name, command in steps:
         if name in broken:
             continue
+        start = time.monotonic()
         succeeded, last = run(name, command)
+        took.append((time.monotonic() - start, "" if succeeded else "FAILED", name, command))
         totals = TOTALS.fullmatch(last) if command == tests else None
         counts = tuple(map(int, totals.groups())) if totals else (0, 0, 0)
         passed, failed, skipped = passed + counts[0], failed + counts[1], skipped + counts[2]
@@ -128,6 +133,10 @@ def main() -> int:
             failed += 1
         elif command == tests and not counts[0]:
             failed += 1
+    print("\n=== seconds of each step")
+    for seconds, result, name, command in took:
+        print(f"{seconds:6.0f} s  {result:<6}  {name:<6}  {command}")
+    print(f"{sum(one[0] for one in took):6.0f} s  in all\n")
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return min(failed, 1)
 

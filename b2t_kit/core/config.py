@@ -5,23 +5,32 @@
 # %% auto #0
 __all__ = ['Action', 'GIB', 'KitError', 'sync_folder', 'write_atomically', 'atomic_folder', 'save_json', 'load_json',
            'check_writable', 'new_folders', 'check_target', 'free_bytes', 'to_dict', 'from_dict', 'leaves',
-           'short_names', 'override', 'GivenOnce', 'add_options', 'options_of', 'add_data', 'Parser', 'run_program',
-           'Platform', 'platform', 'environment_with', 'memory', 'free_memory', 'gib']
+           'short_names', 'override', 'class_source', 'comments_in', 'field_comments', 'meanings', 'HelpFormatter',
+           'GivenOnce', 'SettingsLayout', 'AskForHelp', 'Parser', 'value_name', 'as_typed', 'add_options', 'options_of',
+           'add_data', 'run_program', 'Platform', 'platform', 'environment_with', 'memory', 'free_memory', 'gib']
 
 # %% ../../nbs/core/config.ipynb #f68ae6b1
 import argparse
+import ast
 import dataclasses
+import inspect
+import io
 import json
+import linecache
 import math
 import os
+import re
 import shutil
 import sys
 import tempfile
+import textwrap
+import tokenize
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -291,6 +300,90 @@ def _replaced(config: Any, path: list[str], value: Any) -> Any:
         value = _replaced(getattr(config, path[0]), path[1:], value)
     return replace(config, **{path[0]: value})
 
+# %% ../../nbs/core/config.ipynb #22f746d3
+def class_source(
+    config_class: type,
+) -> str:  # empty if there is no source
+    "The source of a class, also of one that a notebook cell defines."
+    try:
+        return inspect.getsource(config_class)
+    except (OSError, TypeError):
+        start = rf"^(?:@.*\n)*class {config_class.__name__}\b.*\n(?:[ \t]+.*\n|\n)*"
+        cells = ["".join(entry[2]) for entry in linecache.cache.values() if len(entry) == 4]
+        found = [match[0] for text in cells for match in re.finditer(start, f"{text}\n", re.M)]
+        return found[-1] if found else ""
+
+# %% ../../nbs/core/config.ipynb #f268fe55
+def comments_in(
+    source: str,  # of a dataclass
+) -> dict[str, str]:  # field -> comment
+    "The comment beside each field, or the lines of comment above a field that has none beside it."
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    comments = {one.start[0]: one.string.lstrip("# ") for one in tokens if one.type == tokenize.COMMENT}
+    lines, found = ["", *source.splitlines()], {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            above = first = node.lineno
+            while lines[above - 1].strip().startswith("#"):
+                above -= 1
+            beside = comments.get(node.end_lineno or first)
+            found[node.target.id] = beside or " ".join(comments[line] for line in range(above, first))
+    return found
+
+
+@cache
+def field_comments(
+    config_class: type,  # a dataclass
+) -> dict[str, str]:  # field -> comment, empty where there is none
+    "The comment of each field of a dataclass, inherited fields included."
+    found: dict[str, str] = {}
+    for parent in reversed(config_class.__mro__):
+        if is_dataclass(parent):
+            found |= comments_in(textwrap.dedent(class_source(parent)))
+    return found
+
+# %% ../../nbs/core/config.ipynb #bcaaf6e7
+def meanings(
+    config: Any,  # a dataclass instance
+    prefix: str = "",  # dotted name of this dataclass inside a larger one
+) -> dict[str, str]:  # dotted name -> comment; empty where there is none
+    "What each setting of a configuration means."
+    found: dict[str, str] = {}
+    comments = field_comments(type(config))
+    for one in fields(config):
+        name, value = prefix + one.name, getattr(config, one.name)
+        found |= meanings(value, f"{name}.") if is_dataclass(value) else {name: comments.get(one.name, "")}
+    return found
+
+# %% ../../nbs/core/config.ipynb #3518c43e
+class HelpFormatter(argparse.HelpFormatter):
+    "Help of at most 100 columns, with the default of each option."
+
+    def __init__(self, prog: str, **named: Any) -> None:
+        width = min(shutil.get_terminal_size().columns, 102) - 2
+        super().__init__(prog, **{"max_help_position": 28, "width": width, **named})
+
+    def _format_action(self, action: argparse.Action) -> str:
+        if isinstance(action, argparse._SubParsersAction):
+            return "".join(map(self._format_action, action._get_subactions()))
+        return super()._format_action(action)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings:
+            return super()._format_action_invocation(action)
+        names = action.option_strings[:1] if isinstance(action, GivenOnce) else action.option_strings
+        value = "" if action.nargs == 0 else f" {self._format_args(action, action.dest.upper())}"
+        return ", ".join(names) + value
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        silent = action.default is None or action.default is False or action.default in ([], "", argparse.SUPPRESS)
+        if silent or not action.help or not action.option_strings or "default" in action.help:
+            return action.help
+        return f"{action.help}; default %(default)s"
+
 # %% ../../nbs/core/config.ipynb #87caa1e1
 class GivenOnce(argparse.Action):
     "An option that may be given once, under whichever of its names."
@@ -306,24 +399,169 @@ class GivenOnce(argparse.Action):
             parser.error(f"{option_string}: the setting {self.dest} is given twice")
         setattr(namespace, self.dest, values)
 
+# %% ../../nbs/core/config.ipynb #ccac586e
+@dataclass(frozen=True)
+class SettingsLayout:
+    "How help arranges the settings of a configuration."
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # title -> names, or parts such as "model"
+    first: tuple[str, ...] = ()  # names of the settings in `--help`, in order; empty: all settings
+    units: Mapping[str, str] = field(default_factory=dict)  # last part of a name -> unit of the value
+    title: str = "settings changed most often"  # of the first ones
+
+    def place_of(
+        self,
+        name: str,  # dotted name of a setting
+    ) -> tuple[str, int]:  # title, and place in the group
+        "Where help shows a setting."
+        for title, members in self.groups.items():
+            for place, one in enumerate(members):
+                if name == one or name.startswith(f"{one}."):
+                    return title, place
+        return ("other settings" if self.groups else "settings"), 0
+
+# %% ../../nbs/core/config.ipynb #13f99c59
+class AskForHelp(argparse.Action):
+    "`--help` or `--help-all`: the parser answers after it has read all words."
+
+    def __call__(
+        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        parser.asked = option_string
+
+# %% ../../nbs/core/config.ipynb #34a5b10e
+class Parser(argparse.ArgumentParser):
+    "An argument parser without abbreviations, with errors in one line and help in two sizes."
+
+    def __init__(self, *words: Any, **named: Any) -> None:
+        super().__init__(*words, allow_abbrev=False, add_help=False, formatter_class=HelpFormatter, **named)
+        self.asked: str | None = None  # the option by which help was asked for
+        self.settings: dict[str, argparse.Action] = {}  # dotted name -> option, from `add_options`
+        self.layout = SettingsLayout()
+        self.chosen: Callable[[argparse.Namespace], tuple[str, Any]] = lambda options: ("", None)
+        self.lists: dict[str, list[argparse.Action]] = {}  # title -> entries shown at the end of the help
+        self._positionals.title = "arguments"
+        for names, text in (("-h", "--help"), "show this help"), (("--help-all",), argparse.SUPPRESS):
+            self.add_argument(*names, action=AskForHelp, nargs=0, dest=argparse.SUPPRESS, help=text)
+
+    def error(self, message: str) -> NoReturn:
+        raise KitError(f"{message} (`{self.prog} --help` lists the options)")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        namespace, self.asked = argparse.Namespace() if namespace is None else namespace, None
+        try:
+            found = super().parse_known_args(args, namespace)
+        except KitError:
+            if self.asked is None:
+                raise
+        if self.asked is not None:
+            print(self.format_help(self.asked == "--help-all", namespace), end="")
+            self.exit()
+        return found
+
+    def add_list(self, title: str, entries: Mapping[str, str]) -> None:
+        "Show names with their meanings at the end of the help, such as the recipes."
+        self.lists[title] = [argparse.Action([], name, metavar=name, help=text.replace("%", "%%"))
+                             for name, text in entries.items()]
+
+    def format_help(self, everything: bool = False, options: argparse.Namespace | None = None) -> str:
+        "The help: all settings, or those that are changed most often."
+        defaults = argparse.Namespace(**{one.dest: one.default for one in self._actions})
+        recipe = self.describe(defaults if options is None else options)
+        needed = [one for one in self._actions if one.required or not one.option_strings]
+        needed += [one for group in self._mutually_exclusive_groups if group.required for one in group._group_actions]
+        formatter = self._get_formatter()
+        rest = argparse.Action([], "options", nargs="?", metavar="options")
+        formatter.add_usage(self.usage, [rest, *needed], self._mutually_exclusive_groups)
+        formatter.add_text(self.description and self.description.replace("%", "%%"))
+        for title, actions in [*self.sections(everything, recipe), *self.lists.items()]:
+            formatter.start_section(title)
+            formatter.add_arguments(actions)
+            formatter.end_section()
+        for text in (self.epilog, self.last_line(everything, recipe)):
+            formatter.add_text(text)
+        return formatter.format_help()
+
+    def describe(self, options: argparse.Namespace) -> str:  # the recipe's name
+        "Fill in what each setting means, and its default in the chosen recipe."
+        name, config = self.chosen(options)
+        known, meaning = (leaves(config), meanings(config)) if self.settings else ({}, {})
+        for setting, action in self.settings.items():
+            parts = [meaning.get(setting, ""), f"default {as_typed(known[setting][1])}" if setting in known else ""]
+            text = "; ".join(filter(None, parts)).replace("%", "%%")
+            action.help = text if setting in known else argparse.SUPPRESS
+        return name
+
+    def sections(self, everything: bool, recipe: str) -> list[tuple[str, list[argparse.Action]]]:
+        "Titles and options: the command's own ones, then settings."
+        settings = list(self.settings.values())
+        own = [(group.title or "", [one for one in group._group_actions if one not in settings])
+               for group in self._action_groups]
+        if self.layout.first and not everything:
+            title = f"{self.layout.title} (defaults of {recipe})" if recipe else self.layout.title
+            return [*own, (title, [self.settings[name] for name in self.layout.first])]
+        parts: dict[str, list[argparse.Action]] = {title: [] for title in self.layout.groups}
+        for name in sorted(self.settings, key=lambda name: self.layout.place_of(name)[1]):
+            parts.setdefault(self.layout.place_of(name)[0], []).append(self.settings[name])
+        return [*own, *parts.items()]
+
+    def last_line(self, everything: bool, recipe: str) -> str:
+        "Where the rest of the help is, and whose defaults it shows."
+        names = [*self.layout.first, *self.settings]
+        pairs = [pair for name in names if len(pair := self.settings[name].option_strings) > 1]
+        hidden = [name for name, one in self.settings.items()
+                  if name not in self.layout.first and one.help != argparse.SUPPRESS]
+        if everything:
+            told = f"Defaults are those of {recipe}. " if recipe and self.settings else ""
+            told += f"Each setting also has a full name: {pairs[0][0]} is {pairs[0][1]}." if pairs else ""
+            return told.strip()
+        if not hidden or not self.layout.first:
+            return ""
+        return f"`{self.prog} --help-all` shows the other {len(hidden)} settings."
+
+# %% ../../nbs/core/config.ipynb #87824f41
+def value_name(
+    name: str,  # dotted name of a setting
+    annotation: Any,  # its type
+    units: Mapping[str, str],  # last part of a name -> unit
+) -> str:
+    "What the value of an option is called in help: a unit, the allowed words, or a type."
+    last, kind = name.rpartition(".")[2], _kinds(annotation)[0]
+    if last in units:
+        return units[last]
+    if typing.get_origin(kind) is typing.Literal:
+        return "|".join(typing.get_args(kind))
+    if typing.get_origin(kind) is tuple:
+        return "A,B"
+    return {bool: "true|false", int: "N", float: "X"}.get(kind, "NAME")
+
+
+def as_typed(
+    value: Any,  # of a setting
+) -> str:
+    "A default as it would be typed."
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(map(as_typed, value)) or "empty"
+    return f"{value:.10g}" if isinstance(value, float) else str(value) or "empty"
+
 # %% ../../nbs/core/config.ipynb #4f54f0a6
 def add_options(
-    parser: argparse.ArgumentParser,  # gets one option per setting
-    config: Any,  # a dataclass instance whose values are the defaults shown
+    parser: Parser,  # gets one option per setting
+    config: Any,  # a dataclass instance with the settings
+    layout: SettingsLayout = SettingsLayout(),  # groups, units, and what `--help` shows
+    chosen: Callable[[argparse.Namespace], tuple[str, Any]] | None = None,  # the recipe that help shows, and its name
 ) -> None:
-    "Add `--name VALUE` for each setting of `config`, by its short name where that is unambiguous."
+    "Add an option for each setting of `config`, by its short name where that is unambiguous."
     names = short_names(config)
-    group = parser.add_argument_group("settings of the configuration")
-    for dotted, (kind, value) in leaves(config).items():
+    parser.layout, parser.chosen = layout, chosen or (lambda options: ("", config))
+    for dotted, (kind, _) in leaves(config).items():
         last = dotted.rpartition(".")[2]
         flags = [dotted] if names.get(last) != dotted else [last, dotted]
         options = dict.fromkeys(f"--{flag.replace('_', '-')}" for flag in flags)
-        shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
-        choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else None
-        note = f"{', '.join(map(str, choices))}; " if choices else ""
-        group.add_argument(*options, dest=dotted, default=argparse.SUPPRESS, metavar="VALUE",
-                           action=GivenOnce,
-                           help=f"{note}default {shown}".replace("%", "%%"))
+        parser.settings[dotted] = parser.add_argument(
+            *options, dest=dotted, default=argparse.SUPPRESS, action=GivenOnce,
+            metavar=value_name(dotted, kind, layout.units))
 
 # %% ../../nbs/core/config.ipynb #ffe5b318
 def options_of(
@@ -339,18 +577,8 @@ def add_data(
     parser: argparse.ArgumentParser,
 ) -> None:
     "The option that says where the recordings are."
-    parser.add_argument("--data", metavar="DIR", help="folder of the recordings; "
-                        "on Kaggle and Colab it is found if left out")
-
-# %% ../../nbs/core/config.ipynb #34a5b10e
-class Parser(argparse.ArgumentParser):
-    "An argument parser that knows no abbreviations, and whose errors are `KitError`s."
-
-    def __init__(self, *words: Any, **named: Any) -> None:
-        super().__init__(*words, allow_abbrev=False, **named)
-
-    def error(self, message: str) -> NoReturn:
-        raise KitError(f"{message} (`{self.prog} --help` lists what there is)")
+    parser.add_argument("--data", metavar="DIR", help="folder of the recordings; by default it is searched for, "
+                        "also on Kaggle and Colab")
 
 # %% ../../nbs/core/config.ipynb #56530d99
 Action = Callable[[argparse.Namespace], int]  # what a verb does; returns the exit status

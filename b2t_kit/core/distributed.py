@@ -29,9 +29,9 @@ from .config import KitError
 # %% ../../nbs/core/distributed.ipynb #61208d49
 @dataclass(frozen=True)
 class Place:
-    "One process among several."
-    rank: int = 0  # this process's number, from 0; rank 0 writes files and messages
-    local_rank: int = 0  # its number on this machine, which is also its GPU's
+    "The place of one process among all."
+    rank: int = 0  # number of this process, from 0; rank 0 writes files and messages
+    local_rank: int = 0  # number on this machine, also the number of its GPU
     world: int = 1  # number of processes
     local_world: int = 1  # number of processes on this machine
 
@@ -39,7 +39,7 @@ class Place:
 def find_place(
     environment: Mapping[str, str] | None = None,  # environment variables; this process's if None
 ) -> Place:
-    "Read the launcher's variables; `KitError` if they are incomplete or do not fit together."
+    "This process's place, from the launcher's variables; inconsistent ones raise `KitError`."
     environment = os.environ if environment is None else environment
     world = _number(environment, "WORLD_SIZE", 1)
     if world == 1:
@@ -57,9 +57,9 @@ def find_place(
 def _number(
     environment: Mapping[str, str],
     name: str,  # a variable that the launcher sets
-    default: int | None = None,  # None if it must be there
+    default: int | None = None,  # None if the variable is required
 ) -> int:
-    "A variable as an integer; `KitError` naming it if that is impossible."
+    "A variable as an integer; a missing or wrong one raises `KitError`."
     text = environment.get(name) or ("" if default is None else str(default))
     try:
         return int(text)
@@ -70,11 +70,11 @@ def _number(
 
 # %% ../../nbs/core/distributed.ipynb #db1609df
 def join(
-    place: Place,  # with world > 1
+    place: Place,  # of this process; `world` must be more than 1
     backend: str,  # "gloo" or "nccl"
     timeout: float = 300.0,  # seconds to wait for the others
 ) -> None:
-    "Meet the other processes and open torch's process group; `KitError` names who is missing."
+    "Meet the other processes and open torch's process group; a missing process raises `KitError`."
     if dist.is_initialized():
         return
     store = _meeting_point(place, timeout)
@@ -85,7 +85,7 @@ def join(
 
 # %% ../../nbs/core/distributed.ipynb #d993ad26
 def leave() -> None:
-    "Close the process group, if there is one; otherwise nothing happens."
+    "Close the process group if there is one."
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -94,7 +94,7 @@ def _meeting_point(
     place: Place,
     timeout: float,  # seconds
 ) -> dist.Store:
-    "Connect to the key-value server, or be it; `KitError` if the address is taken or silent."
+    "The key-value server, started here or connected to; raises `KitError` if that fails."
     host = os.environ.get("MASTER_ADDR") or "127.0.0.1"
     port = _number(os.environ, "MASTER_PORT")
     if port == 0:
@@ -121,7 +121,7 @@ def _await_everyone(
     place: Place,
     timeout: float,  # seconds
 ) -> None:
-    "Leave this process's number in the store and wait for the others'; names who is missing."
+    "Store this process's number and wait for the others; a missing process raises `KitError`."
     missing, deadline = list(range(place.world)), time.monotonic() + timeout
     who, reason = f"process {place.rank} of {place.world}", f"within {timeout:g} s"
     try:
@@ -130,7 +130,7 @@ def _await_everyone(
             missing = [rank for rank in missing if not store.check([f"joined/{rank}"])]
             time.sleep(0.02 if missing else 0.0)
     except dist.DistError:
-        reason = "before the meeting point closed"  # whoever kept it has given up
+        reason = "before the meeting point closed"  # the process that kept it has given up
     if missing:
         listed = ", ".join(map(str, missing[:8])) + (" ..." if len(missing) > 8 else "")
         raise KitError(f"{who}: no sign of process {listed} {reason}; look for its own error above")
@@ -139,10 +139,10 @@ def _await_everyone(
 def _environment(
     rank: int,
     processes: int,
-    port: int,  # where the launcher keeps the meeting point
+    port: int,  # port of the key-value server
     device: str,  # "cpu", "cuda" or "auto"
 ) -> dict[str, str]:
-    "The variables of one process, in the words of torchrun."
+    "The environment variables of one process, with torchrun's names."
     environment = dict(os.environ)
     threads = max(1, (os.cpu_count() or 1) // processes)
     environment.setdefault("OMP_NUM_THREADS", str(threads))
@@ -167,7 +167,7 @@ BOOTSTRAP = "from b2t_kit.core.distributed import run_worker; run_worker()"
 
 # %% ../../nbs/core/distributed.ipynb #f248a3ad
 def run_worker() -> None:
-    "What a launched process runs: watch the launcher, then do the work named on the command line."
+    "Watch the launcher, then run the target named on the command line; runs in a launched process."
     pipe, target, *arguments = sys.argv[1:]
     threading.Thread(target=_end_with_launcher, args=(int(pipe),), daemon=True).start()
     module, _, function = target.partition(":")
@@ -186,7 +186,7 @@ def run_worker() -> None:
 def _end_with_launcher(
     pipe: int,  # file descriptor of a pipe whose other end only the launcher holds
 ) -> None:
-    "Wait until the launcher is gone, then end this process and all that it started."
+    "Wait until the launcher has ended, then end this process and its children."
     os.read(pipe, 1)
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
@@ -196,17 +196,17 @@ class _Worker:
     "A process that `launch` has started."
     rank: int
     process: subprocess.Popen
-    output: IO[str]  # reads what it prints
-    said: str = ""  # what has been read so far
+    output: IO[str]  # reads its output
+    said: str = ""  # output read so far
 
     def listen(self) -> str:
-        "What it has printed since the last call."
+        "The output since the last call."
         text = self.output.read()
         self.said += text
         return text
 
     def ended(self) -> bool:
-        "Whether it has ended. It is not reaped yet, so its number cannot belong to anyone else."
+        "Whether it has ended; it is not reaped yet, so its process number is not reused."
         if self.process.returncode is not None:
             return True
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
@@ -221,7 +221,7 @@ class _Worker:
                 pass  # the group is already empty
 
     def reap(self) -> int:
-        "End what is left of its group and collect its exit status."
+        "End the rest of its group and return its exit status."
         self.signal_group(signal.SIGKILL)
         return self.process.wait()
 
@@ -231,9 +231,9 @@ def _start(
     command: Sequence[str],
     environment: Mapping[str, str],
     pipe: int,  # read end of the pipe to the launcher
-    folder: Path,  # for the file that takes its output
+    folder: Path,  # for the file with its output
 ) -> _Worker:
-    "Start one process in a session of its own."
+    "Start one process in its own session."
     path = folder / f"process_{rank}.txt"
     with open(path, "ab") as output:
         process = subprocess.Popen(
@@ -246,13 +246,13 @@ def _start(
 def launch(
     target: str,  # "package.module", run as with python -m, or "package.module:function"
     arguments: Sequence[str] = (),  # command-line arguments, or the function's (text)
-    processes: int = 2,  # how many, all on this machine
+    processes: int = 2,  # number of processes, all on this machine
     device: str = "auto",  # "cpu" keeps the processes away from GPUs
     timeout: float | None = None,  # seconds for the whole run; None for no limit
     grace: float = 10.0,  # seconds between SIGTERM and SIGKILL
-    quiet: bool = False,  # do not pass on what process 0 prints
-) -> list[str]:  # what each process printed
-    "Run `target` in several processes; `KitError` names the first that fails, once all ended."
+    quiet: bool = False,  # do not pass on the output of process 0
+) -> list[str]:  # output of each process
+    "Run `target` in several processes; after a failure all are ended and `KitError` is raised."
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     pipe = os.pipe()
     command = [sys.executable, "-c", BOOTSTRAP, str(pipe[0]), target, *arguments]
@@ -276,7 +276,7 @@ def _supervise(
     workers: list[_Worker],
     timeout: float | None,  # seconds
     quiet: bool,
-) -> tuple[list[int], bool]:  # ranks that failed, or had not ended in time; whether it was time
+) -> tuple[list[int], bool]:  # ranks that failed or were late; whether they were late
     "Wait until all have ended, one has failed, or the time is up."
     deadline = time.monotonic() + (float("inf") if timeout is None else timeout)
     running = list(workers)
@@ -297,7 +297,7 @@ def _stop(
     workers: list[_Worker],
     grace: float,  # seconds between SIGTERM and SIGKILL
 ) -> None:
-    "End every process that still runs, politely and then for certain."
+    "End every process that still runs, with SIGTERM and then SIGKILL."
     for worker in workers:
         worker.signal_group(signal.SIGTERM)
     deadline = time.monotonic() + grace
@@ -311,10 +311,10 @@ def _stop(
 # %% ../../nbs/core/distributed.ipynb #e39adc43
 def _verdict(
     workers: list[_Worker],
-    ranks: list[int],  # those at fault
-    late: bool,  # whether they had just not ended in time
+    ranks: list[int],  # ranks of the failed processes
+    late: bool,  # whether they were too slow rather than failed
 ) -> str:
-    "One line about a failed launch: who, how, and the last thing it said."
+    "One line about a failed launch: the process, how it ended, and its last line."
     total = len(workers)
     if late:
         listed = ", ".join(map(str, ranks))

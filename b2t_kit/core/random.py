@@ -15,9 +15,9 @@ import torch
 
 # %% ../../nbs/core/random.ipynb #daceef65
 def fold_seed(
-    *numbers: int | str,  # the run's seed and what the draw is for: a purpose, a step, a trial
+    *numbers: int | str,  # the run's seed and the purpose of the draw: a name, a step, a trial
 ) -> int:
-    "A 63-bit seed from several numbers and words; stable over machines, versions and processes."
+    "A 63-bit seed from several numbers and words; the same on all machines, versions and processes."
     text = "\x1f".join(str(number) for number in numbers)
     digest = hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
@@ -26,7 +26,7 @@ def fold_seed(
 def seed_everything(
     seed: int,  # any integer
 ) -> None:
-    "Seed Python's, NumPy's and torch's generators (all devices)."
+    "Seed the generators of Python, NumPy and torch (all devices)."
     import torch
 
     random.seed(seed)
@@ -36,27 +36,27 @@ def seed_everything(
 # %% ../../nbs/core/random.ipynb #849196e3
 def _shift_right(
     bits: torch.Tensor,  # int32 or int64
-    places: int,  # how far
+    places: int,  # distance in bits
 ) -> torch.Tensor:  # a new tensor
-    "bits >> places, keeping the sign, the same on every device."
+    "bits >> places with the sign kept, the same on every device."
     by = torch.full((), places, dtype=bits.dtype, device=bits.device)
     return torch.bitwise_right_shift(bits, by)
 
 # %% ../../nbs/core/random.ipynb #9e0d9141
 def _fold(
     bits: torch.Tensor,  # int32; changed in place
-    places: int,  # how far to shift
+    places: int,  # distance in bits
 ) -> torch.Tensor:  # the same tensor
-    "bits ^= bits >> places, with zeros coming in from the left."
+    "bits ^= bits >> places, with zeros shifted in from the left."
     shifted = _shift_right(bits, places)
     return bits.bitwise_xor_(shifted.bitwise_and_((1 << (32 - places)) - 1))
 
 # %% ../../nbs/core/random.ipynb #b575b6d6
 def scramble(
     bits: torch.Tensor,  # int32; changed in place
-    salt: torch.Tensor | int = 0,  # int32, broadcasts: more state, taken in half-way
+    salt: torch.Tensor | int = 0,  # int32, broadcasts; mixed in halfway
 ) -> torch.Tensor:  # the same tensor
-    "Hash every integer to one that looks random; one-to-one for a given salt (lowbias32)."
+    "A hash of every integer that looks random; one-to-one for a given salt (lowbias32)."
     _fold(bits, 16).mul_(0x7FEB352D).bitwise_xor_(salt)
     _fold(bits, 15).mul_(0x846CA68B - (1 << 32))
     return _fold(bits, 16)
@@ -67,8 +67,8 @@ _STEP = 0x9E3779B9 - (1 << 32)  # 2^32 / golden ratio: spreads small counters ov
 # %% ../../nbs/core/random.ipynb #a5821b15
 def _row_states(
     noise_key: torch.Tensor,  # (B,) int64, 0 to 2^63 - 1
-    purpose: int,  # which of a trial's random fields
-    rows: int,  # how many rows: bins, or 1
+    purpose: int,  # number of the purpose, such as noise or offset
+    rows: int,  # number of rows: bins, or 1
 ) -> tuple[torch.Tensor, torch.Tensor]:  # two (B, rows, 1) int32
     "Two hashed integers per row from key, purpose and row number."
     low = (noise_key & 0x7FFFFFFF).to(torch.int32)
@@ -82,8 +82,8 @@ def _row_states(
 
 # %% ../../nbs/core/random.ipynb #68eab2ae
 def uniforms(
-    noise_key: torch.Tensor,  # (B,) int64: whose numbers
-    purpose: int,  # which of a trial's random fields
+    noise_key: torch.Tensor,  # (B,) int64: key of each trial
+    purpose: int,  # number of the purpose, such as noise or offset
     rows: int,  # bins, or 1
     columns: int,  # channels
 ) -> torch.Tensor:  # (B, rows, columns) float32, uniform in (-1, 1)
@@ -95,8 +95,8 @@ def uniforms(
 
 # %% ../../nbs/core/random.ipynb #a2a7503f
 def normals(
-    noise_key: torch.Tensor,  # (B,) int64: whose numbers
-    purpose: int,  # which of a trial's random fields
+    noise_key: torch.Tensor,  # (B,) int64: key of each trial
+    purpose: int,  # number of the purpose, such as noise or offset
     rows: int,  # bins, or 1
     columns: int,  # channels
 ) -> torch.Tensor:  # (B, rows, columns) float32, standard normal

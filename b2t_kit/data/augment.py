@@ -17,10 +17,10 @@ from ..core.random import normals, uniforms
 
 # %% ../../nbs/data/augment.ipynb #d7c32a5f
 def smoothing_taps(
-    sigma: float = 2.0,  # width of the Gaussian, bins
+    sigma: float = 2.0,  # standard deviation of the Gaussian, bins
     smallest: float = 0.01,  # taps up to this are dropped before rescaling
 ) -> list[float]:  # an odd number of taps with sum 1
-    "The T15 baseline's smoothing kernel: a Gaussian cut off where it is small."
+    "The smoothing kernel of the T15 baseline: a Gaussian without its small values."
     radius = int(4 * sigma + 0.5)
     weights = [math.exp(-0.5 * (offset / sigma) ** 2) for offset in range(-radius, radius + 1)]
     kept = [weight for weight in weights if weight / sum(weights) > smallest]
@@ -31,18 +31,18 @@ def bin_mask(
     num_bins: torch.Tensor,  # (B,) int32, bins that belong to the trial
     bins: int,  # T
 ) -> torch.Tensor:  # (B, T, 1) bool, True inside the trial
-    "Which bins are no padding."
+    "True for the bins of a trial, False for padding."
     counter = torch.arange(bins, dtype=torch.int32, device=num_bins.device)
     return (counter < num_bins[:, None])[:, :, None]
 
 # %% ../../nbs/data/augment.ipynb #4fd85028
 def smooth(
-    features: torch.Tensor,  # (B, T, C) float32, zero where there is padding
-    sigma: float = 2.0,  # width of the Gaussian, bins; 0 leaves the features as they are
-    mode: Literal["same", "valid"] = "same",  # zeros beyond the ends, or only complete windows
-    num_bins: torch.Tensor | None = None,  # (B,) int32; padding is set to zero if given
+    features: torch.Tensor,  # (B, T, C) float32, zero in the padding
+    sigma: float = 2.0,  # standard deviation of the Gaussian, bins; 0: no smoothing
+    mode: Literal["same", "valid"] = "same",  # "same": zeros beyond the ends; "valid": complete windows only
+    num_bins: torch.Tensor | None = None,  # (B,) int32 bins of each trial; if given, padding is set to zero
 ) -> torch.Tensor:  # (B, T, C), or (B, T - 8, C) if "valid" and sigma is 2
-    "Smooth every channel along time."
+    "The features, smoothed along time; raises `KitError` if `mode` is unknown."
     if mode not in ("same", "valid"):
         raise KitError(f"smoothing mode '{mode}' is unknown; there are same and valid")
     if sigma <= 0:
@@ -64,14 +64,14 @@ def smooth(
 # %% ../../nbs/data/augment.ipynb #f7e9b6fe
 @dataclass(frozen=True)
 class Augment:
-    "How much a trial is disturbed each time it is used; the defaults are the T15 baseline's."
-    white_noise: float = 1.0  # width of the noise in every bin and channel
-    offset: float = 0.2  # width of a channel's shift, constant during the trial
-    gain: float = 0.0  # width of a channel's factor around 1, constant during the trial
-    walk: float = 0.0  # width of one bin's step of a channel's drift along time
-    smooth: float = 2.0  # width of the Gaussian smoothing, bins; also used at inference
-    time_masks: int = 0  # stretches set to zero
-    time_mask_bins: int = 0  # longest such stretch
+    "The strength of each augmentation; the defaults are the T15 baseline's. Raises `KitError` if one is negative."
+    white_noise: float = 1.0  # standard deviation of the noise in every bin and channel
+    offset: float = 0.2  # standard deviation of a channel's shift, constant during the trial
+    gain: float = 0.0  # standard deviation of a channel's factor around 1, constant during the trial
+    walk: float = 0.0  # standard deviation of one bin's step of a channel's drift
+    smooth: float = 2.0  # standard deviation of the smoothing, bins; also used at inference
+    time_masks: int = 0  # number of stretches set to zero
+    time_mask_bins: int = 0  # longest such stretch, bins
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -79,16 +79,16 @@ class Augment:
                 raise KitError(f"augmentation '{name}' is {value}; it cannot be negative")
 
 # %% ../../nbs/data/augment.ipynb #7b6b5f17
-_WHITE, _OFFSET, _GAIN, _WALK, _MASKS = range(1, 6)  # purposes, so that no two share numbers
+_WHITE, _OFFSET, _GAIN, _WALK, _MASKS = range(1, 6)  # each purpose has its own random numbers
 
 # %% ../../nbs/data/augment.ipynb #fe358d3a
 def time_mask(
     num_bins: torch.Tensor,  # (B,) int32
     noise_key: torch.Tensor,  # (B,) int64
     bins: int,  # T
-    config: Augment,  # how many masks, and how long
+    config: Augment,  # number and length of masks
 ) -> torch.Tensor:  # (B, T, 1) bool, False where the trial is masked
-    "Random stretches inside each trial: lengths 0 to `time_mask_bins`, then a place where it fits."
+    "A mask of random stretches: first a length, 0 to `time_mask_bins`, then a place inside the trial."
     draws = uniforms(noise_key, _MASKS, 2, config.time_masks).add_(1).mul_(0.5)  # (B, 2, masks)
     width = (draws[:, 0] * (config.time_mask_bins + 1)).to(torch.int32)
     width = torch.minimum(width, num_bins[:, None])
@@ -102,9 +102,9 @@ def _disturbed(
     features: torch.Tensor,  # (B, T, C) float32
     num_bins: torch.Tensor,  # (B,) int32
     noise_key: torch.Tensor,  # (B,) int64
-    config: Augment,  # widths
+    config: Augment,  # strengths
 ) -> torch.Tensor:  # (B, T, C) float32
-    "All disturbances in the baseline's order, for a whole batch at once."
+    "All augmentations in the order of the baseline, for a whole batch at once."
     _, bins, channels = features.shape
     mask = bin_mask(num_bins, bins)
     if config.gain:
@@ -125,12 +125,12 @@ def _disturbed(
 # %% ../../nbs/data/augment.ipynb #b3c8bc79
 @torch.no_grad()
 def augment(
-    features: torch.Tensor,  # (B, T, C) float32, zero where there is padding; not changed
+    features: torch.Tensor,  # (B, T, C) float32, zero in the padding; not changed
     num_bins: torch.Tensor,  # (B,) int32, bins that belong to each trial
     noise_key: torch.Tensor,  # (B,) int64, different for each use of a trial
-    config: Augment = Augment(),  # how much
-) -> torch.Tensor:  # (B, T, C) float32, zero where there is padding
-    "Disturb and smooth a batch; the result depends only on each trial, its key and `config`."
+    config: Augment = Augment(),  # strength of each augmentation
+) -> torch.Tensor:  # (B, T, C) float32, zero in the padding
+    "Augment and smooth a batch; each trial's result depends only on the trial, its key and `config`."
     if features.device.type != "cpu":
         return _disturbed(features, num_bins, noise_key, config)
     result = torch.zeros_like(features)

@@ -31,31 +31,31 @@ def num_patches(
     patch: int,  # bins per patch
     stride: int,  # bins from one patch to the next
 ) -> int:  # 0 if the trial is shorter than a patch
-    "How many complete patches fit into a trial."
+    "The number of complete patches in a trial."
     return max(0, (bins - patch) // stride + 1)
 
 # %% ../../nbs/data/batches.ipynb #394dde57
 def needed_patches(
     labels: np.ndarray,  # (L,) phoneme ids
 ) -> int:
-    "The fewest frames with which CTC can produce `labels`."
+    "The smallest number of frames from which CTC can produce `labels`."
     return len(labels) + int(np.count_nonzero(labels[1:] == labels[:-1]))
 
 # %% ../../nbs/data/batches.ipynb #3937e469
 @dataclass(frozen=True)
 class Bucket:
-    "A fixed shape of batches."
-    bins: int  # T; holds trials up to this length
-    labels: int  # L; longest label sequence among its trials
+    "A fixed batch shape."
+    bins: int  # T, the longest trial it holds
+    labels: int  # L, the longest label sequence among its trials
 
 # %% ../../nbs/data/batches.ipynb #c8fd80ff
 def _costs(
     lengths: np.ndarray,  # (m,) distinct lengths, ascending
-    counts: np.ndarray,  # (m,) how many trials have each
+    counts: np.ndarray,  # (m,) number of trials of each length
     batch_size: int,  # rows of a batch
-    buckets: int,  # at most so many
+    buckets: int,  # largest number of buckets
 ) -> tuple[np.ndarray, np.ndarray]:  # (buckets + 1, m + 1) float64 and int64
-    "Fewest padded bins for the first j lengths in k buckets, and where the last of these starts."
+    "The fewest padded bins for the first j lengths in k buckets, and where the last bucket starts."
     before = np.concatenate([[0], np.cumsum(counts)])  # trials among the first j lengths
     best = np.full((buckets + 1, len(lengths) + 1), np.inf)
     start = np.zeros(best.shape, np.int64)
@@ -72,8 +72,8 @@ def _costs(
 def _enough(
     totals: np.ndarray,  # (buckets,) cost with 1, 2, ... buckets
     saving: float,  # share that a further bucket must save
-) -> int:  # how many buckets to use
-    "The smallest number from which no larger one saves `saving` per additional bucket."
+) -> int:  # number of buckets
+    "The smallest number of buckets such that no larger one saves `saving` per additional bucket."
     number = 1
     for more in range(2, len(totals) + 1):
         if totals[more - 1] <= totals[number - 1] * (1 - saving) ** (more - number):
@@ -88,9 +88,9 @@ def choose_buckets(
     batch_size: int = 64,  # rows of a batch
     patch: int = 14,  # lengths are rounded up to whole patches
     stride: int = 4,  # bins from one patch to the next
-    saving: float = 0.01,  # another bucket must save this share of all bins
+    saving: float = 0.01,  # share of all bins that another bucket must save
 ) -> list[Bucket]:  # ascending; the last one holds the longest trial
-    "The lengths that make the fewest padded bins, with the label length that goes with each."
+    "The buckets with the fewest padded bins; raises `KitError` unless `max_buckets` is 1 to 6."
     if not 1 <= max_buckets <= 6:
         raise KitError(f"buckets is {max_buckets}; choose 1 to 6")
     num_bins, num_labels = np.asarray(num_bins), np.asarray(num_labels)
@@ -110,8 +110,8 @@ def bucket_of(
     buckets: list[Bucket],  # ascending
     num_bins: np.ndarray,  # (n,) lengths of trials
     num_labels: np.ndarray,  # (n,) lengths of their labels
-) -> np.ndarray:  # (n,) int64; len(buckets) where none is large enough
-    "The first bucket that holds each trial, features and labels."
+) -> np.ndarray:  # (n,) int64 index; len(buckets) if none is large enough
+    "The first bucket that holds each trial's features and labels."
     bins = np.array([bucket.bins for bucket in buckets])
     labels = np.array([bucket.labels for bucket in buckets])
     fits = (num_bins[:, None] <= bins) & (num_labels[:, None] <= labels)  # (n, buckets)
@@ -124,8 +124,8 @@ def extend_buckets(
     num_labels: np.ndarray,  # (n,) lengths of their labels
     patch: int = 14,  # bins per patch
     stride: int = 4,  # bins from one patch to the next
-) -> list[Bucket]:  # the same, and one more if some trial does not fit
-    "Buckets of the training split for other trials: a further one only if it is needed."
+) -> list[Bucket]:  # the same buckets, and one more if a trial does not fit
+    "Buckets that hold other trials too; adds one only if it is needed."
     misfits = bucket_of(buckets, num_bins, num_labels) == len(buckets)
     if not misfits.any():
         return buckets
@@ -135,17 +135,17 @@ def extend_buckets(
 
 # %% ../../nbs/data/batches.ipynb #98c81e44
 def day_draws(
-    trials: np.ndarray,  # (days, buckets) how many trials there are
-    day_balance: float,  # 0 each trial alike, 1 each day alike
+    trials: np.ndarray,  # (days, buckets) number of trials
+    day_balance: float,  # 0 to 1; 0: all trials equally often, 1: all days equally often
 ) -> np.ndarray:  # (days, buckets) float64, expected draws per epoch
-    "Expected draws of each day and bucket; each bucket's sum is a whole number."
+    "The expected draws of each day and bucket; each bucket's sum is a whole number."
     if not 0 <= day_balance <= 1:
         raise KitError(f"day_balance is {day_balance}; choose a number from 0 to 1")
     per_day = trials.sum(1, keepdims=True)
     share = np.where(per_day > 0, np.maximum(per_day, 1) ** (1.0 - day_balance), 0)
     draws = share / share.sum() * trials.sum() * trials / np.maximum(per_day, 1)
     wanted = draws.sum(0)
-    whole = np.maximum(np.floor(wanted), wanted > 0)  # no bucket is forgotten
+    whole = np.maximum(np.floor(wanted), wanted > 0)  # at least one draw for every bucket
     missing = int(round(wanted.sum() - whole.sum()))
     whole[np.argsort(whole - wanted, kind="stable")[:max(missing, 0)]] += 1
     whole[np.argmax(whole)] += min(missing, 0)
@@ -154,9 +154,9 @@ def day_draws(
 # %% ../../nbs/data/batches.ipynb #16c7e4f8
 def round_randomly(
     draws: np.ndarray,  # (n,) fractions with a whole sum
-    generator: np.random.Generator,  # of the epoch
+    generator: np.random.Generator,  # random numbers of the epoch
 ) -> np.ndarray:  # (n,) int64 with the same sum
-    "Whole numbers, each the floor or the ceiling of its fraction, and right on average."
+    "Whole numbers: each is the floor or ceiling of its fraction, and equals it on average."
     order = generator.permutation(len(draws))
     ends = np.cumsum(draws[order])
     marks = np.floor(np.append(ends[:-1], round(ends[-1])) + generator.random())
@@ -166,11 +166,11 @@ def round_randomly(
 
 # %% ../../nbs/data/batches.ipynb #a0075049
 def spread_draws(
-    cells: list[np.ndarray],  # the trials of each day, of one bucket
-    counts: np.ndarray,  # (days,) how many to draw from each
-    generator: np.random.Generator,  # of the epoch
+    cells: list[np.ndarray],  # trials of one bucket, one array per day
+    counts: np.ndarray,  # (days,) number of draws from each
+    generator: np.random.Generator,  # random numbers of the epoch
 ) -> tuple[np.ndarray, np.ndarray]:  # trials and uses, both (counts.sum(),) int64
-    "Draw from each day, and mix the days evenly."
+    "Draw from each day, with the days mixed evenly."
     trials, uses, places = [], [], []
     for cell, count in zip(cells, counts):
         rounds = -(-int(count) // max(len(cell), 1))
@@ -185,21 +185,21 @@ def spread_draws(
 @dataclass(frozen=True, eq=False)
 class Step:
     "The trials of one optimizer step, over all processes and micro-batches."
-    bucket: int  # all are padded to this bucket
+    bucket: int  # index of the bucket that all trials are padded to
     trials: np.ndarray  # (rows,) int64 indices into the recordings, at most `batch_size`
-    uses: np.ndarray  # (rows,) int64, how often each was drawn before in this epoch
+    uses: np.ndarray  # (rows,) int64 number of earlier draws in this epoch
 
 # %% ../../nbs/data/batches.ipynb #b0945a7e
 class Sampler:
-    "The steps of every epoch, as a function of the seed."
+    "The steps of every epoch, as a function of the seed; raises `KitError` if there are no trials."
 
     def __init__(
         self,
-        day: np.ndarray,  # (n,) day of each trial
-        bucket: np.ndarray,  # (n,) bucket of each trial
+        day: np.ndarray,  # (n,) day index of each trial
+        bucket: np.ndarray,  # (n,) bucket index of each trial
         batch_size: int,  # trials per optimizer step, at most
-        day_balance: float = 0.0,  # 0 each trial alike, 1 each day alike
-        seed: int = 0,  # of the run
+        day_balance: float = 0.0,  # 0: all trials equally often, 1: all days equally often
+        seed: int = 0,  # seed of the run
     ) -> None:
         if batch_size < 1:
             raise KitError(f"batch_size is {batch_size}; it must be at least 1")
@@ -235,29 +235,29 @@ class Sampler:
 def places_per_pile(
     batch_size: int,  # rows of a step, at most
     piles: int,  # processes x micro-batches
-    multiple: int = 1,  # each pile is itself divided over so many devices
+    multiple: int = 1,  # devices that share a pile; the result is a multiple of it
 ) -> int:
-    "Rows of each pile, such that a full step fits."
+    "The rows of each pile, so that a full step fits."
     return -(-batch_size // (piles * multiple)) * multiple
 
 # %% ../../nbs/data/batches.ipynb #869e5d92
 def pile(
-    rows: np.ndarray,  # (n,) anything of a step's rows
-    index: int,  # which pile
-    piles: int,  # how many there are
+    rows: np.ndarray,  # (n,) one entry per row of a step
+    index: int,  # index of the pile
+    piles: int,  # number of piles
 ) -> np.ndarray:
-    "The rows that are dealt to one pile."
+    "The rows of one pile."
     return rows[index::piles]
 
 # %% ../../nbs/data/batches.ipynb #9b8fd053
 class TrialCache:
-    "Trials of some recordings, each read from its file once if memory allows."
+    "A cache of trials: each is read from its file once, if memory allows."
 
     def __init__(
         self,
-        recordings: Recordings,  # where trials come from
+        recordings: Recordings,  # source of the trials
         precision: str = "float32",  # "float32", "float16" or "none"
-        limit_gb: float | None = None,  # None keeps a quarter of the memory free
+        limit_gb: float | None = None,  # most memory to use, GB; None keeps a quarter of the memory free
     ) -> None:
         if precision not in ("float32", "float16", "none"):
             raise KitError(f"cache '{precision}' is unknown; there are float32, float16 and none")
@@ -273,11 +273,11 @@ class TrialCache:
 
     def copy(
         self,
-        index: int,  # which trial
+        index: int,  # index into the recordings
         out: np.ndarray,  # (T - skip, 512) float32, filled
-        skip: int = 0,  # leave out so many bins at the start
+        skip: int = 0,  # bins left out at the start
     ) -> None:
-        "Fill `out` with a trial; reading errors name file, group and field."
+        "Fill `out` with a trial; raises `Fault` if it cannot be read."
         trial = self._trials.get(index)
         if trial is None:
             with self._locks[index % len(self._locks)]:
@@ -309,7 +309,7 @@ class TrialCache:
         return not self.full
 
     def describe(self) -> str:
-        "One line about what is kept, how, and up to which limit."
+        "One line: precision, size of all trials, and limit."
         if self.precision == "none":
             return "cache: none, every trial is read from its file each time"
         width = 4 if self.precision == "float32" else 2
@@ -324,10 +324,10 @@ class TrialCache:
 # %% ../../nbs/data/batches.ipynb #ce7ea23a
 def to_half(
     trial: torch.Tensor,  # (T, 512) float32
-    recordings: Recordings,  # for the message
-    index: int,  # which trial
+    recordings: Recordings,  # names the trial in the message
+    index: int,  # index into the recordings
 ) -> torch.Tensor:  # (T, 512) float16
-    "Round to float16; raises `KitError` for a number that is too large for it."
+    "The trial in float16; raises `Fault` if a number is too large for it."
     half = trial.half()
     if not torch.isfinite(half.amax() - half.amin()):
         info = recordings.infos[index]
@@ -352,12 +352,12 @@ def copy_rows(
 
 # %% ../../nbs/data/batches.ipynb #e570c08b
 class BlockPool:
-    "Float32 tensors of varying shape in blocks of memory that are used again when they are free."
+    "Float32 tensors of any shape in blocks of memory that are reused when free."
 
     def __init__(
         self,
         size: int,  # numbers in a block: the largest tensor
-        pin: bool = False,  # page-locked memory, from torch's own pool, for copying to a GPU
+        pin: bool = False,  # page-locked memory from torch's own pool, for copying to a GPU
     ) -> None:
         self.size, self.pin = size, pin
         self._blocks: list[tuple[np.ndarray, weakref.ref]] = []
@@ -370,7 +370,7 @@ class BlockPool:
         self,
         shape: tuple[int, ...],  # at most `size` numbers
     ) -> torch.Tensor:  # contents are undefined
-        "A tensor in a block that nobody uses."
+        "A tensor in a free block; allocates a block if none is free."
         if self.pin:
             return torch.empty(shape, pin_memory=True)
         with self._lock:
@@ -383,12 +383,12 @@ class BlockPool:
 
 # %% ../../nbs/data/batches.ipynb #019093a9
 def read_ahead(
-    make: Callable[[Any], Any],  # called in a thread for each item
+    make: Callable[[Any], Any],  # called for each item, in a thread
     items: Iterable[Any],  # may be endless
     ahead: int,  # results prepared in advance; 0 works without threads
-    threads: int = 2,  # how many work at the same time
+    threads: int = 2,  # number of threads
 ) -> Iterator[Any]:
-    "`make(item)` for each item, in order, prepared in threads."
+    "Yield `make(item)` for each item in order, prepared in threads; raises what `make` raises."
     if ahead < 1:
         yield from map(make, items)
         return
@@ -411,30 +411,30 @@ class Batch:
     "Trials of one bucket, for one process and one micro-batch."
     features: torch.Tensor  # (B, T, 512) float32, zero after each trial's end
     num_bins: torch.Tensor  # (B,) int32, bins of each trial after the cut
-    num_patches: torch.Tensor  # (B,) int32, outputs that the model gives for them
+    num_patches: torch.Tensor  # (B,) int32, number of model outputs for them
     labels: torch.Tensor  # (B, L) int32, padded with 0
     num_labels: torch.Tensor  # (B,) int32
     day: torch.Tensor  # (B,) int32, index of the session among all sessions
     weight: torch.Tensor  # (B,) float32, 1 for a trial and 0 for an empty row
-    noise_key: torch.Tensor  # (B,) int64, names the random numbers of this use of the trial
+    noise_key: torch.Tensor  # (B,) int64, key of the random numbers for this use of the trial
     trial: torch.Tensor  # (B,) int64, index into the recordings, -1 for an empty row
     step_rows: int  # trials of the whole step, over all processes and micro-batches
 
 # %% ../../nbs/data/batches.ipynb #a424747a
 @dataclass(frozen=True)
 class BatchConfig:
-    "How trials become batches."
+    "The settings of batches; raises `KitError` if one is out of range."
     batch_size: int = 64  # trials per optimizer step, over all processes and micro-batches
-    buckets: int = 6  # at most so many batch lengths, 1 to 6
-    day_balance: float = 1.0  # 0 each trial alike, 1 each day alike (as in the T15 baseline)
+    buckets: int = 6  # largest number of batch lengths, 1 to 6
+    day_balance: float = 1.0  # 0: all trials equally often, 1: all days equally often (as in the T15 baseline)
     patch: int = 14  # bins per patch of the model
     stride: int = 4  # bins from one patch to the next
     cut: int = 3  # training only: 0 to cut - 1 bins are dropped at a trial's start
     cut_per: Literal["trial", "batch"] = "trial"  # the T15 baseline draws one cut per batch
     max_bins: int | None = None  # training only: longer trials are left out
-    impossible: Literal["error", "skip"] = "error"  # trials with more labels than CTC can place
-    cache: Literal["float32", "float16", "none"] = "float32"  # how trials are kept in memory
-    cache_gb: float | None = None  # at most so much; None keeps a quarter of the memory free
+    impossible: Literal["error", "skip"] = "error"  # what to do with trials that have too many labels for CTC
+    cache: Literal["float32", "float16", "none"] = "float32"  # precision of the trials in memory
+    cache_gb: float | None = None  # limit of the cache, GB; None keeps a quarter of the memory free
     prefetch: int = 2  # steps prepared ahead of the training loop
     readers: int = 2  # threads that prepare them
 
@@ -446,7 +446,7 @@ class BatchConfig:
                 raise KitError(f"{name}: {value} is not {least}{upper}")
 
 # %% ../../nbs/data/batches.ipynb #c35da25a
-LIMITS = {  # smallest and largest value
+LIMITS = {  # smallest and largest allowed value
     "batch_size": (1, math.inf), "buckets": (1, 6), "day_balance": (0, 1), "patch": (1, math.inf),
     "stride": (1, math.inf), "cut": (0, math.inf), "max_bins": (1, math.inf), "cache_gb": (0, math.inf),
     "prefetch": (0, math.inf), "readers": (1, math.inf),
@@ -458,9 +458,9 @@ class Assembler:
 
     def __init__(
         self,
-        recordings: Recordings,  # where trials come from
-        config: BatchConfig,  # patches, cache
-        buckets: list[Bucket],  # shapes
+        recordings: Recordings,  # source of the trials
+        config: BatchConfig,  # patch, stride and cache settings
+        buckets: list[Bucket],  # all batch shapes
         places: int,  # B, rows of a batch
         pin: bool = False,  # features in page-locked memory
     ) -> None:
@@ -474,7 +474,7 @@ class Assembler:
         self,
         trial: int,  # index into the recordings
     ) -> np.ndarray:  # (L,) int64; empty in the test split
-        "A trial's labels, read once."
+        "A trial's labels, read from the file once."
         if trial not in self._labels:
             found = self.recordings.labels(trial)
             self._labels[trial] = np.empty(0, np.int64) if found is None else found
@@ -484,19 +484,19 @@ class Assembler:
         self,
         trial: int,  # index into the recordings
     ) -> int:
-        "The shortest length at which CTC can still produce the trial's labels."
+        "The smallest number of bins from which CTC can produce the trial's labels."
         patches = max(1, needed_patches(self.labels(trial)))
         return self.config.patch + (patches - 1) * self.config.stride
 
     def batch(
         self,
-        bucket: Bucket,  # its shape
+        bucket: Bucket,  # shape of the batch
         trials: np.ndarray,  # (n,) indices into the recordings, at most `places`
-        noise_keys: list[int],  # n keys
-        cuts: list[int],  # n bins to leave out at the start
+        noise_keys: list[int],  # one key per trial
+        cuts: list[int],  # bins to leave out at the start, one number per trial
         step_rows: int,  # trials of the whole step
     ) -> Batch:
-        "Put trials into a batch; the rows that are left over are empty."
+        "A batch of these trials; the remaining rows are empty."
         batch = self._empty(bucket, step_rows)
         rows = batch.features.numpy()
         for row, (trial, key, cut) in enumerate(zip(trials.tolist(), noise_keys, cuts)):
@@ -516,7 +516,7 @@ class Assembler:
 
     def blank(
         self,
-        bucket: Bucket,  # its shape
+        bucket: Bucket,  # shape of the batch
     ) -> Batch:
         "A batch of empty rows only."
         return self.batch(bucket, np.empty(0, np.int64), [], [], 1)
@@ -534,9 +534,9 @@ class Assembler:
 # %% ../../nbs/data/batches.ipynb #e389d944
 def trainable(
     recordings: Recordings,  # the training split
-    config: BatchConfig,  # what is left out
+    config: BatchConfig,  # `max_bins` and `impossible` leave trials out
 ) -> np.ndarray:  # (n,) int64 indices, ascending
-    "Trials to train on; raises `KitError` for one that is impossible, unless these are skipped."
+    "The trials to train on; raises `KitError` if one is impossible (unless skipped) or none is left."
     if recordings.split == "test":
         raise KitError(f"{recordings.folder}: the test split has no labels to train on")
     kept = []
@@ -562,8 +562,8 @@ class TrainBatches:
     def __init__(
         self,
         recordings: Recordings,  # the training split
-        config: BatchConfig = BatchConfig(),  # how trials become batches
-        seed: int = 0,  # of the run
+        config: BatchConfig = BatchConfig(),  # settings of the batches
+        seed: int = 0,  # seed of the run
         rank: int = 0,  # index of this process
         world: int = 1,  # number of processes
         accumulation: int = 1,  # micro-batches per optimizer step
@@ -592,11 +592,11 @@ class TrainBatches:
 
     @property
     def shapes(self) -> list[tuple[int, int, int]]:
-        "All (B, T, L) that occur."
+        "All shapes (B, T, L) that occur."
         return [(self.assembler.places, bucket.bins, bucket.labels) for bucket in self.buckets]
 
     def blanks(self) -> list[list[Batch]]:
-        "A step of empty rows in every shape, the largest first."
+        "A step of empty rows in every shape, largest first."
         return [[self.assembler.blank(bucket) for _ in range(self.accumulation)]
                 for bucket in reversed(self.buckets)]
 
@@ -604,7 +604,7 @@ class TrainBatches:
         self,
         position: int = 0,  # optimizer steps done
     ) -> Iterator[list[Batch]]:
-        "This process's micro-batches of each optimizer step from `position` on, without end."
+        "Yield this process's micro-batches of each optimizer step from `position` on, endlessly."
         steps = self._steps(position)
         return read_ahead(self._assemble, steps, self.config.prefetch, self.config.readers)
 
@@ -636,7 +636,7 @@ class TrainBatches:
         return [min(cut, most) for cut, most in zip(wanted, spare)]
 
     def padded_share(self) -> float:
-        "Share of an epoch's bins that are padding, on average."
+        "The share of an epoch's bins that is padding, on average."
         infos, draws = self.recordings.infos, self.sampler.draws
         real = 0.0
         for k, cells in enumerate(self.sampler.cells):
@@ -648,7 +648,7 @@ class TrainBatches:
         return 1 - real / float(sum(rows * [bucket.bins for bucket in self.buckets]))
 
     def describe(self) -> str:
-        "Shapes, steps, padding and cache, a line each."
+        "Steps, shapes, padding and cache, one line each."
         lines = [f"{len(self.trials)} trials ({self.excluded} left out), "
                  f"{self.steps_per_epoch} steps per epoch",
                  f"shapes (B, T, L): {', '.join(map(str, self.shapes))}",
@@ -661,33 +661,33 @@ def check_shares(
     world: int,  # number of processes
     accumulation: int,  # micro-batches per optimizer step
 ) -> None:
-    "Raise `KitError` if some process or micro-batch would never get a trial."
+    "Raise `KitError` if a process or micro-batch would never get a trial."
     if batch_size < world * accumulation:
-        shares = f"{world} processes of {accumulation} micro-batches"
-        raise KitError(f"batch_size: {batch_size} trials a step are too few for {shares}")
+        shares = f"{world} processes with {accumulation} micro-batches each"
+        raise KitError(f"batch_size: {batch_size} trials per step are too few for {shares}")
 
 # %% ../../nbs/data/batches.ipynb #6fe929d2
 def check_lengths(
-    recordings: Recordings,  # about to be decoded
+    recordings: Recordings,  # any split
     patch: int,  # bins per patch
 ) -> None:
-    "Raise `KitError` naming the first trial that is shorter than a patch."
+    "Raise `Fault` for the first trial that is shorter than a patch."
     for info in recordings.infos:
         if info.num_bins < patch:
-            message = f"{info.num_bins} bins are less than one patch of {patch}"
+            message = f"{info.num_bins} bins are fewer than one patch of {patch}"
             raise Fault(info.file, info.group, "n_time_steps", message)
 
 # %% ../../nbs/data/batches.ipynb #4835c42e
 class EvalBatches:
-    "Every trial once, in the order of buckets and recordings."
+    "Every trial once, in the order of buckets and recordings; raises `KitError` if one is too short."
 
     def __init__(
         self,
         recordings: Recordings,  # any split
-        config: BatchConfig = BatchConfig(),  # how trials become batches; there is no cut
+        config: BatchConfig = BatchConfig(),  # settings of the batches; `cut` is ignored
         rank: int = 0,  # index of this process
         world: int = 1,  # number of processes
-        buckets: list[Bucket] | None = None,  # those of training; one more is added if needed
+        buckets: list[Bucket] | None = None,  # buckets of the training split; one more is added if needed
         multiple: int = 1,  # devices of this process that share a batch
         pin: bool = False,  # features in page-locked memory, for copying to a GPU
     ) -> None:
@@ -705,12 +705,12 @@ class EvalBatches:
 
     @property
     def shapes(self) -> list[tuple[int, int, int]]:
-        "All (B, T, L) that occur."
+        "All shapes (B, T, L) that occur."
         used = sorted(set(self._bucket.tolist()))
         return [(self.assembler.places, self.buckets[k].bins, self.buckets[k].labels) for k in used]
 
     def blanks(self) -> list[Batch]:
-        "A batch of empty rows in every shape that occurs, the largest first."
+        "A batch of empty rows in every shape that occurs, largest first."
         used = sorted(set(self._bucket.tolist()), reverse=True)
         return [self.assembler.blank(self.buckets[k]) for k in used]
 

@@ -34,23 +34,23 @@ LABEL_WIDTH = 500  # seq_class_ids and transcription are padded with 0 to this l
 # %% ../../nbs/01_dataset.ipynb #2fc22891
 @dataclass(frozen=True, eq=False)
 class Trial:
-    "One attempted sentence."
+    "One attempted sentence, as it is stored."
     features: np.ndarray  # (T, 512) float32, z-scored, one row per 20 ms bin
     labels: np.ndarray | None = None  # (L,) int64 phoneme ids 1..40; None in the test split
     session: str = ""  # "t15.YYYY.MM.DD"
-    block: int = 0  # block of the session
-    number: int = 0  # trial number inside the block; has gaps where trials were dropped
-    sentence: str | None = None  # what was to be said; None in the test split
+    block: int = 0  # block number within the session
+    number: int = 0  # trial number within the block; has gaps where trials were dropped
+    sentence: str | None = None  # what the participant was asked to say; None in the test split
     group: str = ""  # name of the group in its file, "trial_0007"
 
 # %% ../../nbs/01_dataset.ipynb #3febc4e2
 @dataclass(frozen=True)
 class TrialInfo:
-    "What the attributes of a trial say, without its features."
-    session: str  # name of the session, which is its folder
+    "A trial's attributes, without its features."
+    session: str  # "t15.YYYY.MM.DD", the name of its folder
     day: int  # index of the session among all sessions of the folder, sorted by name
-    block: int  # block of the session
-    number: int  # trial number inside the block
+    block: int  # block number within the session
+    number: int  # trial number within the block
     group: str  # "trial_0007"
     num_bins: int  # T
     num_labels: int  # L; 0 in the test split
@@ -59,7 +59,7 @@ class TrialInfo:
 
 # %% ../../nbs/01_dataset.ipynb #fe224f1b
 class Fault(KitError):
-    "Something wrong in a recording file, as one line that says where."
+    "An error in a recording file: one line that names the file, the group and the field."
 
     def __init__(
         self,
@@ -70,15 +70,15 @@ class Fault(KitError):
     ) -> None:
         place = "/".join(part for part in (group, field) if part)
         text = ": ".join(part for part in (str(file), place, message) if part)
-        super().__init__(" ".join(text.splitlines()))  # HDF5's own messages may have several lines
+        super().__init__(" ".join(text.splitlines()))  # HDF5's own messages can have several lines
         self.file, self.group, self.field, self.message = Path(file), group, field, message
 
 # %% ../../nbs/01_dataset.ipynb #902250a6
 def padded_codes(
     codes: list[int] | np.ndarray,  # label ids, or character codes of a sentence
-    name: str,  # for the message
+    name: str,  # what they are, for the message
 ) -> np.ndarray:  # (500,) int32
-    "Integers padded with 0 to the width of the layout."
+    "Integers padded with 0 to 500 entries; raises `KitError` if there are more."
     if len(codes) > LABEL_WIDTH:
         raise KitError(f"{name}: {len(codes)} values do not fit into {LABEL_WIDTH}")
     padded = np.zeros(LABEL_WIDTH, np.int32)
@@ -91,7 +91,7 @@ def write_group(
     trial: Trial,  # already checked
     labelled: bool,  # False leaves out what test files lack
 ) -> None:
-    "Fill one trial's group as the published files have it."
+    "Write one trial's datasets and attributes, as in the published files."
     group.create_dataset("input_features", data=np.ascontiguousarray(trial.features))
     group.attrs["n_time_steps"] = len(trial.features)
     group.attrs["session"] = trial.session
@@ -107,7 +107,7 @@ def write_group(
 
 # %% ../../nbs/01_dataset.ipynb #3cd56a77
 def check_split(
-    split: str,  # a split's name
+    split: str,  # "train", "val" or "test"
 ) -> None:
     "Raise `KitError` unless `split` is one of the three."
     if split not in SPLITS:
@@ -119,14 +119,14 @@ def check_writable_trial(
     path: Path,  # the file
     split: str,  # "train", "val" or "test"
 ) -> None:
-    "Raise `KitError` if the trial would make a file that no reader accepts."
+    "Raise `KitError` if the reader would reject the trial."
     where = f"{path}: trial {trial.block}/{trial.number}"
     features, labels = trial.features, trial.labels
     if features.ndim != 2 or features.shape[1] != NUM_FEATURES or features.dtype != np.float32:
         found = f"{features.shape} {features.dtype}"
         raise KitError(f"{where}: features must be (bins, {NUM_FEATURES}) float32, not {found}")
     if trial.session != path.parent.name:
-        raise KitError(f"{where}: session is '{trial.session}', but the folder is another")
+        raise KitError(f"{where}: session is '{trial.session}', but the folder is '{path.parent.name}'")
     if split == "test":
         return
     if labels is None or trial.sentence is None:
@@ -136,9 +136,9 @@ def check_writable_trial(
 
 # %% ../../nbs/01_dataset.ipynb #91165cef
 def begin_hdf5(
-    path: Path,  # what the file will be called when it is complete
-) -> tuple[Path, h5py.File]:  # what it is called until then, and the file
-    "A new HDF5 file beside its final place; `KitError` if it cannot be written there."
+    path: Path,  # name of the complete file
+) -> tuple[Path, h5py.File]:  # its temporary name, and the open file
+    "Open a new HDF5 file under its temporary name; raises `KitError` if it cannot be written."
     partial = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -148,7 +148,7 @@ def begin_hdf5(
 
 # %% ../../nbs/01_dataset.ipynb #bfa113e1
 class SessionWriter:
-    "Write one session's trials of one split; the file appears, complete, when it is closed."
+    "Write one session's trials of one split; the file gets its name when it is closed."
 
     def __init__(
         self,
@@ -165,9 +165,9 @@ class SessionWriter:
 
     def write(
         self,
-        trial: Trial,  # its `group` is not used: groups are numbered in the order of writing
+        trial: Trial,  # `trial.group` is ignored: groups are numbered in the order of writing
     ) -> None:
-        "Append one trial as the next group."
+        "Append a trial as the next group; raises `KitError` if the trial is not valid or cannot be written."
         check_writable_trial(trial, self.path, self.split)
         try:
             group = self.file.create_group(f"trial_{self.count:04d}")
@@ -177,7 +177,7 @@ class SessionWriter:
         self.count += 1
 
     def close(self) -> None:
-        "Finish the file and give it its name."
+        "Complete the file and rename it to its final name."
         try:
             self.file.close()
             with open(self.partial, "rb") as finished:
@@ -189,7 +189,7 @@ class SessionWriter:
         sync_folder(self.path.parent)
 
     def discard(self) -> None:
-        "Drop what was written so far."
+        "Delete what was written so far."
         try:
             self.file.close()
         finally:
@@ -208,7 +208,7 @@ def read_attribute(
     name: str,  # the attribute
     kind: type,  # int or str
 ) -> int | str:
-    "One attribute of a trial; raises `KitError` where it is missing, unreadable or not a `kind`."
+    "One attribute of a trial; raises `Fault` if it is missing, unreadable or not a `kind`."
     label = group.name.strip("/")
     if not h5py.h5a.exists(group.id, name.encode()):
         raise Fault(file, label, name, "attribute is missing")
@@ -221,14 +221,14 @@ def read_attribute(
     except (OSError, RuntimeError, TypeError, ValueError) as error:
         raise Fault(file, label, name, f"attribute cannot be read ({error})") from error
     if not isinstance(value, kind):
-        raise Fault(file, label, name, f"attribute is not one {kind.__name__}")
+        raise Fault(file, label, name, f"attribute is not a single {kind.__name__}")
     return value
 
 # %% ../../nbs/01_dataset.ipynb #9a68d1c8
 def open_file(
     path: Path,  # an HDF5 file
 ) -> h5py.File:
-    "Open a file for reading; raises `KitError` if it is missing, damaged or no HDF5 file."
+    "Open a file for reading; raises `KitError` if it is missing, damaged or not an HDF5 file."
     if path.is_dir():
         raise KitError(f"{path}: is a folder, not an HDF5 file")
     try:
@@ -244,7 +244,7 @@ def group_names(
     path: Path,  # for messages
     file: h5py.File,  # an open file
 ) -> list[str]:
-    "The groups trial_0000, trial_0001, ... of a file; raises `KitError` if one is missing."
+    "The groups trial_0000, trial_0001, ... of a file; raises `Fault` if one is missing."
     names = set(file)
     wanted = [f"trial_{index:04d}" for index in range(len(names))]
     if not names:
@@ -259,11 +259,11 @@ def group_names(
 def read_info(
     path: Path,  # the file
     group: h5py.Group,  # one trial
-    session: str,  # the session's folder
-    day: int,  # its index
+    session: str,  # name of the folder
+    day: int,  # index of the session
     labelled: bool,  # False for the test split
 ) -> TrialInfo:
-    "Index entry of one trial, from its attributes."
+    "A trial's index entry, from its attributes; raises `Fault` if one of them is wrong."
     name = group.name.strip("/")
     num_bins = read_attribute(path, group, "n_time_steps", int)
     num_labels = read_attribute(path, group, "seq_len", int) if labelled else 0
@@ -283,11 +283,11 @@ def read_info(
 def tiny_trial(
     generator: np.random.Generator,  # source of every random number
     num_bins: int,  # T, at least 40
-    session: str,  # name of the session
-    block: int,  # block of the session
-    number: int,  # trial number inside the block
+    session: str,  # "t15.YYYY.MM.DD"
+    block: int,  # block number within the session
+    number: int,  # trial number within the block
 ) -> Trial:
-    "A trial of noise with a few random words: three random phonemes and a silence per 40 bins."
+    "A trial of noise with random words: three random phonemes and a silence per 40 bins."
     words = max(1, num_bins // 40)
     sounds = np.stack([generator.permutation(39)[:3] + 1 for _ in range(words)])
     labels = np.concatenate([sounds, np.full((words, 1), SILENCE)], axis=1).reshape(-1)
@@ -300,12 +300,12 @@ def tiny_trial(
 def tiny_recordings(
     folder: str | Path,  # `hdf5_data_final` is created in it
     sessions: int = 3,  # recording days
-    trials: int = 8,  # trials per session in the training split; a quarter of it in the others
+    trials: int = 8,  # training trials per session; a quarter as many in the other splits
     min_bins: int = 40,  # shortest trial
     max_bins: int = 120,  # longest trial
     seed: int = 0,  # the same seed gives the same bytes
 ) -> Path:  # the new `hdf5_data_final`
-    "Write a few sessions of short, random trials."
+    "Write a few sessions of short random trials; returns their folder."
     root = Path(folder) / "hdf5_data_final"
     for day in range(sessions):
         session = f"t15.2023.{8 + day // 28:02d}.{1 + day % 28:02d}"
@@ -322,28 +322,28 @@ def tiny_recordings(
 def sessions_of(
     folder: str | Path,  # holds one folder per session
 ) -> list[str]:
-    "Names of the sessions in `folder`, sorted; the position of a name is the day index."
+    "The session names in `folder`, sorted; a name's position is its day index."
     files = [file for split in SPLITS for file in Path(folder).glob(f"*/data_{split}.hdf5")]
     return sorted({file.parent.name for file in files})
 
 # %% ../../nbs/01_dataset.ipynb #2318bb7c
 def _levels(start: Path) -> list[Path]:
-    "The folder itself and the places below it where recordings lie when it was unpacked there."
+    "The folder itself, and the places below it where the archive may have been unpacked."
     inner = [start / "hdf5_data_final", *sorted(start.glob("*/hdf5_data_final"))]
     return [start, *inner]
 
 # %% ../../nbs/01_dataset.ipynb #db4697e9
 def _starts(root: Path) -> list[Path]:
-    "Folders to look into below an input folder; `datasets` holds <owner>/<name>."
+    "The folders to search below an input folder; `datasets` holds <owner>/<name>."
     pattern = "*/*" if root.name == "datasets" else "*"
     return [root, *sorted(path for path in root.glob(pattern) if path.is_dir())]
 
 # %% ../../nbs/01_dataset.ipynb #cd2254e2
 def find_recordings(
     path: str | Path | None = None,  # the folder or one just above it; None searches this platform
-    roots: tuple[Path, ...] | None = None,  # where to search; the platform's input folders if None
+    roots: tuple[Path, ...] | None = None,  # folders to search; None: the input folders of this platform
 ) -> Path:  # the folder that holds one folder per session
-    "Find the recordings; raises `KitError` that says where it looked, or that several were found."
+    "Find the recordings; raises `KitError` if there are none (with the places searched) or several."
     if path is not None:
         return _find_below(Path(path))
     roots = platform().input_folders if roots is None else roots
@@ -359,7 +359,7 @@ def find_recordings(
 
 # %% ../../nbs/01_dataset.ipynb #739f3b5b
 def _find_below(path: Path) -> Path:
-    "The recordings at a path that somebody named."
+    "The recordings at or below a given path; raises `KitError` if there are none or several."
     if not path.is_dir():
         raise KitError(f"{path}: no such folder")
     found = [level for level in _levels(path) if sessions_of(level)]
@@ -375,8 +375,8 @@ def _find_below(path: Path) -> Path:
 # %% ../../nbs/01_dataset.ipynb #10ec4732
 def contiguous_place(
     dataset: h5py.Dataset,  # the features of a trial
-) -> int | None:  # byte offset in the file, or None if it cannot be read as plain bytes
-    "Where a dataset's numbers lie, if they lie there in one piece as little-endian float32."
+) -> int | None:  # byte offset in the file; None if it must be read through h5py
+    "The offset of a dataset that is stored in one piece as little-endian float32."
     plain = dataset.dtype == np.dtype("<f4") and dataset.external is None and not dataset.is_virtual
     return dataset.id.get_offset() if plain and hasattr(os, "preadv") else None
 
@@ -385,8 +385,8 @@ def read_at(
     handle: int,  # file descriptor
     out: np.ndarray,  # C-contiguous; filled completely
     offset: int,  # byte offset in the file
-) -> bool:  # False if the file ended before
-    "Read bytes from a file into an array, without moving the file's position."
+) -> bool:  # False if the file ends first
+    "Fill an array with bytes from a file, without moving the file position."
     view = memoryview(out).cast("B")
     while len(view):
         count = os.preadv(handle, [view], offset)
@@ -398,8 +398,8 @@ def read_at(
 # %% ../../nbs/01_dataset.ipynb #2c09a5a5
 def first_not_finite(
     features: np.ndarray,  # (T, 512) float32
-) -> tuple[int, int] | None:  # bin and feature, or None if all are finite
-    "The first NaN or infinity, found with one pass that allocates nothing where there is none."
+) -> tuple[int, int] | None:  # bin and feature; None if all are finite
+    "The position of the first NaN or infinity; if there is none, in one pass without allocation."
     flat = features.reshape(-1)
     if np.isfinite(np.dot(flat, flat)):
         return None
@@ -414,11 +414,11 @@ class Recordings:
         self,
         folder: str | Path | None,  # as for `find_recordings`
         split: str = "train",  # "train", "val" or "test"
-        sessions: list[str] | None = None,  # only these sessions; the day indices stay the same
+        sessions: list[str] | None = None,  # only these sessions; day indices do not change
     ) -> None:
         check_split(split)
         self.folder, self.split = find_recordings(folder), split
-        self.sessions = sessions_of(self.folder)  # all of the folder, also those not selected
+        self.sessions = sessions_of(self.folder)  # every session of the folder, selected or not
         self.infos: list[TrialInfo] = []
         self._files: dict[Path, h5py.File] = {}
         self._places: dict[int, int | None] = {}
@@ -464,7 +464,7 @@ class Recordings:
         index: int,  # which trial
         out: np.ndarray | None = None,  # (T, 512) float32, C-contiguous; filled if given
     ) -> np.ndarray:  # (T, 512) float32
-        "Read a trial's features; raises `KitError` if they are not what the attributes promise."
+        "Read a trial's features; raises `Fault` if they do not match the attributes or are not finite."
         info = self.infos[index]
         out = np.empty((info.num_bins, NUM_FEATURES), np.float32) if out is None else out
         if index not in self._places:
@@ -504,7 +504,7 @@ class Recordings:
         self,
         index: int,  # which trial
     ) -> np.ndarray | None:  # (L,) int64, or None in the test split
-        "Read a trial's phoneme ids; raises `KitError` if one is not between 1 and 40."
+        "Read a trial's phoneme ids; raises `Fault` if one is not between 1 and 40."
         info = self.infos[index]
         if self.split == "test":
             return None
@@ -538,10 +538,10 @@ if TYPE_CHECKING:  # matplotlib takes half a second to import, and only the figu
 
 # %% ../../nbs/01_dataset.ipynb #9dc171e6
 def _title(
-    trial: Trial,  # what is shown
+    trial: Trial,  # with or without labels
     width: int = 78,  # characters after which the phonemes are cut off
 ) -> str:
-    "Where the trial is from, its sentence and its phonemes."
+    "The title of a trial: its place, sentence and phonemes."
     place = f"{trial.session}, block {trial.block}, trial {trial.number}"
     if trial.labels is None:
         return f"{place} (no labels)"
@@ -553,10 +553,10 @@ def _title(
 def _heat_map(
     axis: Any,  # matplotlib axes, drawn on
     features: np.ndarray,  # (T, 256) of one kind
-    name: str,  # of the kind
-    limit: float,  # end of the colour scale
+    name: str,  # title of the panel
+    limit: float,  # end of the colour scale, standard deviations
 ) -> None:
-    "The channels of four arrays over time."
+    "Draw one kind of feature over time, array by array."
     seconds = len(features) * BIN_SECONDS
     axis.imshow(features.T, aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit,
                 interpolation="nearest", extent=(0, seconds, 256, 0))
@@ -570,7 +570,7 @@ def show_trial(
     trial: Trial,  # with or without labels
     limit: float = 3.0,  # end of the colour scale, standard deviations
 ) -> "Figure":
-    "Heat maps of both kinds of features, and the average of each array."
+    "Heat maps of both kinds of features, and the mean over each array."
     import matplotlib.pyplot as plt
 
     figure = plt.figure(figsize=(9, 4.6), dpi=72, layout="constrained")
@@ -595,9 +595,9 @@ def show_trial(
 
 # %% ../../nbs/01_dataset.ipynb #53175781
 def as_png(
-    figure: "Figure",  # any figure
+    figure: "Figure",  # matplotlib figure; not closed
 ) -> bytes:
-    "The figure as a PNG file of 128 colours, a third of the usual size."
+    "The figure as a PNG with 128 colours, about a third of the usual size."
     from PIL import Image  # Pillow comes with matplotlib
 
     buffer = BytesIO()
@@ -610,7 +610,7 @@ def as_png(
 def show_sessions(
     recordings: Recordings,  # any split
 ) -> "Figure":
-    "Trials per session, and the range of their lengths and bins per label."
+    "Per session: the number of trials, their lengths, and their bins per label."
     import matplotlib.pyplot as plt
 
     names = sorted({info.session for info in recordings.infos})
@@ -637,7 +637,7 @@ def show_sessions(
 
 # %% ../../nbs/01_dataset.ipynb #f693fea6
 class TrialBrowser:
-    "Controls for choosing a trial; `widget` is what is displayed."
+    "Controls for choosing a trial; display its `widget`."
 
     def __init__(
         self,
@@ -681,7 +681,7 @@ class TrialBrowser:
 def browse_trials(
     recordings: Recordings,  # any split
 ) -> TrialBrowser:
-    "Show controls for leafing through recordings, and a static figure of the first trial below."
+    "Display controls for browsing trials, and the first trial as a static figure below them."
     from IPython import display
 
     browser = TrialBrowser(recordings)

@@ -24,9 +24,9 @@ from ..text.phonemes import SILENCE
 def read_dataset(
     file: Path,  # for messages
     group: h5py.Group,  # one trial
-    name: str,  # the dataset
-    kinds: str,  # accepted kinds of numbers: "f" floating point, "iu" integers
-    shape: tuple[int | None, ...],  # expected; None for a length that may be anything
+    name: str,  # name of the dataset
+    kinds: str,  # accepted dtype kinds: "f" floating point, "iu" integers
+    shape: tuple[int | None, ...],  # expected shape; None accepts any length
 ) -> np.ndarray:
     "A whole dataset; raises `Fault` if it is missing, unreadable, or not as expected."
     label = group.name.strip("/")
@@ -55,9 +55,9 @@ def read_dataset(
 def check_features(
     file: Path,  # for messages
     group: h5py.Group,  # one trial
-    num_bins: int | None,  # what the attribute says, if it can be read
+    num_bins: int | None,  # the attribute; None if it cannot be read
 ) -> Iterator[Fault]:
-    "Shape, type and values of the features."
+    "Faults in shape, type and values of the features."
     label, name = group.name.strip("/"), "input_features"
     try:
         features = read_dataset(file, group, name, "f", (None, NUM_FEATURES))
@@ -79,12 +79,12 @@ def check_features(
 def check_labels(
     file: Path,  # for messages
     group: h5py.Group,  # one trial
-    num_bins: int | None,  # what the attribute says, if it can be read
-    num_labels: int | None,  # likewise
+    num_bins: int | None,  # the attribute; None if it cannot be read
+    num_labels: int | None,  # the attribute; None if it cannot be read
     patch: int = 14,  # bins per patch of the model
     stride: int = 4,  # bins from one patch to the next
 ) -> Iterator[Fault]:
-    "Number, range and padding of the labels, and whether CTC can place them."
+    "Faults in number, range and padding of the labels, and labels that are too many for CTC."
     label, name = group.name.strip("/"), "seq_class_ids"
     if num_labels is not None and not 1 <= num_labels <= LABEL_WIDTH:
         yield Fault(file, label, "seq_len", f"is {num_labels}, expected 1 to {LABEL_WIDTH}")
@@ -113,9 +113,9 @@ def check_labels(
 def check_sentence(
     file: Path,  # for messages
     group: h5py.Group,  # one trial
-    sentence: str | None,  # what the attribute says, if it can be read
+    sentence: str | None,  # the attribute; None if it cannot be read
 ) -> Iterator[Fault]:
-    "Whether the transcription spells the sentence."
+    "Differences between the transcription and the sentence."
     label, name = group.name.strip("/"), "transcription"
     if sentence is not None and not sentence.strip():
         yield Fault(file, label, "sentence_label", "is empty")
@@ -165,7 +165,7 @@ def check_names(
     path: Path,  # for messages
     file: h5py.File,  # an open file
 ) -> Iterator[Fault]:
-    "Whether the groups are trial_0000, trial_0001, ... and nothing else."
+    "Faults in the names of groups, which must be trial_0000, trial_0001, ..."
     names = set(file)
     numbers = sorted(int(name[6:]) for name in names if name[:6] == "trial_" and name[6:].isdigit())
     good = {f"trial_{number:04d}" for number in numbers} & names
@@ -182,7 +182,7 @@ def check_names(
 def check_file(
     path: Path,  # an HDF5 file of a session
     split: str,  # "train", "val" or "test"
-    seen: dict[tuple[int, int], str],  # block and trial number of the session's trials so far
+    seen: dict[tuple[int, int], str],  # (block, trial number) -> where, for the session's trials so far
 ) -> Iterator[Fault]:
     "All faults of one file; adds its trials to `seen`."
     try:
@@ -204,10 +204,10 @@ def check_file(
 def _check_unique(
     path: Path,  # for messages
     group: h5py.Group,  # one trial
-    split: str,  # of the file
-    seen: dict[tuple[int, int], str],  # the session's trials so far; this one is added
+    split: str,  # "train", "val" or "test"
+    seen: dict[tuple[int, int], str],  # as in `check_file`; this trial is added
 ) -> Iterator[Fault]:
-    "A trial that occurs twice, in one split or in two, would be trained and tested on."
+    "A fault if the trial occurs twice in its session."
     name = group.name.strip("/")
     try:
         key = tuple(read_attribute(path, group, field, int) for field in ("block_num", "trial_num"))
@@ -221,7 +221,7 @@ def _check_unique(
 # %% ../../nbs/data/validate.ipynb #105c387e
 def check_folder(
     folder: str | Path,  # as for `find_recordings`
-    progress: bool = False,  # show a bar over the files
+    progress: bool = False,  # show a progress bar over the sessions
 ) -> Iterator[Fault]:
     "All faults of a folder, in the order of sessions, splits and trials, as they are found."
     root = find_recordings(folder)
@@ -240,7 +240,7 @@ def check_folder(
 # %% ../../nbs/data/validate.ipynb #50ab837d
 def faults(
     folder: str | Path,  # as for `find_recordings`
-    progress: bool = False,  # show a bar over the files
-) -> list[Fault]:  # empty if all is well
-    "All faults of a folder of recordings; raises `KitError` if there are no recordings at all."
+    progress: bool = False,  # show a progress bar over the sessions
+) -> list[Fault]:  # empty if nothing is wrong
+    "All faults of a folder; raises `KitError` if it holds no recordings."
     return list(check_folder(folder, progress))

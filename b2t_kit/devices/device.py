@@ -42,22 +42,22 @@ def to_device(
 
 # %% ../../nbs/devices/device.ipynb #f561a7ef
 class Device(ABC):
-    "An accelerator and this process's place among those that share the work."
+    "An accelerator, and this process's place among the processes that share the work."
 
     torch_device: torch.device  # where tensors go
     kind: str  # "cpu", "cuda" or "xla"
     place_in_world: Place
     precision: Precision
-    label: str  # the device in words, for the log
+    label: str  # description of the device, for the log
     accumulation: int = 1  # micro-batches per optimizer step
-    notices: list[str] = []  # lines about what was ignored, for the log
+    notices: list[str] = []  # lines about ignored settings, for the log
     chips: int = 1  # devices of this process that share the rows of a batch
     compiles: bool = False  # whether a program is compiled for each shape of batch
-    computes_globally: bool = False  # whether what one process computes is of all processes' rows
+    computes_globally: bool = False  # whether one process computes the rows of all processes
 
     @property
     def rank(self) -> int:
-        "This process's number, from 0."
+        "The number of this process, from 0."
         return self.place_in_world.rank
 
     @property
@@ -67,7 +67,7 @@ class Device(ABC):
 
     @property
     def is_main(self) -> bool:
-        "Whether this process writes files and messages. It must never decide about computing."
+        "Whether this process writes files and messages; it must not change any computation."
         return self.rank == 0
 
     def say(self, text: str) -> None:
@@ -80,18 +80,18 @@ class Device(ABC):
         return to_device(batch, self.torch_device)
 
     def scalar(self, value: float) -> Any:  # a number, or a () float32 tensor on the device
-        "A number that changes from step to step, so that no program is compiled for its value."
+        "A number that changes between steps, so that no program is compiled for its value."
         return value
 
     def seed(self, number: int) -> None:
-        "Seed the generators that dropout draws from, by a 63-bit number."
+        "Seed the generators used by dropout with a 63-bit number."
         torch.manual_seed(number)
 
     def submit(self, what: str, batch: Any = None) -> None:
-        "Start what was asked for since the last call, on a device that collects it as one program."
+        "Start the operations since the last call, on a device that collects them as one program."
 
     def keep(self, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        "What will be fetched later, to be called before `submit`."
+        "The values in a form that can be fetched later; called before `submit`."
         return values
 
     def fetch(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -105,18 +105,18 @@ class Device(ABC):
         return dict(zip(tensors, self.fetch(list(tensors.values()))))
 
     def lay_out_average(self, model: nn.Module) -> None:
-        "Place a copy of the model that is only averaged and evaluated, never trained."
+        "Place a copy of the model that is averaged and evaluated but not trained."
 
     def measurements(self) -> dict[str, float]:
-        "More about the device that belongs into each row of metrics."
+        "Further values of the device for each row of metrics."
         return {}
 
     def autocast(self) -> AbstractContextManager:
-        "The context for forward pass and loss, by the precision policy."
+        "The context for forward pass and loss that follows the precision policy."
         return autocast(self.precision, self.kind)
 
     def check_replicas(self, model: nn.Module) -> None:
-        "Make sure that all processes have the same parameters; `KitError` names what differs."
+        "Check that all processes have the same parameters; raises `KitError` if not."
         everyone = self.gather_objects(checksum(self.unwrap(model)))
         for rank, sums in enumerate(everyone):
             names = [name for name in sums if sums[name] != everyone[0].get(name)]
@@ -125,7 +125,7 @@ class Device(ABC):
                 raise KitError(f"process {rank} has other values than process 0 in {first}")
 
     def describe(self) -> str:
-        "What was found and chosen, one line each."
+        "The device, processes, precision and versions, one line each."
         processes = f"{self.world}, this is number {self.rank}"
         lines = {"device": self.label, "processes": processes, "precision": self.precision,
                  "step": f"{self.accumulation} micro-batch(es)", "versions": _versions()}
@@ -164,35 +164,35 @@ class Device(ABC):
 
     @abstractmethod
     def gather_objects(self, value: Any) -> list[Any]:
-        "Every process's `value` in the order of ranks, on every process."
+        "The `value` of every process in the order of ranks, on every process."
 
     @abstractmethod
     def broadcast_object(self, value: Any) -> Any:
-        "Process 0's `value`, on every process."
+        "The `value` of process 0, on every process."
 
     @abstractmethod
     def barrier(self) -> None:
-        "Wait until every process has come here."
+        "Wait until every process has reached this call."
 
     @abstractmethod
     def synchronize(self) -> None:
-        "Wait until the device has finished what it was given; for measuring time."
+        "Wait until the device has finished its work; for measuring time."
 
     @abstractmethod
     def memory_bytes(self) -> int:
-        "The most memory used on the device so far; on a CPU what the process uses now."
+        "The peak memory used on the device in bytes; on a CPU the current memory of the process."
 
     @abstractmethod
     def host_state_dict(self, model: nn.Module) -> dict[str, torch.Tensor]:
-        "Parameters and buffers as contiguous CPU tensors, for writing before the next step."
+        "Parameters and buffers as contiguous CPU tensors, to be written before the next step."
 
     @abstractmethod
     def track(self, metrics: dict[str, float], step: int) -> None:
-        "Hand metrics to the tracker, if there is one."
+        "Send metrics to the tracker if there is one."
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        "What a checkpoint must keep of the device, as plain numbers."
+        "The state of the device for a checkpoint, as plain numbers."
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -200,7 +200,7 @@ class Device(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        "Finish trackers and put torch's settings back."
+        "Finish trackers and restore torch's settings."
 
     def __enter__(self) -> "Device":
         return self
@@ -210,7 +210,7 @@ class Device(ABC):
 
 # %% ../../nbs/devices/device.ipynb #ad452c1f
 def _versions() -> str:
-    "Versions of the packages that decide about numbers."
+    "The versions of the packages that affect results."
     found = [f"python {platform.python_version()}"]
     for package in ("torch", "accelerate", "torch_xla", "b2t_kit"):
         try:
@@ -220,17 +220,17 @@ def _versions() -> str:
     return ", ".join(found)
 
 # %% ../../nbs/devices/device.ipynb #16522e62
-TPU_VENDOR = "0x1ae0"  # Google's number among PCI vendors
-TPU_MODELS = {  # PCI device numbers, as torch_xla's own scan knows them
+TPU_VENDOR = "0x1ae0"  # Google's PCI vendor number
+TPU_MODELS = {  # PCI device numbers, as in torch_xla's own scan
     "0x0027": "v2 or v3", "0x005e": "v4", "0x0062": "v5p", "0x0063": "v5e", "0x006f": "v6e",
     "0x0076": "v7",
 }
 
 
 def tpu_chips(
-    devices: str | Path = "/sys/bus/pci/devices",  # where Linux lists what is plugged in
+    devices: str | Path = "/sys/bus/pci/devices",  # where Linux lists PCI devices
 ) -> list[str]:  # one model name per chip, such as "v5e"
-    "The TPU chips of this machine, found without touching any."
+    "The TPU chips of this machine, found without opening any."
     marks = {path: [(path / name).read_text().strip() for name in ("vendor", "device")]
              for path in sorted(Path(devices).glob("*")) if (path / "device").is_file()}
     return [TPU_MODELS[model] for vendor, model in marks.values()
@@ -239,13 +239,13 @@ def tpu_chips(
 # %% ../../nbs/devices/device.ipynb #d4910c4a
 @dataclass(frozen=True)
 class DeviceOptions:
-    "What a user may say about the hardware."
+    "The user's settings for the hardware."
     device: str = "auto"  # "auto", "cpu", "cuda" or "tpu"
     precision: str = "auto"  # "auto", "float32", "bfloat16" or "float16"
     accumulation: int = 1  # micro-batches per optimizer step
-    tracker: str | None = None  # "tensorboard" or another tracker that Accelerate knows
+    tracker: str | None = None  # "tensorboard" or another tracker that Accelerate supports
     tf32: bool = False  # let a GPU round the operands of float32 products
     deterministic: bool = False  # reproducible kernels on a GPU
     timeout: float = 300.0  # seconds to wait for the other processes
-    shard: Literal["none", "moments", "all"] = "none"  # what several TPU chips divide, not copy
-    compile_cache: str = "auto"  # folder for compiled TPU programs, "none", or the device's choice
+    shard: Literal["none", "moments", "all"] = "none"  # what several TPU chips divide instead of copying
+    compile_cache: str = "auto"  # folder for compiled TPU programs, "none", or "auto"

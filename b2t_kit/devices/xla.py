@@ -29,15 +29,15 @@ from ..precision import Precision, audit_gradients, audit_optimizer, audit_param
 
 # %% ../../nbs/devices/xla.ipynb #c4db787b
 class XlaAdamW(torch.optim.AdamW):
-    "AdamW whose step is the same program every time."
+    "AdamW whose step is always the same program."
 
     def __init__(
         self,
         groups: list[dict[str, Any]],  # parameters on the XLA device, and their settings
-        defaults: dict[str, Any],  # of the optimizer that it stands in for
-        send: Callable[[torch.Tensor], torch.Tensor],  # puts a small tensor on the device
+        defaults: dict[str, Any],  # settings of the optimizer that it replaces
+        send: Callable[[torch.Tensor], torch.Tensor],  # sends a small tensor to the device
         keep_gradients: bool = False,  # zero them after a step instead of dropping them
-        whole: Callable[[torch.Tensor], None] = lambda tensor: None,  # marks what each chip has all of
+        whole: Callable[[torch.Tensor], None] = lambda tensor: None,  # marks a tensor as copied to every chip
     ) -> None:
         chosen = {key: defaults[key] for key in ("lr", "betas", "eps", "weight_decay")}
         super().__init__(groups, **chosen, foreach=False)
@@ -54,7 +54,7 @@ class XlaAdamW(torch.optim.AdamW):
         return [one for group in self.param_groups for one in group["params"]]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        "Drop gradients; those that are kept were zeroed at the end of the step, in its program."
+        "Drop gradients; kept ones were already zeroed at the end of the step."
         if not self.keep_gradients:
             super().zero_grad(set_to_none=True)
 
@@ -97,7 +97,7 @@ class XlaAdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        "Take over settings and state in place; a parameter without state starts at zero."
+        "Load settings and state in place; a parameter without state starts at zero."
         for group, saved in zip(self.param_groups, state_dict["param_groups"]):
             group.update({key: value for key, value in saved.items() if key != "params"})
         for index, parameter in enumerate(self.trained()):
@@ -106,7 +106,7 @@ class XlaAdamW(torch.optim.AdamW):
                 tensor.copy_(found[key]) if key in found else tensor.zero_()
 
 # %% ../../nbs/devices/xla.ipynb #37ee00d9
-SHARD_FROM = 65_536  # numbers in a tensor; dividing smaller ones saves nothing worth a transfer
+SHARD_FROM = 65_536  # numbers in a tensor; dividing smaller ones saves too little
 
 
 def sharded_dimension(
@@ -114,7 +114,7 @@ def sharded_dimension(
     chips: int,
     least: int = SHARD_FROM,  # numbers in the smallest tensor that is divided
 ) -> int | None:  # None: every chip has a copy
-    "Which dimension of a tensor the chips divide."
+    "The dimension of a tensor that the chips divide."
     if chips < 2 or math.prod(shape) < least:
         return None
     fitting = [(size, -place) for place, size in enumerate(shape) if size % chips == 0]
@@ -131,9 +131,9 @@ class XlaDevice(Device):
         torch_device: torch.device,
         place: Place,  # this host among the hosts of a larger slice
         precision: Precision,
-        mesh: Any,  # torch_xla's, of all chips of all hosts
+        mesh: Any,  # torch_xla's mesh of all chips of all hosts
         options: DeviceOptions,
-        undo: ExitStack,  # puts back what was set for this device
+        undo: ExitStack,  # restores the settings made for this device
         notes: dict[str, str],  # more lines for `describe`
     ) -> None:
         self.torch_device, self.place_in_world, self.precision = torch_device, place, precision
@@ -170,7 +170,7 @@ class XlaDevice(Device):
         return self._by_rows({"batch": batch})["batch"]
 
     def _by_rows(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        "Send tensors whose first dimension is the batch's rows, divided over the chips."
+        "Send tensors with their first dimension, the rows, divided over the chips."
         from torch_xla.core.xla_model import send_cpu_data_to_device
         from torch_xla.distributed.spmd import ShardingSpec
 
@@ -217,7 +217,7 @@ class XlaDevice(Device):
     def keep(self, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         from torch_xla.distributed.spmd import mark_sharding
 
-        copies = {name: value.detach() + 0 for name, value in values.items()}  # a clone stays divided
+        copies = {name: value.detach() + 0 for name, value in values.items()}  # a clone would stay divided
         for copy in copies.values():
             mark_sharding(copy, self.mesh, (None,) * copy.ndim)
         return copies
@@ -228,7 +228,7 @@ class XlaDevice(Device):
         self.submit("laying out the average")
 
     def _divide(self, tensor: torch.Tensor, divided: bool = True) -> None:
-        "Mark a tensor, by the rule or as copied: what is not marked, the compiler may divide."
+        "Mark a tensor by the rule or as copied; the compiler may divide unmarked tensors."
         from torch_xla.distributed.spmd import mark_sharding
 
         chosen = sharded_dimension(tuple(tensor.shape), self.all_chips) if divided else None
@@ -237,7 +237,7 @@ class XlaDevice(Device):
                                                    for place in range(tensor.ndim)))
 
     def _whole(self, tensor: torch.Tensor) -> None:
-        "Mark as copied what the division of moments would spread to."
+        "Mark as copied a tensor to which the division of moments would spread."
         if self.options.shard == "moments" and self.all_chips > 1:
             self._divide(tensor, False)
 
@@ -285,7 +285,7 @@ class XlaDevice(Device):
         return True
 
     def check_replicas(self, model: nn.Module) -> None:
-        "Nothing: one program writes all copies."
+        "Do nothing: one program writes all copies."
 
     def sum_over_processes(self, values: Any) -> Any:
         if isinstance(values, dict):
@@ -334,14 +334,14 @@ class XlaDevice(Device):
             self._accelerator.log(metrics, step=step)
 
     def start_tracker(self, tracker: str, out: Path) -> None:
-        "Open one of Accelerate's trackers, which is all that Accelerate does here."
+        "Open one of Accelerate's trackers, the only use of Accelerate here."
         self._accelerator = tracker_only(tracker, out)
 
     def state_dict(self) -> dict[str, Any]:
         return {"scaler": {}, "skipped_steps": 0}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        "Nothing: there is no loss scaler here."
+        "Do nothing: there is no loss scaler."
 
     def close(self) -> None:
         if self._accelerator is not None:
@@ -355,7 +355,7 @@ class XlaDevice(Device):
 def _from_shards(
     tensor: torch.Tensor,  # on XLA, divided over the chips of this host
 ) -> torch.Tensor:  # in host memory
-    "The whole of a divided tensor."
+    "A divided tensor put together on the host."
     from torch_xla.distributed.spmd import XLAShardedTensor
 
     whole = torch.empty(tensor.shape, dtype=tensor.dtype)
@@ -367,7 +367,7 @@ def _from_shards(
 def _shape_of(
     batch: Any,  # with features, or None
 ) -> str:  # " of 64 x 780 x 512"
-    "A batch's shape in words."
+    "The shape of a batch as text for messages."
     features = getattr(batch, "features", None)
     return "" if features is None else " of " + " x ".join(map(str, features.shape))
 
@@ -377,7 +377,7 @@ def _moved(
     optimizer: torch.optim.Optimizer,  # with the model's parameters
     torch_device: torch.device,
 ) -> tuple[nn.Module, list[dict[str, Any]]]:  # the model, and the optimizer's groups for it
-    "Send a model to XLA, where its parameters become new objects."
+    "Move a model to XLA; another optimizer or a shared parameter raises `KitError`."
     if not isinstance(optimizer, torch.optim.AdamW):
         raise KitError(f"on XLA the optimizer must be AdamW, not {type(optimizer).__name__}")
     before = dict(model.named_parameters(remove_duplicate=False))
@@ -397,7 +397,7 @@ def open_xla(
     options: DeviceOptions,
     out: Path | None,  # folder for the tracker's files
 ) -> XlaDevice:
-    "Open all chips as one device. What can be refused is refused before torch_xla is imported."
+    "All chips as one device; raises `KitError`, where possible before torch_xla is imported."
     check_alone()
     check_variables()
     precision = resolve_precision(options.precision, "xla", tf32=options.tf32)
@@ -421,9 +421,9 @@ def open_xla(
 def _cache_folder(
     options: DeviceOptions,
     chips: list[str],  # TPU chips of this machine
-    out: Path | None,  # in the run folder
+    out: Path | None,  # folder of the tracker, in the run folder
 ) -> str:
-    "Where compiled programs are kept: as asked, or on a TPU beside the run's other files."
+    "The folder for compiled programs: as set, or on a TPU in the run folder."
     if options.compile_cache != "auto":
         return options.compile_cache
     return str(out.parent / "compiled") if chips and out is not None else "none"

@@ -32,24 +32,24 @@ from ..precision import canary
 # %% ../../nbs/devices/xla_runtime.ipynb #641a96d8
 @dataclass(frozen=True)
 class ProgramCounts:
-    "What torch_xla has done so far in this process."
-    started: int = 0  # programs whose compilation was begun
+    "Counts of what torch_xla has done so far in this process."
+    started: int = 0  # programs whose compilation has started
     compiled: int = 0  # programs compiled
-    compile_seconds: float = 0.0  # spent on that
+    compile_seconds: float = 0.0  # time spent compiling
     executed: int = 0  # runs of programs
     fetched: int = 0  # transfers from the device to the host
-    fallbacks: int = 0  # operations computed on the host because XLA has none of them
+    fallbacks: int = 0  # operations computed on the host because XLA lacks them
     cache_hits: int = 0  # programs read from the compile cache
     cache_misses: int = 0  # programs that the compile cache did not have
     cache_unreadable: int = 0  # programs in the compile cache that this device could not load
 
     def since(self, before: "ProgramCounts") -> "ProgramCounts":
-        "What has happened between two counts."
+        "The difference between two counts."
         return ProgramCounts(*(getattr(self, one.name) - getattr(before, one.name) for one in fields(self)))
 
 # %% ../../nbs/devices/xla_runtime.ipynb #e322ecd8
 def count_programs() -> ProgramCounts:
-    "Read torch_xla's counters; none of them changes by that."
+    "The current counts; reading them changes none."
     import torch_xla.debug.metrics as metrics
 
     def timed(*names: str) -> tuple[int, float]:
@@ -69,7 +69,7 @@ def count_programs() -> ProgramCounts:
     )
 
 # %% ../../nbs/devices/xla_runtime.ipynb #6ee5b6b7
-def fallbacks() -> dict[str, int]:  # "aten::_ctc_loss" -> how often
+def fallbacks() -> dict[str, int]:  # number of calls by name, such as "aten::_ctc_loss"
     "The operations that were computed on the host, by name."
     import torch_xla.debug.metrics as metrics
 
@@ -78,16 +78,16 @@ def fallbacks() -> dict[str, int]:  # "aten::_ctc_loss" -> how often
 
 # %% ../../nbs/devices/xla_runtime.ipynb #4edcf8b0
 class Watch:
-    "Counts compilations by what was being done, and tells of long ones while they last."
+    "Counts compilations by activity, and reports long ones while they run."
 
     def __init__(
         self,
         say: Callable[[str], None] = print,
-        first: float = 10.0,  # seconds before the first word
-        again: float = 60.0,  # seconds between two
+        first: float = 10.0,  # seconds before the first message
+        again: float = 60.0,  # seconds between two messages
     ) -> None:
         self.say, self.first, self.again = say, first, again
-        self.programs: dict[str, int] = {}  # compilations by what was being done
+        self.programs: dict[str, int] = {}  # number of compilations by activity
         self.doing = "in between"
         self.known = count_programs()
         self._stop = threading.Event()
@@ -99,7 +99,7 @@ class Watch:
         self,
         what: str,  # such as "a training step of 64 x 780 x 512"
     ) -> Iterator[None]:
-        "Name what happens in this context."
+        "Name the activity inside this block."
         self.note()
         self.doing = what
         try:
@@ -109,7 +109,7 @@ class Watch:
             self.doing = "in between"
 
     def note(self) -> None:
-        "Put what was compiled since the last call under the current name."
+        "Count the compilations since the last call under the current activity."
         now = count_programs()
         new = now.since(self.known).compiled
         if new:
@@ -117,7 +117,7 @@ class Watch:
         self.known = now
 
     def close(self) -> None:
-        "Stop listening."
+        "Stop the thread."
         self._stop.set()
         self._thread.join()
 
@@ -139,8 +139,8 @@ class Watch:
 # %% ../../nbs/devices/xla_runtime.ipynb #3cfffa7f
 def device_memory(
     torch_device: Any,  # an XLA device
-) -> int | None:  # bytes on the fullest chip; None where nobody counts them
-    "Memory used on the device, by whichever of two ways works."
+) -> int | None:  # bytes on the fullest chip; None if unknown
+    "The memory used on the device, from torch_xla or else from libtpu."
     for ask in (_ask_runtime, _ask_libtpu):
         try:
             return ask(torch_device)
@@ -150,7 +150,7 @@ def device_memory(
 
 # %% ../../nbs/devices/xla_runtime.ipynb #e9433f35
 def _ask_runtime(torch_device: Any) -> int:
-    "What torch_xla's runtime counts."
+    "The bytes in use as torch_xla's runtime counts them."
     import torch_xla.core.xla_model as xla_model
 
     found = xla_model.get_memory_info(torch_device)
@@ -162,16 +162,16 @@ print(*tpumonitoring.get_metric("hbm_capacity_usage").data())"""
 
 # %% ../../nbs/devices/xla_runtime.ipynb #e77abe5c
 def _ask_libtpu(torch_device: Any) -> int:
-    "What libtpu's monitoring reads from the chips."
+    "The bytes in use as libtpu's monitoring reads them; raises RuntimeError if it cannot."
     from torch_xla import runtime
 
     if runtime.device_type() != "TPU" or not _answers(HBM_USED):
-        raise RuntimeError("there is nobody to ask")
+        raise RuntimeError("libtpu's monitoring is not available")
     return _largest_printed(HBM_USED)
 
 # %% ../../nbs/devices/xla_runtime.ipynb #807a2a49
 def _largest_printed(
-    program: str,  # in Python; prints numbers
+    program: str,  # Python code that prints numbers
 ) -> int:
     "The largest number that a child process prints; `RuntimeError` if it fails, crashes or hangs."
     command = [sys.executable, "-c", program]
@@ -184,7 +184,7 @@ def _largest_printed(
 # %% ../../nbs/devices/xla_runtime.ipynb #1fac795c
 @cache
 def _answers(program: str) -> bool:
-    "Whether a program prints a number; found out once, since asking in vain takes seconds."
+    "Whether a program prints a number; cached, since a failed attempt takes seconds."
     try:
         return _largest_printed(program) >= 0
     except (RuntimeError, ValueError):
@@ -192,9 +192,9 @@ def _answers(program: str) -> bool:
 
 # %% ../../nbs/devices/xla_runtime.ipynb #0a28518b
 def open_cache(
-    folder: str | Path,  # made if it is not there; if it cannot be written, it is only read
+    folder: str | Path,  # created if missing; read only if it cannot be written
 ) -> str:  # a line for the log
-    "Let torch_xla keep compiled programs; `KitError` if the folder is no folder."
+    "Make torch_xla keep compiled programs; a path that is not a folder raises `KitError`."
     from torch_xla import _XLAC, runtime
 
     folder = Path(folder).absolute()
@@ -210,7 +210,7 @@ def open_cache(
 
 # %% ../../nbs/devices/xla_runtime.ipynb #7cb029d3
 def _can_write(folder: Path) -> bool:
-    "Whether files can be written into a folder, which is made if need be."
+    "Whether files can be written into a folder, which is created if missing."
     try:
         folder.mkdir(parents=True, exist_ok=True)
         check_writable(folder)
@@ -220,14 +220,14 @@ def _can_write(folder: Path) -> bool:
 
 
 def _size(folder: Path) -> str:
-    "How many programs a folder holds, and how large they are."
+    "The number and size of the programs in a folder."
     sizes = [path.stat().st_size for path in folder.glob("*") if path.is_file()]
     return f"{len(sizes)} programs, {sum(sizes) / 1e6:.1f} MB"
 
 # %% ../../nbs/devices/xla_runtime.ipynb #f38d4d5a
 def check_versions(
-    torch_version: str | None = None,  # the installed ones if None
-    xla_version: str | None = None,
+    torch_version: str | None = None,  # installed version if None
+    xla_version: str | None = None,  # installed version if None
 ) -> None:
     "Raise `KitError` unless torch and torch_xla have the same minor version."
     ours, theirs = torch_version or version("torch"), xla_version or version("torch_xla")
@@ -237,10 +237,10 @@ def check_versions(
 
 # %% ../../nbs/devices/xla_runtime.ipynb #e0d6717d
 def check_chips(
-    asked: str,  # "xla", "tpu" or "auto": what the user wrote
-    chips: list[str],  # what `tpu_chips` found
+    asked: str,  # the user's setting: "xla", "tpu" or "auto"
+    chips: list[str],  # as returned by `tpu_chips`
 ) -> None:
-    "Raise `KitError` for a TPU that was asked for and is not there."
+    "Raise `KitError` if a TPU was requested and there is none."
     runtime = os.environ.get("PJRT_DEVICE", "")
     if asked == "tpu" and runtime not in ("", "TPU"):
         raise KitError(f"device tpu: PJRT_DEVICE={runtime} keeps torch_xla away from TPUs; unset it")
@@ -250,7 +250,7 @@ def check_chips(
 
 # %% ../../nbs/devices/xla_runtime.ipynb #fa0bf67d
 def check_variables() -> None:
-    "Raise `KitError` for a variable that makes torch_xla compute with other integers."
+    "Raise `KitError` for a variable that makes torch_xla use 32-bit integers."
     if os.environ.get("XLA_USE_32BIT_LONG", "") not in ("", "0", "false"):
         raise KitError("XLA_USE_32BIT_LONG is set: it cuts 64-bit integers, and with them the keys of each "
                        "trial's noise, to 32 bits; unset it and start again")
@@ -274,7 +274,7 @@ def check_alone() -> None:
 def start_runtime(
     cache: str,  # folder of compiled programs, "none", or "auto"
 ) -> tuple[torch.device, Any, str]:  # XLA's device, the mesh of all chips, a line on the cache
-    "Import torch_xla in SPMD mode and lay all chips out in a row."
+    "Start torch_xla in SPMD mode with all chips in a row; raises `KitError` if a test fails."
     with environment_with(quiet()):
         import torch_xla
         import torch_xla.runtime as runtime
@@ -293,14 +293,14 @@ def start_runtime(
 
 
 def quiet() -> dict[str, str]:
-    "XLA prints a line per compilation about a future version; errors still come through."
+    "Variables that silence XLA's line per compilation; errors are still printed."
     return {} if "TF_CPP_MIN_LOG_LEVEL" in os.environ else {"TF_CPP_MIN_LOG_LEVEL": "2"}
 
 # %% ../../nbs/devices/xla_runtime.ipynb #e3a4018e
 def _try_backward(
     torch_device: torch.device,
 ) -> None:
-    "Make sure that a gradient can be computed on the device; `KitError` if it cannot."
+    "Check that a gradient can be computed on the device; raises `KitError` if not."
     weight = torch.ones(2, device=torch_device, requires_grad=True)
     try:
         (weight * weight).sum().backward()
@@ -313,11 +313,11 @@ def _try_backward(
 
 # %% ../../nbs/devices/xla_runtime.ipynb #736e5189
 def use_float32_products() -> None:
-    "Compute float32 products in float32, from now on in this process."
+    "Compute float32 products in float32 for the rest of this process."
     from torch_xla import backends
 
     logger = logging.getLogger("torch_xla.backends")
-    was_quiet, logger.disabled = logger.disabled, True  # it warns of the first time, too
+    was_quiet, logger.disabled = logger.disabled, True  # it warns the first time too
     if backends.get_mat_mul_precision() != "highest":
         backends.set_mat_mul_precision("highest")
     logger.disabled = was_quiet
@@ -327,7 +327,7 @@ def use_float32_products() -> None:
 def generator_kept(
     torch_device: torch.device,
 ) -> Iterator[None]:
-    "Put the state of XLA's random generator back afterwards."
+    "Restore the state of XLA's random generator after the block."
     import torch_xla.core.xla_model as xla_model
 
     before = xla_model.get_rng_state(str(torch_device))
@@ -338,7 +338,7 @@ def generator_kept(
 
 # %% ../../nbs/devices/xla_runtime.ipynb #7f0c7c73
 def place_of_host() -> Place:
-    "This host among the hosts of the slice; meets the others if there are any."
+    "The place of this host among the hosts of the slice, after meeting the others."
     import torch_xla.runtime as runtime
 
     world = runtime.process_count()

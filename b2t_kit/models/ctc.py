@@ -13,33 +13,33 @@ from .scan_ops import device_loop, xla_hardware
 from ..text.phonemes import collapse
 
 # %% ../../nbs/models/ctc.ipynb #36cfb97b
-_NEVER = -1e30  # log-probability of what cannot be; finite, because inf - inf is not a number
+_NEVER = -1e30  # log-probability of the impossible; finite, because inf - inf is not a number
 
 
 def _whole_and_rest(
     scores: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # they add up to `scores`; the rest in -0.5..0.5
-    "The nearest whole number, and what is missing to it."
+    "The nearest whole number, and the rest."
     whole = torch.round(scores)
     return whole, scores - whole
 
 # %% ../../nbs/models/ctc.ipynb #d04474c9
 def _ways_on(
     scores: torch.Tensor,  # (B, S)
-    missing: float,  # in place of states beyond the last
+    missing: float,  # score of states beyond the last
 ) -> list[torch.Tensor]:  # three, each (B, S)
-    "For each state the score of itself, of the next state, and of the one after that."
+    "For each state the scores of itself, of the next state, and of the one after that."
     padded = F.pad(scores, (0, 2), value=missing)
     return [padded[:, by : by + scores.shape[1]] for by in range(3)]
 
 # %% ../../nbs/models/ctc.ipynb #312b7550
 def _backward_step(
-    ahead: tuple[torch.Tensor, torch.Tensor],  # (B, S) log-probability of all after this frame
+    ahead: tuple[torch.Tensor, torch.Tensor],  # (B, S) log-probability of everything after this frame
     here: torch.Tensor,  # (B, S) log-probability of this frame in each state
     live: torch.Tensor,  # (B, 1) 1.0 within the trial, 0.0 past its end
     skip: torch.Tensor,  # (B, S) 0 where the next blank may be skipped, else NEVER
 ) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor]]:
-    "One frame back: scores ahead of the frame before; (B, 2S) probabilities to move, to jump."
+    "One frame back: the scores before this frame, and (B, 2S) probabilities to move and to jump."
     whole, rest = _whole_and_rest(here)
     stay, move, jump = _ways_on(ahead[0] + whole, _NEVER)
     wholes = stay, move, jump + skip
@@ -54,10 +54,10 @@ def _backward_step(
 
 # %% ../../nbs/models/ctc.ipynb #08d5376f
 def _forward_step(
-    where: torch.Tensor,  # (B, S) probability of being in each state at the frame before
-    onward: torch.Tensor,  # (B, 2S) probabilities to move on by one state, and by two
+    where: torch.Tensor,  # (B, S) probability of each state at the previous frame
+    onward: torch.Tensor,  # (B, 2S) probabilities to move by one state, and by two
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:  # at this frame, twice
-    "One frame on: where the walk is now."
+    "One frame forward: the probability of each state at this frame."
     moving, jumping = onward.chunk(2, dim=1)
     moved, jumped = where * moving, where * jumping
     stayed = where - moved - jumped
@@ -80,9 +80,9 @@ def _products_are_exact(
 def _exchange(
     values: torch.Tensor,  # (T, B, K)
     table: torch.Tensor,  # (B, K, N) zeros and ones
-    by_product: bool,  # multiply, else select
-) -> torch.Tensor:  # (T, B, N) for each column the sum of the values that belong to it
-    "From classes to states, or from states to classes."
+    by_product: bool,  # True multiplies, False selects
+) -> torch.Tensor:  # (T, B, N) for each column the sum of its values
+    "Values moved from classes to states, or from states to classes."
     if by_product:
         return torch.einsum("tbk,bkn->tbn", values, table)
     return torch.where(table > 0, values[..., None], 0.0).sum(dim=2)
@@ -95,7 +95,7 @@ def walk_alignments(
     num_labels: torch.Tensor,  # (B,) integers, 0..L
     gradient: bool = True,  # also compute the gradient
 ) -> tuple[torch.Tensor, torch.Tensor | None]:  # losses (B,), `inf` if impossible; (T, B, C)
-    "Each trial's negative log-likelihood and its gradient, by two loops over time."
+    "Each trial's negative log-likelihood and its gradient, from two loops over time."
     device, dtype = log_probs.device, log_probs.dtype
     classes = torch.arange(log_probs.shape[2], device=device)
     at = torch.arange(2 * labels.shape[1] + 1, device=device)  # (S,)
@@ -124,7 +124,7 @@ def walk_alignments(
 
 # %% ../../nbs/models/ctc.ipynb #7af187cc
 class _AlignmentLoss(torch.autograd.Function):
-    "Losses by walking, with the gradient they come with."
+    "Losses from `walk_alignments`, with the gradient that it computes."
 
     @staticmethod
     def forward(ctx, log_probs, labels, num_frames, num_labels, zero_infinity):
@@ -154,7 +154,7 @@ def ctc_by_walking(
     reduction: str = "mean",  # "none", "sum", or "mean" over trials of loss per label
     zero_infinity: bool = False,  # 0 instead of an infinite loss, and of its gradient
 ) -> torch.Tensor:  # float32 (or float64 as log_probs); (B,) without reduction
-    "The CTC loss in operations that every device has."
+    "The CTC loss from operations that every device has."
     wide = log_probs.to(torch.promote_types(log_probs.dtype, torch.float32))
     losses = _AlignmentLoss.apply(wide, labels, num_frames, num_labels, zero_infinity)
     if reduction == "mean":
@@ -170,9 +170,9 @@ def ctc_loss(
     reduction: str = "mean",  # "none", "sum", or "mean" over trials of loss per label
     zero_infinity: bool = False,  # 0 instead of an infinite loss, and of its gradient
 ) -> torch.Tensor:  # float32; (B,) without reduction
-    "`torch.nn.functional.ctc_loss` on every device. An unknown reduction raises `ValueError`."
+    "`torch.nn.functional.ctc_loss` on every device; an unknown reduction raises `ValueError`."
     if reduction not in ("none", "mean", "sum"):
-        raise ValueError(f"reduction '{reduction}' is none of: none, mean, sum")
+        raise ValueError(f"reduction '{reduction}' is unknown; choose none, mean or sum")
     options = labels, num_frames, num_labels, reduction, zero_infinity
     if log_probs.device.type == "xla":
         return ctc_by_walking(log_probs, *options)
@@ -183,9 +183,9 @@ def ctc_loss(
 # %% ../../nbs/models/ctc.ipynb #f7106560
 def greedy(
     logits: torch.Tensor,  # (B, P, 41)
-    num_patches: torch.Tensor,  # (B,) integers: frames that count; later ones are padding
-) -> list[list[int]]:  # per trial the classes 1..40
-    "Decode each trial along its likeliest path."
+    num_patches: torch.Tensor,  # (B,) integers: real frames; later ones are padding
+) -> list[list[int]]:  # classes 1..40 of each trial
+    "The labels of each trial's most likely path."
     paths = logits.argmax(dim=-1).to(torch.int16).cpu().numpy()  # (B, P)
     return [collapse(path[:count]) for path, count in zip(paths, num_patches.tolist())]
 
@@ -196,7 +196,7 @@ def ctc_losses(
     labels: torch.Tensor,  # (B, L) integers, padded with 0
     num_labels: torch.Tensor,  # (B,) integers
 ) -> torch.Tensor:  # (B,) float32; infinite where the labels do not fit into the frames
-    "Negative log-likelihood of each trial's labels, summed over its frames."
+    "The negative log-likelihood of each trial's labels, summed over its frames."
     with torch.autocast(logits.device.type, enabled=False):
         log_probs = logits.float().log_softmax(dim=-1).transpose(0, 1)  # (P, B, 41)
         frames = num_patches.clamp(min=1)

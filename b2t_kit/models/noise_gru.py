@@ -20,16 +20,16 @@ from .layers import GRU, DayLayer, patches
 # %% ../../nbs/models/noise_gru.ipynb #3180ac35
 @dataclass(frozen=True)
 class NoiseConfig:
-    "The parts that a noise model adds to a decoder, and how they are trained; by default none."
+    "The parts that a noise model adds to a decoder; the default adds none. Invalid values raise `KitError`."
 
-    noise_layers: int = 0  # GRU layers that estimate the noise; 0: there is no noise model
-    noise_hidden: int = 0  # units of each; 0: as many as a patch has values, and no projection
+    noise_layers: int = 0  # GRU layers that estimate the noise; 0 means no noise model
+    noise_hidden: int = 0  # units of each; 0 means the width of a patch, without a projection
     noisy_layers: int = 2  # GRU layers that look for speech in the estimate
     noisy_hidden: int = 768  # units of each
     reversal: float = 0.0  # the noise model gets minus this times the noisy loss's gradient
-    clean_weight: float = 1.0  # of the loss of the decoded speech
-    noisy_weight: float = 1.0  # of the loss of the speech found in the noise
-    recompute: bool = False  # on XLA: gates again for the gradient, to save memory
+    clean_weight: float = 1.0  # weight of the loss of the clean speech model
+    noisy_weight: float = 1.0  # weight of the loss of the noisy speech model
+    recompute: bool = False  # on XLA: recompute the gates for the gradient, to save memory
 
     def __post_init__(self) -> None:
         least = {"noise_layers": 0, "noise_hidden": 0, "noisy_layers": 1, "noisy_hidden": 1}
@@ -49,7 +49,7 @@ NOISE_GRU_SIZES = {
 
 # %% ../../nbs/models/noise_gru.ipynb #956399cc
 class NoiseModel(nn.Module):
-    "Features to an estimate of the noise in each patch: day layer, patches, GRU stack."
+    "Estimates the noise in each patch from features: day layer, patches, GRU stack."
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class NoiseModel(nn.Module):
         self,
         features: torch.Tensor,  # (B, T, C) smoothed features
         day: torch.Tensor,  # (B,) integers: recording day of each trial
-        states: torch.Tensor | None = None,  # (N, B, H) from the piece before; None at the start
+        states: torch.Tensor | None = None,  # (N, B, H) from the previous piece; None at the start
     ) -> tuple[torch.Tensor, torch.Tensor]:  # (B, P, patch * C); (N, B, H)
         windows = patches(self.day_layer(features, day), self.config.patch, self.config.stride)
         hidden, states = self.gru(windows, start_of(self, day, states))
@@ -83,23 +83,23 @@ class NoiseModel(nn.Module):
 def start_of(
     part: nn.Module,  # with a GRU stack `gru` and its learned first state `h0`
     day: torch.Tensor,  # (B,) one entry per trial
-    states: torch.Tensor | None,  # (N, B, H) from the piece before, if there was one
+    states: torch.Tensor | None,  # (N, B, H) from the previous piece; None at the start
 ) -> torch.Tensor:  # (N, B, H)
-    "Where a GRU stack starts: from what a stream hands in, else from the same learned vector."
+    "The initial state of a GRU stack: the given one, or the learned vector for every layer."
     if states is not None:
         return states
     return part.h0.expand(part.gru.num_layers, len(day), -1).contiguous()
 
 # %% ../../nbs/models/noise_gru.ipynb #5cc38c42
 class CleanSpeechModel(GRUDecoder):
-    "The baseline's decoder, with an estimate of the noise subtracted from its patches."
+    "The baseline's decoder, with the noise estimate subtracted from its patches."
 
     def forward(
         self,
         features: torch.Tensor,  # (B, T, C) smoothed features
         day: torch.Tensor,  # (B,) integers: recording day of each trial
         noise: torch.Tensor,  # (B, P, patch * C)
-        states: torch.Tensor | None = None,  # (N, B, H) from the piece before; None at the start
+        states: torch.Tensor | None = None,  # (N, B, H) from the previous piece; None at the start
     ) -> tuple[torch.Tensor, torch.Tensor]:  # (B, P, 41) float32; (N, B, H)
         windows = patches(self.day_layer(features, day), self.config.patch, self.config.stride)
         hidden, states = self.gru(windows - noise, start_of(self, day, states))
@@ -107,7 +107,7 @@ class CleanSpeechModel(GRUDecoder):
 
 # %% ../../nbs/models/noise_gru.ipynb #57cc4d47
 class _Reversal(torch.autograd.Function):
-    "The same values; the gradient times minus a number."
+    "Passes values on; multiplies the gradient by minus the strength."
 
     @staticmethod
     def forward(ctx, values, strength):
@@ -123,12 +123,12 @@ def reverse_gradient(
     values: torch.Tensor,
     strength: float,  # 0 lets no gradient through
 ) -> torch.Tensor:  # equal to `values`
-    "Pass values on, and their gradient back with its sign turned."
+    "The same values, with their gradient multiplied by minus the strength."
     return _Reversal.apply(values, strength)
 
 # %% ../../nbs/models/noise_gru.ipynb #0042c10e
 class NoisySpeechModel(nn.Module):
-    "Phoneme logits from the estimate of the noise alone: GRU stack, linear layer."
+    "Phoneme logits from the noise estimate alone: GRU stack, linear layer."
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class NoiseGRU(nn.Module):
 
     def __init__(
         self,
-        config: GRUConfig,  # the clean speech model, and what all parts share
+        config: GRUConfig,  # the clean speech model, and the sizes that all parts share
         noise: NoiseConfig,  # the other two parts
     ) -> None:
         super().__init__()
@@ -177,8 +177,8 @@ class NoiseGRU(nn.Module):
         self,
         features: torch.Tensor,  # (B, T, C) smoothed features
         day: torch.Tensor,  # (B,) integers: recording day of each trial
-        states: States | None = None,  # from the piece before; None at the start
-        return_state: bool = False,  # also give the states with which the next piece starts
+        states: States | None = None,  # from the previous piece; None at the start
+        return_state: bool = False,  # also return the states for the next piece
         mode: Mode = "inference",  # "full" also decodes the noise
     ) -> Any:  # (B, P, 41) float32, in "full" two of them, clean and noisy; then `States`
         first = states or (None, None)
@@ -192,7 +192,7 @@ class NoiseGRU(nn.Module):
 # %% ../../nbs/models/noise_gru.ipynb #c0920754
 def build_speech_model(
     config: GRUConfig,  # the decoder; with a noise model, its clean speech model
-    noise: NoiseConfig = NoiseConfig(),  # what to add to it; nothing by default
+    noise: NoiseConfig = NoiseConfig(),  # the parts to add; none by default
 ) -> nn.Module:
-    "The model that two configurations describe; weights are drawn from torch's generator."
+    "The model for two configurations; weights are drawn from torch's generator."
     return NoiseGRU(config, noise) if noise.noise_layers else build_decoder(config)

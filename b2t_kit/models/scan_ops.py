@@ -19,12 +19,12 @@ LoopBody = Callable[..., tuple[State, tuple[torch.Tensor, ...]]]
 
 def _loop_in_python(
     step: LoopBody,  # (state, *slices, *constants) -> (state, outputs)
-    state: State,  # where to start from
+    state: State,  # initial state
     inputs: Sequence[torch.Tensor],  # each (T, ...)
-    constants: Sequence[torch.Tensor],  # what every step sees
+    constants: Sequence[torch.Tensor],  # values that every step uses
     reverse: bool,  # from the last time step to the first
 ) -> tuple[State, list[torch.Tensor]]:  # last state; each output stacked to (T, ...)
-    "The loop as it is meant, one step after the other."
+    "The loop in Python, one step after the other."
     times = range(len(inputs[0]))
     kept = []
     for time in reversed(times) if reverse else times:
@@ -35,9 +35,9 @@ def _loop_in_python(
 # %% ../../nbs/models/scan_ops.ipynb #336ac730
 def _loop_on_xla(
     step: LoopBody,  # (state, *slices, *constants) -> (state, outputs)
-    state: State,  # where to start from
+    state: State,  # initial state
     inputs: Sequence[torch.Tensor],  # each (T, ...)
-    constants: Sequence[torch.Tensor],  # what every step sees; numbers, not booleans
+    constants: Sequence[torch.Tensor],  # values that every step uses; numbers, not booleans
     reverse: bool,  # from the last time step to the first
 ) -> tuple[State, list[torch.Tensor]]:  # last state; each output stacked to (T, ...)
     "The loop as one operation of an XLA program, whose size does not depend on T."
@@ -54,24 +54,24 @@ def _loop_on_xla(
 @torch.no_grad()
 def device_loop(
     step: LoopBody,  # (state, *slices, *constants) -> (state, outputs)
-    state: State,  # where to start from
+    state: State,  # initial state
     inputs: Sequence[torch.Tensor],  # each (T, ...), T at least 1
-    constants: Sequence[torch.Tensor] = (),  # what every step sees; numbers, not booleans
+    constants: Sequence[torch.Tensor] = (),  # values that every step uses; numbers, not booleans
     reverse: bool = False,  # from the last time step to the first
 ) -> tuple[State, list[torch.Tensor]]:  # last state; each output stacked to (T, ...)
-    "Carry a state through time, on whatever device it is. No gradient is derived."
+    "Run a step over time on any device, without deriving a gradient."
     loop = _loop_on_xla if inputs[0].device.type == "xla" else _loop_in_python
     return loop(step, state, inputs, constants, reverse)
 
 # %% ../../nbs/models/scan_ops.ipynb #e6049e27
-_hardware: list[str] = []  # what `compiled_for` asks for, the last one first in force
+_hardware: list[str] = []  # hardware set by `compiled_for`; the last one applies
 
 
 @contextmanager
 def compiled_for(
     hardware: str,  # "TPU", "CPU": as torch_xla.runtime.device_type() names it
 ) -> Iterator[None]:
-    "Trace XLA programs for other hardware than this machine has."
+    "Trace XLA programs inside this block for hardware that this machine may not have."
     _hardware.append(hardware)
     try:
         yield
@@ -80,7 +80,7 @@ def compiled_for(
 
 # %% ../../nbs/models/scan_ops.ipynb #6ae33122
 def xla_hardware() -> str:  # "TPU", "CPU" ...
-    "What XLA programs are to run on."
+    "The hardware that XLA programs are compiled for."
     if _hardware:
         return _hardware[-1]
     from torch_xla import runtime
@@ -96,10 +96,10 @@ LEADING = ((0, 1), (0, 1))  # axes of x' y summed over time and trials
 def contract(
     left: torch.Tensor,
     right: torch.Tensor,
-    axes: tuple[tuple[int, ...], tuple[int, ...]],  # of left and of right to sum over
+    axes: tuple[tuple[int, ...], tuple[int, ...]],  # axes of left and of right to sum over
     compute: torch.dtype = torch.float32,  # type to which operands are rounded
 ) -> torch.Tensor:  # remaining axes of left, then of right; float32, or float64 if compute is
-    "Sum of products over `axes`, of operands in the compute type, added up in float32."
+    "The sum of products over `axes`, with operands in the compute type and the sum in float32."
     left, right = left.to(compute), right.to(compute)
     sums, on_xla = torch.promote_types(compute, torch.float32), left.device.type == "xla"
     if not on_xla or xla_hardware() == "CPU":
@@ -114,8 +114,8 @@ def contract(
 # %% ../../nbs/models/scan_ops.ipynb #aec5edaa
 def compute_type(
     tensor: torch.Tensor,  # the layer's input
-) -> torch.dtype:  # what products are to be computed in
-    "Autocast's type where autocast is on, else the tensor's own, but at least float32."
+) -> torch.dtype:  # type for the operands of products
+    "Autocast's type where autocast is on, otherwise the tensor's own, but at least float32."
     device = tensor.device.type
     if torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
@@ -126,7 +126,7 @@ def _gates(
     from_input: torch.Tensor,  # (..., 3H) W_ih x + b_ih
     from_state: torch.Tensor,  # (..., 3H) W_hh h + b_hh
 ) -> tuple[torch.Tensor, ...]:  # reset, update, new, the state's part in new: each (..., H)
-    "What decides the next state, in torch's order of gates."
+    "The gates and the proposal of one step, in torch's order."
     reset_input, update_input, new_input = from_input.chunk(3, dim=-1)
     reset_state, update_state, new_state = from_state.chunk(3, dim=-1)
     reset = torch.sigmoid(reset_input + reset_state)
@@ -135,13 +135,13 @@ def _gates(
 
 # %% ../../nbs/models/scan_ops.ipynb #aaafb466
 def _slopes(
-    state: torch.Tensor,  # (..., H) the state that went into the step
+    state: torch.Tensor,  # (..., H) the state before the step
     reset: torch.Tensor,  # (..., H)
     update: torch.Tensor,  # (..., H)
     new: torch.Tensor,  # (..., H)
     new_state: torch.Tensor,  # (..., H)
 ) -> list[torch.Tensor]:  # of reset, update, the state's part in new, the input's: each (..., H)
-    "Derivatives of the next state with respect to what the products contribute to it."
+    "Derivatives of the next state with respect to each product's contribution."
     by_input = (1 - update) * (1 - new.square())
     by_reset = by_input * new_state * reset * (1 - reset)
     by_update = (state - new) * update * (1 - update)
@@ -170,7 +170,7 @@ def _forward_loop(
     bias_hh: torch.Tensor,  # (3H,)
     keep_gates: bool,  # also return the four results of _gates
 ) -> list[torch.Tensor]:  # states, and gates if wanted: each (T, B, H)
-    "All states, from the first time step to the last."
+    "All states, and the gates if wanted, from the first time step to the last."
 
     def step(state, from_input, weight_hh, bias_hh):
         from_state = contract(state, weight_hh, LAST, weight_hh.dtype) + bias_hh
@@ -185,7 +185,7 @@ def _at_gates(
     slopes: Sequence[torch.Tensor],  # three, each (..., H)
     total: torch.Tensor,  # (..., H) gradient at the next state
 ) -> torch.Tensor:  # (..., 3H)
-    "The gradient at what a product contributes to the gates."
+    "The gradient at a product's contribution to the gates."
     return torch.cat([slope * total for slope in slopes], dim=-1)
 
 # %% ../../nbs/models/scan_ops.ipynb #b7f35fa6
@@ -195,7 +195,7 @@ def _backward_loop(
     update: torch.Tensor,  # (T, B, H) the update gate
     weight_hh: torch.Tensor,  # (3H, H) in the compute type
 ) -> tuple[torch.Tensor, torch.Tensor]:  # gradient at the first state (B, H); at all (T, B, H)
-    "The gradient at each state, counting what the state does to all later ones."
+    "The gradient at each state, including its effect on all later states."
 
     def step(later, grad, update, *slopes_and_weight):
         *slopes, weight_hh = slopes_and_weight
@@ -211,10 +211,10 @@ def _backward_loop(
 
 # %% ../../nbs/models/scan_ops.ipynb #7042a9f7
 def _hidden_from_compiler(
-    tensor: torch.Tensor,  # to be used again
-    grad: torch.Tensor,  # what has to be there first
+    tensor: torch.Tensor,  # tensor to recompute from
+    grad: torch.Tensor,  # gradient that must arrive first
 ) -> torch.Tensor:  # equal to `tensor`
-    "A copy that XLA does not recognise, so that what is computed from it is computed again."
+    "A copy that XLA does not recognise, so that it recomputes what depends on it."
     if tensor.device.type != "xla":
         return tensor
     from torch_xla.core.xla_model import optimization_barrier_
@@ -272,15 +272,15 @@ class _Recurrence(torch.autograd.Function):
 # %% ../../nbs/models/scan_ops.ipynb #1bacb21c
 def gru_layer(
     inputs: torch.Tensor,  # (B, T, I)
-    state: torch.Tensor | None,  # (B, H) to start from; zeros if None
+    state: torch.Tensor | None,  # (B, H) initial state; zeros if None
     weight_ih: torch.Tensor,  # (3H, I), gates in the order reset, update, new
     weight_hh: torch.Tensor,  # (3H, H)
     bias_ih: torch.Tensor,  # (3H,)
     bias_hh: torch.Tensor,  # (3H,)
     lengths: torch.Tensor | None = None,  # (B,) integers: time steps of each trial; all T if None
-    recompute: bool = False,  # compute the gates again for the gradient, to save memory
+    recompute: bool = False,  # recompute the gates for the gradient, to save memory
 ) -> tuple[torch.Tensor, torch.Tensor]:  # (B, T, H) states, 0 past the end; (B, H) the last
-    "One GRU layer with torch's parameters. Products follow autocast, all else is float32."
+    "One GRU layer with torch's parameters; products follow autocast, everything else is float32."
     compute = compute_type(inputs)
     wide = torch.promote_types(compute, torch.float32)
     series, held = inputs.transpose(0, 1), None  # (T, B, I)

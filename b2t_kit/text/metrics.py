@@ -19,8 +19,10 @@ from ..core.config import KitError
 from .phonemes import BAR, BLANK, GROUPS, PHONEMES, SILENCE, normalise, to_ids
 
 # %% ../../nbs/text/metrics.ipynb #24aeeedc
-def items_of(sequence: Any) -> Sequence:
-    "A plain list from an array or a tensor; other sequences as they are."
+def items_of(
+    sequence: Any,  # a list, a string, an array or a tensor
+) -> Sequence:
+    "A list for an array or a tensor; other sequences unchanged."
     return sequence.tolist() if hasattr(sequence, "tolist") else sequence
 
 # %% ../../nbs/text/metrics.ipynb #7614c091
@@ -28,15 +30,15 @@ def edit_distance(
     reference: Sequence,  # items of any hashable kind: words, phoneme names, class numbers
     hypothesis: Sequence,  # the same kind of items
 ) -> int:  # 0 if equal
-    "Smallest number of substitutions, deletions and insertions between two sequences."
+    "The smallest number of substitutions, deletions and insertions between two sequences."
     return Levenshtein.distance(items_of(reference), items_of(hypothesis))
 
 # %% ../../nbs/text/metrics.ipynb #e1a206fc
 class Edits(NamedTuple):
-    "Counts of the three kinds of edit."
-    substitutions: int
+    "The number of edits of each kind."
+    substitutions: int  # items replaced by another
     deletions: int  # items of the reference that are missing in the hypothesis
-    insertions: int  # items of the hypothesis that nothing in the reference explains
+    insertions: int  # items of the hypothesis without a counterpart in the reference
 
     @property
     def total(self) -> int:
@@ -47,7 +49,7 @@ def edits(
     reference: Sequence,  # items of any hashable kind
     hypothesis: Sequence,  # the same kind of items
 ) -> Edits:  # (substitutions, deletions, insertions); their sum is the edit distance
-    "The edits of one best alignment, by kind."
+    "The edits of a best alignment, by kind."
     tags = [tag for tag, *_ in Levenshtein.editops(items_of(reference), items_of(hypothesis))]
     return Edits(tags.count("replace"), tags.count("delete"), tags.count("insert"))
 
@@ -70,7 +72,7 @@ def align_edits(
     reference: Sequence,  # items of any hashable kind
     hypothesis: Sequence,  # the same kind of items
 ) -> Alignment:  # one pair per column
-    "One best alignment of two sequences."
+    "A best alignment of two sequences."
     reference, hypothesis = items_of(reference), items_of(hypothesis)
     pairs = Alignment()
     for tag, start, end, start2, end2 in Levenshtein.opcodes(reference, hypothesis):
@@ -97,10 +99,10 @@ def check_same_number(
 
 # %% ../../nbs/text/metrics.ipynb #8e14bc09
 def count_edits(
-    references: Sequence[Sequence],  # per trial the true items
-    hypotheses: Sequence[Sequence],  # per trial the decoded items, in the same order
+    references: Sequence[Sequence],  # true items of each trial
+    hypotheses: Sequence[Sequence],  # decoded items of each trial, in the same order
 ) -> Counts:
-    "Edit distance and reference length per trial. Raises KitError for unequal numbers or strings."
+    "The edit distance and reference length of each trial; raises `KitError` for unequal numbers or strings."
     check_same_number(references, hypotheses)
     pairs = list(zip(map(items_of, references), map(items_of, hypotheses)))
     text = next((n for n, pair in enumerate(pairs) if any(isinstance(s, str) for s in pair)), None)
@@ -114,12 +116,12 @@ def count_edits(
 # %% ../../nbs/text/metrics.ipynb #bc1bcf9b
 @dataclass(frozen=True)
 class Rate:
-    "An error rate with its 95 % interval; all three as fractions, printed in percent."
-    edits: int
-    total: int  # reference items
+    "An error rate with its 95 % interval, as fractions; printed in percent."
+    edits: int  # number of edits
+    total: int  # number of reference items
     rate: float  # edits / total
-    low: float  # NaN where a single group leaves nothing to resample
-    high: float
+    low: float  # lower end of the interval; NaN if there is only one group
+    high: float  # upper end; likewise
 
     def __repr__(self) -> str:
         span = f"({100 * self.low:.1f}-{100 * self.high:.1f})"
@@ -130,9 +132,10 @@ class Rate:
 # %% ../../nbs/text/metrics.ipynb #9b8e534d
 def _resampled_sums(
     values: np.ndarray,  # (units, columns) int64
-    resamples: int,
-    seed: int,
-) -> np.ndarray:  # (resamples, columns) sums over as many units, drawn with replacement
+    resamples: int,  # bootstrap repetitions
+    seed: int,  # of the bootstrap
+) -> np.ndarray:  # (resamples, columns)
+    "Sums over as many units as there are, drawn with replacement."
     units = len(values)
     generator = np.random.default_rng(seed)
     at_once = max(1, 2_000_000 // units)  # bounds the memory for large test sets
@@ -146,8 +149,9 @@ def _resampled_sums(
 # %% ../../nbs/text/metrics.ipynb #97371653
 def _units(
     columns: Sequence[np.ndarray],  # each (trials,) int64
-    groups: Sequence | None,  # (trials,) a group name per trial, or None: every trial alone
+    groups: Sequence | None,  # (trials,) group of each trial; None: every trial is a unit
 ) -> np.ndarray:  # (units, columns) int64
+    "The sums of each unit to resample: trials, or groups; raises `KitError` for unequal numbers."
     values = np.stack(columns, axis=1)
     if groups is None:
         return values
@@ -163,9 +167,9 @@ def rate_of(
     counts: Counts,  # from `count_edits`
     groups: Sequence | None = None,  # (trials,) resample these groups instead of trials
     resamples: int = 2000,  # bootstrap repetitions
-    seed: int = 0,  # of the bootstrap; the same seed gives the same interval
+    seed: int = 0,  # of the bootstrap; equal seeds give equal intervals
 ) -> Rate:
-    "Summed edits over summed lengths, with a 95 % percentile bootstrap interval."
+    "The error rate with a 95 % percentile bootstrap interval; raises `KitError` if all references are empty."
     edited, total = int(counts.edits.sum()), int(counts.lengths.sum())
     if total == 0:
         raise KitError("there is nothing to score: all references are empty")
@@ -173,28 +177,28 @@ def rate_of(
     low = high = float("nan")
     if len(units) > 1:
         sums = _resampled_sums(units, resamples, seed)
-        sums = sums[sums[:, 1] > 0]  # a draw of nothing but empty references has no rate
+        sums = sums[sums[:, 1] > 0]  # a draw with only empty references has no rate
         low, high = np.percentile(sums[:, 0] / sums[:, 1], [2.5, 97.5]).tolist()
     return Rate(edited, total, edited / total, low, high)
 
 # %% ../../nbs/text/metrics.ipynb #0a627b82
 def error_rate(
-    references: Sequence[Sequence],  # per trial the true items
-    hypotheses: Sequence[Sequence],  # per trial the decoded items, in the same order
+    references: Sequence[Sequence],  # true items of each trial
+    hypotheses: Sequence[Sequence],  # decoded items of each trial, in the same order
     groups: Sequence | None = None,  # (trials,) resample these groups, such as sessions
     resamples: int = 2000,  # bootstrap repetitions
     seed: int = 0,  # of the bootstrap
 ) -> Rate:
-    "Error rate over all trials, with its 95 % interval. Raises KitError if nothing can be scored."
+    "The error rate over all trials, with its 95 % interval; raises `KitError` if nothing can be scored."
     return rate_of(count_edits(references, hypotheses), groups, resamples, seed)
 
 # %% ../../nbs/text/metrics.ipynb #b2fc62dc
 def scored_phonemes(
     sequence: Iterable,  # classes 1..40, or their names
-    number: int,  # the trial's, for the error
+    number: int,  # index of the trial, for the message
     silence: bool,  # keep silences
 ) -> list:
-    "The phonemes of a trial that count. Raises KitError for blanks or padding among them."
+    "The phonemes of a trial that are scored; raises `KitError` for blanks or padding."
     items = list(items_of(sequence))
     if BLANK in items or PHONEMES[BLANK] in items:
         raise KitError(f"trial {number} contains class 0, the blank or padding of CTC: "
@@ -203,12 +207,12 @@ def scored_phonemes(
 
 # %% ../../nbs/text/metrics.ipynb #14ffc087
 def per(
-    references: Sequence[Sequence[int]],  # per trial the true classes 1..40, unpadded (or names)
-    hypotheses: Sequence[Sequence[int]],  # per trial the decoded classes, collapsed
+    references: Sequence[Sequence[int]],  # true classes 1..40 of each trial, unpadded; or names
+    hypotheses: Sequence[Sequence[int]],  # decoded classes of each trial, collapsed; or names
     silence: bool = True,  # count silences as phonemes, as the reference does
     **options: Any,  # groups, resamples, seed of `error_rate`
 ) -> Rate:
-    "Phoneme error rate. Raises KitError for blanks or padding among the phonemes."
+    "The phoneme error rate; raises `KitError` for blanks or padding among the phonemes."
     cleaned = [[scored_phonemes(sequence, number, silence) for number, sequence in enumerate(side)]
                for side in (references, hypotheses)]
     return error_rate(*cleaned, **options)
@@ -219,7 +223,7 @@ def wer(
     hypotheses: Sequence[str],  # decoded sentences, in the same order
     **options: Any,  # groups, resamples, seed of `error_rate`
 ) -> Rate:
-    "Word error rate of normalised sentences: words are what lies between spaces."
+    "The word error rate of normalised sentences; words are separated by spaces."
     sides = (references, hypotheses)
     words = [[normalise(sentence).split() for sentence in side] for side in sides]
     return error_rate(*words, **options)
@@ -242,12 +246,12 @@ class RateTable(dict):
 
 # %% ../../nbs/text/metrics.ipynb #a0c1c84a
 def rates_by(
-    groups: Sequence[str],  # (trials,) a group name per trial: its session, its block
+    groups: Sequence[str],  # (trials,) group of each trial, such as its session
     counts: Counts,  # from `count_edits`
-    resamples: int = 2000,  # bootstrap repetitions, of trials within each group
-    seed: int = 0,
+    resamples: int = 2000,  # bootstrap repetitions, over the trials of each group
+    seed: int = 0,  # of the bootstrap
 ) -> RateTable:  # in order of first appearance; groups without reference items are left out
-    "One error rate per group of trials."
+    "The error rate of each group of trials; raises `KitError` for unequal numbers."
     names = np.asarray(groups)
     if len(names) != len(counts.edits):
         trials = len(counts.edits)
@@ -261,12 +265,12 @@ def rates_by(
 
 # %% ../../nbs/text/metrics.ipynb #2676a6fa
 def plot_rates(
-    table: RateTable,
+    table: RateTable,  # from `rates_by`
     label: str = "error rate, %",  # of the horizontal axis
     axes: Any = None,  # matplotlib axes; None makes a figure
 ) -> Any:  # the axes
-    "Rates as dots and their intervals as bars, one row per group."
-    import matplotlib.pyplot as plt  # here, so that scoring alone loads no plotting library
+    "Draw rates as dots and their intervals as bars, one row per group."
+    import matplotlib.pyplot as plt  # only here: scoring needs no plotting library
 
     if axes is None:
         size = (6.5, 0.9 + 0.22 * len(table))
@@ -283,10 +287,10 @@ def plot_rates(
 # %% ../../nbs/text/metrics.ipynb #3260066b
 @dataclass(frozen=True)
 class Difference:
-    "Error rate of B minus that of A, with a 95 % interval from paired resampling of trials."
+    "The error rate of B minus that of A, with a 95 % interval from paired resampling."
     difference: float  # negative if B makes fewer errors
-    low: float
-    high: float
+    low: float  # lower end of the interval
+    high: float  # upper end
     better: float  # share of resamples in which B makes fewer errors
 
     def __repr__(self) -> str:
@@ -298,10 +302,10 @@ def compare(
     a: Counts,  # from `count_edits`
     b: Counts,  # of the same trials
     groups: Sequence | None = None,  # (trials,) resample these groups instead of trials
-    resamples: int = 2000,
-    seed: int = 0,
+    resamples: int = 2000,  # bootstrap repetitions
+    seed: int = 0,  # of the bootstrap
 ) -> Difference:
-    "Paired bootstrap of two decoders on the same trials (Bisani and Ney, 2004)."
+    "A paired bootstrap of two decoders (Bisani and Ney, 2004); raises `KitError` if their trials differ."
     if not np.array_equal(a.lengths, b.lengths):
         raise KitError("the reference lengths differ: compare decoders on the same trials")
     units = _units((a.edits, b.edits, a.lengths), groups)
@@ -320,23 +324,25 @@ _SIDES = (NOTHING, *PHONEMES[1:])
 # %% ../../nbs/text/metrics.ipynb #59baeec2
 @dataclass(frozen=True)
 class Confusion:
-    "How often each true class was decoded as each class; prints its most common errors."
-    counts: np.ndarray  # (41, 41) int64 [true, decoded]; row 0 inserted, column 0 deleted
+    "How often each true class was decoded as each class; prints the most common errors."
+    counts: np.ndarray  # (41, 41) int64 [true, decoded]; row 0: inserted, column 0: deleted
 
     @property
-    def wrong(self) -> np.ndarray:  # (41, 41) the counts without the diagonal
+    def wrong(self) -> np.ndarray:  # (41, 41) int64
+        "The counts without the diagonal."
         return self.counts - np.diag(np.diag(self.counts))
 
     @property
     def edits(self) -> Edits:
+        "The number of edits of each kind."
         wrong = self.wrong
         deletions, insertions = int(wrong[:, BLANK].sum()), int(wrong[BLANK].sum())
         return Edits(int(wrong.sum()) - deletions - insertions, deletions, insertions)
 
     def most_common(
         self,
-        count: int = 10,
-    ) -> list[tuple[str, str, int]]:  # (true, decoded, times), "-" standing for nothing
+        count: int = 10,  # at most so many
+    ) -> list[tuple[str, str, int]]:  # (true, decoded, times); "-" means nothing
         "The most frequent errors; ties in class order."
         wrong = self.wrong
         order = np.argsort(-wrong, axis=None, kind="stable")[:count]
@@ -358,15 +364,16 @@ class Confusion:
 
 # %% ../../nbs/text/metrics.ipynb #919ccfed
 def _classes(sequence: Iterable, number: int) -> list[int]:
+    "The classes of a trial's phonemes; raises `KitError` for blanks or padding."
     items = scored_phonemes(sequence, number, silence=True)
     return to_ids(items) if items and isinstance(items[0], str) else items
 
 # %% ../../nbs/text/metrics.ipynb #cb2b0212
 def confusion(
-    references: Sequence[Sequence[int]],  # per trial the true classes 1..40, unpadded (or names)
-    hypotheses: Sequence[Sequence[int]],  # per trial the decoded classes, collapsed (or names)
+    references: Sequence[Sequence[int]],  # true classes 1..40 of each trial, unpadded; or names
+    hypotheses: Sequence[Sequence[int]],  # decoded classes of each trial, collapsed; or names
 ) -> Confusion:
-    "Confusions of phonemes over all trials, from one best alignment of each."
+    "The confusions of phonemes over all trials, from a best alignment of each."
     check_same_number(references, hypotheses)
     counts = np.zeros((len(PHONEMES), len(PHONEMES)), dtype=np.int64)
     for number, pair in enumerate(zip(references, hypotheses)):
@@ -382,11 +389,11 @@ def confusion(
 
 # %% ../../nbs/text/metrics.ipynb #f3741a4b
 def plot_confusion(
-    confusion: Confusion,
+    confusion: Confusion,  # from `confusion`
     axes: Any = None,  # matplotlib axes; None makes a figure
 ) -> Any:  # the axes
-    "Share of each true class decoded as each class, in the order of articulation."
-    import matplotlib.pyplot as plt  # here, so that scoring alone loads no plotting library
+    "Draw the share of each true class that was decoded as each class, ordered by articulation."
+    import matplotlib.pyplot as plt  # only here: scoring needs no plotting library
 
     if axes is None:
         axes = plt.subplots(figsize=(7.6, 6.6), dpi=72, layout="constrained")[1]
