@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['GPU_MEMORY', 'PER_STEP', 'RESERVE', 'SCORES', 'Part', 'part', 'PeakPoint', 'StepPlan', 'grouped_point',
            'gradients_of', 'MemoryTarget', 'Stack', 'stacks_of', 'stack_parameters', 'count_parameters', 'Size',
-           'rows_of', 'size_of', 'bins_of', 'features_kept', 'day_kept', 'patches_kept', 'gru_kept', 'head_kept',
-           'stack_kept', 'gru_backward', 'day_backward', 'speech_points', 'UNetLayer', 'blocks_of', 'layers_of',
-           'layer_parameters', 'end_parameters', 'fixed_parameters', 'count_trained', 'unet_tokens', 'images_of',
-           'block_kept', 'unet_layer_kept', 'ends_kept', 'attention_backward', 'unet_layer_backward', 'unet_points']
+           'rows_of', 'size_of', 'bins_of', 'read_of', 'features_kept', 'day_kept', 'patches_kept', 'gru_kept',
+           'head_kept', 'stack_kept', 'gru_backward', 'day_backward', 'speech_points', 'UNetLayer', 'blocks_of',
+           'layers_of', 'layer_parameters', 'end_parameters', 'fixed_parameters', 'count_trained', 'unet_tokens',
+           'images_of', 'block_kept', 'unet_layer_kept', 'ends_kept', 'attention_backward', 'unet_layer_backward',
+           'unet_points']
 
 # %% ../../nbs/memory/torch.ipynb #0c3192e6
 import math
@@ -134,7 +135,7 @@ def stacks_of(
     noise: NoiseConfig = NoiseConfig(),  # what is added to the decoder
 ) -> list[Stack]:  # in the order in which they run
     "The stacks of the model that two configurations describe."
-    width, classes = config.patch * config.num_features, config.num_classes
+    width, classes = config.width, config.num_classes
     decoder = Stack("decoder", width, config.hidden, config.num_layers, classes, True)
     if not noise.noise_layers:
         return [decoder]
@@ -174,6 +175,7 @@ class Size:
     labels: int  # L
     channels: int = NUM_FEATURES
     classes: int = 41
+    subsample: int = 1  # the decoder reads every n-th bin
 
     def __str__(self) -> str:
         row = "row" if self.rows == 1 else "rows"
@@ -203,7 +205,8 @@ def size_of(
     if bucket.bins < config.patch:
         raise KitError(f"bins: {bucket.bins} are less than one patch of {config.patch}")
     patches = num_patches(bucket.bins, config.patch, config.stride)
-    return Size(rows, bucket.bins, patches, bucket.labels, config.num_features, config.num_classes)
+    return Size(rows, bucket.bins, patches, bucket.labels, config.num_features, config.num_classes,
+                config.subsample)
 
 # %% ../../nbs/memory/torch.ipynb #7d59fee0
 def bins_of(size: Size) -> dict[str, int]:
@@ -211,19 +214,24 @@ def bins_of(size: Size) -> dict[str, int]:
     return dict(rows=size.rows, bins=size.bins, channels=size.channels)
 
 
+def read_of(size: Size) -> dict[str, int]:
+    "The dimensions of the bins that the decoder reads."
+    return bins_of(size) | dict(bins=size.bins // size.subsample)
+
+
 def features_kept(size: Size, half: bool) -> list[Part]:
     "The batch, what augmentation made of it, and its rounded copy."
     shape = bins_of(size)
     parts = [part("features of the batch", 4, **shape), part("augmented features", 4, **shape)]
-    return parts + [part("features, rounded", 2, **shape)] * half
+    return parts + [part("features, rounded", 2, **read_of(size))] * half
 
 
 def day_kept(stack: Stack, size: Size, half: bool) -> list[Part]:
     "What a day layer keeps: two tensors of softsign, and dropout's mask."
     if not stack.has_days:
         return []
-    return [part(f"{stack.name}: softsign of the day layer", 4, **bins_of(size), tensors=2),
-            part(f"{stack.name}: dropout of the day layer", 1 if half else 4, **bins_of(size))]
+    return [part(f"{stack.name}: softsign of the day layer", 4, **read_of(size), tensors=2),
+            part(f"{stack.name}: dropout of the day layer", 1 if half else 4, **read_of(size))]
 
 # %% ../../nbs/memory/torch.ipynb #72b0a3ab
 PER_STEP = 7  # numbers per unit that a CPU keeps of a time step
@@ -280,8 +288,8 @@ def day_backward(stack: Stack, size: Size, half: bool, done: int, waiting: list[
     "The gradient of a stack's patches or of its softsign, whichever needs more."
     wide = dict(rows=size.rows, patches=size.patches, values=stack.inputs)
     patches = day_kept(stack, size, half) + [part("gradient of the patches", 2 if half else 4, **wide),
-                                             part("gradients of its slices", 4, **bins_of(size), tensors=2)]
-    softsign = [part("gradient of softsign", 4, **bins_of(size), tensors=7)]
+                                             part("gradients of its slices", 4, **read_of(size), tensors=2)]
+    softsign = [part("gradient of softsign", 4, **read_of(size), tensors=7)]
     fuller = max(patches, softsign, key=lambda parts: sum(one.bytes for one in parts))
     what = "patches" if fuller is patches else "softsign"
     return PeakPoint(f"gradient of the {what} of {stack.name}", (*gradients_of(done), *fuller, *waiting))

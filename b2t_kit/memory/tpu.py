@@ -9,11 +9,11 @@ __all__ = ['LANES', 'STATES', 'GATES', 'WORKING', 'HOLES', 'ON_CHIP', 'WAITING',
            'tpu_unet_layer_kept', 'weights_waiting', 'windows_forward', 'whole_image_backward', 'weight_gradients',
            'settle_unet', 'tpu_unet_points']
 
-# %% ../../nbs/memory/tpu.ipynb #834946a5
+# %% ../../nbs/memory/tpu.ipynb #21096156
 from dataclasses import replace
 
 from .torch import Part, PeakPoint, Size, Stack, UNetLayer, bins_of, count_trained, gradients_of
-from .torch import grouped_point, layers_of, part, stack_parameters, stacks_of
+from .torch import grouped_point, layers_of, part, read_of, stack_parameters, stacks_of
 from ..models.gru import GRUConfig
 from ..models.noise_gru import NoiseConfig
 from ..tasks.eit_model import UNetConfig
@@ -31,8 +31,8 @@ def lanes(number: int) -> int:
 
 def days_kept(stacks: list[Stack], size: Size) -> list[Part]:
     "Features, and products of the day layers."
-    return [part("features in bfloat16", 2, **bins_of(size)),
-            part("products of the day layers", 2, **bins_of(size), layers=sum(one.has_days for one in stacks))]
+    return [part("features in bfloat16", 2, **read_of(size)),
+            part("products of the day layers", 2, **read_of(size), layers=sum(one.has_days for one in stacks))]
 
 # %% ../../nbs/memory/tpu.ipynb #bd2255ab
 def steps_of(stack: Stack, size: Size) -> dict[str, int]:
@@ -98,17 +98,17 @@ def patches_backward(
     stacks: list[Stack], size: Size, config: GRUConfig, done: int, shared: list[Part]
 ) -> PeakPoint:
     "The gradient of cutting patches: a tensor and a mask per slice, for one stack after another."
-    whole, rest = divmod(config.patch, config.stride)
-    width = config.patch * config.num_features
-    bins, steps = bins_of(size), dict(rows=size.rows, patches=size.patches)
+    stride = config.stride // config.subsample
+    whole, rest = divmod(config.patch // config.subsample, stride)
+    bins, steps = read_of(size), dict(rows=size.rows, patches=size.patches)
     waiting = [one for one in stacks if one.has_days][1:]
     return PeakPoint("gradient of the patches", (
         *gradients_of(done), *shared,
         part("masks of the slices", 1, **bins, slices=rest),
         part("gradients of the slices", 2, **bins, slices=rest + (whole > 0)),
         part("their sum", 2, **bins),
-        part("gradient of whole slices", 2, **steps, values=whole * config.stride * config.num_features),
-        *(part("gradient of the other stack's patches", 2, **steps, values=width) for _ in waiting),
+        part("gradient of whole slices", 2, **steps, values=whole * stride * config.num_features),
+        *(part("gradient of the other stack's patches", 2, **steps, values=config.width) for _ in waiting),
     ))
 
 # %% ../../nbs/memory/tpu.ipynb #f159b26b

@@ -6,7 +6,7 @@
 __all__ = ['NOISE_GRU_SIZES', 'Mode', 'States', 'NoiseConfig', 'NoiseModel', 'start_of', 'CleanSpeechModel', 'reverse_gradient',
            'NoisySpeechModel', 'NoiseGRU', 'build_speech_model']
 
-# %% ../../nbs/models/noise_gru.ipynb #2f249fd8
+# %% ../../nbs/models/noise_gru.ipynb #110a0d36
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from ..core.config import KitError
-from .gru import GRUConfig, GRUDecoder, build_decoder, in_float32, initialise
-from .layers import GRU, DayLayer, patches
+from .gru import GRUConfig, GRUDecoder, build_decoder, in_float32, initialise, windows_of
+from .layers import GRU, DayLayer
 
 # %% ../../nbs/models/noise_gru.ipynb #3180ac35
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class NoiseModel(nn.Module):
     ) -> None:
         super().__init__()
         self.config = config
-        width = config.patch * config.num_features
+        width = config.width
         hidden = noise.noise_hidden or width
         self.day_layer = DayLayer(config.num_days, config.num_features, config.day_dropout)
         self.gru = GRU(width, hidden, noise.noise_layers, config.dropout, noise.recompute)
@@ -74,8 +74,8 @@ class NoiseModel(nn.Module):
         features: torch.Tensor,  # (B, T, C) smoothed features
         day: torch.Tensor,  # (B,) integers: recording day of each trial
         states: torch.Tensor | None = None,  # (N, B, H) from the previous piece; None at the start
-    ) -> tuple[torch.Tensor, torch.Tensor]:  # (B, P, patch * C); (N, B, H)
-        windows = patches(self.day_layer(features, day), self.config.patch, self.config.stride)
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # (B, P, width); (N, B, H)
+        windows = windows_of(self.config, self.day_layer, features, day)
         hidden, states = self.gru(windows, start_of(self, day, states))
         return hidden if self.out is None else self.out(hidden), states
 
@@ -98,10 +98,10 @@ class CleanSpeechModel(GRUDecoder):
         self,
         features: torch.Tensor,  # (B, T, C) smoothed features
         day: torch.Tensor,  # (B,) integers: recording day of each trial
-        noise: torch.Tensor,  # (B, P, patch * C)
+        noise: torch.Tensor,  # (B, P, width)
         states: torch.Tensor | None = None,  # (N, B, H) from the previous piece; None at the start
     ) -> tuple[torch.Tensor, torch.Tensor]:  # (B, P, 41) float32; (N, B, H)
-        windows = patches(self.day_layer(features, day), self.config.patch, self.config.stride)
+        windows = windows_of(self.config, self.day_layer, features, day)
         hidden, states = self.gru(windows - noise, start_of(self, day, states))
         return in_float32(self.out, hidden), states
 
@@ -136,9 +136,8 @@ class NoisySpeechModel(nn.Module):
         noise: NoiseConfig,  # layers and units
     ) -> None:
         super().__init__()
-        width = config.patch * config.num_features
         self.gru = GRU(
-            width, noise.noisy_hidden, noise.noisy_layers, config.dropout, noise.recompute
+            config.width, noise.noisy_hidden, noise.noisy_layers, config.dropout, noise.recompute
         )
         self.out = nn.Linear(noise.noisy_hidden, config.num_classes)
         self.h0 = nn.Parameter(torch.zeros(1, 1, noise.noisy_hidden))
@@ -146,7 +145,7 @@ class NoisySpeechModel(nn.Module):
 
     def forward(
         self,
-        noise: torch.Tensor,  # (B, P, patch * C)
+        noise: torch.Tensor,  # (B, P, width)
     ) -> torch.Tensor:  # (B, P, 41) float32
         hidden, _ = self.gru(noise, start_of(self, noise, None))
         return in_float32(self.out, hidden)
