@@ -2,7 +2,7 @@
 
     python benchmarks/xla_readers.py [--data FOLDER] [--steps 60]
 
-Trains the linear read-out on XLA, with nothing cached, so that every trial is read from its file while the
+Trains the linear readout on XLA, with nothing cached, so that every trial is read from its file while the
 device works; for each number of reader threads in a process of its own, in turns. Reported are trials per second
 (median of the rows of metrics after the first two), and whether all runs gave the
 same losses to the last bit: a reader that disturbed the device, or was disturbed by it, would change them.

@@ -38,7 +38,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(data: Path, out: Path, *more: str) -> list[str]:
-    "A short training of the linear read-out."
+    "A short training of the linear readout."
     words = ("--config linear --steps 12 --warmup-steps 5 --lr 0.01 --eval-every 2 --checkpoint-every 12 "
              "--log-every 6 --select wer --beam 20").split()
     return ["train", "--data", str(data), "--out", str(out), *words, *more]

@@ -188,7 +188,7 @@ def test_killed_and_resumed_to_the_same_bits(folder: Path, data: str) -> None:
 
 
 def launched(start: list[str], out: Path, data: str, **added: str) -> subprocess.CompletedProcess:
-    """Two steps of the linear read-out, started as people start it."""
+    """Two steps of the linear readout, started as people start it."""
     options = ["--data", data, "--out", str(out), "--config", "linear", "--device", "xla", "--steps", "2",
                "--buckets", "1", "--batch-size", "8", "--eval-every", "0", "--compile-cache", "none"]
     return subprocess.run([sys.executable, *start, *options], env=environment(2, **added),
