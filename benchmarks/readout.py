@@ -1,10 +1,10 @@
-"""Is a linear readout that trains as long as it likes still twice as bad as the demo's decoder?
+"""Does a linear readout with more training steps still make twice the errors of the demo's decoder?
 
-    python benchmarks/readout.py --seeds 1,2,3 --steps 320,640,1280    # half an hour a seed on one core
+    python benchmarks/readout.py --seeds 1,2,3 --steps 320,640,1280    # half an hour per seed on one core
 
-For each seed the demo's recordings are simulated anew; the demo's decoder trains on them, and the readout for several
-numbers of steps (its schedule is stretched with them). The best readout of a seed is chosen on the very sentences that
-score it, which favours the readout; the decoder has one setting. The result is added to
+For each seed, the demo's recordings are simulated again. The demo's decoder trains on them, and the readout trains for
+several numbers of steps (its schedule is stretched accordingly). The best readout of a seed is chosen on the scored
+sentences themselves, which favours the readout; the decoder has one setting. The result is added to
 benchmarks/results/readout.json after every run.
 """
 
