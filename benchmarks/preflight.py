@@ -10,8 +10,8 @@
 A case holds the words after `b2t preflight` on the command line. `benchmarks/results/preflight.json` has the command's
 `--json` output, its wall-clock and processor time, the largest sum of its processes' resident memory, and the load of
 the machine at its beginning and end. Run it in an environment with torch_xla, jax and libtpu.
-`--sizes` writes `benchmarks/results/lowered.json`: sizes of the largest step of each configuration before compiling. If a change makes these grow, compile the step to see whether
-it still fits, then record them again.
+`--sizes` writes `benchmarks/results/lowered.json`: sizes of the largest step of each configuration before
+compiling. If a change makes these grow, compile the step to see whether it still fits, then record them again.
 """
 
 import argparse
