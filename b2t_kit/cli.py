@@ -814,7 +814,7 @@ def add_original(
                         metavar="simulated|uef2017|ktc2023", help="which measurements")
     parser.add_argument("--global-batch-size", "--global-batch", type=int, default=16, metavar="N",
                         help="images per batch, over all processes")
-    parser.add_argument("--epochs", type=int, metavar="N", help="how often every image is used; training only; "
+    parser.add_argument("--epochs", type=int, metavar="N", help="passes over the training images; training only; "
                         "default: 1400 for cdeit, 3 for smaller networks")
     parser.add_argument("--global-seed", type=int, default=0, metavar="N", help="random seed")
     parser.add_argument("--log-every", type=int, metavar="STEPS", help="steps between two rows of metrics; training "
@@ -864,9 +864,9 @@ def eit_train(parser: Parser) -> Action:
     parser.add_argument("--turns", action="store_true", help="also train on rotated and mirrored tanks")
     parser.add_argument("--accumulation", type=int, default=1, metavar="N", help="micro-batches per optimizer step")
     parser.add_argument("--shard", choices=("none", "moments", "all"), default="none", metavar="none|moments|all",
-                        help="what several TPU chips split among them instead of copying")
+                        help="what TPU chips divide among them instead of copying")
     parser.add_argument("--memory-guard", choices=("refuse", "warn"), default="refuse", metavar="refuse|warn",
-                        help="what to do with a run that cannot fit in memory")
+                        help="if the run cannot fit the device's memory: refuse to start, or warn and start")
     parser.add_argument("--hours", type=float, default=0.0, metavar="HOURS", help="stop cleanly before this many hours "
                         "have passed; 0 sets no limit")
 

@@ -46,7 +46,7 @@ def finish(
                 on_main(run.device, lambda: mark_best(run.folder, run.best))
     on_main(run.device, lambda: bring_home(run.folder))
     if run.stopped != "steps":
-        record(run, {"kind": "event", "text": f"stopped ({run.stopped}) and saved; resume to go on"})
+        record(run, {"kind": "event", "text": f"stopped ({run.stopped}) and saved; resume to continue"})
     run.board.finish()
     return Result(run.folder, run.step, run.stopped, run.best, run.values, run.seconds)
 
@@ -82,7 +82,7 @@ def uninterrupted(
 ) -> Result:
     "The result; raises `KitError` if a signal ended the run, so that no other run starts."
     if result.stopped not in ("steps", "hours"):
-        raise KitError(f"{result.folder}: stopped by {result.stopped} and saved; resume to go on")
+        raise KitError(f"{result.folder}: stopped by {result.stopped} and saved; resume to continue")
     return result
 
 # %% ../nbs/04_training.ipynb #42319699

@@ -1,11 +1,11 @@
-"""Does a float16 cache of the recordings cost accuracy? It must not: it halves the memory.
+"""Compare phoneme error rates with a float16 and a float32 cache of the recordings; float16 halves the memory.
 
     python benchmarks/cache_precision.py                    # simulated recordings, minutes on two cores
     python benchmarks/cache_precision.py --data FOLDER --config gpu_16gb
 
 Trains the same decoder from the same seed on the same batches twice, with the training recordings kept in float32
 and in float16, and scores both on the validation split. The edits are compared trial by trial (paired bootstrap), so
-that the difference has an interval of its own. The result goes to benchmarks/results/cache_precision.json.
+the difference has its own interval. The result goes to benchmarks/results/cache_precision.json.
 """
 
 import argparse
@@ -31,7 +31,7 @@ BYTES = {"float32": 4, "float16": 2}  # per feature
 
 
 def scored(data: Path, run: SpeechRun, cache: str, out: Path) -> tuple[Evaluation, float]:
-    "Validation of a decoder trained from a cache of this precision, and the bytes that the cache held."
+    "Validation of a decoder trained from a cache of this precision, and the size of the cache in bytes."
     batches = replace(run.task.batches, cache=cache)
     task = SpeechTask(data, replace(run.task, batches=batches))
     train(task, run.train, out / cache, quiet=True)

@@ -1,8 +1,8 @@
-"""Searches against each other: same logits, same lexicon, same language model.
+"""Compare searches with the same logits, lexicon and language model.
 
     python benchmarks/decoding.py LABELS.csv --work DIR [--trials 120] [--json FILE] [--figure FILE]
 
-Every search runs in a process of its own, beam after beam. The searches:
+Every search runs in its own process, one beam after the other. The searches:
 
 prefix            the kit's default: 100 best sentences, exact scores, times
 prefix, 1 best    the same for the best sentence only
@@ -13,18 +13,18 @@ kaldi-decoder     the library alone on the same graph, 1 best
 flashlight-text   the library alone with KenLM (Python 3.12 or older), 100 best, words sorted by
                   frequency and ending in a silence
 flashlight, both  the same with every word spelled with and without a silence at its end
-torchaudio        its ctc_decoder, which is flashlight-text with less control; at most six words per
+torchaudio        its ctc_decoder, a wrapper of flashlight-text with fewer settings; at most six words per
                   pronunciation in the lexicon, the likeliest ones
 pyctcdecode       a letter for each phoneme, and words that are spelled as they sound: it has no lexicon.
                   The language model is respelled, with the likeliest of the words that sound alike
 
-torchaudio's cuda_ctc_decoder has neither lexicon nor language model: it is left out. Rows whose library is
-not installed say so; with --add, rows of other searches stay in the file of an earlier run. A search
-stops after --seconds of CPU time at each beam, and says how many trials it has done.
+torchaudio's cuda_ctc_decoder has neither lexicon nor language model, so it is omitted. A missing library is
+reported in its row; with --add, rows of other searches in the file are kept. A search
+stops after --seconds of CPU time at each beam, and reports the number of trials it has done.
 "pair" is kaldi-decoder and "wfst, sentence" in one process, on one graph (two equal ones in memory differ in
-speed by a few per cent), turn by turn. Beams are numbers of beginnings kept after
-each frame; kaldi's `max_active` is ten times as large, because it counts states of a graph. A wider beam
-goes with a wider threshold (`WIDTHS`), for all searches. Speed is per CPU second, because machines are
+speed by a few per cent), in turns. A beam is the number of hypotheses kept per
+frame; kaldi's `max_active` is ten times as large, because it counts states of a graph. For all searches, a
+wider beam has a wider threshold (`WIDTHS`). Speed is per CPU second, because machines are
 shared; peak memory includes Python and the language model.
 """
 
@@ -165,7 +165,7 @@ def torchaudio_alone(lexicon: Lexicon, model: LanguageModel, config: SearchConfi
 
 
 def respelled(lexicon: Lexicon, model: LanguageModel, source: Path, out: Path) -> dict[str, str]:
-    "Write an ARPA file again with words as they sound, and say which word each spelling stands for."
+    "Rewrite an ARPA file with words spelled as they sound; return the word of each spelling."
     likely, spelling, taken = model.unigrams[model.numbers(lexicon.words)], {}, {}
     for number in np.argsort(-likely, kind="stable"):
         word = lexicon.words[number]
@@ -243,7 +243,7 @@ def searcher(name: str, lexicon: Lexicon, model: LanguageModel, config: SearchCo
 
 
 def pair(beams: list[int], work: Path, rounds: int = 21) -> list[dict]:
-    "The kit's graph search and kaldi-decoder alone by turns: the median ratio of their CPU times."
+    "The median ratio of CPU times of the kit's graph search and kaldi-decoder alone, in turns."
     model, lexicon = read_language_model(work / "3.b2tlm"), build_lexicon()
     _, trials = pickle.loads((work / "trials.pkl").read_bytes())
     rows = []
@@ -267,7 +267,7 @@ def pair(beams: list[int], work: Path, rounds: int = 21) -> list[dict]:
 
 
 def latency(work: Path, beam: int = 200) -> dict:
-    "How long one 80 ms frame takes in a stream, CPU time; and that streams equal whole trials."
+    "CPU time of one 80 ms frame in a stream; asserts that streams equal whole trials."
     model, lexicon = read_language_model(work / "3.b2tlm"), build_lexicon()
     _, trials = pickle.loads((work / "trials.pkl").read_bytes())
     search, times = BeamSearch(lexicon, model, config_of(beam)), []
@@ -296,7 +296,7 @@ def prepare(labels: Path, work: Path, count: int) -> None:
 
 
 def draw(rows: list[dict], path: Path) -> None:
-    "Speed against word error, where that is of 20 trials or more."
+    "Plot speed against word error, for rows of 20 trials or more."
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(6.4, 4))

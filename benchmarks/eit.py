@@ -6,7 +6,7 @@
     python benchmarks/eit.py statistics MEAN.npy STD.npy [--count N] [--figure FILE]
     python benchmarks/eit.py lines                     what each task adds
 
-Each prints a table and, but for `ship`, adds its numbers to benchmarks/results/eit.json.
+Each prints a table and, except for `ship`, adds its numbers to benchmarks/results/eit.json.
 """
 import argparse
 import shutil
@@ -97,7 +97,7 @@ def asymmetry(values: np.ndarray) -> float:  # of (16, 13)
 
 
 def statistics(mean: Path, std: Path, count: int, figure: Path | None) -> None:
-    """The simulation's mean and standard deviation beside the published ones."""
+    """The simulation's mean and standard deviation next to the published ones."""
     config = PhantomConfig(count=count, seed=11)
     volts = np.stack([simulate_one(config, number)["ys"].reshape(16, 13) for number in range(count)]).astype(np.float64)
     published = np.load(mean)[0].astype(np.float64), np.load(std)[0].astype(np.float64)
@@ -128,7 +128,7 @@ def code_lines(path: Path) -> int:
 
 
 def lines() -> None:
-    """How much code each task has of its own."""
+    """Count the lines of code of each task."""
     parts = {"EIT: task": ["tasks/eit.py"], "EIT: physics": ["eit/forward.py", "eit/phantoms.py", "eit/classical.py"],
              "EIT: network": ["eit/attention.py", "eit/unet.py", "eit/diffusion.py"],
              "EIT: files, tests, command": ["eit/data.py", "eit/scores.py", "eit/reconstruct.py", "commands/eit.py"],

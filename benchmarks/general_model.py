@@ -1,13 +1,13 @@
-"""Models of general English and the sentences at hand together, for words.py and rescoring.py.
+"""Mix models of general English and of the given sentences, for words.py and rescoring.py.
 
     pip download --no-deps pocketsphinx==5.1.1 && unzip -j pocketsphinx-*.whl '*/en-us.lm.bin'
     python benchmarks/general_model.py LABELS.csv en-us.lm.bin --out DIR
 
-DIR gets a 1-gram and a 3-gram. Each mixes the model of the sentences that are neither scored nor tuned on
-(as in words.py) with the one of the package, as `b2t lm mix` does, in the share that predicts the sentences
-to tune on best, so that the 1-gram has the large text's frequencies as well. The package's file (27 MB, two-clause BSD
-licence) is a 3-gram of 72,547 words with 2.05 million 2-grams and 1.67 million 3-grams. Its text is not
-published: whether a scored sentence is in it cannot be looked up.
+Writes a 1-gram and a 3-gram to DIR. Each mixes the model of the sentences that are used neither for scoring nor
+for tuning (as in words.py) with the package's model, as `b2t lm mix` does, with the shares that best predict the
+tuning sentences. So the 1-gram has the word frequencies of the large text too. The package's file (27 MB, two-clause
+BSD licence) is a 3-gram of 72,547 words with 2.05 million 2-grams and 1.67 million 3-grams. Its text is not
+published, so it may contain scored sentences.
 
 The file: "Trie Language Model", the order, the counts, tables of 65,536 values for probabilities and
 backoff weights (logarithms to the base 1.0001), the single words, and bit fields of (word, numbers of the

@@ -1,14 +1,14 @@
-"""Language models: what it takes to build, store, open and ask them.
+"""Measure building, storing, opening and querying language models.
 
     python benchmarks/language_model.py [--words 20000000] [--json FILE] [--keep FOLDER] [--lmplz PROGRAM]
 
 A synthetic text of everyday proportions (60,000 words, Zipf frequencies, sentences of 17 words, each word with
-favourite successors) is made, and then, each in a process of its own:
+favourite successors) is made. Then, each in its own process:
 
-1. models are built from it, one within 100 MB and within 1000 MB, which must give the same: CPU seconds,
-   and the peak of the process's memory over what it had at the start, mapped pages of files included;
+1. a model is built within 100 MB and within 1000 MB, which must give the same file: CPU seconds,
+   and the peak memory of the process above its start, mapped pages of files included;
 2. the model is written and read in each format: bytes per n-gram, seconds to open;
-3. words are asked for in running text, by the compiled walk, the plain one, and a dictionary of
+3. words of running text are queried, by the compiled walk, the plain one, and a dictionary of
    tuples (which holds a smaller model, since it would not fit otherwise); and by KenLM where its Python
    module is installed (it is not one of the kit's requirements), which must give the same probabilities;
 4. with `--lmplz`, KenLM's own program (built from the sources in its package) makes the same 3-gram, and
@@ -73,7 +73,7 @@ def memory_now() -> tuple[float, float]:
 
 
 def measured(name: str, folder: Path, memory: int) -> dict:
-    "Build one model here, and say what it took."
+    "Build one model in this process; returns its time and memory."
     import threading
 
     order, prune = SETTINGS[name]
@@ -130,7 +130,7 @@ def formats(path: Path, folder: Path) -> dict:
 
 
 def opened(path: Path, text: Path) -> dict:
-    "Memory of a process that opens a model and asks a million words."
+    "Memory of a process that opens a model and queries a million words."
     from b2t_kit.decode import ngram as queries
 
     start = sum(memory_now())
@@ -249,7 +249,7 @@ def ask(path: Path, folder: Path) -> dict:
 
 
 def kenlm_builds(program: Path, folder: Path, ours: Path) -> dict:
-    "The same 3-gram by `lmplz`: what it took, and whether it is the same."
+    "Build the same 3-gram with `lmplz`: its time and memory, and whether it is equal."
     import resource
 
     normal = folder / "normal.txt"  # lmplz takes words as they stand
@@ -270,14 +270,14 @@ def kenlm_builds(program: Path, folder: Path, ours: Path) -> dict:
 
 
 def alone(*arguments: object) -> dict:
-    "A part of this benchmark in a process of its own."
+    "Run a part of this benchmark in its own process."
     command = [sys.executable, __file__, "--part", *map(str, arguments)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def part(words: list[str]) -> dict:
-    "What `alone` asks for."
+    "The part that `alone` requests."
     name, *rest = words
     if name == "build":
         return measured(rest[0], Path(rest[1]), int(rest[2]))

@@ -3,13 +3,13 @@
     python benchmarks/large_vocabulary.py [--words 14000000] [--trials 60] [--limit-mb 4000] [--json FILE]
 
 A synthetic text over all 125,938 words of the CMU dictionary (Zipf frequencies, favourite successors, as in
-language_model.py) becomes a 3-gram of which nothing is pruned. Other sentences of the same language are
-spoken, with the phoneme error rate of the published baseline (`simulate.logits`), and decoded. Each part runs
-in a process of its own, whose largest resident memory (`ru_maxrss`, mapped pages of files included) is the
-result; the search is the one that the kit picks by itself (`route="auto"`). The command fails if the model
+language_model.py) becomes a 3-gram without pruning. Logits of other sentences of the same language are
+simulated with the phoneme error rate of the published baseline (`simulate.logits`) and decoded. Each part runs
+in its own process, whose largest resident memory (`ru_maxrss`, mapped pages of files included) is the
+result. The kit chooses the search (`route="auto"`). The command fails if the model
 has fewer than ten million n-grams or a part needs more than the limit.
 
-Words are drawn, not meant: an error rate says that the search works at this size, and nothing more.
+The words are random, so the error rate only shows that the search works at this size.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def build(folder: Path) -> dict:
 
 
 def decode(folder: Path, count: int, beam: int) -> dict:
-    "Sentences decoded with what the kit picks."
+    "Decode the sentences with the search that the kit chooses."
     said = (folder / "said.txt").read_text(encoding="utf-8").splitlines()[:count]
     generator = np.random.default_rng(1)
     trials = [noisy_sentence(one, generator) for one in said]
@@ -85,7 +85,7 @@ def decode(folder: Path, count: int, beam: int) -> dict:
 
 
 def alone(*arguments: object) -> dict:
-    "A part of this benchmark in a process of its own."
+    "Run a part of this benchmark in its own process."
     command = [sys.executable, __file__, "--part", *map(str, arguments)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     result = json.loads(done.stdout.splitlines()[-1])
@@ -94,7 +94,7 @@ def alone(*arguments: object) -> dict:
 
 
 def part(words: list[str]) -> dict:
-    "What `alone` asks for."
+    "The part that `alone` requests."
     name, folder, *numbers = words
     return {"speak": speak, "build": build, "decode": decode}[name](Path(folder), *map(int, numbers))
 

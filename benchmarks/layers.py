@@ -1,4 +1,4 @@
-"""Two choices in models.layers, side by side: how a row's day layer is picked, and how patches are cut.
+"""Compare alternatives of two choices in models.layers: selecting a row's day layer, and cutting patches.
 
     python benchmarks/layers.py [--device cuda]
 

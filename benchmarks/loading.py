@@ -1,9 +1,9 @@
-"""Trials per second: the kit's batches against the T15 baseline's way of loading.
+"""Trials per second of the kit's batches, compared with the T15 baseline's loader.
 
     python benchmarks/loading.py                    # writes random recordings to a temporary folder
     python benchmarks/loading.py --data FOLDER      # any recordings in the T15 layout
 
-The baseline's arrangement, written here from its description: for each batch, 4 sessions are drawn; for each of
+The baseline's loader, written here from its description: for each batch, 4 sessions are drawn; for each of
 them its file is opened and 16 trials are read, drawn with replacement, with labels and attributes; the 64
 trials are padded to the longest. (It does so in 4 worker processes; here both sides run in one process.)
 
@@ -43,7 +43,7 @@ def random_lengths(count: int, generator: np.random.Generator) -> np.ndarray:
 
 
 def write_recordings(folder: Path, sessions: int, trials: int) -> Path:
-    "Random features of realistic lengths; what is in them does not matter for speed."
+    "Write random features of realistic lengths; their values do not affect speed."
     generator = np.random.default_rng(0)
     noise = generator.standard_normal((3000, 512), dtype=np.float32)
     for day in range(sessions):
@@ -85,7 +85,7 @@ def baseline_batch(parts: list[tuple]) -> dict[str, torch.Tensor]:
 
 
 def baseline_epoch(index: list[list[tuple]]) -> tuple[int, int, int]:
-    "Read all batches; how many trials, real bins and bins there were."
+    "Read all batches; the numbers of trials, real bins and bins."
     trials = real = bins = 0
     for parts in index:
         batch = baseline_batch(parts)
@@ -109,7 +109,7 @@ def kit_epoch(batches: TrainBatches, epoch: int) -> tuple[int, int, int]:
 
 
 def drop_from_memory(files: list[Path]) -> bool:
-    "Ask the system to forget the files' pages; False where that is not possible."
+    "Drop the files from the page cache; False if that is not possible."
     if not hasattr(os, "posix_fadvise"):
         return False
     for path in files:

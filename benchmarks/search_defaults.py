@@ -1,12 +1,12 @@
-"""How far from the best are weights that nobody tuned? The search's defaults, and how they were chosen.
+"""Choose the search's default weights: how far is each choice from the best one of each network?
 
     python benchmarks/search_defaults.py LABELS.csv [--logits val/logits.hdf5] [--sentences 50] [--json FILE]
 
-Simulated networks of three phoneme error rates, one of them also surer and less sure of itself (its logits
+Simulated networks of three phoneme error rates, one of them also more and less confident (its logits
 times 1.5 and 0.6), with a 3-gram over the whole dictionary; one with the small default language model; and,
 where `--logits` names the validation logits of a run on simulated recordings (`b2t demo`), a real network's.
-Each is decoded with every blank penalty and missing silence of a grid, and the lists are read with every
-acoustic scale and word bonus. A choice is as good as its mean excess: its word error rate over the best one
+Each is decoded with every blank penalty and missing silence of a grid, and the lists are ranked with every
+acoustic scale and word bonus. A choice is judged by its mean excess: its word error rate divided by the best one
 of that network, both plus 0.3 %, averaged over the networks.
 """
 
@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def summary(rates: dict[str, np.ndarray], shown: int = 8) -> str:
-    "The best choices, the kit's defaults, and those it had before."
+    "The best choices, the kit's defaults, and its previous defaults."
     excess = sum((one + 0.003) / (one.min() + 0.003) for one in rates.values()) / len(rates)
     order = [np.unravel_index(at, excess.shape) for at in np.argsort(excess, axis=None)[:shown]]
     default = SearchConfig()

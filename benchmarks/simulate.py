@@ -1,12 +1,12 @@
-"""How fast recordings are simulated, and that memory does not grow with their number.
+"""Measure the speed of the simulation, and that its memory does not grow with the number of trials.
 
     python benchmarks/simulate.py                       # 200 and 800 trials, realistic speaking rate
     python benchmarks/simulate.py --trials 200 10000    # needs about 18 GB in the temporary folder
     python benchmarks/simulate.py --out benchmarks/results/simulate_cpu.json
 
-Each size is simulated in a process of its own: 10 sessions, written to a temporary folder that is removed.
-Peak memory is what the operating system counted for that process; the memory before the first trial, with
-everything imported, is reported beside it.
+Each size is simulated in its own process: 10 sessions, written to a temporary folder that is removed.
+Peak memory is the operating system's count for that process; the memory before the first trial, with
+everything imported, is reported too.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def peak_megabytes() -> float:
 
 
 def measure(trials: int, rate: float, seed: int) -> dict:
-    "Simulate `trials` training trials, and as many others as belong to them."
+    "Simulate `trials` training trials, with their validation and test trials."
     from b2t_kit.simulate.sentences import labels_of
     from b2t_kit.simulate.neural import SimulateConfig, simulate
 

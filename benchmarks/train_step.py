@@ -1,13 +1,13 @@
-"""Seconds and memory per real bin of a training step: the kit against a plain loop.
+"""Time per real bin and memory of a training step, compared with a plain loop.
 
     python benchmarks/train_step.py                             # a small decoder on this machine's CPU
     python benchmarks/train_step.py --device cuda --size baseline --batch 64
 
-The plain loop is the T15 baseline's arrangement, written here from its description: 64 trials of four days,
+The plain loop follows the T15 baseline, written here from its description: 64 trials of four days,
 padded to the longest of them; noise and smoothing over the padded batch; a day layer made by stacking a
-parameter per day; patches by `unfold`; torch's GRU and CTC; AdamW and clipping. The kit takes the step that
-`b2t train` takes. Same sizes, same trials, the same number of trials per step; trials are in memory on both
-sides, so that nothing but the step is timed. The two take turns; medians of seconds per real bin (padding not
+parameter per day; patches by `unfold`; torch's GRU and CTC; AdamW and clipping. The kit runs the same step as
+`b2t train`. Same sizes, same trials, the same number of trials per step; trials are in memory on both
+sides, so only the step is timed. The two take turns; medians of seconds per real bin (padding not
 counted) are compared. Peak memory is that of a process that does nothing else.
 """
 
@@ -61,7 +61,7 @@ def write_recordings(folder: Path, trials: int) -> Path:
 
 
 class PlainDecoder(nn.Module):
-    "The baseline's network as its description has it."
+    "The baseline's network, from its description."
 
     def __init__(self, hidden: int, layers: int) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ def plain_steps(folder: Path, options: argparse.Namespace, count: int) -> list[S
 
 
 def kit_steps(folder: Path, options: argparse.Namespace, count: int, scratch: Path, stack: ExitStack) -> list[Step]:
-    "Steps of `b2t train`, from a run that stays open until the stack is closed."
+    "Steps of `b2t train`; the run stays open until the stack is closed."
     batches = BatchConfig(batch_size=options.batch, cache="none")
     task = SpeechTask(folder, SpeechConfig(GRU_SIZES[options.size], batches=batches))
     config = TrainConfig(device=options.device, ema_decay=0.0, warmup_steps=0)
@@ -158,7 +158,7 @@ def seconds_per_bin(step: Step, device: str) -> float:
 
 
 def peak_memory(options: argparse.Namespace, folder: Path) -> int:
-    "Bytes that two of the longest steps add to what a process holds before them."
+    "Peak bytes that two of the longest steps add to a process."
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         steps = made_steps(options.only, folder, options, 2, Path(scratch), stack)[-2:]
         if options.device == "cuda":
@@ -186,7 +186,7 @@ def made_steps(name: str, folder: Path, options: argparse.Namespace, count: int,
 
 
 def in_own_process(name: str, options: argparse.Namespace, folder: Path) -> int:
-    "Peak memory of one side, measured in a process of its own."
+    "Peak memory of one side, measured in its own process."
     words = [sys.executable, __file__, "--only", name, "--data", str(folder), "--device", options.device,
              "--size", options.size, "--batch", str(options.batch)]
     return int(subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()[-1])

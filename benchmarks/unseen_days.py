@@ -1,11 +1,11 @@
-"""Zero-shot phoneme error rates: which day layer serves a day that was not in training best?
+"""Zero-shot phoneme error rates: which day layer is best for a day that was not in training?
 
     python benchmarks/unseen_days.py                                   # simulated recordings
     python benchmarks/unseen_days.py --data FOLDER --holdout SESSION,SESSION
     python benchmarks/unseen_days.py --size linear --steps 200
 
-Trains one decoder with some days held out, then decodes the validation trials of these days with each answer that
-`speech.adapt` knows. The days in training are decoded by the same decoder for comparison. Intervals: 95 %, bootstrap
+Trains one decoder with some days held out, then decodes the validation trials of these days with each choice of
+`speech.adapt`. The days in training are decoded by the same decoder for comparison. Intervals: 95 %, bootstrap
 over trials. The result goes to
 benchmarks/results/unseen_days_<size>.json.
 """
@@ -45,7 +45,7 @@ def settings(size: str, steps: int, holdout: tuple[str, ...]) -> tuple[SpeechCon
 
 
 def compare(data: Path, size: str, steps: int, holdout: tuple[str, ...], work: Path) -> dict:
-    "Train once, decode the held-out days with every answer."
+    "Train once, decode the held-out days with every choice."
     config, fitted = settings(size, steps, holdout)
     task = SpeechTask(data, config)
     days, trained = len(task.sessions), len(task.trained)

@@ -1,14 +1,14 @@
-"""How long the test split's 1,450 trials take, on the clock.
+"""Measure the wall-clock time of decoding the test split's 1,450 trials.
 
     python benchmarks/whole_split.py LABELS.csv --models DIR --tuned benchmarks/results/words_general.json
                                      [--trials 1450] [--threads 2] [--beam 100] [--json FILE]
 
-DIR is that of general_model.py, and the JSON file one of words.py, which has the tuned weights of the 3-gram.
-The trials are the sentences that words.py scores, from the first again if there are too few, as noisy logits
-that are stretched to the mean length of the published recordings: 215 frames of 80 ms. They are decoded as
-`b2t decode` does it, by `BeamSearch.decode_many`: 100 best sentences each, with exact scores and times.
-Starting Python and making the logits do not count; reading the model and the lexicon does. Prints the
-seconds on the clock, CPU seconds, and the load of the machine: of other programs before, of all after.
+DIR is that of general_model.py, and the JSON file is a result of words.py with the tuned weights of the 3-gram.
+The trials are the sentences that words.py scores, repeated if there are too few, as noisy logits
+stretched to the mean length of the published recordings: 215 frames of 80 ms. They are decoded as in
+`b2t decode`, by `BeamSearch.decode_many`: 100 best sentences each, with exact scores and times.
+Starting Python and making the logits do not count; reading the model and the lexicon does. Prints
+wall-clock time, CPU time, and the load of the machine before and after.
 """
 
 import argparse
@@ -32,7 +32,7 @@ FRAMES = 215  # 874.8 bins of 20 ms on average in the published training split, 
 
 
 def stretched(trials: list[np.ndarray], generator: np.random.Generator) -> list[np.ndarray]:
-    "Trials of FRAMES frames on average: frames repeated, each with noise of its own."
+    "Trials of FRAMES frames on average: frames repeated, each with its own noise."
     factor, found = FRAMES / np.mean(list(map(len, trials))), []
     for one in trials:
         places = (np.arange(round(factor * len(one))) / factor).astype(int)

@@ -1,25 +1,25 @@
-"""What a language model is worth: word error of the same logits, step by step.
+"""Measure what a language model adds: word error of the same logits with different models.
 
     python benchmarks/words.py LABELS.csv [--levels 1] [--sentences 1426] [--tune-on 250]
                                [--text FILE ...] [--models DIR] [--order 3] [--json FILE]
 
 LABELS.csv has a column sentence_label, such as that of the published training split. Its different
-sentences are divided: some are scored, some are tuned on, and the language models see the others
-only, with any further text files (the builder is told which sentences will be scored, and drops
-lines that contain one). Each scored sentence becomes noisy logits (`simulate.logits`); at level 1 with
+sentences are divided: some are scored, some are tuned on, and the language models see only the
+others, and any further text files (the builder drops lines that contain a scored sentence).
+Each scored sentence becomes noisy logits (`simulate.logits`); at level 1 with
 the phoneme error rate of the published baseline, at other levels with noise that many times as
-large. They are read in six ways:
+large. They are decoded in six ways:
 
 greedy          the best class of each frame, and for each stretch between silences the likeliest
-                word that sounds exactly so, or the phonemes themselves if none does
-1-gram          the kit's search with a model that knows only how frequent words are, default weights
+                word with exactly these phonemes, or the phonemes themselves if there is none
+1-gram          the kit's search with a model of word frequencies only, default weights
 3-gram          the same search and the same weights with a model of --order words
-... tuned       both with the weights found on the sentences to tune on, each with its own
+... tuned       both, each with its own weights found on the tuning sentences
 
 Ratios of the 3-gram's errors to the 1-gram's come with intervals of paired resampling: "untuned" and
 "tuned" compare like with like; "step" compares the tuned 3-gram with the untuned 1-gram. --tune-on 0
 leaves out tuning.
-These numbers say what each step is worth; they say nothing about real recordings.
+These numbers compare the steps; they do not predict the word error on real recordings.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def divided(path: Path, scored: int, tuned_on: int, seed: int = 0) -> tuple[list
 
 def build(text: list[str], kept_out: list[str], folder: Path, order: int,
           more: tuple[Path, ...] = ()) -> LanguageModel:
-    "A model of the text over the whole dictionary, in which no scored sentence is."
+    "A model of the text over the whole dictionary, without scored sentences."
     (folder / "text.txt").write_text("\n".join(text) + "\n", encoding="utf-8")
     lines = [f"{number},{one}" for number, one in enumerate(kept_out)]
     (folder / "scored.csv").write_text("\n".join(["id,sentence_label", *lines]) + "\n", encoding="utf-8")
@@ -67,7 +67,7 @@ def build(text: list[str], kept_out: list[str], folder: Path, order: int,
 
 
 def spelled_out(logits: np.ndarray, lexicon: Lexicon, model: LanguageModel) -> str:
-    "The greedy reading as words, where a stretch is one, and as phonemes where it is none."
+    "The greedy result: words where a stretch is one, else phonemes."
     classes = collapse(logits.argmax(axis=1))
     stretches = split_words(to_phonemes(classes))
     found = []
@@ -83,7 +83,7 @@ def counts_of(sentences: list[str], found: list[str]) -> Counts:
 
 
 def ratio(counts: Counts, base: Counts, resamples: int = 2000) -> dict[str, float]:
-    "Errors as a share of another reading's of the same sentences, with a 95 % interval."
+    "Errors as a share of another method's on the same sentences, with a 95 % interval."
     draws = np.random.default_rng(0).integers(0, len(base.edits), (resamples, len(base.edits)))
     shares = counts.edits[draws].sum(axis=1) / np.maximum(base.edits[draws].sum(axis=1), 1)
     low, high = np.percentile(shares, [2.5, 97.5]).tolist()

@@ -1,4 +1,4 @@
-"""The CTC loss and its gradient on XLA: the kit's device loops against torch's loss on the host.
+"""The CTC loss and its gradient on XLA: the kit's device loops compared with torch's loss on the host.
 
     python benchmarks/xla_ctc.py            # in an environment with torch_xla; some minutes
 

@@ -1,9 +1,9 @@
-"""One GRU layer on XLA: the kit's loop against torch_xla's own nn.GRU.
+"""One GRU layer on XLA: the kit's loop compared with torch_xla's nn.GRU.
 
     python benchmarks/xla_gru.py            # in an environment with torch_xla; a quarter of an hour
 
 Forward and backward of one layer in float32, gradients of all parameters and of the input. Memory is
-what XLA's buffer assignment gives the program, arguments included. Results go to
+from XLA's buffer assignment, arguments included. Results go to
 benchmarks/results/xla_gru.json, and as a table to the terminal.
 """
 

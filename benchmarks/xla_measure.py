@@ -1,8 +1,8 @@
-"""What the two XLA benchmarks share: a process per case, and what XLA says about its programs.
+"""Shared by the two XLA benchmarks: a process per case, and XLA's numbers about its programs.
 
 torch_xla's CPU backend on one device stands for a TPU: what is compiled, moved and kept is decided by
 the same compiler passes, while seconds are those of this machine. Alternatives of a case take turns in
-one process, so that what else runs on the machine slows them alike.
+one process, so other programs slow them equally.
 """
 
 import json
@@ -52,7 +52,7 @@ def program_bytes(since: float) -> int:
 
 
 def first_run(action: Callable[[], object]) -> dict[str, float]:
-    "Compile: seconds, programs, memory, and what went to the host on the way."
+    "Compile: seconds, programs, memory, and transfers to the host."
     import torch_xla
     import torch_xla.debug.metrics as metrics
 

@@ -1,9 +1,9 @@
-"""Do threads that read recordings disturb a program on XLA, and how many of them pay?
+"""Do threads that read recordings disturb a program on XLA, and how many of them help?
 
     python benchmarks/xla_readers.py [--data FOLDER] [--steps 60]
 
-Trains the linear read-out on XLA, with nothing cached, so that every trial is read from its file while the
-device works; for each number of reader threads in a process of its own, in turns. Reported are trials per second
+Trains the linear readout on XLA, with nothing cached, so every trial is read from its file while the
+device computes; each number of reader threads has its own process. Reported are trials per second
 (median of the rows of metrics after the first two), and whether all runs gave the
 same losses to the last bit: a reader that disturbed the device, or was disturbed by it, would change them.
 The result goes to benchmarks/results/xla_readers.json.

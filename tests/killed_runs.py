@@ -1,9 +1,9 @@
-"""Kill training runs at random moments and let them go on: what test_resume.py starts.
+"""Kill training runs at random moments and resume them; started by test_resume.py.
 
     python killed_runs.py FOLDER KILLS
 
 It prints one JSON object. torch is imported once; every try is a fork of this process, which itself
-computes nothing, so that a try costs milliseconds and not seconds.
+computes nothing, so a try takes milliseconds to start.
 """
 import gc
 import hashlib
@@ -28,7 +28,7 @@ CONFIG = toy_config(steps=100, checkpoint_every=4, eval_every=10, log_every=5, k
 
 
 def start(folder: Path) -> int:
-    """Fork a process that trains into `folder`, or goes on there; its number."""
+    """Fork a process that trains or resumes in `folder`; returns its number."""
     process = os.fork()
     if process:
         return process
@@ -65,7 +65,7 @@ def half_written(folder: Path) -> bool:
 
 
 def kill_once(folder: Path, moment: random.Random, in_write: bool) -> dict:
-    """Start or continue a run and kill it after some progress, in a write or anywhere; what happened."""
+    """Start or resume a run and kill it after some progress, during a write or anywhere; returns what happened."""
     begun = newest_step(folder)
     goal = begun + CONFIG.checkpoint_every * moment.randint(0, 3)
     process = start(folder)
@@ -95,7 +95,7 @@ def outcome(folder: Path) -> dict:
 
 
 def main(folder: Path, kills: int) -> dict:
-    """Train once without interruption, then kill runs until there were enough kills; all outcomes."""
+    """Train once without interruption, then kill runs until there are enough kills; prints all outcomes."""
     if wait(start(folder / "straight")):
         sys.exit("the uninterrupted run failed")
     moment, tries, runs = random.Random(20), [], []

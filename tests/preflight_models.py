@@ -1,4 +1,4 @@
-"""What test_preflight.py lowers and compiles: models that are counted by hand, and steps that are refused."""
+"""Models for test_preflight.py: some with sizes counted by hand, some that cannot be lowered."""
 import json
 import os
 import sys
@@ -36,7 +36,7 @@ class Recurrent(nn.Module):
 
 
 class Scored(nn.Module):
-    """Logits that are parameters, so that the CTC loss is all there is."""
+    """Logits that are parameters, so the step consists of the CTC loss only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Scored(nn.Module):
 
 
 class Impatient(Dense):
-    """Asks for a number in the middle."""
+    """Reads a value in the middle of the forward pass."""
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         found = super().forward(features)
@@ -57,7 +57,7 @@ class Impatient(Dense):
 
 
 class Choosy(Dense):
-    """Its result has as many rows as there are positive ones."""
+    """The number of rows of its result depends on values."""
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         found = super().forward(features).flatten()
@@ -85,12 +85,12 @@ def batch_of(name: str) -> torch.Tensor:
 
 
 def total(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-    """A loss of anything."""
+    """A loss for any output."""
     return model(batch).float().square().mean()
 
 
 def lower(name: str) -> None:
-    """The program of a step as torch_xla writes it, before compiling; or why there is none."""
+    """The program of a step before compiling, or the reason why there is none."""
     from b2t_kit.tpu.lower import lower_run, traced
     from b2t_kit.tpu.any_model import ModelTask, optimizer_settings
     from b2t_kit.training.task import TrainConfig

@@ -1,4 +1,4 @@
-"""What the launched processes of test_devices.py and test_failures.py do."""
+"""The program of the processes launched by test_devices.py and test_failures.py."""
 import json
 import os
 import signal
@@ -92,7 +92,7 @@ def errors_per_trial() -> list[tuple[float, int]]:
 
 
 def evaluate(device: Device) -> dict:
-    """An error rate over trials that are dealt out unevenly: process 0 gets all but one."""
+    """An error rate over unevenly distributed trials: process 0 gets all but one."""
     trials = errors_per_trial()
     mine = trials if device.world == 1 else (trials[:-1] if device.is_main else trials[-1:])
     local = sum(edits for edits, _ in mine) / sum(length for _, length in mine)
@@ -125,7 +125,7 @@ def everything(out: str) -> None:
 
 
 def report(out: str) -> None:
-    """Train plainly under somebody else's launcher."""
+    """Train under another launcher."""
     with open_device() as device:
         results = {"world": device.world, "describe": device.describe(), "plain": train(device, 1)}
         if device.is_main:
@@ -133,7 +133,7 @@ def report(out: str) -> None:
 
 
 def arrive_late(folder: str) -> None:
-    """Leave traces; process 1 dies, the others wait stubbornly, each with a child of its own."""
+    """Write the process numbers and wait, ignoring SIGTERM, each with a child process; process 1 may die."""
     rank = int(os.environ["RANK"])
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
@@ -154,7 +154,7 @@ def launch_and_wait(folder: str) -> None:
 
 
 def meet() -> None:
-    """Meet the other processes and add something up."""
+    """Join the other processes and sum a value."""
     with open_device("cpu") as device:
         total = device.sum_over_processes(torch.tensor(float(device.rank + 1)))
         print(f"process {device.rank}: {total.item():g}")

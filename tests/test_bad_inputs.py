@@ -1,7 +1,7 @@
 """Bad inputs on the command line: one line that names what is wrong, and nothing half-written.
 
-Each test works in a folder of its own, which holds `data`, a folder of recordings, and `run`, a finished run.
-It spoils something, calls `b2t` there, and compares the folder with what it was before.
+Each test works in its own folder with `data`, a folder of recordings, and `run`, a finished run.
+It damages something, calls `b2t` there, and checks that the folder did not change.
 """
 import hashlib
 import os
@@ -33,7 +33,7 @@ Spoil = Callable[[], object]
 
 
 def train(words: str = "", out: str = "new") -> str:
-    """The command that trains a small decoder, with some other settings."""
+    """The command that trains a small decoder, with changed settings."""
     small = " ".join(f"{name} {value}" for name, value in SMALL.items() if f"{name} " not in f"{words} ")
     return f"train --data data --out {out} {small} {words}"
 
@@ -42,7 +42,7 @@ TRAIN, RESUME = train(), train("--resume", "run")
 
 
 def tree(folder: Path) -> dict[str, str]:
-    """Every file, folder and link below a folder, with what it holds."""
+    """Every file, folder and link below a folder, with its content."""
     found = {}
     for path in sorted(folder.rglob("*")):
         content = path.read_bytes() if path.is_file() else str(path.lstat().st_mode).encode()
@@ -62,7 +62,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def here(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of that, as the current folder, away from GPUs and from what else may be installed."""
+    """A copy of them in the current folder, without GPUs and torch_xla."""
     shutil.copytree(good, tmp_path / "here")
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
@@ -71,7 +71,7 @@ def here(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def refused(words: str, here: Path, capsys: pytest.CaptureFixture) -> str:
-    """The one error line of a command that must fail and leave everything as it is."""
+    """The error line of a command that must fail and change nothing."""
     before = tree(here)
     capsys.readouterr()
     status = main(shlex.split(words))
@@ -122,7 +122,7 @@ def without(name: str) -> Spoil:
 
 
 def dataset(name: str, change: Callable[[np.ndarray], np.ndarray], **options: object) -> Spoil:
-    """Put another dataset into the place of one."""
+    """Replace a dataset."""
     def replace(trial: h5py.Group, _: h5py.File) -> None:
         content = change(trial[name][:])
         del trial[name]
@@ -131,7 +131,7 @@ def dataset(name: str, change: Callable[[np.ndarray], np.ndarray], **options: ob
 
 
 def with_value(place: object, value: float) -> Callable[[np.ndarray], np.ndarray]:
-    """An array with another value at a place."""
+    """An array with one value changed."""
     def change(array: np.ndarray) -> np.ndarray:
         array[place] = value
         return array
@@ -161,7 +161,7 @@ def twice(trial: h5py.Group, file: h5py.File) -> None:
 
 
 def scrambled(trial: h5py.Group, file: h5py.File) -> None:
-    """Compressed features of which some bytes were overwritten on the disk."""
+    """Compressed features with some bytes overwritten on the disk."""
     features = trial["input_features"][:]
     del trial["input_features"]
     packed = trial.create_dataset("input_features", data=features, chunks=features.shape, compression="gzip")
@@ -271,7 +271,7 @@ ONLY_LISTED: dict[str, tuple[Spoil, str]] = {
 def test_validate_lists_what_training_may_pass_over(
     name: str, here: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    """Faults that training does not meet."""
+    """Faults that training does not read."""
     spoil, named = ONLY_LISTED[name]
     spoil()
     assert any(named in fault for fault in faulted("validate data", here, capsys))
@@ -385,7 +385,7 @@ SETTINGS = {
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_setting_is_named(name: str, here: Path, capsys: pytest.CaptureFixture) -> None:
-    """A setting that cannot be is refused before a run folder is made."""
+    """An impossible setting is rejected before a run folder is made."""
     words, named = SETTINGS[name]
     assert named in refused(train(words), here, capsys)
 
@@ -526,7 +526,7 @@ OTHERS: dict[str, tuple[str, str, Spoil | None]] = {
 def test_wish_is_refused(
     name: str, case: tuple, here: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What cannot be is refused in one line, and at once."""
+    """An impossible request is rejected at once, in one line."""
     words, named, spoil = case
     monkeypatch.setenv("PATH", str(here))  # no kaggle client
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # the port where nobody answers
@@ -537,7 +537,7 @@ def test_wish_is_refused(
 
 @contextmanager
 def read_only(folder: Path) -> Iterator[bool]:
-    """Make a folder in which nothing can be written; false where that is not permitted."""
+    """Make a read-only folder; False if the system does not permit that."""
     folder.mkdir()
     if os.geteuid():
         folder.chmod(0o555)
@@ -557,14 +557,14 @@ def read_only(folder: Path) -> Iterator[bool]:
     "fetch --out locked/new", f"{EVAL} --json locked/new.json",
 ], ids=lambda words: words.split()[0])
 def test_read_only_folder_is_named(words: str, here: Path, capsys: pytest.CaptureFixture) -> None:
-    """A folder that cannot be written to is found out before any work is done."""
+    """A read-only folder is reported before any work is done."""
     with read_only(here / "locked") as locked:
         if locked:
             assert "locked/new" in refused(words, here, capsys)
 
 
 def test_every_process_stops(here: Path, capsys: pytest.CaptureFixture) -> None:
-    """A fault that two processes meet is one line as well."""
+    """A fault found by two processes is also one line."""
     RECORDINGS["NaN"][0]()
     line = refused(train("--processes 2"), here, capsys)
     assert line.startswith("error: process ") and f"{TRIAL}/input_features: nan at bin 7, feature 99" in line
@@ -574,7 +574,7 @@ def test_every_process_stops(here: Path, capsys: pytest.CaptureFixture) -> None:
     (TRAIN, f"error: {FILE}: is damaged or not an HDF5 file", 2), ("validate data", f"{FILE}: is damaged", 1),
 ], ids=["train", "validate"])
 def test_program_has_the_same_status(words: str, named: str, status: int, here: Path) -> None:
-    """As a process of its own, with the streams that a shell sees."""
+    """The same as a separate process, with the streams that a shell sees."""
     os.truncate(FILE, 3000)
     before, command = tree(here), [sys.executable, "-m", "b2t_kit.cli", *words.split()]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
@@ -585,7 +585,7 @@ def test_program_has_the_same_status(words: str, named: str, status: int, here: 
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture) -> None:
-    """Without a verb, the help and a status that no script takes for success."""
+    """Without a verb: the help, and an exit status that means failure."""
     assert main([]) == 2
     assert "validate" in capsys.readouterr().out
     with pytest.raises(SystemExit) as ended:

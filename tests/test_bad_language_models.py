@@ -1,7 +1,7 @@
 """Bad language models, texts and word lists: one line that names the file and the line, and nothing half-written.
 
-Each test works in a folder of its own. It writes a file with one fault, calls `b2t lm` there, and compares the
-folder with what it was before.
+Each test works in its own folder. It writes a file with one fault, calls `b2t lm` there, and checks that the
+folder did not change.
 """
 import gzip
 import os
@@ -75,12 +75,12 @@ ARPA_FAULTS: dict[str, Fault] = {
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder, with what it holds."""
+    """Every file below a folder, with its content."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def refused(command: str, capsys: pytest.CaptureFixture) -> str:
-    """The one line that a command fails with, having left everything as it was."""
+    """The error line of a command that must fail and change nothing."""
     before = tree(Path())
     assert main(command.split()) == 2
     lines = capsys.readouterr().err.splitlines()
@@ -98,7 +98,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_good_files_are_good(capsys):
-    """The faults below are faults of files that would be read without them."""
+    """Without the faults below, the files are read."""
     Path("good.arpa").write_text(ARPA)
     Path("good.txt").write_text(TEXT)
     assert main("lm convert good.arpa --out good.b2tlm".split()) == 0
@@ -122,7 +122,7 @@ def test_arpa_in_another_encoding(capsys):
 
 
 def test_arpa_whose_words_differ_in_capitals(capsys):
-    """Capitals become small letters only where nothing is lost by it."""
+    """Capitals become lower case only if no two words become equal."""
     Path("bad.arpa").write_text(ARPA.replace("tea", "TEA").replace("more", "MORE"))
     assert main("lm convert bad.arpa --out small.b2tlm".split()) == 0
     capsys.readouterr()
@@ -276,7 +276,7 @@ print(build_language_model(["talk.txt"], sys.argv[2], 4, (0, 0, 1), memory=int(s
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
 def test_text_larger_than_memory():
-    """A process that the system allows 64 MB more than it starts with builds a model of 12 million bytes of text."""
+    """A process limited to 64 MB above its start builds a model from 12 million bytes of text."""
     import numpy as np
 
     generator = np.random.default_rng(1)

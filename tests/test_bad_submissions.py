@@ -1,6 +1,6 @@
 """Bad submissions, tables of sentences, lists and reports: every fault is named, and nothing is half-written.
 
-Each test works in a folder of its own, calls `b2t` there, and compares the folder with what it was before.
+Each test works in its own folder, calls `b2t` there, and checks that the folder did not change.
 """
 import hashlib
 import shlex
@@ -34,7 +34,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def tree(folder: Path) -> dict[str, str]:
-    """Every file and folder below a folder, with what it holds."""
+    """Every file and folder below a folder, with its content."""
     found = {}
     for path in sorted(folder.rglob("*")):
         content = path.read_bytes() if path.is_file() else b"folder"
@@ -51,7 +51,7 @@ def said_by(words: str, capsys: pytest.CaptureFixture) -> tuple[int, list[str], 
 
 
 def refused(words: str, here: Path, capsys: pytest.CaptureFixture) -> str:
-    """The one error line of a command that must fail and leave everything as it is."""
+    """The error line of a command that must fail and change nothing."""
     before = tree(here)
     status, _, errors = said_by(words, capsys)
     assert status == 2 and [line[:7] for line in errors] == ["error: "], errors
@@ -62,7 +62,7 @@ def refused(words: str, here: Path, capsys: pytest.CaptureFixture) -> str:
 # What `b2t check-submission` says of a file of 1,450 rows with one fault
 
 def row(number: int, new: str) -> Callable[[str], str]:
-    """Put another line into the place of a row."""
+    """Replace a row."""
     return lambda text: text.replace(f"\n{number},{TEXT}\n", f"\n{new}\n")
 
 
@@ -117,7 +117,7 @@ FAULTS: dict[str, tuple[Callable[[str], str | bytes], list[str]]] = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_checker_names_the_fault(name: str, here: Path, capsys: pytest.CaptureFixture) -> None:
-    """It says what is wrong, exits with 1, and leaves the file alone."""
+    """It says what is wrong, exits with 1, and does not change the file."""
     spoil, named = FAULTS[name]
     content = spoil(GOOD)
     Path("sub.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -146,7 +146,7 @@ def test_checker_names_all_faults_at_once(here: Path, capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize("word", ["null", "nan", "NA".lower(), "none", "true", "i'm", "x-ray", "o'clock"])
 def test_words_that_tables_swallow_survive(word: str, here: Path, capsys: pytest.CaptureFixture) -> None:
-    """A sentence is text, whatever a table library would make of it."""
+    """A sentence stays text, also if a table library would read it as a missing value."""
     Path("sub.csv").write_text(row(7, f"7,{word}")(GOOD))
     assert said_by("check-submission sub.csv", capsys)[0] == 0
 
@@ -213,14 +213,14 @@ REFUSED: dict[str, tuple[str, str, Callable[[], object] | None]] = {
     "score: other places": (SCORE, "different trials: d 1 0 but e 1 0", lambda: (
         Path("said.csv").write_text(PLACES + "d,1,0,Hello.\n"), Path("heard.csv").write_text(PLACES + "e,1,0,Hello.\n"))),
     "score: nothing was said": (SCORE, "nothing to score", text("said.csv", "id,text\n0,...\n1,?\n2,\n")),
-    "score: JSON is a folder": (SCORE.replace("new.json", "data"), "data: is no plain file", None),
+    "score: JSON is a folder": (SCORE.replace("new.json", "data"), "data: is not a plain file", None),
     "score: JSON in a file": (SCORE.replace("new.json", "said.csv/new.json"), "said.csv", None),
     "submit: nothing to submit": ("submit --data data --out new.csv", "--run", None),
     "submit: two sources": (f"{NBEST} --run run", "--run", None),
     "submit: no run": ("submit --run gone --data data --out new.csv", "gone: is not a run folder", None),
     "submit: not a run": ("submit --run run --data data --out new.csv", "run: is not a run folder", None),
     "submit: no recordings": ("submit --run run --data gone --out new.csv", "gone: no such folder", None),
-    "submit: out is a folder": (NBEST.replace("new.csv", "data"), "data: is no plain file", None),
+    "submit: out is a folder": (NBEST.replace("new.csv", "data"), "data: is not a plain file", None),
     "submit: out in a file": (NBEST.replace("new.csv", "said.csv/new.csv"), "said.csv", None),
     "submit: no lists": (NBEST.replace("nbest.jsonl", "gone.jsonl"), "gone.jsonl: cannot be read", None),
     "submit: list missing": (NBEST, "nbest.jsonl: holds 5 trials, but there are 6", dropped("nbest.jsonl", 2)),
@@ -235,7 +235,7 @@ REFUSED: dict[str, tuple[str, str, Callable[[], object] | None]] = {
     "report: not a run": (REPORT, "run: is not a run folder", None),
     "report: unknown split": (f"{REPORT} --split dev", "'dev'", None),
     "report: split without sentences": (f"{REPORT} --split test", "split test", None),
-    "report: out is a folder": (f"{REPORT} --out data", "data: is no plain file", None),
+    "report: out is a folder": (f"{REPORT} --out data", "data: is not a plain file", None),
     "report: negative pictures": (f"{REPORT} --pictures -1", "pictures: -1", None),
     "report: pictures in words": (f"{REPORT} --pictures all", "--pictures", None),
 }
@@ -243,7 +243,7 @@ REFUSED: dict[str, tuple[str, str, Callable[[], object] | None]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_wish_is_refused(name: str, here: Path, capsys: pytest.CaptureFixture) -> None:
-    """What cannot be is refused in one line."""
+    """An impossible request is rejected in one line."""
     words, named, spoil = REFUSED[name]
     if spoil:
         spoil()
@@ -251,7 +251,7 @@ def test_wish_is_refused(name: str, here: Path, capsys: pytest.CaptureFixture) -
 
 
 def test_good_inputs_are_accepted(here: Path, capsys: pytest.CaptureFixture) -> None:
-    """The commands that the cases above spoil do work unspoilt."""
+    """The commands of the cases above work with undamaged files."""
     assert said_by(SCORE, capsys)[0] == 0 and said_by(NBEST, capsys)[0] == 0
     assert Path("new.json").is_file() and Path("new.csv").is_file()
     shutil.copy("new.csv", "heard.csv")

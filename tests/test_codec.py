@@ -1,8 +1,8 @@
-"""The crash of an audio-codec model at step 400, in eight ways; then the kit in the same place.
+"""The crash of an audio-codec model at step 400, in eight variants; then the kit in the same situation.
 
 The report: `RuntimeError: expected dtype float for `end` but got dtype c10::BFloat16`, in Adam, at the
-step of the first demonstration. It was put down to bfloat16 autocast, and training went on in float32
-at half the speed. The experiment varies what could be to blame: the embeddings' type, autocast, and
+step of the first demonstration. It was attributed to bfloat16 autocast, and training continued in float32
+at half the speed. The experiment varies the possible causes: the embeddings' type, autocast, and
 whether the demonstration casts the model as the original's did.
 """
 import itertools
@@ -37,7 +37,7 @@ def original_demonstration(model: CodecModel) -> None:
 
 
 def train_as_reported(embeddings: str, autocast: str, cast: str) -> str:
-    """A plain loop of torch, with torch's Adam; the text of the error it ends with, or nothing."""
+    """A plain loop with torch's Adam; returns the error message, or an empty text."""
     torch.manual_seed(0)
     model = CodecModel(SMALL)
     if embeddings == "embeddings in bfloat16":
@@ -62,7 +62,7 @@ def train_as_reported(embeddings: str, autocast: str, cast: str) -> str:
 
 @pytest.mark.parametrize("embeddings, autocast, cast", WAYS)
 def test_c18a_the_crash_in_eight_ways(embeddings: str, autocast: str, cast: str) -> None:
-    """Mixed types and the cast are to blame, together; autocast is not, with it or without."""
+    """The cause is mixed types together with the cast; autocast makes no difference."""
     found = train_as_reported(embeddings, autocast, cast)
     blamed = embeddings == "embeddings in bfloat16" and cast == "cast"
     message = "expected dtype float for `end` but got dtype c10::BFloat16"
@@ -93,7 +93,7 @@ class Casting(CodecTask):
 def test_c18a_the_kit_refuses_or_stops_at_the_hook(
     kind: Callable[..., CodecTask], named: str, steps: int, tmp_path: Path
 ) -> None:
-    """Mixed types before the first step; a cast at the hook itself, which has a name."""
+    """Mixed types are rejected before the first step; a cast is reported at the hook, by name."""
     task = kind(SMALL, TASK.rows, TASK.batch_size)
     config = codec_config(steps=20, log_every=1, eval_every=8, checkpoint_every=0)
     with pytest.raises(KitError, match=named):
@@ -103,7 +103,7 @@ def test_c18a_the_kit_refuses_or_stops_at_the_hook(
 
 
 def test_training_goes_past_its_demonstrations(tmp_path: Path) -> None:
-    """Under bfloat16 autocast, which the report gave up: float32 parameters, and a hook that casts nothing."""
+    """Under bfloat16 autocast, with float32 parameters and a hook that casts nothing."""
     config = codec_config(steps=24, eval_every=8, checkpoint_every=0, precision="bfloat16", log_every=1)
     result = train(TASK, config, tmp_path / "run", quiet=True)
     losses = series(read_metrics(result.folder), "train", "loss")[1]

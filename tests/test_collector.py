@@ -1,4 +1,4 @@
-"conftest.py: which cells become tests, and what becomes of them."
+"conftest.py: which cells become tests, and their results."
 import json
 import os
 import subprocess
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class Project:
-    "A checkout of which only the notebooks under test are there."
+    "A checkout with only the notebooks under test."
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -32,7 +32,7 @@ class Project:
         (self.folder / "nbs" / name).write_text(json.dumps(notebook), encoding="utf-8")
 
     def test(self, *options: str) -> tuple[int, str, str]:
-        "Exit status of pytest, all that it printed, and the last line of that."
+        "Exit status of pytest, its output, and the last line of the output."
         environment = {key: value for key, value in os.environ.items() if "PYTEST" not in key}
         command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *options]
         options = {"capture_output": True, "text": True, "cwd": self.folder, "env": environment}

@@ -1,4 +1,4 @@
-"""What must not go wrong between logits and sentences: bad files, exactness, streams, command line."""
+"""From logits to sentences: bad files, exactness, streams, command line."""
 import itertools
 import json
 import math

@@ -1,4 +1,4 @@
-"""Two processes under the launchers that people use (the kit's own: test_failures.py)."""
+"""Two processes under common launchers (the kit's own launcher is in test_failures.py)."""
 import json
 import os
 import subprocess
@@ -38,7 +38,7 @@ def test_accumulation_equals_the_large_batch(one_process: dict) -> None:
 
 
 def launcher_command(launcher: str, arguments: list[str]) -> list[str]:
-    """How people start two processes on one machine."""
+    """The usual commands that start two processes on one machine."""
     if launcher == "torchrun":
         return [sys.executable, "-m", "torch.distributed.run", "--standalone",
                 "--nproc-per-node", "2", SCRIPT, *arguments]
@@ -64,7 +64,7 @@ def test_two_processes_equal_one(launcher: str, one_process: dict, tmp_path: Pat
 
 
 def python(code: str, **added: str) -> str:
-    """What a fresh interpreter prints, without any choice about torch_xla made for it."""
+    """The output of a fresh interpreter, with no variable set about torch_xla."""
     environment = {name: value for name, value in os.environ.items() if name != "USE_TORCH_XLA"}
     environment.update(added, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True,
@@ -75,7 +75,7 @@ def python(code: str, **added: str) -> str:
 
 @pytest.mark.torch_xla
 def test_cpu_stays_cpu_where_torch_xla_can_be_imported() -> None:
-    """Accelerate takes torch_xla even with cpu=True; the kit keeps it out, or says it is late."""
+    """Accelerate takes torch_xla even with cpu=True; the kit prevents that, or reports that it is too late."""
     code = "from accelerate import Accelerator; print(Accelerator(cpu=True).device)"
     assert python(code, PJRT_DEVICE="CPU").splitlines()[-1] == "xla:0"
     code = """
@@ -100,7 +100,7 @@ except KitError as error:
 
 @pytest.mark.torch_xla
 def test_canary_notices_float32_that_is_bfloat16() -> None:
-    """XLA_USE_BF16 stores float32 tensors as bfloat16 while they go on saying float32."""
+    """XLA_USE_BF16 stores float32 tensors as bfloat16 while their dtype still says float32."""
     code = """
 import torch, torch_xla
 from b2t_kit.core.config import KitError

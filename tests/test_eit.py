@@ -49,7 +49,7 @@ def test_results_do_not_depend_on_processes(data: Path, tmp_path: Path) -> None:
 
 
 def test_the_shipped_weights_are_small_and_see(data: Path) -> None:
-    """At most 20 MB of float32, and better than an empty image, on tanks they have not been trained on."""
+    """At most 20 MB of float32, and better than an empty image on tanks that were not in training."""
     reconstructor = load_reconstructor()
     assert sum(one.numel() * 4 for one in reconstructor.model.state_dict().values()) < 20e6
     assert {one.dtype for one in reconstructor.model.state_dict().values()} == {torch.float32}

@@ -1,8 +1,8 @@
 """Failures that people reported from real runs.
 
-Each test first makes the failure happen as it was reported, then shows that the kit names it or
-cannot have it. Those that need no more than a cell are in the notebooks: C12 in devices.torch,
-C18a to C18c in 01a_audits, C18d in 02_devices.
+Each test first reproduces the reported failure, then shows that the kit names or prevents it.
+Failures that fit in a cell are in the notebooks: C12 in devices/torch, C18a to C18c in 03_precision,
+C18d in devices/select.
 """
 import dataclasses
 import json
@@ -40,7 +40,7 @@ def child_environment(**added: str) -> dict[str, str]:
 
 
 def run_python(code: str, **added: str) -> str:
-    """What a fresh interpreter prints."""
+    """The output of a fresh interpreter."""
     done = subprocess.run([sys.executable, "-c", code], env=child_environment(**added),
                           capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -60,7 +60,7 @@ def two_processes(tmp_path_factory: pytest.TempPathFactory) -> dict:
 
 
 def test_c2_unknown_options_are_named() -> None:
-    """Accelerate's TypeError appears deep in a trainer; the kit checks options at its door."""
+    """Accelerate's TypeError appears deep in a trainer; the kit checks options before anything starts."""
     with open_device("cpu"):
         from accelerate import Accelerator
     with pytest.raises(TypeError) as failure:
@@ -103,7 +103,7 @@ def test_c12_accumulation_in_two_processes_equals_the_large_batch(two_processes:
 
 
 def test_c17c_a_wrong_path_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reported loader fell back to ./data without a word; the kit names the path."""
+    """The reported loader silently used ./data instead; the kit names the path."""
     monkeypatch.chdir(tmp_path)
     Path("data").mkdir()
     Path("data", "sample.npz").touch()
@@ -118,7 +118,7 @@ def test_c17c_a_wrong_path_is_an_error(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_c17c_a_run_does_not_continue_on_other_data(tmp_path: Path) -> None:
-    """What a run was trained on is in its folder; other data is an error and not a new average."""
+    """The run folder records its data; other data is an error."""
     config = toy_config(steps=2, checkpoint_every=0, eval_every=0)
     train(ToyTask(rows=40), config, tmp_path / "run", quiet=True)
     with pytest.raises(KitError, match="cannot be resumed, because .*data.rows was 40 and is 48"):
@@ -130,7 +130,7 @@ def test_c17c_a_run_does_not_continue_on_other_data(tmp_path: Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class CastingTask(ToyTask):
-    """A task whose evaluation does what the reported audio demonstration did."""
+    """A task whose evaluation casts the model like the reported audio demonstration."""
 
     def evaluate(self, model: torch.nn.Module, device: Device) -> dict[str, float]:
         """Cast to float32 for the demonstration and "restore" bfloat16."""
@@ -173,7 +173,7 @@ def recorded(folder: Path, count: int) -> list[int]:
 
 @pytest.fixture
 def bystander() -> subprocess.Popen:
-    """A Python process that has nothing to do with any launch."""
+    """A Python process that belongs to no launch."""
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
     yield process
     process.kill()
@@ -181,7 +181,7 @@ def bystander() -> subprocess.Popen:
 
 
 def test_c18e_no_orphans_when_a_worker_dies(tmp_path: Path, bystander: subprocess.Popen) -> None:
-    """Started by hand, survivors of a dead worker stay; `launch` ends its own and nobody else."""
+    """Started by hand, the other workers stay when one dies; `launch` ends its own processes and no others."""
     naive = tmp_path / "naive"
     naive.mkdir()
     command = [sys.executable, str(TESTS / "several_processes.py"), "arrive_late", str(naive)]
@@ -211,7 +211,7 @@ def test_c18e_no_orphans_when_a_worker_dies(tmp_path: Path, bystander: subproces
 
 
 def test_c18e_no_orphans_when_the_launcher_is_killed(tmp_path: Path) -> None:
-    """SIGKILL leaves a launcher no time to clean up; the workers notice and go."""
+    """A launcher cannot clean up after SIGKILL; the workers notice and exit."""
     script = str(TESTS / "several_processes.py")
     command = [sys.executable, script, "launch_and_wait", str(tmp_path)]
     launcher = subprocess.Popen(command, env=child_environment())
@@ -227,7 +227,7 @@ def test_c18e_no_orphans_when_the_launcher_is_killed(tmp_path: Path) -> None:
 
 @pytest.fixture
 def taken_port() -> int:
-    """Port 29500, torch's default, with somebody else listening."""
+    """Port 29500, torch's default, used by another program."""
     with socket.socket() as other:
         try:
             other.bind(("127.0.0.1", 29500))
@@ -257,7 +257,7 @@ while len(list(folder.iterdir())) < 2:
 
 
 def test_c18f_a_taken_port_is_named_and_launch_needs_none(taken_port: int) -> None:
-    """A fixed port collides; the kit says so, and two launches at once do not collide at all."""
+    """A fixed port collides, and the kit says so; two simultaneous `launch` calls do not collide."""
     address = f"tcp://127.0.0.1:{taken_port}"
     with pytest.raises(RuntimeError, match="EADDRINUSE"):
         torch.distributed.init_process_group("gloo", init_method=address, rank=0, world_size=2)
@@ -282,7 +282,7 @@ def test_c18f_a_taken_port_is_named_and_launch_needs_none(taken_port: int) -> No
 
 
 def test_c18f_missing_processes_are_named(tmp_path: Path) -> None:
-    """Two of three arrive: torch counts them, the kit says who is missing."""
+    """Two of three processes arrive: torch counts them, the kit names the missing one."""
     with socket.socket() as finder:
         finder.bind(("127.0.0.1", 0))
         port = str(finder.getsockname()[1])
@@ -335,7 +335,7 @@ for ambient in ("bf16", None):
 
 
 def test_c18g_a_launcher_configuration_file_has_no_influence(tmp_path: Path) -> None:
-    """The file that `accelerate config` once wrote decides precision and accumulation, unseen."""
+    """In Accelerate, the file of `accelerate config` silently sets precision and accumulation; in the kit it does not."""
     settings = tmp_path / "default_config.yaml"
     settings.write_text("compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\n"
                         "use_cpu: true\nmixed_precision: bf16\nnum_processes: 1\nnum_machines: 1\n")
@@ -389,7 +389,7 @@ def test_c22_metrics_are_those_of_all_trials(two_processes: dict) -> None:
 
 
 def test_c23_messages_are_said_once(two_processes: dict) -> None:
-    """`print` speaks from every process, `say` from one."""
+    """`print` prints on every process, `say` on one."""
     text = "".join(two_processes["printed"])
     assert text.count("printed by everyone") == 2
     assert text.count("said once") == 1

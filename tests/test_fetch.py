@@ -1,4 +1,4 @@
-"Fetching the recordings, against a server of the test's own that misbehaves on demand."
+"Fetching the recordings, from a test server that misbehaves on demand."
 import hashlib
 import io
 import json
@@ -35,7 +35,7 @@ def zip_of(contents: dict[str, bytes]) -> bytes:
 
 @dataclass
 class Behaviour:
-    "What the server has, and how it misbehaves."
+    "The files of the server, and its faults."
     files: dict[str, bytes] = field(default_factory=lambda: {
         ARCHIVES["hdf5_data_final"]: zip_of({f"hdf5_data_final/{SESSION}": CONTENT}),
         ARCHIVES["t15_pretrained_rnn_baseline"]: zip_of({
@@ -415,7 +415,7 @@ def test_a_folder_that_cannot_be_written(tmp_path):
 
 
 def client(folder: Path, script: str) -> str:
-    "A program in the place of Kaggle's client."
+    "A program that replaces Kaggle's client."
     path = folder / "client"
     path.write_text(f"#!{sys.executable}\n{textwrap.dedent(script)}")
     path.chmod(0o755)

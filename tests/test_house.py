@@ -1,4 +1,4 @@
-"The house: what is generated is in step, what is written keeps the rules, what is built installs."
+"Repository rules: generated files are current, sources keep the style, built packages install."
 import ast
 import graphlib
 import json
@@ -36,7 +36,7 @@ settings.read(ROOT / "settings.ini", encoding="utf-8")
 
 
 def run(*command, **options) -> str:
-    "What a command prints; if it fails, the test does, and says just that."
+    "The output of a command; if it fails, the test fails with that output."
     options = {"capture_output": True, "text": True, "cwd": ROOT, **options}
     done = subprocess.run([str(word) for word in command], **options)
     if done.returncode:
@@ -60,14 +60,14 @@ def by_name(path: Path) -> str:
 
 
 def code_cells(notebook: Path) -> list[str]:
-    "The source of each code cell that is Python throughout."
+    "The source of each code cell that is plain Python, without magics."
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     return [source for source in sources if not re.search(r"^\s*[%!]", source, re.M)]
 
 
 def complaints(source: str, max_width: int = MAX_WIDTH) -> list[str]:
-    "What the rules of the house have against a piece of code."
+    "The style rules that a piece of code breaks."
     wide = (line for line in source.splitlines() if len(line) > max_width)
     found = [f"wider than {max_width}: {line}" for line in wide]
     for node in ast.walk(ast.parse(source)):
@@ -128,7 +128,7 @@ def exported_module(notebook: Path) -> str | None:
 
 @pytest.mark.parametrize("notebook", [one for one in NOTEBOOKS if one.is_relative_to(ROOT / "nbs")], ids=by_name)
 def test_notebook_carries_the_name_of_its_module(notebook):
-    "And lies in the folder of the same name; the four in front are named for what they are about."
+    "A notebook lies in the folder of its module; the four in front are named by topic."
     module = exported_module(notebook)
     place = notebook.relative_to(ROOT / "nbs").with_suffix("").as_posix()
     assert module in (None, FRONT.get(place, place.replace("/", ".")))
@@ -140,7 +140,7 @@ def module_name(module: Path) -> str:
 
 
 def kit_imports(module: Path) -> set[str]:
-    "Every module of the package that a module imports: at the top, in a function, under a condition."
+    "Every module of the package that a module imports, also inside functions and conditions."
     name, known = module_name(module), set(map(module_name, MODULES))
     package = name if module.name == "__init__.py" else name.rpartition(".")[0]
     found = set()
@@ -159,7 +159,7 @@ IMPORTS = {module_name(module): kit_imports(module) for module in MODULES}
 
 
 def test_no_imports_run_in_a_circle():
-    "Not even inside functions."
+    "Imports inside functions count too."
     try:
         order = list(graphlib.TopologicalSorter(IMPORTS).static_order())
     except graphlib.CycleError as error:
@@ -187,7 +187,7 @@ def test_imports_follow_the_data(who, what, why):
 
 
 def test_the_loop_imports_only_training():
-    "And, where it runs as a program, the training command."
+    "The loop imports only `training`, and the training command where it runs as a program."
     assert {name for name in IMPORTS["b2t_kit.train"] if not name.startswith("b2t_kit.training.")} == {
         "b2t_kit.core.config", "b2t_kit.train_command"}
 
@@ -228,7 +228,7 @@ for name, public in json.loads(sys.argv[2]).items():
 
 
 def test_names_do_not_depend_on_what_was_imported_before():
-    "With every submodule imported, each public name is still itself: a package hides a module of its name."
+    "With every submodule imported, no public name is hidden by a module of the same name."
     names = [module_name(module) for module in MODULES if module.name != "_modidx.py"]
     public = {module_name(module): public_names(module) for module in MODULES if module.name != "_modidx.py"}
     for order in (names, names[::-1]):
@@ -254,7 +254,7 @@ def prose(page: Path) -> str:
 
 @pytest.mark.parametrize("page", PAGES, ids=by_name)
 def test_references_resolve(page):
-    "Links lead to files; modules, and what the text says is in them, exist."
+    "Local links, and the modules and names that the text mentions, exist."
     text = prose(page)
     missing = [link for link in LOCAL_LINK.findall(text) if not (page.parent / link).exists()]
     missing += [name for name in MODULE_NAME.findall(text)
@@ -317,7 +317,7 @@ def distributions(*keys: str) -> set[str]:
 
 
 def test_package_needs_only_its_requirements():
-    "What it imports, at the top or in a function, comes with it or with a run-time extra."
+    "Every imported package, also inside functions, is a requirement or in a run-time extra."
     imported = set().union(*(imported_by(module.read_text(encoding="utf-8")) for module in MODULES))
     known = distributions("requirements", *(f"{extra}_requirements" for extra in EXTRAS))
     known |= {name.replace("-", "_") for name in known}
@@ -330,7 +330,7 @@ def test_package_needs_only_its_requirements():
 
 
 def test_readme_has_its_two_commands():
-    "`.ci/run` takes them from there, so that what is promised is what is checked."
+    "`.ci/run` reads its commands from the README, so it checks what the README promises."
     ci = runpy.run_path(str(ROOT / "tools/ci.py"))
     demo, tests = ci["COMMAND"].findall((ROOT / "README.md").read_text(encoding="utf-8"))
     assert demo == "pip install . && b2t demo --out demo"
@@ -352,7 +352,7 @@ QUICK_TESTS = ("nbs/core/config.ipynb", "tests/test_house.py::test_readme_has_it
 
 
 def check_own_tests(sdist: Path, folder: Path) -> None:
-    "Run a few tests of an unpacked source distribution; they import the package that lies beside them."
+    "Run a few tests of an unpacked source distribution, with the package next to them."
     with tarfile.open(sdist) as archive:
         archive.extractall(folder, filter="data")
     (unpacked,) = folder.iterdir()
@@ -362,13 +362,13 @@ def check_own_tests(sdist: Path, folder: Path) -> None:
 
 
 def files_of(folder: Path, *names: str) -> set[str]:
-    "The files below some folders, without what is hidden or compiled."
+    "The files below some folders, without hidden and compiled ones."
     paths = [path.relative_to(folder) for name in names for path in (folder / name).rglob("*") if path.is_file()]
     return {path.as_posix() for path in paths if path.suffix != ".pyc" and not path.name.startswith(".")}
 
 
 def test_package_builds_and_installs_offline(tmp_path):
-    "sdist, the wheel from that sdist, and an installation from the folder that holds both."
+    "Build the sdist, the wheel from it, and install from the folder that holds both."
     source, dist, env = tmp_path / "source", tmp_path / "dist", tmp_path / "env"
     copy(source, "b2t_kit", "kaggle", "nbs", "tests", "tools", "benchmarks", ".github", *PACKAGING, *PROJECT)
     (source / ".ci").mkdir()
@@ -399,7 +399,7 @@ def test_package_builds_and_installs_offline(tmp_path):
 
 
 def test_extras_are_spelled_without_underscore():
-    "pip before 23.3 does not find the others under the name that setuptools gives them."
+    "pip before 23.3 does not find an extra whose name has an underscore."
     extras = {key.removesuffix("_requirements") for key in settings["DEFAULT"] if key.endswith("_requirements")}
     assert extras == {"dev", "docs", *EXTRAS} and not [extra for extra in extras if "_" in extra]
 
@@ -418,7 +418,7 @@ OWN_PART = re.compile(r"^\| `([\w.]+)` \| (\d+) \|", re.M)
 
 
 def test_contributing_names_every_part_of_over_150_lines():
-    "Among those that a library might replace, with its lines, or among those that the kit is for."
+    "Each is listed with its lines as replaceable by a library, or as the purpose of the kit."
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     lines = {module_name(module).removeprefix("b2t_kit."): module.read_text(encoding="utf-8").count("\n")
              for module in MODULES if module.name != "_modidx.py"}

@@ -1,4 +1,4 @@
-"""A kernel's folder as Kaggle would take it: its metadata, its wheel in an environment of its own, and the notebooks' translations."""
+"""A kernel's folder as Kaggle accepts it: metadata, wheel, translations; and how notebooks install the kit."""
 import json
 import os
 import re
@@ -14,7 +14,7 @@ import b2t_kit
 from b2t_kit.kaggle import build_kernel, kernel_names, kernels_folder, slug
 
 ROOT = Path(__file__).resolve().parent.parent
-FIELDS = {  # what `kaggle kernels push` reads, and of what kind it is
+FIELDS = {  # what `kaggle kernels push` reads, and its type
     "id": str, "title": str, "code_file": str, "language": str, "kernel_type": str, "is_private": bool,
     "enable_internet": bool, "machine_shape": str, "dataset_sources": list, "competition_sources": list,
     "kernel_sources": list, "model_sources": list,
@@ -34,7 +34,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("kernel", MACHINES)
 def test_metadata_has_every_field(tmp_path: Path, kernel: str) -> None:
-    """And each path and name in it fits the others."""
+    """The fields that Kaggle reads are there, and their names and paths agree."""
     build_kernel(tmp_path / "push", kernel, user="ada")
     content = json.loads((tmp_path / "push/kernel/kernel-metadata.json").read_text())
     assert {name: type(content.get(name)) for name in FIELDS} == FIELDS
@@ -54,7 +54,7 @@ def test_every_kernel_is_known_here() -> None:
 
 
 def test_wheel_installs_without_index_or_checkout(built: Path, tmp_path: Path) -> None:
-    """In a fresh environment, which sees this one's libraries; from there it builds the same again."""
+    """Install the wheel in a fresh environment with this one's libraries, and build the kernel again from there."""
     (wheel,) = (built / "wheel").glob("*.whl")
     venv.create(tmp_path / "env", with_pip=False)
     python = tmp_path / "env/bin/python"
@@ -85,16 +85,45 @@ def code_of(notebook: Path) -> list[str]:
 
 
 def prose_of(notebook: Path) -> list[str]:
-    """Its other cells."""
+    """The sources of its Markdown cells."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
 
 
 @pytest.mark.parametrize("translation", sorted(kernels_folder().glob("*/*-zh.ipynb")), ids=lambda path: path.stem)
 def test_translation_runs_the_same_code(translation: Path) -> None:
-    """Cell for cell; and every piece of prose is there, in Chinese."""
+    """Every code cell equals the original's, and every Markdown cell is in Chinese."""
     original = translation.with_name(translation.name.replace("-zh", ""))
     assert code_of(translation) == code_of(original)
     ours, theirs = prose_of(translation), prose_of(original)
     assert len(ours) == len(theirs)
     assert all(re.search("[\u4e00-\u9fff]", text) for text in ours)
+
+
+REPOSITORY = "git+https://github.com/b2t-kit/b2t_kit"
+FAILING_PIP = f"""
+import sys
+print(*sys.argv[1:], file=open("asked", "a"))
+sys.exit(sys.argv[-1] != "{REPOSITORY}")
+"""
+INSTALLING = {path: cells for path in sorted([*ROOT.glob("nbs/**/*.ipynb"), *ROOT.glob("kaggle/*/*.ipynb")])
+              if (cells := [code for code in code_of(path) if re.search(r'%pip|"pip", "install"', code)])}
+
+
+def test_notebooks_that_install_are_found() -> None:
+    names = {"index", "first_decoder", "colab", "own_model", "b2t-gpu", "b2t-tpu-v5e8", "b2t-tpu-v5e8-zh"}
+    assert {path.stem for path in INSTALLING} == names
+
+
+@pytest.mark.parametrize("notebook", INSTALLING, ids=lambda path: path.stem)
+def test_notebook_installs_from_the_repository(tmp_path: Path, notebook: Path) -> None:
+    """Where the package index has no b2t_kit, the repository is used, and the output says so."""
+    (code,) = INSTALLING[notebook]
+    venv.create(tmp_path / "env", with_pip=False)
+    (tmp_path / "pip.py").write_text(FAILING_PIP)
+    done = subprocess.run([tmp_path / "env/bin/python", "-c", code], cwd=tmp_path, capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert asked == ["install -q b2t_kit", f"install -q {REPOSITORY}"]
+    assert any(name in done.stdout for name in ("from its repository", REPOSITORY))

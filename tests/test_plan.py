@@ -1,4 +1,4 @@
-"The memory plan: beside the compiler's recorded figures, and as the guard of a training run."
+"The memory plan: compared with the compiler's recorded figures, and as the guard of a training run."
 import json
 import sys
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from plan import CASES, IMAGES, ON_THE_CHIP, estimated, images, planned
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: "-".join(map(str, row["case"][:4])))
 def test_plan_agrees_with_the_compiler(row):
-    "What v5e's compiler said, recorded with the command that asked it, within 10 %."
+    "Within 10 % of the recorded figures of the v5e compiler."
     plan, share = planned(*row["case"]), row["total"] / find_slice(row["case"][1]).available
     assert plan.fits == (share <= 1) or 0.9 < share < 1.1
     if row["compiles"]:  # or the total is what was left when the compiler gave up
@@ -35,14 +35,14 @@ def test_plan_agrees_with_the_compiler(row):
 
 @pytest.mark.parametrize("name, batch", IMAGES)
 def test_plan_of_images_agrees_with_the_compiler(name, batch):
-    "What `b2t preflight` said of tomography networks, within 10 %."
+    "Within 10 % of `b2t preflight` for tomography networks."
     compiled = images(name, batch)["bytes_per_chip"]["total"]
     assert abs(planned(name, "v5e-8", batch, 0, {}).total / compiled - 1) < 0.10
 
 
 @pytest.mark.parametrize("name, batch", ON_THE_CHIP)
 def test_plan_of_a_tiny_network_is_too_high(name, batch):
-    "By a thousandth of a chip's memory at most: its tensors lie in the memory on the chip, which no plan counts."
+    "By a thousandth of a chip's memory at most: its tensors are in on-chip memory, which plans do not count."
     found = images(name, batch)["bytes_per_chip"]
     assert 0 < planned(name, "v5e-8", batch, 0, {}).total - found["total"] < found["available"] / 1000
 
@@ -69,7 +69,7 @@ def test_estimates_agree_with_what_a_process_took():
 
 @pytest.mark.parametrize("case", [one["case"] for one in MEASURED if one["case"][0] in ("codec", "eit_tiny")], ids=str)
 def test_the_recorded_estimates_are_those_of_today(case):
-    "And take less than ten seconds."
+    "Estimates equal the recorded ones and take less than ten seconds."
     (before,) = [one["estimate"] for one in MEASURED if one["case"] == case]
     now = estimated(case)
     assert abs(now["total"] / before["total"] - 1) < 0.01 and now["seconds"] < 10
@@ -87,7 +87,7 @@ def planning(state: float, step: float, **options) -> Callable[..., None]:
 
 
 def test_a_run_whose_state_cannot_fit_does_not_start(tmp_path, capsys):
-    "Refused in one line that names the change, before anything is built; nothing is left behind."
+    "It is rejected before anything is built, in one line that names the change; nothing is left behind."
     with pytest.raises(KitError, match="to make it fit: use --batch-size 4; --memory-guard warn") as refused:
         train(ToyTask(), toy_config(), tmp_path / "run", check_memory=planning(20.0, 1.0))
     assert "the state alone needs 20.00 GiB of 16.00 GiB" in str(refused.value) and "\n" not in str(refused.value)
@@ -95,7 +95,7 @@ def test_a_run_whose_state_cannot_fit_does_not_start(tmp_path, capsys):
 
 
 def test_a_run_that_the_compiler_rejected_does_not_start(tmp_path):
-    "Although its plan fits."
+    "The compiler overrides a plan that fits."
     with pytest.raises(KitError, match="the TPU compiler said that this configuration does not fit") as refused:
         train(ToyTask(), toy_config(), tmp_path / "run", check_memory=planning(1.0, 1.0, compiler_said=False))
     assert "\n" not in str(refused.value) and not (tmp_path / "run").exists()
@@ -111,7 +111,7 @@ def logged(tmp_path, capsys, check: Callable[..., None], **settings) -> list[str
 @pytest.mark.parametrize("guard", ["refuse", "warn"])
 @pytest.mark.parametrize("step", [15.5, 17.0, 400.0])
 def test_a_run_whose_activations_do_not_fit_warns_and_starts(tmp_path, capsys, step, guard):
-    "By however much: a plan is arithmetic. One line says what would help."
+    "It starts even if the plan is far too large; one line says what would help."
     lines = logged(tmp_path, capsys, planning(1.0, step), memory_guard=guard)
     assert lines[0].startswith("planned ") and f"{step + 1:.2f} GiB of 16.00 GiB" in lines[0]
     assert "does not fit" in lines[0] and sum(line.startswith("planned ") for line in lines) == 3
@@ -121,7 +121,7 @@ def test_a_run_whose_activations_do_not_fit_warns_and_starts(tmp_path, capsys, s
 
 @pytest.mark.parametrize("state, step, options", [(1.0, 1.0, {}), (1.0, 14.9, {}), (1.0, 17.0, {"compiler_said": True})])
 def test_a_run_that_fits_is_not_warned(tmp_path, capsys, state, step, options):
-    "By its plan, or by the compiler's word."
+    "No warning if the plan fits, or if the compiler said that it fits."
     lines = logged(tmp_path, capsys, planning(state, step, **options))
     assert sum(line.startswith("planned ") for line in lines) == 3
     assert not any(line.startswith("warning ") for line in lines)
@@ -129,7 +129,7 @@ def test_a_run_that_fits_is_not_warned(tmp_path, capsys, state, step, options):
 
 @pytest.mark.parametrize("state, options", [(20.0, {}), (1.0, {"compiler_said": False})])
 def test_warn_never_stops_a_run(tmp_path, capsys, state, options):
-    "Not even one that cannot fit; the log says so."
+    "`warn` starts even a run that cannot fit; the log says so."
     lines = logged(tmp_path, capsys, planning(state, 1.0, **options), memory_guard="warn")
     (warning,) = [line for line in lines if line.startswith("warning ")]
     assert "the run starts because of --memory-guard warn; to make it fit: use --batch-size 4" in warning
@@ -137,7 +137,7 @@ def test_warn_never_stops_a_run(tmp_path, capsys, state, options):
 
 @pytest.mark.parametrize("task", ["toy", "codec"])
 def test_a_task_without_rules_is_estimated_and_trains(tmp_path, capsys, task):
-    "The estimate is labelled; what is certain, the state, is told as before; the numbers are those of any run."
+    "The estimate is labelled, the state is exact, and training gives the usual numbers."
     from b2t_kit.tasks.codec import CodecTask, codec_config
 
     made, config = (ToyTask(), toy_config(steps=2)) if task == "toy" else (CodecTask(), codec_config(steps=2))
@@ -173,7 +173,7 @@ def test_a_task_that_cannot_be_traced_trains(tmp_path, capsys):
 
 
 def test_an_estimate_too_large_warns_and_starts(tmp_path, capsys, monkeypatch):
-    "The toy task in 20 kB, which its state needs less than; fewer rows at once would help."
+    "The toy task in 20 kB: its state fits, a step does not; fewer rows at once would help."
     give_memory(monkeypatch, 20_000)
     train(NamesShapes(), toy_config(steps=2), tmp_path / "run", check_memory=check_memory)
     lines = capsys.readouterr().out.splitlines()
@@ -202,7 +202,7 @@ def tanks(tmp_path_factory):
 
 
 def give_memory(monkeypatch, size: int) -> None:
-    "Let a CPU have so many bytes."
+    "Set the free memory of the CPU, bytes."
     monkeypatch.setattr("b2t_kit.memory.plan.target_of", lambda device: MemoryTarget("cpu", 1, size, "CPU"))
 
 
@@ -224,7 +224,7 @@ def test_a_tomography_run_that_cannot_fit_does_not_start(tanks, tmp_path, capsys
 
 @pytest.mark.parametrize("guard", ["refuse", "warn"])
 def test_a_tomography_run_starts_in_spite_of_its_plan(tanks, tmp_path, capsys, monkeypatch, guard):
-    "The plan is in its log, with what would have helped."
+    "Its log has the plan and the change that would help."
     give_memory(monkeypatch, 5 * 2**20)
     words = "--model", "tiny", "--global-batch-size", "4"
     assert eit_train(tanks, tmp_path / guard, *words, *(["--memory-guard", guard] if guard == "warn" else [])) == 0
@@ -248,7 +248,7 @@ def test_command_line(tmp_path):
 
 
 def test_command_line_of_images(tmp_path):
-    "The same options, but no lengths; and a change by its name in `b2t eit train`."
+    "The same options without lengths; changes have their names in `b2t eit train`."
     from b2t_kit.cli import main
 
     path = tmp_path / "plan.json"

@@ -1,4 +1,4 @@
-"""Preflight: counted by hand, compiled by the real compiler, refused by name."""
+"""Preflight: sizes counted by hand, models compiled by the real compiler, named errors."""
 import json
 import os
 import re
@@ -20,7 +20,7 @@ compiler = pytest.mark.skipif(not find_spec("libtpu"), reason="needs the extra '
 
 
 def child(*words: str, **added: str) -> subprocess.CompletedProcess:
-    """A process in which torch_xla has computed nothing."""
+    """Run code in a process in which torch_xla has computed nothing."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("XLA_", "PJRT_"))}
     path = os.pathsep.join([str(TESTS.parent), str(TESTS), *filter(None, sys.path)])
     return subprocess.run([sys.executable, *words], env={**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **added},
@@ -28,7 +28,7 @@ def child(*words: str, **added: str) -> subprocess.CompletedProcess:
 
 
 def lowered(name: str) -> dict:
-    """What preflight_models.py reports of a model."""
+    """The report of preflight_models.py for a model."""
     done = child(str(TESTS / "preflight_models.py"), name, PJRT_DEVICE="CPU", CPU_NUM_DEVICES="1",
                  XLA_IR_DEBUG="1", XLA_HLO_DEBUG="1")
     reports = [line for line in done.stdout.splitlines() if line.startswith("REPORT")]
@@ -50,7 +50,7 @@ BY_HAND = {
 @compiler
 @pytest.mark.parametrize("name", BY_HAND)
 def test_products_are_counted_as_by_hand(name: str) -> None:
-    """Loops in full; and every updated tensor gives its memory to its new value."""
+    """All rounds of loops count; every updated tensor donates its memory to its new value."""
     found = lowered(name)
     work = count_work(read_hlo(found["hlo"]))
     assert work.matrix == pytest.approx(BY_HAND[name], rel=0.01)
@@ -61,7 +61,7 @@ def test_products_are_counted_as_by_hand(name: str) -> None:
 
 @pytest.mark.parametrize("name, word", [("item", "_local_scalar_dense"), ("rows", "nonzero")])
 def test_steps_that_wait_are_refused_with_their_line(name: str, word: str) -> None:
-    """A number asked for, and a shape that depends on values."""
+    """Reading a value, and a shape that depends on values."""
     told = lowered(name)["refused"]
     assert "preflight_models.py:" in told and word in told
 
@@ -79,7 +79,7 @@ except KitError as error:
 
 @compiler
 def test_operations_on_the_host_are_named_with_their_line() -> None:
-    """torch's CTC loss, of which XLA has none."""
+    """torch's CTC loss, which XLA does not have."""
     told = child("-c", ON_THE_HOST).stdout
     assert "REFUSED" in told and "aten::_ctc_loss" in told and "preflight_models.py:" in told
 
@@ -117,7 +117,7 @@ def test_a_model_compiles_for_eight_chips() -> None:
 @compiler
 @pytest.mark.parametrize("name", ["linear", "eit_tiny"])
 def test_small_configurations_fit(name: str, tmp_path: Path) -> None:
-    """A speech decoder and a tomography network by the command; `benchmarks/preflight.md` has all of them."""
+    """A speech decoder and a tomography network, with the command; `benchmarks/preflight.md` has all configurations."""
     target = tmp_path / "found.json"
     done = child("-m", "b2t_kit.cli", "preflight", name, "--slice", "v5e-8", "--programs", "largest",
                  "--json", str(target))
@@ -132,7 +132,7 @@ ROOT = TESTS.parent
 
 @compiler
 def test_the_five_lines_for_a_model_from_elsewhere() -> None:
-    """As `nbs/tutorials/before_the_tpu.ipynb` shows them: a BERT with random weights."""
+    """The lines of `nbs/tutorials/before_the_tpu.ipynb`: a BERT with random weights."""
     cells = json.loads((ROOT / "nbs/tutorials/before_the_tpu.ipynb").read_text())["cells"]
     text = "".join(line for cell in cells if cell["cell_type"] == "markdown" for line in cell["source"])
     (lines,) = re.findall(r"```python\n(.*?)```", text, re.S)
@@ -153,7 +153,7 @@ for stock in (True, False):
 
 @compiler
 def test_torch_xlas_wide_gru_does_not_fit_and_the_kits_does() -> None:
-    """2,048 units, 700 time steps, 8 rows on one chip; the array that is too much is named."""
+    """2,048 units, 700 time steps, 8 rows on one chip; the array that is too large is named."""
     done = child("-c", WIDE, str(ROOT / "benchmarks"))
     found = [line for line in done.stdout.splitlines() if line.startswith("FOUND")]
     assert found == ["FOUND False bf16[700,2048,6144]", "FOUND True -"], done.stdout[-500:] + done.stderr[-2000:]
@@ -167,7 +167,7 @@ KNOWN = json.loads((ROOT / "benchmarks/results/lowered.json").read_text())
 def test_what_fitted_has_not_grown(name: str) -> None:
     """The largest step before compiling: arguments, what loops carry, the largest array.
 
-    Whoever makes one of them larger asks the compiler whether it still fits, and records it.
+    If a change makes one of them larger, compile the step to see whether it still fits, and record it.
     """
     done = child(str(ROOT / "benchmarks/preflight.py"), "--sizes", name)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -177,7 +177,7 @@ def test_what_fitted_has_not_grown(name: str) -> None:
 
 
 def test_every_shipped_configuration_is_watched() -> None:
-    """All that `b2t preflight --list` names; and what was compiled of the largest fits."""
+    """All configurations of `b2t preflight --list` are recorded, and the compiled ones fit."""
     from b2t_kit.tpu.configs import CONFIGS
 
     assert set(KNOWN) >= set(CONFIGS) - {"noise_gru_687m", "eit_tiny"}, "the first is tpu_v5e8, the other compiled above"

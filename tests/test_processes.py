@@ -1,4 +1,4 @@
-"""Training in two processes: the parameters of one, and one fate for both."""
+"""Training in two processes: equal to one process, and both stop together."""
 import json
 import os
 import subprocess
@@ -20,7 +20,7 @@ TESTS = Path(__file__).parent
 
 
 def weights(run: Path) -> torch.Tensor:
-    """All weights of a run's newest checkpoint in one row."""
+    """All weights of a run's newest checkpoint as one vector."""
     newest = checkpoint_path(run, checkpoint_steps(run)[-1])
     return torch.cat([one.flatten() for _, one in sorted(read_part(newest, "model").items())])
 
@@ -44,14 +44,14 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of everything that two processes did."""
+    """The folder with the results of two processes."""
     folder = tmp_path_factory.mktemp("pair")
     launch("toy_runs:everything", [str(folder)], processes=2, device="cpu", timeout=900, quiet=True)
     return folder
 
 
 def found_by(pair: Path, rank: int) -> dict:
-    """What a process wrote down."""
+    """The results that a process wrote."""
     return json.loads((pair / f"process_{rank}.json").read_text())
 
 
@@ -62,14 +62,14 @@ def test_two_processes_equal_one(accumulation: int, pair: Path, alone: Path) -> 
 
 
 def test_a_run_may_go_on_in_another_number_of_processes(pair: Path, alone: Path) -> None:
-    """Two processes are stopped; one goes on and ends where it would have ended alone."""
+    """Two processes are stopped; one process resumes and ends like a run of one process."""
     assert checkpoint_steps(pair / "signalled")[-1] == 30
     train(toy_runs.Signalled(dropout=0.0), toy_config(), pair / "signalled", resume=True, quiet=True)
     assert_same_training(pair / "signalled", alone)
 
 
 def test_a_signal_to_one_process_stops_both_at_the_same_step(pair: Path) -> None:
-    """Process 1 is told to stop at step 24; they agree at every tenth."""
+    """Process 1 gets a stop signal at step 24; the processes agree at every tenth step."""
     for rank in (0, 1):
         assert found_by(pair, rank)["signalled"] == [30, "SIGTERM"]
 
@@ -93,7 +93,7 @@ def test_a_failed_write_is_every_process_s_error(pair: Path) -> None:
 
 
 def test_processes_draw_different_dropout(pair: Path, tmp_path: Path) -> None:
-    """With dropout the runs differ, as they must: each process drops units of its own rows."""
+    """With dropout the runs differ, as they should: each process drops units of its own rows."""
     train(ToyTask(), toy_config(steps=20), tmp_path / "run", quiet=True)
     expected = read_metrics(tmp_path / "run")
     for rank in (0, 1):
@@ -103,7 +103,7 @@ def test_processes_draw_different_dropout(pair: Path, tmp_path: Path) -> None:
 
 
 def test_accelerate_launch(tmp_path: Path, alone: Path) -> None:
-    """The launcher that people know, with two processes on a CPU."""
+    """Accelerate's launcher with two processes on a CPU."""
     command = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2",
                "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no",
                "--main_process_port", "0", str(TESTS / "toy_runs.py"), str(tmp_path)]

@@ -1,4 +1,4 @@
-"""The table of reported failures: what it promises exists, and two failures that only start a run badly.
+"""The table of reported failures: its tests exist; and two failures at the start of a run.
 
 The other failures have tests where the table says: test_failures.py, test_xla_failures.py, and cells
 of notebooks.
@@ -23,7 +23,7 @@ TESTS = sorted({test for failure in FAILURES for test in failure.tests})
 
 
 def child(code: str, *paths: Path, statuses: tuple[int, ...] = (0,), **added: str) -> str:
-    """What a fresh interpreter prints, with more folders to import from; it must end with one of `statuses`."""
+    """The output of a fresh interpreter with more import folders; it must exit with one of `statuses`."""
     search = os.pathsep.join([*map(str, paths), str(ROOT), *filter(None, sys.path)])
     environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     environment.update(PYTHONPATH=search, PJRT_DEVICE="CPU", OMP_NUM_THREADS="1", **added)
@@ -57,14 +57,14 @@ def headings_with_tests(notebook: Path) -> set[str]:
 
 @pytest.mark.parametrize("test", TESTS)
 def test_tests_of_the_table_exist(test: str) -> None:
-    """A test that is renamed or deleted must not stay in the table."""
+    """A renamed or deleted test must not stay in the table."""
     path, _, name = test.partition("::")
     known = headings_with_tests if path.endswith(".ipynb") else functions
     assert name in known(ROOT / path), f"{name} is not in {path}"
 
 
 def test_every_failure_has_a_test() -> None:
-    """Not even the harmless ones are taken on trust."""
+    """Harmless failures need a test too."""
     assert [failure.name for failure in FAILURES if not failure.tests] == []
 
 
@@ -93,7 +93,7 @@ finally:
 
 @pytest.mark.torch_xla
 def test_the_doctor_knows_the_original_error(tmp_path: Path) -> None:
-    """The recipe of C4 run here, its output piped into `b2t doctor`: the error, and the variable behind it."""
+    """Run the recipe of C4 and pipe its output into `b2t doctor`: it names the error and the variable that causes it."""
     log = tmp_path / "train.log"
     either = (0, -signal.SIGABRT)  # torch_xla 2.9 raises, 2.8 ends the process with the same words
     log.write_text(child(GRU_UNDER_XLA_USE_BF16, statuses=either, XLA_USE_BF16="1"))
@@ -110,7 +110,7 @@ def test_the_doctor_knows_the_original_error(tmp_path: Path) -> None:
 
 @pytest.mark.torch_xla
 def test_c17a_tensorflow_beside_torch_xla(tmp_path: Path) -> None:
-    """torch_xla warns of a package by its name; the doctor says so before anything is imported."""
+    """torch_xla warns about a package by name; the doctor does so before anything is imported."""
     metadata = tmp_path / "tensorflow-2.20.0.dist-info" / "METADATA"
     metadata.parent.mkdir()
     metadata.write_text("Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.20.0\n")
@@ -139,7 +139,7 @@ PORT = ("E0000 00:00:1785940598.615268      73 common_lib.cc:943] Could not set 
 
 
 def test_c17b_is_not_taken_for_the_cause() -> None:
-    """libtpu's line, as it stands in logs of Kaggle, is harmless and comes after what is not."""
+    """libtpu's line in Kaggle logs is harmless and listed after real causes."""
     (finding,) = diagnose(PORT)
     assert finding.failure.number == "C17b" and finding.failure.harmless
     log = PORT + "AttributeError: module 'torch_xla.core.xla_model' has no attribute 'get_world_size'\n"
@@ -148,7 +148,7 @@ def test_c17b_is_not_taken_for_the_cause() -> None:
 
 @pytest.mark.torch_xla
 def test_c17b_kaggles_addresses_do_no_harm() -> None:
-    """The line needs a TPU; the variable behind it does not disturb one process with all chips."""
+    """The line appears only on a TPU; the variable that causes it does not disturb one process with all chips."""
     code = """
 from b2t_kit.devices.select import open_device
 with open_device("xla") as device:

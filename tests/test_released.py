@@ -1,4 +1,4 @@
-"Every later version continues the runs, and accepts the options, of those before it."
+"Every version resumes the runs and accepts the options of earlier versions."
 import argparse
 import hashlib
 import json
@@ -42,7 +42,7 @@ def test_a_run_of_version_0_1_0_is_continued_to_the_same_bits(folder, run):
 
 
 def parsers(name: str, parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    "A verb's parser and those of its parts, by what is typed."
+    "A verb's parser and those of its parts, by the typed words."
     found = {name: parser}
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -52,7 +52,7 @@ def parsers(name: str, parser: argparse.ArgumentParser) -> dict[str, argparse.Ar
 
 
 def test_every_verb_and_option_of_version_0_1_0_is_accepted():
-    "With a value where it took one, without one where it took none, and with the same choices."
+    "Options take a value if and only if they did before, and accept the same choices."
     known = {}
     for verb, declare in VERBS.items():
         parser = Parser(f"b2t {verb}")

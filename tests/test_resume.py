@@ -1,4 +1,4 @@
-"""Runs that are killed, full disks, folders that cannot be written, and damaged checkpoints."""
+"""Killed runs, full disks, read-only folders, and damaged checkpoints."""
 import json
 import os
 import resource
@@ -39,7 +39,7 @@ def assert_same_bits(run: Path, other: Path) -> None:
 
 
 def refusal(action: Callable[..., object], *arguments: object, **named: object) -> str:
-    """The text of the KitError that a call must raise; one line."""
+    """The one-line message of the KitError that a call must raise."""
     with pytest.raises(KitError) as caught:
         action(*arguments, **named)
     assert "\n" not in str(caught.value)
@@ -96,7 +96,7 @@ def may_mount() -> bool:
 
 @contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[Path]:
-    """A disk of its own, of so many bytes."""
+    """A mounted disk of this size, in bytes."""
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True)
     try:
@@ -107,7 +107,7 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
 
 @contextmanager
 def file_size_limit() -> Iterator[Callable[[], None]]:
-    """Gives a function after whose call this process can write no file beyond 100 kB."""
+    """Yields a function that limits the files of this process to 100 kB."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
@@ -118,7 +118,7 @@ def file_size_limit() -> Iterator[Callable[[], None]]:
 
 
 def assert_stopped_at(run: Path, message: str, reason: str) -> None:
-    """A run that could not write step 40: the error, and what is left in its folder."""
+    """Check a run that could not write step 40: its error, and the files in its folder."""
     assert f"{checkpoint_path(run, 40)}: the checkpoint could not be written ({reason}" in message
     assert message.endswith("checkpoints kept: 0, 20")
     assert checkpoint_fault(checkpoint_path(run, 20)) == ""
@@ -127,7 +127,7 @@ def assert_stopped_at(run: Path, message: str, reason: str) -> None:
 
 
 def test_full_disk(tmp_path: Path, straight: Path) -> None:
-    """The disk fills up at step 33; with room again, the run ends with the same bits."""
+    """The disk fills up at step 33; once there is space again, the resumed run ends with the same bits."""
     if not may_mount():
         pytest.skip("mounting a small disk is not permitted here; see the test of a file size limit")
     with small_disk(tmp_path / "disk", "3m") as disk:
@@ -145,7 +145,7 @@ def test_full_disk(tmp_path: Path, straight: Path) -> None:
 
 
 def test_file_size_limit(tmp_path: Path, straight: Path) -> None:
-    """A quota is met at step 33: the nearest thing to a full disk that needs no privilege."""
+    """A quota is reached at step 33: like a full disk, but without privileges."""
     run = tmp_path / "run"
     with file_size_limit() as limit:
         message = refusal(train, disturbed_by(limit), toy_config(), run, quiet=True)
@@ -165,7 +165,7 @@ def test_disk_too_small_is_told_before_the_first_step(tmp_path: Path) -> None:
 
 @contextmanager
 def read_only(folder: Path) -> Iterator[Callable[[], None]]:
-    """Gives a function after whose call nothing can be written in `folder`."""
+    """Yields a function that makes `folder` read-only."""
     mounted = []
 
     def forbid() -> None:
@@ -186,7 +186,7 @@ def read_only(folder: Path) -> Iterator[Callable[[], None]]:
 
 
 def test_folder_that_becomes_read_only(tmp_path: Path, straight: Path) -> None:
-    """Permission is lost at step 33; once it is back, the run ends with the same bits."""
+    """The folder becomes read-only at step 33; once it is writable again, the resumed run ends with the same bits."""
     if os.geteuid() == 0 and not may_mount():
         pytest.skip("root may not mount here, and permissions do not bind root")
     run = tmp_path / "run"
@@ -217,7 +217,7 @@ def test_folder_that_cannot_be_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json", ".complete"])
 def test_truncated_checkpoint(name: str, tmp_path: Path, straight: Path, capsys) -> None:
-    """The newest checkpoint is cut short: it is named, and the run goes on from the one before."""
+    """A truncated newest checkpoint is named, and the run resumes from the one before."""
     run = tmp_path / "run"
     train(ToyTask(**BIG), toy_config(), run, quiet=True)
     os.truncate(checkpoint_path(run, 60) / name, 30)

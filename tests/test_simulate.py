@@ -1,4 +1,4 @@
-"""Simulation in processes of its own: killed half-way, and with other numbers of threads."""
+"""Simulation in separate processes: killed half-way, and with different numbers of threads."""
 import hashlib
 import os
 import signal
@@ -44,7 +44,7 @@ def test_threads_do_not_change_a_byte(tmp_path: Path) -> None:
 
 
 def test_killed_simulation_leaves_nothing_that_is_taken_for_recordings(tmp_path: Path) -> None:
-    """SIGKILL after the first session: no reader accepts the rest, and a second try succeeds."""
+    """After SIGKILL no reader accepts the partial recordings, and a second try succeeds."""
     out = tmp_path / "out"
     process = start(out, 150)
     first = out / ".hdf5_data_final.partial/t15.2023.08.11/data_train.hdf5"

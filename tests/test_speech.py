@@ -1,4 +1,4 @@
-"""The speech task gives the same decoder whatever the number of processes and micro-batches."""
+"""The speech task gives the same decoder for any number of processes and micro-batches."""
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +55,7 @@ def assert_same_run(out: Path, whole: Result, values: dict | None = None) -> Non
 
 
 def test_accumulation_equals_the_large_batch(data: str, whole: Result, tmp_path: Path) -> None:
-    """Three micro-batches per step, whose numbers of trials differ."""
+    """Three micro-batches of different sizes per step."""
     result = train_small(data, str(tmp_path / "run"), "3")
     assert_same_run(result.folder, whole, result.values)
 
@@ -64,7 +64,7 @@ def test_accumulation_equals_the_large_batch(data: str, whole: Result, tmp_path:
 def test_two_processes_equal_one(
     data: str, whole: Result, tmp_path: Path, accumulation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same global batches, dealt to two processes, with and without accumulation."""
+    """The same global batches in two processes, with and without accumulation."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     out = tmp_path / "run"
     launch("test_speech:train_small", [data, str(out), accumulation], 2, "cpu", timeout=600, quiet=True)

@@ -1,4 +1,4 @@
-"Training validates in words, and the word error rate chooses the checkpoint."
+"Validation decodes words, and the word error rate selects the checkpoint."
 import json
 from pathlib import Path
 
@@ -18,7 +18,7 @@ BINS = 12  # of each phoneme
 
 
 def legible_trial(generator: np.random.Generator, sentence: str, session: str, number: int) -> Trial:
-    "A trial in which every phoneme has a channel of its own, and there is some noise."
+    "A trial in which every phoneme has its own channel, with some noise."
     labels = np.array(to_ids(sentence_to_phonemes(sentence)))
     features = 0.3 * generator.standard_normal((BINS * len(labels), NUM_FEATURES), dtype=np.float32)
     features[np.arange(len(features)), np.repeat(labels, BINS)] += 4.0
@@ -27,7 +27,7 @@ def legible_trial(generator: np.random.Generator, sentence: str, session: str, n
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    "One day on which a few sentences are said again and again."
+    "One day with a few sentences that are repeated."
     root, session = tmp_path_factory.mktemp("data") / "hdf5_data_final", "t15.2023.08.11"
     for index, (split, count) in enumerate({"train": 16, "val": 4, "test": 1}.items()):
         generator = np.random.default_rng(index)
@@ -38,14 +38,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(data: Path, out: Path, *more: str) -> list[str]:
-    "A short training of the linear read-out."
+    "A short training of the linear readout."
     words = ("--config linear --steps 12 --warmup-steps 5 --lr 0.01 --eval-every 2 --checkpoint-every 12 "
              "--log-every 6 --select wer --beam 20").split()
     return ["train", "--data", str(data), "--out", str(out), *words, *more]
 
 
 def test_the_best_checkpoint_has_the_fewest_wrong_words(data, tmp_path):
-    "Each validation gives a `wer`; the best one's step is marked, kept and used."
+    "Each validation reports `wer`; the checkpoint of the best one is marked, kept and used."
     run = tmp_path / "run"
     assert main(command(data, run, "--lm", "default")) == 0
     rates = {row["step"]: row["wer"] for row in read_metrics(run) if row["kind"] == "eval"}
@@ -60,7 +60,7 @@ def test_the_best_checkpoint_has_the_fewest_wrong_words(data, tmp_path):
 
 
 def test_without_a_language_model_nothing_is_begun(data, tmp_path, capsys):
-    "Selecting by words needs words; so do tuned weights."
+    "`--select wer` and tuned weights need a language model that can be read."
     assert main(command(data, tmp_path / "run")) == 2
     assert "select: wer needs word decoding in validation" in capsys.readouterr().err
     assert main(command(data, tmp_path / "run", "--tuned", "decoding.json")) == 2

@@ -1,7 +1,7 @@
-"""Training on XLA, in processes of their own: what it computes, compiles, fetches, and survives.
+"""Training on XLA in separate processes: results, compilations, transfers, and resuming.
 
-The numbers of chips are simulated by XLA's CPU backend. A run's programs are compiled for
-half a minute or more on two cores, so the runs are few and each serves several tests.
+XLA's CPU backend simulates the chips. Compiling the programs of a run takes half a minute or
+more on two cores, so there are few runs and each serves several tests.
 """
 import json
 import os
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.torch_xla
 
 
 def environment(chips: int = 8, **added: str) -> dict[str, str]:
-    """Variables of a child process with so many simulated chips."""
+    """Environment variables of a child process with this number of simulated chips."""
     path = os.pathsep.join([str(TESTS.parent), str(TESTS), *filter(None, sys.path)])
     kept = {name: value for name, value in os.environ.items()
             if name not in ("XLA_USE_SPMD", "XLA_PERSISTENT_CACHE_PATH", "USE_TORCH_XLA")}
@@ -47,7 +47,7 @@ def trained(out: Path, chips: int = 8, verb: str = "train", **settings: object) 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the runs and their recordings lie."""
+    """The folder of the runs and their recordings."""
     return tmp_path_factory.mktemp("xla")
 
 
@@ -65,7 +65,7 @@ def on_cpu(folder: Path, data: str) -> dict:
 
 @pytest.fixture(scope="module")
 def on_eight(folder: Path, data: str, on_cpu: dict) -> dict:
-    """The same on eight chips, each with a row of every batch."""
+    """The same on eight chips, with one row of every batch each."""
     return trained(folder / "eight", data=data, device="xla")
 
 
@@ -110,7 +110,7 @@ def test_programs_of_a_run(on_eight: dict) -> None:
 
 
 def test_one_transfer_per_row_of_metrics(on_eight: dict, accumulated: dict) -> None:
-    """A row after each step, and after each fifth; validation, at step 10, fetches what it needs."""
+    """A row after each step and after every fifth; validation at step 10 fetches its own values."""
     between = np.diff(on_eight["fetched"]).tolist()
     assert between[:9] + between[10:] == [1] * 18 and between[9] > 1
     assert np.diff(accumulated["fetched"]).tolist() == [0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0]
@@ -155,7 +155,7 @@ def test_a_run_may_change_devices(folder: Path, data: str, on_cpu: dict) -> None
 
 
 def test_evaluated_on_eight_chips_like_on_a_cpu(folder: Path, data: str, on_eight: dict) -> None:
-    """Trials that do not divide by eight: the rest of a batch is empty rows, which no result has."""
+    """Trials that do not divide by eight: empty rows fill the batch and appear in no result."""
     there, here = (trained(folder / "eight", verb="evaluate", data=data, device=device,
                            precision="float32") for device in ("xla", "cpu"))
     assert len(here["decoded"]) % 8 and there["decoded"] == here["decoded"]
@@ -188,7 +188,7 @@ def test_killed_and_resumed_to_the_same_bits(folder: Path, data: str) -> None:
 
 
 def launched(start: list[str], out: Path, data: str, **added: str) -> subprocess.CompletedProcess:
-    """Two steps of the linear read-out, started as people start it."""
+    """Two steps of the linear readout, started with the usual commands."""
     options = ["--data", data, "--out", str(out), "--config", "linear", "--device", "xla", "--steps", "2",
                "--buckets", "1", "--batch-size", "8", "--eval-every", "0", "--compile-cache", "none"]
     return subprocess.run([sys.executable, *start, *options], env=environment(2, **added),

@@ -1,7 +1,7 @@
 """Impedance tomography on XLA: weights that move at 1e-5, and attention that holds no scores.
 
-The original learned nothing on a TPU. Its learning rate is 1e-5 and its average forgets 0.5 %; both
-vanish in bfloat16, in which a variable had all of it stored (failures C14 and C24).
+The original learned nothing on a TPU. Its learning rate is 1e-5 and its average has a share of 0.5 %; both
+round to nothing in bfloat16, in which an environment variable stored everything (failures C14 and C24).
 """
 import json
 import os
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.torch_xla
 
 
 def child(*words: object) -> str:
-    """What the script prints in a process of its own, with eight simulated chips."""
+    """The output of the script in its own process, with eight simulated chips."""
     kept = {name: value for name, value in os.environ.items()
             if not name.startswith("XLA_") and name != "USE_TORCH_XLA"}
     path = os.pathsep.join([str(SCRIPT.parents[1]), str(SCRIPT.parent), *filter(None, sys.path)])

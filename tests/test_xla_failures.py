@@ -1,7 +1,7 @@
 """Failures that people reported from TPUs.
 
-Each test first makes the failure happen with the original recipe, in a process of its own, then
-shows that the kit cannot have it, or names its cause. Shapes are smaller where size plays no part:
+Each test first reproduces the failure with the original recipe, in its own process, then
+shows that the kit prevents it or names its cause. Shapes are smaller where size does not matter:
 the reported [64, 7168] is the batch and the width of a recurrent state.
 """
 import os
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.torch_xla
 
 
 def child(code: str, chips: int = 1, arguments: tuple[str, ...] = (), **added: str) -> str:
-    """What a fresh interpreter prints, with so many simulated chips; it may fail."""
+    """The output of a fresh interpreter with this number of simulated chips; it may fail."""
     dropped = ("XLA_USE_SPMD", "XLA_PERSISTENT_CACHE_PATH", "USE_TORCH_XLA", "XLA_FLAGS")
     environment = {name: value for name, value in os.environ.items() if name not in dropped}
     path = os.pathsep.join([str(TESTS.parent), *filter(None, sys.path)])
@@ -85,7 +85,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Recordings:
 
 
 def test_c1_c3_loaders(recordings: Recordings) -> None:
-    """A pre-batched loader fails with more than one process, and its cure leaves ranks without work."""
+    """A pre-batched loader fails with more than one process, and the reported fix leaves ranks without work."""
     said = child(ACCELERATE_LOADER, USE_TORCH_XLA="0")
     either = ("'NoneType' object is not iterable",  # C3; since Accelerate 1.14 in both places
               "You need to use 'even_batches=False' when the batch sampler has no batch size")  # C1
@@ -107,7 +107,7 @@ def test_c1_c3_loaders(recordings: Recordings) -> None:
 
 
 def test_c1_every_rank_has_as_many_rows_whatever_the_numbers() -> None:
-    """Worlds of 1 to 8 and 1 to 50 trials: all are dealt once, and places suffice for all chips."""
+    """For 1 to 8 processes and 1 to 50 trials: each trial is used once, and all processes have equal numbers of rows."""
     for world in range(1, 9):
         for count in range(1, 51):
             dealt = [pile(np.arange(count), rank, world) for rank in range(world)]
@@ -149,7 +149,7 @@ WANTED = {  # failure: rows, what the report then did, and the error
 
 @pytest.mark.parametrize("name", WANTED)
 def test_c4_c6_c7_shapes_that_do_not_match(name: str) -> None:
-    """Accelerate's mixed_precision="bf16" sets XLA_USE_BF16, and each cure moves the error."""
+    """Accelerate's mixed_precision="bf16" sets XLA_USE_BF16, and each reported fix only moves the error."""
     rows, fix, text = WANTED[name]
     said = child(GRU_UNDER_XLA_USE_BF16, arguments=(rows, fix), XLA_USE_BF16="1")
     assert "they say torch.float32 torch.float32" in said
@@ -201,7 +201,7 @@ MIXED = """
 
 @pytest.mark.parametrize("precision, tolerance", [("float32", 1e-5), ("bfloat16", 0.02)])
 def test_c4_the_kit_mixes_types_by_autocast(precision: str, tolerance: float) -> None:
-    """Whatever was traced before, gradients are a CPU's, and all that is kept is float32."""
+    """Gradients equal the CPU's whatever was traced before, and everything stored is float32."""
     said = child(MIXED, arguments=(precision,), chips=2)
     (result,) = [line for line in said.splitlines() if line.startswith("RESULT")] or [said]
     order_matters, error = map(float, result.split()[1:])
@@ -226,7 +226,7 @@ LENGTHS_OF_THE_KIT = """
 
 
 def test_c6_lengths_are_integers() -> None:
-    """The report's cure for C6 computed lengths as floats on the device, where they were bfloat16."""
+    """The reported fix for C6 computed lengths as floats on the device, where they were bfloat16."""
     assert "float [191, 253, 497]" not in child(LENGTHS_ON_DEVICE, XLA_USE_BF16="1")
     assert [num_patches(bins, 14, 4) for bins in (777, 1025, 1999)] == [191, 253, 497]
     assert "equal True" in child(LENGTHS_OF_THE_KIT)
@@ -255,8 +255,8 @@ RAGGED = """
 def test_c8_a_program_for_every_length() -> None:
     """Batches as long as their longest trial compile again and again; buckets have few lengths.
 
-    That nothing is compiled after the first step is in test_xla.py, and that a recurrence's
-    program does not grow with its length in 29_recurrence.
+    test_xla.py checks that nothing is compiled after the first step, and test_xla_models.py that a
+    recurrence's program does not grow with its length.
     """
     lengths = np.array([212, 340, 381, 533, 612])
     names = tuple(map(str, lengths))
@@ -297,7 +297,7 @@ IMPORTING = """
 
 
 def occurs_in(folder: Path, text: bytes) -> bool:
-    """Whether any file below a folder holds some text."""
+    """Whether any file below a folder contains this text."""
     for path in folder.rglob("*"):
         if path.is_file() and path.suffix in (".py", ".so") and text in path.read_bytes():
             return True
@@ -305,7 +305,7 @@ def occurs_in(folder: Path, text: bytes) -> bool:
 
 
 def test_c9_flags_after_the_import() -> None:
-    """The reported flags change nothing, one is unknown to torch_xla, and looking starts the runtime."""
+    """The reported flags change nothing, one is unknown to torch_xla, and asking for devices starts the runtime."""
     import importlib.util
 
     said = child(FLAGS)
@@ -391,7 +391,7 @@ def test_c14_fp16_is_refused_before_anything_is_built() -> None:
 
 
 def test_c17d_c20_names_that_do_not_exist() -> None:
-    """What guides told people to call, and what the kit answers from the runtime itself."""
+    """Names from guides that do not exist, and where the kit gets the answers."""
     code = """
         import torch_xla
         import torch_xla.core.xla_model as xm
@@ -442,7 +442,7 @@ def test_c15_c16_c19_the_kit_gives_no_such_warning() -> None:
 
 
 def test_c24_float32_by_hand() -> None:
-    """Under XLA_USE_BF16 there is no float32 to go back to; under autocast there is."""
+    """Under XLA_USE_BF16 casting to float32 has no effect; under autocast it has."""
     code = """
         import torch, torch_xla
         small = torch.tensor([1.0]).float().to(torch_xla.device()).float() + 2.0**-12

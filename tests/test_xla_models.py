@@ -40,7 +40,7 @@ def test_gru_forgets_autocast(report: dict) -> None:
 
 
 def test_gru_ignores_padding(report: dict) -> None:
-    """Not even NaN beyond a trial's end changes a bit of outputs, states and gradients."""
+    """NaN beyond a trial's end changes no bit of outputs, states and gradients."""
     assert report["gru"]["padding matters"] is False
 
 
@@ -75,7 +75,7 @@ def test_ctc_is_exact(report: dict) -> None:
 
 
 def test_ctc_is_one_program(report: dict) -> None:
-    """torch's own goes to the host; the loops do not, and do not grow with the frames."""
+    """torch's own loss runs on the host; the loops do not, and their program does not grow with the frames."""
     ctc = report["ctc"]
     assert "aten::_ctc_loss.Tensor" in ctc["torch's own"]["on_host"]
     assert ctc["torch's own"]["sent"] > 0 and ctc["torch's own"]["programs"] > 1
@@ -91,6 +91,6 @@ def test_decoder_equals_the_cpu(report: dict) -> None:
 
 
 def test_noise_model_equals_the_cpu(report: dict) -> None:
-    """Both losses and all gradients, the reversed one included; inference runs two parts of three."""
+    """Both losses and all gradients, the reversed one included; inference runs two of the three parts."""
     assert report["noise"]["difference"] < 5e-5
     assert report["noise"]["loops of inference"] == 2

@@ -1,4 +1,4 @@
-"""What the launched processes of test_processes.py do: train the toy task in several ways.
+"""The program of the processes launched by test_processes.py: train the toy task in several ways.
 
     toy_runs.py FOLDER      (also as a module, and `everything` as a function)
 """
@@ -20,7 +20,7 @@ STILL = ToyTask(dropout=0.0)
 
 
 class Spoiled(ToyTask):
-    """A task in which process 1 alone meets a NaN, at step 15."""
+    """A task in which only process 1 gets a NaN, at step 15."""
 
     def batches(self, config, device, position):
         for step, micro_batches in enumerate(super().batches(config, device, position), start=position):
@@ -30,7 +30,7 @@ class Spoiled(ToyTask):
 
 
 class Signalled(ToyTask):
-    """A task during which process 1 alone is told to stop, at step 24."""
+    """A task in which only process 1 gets a stop signal, at step 24."""
 
     def batches(self, config, device, position):
         for step, micro_batches in enumerate(super().batches(config, device, position), start=position):
@@ -40,7 +40,7 @@ class Signalled(ToyTask):
 
 
 class Full(ToyTask):
-    """A task during which process 0, the one that writes, meets a quota, at step 15."""
+    """A task in which process 0, which writes, reaches a quota at step 15."""
 
     def batches(self, config, device, position):
         for step, micro_batches in enumerate(super().batches(config, device, position), start=position):
@@ -51,7 +51,7 @@ class Full(ToyTask):
 
 
 def refusal(task: ToyTask, out: Path) -> str:
-    """The text of the KitError with which a run ends, or nothing."""
+    """The message of the KitError that ends a run, or an empty text."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         train(task, toy_config(log_every=100), out, quiet=True)
@@ -63,7 +63,7 @@ def refusal(task: ToyTask, out: Path) -> str:
 
 
 def everything(folder: str) -> None:
-    """All of it, one run after the other; each process writes what it found."""
+    """All runs, one after the other; each process writes its results."""
     out = Path(folder)
     with open_device("cpu") as device:
         rank = device.rank

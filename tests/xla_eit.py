@@ -1,4 +1,4 @@
-"""What the child processes of test_xla_eit.py do.
+"""The program of the child processes of test_xla_eit.py.
 
     xla_eit.py attention OUT.npz     gradients of window attention on XLA, and the arrays of its program
     xla_eit.py train DATA OUT DEVICE SETTINGS
@@ -69,7 +69,7 @@ def attention(out: str) -> None:
 
 
 class Awake(EITTask):
-    """A task whose new network already sees something, so that all of it has a gradient."""
+    """A task whose new network has a nonzero output, so all parameters have a gradient."""
 
     def build_model(self) -> nn.Module:
         model = super().build_model()

@@ -1,8 +1,8 @@
-"""What models do on eight simulated XLA devices, as one JSON report: run by test_xla_models.py.
+"""Measure models on eight simulated XLA devices and print one JSON report; run by test_xla_models.py.
 
     PJRT_DEVICE=CPU CPU_NUM_DEVICES=8 python tests/xla_models.py
 
-It is a program of its own, because importing torch_xla changes torch for the rest of a process.
+It is a separate program, because importing torch_xla changes torch for the rest of a process.
 """
 import itertools
 import json
@@ -36,7 +36,7 @@ def spread(tensor: torch.Tensor, mesh: spmd.Mesh, axis: int = 0) -> torch.Tensor
 
 
 def counted(action: Callable[[], object]) -> dict[str, object]:
-    "What an action compiles, runs, sends back and leaves to the host, with all of it awaited."
+    "Counts of an action's compilations, runs, transfers and host operations, after it has finished."
     torch_xla.sync(wait=True)
     metrics.clear_all()
     kept = action()
@@ -80,7 +80,7 @@ def on_host(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def report_gru() -> dict:
-    "The layer against torch's own on the CPU, whatever was traced before."
+    "The layer compared with torch's own on the CPU, with and without earlier traces."
     torch.manual_seed(0)
     here = GRU(6, 5, num_layers=3)
     there = GRU(6, 5, num_layers=3)
@@ -169,7 +169,7 @@ def torch_loss(log_probs, labels, frames, counts, reduction, zero_infinity) -> t
 
 
 def report_ctc(mesh: spmd.Mesh) -> dict:
-    "The loss against torch's in float64."
+    "The loss compared with torch's in float64."
     report = {"semantics": {}}
     logits, *lengths = awkward_trials()
     there = [one.to("xla") for one in lengths]

@@ -1,4 +1,4 @@
-"""What the child processes of test_xla.py do: train a small decoder and report as JSON.
+"""The program of the child processes of test_xla.py: train a small decoder and report as JSON.
 
     xla_runs.py train OUT SETTINGS      SETTINGS is JSON: what differs from the settings below
     xla_runs.py evaluate OUT SETTINGS   of a run in OUT: "data" and "device"
@@ -85,7 +85,7 @@ def counted(report: dict[str, Any]) -> Iterator[None]:
 
 
 def run(out: str, settings: str) -> None:
-    """Train, or go on, and print what came of it."""
+    """Train or resume, and print the results."""
     wanted = json.loads(settings)
     data, model = Path(wanted.pop("data")), wanted.pop("model", "gru")
     resume, buckets = wanted.pop("resume", False), wanted.pop("buckets", 2)

@@ -1,17 +1,17 @@
-"""Everything that must hold before a change is taken: `.ci/run`.
+"""All checks that a change must pass: `.ci/run`.
 
 Nothing is installed into the caller's environment. Three environments are built under .ci/envs, and
-kept until what they are built from changes:
+kept until their sources change:
 
-    base     no torch_xla: what needs it is skipped and says so
-    xla      torch_xla is there, which changes how much of torch behaves, and the TPU's compiler:
+    base     no torch_xla: tests that need it are reported as skipped
+    xla      torch_xla, which changes parts of torch, and the TPU compiler:
              a skip is a failure
     nbdev3   the current nbdev, over base's libraries
 
 README.md's second command runs in base and in xla; the notebooks run once more under both nbdevs'
 own test commands; README.md's first command runs in base; ruff and mypy run once. Seconds are printed
-below each step and in a table at the end. The last line adds up the tests of base and xla; anything
-else that fails counts there as one failure.
+below each step and in a table at the end. The last line sums the tests of base and xla; any
+other failed step counts as one failure.
 """
 import hashlib
 import os
@@ -44,7 +44,7 @@ def find_python(version: str) -> str:
 
 
 def variables(name: str) -> dict[str, str]:
-    "What commands see in an environment: its programs and its pins."
+    "The variables of commands in an environment: its programs and its pins."
     places = [name, "base"] if name == "nbdev3" else [name]  # notebooks also start base's programs
     return {
         **os.environ,
@@ -58,13 +58,13 @@ def variables(name: str) -> dict[str, str]:
 
 
 def run(name: str, command: str) -> tuple[bool, str]:
-    "Run a command in an environment, into the log; whether it succeeded, and its last line."
+    "Run a command in an environment and log it; returns whether it succeeded, and its last line."
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         return run_in(scratch, name, command)
 
 
 def run_in(scratch: str, name: str, command: str) -> tuple[bool, str]:
-    "The same with a folder for what the command leaves behind."
+    "The same with a temporary folder for files of the command."
     free = shutil.disk_usage(ROOT).free / 1e9
     print(f"\n=== {name}: {command}\n=== {free:.0f} GB of disk free", flush=True)
     start, last = time.monotonic(), ""
@@ -87,7 +87,7 @@ def run_in(scratch: str, name: str, command: str) -> tuple[bool, str]:
 
 
 def build(name: str) -> bool:
-    "Make an environment anew, unless the one there was made from the same files."
+    "Build an environment, unless it exists and was built from the same files."
     sources = [ROOT / path for path in (*REQUIREMENTS, f".ci/{name}.txt")]
     stamp = ENVS / name / "made-from"
     made_from = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()

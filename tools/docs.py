@@ -1,10 +1,10 @@
 """Build the documentation site from the notebooks: `python tools/docs.py`, then open _docs/index.html.
 
-Needs the extra `docs` and no network: `pip install ".[docs]"`. Notebooks are not run; what they show is what is saved
-in them. The pages keep their places in the repository, so that links between them hold; a link to anything else leads
+Needs the extra `docs` and no network: `pip install ".[docs]"`. Notebooks are not run; the pages show their saved
+outputs. Pages keep their paths in the repository, so links between them work; other links lead
 to the repository. The order of the pages is that of nbs/README.md, which tools/readme.py writes.
 
-Sphinx with MyST-NB, because both are maintained and read notebooks as they are. MkDocs has had no release since 1.6.1
+Sphinx with MyST-NB, because both are maintained and read notebooks directly. MkDocs has had no release since 1.6.1
 (August 2024), and nbdev's own command needs Quarto, which pip cannot install offline.
 """
 import argparse
@@ -63,7 +63,7 @@ def sections() -> dict[str, list[str]]:
 
 
 def with_links(text: str, page: str, pages: set[str]) -> str:
-    "Markdown whose links to files that are no pages of the site lead to the repository."
+    "Markdown whose links to files outside the site lead to the repository."
     def target(link: re.Match) -> str:
         path = posixpath.normpath(posixpath.join(posixpath.dirname(page), link[2]))
         if path in RENAMED or path in pages or (ROOT / path).suffix == ".png":
@@ -75,7 +75,7 @@ def with_links(text: str, page: str, pages: set[str]) -> str:
 
 
 def notebook_page(text: str, page: str, pages: set[str]) -> str:
-    "A notebook without hidden cells and directives, and with links that hold."
+    "A notebook without hidden cells and directives, with working links."
     notebook = json.loads(text)
     cells = []
     for cell in notebook["cells"]:

@@ -1,8 +1,7 @@
-"""Check that what is generated is what its sources say: `python tools/in_step.py`.
+"""Check that generated files match their sources: `python tools/in_step.py`.
 
 In a copy of the checkout, export the package from the notebooks, clean the notebooks and write
-the READMEs, then list every file that differs from the checkout's. Works with nbdev 2 and 3,
-whichever this interpreter has.
+the READMEs, then list every file that differs from the checkout's. Works with nbdev 2 and 3.
 """
 import difflib
 import re
@@ -30,7 +29,7 @@ runpy.run_path("tools/readme.py", run_name="__main__")
 
 
 def copy_checkout(target: Path) -> None:
-    "Copy everything that the generated files are made from, and the generated files."
+    "Copy the generated files and their sources."
     for name in SOURCES:
         if (ROOT / name).is_dir():
             ignore = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
@@ -50,7 +49,7 @@ def generated(folder: Path) -> dict[str, str]:
 
 
 def rebuild(copy: Path) -> None:
-    "Write every generated file of a copy anew; modules that no notebook exports stay away."
+    "Write all generated files of a copy again; modules that no notebook exports are removed."
     for module in copy.glob("b2t_kit/**/*.py"):
         if module.name != "__init__.py":  # holds nothing but the version, and is only ever updated
             module.unlink()

@@ -48,7 +48,7 @@ def cells_of(notebook: Path) -> list[dict]:
 
 
 def in_reading_order(notebooks: list[Path]) -> list[Path]:
-    "Notebooks of a folder, each after those that it imports from."
+    "Notebooks of a folder, each after the ones that it imports from."
     names = {path.stem: path for path in sorted(notebooks)}
     uses = {}
     for name, path in names.items():
@@ -80,7 +80,7 @@ def list_of_notebooks() -> str:
 
 
 def with_table(text: str, table: str) -> str:
-    "A notebook's text with the cell of this table brought up to date; all else stays as it is."
+    "A notebook's text with this table's cell updated and everything else unchanged."
     notebook = json.loads(text)
     for cell in notebook["cells"]:
         if "".join(cell["source"]).startswith(table.splitlines()[0]):

@@ -1,7 +1,7 @@
 """Give a kernel's translations the code of its English notebook: `python tools/translate.py`.
 
-A translation, `kaggle/<kernel>/<kernel>-<language>.ipynb`, has prose of its own, piece for piece that
-of `<kernel>.ipynb`. Its code and outputs are written by this program, so that it cannot fall behind.
+A translation, `kaggle/<kernel>/<kernel>-<language>.ipynb`, translates the Markdown cells of
+`<kernel>.ipynb` one by one. This program writes its code and outputs, so they are always current.
 """
 import json
 import sys

@@ -38,7 +38,7 @@ import psutil
 
 # %% ../../nbs/core/config.ipynb #1cd19fb6
 class KitError(Exception):
-    "A fault of the input or of the machine; its text is one line: what, where, and what to do."
+    "An error of the input or of the machine; its text is one line: what is wrong, where, and what to do."
 
 # %% ../../nbs/core/config.ipynb #822be5a7
 def sync_folder(
@@ -56,12 +56,12 @@ def write_atomically(
     path: str | Path,  # the file to write; its folder is created
     content: str | bytes,  # text is written as UTF-8 with "\n" line ends
 ) -> Path:
-    "Write a file so that `path` holds either the old content or all of the new one."
+    "Write a file so that `path` holds either the old content or the complete new content."
     path = Path(path)
     data = content.encode("utf-8") if isinstance(content, str) else content
     try:
         if path.exists() and not path.is_file():
-            raise KitError(f"{path}: is no plain file, and is left alone")
+            raise KitError(f"{path}: is not a plain file, and is left unchanged")
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
@@ -143,7 +143,7 @@ def check_writable(
 def new_folders(
     folder: str | Path,  # created with its parents if need be
 ) -> Iterator[Path]:
-    "A folder that can be written to; if the block fails, the folders made here go if still empty."
+    "A writable folder; if the block fails, folders created here are removed if they are empty."
     folder = Path(folder)
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
     try:
@@ -161,11 +161,11 @@ def check_target(
     "Raise `KitError` if no file can be written at `path`; makes nothing itself."
     path, folder = Path(path), Path(path).absolute().parent
     if os.path.exists(path) and not os.path.isfile(path):
-        raise KitError(f"{path}: is no plain file; choose another name")
+        raise KitError(f"{path}: is not a plain file; choose another name")
     while not os.path.lexists(folder):
         folder = folder.parent
     if not os.path.isdir(folder):
-        raise KitError(f"{path}: cannot be written, because {folder} is no folder")
+        raise KitError(f"{path}: cannot be written, because {folder} is not a folder")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise KitError(f"{path}: cannot be written, because nothing can be in {folder}")
 
@@ -219,7 +219,7 @@ def _convert(
 
 # %% ../../nbs/core/config.ipynb #9c2e36ea
 def _convert_scalar(value: Any, kind: Any) -> Any:
-    "`value` as a `kind`, or None where it is none: text is parsed, 3 is a float, 3.5 no int, NaN neither."
+    "`value` as a `kind`, or None if it is not one: text is parsed; 3 is a float, 3.5 is not an int, NaN is neither."
     if kind is bool:
         words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
         return value if isinstance(value, bool) else words.get(str(value).lower())
@@ -386,7 +386,7 @@ class HelpFormatter(argparse.HelpFormatter):
 
 # %% ../../nbs/core/config.ipynb #87caa1e1
 class GivenOnce(argparse.Action):
-    "An option that may be given once, under whichever of its names."
+    "An option that may be given once, under any of its names."
 
     def __call__(
         self,
@@ -680,5 +680,5 @@ GIB = 2**30
 
 
 def gib(number: float) -> str:
-    "Bytes for people: GiB from a tenth of one, else MiB."
+    "Bytes as text: in GiB from 0.1 GiB, else in MiB."
     return f"{number / GIB:,.2f} GiB" if number >= GIB / 10 else f"{number / 2**20:,.1f} MiB"

@@ -65,13 +65,13 @@ def smooth(
 @dataclass(frozen=True)
 class Augment:
     "The strength of each augmentation; the defaults are the T15 baseline's. Raises `KitError` if one is negative."
-    white_noise: float = 1.0  # standard deviation of the noise in every bin and channel
-    offset: float = 0.2  # standard deviation of a channel's shift, constant during the trial
-    gain: float = 0.0  # standard deviation of a channel's factor around 1, constant during the trial
-    walk: float = 0.0  # standard deviation of one bin's step of a channel's drift
-    smooth: float = 2.0  # standard deviation of the smoothing, bins; also used at inference
-    time_masks: int = 0  # number of stretches set to zero
-    time_mask_bins: int = 0  # longest such stretch, bins
+    white_noise: float = 1.0  # standard deviation of noise added to every bin and channel
+    offset: float = 0.2  # standard deviation of a constant added to each channel for a whole trial
+    gain: float = 0.0  # standard deviation of a factor around 1 for each channel and trial
+    walk: float = 0.0  # standard deviation per bin of a random walk added to each channel
+    smooth: float = 2.0  # standard deviation of the Gaussian smoothing, bins; also used in evaluation; 0: none
+    time_masks: int = 0  # stretches of each trial that are set to zero
+    time_mask_bins: int = 0  # longest such stretch, in bins
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

@@ -425,18 +425,18 @@ class Batch:
 class BatchConfig:
     "The settings of batches; raises `KitError` if one is out of range."
     batch_size: int = 64  # trials per optimizer step, over all processes and micro-batches
-    buckets: int = 6  # largest number of batch lengths, 1 to 6
+    buckets: int = 6  # largest number of batch lengths, 1 to 6; an XLA device compiles a program for each
     day_balance: float = 1.0  # 0: all trials equally often, 1: all days equally often (as in the T15 baseline)
-    patch: int = 14  # bins per patch of the model
-    stride: int = 4  # bins from one patch to the next
-    cut: int = 3  # training only: 0 to cut - 1 bins are dropped at a trial's start
-    cut_per: Literal["trial", "batch"] = "trial"  # the T15 baseline draws one cut per batch
-    max_bins: int | None = None  # training only: longer trials are left out
-    impossible: Literal["error", "skip"] = "error"  # what to do with trials that have too many labels for CTC
-    cache: Literal["float32", "float16", "none"] = "float32"  # precision of the trials in memory
-    cache_gb: float | None = None  # limit of the cache, GB; None keeps a quarter of the memory free
+    patch: int = 14  # bins per patch; the speech task takes it from the model
+    stride: int = 4  # bins from one patch to the next; the speech task takes it from the model
+    cut: int = 3  # training only: random shift that drops 0 to cut - 1 bins at a trial's start
+    cut_per: Literal["trial", "batch"] = "trial"  # draw the cut per trial, or per batch as the T15 baseline does
+    max_bins: int | None = None  # training only: leave out trials of more bins; None keeps all
+    impossible: Literal["error", "skip"] = "error"  # trials with too many labels for CTC: stop, or skip them
+    cache: Literal["float32", "float16", "none"] = "float32"  # dtype of trials kept in memory; "none" keeps none
+    cache_gb: float | None = None  # largest cache, GB; None leaves a quarter of the memory free
     prefetch: int = 2  # steps prepared ahead of the training loop
-    readers: int = 2  # threads that prepare them
+    readers: int = 2  # threads that read and prepare batches
 
     def __post_init__(self) -> None:
         for name, (least, most) in LIMITS.items():

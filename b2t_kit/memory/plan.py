@@ -385,7 +385,7 @@ def guard(
     change, reason = plan.remedy or "use a smaller model or a larger device", impossible(plan, compiler_said)
     if reason and refuse:
         raise KitError(f"memory: {reason}; to make it fit: {change}; "
-                       "--memory-guard warn starts in spite of it")
+                       "--memory-guard warn starts anyway")
     if reason:
         lines.append(f"{'warning':<10} memory: {reason}; the run starts because of --memory-guard warn; "
                      f"to make it fit: {change}")

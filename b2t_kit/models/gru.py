@@ -27,15 +27,15 @@ class GRUConfig:
 
     num_days: int = 45  # recording days, one input layer each; the task sets it from its data
     num_features: int = 512  # features per bin
-    num_classes: int = 41  # blank, 39 phonemes, silence
+    num_classes: int = 41  # output classes: blank, 39 phonemes, silence
     hidden: int = 768  # units per GRU layer
     num_layers: int = 5  # GRU layers; 0 builds the linear readout
     patch: int = 14  # bins per patch, of 20 ms each
     stride: int = 4  # bins from one patch to the next
     subsample: int = 1  # read every n-th bin only; patch and stride are multiples of it
-    dropout: float = 0.4  # probability, between GRU layers
-    day_dropout: float = 0.2  # probability, after the day layer
-    padding: Literal["same", "valid"] = "same"  # smoothing when the decoder is evaluated
+    dropout: float = 0.4  # dropout probability between GRU layers, 0 to below 1
+    day_dropout: float = 0.2  # dropout probability after the day layer, 0 to below 1
+    padding: Literal["same", "valid"] = "same"  # evaluation: smooth the whole trial, or drop bins at its ends
 
     def __post_init__(self) -> None:
         for name in ("num_days", "num_features", "num_classes", "hidden", "patch", "stride", "subsample"):

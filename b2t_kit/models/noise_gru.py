@@ -22,14 +22,14 @@ from .layers import GRU, DayLayer
 class NoiseConfig:
     "The parts that a noise model adds to a decoder; the default adds none. Invalid values raise `KitError`."
 
-    noise_layers: int = 0  # GRU layers that estimate the noise; 0 means no noise model
-    noise_hidden: int = 0  # units of each; 0 means the width of a patch, without a projection
-    noisy_layers: int = 2  # GRU layers that look for speech in the estimate
-    noisy_hidden: int = 768  # units of each
-    reversal: float = 0.0  # the noise model gets minus this times the noisy loss's gradient
+    noise_layers: int = 0  # GRU layers of the noise model; 0 means no noise model
+    noise_hidden: int = 0  # units per noise layer; 0 means one per value of a patch, without a projection
+    noisy_layers: int = 2  # GRU layers of the noisy speech model, which decodes the estimated noise
+    noisy_hidden: int = 768  # units per layer of the noisy speech model
+    reversal: float = 0.0  # factor of the noisy loss's gradient, which enters the noise model with its sign reversed
     clean_weight: float = 1.0  # weight of the loss of the clean speech model
     noisy_weight: float = 1.0  # weight of the loss of the noisy speech model
-    recompute: bool = False  # on XLA: recompute the gates for the gradient, to save memory
+    recompute: bool = False  # on XLA: recompute the gates in the backward pass, slower but with less memory
 
     def __post_init__(self) -> None:
         least = {"noise_layers": 0, "noise_hidden": 0, "noisy_layers": 1, "noisy_hidden": 1}

@@ -402,9 +402,9 @@ def record_trial(
 @dataclass(frozen=True)
 class SimulateConfig(PlanConfig):
     "What to simulate: the settings of the plan, the difficulty and the speaking rate."
-    difficulty: float = 1.0  # 0 to 10; 0 easiest, 1 default, above 1 harder
-    bins_per_phoneme: float = 33.0  # speaking rate, bins of 20 ms; T15: 33; everyday speech: 5 to 10
-    normalise: Literal["trials", "blocks"] = "trials"  # when the z-scoring statistics are updated
+    difficulty: float = 1.0  # how hard the recordings are to decode, from 0 (easiest) to 10
+    bins_per_phoneme: float = 33.0  # speaking rate, bins of 20 ms, 6 to 200; T15: 33; everyday speech: 5 to 10
+    normalise: Literal["trials", "blocks"] = "trials"  # update the z-scoring statistics per trial or per block
 
     def __post_init__(self) -> None:
         super().__post_init__()

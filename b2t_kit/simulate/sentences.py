@@ -348,11 +348,11 @@ MOST_SESSIONS = 1000  # about twenty years
 @dataclass(frozen=True)
 class PlanConfig:
     "How much is said, and what."
-    sessions: int = 4  # recording days, 1 to 1000; with a table of sessions, its first ones
-    trials: int = 100  # training trials per session; with a table, at most so many
+    sessions: int = 4  # recording days, 1 to 1000; with a table of sessions, so many from its start
+    trials: int = 100  # training trials per session; with a table, the most per session
     held_out: float = 0.18  # validation trials per training trial, 0 to 1; as many test trials
-    labels: str | None = None  # .csv table or text file with sentences; None: the kit's own
-    seed: int = 0  # of all random numbers
+    labels: str | None = None  # .csv table or text file with sentences; None: sentences of the kit
+    seed: int = 0  # random seed of sentences and recordings
 
     def __post_init__(self) -> None:
         for name in ("sessions", "trials"):

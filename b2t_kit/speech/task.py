@@ -37,9 +37,9 @@ from ..training.task import LossSum, Task, TrainConfig, mean_loss
 class WordsConfig:
     "Settings of word decoding in validation; inconsistent ones raise `KitError`."
 
-    lm: str = ""  # language model, or "default" for the small one; "": no words
-    tuned: str = ""  # decoding.json with tuned weights for `lm`; "": default weights
-    beam: int = 50  # hypotheses kept, at least 1
+    lm: str = ""  # language model file, or "default" for the small one; empty: decode no words
+    tuned: str = ""  # decoding.json with weights tuned for `lm`; empty: the default weights
+    beam: int = 50  # hypotheses kept per frame, at least 1
 
     def __post_init__(self) -> None:
         if self.tuned and not self.lm:
@@ -57,7 +57,8 @@ class SpeechConfig:
     batches: BatchConfig = BatchConfig()  # `patch` and `stride` are set from the model
     day_lr: float = 1.0  # learning rate of the day layers, as a multiple of the base rate
     holdout: tuple[str, ...] = ()  # sessions left out of training and scored separately
-    unseen: Unseen = "mean"  # day layer of a session without training
+    # day layer for sessions without training: of the nearest or previous day, the mean, or none
+    unseen: Unseen = "mean"
     noise: NoiseConfig = NoiseConfig()  # the noise model; none by default
     words: WordsConfig = WordsConfig()  # word decoding in validation; none by default
 

@@ -203,20 +203,20 @@ def draw_image(
 @dataclass(frozen=True)
 class PhantomConfig:
     "What simulated measurements are drawn from."
-    count: int = 10_000  # how many
-    seed: int = 1  # another gives other ones
-    noise_db: float = 40.0  # how far noise lies below the voltages; 200 is none to speak of
-    gain: float = 0.1  # spread (of the logarithm) of a factor common to a measurement's changes
-    uneven: float = 0.02  # spread (of the logarithm) of a factor of each change
-    most: int = 4  # things in a tank; at least 1
-    radius: tuple[float, ...] = (0.1, 0.4)  # smallest and largest
-    reach: float = 0.975  # nothing lies further out
-    resistive: tuple[float, ...] = (0.02, 0.4)  # lowest and highest conductivity of such things
-    conductive: tuple[float, ...] = (1.6, 8.0)  # lowest and highest conductivity of such things
-    share_resistive: float = 0.55  # how many things are resistive
-    mixed: float = 0.5  # how many tanks may hold things of both kinds
-    kinds: tuple[str, ...] = ("disc", "disc", "half", "ring", "triangle", "square")  # equally often
-    refinements: int = 5  # of the mesh
+    count: int = 10_000  # measurements to simulate
+    seed: int = 1  # random seed of all measurements
+    noise_db: float = 40.0  # signal-to-noise ratio of the voltages, dB; 200 is practically no noise
+    gain: float = 0.1  # standard deviation of the log of a factor common to all voltage changes of a measurement
+    uneven: float = 0.02  # standard deviation of the log of a factor of each voltage change
+    most: int = 4  # largest number of objects in a tank, at least 1
+    radius: tuple[float, ...] = (0.1, 0.4)  # smallest and largest object, in radii of the tank
+    reach: float = 0.975  # objects stay within this distance of the centre, in radii of the tank
+    resistive: tuple[float, ...] = (0.02, 0.4)  # conductivity range of resistive objects; the water has 1
+    conductive: tuple[float, ...] = (1.6, 8.0)  # conductivity range of conductive objects; the water has 1
+    share_resistive: float = 0.55  # share of objects that are resistive, 0 to 1
+    mixed: float = 0.5  # share of tanks that may hold resistive and conductive objects, 0 to 1
+    kinds: tuple[str, ...] = ("disc", "disc", "half", "ring", "triangle", "square")  # shapes, each drawn equally often
+    refinements: int = 5  # how often the mesh is refined; each time quadruples its triangles
 
     def __post_init__(self) -> None:
         unknown = [kind for kind in self.kinds if kind not in PHANTOM_KINDS]

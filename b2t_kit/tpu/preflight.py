@@ -350,7 +350,7 @@ def find_compiler(
     missing = [name for name in ("jax", "libtpu") if find_spec(name) is None]
     if missing:
         raise KitError(f"the TPU compiler is not installed ({' and '.join(missing)} not found); "
-                       "pip install 'b2t_kit[tpu,preflight]', or on Kaggle 'b2t_kit[preflight_kaggle]'")
+                       "pip install 'b2t_kit[tpu,preflight]', or on Kaggle 'b2t_kit[preflight-kaggle]'")
     return sys.executable
 
 

@@ -33,22 +33,24 @@ class TrainConfig:
     lr_floor: float = 0.02  # final learning rate as a share of the peak, 0 to 1
     warmup_steps: int = 1000  # steps from 0 to the peak
     decay_steps: int = 0  # step at which the floor is reached; 0 means the last step
-    weight_decay: float = 0.001  # for the parameter groups that decay
+    weight_decay: float = 0.001  # AdamW's weight decay, for the parameter groups that have one
     betas: tuple[float, ...] = (0.9, 0.999)  # AdamW's two decay rates, each from 0 to below 1
     eps: float = 0.1  # AdamW's epsilon; 0.1 suits a loss summed over a trial
-    clip_norm: float = 10.0  # largest gradient norm
-    ema_decay: float = 0.999  # of the averaged weights, below 1; 0 keeps no average
+    clip_norm: float = 10.0  # gradients with a larger norm are scaled down to this one
+    ema_decay: float = 0.999  # decay of the averaged weights per step, below 1; 0 keeps no average
     log_every: int = 200  # steps between two rows of metrics
     eval_every: int = 2000  # steps between two validations; 0 validates at the end only
     checkpoint_every: int = 2000  # steps between two checkpoints; 0 writes only the last
     keep_checkpoints: int = 2  # newest checkpoints kept, besides the best
     scratch: str = ""  # folder on a larger disk for checkpoints; copied to the run folder at the end
     select: str = "per"  # the validation value that chooses the best step; lower is better
-    abnormal_norm: float = 5.0  # warn of gradient norms this many times the running median
+    abnormal_norm: float = 5.0  # warn if the gradient norm exceeds this many times its running median
     tracker: str = "none"  # "none", "tensorboard" or another tracker that Accelerate supports
-    shard: Literal["none", "moments", "all"] = "none"  # what several TPU chips divide instead of copying
-    compile_cache: str = "auto"  # folder of compiled TPU programs; "auto" is in the run folder; "none"
-    # "refuse" stops a run whose state cannot fit in memory; "warn" only says so
+    # what TPU chips divide among them instead of copying: nothing, the moments, or the weights too
+    shard: Literal["none", "moments", "all"] = "none"
+    # folder for compiled TPU programs; "auto" keeps them in the run folder, "none" keeps none
+    compile_cache: str = "auto"
+    # if the run cannot fit the device's memory: refuse to start, or warn and start
     memory_guard: Literal["refuse", "warn"] = "refuse"
 
     def __post_init__(self) -> None:
