@@ -5,6 +5,7 @@ Below, failures that need no TPU and no GPU are made to happen, and their cures 
 """
 import json
 import os
+import pickle
 import resource
 import subprocess
 import sys
@@ -207,7 +208,7 @@ def test_scaler_saw_no_gradient() -> None:
 
 
 def test_checkpoints(tmp_path: Path) -> None:
-    """Half a checkpoint, and one of a wrapped model."""
+    """Half a checkpoint, a web page, an object of a program, and a checkpoint of a wrapped model."""
     model, path = torch.nn.Linear(2, 2), tmp_path / "checkpoint.pt"
     torch.save(model.state_dict(), path)
     whole = path.read_bytes()
@@ -215,6 +216,14 @@ def test_checkpoints(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError) as failure:
         torch.load(path)
     assert known(failure.value) == ["checkpoint_cut_short"]
+    path.write_text("<html>")
+    with pytest.raises(pickle.UnpicklingError) as failure:
+        torch.load(path)
+    assert known(failure.exconly()) == ["checkpoint_is_not_one"]
+    torch.save(Rows(False), path)
+    with pytest.raises(pickle.UnpicklingError) as failure:
+        torch.load(path)
+    assert known(failure.exconly()) == ["checkpoint_holds_objects"] and len(torch.load(path, weights_only=False)) == 200
     saved = {f"module.{name}": values for name, values in model.state_dict().items()}
     with pytest.raises(RuntimeError) as failure:
         model.load_state_dict(saved)
