@@ -1,7 +1,7 @@
 """Write README.md, README.zh.md and nbs/README.md from the notebooks: `python tools/readme.py`.
 
 README.md and README.zh.md are nbs/index.ipynb and nbs/index_zh.ipynb as Markdown. nbs/README.md lists all
-notebooks in reading order. The table of failures, in two languages, is written into its notebooks. Run it where
+notebooks in reading order. The tables of failures, in two languages, are written into their notebooks. Run it where
 the package is installed. nbdev's own `nbdev_readme` needs Quarto, a program of 100 MB that pip cannot install
 offline.
 """
@@ -114,8 +114,9 @@ def sections(cells: list[dict]) -> Iterator[str]:
 def main() -> None:
     for name, language in FAILURES.items():
         path = NOTEBOOKS / name
-        written = with_table(path.read_text(encoding="utf-8"), known_failures.table(language))
-        path.write_text(written, encoding="utf-8")
+        for reported in (True, False):
+            written = with_table(path.read_text(encoding="utf-8"), known_failures.table(language, reported))
+            path.write_text(written, encoding="utf-8")
     (NOTEBOOKS / "README.md").write_text(list_of_notebooks(), encoding="utf-8")
     for name, readme in READMES.items():
         text = "\n\n".join([NOTE.format(name), *sections(cells_of(NOTEBOOKS / name))]) + "\n"

@@ -73,7 +73,7 @@ class Allocation:
     "The numbers of a message about memory."
     needed: int | None = None  # bytes requested; None if the text does not say
     available: int | None = None  # bytes available; None if the text does not say
-    kind: str = "free"  # whether `available` is the "free" memory or the whole "capacity"
+    kind: str = "free"  # whether `available` is what is "free", the whole "capacity", or that of a "kernel"
     shape: str = ""  # as XLA writes it, such as "f32[320,4096,4096]"
     operation: str = ""  # words of `OPERATIONS`
     space: str = ""  # "hbm", "vmem", "smem", or "" if the text does not say
@@ -84,7 +84,7 @@ class Allocation:
         if self.available == 2**34 and self.kind == "capacity" and self.space in ("", "hbm"):
             said.append(("17179869184 bytes is the memory of one v5e chip, not the size of the request",
                          "17179869184 字节是一个 v5e 芯片的显存，并不是请求的大小"))
-        if self.space in ("vmem", "smem"):
+        if self.kind == "kernel":
             said.append((f"the memory in question is the chip's small {self.space}, inside one kernel, not its HBM",
                          f"这里说的是芯片内部的小容量 {self.space}（单个算子使用），不是 HBM 显存"))
         if self.shape:
@@ -147,8 +147,9 @@ def _read(
     "The numbers of a message, with the shape and operation near it."
     asked, there = (to_bytes((text or "").rstrip(".")) for text in (match[1], match[match.re.groups]))
     shape, space, tag = (pattern.search(near) for pattern in (SHAPE, SPACE, TAG))
-    return Allocation(asked, there, kind, shape[1] if shape else "", operation_of(tag[1]) if tag else "",
-                      (space[1] or space[2]) if space else "")
+    name = (space[1] or space[2]) if space else ""
+    return Allocation(asked, there, "kernel" if name in ("vmem", "smem") else kind, shape[1] if shape else "",
+                      operation_of(tag[1]) if tag else "", name)
 
 # %% ../../nbs/doctor/doctor.ipynb #610e3469
 @dataclass(frozen=True)
@@ -162,16 +163,17 @@ class Finding:
         "The finding as plain dictionaries, lists, numbers and text."
         one = self.failure
         symptom = (one.symptom,) * 2 if isinstance(one.symptom, str) else one.symptom
-        texts = {"symptom": symptom, "cause": one.cause, "cure": one.cure, "kit": one.kit}
-        return {"id": one.number, "line": self.line, "harmless": one.harmless, "tests": list(one.tests),
+        texts = {"symptom": symptom, "cause": one.cause, "cure": one.cure, "kit": one.kit, "checked": one.checked}
+        return {"id": one.number or one.name, "line": self.line, "harmless": one.harmless, "tests": list(one.tests),
+                "versions": one.versions, "link": one.link,
                 **{name: dict(zip(("en", "zh"), text)) for name, text in texts.items()},
                 "allocations": [vars(allocation) for allocation in self.allocations]}
 
 # %% ../../nbs/doctor/doctor.ipynb #fc4cd40f
 LABELS: dict[str, Both] = {
     "symptom": ("known as", "原文"), "numbers": ("numbers", "数字"), "cause": ("cause", "原因"), "cure": ("cure", "办法"),
-    "kit": ("the kit", "本工具"), "tests": ("test", "测试"), "line": ("line", "第几行"),
-    "harmless": ("harmless", "无害"),
+    "kit": ("the kit", "本工具"), "versions": ("seen with", "版本"), "link": ("thread", "讨论帖"), "tests": ("test", "测试"),
+    "line": ("line", "第几行"), "harmless": ("harmless", "无害"),
 }
 
 
@@ -182,12 +184,13 @@ def in_words(
     "A finding as text for a terminal."
     one, label = finding.failure, {name: say(both, language) for name, both in LABELS.items()}
     mild = f" ({label['harmless']})" if one.harmless else ""
-    lines = [f"{one.number}, {label['line']} {finding.line}{mild}"]
+    lines = [f"{one.number or one.name}, {label['line']} {finding.line}{mild}"]
     numbers = [say(each, language) for one in finding.allocations for each in one.sentences()]
     texts = {"symptom": [say(one.symptom, language)], "numbers": numbers, "cause": [say(one.cause, language)],
-             "cure": [say(one.cure, language)], "kit": [say(one.kit, language)], "tests": one.tests}
+             "cure": [say(one.cure, language)], "kit": [say(one.kit, language)], "versions": [one.versions],
+             "link": [one.link], "tests": one.tests or [say(one.checked, language)]}
     for name, paragraphs in texts.items():
-        for number, text in enumerate(paragraphs):
+        for number, text in enumerate(filter(None, paragraphs)):
             head = f"  {label[name] if number == 0 else '':<10}"
             width = 100 if language == "en" else 60
             lines += textwrap.wrap(text, width, initial_indent=head, subsequent_indent=" " * 12,
@@ -212,7 +215,9 @@ def _windows(
     yield window, line, True
 
 # %% ../../nbs/doctor/doctor.ipynb #e18eae60
-_MEMORY = {"chip_memory_full": "free", "allocation_larger_than_chip": "capacity"}  # failure -> kind of its `Allocation`
+_MEMORY = {  # failure -> kind of its `Allocation`
+    "chip_memory_full": "free", "allocation_larger_than_chip": "capacity", "kernel_memory_full": "kernel",
+}
 MOST_NUMBERS = 5  # allocations in an answer
 
 
