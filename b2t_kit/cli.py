@@ -781,7 +781,7 @@ PARTS = {"train": 0, "valid": 1, "test": 2}  # folder -> what is added to the se
 
 
 def eit_simulate(parser: Parser) -> Action:
-    "simulate measurements of tanks, or resume an interrupted simulation; needs the extra `eit`"
+    "simulate measurements of tanks, or resume an interrupted simulation"
     from b2t_kit.tasks.eit_physics import PhantomConfig
 
     parser.add_argument("--out", required=True, metavar="DIR", help="folder that gets a folder for the part")

@@ -566,11 +566,9 @@ def reconstruct(
 def mat_bytes(
     arrays: dict[str, np.ndarray],
 ) -> bytes:
-    "A MATLAB file; needs the extra `eit`."
-    try:
-        from scipy.io import savemat
-    except ImportError as error:
-        raise KitError("scipy is not installed; pip install 'b2t_kit[eit]'") from error
+    "A MATLAB file."
+    from scipy.io import savemat
+
     content = BytesIO()
     savemat(content, arrays)
     return content.getvalue()

@@ -48,21 +48,46 @@ class Mesh:
 # %% ../../nbs/tasks/eit_physics.ipynb #13d6eef4
 @cache
 def disc_mesh(
-    refinements: int = 5,  # 5 gives 4,096 triangles, each more four times as many
+    refinements: int = 5,  # 5 gives 4,096 triangles; each further one four times as many
 ) -> Mesh:
-    "The unit disc in triangles; needs the extra `eit`."
-    try:
-        from skfem import Basis, ElementTriP1, MeshTri
-        from skfem.models.poisson import laplace
-    except ImportError as error:
-        raise KitError(f"{error.name} is not installed; pip install 'b2t_kit[eit]'") from error
-    mesh = MeshTri.init_circle(refinements)
-    stiffness = laplace.elemental(Basis(mesh, ElementTriP1())).tolocal()
+    "The unit disc in triangles."
+    points = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]])
+    triangles = np.array([[0, 1, 2], [0, 1, 4], [0, 2, 3], [0, 3, 4]])
+    for _ in range(refinements):
+        points, triangles = _refined(points, triangles)
     angles = 2 * np.pi * np.arange(ELECTRODES) / ELECTRODES - np.pi / 2  # the first is at the bottom
-    wanted = np.stack([np.cos(angles), np.sin(angles)])  # (2, 16)
-    distance = np.hypot(*(mesh.p[:, None, :] - wanted[:, :, None]))  # (16, N)
-    corners = mesh.p.T[mesh.t.T]  # (M, 3, 2)
-    return Mesh(mesh.p.T.copy(), mesh.t.T.copy(), stiffness, distance.argmin(1), _spread(corners))
+    wanted = np.stack([np.cos(angles), np.sin(angles)], axis=1)  # (16, 2)
+    distance = np.hypot(*(points - wanted[:, None]).transpose(2, 0, 1))  # (16, N)
+    corners = points[triangles]  # (M, 3, 2)
+    return Mesh(points, triangles, _stiffness(corners), distance.argmin(1), _spread(corners))
+
+# %% ../../nbs/tasks/eit_physics.ipynb #72e7433d
+def _refined(
+    points: np.ndarray,  # (N, 2) float64
+    triangles: np.ndarray,  # (M, 3) int64, each row rising
+) -> tuple[np.ndarray, np.ndarray]:  # more points; (4 M, 3) triangles
+    "Cut each triangle into four, and move the nodes of the boundary onto the circle."
+    sides = triangles[:, [[0, 1], [1, 2], [0, 2]]].reshape(-1, 2)
+    sides, where, shared = np.unique(sides, axis=0, return_inverse=True, return_counts=True)
+    (a, b, c), (ab, bc, ac) = triangles.T, len(points) + where.reshape(-1, 3).T
+    parts = (a, ab, ac), (b, ab, bc), (c, ac, bc), (ab, bc, ac)
+    outer = np.flatnonzero(shared == 1)
+    rim = np.union1d(sides[outer], len(points) + outer)
+    points = np.concatenate([points, points[sides].mean(1)])
+    points[rim] /= np.linalg.norm(points[rim], axis=1, keepdims=True)
+    return points, np.sort(np.concatenate([np.stack(part, axis=1) for part in parts]), axis=1)
+
+
+def _stiffness(
+    corners: np.ndarray,  # (M, 3, 2) float64
+) -> np.ndarray:  # (M, 3, 3) float64
+    "The integral of the product of each two linear functions' slopes over each triangle."
+    (x, y), (other_x, other_y) = (corners[:, 1:] - corners[:, :1]).transpose(1, 2, 0)  # two sides, each (M,)
+    double_area = x * other_y - other_x * y
+    two = np.array([[other_y, -other_x], [-y, x]]) / double_area
+    slopes = np.array([-two[0] - two[1], *two])  # (3 functions, 2 coordinates, M)
+    products = slopes[:, None, 0] * slopes[:, 0] + slopes[:, None, 1] * slopes[:, 1]
+    return np.moveaxis(3 * (products * (abs(double_area) * (1 / 6))), -1, 0)
 
 # %% ../../nbs/tasks/eit_physics.ipynb #8f4c9b37
 def _spread(
