@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from b2t_kit.cli import parse
+from b2t_kit.cli import main, parse
 from b2t_kit.devices.select import open_device
 from b2t_kit.tasks.eit import Measurements
 from b2t_kit.tasks.eit_physics import PhantomConfig, simulate_folder
@@ -93,3 +93,39 @@ def test_a_plain_install_tests_trains_and_simulates(data: Path, tmp_path: Path) 
         assert all((one[name] == other[name]).all() for name in ("xs", "ys"))
     without_skfem("train", *at, "--model", "tiny", "--global-batch-size", "2", "--epochs", "1", "--out", tmp_path / "run")
     assert load_reconstructor(tmp_path / "run").model.measurements.hints.any()
+
+
+class Hostile:
+    """An object whose unpickling would write a file."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple:
+        return Path.touch, (self.target,)
+
+
+def test_the_originals_statistics_are_stored_in_the_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """`--statistics`: mean.pth and std.pth normalise, and a test of the run needs neither."""
+    for part, count in (("train", 4), ("valid", 2), ("test", 2)):
+        simulate_folder(tmp_path / part, PhantomConfig(count=count, seed=count), quiet=True)
+    generator = torch.Generator().manual_seed(0)
+    given = {"mean": 1e-6 * torch.randn(1, 16, 13, generator=generator), "std": torch.full((1, 16, 13), 2e-5)}
+    for name, values in given.items():
+        torch.save(values, tmp_path / f"{name}.pth")
+    words = ["eit", "train", "--data-path", str(tmp_path), "--device", "cpu", "--model", "tiny", "--epochs", "1",
+             "--global-batch-size", "2", "--num-workers", "0", "--statistics", str(tmp_path)]
+    assert main([*words, "--out", str(tmp_path / "run")]) == 0
+    assert f"mean.pth and std.pth of {tmp_path}" in " ".join(capsys.readouterr().out.split())
+
+    torch.save(Hostile(tmp_path / "ran"), tmp_path / "std.pth")
+    assert main([*words, "--out", str(tmp_path / "new")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {tmp_path / 'std.pth'}: holds ") and "could run code" in said
+    assert said.count("\n") == 1 and not (tmp_path / "ran").exists() and not (tmp_path / "new").exists()
+
+    for name in given:
+        (tmp_path / f"{name}.pth").unlink()
+    assert assess(tmp_path, run=tmp_path / "run", steps=1, device="cpu", draws=1).scores["network"].count == 2
+    stored = load_reconstructor(tmp_path / "run").model.measurements
+    assert all(torch.equal(getattr(stored, name), values) for name, values in given.items())
