@@ -502,7 +502,7 @@ def kernel_verb(parser: Parser) -> Action:
 def kernel_build(parser: Parser) -> Action:
     "write the notebook, the kit's wheel and the metadata of both"
     parser.add_argument("--out", required=True, metavar="DIR", help="new folder")
-    parser.add_argument("--kernel", default="b2t-tpu-v5e8", metavar="NAME", help="b2t-tpu-v5e8 or b2t-gpu")
+    parser.add_argument("--kernel", default="b2t-tpu-v5e8", metavar="NAME", help="b2t-tpu-v5e8, b2t-gpu or b2t-eit-tpu")
     parser.add_argument("--user", metavar="NAME", help="your Kaggle account, as in the address of your profile; "
                         "default: a placeholder to fill in")
     parser.add_argument("--wheel-dataset", metavar="USER/NAME", help="Kaggle dataset that holds the kit's wheel; "
@@ -781,7 +781,7 @@ PARTS = {"train": 0, "valid": 1, "test": 2}  # folder -> what is added to the se
 
 
 def eit_simulate(parser: Parser) -> Action:
-    "simulate measurements of tanks, or resume an interrupted simulation; needs the extra `eit`"
+    "simulate measurements of tanks, or resume an interrupted simulation"
     from b2t_kit.tasks.eit_physics import PhantomConfig
 
     parser.add_argument("--out", required=True, metavar="DIR", help="folder that gets a folder for the part")
@@ -861,6 +861,8 @@ def eit_train(parser: Parser) -> Action:
     place.add_argument("--run", metavar="RUN", help="run folder of a run to resume")
     parser.add_argument("--model", default="small", metavar="NAME", help="size of the network: cdeit (the original's), "
                         "small or tiny")
+    parser.add_argument("--statistics", metavar="DIR", help="folder with the original's mean.pth and std.pth, which "
+                        "normalise the voltages; default: computed from the training set")
     parser.add_argument("--turns", action="store_true", help="also train on rotated and mirrored tanks")
     parser.add_argument("--accumulation", type=int, default=1, metavar="N", help="micro-batches per optimizer step")
     parser.add_argument("--shard", choices=("none", "moments", "all"), default="none", metavar="none|moments|all",
@@ -872,8 +874,8 @@ def eit_train(parser: Parser) -> Action:
 
     def act(options: argparse.Namespace) -> int:
         if options.processes != 1:
-            return in_processes("train", options, ("out", "run", "model", "turns", "accumulation", "shard",
-                                                   "memory_guard", "hours"))
+            return in_processes("train", options, ("out", "run", "model", "statistics", "turns", "accumulation",
+                                                   "shard", "memory_guard", "hours"))
         from b2t_kit.memory.plan import check_memory
         from b2t_kit.train import train
 
@@ -898,7 +900,7 @@ def training_of(
         raise KitError(f"model: '{options.model}' is unknown; choose {', '.join(UNET_SIZES)}")
     size, original = options.global_batch_size, options.model == "cdeit"
     config = EITConfig(UNET_SIZES[options.model], size, size, options.turns, options.samplingsteps or 1)
-    task = EITTask(options.data_path, config, options.num_workers)
+    task = EITTask(options.data_path, config, options.num_workers, options.statistics)
     epochs = options.epochs if options.epochs is not None else (1400 if original else 3)
     if epochs < 1:
         raise KitError(f"epochs: {epochs} is less than 1")

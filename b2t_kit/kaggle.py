@@ -5,19 +5,23 @@
 # %% auto #0
 __all__ = ['NOBODY', 'kernels_folder', 'kernel_names', 'slug', 'check_user', 'check_dataset', 'package_files', 'installed_notes',
            'record_line', 'build_wheel', 'without_outputs', 'kernel_settings', 'BuiltKernel', 'build_kernel',
-           'find_run', 'bring_run']
+           'must_rehearse', 'stamp', 'find_run', 'bring_run']
 
 # %% ../nbs/kaggle.ipynb #5d1f7767
 import base64
 import hashlib
 import json
+import os
 import re
 import shutil
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
+
+from matplotlib.figure import Figure
 
 import b2t_kit
 from .core.config import KitError, atomic_folder, load_json, platform, save_json, write_atomically
@@ -199,6 +203,26 @@ def build_kernel(
         write_atomically(aside / "kernel" / settings["code_file"], notebook)
         build_wheel(aside / "wheel")
     return BuiltKernel(Path(out), settings["id"], dataset)
+
+# %% ../nbs/kaggle.ipynb #0507b923
+def must_rehearse(
+    missing: Sequence[str],  # what this session lacks, such as "TPU"; empty if nothing
+    rehearse: bool | None = None,  # True: always; False: never; None: only in an interactive session
+) -> bool:
+    "Whether to rehearse; `KitError` if something is missing and a rehearsal is not allowed."
+    pushed = os.environ.get("KAGGLE_KERNEL_RUN_TYPE") == "Batch"
+    if missing and (rehearse is False or rehearse is None and pushed):
+        lacking = " and no ".join(missing)
+        raise KitError(f"this session has no {lacking}; attach what is missing, or set rehearse = True")
+    return bool(rehearse or missing)
+
+
+def stamp(
+    figure: Figure,  # changed in place
+    text: str = "rehearsal",
+) -> None:
+    "Write a word across a figure, so that nobody takes it for a result."
+    figure.text(0.5, 0.5, text, fontsize=36, color="0.5", alpha=0.5, rotation=15, ha="center", va="center")
 
 # %% ../nbs/kaggle.ipynb #19929ce6
 def find_run(

@@ -1,18 +1,32 @@
 """Impedance tomography: tests that need processes, or the weights that come with the kit."""
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from b2t_kit.cli import parse
+from b2t_kit.cli import main, parse
 from b2t_kit.devices.select import open_device
 from b2t_kit.tasks.eit import Measurements
 from b2t_kit.tasks.eit_physics import PhantomConfig, simulate_folder
 from b2t_kit.tasks.eit import assess, load_reconstructor, reconstruct
 
 COUNT = 5  # measurements of the test set: with batches of two, the last one holds one
+WITHOUT_SKFEM = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "skfem":
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+
+sys.meta_path.insert(0, Missing())
+from b2t_kit.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -56,3 +70,62 @@ def test_the_shipped_weights_are_small_and_see(data: Path) -> None:
     tested = assess(data, device="cpu")
     network, nothing = tested.scores["network"], tested.scores["nothing"]
     assert network.rmse < nothing.rmse and network.cc > 0.5
+
+
+def without_skfem(*words: object) -> str:
+    """What `b2t eit` prints in a process that cannot import scikit-fem."""
+    command = [sys.executable, "-c", WITHOUT_SKFEM, "eit", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def test_a_plain_install_tests_trains_and_simulates(data: Path, tmp_path: Path) -> None:
+    """The shipped weights, a network with a classical hint, and new measurements, all without scikit-fem."""
+    at = ["--data-path", tmp_path, "--device", "cpu"]
+    said = without_skfem("test", "--data-path", data, "--device", "cpu", "--draws", "1", "--samplingsteps", "1",
+                         "--out", tmp_path / "found")
+    alone = assess(data, steps=1, device="cpu", draws=1)
+    assert str(alone) == said.strip() and (tmp_path / "found/DEIT.mat").stat().st_size > COUNT * 128**2 * 4
+    for part, count in (("train", 4), ("valid", 2), ("test", COUNT)):
+        without_skfem("simulate", "--out", tmp_path, "--part", part, "--count", count, "--seed", "1")
+    with np.load(tmp_path / "test/000001.npz") as one, np.load(data / "test/000001.npz") as other:
+        assert all((one[name] == other[name]).all() for name in ("xs", "ys"))
+    without_skfem("train", *at, "--model", "tiny", "--global-batch-size", "2", "--epochs", "1", "--out", tmp_path / "run")
+    assert load_reconstructor(tmp_path / "run").model.measurements.hints.any()
+
+
+class Hostile:
+    """An object whose unpickling would write a file."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple:
+        return Path.touch, (self.target,)
+
+
+def test_the_originals_statistics_are_stored_in_the_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """`--statistics`: mean.pth and std.pth normalise, and a test of the run needs neither."""
+    for part, count in (("train", 4), ("valid", 2), ("test", 2)):
+        simulate_folder(tmp_path / part, PhantomConfig(count=count, seed=count), quiet=True)
+    generator = torch.Generator().manual_seed(0)
+    given = {"mean": 1e-6 * torch.randn(1, 16, 13, generator=generator), "std": torch.full((1, 16, 13), 2e-5)}
+    for name, values in given.items():
+        torch.save(values, tmp_path / f"{name}.pth")
+    words = ["eit", "train", "--data-path", str(tmp_path), "--device", "cpu", "--model", "tiny", "--epochs", "1",
+             "--global-batch-size", "2", "--num-workers", "0", "--statistics", str(tmp_path)]
+    assert main([*words, "--out", str(tmp_path / "run")]) == 0
+    assert f"mean.pth and std.pth of {tmp_path}" in " ".join(capsys.readouterr().out.split())
+
+    torch.save(Hostile(tmp_path / "ran"), tmp_path / "std.pth")
+    assert main([*words, "--out", str(tmp_path / "new")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {tmp_path / 'std.pth'}: holds ") and "could run code" in said
+    assert said.count("\n") == 1 and not (tmp_path / "ran").exists() and not (tmp_path / "new").exists()
+
+    for name in given:
+        (tmp_path / f"{name}.pth").unlink()
+    assert assess(tmp_path, run=tmp_path / "run", steps=1, device="cpu", draws=1).scores["network"].count == 2
+    stored = load_reconstructor(tmp_path / "run").model.measurements
+    assert all(torch.equal(getattr(stored, name), values) for name, values in given.items())

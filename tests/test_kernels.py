@@ -19,7 +19,7 @@ FIELDS = {  # what `kaggle kernels push` reads, and its type
     "enable_internet": bool, "machine_shape": str, "dataset_sources": list, "competition_sources": list,
     "kernel_sources": list, "model_sources": list,
 }
-MACHINES = {"b2t-gpu": "NvidiaTeslaT4", "b2t-tpu-v5e8": "TpuV5E8"}  # as kaggle 2.2.5 names them
+MACHINES = {"b2t-eit-tpu": "TpuV5E8", "b2t-gpu": "NvidiaTeslaT4", "b2t-tpu-v5e8": "TpuV5E8"}  # as kaggle 2.2.5 names them
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def test_metadata_has_every_field(tmp_path: Path, kernel: str) -> None:
     assert {name: type(content.get(name)) for name in FIELDS} == FIELDS
     assert content["id"] == f"ada/{slug(content['title'])}" and 5 <= len(content["title"]) <= 50
     assert content["machine_shape"] == MACHINES[kernel] and content["is_private"]
-    assert content["competition_sources"] == ["brain-to-text-25"]
+    assert content["competition_sources"] == ([] if kernel == "b2t-eit-tpu" else ["brain-to-text-25"])
     assert (tmp_path / "push/kernel" / content["code_file"]).is_file()
 
     about = json.loads((tmp_path / "push/wheel/dataset-metadata.json").read_text())

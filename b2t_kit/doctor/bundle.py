@@ -315,7 +315,7 @@ def collect_files(
 
 # %% ../../nbs/doctor/bundle.ipynb #1d58d3ca
 PACKAGES = ("b2t_kit", "torch", "torch_xla", "libtpu", "jax", "jaxlib", "accelerate", "numpy", "h5py", "safetensors",
-            "numba", "transformers", "tensorboard", "kaldifst", "kaldi-decoder", "scikit-fem", "scipy")
+            "numba", "transformers", "tensorboard", "kaldifst", "kaldi-decoder", "scipy")
 _PATIENCE = 10.0  # seconds
 
 
