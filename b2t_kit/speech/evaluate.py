@@ -6,7 +6,7 @@
 __all__ = ['Decoder', 'load_decoder', 'published_decoder', 'Decoded', 'decode', 'LogitsWriter', 'read_logits', 'Evaluation',
            'report_text', 'plain_rates', 'trials_csv', 'save_evaluation', 'png', 'evaluate_run', 'save_logits']
 
-# %% ../../nbs/speech/evaluate.ipynb #8a0cc9e1
+# %% ../../nbs/speech/evaluate.ipynb #9953b32d
 import csv
 import io
 import math
@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..core.config import KitError, check_target, from_dict, load_json, new_folders, save_json
-from ..core.config import write_atomically
+from ..core.config import KitError, check_target, csv_text, from_dict, load_json, new_folders
+from ..core.config import regular_file, save_json, write_atomically
 from ..data.batches import EvalBatches
 from ..data.dataset import Recordings, TrialInfo, begin_hdf5, check_split
 from ..devices.device import Device
@@ -177,7 +177,7 @@ def read_logits(
     path: str | Path,  # written by `LogitsWriter`
 ) -> Iterator[tuple[dict[str, Any], np.ndarray]]:  # attributes, (P, 41) float32
     "Yields the attributes and logits of each trial, by session."
-    with h5py.File(path, "r") as file:
+    with h5py.File(regular_file(path), "r") as file:
         for session in file.values():
             for group in session.values():
                 yield dict(group.attrs), group["logits"][:]
@@ -292,7 +292,8 @@ def trials_csv(
     table.writerow(titles.split())
     for one, edits in zip(evaluation.trials, evaluation.counts.edits.tolist()):
         place = (one.info.session, one.info.block, one.info.number, edits, len(one.true))
-        table.writerow([*place, show(one.true), show(one.decoded), one.info.sentence])
+        texts = (show(one.true), show(one.decoded), one.info.sentence)
+        table.writerow(map(csv_text, (*place, *texts)))
     return text.getvalue()
 
 # %% ../../nbs/speech/evaluate.ipynb #0a053937
