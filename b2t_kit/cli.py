@@ -13,7 +13,7 @@ __all__ = ['Verb', 'VERBS', 'SUCCESS', 'FAULTS', 'UNRECOGNISED', 'MEMORY_FIRST',
            'tell_of_log', 'tell_of_machine', 'tell_of_run', 'eit_simulate', 'add_original', 'in_processes', 'eit_train',
            'training_of', 'eit_test', 'eit_verb']
 
-# %% ../nbs/cli.ipynb #ddd8c773
+# %% ../nbs/cli.ipynb #1b28526c
 import argparse
 import json
 import sys
@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__
-from .core.config import Action, KitError, Parser, SettingsLayout, add_data, add_options, options_of
-from .core.config import run_program
+from .core.config import Action, KitError, Parser, SettingsLayout, add_data, add_options, is_whole
+from .core.config import options_of, run_program
 
 # %% ../nbs/cli.ipynb #38af3562
 Verb = Callable[[Parser], Action]  # declares its options, and returns what is to be done with them
@@ -338,7 +338,7 @@ def thresholds(
 ) -> tuple[int, ...]:
     "Pruning thresholds from text; raises `KitError` for one that is not a number."
     words = text.replace(",", " ").split()
-    if not all(word.isdecimal() for word in words):
+    if not all(map(is_whole, words)):
         raise KitError(f"prune: '{text}' should be whole numbers such as 0,0,1")
     return tuple(map(int, words))
 
@@ -590,7 +590,7 @@ def lengths_of(
 ) -> list[int]:
     "Lengths from text; raises `KitError` for one that is not a number."
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() and int(word) for word in words):
+    if not all(is_whole(word) and int(word) for word in words):
         raise KitError(f"bins: '{text}' should be whole numbers such as 658,2478")
     return sorted(map(int, words))
 

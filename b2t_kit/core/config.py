@@ -4,16 +4,17 @@
 
 # %% auto #0
 __all__ = ['Action', 'GIB', 'KitError', 'sync_folder', 'write_atomically', 'atomic_folder', 'save_json', 'regular_file',
-           'parse_json', 'printable', 'csv_text', 'csv_plain', 'load_json', 'check_writable', 'new_folders',
-           'check_target', 'free_bytes', 'to_dict', 'from_dict', 'leaves', 'short_names', 'override', 'class_source',
-           'comments_in', 'field_comments', 'meanings', 'HelpFormatter', 'GivenOnce', 'SettingsLayout', 'AskForHelp',
-           'Parser', 'value_name', 'as_typed', 'add_options', 'options_of', 'add_data', 'run_program', 'Platform',
-           'platform', 'environment_with', 'memory', 'free_memory', 'gib']
+           'open_own', 'is_whole', 'parse_json', 'printable', 'csv_text', 'csv_plain', 'load_json', 'check_writable',
+           'new_folders', 'check_target', 'free_bytes', 'to_dict', 'from_dict', 'leaves', 'short_names', 'override',
+           'class_source', 'comments_in', 'field_comments', 'meanings', 'HelpFormatter', 'GivenOnce', 'SettingsLayout',
+           'AskForHelp', 'Parser', 'value_name', 'as_typed', 'add_options', 'options_of', 'add_data', 'run_program',
+           'Platform', 'platform', 'environment_with', 'memory', 'free_memory', 'gib']
 
-# %% ../../nbs/core/config.ipynb #5f99c081
+# %% ../../nbs/core/config.ipynb #d89c71c7
 import argparse
 import ast
 import dataclasses
+import errno
 import inspect
 import io
 import json
@@ -126,6 +127,30 @@ def regular_file(
     if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
         raise KitError(f"{path}: is a pipe, a socket or a device; give a file")
     return path
+
+# %% ../../nbs/core/config.ipynb #c64cf21d
+def open_own(
+    path: str | Path,  # a file that the kit keeps in a folder, such as a lock; created if it is missing
+) -> int:  # a descriptor for reading and appending
+    "Open a file without following a link, and without changing it; raises `KitError` if it is not a file."
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        handle = os.open(path, flags, 0o644)
+    except OSError as error:
+        what = "is a link or a pipe; remove it" if Path(path).is_symlink() or error.errno == errno.ENXIO else (
+            f"cannot be written ({error.strerror})")
+        raise KitError(f"{path}: {what}") from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise KitError(f"{path}: is a pipe or a device; remove it")
+    return handle
+
+# %% ../../nbs/core/config.ipynb #3c6d684f
+def is_whole(
+    word: str,
+) -> bool:
+    "Whether a word is a whole number of at most 18 digits; `isdecimal` also accepts the digits of other scripts."
+    return re.fullmatch("[0-9]{1,18}", word) is not None
 
 # %% ../../nbs/core/config.ipynb #0c3629b5
 def parse_json(
@@ -265,7 +290,8 @@ def _convert(
         if converted is not None:
             return converted
     expected = " or ".join(getattr(kind, "__name__", str(kind)) for kind in _kinds(annotation))
-    raise KitError(f"{name}: {value!r} is not {expected.replace('typing.', '')}")
+    shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
+    raise KitError(f"{name}: {shown} is not {expected.replace('typing.', '')}")
 
 # %% ../../nbs/core/config.ipynb #9c2e36ea
 def _convert_scalar(value: Any, kind: Any) -> Any:
@@ -283,6 +309,8 @@ def _convert_scalar(value: Any, kind: Any) -> Any:
         except (ValueError, OverflowError):
             return None
         if isinstance(value, str) and not value.isascii():  # int("٣") is 3, and nobody would see it
+            return None
+        if kind is int and abs(number) >= 2**63:
             return None
         exact = isinstance(value, str) or number == value
         return number if exact and math.isfinite(number) else None

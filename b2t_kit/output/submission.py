@@ -8,7 +8,7 @@ __all__ = ['LETTERS', 'FILLER', 'HEADER', 'PLACE', 'submission_order', 'submissi
            'SubmissionWriter', 'decoded_rows', 'submit', 'submit_nbest', 'ScoredRow', 'table_shape', 'read_rows',
            'paired', 'Score', 'score_rows', 'score']
 
-# %% ../../nbs/output/submission.ipynb #18f2dfdd
+# %% ../../nbs/output/submission.ipynb #d58a2970
 import csv
 import fcntl
 import hashlib
@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.config import KitError, check_target, csv_plain, new_folders, override, parse_json
-from ..core.config import regular_file, save_json, to_dict, write_atomically
+from ..core.config import KitError, check_target, csv_plain, is_whole, new_folders, open_own, override
+from ..core.config import parse_json, regular_file, save_json, to_dict, write_atomically
 from ..data.dataset import Recordings, TrialInfo
 from ..decode.beam_search import BeamSearch, available_cores
 from ..decode.hypotheses import Route, SearchConfig, read_nbest
@@ -303,7 +303,7 @@ class SubmissionWriter(AbstractContextManager):
         check_target(self.path)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            file = open(self.journal, "ab", buffering=0)
+            file = os.fdopen(open_own(self.journal), "ab", buffering=0)
         except OSError as error:
             raise KitError(f"{self.path}: cannot be written ({error.strerror})") from error
         try:  # the lock ends with the process, even if it is killed
@@ -478,7 +478,7 @@ def _whole(
     column: str,  # its column
 ) -> int:
     "The integer in a cell. Raises KitError if there is none."
-    if not word.strip().isdecimal():
+    if not is_whole(word.strip()):
         raise KitError(f"{column} {word[:40]!r} is not a whole number")
     return int(word)
 

@@ -6,7 +6,7 @@
 __all__ = ['Decoder', 'load_decoder', 'published_decoder', 'Decoded', 'decode', 'LogitsWriter', 'read_logits', 'Evaluation',
            'report_text', 'plain_rates', 'trials_csv', 'save_evaluation', 'png', 'evaluate_run', 'save_logits']
 
-# %% ../../nbs/speech/evaluate.ipynb #9953b32d
+# %% ../../nbs/speech/evaluate.ipynb #5ba16dd2
 import csv
 import io
 import math
@@ -36,6 +36,7 @@ from ..text.metrics import Confusion, Counts, Rate, RateTable, confusion, count_
 from ..text.metrics import plot_rates, rate_of, rates_by
 from ..text.phonemes import show
 from ..training.checkpoint import best_checkpoint, read_part
+from ..training.run import check_task
 
 # %% ../../nbs/speech/evaluate.ipynb #d5b34df7
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ def load_decoder(
         raise KitError(f"{run}: is not a run folder; it has no config.json")
     config, sessions, trained = _speech_of(run / "config.json")
     checkpoint = best_checkpoint(run)
+    check_task(run, checkpoint, load_json(run / "config.json")["task"])
     averaged = (checkpoint / "ema.safetensors").exists()
     model = build_speech_model(config.model, config.noise).eval()
     try:
