@@ -7,13 +7,13 @@ __all__ = ['Verb', 'VERBS', 'SUCCESS', 'FAULTS', 'UNRECOGNISED', 'MEMORY_FIRST',
            'add_subcommands', 'parse', 'main', 'demo_verb', 'simulate_verb', 'fetch_verb', 'validate_verb',
            'train_verb', 'eval_verb', 'add_device', 'add_precision', 'decode_verb', 'add_lexicon', 'add_route',
            'lm_verb', 'lm_build', 'add_model_out', 'add_fence', 'add_work_memory', 'thresholds', 'share_list', 'lm_mix',
-           'lm_convert', 'lm_perplexity', 'submit_verb', 'check_submission_verb', 'score_verb', 'report_verb',
-           'kernel_verb', 'kernel_build', 'add_configuration', 'plan_verb', 'add_global_batch', 'lengths_of', 'shaped',
-           'tell_plan', 'preflight_verb', 'tell_preflight', 'advice', 'doctor_verb', 'tell_of_log', 'tell_of_machine',
-           'tell_of_run', 'eit_simulate', 'add_original', 'in_processes', 'eit_train', 'training_of', 'eit_test',
-           'eit_verb']
+           'lm_convert', 'lm_check', 'lm_perplexity', 'submit_verb', 'check_submission_verb', 'score_verb',
+           'report_verb', 'kernel_verb', 'kernel_build', 'add_configuration', 'plan_verb', 'add_global_batch',
+           'lengths_of', 'shaped', 'tell_plan', 'preflight_verb', 'tell_preflight', 'advice', 'doctor_verb',
+           'tell_of_log', 'tell_of_machine', 'tell_of_run', 'eit_simulate', 'add_original', 'in_processes', 'eit_train',
+           'training_of', 'eit_test', 'eit_verb']
 
-# %% ../nbs/cli.ipynb #4c593e9a
+# %% ../nbs/cli.ipynb #1b28526c
 import argparse
 import json
 import sys
@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__
-from .core.config import Action, KitError, Parser, SettingsLayout, add_data, add_options, options_of
-from .core.config import run_program
+from .core.config import Action, KitError, Parser, SettingsLayout, add_data, add_options, is_whole
+from .core.config import options_of, run_program
 
 # %% ../nbs/cli.ipynb #38af3562
 Verb = Callable[[Parser], Action]  # declares its options, and returns what is to be done with them
@@ -279,9 +279,9 @@ def add_route(
 # %% ../nbs/cli.ipynb #68a304c1
 @verb
 def lm_verb(parser: Parser) -> Action:
-    "build, mix, convert and measure n-gram language models"
+    "build, mix, convert, check and measure n-gram language models"
     return add_subcommands(parser, {"build": lm_build, "mix": lm_mix, "convert": lm_convert,
-                                    "perplexity": lm_perplexity})
+                                    "check": lm_check, "perplexity": lm_perplexity})
 
 # %% ../nbs/cli.ipynb #8e1de2d4
 def lm_build(parser: Parser) -> Action:
@@ -338,7 +338,7 @@ def thresholds(
 ) -> tuple[int, ...]:
     "Pruning thresholds from text; raises `KitError` for one that is not a number."
     words = text.replace(",", " ").split()
-    if not all(word.isdecimal() for word in words):
+    if not all(map(is_whole, words)):
         raise KitError(f"prune: '{text}' should be whole numbers such as 0,0,1")
     return tuple(map(int, words))
 
@@ -383,6 +383,19 @@ def lm_convert(parser: Parser) -> Action:
         from b2t_kit.decode.ngram_build import convert_language_model
 
         print(convert_language_model(options.model, options.out, options.memory))
+        return SUCCESS
+
+    return act
+
+# %% ../nbs/cli.ipynb #bd3210f8
+def lm_check(parser: Parser) -> Action:
+    "read all of a language model file, and say whether it is sound"
+    parser.add_argument("model", metavar="MODEL", help="model to read: .b2tlm, .arpa or .arpa.gz")
+
+    def act(options: argparse.Namespace) -> int:
+        from b2t_kit.decode.ngram_build import check_language_model
+
+        print(check_language_model(options.model))
         return SUCCESS
 
     return act
@@ -577,7 +590,7 @@ def lengths_of(
 ) -> list[int]:
     "Lengths from text; raises `KitError` for one that is not a number."
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() and int(word) for word in words):
+    if not all(is_whole(word) and int(word) for word in words):
         raise KitError(f"bins: '{text}' should be whole numbers such as 658,2478")
     return sorted(map(int, words))
 

@@ -6,14 +6,15 @@
 __all__ = ['SPEECH_LAYOUT', 'add_train_options', 'open_task', 'train_with', 'seed_list', 'check_processes', 'train_in_processes',
            'run_train']
 
-# %% ../nbs/train_command.ipynb #a8495467
+# %% ../nbs/train_command.ipynb #b29bdea3
 import argparse
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from .core.config import KitError, Parser, SettingsLayout, add_data, add_options, options_of, run_program
+from .core.config import KitError, Parser, SettingsLayout, add_data, add_options, is_whole, options_of
+from .core.config import run_program
 from .core.distributed import Place, launch
 from .data.batches import check_shares
 from .speech.recipes import RECIPES, baseline, recipe
@@ -100,7 +101,7 @@ def seed_list(
 ) -> list[int]:
     "Seeds from text; raises `KitError` for one that is not a number or is repeated."
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() for word in words) or len(set(words)) < len(words):
+    if not all(map(is_whole, words)) or len(set(words)) < len(words):
         raise KitError(f"seeds: '{text}' should be different whole numbers such as 1,2,3")
     return [int(word) for word in words]
 

@@ -3,10 +3,14 @@
 Each test works in its own folder. It writes a file with one fault, calls `b2t lm` there, and checks that the
 folder did not change.
 """
+import csv
 import gzip
+import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import h5py
@@ -14,6 +18,9 @@ import numpy as np
 import pytest
 
 from b2t_kit.cli import main
+from b2t_kit.core.config import csv_plain
+from b2t_kit.decode.contamination import leak_warning
+from b2t_kit.decode.ngram import map_model
 
 ROOT = Path(__file__).resolve().parent.parent
 ARPA = """\\data\\
@@ -294,3 +301,224 @@ def test_text_larger_than_memory():
     assert careless.returncode != 0 and "MemoryError" in careless.stderr  # so the limit is one
     assert Path("small.b2tlm").read_bytes() == Path("large.b2tlm").read_bytes()
     assert sorted(path.name for path in Path().iterdir()) == ["large.b2tlm", "small.b2tlm", "talk.txt"]
+
+
+FORGE = """
+import json, sys
+from pathlib import Path
+import numpy as np
+from b2t_kit.core.config import KitError
+from b2t_kit.decode import ngram
+from b2t_kit.decode.arpa import read_language_model
+from b2t_kit.decode.beam_search import BeamSearch
+from b2t_kit.decode.lexicon import build_lexicon
+from b2t_kit.decode.ngram import Arrays, LanguageModel, map_model, perplexity, sentence_scores
+from b2t_kit.decode.ngram_build import build_language_model
+from b2t_kit.decode.pipeline import words_in
+
+rng = np.random.default_rng(0)
+names = [f"{a}{b}{c}" for a in "bdgkmt" for b in "aeiou" for c in "nstk"]
+Path("talk.txt").write_text("\\n".join(" ".join(rng.choice(names[:30], 6)) for _ in range(400)))
+build_language_model(["talk.txt"], "good.b2tlm", 3)
+good = read_language_model("good.b2tlm")
+logits = rng.normal(0, 3, (60, 41)).astype(np.float32)
+wild = {"first": [0, 1, 2**31, 2**32 - 1], "link": [1, 7, 2**31, 2**32 - 1], "word": [0, 2**31, 2**32 - 1],
+        "ln_p": [np.nan, np.inf, -np.inf, 3e38, -3e38], "back": [np.nan, np.inf, -np.inf, 3e38, -3e38]}
+ngram.VERIFIED = int(sys.argv[1])  # -1: as with a file that is too large to be read when it is opened
+told = {"fine": 0}
+for name, values in wild.items():
+    for value in values:
+        for share in (1.0, 0.1):
+            arrays = {one: np.array(array) for one, array in good.arrays._asdict().items()}
+            chosen = rng.random(len(arrays[name])) < share
+            if name in ("ln_p", "word", "link"):
+                chosen[: 1 + good.counts[0]] &= rng.random() < 0.5
+            arrays[name][chosen] = value
+            LanguageModel(good.words, Arrays(**arrays), good.counts, good.origin).save("bad.b2tlm")  # fingerprints fit
+            for action in (lambda model: BeamSearch(build_lexicon(names[:30]), model).decode(logits),
+                           lambda model: perplexity(model, ["ban ten men", "gas"]),
+                           lambda model: sentence_scores(model, ["ban ten men", "gas"])):
+                try:
+                    action(map_model("bad.b2tlm"))
+                    told["fine"] += 1
+                except KitError as error:
+                    assert "bad.b2tlm: " in str(error), error
+                    told[str(error)] = told.get(str(error), 0) + 1
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.parametrize("verified", [-1, 1 << 25])
+def test_wild_numbers_with_fingerprints_that_fit(verified):
+    """No read outside an array (numba tells of each one here), no circle, no traceback: a result, or one line."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_BOUNDSCHECK": "1", "PYTHONWARNINGS": "error"}
+    done = subprocess.run([sys.executable, "-c", FORGE, str(verified)], env=environment, capture_output=True, text=True,
+                          timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = json.loads(done.stdout)
+    assert len(told) > 3 and (verified < 0 or told["fine"] < 10), told  # some links to 1 or 7 are sound
+
+
+def model_file(change: Callable[[dict], object], name: str = "bad.b2tlm") -> None:
+    """A kit model whose header was changed, with the padding that its length needs."""
+    Path("good.arpa").write_text(ARPA)
+    assert main("lm convert good.arpa --out good.b2tlm".split()) == 0
+    whole = Path("good.b2tlm").read_bytes()
+    magic, line, _ = whole.split(b"\n", 2)
+    header = json.loads(line)
+    body, made = whole[-header["bytes"]:], change(header)
+    changed = header | (made if isinstance(made, dict) else {})
+    head = magic + b"\n" + json.dumps(changed).encode() + b"\n"
+    Path(name).write_bytes(head + b"\0" * (-len(head) % 64) + body)
+
+
+HEADERS: dict[str, Callable[[dict], object]] = {
+    "no hash": lambda head: {"hash": None},
+    "a short hash": lambda head: {"hash": "0"},
+    "no seal that fits": lambda head: {"seal": "0" * 32},
+    "seal null": lambda head: {"seal": None},
+    "another origin": lambda head: {"origin": {"texts": ["clean.txt"]}},
+    "origin a list": lambda head: {"origin": []},
+    "counts of halves": lambda head: {"counts": [5.0, 3, 1]},
+    "counts true": lambda head: {"counts": [5, 3, True]},
+    "negative counts": lambda head: {"counts": [5, 5, -1]},
+    "wild counts": lambda head: {"counts": [5, 10**22, 1]},
+    "counts a text": lambda head: {"counts": "531"},
+    "counts a number": lambda head: {"counts": 9},
+    "no counts": lambda head: {"counts": []},
+    "sections moved": lambda head: head["sections"]["first"].__setitem__(0, head["sections"]["back"][0]),
+    "section before the file": lambda head: head["sections"]["first"].__setitem__(0, -640),
+    "section after the file": lambda head: head["sections"]["first"].__setitem__(0, 10**18),
+    "section at infinity": lambda head: head["sections"]["first"].__setitem__(0, float("inf")),
+    "section longer": lambda head: head["sections"]["found"].__setitem__(1, 8),
+    "section missing": lambda head: head["sections"].pop("found"),
+    "sections a list": lambda head: {"sections": []},
+    "bytes none": lambda head: {"bytes": None},
+    "words one more": lambda head: {"num_words": 6},
+}
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_forged_header(name, capsys):
+    model_file(HEADERS[name])
+    told = refused("lm check bad.b2tlm", capsys)
+    assert told.startswith("error: bad.b2tlm: ") and "damaged" in told, told
+
+
+@pytest.mark.parametrize("line", [b"[" * 200_000, b'{"counts":' * 100_000, b'{"bytes": ' + b"1" * 5000 + b"}", b"[]", b"null",
+                                  b"\xff\xfe", b""])
+def test_header_that_is_no_header(line, capsys):
+    Path("bad.b2tlm").write_bytes(b"B2T-LM 1\n" + line + b"\n" + bytes(4096))
+    told = refused("lm check bad.b2tlm", capsys)
+    assert "bad.b2tlm: its header is damaged" in told and len(told) < 400, told
+
+
+def test_what_guards_against_leaks_cannot_be_edited(capsys):
+    """Sentences that were in the text are moved to those that were not, or all traces of them are removed."""
+    Path("tea.txt").write_text("Is there any tea?\n")
+    assert main("lm build tea.txt --exclude tea.txt --leaks keep --out seen.b2tlm".split()) == 0
+    capsys.readouterr()
+    seen = map_model("seen.b2tlm")
+    assert len(seen.found) == 1 and "1 of the 1" in leak_warning(seen, ["is there any tea"])
+    whole = Path("seen.b2tlm").read_bytes()
+    assert whole.count(seen.found.tobytes()) == 1
+    Path("bad.b2tlm").write_bytes(whole.replace(seen.found.tobytes(), bytes(8)))
+    assert "do not fit their fingerprint" in refused("lm check bad.b2tlm", capsys)
+    assert "do not fit their fingerprint" in refused("lm perplexity bad.b2tlm tea.txt", capsys)
+
+
+def test_a_model_of_version_0_1_0_opens_and_counts_as_unchecked(capsys):
+    """That version had no seal: the file is read as before, but nobody knows that its list was not edited."""
+    Path("tea.txt").write_text("Is there any tea?\n")
+    Path("val.txt").write_text("No coffee.\n")
+    assert main("lm build tea.txt --exclude val.txt --out new.b2tlm".split()) == 0
+    new = map_model("new.b2tlm")
+    assert leak_warning(new, ["no coffee"]) is None
+    whole, seal = Path("new.b2tlm").read_bytes(), re.compile(rb'"seal": "[0-9a-f]{32}", ')
+    Path("old.b2tlm").write_bytes(seal.sub(b"", whole, count=1).replace(b"}\n", b"}" + b" " * 44 + b"\n", 1))
+    old = map_model("old.b2tlm")
+    assert old.hash == new.hash and old.sentence(["any", "tea"]) == new.sentence(["any", "tea"])
+    assert "nobody has checked" in leak_warning(old, ["no coffee"])
+
+
+def test_check_of_good_files(capsys):
+    Path("good.arpa").write_text(ARPA)
+    assert main("lm convert good.arpa --out good.b2tlm".split()) == 0
+    capsys.readouterr()
+    for name in ("good.arpa", "good.b2tlm"):
+        assert main(["lm", "check", name]) == 0
+        assert capsys.readouterr().out.startswith(f"{name}: sound; 5 + 3 + 1 n-grams, fingerprint ")
+
+
+@pytest.mark.parametrize("old, new", [("-0.2\tmore tea", "-1e39\tmore tea"), ("more tea\t-0.05", "more tea\t3e38"),
+                                      ("-0.9\ttea", "-1e300\ttea"), ("ngram 1=5", "ngram 1=" + "5" * 5000)])
+def test_arpa_with_numbers_that_overflow(old, new, capsys):
+    Path("bad.arpa").write_text(ARPA.replace(old, new))
+    told = refused("lm convert bad.arpa --out new.b2tlm", capsys)
+    assert told.startswith("error: bad.arpa: line ") and len(told) < 300, told
+
+
+def test_probabilities_too_small_for_a_perplexity(capsys):
+    Path("bad.arpa").write_text(ARPA.replace("-0.9\ttea", "-9999\ttea").replace("-0.2\tmore tea", "-9999\tmore tea"))
+    Path("tea.txt").write_text("Tea tea tea tea.\n")
+    assert "bad.arpa: is damaged (the mean ln p of a word is" in refused("lm perplexity bad.arpa tea.txt", capsys)
+
+
+LONG = """
+import resource, sys
+from b2t_kit.cli import main
+from b2t_kit.decode import ngram_build
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+status = main(sys.argv[1:])
+print(status, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1000)
+"""
+
+
+@pytest.mark.parametrize("command, message", [
+    ("build long.txt --memory 50 --out new.b2tlm", "long.txt: line 2: is longer than"),
+    ("build long.txt.gz --memory 50 --out new.b2tlm", "long.txt.gz: line 2: is longer than"),
+    ("convert long.arpa --memory 50 --out new.b2tlm", "long.arpa: line 2: is longer than"),
+    ("build words.txt --memory 50 --out new.b2tlm", "or very long ones"),
+])
+def test_long_lines_stay_within_the_memory(command, message):
+    """200 million bytes in one line, or in some hundred words."""
+    long = b"tea " * 50_000_000
+    Path("long.txt").write_bytes(b"tea\n" + long)
+    Path("long.arpa").write_bytes(b"\\data\\\n" + long)
+    if ".gz" in command:
+        Path("long.txt.gz").write_bytes(gzip.compress(b"tea\n" + long, 1))
+    Path("words.txt").write_bytes(b"\n".join(str(n).translate({48 + d: 97 + d for d in range(10)}).encode() * 200_000
+                                             for n in range(100, 400)))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", LONG, "lm", *command.split()], env=environment, capture_output=True, text=True)
+    status, megabytes = done.stdout.split()
+    assert status == "2" and message in done.stderr, done.stderr
+    assert float(megabytes) < 50 + 64, megabytes  # what is imported late is in it too
+
+
+def logits_file(session: str) -> None:
+    with h5py.File("logits.h5", "w") as file:
+        file["trial/logits"] = np.random.default_rng(0).normal(0, 3, (20, 41))
+        file["trial"].attrs.update(session=session, block_num=1, trial_num=2)
+
+
+@pytest.mark.parametrize("session", ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)", "\t=1", "'=1"])
+def test_no_cell_is_a_formula(session, capsys):
+    logits_file(session)
+    assert main("decode --logits logits.h5 --out sentences".split()) == 0
+    with open("sentences/sentences.csv", newline="") as file:
+        row = next(csv.DictReader(file))
+    assert row["session"].startswith("'") and csv_plain(row["session"]) == session
+
+
+def test_no_control_character_reaches_the_terminal(capsys):
+    """Neither from a good file nor in the message about a bad one."""
+    logits_file("t15\x1b[2J\x1b]0;owned\x07\x9b\u202e")
+    assert main("decode --logits logits.h5 --out sentences".split()) == 0
+    with h5py.File("bad.h5", "w") as file:
+        file["tri\x1b[31mal/logits"] = np.zeros((20, 41))
+    assert main("decode --logits bad.h5 --out others".split()) == 2
+    Path("t\x1b[31mea.txt").write_text("")
+    assert main(["lm", "build", "t\x1b[31mea.txt", "--out", "new.b2tlm"]) == 2
+    said = "".join(capsys.readouterr())
+    assert "\\x1b[2J" in said and not set(said) & set("\x1b\x07\x9b\u202e"), said

@@ -536,8 +536,9 @@ class TrialSearch:
         "Process the next frames."
         plan, done = self.plan, 0
         while done < len(rows):
-            done = advance_all(rows, done, plan.trie, plan.ids, plan.model.arrays, self.limits,
-                               self.past, self.beam, self.fresh)
+            with plan.model.blamed():
+                done = advance_all(rows, done, plan.trie, plan.ids, plan.model.arrays, self.limits,
+                                   self.past, self.beam, self.fresh)
             if done < len(rows):
                 self.past, self.fresh = grown(self.past, self.fresh)
 

@@ -4,16 +4,20 @@
 
 # %% auto #0
 __all__ = ['UNKNOWN', 'START', 'END', 'MAX_ORDER', 'NEVER', 'DTYPES', 'MAGIC', 'SUFFIX', 'VERIFIED', 'NaiveModel', 'Arrays',
-           'plain_find', 'plain_step', 'is_context', 'start_state', 'Level', 'compile_levels', 'child_starts',
-           'find_rows', 'compiled', 'LanguageModel', 'frozen', 'model_fingerprint', 'perplexity', 'write_model',
-           'map_model', 'verify_model', 'find', 'step', 'sentence_scores']
+           'DamagedModel', 'plain_find', 'plain_step', 'is_context', 'shorter_context', 'start_state', 'Level',
+           'compile_levels', 'child_starts', 'find_rows', 'compiled', 'LanguageModel', 'frozen', 'model_fingerprint',
+           'perplexity', 'seal_of', 'write_model', 'map_model', 'verify_model', 'number_fault', 'find', 'step',
+           'sentence_scores']
 
-# %% ../../nbs/decode/ngram.ipynb #2400d57d
+# %% ../../nbs/decode/ngram.ipynb #bbbac3e6
 import hashlib
 import json
 import math
+import re
+import sys
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +25,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-from ..core.config import KitError
+from ..core.config import KitError, parse_json, regular_file
 from .external_sort import Workspace, chunks, written_aside
 
 # %% ../../nbs/decode/ngram.ipynb #f8b123b6
@@ -74,15 +78,24 @@ class Arrays(NamedTuple):
     first: np.ndarray  # (M + 1,) uint32
 
 # %% ../../nbs/decode/ngram.ipynb #89bcb26d
+class DamagedModel(KitError):
+    "A number in a language model would lead outside its arrays, or is not one that a model can have."
+
+
+_LEAST, _GREATEST = -1e6, 100.0  # ln p of a word is between these in any model, however badly scaled
+
+
 def plain_find(
     arrays: Arrays,
     state: int,
     word: int,
 ) -> int:  # 0 if the context has not seen the word
-    "Return the node of the context extended by one word."
+    "Return the node of the context extended by one word; raises `DamagedModel` if an index is out of range."
     if state == 0:
         return 1 + word
     start, end = int(arrays.first[state]), int(arrays.first[state + 1])
+    if end > len(arrays.word):
+        raise DamagedModel("the children of an n-gram end outside the model")
     node = bisect_left(arrays.word, word, start, end)
     return node if node < end and arrays.word[node] == word else 0
 
@@ -92,13 +105,18 @@ def plain_step(
     state: int,  # the context
     word: int,  # number of the word that follows
 ) -> tuple[float, int]:  # ln of its probability, the state after it
-    "Return ln p of the next word and the new state; `step` is the compiled version."
+    "Return ln p of the next word and the new state; `step` is the compiled version, with the same errors."
     ln_p, node = 0.0, plain_find(arrays, state, word)
     while not node:
         ln_p += float(arrays.back[state])
-        state = int(arrays.link[state])
+        longer, state = state, int(arrays.link[state])
+        if state >= longer:
+            raise DamagedModel("a context backs off to one that is not shorter")
         node = plain_find(arrays, state, word)
-    return ln_p + float(arrays.ln_p[node]), node if is_context(arrays, node) else int(arrays.link[node])
+    ln_p += float(arrays.ln_p[node])
+    if not _LEAST < ln_p < _GREATEST:
+        raise DamagedModel("a probability is not a number, or out of range")
+    return ln_p, node if is_context(arrays, node) else shorter_context(arrays, node)
 
 # %% ../../nbs/decode/ngram.ipynb #950e8596
 def is_context(
@@ -111,12 +129,23 @@ def is_context(
     return bool(arrays.first[node] < arrays.first[node + 1] or arrays.back[node] != 0)
 
 # %% ../../nbs/decode/ngram.ipynb #585b9c2d
+def shorter_context(
+    arrays: Arrays,
+    node: int,
+) -> int:
+    "Return the state after an n-gram that is no context itself; raises `DamagedModel` if there is none."
+    state = int(arrays.link[node])
+    if state >= len(arrays.back):
+        raise DamagedModel("an n-gram leads to a context outside the model")
+    return state
+
+
 def start_state(
     arrays: Arrays,
 ) -> int:
     "Return the state at the beginning of a sentence."
     node = 1 + START
-    return node if is_context(arrays, node) else int(arrays.link[node])
+    return node if is_context(arrays, node) else shorter_context(arrays, node)
 
 # %% ../../nbs/decode/ngram.ipynb #0d0d4d77
 class Level(NamedTuple):
@@ -278,6 +307,7 @@ class LanguageModel:
         checked: np.ndarray | None = None,  # (K,) uint64 fingerprints of the sentences left out of its text
         found: np.ndarray | None = None,  # (F,) uint64 fingerprints of sentences known to be in its text
         hash: str | None = None,  # fingerprint of words and arrays, if known
+        path: str | Path | None = None,  # the file it is in, for error messages
     ):
         self.words, self.counts = tuple(words), tuple(map(int, counts))
         self.arrays = Arrays(*map(frozen, arrays))
@@ -285,7 +315,7 @@ class LanguageModel:
         empty = np.zeros(0, np.uint64)
         self.checked = empty if checked is None else np.sort(checked)
         self.found = empty if found is None else np.sort(found)
-        self._hash = hash
+        self._hash, self.path = hash, path
 
     @property
     def order(self) -> int:
@@ -334,11 +364,22 @@ class LanguageModel:
         words: Sequence[str],
     ) -> float:  # natural logarithm
         "Return ln of the probability of a sentence, including its end."
-        total, state = 0.0, self.start
-        for word in (*self.numbers(words).tolist(), END):
-            ln_p, state = self.score(state, word)
-            total += ln_p
+        with self.blamed():
+            total, state = 0.0, self.start
+            for word in (*self.numbers(words).tolist(), END):
+                ln_p, state = self.score(state, word)
+                total += ln_p
         return total
+
+    @contextmanager
+    def blamed(self) -> Iterator[None]:
+        "Name the model's file in the errors of queries."
+        try:
+            yield
+        except DamagedModel as error:
+            name = self.path or "the language model"
+            raise KitError(f"{name}: is damaged ({error}); copy it again, or build it again "
+                           "(b2t lm check FILE reads all of it)") from error
 
     def save(
         self,
@@ -378,16 +419,19 @@ def perplexity(
 ) -> tuple[float, float]:  # perplexity of known words and sentence ends; fraction of unknown words
     "Return perplexity and unknown words of a text; raises `KitError` if there is no sentence."
     total, known, unknown = 0.0, 0, 0
-    for sentence in sentences:
-        state = model.start
-        for word in (*model.numbers(sentence.split()).tolist(), END):
-            ln_p, state = model.score(state, word)
-            if word == UNKNOWN:
-                unknown += 1
-            else:
-                total, known = total + ln_p, known + 1
-    if not known:
-        raise KitError("the text has no sentence, so there is no perplexity")
+    with model.blamed():
+        for sentence in sentences:
+            state = model.start
+            for word in (*model.numbers(sentence.split()).tolist(), END):
+                ln_p, state = model.score(state, word)
+                if word == UNKNOWN:
+                    unknown += 1
+                else:
+                    total, known = total + ln_p, known + 1
+        if not known:
+            raise KitError("the text has no sentence, so there is no perplexity")
+        if -total / known > math.log(sys.float_info.max):
+            raise DamagedModel(f"the mean ln p of a word is {total / known:.3g}")
     return math.exp(-total / known), unknown / (known + unknown)
 
 # %% ../../nbs/decode/ngram.ipynb #7d3d84e4
@@ -400,6 +444,28 @@ _SECTIONS = {**DTYPES, "checked": np.uint64, "found": np.uint64}
 def _aligned(place: int) -> int:
     return -(-place // _ALIGN) * _ALIGN
 
+
+def _layout(
+    lengths: dict[str, int],  # bytes of "words", and numbers in each array, in the order of the file
+) -> tuple[dict[str, list[int]], int]:  # place and length of each section, bytes of all
+    "Return where the sections of a file are: nothing but the lengths decides it."
+    sections, place = {}, 0
+    for name, length in lengths.items():
+        sections[name] = [place, length]
+        place = _aligned(place + length * np.dtype(_SECTIONS.get(name, np.uint8)).itemsize)
+    return sections, place
+
+# %% ../../nbs/decode/ngram.ipynb #8382d4f8
+def seal_of(
+    model: LanguageModel,
+) -> str:  # 32 hexadecimal digits
+    "Return the BLAKE2b hash of what `hash` leaves out: sizes, origin, and the sentences left out or found."
+    plain = json.dumps([model.hash, model.counts, model.origin], sort_keys=True)
+    digest = hashlib.blake2b(plain.encode(), digest_size=16)
+    for array in (model.checked, model.found):
+        digest.update(np.array([len(array)], "<u8").tobytes() + array.astype("<u8").tobytes())
+    return digest.hexdigest()
+
 # %% ../../nbs/decode/ngram.ipynb #fb1bcd85
 def write_model(
     model: LanguageModel,
@@ -408,12 +474,9 @@ def write_model(
     "Write a model and return the path; raises `KitError` and leaves no file if writing fails."
     text = "\n".join(model.words).encode()
     arrays = {**model.arrays._asdict(), "checked": model.checked, "found": model.found}
-    sections, place = {"words": [0, len(text)]}, _aligned(len(text))
-    for name, array in arrays.items():
-        sections[name] = [place, len(array)]
-        place = _aligned(place + array.nbytes)
-    header = {"counts": model.counts, "num_words": len(model.words), "hash": model.hash,
-              "origin": model.origin, "sections": sections, "bytes": place}
+    sections, size = _layout({"words": len(text), **{name: len(array) for name, array in arrays.items()}})
+    header = {"counts": model.counts, "num_words": len(model.words), "hash": model.hash, "seal": seal_of(model),
+              "origin": model.origin, "sections": sections, "bytes": size}
     head = MAGIC + json.dumps(header, ensure_ascii=True, allow_nan=False).encode() + b"\n"
     with written_aside(path) as file:
         file.write(head.ljust(_aligned(len(head)), b"\0"))
@@ -429,29 +492,29 @@ def map_model(
     path: str | Path,  # written by `write_model`
 ) -> LanguageModel:
     "Return a model whose arrays stay in the file; raises `KitError` if the file is damaged or cut short."
-    path = Path(path)
+    path = regular_file(path)
     header, start = _header(path)
     try:
-        sections, size = header["sections"], path.stat().st_size
-        if size != start + header["bytes"]:
-            raise KitError(f"{path}: has {size:,} bytes instead of {start + header['bytes']:,}: it is "
-                           "cut short or damaged; copy it again")
-        place, length = sections["words"]
-        whole = np.memmap(path, np.uint8, "r")
-        words = whole[start + place : start + place + length].tobytes().decode().split("\n")
-        arrays = {name: _section(whole, start, *sections[name], _SECTIONS[name]) for name in _SECTIONS}
+        sections = _sections_in(header, path.stat().st_size - start, path)
+        whole = np.memmap(path, np.uint8, "r")[start:]
+        words = whole[: sections["words"][1]].tobytes().decode().split("\n")
+        arrays = {name: _section(whole, *sections[name], _SECTIONS[name]) for name in _SECTIONS}
         checked, found = arrays.pop("checked"), arrays.pop("found")
+        if "seal" not in header:  # version 0.1.0 did not protect them: nothing counts as checked
+            checked = checked[:0]
         model = LanguageModel(words, Arrays(**arrays), header["counts"], header["origin"],
-                              checked, found, header["hash"])
-        _check_shape(model, header)
-        if len(whole) <= VERIFIED:
-            verify_model(model, path)
-    except (KeyError, TypeError, ValueError) as error:
+                              checked, found, header["hash"], path)
+        if header.get("seal", "") != ("" if "seal" not in header else seal_of(model)):
+            raise ValueError("origin and scored sentences do not fit their fingerprint")
+        _check_words(model, header)
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise KitError(f"{path}: its header is damaged ({error!r}); copy it again") from error
+    if len(whole) <= VERIFIED:
+        verify_model(model, path)
     return model
 
 # %% ../../nbs/decode/ngram.ipynb #98b05664
-VERIFIED = 1 << 25  # bytes; up to this size, checking the fingerprint takes negligible time
+VERIFIED = 1 << 25  # bytes; up to this size, reading the whole file when it is opened takes negligible time
 
 
 def _header(path: Path) -> tuple[dict[str, Any], int]:  # the header, where the sections begin
@@ -464,39 +527,104 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:  # the header, where the 
     except OSError as error:
         raise KitError(f"{path}: cannot be read ({error.strerror})") from error
     try:
-        header = json.loads(line)
+        header = parse_json(line)
     except ValueError as error:
         raise KitError(f"{path}: its header is damaged ({error}); copy it again") from error
     return header, _aligned(len(MAGIC) + len(line))
 
 
-def _section(whole: np.ndarray, start: int, place: int, size: int, kind: type) -> np.ndarray:
+def _section(whole: np.ndarray, place: int, size: int, kind: type) -> np.ndarray:
     dtype = np.dtype(kind).newbyteorder("<")
-    return whole[start + place : start + place + size * dtype.itemsize].view(dtype)
+    return whole[place : place + size * dtype.itemsize].view(dtype)
 
 # %% ../../nbs/decode/ngram.ipynb #291451c3
-def _check_shape(model: LanguageModel, header: dict[str, Any]) -> None:
-    "Raise `ValueError` if sizes contradict each other and an index could leave the arrays."
-    total, arrays = 1 + sum(model.counts), model.arrays
-    inner = total - model.counts[-1] if model.order > 1 else 1
-    sizes = [len(array) for array in arrays]
-    if sizes != [total, total, total, inner, inner + 1]:
-        raise ValueError("array sizes do not fit the counts")
-    if not len(model.words) == header["num_words"] == model.counts[0] or model.order > MAX_ORDER:
+def _sections_in(
+    header: dict[str, Any],
+    size: int,  # bytes after the header
+    path: Path,
+) -> dict[str, list[int]]:
+    "Return the sections; raises `ValueError` unless they are those that the counts require, `KitError` for a size."
+    counts, given = header["counts"], header["sections"]
+    whole = [*counts, *(given[name][1] for name in ("words", "checked", "found"))]
+    if not all(type(one) is int and 0 <= one < 2**40 for one in whole):
+        raise ValueError("sizes should be whole numbers")
+    if not 1 <= len(counts) <= MAX_ORDER or not header["num_words"] == counts[0] >= 3:
         raise ValueError("word counts do not fit")
+    total = 1 + sum(counts)
+    inner = total - counts[-1] if len(counts) > 1 else 1
+    lengths = {"word": total, "ln_p": total, "link": total, "back": inner, "first": inner + 1}
+    others = {name: given[name][1] for name in ("checked", "found")}
+    sections, length = _layout({"words": given["words"][1], **lengths, **others})
+    if sections != given or type(header["bytes"]) is not int or header["bytes"] != length:
+        raise ValueError("section sizes do not fit the counts")
+    if size != length:
+        raise KitError(f"{path}: has {size:,} bytes instead of {length:,} after its header: it is "
+                       "cut short or damaged; copy it again")
+    if not isinstance(header["origin"], dict) or not re.fullmatch("[0-9a-f]{32}", header["hash"]):
+        raise ValueError("origin or hash is missing")
+    return sections
+
+
+def _check_words(model: LanguageModel, header: dict[str, Any]) -> None:
+    "Raise `ValueError` if words or their probabilities are not those of a model."
+    if len(model.words) != header["num_words"] or len(set(model.words)) < len(model.words):
+        raise ValueError("word counts do not fit, or a word comes twice")
     if model.words[:3] != ("<unk>", "<s>", "</s>"):
         raise ValueError("the first words are not <unk>, <s> and </s>")
-    if int(arrays.first[inner]) != total:
-        raise ValueError("the last child is not the last n-gram")
+    if not ((model.unigrams > _LEAST) & (model.unigrams < _TOLERANCE)).all():
+        raise ValueError("a word has no probability")
 
 # %% ../../nbs/decode/ngram.ipynb #84955037
+_TOLERANCE = 1e-3  # of ln p above 0, from rounding
+
+
 def verify_model(
     model: LanguageModel,
     path: str | Path,  # for the error message
 ) -> None:
-    "Read the whole model and compare it with its fingerprint; raises `KitError` if they differ."
+    "Read the whole model: its fingerprint, every index and every number; raises `KitError` at the first fault."
     if model_fingerprint(model.words, model.arrays) != model.hash:
         raise KitError(f"{path}: its content does not fit its fingerprint, so it is damaged; copy it again")
+    if fault := number_fault(model.arrays, model.counts):
+        raise KitError(f"{path}: {fault}, so it is damaged; copy it again, or build it again")
+
+
+def number_fault(
+    arrays: Arrays,
+    counts: Sequence[int],  # n-grams of 1, 2, ... words
+) -> str:  # "" if there is none
+    "Return the first fault of the numbers of a model: indices out of range or out of order, wild probabilities."
+    ends = 1 + np.cumsum([0, *counts])  # ends[n] is one past the nodes of n words
+    total, inner = len(arrays.word), len(arrays.back)
+    levels = [0, *ends[:-2]] if len(counts) > 1 else [0]
+    if [int(arrays.first[node]) for node in levels] != ends[: len(levels)].tolist() or arrays.first[inner] != total:
+        return "the children of an n-gram are not n-grams of one word more"
+    for part in chunks(total, 1 << 20):
+        nodes = np.arange(part.start, part.stop)
+        ln_p, word = arrays.ln_p[part], arrays.word[part]
+        if not ((ln_p > _LEAST) & (ln_p < _TOLERANCE)).all():
+            return "a probability is not from 0 to 1"
+        if (word >= counts[0]).any() or (word != nodes - 1)[(nodes > 0) & (nodes < ends[1])].any():
+            return "an n-gram ends in a word that is not in the model"
+        if (arrays.link[part] >= np.clip(nodes, 1, inner)).any():
+            return "an n-gram leads to one that is not shorter"
+    return _context_fault(arrays)
+
+
+def _context_fault(arrays: Arrays) -> str:
+    "Return the first fault of backoff weights and children."
+    for part in chunks(len(arrays.back), 1 << 20):
+        starts = arrays.first[part.start : part.stop + 1].astype(np.int64)
+        if not (np.abs(arrays.back[part]) < -_LEAST).all():
+            return "a backoff weight is not a number, or out of range"
+        if (np.diff(starts) < 0).any():
+            return "the children of an n-gram end before they begin"
+        words = np.asarray(arrays.word[starts[0] : starts[-1]], np.int64)
+        rises = np.diff(words) > 0
+        rises[starts[(starts > starts[0]) & (starts < starts[-1])] - starts[0] - 1] = True
+        if not rises.all():
+            return "the words after a context are not in order"
+    return ""
 
 # %% ../../nbs/decode/ngram.ipynb #3eb4fbab
 @numba.njit(nogil=True)
@@ -505,10 +633,12 @@ def find(
     state,  # the context
     word,  # word number
 ):  # node of the context extended by the word; 0 if there is none
-    "Return a child of a context, by bisection."
+    "Return a child of a context, by bisection; raises `DamagedModel` if the children end outside the arrays."
     if state == 0:
         return np.int64(1 + word)
     low, end = np.int64(arrays.first[state]), np.int64(arrays.first[state + 1])
+    if end > len(arrays.word):
+        raise DamagedModel("the children of an n-gram end outside the model")
     high = end
     while low < high:
         middle = (low + high) >> 1
@@ -527,17 +657,24 @@ def step(
     state,  # the context, a whole number
     word,  # number of the word that follows
 ):  # (float64 ln of its probability, int64 state after it)
-    "Return ln p of the next word and the new state, backing off as often as needed."
+    "Return ln p of the next word and the new state; raises `DamagedModel` if an index or number is out of range."
     ln_p, node = 0.0, find(arrays, state, word)
     while node == 0:
         ln_p += arrays.back[state]
-        state = np.int64(arrays.link[state])
+        longer, state = state, np.int64(arrays.link[state])
+        if state >= longer:
+            raise DamagedModel("a context backs off to one that is not shorter")
         node = find(arrays, state, word)
     ln_p += arrays.ln_p[node]
+    if not _LEAST < ln_p < _GREATEST:
+        raise DamagedModel("a probability is not a number, or out of range")
     inner = node < len(arrays.back)
     if inner and (arrays.first[node] < arrays.first[node + 1] or arrays.back[node] != 0):
         return ln_p, node
-    return ln_p, np.int64(arrays.link[node])
+    after = np.int64(arrays.link[node])
+    if after >= len(arrays.back):
+        raise DamagedModel("an n-gram leads to a context outside the model")
+    return ln_p, after
 
 # %% ../../nbs/decode/ngram.ipynb #e741c7db
 @numba.njit(nogil=True)
@@ -562,5 +699,6 @@ def sentence_scores(
     numbers = np.array([ids.get(word, 0) for words in split for word in (*words, "</s>")], np.int64)
     lengths = np.array([len(words) + 1 for words in split], np.int64)
     scores = np.zeros(len(split))
-    _score_all(model.arrays, model.start, numbers, lengths, scores)
+    with model.blamed():
+        _score_all(model.arrays, model.start, numbers, lengths, scores)
     return scores

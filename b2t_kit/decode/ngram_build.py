@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['Leaks', 'MIN_MEMORY', 'WORD_BYTES', 'DEFAULT_SENTENCES', 'text_of', 'read_vocabulary', 'Guard',
            'build_language_model', 'check_work', 'word_counter', 'Built', 'check_model_name', 'save_model',
-           'convert_language_model', 'kit_words', 'default_language_model', 'Vocabulary', 'chances_of', 'best_shares',
-           'all_ngrams', 'mixed_ln_p', 'mixed', 'held_out', 'remember', 'check_mixture', 'mix_language_models',
-           'perplexities', 'Mixed']
+           'convert_language_model', 'check_language_model', 'kit_words', 'default_language_model', 'Vocabulary',
+           'chances_of', 'best_shares', 'all_ngrams', 'mixed_ln_p', 'mixed', 'held_out', 'remember', 'check_mixture',
+           'mix_language_models', 'perplexities', 'Mixed']
 
-# %% ../../nbs/decode/ngram_build.ipynb #2e8905bd
+# %% ../../nbs/decode/ngram_build.ipynb #a1b0b02b
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from numba import njit
 
-from ..core.config import KitError, check_target
+from ..core.config import KitError, check_target, regular_file
 from ..data.dataset import Recordings
 from .arpa import as_levels, ngram_record, node_words, read_language_model, sorted_levels
 from .arpa import write_arpa
@@ -28,6 +28,7 @@ from .contamination import Fence, Leak, fingerprints, scored_sentences
 from .external_sort import Sorter, Workspace, group_starts, workspace_beside
 from .lexicon import check_word
 from .ngram import END, NEVER, START, SUFFIX, UNKNOWN, LanguageModel, Level, compile_levels, step
+from .ngram import verify_model
 from .ngram_train import Text, check_prune, choose_vocabulary, kneser_ney, named_blocks
 from .ngram_train import read_tokens
 from ..simulate.sentences import draw_sentence, fixed_sentences, read_prompts, rules
@@ -57,7 +58,7 @@ def read_vocabulary(
     if source == "dictionary":
         return list(dictionary())
     try:
-        lines = Path(source).read_text(encoding="utf-8-sig").splitlines()
+        lines = regular_file(source).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise KitError(f"{source}: cannot be read as a list of words ({error})") from error
     words = []
@@ -221,8 +222,20 @@ def convert_language_model(
     check_model_name(out)
     with workspace_beside(out, memory * 10**6) as room:
         model = read_language_model(path, room)
+        verify_model(model, path)
         save_model(model, out)
     return Built(Path(out), model.counts, model.origin)
+
+# %% ../../nbs/decode/ngram_build.ipynb #084d609a
+def check_language_model(
+    path: str | Path,  # any model file that the kit reads
+) -> str:  # one line
+    "Read all of a model file and describe it; raises `KitError` naming its first fault."
+    model = read_language_model(path)
+    verify_model(model, path)
+    counts = " + ".join(f"{count:,}" for count in model.counts)
+    checked = f"checked against {len(model.checked):,} sentences that will be scored, {len(model.found):,} found"
+    return f"{path}: sound; {counts} n-grams, fingerprint {model.hash}, {checked}"
 
 # %% ../../nbs/decode/ngram_build.ipynb #3611fb21
 def kit_words() -> list[str]:
@@ -291,7 +304,8 @@ def chances_of(
     columns = []
     for model in models:
         numbers, ln_p = model.numbers(words), np.zeros(len(words))
-        _follow(model.arrays, model.start, numbers, ln_p)
+        with model.blamed():
+            _follow(model.arrays, model.start, numbers, ln_p)
         columns.append(np.where(numbers == UNKNOWN, 0.0, np.exp(ln_p)))
     chances = np.stack(columns, axis=1)
     return chances[chances.max(axis=1, initial=0.0) > 0]
@@ -360,7 +374,8 @@ def mixed_ln_p(
     "Return ln of the interpolated probability of the last word of each n-gram."
     total, ln_p = np.zeros(len(ngrams)), np.zeros(len(ngrams))
     for which, (model, share) in enumerate(zip(models, shares)):
-        _last_words(model.arrays, model.start, vocabulary.own[which][ngrams], ln_p)
+        with model.blamed():
+            _last_words(model.arrays, model.start, vocabulary.own[which][ngrams], ln_p)
         total += np.where(vocabulary.unknown(which, ngrams[:, -1]), 0.0, share * np.exp(ln_p))
     return np.log(np.maximum(total, math.exp(NEVER)))
 
@@ -490,6 +505,8 @@ def mix_language_models(
     sentences = [] if text is None else held_out(text, guard)
     with workspace_beside(out, memory * 10**6 // 2) as room:
         parts = [read_language_model(path, room) for path in models]
+        for part, path in zip(parts, models):
+            verify_model(part, path)
         chances = chances_of(parts, sentences) if sentences else None
         found = best_shares(chances) if chances is not None else np.array(shares) / sum(shares)
         origin = {"models": [Path(path).name for path in models], "shares": found.tolist()}

@@ -7,7 +7,7 @@ __all__ = ['DEFAULT', 'CHOICE', 'LogitTrial', 'read_trials', 'words_in', 'choose
            'sentences_csv', 'tuned_config', 'tuned_model', 'known_sentences', 'decode_trials', 'decode_sentences',
            'save_sentences', 'cached_logits']
 
-# %% ../../nbs/decode/pipeline.ipynb #35ea2519
+# %% ../../nbs/decode/pipeline.ipynb #99fb9489
 import csv
 import io
 import math
@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core.config import KitError, from_dict, load_json, new_folders, override, save_json, to_dict
-from ..core.config import write_atomically
+from ..core.config import KitError, csv_text, from_dict, load_json, new_folders, override, printable
+from ..core.config import regular_file, save_json, to_dict, write_atomically
 from .arpa import read_language_model
 from .beam_search import BeamSearch, check_logits
 from .contamination import leak_warning
@@ -56,7 +56,7 @@ def read_trials(
 
     path, found = Path(path), []
     try:
-        with h5py.File(path, "r") as file:
+        with h5py.File(regular_file(path), "r") as file:
             names: list[str] = []
             file.visititems(lambda name, one: names.append(name) if _holds_logits(one) else None)
             for number, name in enumerate(names):
@@ -77,19 +77,19 @@ def _holds_logits(one: Any) -> bool:
 
 
 def _read_trial(group: Any, path: Path, number: int) -> LogitTrial:
-    name, given = f"{path}, {group.name}", dict(group.attrs)
+    name, given = printable(f"{path}, {group.name}"), dict(group.attrs)
     data = group["logits"]
     if not hasattr(data, "shape"):
         raise KitError(f"{name}: 'logits' is not a dataset")
     truth = given.get("sentence_label")
     truth = truth.decode("utf-8", "replace") if isinstance(truth, bytes) else truth
     session = given.get("session", "trials")
-    session = session.decode("utf-8", "replace") if isinstance(session, bytes) else str(session)
+    session = printable(session.decode("utf-8", "replace") if isinstance(session, bytes) else session)
     try:
         block, trial = int(given.get("block_num", 0)), int(given.get("trial_num", number))
     except (TypeError, ValueError) as error:
         raise KitError(f"{name}: block_num and trial_num should be whole numbers") from error
-    truth = None if truth is None else str(truth)
+    truth = None if truth is None else printable(truth)
     return LogitTrial(session, block, trial, truth, check_logits(data[()], name), name)
 
 # %% ../../nbs/decode/pipeline.ipynb #1771bc77
@@ -163,7 +163,7 @@ def sentences_csv(
     table = csv.writer(text, lineterminator="\n")
     table.writerow("id text session block_num trial_num".split())
     for number, trial in enumerate(trials):
-        table.writerow([number, trial.sentence, *trial.place])
+        table.writerow([number, *map(csv_text, (trial.sentence, *trial.place))])
     return text.getvalue()
 
 # %% ../../nbs/decode/pipeline.ipynb #63c716a9

@@ -6,7 +6,7 @@
 __all__ = ['GRAPH_BYTES', 'NOT_TRIED', 'ctc_lines', 'lexicon_lines', 'grammar_lines', 'kaldi', 'check_room', 'build_graph',
            'graph_name', 'scaled_rows', 'GraphSearch', 'word_lines', 'paths_of', 'keep_graph']
 
-# %% ../../nbs/decode/wfst.ipynb #dfc5f139
+# %% ../../nbs/decode/wfst.ipynb #6ab25b7c
 import itertools
 import math
 from pathlib import Path
@@ -18,7 +18,7 @@ from numba import njit
 from ..core.config import KitError, new_folders
 from .hypotheses import SearchConfig
 from .lexicon import Lexicon
-from .ngram import END, START, LanguageModel
+from .ngram import END, START, LanguageModel, verify_model
 from ..text.phonemes import BLANK, PHONEMES, SILENCE
 
 # %% ../../nbs/decode/wfst.ipynb #1624fa30
@@ -198,6 +198,7 @@ class GraphSearch:
             self.graph = self.fst.StdVectorFst.read(str(file))
             return
         check_room(lexicon, model)
+        verify_model(model, model.path or "the language model")
         self.graph = build_graph(lexicon, model, config)
         if file is not None:
             keep_graph(self.graph, file)

@@ -8,7 +8,7 @@ __all__ = ['LETTERS', 'FILLER', 'HEADER', 'PLACE', 'submission_order', 'submissi
            'SubmissionWriter', 'decoded_rows', 'submit', 'submit_nbest', 'ScoredRow', 'table_shape', 'read_rows',
            'paired', 'Score', 'score_rows', 'score']
 
-# %% ../../nbs/output/submission.ipynb #ffaa0992
+# %% ../../nbs/output/submission.ipynb #d58a2970
 import csv
 import fcntl
 import hashlib
@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.config import KitError, check_target, new_folders, override, save_json, to_dict
-from ..core.config import write_atomically
+from ..core.config import KitError, check_target, csv_plain, is_whole, new_folders, open_own, override
+from ..core.config import parse_json, regular_file, save_json, to_dict, write_atomically
 from ..data.dataset import Recordings, TrialInfo
 from ..decode.beam_search import BeamSearch, available_cores
 from ..decode.hypotheses import Route, SearchConfig, read_nbest
@@ -245,7 +245,7 @@ def check_submission(
         with Recordings(data, "test") as recordings:
             rows = len(recordings)
     try:
-        content = Path(path).read_bytes()
+        content = regular_file(path).read_bytes()
     except OSError as error:
         raise KitError(f"{path}: cannot be read ({error.strerror})") from error
     return SubmissionCheck(Path(path), rows, submission_faults(content, rows))
@@ -263,12 +263,12 @@ def journal_lines(
     path: Path,  # a journal
 ) -> tuple[list[dict[str, Any]], int]:  # its lines, and their size in bytes
     "The complete lines of a journal, without the partial line that a killed process leaves. Raises KitError."
-    content = path.read_bytes()
+    content = regular_file(path).read_bytes()
     whole = content[:content.rfind(b"\n") + 1]
     lines = []
     for number, line in enumerate(whole.splitlines(), 1):
         try:
-            lines.append(dict(json.loads(line)))
+            lines.append(dict(parse_json(line)))
         except (ValueError, TypeError) as error:
             message = f"line {number} is damaged ({error}); remove the file"
             raise KitError(f"{path}: {message}") from error
@@ -303,7 +303,7 @@ class SubmissionWriter(AbstractContextManager):
         check_target(self.path)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            file = open(self.journal, "ab", buffering=0)
+            file = os.fdopen(open_own(self.journal), "ab", buffering=0)
         except OSError as error:
             raise KitError(f"{self.path}: cannot be written ({error.strerror})") from error
         try:  # the lock ends with the process, even if it is killed
@@ -478,7 +478,7 @@ def _whole(
     column: str,  # its column
 ) -> int:
     "The integer in a cell. Raises KitError if there is none."
-    if not word.strip().isdecimal():
+    if not is_whole(word.strip()):
         raise KitError(f"{column} {word[:40]!r} is not a whole number")
     return int(word)
 
@@ -509,12 +509,12 @@ def _row(
     if None in cells or None in cells.values():
         raise KitError("has more or fewer cells than the header")
     named = [cells[name] if name == "session" else _whole(cells[name], name) for name in key]
-    session = (cells.get("session") or "").strip() or None
+    session = csv_plain(cells.get("session") or "").strip() or None
     if key != ("id",):
         if session is None:
             raise KitError("session is empty")
         named[0] = session
-    return ScoredRow(tuple(named), cells[column], session)
+    return ScoredRow(tuple(named), csv_plain(cells[column]), session)
 
 # %% ../../nbs/output/submission.ipynb #0fe0e5cf
 def read_rows(
@@ -522,7 +522,7 @@ def read_rows(
 ) -> list[ScoredRow]:  # sorted by key: the position is the id
     "All sentences of a table. Raises KitError that names the file, the line and the fault."
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
+        text = regular_file(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise KitError(f"{path}: cannot be read as UTF-8 text ({error})") from error
     if not text.strip():

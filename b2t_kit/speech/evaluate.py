@@ -6,7 +6,7 @@
 __all__ = ['Decoder', 'load_decoder', 'published_decoder', 'Decoded', 'decode', 'LogitsWriter', 'read_logits', 'Evaluation',
            'report_text', 'plain_rates', 'trials_csv', 'save_evaluation', 'png', 'evaluate_run', 'save_logits']
 
-# %% ../../nbs/speech/evaluate.ipynb #8a0cc9e1
+# %% ../../nbs/speech/evaluate.ipynb #5ba16dd2
 import csv
 import io
 import math
@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..core.config import KitError, check_target, from_dict, load_json, new_folders, save_json
-from ..core.config import write_atomically
+from ..core.config import KitError, check_target, csv_text, from_dict, load_json, new_folders
+from ..core.config import regular_file, save_json, write_atomically
 from ..data.batches import EvalBatches
 from ..data.dataset import Recordings, TrialInfo, begin_hdf5, check_split
 from ..devices.device import Device
@@ -36,6 +36,7 @@ from ..text.metrics import Confusion, Counts, Rate, RateTable, confusion, count_
 from ..text.metrics import plot_rates, rate_of, rates_by
 from ..text.phonemes import show
 from ..training.checkpoint import best_checkpoint, read_part
+from ..training.run import check_task
 
 # %% ../../nbs/speech/evaluate.ipynb #d5b34df7
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ def load_decoder(
         raise KitError(f"{run}: is not a run folder; it has no config.json")
     config, sessions, trained = _speech_of(run / "config.json")
     checkpoint = best_checkpoint(run)
+    check_task(run, checkpoint, load_json(run / "config.json")["task"])
     averaged = (checkpoint / "ema.safetensors").exists()
     model = build_speech_model(config.model, config.noise).eval()
     try:
@@ -177,7 +179,7 @@ def read_logits(
     path: str | Path,  # written by `LogitsWriter`
 ) -> Iterator[tuple[dict[str, Any], np.ndarray]]:  # attributes, (P, 41) float32
     "Yields the attributes and logits of each trial, by session."
-    with h5py.File(path, "r") as file:
+    with h5py.File(regular_file(path), "r") as file:
         for session in file.values():
             for group in session.values():
                 yield dict(group.attrs), group["logits"][:]
@@ -292,7 +294,8 @@ def trials_csv(
     table.writerow(titles.split())
     for one, edits in zip(evaluation.trials, evaluation.counts.edits.tolist()):
         place = (one.info.session, one.info.block, one.info.number, edits, len(one.true))
-        table.writerow([*place, show(one.true), show(one.decoded), one.info.sentence])
+        texts = (show(one.true), show(one.decoded), one.info.sentence)
+        table.writerow(map(csv_text, (*place, *texts)))
     return text.getvalue()
 
 # %% ../../nbs/speech/evaluate.ipynb #0a053937

@@ -8,10 +8,11 @@ __all__ = ['COMPLETE', 'ROLLING', 'checkpoint_folders', 'checkpoint_path', 'chec
            'read_part', 'latest_checkpoint', 'Best', 'mark_best', 'read_best', 'best_checkpoint', 'prune',
            'clean_leftovers', 'checkpoint_bytes', 'check_disk_space', 'roll_in', 'bring_home', 'run_lock']
 
-# %% ../../nbs/training/checkpoint.ipynb #f3e2b468
+# %% ../../nbs/training/checkpoint.ipynb #6500668d
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -24,8 +25,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from ..core.config import KitError, atomic_folder, free_bytes, from_dict, load_json, save_json
-from ..core.config import sync_folder
+from ..core.config import KitError, atomic_folder, free_bytes, from_dict, load_json, open_own
+from ..core.config import regular_file, save_json, sync_folder
 
 # %% ../../nbs/training/checkpoint.ipynb #9cf0c160
 COMPLETE = ".complete"  # the marker: size and SHA-256 of every other file of the checkpoint
@@ -37,8 +38,18 @@ def checkpoint_folders(
 ) -> list[Path]:  # new checkpoints go to the first
     "The folders of a run's checkpoints: the one that `roll_in` chose, if any, and the run's own."
     note = Path(run) / ROLLING
-    rolling = [Path(load_json(note)["folder"])] if note.exists() else []
+    rolling = [_named_in(note)] if note.exists() else []
     return [*(one for one in rolling if one.is_dir()), Path(run) / "checkpoints"]
+
+
+def _named_in(
+    note: Path,  # rolling.json
+) -> Path:
+    "The folder that the file names; raises `KitError` if it names none."
+    found = load_json(note)
+    if not isinstance(found, dict) or not isinstance(found.get("folder"), str) or "\0" in found["folder"]:
+        raise KitError(f"{note}: names no folder; remove it, and the checkpoints are those in the run folder")
+    return Path(found["folder"])
 
 # %% ../../nbs/training/checkpoint.ipynb #1d121425
 def checkpoint_path(
@@ -55,7 +66,7 @@ def checkpoint_steps(
 ) -> list[int]:
     "The steps that have a checkpoint folder, sound or damaged, in rising order."
     found = [one for folder in checkpoint_folders(run) if folder.is_dir() for one in folder.iterdir()]
-    return sorted({int(one.name) for one in found if one.name.isdigit() and one.is_dir()})
+    return sorted({int(one.name) for one in found if re.fullmatch("[0-9]{8,12}", one.name) and one.is_dir()})
 
 # %% ../../nbs/training/checkpoint.ipynb #b23fc67a
 def host_tensors(
@@ -165,25 +176,33 @@ def checkpoint_fault(
     "What is wrong with a checkpoint, in one line."
     checkpoint = Path(checkpoint)
     try:
-        files = load_json(checkpoint / COMPLETE)["files"]
-    except (KitError, KeyError, TypeError):
+        marker = load_json(checkpoint / COMPLETE)
+        step, files = marker["step"], dict(marker["files"])
+        marks = {name: (mark["bytes"], mark["sha256"]) for name, mark in files.items()}
+    except (KitError, KeyError, TypeError, ValueError):
         return f"{COMPLETE} is missing or unreadable"
-    for name, mark in files.items():
+    present = {path.name for path in checkpoint.iterdir()} - {COMPLETE}
+    for name, (size, digest) in marks.items():
         path = checkpoint / name
-        if not path.is_file():
+        if name not in present or not path.is_file():
             return f"{name} is missing"
-        if path.stat().st_size != mark["bytes"]:
-            return f"{name} has {path.stat().st_size:,} of {mark['bytes']:,} bytes"
-        if file_mark(path) != mark:
+        if path.stat().st_size != size:
+            return f"{name} has {path.stat().st_size:,} of {size} bytes"
+        if file_mark(path)["sha256"] != digest:
             return f"{name} has changed since it was written"
-    return ""
+    if present - marks.keys() or "state.json" not in marks or len(marks) < 2:
+        return f"{COMPLETE} does not list {', '.join(sorted(present - marks.keys())) or 'the files of a checkpoint'}"
+    return "" if step == int(checkpoint.name) else f"it is of step {step}"
 
 # %% ../../nbs/training/checkpoint.ipynb #e3ca19e6
 def read_state(
     checkpoint: str | Path,  # its folder
 ) -> dict[str, Any]:
     "The plain values of a checkpoint: `step` and the state given to `write_checkpoint`."
-    return load_json(Path(checkpoint) / "state.json")
+    state = load_json(Path(checkpoint) / "state.json")
+    if not isinstance(state, dict):
+        raise KitError(f"{Path(checkpoint) / 'state.json'}: is not the state of a run")
+    return state
 
 # %% ../../nbs/training/checkpoint.ipynb #2820df73
 def read_part(
@@ -193,8 +212,8 @@ def read_part(
     "The named tensors of one file of a checkpoint; a damaged file raises `KitError`."
     path = Path(checkpoint) / f"{name}.safetensors"
     try:
-        return load_file(path, device="cpu")
-    except (OSError, SafetensorError) as error:
+        return load_file(regular_file(path), device="cpu")
+    except (OSError, SafetensorError, ValueError) as error:
         raise KitError(f"{path}: cannot be read ({error})") from error
 
 # %% ../../nbs/training/checkpoint.ipynb #7b715263
@@ -280,7 +299,7 @@ def clean_leftovers(
     names = (".*.partial", ".*.json.*", ".best.*", ".metrics.jsonl.*", ".write-test.*")
     found = [path for place in places for name in names for path in sorted(place.glob(name))]
     for path in found:
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     return [path.name for path in found]
 
 # %% ../../nbs/training/checkpoint.ipynb #ae8e94b2
@@ -368,7 +387,7 @@ def run_lock(
     except ImportError:  # Windows has no such lock
         yield
         return
-    with open(Path(run) / ".lock", "w") as file:
+    with os.fdopen(open_own(Path(run) / ".lock"), "a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

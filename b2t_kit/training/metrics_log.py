@@ -6,14 +6,15 @@
 __all__ = ['METRICS', 'plain_row', 'append_row', 'read_metrics', 'drop_rows_after', 'series', 'duration', 'value_text',
            'row_text']
 
-# %% ../../nbs/training/metrics_log.ipynb #8ebcb4e7
+# %% ../../nbs/training/metrics_log.ipynb #d346028b
 import json
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..core.config import KitError, write_atomically
+from ..core.config import KitError, open_own, parse_json, regular_file, write_atomically
 
 # %% ../../nbs/training/metrics_log.ipynb #89f17dd6
 METRICS = "metrics.jsonl"  # the file's name inside a run folder
@@ -38,7 +39,7 @@ def append_row(
     written = plain_row(row)
     path = Path(run) / METRICS
     try:
-        with open(path, "a", encoding="utf-8") as file:
+        with os.fdopen(open_own(path), "a", encoding="utf-8") as file:
             file.write(json.dumps(written) + "\n")
     except OSError as error:
         raise KitError(f"{path}: cannot be written ({error.strerror})") from error
@@ -52,14 +53,14 @@ def read_metrics(
     path = Path(run)
     path = path / METRICS if path.is_dir() else path
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = regular_file(path).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
         raise KitError(f"{path}: cannot be read ({error.strerror})") from error
     rows = []
     for number, line in enumerate(lines, start=1):
         try:
-            rows.append(json.loads(line))
-        except ValueError as error:
+            rows.append(dict(parse_json(line)))
+        except (TypeError, ValueError) as error:
             if number < len(lines):
                 raise KitError(f"{path}: line {number} is not JSON ({error})") from error
     return rows

@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['AGREE_EVERY', 'CHANGEABLE', 'MemoryCheck', 'StopRequest', 'Budget', 'on_main', 'any_process', 'Meter', 'differences',
-           'run_record', 'check_wish', 'claim_folder', 'Run', 'open_run', 'seed_step', 'build_training',
-           'checkpoint_parts', 'checkpoint_state', 'save', 'restore']
+           'run_record', 'task_digest', 'check_task', 'check_wish', 'claim_folder', 'Run', 'open_run', 'seed_step',
+           'build_training', 'checkpoint_parts', 'checkpoint_state', 'check_finite', 'save', 'restore']
 
-# %% ../../nbs/training/run.ipynb #50527d12
+# %% ../../nbs/training/run.ipynb #859c2ee7
+import hashlib
 import json
 import math
 import shutil
@@ -237,6 +238,25 @@ def run_record(
     "The content of `config.json`: enough to rebuild the task and its model, and to compare runs."
     record = {"train": to_dict(config), "task": task.describe(), "data": task.fingerprint()}
     return json.loads(json.dumps(record, default=str))
+
+# %% ../../nbs/training/run.ipynb #67a63e94
+def task_digest(
+    task: Any,  # the entry `task` of `config.json`
+) -> str:  # 64 hexadecimal digits
+    "What a checkpoint keeps of the task that it was trained on: SHA-256 of its plain values."
+    return hashlib.sha256(json.dumps(task, sort_keys=True).encode()).hexdigest()
+
+
+def check_task(
+    run: str | Path,  # the run folder
+    checkpoint: str | Path,  # one of its checkpoints
+    task: Any,  # the entry `task` of its `config.json`
+) -> None:
+    "Raise `KitError` if the weights were trained with another task; version 0.1.0 did not note it."
+    noted = read_state(checkpoint).get("task")
+    if noted is not None and noted != task_digest(task):
+        raise KitError(f"{Path(run) / 'config.json'}: was changed after {checkpoint} was written; put back the file "
+                       "that belongs to the run")
 
 # %% ../../nbs/training/run.ipynb #f0be7831
 def check_wish(
@@ -482,11 +502,26 @@ def checkpoint_state(
         "precision": asdict(run.device.precision),
         "device": run.device.state_dict(),
         "data": run_record(run.task, run.config)["data"],
+        "task": task_digest(run_record(run.task, run.config)["task"]),
         "best": asdict(run.best) if run.best else None,
         "seconds": run.seconds,
         "log": {"recent": run.recent, "work": run.recent_work, "seconds": run.recent_seconds,
                 "norms": list(run.norms.norms)},
     }
+
+# %% ../../nbs/training/run.ipynb #8b694311
+def check_finite(
+    run: Run,
+    parts: dict[str, dict[str, torch.Tensor]],  # of a checkpoint, in host memory
+) -> None:
+    "Raise `KitError` if the run has diverged, so that its last good checkpoint stays the newest."
+    for part, tensors in parts.items():
+        for name, tensor in tensors.items():
+            if not torch.isfinite(tensor).all():
+                good = checkpoint_steps(run.folder)
+                raise KitError(f"{run.folder}: step {run.step}: {name} ({part}) is not finite, so the run has diverged; "
+                               f"the last good checkpoint is of step {good[-1] if good else 'none'}; "
+                               "train again with a lower learning rate")
 
 # %% ../../nbs/training/run.ipynb #1ff6d465
 def save(
@@ -499,6 +534,7 @@ def save(
     def write() -> None:
         parts, groups = checkpoint_parts(run)
         parts = {part: run.device.fetch_named(tensors) for part, tensors in parts.items()}
+        check_finite(run, parts)
         write_checkpoint(run.folder, run.step, parts, checkpoint_state(run, groups))
         if run.best and run.best.step == run.step:
             mark_best(run.folder, run.best)
@@ -520,14 +556,16 @@ def restore(
         run.say(f"{run.folder}: no checkpoint yet; starting from the beginning")
         on_main(run.device, lambda: drop_rows_after(run.folder, -1))
         return
-    state = read_state(checkpoint)
     _load_weights(run, checkpoint)
-    tensors = read_part(checkpoint, "optimizer")
-    unpack_optimizer(run.optimizer, run.plain_model, tensors, state["optimizer"])
-    run.device.submit("loading a checkpoint")
-    audit_optimizer(run.optimizer, run.plain_model)
-    run.device.load_state_dict(state["device"])
-    _continue_from(run, state)
+    try:
+        state, tensors = read_state(checkpoint), read_part(checkpoint, "optimizer")
+        unpack_optimizer(run.optimizer, run.plain_model, tensors, state["optimizer"])
+        run.device.submit("loading a checkpoint")
+        audit_optimizer(run.optimizer, run.plain_model)
+        run.device.load_state_dict(state["device"])
+        _continue_from(run, state)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise KitError(f"{checkpoint}: its state is not that of this run ({error!r}); remove the checkpoint") from error
 
 # %% ../../nbs/training/run.ipynb #bd80cf54
 def _load_weights(

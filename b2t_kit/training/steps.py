@@ -237,6 +237,10 @@ def validate(
             with watched(run, name):
                 hook(run.eval_model, run.step, run.folder)
     run.values = run.device.broadcast_object({name: float(value) for name, value in values.items()})
+    if math.isnan(run.values.get("loss", 0.0)):
+        good = checkpoint_steps(run.folder)
+        raise KitError(f"{run.folder}: step {run.step}: the validation loss is not a number, so the run has diverged; "
+                       f"the last good checkpoint is of step {good[-1] if good else 'none'}")
     run.validated_step = run.step
     record(run, {"kind": "eval", **run.values})
     choose_best(run)
