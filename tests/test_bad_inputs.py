@@ -8,8 +8,10 @@ import os
 import resource
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import zlib
 from contextlib import contextmanager
 from pathlib import Path
@@ -790,3 +792,62 @@ def test_help_and_version(capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert ended.value.code == 0 and capsys.readouterr().out == f"b2t_kit {__version__}\n"
+
+
+# Signals, and a machine that is full: one line, and nothing half-written
+
+LONG = {
+    "train": train("--steps 1000000"),
+    "simulate": "simulate --out sim --sessions 40 --trials 100",
+    "validate": "validate data",
+    "eval": f"{EVAL} --json new.json",
+}
+STARTS = "import sys; from b2t_kit import cli; print('ready', flush=True); sys.exit(cli.main(sys.argv[1:]))"
+
+
+def started(words: str, **options: object) -> subprocess.Popen:
+    """A command as a process of its own, when its modules are imported."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    process = subprocess.Popen([sys.executable, "-c", STARTS, *words.split()], env=environment, text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda one: one.name)
+@pytest.mark.parametrize("verb", LONG)
+def test_signal_ends_a_verb(verb: str, number: signal.Signals, here: Path) -> None:
+    """A signal at any time gives one line; what is there is whole, or absent."""
+    if verb == "validate":
+        tiny_recordings(here / "more", sessions=30, trials=60)
+    before, process = tree(here), started(LONG[verb].replace("validate data", "validate more"))
+    time.sleep({"train": 8, "eval": 0.5, "simulate": 1.5, "validate": 0.2}[verb])
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert "Traceback" not in said
+    if verb == "train" and number != signal.SIGHUP and process.returncode == 0:
+        assert (here / "new/checkpoints").is_dir()  # training stops cleanly, with a checkpoint
+        return
+    name = "" if number == signal.SIGINT else f" by {number.name}"
+    assert said.splitlines()[-1] == f"interrupted{name}" and process.returncode == 128 + number
+    left = [name for name in tree(here).keys() - before.keys() if name.endswith((".partial", ".tmp"))]
+    assert not left and (verb == "train" or not (here / "sim").exists() and not (here / "new.json").exists())
+
+
+@pytest.mark.parametrize("words", ["validate data", EVAL], ids=["validate", "eval"])
+def test_full_output_is_named(words: str, here: Path) -> None:
+    """A result that cannot be printed is no success."""
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "b2t_kit.cli", *words.split()], stdout=full, text=True,
+                              env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
+    assert done.returncode == 2 and done.stderr.splitlines()[-1] == "error: output: No space left on device"
+    assert "Traceback" not in done.stderr
+
+
+def test_name_that_cannot_be_printed(here: Path) -> None:
+    """A folder whose name is not UTF-8, in a terminal that knows ASCII."""
+    folder = os.fsencode(here) + b"/data/hdf5_data_final/t15.\xff"
+    os.mkdir(folder)
+    done = subprocess.run([sys.executable, "-m", "b2t_kit.cli", "validate", "data"], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 1 and done.stderr == "" and "t15.\\udcff: session folder holds no" in done.stdout
