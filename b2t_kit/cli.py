@@ -17,6 +17,7 @@ __all__ = ['Verb', 'VERBS', 'SUCCESS', 'FAULTS', 'UNRECOGNISED', 'MEMORY_FIRST',
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -161,12 +162,13 @@ def validate_verb(parser: Parser) -> Action:
 
     def act(options: argparse.Namespace) -> int:
         from b2t_kit.data.dataset import find_recordings
-        from b2t_kit.data.validate import check_folder
+        from b2t_kit.data.validate import check_folder, fault_lines
 
-        folder, count = find_recordings(options.data), 0
-        for fault in check_folder(folder, progress=sys.stderr.isatty()):
-            print(fault, flush=True)
-            count += 1
+        folder = find_recordings(options.data)
+        counts: Counter[tuple[str, str]] = Counter()
+        for line in fault_lines(check_folder(folder, progress=sys.stderr.isatty()), counts):
+            print(line, flush=True)
+        count = counts.total()
         print(f"{folder}: {count or 'no'} fault{'' if count == 1 else 's'}")
         return FAULTS if count else SUCCESS
 

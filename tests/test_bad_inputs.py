@@ -5,16 +5,21 @@ It damages something, calls `b2t` there, and checks that the folder did not chan
 """
 import hashlib
 import os
+import resource
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import time
+import zlib
 from contextlib import contextmanager
 from pathlib import Path
 from collections.abc import Callable, Iterator
 
 import h5py
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -92,7 +97,8 @@ def faulted(words: str, here: Path, capsys: pytest.CaptureFixture) -> list[str]:
     said = capsys.readouterr()
     assert (status, said.err) == (1, "") and tree(here) == before
     *faults, total = said.out.splitlines()
-    assert total.endswith(f": {len(faults)} fault{'s' if len(faults) > 1 else ''}")
+    count = sum(int(line.split()[0]) if " more like this: " in line else 1 for line in faults)
+    assert total.endswith(f": {count} fault{'s' if count > 1 else ''}")
     return faults
 
 
@@ -252,6 +258,201 @@ def test_validate_lists_the_fault(name: str, here: Path, capsys: pytest.CaptureF
     faults = faulted("validate data", here, capsys)
     assert any(named in fault for fault in faults)
     assert all(str(FILE) in fault for fault in faults)
+
+
+# Hostile recordings: links, storage that is not in the file or was never written, and declared sizes without end
+
+def linked(name: str, link: object) -> Spoil:
+    """Put a link into the place of something in the trial, or of the trial itself ("")."""
+    def replace(trial: h5py.Group, file: h5py.File) -> None:
+        path = f"trial_0001/{name}".rstrip("/")
+        del trial
+        del file[path]
+        file[path] = link
+    return in_file(replace)
+
+
+def instead(target: str | Path, path: Path = FILE) -> Spoil:
+    """Put a symbolic link into the place of a file or folder."""
+    def replace() -> None:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        path.symlink_to(target)
+    return replace
+
+
+def declared(name: str, shape: tuple[int, ...], **options: object) -> Spoil:
+    """Put a dataset that was never written into the place of one."""
+    def replace(trial: h5py.Group, _: h5py.File) -> None:
+        dtype = trial[name].dtype
+        del trial[name]
+        trial.create_dataset(name, shape or (trial.attrs["n_time_steps"], 512), dtype, **options)
+    return in_file(replace)
+
+
+def half_written(trial: h5py.Group, _: h5py.File) -> None:
+    """Features of which only the first chunk was written."""
+    features = trial["input_features"][:]
+    del trial["input_features"]
+    trial.create_dataset("input_features", features.shape, "f4", chunks=(10, 512))[:10] = features[:10]
+
+
+def outside(trial: h5py.Group, _: h5py.File) -> None:
+    """Features that are stored in another file."""
+    features = trial["input_features"][:]
+    del trial["input_features"]
+    Path("secret.bin").write_bytes(features.tobytes())
+    place = [(str(Path("secret.bin").absolute()), 0, features.nbytes)]
+    trial.create_dataset("input_features", features.shape, "f4", external=place)
+
+
+def virtual(trial: h5py.Group, file: h5py.File) -> None:
+    """Features that are put together from another file, which is not there."""
+    layout = h5py.VirtualLayout(trial["input_features"].shape, "f4")
+    layout[:] = h5py.VirtualSource("nowhere.hdf5", "features", trial["input_features"].shape)
+    del trial["input_features"]
+    trial.create_virtual_dataset("input_features", layout)
+
+
+def chunk_bomb(trial: h5py.Group, _: h5py.File) -> None:
+    """A chunk of a few kilobytes that unpacks to a gigabyte."""
+    bins = trial.attrs["n_time_steps"]
+    del trial["input_features"]
+    packed = trial.create_dataset("input_features", (bins, 512), "f4", chunks=(bins, 512), compression="gzip")
+    packer = zlib.compressobj(9)
+    packed.id.write_direct_chunk((0, 0), b"".join(packer.compress(bytes(1 << 20)) for _ in range(1024)) + packer.flush())
+
+
+def shared(trial: h5py.Group, file: h5py.File) -> None:
+    """The features of another trial, under a second name."""
+    del trial["input_features"]
+    trial["input_features"] = file["trial_0000/input_features"]
+    trial.attrs["n_time_steps"] = len(trial["input_features"])
+
+
+def broken_header(name: str) -> Spoil:
+    """Overwrite the beginning of an object's header."""
+    def spoil() -> None:
+        with h5py.File(FILE) as file:
+            address = h5py.h5o.get_info(file[f"trial_0001/{name}"].id).addr
+        with open(FILE, "r+b") as raw:
+            raw.seek(address)
+            raw.write(b"\xff" * 16)
+    return spoil
+
+
+def text_attribute(name: str, value: bytes, charset: int = h5py.h5t.CSET_UTF8) -> Spoil:
+    """A variable-length text of any bytes."""
+    def replace(trial: h5py.Group, _: h5py.File) -> None:
+        kind = h5py.h5t.py_create(h5py.string_dtype(), logical=True)
+        kind.set_cset(charset)
+        del trial.attrs[name]
+        made = h5py.h5a.create(trial.id, name.encode(), kind, h5py.h5s.create(h5py.h5s.SCALAR))
+        made.write(np.array(value, dtype=object))
+    return in_file(replace)
+
+
+HUGE = 10**12
+FEATURES, LABELS = f"{TRIAL}/input_features", f"{TRIAL}/seq_class_ids"
+HOSTILE: dict[str, tuple[Spoil, str]] = {
+    "file is a link to nothing": (instead("nowhere.hdf5"), f"{FILE}: is a link to a missing file"),
+    "file is a link to itself": (instead(FILE.name), f"{FILE}: is a link to a missing file"),
+    "file is a pipe": (lambda: (FILE.unlink(), os.mkfifo(FILE)), f"{FILE}: is not a regular file"),
+    "file is a device": (instead("/dev/zero"), f"{FILE}: is not a regular file"),
+    **{f"{name or 'trial'} is {what}": (linked(name, link), f"{TRIAL}{name and '/'}{name}: is a link")
+       for name in ("", "input_features", "seq_class_ids")
+       for what, link in {"a dangling link": h5py.SoftLink("/nowhere"),
+                          "a link to itself": h5py.SoftLink(f"/trial_0001/{name}".rstrip("/")),
+                          "a link to another": h5py.SoftLink(f"/trial_0000/{name}".rstrip("/")),
+                          "a link into a missing file": h5py.ExternalLink("nowhere.hdf5", "/"),
+                          "a link into its own file": h5py.ExternalLink(FILE.name, "/trial_0000"),
+                          "a link into another file": h5py.ExternalLink("data_val.hdf5", "/trial_0000")}.items()},
+    "shared features": (in_file(shared), f"{FEATURES}: is shared"),
+    "features outside": (in_file(outside), f"{FEATURES}: is stored in another file"),
+    "virtual features": (in_file(virtual), f"{FEATURES}: is virtual"),
+    "features never written": (declared("input_features", ()), f"{FEATURES}: was never written"),
+    "chunks never written": (declared("input_features", (), chunks=(10, 512)), f"{FEATURES}: 0 of"),
+    "labels never written": (declared("seq_class_ids", (500,)), f"{LABELS}: was never written"),
+    "features half written": (in_file(half_written), f"{FEATURES}: 1 of"),
+    "all zero": (dataset("input_features", lambda array: array * 0), f"{FEATURES}: is 0 everywhere"),
+    "enormous": (dataset("input_features", with_value((7, 99), 3e38)), f"{FEATURES}: 3e+38 at bin 7, feature 99"),
+    "enormous and negative": (dataset("input_features", with_value((0, 0), -2e6)), f"{FEATURES}: -2e+06 at bin 0"),
+    "endless features": (declared("input_features", (HUGE, 512), chunks=(10, 512)), f"{FEATURES}: has shape ({HUGE}"),
+    "wide features": (declared("input_features", (60, HUGE), chunks=(10, 512)), f"{FEATURES}: has shape (60, {HUGE}"),
+    "endless labels": (declared("seq_class_ids", (HUGE,), chunks=(10,)), f"{LABELS}: has shape ({HUGE}"),
+    "huge chunks": (declared("input_features", (), chunks=(1 << 20, 512), maxshape=(None, 512)),
+                    f"{FEATURES}: has chunks of"),
+    "a chunk that unpacks to a gigabyte": (in_file(chunk_bomb), f"{FEATURES}: unpacks to more than"),
+    "labels of another kind": (linked("seq_class_ids", np.dtype("i4")), f"{LABELS}: dataset is missing"),
+    "endless trial": (attribute("n_time_steps", HUGE), f"{TRIAL}/n_time_steps: is {HUGE}, more than"),
+    "endless labels counted": (attribute("seq_len", HUGE), f"{TRIAL}/seq_len: is {HUGE}"),
+    "negative block": (attribute("block_num", -1), f"{TRIAL}/block_num: is -1"),
+    "enormous trial number": (attribute("trial_num", HUGE), f"{TRIAL}/trial_num: is {HUGE}"),
+    "true for a length": (attribute("n_time_steps", True), f"{TRIAL}/n_time_steps: attribute is not a single int"),
+    "an array for a length": (attribute("n_time_steps", np.zeros(5000)), f"{TRIAL}/n_time_steps: attribute is not"),
+    "nothing for a length": (attribute("n_time_steps", h5py.Empty("i4")), f"{TRIAL}/n_time_steps: attribute is not"),
+    "sentence not UTF-8": (text_attribute("sentence_label", b"a\xff"), f"{TRIAL}/sentence_label: attribute is not UTF-8"),
+    "sentence not ASCII": (text_attribute("sentence_label", b"a\xff", h5py.h5t.CSET_ASCII),
+                           f"{TRIAL}/sentence_label: attribute is not UTF-8"),
+    "sentence without end": (attribute("sentence_label", "a" * 50_000), f"{TRIAL}/sentence_label: has 50000"),
+    "sentence with an escape": (attribute("sentence_label", "a\x1b[2Jb"), f"{TRIAL}/sentence_label: has the control"),
+    "foreign name with an escape": (in_file(lambda _, file: file.create_group("a\x1b\n[2J")), "a\\x1b\\n[2J"),
+    "foreign name not UTF-8": (in_file(lambda _, file: h5py.h5g.create(file.id, b"a\xff")), "a\\udcff"),
+    **{f"broken header of {name or 'trial'}": (broken_header(name), f"{TRIAL}{name and '/'}{name}: cannot be read")
+       for name in ("", "input_features", "seq_class_ids")},
+    "far trial": (in_file(lambda _, file: file.create_group("trial_9999999999")), "trial_9999999999"),
+    "a thousand missing": (in_file(lambda _, file: file.move("trial_0003", "trial_9999")),
+                           f"{FILE}: trial_0003: group is missing"),
+}
+
+
+@pytest.mark.parametrize("verb", ["train", "validate"])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_recording_is_refused(name: str, verb: str, here: Path, capsys: pytest.CaptureFixture) -> None:
+    """Training and the check say the same of it, in little time and memory."""
+    spoil, named = HOSTILE[name]
+    spoil()
+    with memory_limit():
+        lines = [refused(TRAIN, here, capsys)] if verb == "train" else faulted("validate data", here, capsys)
+    assert any(named in line for line in lines) and len(lines) < 120
+    assert all(str(FILE) in line and line.isprintable() for line in lines)
+
+
+@contextmanager
+def memory_limit(spare: int = 600 << 20) -> Iterator[None]:
+    """Let this process take only so many bytes more."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + spare, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.parametrize("target", ["nowhere", DAY.name, "/dev/null"], ids=["dangling", "loop", "device"])
+@pytest.mark.parametrize("words", [TRAIN, EVAL, "validate data"], ids=lambda words: words.split()[0])
+def test_lost_day_is_named(words: str, target: str, here: Path, capsys: pytest.CaptureFixture) -> None:
+    """A recording day that is a link to nothing is not passed over."""
+    instead(target, DAY)()
+    if words.startswith("validate"):
+        line, = faulted(words, here, capsys)
+    else:
+        line = refused(words, here, capsys)
+    assert f"{DAY}: is " in line
+
+
+def test_one_line_per_kind_of_fault(here: Path, capsys: pytest.CaptureFixture) -> None:
+    """After a hundred faults, only the first of each kind is written out."""
+    with h5py.File(FILE, "r+") as file:
+        for number in range(4, 300):
+            file.copy("trial_0000", f"trial_{number:04d}")
+            file[f"trial_{number:04d}"].attrs["trial_num"] = number
+            file[f"trial_{number:04d}/input_features"][number % 30, 5] = np.nan
+        file["trial_0299/seq_class_ids"][0] = 41
+    assert main(["validate", "data"]) == 1
+    *lines, total = capsys.readouterr().out.splitlines()
+    assert total.endswith(": 297 faults") and len(lines) == 102
+    assert all(str(FILE) in line for line in lines[:101]) and "trial_0299/seq_class_ids: id 41" in lines[100]
+    assert lines[101].startswith("196 more like this: ") and "input_features: 1 values are NaN" in lines[101]
 
 
 ONLY_LISTED: dict[str, tuple[Spoil, str]] = {
@@ -591,3 +792,62 @@ def test_help_and_version(capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert ended.value.code == 0 and capsys.readouterr().out == f"b2t_kit {__version__}\n"
+
+
+# Signals, and a machine that is full: one line, and nothing half-written
+
+LONG = {
+    "train": train("--steps 1000000"),
+    "simulate": "simulate --out sim --sessions 40 --trials 100",
+    "validate": "validate data",
+    "eval": f"{EVAL} --json new.json",
+}
+STARTS = "import sys; from b2t_kit import cli; print('ready', flush=True); sys.exit(cli.main(sys.argv[1:]))"
+
+
+def started(words: str, **options: object) -> subprocess.Popen:
+    """A command as a process of its own, when its modules are imported."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    process = subprocess.Popen([sys.executable, "-c", STARTS, *words.split()], env=environment, text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda one: one.name)
+@pytest.mark.parametrize("verb", LONG)
+def test_signal_ends_a_verb(verb: str, number: signal.Signals, here: Path) -> None:
+    """A signal at any time gives one line; what is there is whole, or absent."""
+    if verb == "validate":
+        tiny_recordings(here / "more", sessions=30, trials=60)
+    before, process = tree(here), started(LONG[verb].replace("validate data", "validate more"))
+    time.sleep({"train": 8, "eval": 0.5, "simulate": 1.5, "validate": 0.2}[verb])
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert "Traceback" not in said
+    if verb == "train" and number != signal.SIGHUP and process.returncode == 0:
+        assert (here / "new/checkpoints").is_dir()  # training stops cleanly, with a checkpoint
+        return
+    name = "" if number == signal.SIGINT else f" by {number.name}"
+    assert said.splitlines()[-1] == f"interrupted{name}" and process.returncode == 128 + number
+    left = [name for name in tree(here).keys() - before.keys() if name.endswith((".partial", ".tmp"))]
+    assert not left and (verb == "train" or not (here / "sim").exists() and not (here / "new.json").exists())
+
+
+@pytest.mark.parametrize("words", ["validate data", EVAL], ids=["validate", "eval"])
+def test_full_output_is_named(words: str, here: Path) -> None:
+    """A result that cannot be printed is no success."""
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "b2t_kit.cli", *words.split()], stdout=full, text=True,
+                              env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
+    assert done.returncode == 2 and done.stderr.splitlines()[-1] == "error: output: No space left on device"
+    assert "Traceback" not in done.stderr
+
+
+def test_name_that_cannot_be_printed(here: Path) -> None:
+    """A folder whose name is not UTF-8, in a terminal that knows ASCII."""
+    folder = os.fsencode(here) + b"/data/hdf5_data_final/t15.\xff"
+    os.mkdir(folder)
+    done = subprocess.run([sys.executable, "-m", "b2t_kit.cli", "validate", "data"], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 1 and done.stderr == "" and "t15.\\udcff: session folder holds no" in done.stdout

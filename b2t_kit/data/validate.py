@@ -4,10 +4,13 @@
 
 # %% auto #0
 __all__ = ['read_dataset', 'check_features', 'check_labels', 'check_sentence', 'check_trial', 'check_names', 'check_file',
-           'check_folder', 'faults']
+           'check_folder', 'faults', 'fault_lines']
 
 # %% ../../nbs/data/validate.ipynb #3cb7414b
-from collections.abc import Iterator
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import h5py
@@ -16,8 +19,9 @@ from tqdm import tqdm
 
 from ..core.config import KitError
 from .batches import needed_patches, num_patches
-from .dataset import LABEL_WIDTH, NUM_FEATURES, SPLITS, Fault, find_recordings, first_not_finite
-from .dataset import open_file, read_attribute
+from .dataset import LABEL_WIDTH, MAX_BINS, MAX_NUMBER, NUM_FEATURES, SPLITS, Fault, find_recordings
+from .dataset import lost_days, names_in, open_dataset, open_file, open_trial, read_attribute, reading
+from .dataset import value_fault
 from ..text.phonemes import SILENCE
 
 # %% ../../nbs/data/validate.ipynb #52e457e5
@@ -26,30 +30,12 @@ def read_dataset(
     group: h5py.Group,  # one trial
     name: str,  # name of the dataset
     kinds: str,  # accepted dtype kinds: "f" floating point, "iu" integers
-    shape: tuple[int | None, ...],  # expected shape; None accepts any length
+    shape: tuple[int | None, ...],  # expected shape; None accepts any length up to `MAX_BINS`
 ) -> np.ndarray:
     "A whole dataset; raises `Fault` if it is missing, unreadable, or not as expected."
-    label = group.name.strip("/")
-    try:
-        dataset = group.get(name)
-    except (KeyError, OSError, RuntimeError) as error:
-        raise Fault(file, label, name, f"cannot be read ({error})") from error
-    if not isinstance(dataset, h5py.Dataset):
-        raise Fault(file, label, name, "dataset is missing")
-    if Path(dataset.file.filename) != file:
-        raise Fault(file, label, name, "lies in another file")
-    fits = len(dataset.shape or ()) == len(shape) and all(
-        wanted in (None, found) for wanted, found in zip(shape, dataset.shape))
-    if not fits:
-        message = f"has shape {dataset.shape}, expected {shape}".replace("None", "any")
-        raise Fault(file, label, name, message)
-    if dataset.dtype.kind not in kinds:
-        wanted = "floating point" if kinds == "f" else "integers"
-        raise Fault(file, label, name, f"holds {dataset.dtype}, expected {wanted}")
-    try:
+    dataset = open_dataset(file, group, name, kinds, shape, MAX_BINS)
+    with reading(file, group.name.strip("/"), name):
         return dataset[:]
-    except (OSError, RuntimeError) as error:
-        raise Fault(file, label, name, f"cannot be read ({error})") from error
 
 # %% ../../nbs/data/validate.ipynb #95679ebc
 def check_features(
@@ -69,10 +55,15 @@ def check_features(
     if num_bins is not None and len(features) != num_bins:
         message = f"is {num_bins}, but there are {len(features)} bins"
         yield Fault(file, label, "n_time_steps", message)
-    bad = first_not_finite(features.astype(np.float32, copy=False))
-    if bad is not None:
-        count = np.count_nonzero(~np.isfinite(features))
-        message = f"{count} values are NaN or infinite, first at bin {bad[0]}, feature {bad[1]}"
+    with np.errstate(over="ignore"):
+        message = value_fault(features.astype(np.float32, copy=False))
+    count = np.count_nonzero(~np.isfinite(features))
+    if count:
+        message = f"{count} values are NaN or infinite, the first: {message}"
+    empty = len(features) - 1 - np.max(np.flatnonzero(features.any(1)), initial=-1)
+    if empty and not message:
+        message = f"is 0 in its last {empty} bins; was it written completely?"
+    if message:
         yield Fault(file, label, name, message)
 
 # %% ../../nbs/data/validate.ipynb #358f8390
@@ -150,6 +141,12 @@ def check_trial(
         except Fault as fault:
             yield fault
     label, num_bins = group.name.strip("/"), values.get("n_time_steps")
+    for name in ("n_time_steps", "block_num", "trial_num"):
+        most = MAX_BINS if name == "n_time_steps" else MAX_NUMBER
+        value = values.get(name, 0)
+        if isinstance(value, int) and not 0 <= value <= most:
+            limit = f"more than {most}" if value > most else "less than 0"
+            yield Fault(file, label, name, f"is {value}, {limit}")
     stored = values.get("session", session)
     if stored != session:
         yield Fault(file, label, "session", f"is '{stored}', but the folder is '{session}'")
@@ -163,18 +160,16 @@ def check_trial(
 # %% ../../nbs/data/validate.ipynb #873e24e8
 def check_names(
     path: Path,  # for messages
-    file: h5py.File,  # an open file
+    names: set[str],  # what an open file holds
 ) -> Iterator[Fault]:
     "Faults in the names of groups, which must be trial_0000, trial_0001, ..."
-    names = set(file)
-    numbers = sorted(int(name[6:]) for name in names if name[:6] == "trial_" and name[6:].isdigit())
-    good = {f"trial_{number:04d}" for number in numbers} & names
+    good = {name for name in names if re.fullmatch("trial_[0-9]{4}", name)}
     for name in sorted(names - good):
         yield Fault(path, name, "", "is not the name of a trial")
     if not good:
         yield Fault(path, "", "", "holds no trials")
         return
-    for number in range(numbers[-1]):
+    for number in range(int(max(good)[6:])):
         if f"trial_{number:04d}" not in good:
             yield Fault(path, f"trial_{number:04d}", "", "group is missing")
 
@@ -186,19 +181,32 @@ def check_file(
 ) -> Iterator[Fault]:
     "All faults of one file; adds its trials to `seen`."
     try:
-        file = open_file(path)
+        with open_file(path) as file:
+            names = names_in(path, file)
+            yield from check_names(path, names)
+            for name in sorted(name for name in names if name.startswith("trial_")):
+                yield from _check_group(path, file, name, split, seen)
+    except Fault as fault:
+        yield fault
     except KitError as error:
         yield Fault(path, "", "", str(error).partition(": ")[2])
+
+# %% ../../nbs/data/validate.ipynb #7fe395dc
+def _check_group(
+    path: Path,  # for messages
+    file: h5py.File,  # an open file
+    name: str,  # of a trial
+    split: str,  # "train", "val" or "test"
+    seen: dict[tuple[int, int], str],  # as in `check_file`; this trial is added
+) -> Iterator[Fault]:
+    "All faults of one trial, including that it occurs twice."
+    try:
+        group = open_trial(path, file, name)
+    except Fault as fault:
+        yield fault
         return
-    with file:
-        yield from check_names(path, file)
-        for name in sorted(name for name in file if name.startswith("trial_")):
-            group = file.get(name)
-            if not isinstance(group, h5py.Group):
-                yield Fault(path, name, "", "is not a group")
-                continue
-            yield from check_trial(path, group, split != "test", path.parent.name)
-            yield from _check_unique(path, group, split, seen)
+    yield from check_trial(path, group, split != "test", path.parent.name)
+    yield from _check_unique(path, group, split, seen)
 
 # %% ../../nbs/data/validate.ipynb #d7660f19
 def _check_unique(
@@ -225,16 +233,17 @@ def check_folder(
 ) -> Iterator[Fault]:
     "All faults of a folder, in the order of sessions, splits and trials, as they are found."
     root = find_recordings(folder)
+    yield from lost_days(root)
     sessions = sorted(path for path in root.iterdir() if path.is_dir() and path.name[0] != ".")
     for session in tqdm(sessions, disable=not progress, unit="session"):
         seen: dict[tuple[int, int], str] = {}
         paths = [(split, session / f"data_{split}.hdf5") for split in SPLITS]
-        if not any(path.exists() for _, path in paths):
+        if not any(os.path.lexists(path) for _, path in paths):
             yield Fault(session, "", "", "session folder holds no data_train, _val or _test.hdf5")
         for split, path in paths:
             if path.with_name(f".{path.name}.partial").exists():
                 yield Fault(path, "", "", "an unfinished file lies beside it; remove or rewrite it")
-            if path.exists():
+            if os.path.lexists(path):
                 yield from check_file(path, split, seen)
 
 # %% ../../nbs/data/validate.ipynb #50ab837d
@@ -244,3 +253,22 @@ def faults(
 ) -> list[Fault]:  # empty if nothing is wrong
     "All faults of a folder; raises `KitError` if it holds no recordings."
     return list(check_folder(folder, progress))
+
+# %% ../../nbs/data/validate.ipynb #0c185b1a
+def fault_lines(
+    found: Iterable[Fault],  # from `check_folder`
+    counts: Counter[tuple[str, str]],  # by kind; filled
+    whole: int = 100,  # faults that are all written out
+) -> Iterator[str]:
+    "A line for each of the first faults, then for each new kind; at the end, how many more there were of each."
+    first: dict[tuple[str, str], Fault] = {}
+    hidden: Counter[tuple[str, str]] = Counter()
+    for fault in found:
+        new = first.setdefault(fault.kind, fault) is fault
+        if new or counts.total() < whole:
+            yield str(fault)
+        else:
+            hidden[fault.kind] += 1
+        counts[fault.kind] += 1
+    for kind, count in hidden.items():
+        yield f"{count} more like this: {first[kind]}"
