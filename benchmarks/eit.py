@@ -129,13 +129,11 @@ def code_lines(path: Path) -> int:
 
 def lines() -> None:
     """Count the lines of code of each task."""
-    parts = {"EIT: task": ["tasks/eit.py"], "EIT: physics": ["eit/forward.py", "eit/phantoms.py", "eit/classical.py"],
-             "EIT: network": ["eit/attention.py", "eit/unet.py", "eit/diffusion.py"],
-             "EIT: files, tests, command": ["eit/data.py", "eit/scores.py", "eit/reconstruct.py", "commands/eit.py"],
-             "codec: task": ["tasks/codec.py"], "codec: network": ["models/codec.py"]}
-    found = {name: sum(code_lines(ROOT / "b2t_kit" / file) for file in files) for name, files in parts.items()}
-    core = [*(ROOT / "b2t_kit/training").glob("*.py"), *(ROOT / "b2t_kit/backends").glob("*.py"),
-            *(ROOT / f"b2t_kit/{name}.py" for name in ("train", "devices", "precision", "audits", "processes"))]
+    tasks = {"EIT: task, files, scores, test": "eit", "EIT: physics": "eit_physics", "EIT: network": "eit_model",
+             "codec: task and network": "codec"}
+    found = {name: code_lines(ROOT / f"b2t_kit/tasks/{file}.py") for name, file in tasks.items()}
+    core = [*(ROOT / "b2t_kit/training").glob("*.py"), *(ROOT / "b2t_kit/devices").glob("*.py"),
+            *(ROOT / f"b2t_kit/{name}.py" for name in ("train", "precision", "core/distributed"))]
     found["shared core"] = sum(map(code_lines, core))
     for name, count in found.items():
         print(f"| {name} | {count} |")

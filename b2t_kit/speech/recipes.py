@@ -32,23 +32,23 @@ def gpu_16gb() -> SpeechRun:
 
 # %% ../../nbs/speech/recipes.ipynb #abcd8cb8
 _SHORT = TrainConfig(
-    steps=320, warmup_steps=50, lr=0.003, eps=1e-8, ema_decay=0.98, log_every=20, eval_every=80,
+    steps=320, warmup_steps=50, lr=0.003, eps=1e-8, ema_decay=0.98, log_every=20, eval_every=160,
     checkpoint_every=160, keep_checkpoints=1, device="cpu",
 )
 
 # %% ../../nbs/speech/recipes.ipynb #9dabf2d6
 def tiny() -> SpeechRun:
     "One GRU layer for simulated recordings; minutes on two CPU cores."
-    model = replace(GRU_SIZES["tiny"], hidden=384, stride=8)
+    model = replace(GRU_SIZES["tiny"], hidden=384, patch=16, stride=8, subsample=4)
     batches = BatchConfig(batch_size=16, day_balance=0.0)
-    train = replace(_SHORT, steps=220, eval_every=55, checkpoint_every=110)
+    train = replace(_SHORT, steps=220, eval_every=110, checkpoint_every=110)
     return SpeechRun(SpeechConfig(model, Augment(white_noise=0.6, offset=0.1), batches), train)
 
 # %% ../../nbs/speech/recipes.ipynb #f23fe628
 def linear() -> SpeechRun:
-    "A linear decoder: the same without the GRU, on patches of 280 ms."
+    "A linear decoder: the same without the GRU, on patches of 320 ms."
     run = tiny()
-    model = replace(GRU_SIZES["linear"], stride=run.task.model.stride)
+    model = replace(run.task.model, num_layers=0)
     return SpeechRun(replace(run.task, model=model), replace(_SHORT, lr=0.002))
 
 # %% ../../nbs/speech/recipes.ipynb #bc004378
@@ -56,7 +56,7 @@ def noise_gru_tiny() -> SpeechRun:
     "A small noise model for simulated recordings; minutes on two CPU cores."
     run = tiny()
     model, noise = NOISE_GRU_SIZES["noise_gru_tiny"]
-    model = replace(model, stride=run.task.model.stride)
+    model = replace(run.task.model, hidden=model.hidden)
     return SpeechRun(replace(run.task, model=model, noise=noise), _SHORT)
 
 # %% ../../nbs/speech/recipes.ipynb #61811e1a

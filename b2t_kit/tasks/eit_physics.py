@@ -231,17 +231,17 @@ class PhantomConfig:
     count: int = 10_000  # number of measurements
     seed: int = 1  # random seed
     noise_db: float = 40.0  # signal-to-noise ratio of the voltages, dB; 200 adds practically no noise
-    gain: float = 0.1  # standard deviation of the logarithm of one factor per measurement
-    uneven: float = 0.02  # standard deviation of the logarithm of one factor per voltage change
+    gain: float = 0.1  # standard deviation of the logarithm of a random factor on all voltage changes of a tank
+    uneven: float = 0.02  # standard deviation of the logarithm of a random factor on each voltage change
     most: int = 4  # largest number of objects in a tank, at least 1
     radius: tuple[float, ...] = (0.1, 0.4)  # smallest and largest radius of an object; the tank's is 1
     reach: float = 0.975  # largest distance of any part of an object from the centre
-    resistive: tuple[float, ...] = (0.02, 0.4)  # lowest and highest conductivity of resistive objects
-    conductive: tuple[float, ...] = (1.6, 8.0)  # lowest and highest conductivity of conductive objects
+    resistive: tuple[float, ...] = (0.02, 0.4)  # lowest and highest conductivity of resistive objects; water has 1
+    conductive: tuple[float, ...] = (1.6, 8.0)  # lowest and highest conductivity of conductive objects; water has 1
     share_resistive: float = 0.55  # share of objects that are resistive
     mixed: float = 0.5  # share of tanks that may hold both resistive and conductive objects
     kinds: tuple[str, ...] = ("disc", "disc", "half", "ring", "triangle", "square")  # shapes, drawn equally often
-    refinements: int = 5  # of the mesh: 5 gives 4,096 triangles, each further one four times as many
+    refinements: int = 5  # refinements of the mesh; 5 gives 4,096 triangles, each further one four times as many
 
     def __post_init__(self) -> None:
         unknown = [kind for kind in self.kinds if kind not in PHANTOM_KINDS]
