@@ -35,7 +35,7 @@ def find_target(
     chips: int | None = None,  # devices that share a batch; default 1, or those of the slice
     memory: float | None = None,  # GiB of each, if it is not a known device
 ) -> MemoryTarget:
-    "The device that a command line names; raises `KitError` if it is unknown or its numbers make no sense."
+    "The device named on a command line; raises `KitError` if it is unknown or its numbers are invalid."
     if chips is not None and chips < 1:
         raise KitError(f"chips: {chips} is less than 1")
     if memory is not None and not memory > 0:
@@ -63,7 +63,7 @@ def find_target(
 def target_of(
     device: Device,  # open
 ) -> MemoryTarget:
-    "The device that a run is about to train on."
+    "The device that a run will train on."
     compute = 4 if device.precision.compute == "float32" else 2
     if device.kind == "cuda":
         free = torch.cuda.mem_get_info(device.torch_device)[0] + torch.cuda.memory_reserved(device.torch_device)
@@ -97,7 +97,7 @@ UNCERTAIN = 0.10  # the share by which a plan may be wrong
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    "What a training run needs on each device, step by step."
+    "The memory that a training run needs on each device, by the shapes of its steps."
     name: str  # what is planned
     target: MemoryTarget
     state: tuple[Part, ...]  # always there
@@ -108,7 +108,7 @@ class MemoryPlan:
 
     @property
     def fullest(self) -> StepPlan:
-        "The shape that needs most."
+        "The shape that needs most memory."
         return max(self.steps, key=lambda one: one.fullest.bytes)
 
     def total_of(self, step: StepPlan) -> int:
@@ -132,7 +132,7 @@ class MemoryPlan:
 
     @property
     def least(self) -> int:
-        "Bytes on each device that no compiler can do without: the state, and gradients that must all exist."
+        "The least bytes on each device, with any compiler: the state, and gradients that must all exist at once."
         return sum(one.bytes for one in (*self.state, *self.gradients))
 
 # %% ../../nbs/memory/plan.ipynb #0b1262b9
@@ -149,7 +149,7 @@ def verdict(plan: MemoryPlan) -> str:
 def plan_text(
     plan: MemoryPlan,
 ) -> str:
-    "A table: every part, its formula, on each device and on all of them."
+    "The plan as a table: each part with its formula, its bytes on each device and on all devices."
     step, count = plan.fullest, plan.target.replicas
     lines = [f"{plan.name} on {plan.target}; {step.shape}, fullest at: {step.fullest.name}"]
     rows = [(one.name, one.bytes, one.formula) for one in (*plan.state, *step.fullest.parts)]
@@ -202,7 +202,7 @@ def image_plan(
     target: MemoryTarget,
     state: Sequence[Part],  # what lies in memory besides
 ) -> StepPlan:
-    "The points of a step of a tomography network; its batches have one shape."
+    "The points of a step of a tomography network, whose batches all have one shape."
     rows = rows_of(task.batch_size, target.replicas, train.accumulation)
     shape = f"{rows} {'image' if rows == 1 else 'images'} of {task.model.size} x {task.model.size}"
     if target.kind == "tpu":
@@ -213,7 +213,7 @@ def image_plan(
 
 
 def added_up(points: Sequence[PeakPoint]) -> tuple[PeakPoint, ...]:
-    "Without gradients, which torch adds up in place between micro-batches: they are counted as state."
+    "The points without gradients: with micro-batches, torch sums them in place, and they count as state."
     return tuple(PeakPoint(one.name, tuple(each for each in one.parts if each.name != "gradients"))
                  for one in points)
 
@@ -221,7 +221,7 @@ def added_up(points: Sequence[PeakPoint]) -> tuple[PeakPoint, ...]:
 def counted(
     task: Settings,
 ) -> tuple[int, int]:
-    "Parameters that are trained, and parameters that are not."
+    "The numbers of trained and of fixed parameters."
     if isinstance(task, EITConfig):
         return count_trained(task.model), fixed_parameters(task.model)
     return count_parameters(task.model, task.noise), 0
@@ -233,7 +233,7 @@ def state_of(
     train: TrainConfig,
     target: MemoryTarget,
 ) -> tuple[list[Part], tuple[Part, ...]]:  # always there; there before the update
-    "The state of a run, and the gradients that must all exist besides it."
+    "The state of a run, and the gradients that must all exist at once."
     state, gradients = state_parts(count, target, train.shard, train.ema_decay > 0, fixed), ()
     if train.accumulation > 1:
         state.append(part("gradients, kept between micro-batches", 4, parameters=count))
@@ -249,7 +249,7 @@ def plan_once(
     target: MemoryTarget,
     buckets: Sequence[Bucket] = (),  # shapes of batches; images have one shape
 ) -> MemoryPlan:
-    "The plan of a configuration as it is."
+    "The plan of a configuration without changes."
     if target.kind != "tpu" and train.shard != "none":
         raise KitError(f"shard={train.shard}: only TPU chips divide state; leave it out for a {target.kind}")
     state, gradients = state_of(*counted(task), train, target)
@@ -262,7 +262,7 @@ def changed_batch(
     task: Settings,
     size: int,  # rows of an optimizer step
 ) -> tuple[str, Settings]:
-    "Words for another batch, and the settings with it."
+    "The option for another batch size, and the settings with it."
     if isinstance(task, EITConfig):
         return f"--global-batch {size}", replace(task, batch_size=size, eval_batch=size)
     return f"--batch-size {size}", replace(task, batches=replace(task.batches, batch_size=size))
@@ -271,7 +271,7 @@ def changed_batch(
 def computed_again(
     task: Settings,
 ) -> Settings | None:  # None if there is nothing that could be, or if it is already
-    "The settings with gates computed again in the backward pass."
+    "The settings with gates recomputed in the backward pass."
     if isinstance(task, EITConfig) or not task.noise.noise_layers or task.noise.recompute:
         return None
     return replace(task, noise=replace(task.noise, recompute=True))
@@ -280,7 +280,7 @@ def computed_again(
 def changes(
     task: Settings, train: TrainConfig, target: MemoryTarget
 ) -> Iterator[tuple[str, Settings, TrainConfig]]:
-    "Words, and the configuration they make, from what costs least to what costs most."
+    "Options and the configurations that they give, in rising order of cost."
     again = computed_again(task) if target.kind == "tpu" else None
     divided = replace(train, shard="moments")
     can_divide = target.kind == "tpu" and target.replicas > 1 and train.shard == "none"
@@ -307,8 +307,8 @@ def remedy_of(
     train: TrainConfig,
     target: MemoryTarget,
     buckets: Sequence[Bucket] = (),  # shapes of batches; images have one shape
-) -> str:  # empty if nothing that is known would do
-    "The first change that leaves something to spare."
+) -> str:  # empty if no known change helps
+    "The first change that fits."
     plans = ((words, plan_once("", *changed, target, buckets)) for words, *changed in changes(task, train, target))
     return next((words for words, plan in plans if plan.margin > 0), "")
 
@@ -330,7 +330,7 @@ def trace_remedy(
     plan: MemoryPlan,  # that does not fit
     config: TrainConfig,
     replicas: int,
-) -> str:  # empty if nothing that is known would do
+) -> str:  # empty if no known change helps
     "The fewest micro-batches with which an estimate fits, if any."
     gradients = 4 * trace.trained
     state = sum(one.bytes for one in plan.state) + gradients * (config.accumulation == 1)
@@ -361,7 +361,7 @@ def impossible(
     plan: MemoryPlan,
     compiler_said: bool | None = None,  # whether the TPU compiler says that it fits; None if it was not asked
 ) -> str:  # empty if the run may fit
-    "Why a run cannot fit."
+    "The reason why a run cannot fit, in one line."
     if plan.least > plan.target.available:
         with_gradients = " with all gradients" * bool(plan.gradients)
         return (f"the state alone{with_gradients} needs {gib(plan.least)} of {gib(plan.target.available)} "
@@ -376,7 +376,7 @@ def guard(
     refuse: bool = True,  # raise if it cannot fit; else warn
     compiler_said: bool | None = None,  # whether the TPU compiler says that it fits; None if it was not asked
 ) -> list[str]:  # lines for the log
-    "The plan in words, with a warning if it does not fit; raises `KitError` naming what to change if it cannot fit."
+    "The plan as text, with a warning if it does not fit; raises `KitError` with the change to make if it cannot fit."
     fullest, label = plan.fullest, "estimated" if plan.estimated else "planned"
     parts = sorted((*plan.state, *fullest.fullest.parts), key=lambda one: -one.bytes)[:4]
     about = [verdict(plan), f"fullest with {fullest.shape}, at: {fullest.fullest.name}",

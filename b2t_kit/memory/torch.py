@@ -26,7 +26,7 @@ from ..tasks.eit_model import UNetConfig
 # %% ../../nbs/memory/torch.ipynb #0f196efd
 @dataclass(frozen=True)
 class Part:
-    "Something that takes memory, and the numbers whose product it is."
+    "Something that takes memory, and the numbers whose product is its bytes."
     name: str  # "gradients"
     factors: tuple[tuple[float, str], ...]  # ((4, "B"), (687_568_466, "parameters"))
 
@@ -37,7 +37,7 @@ class Part:
 
     @property
     def formula(self) -> str:
-        "The product in words: `687,568,466 parameters x 4 B`."
+        "The product as text: `687,568,466 parameters x 4 B`."
         return " x ".join(f"{number:,.4g} {word}" if isinstance(number, float) else f"{number:,} {word}"
                           for number, word in self.factors)
 
@@ -53,7 +53,7 @@ def part(
 # %% ../../nbs/memory/torch.ipynb #6a97122d
 @dataclass(frozen=True)
 class PeakPoint:
-    "A point of a step: what happens there, and all that is in memory besides the state."
+    "A point of a step: its name, and everything in memory except the state."
     name: str  # "backward of noise layer 1"
     parts: tuple[Part, ...]
 
@@ -71,7 +71,7 @@ class StepPlan:
 
     @property
     def fullest(self) -> PeakPoint:
-        "The point that needs most."
+        "The point that needs most memory."
         return max(self.points, key=lambda one: one.bytes)
 
 
@@ -90,7 +90,7 @@ def grouped_point(
 def gradients_of(
     parameters: int,  # that have their gradient already
 ) -> list[Part]:
-    "Gradients that exist."
+    "The gradients that exist at this point."
     return [part("gradients", 4, parameters=parameters)] if parameters else []
 
 # %% ../../nbs/memory/torch.ipynb #ea071ba8
@@ -99,7 +99,7 @@ GPU_MEMORY = {"t4": 14.6, "p100": 15.9, "l4": 22.0, "a100": 39.4, "h100": 79.1} 
 
 @dataclass(frozen=True)
 class MemoryTarget:
-    "Where a step is to run: the devices that share a batch, and the memory of each."
+    "The devices that share a batch, and the memory of each."
     kind: str  # "cpu", "gpu" or "tpu"
     replicas: int = 1  # chips, or processes with a GPU or on a CPU, that share the rows of a batch
     available: int = 16 * GIB  # bytes of each
@@ -113,7 +113,7 @@ class MemoryTarget:
 # %% ../../nbs/memory/torch.ipynb #bc2cd17e
 @dataclass(frozen=True)
 class Stack:
-    "A GRU stack of a model, and what is around it."
+    "A GRU stack of a model, with the layers before and after it."
     name: str  # "noise", "clean", "noisy", or "decoder" where there is only one
     inputs: int  # values in a patch
     hidden: int  # units of each layer
@@ -122,7 +122,7 @@ class Stack:
     has_days: bool  # whether it has day layer and patches of its own
 
     def layer_inputs(self, level: int) -> int:
-        "What a layer reads: a patch, or the layer below."
+        "The inputs of a layer: a patch, or the layer below."
         return self.hidden if level else self.inputs
 
     def layer_parameters(self, level: int) -> int:
@@ -220,7 +220,7 @@ def read_of(size: Size) -> dict[str, int]:
 
 
 def features_kept(size: Size, half: bool) -> list[Part]:
-    "The batch, what augmentation made of it, and its rounded copy."
+    "The batch, the augmented batch, and its rounded copy."
     shape = bins_of(size)
     parts = [part("features of the batch", 4, **shape), part("augmented features", 4, **shape)]
     return parts + [part("features, rounded", 2, **read_of(size))] * half
@@ -265,7 +265,7 @@ def head_kept(stack: Stack, size: Size, half: bool) -> list[Part]:
 
 
 def stack_kept(stack: Stack, size: Size, half: bool) -> list[Part]:
-    "All that a stack keeps for the gradient."
+    "Everything that a stack keeps for the gradient."
     layers = [one for level in range(stack.layers) for one in gru_kept(stack, level, size, half)]
     return [*day_kept(stack, size, half), patches_kept(stack, size, half), *layers, *head_kept(stack, size, half)]
 
@@ -273,7 +273,7 @@ def stack_kept(stack: Stack, size: Size, half: bool) -> list[Part]:
 def gru_backward(
     stack: Stack, level: int, size: Size, half: bool, done: int, waiting: list[Part]
 ) -> PeakPoint:
-    "The backward pass of one GRU layer; `done` parameters have gradients, `waiting` is what else is kept."
+    "The backward pass of one GRU layer; `done` parameters have gradients, `waiting` are the other kept tensors."
     shape = dict(rows=size.rows, patches=size.patches)
     name, bytes_each = f"{stack.name} layer {level + 1}", 2 if half else 4
     own = gru_kept(stack, level, size, half) + [patches_kept(stack, size, half)] * (level == 0)
@@ -355,7 +355,7 @@ def blocks_of(
 def layers_of(
     config: UNetConfig,
 ) -> list[UNetLayer]:  # in the order in which they run
-    "All layers of a network but its two ends."
+    "All layers of a network except its two ends."
     tokens = [(config.size // config.patch) ** 2 // 4**level for level in range(config.downs + 1)]
     down, up = [], []
     for level, count in enumerate(tokens[1:], 1):
@@ -384,7 +384,7 @@ def layer_parameters(
 def end_parameters(
     config: UNetConfig,
 ) -> int:
-    "Weights and biases before the first block and behind the last."
+    "Weights and biases before the first block and after the last."
     width, pixels = config.width, config.patch**2
     cut, time = width * ((2 + config.hints) * pixels + 1), width * (256 + 1) + width * (width + 1)
     return cut + time + width + 2 * width * (width + 1) + pixels * (width + 1)
@@ -393,7 +393,7 @@ def end_parameters(
 def fixed_parameters(
     config: UNetConfig,
 ) -> int:
-    "The table of positions, which is not trained."
+    "The number of parameters that are not trained: the table of positions."
     return (config.size // config.patch) ** 2 * config.width
 
 
@@ -455,7 +455,7 @@ SCORES = 4  # tensors of one head's scores that exist at once in the backward pa
 def attention_backward(
     layer: UNetLayer, config: UNetConfig, rows: int, half: bool, waiting: Sequence[Part]
 ) -> PeakPoint:
-    "The backward pass of a block's attention; `waiting` is what else is there."
+    "The backward pass of a block's attention; `waiting` are the other tensors in memory."
     shape, name, size = unet_tokens(layer, config, rows), layer.name, 2 if half else 4
     count = {} if half else {"tensors": SCORES}
     square = dict(rows=rows, windows=layer.tokens // layer.window, tokens=layer.window, others=layer.window)

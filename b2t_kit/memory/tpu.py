@@ -25,7 +25,7 @@ WORKING = 12  # such tensors in the backward pass of one layer, those it kept in
 
 
 def lanes(number: int) -> int:
-    "A last dimension as it is stored."
+    "The stored size of a last dimension."
     return -(-number // LANES) * LANES
 
 
@@ -63,7 +63,7 @@ def loss_parts(stacks: list[Stack], size: Size) -> list[Part]:
 
 # %% ../../nbs/memory/tpu.ipynb #92acef73
 def rounded_weights(layers: list[tuple[Stack, int]]) -> list[Part]:
-    "bfloat16 copies of the weights of layers whose backward pass is still to come."
+    "bfloat16 copies of the weights of layers whose backward pass has not run yet."
     count = sum(stack.layer_parameters(level) for stack, level in layers)
     return [part("weights in bfloat16", 2, parameters=count)] if count else []
 
@@ -158,7 +158,7 @@ def stored(
     tokens: int,
     features: int,
 ) -> dict[str, int]:
-    "Tokens and features with the last of them padded, whichever that is."
+    "Tokens and features, with the last dimension padded, whichever of the two that is."
     if tokens * lanes(features) <= lanes(tokens) * features:
         return dict(tokens=tokens, features=lanes(features))
     return dict(features=features, tokens=lanes(tokens))
@@ -205,7 +205,7 @@ WAITING = 6  # numbers per token and feature of a block whose weights' gradients
 
 
 def weights_waiting(layers: list[UNetLayer], config: UNetConfig, rows: int) -> list[Part]:
-    "What blocks hold until the gradients of their weights are computed."
+    "The tensors that blocks keep until the gradients of their weights are computed."
     return [part(f"{one.group}: waiting for its weights' gradients", 2, **stored_tokens(one, config, rows),
                  tensors=WAITING) for one in layers if one.kind == "block"]
 
@@ -249,7 +249,7 @@ def settle_unet(
     rows: int,
     room: int | None,  # bytes there are for the step; None takes no notice
 ) -> PeakPoint:
-    "Add the batch and holes, and take off what is recomputed."
+    "Add the batch and holes, and subtract what is recomputed."
     batch = part("images, rows last", 4, pixels=config.size**2, rows=lanes(rows), tensors=2 + config.hints)
     holes = Part("holes between tensors", ((fullest.bytes, "B"), (UNET_HOLES, "of them")))
     whole = PeakPoint(fullest.name, (batch, *fullest.parts, holes))

@@ -26,7 +26,7 @@ from ..training.task import Task, TrainConfig
 
 # %% ../../nbs/memory/trace.ipynb #358bfa6e
 class NotTraced(KitError):
-    "A step of which there is no estimate; the message says why."
+    "The step cannot be estimated; the message says why."
 
 
 def open_fakes() -> tuple[Any, type]:
@@ -43,7 +43,7 @@ KINDS = ("weights", "batch", "kept for the gradient", "gradients", "working")  #
 
 
 class Ledger:
-    "The storages that are alive, what each is for, and how many bytes there were at most."
+    "The storages that are alive, the purpose of each, and the peak number of bytes."
 
     def __init__(self) -> None:
         self.alive: dict[int, list[Any]] = {}  # id of a storage -> weak reference, kind, bytes
@@ -53,7 +53,7 @@ class Ledger:
         self.phase = "forward"
 
     def note(self, tensor: torch.Tensor, kind: str = "working") -> None:
-        "Count a tensor's storage if it is new."
+        "Count the storage of a tensor if it is new."
         if tensor.layout != torch.strided:
             return
         storage = tensor.untyped_storage()
@@ -63,12 +63,12 @@ class Ledger:
             self.bytes[kind] += size
 
     def forget(self, key: int) -> None:
-        "A storage is gone."
+        "Record that a storage was freed."
         _, kind, size = self.alive.pop(key)
         self.bytes[kind] -= size
 
     def mark(self, tensor: torch.Tensor, kind: str) -> torch.Tensor:
-        "Say what a storage is for, if it was only known to be in use; returns the tensor."
+        "Record the purpose of a storage that was only known to be in use; returns the tensor."
         self.note(tensor, kind)
         row = self.alive.get(id(tensor.untyped_storage())) if tensor.layout == torch.strided else None
         if row and row[1] in ("working", "kept for the gradient"):
@@ -78,15 +78,15 @@ class Ledger:
         return tensor
 
     def mark_gradient(self, parameter: torch.Tensor) -> None:
-        "A parameter has its gradient."
+        "Record that a parameter has its gradient."
         self.mark(parameter.grad, "gradients")
 
     def besides_weights(self, sizes: dict[str, int]) -> int:
-        "Bytes of a step."
+        "Bytes of a step, without its weights."
         return sum(sizes.values()) - sizes["weights"]
 
     def tick(self, operation: str) -> None:
-        "An operation is done."
+        "Record the end of an operation."
         self.rows.append(tuple(self.bytes.values()))
         if self.besides_weights(self.bytes) > self.besides_weights(self.peak):
             self.peak, self.peak_at = dict(self.bytes), f"{self.phase}, {operation}"
@@ -127,7 +127,7 @@ def pack_fake(tracer: "Tracer", func: Any, padded: torch.Tensor, lengths: torch.
 
 
 def index_fake(tracer: "Tracer", func: Any, values: torch.Tensor, indices: Any, *rest: Any, **named: Any) -> Any:
-    "The same operation, with known masks as row numbers."
+    "The same operation, with masks of known values replaced by row numbers."
     numbers = []
     for one in indices:
         mask = torch.is_tensor(one) and one.dtype == torch.bool and tracer.is_known(one)
@@ -147,7 +147,7 @@ CPU = torch.device("cpu")
 
 
 class Tracer(TorchDispatchMode):
-    "Runs operations on fake tensors, and tells a ledger what they make. Raises `NotTraced` when the time is up."
+    "Runs operations on fake tensors, and records their results in a ledger. Raises `NotTraced` when the time is up."
 
     def __init__(self, ledger: Ledger, seconds: float) -> None:
         super().__init__()
@@ -166,11 +166,11 @@ class Tracer(TorchDispatchMode):
         return made
 
     def is_known(self, tensor: torch.Tensor) -> bool:
-        "Whether a tensor has numbers, and few."
+        "Whether a tensor is small and has values."
         return not isinstance(tensor, self.fake_class) and tensor.numel() <= SMALL
 
     def compute(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        "The result of an operation: with numbers if all that it reads has, otherwise without."
+        "The result of an operation: with values if all its inputs have values, else fake."
         given = list(tensors_in((args, kwargs)))
         if given and all(map(self.is_known, given)):
             return func(*args, **kwargs)
@@ -227,7 +227,7 @@ def fake_batch(
 # %% ../../nbs/memory/trace.ipynb #294fd02d
 @dataclass(frozen=True)
 class Trace:
-    "What a step holds in memory besides weights, moments and average."
+    "The memory of a step without weights, moments and average."
     shape: str  # of the batch, in words
     rows: int  # of the whole optimizer step
     trained: int  # parameters with a gradient
@@ -239,14 +239,14 @@ class Trace:
 
     @property
     def bytes(self) -> int:
-        "At the fullest point, the weights left out."
+        "Bytes at the fullest point, without the weights."
         return sum(size for kind, size in self.peak.items() if kind != "weights")
 
 
 def batch_shape(
     batch: Any,  # a dataclass of tensors
 ) -> str:  # "features of 8 x 20 x 3"
-    "The largest tensor of a batch, in words."
+    "The shape of the largest tensor of a batch, as text."
     tensors = {one.name: value for one in fields(batch) if torch.is_tensor(value := getattr(batch, one.name))}
     name, largest = max(tensors.items(), key=lambda pair: pair[1].nbytes)
     return f"{name} of {' x '.join(map(str, largest.shape))}"
@@ -258,7 +258,7 @@ def trace_step(
     autocast: AbstractContextManager = nullcontext(),  # in which the task computes its loss
     seconds: float = 10.0,  # of processor time, then give up
 ) -> Trace:
-    "Trace forward pass, loss and backward pass; raises `NotTraced` with the reason if that cannot be done."
+    "Trace forward pass, loss and backward pass; raises `NotTraced` with the reason if that is not possible."
     started, ledger = time.thread_time(), Ledger()
     tracer = Tracer(ledger, seconds)
     keep = torch.autograd.graph.saved_tensors_hooks(
@@ -305,7 +305,7 @@ def trace_task(
     device: Device,  # open
     seconds: float = 10.0,  # of processor time, then give up
 ) -> Trace:
-    "Trace a step of a task that is about to train; raises `NotTraced` with the reason if that cannot be done."
+    "Trace a step of a task before it trains; raises `NotTraced` with the reason if that is not possible."
     try:
         batch = batch_to_trace(task, config, device)
     except Exception as error:  # the task's own code; the run will meet it again and stop
