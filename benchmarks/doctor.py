@@ -1,8 +1,8 @@
 """What share of the errors of public threads does `b2t doctor` know? `python benchmarks/doctor.py`
 
-tests/world_errors.json holds error texts with the thread's link and what the thread says it is. Two thirds of them,
-drawn at random, were there to write rules from; the others were held out. tests/unrelated_errors.json holds errors of
-other programs, about which the doctor should say nothing.
+tests/world_errors.json holds error texts with the thread's link and what the thread says it is: some to write rules
+from, others held out. tests/unrelated_errors.json holds errors of other programs, about which the doctor should say
+nothing.
 """
 import json
 from pathlib import Path
