@@ -485,7 +485,7 @@ def test_a_token_stays_off_plain_http_on_the_same_host(monkeypatch, tmp_path):
     sent = []
     monkeypatch.setattr(download_module, "download", lambda file, out, token, progress: sent.append(token))
     for url, token in (("https://h.org/x", "secret"), ("http://h.org/x", None), ("https://other.org/x", None)):
-        monkeypatch.setattr(download_module, "list_files", lambda base_url: [RemoteFile("x.zip", 5, url)])
+        monkeypatch.setattr(download_module, "list_files", lambda base_url, url=url: [RemoteFile("x.zip", 5, url)])
         download_module._from_dryad(["x.zip"], tmp_path, "secret", "https://h.org", False)
         assert sent.pop() == token
 
