@@ -450,3 +450,92 @@ def test_kaggle_complaints_are_passed_on(tmp_path, capsys):
     silent = client(tmp_path, "pass")
     with pytest.raises(KitError, match="is not a complete zip archive"):
         download_from_kaggle(tmp_path / "data", silent)
+
+
+@pytest.mark.parametrize("link", ["file:///etc/passwd", "ftp://example.org/x", "data:,x", "http://datadryad.org/x"])
+def test_only_https_is_followed_from_https(link):
+    entry = {"path": "x.zip", "size": 5, "_links": {"stash:download": {"href": link}}}
+    with pytest.raises(KitError, match="refused to follow a link"):
+        download_module._remote_file(entry, "https://datadryad.org")
+
+
+@pytest.mark.parametrize("link", ["file:///etc/passwd", "ftp://127.0.0.1/x"])
+def test_links_and_redirects_to_other_than_the_web(link, serve, tmp_path, monkeypatch):
+    server = serve(redirect_to=link)
+    with pytest.raises(KitError, match="refused to follow a link|302"):
+        fetch_from(server, tmp_path)
+    with pytest.raises(KitError, match="refused to follow a link"):
+        download(RemoteFile("x.zip", 5, link), tmp_path, progress=False, pause=0)
+    wrong = {"_embedded": {"stash:versions": []}, "_links": {"next": {"href": link}}}
+    monkeypatch.setattr(Handler, "send_versions", lambda self: self.reply(wrong))
+    with pytest.raises(KitError, match="refused to follow a link"):
+        fetch_from(server, tmp_path)
+
+
+def test_a_redirect_from_https_to_http_is_refused():
+    follow = download_module._Redirects().redirect_request
+    request = download_module._request("https://datadryad.org/x", token="secret")
+    with pytest.raises(KitError, match="refused to follow a link to 'http://datadryad.org/x'"):
+        follow(request, None, 302, "Found", {}, "http://datadryad.org/x")
+    assert not follow(request, None, 302, "Found", {}, "https://storage.org/x").has_header("Authorization")
+
+
+def test_a_token_stays_off_plain_http_on_the_same_host(monkeypatch, tmp_path):
+    """What the service lists for the archives decides whether the token is sent: never to another scheme."""
+    sent = []
+    monkeypatch.setattr(download_module, "download", lambda file, out, token, progress: sent.append(token))
+    for url, token in (("https://h.org/x", "secret"), ("http://h.org/x", None), ("https://other.org/x", None)):
+        monkeypatch.setattr(download_module, "list_files", lambda base_url, url=url: [RemoteFile("x.zip", 5, url)])
+        download_module._from_dryad(["x.zip"], tmp_path, "secret", "https://h.org", False)
+        assert sent.pop() == token
+
+
+@pytest.mark.parametrize("body", [
+    {"_embedded": {"stash:versions": [5]}}, {"_embedded": {"stash:versions": {"a": 1}}}, {"_embedded": 5}, [], 5, None,
+    {"_embedded": {"stash:versions": [{"_links": 5}]}}, {"_embedded": {"stash:versions": [{"_links": {"stash:files": 1}}]}},
+    {"_embedded": {"stash:versions": []}, "_links": {"next": {"href": 7}}},
+    {"_embedded": {"stash:versions": []}, "_links": {"next": {"href": "?again"}}},
+])
+def test_answers_of_a_stranger(body, serve, tmp_path, monkeypatch):
+    server = serve()
+    monkeypatch.setattr(Handler, "do_GET", lambda self: self.reply(body))
+    with pytest.raises(KitError):
+        fetch_from(server, tmp_path)
+
+
+@pytest.mark.parametrize("change", [{"size": -1}, {"size": 10**22}, {"size": float("inf")}, {"size": None}, {"path": "a/b"},
+                                    {"path": "a\x1b[2J"}, {"_links": 5}, {"_links": {"stash:download": {"href": 5}}}])
+def test_entries_of_a_stranger(change):
+    entry = {"path": "x.zip", "size": 5, "_links": {"stash:download": {"href": "/x"}}} | change
+    with pytest.raises(KitError):
+        download_module._remote_file(entry, "https://datadryad.org")
+
+
+def test_an_empty_folder_is_fetched_again(serve, tmp_path):
+    (tmp_path / "hdf5_data_final/t15.2023.08.11").mkdir(parents=True)
+    fetch_from(serve(), tmp_path)
+    assert (tmp_path / "hdf5_data_final" / SESSION).read_bytes() == CONTENT
+
+
+def test_damaged_archives_say_what_to_do(serve, tmp_path):
+    """Every byte that may be wrong: one line that names the archive, and no half of a folder."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("hdf5_data_final/a.txt", "brain to text " * 40)
+        archive.writestr("hdf5_data_final/b.txt", "text to brain " * 40)
+    whole, told = buffer.getvalue(), 0
+    for place in range(0, len(whole), 3):
+        bad = bytearray(whole)
+        bad[place] ^= 0xFF
+        (tmp_path / "bad.zip").write_bytes(bad)
+        target = tmp_path / f"out{place}/hdf5_data_final"
+        target.parent.mkdir()
+        try:
+            download_module.unpack_archive(tmp_path / "bad.zip", target, progress=False)
+        except KitError as error:
+            assert "bad.zip" in str(error) and not any(target.parent.iterdir())
+            told += "remove it and run this again" in str(error)
+    assert told > 20
+    (tmp_path / "empty.zip").write_bytes(zip_of({}))
+    with pytest.raises(KitError, match="holds no files.*remove it"):
+        download_module.unpack_archive(tmp_path / "empty.zip", tmp_path / "x/hdf5_data_final", progress=False)

@@ -711,7 +711,8 @@ def run_program(
         sys.stdout.flush()
         return status
     except KitError as error:
-        print("error:", printable(" ".join(str(error).split("\n"))), file=sys.stderr)
+        line = printable(" ".join(str(error).split("\n")))
+        print("error:", line if len(line) <= 1000 else f"{line[:500]} ... {line[-300:]}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
         name = str(stop) or "SIGINT"

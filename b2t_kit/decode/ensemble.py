@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MARGIN', 'average_logits', 'average_files', 'pooled', 'scored_by_all', 'least_risk']
 
-# %% ../../nbs/decode/ensemble.ipynb #d23e8ff4
+# %% ../../nbs/decode/ensemble.ipynb #991e1793
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ..core.config import KitError
+from ..core.config import KitError, regular_file
 from .beam_search import BeamSearch, check_logits, log_probs
 from .hypotheses import DecodedTrial, Hypothesis, Weights, posteriors, with_confidences
 from ..text.metrics import edit_distance
@@ -82,7 +82,7 @@ def average_files(
 def _opened(path: str | Path) -> h5py.File:
     "Return a file of logits, open for reading; raises `KitError` if it cannot be opened."
     try:
-        return h5py.File(path, "r")
+        return h5py.File(regular_file(path), "r")
     except OSError as error:
         raise KitError(f"{path}: is missing or not an HDF5 file") from error
 

@@ -6,7 +6,7 @@
 __all__ = ['Route', 'Weights', 'Hypothesis', 'reweighed', 'posteriors', 'with_confidences', 'DecodedTrial', 'to_line',
            'from_line', 'write_nbest', 'read_nbest', 'Limits', 'SearchConfig']
 
-# %% ../../nbs/decode/hypotheses.ipynb #620f311d
+# %% ../../nbs/decode/hypotheses.ipynb #1d0702aa
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from rapidfuzz.distance import Levenshtein
 
-from ..core.config import KitError, write_atomically
+from ..core.config import KitError, parse_json, regular_file, write_atomically
 
 # %% ../../nbs/decode/hypotheses.ipynb #28c309a4
 @dataclass(frozen=True)
@@ -147,11 +147,11 @@ def from_line(
 ) -> DecodedTrial:
     "Return the trial of one line; raises `KitError` if the line is not a decoded trial."
     try:
-        row = json.loads(line)
+        row = parse_json(line)
         place = str(row["session"]), int(row["block_num"]), int(row["trial_num"])
         hypotheses = tuple(_hypothesis(one) for one in row["hypotheses"])
         return DecodedTrial(*place, hypotheses, row.get("sentence_label"))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise KitError(f"is not a decoded trial ({error!r})") from error
 
 # %% ../../nbs/decode/hypotheses.ipynb #e330cfa6
@@ -177,7 +177,7 @@ def read_nbest(
 ) -> Iterator[DecodedTrial]:
     "Yield the trials of a file; raises `KitError` naming the file and the line at fault."
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(regular_file(path), encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
                 try:
                     yield from_line(line)

@@ -8,7 +8,7 @@ __all__ = ['LADDER', 'VALUES', 'Grid', 'GRID', 'ScoreLists', 'Writing', 'start_t
            'RescoreWeights', 'rescored', 'ScoreTable', 'tabulate', 'surface_of', 'best_weights', 'Tuned',
            'tune_weights', 'plot_surface', 'llm_scores', 'tune_rescoring', 'save_weights', 'load_weights']
 
-# %% ../../nbs/decode/llm.ipynb #424e6c3f
+# %% ../../nbs/decode/llm.ipynb #4d142e51
 import hashlib
 import importlib.util
 import itertools
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..core.config import KitError, environment_with, from_dict, load_json, save_json
+from ..core.config import KitError, environment_with, from_dict, load_json, regular_file, save_json
 from .hypotheses import DecodedTrial, Hypothesis, with_confidences
 from ..devices.device import to_device
 from ..text.metrics import Counts, Rate, edit_distance, rate_of
@@ -310,7 +310,7 @@ def folder_name(
     "Return a name for a model that changes when its files change."
     digest = hashlib.sha256()
     for path in sorted([*folder.glob("*.json"), *folder.glob("*.safetensors")]):
-        with open(path, "rb") as file:
+        with open(regular_file(path), "rb") as file:
             digest.update(f"{path.name} {path.stat().st_size} ".encode() + file.read(2**20))
     return f"{folder.name} {digest.hexdigest()[:16]}"
 

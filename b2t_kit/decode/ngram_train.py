@@ -94,8 +94,8 @@ def text_blocks(
     with open_text(path) as file:
         while lines := whole_lines(file):
             if len(lines[-1]) > LINE:
-                raise KitError(f"{path}: line {number + len(lines) - 1}: is longer than {LINE / 1e6:.0f} million bytes; "
-                               "write one sentence a line")
+                raise KitError(f"{path}: line {number + len(lines) - 1}: is longer than "
+                               f"{LINE / 1e6:.0f} million bytes; write one sentence a line")
             try:
                 text = b"".join(lines).decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError:

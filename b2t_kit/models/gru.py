@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['GRU_SIZES', 'T15_SESSIONS', 'GRUConfig', 'windows_of', 'GRUDecoder', 'in_float32', 'initialise', 'LinearReadout',
            'build_decoder', 'numpy_numbers', 'read_tensors', 'read_args', 'from_published', 'published_config',
-           'Pretrained', 'load_pretrained']
+           'Pretrained', 'check_sizes', 'check_numbers', 'load_pretrained']
 
-# %% ../../nbs/02_models.ipynb #f76f0831
+# %% ../../nbs/02_models.ipynb #a52a35a6
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..core.config import KitError
+from ..core.config import KitError, regular_file
 from .layers import GRU, DayLayer, patches
 
 # %% ../../nbs/02_models.ipynb #1a02e951
@@ -41,9 +41,13 @@ class GRUConfig:
         for name in ("num_days", "num_features", "num_classes", "hidden", "patch", "stride", "subsample"):
             if getattr(self, name) < 1:
                 raise KitError(f"{name}: {getattr(self, name)} is less than 1")
+            if getattr(self, name) > 10**6:
+                raise KitError(f"{name}: {getattr(self, name)} is more than a million")
         for name in ("patch", "stride"):
             if getattr(self, name) % self.subsample:
                 raise KitError(f"{name}: {getattr(self, name)} bins are not a multiple of subsample, {self.subsample}")
+        if self.num_layers > 1000:
+            raise KitError(f"num_layers: {self.num_layers} is more than 1000")
         if self.num_layers < 0:
             raise KitError(f"num_layers: {self.num_layers} is negative; 0 is the linear readout")
         for name in ("dropout", "day_dropout"):
@@ -172,15 +176,20 @@ def read_tensors(
     "Read a torch pickle without running code from it; a file that is not safe or not readable raises `KitError`."
     try:
         with torch.serialization.safe_globals(numpy_numbers()):
-            return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+            return torch.load(regular_file(path), map_location="cpu", mmap=True, weights_only=True)
     except FileNotFoundError as error:
         raise KitError(f"{path}: there is no such file") from error
     except pickle.UnpicklingError as error:
-        found = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+        try:
+            found = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+        except Exception:  # whatever a damaged pickle raises; the file is refused in any case
+            found = []
         foreign = ", ".join(name for name in sorted(found) if not name.startswith("numpy"))
         reason = f"holds {foreign or 'foreign objects'}; reading it could run code, so it is refused"
         raise KitError(f"{path}: {reason}") from error
-    except (RuntimeError, EOFError, OSError, ValueError) as error:
+    except KitError:
+        raise
+    except Exception as error:  # a damaged pickle raises whatever its bytes happen to mean
         reason = "is not a checkpoint of torch.save, or is cut short"
         raise KitError(f"{path}: {reason}") from error
 
@@ -194,9 +203,11 @@ def read_args(
     if not path.exists():
         return {}
     try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise KitError(f"{path}: is not valid YAML ({str(error).splitlines()[0]})") from error
+        settings = yaml.safe_load(regular_file(path).read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise KitError(f"{path}: is not valid YAML (it is nested too deeply)") from error
+    except (yaml.YAMLError, ValueError, TypeError, OverflowError, LookupError, AttributeError, OSError) as error:
+        raise KitError(f"{path}: is not valid YAML ({(str(error).splitlines() or [''])[0]})") from error
     if not isinstance(settings, dict):
         raise KitError(f"{path}: should hold settings by name")
     return settings
@@ -259,6 +270,27 @@ class Pretrained:
     sessions: tuple[str, ...]  # the recording day of each day layer, in order
     val_per: float | None  # phoneme error rate on the validation split, as its authors stored it
 
+# %% ../../nbs/02_models.ipynb #fab45ea4
+def check_sizes(
+    config: GRUConfig,
+    state: dict[str, torch.Tensor],  # for GRUDecoder
+) -> None:
+    "Raise `KitError` if the configuration asks for another number of parameters than the file holds."
+    with torch.device("meta"):
+        wanted = sum(one.numel() for one in GRUDecoder(config).parameters())
+    held = sum(one.numel() for one in state.values())
+    if wanted != held:
+        raise KitError(f"{held:,} numbers are in the file, and {wanted:,} are needed")
+
+
+def check_numbers(
+    state: dict[str, torch.Tensor],  # for GRUDecoder
+) -> None:
+    "Raise `KitError` naming a parameter that is not float32 or not finite."
+    for name, tensor in state.items():
+        if tensor.dtype != torch.float32 or not torch.isfinite(tensor).all():
+            raise KitError(f"{name} is not made of finite float32 numbers")
+
 # %% ../../nbs/02_models.ipynb #d6c3b80d
 def load_pretrained(
     folder: str | Path,  # t15_pretrained_rnn_baseline, or the folder `checkpoint` in it
@@ -274,13 +306,15 @@ def load_pretrained(
     try:
         state = from_published(saved["model_state_dict"])
         config = published_config(state, settings.get("model", {}))
+        check_sizes(config, state)
         model = GRUDecoder(config).eval()
         model.load_state_dict(state)
-    except (KitError, KeyError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
-        raise KitError(f"{path}: its parameters do not fit the baseline: {reason}") from error
-    sessions = tuple(settings.get("dataset", {}).get("sessions", T15_SESSIONS))
-    if len(sessions) != config.num_days:
+        check_numbers(state)
+        sessions = tuple(settings.get("dataset", {}).get("sessions", T15_SESSIONS))
+        val_per = None if saved.get("val_PER") is None else float(saved["val_PER"])
+    except (KitError, LookupError, RuntimeError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise KitError(f"{path}: its parameters or args.yaml do not fit the baseline: {reason}") from error
+    if len(sessions) != config.num_days or not all(isinstance(one, str) for one in sessions):
         raise KitError(f"{path}: {config.num_days} day layers, but {len(sessions)} sessions")
-    val_per = saved.get("val_PER")
-    return Pretrained(model, config, sessions, None if val_per is None else float(val_per))
+    return Pretrained(model, config, sessions, val_per)

@@ -37,6 +37,8 @@ class NoiseConfig:
         for name, smallest in least.items():
             if getattr(self, name) < smallest:
                 raise KitError(f"{name}: {getattr(self, name)} is less than {smallest}")
+            if getattr(self, name) > (1000 if name.endswith("layers") else 10**6):
+                raise KitError(f"{name}: {getattr(self, name)} is too large")
 
 # %% ../../nbs/models/noise_gru.ipynb #dd96e659
 NOISE_GRU_SIZES = {

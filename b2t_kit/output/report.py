@@ -10,7 +10,7 @@ __all__ = ['TrialPlace', 'Phonemes', 'DESCRIPTION', 'TITLES', 'NEIGHBOURS', 'BIN
            'worst', 'table_html', 'SentenceBrowser', 'browse_sentences', 'lines_html', 'mistakes_html', 'report_html',
            'find_description', 'decoded_trials', 'RunLooks', 'report_run']
 
-# %% ../../nbs/output/report.ipynb #59ebeba8
+# %% ../../nbs/output/report.ipynb #364d7869
 import base64
 import csv
 import io
@@ -26,7 +26,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 
 from .. import __version__
-from ..core.config import KitError, check_target, load_json, save_json, write_atomically
+from ..core.config import KitError, check_target, load_json, regular_file, save_json, write_atomically
 from ..data.dataset import ARRAYS, BIN_SECONDS, FEATURE_KINDS, Recordings, as_png, check_split
 from ..decode.hypotheses import DecodedTrial, Hypothesis, posteriors, read_nbest
 from ..decode.pipeline import decode_sentences, read_trials
@@ -70,7 +70,7 @@ def read_description(
 ) -> dict[tuple[str, int], str]:  # (session, block) -> corpus
     "The corpus of each block. Raises KitError that names the file, the line and the fault."
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
+        text = regular_file(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise KitError(f"{path}: cannot be read as UTF-8 text ({error})") from error
     table = csv.DictReader(io.StringIO(text))

@@ -9,7 +9,7 @@ __all__ = ['GRAMMAR', 'SENTENCES', 'HELD_OUT_SHARE', 'FIXED_SHARE', 'IMPLANTATIO
            'labels_of', 'day_number', 'session_names', 'PlanConfig', 'Planned', 'trial_numbers', 'pieces', 'KitSource',
            'ListSource', 'TableSource', 'open_source', 'plan_session', 'placed_rows', 'new_blocks', 'evaluation_blocks']
 
-# %% ../../nbs/simulate/sentences.ipynb #f2359956
+# %% ../../nbs/simulate/sentences.ipynb #373f932d
 import csv
 import hashlib
 import io
@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core.config import KitError
+from ..core.config import KitError, regular_file
 from ..data.dataset import LABEL_WIDTH
 from ..text.phonemes import normalise, to_ids
 
@@ -235,7 +235,7 @@ def read_prompts(
     "All sentences of a file; raises `KitError` with file and line if one cannot be used."
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = regular_file(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise KitError(f"{path}: cannot be read as UTF-8 text ({error})") from error
     if path.suffix.lower() == ".csv":

@@ -312,7 +312,10 @@ def settled(
     config: SpeechConfig,
     num_days: int,  # number of sessions
 ) -> SpeechConfig:
-    "The configuration with the number of days, patch and stride filled in."
+    "The configuration with days, patch and stride filled in; `KitError` for another number of days than the data's."
+    if config.model.num_days not in (num_days, GRUConfig.num_days):
+        raise KitError(f"num_days: {config.model.num_days} given, but there are {num_days} recording days; "
+                       "leave it out")
     model = replace(config.model, num_days=num_days)
     batches = replace(config.batches, patch=model.patch, stride=model.stride)
     return replace(config, model=model, batches=batches)

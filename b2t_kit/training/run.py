@@ -519,7 +519,8 @@ def check_finite(
         for name, tensor in tensors.items():
             if not torch.isfinite(tensor).all():
                 good = checkpoint_steps(run.folder)
-                raise KitError(f"{run.folder}: step {run.step}: {name} ({part}) is not finite, so the run has diverged; "
+                raise KitError(f"{run.folder}: step {run.step}: {name} ({part}) is not finite, "
+                               "so the run has diverged; "
                                f"the last good checkpoint is of step {good[-1] if good else 'none'}; "
                                "train again with a lower learning rate")
 

@@ -57,6 +57,8 @@ class TrainConfig:
         for name, least in _LEAST.items():
             if not getattr(self, name) >= least:
                 raise KitError(f"{name}: {getattr(self, name)} is less than {least}")
+            if type(getattr(self, name)) is int and getattr(self, name) > 10**12:
+                raise KitError(f"{name}: {getattr(self, name)} is too large")
         if not self.lr_floor <= 1:
             raise KitError(f"lr_floor: {self.lr_floor} is more than 1")
         if not self.ema_decay < 1:

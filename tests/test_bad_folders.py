@@ -1,0 +1,274 @@
+"Run folders, published checkpoints, pipes and numbers from elsewhere: one line each, and nothing outside is touched."
+import hashlib
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from b2t_kit.cli import main
+from b2t_kit.core.config import KitError
+from b2t_kit.models.gru import GRUConfig, GRUDecoder, load_pretrained
+from b2t_kit.training.checkpoint import checkpoint_fault, checkpoint_steps
+
+ROOT = Path(__file__).resolve().parent.parent
+TRAIN = """train --data data --config tiny --batch-size 4 --checkpoint-every 3 --keep-checkpoints 5 --eval-every 0
+--log-every 1 --warmup-steps 2 --device cpu --precision float32 --task.model.patch 2 --task.model.stride 2 --hidden 8"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    "The recordings and the run of version 0.1.0, in a folder to work in."
+    zipfile.ZipFile(ROOT / "tests/released/runs.zip").extractall(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setitem(sys.modules, "torch_xla", None)
+    return tmp_path
+
+
+def refused(words, capsys):
+    "The one line that a command ends with, with status 2."
+    capsys.readouterr()
+    assert main(words if isinstance(words, list) else words.split()) == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and len(errors[0]) < 1010, errors
+    return errors[0]
+
+
+def reseal(folder):
+    "The marker of a checkpoint for what is in it now."
+    marks = {path.name: {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+             for path in folder.iterdir() if path.name != ".complete"}
+    marker = json.loads((folder / ".complete").read_text())
+    (folder / ".complete").write_text(json.dumps(marker | {"files": marks}))
+
+
+@pytest.mark.parametrize("name", [".lock", "metrics.jsonl"])
+def test_no_link_in_a_run_folder_is_written_through(name, here, capsys):
+    (here / "precious.txt").write_text("mine\n")
+    (here / "gru" / name).unlink(missing_ok=True)
+    (here / "gru" / name).symlink_to(here / "precious.txt")
+    if name == ".lock":
+        told = refused(f"{TRAIN} --steps 6 --out gru --resume", capsys)
+        assert "gru/.lock: is a link or a pipe; remove it" in told
+    else:
+        main(f"{TRAIN} --steps 6 --out gru --resume".split())
+    assert (here / "precious.txt").read_text() == "mine\n"
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda marker: b"\xff" + marker,
+    lambda marker: marker.replace(b'"', b"\xa0", 1),
+    lambda marker: b'{"step": 3, "files": {}}',
+    lambda marker: b'{"step": 3, "files": []}',
+    lambda marker: b'{"step": 3, "files": {"state.json": 5}}',
+    lambda marker: b'{"step": 3}',
+    lambda marker: b"[]",
+    lambda marker: b"[" * 100_000,
+    lambda marker: b'{"step": 3, "files": {"state.json": {"bytes": ' + b"1" * 5000 + b', "sha256": ""}}}',
+    lambda marker: marker.replace(b'"step": 3', b'"step": 4'),
+    lambda marker: marker.replace(b"model.safetensors", b"../../../data/x"),
+    lambda marker: json.dumps({"step": 3, "files": {"state.json": json.loads(marker)["files"]["state.json"]}}).encode(),
+])
+def test_a_marker_that_does_not_vouch_for_the_checkpoint(spoil, here, capsys):
+    marker = here / "gru/checkpoints/00000003/.complete"
+    marker.write_bytes(spoil(marker.read_bytes()))
+    assert checkpoint_fault(marker.parent)
+    assert "holds no sound checkpoint" in refused("eval --run gru --data data --device cpu", capsys)
+
+
+def test_weights_beside_those_that_the_marker_lists(here, capsys):
+    folder = here / "gru/checkpoints/00000003"
+    shutil.copy(folder / "model.safetensors", folder / "other.safetensors")
+    assert "does not list other.safetensors" in checkpoint_fault(folder)
+
+
+@pytest.mark.parametrize("name", ["\u0663", "\u00b2", "0000000\u0663", "9" * 30, "1"])
+def test_folders_that_are_no_checkpoints(name, here):
+    (here / "gru/checkpoints" / name).mkdir()
+    assert checkpoint_steps(here / "gru") == [3]
+
+
+@pytest.mark.parametrize("note", ["[]", '{"folder": 5}', "{}", '{"folder": "\\u0000"}', "[" * 100_000, "\xff"])
+def test_a_note_that_names_no_folder(note, here, capsys):
+    (here / "gru/rolling.json").write_bytes(note.encode("latin-1"))
+    assert "gru/rolling.json: " in refused("eval --run gru --data data --device cpu", capsys)
+
+
+@pytest.mark.parametrize("change", [
+    lambda state: state.pop("optimizer"), lambda state: state.pop("log"), lambda state: state.update(optimizer=5),
+    lambda state: state.update(step="three"), lambda state: state.update(best=[1]), lambda state: state.update(device=7),
+    lambda state: state.update(log={"recent": 5}), lambda state: state.clear(),
+])
+def test_a_state_that_is_not_a_runs(change, here, capsys):
+    path = here / "gru/checkpoints/00000003/state.json"
+    state = json.loads(path.read_text())
+    change(state)
+    path.write_text(json.dumps(state))
+    reseal(path.parent)
+    assert "gru/checkpoints/00000003" in refused(f"{TRAIN} --steps 6 --out gru --resume", capsys)
+
+
+def test_settings_are_bound_to_the_weights(here, capsys):
+    "A run of version 0.1.0 says nothing of it; once continued, its config.json cannot be changed unnoticed."
+    assert main("eval --run gru --data data --device cpu".split()) == 0
+    assert main(f"{TRAIN} --steps 6 --out gru --resume".split()) == 0
+    assert main("eval --run gru --data data --device cpu".split()) == 0
+    path = here / "gru/config.json"
+    record = json.loads(path.read_text())
+    text = json.dumps(record)
+    smooth = re.search(r'"smooth": [0-9.]+', text)[0]
+    path.write_text(text.replace(smooth, '"smooth": 9.0'))
+    assert "gru/config.json: was changed" in refused("eval --run gru --data data --device cpu", capsys)
+
+
+@pytest.mark.parametrize("steps, lr", [(2, "1e38"), (1, "1e39")])
+def test_a_run_that_diverges_keeps_its_last_good_checkpoint(steps, lr, here, capsys):
+    "With one step its loss is finite; what the step makes of the weights is not."
+    command = TRAIN.replace("--warmup-steps 2", "--warmup-steps 0")
+    told = refused(f"{command} --steps {steps} --out wild --lr {lr} --clip-norm 1e30 --eps 0", capsys)
+    assert "diverged" in told or "is nan" in told, told
+    assert checkpoint_steps(here / "wild") == [0] and not checkpoint_fault(here / "wild/checkpoints/00000000")
+
+
+# Pipes, sockets and devices in the place of files
+
+PIPES = {
+    "lm check PIPE": "PIPE", "lm perplexity PIPE gru/config.json": "PIPE", "lm convert PIPE --out x.b2tlm": "PIPE",
+    "lm build data/none.txt PIPE --out x.b2tlm": "none.txt", "lm build gru/config.json --vocabulary PIPE --out x.b2tlm": "PIPE",
+    "lm build gru/config.json --exclude PIPE --out x.b2tlm": "PIPE", "decode --logits PIPE": "PIPE",
+    "decode --run gru --data data --lm PIPE": "PIPE", "decode --run gru --data data --lexicon PIPE": "PIPE",
+    "check-submission PIPE": "PIPE", "score --reference PIPE --hypothesis PIPE": "PIPE",
+    "lm mix PIPE PIPE --shares 0.5,0.5 --out x.b2tlm": "PIPE", "fetch --out x --token-file PIPE": "PIPE",
+    "simulate --out x --labels PIPE": "PIPE", "eval --run gru --data data --json PIPE": "PIPE",
+}
+WAIT = "import sys; from b2t_kit.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+def in_time(words, seconds=60):
+    "The error line of a command that must not wait."
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", WAIT, *words.split()], env=environment, capture_output=True, text=True,
+                          timeout=seconds)
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr[-2000:]
+    return done.stderr
+
+
+@pytest.mark.parametrize("words", PIPES)
+def test_a_pipe_hangs_no_verb(words, here):
+    os.mkfifo(here / "PIPE")
+    assert PIPES[words] in in_time(words)
+
+
+@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "best", ".lock", "rolling.json",
+                                  "checkpoints/00000003/.complete", "checkpoints/00000003/state.json"])
+def test_a_pipe_in_a_run_folder_hangs_nothing(name, here):
+    (here / "gru" / name).unlink(missing_ok=True)
+    os.mkfifo(here / "gru" / name)
+    verb = f"{TRAIN} --steps 6 --out gru --resume" if name in (".lock", "metrics.jsonl") else "eval --run gru --data data"
+    in_time(verb)
+
+
+def test_a_socket_and_a_device_are_no_files(here, capsys):
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind("SOCKET")
+        assert "SOCKET: is a pipe, a socket or a device" in refused("lm check SOCKET", capsys)
+    assert "/dev/zero: is a pipe, a socket or a device" in refused("lm check /dev/zero", capsys)
+
+
+# Numbers
+
+@pytest.mark.parametrize("option", [
+    "--steps 10000000000000000000000", f"--steps {'9' * 5000}", "--steps \u0663", "--num-layers 1000000000",
+    "--hidden 1000000000000", "--patch 99999999999", "--accumulation 10000000000000000000000", "--num-days 77",
+    "--noise-layers 1000000000", "--warmup-steps 10000000000000000000", "--seeds \u0663,4", f"--seeds {'9' * 5000}",
+    "--eval-every 99999999999999999999", "--noise-hidden 99999999999",
+])
+def test_a_number_that_no_training_can_mean(option, capsys):
+    name = option.split()[0].strip("-").replace("-", "_")
+    told = refused(f"train --data data --out new --config tiny --device cpu {option}", capsys)
+    assert name in told, told
+
+
+@pytest.mark.parametrize("words", ["lm build data/x --out x.b2tlm --prune \u0663", "plan baseline --bins \u0663",
+                                   f"lm build data/x --out x.b2tlm --prune {'9' * 5000}", f"plan baseline --bins {'9' * 5000}"])
+def test_lists_of_odd_numbers(words, capsys):
+    assert "should be whole numbers" in refused(words, capsys)
+
+
+# Published checkpoints
+
+def published(folder):
+    "A small checkpoint in the layout of the published baseline."
+    torch.manual_seed(1)
+    config = GRUConfig(num_days=2, num_features=4, hidden=3, num_layers=1, padding="valid")
+    state = GRUDecoder(config).state_dict()
+    saved = {name: value for name, value in state.items() if not name.startswith("day_layer")}
+    for day in range(2):
+        saved[f"day_weights.{day}"] = state["day_layer.weight"][day].clone()
+        saved[f"day_biases.{day}"] = state["day_layer.bias"][day][None].clone()
+    folder.mkdir()
+    torch.save({"model_state_dict": saved, "val_PER": 0.1}, folder / "best_checkpoint")
+    (folder / "args.yaml").write_text("model: {patch_size: 14, patch_stride: 4}\ndataset: {sessions: [a, b]}\n")
+    return saved
+
+
+def opened(folder):
+    "Whether a checkpoint opens; anything but a `KitError` is let through."
+    try:
+        load_pretrained(folder)
+    except KitError as error:
+        assert str(folder) in str(error) and "\n" not in str(error) and len(str(error)) < 1000, error
+        return False
+    return True
+
+
+def test_mutated_bytes_of_a_published_checkpoint(here):
+    published(folder := here / "baseline")
+    assert opened(folder)
+    whole, generator = (folder / "best_checkpoint").read_bytes(), np.random.default_rng(1)
+    for _ in range(400):
+        bad = bytearray(whole)
+        for place in generator.integers(0, len(bad), generator.integers(1, 6)):
+            bad[place] = generator.integers(256)
+        (folder / "best_checkpoint").write_bytes(bad[: generator.integers(1, len(bad))] if generator.random() < 0.2 else bad)
+        opened(folder)
+
+
+@pytest.mark.parametrize("change", [
+    lambda saved: 5, lambda saved: {"model_state_dict": 5}, lambda saved: {"model_state_dict": {}},
+    lambda saved: {"model_state_dict": {1: 2}}, lambda saved: {"model_state_dict": saved, "val_PER": "low"},
+    lambda saved: {"model_state_dict": saved, "val_PER": [1]},
+    lambda saved: {"model_state_dict": saved | {"out.weight": 3}},
+    lambda saved: {"model_state_dict": saved | {"out.weight": torch.zeros(3)}},
+    lambda saved: {"model_state_dict": saved | {"out.bias": torch.full((41,), torch.nan)}},
+    lambda saved: {"model_state_dict": saved | {"out.bias": torch.zeros(41, dtype=torch.complex64)}},
+    lambda saved: {"model_state_dict": saved | {"day_weights.1": "x"}},
+    lambda saved: {"model_state_dict": saved | {"day_biases.0": torch.zeros(())}},
+    lambda saved: {"model_state_dict": [saved]},
+])
+def test_other_content_in_a_published_checkpoint(change, here):
+    saved = published(folder := here / "baseline")
+    torch.save(change(saved), folder / "best_checkpoint")
+    assert not opened(folder)
+
+
+@pytest.mark.parametrize("text", [
+    "model: 5", "model: [1]", "dataset: 5", "dataset: {sessions: 5}", "dataset: {sessions: [1, 2]}", "dataset: null",
+    "model: {patch_size: x}", "model: {patch_size: [1]}", "model: {patch_size: 1.0e+400}", "model: {rnn_dropout: x}",
+    "model: {patch_size: 10000000000000000000000}", "model: {patch_size: " + "9" * 5000 + "}", "model: {input_network: 5}",
+    "[" * 5000, "{a: " * 5000, "- " * 5000, "a: &a [*a]", "a: 2023-99-99", "a: !!python/object:os.system x", "\x00", "a: 0b2",
+    "a: !!int x", "a: !!float x", "a: !!timestamp x", "? [a]\n: 1", "a: 1:99999999999999999999:1", "a: !!binary \u00e9", "- 1",
+])
+def test_settings_beside_a_published_checkpoint(text, here):
+    published(folder := here / "baseline")
+    (folder / "args.yaml").write_text(text)
+    opened(folder)
