@@ -183,8 +183,7 @@ def in_words(
 ) -> str:
     "A finding as text for a terminal."
     one, label = finding.failure, {name: say(both, language) for name, both in LABELS.items()}
-    mild = f" ({label['harmless']})" if one.harmless else ""
-    lines = [f"{one.number or one.name}, {label['line']} {finding.line}{mild}"]
+    lines = [f"{one.number or one.name}, {label['line']} {finding.line}" + f" ({label['harmless']})" * one.harmless]
     numbers = [say(each, language) for one in finding.allocations for each in one.sentences()]
     texts = {"symptom": [say(one.symptom, language)], "numbers": numbers, "cause": [say(one.cause, language)],
              "cure": [say(one.cure, language)], "kit": [say(one.kit, language)], "versions": [one.versions],
@@ -192,9 +191,8 @@ def in_words(
     for name, paragraphs in texts.items():
         for number, text in enumerate(filter(None, paragraphs)):
             head = f"  {label[name] if number == 0 else '':<10}"
-            width = 100 if language == "en" else 60
-            lines += textwrap.wrap(text, width, initial_indent=head, subsequent_indent=" " * 12,
-                                   break_on_hyphens=False)
+            lines += textwrap.wrap(text, 100 if text.isascii() else 60, initial_indent=head,
+                                   subsequent_indent=" " * 12, break_on_hyphens=False)
     return "\n".join(lines)
 
 # %% ../../nbs/doctor/doctor.ipynb #b6aaccf1
@@ -215,9 +213,7 @@ def _windows(
     yield window, line, True
 
 # %% ../../nbs/doctor/doctor.ipynb #e18eae60
-_MEMORY = {  # failure -> kind of its `Allocation`
-    "chip_memory_full": "free", "allocation_larger_than_chip": "capacity", "kernel_memory_full": "kernel",
-}
+_MEMORY = {"chip_memory_full": "free", "allocation_larger_than_chip": "capacity", "kernel_memory_full": "kernel"}
 MOST_NUMBERS = 5  # allocations in an answer
 
 

@@ -18,12 +18,8 @@ from ..core.config import KitError
 
 # %% ../../nbs/doctor/known_failures.ipynb #f5f2cf82
 def _shipped() -> str:
-    "The text of the file in the package; raises `KitError` if it cannot be read."
-    path = files("b2t_kit") / "doctor" / "known_failures.toml"
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise KitError(f"{path}: cannot be read ({error.strerror}); install b2t_kit again") from error
+    "The text of the file in the package."
+    return (files("b2t_kit") / "doctor" / "known_failures.toml").read_text(encoding="utf-8")
 
 # %% ../../nbs/doctor/known_failures.ipynb #52343d95
 NOISE = (  # in this order
@@ -144,8 +140,8 @@ def _flag(value: object, where: str) -> bool:
 
 # %% ../../nbs/doctor/known_failures.ipynb #8186e674
 _READERS = {
-    "heading": _line, "symptom": _symptom, "cause": _both, "cure": _both, "patterns": _patterns, "number": _line,
-    "section": _line, "kit": _both, "tests": _lines, "versions": _line, "link": _line, "checked": _both,
+    "number": _line, "section": _line, "heading": _line, "symptom": _symptom, "cause": _both, "cure": _both,
+    "kit": _both, "tests": _lines, "versions": _line, "link": _line, "checked": _both, "patterns": _patterns,
     "harmless": _flag,
 }
 _NEEDED = ("heading", "symptom", "cause", "cure", "patterns")
