@@ -16,7 +16,8 @@ from b2t_kit.cli import VERBS, Parser
 RELEASED = Path(__file__).parent / "released"
 SAME_EVERYWHERE = {"OMP_NUM_THREADS": "1", "ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
 COMMON = """--batch-size 4 --steps 6 --checkpoint-every 3 --keep-checkpoints 5 --eval-every 0 --log-every 1
---warmup-steps 2 --device cpu --precision float32 --task.model.patch 2 --task.model.stride 2 --hidden 8 --resume"""
+--warmup-steps 2 --device cpu --precision float32 --task.model.patch 2 --task.model.stride 2 --hidden 8
+--task.model.subsample 1 --resume"""
 RUNS = {"gru": "--config tiny",
         "noise_gru": "--config noise_gru_tiny --noise-hidden 8 --noisy-hidden 8 --reversal 0.1 --accumulation 2"}
 
