@@ -498,7 +498,7 @@ def map_model(
         sections = _sections_in(header, path.stat().st_size - start, path)
         whole = np.memmap(path, np.uint8, "r")[start:]
         words = whole[: sections["words"][1]].tobytes().decode().split("\n")
-        arrays = {name: _section(whole, *sections[name], _SECTIONS[name]) for name in _SECTIONS}
+        arrays = {name: _section(whole, sections[name], kind) for name, kind in _SECTIONS.items()}
         checked, found = arrays.pop("checked"), arrays.pop("found")
         if "seal" not in header:  # version 0.1.0 did not protect them: nothing counts as checked
             checked = checked[:0]
@@ -533,8 +533,8 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:  # the header, where the 
     return header, _aligned(len(MAGIC) + len(line))
 
 
-def _section(whole: np.ndarray, place: int, size: int, kind: type) -> np.ndarray:
-    dtype = np.dtype(kind).newbyteorder("<")
+def _section(whole: np.ndarray, section: list[int], kind: type) -> np.ndarray:
+    dtype, (place, size) = np.dtype(kind).newbyteorder("<"), section
     return whole[place : place + size * dtype.itemsize].view(dtype)
 
 # %% ../../nbs/decode/ngram.ipynb #291451c3
