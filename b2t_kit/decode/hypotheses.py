@@ -6,7 +6,7 @@
 __all__ = ['Route', 'Weights', 'Hypothesis', 'reweighed', 'posteriors', 'with_confidences', 'DecodedTrial', 'to_line',
            'from_line', 'write_nbest', 'read_nbest', 'Limits', 'SearchConfig']
 
-# %% ../../nbs/decode/hypotheses.ipynb #620f311d
+# %% ../../nbs/decode/hypotheses.ipynb #07976192
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from rapidfuzz.distance import Levenshtein
 
-from ..core.config import KitError, write_atomically
+from ..core.config import KitError, check_regular, write_atomically
 
 # %% ../../nbs/decode/hypotheses.ipynb #28c309a4
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def from_line(
         place = str(row["session"]), int(row["block_num"]), int(row["trial_num"])
         hypotheses = tuple(_hypothesis(one) for one in row["hypotheses"])
         return DecodedTrial(*place, hypotheses, row.get("sentence_label"))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise KitError(f"is not a decoded trial ({error!r})") from error
 
 # %% ../../nbs/decode/hypotheses.ipynb #e330cfa6
@@ -176,6 +176,7 @@ def read_nbest(
     path: str | Path,  # written by `write_nbest`
 ) -> Iterator[DecodedTrial]:
     "Yield the trials of a file; raises `KitError` naming the file and the line at fault."
+    check_regular(path)
     try:
         with open(path, encoding="utf-8") as file:
             for number, line in enumerate(file, 1):

@@ -6,14 +6,14 @@
 __all__ = ['METRICS', 'plain_row', 'append_row', 'read_metrics', 'drop_rows_after', 'series', 'duration', 'value_text',
            'row_text']
 
-# %% ../../nbs/training/metrics_log.ipynb #8ebcb4e7
+# %% ../../nbs/training/metrics_log.ipynb #1a9e2d68
 import json
 import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..core.config import KitError, write_atomically
+from ..core.config import KitError, read_bytes, write_atomically
 
 # %% ../../nbs/training/metrics_log.ipynb #89f17dd6
 METRICS = "metrics.jsonl"  # the file's name inside a run folder
@@ -51,15 +51,12 @@ def read_metrics(
     "All complete rows of a run, in the order written; a damaged or missing file raises `KitError`."
     path = Path(run)
     path = path / METRICS if path.is_dir() else path
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError as error:
-        raise KitError(f"{path}: cannot be read ({error.strerror})") from error
+    lines = read_bytes(path).decode("utf-8", "replace").splitlines()
     rows = []
     for number, line in enumerate(lines, start=1):
         try:
             rows.append(json.loads(line))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number < len(lines):
                 raise KitError(f"{path}: line {number} is not JSON ({error})") from error
     return rows
