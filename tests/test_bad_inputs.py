@@ -840,7 +840,7 @@ def test_full_output_is_named(words: str, here: Path) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run([sys.executable, "-m", "b2t_kit.cli", *words.split()], stdout=full, text=True,
                               env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
-    assert done.returncode == 2 and done.stderr.splitlines()[-1] == "error: output: No space left on device"
+    assert done.returncode == 2 and done.stderr.splitlines()[-1] == "error: cannot write: No space left on device"
     assert "Traceback" not in done.stderr
 
 
@@ -851,3 +851,19 @@ def test_name_that_cannot_be_printed(here: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "b2t_kit.cli", "validate", "data"], capture_output=True, text=True,
                           env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"})
     assert done.returncode == 1 and done.stderr == "" and "t15.\\udcff: session folder holds no" in done.stdout
+
+
+@pytest.mark.parametrize("size", ["8k", "64k"])
+def test_full_disk_does_not_lose_words(size: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """A model that was counted on a full disk is refused: numpy's tofile would lose the words without a word."""
+    (tmp_path / "words.txt").write_text("".join(f"we can hear number{number}\n" for number in range(3000)))
+    (tmp_path / "disk").mkdir()
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", tmp_path / "disk"], capture_output=True)
+    if mount.returncode:
+        return  # mounting is not permitted
+    try:
+        assert main(["lm", "build", str(tmp_path / "words.txt"), "--out", str(tmp_path / "disk/model.b2tlm")]) == 2
+        assert list((tmp_path / "disk").iterdir()) == []
+    finally:
+        subprocess.run(["umount", "--lazy", tmp_path / "disk"], check=True)
+    assert "model.b2tlm: cannot be written (No space left" in capsys.readouterr().err.splitlines()[-1]

@@ -125,7 +125,7 @@ class Column:
             self._parts.append(values)
             return
         with open(self._file, "ab") as file:
-            values.tofile(file)
+            file.write(values.data if len(values) else b"")  # numpy's tofile says nothing of a full disk
 
     def array(self) -> np.ndarray:  # (size,)
         "Everything appended so far; call it once, at the end."

@@ -151,7 +151,7 @@ def from_line(
         place = str(row["session"]), int(row["block_num"]), int(row["trial_num"])
         hypotheses = tuple(_hypothesis(one) for one in row["hypotheses"])
         return DecodedTrial(*place, hypotheses, row.get("sentence_label"))
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise KitError(f"is not a decoded trial ({error!r})") from error
 
 # %% ../../nbs/decode/hypotheses.ipynb #e330cfa6

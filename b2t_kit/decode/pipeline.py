@@ -7,7 +7,7 @@ __all__ = ['DEFAULT', 'CHOICE', 'LogitTrial', 'read_trials', 'words_in', 'choose
            'sentences_csv', 'tuned_config', 'tuned_model', 'known_sentences', 'decode_trials', 'decode_sentences',
            'save_sentences', 'cached_logits']
 
-# %% ../../nbs/decode/pipeline.ipynb #99fb9489
+# %% ../../nbs/decode/pipeline.ipynb #646e23af
 import csv
 import io
 import math
@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from ..core.config import KitError, csv_text, from_dict, load_json, new_folders, override, printable
-from ..core.config import regular_file, save_json, to_dict, write_atomically
+from ..core.config import save_json, to_dict, write_atomically
+from ..data.dataset import MAX_BINS, open_dataset, open_file, reading
 from .arpa import read_language_model
 from .beam_search import BeamSearch, check_logits
 from .contamination import leak_warning
@@ -52,17 +53,11 @@ def read_trials(
     path: str | Path,  # HDF5; a group per trial with a dataset `logits` (frames, 41)
 ) -> list[LogitTrial]:  # sorted by session, block and trial
     "Return the trials of a file; raises `KitError` naming the file and the group at fault."
-    import h5py
-
-    path, found = Path(path), []
-    try:
-        with h5py.File(regular_file(path), "r") as file:
-            names: list[str] = []
+    path, names = Path(path), []
+    with open_file(path) as file:
+        with reading(path):
             file.visititems(lambda name, one: names.append(name) if _holds_logits(one) else None)
-            for number, name in enumerate(names):
-                found.append(_read_trial(file[name], path, number))
-    except OSError as error:
-        raise KitError(f"{path}: cannot be read as HDF5 ({error})") from error
+        found = [_read_trial(file, name, path, number) for number, name in enumerate(names)]
     if not found:
         raise KitError(f"{path}: has no group with a dataset 'logits'")
     found.sort(key=lambda one: one.place)
@@ -76,21 +71,24 @@ def _holds_logits(one: Any) -> bool:
     return hasattr(one, "keys") and "logits" in one.keys()
 
 
-def _read_trial(group: Any, path: Path, number: int) -> LogitTrial:
-    name, given = printable(f"{path}, {group.name}"), dict(group.attrs)
-    data = group["logits"]
-    if not hasattr(data, "shape"):
-        raise KitError(f"{name}: 'logits' is not a dataset")
+def _read_trial(file: Any, group_name: str, path: Path, number: int) -> LogitTrial:
+    name = printable(f"{path}, /{group_name}")
+    with reading(path, group_name):
+        group = file[group_name]
+        given = dict(group.attrs)
+    data = open_dataset(path, group, "logits", "fiu", (None, None), MAX_BINS)
     truth = given.get("sentence_label")
     truth = truth.decode("utf-8", "replace") if isinstance(truth, bytes) else truth
     session = given.get("session", "trials")
     session = printable(session.decode("utf-8", "replace") if isinstance(session, bytes) else session)
     try:
         block, trial = int(given.get("block_num", 0)), int(given.get("trial_num", number))
-    except (TypeError, ValueError) as error:
+    except (OverflowError, TypeError, ValueError) as error:
         raise KitError(f"{name}: block_num and trial_num should be whole numbers") from error
     truth = None if truth is None else printable(truth)
-    return LogitTrial(session, block, trial, truth, check_logits(data[()], name), name)
+    with reading(path, group_name, "logits"):
+        logits = data[()]
+    return LogitTrial(session, block, trial, truth, check_logits(logits, name), name)
 
 # %% ../../nbs/decode/pipeline.ipynb #1771bc77
 def words_in(

@@ -10,10 +10,11 @@ __all__ = ['TrialPlace', 'Phonemes', 'DESCRIPTION', 'TITLES', 'NEIGHBOURS', 'BIN
            'worst', 'table_html', 'SentenceBrowser', 'browse_sentences', 'lines_html', 'mistakes_html', 'report_html',
            'find_description', 'decoded_trials', 'RunLooks', 'report_run']
 
-# %% ../../nbs/output/report.ipynb #364d7869
+# %% ../../nbs/output/report.ipynb #6b7198d0
 import base64
 import csv
 import io
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 
 from .. import __version__
-from ..core.config import KitError, check_target, load_json, regular_file, save_json, write_atomically
+from ..core.config import KitError, check_target, load_json, read_text, save_json, write_atomically
 from ..data.dataset import ARRAYS, BIN_SECONDS, FEATURE_KINDS, Recordings, as_png, check_split
 from ..decode.hypotheses import DecodedTrial, Hypothesis, posteriors, read_nbest
 from ..decode.pipeline import decode_sentences, read_trials
@@ -69,19 +70,20 @@ def read_description(
     path: str | Path,  # t15_copyTaskData_description.csv
 ) -> dict[tuple[str, int], str]:  # (session, block) -> corpus
     "The corpus of each block. Raises KitError that names the file, the line and the fault."
-    try:
-        text = regular_file(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise KitError(f"{path}: cannot be read as UTF-8 text ({error})") from error
+    text = read_text(path)
     table = csv.DictReader(io.StringIO(text))
-    missing = [name for name in DESCRIPTION if name not in (table.fieldnames or [])]
+    try:
+        columns, rows = table.fieldnames or [], [(table.line_num, row) for row in table]
+    except csv.Error as error:
+        raise KitError(f"{path}: line {table.line_num}: {error}") from error
+    missing = [name for name in DESCRIPTION if name not in columns]
     if missing:
         raise KitError(f"{path}: has no column '{missing[0]}'; pass t15_copyTaskData_description.csv")
     corpora: dict[tuple[str, int], str] = {}
-    for row in table:
+    for line, row in rows:
         date, block, corpus = ((row[name] or "").strip() for name in DESCRIPTION)
-        where = f"{path}: line {table.line_num}"
-        if not block.isdecimal() or not corpus or len(date.split("-")) != 3:
+        where = f"{path}: line {line}"
+        if not re.fullmatch("[0-9]{1,9}", block) or not corpus or len(date.split("-")) != 3:
             raise KitError(f"{where}: expected a date, a block number and a corpus")
         key = f"t15.{date.replace('-', '.')}", int(block)
         if corpora.setdefault(key, corpus) != corpus:

@@ -8,7 +8,7 @@ __all__ = ['LETTERS', 'FILLER', 'HEADER', 'PLACE', 'submission_order', 'submissi
            'SubmissionWriter', 'decoded_rows', 'submit', 'submit_nbest', 'ScoredRow', 'table_shape', 'read_rows',
            'paired', 'Score', 'score_rows', 'score']
 
-# %% ../../nbs/output/submission.ipynb #d58a2970
+# %% ../../nbs/output/submission.ipynb #96a93fa4
 import csv
 import fcntl
 import hashlib
@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from ..core.config import KitError, check_target, csv_plain, is_whole, new_folders, open_own, override
-from ..core.config import parse_json, regular_file, save_json, to_dict, write_atomically
+from ..core.config import parse_json, read_bytes, read_text, regular_file, save_json, to_dict
+from ..core.config import write_atomically
 from ..data.dataset import Recordings, TrialInfo
 from ..decode.beam_search import BeamSearch, available_cores
 from ..decode.hypotheses import Route, SearchConfig, read_nbest
@@ -244,11 +245,7 @@ def check_submission(
     if data is not None:
         with Recordings(data, "test") as recordings:
             rows = len(recordings)
-    try:
-        content = regular_file(path).read_bytes()
-    except OSError as error:
-        raise KitError(f"{path}: cannot be read ({error.strerror})") from error
-    return SubmissionCheck(Path(path), rows, submission_faults(content, rows))
+    return SubmissionCheck(Path(path), rows, submission_faults(read_bytes(path), rows))
 
 # %% ../../nbs/output/submission.ipynb #51d9182c
 def trials_key(
@@ -521,10 +518,7 @@ def read_rows(
     path: str | Path,  # a CSV file
 ) -> list[ScoredRow]:  # sorted by key: the position is the id
     "All sentences of a table. Raises KitError that names the file, the line and the fault."
-    try:
-        text = regular_file(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise KitError(f"{path}: cannot be read as UTF-8 text ({error})") from error
+    text = read_text(path)
     if not text.strip():
         raise KitError(f"{path}: is empty")
     table = csv.DictReader(io.StringIO(text, newline=""), strict=True)

@@ -9,7 +9,7 @@ __all__ = ['GRAMMAR', 'SENTENCES', 'HELD_OUT_SHARE', 'FIXED_SHARE', 'IMPLANTATIO
            'labels_of', 'day_number', 'session_names', 'PlanConfig', 'Planned', 'trial_numbers', 'pieces', 'KitSource',
            'ListSource', 'TableSource', 'open_source', 'plan_session', 'placed_rows', 'new_blocks', 'evaluation_blocks']
 
-# %% ../../nbs/simulate/sentences.ipynb #373f932d
+# %% ../../nbs/simulate/sentences.ipynb #ac530ae8
 import csv
 import hashlib
 import io
@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core.config import KitError, regular_file
+from ..core.config import KitError, read_text
 from ..data.dataset import LABEL_WIDTH
 from ..text.phonemes import normalise, to_ids
 
@@ -234,12 +234,12 @@ def read_prompts(
 ) -> list[Prompt]:
     "All sentences of a file; raises `KitError` with file and line if one cannot be used."
     path = Path(path)
-    try:
-        text = regular_file(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise KitError(f"{path}: cannot be read as UTF-8 text ({error})") from error
+    text = read_text(path)
     if path.suffix.lower() == ".csv":
-        prompts = table_prompts(path, text)
+        try:
+            prompts = table_prompts(path, text)
+        except csv.Error as error:
+            raise KitError(f"{path}: is not a CSV table ({error})") from error
     else:
         prompts = [Prompt(line.strip()) for line in text.splitlines() if normalise(line)]
     if not prompts:

@@ -8,7 +8,7 @@ __all__ = ['Pronunciation', 'MAX_CHUNK', 'ChunkTable', 'SIBILANTS', 'parse_pronu
            'spelled_words', 'NGram', 'LetterModel', 'letter_model', 'with_s', 'contracted_form', 'Pronouncer',
            'read_lexicon', 'sentence_to_phonemes']
 
-# %% ../../nbs/text/g2p.ipynb #56fb032d
+# %% ../../nbs/text/g2p.ipynb #5afb4e61
 import functools
 import itertools
 import lzma
@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core.config import KitError, regular_file
+from ..core.config import KitError, read_text
 from .phonemes import FEATURES, PHONEMES, SILENCE, join_words, normalise
 
 # %% ../../nbs/text/g2p.ipynb #f6ee0532
@@ -481,10 +481,7 @@ def read_lexicon(
     path: str | Path,  # text, one "word PH PH ..." per line; `#` begins a comment
 ) -> Pronouncer:
     "A lexicon with your own words from a file; raises `KitError` with the file and line at fault."
-    try:
-        lines = regular_file(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise KitError(f"cannot read the words in {path}: {error}") from None
+    lines = read_text(path).splitlines()
     words = read_pronunciations(lines, str(path))
     return Pronouncer({word: [" ".join(form) for form in forms] for word, forms in words.items()})
 

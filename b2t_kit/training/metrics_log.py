@@ -6,7 +6,7 @@
 __all__ = ['METRICS', 'plain_row', 'append_row', 'read_metrics', 'drop_rows_after', 'series', 'duration', 'value_text',
            'row_text']
 
-# %% ../../nbs/training/metrics_log.ipynb #d346028b
+# %% ../../nbs/training/metrics_log.ipynb #b9b4a276
 import json
 import math
 import os
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..core.config import KitError, open_own, parse_json, regular_file, write_atomically
+from ..core.config import KitError, open_own, parse_json, read_bytes, write_atomically
 
 # %% ../../nbs/training/metrics_log.ipynb #89f17dd6
 METRICS = "metrics.jsonl"  # the file's name inside a run folder
@@ -52,10 +52,7 @@ def read_metrics(
     "All complete rows of a run, in the order written; a damaged or missing file raises `KitError`."
     path = Path(run)
     path = path / METRICS if path.is_dir() else path
-    try:
-        lines = regular_file(path).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError as error:
-        raise KitError(f"{path}: cannot be read ({error.strerror})") from error
+    lines = read_bytes(path).decode("utf-8", "replace").splitlines()
     rows = []
     for number, line in enumerate(lines, start=1):
         try:
