@@ -6,10 +6,10 @@
 __all__ = ['MAX_TEXT', 'Action', 'MACHINE_FAULTS', 'GIB', 'KitError', 'sync_folder', 'write_atomically', 'atomic_folder',
            'save_json', 'regular_file', 'open_own', 'is_whole', 'parse_json', 'printable', 'csv_text', 'csv_plain',
            'read_bytes', 'read_text', 'load_json', 'check_writable', 'new_folders', 'check_target', 'free_bytes',
-           'to_dict', 'from_dict', 'leaves', 'short_names', 'override', 'class_source', 'comments_in', 'field_comments',
-           'meanings', 'HelpFormatter', 'GivenOnce', 'SettingsLayout', 'AskForHelp', 'Parser', 'value_name', 'as_typed',
-           'add_options', 'options_of', 'add_data', 'stopped_by_signals', 'forget_output', 'run_program', 'Platform',
-           'platform', 'environment_with', 'memory', 'free_memory', 'gib']
+           'to_dict', 'from_dict', 'leaves', 'defaults', 'short_names', 'override', 'class_source', 'comments_in',
+           'field_comments', 'meanings', 'HelpFormatter', 'GivenOnce', 'SettingsLayout', 'AskForHelp', 'Parser',
+           'value_name', 'as_typed', 'add_options', 'options_of', 'add_data', 'stopped_by_signals', 'forget_output',
+           'run_program', 'Platform', 'platform', 'environment_with', 'memory', 'free_memory', 'gib']
 
 # %% ../../nbs/core/config.ipynb #b69d27d2
 import argparse
@@ -380,6 +380,21 @@ def leaves(
             found.update(leaves(value, name + "."))
         else:
             found[name] = (hints[one.name], value)
+    return found
+
+# %% ../../nbs/core/config.ipynb #683ea2ca
+def defaults(
+    config: Any,  # a dataclass instance
+    prefix: str = "",  # dotted name of this dataclass inside a larger one
+) -> dict[str, Any]:
+    "The default of every setting that has one: dotted name -> value."
+    found: dict[str, Any] = {}
+    for one in fields(config):
+        name, value = prefix + one.name, getattr(config, one.name)
+        if is_dataclass(value):
+            found |= defaults(value, name + ".")
+        elif one.default is not dataclasses.MISSING:
+            found[name] = one.default
     return found
 
 # %% ../../nbs/core/config.ipynb #922bad40

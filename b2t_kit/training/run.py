@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['AGREE_EVERY', 'CHANGEABLE', 'MemoryCheck', 'StopRequest', 'Budget', 'on_main', 'any_process', 'Meter', 'differences',
-           'run_record', 'task_digest', 'check_task', 'check_wish', 'claim_folder', 'Run', 'open_run', 'seed_step',
-           'build_training', 'checkpoint_parts', 'checkpoint_state', 'check_finite', 'save', 'restore']
+           'run_record', 'settings_before', 'task_digest', 'check_task', 'check_wish', 'claim_folder', 'Run',
+           'open_run', 'seed_step', 'build_training', 'checkpoint_parts', 'checkpoint_state', 'check_finite', 'save',
+           'restore']
 
-# %% ../../nbs/training/run.ipynb #859c2ee7
+# %% ../../nbs/training/run.ipynb #5e5423a0
 import hashlib
 import json
 import math
@@ -15,16 +16,16 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..core.config import KitError, load_json, new_folders, save_json, to_dict
+from ..core.config import KitError, defaults, load_json, new_folders, save_json, to_dict
 from ..core.distributed import find_place
 from ..core.random import fold_seed
 from ..devices.device import Device
@@ -216,12 +217,13 @@ def differences(
     before: Any,  # plain JSON values
     now: Any,  # plain JSON values
     name: str = "",  # prefix of the names
+    absent: Mapping[str, Any] = {},  # dotted name -> value of what `before` lacks
 ) -> list[str]:  # such as "task.model.hidden was 64 and is 128"
     "One line for each difference between two nested plain values."
     if isinstance(before, dict) and isinstance(now, dict):
-        keys = dict.fromkeys([*before, *now])
-        return [line for key in keys
-                for line in differences(before.get(key), now.get(key), f"{name}.{key}".strip("."))]
+        names = {key: f"{name}.{key}".strip(".") for key in [*before, *now]}
+        return [line for key, dotted in names.items()
+                for line in differences(before.get(key, absent.get(dotted)), now.get(key), dotted, absent)]
     return [] if before == now else [f"{name} was {_brief(before)} and is {_brief(now)}"]
 
 # %% ../../nbs/training/run.ipynb #aa56612c
@@ -238,6 +240,18 @@ def run_record(
     "The content of `config.json`: enough to rebuild the task and its model, and to compare runs."
     record = {"train": to_dict(config), "task": task.describe(), "data": task.fingerprint()}
     return json.loads(json.dumps(record, default=str))
+
+# %% ../../nbs/training/run.ipynb #46547c5f
+def settings_before(
+    task: Task,
+    config: TrainConfig,
+) -> dict[str, Any]:  # dotted name in `run_record` -> plain value
+    "What each setting was before there was such a setting: its default."
+    own = getattr(task, "config", None)
+    found = {f"train.{name}": value for name, value in defaults(config).items()}
+    if is_dataclass(own):
+        found |= {f"task.config.{name}": value for name, value in defaults(own).items()}
+    return json.loads(json.dumps(found, default=str))
 
 # %% ../../nbs/training/run.ipynb #67a63e94
 def task_digest(
@@ -277,11 +291,12 @@ def claim_folder(
     record: dict[str, Any],  # as returned by `run_record`
     resume: bool,  # whether to resume a run
     report: Callable[[str], None] = print,  # gets each message
+    absent: Mapping[str, Any] = {},  # as returned by `settings_before`
 ) -> None:
     "Check that the folder can be used, and clean it; raises `KitError` if not."
     path = folder / "config.json"
     if check_wish(folder, resume) and path.exists():
-        _same_run(folder, load_json(path), record)
+        _same_run(folder, load_json(path), record, absent)
     removed = clean_leftovers(folder)
     if removed:
         report(f"removed half-written files of a killed run: {', '.join(removed)}")
@@ -291,6 +306,7 @@ def _same_run(
     folder: Path,
     before: dict[str, Any],  # record of the run in the folder
     now: dict[str, Any],  # record of the run that resumes it
+    absent: Mapping[str, Any],  # dotted name -> value of what an older record lacks
 ) -> None:
     "Raise `KitError` naming the fields that differ and may not change."
     def fixed(record: dict[str, Any]) -> dict[str, Any]:
@@ -298,7 +314,7 @@ def _same_run(
         return {**record, "train": train}
     if not isinstance(before, dict) or not isinstance(before.get("train"), dict):
         raise KitError(f"{folder / 'config.json'}: is not the record of a run")
-    found = differences(fixed(before), fixed(now))
+    found = differences(fixed(before), fixed(now), absent=absent)
     if found:
         raise KitError(f"{folder}: cannot be resumed, because {'; '.join(found[:6])}")
 
@@ -440,7 +456,7 @@ def _prepare_folder(
 ) -> None:
     "Lock and claim the run folder, on the main process only; raises `KitError` if it cannot be used."
     stack.enter_context(run_lock(folder))
-    claim_folder(folder, run_record(task, config), resume, report)
+    claim_folder(folder, run_record(task, config), resume, report, settings_before(task, config))
     if config.scratch:
         roll_in(folder, config.scratch)
 
