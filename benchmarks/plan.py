@@ -37,12 +37,11 @@ from b2t_kit.devices.topologies import CHIPS
 RESULTS = ROOT / "benchmarks/results"
 LABELS = 64
 AGAIN, DIVIDED = (("noise.recompute", True),), (("train.shard", "moments"),)
+EVERY_BIN = {"model.patch": 14, "model.subsample": 1}  # the small recipes read every fourth
 CASES = [  # configuration, slice, global batch, bins, settings
-    ("tiny", "v5e-8", 64, 1010, {}),
-    ("tiny", "v5e-8", 512, 1010, {}),
-    ("linear", "v5e-8", 512, 1010, {}),
-    ("noise_gru_tiny", "v5e-8", 512, 1010, {}),
-    ("noise_gru_tiny", "v5e-8", 64, 2478, {"noise.recompute": True}),
+    *((name, "v5e-8", batch, bins, {**changes, **more}) for more in ({}, EVERY_BIN) for name, batch, bins, changes in (
+        ("tiny", 64, 1010, {}), ("tiny", 512, 1010, {}), ("linear", 512, 1010, {}), ("noise_gru_tiny", 512, 1010, {}),
+        ("noise_gru_tiny", 64, 2478, {"noise.recompute": True}))),
     ("baseline", "v5e-8", 64, 1010, {}),
     ("baseline", "v5e-8", 512, 1010, {}),
     ("gpu_16gb", "v5e-8", 32, 2478, {}),
@@ -54,8 +53,10 @@ CASES = [  # configuration, slice, global batch, bins, settings
     ("tpu_v5e8", "v5e-8", 512, 1010, {"train.shard": "all"}),
 ]
 CPU_CASES = [  # configuration, batch, bins, settings; 45 days
-    ("tiny", 8, 1010, {}), ("tiny", 16, 502, {}), ("linear", 16, 1010, {}), ("linear", 32, 402, {}),
-    ("noise_gru_tiny", 8, 1010, {}), ("tiny", 16, 1010, {"model.num_layers": 3}), ("baseline", 8, 658, {}),
+    *((name, batch, bins, {**changes, **more}) for more in ({}, EVERY_BIN) for name, batch, bins, changes in (
+        ("tiny", 8, 1010, {}), ("tiny", 16, 502, {}), ("linear", 16, 1010, {}), ("linear", 32, 402, {}),
+        ("noise_gru_tiny", 8, 1010, {}), ("tiny", 16, 1010, {"model.num_layers": 3}))),
+    ("baseline", 8, 658, {}),
     ("eit_tiny", 256, 0, {}), ("eit_small", 16, 0, {}), ("eit_small", 64, 0, {}), ("eit_cdeit", 1, 0, {}),
     ("codec", 16, 0, {"width": 512, "heads": 8, "frames": 200}), ("codec", 256, 0, {}),
 ]

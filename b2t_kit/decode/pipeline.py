@@ -7,7 +7,7 @@ __all__ = ['DEFAULT', 'CHOICE', 'LogitTrial', 'read_trials', 'words_in', 'choose
            'sentences_csv', 'tuned_config', 'tuned_model', 'known_sentences', 'decode_trials', 'decode_sentences',
            'save_sentences', 'cached_logits']
 
-# %% ../../nbs/decode/pipeline.ipynb #646e23af
+# %% ../../nbs/decode/pipeline.ipynb #0e9009c7
 import csv
 import io
 import math
@@ -29,7 +29,7 @@ from .lexicon import Lexicon, build_lexicon
 from .ngram import LanguageModel
 from .tune import Tuning, plot_tuning, tune
 from ..text.metrics import Rate, wer
-from ..text.phonemes import normalise
+from ..text.phonemes import PHONEMES, normalise
 
 # %% ../../nbs/decode/pipeline.ipynb #99d515d2
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def _read_trial(file: Any, group_name: str, path: Path, number: int) -> LogitTri
     with reading(path, group_name):
         group = file[group_name]
         given = dict(group.attrs)
-    data = open_dataset(path, group, "logits", "fiu", (None, None), MAX_BINS)
+    data = open_dataset(path, group, "logits", "f", (None, len(PHONEMES)), MAX_BINS)
     truth = given.get("sentence_label")
     truth = truth.decode("utf-8", "replace") if isinstance(truth, bytes) else truth
     session = given.get("session", "trials")
