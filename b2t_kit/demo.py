@@ -93,9 +93,10 @@ def demo_text(
 
 # %% ../nbs/demo.ipynb #1dccd3af
 def compile_search() -> None:
-    "Decode nothing once: numba compiles the search when it is first used, which takes ten seconds."
+    "Decode a few frames: numba compiles the search when it is first used, which takes ten seconds."
     lexicon, model = choose_words(None)
-    BeamSearch(lexicon, model).decode_many([np.zeros((2, len(PHONEMES)), np.float32)])
+    logits = np.random.default_rng(0).normal(size=(8, len(PHONEMES)))
+    BeamSearch(lexicon, model).decode(logits.astype(np.float32))
 
 # %% ../nbs/demo.ipynb #64c54e15
 def demo(
