@@ -1,6 +1,6 @@
 """Failures that people reported from real runs.
 
-Each test first reproduces the reported failure, then shows that the kit names or prevents it.
+Each test first makes the reported failure happen, then shows that the kit names or prevents it.
 Failures that fit in a cell are in the notebooks: C12 in devices/torch, C18a to C18c in 03_precision,
 C18d in devices/select.
 """

@@ -25,7 +25,7 @@ from plan import CASES, IMAGES, ON_THE_CHIP, estimated, images, planned
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: "-".join(map(str, row["case"][:4])))
-def test_plan_agrees_with_the_compiler(row):
+def test_plan_agrees_with_recorded_figures_of_the_compiler(row):
     "Within 10 % of the recorded figures of the v5e compiler; a quarter where the chip's own memory holds much of it."
     plan, share = planned(*row["case"]), row["total"] / find_slice(row["case"][1]).available
     assert plan.fits == (share <= 1) or 0.9 < share < 1.1
@@ -34,14 +34,14 @@ def test_plan_agrees_with_the_compiler(row):
 
 
 @pytest.mark.parametrize("name, batch", IMAGES)
-def test_plan_of_images_agrees_with_the_compiler(name, batch):
+def test_plan_of_images_agrees_with_recorded_figures(name, batch):
     "Within 10 % of `b2t preflight` for tomography networks."
     compiled = images(name, batch)["bytes_per_chip"]["total"]
     assert abs(planned(name, "v5e-8", batch, 0, {}).total / compiled - 1) < 0.10
 
 
 @pytest.mark.parametrize("name, batch", ON_THE_CHIP)
-def test_plan_of_a_tiny_network_is_too_high(name, batch):
+def test_plan_of_a_tiny_network_is_above_recorded_figures(name, batch):
     "By a thousandth of a chip's memory at most: its tensors are in on-chip memory, which plans do not count."
     found = images(name, batch)["bytes_per_chip"]
     assert 0 < planned(name, "v5e-8", batch, 0, {}).total - found["total"] < found["available"] / 1000
@@ -57,7 +57,7 @@ MEASURED = [one for one in json.loads((ROOT / "benchmarks/results/plan_cpu.json"
             if "estimate" in one and "returned" in one]
 
 
-def test_estimates_agree_with_what_a_process_took():
+def test_estimates_agree_with_recorded_processes():
     "Within 10 %, and 15 % where most blocks are smaller than a megabyte; with the rules, within 7 %."
     apart = [abs(one["estimate"]["total"] / one["returned"] - 1) for one in MEASURED]
     assert len(apart) >= 12 and max(apart) < 0.15 and sum(one < 0.1 for one in apart) >= 10

@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,27 @@ def test_the_doctor_knows_the_original_error(tmp_path: Path) -> None:
     found = {one["id"]: one for one in json.loads(done.stdout)["findings"]}
     assert done.returncode == 0 and set(found) == {"C4", "C24"}, done.stdout
     assert "XLA_USE_BF16" in found["C4"]["cause"]["en"] and "XLA_USE_BF16" in found["C4"]["cause"]["zh"]
+
+
+# C16: a backslash that escapes nothing
+
+
+def warnings_of(source: str) -> list[str]:
+    """What Python says when it compiles a source; a module that is compiled already says nothing."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        compile(source, "module.py", "exec")
+    return [str(one.message) for one in caught]
+
+
+def test_c16_no_module_has_a_bad_escape() -> None:
+    """Python warns of the reported escape, and of nothing in the kit's sources."""
+    (said,) = warnings_of("pattern = '\\_'")
+    assert "invalid escape sequence" in said
+    sources = sorted((ROOT / "b2t_kit").rglob("*.py"))
+    assert len(sources) > 50
+    for path in sources:
+        assert warnings_of(path.read_text(encoding="utf-8")) == [], path
 
 
 # C17a: tensorflow beside torch_xla

@@ -100,6 +100,10 @@ def build(name: str) -> bool:
         (own,) = (ENVS / name).glob("lib/python*/site-packages")
         (own / "base.pth").write_text(f"{libraries}\n{ROOT}\n")
     succeeded, _ = run(name, f"pip install -r .ci/{name}.txt")
+    if name == "xla":  # the last version with the message of a reported failure, for one test
+        shutil.rmtree(ENVS / "accelerate-1.13", ignore_errors=True)
+        command = "PIP_CONSTRAINT= pip install --no-deps --target .ci/envs/accelerate-1.13 accelerate==1.13.0"
+        succeeded = run(name, command)[0] and succeeded
     if succeeded:
         stamp.write_text(made_from)
     return succeeded

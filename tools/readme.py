@@ -83,7 +83,7 @@ def with_table(text: str, table: str) -> str:
     "A notebook's text with this table's cell updated and everything else unchanged."
     notebook = json.loads(text)
     for cell in notebook["cells"]:
-        if "".join(cell["source"]).startswith(table.splitlines()[0]):
+        if "".join(cell["source"]).startswith(table.partition(" | ")[0] + " | "):
             cell["source"] = table.splitlines(keepends=True)
     return json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
