@@ -118,6 +118,22 @@ for options in ({{"find_unused_parameters": True}}, {{}}):
     assert said.count("stepped") == 3 and known(said) == ["parameters_without_gradient"]
 
 
+def test_static_graph_with_accumulation(tmp_path: Path) -> None:
+    """torch's assertion fails when the first backward pass is not synchronised; without static_graph it is right."""
+    said = python(f"""
+import torch
+from torch.nn.parallel import DistributedDataParallel
+torch.distributed.init_process_group("gloo", init_method="file://{tmp_path}/store", rank=0, world_size=1)
+for options in ({{}}, {{"static_graph": True}}):
+    model = DistributedDataParallel(torch.nn.Linear(2, 1), **options)
+    with model.no_sync():
+        model(torch.ones(3, 2)).sum().backward()
+    model(torch.ones(3, 2)).sum().backward()
+    print("summed", model.module.bias.grad.item())
+""")
+    assert said.count("summed 6.0") == 1 and known(said) == ["static_graph_with_accumulation"]
+
+
 def test_process_killed_by_system() -> None:
     """What torch says of a process that got SIGKILL."""
     said = python("""
