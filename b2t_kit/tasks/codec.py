@@ -256,8 +256,9 @@ class CodecTask(Task):
             order = np.random.default_rng(fold_seed(config.seed, "order", epoch)).permutation(self.rows)
             chosen = order[number * self.batch_size:(number + 1) * self.batch_size].tolist()
             dealt = [chosen[part::parts] for part in range(parts)][device.rank * config.accumulation:]
-            bare = lambda row: fold_seed(config.seed, "textless", step, row) % 1000 < 1000 * self.textless
-            yield [codec_batch(rows, self.model, self.batch_size, size, [bare(row) for row in rows])
+            bare = {row for row in chosen
+                    if fold_seed(config.seed, "textless", step, row) % 1000 < 1000 * self.textless}
+            yield [codec_batch(rows, self.model, self.batch_size, size, [row in bare for row in rows])
                    for rows in dealt[:config.accumulation]]
 
     def compute_loss(self, model: nn.Module, batch: CodecBatch) -> LossSum:

@@ -95,8 +95,8 @@ def packaged(
     "The content of a data file of the package; raises `KitError` if it is missing."
     try:
         return (resources.files("b2t_kit.text") / name).read_bytes()
-    except FileNotFoundError:
-        raise KitError(f"b2t_kit/text/{name} is missing from the installed package: reinstall it")
+    except FileNotFoundError as error:
+        raise KitError(f"b2t_kit/text/{name} is missing from the installed package: reinstall it") from error
 
 # %% ../../nbs/text/g2p.ipynb #d6cef387
 @functools.cache
