@@ -1,7 +1,7 @@
 """Collect notebooks with pytest: every cell that asserts is one test.
 
 The cells of a notebook run in order in one IPython shell, as `nbdev_test` runs them: in the
-notebook's folder, with `IN_TEST` set. A test is an asserting cell with the plain cells that lead up
+notebook's folder (a Kaggle kernel in a temporary one), with `IN_TEST` set. A test is an asserting cell with the plain cells that lead up
 to it, so a plain cell that fails fails the test below it; plain cells at the end are one test more.
 Once a cell has failed, the rest of its notebook is reported as skipped. A notebook must leave the
 process as it found it, since the next one shares it.
@@ -113,8 +113,9 @@ class Notebook(pytest.File):
         self.patch = pytest.MonkeyPatch()
         self.patch.setenv("IN_TEST", "1")
         self.patch.syspath_prepend(ROOT)
-        self.patch.chdir(self.path.parent)
         self.scratch = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        kernel = self.path.is_relative_to(ROOT / "kaggle")  # writes into the folder that it starts in
+        self.patch.chdir(self.scratch.name if kernel else self.path.parent)
         self.patch.setenv("TMPDIR", self.scratch.name)  # what a notebook leaves goes with it
         self.patch.setattr(tempfile, "tempdir", self.scratch.name)
         self.state = shared_state()

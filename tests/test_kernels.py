@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 
 import b2t_kit
+from b2t_kit.all import simulate
+from b2t_kit.core.config import KitError
 from b2t_kit.kaggle import build_kernel, kernel_names, kernels_folder, slug
 
 ROOT = Path(__file__).resolve().parent.parent
 FIELDS = {  # what `kaggle kernels push` reads, and its type
     "id": str, "title": str, "code_file": str, "language": str, "kernel_type": str, "is_private": bool,
-    "enable_internet": bool, "machine_shape": str, "dataset_sources": list, "competition_sources": list,
-    "kernel_sources": list, "model_sources": list,
+    "enable_gpu": bool, "enable_tpu": bool, "enable_internet": bool, "machine_shape": str, "dataset_sources": list,
+    "competition_sources": list, "kernel_sources": list, "model_sources": list,
 }
 MACHINES = {"b2t-eit-tpu": "TpuV5E8", "b2t-gpu": "NvidiaTeslaT4", "b2t-tpu-v5e8": "TpuV5E8"}  # as kaggle 2.2.5 names them
 
@@ -40,6 +42,7 @@ def test_metadata_has_every_field(tmp_path: Path, kernel: str) -> None:
     assert {name: type(content.get(name)) for name in FIELDS} == FIELDS
     assert content["id"] == f"ada/{slug(content['title'])}" and 5 <= len(content["title"]) <= 50
     assert content["machine_shape"] == MACHINES[kernel] and content["is_private"]
+    assert (content["enable_gpu"], content["enable_tpu"]) == (kernel == "b2t-gpu", kernel != "b2t-gpu")
     assert content["competition_sources"] == ([] if kernel == "b2t-eit-tpu" else ["brain-to-text-25"])
     assert (tmp_path / "push/kernel" / content["code_file"]).is_file()
 
@@ -98,6 +101,100 @@ def test_translation_runs_the_same_code(translation: Path) -> None:
     ours, theirs = prose_of(translation), prose_of(original)
     assert len(ours) == len(theirs)
     assert all(re.search("[\u4e00-\u9fff]", text) for text in ours)
+
+
+NOTEBOOKS = [kernels_folder() / kernel / f"{kernel}.ipynb" for kernel in MACHINES]
+
+
+def decide(notebook: Path, rehearse: str = "None", until: str = "must_rehearse(") -> dict[str, object]:
+    """The variables of a kernel after the cell that decides whether to rehearse, or a later one."""
+    cells = code_of(notebook)
+    last = next(number for number, code in enumerate(cells) if until in code)
+    names: dict[str, object] = {}
+    for code in cells[:last + 1]:
+        exec(code.replace("rehearse = None", f"rehearse = {rehearse}"), names)
+    return names
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_only_a_watched_session_rehearses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], notebook: Path
+) -> None:
+    """Without accelerator and recordings: a pushed run fails with one line, unless a rehearsal was asked for."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("b2t_kit.devices.device.tpu_chips", list)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    for kind, rehearse, expected in (
+        ("Interactive", "None", True), ("Interactive", "False", None), ("Interactive", "True", True),
+        ("Batch", "None", None), ("Batch", "False", None), ("Batch", "True", True),
+    ):
+        monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", kind)
+        if expected is None:
+            with pytest.raises(KitError, match="^this session has no [GT]PU[^\n]*rehearse = True$"):
+                decide(notebook, rehearse)
+        else:
+            names = decide(notebook, rehearse)
+            assert names["rehearsal"] is expected and names["home"] == Path("/kaggle/working/rehearsal")
+    assert "a rehearsal" in capsys.readouterr().out
+
+
+SPEECH = [path for path in NOTEBOOKS if "eit" not in path.stem]
+
+
+@pytest.mark.parametrize("notebook", SPEECH, ids=lambda path: path.stem)
+def test_two_copies_of_the_recordings_do_not_rehearse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notebook: Path
+) -> None:
+    """Which of them was meant is for the user to say, in any session."""
+    for name in ("one", "other"):
+        simulate(tmp_path / name, sessions=1, trials=1)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("KAGGLE_KERNEL_RUN_TYPE", raising=False)
+    with pytest.raises(KitError, match="several recordings found, name one: .*one.*, .*other"):
+        decide(notebook)
+    assert decide(notebook, "True")["rehearsal"] is True
+
+
+def test_two_data_sets_of_tanks_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tomography kernel does not choose between them either."""
+    notebook = kernels_folder() / "b2t-eit-tpu/b2t-eit-tpu.ipynb"
+    for name in ("one", "other"):
+        (tmp_path / name / "train").mkdir(parents=True)
+        (tmp_path / name / "train/0.npz").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("KAGGLE_KERNEL_RUN_TYPE", raising=False)
+    monkeypatch.setattr("b2t_kit.devices.device.tpu_chips", lambda: ["chip"] * 8)
+    with pytest.raises(KitError, match="several data sets are attached; detach all but one of .*one, .*other"):
+        decide(notebook, until="attached(")
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_a_rehearsal_draws_says_so(notebook: Path) -> None:
+    """Every cell with a saved figure stamps it."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    drawing = ["".join(cell["source"]) for cell in cells if '"image/png"' in json.dumps(cell.get("outputs", []))]
+    assert len(drawing) >= 3
+    assert [code for code in drawing if not re.search(r"\bstamp\(.*, rehearsal\)", code)] == []
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_introduction_tells_of_rehearsals(notebook: Path) -> None:
+    """Each notebook says first what rehearses and what fails, in each language; its outputs stay."""
+    for path in sorted(notebook.parent.glob("*.ipynb")):
+        introduction = prose_of(path)[0]
+        assert all(f"`{value}`" in introduction for value in ("rehearse = None", "True", "False")), path
+        assert "`rehearsal/`" in introduction, path
+        assert "cleanup" not in "".join(code_of(path)), path
+
+
+def test_gpu_kernel_keeps_its_promises() -> None:
+    """It says one length of a session, resumes what an earlier one left, and ends in a checked submission."""
+    notebook = kernels_folder() / "b2t-gpu/b2t-gpu.ipynb"
+    prose, code = "\n".join(prose_of(notebook)), "\n".join(code_of(notebook))
+    assert set(re.findall(r"(\w+) hours\b", prose)) == {"12"}
+    assert re.search(r"bring_run\(run\b", code) and "check = submit(run" in code
+    outputs = [cell for cell in json.loads(notebook.read_text())["cells"] if cell.get("outputs")]
+    assert len(outputs) >= 8
 
 
 REPOSITORY = "git+https://github.com/b2t-kit/b2t_kit"

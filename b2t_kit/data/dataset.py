@@ -8,7 +8,7 @@ __all__ = ['SPLITS', 'ARRAYS', 'FEATURE_KINDS', 'NUM_FEATURES', 'BIN_SECONDS', '
            'write_group', 'check_split', 'check_writable_trial', 'begin_hdf5', 'SessionWriter', 'reading',
            'open_member', 'open_trial', 'form_fault', 'storage_fault', 'chunk_fault', 'chunks_fit', 'open_dataset',
            'check_text', 'read_attribute', 'open_file', 'names_in', 'group_names', 'read_number', 'read_info',
-           'tiny_trial', 'tiny_recordings', 'entries_of', 'sessions_of', 'lost_days', 'find_recordings',
+           'tiny_trial', 'tiny_recordings', 'entries_of', 'sessions_of', 'lost_days', 'NoRecordings', 'find_recordings',
            'contiguous_place', 'read_at', 'value_fault', 'Recordings', 'show_trial', 'as_png', 'show_sessions',
            'TrialBrowser', 'browse_trials']
 
@@ -577,11 +577,15 @@ def _starts(root: Path) -> list[Path]:
     return [root, *sorted(path for path in root.glob(pattern) if path.is_dir())]
 
 # %% ../../nbs/01_dataset.ipynb #cd2254e2
+class NoRecordings(KitError):
+    "There are no recordings in the places searched."
+
+
 def find_recordings(
     path: str | Path | None = None,  # the folder or one just above it; None searches this platform
     roots: tuple[Path, ...] | None = None,  # folders to search; None: the input folders of this platform
 ) -> Path:  # the folder that holds one folder per session
-    "Find the recordings; raises `KitError` if there are none (with the places searched) or several."
+    "Find the recordings; raises `NoRecordings` if there are none, `KitError` if several."
     if path is not None:
         return _find_below(Path(path))
     roots = platform().input_folders if roots is None else roots
@@ -593,7 +597,7 @@ def find_recordings(
     if found:
         raise KitError(f"several recordings found, name one: {', '.join(map(str, found.values()))}")
     places = ", ".join(str(root) for root in roots)
-    raise KitError(f"no recordings (<session>/data_train.hdf5) found; looked in and below {places}")
+    raise NoRecordings(f"no recordings (<session>/data_train.hdf5) found; looked in and below {places}")
 
 # %% ../../nbs/01_dataset.ipynb #739f3b5b
 def _find_below(path: Path) -> Path:
