@@ -523,7 +523,7 @@ def kernel_build(parser: Parser) -> Action:
     parser.add_argument("--wheel-dataset", metavar="USER/NAME", help="Kaggle dataset that holds the kit's wheel; "
                         "default: USER/b2t-kit-wheel")
     parser.add_argument("--offline", action="store_true", help="run the kernel without internet: add the wheels of all "
-                        "requirements to the dataset; downloads them, about 140 MB")
+                        "requirements to the dataset; downloads them, about 170 MB")
     parser.add_argument("--resume", action="store_true", help="attach the kernel's last output, to resume its run; "
                         "from the second push on")
     parser.add_argument("--language", default="en", metavar="en|zh", help="language of the notebook's text")

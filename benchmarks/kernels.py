@@ -78,8 +78,9 @@ def steps_of(
     kaggle: Path,  # the folder that was /kaggle
 ) -> int:
     "The last step of the run in the output."
-    metrics = (kaggle / "working/rehearsal/run/metrics.jsonl").read_text().splitlines()
-    return max(row.get("step") or 0 for row in map(json.loads, metrics))
+    metrics = kaggle / "working/rehearsal/run/metrics.jsonl"
+    rows = map(json.loads, metrics.read_text().splitlines() if metrics.exists() else [])
+    return max((row.get("step") or 0 for row in rows), default=0)
 
 
 def printed(
@@ -110,7 +111,8 @@ def main() -> None:
         work.mkdir(parents=True)
         for number in (1, 2):
             status, seconds, kaggle = session(options.image, work, number, kernel)
-            result = f"{len(list((kaggle / 'working/rehearsal').iterdir()))} outputs" if status == 0 else "FAILED"
+            outputs = list(kaggle.glob("working/rehearsal/*"))
+            result = f"{len(outputs)} outputs" if status == 0 else "FAILED"
             words = printed(kaggle, "a new run|(continuing|resuming) /kaggle/input/\\S+")
             print(f"| {kernel} | {number}, interactive | {result} | {printed(kaggle, 'b2t_kit-[^:]*: .*')} | {words}, "
                   f"step {steps_of(kaggle)} | {seconds:.0f} |", flush=True)
