@@ -316,9 +316,10 @@ def bring_run(
     earlier = None if Path(run).exists() else find_run(roots, rehearsal)
     if earlier is None:
         return None
-    large = () if scratch is None else ("checkpoints", "rolling.json")
+    # A checkpoint's marker is a hidden file, so checkpoints are copied whole.
+    apart = shutil.ignore_patterns(".*", "checkpoints", "rolling.json")
     with atomic_folder(run) as aside:
-        shutil.copytree(earlier, aside, ignore=shutil.ignore_patterns(".*", *large), dirs_exist_ok=True)
-        if scratch is not None:
-            shutil.copytree(earlier / "checkpoints", roll_in(aside, scratch), dirs_exist_ok=True)
+        shutil.copytree(earlier, aside, ignore=apart, dirs_exist_ok=True)
+        large = aside / "checkpoints" if scratch is None else roll_in(aside, scratch)
+        shutil.copytree(earlier / "checkpoints", large, dirs_exist_ok=True)
     return earlier
