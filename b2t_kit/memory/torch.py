@@ -141,8 +141,9 @@ def stacks_of(
         return [decoder]
     hidden = noise.noise_hidden or width
     outputs = width if noise.noise_hidden else 0
-    return [Stack("noise", width, hidden, noise.noise_layers, outputs, True), replace(decoder, name="clean"),
-            Stack("noisy", width, noise.noisy_hidden, noise.noisy_layers, classes, False)]
+    both = [Stack("noise", width, hidden, noise.noise_layers, outputs, True), replace(decoder, name="clean")]
+    adversary = Stack("noisy", width, noise.noisy_hidden, noise.noisy_layers, classes, False)
+    return both + [adversary] * noise.has_adversary
 
 # %% ../../nbs/memory/torch.ipynb #b4fd78ea
 def stack_parameters(
@@ -312,7 +313,7 @@ def speech_points(
     for stack in reversed(stacks):
         kept.pop(stack.name)
         below = [*always, *(each for parts in kept.values() for each in parts)]
-        if kept:  # from both stacks that read the noise
+        if kept and noise.has_adversary:  # from both stacks that read the noise
             wide = dict(rows=size.rows, patches=size.patches, values=stack.inputs)
             below.append(part("gradient of the noise", 2 if half else 4, **wide))
         for level in reversed(range(stack.layers)):

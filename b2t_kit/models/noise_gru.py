@@ -7,6 +7,7 @@ __all__ = ['NOISE_GRU_SIZES', 'Mode', 'States', 'NoiseConfig', 'NoiseModel', 'st
            'NoisySpeechModel', 'NoiseGRU', 'build_speech_model']
 
 # %% ../../nbs/models/noise_gru.ipynb #110a0d36
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -40,12 +41,17 @@ class NoiseConfig:
             if getattr(self, name) > (1000 if name.endswith("layers") else 10**6):
                 raise KitError(f"{name}: {getattr(self, name)} is too large")
 
+    @property
+    def has_adversary(self) -> bool:
+        "Whether there is a noisy speech model: only if its gradient reaches the noise model."
+        return self.noise_layers > 0 and self.reversal * self.noisy_weight > 0
+
 # %% ../../nbs/models/noise_gru.ipynb #dd96e659
 NOISE_GRU_SIZES = {
-    "noise_gru_687m": (GRUConfig(num_layers=3), NoiseConfig(noise_layers=2)),
+    "noise_gru_687m": (GRUConfig(num_layers=3), NoiseConfig(noise_layers=2, reversal=0.1)),
     "noise_gru_tiny": (
         GRUConfig(hidden=128, num_layers=1),
-        NoiseConfig(noise_layers=1, noise_hidden=64, noisy_layers=1, noisy_hidden=64),
+        NoiseConfig(noise_layers=1, noise_hidden=64, noisy_layers=1, noisy_hidden=64, reversal=0.1),
     ),
 }
 
@@ -158,7 +164,7 @@ States = tuple[torch.Tensor, torch.Tensor]  # (N, B, H) of the noise model, of t
 
 
 class NoiseGRU(nn.Module):
-    "Noise model, clean speech model and noisy speech model."
+    "Noise model, clean speech model and, if it influences anything, noisy speech model."
 
     def __init__(
         self,
@@ -171,7 +177,7 @@ class NoiseGRU(nn.Module):
         self.config, self.reversal = config, noise.reversal
         self.noise = NoiseModel(config, noise)
         self.clean = CleanSpeechModel(config)
-        self.noisy = NoisySpeechModel(config, noise)
+        self.noisy = NoisySpeechModel(config, noise) if noise.has_adversary else None
         self.clean.gru.recompute = noise.recompute
 
     def forward(
@@ -180,15 +186,22 @@ class NoiseGRU(nn.Module):
         day: torch.Tensor,  # (B,) integers: recording day of each trial
         states: States | None = None,  # from the previous piece; None at the start
         return_state: bool = False,  # also return the states for the next piece
-        mode: Mode = "inference",  # "full" also decodes the noise
+        mode: Mode = "inference",  # "full" also decodes the noise, if there is an adversary
     ) -> Any:  # (B, P, 41) float32, in "full" two of them, clean and noisy; then `States`
         first = states or (None, None)
         noise, noise_states = self.noise(features, day, first[0])
         clean, clean_states = self.clean(features, day, noise, first[1])
         logits = clean
         if mode == "full":
+            if self.noisy is None:
+                raise KitError("mode: 'full' needs a noisy speech model; this noise model was built with reversal 0")
             logits = clean, self.noisy(reverse_gradient(noise, self.reversal))
         return (logits, (noise_states, clean_states)) if return_state else logits
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *arguments: Any, **named: Any) -> Any:
+        "Load weights, without those of a noisy speech model that this one does not have."
+        kept = {name: one for name, one in state_dict.items() if self.noisy is not None or not name.startswith("noisy.")}
+        return super().load_state_dict(kept, *arguments, **named)
 
 # %% ../../nbs/models/noise_gru.ipynb #c0920754
 def build_speech_model(
