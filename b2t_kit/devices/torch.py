@@ -8,7 +8,7 @@ __all__ = ['LossScaler', 'check_tracker', 'TorchDevice', 'deterministic_kernels'
 # %% ../../nbs/devices/torch.ipynb #8a8a8d55
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from torch import nn
 
 from ..core.config import KitError, check_writable, environment_with
 from ..core.distributed import Place, join
-from .device import Device, DeviceOptions
+from .device import Device, DeviceOptions, gradient_norms
 from ..precision import Precision, ambient_settings, audit_gradients, audit_optimizer, audit_parameters
 from ..precision import canary, resolve_precision, tf32_allowed
 
@@ -174,14 +174,15 @@ class TorchDevice(Device):
             raise KitError(f"the loss is {loss.dtype}, not float32; compute it from float32 logits")
         self.scaler.scale(loss * self.world).backward()
 
-    def clip(self, model: nn.Module, max_norm: float | None = None) -> torch.Tensor:
+    def clip(
+        self, model: nn.Module, max_norm: float | None = None, groups: Sequence[Sequence[nn.Parameter]] = ()
+    ) -> torch.Tensor:
         audit_gradients(self._model)
         self.scaler.unscale(self._optimizer)
-        gradients = [one.grad for one in model.parameters() if one.grad is not None]
-        norm = nn.utils.get_total_norm(gradients)
+        norms = gradient_norms(list(model.parameters()), groups)
         if max_norm is not None:
-            nn.utils.clip_grads_with_norm_(model.parameters(), max_norm, norm)
-        return norm
+            nn.utils.clip_grads_with_norm_(model.parameters(), max_norm, norms[0] if groups else norms)
+        return norms
 
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
         audit_gradients(self._model)

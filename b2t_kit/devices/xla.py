@@ -7,7 +7,7 @@ __all__ = ['SHARD_FROM', 'XlaAdamW', 'sharded_dimension', 'XlaDevice', 'open_xla
 
 # %% ../../nbs/devices/xla.ipynb #79268051
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from torch import nn
 
 from ..core.config import KitError, environment_with
 from ..core.distributed import Place
-from .device import Device, DeviceOptions, tpu_chips
+from .device import Device, DeviceOptions, gradient_norms, tpu_chips
 from .torch import check_tracker, tracker_only
 from .xla_runtime import Watch, check_alone, check_chips, check_variables, check_versions
 from .xla_runtime import count_programs, device_memory, generator_kept, place_of_host, quiet
@@ -270,15 +270,17 @@ class XlaDevice(Device):
             raise KitError(f"the loss is {loss.dtype}, not float32; compute it from float32 logits")
         loss.backward()
 
-    def clip(self, model: nn.Module, max_norm: float | None = None) -> torch.Tensor:
+    def clip(
+        self, model: nn.Module, max_norm: float | None = None, groups: Sequence[Sequence[nn.Parameter]] = ()
+    ) -> torch.Tensor:
         audit_gradients(self._model)
-        gradients = [one.grad for one in model.parameters() if one.grad is not None]
-        for gradient in gradients:
-            self._whole(gradient)
-        norm = nn.utils.get_total_norm(gradients)
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                self._whole(parameter.grad)
+        norms = gradient_norms(list(model.parameters()), groups)
         if max_norm is not None:
-            nn.utils.clip_grads_with_norm_(model.parameters(), max_norm, norm)
-        return norm
+            nn.utils.clip_grads_with_norm_(model.parameters(), max_norm, norms[0] if groups else norms)
+        return norms
 
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
         optimizer.step()

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -392,8 +392,8 @@ def watch_meter(
             super().add(values, work)
             run.device.wanted += [(one, "result", None) for one in self.open[-1].values()]
 
-        def end_step(self, norm: torch.Tensor) -> None:
-            super().end_step(norm)
+        def end_step(self, norm: torch.Tensor, groups: Sequence[str] = ()) -> None:
+            super().end_step(norm, groups)
             run.device.wanted.append((self.norms[-1], "result", None))
 
     run.meter = WatchedMeter()

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['accumulate_gradients', 'update_weights', 'scale_at', 'remaining_batches', 'collect', 'stop_at_bad_step',
-           'batch_arrays', 'input_faults', 'record', 'warn_of_norms', 'log', 'seconds_left', 'watched', 'validate',
-           'choose_best', 'checkpoint', 'due', 'is_new_best', 'should_stop', 'time_gradient', 'warm_up',
-           'checkpoint_sizes', 'state_bytes', 'describe_run', 'begin']
+           'batch_arrays', 'input_faults', 'record', 'warn_of_norms', 'warn_of_memory', 'log', 'seconds_left',
+           'watched', 'validate', 'choose_best', 'checkpoint', 'due', 'is_new_best', 'should_stop', 'time_gradient',
+           'warm_up', 'checkpoint_sizes', 'state_bytes', 'describe_run', 'begin']
 
 # %% ../../nbs/training/steps.ipynb #daaa82dd
 import math
@@ -60,12 +60,12 @@ def update_weights(
     "Clip the gradient, update the weights and the average; this ends an optimizer step."
     config = run.config
     set_lr(run.optimizer, scale_at(config, run.step))
-    norm = run.device.clip(run.model, config.clip_norm)
+    norms = run.device.clip(run.model, config.clip_norm, list(run.norm_groups.values()))
     run.device.step(run.optimizer)
     run.step += 1
     if run.ema:
         run.ema.update(run.step)
-    run.meter.end_step(norm)
+    run.meter.end_step(norms, list(run.norm_groups))
     run.device.submit("a training step", batch)
 
 # %% ../../nbs/training/steps.ipynb #078f947a
@@ -169,14 +169,33 @@ def record(
 def warn_of_norms(
     run: Run,
 ) -> None:
-    "Record a warning for the most abnormal gradient norm since the last row, if there is one."
+    "Record warnings for the most abnormal gradient norm since the last row, and for vanished and exploded groups."
     first = run.step - len(run.recent) + 1
     judged = [(run.norms.abnormal(row["norm"]), step) for step, row in enumerate(run.recent, first)]
     ratio, step = max(judged, default=(0.0, 0))
+    names = [name for name in run.recent[-1] if name.startswith("norm/")]
     if ratio:
-        norm = run.recent[step - first]["norm"]
-        record(run, {"kind": "event", "text": f"warning: the gradient norm of step {step}, {norm:.3g}, "
-                                              f"is {ratio:.0f} times the running median"})
+        row = run.recent[step - first]
+        largest = max(names, key=lambda name: row.get(name, 0.0), default="")
+        where = f"; largest in {largest.removeprefix('norm/')}" if largest else ""
+        record(run, {"kind": "event", "text": f"warning: the gradient norm of step {step}, {row['norm']:.3g}, "
+                                              f"is {ratio:.0f} times the running median{where}"})
+    for name in names:
+        norms = [row[name] for row in run.recent if name in row]
+        if said := run.norms.verdict(name, norms, run.config.clip_norm):
+            record(run, {"kind": "event",
+                         "text": f"warning: the gradient of {name.removeprefix('norm/')} {said}"})
+
+# %% ../../nbs/training/steps.ipynb #a4815e19
+def warn_of_memory(
+    run: Run,
+    memory: float,  # bytes
+) -> None:
+    "Record a warning if memory grows steadily from row to row."
+    if grown := run.memory.growth(run.step, memory):
+        text = f"warning: memory grows by {grown / 1e6:.3g} MB a step, steadily over {run.memory.seen.maxlen - 1} rows; "
+        record(run, {"kind": "event", "text": f"{text}something keeps tensors of earlier steps, such as a list of losses "
+                                              "without detach()"})
 
 # %% ../../nbs/training/steps.ipynb #ee6b0c9e
 def log(
@@ -187,6 +206,8 @@ def log(
     if not run.recent:
         return
     warn_of_norms(run)
+    memory = float(run.device.memory_bytes())
+    warn_of_memory(run, memory)
     means = {name: statistics.fmean(row[name] for row in run.recent) for name in run.recent[0]}
     seconds = max(run.recent_seconds, 1e-9)
     speeds = {f"{kind}_per_second": amount / seconds for kind, amount in run.recent_work.items()}
@@ -194,7 +215,7 @@ def log(
     record(run, {"kind": "train", **means, "norm_max": max(row["norm"] for row in run.recent),
                  "lr": max(group["lr"] for group in run.optimizer.param_groups),
                  "step_seconds": step_seconds, **speeds,
-                 "memory_bytes": float(run.device.memory_bytes()), **run.device.measurements(),
+                 "memory_bytes": memory, **run.device.measurements(),
                  "seconds_left": seconds_left(run, step_seconds)})
     run.recent, run.recent_work, run.recent_seconds = [], {}, 0.0
 
