@@ -10,15 +10,15 @@ __all__ = ['Verb', 'VERBS', 'SUCCESS', 'FAULTS', 'UNRECOGNISED', 'MEMORY_FIRST',
            'lm_convert', 'lm_check', 'lm_perplexity', 'submit_verb', 'check_submission_verb', 'score_verb',
            'report_verb', 'kernel_verb', 'kernel_build', 'add_configuration', 'plan_verb', 'add_global_batch',
            'lengths_of', 'shaped', 'tell_plan', 'preflight_verb', 'tell_preflight', 'advice', 'doctor_verb',
-           'tell_of_log', 'tell_of_machine', 'tell_of_run', 'eit_simulate', 'add_original', 'in_processes', 'eit_train',
-           'training_of', 'eit_test', 'eit_verb']
+           'tell_of_log', 'tell_of_machine', 'tell_of_device', 'tell_remarks', 'tell_of_run', 'eit_simulate',
+           'add_original', 'in_processes', 'eit_train', 'training_of', 'eit_test', 'eit_verb']
 
 # %% ../nbs/cli.ipynb #1b28526c
 import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -721,12 +721,15 @@ def advice(
 # %% ../nbs/cli.ipynb #5e9cee8b
 @verb
 def doctor_verb(parser: Parser) -> Action:
-    "recognise a known failure in a log, inspect this machine, or pack a run for a bug report"
+    "recognise a known failure in a log, inspect or test this machine, or pack a run for a bug report"
     parser.add_argument("--log", metavar="FILE", help="traceback or log to explain, or '-' to read it from a pipe; its "
                         "text is not repeated; default: inspect this machine")
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
     parser.add_argument("--language", choices=("en", "zh"), default="en", metavar="en|zh",
                         help="language of the answer")
+    parser.add_argument("--device", nargs="?", const="auto", choices=("auto", "cpu", "cuda", "xla", "tpu"),
+                        metavar="NAME", help="test this machine's device, or the named one, with small training steps: "
+                        "a product, a loop, CTC, a sum over chips, memory before and after")
     parser.add_argument("--bundle", metavar="RUN", help="write one archive about this run for a bug report: versions, "
                         "memory plan, metrics and log; it holds no recordings")
     parser.add_argument("--out", metavar="FILE", help="with --bundle: archive to write, or a folder for it; "
@@ -737,6 +740,8 @@ def doctor_verb(parser: Parser) -> Action:
             return tell_of_run(options)
         if options.out is not None:
             raise KitError("out: is the archive of --bundle; give both, or neither")
+        if options.device is not None:
+            return tell_of_device(options)
         if options.log is None:
             return tell_of_machine(options.json)
         return tell_of_log(options.log, options.json, options.language)
@@ -770,12 +775,34 @@ def tell_of_machine(
     "Print what was found about this machine."
     from b2t_kit.doctor.machine import inspect_machine
 
-    checks = inspect_machine()
+    return tell_remarks(inspect_machine(), as_json)
+
+
+def tell_of_device(
+    options: argparse.Namespace,  # of `b2t doctor`, with `device`
+) -> int:  # exit status
+    "Test a device, and print what each part of the test found."
+    from b2t_kit.doctor.device_step import check_device
+
+    if options.log is not None:
+        raise KitError("device: leave out --log; one command tests the device or reads a log")
+    return tell_remarks(check_device(options.device), options.json)
+
+
+def tell_remarks(
+    remarks: Iterable[Any],  # as `doctor.machine` gives them, all at once or one by one
+    as_json: bool,
+) -> int:  # exit status
+    "Print remarks and the number of problems."
+    checks = []
+    for check in remarks:
+        checks.append(check)
+        if not as_json:
+            print(check, flush=True)
     problems = sum(check.state == "problem" for check in checks)
     if as_json:
         print(json.dumps({"problems": problems, "checks": [vars(check) for check in checks]}, indent=1))
     else:
-        print(*checks, sep="\n")
         print(f"{problems or 'no'} problem{'' if problems == 1 else 's'}")
     return FAULTS if problems else SUCCESS
 

@@ -338,10 +338,12 @@ class _Run:
         self, task: Any, config: TrainConfig, device: LoweringDevice, model: nn.Module,
         optimizer: torch.optim.Optimizer, ema: Any,
     ) -> None:
+        from b2t_kit.training.optim import norm_groups
         from b2t_kit.training.run import Meter
 
         self.task, self.config, self.device, self.model = task, config, device, model
         self.optimizer, self.ema, self.meter, self.step = optimizer, ema, Meter(), 0
+        self.norm_groups = norm_groups(optimizer, model)
 
     @property
     def plain_model(self) -> nn.Module:
