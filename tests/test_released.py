@@ -10,8 +10,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 
 from b2t_kit.cli import VERBS, Parser
+from b2t_kit.speech.evaluate import load_decoder
+from b2t_kit.training.checkpoint import read_part
 
 RELEASED = Path(__file__).parent / "released"
 SAME_EVERYWHERE = {"OMP_NUM_THREADS": "1", "ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
@@ -40,6 +43,29 @@ def test_a_run_of_version_0_1_0_is_continued_to_the_same_bits(folder, run):
     found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest()
              for path in (folder / run / "checkpoints/00000006").glob("*.safetensors")}
     assert found == json.loads((RELEASED / "bits.json").read_text())[run]
+
+
+def test_a_noise_run_without_reversal_is_refused_in_one_line_and_still_decodes(folder):
+    """Version 0.1.0 trained the noisy speech model without reversal too. Its first checkpoint is that of the stored run:
+    initial weights do not depend on the reversal."""
+    run = folder / "unheard"
+    shutil.copytree(folder / "noise_gru", run)
+    for name in ("00000003", "00000006"):
+        shutil.rmtree(run / "checkpoints" / name, ignore_errors=True)
+    record = json.loads((run / "config.json").read_text())
+    record["task"]["config"]["noise"]["reversal"] = 0.0
+    (run / "config.json").write_text(json.dumps(record))
+    command = [sys.executable, "-m", "b2t_kit.train", "--data", folder / "data", "--out", run, *RUNS["noise_gru"].split(),
+               *COMMON.split()]
+    environment = {**os.environ, **SAME_EVERYWHERE, "PYTHONPATH": str(RELEASED.parents[1])}
+    for reversal, words in (("0.1", "noise.reversal was 0.0 and is 0.1"), ("0", "other parameters: noisy.")):
+        done = subprocess.run([*map(str, command), "--reversal", reversal], env=environment, capture_output=True, text=True)
+        assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1, done.stderr
+        assert str(run) in done.stderr
+    decoder = load_decoder(run).model
+    saved = read_part(run / "checkpoints/00000000", "ema")
+    assert any(name.startswith("noisy.") for name in saved)
+    assert all(torch.equal(value, saved[name]) for name, value in decoder.state_dict().items())
 
 
 def parsers(name: str, parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:

@@ -35,7 +35,7 @@ MODELS = {
     "gru": (GRUConfig(hidden=16, num_layers=1, **STILL), NoiseConfig()),
     "linear": (GRUConfig(num_layers=0, **STILL), NoiseConfig()),
     "noise": (GRUConfig(hidden=16, num_layers=1),
-              NoiseConfig(noise_layers=1, noise_hidden=16, noisy_layers=1, noisy_hidden=16)),
+              NoiseConfig(noise_layers=1, noise_hidden=16, noisy_layers=1, noisy_hidden=16, reversal=0.1)),
 }
 
 

@@ -586,7 +586,10 @@ def restore(
     _load_weights(run, checkpoint)
     try:
         state, tensors = read_state(checkpoint), read_part(checkpoint, "optimizer")
-        unpack_optimizer(run.optimizer, run.plain_model, tensors, state["optimizer"])
+        try:
+            unpack_optimizer(run.optimizer, run.plain_model, tensors, state["optimizer"])
+        except KitError as error:
+            raise KitError(f"{checkpoint}: {error}; train into another folder") from error
         run.device.submit("loading a checkpoint")
         audit_optimizer(run.optimizer, run.plain_model)
         run.device.load_state_dict(state["device"])
