@@ -55,11 +55,11 @@ def test_a_noise_run_without_reversal_is_refused_in_one_line_and_still_decodes(f
     record = json.loads((run / "config.json").read_text())
     record["task"]["config"]["noise"]["reversal"] = 0.0
     (run / "config.json").write_text(json.dumps(record))
-    command = [sys.executable, "-m", "b2t_kit.train", "--data", folder / "data", "--out", run, *RUNS["noise_gru"].split(),
-               *COMMON.split()]
     environment = {**os.environ, **SAME_EVERYWHERE, "PYTHONPATH": str(RELEASED.parents[1])}
     for reversal, words in (("0.1", "noise.reversal was 0.0 and is 0.1"), ("0", "other parameters: noisy.")):
-        done = subprocess.run([*map(str, command), "--reversal", reversal], env=environment, capture_output=True, text=True)
+        command = [sys.executable, "-m", "b2t_kit.train", "--data", folder / "data", "--out", run,
+                   *RUNS["noise_gru"].replace("reversal 0.1", f"reversal {reversal}").split(), *COMMON.split()]
+        done = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True)
         assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1, done.stderr
         assert str(run) in done.stderr
     decoder = load_decoder(run).model

@@ -197,8 +197,9 @@ class Meter:
             return [], {}, 0.0
         names, kinds, steps = list(self.rows[0][0]), list(self.work), len(self.rows)
         parts = [part[name] for row in self.rows for part in row for name in names]
-        table = torch.stack(device.fetch(parts)).reshape(steps, -1, len(names)).sum(1)  # over micro-batches
-        norms = torch.stack(device.fetch(self.norms)).reshape(steps, -1)
+        host = device.fetch([*parts, *self.norms])
+        table = torch.stack(host[:-steps]).reshape(steps, -1, len(names)).sum(1)  # over micro-batches
+        norms = torch.stack(host[-steps:]).reshape(steps, -1)
         work = torch.tensor([float(self.work[kind]) for kind in kinds])
         own = torch.cat([table.flatten(), work])
         everyone = _summed(device, own)
