@@ -115,8 +115,10 @@ class Device(ABC):
 
     def fetch(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         "The tensors in host memory, in as few transfers as the device allows."
-        if len({one.dtype for one in tensors}) == 1 and all(one.ndim < 2 and one.is_floating_point() for one in tensors):
-            pieces = torch.cat([one.detach().reshape(-1) for one in tensors]).cpu().split([one.numel() for one in tensors])
+        small = all(one.ndim < 2 and one.is_floating_point() for one in tensors)
+        if small and len({one.dtype for one in tensors}) == 1:
+            whole = torch.cat([one.detach().reshape(-1) for one in tensors]).cpu()
+            pieces = whole.split([one.numel() for one in tensors])
             return [piece.reshape(one.shape).clone() for piece, one in zip(pieces, tensors)]
         return [one.detach().cpu() for one in tensors]
 

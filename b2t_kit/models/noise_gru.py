@@ -200,7 +200,8 @@ class NoiseGRU(nn.Module):
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *arguments: Any, **named: Any) -> Any:
         "Load weights, without those of a noisy speech model that this one does not have."
-        kept = {name: one for name, one in state_dict.items() if self.noisy is not None or not name.startswith("noisy.")}
+        kept = {name: one for name, one in state_dict.items()
+                if self.noisy is not None or not name.startswith("noisy.")}
         return super().load_state_dict(kept, *arguments, **named)
 
 # %% ../../nbs/models/noise_gru.ipynb #c0920754
