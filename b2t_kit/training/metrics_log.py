@@ -97,7 +97,7 @@ class GrowthWatch:
     def __init__(
         self,
         rows: int = 8,  # number of rows in which it must have grown
-        least: float = 0.002,  # growth over these rows, as a share of the memory
+        least: float = 0.005,  # growth over these rows, as a share of the memory
     ) -> None:
         self.least = least
         self.seen: deque[tuple[int, float]] = deque(maxlen=rows + 1)  # step and bytes
@@ -108,13 +108,14 @@ class GrowthWatch:
         step: int,
         memory: float,  # bytes in use at this step
     ) -> float:  # bytes per step, or 0.0; a leak is reported once
-        "Add one row; the growth per step if every row added at least half as much as the median row."
+        "Add one row; the growth in the median row, per step, if no row added less than half of it."
         self.seen.append((step, memory))
         rises = [after[1] - before[1] for before, after in pairwise(self.seen)]
-        if self.told or len(self.seen) < self.seen.maxlen or min(rises) <= 0 or min(rises) < 0.5 * median(rises):
+        if self.told or len(self.seen) < self.seen.maxlen or min(rises) < 0.5 * median(rises):
             return 0.0
-        self.told = sum(rises) >= self.least * self.seen[0][1]
-        return sum(rises) / (step - self.seen[0][0]) if self.told else 0.0
+        grown = len(rises) * median(rises)
+        self.told = grown > self.least * self.seen[0][1]
+        return grown / (step - self.seen[0][0]) if self.told else 0.0
 
 # %% ../../nbs/training/metrics_log.ipynb #afee6055
 def duration(
