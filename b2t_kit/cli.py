@@ -13,8 +13,9 @@ __all__ = ['Verb', 'VERBS', 'SUCCESS', 'FAULTS', 'UNRECOGNISED', 'MEMORY_FIRST',
            'tell_of_log', 'tell_of_machine', 'tell_of_device', 'tell_remarks', 'tell_of_run', 'eit_simulate',
            'add_original', 'in_processes', 'eit_train', 'training_of', 'eit_test', 'eit_verb']
 
-# %% ../nbs/cli.ipynb #1b28526c
+# %% ../nbs/cli.ipynb #80e112af
 import argparse
+import io
 import json
 import sys
 from collections import Counter
@@ -26,7 +27,7 @@ from typing import Any
 
 from . import __version__
 from .core.config import Action, KitError, Parser, SettingsLayout, add_data, add_options, is_whole
-from .core.config import options_of, run_program
+from .core.config import number_in, options_of, run_program, write_atomically
 
 # %% ../nbs/cli.ipynb #38af3562
 Verb = Callable[[Parser], Action]  # declares its options, and returns what is to be done with them
@@ -350,7 +351,7 @@ def share_list(
 ) -> tuple[float, ...]:
     "Shares from text; raises `KitError` for one that is not a number."
     try:
-        return tuple(float(word) for word in text.replace(",", " ").split())
+        return tuple(number_in(word, float) for word in text.replace(",", " ").split())
     except ValueError:
         raise KitError(f"shares: '{text}' should be numbers such as 0.4,0.6") from None
 
@@ -693,7 +694,10 @@ def tell_preflight(
     if options.figure:
         from b2t_kit.tpu.preflight import draw_report
 
-        draw_report(report).savefig(options.figure, bbox_inches="tight")
+        content = io.BytesIO()
+        kind = "svg" if options.figure.lower().endswith(".svg") else "png"
+        draw_report(report).savefig(content, format=kind, bbox_inches="tight")
+        write_atomically(options.figure, content.getvalue())
     return SUCCESS if report.fits else FAULTS
 
 # %% ../nbs/cli.ipynb #cff58441

@@ -1,4 +1,5 @@
 "Run folders, published checkpoints, pipes and numbers from elsewhere: one line each, and nothing outside is touched."
+import ast
 import hashlib
 import json
 import os
@@ -14,10 +15,13 @@ import numpy as np
 import pytest
 import torch
 
-from b2t_kit.cli import main
-from b2t_kit.core.config import KitError
+from b2t_kit.cli import main, parse
+from b2t_kit.core.config import KitError, clear_way
+from b2t_kit.data.dataset import begin_hdf5
+from b2t_kit.kaggle import bring_run
 from b2t_kit.models.gru import GRUConfig, GRUDecoder, load_pretrained
 from b2t_kit.training.checkpoint import checkpoint_fault, checkpoint_steps
+from b2t_kit.training.run import task_digest
 
 ROOT = Path(__file__).resolve().parent.parent
 TRAIN = """train --data data --config tiny --batch-size 4 --checkpoint-every 3 --keep-checkpoints 5 --eval-every 0
@@ -104,6 +108,48 @@ def test_a_note_that_names_no_folder(note, here, capsys):
     assert "gru/rolling.json: " in refused("eval --run gru --data data --device cpu", capsys)
 
 
+@pytest.mark.parametrize("mark", [{}, {"owner": ""}, {"owner": 5}, {"owner": "a" * 64}])
+def test_a_note_that_names_a_folder_of_others(mark, here, capsys):
+    "A run from elsewhere may name any folder: nothing there is read, and above all nothing is removed."
+    other = here / "other/checkpoints"
+    shutil.copytree(here / "gru/checkpoints", other)
+    shutil.copytree(other / "00000003", other / "00000001")
+    (other / ".run").write_text("b" * 64)
+    before = sorted(path.name for path in other.rglob("*"))
+    (here / "gru/rolling.json").write_text(json.dumps({"folder": str(other), **mark}))
+    for words in (f"{TRAIN} --steps 6 --out gru --resume --keep-checkpoints 1", "eval --run gru --data data --device cpu"):
+        assert "gru/rolling.json: names a folder that this run did not make" in refused(words.replace("--keep-checkpoints 5", ""), capsys)
+    assert sorted(path.name for path in other.rglob("*")) == before
+
+
+def test_a_folder_that_the_run_made_is_its_own(here):
+    assert main(f"{TRAIN} --steps 6 --out gru --resume --scratch large".split()) == 0
+    assert main(f"{TRAIN} --steps 9 --out gru --resume --scratch large".split()) == 0
+    assert len(list((here / "large").iterdir())) == 1 and main("eval --run gru --data data --device cpu".split()) == 0
+
+
+def test_a_run_of_an_earlier_session_is_copied_whole(here):
+    "Also without a large disk, and with its markers; a pipe or an endless device in it is refused."
+    shutil.copytree(here / "gru", here / "input/run")
+    assert bring_run(here / "copy", roots=(here / "input",)) == here / "input/run"
+    assert not checkpoint_fault(here / "copy/checkpoints/00000003")
+    os.mkfifo(here / "input/run/pipe")
+    with pytest.raises(KitError, match="pipe: is a pipe"):
+        bring_run(here / "second", roots=(here / "input",))
+    (here / "input/run/pipe").unlink()
+    (here / "input/run/zero").symlink_to("/dev/zero")
+    with pytest.raises(KitError, match="zero: is a pipe"):
+        bring_run(here / "second", roots=(here / "input",))
+    assert not (here / "second").exists()
+
+
+@pytest.mark.parametrize("name", ["best", "rolling.json"])
+def test_a_dangling_link_in_a_run_folder(name, here, capsys):
+    (here / "gru" / name).unlink(missing_ok=True)
+    (here / "gru" / name).symlink_to("nowhere")
+    assert f"gru/{name}: " in refused("eval --run gru --data data --device cpu", capsys)
+
+
 @pytest.mark.parametrize("change", [
     lambda state: state.pop("optimizer"), lambda state: state.pop("log"), lambda state: state.update(optimizer=5),
     lambda state: state.update(step="three"), lambda state: state.update(best=[1]), lambda state: state.update(device=7),
@@ -129,6 +175,21 @@ def test_settings_are_bound_to_the_weights(here, capsys):
     smooth = re.search(r'"smooth": [0-9.]+', text)[0]
     path.write_text(text.replace(smooth, '"smooth": 9.0'))
     assert "gru/config.json: was changed" in refused("eval --run gru --data data --device cpu", capsys)
+
+
+def test_a_later_version_with_more_settings(here):
+    "It resumes a run without a new checkpoint, as when it is killed: the checkpoints there still belong to config.json."
+    assert main(f"{TRAIN} --steps 6 --out gru --resume".split()) == 0
+    path, checkpoint = here / "gru/config.json", here / "gru/checkpoints/00000006"
+    record, state = (json.loads(one.read_text()) for one in (path, checkpoint / "state.json"))
+    assert record["task"]["config"]["model"].pop("padding") == "same"  # as if an earlier version did not know it
+    path.write_text(json.dumps(record))
+    (checkpoint / "state.json").write_text(json.dumps(state | {"task": task_digest(record["task"])}))
+    reseal(checkpoint)
+    for steps in (6, 6, 9):
+        assert main("eval --run gru --data data --device cpu".split()) == 0
+        assert main(f"{TRAIN} --steps {steps} --out gru --resume".split()) == 0
+    assert main("eval --run gru --data data --device cpu".split()) == 0
 
 
 @pytest.mark.parametrize("steps, lr", [(2, "1e38"), (1, "1e39")])
@@ -185,6 +246,69 @@ def test_a_socket_and_a_device_are_no_files(here, capsys):
     assert "/dev/zero: is a pipe, a socket or a device" in refused("lm check /dev/zero", capsys)
 
 
+# Calls that open something else than a path from outside, by module and function
+OPENED_SAFELY = {
+    "core/config": {"sync_folder", "forget_output", "_container_memory"},  # a folder, /dev/null, the system's own files
+    "core/distributed": {"_start"}, "tpu/compile": {"work"}, "tpu/lower": {"lower_request", "requested_task"},  # temporary
+    "tpu/preflight": {"judged", "lower_in_child", "compile_program"}, "demo": {"demo"},  # folders that the kit has just made
+    "decode/external_sort": {"mapped"}, "data/dataset": {"read_attribute", "as_png", "close"}, "training/checkpoint": {"_flush"},
+    "data/download": {"_open", "_receive"},  # the network, and a name that was cleared
+    "decode/ngram": {"_header"},  # a path that `map_model` has looked at
+    "devices/device": {"tpu_chips"}, "doctor/machine": {"memory_limit"},  # /sys
+    "doctor/known_failures": {"_shipped"}, "kaggle": {"package_files", "installed_notes"}, "text/g2p": {"packaged"},  # the package
+}
+OPENERS = {"open", "gzip.open", "np.load", "np.memmap", "np.fromfile", "h5py.File", "torch.load", "load_file", "safe_open",
+           "zipfile.ZipFile", "tarfile.open"}
+
+
+def opened_in(function):
+    "The calls of a function that read a file without asking first what it is."
+    source = ast.unparse(function)
+    for node in ast.walk(function) if not re.search(r"regular_file\(|S_ISREG\(", source) else ():
+        if isinstance(node, ast.Call):
+            modes = [one for one in [*node.args[1:2], *(word.value for word in node.keywords if word.arg == "mode")]]
+            reads = not any(isinstance(one, ast.Constant) and str(one.value)[:1] in "wax" for one in modes)
+            method = isinstance(node.func, ast.Attribute) and node.func.attr in ("read_text", "read_bytes", "open")
+            if reads and (method or ast.unparse(node.func) in OPENERS):
+                yield ast.unparse(node)
+
+
+def test_every_file_from_outside_is_opened_as_a_regular_file():
+    "A new reader goes through `regular_file`, or is named above with its reason."
+    found = {}
+    for path in sorted((ROOT / "b2t_kit").rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names = {one.name for one in ast.walk(tree) if isinstance(one, ast.FunctionDef) and list(opened_in(one))}
+        found |= {str(path.relative_to(ROOT / "b2t_kit").with_suffix("")): names} if names else {}
+    assert found == OPENED_SAFELY
+
+
+@pytest.mark.parametrize("name", ["run/.data_val.hdf5.partial", "run/x.part"])
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_no_temporary_name_leads_elsewhere(name, kind, here):
+    "A link or a pipe under the name that a file has while it is written is removed."
+    (here / "precious.txt").write_text("mine\n")
+    place = here / name
+    place.parent.mkdir()
+    place.symlink_to(here / "precious.txt") if kind == "link" else os.mkfifo(place)
+    assert clear_way(place) == place and not os.path.lexists(place)
+    place.symlink_to(here / "precious.txt") if kind == "link" else os.mkfifo(place)
+    begin_hdf5(here / "run/data_val.hdf5")[1].close()
+    assert (here / "precious.txt").read_text() == "mine\n" and (here / "run/.data_val.hdf5.partial").is_file()
+
+
+def test_the_batch_of_a_bad_step_is_not_written_through_a_link(here, capsys):
+    "A run folder from elsewhere may hold a link of that name."
+    (here / "precious.txt").write_text("mine\n")
+    (here / "wild").mkdir()
+    for step in range(6):
+        (here / f"wild/bad_step_{step}.npz").symlink_to(here / "precious.txt")
+    command = TRAIN.replace("--warmup-steps 2", "--warmup-steps 0")
+    assert "wild/bad_step_" in refused(f"{command} --steps 5 --out wild --lr 1e38 --clip-norm 1e30 --eps 0", capsys)
+    assert [path.is_symlink() for path in sorted((here / "wild").glob("bad_step_*"))].count(False) == 1
+    assert (here / "precious.txt").read_text() == "mine\n"
+
+
 # Numbers
 
 @pytest.mark.parametrize("option", [
@@ -197,6 +321,26 @@ def test_a_number_that_no_training_can_mean(option, capsys):
     name = option.split()[0].strip("-").replace("-", "_")
     told = refused(f"train --data data --out new --config tiny --device cpu {option}", capsys)
     assert name in told, told
+
+
+ODD = ["\u0663", "9" * 5000, "1_0", "nan", "1e999", "\uff11"]
+
+
+@pytest.mark.parametrize("words", [
+    "demo --out x --seed", "train --data data --out x --processes", "lm build data/x --out x.b2tlm --order",
+    "lm build data/x --out x.b2tlm --min-count", "lm build data/x --out x.b2tlm --memory", "report --run gru --pictures",
+    "plan baseline --chips", "plan baseline --memory", "plan baseline --global-batch", "eit simulate --out x --processes",
+    "eit train --data-path x --out x --epochs", "eit train --data-path x --out x --hours", "eit test --data-path x --draws"])
+def test_one_parser_of_numbers(words):
+    for number in ODD:
+        with pytest.raises(KitError, match=words.split()[-1]):
+            parse([*words.split(), number])
+
+
+@pytest.mark.parametrize("words", ["train --data data --out x --hidden", "train --data data --out x --lr", "simulate --out x --sessions"])
+def test_numbers_of_settings(words, capsys):
+    for number in ODD:
+        assert words.split()[-1].strip("-") in refused([*words.split(), number], capsys)
 
 
 @pytest.mark.parametrize("words", ["lm build data/x --out x.b2tlm --prune \u0663", "plan baseline --bins \u0663",

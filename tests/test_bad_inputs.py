@@ -825,7 +825,7 @@ def test_signal_ends_a_verb(verb: str, number: signal.Signals, here: Path) -> No
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
     assert "Traceback" not in said
-    if verb == "train" and number != signal.SIGHUP and process.returncode == 0:
+    if verb == "train" and process.returncode == 0:
         assert (here / "new/checkpoints").is_dir()  # training stops cleanly, with a checkpoint
         return
     name = "" if number == signal.SIGINT else f" by {number.name}"
@@ -851,6 +851,21 @@ def test_name_that_cannot_be_printed(here: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "b2t_kit.cli", "validate", "data"], capture_output=True, text=True,
                           env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"})
     assert done.returncode == 1 and done.stderr == "" and "t15.\\udcff: session folder holds no" in done.stdout
+
+
+@pytest.mark.parametrize("words", ["validate data", EVAL, TRAIN, "report --run run --data data", "decode --run run --data data"])
+def test_no_control_character_of_a_session_reaches_the_terminal(words: str, here: Path) -> None:
+    """Neither on standard output nor in an error, whether the recordings are accepted or not."""
+    new = DAY.with_name("t15.\x1b[2J\u202e.02")
+    DAY.rename(new)
+    for path in new.iterdir():
+        with h5py.File(path, "r+") as file:
+            for group in file.values():
+                group.attrs["session"] = new.name
+    done = subprocess.run([sys.executable, "-c", STARTS, *words.split()], capture_output=True, text=True, timeout=300,
+                          env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""})
+    assert not {"\x1b", "\u202e"} & set(done.stdout + done.stderr) and "Traceback" not in done.stderr
+    assert done.returncode in (0, 1, 2)
 
 
 @pytest.mark.parametrize("size", ["8k", "64k"])

@@ -21,6 +21,7 @@ from b2t_kit.cli import main
 from b2t_kit.core.config import csv_plain
 from b2t_kit.decode.contamination import leak_warning
 from b2t_kit.decode.ngram import map_model
+from b2t_kit.decode.wfst import keep_graph, kept_graph
 
 ROOT = Path(__file__).resolve().parent.parent
 ARPA = """\\data\\
@@ -522,3 +523,20 @@ def test_no_control_character_reaches_the_terminal(capsys):
     assert main(["lm", "build", "t\x1b[31mea.txt", "--out", "new.b2tlm"]) == 2
     said = "".join(capsys.readouterr())
     assert "\\x1b[2J" in said and not set(said) & set("\x1b\x07\x9b\u202e"), said
+
+
+def test_a_damaged_graph_is_built_again(tmp_path):
+    "A stored graph is used as it was written, and not at all if it was changed: the search would crash."
+    kaldifst = pytest.importorskip("kaldifst")
+    graph = kaldifst.compile("0 1 1 1 0.5\n1 2 2 2 0.5\n2 0.0\n")
+    path = tmp_path / "TLG-0.fst"
+    keep_graph(graph, path)
+    assert kept_graph(path).num_states() == 3
+    data = path.read_bytes()
+    for damaged in (data[:-5], data + b"x", data[:-20] + b"\xff" * 4 + data[-16:], b""):
+        path.write_bytes(damaged)
+        assert kept_graph(path) is None
+    keep_graph(graph, path)
+    assert kept_graph(path).num_states() == 3
+    path.with_suffix(".json").unlink()
+    assert kept_graph(path) is None

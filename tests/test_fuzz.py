@@ -11,6 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -20,17 +21,22 @@ from hypothesis import strategies as st
 
 from b2t_kit.core.config import KitError, load_json, read_text
 from b2t_kit.data.dataset import MAX_VALUE, Recordings, tiny_recordings
+from b2t_kit.data.download import read_token, unpack_archive
 from b2t_kit.data.validate import faults
 from b2t_kit.decode.arpa import read_language_model
 from b2t_kit.decode.hypotheses import read_nbest
+from b2t_kit.decode.llm import KeptScores
+from b2t_kit.decode.ngram_build import read_vocabulary
+from b2t_kit.decode.pipeline import tuned_config
 from b2t_kit.doctor.doctor import diagnose_file
-from b2t_kit.models.gru import load_pretrained, read_args
+from b2t_kit.models.gru import load_pretrained, read_args, read_tensors
 from b2t_kit.output.report import read_description
-from b2t_kit.output.submission import check_submission, read_rows
+from b2t_kit.output.submission import check_submission, journal_lines, read_rows
 from b2t_kit.simulate.sentences import read_prompts
 from b2t_kit.speech.evaluate import load_decoder
+from b2t_kit.tasks.eit import Measurements
 from b2t_kit.text.g2p import read_lexicon
-from b2t_kit.training.checkpoint import checkpoint_fault
+from b2t_kit.training.checkpoint import checkpoint_fault, checkpoint_folders, read_best, read_state
 from b2t_kit.training.metrics_log import read_metrics
 
 EXAMPLES = int(os.environ.get("B2T_FUZZ_EXAMPLES", "60"))
@@ -55,7 +61,13 @@ READERS: dict[str, Callable[[Path], object]] = {
     "description.csv": read_description, "nbest.jsonl": lambda path: list(read_nbest(path)), "args.yaml": read_args,
     "metrics.jsonl": read_metrics, "log.txt": diagnose_file, "any.json": load_json, "any.txt": read_text,
     "best_checkpoint": lambda path: load_pretrained(path.parent), "config.json": lambda path: load_decoder(path.parent),
-    ".complete": lambda path: checkpoint_fault(path.parent),
+    ".complete": lambda path: checkpoint_fault(path.parent), "best": lambda path: read_best(path.parent),
+    "rolling.json": lambda path: checkpoint_folders(path.parent), "state.json": lambda path: read_state(path.parent),
+    "vocabulary.txt": read_vocabulary, "token.txt": read_token, "sub.journal": journal_lines, "mean.pth": read_tensors,
+    "decoding.json": lambda path: tuned_config(path, SimpleNamespace(hash="a" * 32)),
+    "scores.json": lambda path: KeptScores(SimpleNamespace(known={}, key="model"), path),
+    "0.npz": lambda path: Measurements(path.parent)[0],
+    "data.zip": lambda path: unpack_archive(path, path.parent / "unpacked", progress=False),
 }
 
 

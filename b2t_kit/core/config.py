@@ -4,14 +4,15 @@
 
 # %% auto #0
 __all__ = ['MAX_TEXT', 'Action', 'MACHINE_FAULTS', 'GIB', 'KitError', 'sync_folder', 'write_atomically', 'atomic_folder',
-           'save_json', 'regular_file', 'open_own', 'is_whole', 'parse_json', 'printable', 'csv_text', 'csv_plain',
-           'read_bytes', 'read_text', 'load_json', 'check_writable', 'new_folders', 'check_target', 'free_bytes',
-           'to_dict', 'from_dict', 'leaves', 'defaults', 'short_names', 'override', 'class_source', 'comments_in',
-           'field_comments', 'meanings', 'HelpFormatter', 'GivenOnce', 'SettingsLayout', 'AskForHelp', 'Parser',
-           'value_name', 'as_typed', 'add_options', 'options_of', 'add_data', 'stopped_by_signals', 'forget_output',
-           'run_program', 'Platform', 'platform', 'environment_with', 'memory', 'free_memory', 'gib']
+           'save_json', 'regular_file', 'open_own', 'clear_way', 'is_whole', 'number_in', 'parse_json', 'printable',
+           'printed_plainly', 'csv_text', 'csv_plain', 'read_bytes', 'read_text', 'load_json', 'check_writable',
+           'new_folders', 'check_target', 'free_bytes', 'to_dict', 'from_dict', 'leaves', 'defaults', 'short_names',
+           'override', 'class_source', 'comments_in', 'field_comments', 'meanings', 'HelpFormatter', 'GivenOnce',
+           'SettingsLayout', 'AskForHelp', 'Parser', 'value_name', 'as_typed', 'add_options', 'options_of', 'add_data',
+           'stopped_by_signals', 'forget_output', 'run_program', 'Platform', 'platform', 'environment_with', 'memory',
+           'free_memory', 'gib']
 
-# %% ../../nbs/core/config.ipynb #b69d27d2
+# %% ../../nbs/core/config.ipynb #75d69398
 import argparse
 import ast
 import dataclasses
@@ -23,6 +24,7 @@ import linecache
 import math
 import os
 import re
+import secrets
 import shutil
 import signal
 import stat
@@ -70,18 +72,21 @@ def write_atomically(
         if path.exists() and not path.is_file():
             raise KitError(f"{path}: is not a plain file, and is left unchanged")
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
         raise KitError(f"{path}: cannot be written ({error.strerror})") from error
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")  # known before it exists, so that it can be removed
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
-    except OSError as error:
-        Path(temporary).unlink(missing_ok=True)
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         reason = f"could not be written ({error.strerror}); nothing was changed"
         raise KitError(f"{path}: {reason}") from error
     sync_folder(path.parent)
@@ -150,12 +155,34 @@ def open_own(
         raise KitError(f"{path}: is a pipe or a device; remove it")
     return handle
 
+
+def clear_way(
+    path: Path,  # where a file is written before it gets its name
+) -> Path:
+    "The path; a link or a pipe that stands there is removed, so that nothing else is written to."
+    if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
+        path.unlink()
+    return path
+
 # %% ../../nbs/core/config.ipynb #3c6d684f
 def is_whole(
     word: str,
 ) -> bool:
     "Whether a word is a whole number of at most 18 digits; `isdecimal` also accepts the digits of other scripts."
     return re.fullmatch("[0-9]{1,18}", word) is not None
+
+
+def number_in(
+    word: str,  # of a command line, or of a table
+    kind: type,  # int or float
+) -> int | float:
+    "The number that a word means; `ValueError` for digits of other scripts, more than 18 digits, NaN or infinity."
+    if kind is int and not is_whole(word.removeprefix("-")):
+        raise ValueError(f"{word[:40]!r} is not a whole number")
+    number = kind(word)
+    if not word.isascii() or "_" in word or not math.isfinite(number):  # float("٣") is 3, and nobody would see it
+        raise ValueError(f"{word[:40]!r} is not a number")
+    return number
 
 # %% ../../nbs/core/config.ipynb #0c3629b5
 def parse_json(
@@ -172,7 +199,24 @@ def printable(
     text: Any,  # shown as text
 ) -> str:
     "Text without characters that steer a terminal: they appear as escapes, such as \\x1b."
-    return "".join(one if one.isprintable() or one in "\n\t" else repr(one)[1:-1] for one in str(text))
+    text = str(text)
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in "\n\t" else repr(one)[1:-1] for one in text)
+
+
+@contextmanager
+def printed_plainly() -> Iterator[None]:
+    "Make every `print` of the block printable: names of sessions and sentences come from files of others."
+    stream = sys.stdout
+    if not isinstance(stream, io.TextIOWrapper):  # a notebook's output, which is no terminal
+        yield
+        return
+    stream.write = lambda text: type(stream).write(stream, printable(text))
+    try:
+        yield
+    finally:
+        del stream.write
 
 # %% ../../nbs/core/config.ipynb #2ecc1255
 _FORMULA = re.compile("'*[=+\\-@\t\r]")
@@ -339,10 +383,8 @@ def _convert_scalar(value: Any, kind: Any) -> Any:
         return value
     if kind in (int, float) and isinstance(value, (int, float, str)):
         try:
-            number = kind(value)
+            number = number_in(value, kind) if isinstance(value, str) else kind(value)
         except (ValueError, OverflowError):
-            return None
-        if isinstance(value, str) and not value.isascii():  # int("٣") is 3, and nobody would see it
             return None
         if kind is int and abs(number) >= 2**63:
             return None
@@ -576,6 +618,8 @@ class Parser(argparse.ArgumentParser):
         self.chosen: Callable[[argparse.Namespace], tuple[str, Any]] = lambda options: ("", None)
         self.lists: dict[str, list[argparse.Action]] = {}  # title -> entries shown at the end of the help
         self._positionals.title = "arguments"
+        for kind in (int, float):  # what `type=int` means in every verb
+            self.register("type", kind, lambda word, kind=kind: number_in(word, kind))
         for names, text in (("-h", "--help"), "show this help"), (("--help-all",), argparse.SUPPRESS):
             self.add_argument(*names, action=AskForHelp, nargs=0, dest=argparse.SUPPRESS, help=text)
 
@@ -759,7 +803,7 @@ def run_program(
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a file's name or a sentence may not be printable here
     try:
-        with stopped_by_signals():
+        with stopped_by_signals(), printed_plainly():
             status = action()
         sys.stdout.flush()
         return status

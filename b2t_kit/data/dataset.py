@@ -12,7 +12,7 @@ __all__ = ['SPLITS', 'ARRAYS', 'FEATURE_KINDS', 'NUM_FEATURES', 'BIN_SECONDS', '
            'contiguous_place', 'read_at', 'value_fault', 'Recordings', 'show_trial', 'as_png', 'show_sessions',
            'TrialBrowser', 'browse_trials']
 
-# %% ../../nbs/01_dataset.ipynb #062f76ab
+# %% ../../nbs/01_dataset.ipynb #588c83b1
 import math
 import os
 import re
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import h5py
 import numpy as np
 
-from ..core.config import KitError, platform, sync_folder
+from ..core.config import KitError, clear_way, platform, sync_folder
 from ..text.phonemes import SILENCE, show
 
 # %% ../../nbs/01_dataset.ipynb #8db07b15
@@ -43,7 +43,10 @@ LABEL_WIDTH = 500  # seq_class_ids and transcription are padded with 0 to this l
 MAX_BINS = 10_000  # of a trial: 200 s, or 20 MB of features
 MAX_TRIALS = 10_000  # of a file: trial_0000 to trial_9999
 MAX_NUMBER = 1_000_000  # block and trial numbers
-MAX_VALUE = 1e6  # of a feature, in standard deviations; what is beyond it is a damaged number
+# Of a feature. T15's files are z-scored, but not every z-score is small: a channel that was silent for 20 trials has a
+# standard deviation near 0, and 20 spikes over 1e-8 are 2e9. T12's spike power is in square microvolts, at most 7e7
+# for an amplifier that ends at 8 mV. The square of 1e10, summed over a trial, still fits float32 with room to spare.
+MAX_VALUE = 1e10
 
 # %% ../../nbs/01_dataset.ipynb #2fc22891
 @dataclass(frozen=True, eq=False)
@@ -161,7 +164,7 @@ def begin_hdf5(
     partial = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return partial, h5py.File(partial, "w")
+        return partial, h5py.File(clear_way(partial), "w")
     except OSError as error:
         raise KitError(f"{path}: cannot be written ({error})") from error
 

@@ -7,11 +7,12 @@ __all__ = ['HEADERS', 'PASSING_FAULTS', 'DRYAD', 'T15_DOI', 'ARCHIVES', 'COMPETI
            'refusal', 'size_on_disk', 'verify_file', 'download', 'check_download_space', 'unpack_archive', 'list_files',
            'download_from_kaggle', 'fetch', 'read_token']
 
-# %% ../../nbs/data/download.ipynb #0dcfab96
+# %% ../../nbs/data/download.ipynb #c448533e
 import errno
 import hashlib
 import http.client
 import lzma
+import re
 import shutil
 import stat
 import struct
@@ -30,8 +31,8 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from tqdm import tqdm
 
-from ..core.config import KitError, atomic_folder, check_writable, free_bytes, new_folders, parse_json
-from ..core.config import regular_file
+from ..core.config import KitError, atomic_folder, check_writable, clear_way, free_bytes, new_folders
+from ..core.config import parse_json, regular_file
 
 # %% ../../nbs/data/download.ipynb #5cdcb596
 @dataclass(frozen=True)
@@ -217,7 +218,7 @@ def download(
         except KitError as error:
             raise KitError(f"{error}; remove it and run this again to download a new copy") from None
         return target
-    part = target.with_name(f"{file.name}.part")
+    part = clear_way(target.with_name(f"{file.name}.part"))
     if size_on_disk(part) > file.size:
         part.unlink()
     with tqdm(total=file.size, initial=size_on_disk(part), unit="B", unit_scale=True,
@@ -249,13 +250,13 @@ def _places(
     members: list[zipfile.ZipInfo],  # files of an archive
     wanted: str,  # name of a folder in the archive
 ) -> dict[str, zipfile.ZipInfo]:  # path inside the folder -> member
-    "The files in the folder `wanted`; all files if there is no such folder."
-    inside = {}
-    for member in members:
-        parts = PurePosixPath(member.filename).parts
-        if wanted in parts[:-1]:
-            inside["/".join(parts[parts.index(wanted) + 1:])] = member
-    return inside or {member.filename: member for member in members}
+    "The files in the folder `wanted`; all files if there is no such folder. `BadZipFile` if two have one name."
+    named = [(PurePosixPath(member.filename).parts, member) for member in members]
+    inside = [("/".join(parts[parts.index(wanted) + 1:]), member) for parts, member in named if wanted in parts[:-1]]
+    found = inside or [(member.filename, member) for member in members]
+    if len(dict(found)) < len(found):
+        raise zipfile.BadZipFile("two of its files have the same name")
+    return dict(found)
 
 # %% ../../nbs/data/download.ipynb #f7440b51
 def _copy(source: BinaryIO, path: Path, bar: tqdm) -> None:
@@ -494,6 +495,6 @@ def read_token(
         token = regular_file(path).read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise KitError(f"cannot read the token in {path}: {error}") from None
-    if not token or any(character.isspace() for character in token):
+    if not re.fullmatch("[!-~]+", token):
         raise KitError(f"{path}: holds no token; it should be one line of letters and digits")
     return token

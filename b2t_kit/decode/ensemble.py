@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MARGIN', 'average_logits', 'average_files', 'pooled', 'scored_by_all', 'least_risk']
 
-# %% ../../nbs/decode/ensemble.ipynb #991e1793
+# %% ../../nbs/decode/ensemble.ipynb #e13c3736
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -15,10 +15,12 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ..core.config import KitError, regular_file
+from ..core.config import KitError, clear_way
+from ..data.dataset import MAX_BINS, open_dataset, open_file, reading
 from .beam_search import BeamSearch, check_logits, log_probs
 from .hypotheses import DecodedTrial, Hypothesis, Weights, posteriors, with_confidences
 from ..text.metrics import edit_distance
+from ..text.phonemes import PHONEMES
 
 # %% ../../nbs/decode/ensemble.ipynb #cb932df7
 def average_logits(
@@ -60,15 +62,15 @@ def average_files(
     partial = out.with_name(f".{out.name}.partial")
     files = []
     try:
-        files = [_opened(path) for path in paths]
+        files = [open_file(Path(path)) for path in paths]
         trials = _same_trials(paths, files)
         out.parent.mkdir(parents=True, exist_ok=True)
-        with h5py.File(partial, "w") as target:
+        with h5py.File(clear_way(partial), "w") as target:
             for trial in trials:
                 group = target.create_group(trial)
-                rows = [file[trial]["logits"][:] for file in files]
+                rows, attributes = zip(*(_read(Path(path), file, trial) for path, file in zip(paths, files)))
                 group.create_dataset("logits", data=average_logits(rows, shares, trial))
-                group.attrs.update(files[0][trial].attrs)
+                group.attrs.update(attributes[0])
         partial.replace(out)
     except OSError as error:
         raise KitError(f"{out}: could not be written ({error})") from error
@@ -79,23 +81,21 @@ def average_files(
     return out
 
 # %% ../../nbs/decode/ensemble.ipynb #19a93f33
-def _opened(path: str | Path) -> h5py.File:
-    "Return a file of logits, open for reading; raises `KitError` if it cannot be opened."
-    try:
-        return h5py.File(regular_file(path), "r")
-    except OSError as error:
-        raise KitError(f"{path}: is missing or not an HDF5 file") from error
+def _read(path: Path, file: h5py.File, trial: str) -> tuple[np.ndarray, dict[str, Any]]:
+    "Return the logits and attributes of a trial; raises `KitError` if they cannot be read."
+    with reading(path, trial):
+        group = file[trial]
+        attributes = dict(group.attrs)
+    data = open_dataset(path, group, "logits", "f", (None, len(PHONEMES)), MAX_BINS)
+    with reading(path, trial, "logits"):
+        return data[()], attributes
 
 
-def _trials_in(file: h5py.File) -> list[str]:
+def _trials_in(path: str | Path, file: h5py.File) -> list[str]:
     "Return the groups that have logits."
     found: list[str] = []
-
-    def visit(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Group) and isinstance(item.get("logits"), h5py.Dataset):
-            found.append(name)
-
-    file.visititems(visit)
+    with reading(Path(path)):
+        file.visititems(lambda name, one: found.append(name) if hasattr(one, "keys") and "logits" in one.keys() else None)
     return found
 
 
@@ -103,11 +103,11 @@ def _same_trials(paths: Sequence[str | Path], files: Sequence[h5py.File]) -> lis
     "Return the trials, which must be the same in all files; raises `KitError` otherwise."
     if not files:
         raise KitError("there are no files to average")
-    first = _trials_in(files[0])
+    first = _trials_in(paths[0], files[0])
     if not first:
         raise KitError(f"{paths[0]}: has no logits")
     for path, file in zip(paths[1:], files[1:]):
-        differing = sorted(set(first) ^ set(_trials_in(file)))
+        differing = sorted(set(first) ^ set(_trials_in(path, file)))
         if differing:
             raise KitError(f"{path}: differs from {paths[0]} in trial {differing[0]}")
     return first

@@ -6,9 +6,10 @@
 __all__ = ['SAMPLE', 'Workspace', 'workspace_beside', 'free', 'Column', 'chunks', 'written_aside', 'dictionary_order',
            'distinct_rows', 'group_starts', 'Sorter', 'SortedRun']
 
-# %% ../../nbs/decode/external_sort.ipynb #aec9b179
+# %% ../../nbs/decode/external_sort.ipynb #da2839f2
 import mmap
 import os
+import secrets
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -151,24 +152,21 @@ def written_aside(
 ) -> Iterator[IO[bytes]]:
     "Open a binary file that becomes `path` at the end; raises `KitError` if it cannot be written."
     path = Path(path)
-    temporary = None
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")  # known before it exists, so that it can be removed
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
-        temporary = None
     except OSError as error:
         raise KitError(f"{path}: could not be written ({error.strerror}); "
                        "nothing was changed") from error
     finally:
-        if temporary is not None:
-            with suppress(OSError):
-                os.unlink(temporary)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
 
 # %% ../../nbs/decode/external_sort.ipynb #7fe5dfdb

@@ -178,6 +178,7 @@ def read_nbest(
     "Yield the trials of a file; raises `KitError` naming the file and the line at fault."
     try:
         with open(regular_file(path), encoding="utf-8") as file:
+            number = 0
             for number, line in enumerate(file, 1):
                 try:
                     yield from_line(line)
@@ -185,6 +186,8 @@ def read_nbest(
                     raise KitError(f"{path}, line {number}: {error}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise KitError(f"{path}: cannot be read ({error})") from error
+    if not number:
+        raise KitError(f"{path}: is empty; it should hold a trial a line")
 
 # %% ../../nbs/decode/hypotheses.ipynb #562a2955
 class Limits(NamedTuple):

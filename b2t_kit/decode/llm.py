@@ -13,6 +13,7 @@ import hashlib
 import importlib.util
 import itertools
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -242,6 +243,8 @@ class CausalScorer:
             scores = self._scores([trees[row] for row in batch.rows], batch.nodes, masked)
             for row, values in zip(batch.rows, scores):
                 found[row] = trees[row].totals(values[:len(trees[row])])
+        if not all(np.isfinite(totals).all() for totals in found.values()):
+            raise KitError(f"{self.key}: its scores are not finite, so its weights are damaged, or too large for {self.dtype}")
         return [found[index] for index in range(len(trees))]
 
     @property
@@ -336,12 +339,13 @@ def load_scorer(
         model = library.AutoModelForCausalLM.from_pretrained(
             folder, local_files_only=True, use_safetensors=True, attn_implementation="sdpa",
             dtype=dtype, **options).eval()
-    except (OSError, ValueError, ImportError, KeyError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
+        name = folder_name(folder)
+    except Exception as error:  # tokenizers and safetensors raise plain ones for a damaged file
+        reason = " ".join(str(error).split())[:400]
         raise KitError(f"{folder}: cannot be loaded as a causal language model ({reason})") from error
     model = model if four_bit or device is None else model.to(device.torch_device)
     shared = device if kind == "xla" else None
-    return CausalScorer(model, tokenizer, folder_name(folder), writing, shared, values)
+    return CausalScorer(model, tokenizer, name, writing, shared, values)
 
 # %% ../../nbs/decode/llm.ipynb #1afe764e
 class KeptScores(AbstractContextManager):
@@ -355,7 +359,7 @@ class KeptScores(AbstractContextManager):
     ) -> None:
         self.scorer, self.path, self.every = scorer, Path(path), every
         self.written = time.monotonic()
-        if self.path.exists():
+        if os.path.lexists(self.path):
             kept = load_json(self.path)
             known = kept.get(scorer.key, {}) if isinstance(kept, dict) else None
             if not isinstance(known, dict) or not all(isinstance(one, float) for one in known.values()):

@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['GRAPH_BYTES', 'NOT_TRIED', 'ctc_lines', 'lexicon_lines', 'grammar_lines', 'kaldi', 'check_room', 'build_graph',
-           'graph_name', 'scaled_rows', 'GraphSearch', 'word_lines', 'paths_of', 'keep_graph']
+           'graph_name', 'scaled_rows', 'GraphSearch', 'word_lines', 'paths_of', 'keep_graph', 'kept_graph']
 
-# %% ../../nbs/decode/wfst.ipynb #6ab25b7c
+# %% ../../nbs/decode/wfst.ipynb #f5d92c24
+import hashlib
 import itertools
 import math
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from ..core.config import KitError, new_folders
+from ..core.config import KitError, clear_way, load_json, new_folders, regular_file, save_json
 from .hypotheses import SearchConfig
 from .lexicon import Lexicon
 from .ngram import END, START, LanguageModel, verify_model
@@ -194,8 +195,8 @@ class GraphSearch:
         self.config = config
         self.options = self.decoder.FasterDecoderOptions(beam=config.threshold, max_active=10 * config.beam)
         file = None if folder is None else Path(folder) / graph_name(lexicon, model, config)
-        if file is not None and file.is_file():
-            self.graph = self.fst.StdVectorFst.read(str(file))
+        self.graph = None if file is None else kept_graph(file)
+        if self.graph is not None:
             return
         check_room(lexicon, model)
         verify_model(model, model.path or "the language model")
@@ -278,9 +279,27 @@ def keep_graph(
     partial = path.with_name(f".{path.name}.partial")
     with new_folders(path.parent):
         try:
-            graph.write(str(partial))
+            path.with_suffix(".json").unlink(missing_ok=True)
+            if graph.write(str(clear_way(partial))) is False:
+                raise OSError("the disk may be full")
             partial.replace(path)
+            save_json(path.with_suffix(".json"), _mark_of(path))
         except (OSError, RuntimeError) as error:
             raise KitError(f"{path}: could not be written ({error})") from error
         finally:
             partial.unlink(missing_ok=True)
+
+# %% ../../nbs/decode/wfst.ipynb #b4d2a1d0
+def _mark_of(path: Path) -> dict[str, Any]:
+    with open(regular_file(path), "rb") as file:
+        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def kept_graph(
+    path: Path,  # written by `keep_graph`
+) -> Any:  # kaldifst.StdVectorFst; None if there is none, or it is not as it was written
+    "Return a stored graph: a damaged one would crash the search, and is built again."
+    note = path.with_suffix(".json")
+    if not path.is_file() or not note.is_file() or load_json(note) != _mark_of(path):
+        return None
+    return kaldi()[0].StdVectorFst.read(str(path))

@@ -9,7 +9,7 @@ __all__ = ['CONTENT', 'SEED_FOLDERS', 'LIMIT', 'MOST_FILES', 'MOST_TEXT', 'HIDDE
            'name_in_archive', 'FieldReport', 'collect_files', 'graphics_cards', 'machine_record', 'readme_text',
            'bundle_run']
 
-# %% ../../nbs/doctor/bundle.ipynb #6e971b26
+# %% ../../nbs/doctor/bundle.ipynb #6e865025
 import csv
 import getpass
 import io
@@ -29,8 +29,7 @@ from typing import Any, TextIO
 
 import psutil
 
-from ..core.config import KitError, write_atomically
-from ..core.config import platform as find_platform
+from ..core.config import KitError, platform as find_platform, regular_file, write_atomically
 from ..devices.device import tpu_chips
 from .doctor import encoding_of
 from .machine import check_packages, inspect_chips, inspect_memory, inspect_variables, installed
@@ -151,7 +150,7 @@ def sentences_in_tables(
     "The sentences in the tables of a run, also those longer than what a report may hold."
     found: set[tuple[str, ...]] = set()
     for path in (path for pattern in TABLES for path in run.glob(pattern) if not fault(path, run)):
-        with open(path, encoding="utf-8", errors="replace", newline="") as file:
+        with open(regular_file(path), encoding="utf-8", errors="replace", newline="") as file:
             lines = table_lines(file)
             try:
                 rows: Any = csv.DictReader(lines) if path.suffix == ".csv" else map(json.loads, lines)
@@ -231,7 +230,7 @@ def read_end(
     limit: int = LIMIT,  # bytes
 ) -> str:  # from a line's beginning on
     "The last lines of a text file; raises `KitError` if it is not text."
-    with open(path, "rb") as file:
+    with open(regular_file(path), "rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - limit))
         data = file.read(limit)

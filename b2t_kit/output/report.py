@@ -10,7 +10,7 @@ __all__ = ['TrialPlace', 'Phonemes', 'DESCRIPTION', 'TITLES', 'NEIGHBOURS', 'BIN
            'worst', 'table_html', 'SentenceBrowser', 'browse_sentences', 'lines_html', 'mistakes_html', 'report_html',
            'find_description', 'decoded_trials', 'RunLooks', 'report_run']
 
-# %% ../../nbs/output/report.ipynb #6b7198d0
+# %% ../../nbs/output/report.ipynb #91115544
 import base64
 import csv
 import io
@@ -18,7 +18,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ class Sentence:
         "The recording day."
         return self.place[0]
 
-    @property
+    @cached_property
     def words(self) -> tuple[list[str], list[str]]:
         "Words as they are scored: the true ones, and those of the best hypothesis."
         decoded = self.hypotheses[0].sentence if self.hypotheses else ""
@@ -237,13 +237,13 @@ class Report:
     split: str
     sentences: list[Sentence]
 
-    @property
+    @cached_property
     def groups(self) -> Lines:
         "Error rates of each group of trials."
         found = (table_line(*group) for group in groups_of(self.sentences).items())
         return Lines(line for line in found if line)
 
-    @property
+    @cached_property
     def days(self) -> Lines:
         "Error rates of each day."
         names = sorted({one.session for one in self.sentences})
@@ -251,12 +251,12 @@ class Report:
                  for name in names)
         return Lines(line for line in found if line)
 
-    @property
+    @cached_property
     def word_errors(self) -> Mistakes:
         "The most frequent word errors."
         return mistakes(one.words for one in self.sentences)
 
-    @property
+    @cached_property
     def phoneme_errors(self) -> Mistakes:
         "The most frequent phoneme errors of the network, before the word search."
         return mistakes([to_phonemes(side) for side in one.phonemes]

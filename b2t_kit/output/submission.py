@@ -8,7 +8,7 @@ __all__ = ['LETTERS', 'FILLER', 'HEADER', 'PLACE', 'submission_order', 'submissi
            'SubmissionWriter', 'decoded_rows', 'submit', 'submit_nbest', 'ScoredRow', 'table_shape', 'read_rows',
            'paired', 'Score', 'score_rows', 'score']
 
-# %% ../../nbs/output/submission.ipynb #96a93fa4
+# %% ../../nbs/output/submission.ipynb #c4624cc2
 import csv
 import fcntl
 import hashlib
@@ -28,8 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.config import KitError, check_target, csv_plain, is_whole, new_folders, open_own, override
-from ..core.config import parse_json, read_bytes, read_text, regular_file, save_json, to_dict
-from ..core.config import write_atomically
+from ..core.config import parse_json, read_bytes, read_text, save_json, to_dict, write_atomically
 from ..data.dataset import Recordings, TrialInfo
 from ..decode.beam_search import BeamSearch, available_cores
 from ..decode.hypotheses import Route, SearchConfig, read_nbest
@@ -260,7 +259,7 @@ def journal_lines(
     path: Path,  # a journal
 ) -> tuple[list[dict[str, Any]], int]:  # its lines, and their size in bytes
     "The complete lines of a journal, without the partial line that a killed process leaves. Raises KitError."
-    content = regular_file(path).read_bytes()
+    content = read_bytes(path)
     whole = content[:content.rfind(b"\n") + 1]
     lines = []
     for number, line in enumerate(whole.splitlines(), 1):

@@ -9,7 +9,7 @@ __all__ = ['GRAMMAR', 'SENTENCES', 'HELD_OUT_SHARE', 'FIXED_SHARE', 'IMPLANTATIO
            'labels_of', 'day_number', 'session_names', 'PlanConfig', 'Planned', 'trial_numbers', 'pieces', 'KitSource',
            'ListSource', 'TableSource', 'open_source', 'plan_session', 'placed_rows', 'new_blocks', 'evaluation_blocks']
 
-# %% ../../nbs/simulate/sentences.ipynb #ac530ae8
+# %% ../../nbs/simulate/sentences.ipynb #c768e526
 import csv
 import hashlib
 import io
@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core.config import KitError, read_text
+from ..core.config import KitError, number_in, read_text
 from ..data.dataset import LABEL_WIDTH
 from ..text.phonemes import normalise, to_ids
 
@@ -282,11 +282,11 @@ def row_prompt(
     session = (row.get("session") or "").strip()
     if not sentence:
         raise KitError(f"{where}: the sentence is empty")
-    if "session" in row and not re.fullmatch(r"t15\.\d{4}\.\d\d\.\d\d", session):
+    if "session" in row and not re.fullmatch(r"t15\.[0-9]{4}\.[0-9]{2}\.[0-9]{2}", session):
         raise KitError(f"{where}: session '{session}' is not written as t15.YYYY.MM.DD")
     try:
         labels = tuple(to_ids(row["phonemes"])) if row.get("phonemes") else None
-        block, number = int(row.get("block_num") or 0), int(row.get("trial_num") or 0)
+        block, number = (int(number_in(row.get(name) or "0", int)) for name in ("block_num", "trial_num"))
     except (KitError, ValueError) as error:
         raise KitError(f"{where}: {error}") from error
     if max(len(sentence), len(labels or ())) > LABEL_WIDTH:

@@ -9,7 +9,7 @@ __all__ = ['UNITS', 'NAMES', 'SMOOTHING', 'Units', 'find_measurements', 'Measure
            'score_images', 'correlation', 'overlap', 'plot_images', 'Reconstructor', 'load_reconstructor',
            'reconstruct', 'mat_bytes', 'write_predictions', 'Tested', 'assess']
 
-# %% ../../nbs/tasks/eit.ipynb #35449bb7
+# %% ../../nbs/tasks/eit.ipynb #32e34d4b
 import hashlib
 import zipfile
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ import torch
 from torch import nn
 from tqdm.auto import tqdm
 
-from ..core.config import KitError, from_dict, load_json, new_folders, save_json, to_dict
+from ..core.config import KitError, from_dict, load_json, new_folders, regular_file, save_json, to_dict
 from ..core.config import write_atomically
 from ..core.random import fold_seed
 from ..data.batches import check_shares
@@ -120,11 +120,11 @@ def _array(
 ) -> np.ndarray:  # float32
     "One array of a file; a `KitError` names the file and the key."
     try:
-        with np.load(path, allow_pickle=False) as file:
-            found = file[key]
+        with np.load(regular_file(path), allow_pickle=False) as file:
+            found = np.asarray(file[key])
     except KeyError as error:
         raise KitError(f"{path}: has no array '{key}'") from error
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile) as error:
         raise KitError(f"{path}: is not an npz file of numbers, or is damaged") from error
     if found.shape != shape or found.dtype.kind not in "fiu":
         raise KitError(f"{path}: '{key}' is {found.dtype} {found.shape}; expected numbers of shape {shape}")
@@ -510,8 +510,10 @@ def plot_images(
                 axis.set_title(name, fontsize=7)
         line[0].set_ylabel(title, fontsize=7)
     if path is not None:
-        figure.savefig(path, dpi=100)
+        content = BytesIO()
+        figure.savefig(content, format="png", dpi=100)
         plt.close(figure)
+        write_atomically(path, content.getvalue())
 
 # %% ../../nbs/tasks/eit.ipynb #c882c6e0
 @dataclass(frozen=True)

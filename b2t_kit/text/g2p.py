@@ -483,6 +483,8 @@ def read_lexicon(
     "A lexicon with your own words from a file; raises `KitError` with the file and line at fault."
     lines = read_text(path).splitlines()
     words = read_pronunciations(lines, str(path))
+    if not words:
+        raise KitError(f"{path}: has no words")
     return Pronouncer({word: [" ".join(form) for form in forms] for word, forms in words.items()})
 
 # %% ../../nbs/text/g2p.ipynb #cc5b1766

@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['AGREE_EVERY', 'CHANGEABLE', 'MemoryCheck', 'StopRequest', 'Budget', 'on_main', 'any_process', 'Meter', 'differences',
-           'run_record', 'settings_before', 'task_digest', 'check_task', 'check_wish', 'claim_folder', 'Run',
-           'open_run', 'seed_step', 'build_training', 'checkpoint_parts', 'checkpoint_state', 'check_finite', 'save',
-           'restore']
+           'run_record', 'settings_before', 'task_digest', 'check_task', 'check_wish', 'claim_folder', 'lasting_record',
+           'Run', 'open_run', 'seed_step', 'build_training', 'checkpoint_parts', 'checkpoint_state', 'check_finite',
+           'save', 'restore']
 
-# %% ../../nbs/training/run.ipynb #763c1fa2
+# %% ../../nbs/training/run.ipynb #1f81feeb
 import hashlib
 import json
 import math
@@ -16,10 +16,9 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, is_dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +31,17 @@ from ..core.random import fold_seed
 from ..devices.device import Device
 from ..devices.select import open_device
 from ..precision import audit_optimizer, audit_parameters
-from .checkpoint import ROLLING, Best, checkpoint_folders, checkpoint_steps, clean_leftovers
-from .checkpoint import latest_checkpoint, mark_best, prune, read_best, read_part, read_state
-from .checkpoint import roll_in, run_lock, write_checkpoint
+from .checkpoint import OWNER, ROLLING, Best, checkpoint_folders, checkpoint_steps
+from .checkpoint import clean_leftovers, latest_checkpoint, mark_best, prune, read_best
+from .checkpoint import read_part, read_state, roll_in, run_lock, write_checkpoint
 from .live_plot import Board
-from .metrics_log import METRICS, GrowthWatch, drop_rows_after, read_metrics
-from .optim import Ema, NormWatch, build_adamw, norm_groups, pack_optimizer, unpack_optimizer
+from .metrics_log import METRICS, drop_rows_after, read_metrics
+from .optim import Ema, NormWatch, build_adamw, pack_optimizer, unpack_optimizer
 from .task import Task, TrainConfig
 
 # %% ../../nbs/training/run.ipynb #65345c1c
 class StopRequest:
-    "Records SIGINT and SIGTERM while it is open; a second SIGINT raises `KeyboardInterrupt`."
+    "Records SIGINT, SIGTERM and SIGHUP while it is open; a second SIGINT raises `KeyboardInterrupt`."
 
     def __init__(self) -> None:
         self.name = ""  # name of the signal that arrived, such as "SIGTERM"
@@ -56,8 +55,10 @@ class StopRequest:
 
     def __enter__(self) -> "StopRequest":
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self.before[number] = signal.signal(number, self.note)
+            names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+            for number in [getattr(signal, name) for name in names]:
+                if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
+                    self.before[number] = signal.signal(number, self.note)
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -158,8 +159,7 @@ class Meter:
         "Drop all values and stop the clock."
         self.rows: list[list[dict[str, torch.Tensor]]] = []  # micro-batches of each finished step
         self.open: list[dict[str, torch.Tensor]] = []  # micro-batches of the current step
-        self.norms: list[torch.Tensor] = []  # of each finished step: over all parameters, then over each group
-        self.groups: list[str] = []  # names of the groups
+        self.norms: list[torch.Tensor] = []  # one per finished step
         self.work: dict[str, float] = {}  # amount by kind, on the host
         self.started: float | None = None  # when the clock started; None while it is stopped
 
@@ -179,13 +179,11 @@ class Meter:
 
     def end_step(
         self,
-        norm: torch.Tensor,  # () or (1 + G,): gradient norm, the same on every process, then that of each group
-        groups: Sequence[str] = (),  # G names
+        norm: torch.Tensor,  # gradient norm, the same on every process
     ) -> None:
         "End the current step."
         self.rows.append(self.open)
         self.norms.append(norm.detach().float())
-        self.groups = list(groups)
         self.open = []
 
     def flush(
@@ -197,16 +195,15 @@ class Meter:
             return [], {}, 0.0
         names, kinds, steps = list(self.rows[0][0]), list(self.work), len(self.rows)
         parts = [part[name] for row in self.rows for part in row for name in names]
-        host = device.fetch([*parts, *self.norms])
-        table = torch.stack(host[:-steps]).reshape(steps, -1, len(names)).sum(1)  # over micro-batches
-        norms = torch.stack(host[-steps:]).reshape(steps, -1)
+        host = torch.stack(device.fetch([*parts, *self.norms]))
+        table = host[:-steps].reshape(steps, -1, len(names)).sum(1)  # over micro-batches
         work = torch.tensor([float(self.work[kind]) for kind in kinds])
         own = torch.cat([table.flatten(), work])
         everyone = _summed(device, own)
         if not device.computes_globally:
             table = everyone[:table.numel()].reshape(table.shape)
-        titles = [*names, "norm", *(f"norm/{name}" for name in self.groups)]
-        rows = [dict(zip(titles, row)) for row in torch.cat([table, norms], dim=1).tolist()]
+        rows = [{**dict(zip(names, row)), "norm": norm}
+                for row, norm in zip(table.tolist(), host[-steps:].tolist())]
         total = dict(zip(kinds, everyone[table.numel():].tolist()))
         seconds = time.monotonic() - self.started
         self.clear()
@@ -323,6 +320,15 @@ def _same_run(
     if found:
         raise KitError(f"{folder}: cannot be resumed, because {'; '.join(found[:6])}")
 
+# %% ../../nbs/training/run.ipynb #e66ba167
+def lasting_record(
+    folder: Path,  # the run folder, claimed
+    record: dict[str, Any],  # as returned by `run_record`
+) -> dict[str, Any]:
+    "The record to write: a resumed run keeps that of its task, which its checkpoints are bound to."
+    path = folder / "config.json"
+    return {**record, "task": load_json(path)["task"]} if path.exists() else record
+
 # %% ../../nbs/training/run.ipynb #c1e402e0
 @dataclass
 class Run:
@@ -338,9 +344,9 @@ class Run:
     budget: Budget
     stop: StopRequest
     quiet: bool = False  # print and show nothing
+    record: dict[str, Any] = field(default_factory=dict)  # content of `config.json`
     meter: Meter = field(default_factory=Meter)
     norms: NormWatch = field(default_factory=NormWatch)
-    memory: GrowthWatch = field(default_factory=GrowthWatch)
     step: int = 0  # optimizer steps done
     best: Best | None = None  # the best validation so far
     seconds_before: float = 0.0  # spent by earlier parts of a resumed run
@@ -356,11 +362,6 @@ class Run:
     def plain_model(self) -> nn.Module:
         "The model as the task built it."
         return self.device.unwrap(self.model)
-
-    @cached_property
-    def norm_groups(self) -> dict[str, list[nn.Parameter]]:
-        "The parameters whose gradients have a norm of their own in the log."
-        return norm_groups(self.optimizer, self.plain_model)
 
     @property
     def eval_model(self) -> nn.Module:
@@ -407,11 +408,12 @@ def open_run(
             on_main(device, lambda: check_memory(task, config, device, report))
         model, optimizer, ema = build_training(task, config, device)
         board = Board(config.steps, where="nowhere" if quiet or not device.is_main else "auto")
+        record = on_main(device, lambda: lasting_record(Path(out), run_record(task, config)))
         run = Run(task, config, Path(out), device, model, optimizer, ema, board, budget, stop, quiet,
-                  norms=NormWatch(config.abnormal_norm))
+                  record=record, norms=NormWatch(config.abnormal_norm))
         if resume:
             restore(run)
-        on_main(device, lambda: save_json(run.folder / "config.json", run_record(task, config)))
+        on_main(device, lambda: save_json(run.folder / "config.json", record))
         yield run
 
 # %% ../../nbs/training/run.ipynb #7b544363
@@ -441,6 +443,7 @@ def _sweep(
     with run_lock(folder):
         for place in checkpoint_folders(folder):
             with suppress(OSError):
+                (place / OWNER).unlink(missing_ok=True)
                 place.rmdir()
         for name in ("config.json", METRICS, ROLLING, ".lock"):
             (folder / name).unlink(missing_ok=True)
@@ -528,8 +531,8 @@ def checkpoint_state(
         "optimizer": groups,
         "precision": asdict(run.device.precision),
         "device": run.device.state_dict(),
-        "data": run_record(run.task, run.config)["data"],
-        "task": task_digest(run_record(run.task, run.config)["task"]),
+        "data": run.record["data"],
+        "task": task_digest(run.record["task"]),
         "best": asdict(run.best) if run.best else None,
         "seconds": run.seconds,
         "log": {"recent": run.recent, "work": run.recent_work, "seconds": run.recent_seconds,
@@ -587,10 +590,7 @@ def restore(
     _load_weights(run, checkpoint)
     try:
         state, tensors = read_state(checkpoint), read_part(checkpoint, "optimizer")
-        try:
-            unpack_optimizer(run.optimizer, run.plain_model, tensors, state["optimizer"])
-        except KitError as error:
-            raise KitError(f"{checkpoint}: {error}; train into another folder") from error
+        unpack_optimizer(run.optimizer, run.plain_model, tensors, state["optimizer"])
         run.device.submit("loading a checkpoint")
         audit_optimizer(run.optimizer, run.plain_model)
         run.device.load_state_dict(state["device"])

@@ -8,7 +8,7 @@ __all__ = ['accumulate_gradients', 'update_weights', 'scale_at', 'remaining_batc
            'watched', 'validate', 'choose_best', 'checkpoint', 'due', 'is_new_best', 'should_stop', 'time_gradient',
            'warm_up', 'checkpoint_sizes', 'state_bytes', 'describe_run', 'begin']
 
-# %% ../../nbs/training/steps.ipynb #daaa82dd
+# %% ../../nbs/training/steps.ipynb #86ac193c
 import math
 import statistics
 import time
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..core.config import KitError, gib
+from ..core.config import KitError, clear_way, gib
 from ..precision import unchanged
 from .checkpoint import Best, check_disk_space, checkpoint_bytes, checkpoint_steps
 from .metrics_log import append_row, duration
@@ -121,7 +121,7 @@ def stop_at_bad_step(
         micro_batches = next(batches)
     suffix = f"_process_{run.device.rank}" if run.device.world > 1 else ""
     path = run.folder / f"bad_step_{step}{suffix}.npz"
-    np.savez(path, step=step, **batch_arrays(micro_batches))
+    np.savez(clear_way(path), step=step, **batch_arrays(micro_batches))
     faults = [fault for one in run.device.gather_objects(input_faults(micro_batches)) for fault in one]
     inputs = "; ".join(faults[:3]) or "its inputs are finite"
     good = checkpoint_steps(run.folder)

@@ -1,0 +1,190 @@
+"""Verbs that write, on a machine that stops them: signals, full disks, folders that cannot be written.
+
+Each command runs in this process. It ends with one line and a status that is not 0, and what it was to write is whole or absent.
+"""
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from b2t_kit.cli import main
+from b2t_kit.data.dataset import Recordings, tiny_recordings
+from b2t_kit.decode.hypotheses import DecodedTrial, Hypothesis, write_nbest
+
+VERBS = {
+    "lm build": "lm build words.txt --out new/x.b2tlm --memory 50",
+    "lm build to ARPA": "lm build words.txt --out new/x.arpa.gz",
+    "lm convert": "lm convert model.arpa --out new/x.b2tlm",
+    "lm mix": "lm mix model.arpa model.arpa --shares 0.5,0.5 --out new/x.b2tlm",
+    "simulate": "simulate --out new --sessions 2 --trials 6",
+    "decode": "decode --run run --data data --out new --lm model.arpa --device cpu",
+    "decode logits": "decode --logits run/decode/val/logits.hdf5 --lm model.arpa --out new",
+    "submit": "submit --run run --data data --lm model.arpa --out new/x.csv --device cpu",
+    "submit lists": "submit --nbest nbest.jsonl --data data --out new/x.csv",
+    "eval": "eval --run run --data data --device cpu --logits --json new/x.json",
+    "report": "report --run run --data data --out new/x.html --device cpu",
+    "kernel build": "kernel build --out new --user somebody",
+    "doctor --bundle": "doctor --bundle run --out new/x.zip",
+    "score": "score --reference said.csv --hypothesis said.csv --json new/x.json",
+    "plan": "plan baseline --json new/x.json",
+    "train": "train --data data --out new --hidden 8 --steps 3 --batch-size 8 --buckets 1 --eval-every 0 --device cpu",
+}
+HALF = (".partial", ".part", ".tmp", ".removed")
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Recordings, a run that was decoded, a language model, lists and tables."""
+    folder = tmp_path_factory.mktemp("good")
+    tiny_recordings(folder / "data", sessions=2, trials=6, max_bins=60)
+    (folder / "words.txt").write_text("".join(f"we can hear number{number} now\n" for number in range(400)))
+    (folder / "said.csv").write_text("id,text\n0,we can\n1,you\n")
+    with Recordings(folder / "data", "test") as recordings:
+        places = [(info.session, info.block, info.number) for info in recordings.infos]
+    best = (Hypothesis(("we", "hear"), -1.0, -2.0, -3.0),)
+    write_nbest(folder / "nbest.jsonl", [DecodedTrial(*place, best) for place in places])
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        assert main("lm build words.txt --out model.arpa".split()) == 0
+        assert main(VERBS["train"].replace("--out new", "--out run").split()) == 0
+        assert main("decode --run run --data data --device cpu --lm model.arpa".split()) == 0
+    finally:
+        os.chdir(before)
+    return folder
+
+
+@pytest.fixture
+def here(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of them in the current folder."""
+    shutil.copytree(good, tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setitem(sys.modules, "torch_xla", None)
+    return tmp_path / "here"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files below a folder; a run's lock and the time stamps in its record do not count."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*"))
+            if path.is_file() and path.name != ".lock"}
+
+
+def whole_or_absent(before: dict[str, bytes], here: Path, complete: set[str]) -> None:
+    """Nothing that was there is damaged, nothing has a temporary name, and no new file is cut short."""
+    now = contents(here)
+    assert {name for name in before if now.get(name) != before[name]} <= {"run/metrics.jsonl"}
+    new = now.keys() - before.keys()
+    assert not [name for name in new if any(part.startswith(".") and part.endswith(HALF) for part in name.split("/"))], new
+    assert new <= complete, new - complete
+
+
+def finished(words: str, here: Path) -> tuple[set[str], float]:
+    """What a command writes when nothing stops it, and how long that takes; the folder is as before afterwards."""
+    before, start = contents(here), time.monotonic()
+    assert main(words.split()) == 0
+    seconds = time.monotonic() - start
+    made = contents(here).keys() - before.keys()
+    shutil.rmtree(here / "new", ignore_errors=True)
+    for name in made:
+        (here / name).unlink(missing_ok=True)
+    return made, seconds
+
+
+def stopped(words: str, seconds: float, number: signal.Signals) -> int:
+    """The exit status of a command that gets a signal after some time."""
+    before = signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), number))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        return main(words.split())
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_signals(verb: str, here: Path, capsys: pytest.CaptureFixture) -> None:
+    """SIGINT, SIGTERM and SIGHUP, early, in the middle and late."""
+    made, seconds = finished(VERBS[verb], here)
+    before = contents(here)
+    for number, share in ((signal.SIGINT, 0.5), (signal.SIGTERM, 0.7), (signal.SIGHUP, 0.3)):
+        capsys.readouterr()
+        status = stopped(VERBS[verb], max(share * seconds, 0.001), number)
+        said = capsys.readouterr().err.splitlines()
+        if status == 0:  # training ends with a checkpoint; others were faster than before
+            assert verb != "train" or (here / "new/checkpoints").is_dir()
+        else:
+            name = "" if number == signal.SIGINT else f" by {number.name}"
+            assert status == 128 + number and said[-1] == f"interrupted{name}", said
+        allowed = made if verb != "train" else made | {name for name in contents(here) if name.startswith("new/checkpoints/")}
+        whole_or_absent(before, here, allowed)
+        shutil.rmtree(here / "new", ignore_errors=True)
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """No file of this process may have more bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def failed_on(words: str, here: Path, made: set[str], before: dict[str, bytes], capsys: pytest.CaptureFixture) -> None:
+    """A command that a disk stops says so in one line; if nothing did, it has written everything."""
+    capsys.readouterr()
+    status = main(words.split())
+    errors = [line for line in capsys.readouterr().err.splitlines() if "error" in line.lower()]
+    assert status == 0 or status == 2 and len(errors) == 1 and errors[0].startswith("error: "), (status, errors)
+    whole_or_absent(before, here, made)
+    if status == 0:
+        assert made <= contents(here).keys()
+    shutil.rmtree(here / "new", ignore_errors=True)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_full_disk(verb: str, here: Path, capsys: pytest.CaptureFixture) -> None:
+    """No byte, the first thousand, and nearly everything can be written."""
+    made, _ = finished(VERBS[verb], here)
+    before = contents(here)
+    for size in (0, 100, 1000, 10_000):
+        with largest_file(size):
+            failed_on(VERBS[verb], here, made, before, capsys)
+
+
+def mounted(folder: Path, options: str) -> Callable[[], object] | None:
+    """Mount a small disk; None if that is not permitted."""
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True).returncode:
+        return None
+    return lambda: subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@pytest.mark.parametrize("options", ["ro", "size=4k", "size=64k,nr_inodes=3"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_small_disk(verb: str, options: str, here: Path, capsys: pytest.CaptureFixture) -> None:
+    """A disk that is read-only, has a page, or room for two files."""
+    end = mounted(here / "disk", options)
+    if end is None:
+        pytest.skip("mounting is not permitted")
+    try:
+        before = contents(here)
+        capsys.readouterr()
+        status = main(VERBS[verb].replace("new", "disk/new").split())
+        errors = [line for line in capsys.readouterr().err.splitlines() if "error" in line.lower()]
+        assert status == 2 and len(errors) == 1 and errors[0].startswith("error: ") or status == 0 and options != "ro", errors
+        if status:
+            whole_or_absent(before, here, {name for name in contents(here) if not name.startswith("disk/")})
+    finally:
+        end()
