@@ -540,7 +540,8 @@ def kernel_build(parser: Parser) -> Action:
 
 # %% ../nbs/cli.ipynb #783f932f
 MEMORY_FIRST = ("train.accumulation", "train.shard", "train.precision", "task.model.hidden", "task.model.num_layers",
-                "task.noise.noise_layers", "task.noise.noise_hidden", "task.noise.recompute", "task.batches.buckets",
+                "task.noise.noise_layers", "task.noise.noise_hidden", "task.noise.recompute", "task.transformer.blocks",
+                "task.transformer.width", "task.batches.buckets",
                 "task.batches.max_bins")  # the settings on which memory depends most
 
 

@@ -24,10 +24,12 @@ from .speech.task import SpeechRun, SpeechTask
 SPEECH_LAYOUT = SettingsLayout(
     groups={
         "schedule": ("train.steps", "train.hours", "train.seed", "train.accumulation"),
-        "optimizer": ("train.lr", "train.lr_floor", "train.warmup_steps", "train.decay_steps", "train.weight_decay",
-                      "train.betas", "train.eps", "train.clip_norm", "train.ema_decay", "task.day_lr"),
+        "optimizer": ("train.lr", "train.lr_floor", "train.lr_every", "train.warmup_steps", "train.decay_start",
+                      "train.decay_steps", "train.weight_decay", "train.betas", "train.eps", "train.clip_norm",
+                      "train.ema_decay", "task.day_lr", "task.per_label"),
         "model": ("task.model",),
         "noise model": ("task.noise",),
+        "Transformer": ("task.transformer",),
         "augmentation": ("task.augment",),
         "batches": ("task.batches",),
         "held-out days": ("task.holdout", "task.unseen"),
@@ -41,7 +43,10 @@ SPEECH_LAYOUT = SettingsLayout(
            "task.model.dropout", "train.eval_every", "train.device", "train.precision"),
     units={
         "hours": "HOURS", "log_every": "STEPS", "eval_every": "STEPS", "checkpoint_every": "STEPS",
-        "warmup_steps": "STEPS", "decay_steps": "STEP", "lr_floor": "SHARE", "dropout": "SHARE", "day_dropout": "SHARE",
+        "warmup_steps": "STEPS", "decay_start": "STEP", "decay_steps": "STEP", "lr_every": "STEPS",
+        "lr_floor": "SHARE", "dropout": "SHARE", "day_dropout": "SHARE",
+        "patch_dropout": "SHARE", "block_dropout": "SHARE", "mask_share": "SHARE", "window": "SECONDS",
+        "window_least": "SECONDS", "window_most": "SECONDS",
         "patch": "BINS", "stride": "BINS", "smooth": "BINS", "time_mask_bins": "BINS", "cut": "BINS",
         "max_bins": "BINS", "cache_gb": "GB", "scratch": "DIR", "compile_cache": "DIR", "lm": "FILE", "tuned": "FILE",
         "holdout": "DAY,DAY", "day_balance": "SHARE", "steps": "STEPS",

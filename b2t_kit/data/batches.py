@@ -30,9 +30,10 @@ def num_patches(
     bins: int,  # T, length of a trial in bins
     patch: int,  # bins per patch
     stride: int,  # bins from one patch to the next
-) -> int:  # 0 if the trial is shorter than a patch
-    "The number of complete patches in a trial."
-    return max(0, (bins - patch) // stride + 1)
+    partial: bool = False,  # also count a last incomplete patch
+) -> int:  # 0 if the trial is shorter than a patch, or with `partial` if it is empty
+    "The number of patches in a trial, complete ones only unless `partial`."
+    return max(0, (bins - (1 if partial else patch)) // stride + 1)
 
 # %% ../../nbs/data/batches.ipynb #394dde57
 def needed_patches(
@@ -418,6 +419,7 @@ class Batch:
     weight: torch.Tensor  # (B,) float32, 1 for a trial and 0 for an empty row
     noise_key: torch.Tensor  # (B,) int64, key of the random numbers for this use of the trial
     trial: torch.Tensor  # (B,) int64, index into the recordings, -1 for an empty row
+    step_key: torch.Tensor  # (B,) int64, key of random numbers that all rows of a step share; 0 outside training
     step_rows: int  # trials of the whole step, over all processes and micro-batches
 
 # %% ../../nbs/data/batches.ipynb #a424747a
@@ -429,6 +431,7 @@ class BatchConfig:
     day_balance: float = 1.0  # 0: all trials equally often, 1: all days equally often (as in the T15 baseline)
     patch: int = 14  # bins per patch; the speech task takes it from the model
     stride: int = 4  # bins from one patch to the next; the speech task takes it from the model
+    partial: bool = False  # a last incomplete patch counts too; the speech task takes it from the model
     cut: int = 3  # training only: random shift that drops 0 to cut - 1 bins at a trial's start
     cut_per: Literal["trial", "batch"] = "trial"  # draw the cut per trial, or per batch as the T15 baseline does
     max_bins: int | None = None  # training only: leave out trials of more bins; None keeps all
@@ -486,7 +489,7 @@ class Assembler:
     ) -> int:
         "The smallest number of bins from which CTC can produce the trial's labels."
         patches = max(1, needed_patches(self.labels(trial)))
-        return self.config.patch + (patches - 1) * self.config.stride
+        return (1 if self.config.partial else self.config.patch) + (patches - 1) * self.config.stride
 
     def batch(
         self,
@@ -495,9 +498,10 @@ class Assembler:
         noise_keys: list[int],  # one key per trial
         cuts: list[int],  # bins to leave out at the start, one number per trial
         step_rows: int,  # trials of the whole step
+        step_key: int = 0,  # key of random numbers that all rows of the step share
     ) -> Batch:
         "A batch of these trials; the remaining rows are empty."
-        batch = self._empty(bucket, step_rows)
+        batch = self._empty(bucket, step_rows, step_key)
         rows = batch.features.numpy()
         for row, (trial, key, cut) in enumerate(zip(trials.tolist(), noise_keys, cuts)):
             info, labels = self.recordings.infos[trial], self.labels(trial)
@@ -505,7 +509,7 @@ class Assembler:
             self.cache.copy(trial, rows[row, :length], cut)
             rows[row, length:] = 0
             batch.num_bins[row] = length
-            batch.num_patches[row] = num_patches(length, self.config.patch, self.config.stride)
+            batch.num_patches[row] = num_patches(length, self.config.patch, self.config.stride, self.config.partial)
             batch.labels[row, :len(labels)] = torch.from_numpy(labels)
             batch.labels[row, len(labels):] = 0
             batch.num_labels[row] = len(labels)
@@ -521,7 +525,7 @@ class Assembler:
         "A batch of empty rows only."
         return self.batch(bucket, np.empty(0, np.int64), [], [], 1)
 
-    def _empty(self, bucket: Bucket, step_rows: int) -> Batch:
+    def _empty(self, bucket: Bucket, step_rows: int, step_key: int) -> Batch:
         count = self.places
         labels = torch.zeros(count, bucket.labels, dtype=torch.int32)
         labels[:, :1] = 1
@@ -529,7 +533,7 @@ class Assembler:
         key = torch.zeros(count, dtype=torch.int64)
         return Batch(self.pool.take((count, bucket.bins, NUM_FEATURES)), one * self.config.patch,
                      one.clone(), labels, one * min(1, bucket.labels), one * 0,
-                     torch.zeros(count), key, key - 1, step_rows)
+                     torch.zeros(count), key, key - 1, key + step_key, step_rows)
 
 # %% ../../nbs/data/batches.ipynb #e389d944
 def trainable(
@@ -543,7 +547,7 @@ def trainable(
     for index, info in enumerate(recordings.infos):
         if config.max_bins is not None and info.num_bins > config.max_bins:
             continue
-        patches = num_patches(info.num_bins, config.patch, config.stride)
+        patches = num_patches(info.num_bins, config.patch, config.stride, config.partial)
         possible = patches >= 2 * info.num_labels - 1  # whatever the labels are
         if possible or patches >= needed_patches(recordings.labels(index)):
             kept.append(index)
@@ -623,7 +627,7 @@ class TrainBatches:
         cuts = self._cuts(trials, keys)
         piles, first = self.world * self.accumulation, self.rank * self.accumulation
         return [self.assembler.batch(self.buckets[step.bucket], pile(trials, index, piles),
-                                     keys[index::piles], cuts[index::piles], len(trials))
+                                     keys[index::piles], cuts[index::piles], len(trials), fold_seed(keys[0], "step"))
                 for index in range(first, first + self.accumulation)]
 
     def _cuts(self, trials: np.ndarray, keys: list[int]) -> list[int]:

@@ -6,7 +6,7 @@
 __all__ = ['Decoder', 'load_decoder', 'published_decoder', 'Decoded', 'decode', 'LogitsWriter', 'read_logits', 'Evaluation',
            'report_text', 'plain_rates', 'trials_csv', 'save_evaluation', 'png', 'evaluate_run', 'save_logits']
 
-# %% ../../nbs/speech/evaluate.ipynb #5ba16dd2
+# %% ../../nbs/speech/evaluate.ipynb #8167a3de
 import csv
 import io
 import math
@@ -29,9 +29,8 @@ from ..devices.device import Device
 from ..devices.select import open_device
 from ..models.ctc import ctc_losses, greedy
 from ..models.gru import load_pretrained
-from ..models.noise_gru import build_speech_model
 from .adapt import Unseen, fit_days
-from .task import SpeechConfig, logits_of
+from .task import SpeechConfig, build_decoder_for, logits_of
 from ..text.metrics import Confusion, Counts, Rate, RateTable, confusion, count_edits, plot_confusion
 from ..text.metrics import plot_rates, rate_of, rates_by
 from ..text.phonemes import show
@@ -63,7 +62,7 @@ def load_decoder(
     checkpoint = best_checkpoint(run)
     check_task(run, checkpoint, load_json(run / "config.json")["task"])
     averaged = (checkpoint / "ema.safetensors").exists()
-    model = build_speech_model(config.model, config.noise).eval()
+    model = build_decoder_for(config).eval()
     try:
         model.load_state_dict(read_part(checkpoint, "ema" if averaged else "model"))
     except RuntimeError as error:

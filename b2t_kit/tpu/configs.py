@@ -38,6 +38,7 @@ def shape_batch(
     step_rows: int,  # rows of the whole step
     patch: int = 14,  # bins per patch
     stride: int = 4,  # bins from one patch to the next
+    partial: bool = False,  # a last incomplete patch counts too
 ) -> Batch:  # every row full, features on torch's meta device
     "A batch of a given shape, without features."
     def whole(value: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
@@ -45,10 +46,10 @@ def shape_batch(
 
     return Batch(
         features=torch.empty(rows, bucket.bins, NUM_FEATURES, device="meta"),
-        num_bins=whole(bucket.bins), num_patches=whole(num_patches(bucket.bins, patch, stride)),
+        num_bins=whole(bucket.bins), num_patches=whole(num_patches(bucket.bins, patch, stride, partial)),
         labels=torch.ones(rows, bucket.labels, dtype=torch.int32), num_labels=whole(bucket.labels),
         day=whole(0), weight=torch.ones(rows), noise_key=whole(0, torch.int64),
-        trial=whole(0, torch.int64), step_rows=step_rows,
+        trial=whole(0, torch.int64), step_key=whole(0, torch.int64), step_rows=step_rows,
     )
 
 # %% ../../nbs/tpu/configs.ipynb #b0256b18
@@ -74,7 +75,7 @@ class SpeechShapes(SpeechTask):
     ) -> tuple[list[list[Batch]], list[Batch]]:
         "A step of every bucket and a validation batch of every bucket, the largest first."
         size, model = self.config.batches.batch_size, self.config.model
-        patches = model.patch, model.stride
+        patches = model.patch, model.stride, self.config.batches.partial
         train = places_per_pile(size, config.accumulation, device.chips)
         score = places_per_pile(size, 1, device.chips)
         largest_first = self.buckets[::-1]

@@ -27,13 +27,15 @@ def lr_scale(
     warmup_steps: int,  # steps until the peak; 0 starts at the peak
     decay_steps: int,  # the step at which the floor is reached
     floor: float = 0.02,  # learning rate at the end, as a share of the peak
+    decay_start: int = 0,  # the step at which it begins to fall; up to `warmup_steps`: at once
 ) -> float:  # between 0 and 1
     "The learning rate of one update, as a share of its peak."
     if step < warmup_steps:
         return step / warmup_steps
     if step >= decay_steps:
         return floor
-    progress = (step - warmup_steps) / (decay_steps - warmup_steps)
+    start = max(warmup_steps, decay_start)
+    progress = max(0, step - start) / max(1, decay_steps - start)
     return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
 
 # %% ../../nbs/training/optim.ipynb #9b1d95cb

@@ -74,7 +74,8 @@ def scale_at(
     step: int,  # optimizer steps done
 ) -> float:
     "The learning rate of the next update, as a share of the peak."
-    return lr_scale(step, config.warmup_steps, config.decay_steps or config.steps, config.lr_floor)
+    step -= step % config.lr_every
+    return lr_scale(step, config.warmup_steps, config.decay_steps or config.steps, config.lr_floor, config.decay_start)
 
 # %% ../../nbs/training/steps.ipynb #962de67c
 def remaining_batches(
@@ -426,13 +427,14 @@ def describe_run(
     size = sum(checkpoint_sizes(run))
     needed = on_main(run.device, lambda: check_disk_space(run.folder, size, config.keep_checkpoints))
     limit = f", or {config.hours:g} hours" if config.hours else ""
+    later = f" from step {config.decay_start}" if config.decay_start > config.warmup_steps else ""
     total = duration(step_seconds * (config.steps - run.step))
     return {
         "run": f"{run.folder}, from step {run.step} to {config.steps}{limit}",
         "parameters": f"{sum(one.numel() for one in run.plain_model.parameters()):,}: {', '.join(groups)}",
         **run.task.plan(),
         **_programs(run),
-        "schedule": f"{config.warmup_steps} steps of warm-up to {config.lr:g}, then a cosine to "
+        "schedule": f"{config.warmup_steps} steps of warm-up to {config.lr:g}, then a cosine{later} to "
                     f"{floor:g} at step {config.decay_steps or config.steps}",
         "steps": f"{config.accumulation} micro-batches in each of {run.device.world} processes, clipped "
                  f"at {config.clip_norm:g}, averaged by {config.ema_decay:g}",

@@ -32,7 +32,9 @@ class TrainConfig:
     lr: float = 0.005  # peak learning rate
     lr_floor: float = 0.02  # final learning rate as a share of the peak, 0 to 1
     warmup_steps: int = 1000  # steps from 0 to the peak
+    decay_start: int = 0  # step at which the learning rate begins to fall; 0 means the end of the warm-up
     decay_steps: int = 0  # step at which the floor is reached; 0 means the last step
+    lr_every: int = 1  # steps between two changes of the learning rate, such as those of an epoch
     weight_decay: float = 0.001  # AdamW's weight decay, for the parameter groups that have one
     betas: tuple[float, ...] = (0.9, 0.999)  # AdamW's two decay rates, each from 0 to below 1
     eps: float = 0.1  # AdamW's epsilon; 0.1 suits a loss summed over a trial
@@ -61,6 +63,9 @@ class TrainConfig:
                 raise KitError(f"{name}: {getattr(self, name)} is too large")
         if not self.lr_floor <= 1:
             raise KitError(f"lr_floor: {self.lr_floor} is more than 1")
+        if self.decay_start > (self.decay_steps or self.steps):
+            raise KitError(f"decay_start: step {self.decay_start} is after the floor is reached, "
+                           f"step {self.decay_steps or self.steps}")
         if not self.ema_decay < 1:
             raise KitError(f"ema_decay: {self.ema_decay} is not less than 1")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
@@ -69,7 +74,8 @@ class TrainConfig:
 # %% ../../nbs/training/task.ipynb #1ad68594
 _LEAST = {  # the smallest value that each setting may have
     "steps": 1, "hours": 0, "accumulation": 1, "lr": 0, "lr_floor": 0, "warmup_steps": 0,
-    "decay_steps": 0, "weight_decay": 0, "eps": 0, "clip_norm": 1e-12, "ema_decay": 0, "log_every": 1,
+    "decay_start": 0, "decay_steps": 0, "lr_every": 1, "weight_decay": 0, "eps": 0, "clip_norm": 1e-12,
+    "ema_decay": 0, "log_every": 1,
     "eval_every": 0, "checkpoint_every": 0, "keep_checkpoints": 1, "abnormal_norm": 1,
 }
 
