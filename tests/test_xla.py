@@ -116,6 +116,18 @@ def test_one_transfer_per_row_of_metrics(on_eight: dict, accumulated: dict) -> N
     assert np.diff(accumulated["fetched"]).tolist() == [0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0]
 
 
+def test_a_transformer_trains_like_on_a_cpu(folder: Path, data: str, on_cpu: dict) -> None:
+    """Windows and masks differ at each step: the CPU's curve, one program a length, no transfer inside a step."""
+    settings = dict(data=data, model="transformer", steps=12, eval_every=6)
+    expected = trained(folder / "transformer_cpu", device="cpu", **settings)
+    found = trained(folder / "transformer", device="xla", **settings)
+    assert_same_curve(found, expected, steps=12)
+    assert set(found["warm_up"].values()) == {1} and found["programs"] == found["warm_up"]
+    assert found["since"]["compiled"] == 0 and found["fallbacks"] == []
+    between = np.diff(found["fetched"]).tolist()
+    assert between[:5] + between[6:] == [1] * 10  # one row of metrics a step
+
+
 @pytest.fixture(scope="module")
 def accumulated(folder: Path, data: str) -> dict:
     """Three micro-batches a step, a row of metrics every fifth, moments divided over the chips."""

@@ -94,3 +94,10 @@ def test_noise_model_equals_the_cpu(report: dict) -> None:
     """Both losses and all gradients, the reversed one included; inference runs two of the three parts."""
     assert report["noise"]["difference"] < 5e-5
     assert report["noise"]["loops of inference"] == 2
+
+
+def test_transformer_equals_the_cpu(report: dict) -> None:
+    """Losses and gradients, the bias's included; another window and other masks are the same program."""
+    transformer = report["transformer"]
+    assert max(transformer["differences"]) < 5e-5 < transformer["between steps"]
+    assert transformer["again"] == {"new": 0, "programs": 1, "sent": 0, "on_host": []}

@@ -21,6 +21,7 @@ from b2t_kit.models.ctc import ctc_losses
 from b2t_kit.models.gru import GRUConfig, GRUDecoder
 from b2t_kit.models.layers import GRU
 from b2t_kit.models.noise_gru import NoiseConfig, NoiseGRU
+from b2t_kit.models.transformer import TransformerConfig, TransformerDecoder, training_draws
 
 CLASSES = 41
 GIVEN = torch.Generator().manual_seed(0)
@@ -263,13 +264,40 @@ def report_noise(mesh: spmd.Mesh) -> dict:
     return {"difference": largest_difference(ours, theirs), "loops of inference": loops}
 
 
+def report_transformer(mesh: spmd.Mesh) -> dict:
+    "Loss and gradients with masks and windows that change from step to step."
+    config = GRUConfig(num_features=8, patch=4, stride=4)
+    attention = TransformerConfig(blocks=2, width=16, heads=2, head_width=8, inner=32, reach=6, patch_dropout=0.0,
+                                  block_dropout=0.0, window_least=0.2, window_most=1.0, mask_share=0.2)
+    torch.manual_seed(0)
+    here, there = TransformerDecoder(config, attention), TransformerDecoder(config, attention)
+    there.load_state_dict(here.state_dict())
+    there.to("xla")
+    features = torch.randn(8, 58, 8, generator=GIVEN)
+    bins = torch.tensor([58, 50, 41, 58, 33, 58, 57, 56], dtype=torch.int32)
+    labels = torch.randint(1, CLASSES, (8, 3), generator=GIVEN).int()
+    keys, counts = torch.arange(8) + 77, torch.full((8,), 3, dtype=torch.int32)
+
+    def results(model: TransformerDecoder, step: int, place: Callable) -> list[torch.Tensor]:
+        given = [place(one) for one in (features, bins, keys, torch.full((8,), step), labels, counts)]
+        drawn = training_draws(given[1], given[2], given[3], 58, 4, attention)
+        losses = ctc_losses(model(given[0], given[1], **drawn), (given[1] + 3) // 4, *given[4:])
+        return [losses.detach(), *torch.autograd.grad(losses.sum(), list(model.parameters()))]
+
+    theirs = [results(here, step, lambda one: one) for step in (1, 2)]
+    ours = [on_host(results(there, step, lambda one: spread(one, mesh))) for step in (1, 2)]
+    again = counted(lambda: results(there, 3, lambda one: spread(one, mesh)))
+    differences = [largest_difference(*pair) for pair in zip(ours, theirs)]
+    return {"differences": differences, "between steps": largest_difference(*theirs), "again": again}
+
+
 def main() -> None:
     torch_xla.runtime.use_spmd()
     torch_xla.device()  # before any backward: autograd counts the kinds of devices at its first
     devices = torch_xla.runtime.global_runtime_device_count()
     mesh = spmd.Mesh(np.arange(devices), (devices,), ("trials",))
     report = {"devices": devices, "gru": report_gru(), "ctc": report_ctc(mesh)}
-    report |= {"decoder": report_decoder(mesh), "noise": report_noise(mesh)}
+    report |= {"decoder": report_decoder(mesh), "noise": report_noise(mesh), "transformer": report_transformer(mesh)}
     print(json.dumps(report))
 
 

@@ -20,6 +20,7 @@ from b2t_kit.data.dataset import tiny_recordings
 from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.models.noise_gru import NoiseConfig
+from b2t_kit.models.transformer import TransformerConfig
 from b2t_kit.speech.task import SpeechConfig, SpeechTask
 from b2t_kit.train import train
 from b2t_kit.training.metrics_log import read_metrics, series
@@ -36,7 +37,11 @@ MODELS = {
     "linear": (GRUConfig(num_layers=0, **STILL), NoiseConfig()),
     "noise": (GRUConfig(hidden=16, num_layers=1),
               NoiseConfig(noise_layers=1, noise_hidden=16, noisy_layers=1, noisy_hidden=16, reversal=0.1)),
+    "transformer": (GRUConfig(patch=4, stride=4), NoiseConfig()),
 }
+ATTENTION = TransformerConfig(
+    blocks=2, width=16, heads=2, head_width=8, inner=32, reach=6, patch_dropout=0.0, block_dropout=0.0,
+    window_least=0.3, window_most=2.0, mask_share=0.2)
 
 
 def small_task(folder: Path, model: str, buckets: int) -> SpeechTask:
@@ -45,7 +50,8 @@ def small_task(folder: Path, model: str, buckets: int) -> SpeechTask:
         tiny_recordings(folder, sessions=3, trials=9)
     batches = BatchConfig(batch_size=7, buckets=buckets)
     decoder, noise = MODELS[model]
-    return SpeechTask(folder, SpeechConfig(decoder, noise=noise, batches=batches))
+    attention = ATTENTION if model == "transformer" else TransformerConfig()
+    return SpeechTask(folder, SpeechConfig(decoder, noise=noise, batches=batches, transformer=attention))
 
 
 @contextmanager

@@ -8,7 +8,7 @@ __all__ = ['UNCERTAIN', 'Settings', 'find_target', 'target_of', 'state_parts', '
            'computed_again', 'changes', 'remedy_of', 'plan_run', 'trace_remedy', 'estimate_task', 'impossible', 'guard',
            'plan_task', 'check_memory']
 
-# %% ../../nbs/memory/plan.ipynb #9df16afb
+# %% ../../nbs/memory/plan.ipynb #bb309995
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,8 +21,8 @@ from ..devices.device import Device, tpu_chips
 from ..devices.topologies import CHIPS, find_slice
 from .torch import GPU_MEMORY, MemoryTarget, Part, PeakPoint, StepPlan, count_parameters
 from .torch import count_trained, fixed_parameters, part, rows_of, size_of, speech_points
-from .torch import unet_points
-from .tpu import tpu_speech_points, tpu_unet_points
+from .torch import transformer_parameters, transformer_points, unet_points
+from .tpu import tpu_speech_points, tpu_transformer_points, tpu_unet_points
 from .trace import NotTraced, Trace, trace_task, traced_points
 from ..speech.task import SpeechConfig
 from ..tasks.eit import EITConfig
@@ -189,10 +189,14 @@ def step_plan(
     bucket: Bucket,  # bins and labels of the batch
 ) -> StepPlan:
     "The points of a step with batches of one shape."
-    size = size_of(bucket, task.model, task.batches.batch_size, target.replicas, train.accumulation)
+    attention, half = task.transformer, target.compute_bytes < 4
+    size = size_of(bucket, task.model, task.batches.batch_size, target.replicas, train.accumulation, attention.blocks > 0)
     if target.kind == "tpu":
-        return StepPlan(str(size), tpu_speech_points(task.model, task.noise, size))
-    points = speech_points(task.model, task.noise, size, target.compute_bytes < 4)
+        made = tpu_transformer_points(task.model, attention, size) if attention.blocks else \
+            tpu_speech_points(task.model, task.noise, size)
+        return StepPlan(str(size), made)
+    points = transformer_points(task.model, attention, size, half) if attention.blocks else \
+        speech_points(task.model, task.noise, size, half)
     return StepPlan(str(size), added_up(points) if train.accumulation > 1 else points)
 
 
@@ -224,6 +228,8 @@ def counted(
     "The numbers of trained and of fixed parameters."
     if isinstance(task, EITConfig):
         return count_trained(task.model), fixed_parameters(task.model)
+    if task.transformer.blocks:
+        return transformer_parameters(task.model, task.transformer), 0
     return count_parameters(task.model, task.noise), 0
 
 

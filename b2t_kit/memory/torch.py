@@ -6,12 +6,13 @@
 __all__ = ['GPU_MEMORY', 'PER_STEP', 'RESERVE', 'SCORES', 'Part', 'part', 'PeakPoint', 'StepPlan', 'grouped_point',
            'gradients_of', 'MemoryTarget', 'Stack', 'stacks_of', 'stack_parameters', 'count_parameters', 'Size',
            'rows_of', 'size_of', 'bins_of', 'read_of', 'features_kept', 'day_kept', 'patches_kept', 'gru_kept',
-           'head_kept', 'stack_kept', 'gru_backward', 'day_backward', 'speech_points', 'UNetLayer', 'blocks_of',
-           'layers_of', 'layer_parameters', 'end_parameters', 'fixed_parameters', 'count_trained', 'unet_tokens',
-           'images_of', 'block_kept', 'unet_layer_kept', 'ends_kept', 'attention_backward', 'unet_layer_backward',
-           'unet_points']
+           'head_kept', 'stack_kept', 'gru_backward', 'day_backward', 'speech_points', 'transformer_parameters',
+           'frames_of_size', 'scores_of', 'attention_kept', 'mlp_kept', 'embedding_kept', 'logits_kept',
+           'transformer_points', 'UNetLayer', 'blocks_of', 'layers_of', 'layer_parameters', 'end_parameters',
+           'fixed_parameters', 'count_trained', 'unet_tokens', 'images_of', 'block_kept', 'unet_layer_kept',
+           'ends_kept', 'attention_backward', 'unet_layer_backward', 'unet_points']
 
-# %% ../../nbs/memory/torch.ipynb #0c3192e6
+# %% ../../nbs/memory/torch.ipynb #caa143f1
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from ..data.batches import Bucket, num_patches
 from ..data.dataset import NUM_FEATURES
 from ..models.gru import GRUConfig
 from ..models.noise_gru import NoiseConfig
+from ..models.transformer import TransformerConfig
 from ..tasks.eit_model import UNetConfig
 
 # %% ../../nbs/memory/torch.ipynb #0f196efd
@@ -200,12 +202,13 @@ def size_of(
     batch_size: int,  # trials of a step, over all replicas and micro-batches
     replicas: int = 1,
     accumulation: int = 1,  # micro-batches per step
+    partial: bool = False,  # a last incomplete patch counts too
 ) -> Size:
     "The shape on each replica; raises `KitError` for a batch or a trial that is too small."
     rows = rows_of(batch_size, replicas, accumulation)
     if bucket.bins < config.patch:
         raise KitError(f"bins: {bucket.bins} are less than one patch of {config.patch}")
-    patches = num_patches(bucket.bins, config.patch, config.stride)
+    patches = num_patches(bucket.bins, config.patch, config.stride, partial)
     return Size(rows, bucket.bins, patches, bucket.labels, config.num_features, config.num_classes,
                 config.subsample)
 
@@ -325,6 +328,89 @@ def speech_points(
             points.append(day_backward(stack, size, half, done, below))
             done += config.num_days * config.num_features * (config.num_features + 1)
     return (*points, PeakPoint("update", (part("gradients", 4, parameters=total), *always)))
+
+# %% ../../nbs/memory/torch.ipynb #41f25521
+def transformer_parameters(
+    config: GRUConfig,  # features, classes and patches
+    transformer: TransformerConfig,
+) -> int:
+    "Parameters of a Transformer: embedding, blocks, and both ends."
+    width, heads, inner = transformer.width, transformer.heads * transformer.head_width, transformer.inner
+    embedding = 2 * config.width + (config.width + 1) * width + 2 * width
+    attention = 2 * width + 3 * width * heads + 2 * transformer.reach - 1 + (heads + 1) * width
+    mlp = 2 * width + (width + 1) * inner + (inner + 1) * width
+    return embedding + transformer.blocks * (attention + mlp) + 2 * width + (width + 1) * config.num_classes
+
+# %% ../../nbs/memory/torch.ipynb #c6f36cb1
+def frames_of_size(size: Size) -> dict[str, int]:
+    "The dimensions of a batch's frames."
+    return dict(rows=size.rows, frames=size.patches)
+
+
+def scores_of(transformer: TransformerConfig, size: Size) -> dict[str, int]:
+    "The dimensions of the scores of a block."
+    return dict(rows=size.rows, heads=transformer.heads, queries=size.patches, keys=size.patches)
+
+
+def attention_kept(transformer: TransformerConfig, size: Size, half: bool) -> list[Part]:
+    "What the attention of a block keeps for the gradient."
+    shape, heads = frames_of_size(size), transformer.heads * transformer.head_width
+    parts = [part("attention: input of the norm", 4, **shape, values=transformer.width),
+             part("attention: normalised", 2 if half else 4, **shape, values=transformer.width),
+             part("attention: queries, keys, values, result", 2 if half else 4, **shape, values=heads, tensors=4),
+             part("attention: dropout", 1 if half else 4, **shape, values=transformer.width)]
+    scores = [part("attention: scores, dropout, scores that are left", 4, **scores_of(transformer, size), tensors=3)]
+    return parts if half else parts + scores
+
+
+def mlp_kept(transformer: TransformerConfig, size: Size, half: bool) -> list[Part]:
+    "What the MLP of a block keeps for the gradient."
+    shape, rounded, dropped = frames_of_size(size), 2 if half else 4, 1 if half else 4
+    return [part("MLP: input of the norm", 4, **shape, values=transformer.width),
+            part("MLP: normalised", rounded, **shape, values=transformer.width),
+            part("MLP: hidden, and what dropout leaves", rounded, **shape, values=transformer.inner, tensors=2),
+            part("MLP: dropout of hidden", dropped, **shape, values=transformer.inner),
+            part("MLP: dropout", dropped, **shape, values=transformer.width)]
+
+# %% ../../nbs/memory/torch.ipynb #c7b9e867
+def embedding_kept(config: GRUConfig, transformer: TransformerConfig, size: Size, half: bool) -> list[Part]:
+    "What cutting and embedding patches keep for the gradient."
+    shape = frames_of_size(size)
+    return [part("embedding: patches", 4, **shape, values=config.width),
+            part("embedding: normalised patches", 2 if half else 4, **shape, values=config.width),
+            part("embedding: input of the second norm", 4, **shape, values=transformer.width),
+            part("embedding: dropout", 1 if half else 4, **shape, values=transformer.width)]
+
+
+def logits_kept(transformer: TransformerConfig, size: Size) -> list[Part]:
+    "What the last norm, the output layer and the loss keep."
+    shape = frames_of_size(size)
+    return [part("last norm: input and result", 4, **shape, values=transformer.width, tensors=2),
+            part("log-probabilities", 4, **shape, classes=size.classes)]
+
+# %% ../../nbs/memory/torch.ipynb #a6b41750
+def transformer_points(
+    config: GRUConfig,  # features, classes and patches
+    transformer: TransformerConfig,
+    size: Size,  # of a replica's share of a batch
+    half: bool,  # a GPU with products in half precision; else float32 throughout
+) -> tuple[PeakPoint, ...]:
+    "The points of a Transformer's training step at which a CPU or a GPU may be fullest."
+    total = transformer_parameters(config, transformer)
+    copies = [part("weights in half precision", 2, parameters=total)] * half
+    always = [*features_kept(size, half)[:2], *copies, *embedding_kept(config, transformer, size, half)]
+    attention, mlp = (made(transformer, size, half) for made in (attention_kept, mlp_kept))
+    kept = [*always, *(each for _ in range(transformer.blocks - 1) for each in (*attention, *mlp)), *attention]
+    loss = grouped_point("loss", [*kept, *mlp, *logits_kept(transformer, size)])
+    shape, rounded = frames_of_size(size), 2 if half else 4
+    hidden = part("MLP: gradients of hidden", rounded, **shape, values=transformer.inner, tensors=2)
+    points = [loss, grouped_point("backward of the last MLP", [*kept, *mlp, hidden])]
+    if not half:
+        scores = part("attention: gradients of scores", 4, **scores_of(transformer, size), tensors=2)
+        points.append(grouped_point("backward of the last attention", [*kept, scores]))
+    gradient = part("embedding: gradients of patches", 4, **shape, values=config.width, tensors=2)
+    points.append(PeakPoint("backward of the embedding", (*gradients_of(total), *always, gradient)))
+    return (*points, PeakPoint("update", (*gradients_of(total), *always[:2])))
 
 # %% ../../nbs/memory/torch.ipynb #8b484077
 @dataclass(frozen=True)

@@ -5,17 +5,20 @@
 # %% auto #0
 __all__ = ['LANES', 'STATES', 'GATES', 'WORKING', 'HOLES', 'ON_CHIP', 'WAITING', 'UNET_HOLES', 'lanes', 'days_kept', 'steps_of',
            'input_kept', 'tpu_gru_kept', 'loss_parts', 'rounded_weights', 'tpu_gru_backward', 'patches_backward',
-           'settle_speech', 'tpu_speech_points', 'stored', 'stored_tokens', 'heads_of', 'tpu_block_kept',
-           'tpu_unet_layer_kept', 'weights_waiting', 'windows_forward', 'whole_image_backward', 'weight_gradients',
-           'settle_unet', 'tpu_unet_points']
+           'settle_speech', 'tpu_speech_points', 'tpu_embedding_kept', 'tpu_transformer_block_kept',
+           'tpu_transformer_points', 'stored', 'stored_tokens', 'heads_of', 'tpu_block_kept', 'tpu_unet_layer_kept',
+           'weights_waiting', 'windows_forward', 'whole_image_backward', 'weight_gradients', 'settle_unet',
+           'tpu_unet_points']
 
-# %% ../../nbs/memory/tpu.ipynb #21096156
+# %% ../../nbs/memory/tpu.ipynb #b4df6628
 from dataclasses import replace
 
-from .torch import Part, PeakPoint, Size, Stack, UNetLayer, bins_of, count_trained, gradients_of
-from .torch import grouped_point, layers_of, part, read_of, stack_parameters, stacks_of
+from .torch import Part, PeakPoint, Size, Stack, UNetLayer, bins_of, count_trained, frames_of_size
+from .torch import gradients_of, grouped_point, layers_of, part, read_of, stack_parameters
+from .torch import stacks_of, transformer_parameters
 from ..models.gru import GRUConfig
 from ..models.noise_gru import NoiseConfig
+from ..models.transformer import TransformerConfig
 from ..tasks.eit_model import UNetConfig
 
 # %% ../../nbs/memory/tpu.ipynb #3b3b965b
@@ -152,6 +155,44 @@ def tpu_speech_points(
                       3 * one.hidden * max(one.inputs, one.hidden) if one.layers else 0) for one in stacks)
     update = *gradients_of(total), part("new value of the largest weight", 4, parameters=largest)
     return (*points, settle_speech(PeakPoint("update", update), batch, False))
+
+# %% ../../nbs/memory/tpu.ipynb #04c955a1
+def tpu_embedding_kept(config: GRUConfig, transformer: TransformerConfig, size: Size) -> list[Part]:
+    "What a chip keeps of cutting and embedding patches."
+    shape = frames_of_size(size)
+    return [part("embedding: patches", 4, **shape, values=config.width),
+            part("embedding: projected", 2, **shape, values=transformer.width)]
+
+
+def tpu_transformer_block_kept(transformer: TransformerConfig, size: Size) -> list[Part]:
+    "What a chip keeps of a block: one tensor of scores, and what products read."
+    shape, queries = frames_of_size(size), dict(rows=size.rows, heads=transformer.heads, queries=size.patches)
+    return [part("scores of attention", 4, **queries, keys_stored=lanes(size.patches)),
+            part("queries, keys, values, result", 2, **queries, values_stored=lanes(transformer.head_width), tensors=4),
+            part("frames before attention and MLP", 4, **shape, values=transformer.width, tensors=2),
+            part("frames, normalised", 2, **shape, values=transformer.width, tensors=2),
+            part("hidden, before and after GELU", 2, **shape, values=transformer.inner, tensors=2)]
+
+
+def tpu_transformer_points(
+    config: GRUConfig,  # features, classes and patches
+    transformer: TransformerConfig,
+    size: Size,  # of a chip's share of a batch
+) -> tuple[PeakPoint, ...]:
+    "The points of a Transformer's training step at which a TPU chip may be fullest."
+    batch, total = [part("features of the batch", 4, **bins_of(size))], transformer_parameters(config, transformer)
+    ends = [*tpu_embedding_kept(config, transformer, size), part("weights in bfloat16", 2, parameters=total)]
+    kept = [each for _ in range(transformer.blocks) for each in tpu_transformer_block_kept(transformer, size)]
+    shape = frames_of_size(size)
+    stacks = [Stack("decoder", config.width, transformer.width, 1, config.num_classes, False)]
+    loss = [*kept, *ends, *loss_parts(stacks, size)]
+    slopes = [part("gradients of hidden", 2, **shape, values=transformer.inner, tensors=2),
+              part("gradients of scores", 4, rows=size.rows, heads=transformer.heads, queries=size.patches,
+                   keys_stored=lanes(size.patches))]
+    update = (*gradients_of(total), part("new value of the largest weight", 4, parameters=config.width * transformer.width))
+    points = [grouped_point("loss", loss), grouped_point("backward of the last block", [*kept, *ends, *slopes]),
+              PeakPoint("update", update)]
+    return tuple(settle_speech(one, batch, False) for one in points)
 
 # %% ../../nbs/memory/tpu.ipynb #ae894bab
 def stored(

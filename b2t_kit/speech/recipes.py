@@ -81,7 +81,7 @@ _EPOCH = 127  # updates: 8,072 trials of T15, 64 at a time
 
 
 def transformer() -> SpeechRun:
-    "The published Transformer: 9.7 million parameters, 63,500 updates."
+    "The published Transformer: 9.7 million parameters."
     model, attention = TRANSFORMER_SIZES["transformer"]
     batches = BatchConfig(day_balance=0.0, cut=0)
     train = TrainConfig(
@@ -94,7 +94,7 @@ def transformer() -> SpeechRun:
 
 # %% ../../nbs/speech/recipes.ipynb #1e8be476
 def transformer_short() -> SpeechRun:
-    "The Transformer in a tenth of the updates, with a decaying learning rate at the end."
+    "The Transformer in a tenth of its updates."
     run = transformer()
     train = replace(
         run.train, steps=50 * _EPOCH, warmup_steps=2 * _EPOCH, lr_every=1, decay_start=30 * _EPOCH, decay_steps=0,
@@ -104,7 +104,7 @@ def transformer_short() -> SpeechRun:
 
 # %% ../../nbs/speech/recipes.ipynb #b5ae5d5f
 def transformer_tiny() -> SpeechRun:
-    "A small Transformer for simulated recordings; minutes on two CPU cores."
+    "A small Transformer for simulated data; minutes on a CPU."
     run = tiny()
     model, attention = TRANSFORMER_SIZES["transformer_tiny"]
     task = replace(run.task, model=model, transformer=attention, per_label=True)
