@@ -115,6 +115,10 @@ def model(suffix: str) -> Callable[[Path], None]:
     return make
 
 
+def kenlm(name: str) -> Callable[[Path], object]:
+    return lambda folder: shutil.copy(Path(__file__).parent / "kenlm" / f"{name}.bin", folder / "model.bin")
+
+
 def read_model(suffix: str) -> Callable[[Path], None]:
     def read(folder: Path) -> None:
         from b2t_kit.decode.arpa import read_language_model
@@ -360,6 +364,8 @@ READERS: dict[str, Reader] = {
     "arpa": Reader(model(".arpa"), ("model.arpa",), "table", read_model(".arpa"), ("Unicode", "wrong shape"), without=LINKS | FLAT),
     "arpa.gz": Reader(model(".arpa.gz"), ("model.arpa.gz",), "packed", read_model(".arpa.gz"),
                       without=LINKS | FLAT),
+    **{f"kenlm {name}": Reader(kenlm(name), ("model.bin",), "packed", read_model(".bin"), without=LINKS | FLAT)
+       for name in ("probing", "trie", "both")},
     "lexicon": Reader(text_file("lexicon.txt", "tea T IY\nmore M AO R\nnow N AW\n"), ("lexicon.txt",), "table", read_words,
                       ANY_TEXT, without=LINKS | FLAT),
     "prompts": Reader(text_file("prompts.csv", "sentence\nHello you.\nWe can hear.\n"), ("prompts.csv",), "table",

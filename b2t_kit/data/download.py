@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['HEADERS', 'PASSING_FAULTS', 'DRYAD', 'T15_DOI', 'ARCHIVES', 'COMPETITION', 'UNPACKED', 'RemoteFile', 'check_address',
            'refusal', 'size_on_disk', 'verify_file', 'download', 'check_download_space', 'unpack_archive', 'list_files',
-           'download_from_kaggle', 'fetch', 'read_token']
+           'describe_remote', 'download_from_kaggle', 'fetch', 'read_token']
 
 # %% ../../nbs/data/download.ipynb #c448533e
 import errno
@@ -385,6 +385,28 @@ def list_files(
         raise KitError(f"{address}: the newest version names no files") from None
     entries = _entries(check_address(href, base_url), "stash:files")
     return [_remote_file(entry, base_url) for entry in entries if entry.get("status") != "deleted"]
+
+# %% ../../nbs/data/download.ipynb #fe1936b6
+def describe_remote(
+    url: str,  # of a file; on the model hub of the form HOST/OWNER/NAME/resolve/main/FILE
+) -> RemoteFile:
+    "The file at an address as its server describes it; raises `KitError` if it does not say the size."
+    parts, name = urlsplit(url), PurePosixPath(urlsplit(url).path).name
+    owner, hub, _ = parts.path.partition("/resolve/main/")
+    try:
+        if hub:
+            listed = _get_json(f"{parts.scheme}://{parts.netloc}/api/models{owner}/tree/main")
+            entry = next(one for one in listed if one["path"] == name)
+            return RemoteFile(name, int(entry["size"]), url, "sha256", (entry.get("lfs") or {}).get("oid"))
+        with _open(Request(url, headers=HEADERS, method="HEAD")) as reply:
+            return RemoteFile(name, int(reply.headers["Content-Length"]), url)
+    except HTTPError as error:
+        raise KitError(f"{url}: the server answered {error.code} ({error.reason}); download the file with a browser, "
+                       "or look whether it has moved") from None
+    except PASSING_FAULTS as error:
+        raise KitError(f"{url}: no answer ({getattr(error, 'reason', error)}); are you online?") from None
+    except (KeyError, TypeError, ValueError, AttributeError, StopIteration):
+        raise KitError(f"{url}: the server does not say how large the file is; has it moved?") from None
 
 # %% ../../nbs/data/download.ipynb #06c43358
 COMPETITION = "brain-to-text-25"

@@ -8,7 +8,7 @@ __all__ = ['BEGINNING', 'HISTORY', 'SLOT', 'FLOATS', 'Beam', 'Past', 'Fresh', 'n
            'history_words', 'check_logits', 'as_rows', 'is_ordinary', 'find_fault', 'log_probs', 'relative_rows',
            'Proposer', 'PrefixSearch', 'TrialSearch', 'BeamSearch', 'available_cores', 'Stream']
 
-# %% ../../nbs/decode/beam_search.ipynb #4caba4dd
+# %% ../../nbs/decode/beam_search.ipynb #44fcebf0
 import math
 import os
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ from ..core.config import KitError
 from .forced_align import combine, forced_align, spoken_arrays, with_quiet
 from .hypotheses import Hypothesis, Limits, Route, SearchConfig, with_confidences
 from .lexicon import Lexicon, Trie, build_trie
-from .ngram import LanguageModel, sentence_scores, step
+from .ngram import Arrays, LanguageModel, follow, sentence_scores
 from ..text.phonemes import BLANK, PHONEMES, SILENCE
 
 # %% ../../nbs/decode/beam_search.ipynb #d8de2c0d
@@ -47,7 +47,6 @@ HISTORY = np.dtype([
     ("parent", np.int32),  # the history without its last word
     ("word", np.int32),  # its last word, as numbered in the lexicon
     ("length", np.int32),  # number of words
-    ("state", np.int64),  # the language model's state after them
     ("language", np.float64),  # ln P of the words
 ], align=True)
 
@@ -56,6 +55,7 @@ class Past(NamedTuple):
     "A growing tree of word histories; number 0 is the empty history."
 
     rows: np.ndarray  # (capacity,) HISTORY
+    states: np.ndarray  # (capacity,) the language model's state after the words, whatever that is for its kind of file
     table: np.ndarray  # (a power of two,) int32, hash table (parent, word) -> number; -1 is free
     size: np.ndarray  # (1,) int64, number of histories
 
@@ -77,13 +77,14 @@ def _power_of_two(least: int) -> int:
 
 
 def new_past(
-    start: int,  # the language model's state before the first word
+    start: Any,  # the language model's state before the first word
     capacity: int = 1 << 14,
 ) -> Past:
     "Return a tree that holds only the empty word history."
     table = np.full(_power_of_two(2 * capacity), -1, np.int32)
-    past = Past(np.zeros(capacity, HISTORY), table, np.ones(1, np.int64))
-    past.rows[0] = (-1, -1, 0, start, 0.0)
+    states = np.zeros(capacity, np.asarray(start).dtype)
+    past = Past(np.zeros(capacity, HISTORY), states, table, np.ones(1, np.int64))
+    past.rows[0], past.states[0] = (-1, -1, 0, 0.0), start
     return past
 
 # %% ../../nbs/decode/beam_search.ipynb #37ddc1d5
@@ -165,9 +166,9 @@ def extend(
         return -1
     past.table[place], past.size[0] = made, made + 1
     before, row = past.rows[parent], past.rows[made]
-    gain, state = step(model, before.state, ids[word])
+    gain = follow(model, past.states, parent, made, ids[word])
     row.parent, row.word, row.length = parent, word, before.length + 1
-    row.state, row.language = state, before.language + gain
+    row.language = before.language + gain
     return made
 
 # %% ../../nbs/decode/beam_search.ipynb #b68c87ea
@@ -330,8 +331,8 @@ def grown(
     fresh: Fresh,
 ) -> tuple[Past, Fresh]:
     "Return both with twice the capacity."
-    bigger, larger = new_past(0, 2 * len(past.rows)), new_fresh(2 * len(fresh.rows))
-    bigger.rows[: len(past.rows)] = past.rows
+    bigger, larger = new_past(past.states[0], 2 * len(past.rows)), new_fresh(2 * len(fresh.rows))
+    bigger.rows[: len(past.rows)], bigger.states[: len(past.rows)] = past.rows, past.states
     bigger.size[0] = past.size[0]
     index(bigger)
     larger.state[1] = fresh.state[1]
@@ -585,6 +586,9 @@ class BeamSearch:
             case "wfst":
                 from b2t_kit.decode.wfst import GraphSearch
 
+                if not isinstance(self.model.arrays, Arrays):
+                    raise KitError(f"{self.model.path}: the route 'wfst' needs all n-grams; use the route 'prefix', "
+                                   "or convert a trie first (b2t lm convert)")
                 return GraphSearch(self.lexicon, self.model, self.config, folder)
         raise KitError(f"route: '{self.route}' is not one of auto, prefix, wfst")
 

@@ -7,16 +7,16 @@ __all__ = ['UNKNOWN', 'START', 'END', 'MAX_ORDER', 'NEVER', 'DTYPES', 'MAGIC', '
            'DamagedModel', 'plain_find', 'plain_step', 'is_context', 'shorter_context', 'start_state', 'Level',
            'compile_levels', 'child_starts', 'find_rows', 'compiled', 'LanguageModel', 'frozen', 'model_fingerprint',
            'perplexity', 'seal_of', 'write_model', 'map_model', 'verify_model', 'number_fault', 'find', 'step',
-           'sentence_scores']
+           'follow', 'sentence_scores']
 
-# %% ../../nbs/decode/ngram.ipynb #bbbac3e6
+# %% ../../nbs/decode/ngram.ipynb #9d45a6bd
 import hashlib
 import json
 import math
 import re
 import sys
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
+from numba.extending import overload
 
 from ..core.config import KitError, parse_json, regular_file
 from .external_sort import Workspace, chunks, written_aside
@@ -298,6 +299,8 @@ def compiled(
 class LanguageModel:
     "An n-gram model with backoff, over words."
 
+    end = END  # the number of </s>
+
     def __init__(
         self,
         words: Sequence[str],  # word number -> word; 0 is <unk>, 1 is <s>, 2 is </s>
@@ -366,7 +369,7 @@ class LanguageModel:
         "Return ln of the probability of a sentence, including its end."
         with self.blamed():
             total, state = 0.0, self.start
-            for word in (*self.numbers(words).tolist(), END):
+            for word in (*self.numbers(words).tolist(), self.end):
                 ln_p, state = self.score(state, word)
                 total += ln_p
         return total
@@ -422,7 +425,7 @@ def perplexity(
     with model.blamed():
         for sentence in sentences:
             state = model.start
-            for word in (*model.numbers(sentence.split()).tolist(), END):
+            for word in (*model.numbers(sentence.split()).tolist(), model.end):
                 ln_p, state = model.score(state, word)
                 if word == UNKNOWN:
                     unknown += 1
@@ -676,15 +679,37 @@ def step(
         raise DamagedModel("an n-gram leads to a context outside the model")
     return ln_p, after
 
+# %% ../../nbs/decode/ngram.ipynb #38da60c1
+def follow(
+    model: Any,  # arrays of a model: `Arrays`, or those of another kind of model file
+    states: np.ndarray,  # (K,) states, as `LanguageModel.start` is one
+    before: int,  # index of the context
+    after: int,  # index at which the state after the word is stored; another one
+    word: int,  # number of the word that follows
+) -> float:  # ln of its probability
+    "Score a word and store the state after it. For compiled code, in which each kind of model has its own version."
+    raise NotImplementedError("follow is only for compiled code; LanguageModel.score asks from Python")
+
+
+@overload(follow, strict=False)
+def _follow_arrays(model: Any, states: Any, before: Any, after: Any, word: Any) -> Callable | None:
+    if getattr(model, "instance_class", None) is not Arrays:
+        return None
+
+    def query(model: Any, states: Any, before: Any, after: Any, word: Any) -> Any:
+        ln_p, states[after] = step(model, states[before], word)
+        return ln_p
+
+    return query
+
 # %% ../../nbs/decode/ngram.ipynb #e741c7db
 @numba.njit(nogil=True)
-def _score_all(arrays, start, numbers, lengths, scores):
+def _score_all(arrays, start, states, numbers, lengths, scores):
     at = 0
     for row in range(len(lengths)):
-        state, total = np.int64(start), 0.0
+        states[at & 1], total = start[0], 0.0
         for _ in range(lengths[row]):
-            ln_p, state = step(arrays, state, numbers[at])
-            total += ln_p
+            total += follow(arrays, states, at & 1, 1 - (at & 1), numbers[at])
             at += 1
         scores[row] = total
 
@@ -695,10 +720,10 @@ def sentence_scores(
 ) -> np.ndarray:  # (K,) float64, natural logarithms
     "Return ln of the probability of each sentence, as `LanguageModel.sentence` does."
     split = [sentence.split() for sentence in sentences]
-    ids = model.ids
-    numbers = np.array([ids.get(word, 0) for words in split for word in (*words, "</s>")], np.int64)
+    numbers = model.numbers(word for words in split for word in (*words, "</s>"))
     lengths = np.array([len(words) + 1 for words in split], np.int64)
     scores = np.zeros(len(split))
     with model.blamed():
-        _score_all(model.arrays, model.start, numbers, lengths, scores)
+        start = np.array([model.start])
+        _score_all(model.arrays, start, np.zeros(2, start.dtype), numbers, lengths, scores)
     return scores

@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['Leaks', 'MIN_MEMORY', 'WORD_BYTES', 'DEFAULT_SENTENCES', 'text_of', 'read_vocabulary', 'Guard',
            'build_language_model', 'check_work', 'word_counter', 'Built', 'check_model_name', 'save_model',
-           'convert_language_model', 'check_language_model', 'kit_words', 'default_language_model', 'Vocabulary',
-           'chances_of', 'best_shares', 'all_ngrams', 'mixed_ln_p', 'mixed', 'held_out', 'remember', 'check_mixture',
-           'mix_language_models', 'perplexities', 'Mixed']
+           'with_ngrams', 'convert_language_model', 'check_language_model', 'describe_language_model', 'kit_words',
+           'default_language_model', 'Vocabulary', 'chances_of', 'best_shares', 'all_ngrams', 'mixed_ln_p', 'mixed',
+           'held_out', 'remember', 'check_mixture', 'mix_language_models', 'perplexities', 'Mixed']
 
-# %% ../../nbs/decode/ngram_build.ipynb #a1b0b02b
+# %% ../../nbs/decode/ngram_build.ipynb #289f2636
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +26,8 @@ from .arpa import as_levels, ngram_record, node_words, read_language_model, sort
 from .arpa import write_arpa
 from .contamination import Fence, Leak, fingerprints, scored_sentences
 from .external_sort import Sorter, Workspace, group_starts, workspace_beside
+from .kenlm import KenlmModel, KenlmTrie, back_of_words, trie_levels_listed, verify_kenlm
+from .kenlm import words_of_rows
 from .lexicon import check_word
 from .ngram import END, NEVER, START, SUFFIX, UNKNOWN, LanguageModel, Level, compile_levels, step
 from .ngram import verify_model
@@ -212,6 +214,40 @@ def save_model(
     check_model_name(out)
     return model.save(out) if str(out).endswith(SUFFIX) else write_arpa(model, out)
 
+# %% ../../nbs/decode/ngram_build.ipynb #033203fd
+def with_ngrams(
+    model: LanguageModel,
+    room: Workspace,  # where n-grams are listed and sorted
+) -> LanguageModel:
+    "Return a KenLM trie as a model of the kit, others as they are; raises `KitError` if n-grams cannot be listed."
+    if not isinstance(model, KenlmModel):
+        return model
+    advice = "decode with it as it is, or convert the ARPA file that it was made from"
+    if not isinstance(model.arrays, KenlmTrie):
+        raise KitError(f"{model.path}: is a probing file, which holds hashes of n-grams, not words; {advice}")
+    if not model.words:
+        raise KitError(f"{model.path}: has no words at its end, so its n-grams cannot be listed; {advice}")
+    verify_kenlm(model)
+    first = [UNKNOWN, *model.numbers(["<s>", "</s>"]).tolist()]
+    order = np.array([*first, *(number for number in range(len(model.words)) if number not in first)])
+    words = ["<unk>", "<s>", "</s>", *(model.words[number] for number in order[3:])]
+    if len(set(words)) < len(words) or "\ufffd" in "".join(words):
+        raise KitError(f"{model.path}: two words differ only in capitals, or one is not UTF-8 text; {advice}")
+    new = np.argsort(order).astype(np.uint32)  # number in the trie -> number in the kit
+    levels, sorters = trie_levels_listed(model, room), []
+    for n, level in enumerate(levels, 2):
+        sorters.append(Sorter(room, ngram_record(n), lambda records: records[group_starts(records["words"])]))
+        for part in room.chunks(len(level), 60):
+            rows = np.arange(part.start, part.stop)
+            batch = np.zeros(len(rows), ngram_record(n))
+            batch["words"] = new[words_of_rows(levels[: n - 1], rows)]
+            batch["ln_p"], batch["back"] = (level[name][part] * math.log(10) for name in ("log10_p", "back"))
+            sorters[-1].add(batch)
+    nothing, back = np.zeros(0, np.uint32), back_of_words(model) * math.log(10)
+    tables = as_levels(Level(nothing, nothing, model.unigrams[order], back[order]), sorted_levels(sorters, room), room)
+    counts = [len(table.ln_p) for table in tables]
+    return LanguageModel(words, compile_levels(tables, room), counts, dict(model.origin), path=model.path)
+
 # %% ../../nbs/decode/ngram_build.ipynb #284f9997
 def convert_language_model(
     path: str | Path,  # any model file that the kit reads
@@ -221,7 +257,7 @@ def convert_language_model(
     "Write a model in another format, sorting in files; raises `KitError` if it cannot be read or written."
     check_model_name(out)
     with workspace_beside(out, memory * 10**6) as room:
-        model = read_language_model(path, room)
+        model = with_ngrams(read_language_model(path, room), room)
         verify_model(model, path)
         save_model(model, out)
     return Built(Path(out), model.counts, model.origin)
@@ -232,10 +268,32 @@ def check_language_model(
 ) -> str:  # one line
     "Read all of a model file and describe it; raises `KitError` naming its first fault."
     model = read_language_model(path)
-    verify_model(model, path)
+    if isinstance(model, KenlmModel):
+        verify_kenlm(model)
+    else:
+        verify_model(model, path)
     counts = " + ".join(f"{count:,}" for count in model.counts)
     checked = f"checked against {len(model.checked):,} sentences that will be scored, {len(model.found):,} found"
     return f"{path}: sound; {counts} n-grams, fingerprint {model.hash}, {checked}"
+
+# %% ../../nbs/decode/ngram_build.ipynb #25661038
+def describe_language_model(
+    path: str | Path,  # any model file that the kit reads
+) -> str:  # a few lines
+    "Return what a model file holds and needs; raises `KitError` if it cannot be read."
+    model, size = read_language_model(path), Path(path).stat().st_size
+    kind, memory = "ARPA text", "all of it is read and held in memory; b2t lm convert makes a file that opens at once"
+    if isinstance(model, KenlmModel) or str(path).endswith(SUFFIX):
+        kind = f"KenLM binary, {model.kind}" if isinstance(model, KenlmModel) else "model of this kit"
+        memory = "mapped: what is used is read, and pages are shared (--lm-preload reads all)"
+    count = model.vocabulary_size if isinstance(model, KenlmModel) else len(model.words)
+    unspelled = "" if model.words else ", not spelled in the file: give --lexicon, or the CMU dictionary's are tried"
+    origin = [f"{name} {value}" for name, value in model.origin.items() if isinstance(value, (str, int))]
+    rows = {"format": kind, "order": str(model.order), "n-grams": " + ".join(f"{one:,}" for one in model.counts),
+            "words": f"{count:,}{unspelled}", "bytes": f"{size:,}, {size / sum(model.counts):.1f} for each n-gram",
+            "memory": memory, "fingerprint": model.hash,
+            "origin": ", ".join(origin)}
+    return "\n".join([str(path), *(f"  {name:12} {value}" for name, value in rows.items() if value)])
 
 # %% ../../nbs/decode/ngram_build.ipynb #3611fb21
 def kit_words() -> list[str]:
@@ -505,6 +563,7 @@ def mix_language_models(
     sentences = [] if text is None else held_out(text, guard)
     with workspace_beside(out, memory * 10**6 // 2) as room:
         parts = [read_language_model(path, room) for path in models]
+        parts = [with_ngrams(part, room) for part in parts]
         for part, path in zip(parts, models):
             verify_model(part, path)
         chances = chances_of(parts, sentences) if sentences else None

@@ -45,7 +45,7 @@ def parse_pronunciation(
 
 # %% ../../nbs/text/g2p.ipynb #dd06da08
 def read_pronunciations(
-    lines: Iterable[str],  # "word PH PH ..."; a further pronunciation as "word(2) PH PH ..."
+    lines: Iterable[str],  # "word PH PH ...", possibly with a last SIL; a further pronunciation as "word(2) PH PH ..."
     source: str = "pronunciations",  # name of the text in error messages
 ) -> dict[str, list[Pronunciation]]:  # lower-case words, pronunciations in the order of the lines
     "The words and pronunciations of a text in CMU format; raises `KitError` for a faulty line."
@@ -54,10 +54,10 @@ def read_pronunciations(
         entry = "" if line.startswith(";;;") else line.split("#")[0].strip().lower()
         if not entry:
             continue
-        head, _, phonemes = entry.partition(" ")
-        word = _VARIANT.sub("", head)
+        head, *rest = entry.split(None, 1)
+        word, phonemes = _VARIANT.sub("", head), "".join(rest).upper()
         try:
-            pronunciation = parse_pronunciation(phonemes.upper())
+            pronunciation = parse_pronunciation(phonemes.removesuffix(" SIL"))
         except KitError as error:
             raise KitError(f"{source}, line {number}, word {word!r}: {error}") from None
         known = words.setdefault(word, [])
@@ -95,8 +95,8 @@ def packaged(
     "The content of a data file of the package; raises `KitError` if it is missing."
     try:
         return (resources.files("b2t_kit.text") / name).read_bytes()
-    except FileNotFoundError as error:
-        raise KitError(f"b2t_kit/text/{name} is missing from the installed package: reinstall it") from error
+    except FileNotFoundError:
+        raise KitError(f"b2t_kit/text/{name} is missing from the installed package: reinstall it")
 
 # %% ../../nbs/text/g2p.ipynb #d6cef387
 @functools.cache
@@ -483,8 +483,8 @@ def read_lexicon(
     "A lexicon with your own words from a file; raises `KitError` with the file and line at fault."
     lines = read_text(path).splitlines()
     words = read_pronunciations(lines, str(path))
-    if not words:
-        raise KitError(f"{path}: has no words")
+    if any(line.upper().split()[-1:] == ["SIL"] for line in lines):  # of another decoder: some are not scored
+        words = scored_words(words)
     return Pronouncer({word: [" ".join(form) for form in forms] for word, forms in words.items()})
 
 # %% ../../nbs/text/g2p.ipynb #cc5b1766

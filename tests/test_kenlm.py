@@ -1,0 +1,324 @@
+"""KenLM files in the decoder, and hostile ones: one line each, nothing read outside, no hang.
+
+The good files are in tests/kenlm, with the commands that made them.
+"""
+import gzip
+import hashlib
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from b2t_kit.cli import main
+from b2t_kit.core.config import KitError
+from b2t_kit.decode.arpa import read_language_model
+from b2t_kit.decode.beam_search import BeamSearch
+from b2t_kit.decode.kenlm import KenlmModel, Published, fetch_language_model
+from b2t_kit.decode.ngram_build import convert_language_model
+from b2t_kit.decode.pipeline import choose_words
+from b2t_kit.simulate.logits import noisy_sentence
+from b2t_kit.text.phonemes import PHONEMES
+
+ROOT = Path(__file__).resolve().parent.parent
+FILES = Path(__file__).parent / "kenlm"
+SENTENCES = ["i would like some more tea please", "can you put the kettle on", "the train was late again", "it is time for my medicine"]
+
+
+def noisy(sentence: str, seed: int) -> np.ndarray:
+    """The logits of a sentence, with errors."""
+    return noisy_sentence(sentence, np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("name", ["probing", "trie", "arrays", "nowords"])
+def test_same_sentences_and_scores_as_with_the_kits_own_format(name, tmp_path):
+    """The same ARPA file, converted to .b2tlm and by KenLM: hypotheses, order and scores agree to float32."""
+    own = convert_language_model(FILES / "small.arpa", tmp_path / "small.b2tlm").path
+    found = []
+    for path in (own, FILES / f"{name}.bin"):
+        words, model = choose_words(path)
+        found.append([BeamSearch(words, model).decode(noisy(one, seed)) for seed, one in enumerate(SENTENCES)])
+    for ours, theirs in zip(*found):
+        assert [one.words for one in ours] == [one.words for one in theirs] and len(ours) > 5
+        for column in ("acoustic", "language", "total"):
+            assert np.allclose([getattr(one, column) for one in ours], [getattr(one, column) for one in theirs], rtol=1e-6)
+    assert sum(" ".join(one[0].words) == said for one, said in zip(found[0], SENTENCES)) >= 2
+
+
+def test_stream_equals_decode():
+    words, model = choose_words(FILES / "both.bin")
+    search, logits = BeamSearch(words, model), noisy(SENTENCES[0], 0)
+    stream = search.stream()
+    for row in logits:
+        stream.push(row)
+    assert stream.finish() == search.decode(logits)
+
+
+def write_logits(path: str, order: np.ndarray | None = None) -> None:
+    with h5py.File(path, "w") as file:
+        for number, sentence in enumerate(SENTENCES):
+            logits = noisy(sentence, number)
+            file[f"trial_{number}/logits"] = logits if order is None else logits[:, order]
+            file[f"trial_{number}"].attrs["sentence_label"] = sentence
+
+
+def test_the_reference_laboratorys_three_files(tmp_path, monkeypatch, capsys):
+    """Their model, lexicon (WORD P1 P2 SIL) and order of classes decode as the same logits in our order do."""
+    monkeypatch.chdir(tmp_path)
+    theirs = ["BLANK", "SIL", *PHONEMES[1:-1]]
+    write_logits("ours.h5")
+    write_logits("theirs.h5", np.array([PHONEMES.index(name) for name in theirs]))
+    Path("tokens.txt").write_text("\n".join(theirs))
+    lexicon, model = choose_words(FILES / "trie.bin")
+    Path("lexicon.txt").write_text("".join(f"{word} {' '.join(PHONEMES[one] for one in form)} SIL\n"
+                                           for word, forms in lexicon.forms.items() for form in forms))
+    common = f"decode --lm {FILES / 'nowords.bin'} --lexicon lexicon.txt --lm-preload"
+    assert main(f"{common} --logits ours.h5 --out ours".split()) == 0
+    assert main(f"{common} --logits theirs.h5 --tokens tokens.txt --out theirs".split()) == 0
+    assert "read 0.00 GB" in capsys.readouterr().out
+    assert Path("ours/sentences.csv").read_text() == Path("theirs/sentences.csv").read_text()
+    assert json.loads(Path("ours/result.json").read_text())["wer"] < 0.3
+    Path("tokens.txt").write_text("\n".join([*theirs[:-1], "AX"]))
+    assert main(f"{common} --logits theirs.h5 --tokens tokens.txt --out never".split()) == 2
+    assert "AX is unknown" in capsys.readouterr().err and not Path("never").exists()
+    assert main(f"{common} --logits ours.h5 --route wfst --out never".split()) == 2
+    assert "use the route 'prefix'" in capsys.readouterr().err and not Path("never").exists()
+
+
+def changed(place: int, form: str, *values: float) -> Callable[[bytes], bytes]:
+    """A file with some numbers at a place replaced."""
+    return lambda data: data[:place] + struct.pack("<" + form, *values) + data[place + struct.calcsize("<" + form) :]
+
+
+ORDER, MULTIPLIER, KIND, WORDS, VERSION, COUNTS, VOCABULARY = 88, 92, 96, 100, 104, 108, 144  # places in a file of order 4
+HOSTILE: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
+    "cut in the magic": ("trie", lambda data: data[:40], "begins like a KenLM file but is none of version 5"),
+    "cut in the parameters": ("trie", lambda data: data[:99], "begins like a KenLM file"),
+    "cut in the counts": ("trie", lambda data: data[:120], "its header is damaged"),
+    "cut in the n-grams": ("trie", lambda data: data[:2000], "bytes instead of"),
+    "probing cut": ("probing", lambda data: data[:5000], "bytes instead of"),
+    "cut without words": ("nowords", lambda data: data[:-1], "bytes instead of"),
+    "one byte more": ("nowords", lambda data: data + b"\0", "bytes instead of"),
+    "cut in the words": ("trie", lambda data: data[:-20], "words instead of 58"),
+    "no words left": ("probing", lambda data: data[: data.index(b"<unk>\0")], "its words are not where the counts say"),
+    "words moved": ("probing", lambda data: data.replace(b"<unk>\0", b"<<nk>\0"), "its words are not where the counts say"),
+    "unfinished": ("trie", lambda data: b"mmap lm http://kheafield.com/code incomplete\n" + data[45:], "unfinished"),
+    "version 4": ("trie", lambda data: data.replace(b"version 5", b"version 4"), "none of version 5"),
+    "big-endian": ("trie", changed(60, "I", 0x803F), "none of version 5 for this processor"),
+    "rest costs": ("probing", changed(KIND, "I", 1), "of kind 1 (probing with rest costs)"),
+    "kind 9": ("probing", changed(KIND, "I", 9), "of kind 9 (unknown)"),
+    "kind 2^32 - 1": ("probing", changed(KIND, "I", 2**32 - 1), "of kind 4294967295"),
+    "another kind": ("probing", changed(KIND, "II", 2, 1 << 8), "its header is damaged"),
+    "probing called trie": ("probing", lambda data: changed(VERSION, "I", 1)(changed(KIND, "I", 2)(data)), ""),
+    "trie called probing": ("trie", lambda data: changed(VERSION, "I", 0)(changed(KIND, "I", 0)(data)), ""),
+    "trie called compressed": ("trie", changed(KIND, "I", 4), ""),
+    "trie called quantised": ("trie", changed(KIND, "I", 3), "of quantisation"),
+    "order 1": ("trie", changed(ORDER, "B", 1), "n-grams of 1 words"),
+    "order 7": ("trie", changed(ORDER, "B", 7), "n-grams of 7 words"),
+    "order 255": ("trie", changed(ORDER, "B", 255), "n-grams of 255 words"),
+    "order 3": ("trie", changed(ORDER, "B", 3), ""),
+    "multiplier NaN": ("probing", changed(MULTIPLIER, "f", float("nan")), "multiplier nan"),
+    "multiplier infinite": ("probing", changed(MULTIPLIER, "f", float("inf")), "multiplier inf"),
+    "multiplier negative": ("probing", changed(MULTIPLIER, "f", -1.5), "multiplier -1.5"),
+    "multiplier 900": ("probing", changed(MULTIPLIER, "f", 900.0), "bytes instead of"),
+    "version 7": ("probing", changed(VERSION, "I", 7), "version 7"),
+    "count 0": ("trie", changed(COUNTS, "Q", 0), "its header is damaged"),
+    "count 2^63": ("probing", changed(COUNTS + 8, "Q", 2**63), "its header is damaged"),
+    "count 2^64 - 1": ("trie", changed(COUNTS + 16, "Q", 2**64 - 1), "its header is damaged"),
+    "count 2^47": ("trie", changed(COUNTS + 16, "Q", 2**47), "bytes instead of"),
+    "count 2^47 probing": ("probing", changed(COUNTS + 8, "Q", 2**47), "bytes instead of"),
+    "counts 2^47 compressed": ("arrays", changed(COUNTS + 8, "3Q", *[2**47] * 3), "bytes instead of"),
+    "counts in another order": ("trie", changed(COUNTS + 8, "3Q", 72, 81, 84), ""),
+    "2^32 words": ("trie", changed(COUNTS, "Q", 2**32), "its header is damaged"),
+    "bits 200": ("quantised", changed(VOCABULARY + 8 * 59, "3B", 2, 200, 200), "200 and 200 bits"),
+    "bits 0": ("quantised", changed(VOCABULARY + 8 * 59, "3B", 2, 0, 3), "0 and 3 bits"),
+    "bits 25": ("quantised", changed(VOCABULARY + 8 * 59, "3B", 2, 25, 25), "bytes instead of"),
+    "bits 5": ("quantised", changed(VOCABULARY + 8 * 59, "3B", 2, 5, 5), ""),
+    "quantisation 3": ("quantised", changed(VOCABULARY + 8 * 59, "B", 3), "version 3 of quantisation"),
+    "more words than counted": ("trie", changed(VOCABULARY, "Q", 2**40), "its vocabulary is damaged"),
+    "2^64 - 1 words": ("trie", changed(VOCABULARY, "Q", 2**64 - 1), "its vocabulary is damaged"),
+    "no words": ("trie", changed(VOCABULARY, "Q", 0), "its vocabulary is damaged"),
+    "vocabulary version 1": ("probing", changed(VOCABULARY, "I", 1), "its vocabulary is damaged"),
+    "probing with too many words": ("probing", changed(VOCABULARY + 4, "I", 2**32 - 1), "its vocabulary is damaged"),
+    "fewer words than are there": ("probing", changed(VOCABULARY + 4, "I", 20), ""),
+    "hashes out of order": ("trie", lambda data: data[:152] + data[160:168] + data[152:160] + data[168:], ""),
+    "hashes all 0": ("trie", changed(152, "57Q", *[0] * 57), "does not know <s>"),
+    "no empty bucket": ("probing", lambda data: data[:152] + b"\1" * 12 * 87 + data[152 + 12 * 87 :], "has no empty bucket"),
+    "empty vocabulary": ("probing", lambda data: data[:152] + bytes(12 * 87) + data[152 + 12 * 87 :], "does not know <s>"),
+    "not a number": ("trie", changed(VOCABULARY + 8 * 59, "f", float("nan")), ""),
+    "pipe's worth of nothing": ("trie", lambda data: data[:51] + bytes(len(data) - 51), "none of version 5"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_file(name, tmp_path, monkeypatch, capsys):
+    """`b2t lm check` ends in one line that names the file."""
+    monkeypatch.chdir(tmp_path)
+    source, change, message = HOSTILE[name]
+    good = (FILES / f"{source}.bin").read_bytes()
+    Path("lm.bin").write_bytes(change(good))
+    assert Path("lm.bin").read_bytes() != good
+    assert main("lm check lm.bin".split()) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("error: lm.bin: ") and message in lines[0], lines
+    for command in ("lm info lm.bin", "lm convert lm.bin --out new.b2tlm"):
+        assert main(command.split()) in (0, 2)
+        assert len(capsys.readouterr().err.splitlines()) <= 1
+    assert {path.name for path in Path().iterdir()} <= {"lm.bin"}
+
+
+FLIPS = """
+import json, sys
+from pathlib import Path
+import numpy as np
+from hypothesis import HealthCheck, given, settings, strategies as st
+from b2t_kit.core.config import KitError
+from b2t_kit.decode.beam_search import BeamSearch
+from b2t_kit.decode.kenlm import KenlmModel, verify_kenlm
+from b2t_kit.decode.lexicon import build_lexicon
+from b2t_kit.decode.ngram import perplexity, sentence_scores
+
+files = {path.name: path.read_bytes() for path in sorted(Path(sys.argv[1]).glob("*.bin"))}
+words = "i would like some more tea please can you put the kettle on".split()
+lexicon, logits = build_lexicon(words), np.random.default_rng(0).normal(0, 3, (30, 41)).astype(np.float32)
+text, told = [" ".join(words), "the tea please coffee"], {"fine": 0}
+
+@settings(max_examples=int(sys.argv[2]), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.sampled_from(sorted(files)), st.lists(st.tuples(st.floats(0, 1), st.binary(min_size=1, max_size=16)), min_size=1,
+       max_size=4), st.booleans())
+def spoil(name, changes, late):
+    data = bytearray(files[name])
+    for where, block in changes:
+        first = 112 if late else 0
+        place = first + int(where * (len(data) - 1 - first))
+        data[place : place + len(block)] = block[: len(data) - place]
+    Path("bad.bin").write_bytes(data)
+    for action in (verify_kenlm, lambda model: sentence_scores(model, text), lambda model: perplexity(model, text),
+                   lambda model: BeamSearch(lexicon, model).decode(logits)):
+        try:
+            action(KenlmModel("bad.bin"))
+            told["fine"] += 1
+        except KitError as error:
+            assert str(error).startswith("bad.bin: ") and "\\n" not in str(error), error
+            kind = str(error).split("(")[0]
+            told[kind] = told.get(kind, 0) + 1
+
+spoil()
+print(json.dumps(told))
+"""
+
+
+def test_changed_bytes_anywhere(tmp_path):
+    """Random bytes in any place: a result or one line. numba tells of each read outside an array here."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_BOUNDSCHECK": "1"}
+    done = subprocess.run([sys.executable, "-c", FLIPS, str(FILES), "150"], env=environment, capture_output=True, text=True,
+                          timeout=600, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = json.loads(done.stdout)
+    assert len(told) > 5 and told["fine"] > 20, told
+
+
+def test_resident_memory_grows_with_what_is_used(tmp_path):
+    """A sparse file of 4 GB opens without being read."""
+    data = (FILES / "nowords.bin").read_bytes()
+    count = 200_000_000
+    head = changed(COUNTS + 24, "Q", count)(data)
+    path = tmp_path / "large.bin"
+    path.write_bytes(head)
+    with open(path, "r+b") as file:
+        rows = max(count + 1, int(np.float32(struct.unpack_from("<f", data, MULTIPLIER)[0]) * np.float32(count)))
+        old = max(73, int(np.float32(struct.unpack_from("<f", data, MULTIPLIER)[0]) * np.float32(72)))
+        file.truncate(len(data) + 12 * (rows - old))
+    script = ("import sys; from pathlib import Path; from b2t_kit.decode.kenlm import KenlmModel; "
+              "used = lambda: int(next(one for one in open('/proc/self/status') if one.startswith('VmRSS')).split()[1]); "
+              "KenlmModel(sys.argv[2]).sentence(['tea', 'please']); before = used(); model = KenlmModel(sys.argv[1]); "
+              "model.sentence(['tea', 'please']); print(model.bytes, used() - before)")
+    done = subprocess.run([sys.executable, "-c", script, str(path), str(FILES / "nowords.bin")], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)})
+    size, grown = map(int, done.stdout.split())
+    assert size > 2.8e9 and grown < 4000, (done.stderr, size, grown)  # kB
+
+
+def test_read_language_model_knows_them_by_their_first_bytes(tmp_path):
+    path = tmp_path / "model.arpa"
+    path.write_bytes((FILES / "trie.bin").read_bytes())
+    model = read_language_model(path)
+    assert isinstance(model, KenlmModel) and re.fullmatch("[0-9a-f]{32}", model.hash)
+
+
+class Server(BaseHTTPRequestHandler):
+    """Two files: one on a model hub, with its checksum, and a compressed one."""
+
+    model = (FILES / "trie.bin").read_bytes()
+    packed = gzip.compress((FILES / "probing.bin").read_bytes())
+    digest = hashlib.sha256(model).hexdigest()
+    asked: list[str] = []
+
+    def log_message(self, *arguments):
+        pass
+
+    def answer(self, data: bytes, start: int = 0) -> None:
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(data) - start))
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(data[start:])
+
+    def do_GET(self):
+        files = {"/me/lm/resolve/main/trie.bin": self.model, "/lm/probing.kenlm.gz": self.packed, "/cut.kenlm.gz": self.packed[:900]}
+        if self.path == "/api/models/me/lm/tree/main":
+            entry = {"path": "trie.bin", "size": len(self.model), "lfs": {"oid": self.digest}}
+            self.answer(json.dumps([{"path": "README.md", "size": 9}, entry]).encode())
+        elif self.path in files:
+            self.asked.append(self.headers.get("Range", ""))
+            self.answer(files[self.path], int((self.headers.get("Range") or "bytes=0-")[6:-1]))
+        else:
+            self.send_error(404)
+
+    do_HEAD = do_GET
+
+
+@pytest.fixture
+def server():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_fetched_models_are_resumed_checked_and_unpacked(server, tmp_path):
+    table = {name: Published((server + place,), 0.0, "CC0", "") for name, place in {
+        "hub": "/me/lm/resolve/main/trie.bin", "packed": "/lm/probing.kenlm.gz", "cut": "/cut.kenlm.gz",
+        "lost": "/me/lm/resolve/main/none.bin", "gone": "/gone.bin"}.items()}
+    (tmp_path / "trie.bin.part").write_bytes(Server.model[:1000])
+    assert KenlmModel(fetch_language_model("hub", tmp_path, False, table)).counts == (58, 84, 81, 72)
+    assert Server.asked[-1] == "bytes=1000-"
+    found = fetch_language_model("packed", tmp_path, False, table)
+    assert found == tmp_path / "probing.kenlm" and KenlmModel(found).kind == "probing"
+    assert fetch_language_model("packed", tmp_path, False, table) == found
+    assert {path.name for path in tmp_path.iterdir()} == {"trie.bin", "probing.kenlm"}
+    (tmp_path / "trie.bin").write_bytes(Server.model[:-1] + b"!")
+    for name, message in {"hub": "checksum", "cut": "cut.kenlm.gz: is damaged", "lost": "does not say how large",
+                          "gone": "the server answered 404", "none": "'none' is not a published language model: hub, packed"}.items():
+        with pytest.raises(KitError, match=re.escape(message)):
+            fetch_language_model(name, tmp_path, False, table)
+    assert not (tmp_path / "cut.kenlm").exists()
+
+
+def test_the_table_of_published_models_is_in_the_help(capsys):
+    with pytest.raises(SystemExit):
+        main("fetch --help".split())
+    assert "t15-5gram-pruned" in capsys.readouterr().out
+    assert main("fetch --lm nothing --out .".split()) == 2
+    assert "t15-5gram-pruned" in capsys.readouterr().err
