@@ -910,7 +910,7 @@ def eit_train(parser: Parser) -> Action:
                         "normalise the voltages; default: computed from the training set")
     parser.add_argument("--turns", action="store_true", help="also train on rotated and mirrored tanks")
     parser.add_argument("--accumulation", type=int, default=1, metavar="N", help="micro-batches per optimizer step")
-    parser.add_argument("--shard", choices=("none", "moments", "all"), default="none", metavar="none|moments|all",
+    parser.add_argument("--shard", choices=("none", "moments", "units", "all"), default="none", metavar="none|moments|units|all",
                         help="what TPU chips divide among them instead of copying")
     parser.add_argument("--memory-guard", choices=("refuse", "warn"), default="refuse", metavar="refuse|warn",
                         help="if the run cannot fit the device's memory: refuse to start, or warn and start")

@@ -17,6 +17,7 @@ import torch
 from b2t_kit import train as train_module
 from b2t_kit.data.batches import BatchConfig
 from b2t_kit.data.dataset import tiny_recordings
+from b2t_kit.devices import xla
 from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.models.noise_gru import NoiseConfig
@@ -37,8 +38,11 @@ MODELS = {
     "linear": (GRUConfig(num_layers=0, **STILL), NoiseConfig()),
     "noise": (GRUConfig(hidden=16, num_layers=1),
               NoiseConfig(noise_layers=1, noise_hidden=16, noisy_layers=1, noisy_hidden=16, reversal=0.1)),
+    "wide": (GRUConfig(hidden=32, num_layers=1, **STILL),
+             NoiseConfig(noise_layers=2, noise_hidden=256, noisy_layers=1, noisy_hidden=32)),
     "transformer": (GRUConfig(patch=4, stride=4), NoiseConfig()),
 }
+WIDE = 2 * 3 * 128**2  # bytes of recurrent weights from which these runs divide a layer by units
 ATTENTION = TransformerConfig(
     blocks=2, width=16, heads=2, head_width=8, inner=32, reach=6, patch_dropout=0.0, block_dropout=0.0,
     window_least=0.3, window_most=2.0, mask_share=0.2)
@@ -119,4 +123,5 @@ def score(out: str, settings: str) -> None:
 
 if __name__ == "__main__":
     os.environ.pop("XLA_PERSISTENT_CACHE_PATH", None)
+    xla.STAYS_ON_CHIP = WIDE
     {"train": run, "evaluate": score}[sys.argv[1]](*sys.argv[2:])

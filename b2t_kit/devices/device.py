@@ -272,5 +272,5 @@ class DeviceOptions:
     tf32: bool = False  # let a GPU round the operands of float32 products
     deterministic: bool = False  # reproducible kernels on a GPU
     timeout: float = 300.0  # seconds to wait for the other processes
-    shard: Literal["none", "moments", "all"] = "none"  # what several TPU chips divide instead of copying
+    shard: Literal["none", "moments", "units", "all"] = "none"  # what several TPU chips divide instead of copying
     compile_cache: str = "auto"  # folder for compiled TPU programs, "none", or "auto"

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ..core.random import uniforms
-from .scan_ops import gru_layer
+from .scan_ops import Mark, gru_layer, unmarked
 
 # %% ../../nbs/models/layers.ipynb #60ba1bc6
 def patches(
@@ -111,7 +111,24 @@ class GRU(getattr(nn.GRU, "_orig", nn.GRU)):
     ) -> None:
         between = dropout if num_layers > 1 else 0.0  # torch warns about dropout that has no effect
         super().__init__(num_inputs, hidden, num_layers, batch_first=True, dropout=between)
-        self.recompute = recompute
+        self.recompute, self.mark = recompute, unmarked
+
+    def divide_units(
+        self,
+        mark: Mark,  # a function, since a copy of this module shares it
+    ) -> None:
+        "Keep each parameter as (3, H, ...), so that chips can divide the units; for XLA only."
+        self.mark = mark
+        for one in self.parameters():
+            one.data = one.data.unflatten(0, (3, self.hidden_size))
+
+    def _load_from_state_dict(self, state_dict, prefix, *more):
+        "Load parameters of torch's shapes, whatever shapes they have here."
+        for name, one in self.named_parameters(recurse=False):
+            saved = state_dict.get(prefix + name)
+            if one.shape[0] == 3 and saved is not None and saved.shape == one.flatten(0, 1).shape:
+                state_dict[prefix + name] = saved.view_as(one)
+        super()._load_from_state_dict(state_dict, prefix, *more)
 
     def forward(
         self,
@@ -134,7 +151,7 @@ class GRU(getattr(nn.GRU, "_orig", nn.GRU)):
             if level > 0:
                 inputs = dropout(inputs, self.dropout, self.training)
             first = None if state is None else state[level]
-            inputs, end = gru_layer(inputs, first, *parameters, lengths, self.recompute)
+            inputs, end = gru_layer(inputs, first, *parameters, lengths, self.recompute, self.mark)
             last.append(end)
         return inputs, torch.stack(last)
 

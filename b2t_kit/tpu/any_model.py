@@ -131,7 +131,7 @@ def preflight(
     precision: str = "auto",  # of matrix products: "auto" (bfloat16 on a TPU) or "float32"
     clip_norm: float = 1.0,  # largest gradient norm
     ema_decay: float = 0.0,  # decay of the weight average; 0: no average
-    shard: str = "none",  # what is divided over chips: "none", "moments" or "all"
+    shard: str = "none",  # what is divided over chips: "none", "moments", "units" or "all"
     steps: int = 0,  # planned optimizer steps; 0 if unknown
     python: str | None = None,  # interpreter with the compiler; None: this one
     say: Callable[[str], None] = lambda line: None,

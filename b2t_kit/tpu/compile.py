@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,20 +67,26 @@ def annotated(
                 for dims, (_, divided) in zip(results, job["results"])]
         for name, lists in (("arg_attrs", given), ("res_attrs", made)):
             main.attributes[name] = ir.ArrayAttr.get([ir.DictAttr.get(one) for one in lists])
-        parsed.operation.walk(_whole)
+        parsed.operation.walk(_completed(chips))
         return mlir.module_to_bytecode(parsed), computation.get_hlo_module().to_string()
 
 
-def _whole(
-    operation: Any,  # MLIR operation
-) -> Any:  # tells MLIR to continue
-    "Mark a sharding operation as replicated; here only replicated values have one."
+def _completed(
+    chips: int,
+) -> Callable[[Any], Any]:
+    "A function that gives an MLIR operation for a marker its sharding; it tells MLIR to continue."
     from jaxlib.mlir import ir
 
-    kind = operation.attributes
-    if operation.name.endswith("custom_call") and kind["call_target_name"].value == "Sharding":
-        kind["mhlo.sharding"] = ir.StringAttr.get("{replicated}")
-    return ir.WalkResult.ADVANCE
+    def complete(operation: Any) -> Any:
+        kind = operation.attributes
+        if operation.name.endswith("custom_call") and kind["call_target_name"].value == "Sharding":
+            where = kind["backend_config"].value if "backend_config" in kind else ""
+            dims = ir.RankedTensorType(operation.results[0].type).rank
+            kind["mhlo.sharding"] = ir.StringAttr.get(sharding(dims, int(where) if where else None, chips))
+            kind["backend_config"] = ir.StringAttr.get("")
+        return ir.WalkResult.ADVANCE
+
+    return complete
 
 # %% ../../nbs/tpu/compile.ipynb #2522f773
 def compile_module(

@@ -48,8 +48,9 @@ class TrainConfig:
     select: str = "per"  # the validation value that chooses the best step; lower is better
     abnormal_norm: float = 5.0  # warn if the gradient norm exceeds this many times its running median
     tracker: str = "none"  # "none", "tensorboard" or another tracker that Accelerate supports
-    # what TPU chips divide among them instead of copying: nothing, the moments, or the weights too
-    shard: Literal["none", "moments", "all"] = "none"
+    # what TPU chips divide among them instead of copying: nothing, the moments,
+    # with them the units of wide layers, or all weights
+    shard: Literal["none", "moments", "units", "all"] = "none"
     # folder for compiled TPU programs; "auto" keeps them in the run folder, "none" keeps none
     compile_cache: str = "auto"
     # if the run cannot fit the device's memory: refuse to start, or warn and start
