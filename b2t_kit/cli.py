@@ -10,15 +10,16 @@ __all__ = ['Verb', 'VERBS', 'SUCCESS', 'FAULTS', 'UNRECOGNISED', 'MODEL_FILES', 
            'share_list', 'lm_mix', 'lm_convert', 'lm_info', 'lm_check', 'lm_perplexity', 'submit_verb',
            'check_submission_verb', 'score_verb', 'report_verb', 'kernel_verb', 'kernel_build', 'add_configuration',
            'plan_verb', 'add_global_batch', 'lengths_of', 'shaped', 'tell_plan', 'preflight_verb', 'tell_preflight',
-           'advice', 'doctor_verb', 'tell_of_log', 'tell_of_machine', 'tell_of_run', 'eit_simulate', 'add_original',
-           'in_processes', 'eit_train', 'training_of', 'eit_test', 'eit_verb']
+           'advice', 'doctor_verb', 'tell_of_log', 'tell_of_machine', 'tell_of_device', 'tell_remarks', 'tell_of_run',
+           'eit_simulate', 'add_original', 'in_processes', 'eit_train', 'training_of', 'eit_test', 'eit_verb']
 
-# %% ../nbs/cli.ipynb #1b28526c
+# %% ../nbs/cli.ipynb #80e112af
 import argparse
+import io
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from typing import Any
 
 from . import __version__
 from .core.config import Action, KitError, Parser, SettingsLayout, add_data, add_options, is_whole
-from .core.config import options_of, run_program
+from .core.config import number_in, options_of, run_program, write_atomically
 
 # %% ../nbs/cli.ipynb #38af3562
 Verb = Callable[[Parser], Action]  # declares its options, and returns what is to be done with them
@@ -364,7 +365,7 @@ def share_list(
 ) -> tuple[float, ...]:
     "Shares from text; raises `KitError` for one that is not a number."
     try:
-        return tuple(float(word) for word in text.replace(",", " ").split())
+        return tuple(number_in(word, float) for word in text.replace(",", " ").split())
     except ValueError:
         raise KitError(f"shares: '{text}' should be numbers such as 0.4,0.6") from None
 
@@ -552,7 +553,8 @@ def kernel_build(parser: Parser) -> Action:
                         "default: a placeholder to fill in")
     parser.add_argument("--wheel-dataset", metavar="USER/NAME", help="Kaggle dataset that holds the kit's wheel; "
                         "default: USER/b2t-kit-wheel")
-    parser.add_argument("--offline", action="store_true", help="run the kernel without internet")
+    parser.add_argument("--offline", action="store_true", help="run the kernel without internet: add the wheels of all "
+                        "requirements to the dataset; downloads them, about 170 MB")
     parser.add_argument("--resume", action="store_true", help="attach the kernel's last output, to resume its run; "
                         "from the second push on")
     parser.add_argument("--language", default="en", metavar="en|zh", help="language of the notebook's text")
@@ -568,7 +570,8 @@ def kernel_build(parser: Parser) -> Action:
 
 # %% ../nbs/cli.ipynb #783f932f
 MEMORY_FIRST = ("train.accumulation", "train.shard", "train.precision", "task.model.hidden", "task.model.num_layers",
-                "task.noise.noise_layers", "task.noise.noise_hidden", "task.noise.recompute", "task.batches.buckets",
+                "task.noise.noise_layers", "task.noise.noise_hidden", "task.noise.recompute", "task.transformer.blocks",
+                "task.transformer.width", "task.batches.buckets",
                 "task.batches.max_bins")  # the settings on which memory depends most
 
 
@@ -722,7 +725,10 @@ def tell_preflight(
     if options.figure:
         from b2t_kit.tpu.preflight import draw_report
 
-        draw_report(report).savefig(options.figure, bbox_inches="tight")
+        content = io.BytesIO()
+        kind = "svg" if options.figure.lower().endswith(".svg") else "png"
+        draw_report(report).savefig(content, format=kind, bbox_inches="tight")
+        write_atomically(options.figure, content.getvalue())
     return SUCCESS if report.fits else FAULTS
 
 # %% ../nbs/cli.ipynb #cff58441
@@ -750,12 +756,15 @@ def advice(
 # %% ../nbs/cli.ipynb #5e9cee8b
 @verb
 def doctor_verb(parser: Parser) -> Action:
-    "recognise a known failure in a log, inspect this machine, or pack a run for a bug report"
+    "recognise a known failure in a log, inspect or test this machine, or pack a run for a bug report"
     parser.add_argument("--log", metavar="FILE", help="traceback or log to explain, or '-' to read it from a pipe; its "
                         "text is not repeated; default: inspect this machine")
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
     parser.add_argument("--language", choices=("en", "zh"), default="en", metavar="en|zh",
                         help="language of the answer")
+    parser.add_argument("--device", nargs="?", const="auto", choices=("auto", "cpu", "cuda", "xla", "tpu"),
+                        metavar="NAME", help="test this machine's device, or the named one, with small training steps: "
+                        "a product, a loop, CTC, a sum over chips, memory before and after")
     parser.add_argument("--bundle", metavar="RUN", help="write one archive about this run for a bug report: versions, "
                         "memory plan, metrics and log; it holds no recordings")
     parser.add_argument("--out", metavar="FILE", help="with --bundle: archive to write, or a folder for it; "
@@ -766,6 +775,8 @@ def doctor_verb(parser: Parser) -> Action:
             return tell_of_run(options)
         if options.out is not None:
             raise KitError("out: is the archive of --bundle; give both, or neither")
+        if options.device is not None:
+            return tell_of_device(options)
         if options.log is None:
             return tell_of_machine(options.json)
         return tell_of_log(options.log, options.json, options.language)
@@ -799,12 +810,34 @@ def tell_of_machine(
     "Print what was found about this machine."
     from b2t_kit.doctor.machine import inspect_machine
 
-    checks = inspect_machine()
+    return tell_remarks(inspect_machine(), as_json)
+
+
+def tell_of_device(
+    options: argparse.Namespace,  # of `b2t doctor`, with `device`
+) -> int:  # exit status
+    "Test a device, and print what each part of the test found."
+    from b2t_kit.doctor.device_step import check_device
+
+    if options.log is not None:
+        raise KitError("device: leave out --log; one command tests the device or reads a log")
+    return tell_remarks(check_device(options.device), options.json)
+
+
+def tell_remarks(
+    remarks: Iterable[Any],  # as `doctor.machine` gives them, all at once or one by one
+    as_json: bool,
+) -> int:  # exit status
+    "Print remarks and the number of problems."
+    checks = []
+    for check in remarks:
+        checks.append(check)
+        if not as_json:
+            print(check, flush=True)
     problems = sum(check.state == "problem" for check in checks)
     if as_json:
         print(json.dumps({"problems": problems, "checks": [vars(check) for check in checks]}, indent=1))
     else:
-        print(*checks, sep="\n")
         print(f"{problems or 'no'} problem{'' if problems == 1 else 's'}")
     return FAULTS if problems else SUCCESS
 

@@ -7,10 +7,11 @@ __all__ = ['DEFAULT', 'CHOICE', 'LogitTrial', 'read_trials', 'words_in', 'choose
            'sentences_csv', 'tuned_config', 'tuned_model', 'known_sentences', 'decode_trials', 'decode_sentences',
            'save_sentences', 'cached_logits']
 
-# %% ../../nbs/decode/pipeline.ipynb #5bf9e133
+# %% ../../nbs/decode/pipeline.ipynb #e6dbd754
 import csv
 import io
 import math
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core.config import KitError, csv_text, from_dict, load_json, new_folders, override, printable
-from ..core.config import read_text, save_json, to_dict, write_atomically
+from ..core.config import KitError, csv_text, from_dict, load_json, new_folders, number_in, override
+from ..core.config import printable, read_text, save_json, to_dict, write_atomically
 from ..data.dataset import MAX_BINS, open_dataset, open_file, reading
 from .arpa import read_language_model
 from .beam_search import BeamSearch, check_logits
@@ -84,13 +85,21 @@ def _read_trial(file: Any, group_name: str, path: Path, number: int, order: np.n
     session = given.get("session", "trials")
     session = printable(session.decode("utf-8", "replace") if isinstance(session, bytes) else session)
     try:
-        block, trial = int(given.get("block_num", 0)), int(given.get("trial_num", number))
+        block, trial = (_whole(given.get(key, default)) for key, default in (("block_num", 0), ("trial_num", number)))
     except (OverflowError, TypeError, ValueError) as error:
         raise KitError(f"{name}: block_num and trial_num should be whole numbers") from error
     truth = None if truth is None else printable(truth)
     with reading(path, group_name, "logits"):
         logits = data[()] if order is None else data[()][:, order]
     return LogitTrial(session, block, trial, truth, check_logits(logits, name), name)
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, (bytes, str)):
+        return int(number_in(value.decode() if isinstance(value, bytes) else value, int))
+    if int(value) != value:
+        raise ValueError(f"{value} is not a whole number")
+    return int(value)
 
 # %% ../../nbs/decode/pipeline.ipynb #1771bc77
 def words_in(
@@ -195,7 +204,7 @@ def tuned_config(
     model: LanguageModel,
 ) -> SearchConfig | None:  # None if the file does not exist
     "Return the tuned weights; raises `KitError` if they belong to another language model."
-    if not path.is_file():
+    if not os.path.lexists(path):
         return None
     record = load_json(path)
     try:
@@ -213,7 +222,7 @@ def tuned_model(
 ) -> str | None:  # path of the model file; None means the small default model
     "Return the language model of the tuned weights; raises `KitError` if its file no longer exists."
     path = Path(folder) / CHOICE
-    if not path.is_file():
+    if not os.path.lexists(path):
         return None
     record = load_json(path)
     found = record.get("lm", DEFAULT) if isinstance(record, dict) else None

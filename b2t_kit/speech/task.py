@@ -120,15 +120,16 @@ def training_losses(
     model: nn.Module,  # in training mode
     batch: Batch,  # on the model's device
     config: SpeechConfig,  # augmentation, and the weights of a noise model's two losses
-) -> torch.Tensor:  # (B,) float32
-    "CTC loss of each row; with a noise model, the weighted sum of its two losses."
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:  # each (B,) float32
+    "The loss of each row, and its parts by name: with an adversary, the CTC losses of both speech models."
     labels = batch.num_patches, batch.labels, batch.num_labels
-    if not config.noise.noise_layers:
-        return ctc_losses(logits_of(model, batch, config)[0], *labels)
+    if not config.noise.has_adversary:
+        losses = ctc_losses(logits_of(model, batch, config)[0], *labels)
+        return config.noise.clean_weight * losses if config.noise.noise_layers else losses, {}
     features = augment(batch.features, batch.num_bins, batch.noise_key, config.augment)
-    clean, noisy = model(features, batch.day, mode="full")
-    by_clean = config.noise.clean_weight * ctc_losses(clean, *labels)
-    return by_clean + config.noise.noisy_weight * ctc_losses(noisy, *labels)
+    clean, noisy = (ctc_losses(logits, *labels) for logits in model(features, batch.day, mode="full"))
+    total = config.noise.clean_weight * clean + config.noise.noisy_weight * noisy
+    return total, {"clean_loss": clean, "noisy_loss": noisy}
 
 # %% ../../nbs/speech/task.ipynb #93416288
 def alignable(
@@ -149,8 +150,9 @@ def speech_loss(
     "Summed CTC loss of a batch; in evaluation mode also the outputs that edits are counted from."
     labels = batch.num_labels.clamp(min=1) if config.per_label else 1
     if model.training:
-        losses = training_losses(model, batch, config) / labels  # (B,)
-        return LossSum((batch.weight * losses).sum(), (batch.weight > 0).sum())
+        losses, parts = training_losses(model, batch, config)  # (B,) each
+        sums = {name: (batch.weight * one / labels).sum() for name, one in parts.items()}
+        return LossSum((batch.weight * losses / labels).sum(), (batch.weight > 0).sum(), sums)
     logits, frames = logits_of(model, batch, config)
     losses = ctc_losses(logits, frames, batch.labels, batch.num_labels) / labels  # (B,)
     fits = alignable(batch, frames)

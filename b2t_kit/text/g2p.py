@@ -95,8 +95,8 @@ def packaged(
     "The content of a data file of the package; raises `KitError` if it is missing."
     try:
         return (resources.files("b2t_kit.text") / name).read_bytes()
-    except FileNotFoundError:
-        raise KitError(f"b2t_kit/text/{name} is missing from the installed package: reinstall it")
+    except FileNotFoundError as error:
+        raise KitError(f"b2t_kit/text/{name} is missing from the installed package: reinstall it") from error
 
 # %% ../../nbs/text/g2p.ipynb #d6cef387
 @functools.cache
@@ -485,6 +485,8 @@ def read_lexicon(
     words = read_pronunciations(lines, str(path))
     if any(line.upper().split()[-1:] == ["SIL"] for line in lines):  # of another decoder: some are not scored
         words = scored_words(words)
+    if not words:
+        raise KitError(f"{path}: has no words")
     return Pronouncer({word: [" ".join(form) for form in forms] for word, forms in words.items()})
 
 # %% ../../nbs/text/g2p.ipynb #cc5b1766

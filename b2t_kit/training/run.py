@@ -8,7 +8,7 @@ __all__ = ['AGREE_EVERY', 'CHANGEABLE', 'MemoryCheck', 'StopRequest', 'Budget', 
            'Run', 'open_run', 'seed_step', 'build_training', 'checkpoint_parts', 'checkpoint_state', 'check_finite',
            'save', 'restore']
 
-# %% ../../nbs/training/run.ipynb #1f81feeb
+# %% ../../nbs/training/run.ipynb #763c1fa2
 import hashlib
 import json
 import math
@@ -16,9 +16,10 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, is_dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,8 @@ from .checkpoint import OWNER, ROLLING, Best, checkpoint_folders, checkpoint_ste
 from .checkpoint import clean_leftovers, latest_checkpoint, mark_best, prune, read_best
 from .checkpoint import read_part, read_state, roll_in, run_lock, write_checkpoint
 from .live_plot import Board
-from .metrics_log import METRICS, drop_rows_after, read_metrics
-from .optim import Ema, NormWatch, build_adamw, pack_optimizer, unpack_optimizer
+from .metrics_log import METRICS, GrowthWatch, drop_rows_after, read_metrics
+from .optim import Ema, NormWatch, build_adamw, norm_groups, pack_optimizer, unpack_optimizer
 from .task import Task, TrainConfig
 
 # %% ../../nbs/training/run.ipynb #65345c1c
@@ -159,7 +160,8 @@ class Meter:
         "Drop all values and stop the clock."
         self.rows: list[list[dict[str, torch.Tensor]]] = []  # micro-batches of each finished step
         self.open: list[dict[str, torch.Tensor]] = []  # micro-batches of the current step
-        self.norms: list[torch.Tensor] = []  # one per finished step
+        self.norms: list[torch.Tensor] = []  # of each finished step: over all parameters, then over each group
+        self.groups: list[str] = []  # names of the groups
         self.work: dict[str, float] = {}  # amount by kind, on the host
         self.started: float | None = None  # when the clock started; None while it is stopped
 
@@ -179,11 +181,13 @@ class Meter:
 
     def end_step(
         self,
-        norm: torch.Tensor,  # gradient norm, the same on every process
+        norm: torch.Tensor,  # () or (1 + G,): gradient norm, the same on every process, then that of each group
+        groups: Sequence[str] = (),  # G names
     ) -> None:
         "End the current step."
         self.rows.append(self.open)
         self.norms.append(norm.detach().float())
+        self.groups = list(groups)
         self.open = []
 
     def flush(
@@ -195,15 +199,16 @@ class Meter:
             return [], {}, 0.0
         names, kinds, steps = list(self.rows[0][0]), list(self.work), len(self.rows)
         parts = [part[name] for row in self.rows for part in row for name in names]
-        host = torch.stack(device.fetch([*parts, *self.norms]))
-        table = host[:-steps].reshape(steps, -1, len(names)).sum(1)  # over micro-batches
+        host = device.fetch([*parts, *self.norms])
+        table = torch.stack(host[:-steps]).reshape(steps, -1, len(names)).sum(1)  # over micro-batches
+        norms = torch.stack(host[-steps:]).reshape(steps, -1)
         work = torch.tensor([float(self.work[kind]) for kind in kinds])
         own = torch.cat([table.flatten(), work])
         everyone = _summed(device, own)
         if not device.computes_globally:
             table = everyone[:table.numel()].reshape(table.shape)
-        rows = [{**dict(zip(names, row)), "norm": norm}
-                for row, norm in zip(table.tolist(), host[-steps:].tolist())]
+        titles = [*names, "norm", *(f"norm/{name}" for name in self.groups)]
+        rows = [dict(zip(titles, row)) for row in torch.cat([table, norms], dim=1).tolist()]
         total = dict(zip(kinds, everyone[table.numel():].tolist()))
         seconds = time.monotonic() - self.started
         self.clear()
@@ -347,6 +352,7 @@ class Run:
     record: dict[str, Any] = field(default_factory=dict)  # content of `config.json`
     meter: Meter = field(default_factory=Meter)
     norms: NormWatch = field(default_factory=NormWatch)
+    memory: GrowthWatch = field(default_factory=GrowthWatch)
     step: int = 0  # optimizer steps done
     best: Best | None = None  # the best validation so far
     seconds_before: float = 0.0  # spent by earlier parts of a resumed run
@@ -362,6 +368,11 @@ class Run:
     def plain_model(self) -> nn.Module:
         "The model as the task built it."
         return self.device.unwrap(self.model)
+
+    @cached_property
+    def norm_groups(self) -> dict[str, list[nn.Parameter]]:
+        "The parameters whose gradients have a norm of their own in the log."
+        return norm_groups(self.optimizer, self.plain_model)
 
     @property
     def eval_model(self) -> nn.Module:
@@ -590,7 +601,10 @@ def restore(
     _load_weights(run, checkpoint)
     try:
         state, tensors = read_state(checkpoint), read_part(checkpoint, "optimizer")
-        unpack_optimizer(run.optimizer, run.plain_model, tensors, state["optimizer"])
+        try:
+            unpack_optimizer(run.optimizer, run.plain_model, tensors, state["optimizer"])
+        except KitError as error:
+            raise KitError(f"{checkpoint}: {error}; train into another folder") from error
         run.device.submit("loading a checkpoint")
         audit_optimizer(run.optimizer, run.plain_model)
         run.device.load_state_dict(state["device"])
