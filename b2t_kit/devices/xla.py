@@ -150,7 +150,7 @@ class XlaDevice(Device):
     ) -> None:
         self.torch_device, self.place_in_world, self.precision = torch_device, place, precision
         self.mesh, self.options, self.notes = mesh, options, notes
-        self.all_chips = mesh.size()
+        self.all_chips = int(mesh.size())  # numpy's integers are not accepted as shapes
         self.chips = self.all_chips // place.world
         self.label = f"{torch_device}, {self.all_chips} x {notes.pop('chip')}"
         self._undo, self._accelerator = undo, None
