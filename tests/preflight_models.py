@@ -2,15 +2,18 @@
 import json
 import os
 import sys
+from pathlib import Path
 
 import torch
 from torch import nn
 
 from b2t_kit.core.config import KitError
 from b2t_kit.models.ctc import ctc_losses
+from b2t_kit.models.layers import GRU
 from b2t_kit.models.scan_ops import gru_layer
 
 ROWS, TIME, INPUTS, UNITS, CLASSES, LABELS = 8, 40, 24, 16, 41, 6
+WIDE = 5120  # units
 
 
 class Dense(nn.Module):
@@ -33,6 +36,18 @@ class Recurrent(nn.Module):
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         return gru_layer(features, None, *self.gru.parameters())[0]
+
+
+class Wide(nn.Module):
+    """Two layers whose recurrent weights are too large for one chip, and a narrow readout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = GRU(WIDE // 4, WIDE, 2)
+        self.out = nn.Linear(WIDE, CLASSES)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return self.out(self.gru(features)[0])
 
 
 class Scored(nn.Module):
@@ -112,7 +127,22 @@ def lower(name: str) -> None:
                                  "results": len(made.results)}), flush=True)
 
 
+def lower_wide(folder: Path, shard: str) -> None:
+    """Write down a step of the wide model on eight chips, for `compile_program`."""
+    from b2t_kit.tpu.lower import lower_run
+    from b2t_kit.tpu.any_model import ModelTask, optimizer_settings
+    from b2t_kit.training.task import TrainConfig
+
+    with torch.device("meta"):
+        model, batch = Wide(), torch.zeros(64, 24, WIDE // 4)
+    task, programs = ModelTask(model, batch, total, optimizer_settings(model, None)[0]), []
+    lower_run(task, TrainConfig(shard=shard, precision="bfloat16"), 8, programs.append)
+    made = next(one for one in programs if one.kind == "train")
+    (folder / "module.pb").write_bytes(made.module)
+    (folder / "job.json").write_text(json.dumps(made.job()))
+
+
 if __name__ == "__main__":
-    lower(sys.argv[1])
+    lower(sys.argv[1]) if len(sys.argv) == 2 else lower_wide(Path(sys.argv[1]), sys.argv[2])
     sys.stdout.flush()
     os._exit(0)  # nothing may run: the tensors are empty

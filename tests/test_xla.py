@@ -174,29 +174,66 @@ def test_evaluated_on_eight_chips_like_on_a_cpu(folder: Path, data: str, on_eigh
     np.testing.assert_allclose(there["losses"], here["losses"], rtol=1e-4)
 
 
-def test_killed_and_resumed_to_the_same_bits(folder: Path, data: str) -> None:
-    """200 steps of the small noise model with dropout; one run is killed in the middle of them.
+@pytest.mark.parametrize("model, shard, steps", [("noise", "none", 200), ("wide", "units", 40)])
+def test_killed_and_resumed_to_the_same_bits(model: str, shard: str, steps: int, folder: Path, data: str) -> None:
+    """A small noise model, one with dropout and one divided by units; one run is killed in the middle of its steps.
 
     All three processes share a folder of compiled programs, as versions of a Kaggle kernel do.
     """
-    settings = dict(data=data, device="xla", model="noise", steps=200, log_every=20, eval_every=50,
-                    checkpoint_every=25, buckets=1, decay_steps=200, compile_cache=str(folder / "programs"))
-    straight = trained(folder / "straight", chips=2, **settings)
-    killed = folder / "killed"
-    with open(folder / "killed.log", "wb") as log:
+    settings = dict(data=data, device="xla", model=model, shard=shard, steps=steps, log_every=steps // 10,
+                    eval_every=steps // 4, checkpoint_every=steps // 8, buckets=1, decay_steps=steps,
+                    compile_cache=str(folder / "programs"))
+    straight = trained(folder / f"straight_{shard}", chips=2, **settings)
+    killed, enough = folder / f"killed_{shard}", steps // 8 * 3
+    with open(folder / f"killed_{shard}.log", "wb") as log:
         child = subprocess.Popen(command(killed, **settings), env=environment(2), stdout=log, stderr=log)
     deadline = time.monotonic() + PATIENCE
-    while not (killed / "checkpoints").is_dir() or max(checkpoint_steps(killed), default=0) < 75:
-        assert child.poll() is None and time.monotonic() < deadline, (folder / "killed.log").read_text()
+    while not (killed / "checkpoints").is_dir() or max(checkpoint_steps(killed), default=0) < enough:
+        assert child.poll() is None and time.monotonic() < deadline, (folder / f"killed_{shard}.log").read_text()
         time.sleep(0.05)
     child.send_signal(signal.SIGKILL)
     assert child.wait() == -signal.SIGKILL
-    assert 75 <= checkpoint_steps(killed)[-1] < 200
+    assert enough <= checkpoint_steps(killed)[-1] < steps
     resumed = trained(killed, chips=2, resume=True, **settings)
     assert resumed["train"] == straight["train"] and resumed["eval"] == straight["eval"]
-    expected, found = weights(folder / "straight"), weights(killed)
+    expected, found = weights(folder / f"straight_{shard}"), weights(killed)
     assert expected.keys() == found.keys()
     assert [name for name in found if not torch.equal(found[name], expected[name])] == []
+
+
+@pytest.fixture(scope="module")
+def by_units() -> dict:
+    """What tests/xla_units.py reports: 20 steps of a small noise model, wide layers divided by units or not."""
+    done = subprocess.run([sys.executable, str(TESTS / "xla_units.py")], env=environment(8), capture_output=True,
+                          text=True, timeout=PATIENCE)
+    reports = [line for line in done.stdout.splitlines() if line.startswith("REPORT")]
+    assert reports, done.stdout[-1000:] + done.stderr[-3000:]
+    return json.loads(reports[0].removeprefix("REPORT"))
+
+
+@pytest.mark.parametrize("other", ["rows", "one device", "recomputed", "dropout"])
+def test_dividing_units_changes_no_result(other: str, by_units: dict) -> None:
+    """Losses, norms, weights, moments and average in float32, against rows divided, a CPU, and gates recomputed."""
+    assert by_units[other] < 1e-5
+    assert by_units["loss"][-1] < 0.9 * by_units["loss"][0]
+
+
+def test_dividing_units_in_bfloat16(by_units: dict) -> None:
+    """The two ways differ less from each other than bfloat16 does from float32."""
+    assert 0 < by_units["bfloat16"] < by_units["rounding"]
+
+
+def test_a_run_may_change_between_rows_and_units(by_units: dict) -> None:
+    """Ten steps by units, ten by rows; what is loaded is what was saved."""
+    assert by_units["same bits"] and by_units["resumed"] < 1e-5
+
+
+def test_only_wide_layers_are_divided_by_units(by_units: dict) -> None:
+    """Announced; their parameters have three rows on the device, and there is one program of a step."""
+    assert "units      noise.gru: divided by units, other layers by rows" in by_units["described"]
+    shapes = by_units["shapes"]
+    assert shapes["noise.gru.weight_hh_l1"] == [3, 256, 256] and shapes["noise.gru.bias_ih_l0"] == [3, 256]
+    assert by_units["programs"]["a step"] == 1
 
 
 def launched(start: list[str], out: Path, data: str, **added: str) -> subprocess.CompletedProcess:

@@ -31,7 +31,7 @@ from ..devices.topologies import Slice, find_slice
 from ..doctor.doctor import Allocation, allocations
 from ..doctor.known_failures import squeeze
 from . import compile as compiler
-from .cost import Buffer, Hlo, Roofline, at_the_peak, by_kind, count_traffic, count_work, read_hlo
+from .cost import Buffer, Exchange, Hlo, Roofline, at_the_peak, by_kind, count_traffic, count_work, read_hlo
 from .cost import roofline
 
 # %% ../../nbs/tpu/preflight.ipynb #aa565d80
@@ -51,6 +51,7 @@ class Compiled:
     buffers: list[Buffer] = field(default_factory=list)  # the largest temporary arrays, in descending order
     roofline: Roofline | None = None  # the minimum time
     rounds: dict[str, float] = field(default_factory=dict)  # loop -> bytes that one iteration moves
+    exchanges: dict[str, Exchange] = field(default_factory=dict)  # computation -> what chips exchange in it
     lowered: dict[str, int] = field(default_factory=dict)  # bytes before compiling, see `lowered_sizes`
 
     @property
@@ -123,7 +124,7 @@ def examine(
     one.kinds["code"] = one.bytes["code"]
     traffic = count_traffic(after, where.chips)
     one.roofline = roofline(count_work(before), traffic, where)
-    one.rounds = traffic.per_round
+    one.rounds, one.exchanges = traffic.per_round, traffic.exchanges
 
 # %% ../../nbs/tpu/preflight.ipynb #6ef24cfa
 WIDTHS = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2, "int16": 2,
@@ -210,8 +211,10 @@ class PreflightReport:
                             "compile_processor_s": round(one.processor_s, 1), "error": one.error[:2000],
                             "kinds": one.kinds, "buffers": [vars(each) for each in one.buffers],
                             "roofline": one.roofline and {**vars(one.roofline), "seconds": one.roofline.seconds,
-                                                          "bound": one.roofline.bound},
-                            "bytes_per_round": one.rounds, "lowered": one.lowered}
+                                                          "apart": one.roofline.apart, "bound": one.roofline.bound},
+                            "bytes_per_round": one.rounds,
+                            "exchanges": {name: vars(each) for name, each in one.exchanges.items()},
+                            "lowered": one.lowered}
                            for one in self.programs],
             "step_seconds_at_least": self.step_seconds, "trials_per_second_at_most": self.trials_per_second,
             "hours_at_least": self.hours,
@@ -240,7 +243,9 @@ class PreflightReport:
             lines.append(f"  at best {bound.seconds:.3g} s, bound by {bound.bound}: matrix unit {bound.matrix:.3g} s "
                          f"({bound.flops:.3g} operations on {self.slice.chips} chips), memory {bound.memory:.3g} s "
                          f"({bound.bytes / 1e9:.3g} GB per chip), interconnect {bound.links:.3g} s "
-                         f"({bound.sent / 1e9:.3g} GB per chip)")
+                         f"({bound.sent / 1e9:.3g} GB per chip) and its latency {bound.latency:.3g} s "
+                         f"({bound.hops:,} hops; between {bound.latency / 2:.3g} and {2 * bound.latency:.3g} s)")
+            lines.append(f"  {bound.apart:.3g} s if transfers between chips do not overlap with anything")
         if self.trials_per_second:
             hours = f"; {self.steps} steps in {self.hours:.1f} hours" if self.hours else ""
             lines.append(f"  over all lengths alike, at best {self.trials_per_second:.3g} trials per second{hours}")
@@ -310,13 +315,16 @@ def draw_roofline(
     axes: Axes,
     report: PreflightReport,
 ) -> None:
-    "Draw the three minimum times of each program."
+    "Draw the minimum times of each program."
     programs = [one for one in report.programs[::-1] if one.roofline]
     parts = {"matrix": ("matrix unit", "#3b6ea5", 0.27), "memory": ("HBM", "#c0504d", 0.0),
              "links": ("interconnect", "#7a9e59", -0.27)}
+    places = range(len(programs))
     for key, (label, colour, shift) in parts.items():
         times = [getattr(one.roofline, key) for one in programs]
-        axes.barh([place + shift for place in range(len(programs))], times, 0.25, color=colour, label=label)
+        axes.barh([place + shift for place in places], times, 0.25, color=colour, label=label)
+    waits, sending = ([getattr(one.roofline, key) for one in programs] for key in ("latency", "links"))
+    axes.barh([place - 0.27 for place in places], waits, 0.25, left=sending, color="#c9dab3", label="its latency")
     axes.set_yticks(range(len(programs)), [short_name(one) for one in programs], fontsize=8)
     axes.set_xlabel("minimum time, seconds")
     axes.locator_params(axis="x", nbins=5)
