@@ -251,8 +251,8 @@ def decode_verb(parser: Parser) -> Action:
     add_data(parser)
     parser.add_argument("--split", default="val", metavar="train|val|test", help="which trials to decode")
     parser.add_argument("--lm", metavar="FILE", help="language model (.b2tlm, .arpa, .arpa.gz, KenLM binary), or "
-                        "'default' for a small one of the kit's own sentences; default: the model of the tuned weights, or the "
-                        "small one")
+                        "'default' for a small one of the kit's own sentences; default: the model of the tuned "
+                        "weights, or the small one")
     parser.add_argument("--lm-preload", action="store_true", help="first read the model file from end to end, which "
                         "helps on a network mount")
     add_lexicon(parser)
@@ -943,7 +943,8 @@ def eit_train(parser: Parser) -> Action:
                         "normalise the voltages; default: computed from the training set")
     parser.add_argument("--turns", action="store_true", help="also train on rotated and mirrored tanks")
     parser.add_argument("--accumulation", type=int, default=1, metavar="N", help="micro-batches per optimizer step")
-    parser.add_argument("--shard", choices=("none", "moments", "units", "all"), default="none", metavar="none|moments|units|all",
+    parser.add_argument("--shard", choices=("none", "moments", "units", "all"), default="none",
+                        metavar="none|moments|units|all",
                         help="what TPU chips divide among them instead of copying")
     parser.add_argument("--memory-guard", choices=("refuse", "warn"), default="refuse", metavar="refuse|warn",
                         help="if the run cannot fit the device's memory: refuse to start, or warn and start")

@@ -7,9 +7,8 @@ __all__ = ['LARGEST_ERROR', 'ROWS_PER_CHIP', 'NUM_STEPS', 'MEMORY_EVERY', 'CHECK
            'check_product', 'check_loop', 'check_ctc', 'check_sum', 'train_steps', 'check_steps', 'remark_of',
            'run_checks', 'check_device']
 
-# %% ../../nbs/doctor/device_step.ipynb #6129dc9e
+# %% ../../nbs/doctor/device_step.ipynb #76abe7ce
 import copy
-import itertools
 import json
 import math
 import os
@@ -207,8 +206,12 @@ def run_checks(
 
     opened: list[Device] = []
     tell({"begin": "device"})
-    first = remark_of("device", lambda: opened.append(open_device(name)) or opened[0].label)
-    tell(asdict(first))
+
+    def open_it() -> str:
+        opened.append(open_device(name))
+        return opened[0].label
+
+    tell(asdict(remark_of("device", open_it)))
     for title, check in CHECKS.items() if opened else ():
         tell({"begin": title})
         tell(asdict(remark_of(title, partial(check, opened[0]))))
@@ -228,10 +231,15 @@ def check_device(
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, errors="replace",
                                    stdin=subprocess.DEVNULL, start_new_session=True)
         late = threading.Event()
-        timer = threading.Timer(patience, lambda: (late.set(), _kill(process)))
+
+        def give_up() -> None:
+            late.set()
+            _kill(process)
+
+        timer = threading.Timer(patience, give_up)
         timer.start()
         try:
-            for line in itertools.takewhile(bool, iter(process.stdout.readline, "")):
+            for line in process.stdout or ():
                 found = json.loads(line.removeprefix(MARK)) if line.startswith(MARK) else {}
                 part = found.get("begin", part)
                 if "state" in found:

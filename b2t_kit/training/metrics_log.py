@@ -99,7 +99,7 @@ class GrowthWatch:
         rows: int = 8,  # number of rows in which it must have grown
         least: float = 0.005,  # growth over these rows, as a share of the memory
     ) -> None:
-        self.least = least
+        self.least, self.rows = least, rows
         self.seen: deque[tuple[int, float]] = deque(maxlen=rows + 1)  # step and bytes
         self.told = False
 
@@ -111,7 +111,7 @@ class GrowthWatch:
         "Add one row; the growth in the median row, per step, if no row added less than half of it."
         self.seen.append((step, memory))
         rises = [after[1] - before[1] for before, after in pairwise(self.seen)]
-        if self.told or len(self.seen) < self.seen.maxlen or min(rises) < 0.5 * median(rises):
+        if self.told or len(self.seen) <= self.rows or min(rises) < 0.5 * median(rises):
             return 0.0
         grown = len(rises) * median(rises)
         self.told = grown > self.least * self.seen[0][1]

@@ -194,9 +194,8 @@ def warn_of_memory(
 ) -> None:
     "Record a warning if memory grows steadily from row to row."
     if grown := run.memory.growth(run.step, memory):
-        rows = run.memory.seen.maxlen - 1
-        record(run, {"kind": "event", "text": f"warning: memory grows by {grown / 1e6:.3g} MB a step, steadily over {rows} "
-                                              "rows; something keeps tensors of earlier steps, such as a list of "
+        text = f"warning: memory grows by {grown / 1e6:.3g} MB a step, steadily over {run.memory.rows} rows; "
+        record(run, {"kind": "event", "text": f"{text}something keeps tensors of earlier steps, such as a list of "
                                               "losses without detach()"})
 
 # %% ../../nbs/training/steps.ipynb #ee6b0c9e
