@@ -227,6 +227,8 @@ def differences(
     absent: Mapping[str, Any] = {},  # dotted name -> value of what `before` lacks
 ) -> list[str]:  # such as "task.model.hidden was 64 and is 128"
     "One line for each difference between two nested plain values."
+    if before is None and isinstance(now, dict):
+        before = {}  # a group of settings that was added later
     if isinstance(before, dict) and isinstance(now, dict):
         names = {key: f"{name}.{key}".strip(".") for key in [*before, *now]}
         return [line for key, dotted in names.items()
