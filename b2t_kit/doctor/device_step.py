@@ -126,6 +126,7 @@ NUM_STEPS, MEMORY_EVERY = 36, 4
 
 def train_steps(
     device: Device,
+    steps: int = NUM_STEPS,
 ) -> tuple[list[float], list[float], list[float]]:  # losses, gradient norms, bytes
     "Train a small decoder; memory is read before the first step and then at an interval."
     config = GRUConfig(num_days=2, num_features=16, hidden=32, num_layers=1, patch=4, stride=4, dropout=0.0,
@@ -141,7 +142,7 @@ def train_steps(
              "counts": torch.full((count,), 5, dtype=torch.int32),
              "labels": 1 + torch.arange(count * 5, dtype=torch.int32).reshape(count, 5) % 40}
     values: list[torch.Tensor] = []
-    for step in range(1, NUM_STEPS + 1):
+    for step in range(1, steps + 1):
         optimizer.zero_grad(set_to_none=True)
         placed = device.place(batch)
         with device.accumulate(model, last=True):
@@ -162,20 +163,21 @@ def train_steps(
 # %% ../../nbs/doctor/device_step.ipynb #5f016e7d
 def check_steps(
     device: Device,
+    steps: int = NUM_STEPS,
 ) -> str:
     "Training steps; raises `KitError` if the loss does not fall, gradients vanish or memory grows."
     started = time.monotonic()
-    losses, norms, memory = train_steps(device)
+    losses, norms, memory = train_steps(device, steps)
     if not all(map(math.isfinite, losses + norms)) or not losses[-1] < losses[0]:
-        raise KitError(f"the loss went from {losses[0]:.4g} to {losses[-1]:.4g} in {NUM_STEPS} steps; it should fall")
+        raise KitError(f"the loss went from {losses[0]:.4g} to {losses[-1]:.4g} in {steps} steps; it should fall")
     if min(norms) < VANISHED:
         raise KitError(f"the gradient norm was {min(norms):.3g}; nothing trains")
-    watch = GrowthWatch(len(memory) - 2)
+    watch = GrowthWatch(max(len(memory) - 2, 1))
     grown = max(watch.growth(MEMORY_EVERY * number, one) for number, one in enumerate(memory[1:], 1))
     before, after = (f"{one / 1e6:,.0f} MB" for one in (memory[0], memory[-1]))
     if grown:
         raise KitError(f"memory grows by {grown / 1e6:.3g} MB a step, steadily; {before} before, {after} after")
-    return (f"{NUM_STEPS} steps in {time.monotonic() - started:.1f} s, {device.precision.compute} products; "
+    return (f"{steps} steps in {time.monotonic() - started:.1f} s, {device.precision.compute} products; "
             f"loss {losses[0]:.1f} to {losses[-1]:.1f}; memory {before} before, {after} after")
 
 # %% ../../nbs/doctor/device_step.ipynb #d695840c
