@@ -7,7 +7,7 @@ __all__ = ['LARGEST_ERROR', 'ROWS_PER_CHIP', 'NUM_STEPS', 'MEMORY_EVERY', 'CHECK
            'check_product', 'check_loop', 'check_ctc', 'check_sum', 'train_steps', 'check_steps', 'remark_of',
            'run_checks', 'check_device']
 
-# %% ../../nbs/doctor/device_step.ipynb #76abe7ce
+# %% ../../nbs/doctor/device_step.ipynb #6129dc9e
 import copy
 import json
 import math
@@ -207,12 +207,12 @@ def run_checks(
         print(MARK + json.dumps(found), flush=True)
 
     opened: list[Device] = []
-    tell({"begin": "device"})
 
     def open_it() -> str:
         opened.append(open_device(name))
         return opened[0].label
 
+    tell({"begin": "device"})
     tell(asdict(remark_of("device", open_it)))
     for title, check in CHECKS.items() if opened else ():
         tell({"begin": title})
@@ -234,11 +234,11 @@ def check_device(
                                    stdin=subprocess.DEVNULL, start_new_session=True)
         late = threading.Event()
 
-        def give_up() -> None:
+        def end() -> None:
             late.set()
             _kill(process)
 
-        timer = threading.Timer(patience, give_up)
+        timer = threading.Timer(patience, end)
         timer.start()
         try:
             for line in process.stdout or ():

@@ -99,7 +99,7 @@ class GrowthWatch:
         rows: int = 8,  # number of rows in which it must have grown
         least: float = 0.005,  # growth over these rows, as a share of the memory
     ) -> None:
-        self.least, self.rows = least, rows
+        self.rows, self.least = rows, least
         self.seen: deque[tuple[int, float]] = deque(maxlen=rows + 1)  # step and bytes
         self.told = False
 
