@@ -38,7 +38,7 @@ import h5py
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
-MEMORY, SECONDS = 3 << 30, 8.0  # of a worker, above what its imports take; of a case
+MEMORY, SECONDS = 3 << 30, 30.0  # of a worker, above what its imports take; of a case
 HUGE = 10**12
 
 

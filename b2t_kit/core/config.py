@@ -74,7 +74,7 @@ def write_atomically(
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise KitError(f"{path}: cannot be written ({error.strerror})") from error
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")  # known before it exists, so that it can be removed
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")  # known before the file exists
     try:
         with open(temporary, "xb") as file:
             file.write(data)

@@ -5,21 +5,22 @@
 # %% auto #0
 __all__ = ['SPLITS', 'ARRAYS', 'FEATURE_KINDS', 'NUM_FEATURES', 'BIN_SECONDS', 'LABEL_WIDTH', 'MAX_BINS', 'MAX_TRIALS',
            'MAX_NUMBER', 'MAX_VALUE', 'H5_ERRORS', 'PACKERS', 'Trial', 'TrialInfo', 'Fault', 'padded_codes',
-           'write_group', 'check_split', 'check_writable_trial', 'begin_hdf5', 'SessionWriter', 'reading',
+           'write_group', 'check_split', 'check_writable_trial', 'NewFile', 'begin_hdf5', 'SessionWriter', 'reading',
            'open_member', 'open_trial', 'form_fault', 'storage_fault', 'chunk_fault', 'chunks_fit', 'open_dataset',
            'check_text', 'read_attribute', 'open_file', 'names_in', 'group_names', 'read_number', 'read_info',
            'tiny_trial', 'tiny_recordings', 'entries_of', 'sessions_of', 'lost_days', 'NoRecordings', 'find_recordings',
            'contiguous_place', 'read_at', 'value_fault', 'Recordings', 'show_trial', 'as_png', 'show_sessions',
            'TrialBrowser', 'browse_trials']
 
-# %% ../../nbs/01_dataset.ipynb #588c83b1
+# %% ../../nbs/01_dataset.ipynb #878a720e
+import io
 import math
 import os
 import re
 import stat
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -156,16 +157,58 @@ def check_writable_trial(
     if len(labels) == 0 or min(labels) < 1 or max(labels) > SILENCE:
         raise KitError(f"{where}: labels must be ids from 1 to {SILENCE}")
 
+# %% ../../nbs/01_dataset.ipynb #c71dd040
+class _Disk(io.FileIO):
+    "A file that notes the first failure instead of raising it."
+    fault: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        left = memoryview(data).cast("B")
+        size = len(left)
+        try:
+            while len(left) and self.fault is None:
+                left = left[super().write(left):]
+        except OSError as error:
+            self.fault = error
+        return size
+
+    def truncate(self, size: int | None = None) -> int:
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self.fault = self.fault or error
+            return size or 0
+
+
+class NewFile(h5py.File):
+    "An HDF5 file to be written; `OSError` if it cannot be."
+
+    def __init__(self, path: Path) -> None:
+        self.disk = _Disk(path, "w+")
+        super().__init__(self.disk, "w")
+
+    def check(self) -> None:
+        "Raise the first failure to write."
+        if self.disk.fault is not None:
+            raise self.disk.fault
+
+    def close(self) -> None:
+        super().close()
+        self.disk.close()
+        self.check()
+
 # %% ../../nbs/01_dataset.ipynb #91165cef
 def begin_hdf5(
     path: Path,  # name of the complete file
-) -> tuple[Path, h5py.File]:  # its temporary name, and the open file
+) -> tuple[Path, "NewFile"]:  # its temporary name, and the open file
     "Open a new HDF5 file under its temporary name; raises `KitError` if it cannot be written."
     partial = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return partial, h5py.File(clear_way(partial), "w")
+        return partial, NewFile(clear_way(partial))
     except OSError as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
         raise KitError(f"{path}: cannot be written ({error})") from error
 
 # %% ../../nbs/01_dataset.ipynb #bfa113e1
@@ -194,6 +237,7 @@ class SessionWriter:
         try:
             group = self.file.create_group(f"trial_{self.count:04d}")
             write_group(group, trial, labelled=self.split != "test")
+            self.file.check()
         except OSError as error:
             raise KitError(f"{self.path}: could not be written ({error})") from error
         self.count += 1
@@ -205,17 +249,16 @@ class SessionWriter:
             with open(self.partial, "rb") as finished:
                 os.fsync(finished.fileno())
             os.replace(self.partial, self.path)
-        except (OSError, RuntimeError) as error:
+        except OSError as error:
             self.discard()
             raise KitError(f"{self.path}: could not be written ({error})") from error
         sync_folder(self.path.parent)
 
     def discard(self) -> None:
         "Delete what was written so far."
-        try:
+        with suppress(OSError):
             self.file.close()
-        finally:
-            self.partial.unlink(missing_ok=True)
+        self.partial.unlink(missing_ok=True)
 
     def __enter__(self) -> "SessionWriter":
         return self

@@ -336,6 +336,8 @@ def read_arpa(
             read_ngrams(lines, n, counts[n - 1], n == top, ids, sorter)
         if (line := lines.next("\\end\\")) != b"\\end\\":
             lines.fail(f"should be \\end\\, not {shown(line)}; there are more n-grams than declared at the top")
+        while lines.take(BATCH):  # a packed file ends with its checksum
+            pass
         records = sorted_levels(sorters, room)
     nothing = np.zeros(0, np.uint32)
     levels = as_levels(Level(nothing, nothing, *unigrams), records, room)
@@ -380,7 +382,7 @@ def write_arpa(
 ) -> Path:
     "Write a model as ARPA text, and return the path."
     with written_aside(path) as raw:
-        file = gzip.GzipFile(fileobj=raw, mode="wb", mtime=0) if str(path).endswith(".gz") else raw
+        file = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if str(path).endswith(".gz") else raw
         head = [f"ngram {n}={count}" for n, count in enumerate(model.counts, 1)]
         file.write("\n".join(["\\data\\", *head, ""]).encode())
         start = 1

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MARGIN', 'average_logits', 'average_files', 'pooled', 'scored_by_all', 'least_risk']
 
-# %% ../../nbs/decode/ensemble.ipynb #e13c3736
+# %% ../../nbs/decode/ensemble.ipynb #75a04660
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 
 from ..core.config import KitError, clear_way
-from ..data.dataset import MAX_BINS, open_dataset, open_file, reading
+from ..data.dataset import MAX_BINS, NewFile, open_dataset, open_file, reading
 from .beam_search import BeamSearch, check_logits, log_probs
 from .hypotheses import DecodedTrial, Hypothesis, Weights, posteriors, with_confidences
 from ..text.metrics import edit_distance
@@ -65,7 +65,7 @@ def average_files(
         files = [open_file(Path(path)) for path in paths]
         trials = _same_trials(paths, files)
         out.parent.mkdir(parents=True, exist_ok=True)
-        with h5py.File(clear_way(partial), "w") as target:
+        with NewFile(clear_way(partial)) as target:
             for trial in trials:
                 group = target.create_group(trial)
                 rows, attributes = zip(*(_read(Path(path), file, trial) for path, file in zip(paths, files)))
@@ -94,8 +94,13 @@ def _read(path: Path, file: h5py.File, trial: str) -> tuple[np.ndarray, dict[str
 def _trials_in(path: str | Path, file: h5py.File) -> list[str]:
     "Return the groups that have logits."
     found: list[str] = []
+
+    def visit(name: str, item: Any) -> None:
+        if hasattr(item, "keys") and "logits" in item.keys():
+            found.append(name)
+
     with reading(Path(path)):
-        file.visititems(lambda name, one: found.append(name) if hasattr(one, "keys") and "logits" in one.keys() else None)
+        file.visititems(visit)
     return found
 
 

@@ -152,7 +152,7 @@ def written_aside(
 ) -> Iterator[IO[bytes]]:
     "Open a binary file that becomes `path` at the end; raises `KitError` if it cannot be written."
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")  # known before it exists, so that it can be removed
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")  # known before the file exists
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "xb") as file:

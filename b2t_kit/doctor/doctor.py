@@ -223,7 +223,8 @@ def needles(
 ) -> list[str]:  # [""] if there is no such text
     "Texts of which every match holds at least one."
     parsed = list(_parser.parse(pattern))
-    alone = [part[3][0] if kind is _constants.SUBPATTERN and len(part[3]) == 1 else (kind, part) for kind, part in parsed]
+    alone = [part[3][0] if kind is _constants.SUBPATTERN and len(part[3]) == 1 else (kind, part)
+             for kind, part in parsed]
     branches = [[_longest(one) for one in part[1]] for kind, part in alone if kind is _constants.BRANCH]
     return max([[_longest(parsed)], *branches], key=lambda texts: min(map(len, texts)))
 
@@ -243,6 +244,7 @@ def _longest(parsed: Any) -> str:
 
 # %% ../../nbs/doctor/doctor.ipynb #116cc576
 _TABLE = 1 << 20  # entries
+_PIECE = 1 << 16  # characters that are marked at a time; little memory, and quicker
 
 
 def runs_of(
@@ -257,7 +259,8 @@ def runs_of(
 @cache
 def _places() -> dict[str, list[np.ndarray]]:
     "The runs that a text must hold, by name of the failure; one entry for each alternative."
-    return {one.name: [runs_of(text) for pattern in one.patterns for text in needles(squeezed(pattern))] for one in FAILURES}
+    return {one.name: [runs_of(text) for pattern in one.patterns for text in needles(squeezed(pattern))]
+            for one in FAILURES}
 
 
 def likely_in(
@@ -265,7 +268,8 @@ def likely_in(
 ) -> set[str]:
     "The names of the failures that may be in a text; all others are not."
     marked = np.zeros(_TABLE, bool)
-    marked[runs_of(text)] = True
+    for start in range(0, len(text), _PIECE):
+        marked[runs_of(text[start:start + _PIECE + 3])] = True
     return {name for name, texts in _places().items() if any(marked[runs].all() for runs in texts)}
 
 # %% ../../nbs/doctor/doctor.ipynb #e18eae60

@@ -160,6 +160,7 @@ class LogitsWriter(AbstractContextManager):
             group.attrs.update(session=info.session, block_num=info.block, trial_num=info.number)
             if info.sentence is not None:
                 group.attrs["sentence_label"] = info.sentence
+            self.file.check()
         except OSError as error:
             raise KitError(f"{self.path}: could not be written ({error})") from error
 
