@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from re import _constants, _parser
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -218,6 +217,9 @@ def _windows(
     yield window, line, True
 
 # %% ../../nbs/doctor/doctor.ipynb #ecf29aa6
+_constants, _parser = re._constants, re._parser  # type: ignore[attr-defined]
+
+
 def needles(
     pattern: str,  # a regular expression
 ) -> list[str]:  # [""] if there is no such text
