@@ -168,6 +168,7 @@ def tpu_transformer_block_kept(transformer: TransformerConfig, size: Size) -> li
     "What a chip keeps of a block: one tensor of scores, and what products read."
     shape, queries = frames_of_size(size), dict(rows=size.rows, heads=transformer.heads, queries=size.patches)
     return [part("scores of attention", 4, **queries, keys_stored=lanes(size.patches)),
+            part("bias and mask of each row", 4, rows=size.rows, queries=size.patches, keys_stored=lanes(size.patches)),
             part("queries, keys, values, result", 2, **queries, values_stored=lanes(transformer.head_width), tensors=4),
             part("frames before attention and MLP", 4, **shape, values=transformer.width, tensors=2),
             part("frames, normalised", 2, **shape, values=transformer.width, tensors=2),

@@ -75,7 +75,8 @@ TRANSFORMER_SIZES = {
     "transformer": (GRUConfig(patch=4, stride=4), TransformerConfig(blocks=5)),
     "transformer_tiny": (
         GRUConfig(patch=8, stride=8),
-        TransformerConfig(blocks=2, width=128, heads=4, head_width=32, inner=512, patch_dropout=0.1, block_dropout=0.1),
+        TransformerConfig(blocks=2, width=128, heads=4, head_width=32, inner=512, patch_dropout=0.1, block_dropout=0.1,
+                          mask_spans=4, mask_share=0.03),
     ),
 }
 

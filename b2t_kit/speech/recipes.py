@@ -108,7 +108,8 @@ def transformer_tiny() -> SpeechRun:
     run = tiny()
     model, attention = TRANSFORMER_SIZES["transformer_tiny"]
     task = replace(run.task, model=model, transformer=attention, per_label=True)
-    return SpeechRun(task, replace(_SHORT, lr=0.002, clip_norm=100.0))
+    train = replace(_SHORT, steps=400, lr=0.001, clip_norm=100.0, eval_every=200, checkpoint_every=200)
+    return SpeechRun(task, train)
 
 # %% ../../nbs/speech/recipes.ipynb #1a4065d8
 RECIPES: dict[str, Callable[[], SpeechRun]] = {
