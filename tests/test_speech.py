@@ -8,8 +8,10 @@ from b2t_kit.training.checkpoint import checkpoint_path, read_part
 from b2t_kit.data.batches import BatchConfig
 from b2t_kit.data.dataset import tiny_recordings
 from b2t_kit.models.gru import GRUConfig
+from b2t_kit.models.transformer import TransformerConfig
 from b2t_kit.core.distributed import launch
 from b2t_kit.training.task import TrainConfig
+from b2t_kit.speech.evaluate import evaluate_run, save_logits
 from b2t_kit.speech.task import SpeechConfig, SpeechTask
 from b2t_kit.train import Result, train
 
@@ -69,3 +71,42 @@ def test_two_processes_equal_one(
     out = tmp_path / "run"
     launch("test_speech:train_small", [data, str(out), accumulation], 2, "cpu", timeout=600, quiet=True)
     assert_same_run(out, whole)
+
+
+def train_transformer(
+    data: str, out: Path, dropout: float, accumulation: int = 1, resume: bool = False, steps: int = STEPS, **more: object
+) -> Result:
+    """Train a small Transformer; each step has its own window, and each trial its own masks."""
+    attention = TransformerConfig(
+        blocks=2, width=16, heads=2, head_width=8, inner=32, reach=6, patch_dropout=dropout, block_dropout=dropout,
+        window_least=0.3, window_most=2.0, mask_share=0.2)
+    task = SpeechTask(data, SpeechConfig(
+        GRUConfig(patch=4, stride=4), batches=BatchConfig(batch_size=7, buckets=2, cut=0), transformer=attention,
+        per_label=True, **more))
+    settings = TrainConfig(
+        steps=steps, decay_start=3, decay_steps=3, lr_floor=0.1, lr_every=2, lr=0.01, warmup_steps=1, eps=1e-8,
+        device="cpu", log_every=2, eval_every=0, checkpoint_every=0, ema_decay=0.9, accumulation=accumulation)
+    result = train(task, settings, out, resume, quiet=True)
+    task.close()
+    return result
+
+
+def test_a_transformer_with_micro_batches(data: str, tmp_path: Path) -> None:
+    """All micro-batches of a step have the step's window."""
+    straight, parts = (train_transformer(data, tmp_path / str(parts), 0.0, parts) for parts in (1, 3))
+    assert_same_run(parts.folder, straight, parts.values)
+
+
+def test_a_transformer_resumes_to_the_same_bits(data: str, tmp_path: Path) -> None:
+    """Dropout, masks and windows on, a day held out; the run is then evaluated, and its test split decoded."""
+    day = {"holdout": (SpeechTask(data).sessions[2],)}
+    straight = train_transformer(data, tmp_path / "straight", 0.2, **day)
+    for steps in (2, STEPS):
+        found = train_transformer(data, tmp_path / "resumed", 0.2, 1, steps > 2, steps, **day)
+    for part in ("model", "ema", "optimizer"):
+        expected = read_part(checkpoint_path(straight.folder, STEPS), part)
+        for name, value in read_part(checkpoint_path(found.folder, STEPS), part).items():
+            assert value.equal(expected[name]), name
+    assert found.values == straight.values and "unseen_per" in found.values
+    evaluated = evaluate_run(found.folder, data, device="cpu")
+    assert evaluated.per.rate > 0 and len(save_logits(found.folder, tmp_path / "logits.hdf5", data, device="cpu")) > 0

@@ -170,7 +170,7 @@ def sees(
     "Which frame sees which: itself, and as many before it as the window has."
     frame = torch.arange(keys, dtype=torch.int32, device=device)
     distance = frame[keys - queries :, None] - frame  # (Q, K)
-    most = window.view(-1, 1, 1, 1) if torch.is_tensor(window) else window
+    most = window.view(-1, 1, 1, 1) if isinstance(window, torch.Tensor) else window
     return ((distance >= 0) & (distance <= most)).view(-1, 1, queries, keys)
 
 # %% ../../nbs/models/transformer.ipynb #203d69e0
