@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from b2t_kit.devices.topologies import find_slice
 from b2t_kit.tpu.cost import count_work
 from b2t_kit.tpu.cost import read_hlo
+from b2t_kit.tpu.preflight import ON_CPU, compile_program
 
 TESTS = Path(__file__).parent
 PATIENCE = 1500  # seconds
@@ -180,6 +182,29 @@ def test_torch_xlas_wide_gru_does_not_fit_and_the_kits_does() -> None:
     done = child("-c", WIDE, str(ROOT / "benchmarks"))
     found = [line for line in done.stdout.splitlines() if line.startswith("FOUND")]
     assert found == ["FOUND False bf16[700,2048,6144]", "FOUND True -"], done.stdout[-500:] + done.stderr[-2000:]
+
+
+@compiler
+def test_a_layer_divided_by_units_keeps_its_weights_on_the_chips(tmp_path: Path) -> None:
+    """Two layers of 5,120 units, 24 time steps, 64 trials: four loops, in which only states and partial sums travel."""
+    steps, rows, units, chips = 24, 64, 5120, 8
+    done = child(str(TESTS / "preflight_models.py"), str(tmp_path), "units", **ON_CPU)
+    assert (tmp_path / "job.json").exists(), done.stderr[-2000:]
+    found = compile_program(tmp_path, find_slice("v5e-8"), sys.executable)
+    program = read_hlo((tmp_path / "after.hlo").read_text())
+    loops = [one for one in program.entry.instructions.values() if one.operation == "while" and program.trips(one) == steps]
+    assert len(loops) == 4
+    for loop in loops:
+        weights = [one.space for one in loop.arrays if one.dims == (3, units // chips, units)]
+        assert 1 in weights, f"{loop.name}: weights in memory spaces {weights}"
+    assert max(found.rounds.values()) < 2 * 3 * units**2 / chips / 10, "bytes from HBM at a time step"
+    within = [one for one in found.exchanges.values() if one.times >= steps]
+    assert within and all(one.kinds.keys() == {"collective-permute"} and not one.waiting for one in within)
+    part = rows * units // chips
+    sent = sum(one.bytes * one.times for one in within) / steps  # by both layers, bfloat16 forward, float32 backward
+    assert sent == 2 * 9 * part * (2 + 4)
+    passed = sum(one.hops * one.times for one in within) / steps
+    assert passed == 4 * 5 * 4, "five after the other, each as long as its longest way, from the last chip to the first"
 
 
 KNOWN = json.loads((ROOT / "benchmarks/results/lowered.json").read_text())

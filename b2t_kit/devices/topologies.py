@@ -6,6 +6,7 @@
 __all__ = ['CHIPS', 'SLICES', 'Chip', 'Slice', 'find_slice']
 
 # %% ../../nbs/devices/topologies.ipynb #e6e70785
+import math
 from dataclasses import dataclass
 
 from ..core.config import KitError
@@ -42,6 +43,12 @@ class Slice:
     def available(self) -> int:
         "The bytes that a program can use on one chip."
         return int(self.chip.memory * 2**30)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        "Chips in each direction, the first of which numbers follow first."
+        sizes = tuple(map(int, self.topology.partition(":")[2].split("x")))
+        return sizes if math.prod(sizes) == self.chips else (self.chips,)
 
 
 def _slices() -> dict[str, Slice]:

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['ARRAY', 'BITS', 'CALLED', 'ARITHMETIC', 'SLICED', 'PASSING', 'SENT', 'HOP_SECONDS', 'VIEWS', 'Source', 'Array',
            'arrays_of', 'Instruction', 'read_instruction', 'Computation', 'Hlo', 'read_hlo', 'product_flops', 'Work',
-           'count_work', 'moved_bytes', 'sent_bytes', 'hops', 'Exchange', 'Traffic', 'count_traffic', 'Roofline',
-           'roofline', 'Buffer', 'at_the_peak', 'origin', 'by_kind']
+           'count_work', 'moved_bytes', 'sent_bytes', 'hops', 'Exchange', 'transfers', 'Traffic', 'count_traffic',
+           'Roofline', 'roofline', 'Buffer', 'at_the_peak', 'origin', 'by_kind']
 
 # %% ../../nbs/tpu/cost.ipynb #50d2ad32
 import math
@@ -174,7 +174,18 @@ class Hlo:
         condition = self.computations[loop.called["condition"][0]]
         seen = [int(one.constant) for one in condition.instructions.values()
                 if one.operation == "constant" and re.fullmatch(r"\d+", one.constant)]
-        return max([1, *seen])
+        return -(-max([1, *seen]) // self._stride(loop))
+
+    def _stride(self, loop: Instruction) -> int:
+        "By how much a loop's counter grows in an iteration; 1 if that is not plain to see."
+        condition, body = (self.computations[loop.called[name][0]] for name in ("condition", "body"))
+        counters = [one for one in condition.inputs(condition.root) if one.operation == "get-tuple-element"]
+        if condition.root.operation != "compare" or len(counters) != 1:
+            return 1
+        place = int(re.search(r"index=(\d+)", counters[0].more)[1])
+        grown = body.instructions.get(body.root.operands[place])
+        added = body.inputs(grown) if grown and grown.operation == "add" else []
+        return max([1, *(int(one.constant) for one in added if re.fullmatch(r"\d+", one.constant))])
 
     def executed(self) -> Iterator[tuple[Computation, Instruction, int]]:
         "Yields every instruction that runs, with its computation and how often it runs."
@@ -385,13 +396,24 @@ def sent_bytes(
 
 def hops(
     one: Instruction,
-    chips: int,
+    shape: tuple[int, ...],  # chips in each direction, without wires from the last to the first
 ) -> int:
     "The wires that data passes one after the other in one run of an instruction."
     kind = one.operation.removesuffix("-start")
     if kind == "collective-permute":
-        return 1
-    return chips // 2 * (2 if kind == "all-reduce" else 1) if kind in SENT and chips > 1 else 0
+        ways = re.findall(r"\{(\d+),(\d+)\}", one.more)
+        return max((_apart(int(start), int(end), shape) for start, end in ways), default=1)
+    farthest = sum(size - 1 for size in shape)
+    return farthest * (2 if kind == "all-reduce" else 1) if kind in SENT else 0
+
+
+def _apart(start: int, end: int, shape: tuple[int, ...]) -> int:
+    "The number of wires between two chips."
+    total = 0
+    for size in shape:
+        total += abs(start % size - end % size)
+        start, end = start // size, end // size
+    return total
 
 
 @dataclass
@@ -399,16 +421,21 @@ class Exchange:
     "What chips exchange in one computation."
     kinds: dict[str, int] = field(default_factory=dict)  # instructions by kind
     bytes: float = 0.0  # that a chip sends in one iteration
-    hops: int = 0  # of one iteration
+    hops: int = 0  # of one iteration, in the longest chain of instructions that use each other's results
     waiting: int = 0  # instructions during which nothing else runs
     times: int = 1  # iterations
 
-    def add(self, one: Instruction, sent: float, chips: int, times: int) -> None:
-        "Count one instruction."
-        kind = one.operation.removesuffix("-start")
-        self.kinds[kind] = self.kinds.get(kind, 0) + 1
-        self.bytes, self.hops, self.times = self.bytes + sent, self.hops + hops(one, chips), times
-        self.waiting += not one.operation.endswith("-start")
+
+def transfers(
+    one: Instruction,
+    within: Computation,
+    program: Hlo,  # compiled
+) -> list[tuple[Instruction, Computation]]:
+    "The exchanges in an instruction: itself, or those that a fusion runs beside its own work."
+    if one.operation != "fusion":
+        return [(one, within)]
+    inner = program.computations[one.called["calls"][0]]
+    return [(each, inner) for each in inner.instructions.values() if each.operation in SENT]
 
 
 @dataclass
@@ -425,23 +452,41 @@ class Traffic:
 
 def count_traffic(
     program: Hlo,  # compiled
-    chips: int,
+    shape: tuple[int, ...],  # chips in each direction
 ) -> Traffic:
     "Count bytes, with loops multiplied out."
     found = Traffic()
     for within, one, times in program.executed():
         moved = times * moved_bytes(one, within, program)
         found.memory += moved
-        sent = sent_bytes(one, within, chips)
-        if sent:
-            found.links += times * sent
-            found.hops += times * hops(one, chips)
-            found.exchanges.setdefault(within.name, Exchange()).add(one, sent, chips, times)
         if times > 1:
             found.in_loops += moved
             found.per_round[within.name] = found.per_round.get(within.name, 0.0) + moved / times
             found.rounds[within.name] = times
+    _count_exchanges(program, shape, found)
     return found
+
+
+def _count_exchanges(program: Hlo, shape: tuple[int, ...], found: Traffic) -> None:
+    "Add what chips send to each other; the parts of one exchange have the same channel."
+    chains: dict[tuple[str, str], int] = {}
+    channels = set()
+    for within, one, times in program.executed():
+        chain = max((chains.get((within.name, name), 0) for name in one.operands), default=0)
+        for each, around in transfers(one, within, program):
+            sent, channel = sent_bytes(each, around, math.prod(shape)), re.search(r"channel_id=(\d+)", each.more)
+            if not sent or (channel and channel[1] in channels):
+                continue
+            channels |= {channel[1]} if channel else set()
+            chain += hops(each, shape)
+            part = found.exchanges.setdefault(within.name, Exchange(times=times))
+            kind = each.operation.removesuffix("-start")
+            part.kinds[kind] = part.kinds.get(kind, 0) + 1
+            part.bytes, part.hops = part.bytes + sent, max(part.hops, chain)
+            part.waiting += one is each and not one.operation.endswith("-start")
+        chains[within.name, one.name] = chain
+    found.links = sum(part.times * part.bytes for part in found.exchanges.values())
+    found.hops = sum(part.times * part.hops for part in found.exchanges.values())
 
 # %% ../../nbs/tpu/cost.ipynb #4f29d9a3
 HOP_SECONDS = 1e-6  # for one wire; assumed

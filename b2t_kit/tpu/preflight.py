@@ -122,7 +122,7 @@ def examine(
     one.kinds["results"] = one.bytes["outputs"] - one.bytes["aliased"]
     one.kinds["padding"] = max(0, one.bytes["arguments"] - sum(one.states.values()))
     one.kinds["code"] = one.bytes["code"]
-    traffic = count_traffic(after, where.chips)
+    traffic = count_traffic(after, where.shape)
     one.roofline = roofline(count_work(before), traffic, where)
     one.rounds, one.exchanges = traffic.per_round, traffic.exchanges
 
