@@ -6,6 +6,8 @@
 __all__ = ['patches', 'hashed_dropout', 'dropout', 'rows_by_lookup', 'rows_by_product', 'DayLayer', 'GRU']
 
 # %% ../../nbs/models/layers.ipynb #a32e6da6
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -111,7 +113,8 @@ class GRU(getattr(nn.GRU, "_orig", nn.GRU)):
     ) -> None:
         between = dropout if num_layers > 1 else 0.0  # torch warns about dropout that has no effect
         super().__init__(num_inputs, hidden, num_layers, batch_first=True, dropout=between)
-        self.recompute, self.mark = recompute, unmarked
+        self.recompute = recompute
+        self.mark: Mark = unmarked
 
     def divide_units(
         self,
@@ -122,7 +125,7 @@ class GRU(getattr(nn.GRU, "_orig", nn.GRU)):
         for one in self.parameters():
             one.data = one.data.unflatten(0, (3, self.hidden_size))
 
-    def _load_from_state_dict(self, state_dict, prefix, *more):
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
         "Load parameters of torch's shapes, whatever shapes they have here."
         for name, one in self.named_parameters(recurse=False):
             saved = state_dict.get(prefix + name)
