@@ -7,7 +7,7 @@ __all__ = ['LARGEST_ERROR', 'ROWS_PER_CHIP', 'NUM_STEPS', 'MEMORY_EVERY', 'CHECK
            'check_product', 'check_loop', 'check_ctc', 'check_sum', 'train_steps', 'check_steps', 'remark_of',
            'run_checks', 'check_device']
 
-# %% ../../nbs/doctor/device_step.ipynb #6129dc9e
+# %% ../../nbs/doctor/device_step.ipynb #76abe7ce
 import copy
 import json
 import math
