@@ -3,8 +3,8 @@
 The cells of a notebook run in order in one IPython shell, as `nbdev_test` runs them: in the
 notebook's folder (a Kaggle kernel in a temporary one), with `IN_TEST` set. A test is an asserting cell
 with the plain cells that lead up to it, so a plain cell that fails fails the test below it; plain cells
-at the end are one test more. Once a cell has failed, the rest of its notebook is reported as skipped. A notebook must leave the
-process as it found it, since the next one shares it.
+at the end are one test more. Once a cell has failed, the rest of its notebook is reported as skipped. A
+notebook must leave the process as it found it, since the next one shares it.
 
 Left out, as by `nbdev_test`: cells with `#| eval: false`, cells that call `nbdev_export(`, and
 cells that carry one of settings.ini's `tst_flags` as a directive, unless `--flags` names it (both

@@ -265,7 +265,8 @@ def build_kernel(
         wheel = build_wheel(aside / "wheel")
         if not internet:
             download_wheels(aside / "wheel", wheel)
-    earlier = "--resume continues a kernel that had it" if resume else beside and f"{beside.name} was built with it"
+    earlier = f"{beside.name} was built with it" if beside else None
+    earlier = "--resume continues a kernel that had it" if resume else earlier
     return BuiltKernel(Path(out), settings["id"], dataset, earlier)
 
 # %% ../nbs/kaggle.ipynb #0507b923
