@@ -6,9 +6,9 @@ PYTHON belongs to an environment like Kaggle's: it has what `tpu/requirements.in
 and the kit needs, but neither b2t_kit nor what the image lacks. Each kernel is built with `b2t kernel build --offline`
 (the second time with `--resume`), and runs from its first to its last cell with nbclient, as Kaggle runs it: in
 `/kaggle/working`, with the dataset of wheels and the earlier output under `/kaggle/input`. It runs in namespaces of its
-own (Linux's `unshare`, as root): there is no network but the loopback, and what it writes outside `/kaggle` is gone after
-the session. There is no accelerator, so an interactive session rehearses; the third is a pushed one, and must fail with
-one line.
+own (Linux's `unshare`, as root): there is no network but the loopback, and what it writes outside `/kaggle` is gone
+after the session. There is no accelerator, so an interactive session rehearses; the third is a pushed one, and must
+fail with one line.
 """
 
 import argparse
@@ -105,7 +105,8 @@ def main() -> None:
             "('torch', 'torch_xla', 'libtpu', 'numpy', 'accelerate')), sep=', ')"
     versions = subprocess.run([options.image, "-c", asked], capture_output=True, text=True, check=True).stdout.strip()
     python = subprocess.run([options.image, "--version"], capture_output=True, text=True, check=True).stdout.strip()
-    print(f"{python}, {versions}\n\n| kernel | session | result | installed from | run | seconds |\n|---|---|---|---|---|---|")
+    print(f"{python}, {versions}\n")
+    print("| kernel | session | result | installed from | run | seconds |\n|---|---|---|---|---|---|")
     for kernel in options.kernels.split(","):
         work = options.work.resolve() / kernel
         work.mkdir(parents=True)
@@ -119,8 +120,9 @@ def main() -> None:
         status, seconds, kaggle = session(options.image, work, 3, kernel, "Batch")
         line = printed(kaggle, "this session has no .*")
         left = "nothing written" if not any((kaggle / "working").iterdir()) else "WROTE SOMETHING"
-        print(f"| {kernel} | 3, pushed | {'fails: ' + line if status else 'RAN'} | {printed(kaggle, 'b2t_kit-[^:]*: .*')} | "
-              f"{left} | {seconds:.0f} |", flush=True)
+        result = f"fails: {line}" if status else "RAN"
+        print(f"| {kernel} | 3, pushed | {result} | {printed(kaggle, 'b2t_kit-[^:]*: .*')} | {left} | {seconds:.0f} |",
+              flush=True)
 
 
 if __name__ == "__main__":
