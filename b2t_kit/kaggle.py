@@ -225,8 +225,8 @@ class BuiltKernel:
         lines += [f"  kaggle datasets {upload} -p {self.folder / 'wheel'}",
                   f"  kaggle kernels push -p {self.folder / 'kernel'}"]
         if self.earlier:
-            lines += [f"`version`, because {self.earlier}; if {self.dataset} was never uploaded, "
-                      "use `create` without -m"]
+            lines += [f"`version`, because {self.earlier}; if {self.dataset} was never uploaded, use `create` "
+                      "without -m"]
         return "\n".join(lines)
 
 # %% ../nbs/kaggle.ipynb #3b528d9d

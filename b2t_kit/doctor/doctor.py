@@ -5,10 +5,9 @@
 # %% auto #0
 __all__ = ['QUANTITY', 'MESSAGES', 'SHAPE', 'SPACE', 'TAG', 'NEAR', 'OPERATIONS', 'LABELS', 'PART', 'OVERLAP', 'MOST_NUMBERS',
            'MARKS', 'CONTAINERS', 'to_bytes', 'operation_of', 'Allocation', 'shape_bytes', 'allocations', 'Finding',
-           'in_words', 'needles', 'runs_of', 'likely_in', 'diagnose_parts', 'line_at', 'diagnose', 'encoding_of',
-           'read_parts', 'diagnose_file']
+           'in_words', 'diagnose_parts', 'line_at', 'diagnose', 'encoding_of', 'read_parts', 'diagnose_file']
 
-# %% ../../nbs/doctor/doctor.ipynb #6e229455
+# %% ../../nbs/doctor/doctor.ipynb #42eb0f8a
 import codecs
 import math
 import re
@@ -16,11 +15,8 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
-
-import numpy as np
 
 from ..core.config import KitError, regular_file
 from .known_failures import FAILURES, Both, Failure, say, squeeze, squeezed
@@ -216,64 +212,6 @@ def _windows(
         window = window[-OVERLAP:] + part
     yield window, line, True
 
-# %% ../../nbs/doctor/doctor.ipynb #ecf29aa6
-_constants, _parser = re._constants, re._parser  # type: ignore[attr-defined]
-
-
-def needles(
-    pattern: str,  # a regular expression
-) -> list[str]:  # [""] if there is no such text
-    "Texts of which every match holds at least one."
-    parsed = list(_parser.parse(pattern))
-    alone = [part[3][0] if kind is _constants.SUBPATTERN and len(part[3]) == 1 else (kind, part)
-             for kind, part in parsed]
-    branches = [[_longest(one) for one in part[1]] for kind, part in alone if kind is _constants.BRANCH]
-    return max([[_longest(parsed)], *branches], key=lambda texts: min(map(len, texts)))
-
-
-def _longest(parsed: Any) -> str:
-    "The longest text that every match of a parsed pattern holds."
-    best = run = ""
-    for kind, part in parsed:
-        inner = ""
-        run = run + chr(part) if kind is _constants.LITERAL else ""
-        if kind is _constants.SUBPATTERN:
-            inner = _longest(part[3])
-        elif kind is _constants.MAX_REPEAT and part[0] > 0:
-            inner = _longest(part[2])
-        best = max(best, run, inner, key=len)
-    return best
-
-# %% ../../nbs/doctor/doctor.ipynb #116cc576
-_TABLE = 1 << 20  # entries
-_PIECE = 1 << 16  # characters that are marked at a time; little memory, and quicker
-
-
-def runs_of(
-    text: str,
-) -> np.ndarray:  # uint32, below `_TABLE`
-    "The place in the table of each run of four bytes."
-    codes = np.frombuffer(text.encode("utf-8", "replace"), np.uint8).astype(np.uint32)
-    runs = codes[:-3] | codes[1:-2] << 8 | codes[2:-1] << 16 | codes[3:] << 24
-    return runs * np.uint32(2654435761) >> 12  # Knuth's multiplicative hash, its upper 20 bits
-
-
-@cache
-def _places() -> dict[str, list[np.ndarray]]:
-    "The runs that a text must hold, by name of the failure; one entry for each alternative."
-    return {one.name: [runs_of(text) for pattern in one.patterns for text in needles(squeezed(pattern))]
-            for one in FAILURES}
-
-
-def likely_in(
-    text: str,  # squeezed
-) -> set[str]:
-    "The names of the failures that may be in a text; all others are not."
-    marked = np.zeros(_TABLE, bool)
-    for start in range(0, len(text), _PIECE):
-        marked[runs_of(text[start:start + _PIECE + 3])] = True
-    return {name for name, texts in _places().items() if any(marked[runs].all() for runs in texts)}
-
 # %% ../../nbs/doctor/doctor.ipynb #e18eae60
 _MEMORY = {"chip_memory_full": "free", "allocation_larger_than_chip": "capacity", "kernel_memory_full": "kernel"}
 MOST_NUMBERS = 5  # allocations in an answer
@@ -288,9 +226,8 @@ def diagnose_parts(
     for window, first, last in _windows(parts):
         text = squeeze(window)
         until = len(text) if last else len(text) - len(squeeze(window[-OVERLAP:]))
-        likely = likely_in(text)
         for failure in FAILURES:
-            at = None if failure.name in lines or failure.name not in likely else failure.find(text)
+            at = None if failure.name in lines else failure.find(text)
             if at is not None and at < until:
                 lines[failure.name] = first + line_at(window, at)
         if len(numbers) < MOST_NUMBERS:
