@@ -7,8 +7,8 @@ Each arm trains the same small clean speech model: alone, or with a noise model 
 and loss weights. Seeds are the outer loop, and a seed sets initial weights, order and noise for all arms,
 so arms are compared within a seed. Reported: phoneme error rates (PER) on validation trials of
 training days and of held-out days, and the PER of the noisy speech model, which reads only the noise
-estimate: 100 % means that it found no speech there; without reversal there is no such model. Rows are added to
-benchmarks/results/noise_gru.json one by one.
+estimate: 100 % means that it found no speech there; without reversal there is no such model.
+Rows are added to benchmarks/results/noise_gru.json one by one.
 """
 
 import argparse
