@@ -193,8 +193,8 @@ def warn_of_memory(
 ) -> None:
     "Record a warning if memory grows steadily from row to row."
     if grown := run.memory.growth(run.step, memory):
-        text = (f"warning: memory grows by {grown / 1e6:.3g} MB a step, steadily over {run.memory.rows} rows; something "
-                "keeps tensors of earlier steps, such as a list of losses without detach()")
+        text = (f"warning: memory grows by {grown / 1e6:.3g} MB a step, steadily over {run.memory.rows} rows; "
+                "something keeps tensors of earlier steps, such as a list of losses without detach()")
         record(run, {"kind": "event", "text": text})
 
 # %% ../../nbs/training/steps.ipynb #ee6b0c9e
