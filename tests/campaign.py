@@ -845,7 +845,9 @@ def campaign(cases: int, seed: int, only: list[str], keep: Path | None) -> tuple
             good = home / "good"
             good.mkdir()
             reader.make(good)
-            outcome, said = worker.ask(reader_name, good)
+            shutil.copytree(good, home / "case")  # what a reader writes must not be there in the next case
+            outcome, said = worker.ask(reader_name, home / "case")
+            shutil.rmtree(home / "case")
             assert outcome == "accepted", (reader_name, outcome, said)
             for fault_name, (spoil, must) in FAULTS.items():
                 if fault_name in reader.without:
