@@ -45,6 +45,7 @@ CASES = [  # what follows `b2t preflight`
     "tpu_v5e8 --slice v5e-8 --global-batch 64",
     f"noise_gru_687m --slice v5e-8 --global-batch 64 --shard moments {ONE}",
     f"noise_gru_687m --slice v5e-8 --global-batch 64 --shard all {ONE}",
+    f"noise_gru_687m --slice v5e-8 --global-batch 64 --shard units {ONE}",
     f"linear --slice v4-8 --global-batch 64 {ONE}", f"linear --slice v5p-8 --global-batch 64 {ONE}",
     f"linear --slice v6e-8 --global-batch 64 {ONE}",
 ]
