@@ -5,8 +5,8 @@
 DIR holds `build_binary` and `query` (tests/kenlm/README.md says how to build them). A synthetic text over the whole CMU
 dictionary, as in large_vocabulary.py, becomes a 4-gram in ARPA; that becomes a .b2tlm and five kinds of KenLM files.
 10,000 other sentences, in which every 50th word is unknown, are scored by `query` and by the kit; trials of other
-sentences are decoded. Every part runs in its own process. The command fails if a word's log10 p differs by more than 1e-5,
-or if the decoded sentences of two exact formats differ.
+sentences are decoded. Every part runs in its own process. The command fails if a word's log10 p differs by more than
+1e-5, or if the decoded sentences of two exact formats differ.
 """
 
 import argparse
@@ -62,7 +62,8 @@ def build(folder: Path, programs: Path, words: int) -> None:
 def judged(folder: Path, programs: Path, name: str) -> list[list[float]]:
     "log10 p of each word and end by KenLM's own program."
     with open(folder / "scored.txt") as text:
-        told = subprocess.run([programs / "query", "-v", "word", folder / name], stdin=text, capture_output=True, text=True,
+        command = [programs / "query", "-v", "word", folder / name]
+        told = subprocess.run(command, stdin=text, capture_output=True, text=True,
                               check=True).stdout
     found: list[list[float]] = [[]]
     for item in told.split("\t"):
@@ -116,7 +117,8 @@ def use(folder: Path, name: str, trials: int) -> dict:
     return {"bytes": size, "per_ngram": round(size / sum(model.counts), 1), "open_ms": round(1000 * opened, 1),
             "mapped_mb": [round(one[1] - before[1], 1) for one in (after_opening, after_scoring)],
             "own_mb": [round(one[0] - before[0], 1) for one in (after_opening, after_scoring)],
-            "score_cpu_seconds": round(scored, 2), "sum_ln_p": total, "trials_per_cpu_second": round(trials / seconds, 1),
+            "score_cpu_seconds": round(scored, 2), "sum_ln_p": total,
+            "trials_per_cpu_second": round(trials / seconds, 1),
             "decode_cpu_seconds": round(seconds, 2), "sentences": digest, "kind": type(model).__name__,
             "peak_own_mb": round(memory_now()[0]), "peak_mapped_mb": round(memory_now()[1])}
 
@@ -142,7 +144,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.part:
         verb, folder, name, more = options.part
-        print(json.dumps(compare(Path(folder), Path(more), name) if verb == "compare" else use(Path(folder), name, int(more))))
+        found = compare(Path(folder), Path(more), name) if verb == "compare" else use(Path(folder), name, int(more))
+        print(json.dumps(found))
         return
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.keep or Path(scratch)

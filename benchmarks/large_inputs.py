@@ -2,7 +2,8 @@
 
     python benchmarks/large_inputs.py --folder DIR            # needs 3 GB of disk; writes benchmarks/large_inputs.md
 
-Each runs in a process of its own, so that its peak memory can be told. The inputs are made first, in processes of their own.
+Each runs in a process of its own, so that its peak memory can be told. The inputs are made first, in processes of
+their own.
 """
 import argparse
 import random
@@ -32,12 +33,14 @@ def validate(folder: Path) -> str:
 def log(folder: Path) -> None:
     "Lines as training prints them, and one message near the end."
     draw = random.Random(1)
-    words = "step loss train val per 0.123 INFO warning tensor device compile epoch batch memory shape float32 line in forward".split()
+    words = ("step loss train val per 0.123 INFO warning tensor device compile epoch batch memory shape float32 line "
+             "in forward").split()
     block = "".join(f"{number} {' '.join(draw.choice(words) for _ in range(9))}\n" for number in range(200_000))
     with open(folder / "log.txt", "w") as file:
         while file.tell() < 10**9:
             file.write(block)
-        file.write("RuntimeError: Attempted to allocate 12.00G. That was not possible. There are 3.41G free.\n" + block[:10**6])
+        file.write("RuntimeError: Attempted to allocate 12.00G. That was not possible. There are 3.41G free.\n")
+        file.write(block[:10**6])
 
 
 def doctor(folder: Path) -> str:
@@ -59,7 +62,8 @@ def report(folder: Path) -> str:
                                  -3.0 - rank, -2.0, -5.0 - rank) for rank in range(10))
         sounds = [draw.randrange(1, 40) for _ in range(27)]
         heard = [one if draw.random() > 0.1 else 3 for one in sounds]
-        rows.append(Sentence((f"t15.2023.{number * 45 // count:02d}.01", 1, number), " ".join(words), lists, (sounds, heard),
+        place = f"t15.2023.{number * 45 // count:02d}.01", 1, number
+        rows.append(Sentence(place, " ".join(words), lists, (sounds, heard),
                              draw.choice(["Switchboard", "Freq words"]), draw.random() < 0.1))
     made = Report("decoder", "val", rows)
     page = report_html(made)
@@ -100,7 +104,8 @@ def main() -> None:
         rows = [own_process(name, folder) for name in MEASURED]
     finally:
         shutil.rmtree(folder)
-    lines = ["# Large inputs", "", "```", "python benchmarks/large_inputs.py --folder DIR", "```", "", __doc__.split("\n\n")[2].strip(), "",
+    lines = ["# Large inputs", "", "```", "python benchmarks/large_inputs.py --folder DIR", "```", "",
+             __doc__.split("\n\n")[2].strip(), "",
              "| what | size | seconds | CPU seconds | peak MiB |", "|---|---|---:|---:|---:|"]
     options.out.write_text("\n".join([*lines, *map(str.strip, rows)]) + "\n", encoding="utf-8")
     print("".join(rows))

@@ -395,7 +395,7 @@ def describe_remote(
     owner, hub, _ = parts.path.partition("/resolve/main/")
     try:
         if hub:
-            listed = _get_json(f"{parts.scheme}://{parts.netloc}/api/models{owner}/tree/main")
+            listed: Any = _get_json(f"{parts.scheme}://{parts.netloc}/api/models{owner}/tree/main")
             entry = next(one for one in listed if one["path"] == name)
             return RemoteFile(name, int(entry["size"]), url, "sha256", (entry.get("lfs") or {}).get("oid"))
         with _open(Request(url, headers=HEADERS, method="HEAD")) as reply:

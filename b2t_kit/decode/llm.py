@@ -244,8 +244,8 @@ class CausalScorer:
             for row, values in zip(batch.rows, scores):
                 found[row] = trees[row].totals(values[:len(trees[row])])
         if not all(np.isfinite(totals).all() for totals in found.values()):
-            raise KitError(f"{self.key}: its scores are not finite; its weights are damaged, or too "
-                           f"large for {self.dtype}")
+            raise KitError(f"{self.key}: its scores are not finite; its weights are damaged, or too large for "
+                           f"{self.dtype}")
         return [found[index] for index in range(len(trees))]
 
     @property

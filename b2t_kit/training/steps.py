@@ -8,7 +8,7 @@ __all__ = ['accumulate_gradients', 'update_weights', 'scale_at', 'remaining_batc
            'watched', 'validate', 'choose_best', 'checkpoint', 'due', 'is_new_best', 'should_stop', 'time_gradient',
            'warm_up', 'checkpoint_sizes', 'state_bytes', 'describe_run', 'begin']
 
-# %% ../../nbs/training/steps.ipynb #daaa82dd
+# %% ../../nbs/training/steps.ipynb #86ac193c
 import math
 import statistics
 import time
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..core.config import KitError, gib
+from ..core.config import KitError, clear_way, gib
 from ..precision import unchanged
 from .checkpoint import Best, check_disk_space, checkpoint_bytes, checkpoint_steps
 from .metrics_log import append_row, duration
@@ -74,7 +74,8 @@ def scale_at(
     step: int,  # optimizer steps done
 ) -> float:
     "The learning rate of the next update, as a share of the peak."
-    return lr_scale(step, config.warmup_steps, config.decay_steps or config.steps, config.lr_floor)
+    step -= step % config.lr_every
+    return lr_scale(step, config.warmup_steps, config.decay_steps or config.steps, config.lr_floor, config.decay_start)
 
 # %% ../../nbs/training/steps.ipynb #962de67c
 def remaining_batches(
@@ -121,7 +122,7 @@ def stop_at_bad_step(
         micro_batches = next(batches)
     suffix = f"_process_{run.device.rank}" if run.device.world > 1 else ""
     path = run.folder / f"bad_step_{step}{suffix}.npz"
-    np.savez(path, step=step, **batch_arrays(micro_batches))
+    np.savez(clear_way(path), step=step, **batch_arrays(micro_batches))
     faults = [fault for one in run.device.gather_objects(input_faults(micro_batches)) for fault in one]
     inputs = "; ".join(faults[:3]) or "its inputs are finite"
     good = checkpoint_steps(run.folder)
@@ -425,13 +426,14 @@ def describe_run(
     size = sum(checkpoint_sizes(run))
     needed = on_main(run.device, lambda: check_disk_space(run.folder, size, config.keep_checkpoints))
     limit = f", or {config.hours:g} hours" if config.hours else ""
+    later = f" from step {config.decay_start}" if config.decay_start > config.warmup_steps else ""
     total = duration(step_seconds * (config.steps - run.step))
     return {
         "run": f"{run.folder}, from step {run.step} to {config.steps}{limit}",
         "parameters": f"{sum(one.numel() for one in run.plain_model.parameters()):,}: {', '.join(groups)}",
         **run.task.plan(),
         **_programs(run),
-        "schedule": f"{config.warmup_steps} steps of warm-up to {config.lr:g}, then a cosine to "
+        "schedule": f"{config.warmup_steps} steps of warm-up to {config.lr:g}, then a cosine{later} to "
                     f"{floor:g} at step {config.decay_steps or config.steps}",
         "steps": f"{config.accumulation} micro-batches in each of {run.device.world} processes, clipped "
                  f"at {config.clip_norm:g}, averaged by {config.ema_decay:g}",
