@@ -191,7 +191,7 @@ def step_plan(
     "The points of a step with batches of one shape."
     attention, half = task.transformer, target.compute_bytes < 4
     size = size_of(bucket, task.model, task.batches.batch_size, target.replicas, train.accumulation,
-                   attention.blocks > 0)
+                   partial=attention.blocks > 0)
     if target.kind == "tpu":
         made = tpu_transformer_points(task.model, attention, size) if attention.blocks else \
             tpu_speech_points(task.model, task.noise, size)

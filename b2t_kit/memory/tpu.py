@@ -190,8 +190,8 @@ def tpu_transformer_points(
     slopes = [part("gradients of hidden", 2, **shape, values=transformer.inner, tensors=2),
               part("gradients of scores", 4, rows=size.rows, heads=transformer.heads, queries=size.patches,
                    keys_stored=lanes(size.patches))]
-    largest = config.width * transformer.width
-    update = (*gradients_of(total), part("new value of the largest weight", 4, parameters=largest))
+    largest = part("new value of the largest weight", 4, parameters=config.width * transformer.width)
+    update = (*gradients_of(total), largest)
     points = [grouped_point("loss", loss), grouped_point("backward of the last block", [*kept, *ends, *slopes]),
               PeakPoint("update", update)]
     return tuple(settle_speech(one, batch, False) for one in points)
