@@ -62,9 +62,8 @@ def build(folder: Path, programs: Path, words: int) -> None:
 def judged(folder: Path, programs: Path, name: str) -> list[list[float]]:
     "log10 p of each word and end by KenLM's own program."
     with open(folder / "scored.txt") as text:
-        command = [programs / "query", "-v", "word", folder / name]
-        told = subprocess.run(command, stdin=text, capture_output=True, text=True,
-                              check=True).stdout
+        told = subprocess.run([programs / "query", "-v", "word", folder / name], stdin=text, capture_output=True,
+                              text=True, check=True).stdout
     found: list[list[float]] = [[]]
     for item in told.split("\t"):
         if "=" in item:
@@ -144,8 +143,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.part:
         verb, folder, name, more = options.part
-        found = compare(Path(folder), Path(more), name) if verb == "compare" else use(Path(folder), name, int(more))
-        print(json.dumps(found))
+        compared = verb == "compare"
+        print(json.dumps(compare(Path(folder), Path(more), name) if compared else use(Path(folder), name, int(more))))
         return
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.keep or Path(scratch)

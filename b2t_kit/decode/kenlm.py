@@ -32,7 +32,7 @@ from ..data.download import RemoteFile, check_download_space, describe_remote, d
 from .external_sort import Workspace, written_aside
 from .ngram import MAX_ORDER, DamagedModel, LanguageModel, follow
 
-# %% ../../nbs/decode/kenlm.ipynb #23465e68
+# %% ../../nbs/decode/kenlm.ipynb #689cc99e
 KENLM = b"mmap lm http://kheafield.com/code"
 KENLM_KINDS = ("probing", "probing with rest costs", "trie", "quantised trie", "trie with compressed pointers",
          "quantised trie with compressed pointers")
@@ -49,7 +49,7 @@ class KenlmHeader(NamedTuple):
     has_words: bool
     size: int  # bytes of the header
 
-# %% ../../nbs/decode/kenlm.ipynb #48f161c9
+# %% ../../nbs/decode/kenlm.ipynb #fe57d9ab
 def parse_header(
     data: bytes,  # the first bytes of the file, 256 or all
     path: str | Path,  # for error messages
@@ -62,8 +62,9 @@ def parse_header(
                        "or build it again with KenLM's build_binary")
     order, multiplier, kind, has_words, version = _FIXED.unpack_from(data, len(_FRONT))
     if kind == 1 or kind >= len(KENLM_KINDS):
-        raise KitError(f"{path}: is a KenLM file of kind {kind} ({KENLM_KINDS[1] if kind == 1 else 'unknown'}), which the "
-                       "kit cannot read; build it again with build_binary, without -r")
+        what = KENLM_KINDS[1] if kind == 1 else "unknown"
+        raise KitError(f"{path}: is a KenLM file of kind {kind} ({what}), which the kit cannot read; build it again with "
+                       "build_binary, without -r")
     start = len(_FRONT) + _FIXED.size
     counts = struct.unpack_from(f"<{order}Q", data.ljust(start + 8 * order, b"\0"), start)
     if not 2 <= order <= MAX_ORDER:
@@ -175,7 +176,7 @@ def find_key(
         row = row + 1 if row + 1 < rows else 0
     raise DamagedModel("a hash table has no empty bucket")
 
-# %% ../../nbs/decode/kenlm.ipynb #0fbff954
+# %% ../../nbs/decode/kenlm.ipynb #9a0fd97b
 KENLM_STATE = np.dtype([
     ("words", np.uint32, (MAX_ORDER - 1,)),  # the context, last word first
     ("back", np.float32, (MAX_ORDER - 1,)),  # log10 backoff weights of its last 1, 2, ... words
@@ -463,7 +464,7 @@ def _follow_trie(model: Any, states: Any, before: Any, after: Any, word: Any) ->
         return None
     return lambda model, states, before, after, word: trie_step(model, states[before], states[after], word)
 
-# %% ../../nbs/decode/kenlm.ipynb #3b5a6a57
+# %% ../../nbs/decode/kenlm.ipynb #9e0f1d63
 class KenlmModel(LanguageModel):
     "A KenLM file: mapped, not loaded."
 
@@ -608,7 +609,7 @@ def kenlm_arrays(
     columns = ([one // 4 for one in start], rows, [one // 4 for one in wide])
     return KenlmProbing(cells, *(np.array(one, np.int64) for one in columns)), needed
 
-# %% ../../nbs/decode/kenlm.ipynb #3ca828b5
+# %% ../../nbs/decode/kenlm.ipynb #b54b2d5a
 def word_number(model: Any, size: int, place: int, key: int) -> int:
     "Return the number of the word with a hash; 0 if there is none (in compiled code only)."
     raise NotImplementedError
