@@ -49,7 +49,7 @@ class KenlmHeader(NamedTuple):
     has_words: bool
     size: int  # bytes of the header
 
-# %% ../../nbs/decode/kenlm.ipynb #fe57d9ab
+# %% ../../nbs/decode/kenlm.ipynb #0550bebc
 def parse_header(
     data: bytes,  # the first bytes of the file, 256 or all
     path: str | Path,  # for error messages
@@ -63,8 +63,8 @@ def parse_header(
     order, multiplier, kind, has_words, version = _FIXED.unpack_from(data, len(_FRONT))
     if kind == 1 or kind >= len(KENLM_KINDS):
         what = KENLM_KINDS[1] if kind == 1 else "unknown"
-        raise KitError(f"{path}: is a KenLM file of kind {kind} ({what}), which the kit cannot read; build it again with "
-                       "build_binary, without -r")
+        raise KitError(f"{path}: is a KenLM file of kind {kind} ({what}), which the kit cannot read; build it again "
+                       "with build_binary, without -r")
     start = len(_FRONT) + _FIXED.size
     counts = struct.unpack_from(f"<{order}Q", data.ljust(start + 8 * order, b"\0"), start)
     if not 2 <= order <= MAX_ORDER:
