@@ -796,18 +796,13 @@ class Published(NamedTuple):
 
 
 _LABORATORY = "https://huggingface.co/nckcard/phoneme-lm-5gram"
-_AAC = "https://data.imagineville.org/lm/dec19/lm_dec19_"
 _OURS = tuple(f"{_LABORATORY}/resolve/main/{name}" for name in ("lexicon.txt", "tokens.txt"))
 _BESIDE = "not named in its program; see its page"
-_WORDS = ("lower case, 100,000 words, conversational (AAC); see imagineville.org/software/lm/dec19; the address is by "
-          "analogy with its other models")
 PUBLISHED: dict[str, Published] = {
     "t15-5gram-pruned": Published((f"{_LABORATORY}/resolve/main/5gram_pruned.bin", *_OURS), 5, _BESIDE,
                                   "the reference laboratory's 5-gram of OpenWebText2, with lexicon.txt and tokens.txt"),
     "t15-5gram": Published((f"{_LABORATORY}/resolve/main/5gram_unpruned.bin", *_OURS), 50, _BESIDE,
                            "the same, unpruned"),
-    **{f"aac-{size}": Published((f"{_AAC}{size}_4gram.kenlm.gz",), gigabytes, "CC BY 4.0", f"4-gram, {_WORDS}")
-       for size, gigabytes in (("tiny", 0.025), ("small", 0.11), ("medium", 0.205), ("large", 0.66), ("huge", 4.9))},
 }
 
 # %% ../../nbs/decode/kenlm.ipynb #bd39e153
@@ -852,6 +847,9 @@ def unpacked(
 # %% ../../nbs/decode/kenlm.ipynb #27a09245
 class _Table:
     "The published models as a table."
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{name:<16} {one.gigabytes:>6g} GB  {one.about}" for name, one in PUBLISHED.items())
 
     def _repr_markdown_(self) -> str:
         rows = [f"| {name} | {one.gigabytes:g} | {one.licence} | {one.about} |" for name, one in PUBLISHED.items()]

@@ -137,7 +137,7 @@ def initialise(
 
 # %% ../../nbs/02_models.ipynb #796ee9f4
 class LinearReadout(nn.Module):
-    "Day layer, patches and one linear layer: each row sees 280 ms and has no memory."
+    "Day layer, patches and one linear layer: each row sees one patch and has no memory."
 
     def __init__(
         self,
