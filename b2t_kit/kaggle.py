@@ -8,7 +8,7 @@ __all__ = ['NOBODY', 'WHEEL', 'IMAGE_PYTHON', 'IMAGE_TORCH', 'IMAGE_PLATFORMS', 
            'build_wheel', 'download_wheels', 'without_outputs', 'kernel_settings', 'BuiltKernel', 'earlier_build',
            'build_kernel', 'must_rehearse', 'stamp', 'find_run', 'bring_run']
 
-# %% ../nbs/kaggle.ipynb #eda31bc7
+# %% ../nbs/kaggle.ipynb #83be9fdb
 import base64
 import hashlib
 import json
@@ -28,7 +28,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 import b2t_kit
-from .core.config import KitError, atomic_folder, load_json, platform, regular_file, save_json
+from .core.config import KitError, atomic_folder, load_json, platform, read_text, regular_file, save_json
 from .core.config import write_atomically
 from .training.checkpoint import COMPLETE, ROLLING, checkpoint_steps, roll_in
 
@@ -236,7 +236,7 @@ def earlier_build(
 ) -> Path | None:  # the folder of the other build; None if there is none
     "A build beside this one with the same dataset."
     for about in sorted(Path(out).resolve().parent.glob("*/wheel/dataset-metadata.json")):
-        if f'"id": "{dataset}"' in about.read_text(encoding="utf-8"):
+        if f'"id": "{dataset}"' in read_text(about):
             return about.parent.parent
     return None
 

@@ -375,7 +375,7 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
     "features half written": (in_file(half_written), f"{FEATURES}: 1 of"),
     "all zero": (dataset("input_features", lambda array: array * 0), f"{FEATURES}: is 0 everywhere"),
     "enormous": (dataset("input_features", with_value((7, 99), 3e38)), f"{FEATURES}: 3e+38 at bin 7, feature 99"),
-    "enormous and negative": (dataset("input_features", with_value((0, 0), -2e6)), f"{FEATURES}: -2e+06 at bin 0"),
+    "enormous and negative": (dataset("input_features", with_value((0, 0), -2e11)), f"{FEATURES}: -2e+11 at bin 0"),
     "endless features": (declared("input_features", (HUGE, 512), chunks=(10, 512)), f"{FEATURES}: has shape ({HUGE}"),
     "wide features": (declared("input_features", (60, HUGE), chunks=(10, 512)), f"{FEATURES}: has shape (60, {HUGE}"),
     "endless labels": (declared("seq_class_ids", (HUGE,), chunks=(10,)), f"{LABELS}: has shape ({HUGE}"),

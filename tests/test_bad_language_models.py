@@ -232,7 +232,7 @@ def test_bad_build(command, message, capsys):
     ("good.b2tlm good.arpa --shares 0.2,0.3,0.5", "shares: 3 given for 2 models"),
     ("good.b2tlm good.arpa --shares 0.5,0.6", "should be from 0 to 1 and sum to 1, not 1.1"),
     ("good.b2tlm good.arpa --shares 1.5,-0.5", "shares: 1.5, -0.5 should be from 0 to 1"),
-    ("good.b2tlm good.arpa --shares nan,0.5", "shares: nan, 0.5 should be from 0 to 1"),
+    ("good.b2tlm good.arpa --shares nan,0.5", "shares: 'nan,0.5' should be numbers such as 0.4,0.6"),
     ("good.b2tlm good.arpa --shares half,half", "shares: 'half,half' should be numbers"),
     ("good.b2tlm good.arpa --text none.txt", "none.txt: there is no such text file"),
     ("good.b2tlm good.arpa --text empty.txt", "empty.txt: has no sentence to find shares on"),
@@ -533,12 +533,12 @@ def test_a_damaged_graph_is_built_again(tmp_path):
     graph = kaldifst.compile("0 1 1 1 0.5\n1 2 2 2 0.5\n2 0.0\n")
     path = tmp_path / "TLG-0.fst"
     keep_graph(graph, path)
-    assert kept_graph(path).num_states() == 3
+    assert kept_graph(path).num_states == 3
     data = path.read_bytes()
     for damaged in (data[:-5], data + b"x", data[:-20] + b"\xff" * 4 + data[-16:], b""):
         path.write_bytes(damaged)
         assert kept_graph(path) is None
     keep_graph(graph, path)
-    assert kept_graph(path).num_states() == 3
+    assert kept_graph(path).num_states == 3
     path.with_suffix(".json").unlink()
     assert kept_graph(path) is None

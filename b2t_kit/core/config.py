@@ -282,13 +282,16 @@ def check_writable(
 ) -> Path:
     "Make sure that files can be written in `folder`; raises `KitError` naming it if not."
     folder = Path(folder)
+    temporary = folder / f".write-test.{secrets.token_hex(4)}"  # known before it exists, so that it can be removed
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".write-test."):
-            pass
+        temporary.touch(exist_ok=False)
     except OSError as error:
         reason = f"cannot be written to ({error.strerror}); choose another folder"
         raise KitError(f"{folder}: {reason}") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
     return folder
 
 # %% ../../nbs/core/config.ipynb #404108d4
@@ -399,6 +402,8 @@ def from_dict(
     prefix: str = "",  # dotted name of this dataclass inside a larger one, for messages
 ) -> Any:
     "Build a configuration; an unknown key or a wrong type raises `KitError` naming it."
+    if not isinstance(values, dict):
+        raise KitError(f"{prefix or 'the content'} should be names and values in braces")
     hints = typing.get_type_hints(config_class)
     known = [one.name for one in fields(config_class)]
     dotted = {name: f"{prefix}.{name}" if prefix else name for name in values}

@@ -10,7 +10,7 @@ __all__ = ['KENLM', 'KENLM_KINDS', 'ABSENT', 'KENLM_STATE', 'LISTED', 'PUBLISHED
            'walk_level', 'walk_table', 'verify_kenlm', 'back_of_words', 'trie_levels_listed', 'words_of_rows',
            'Published', 'fetch_language_model', 'unpacked', 'published_models']
 
-# %% ../../nbs/decode/kenlm.ipynb #fd0a1ee4
+# %% ../../nbs/decode/kenlm.ipynb #a007bba2
 import gzip
 import hashlib
 import math
@@ -512,7 +512,7 @@ class KenlmModel(LanguageModel):
     @cached_property
     def words(self) -> tuple[str, ...]:  # by number; empty if the file was built without them
         "The words at the end of the file."
-        with open(self.path, "rb") as file:
+        with open(regular_file(self.path), "rb") as file:
             file.seek(self.end_of_ngrams)
             found = file.read().split(b"\0")[:-1]
         words = tuple(word.decode("utf-8", "replace") for word in found)
@@ -568,7 +568,7 @@ class KenlmModel(LanguageModel):
     def hash(self) -> str:  # 32 hexadecimal digits
         "A fingerprint of the size and of 64 places of the file, for the names of caches."
         digest, block = hashlib.blake2b(str(self.bytes).encode(), digest_size=16), 1 << 16
-        with open(self.path, "rb") as file:
+        with open(regular_file(self.path), "rb") as file:
             for place in sorted({at * max(self.bytes - block, 0) // 63 for at in range(64)}):
                 file.seek(place)
                 digest.update(file.read(block))
@@ -837,7 +837,7 @@ def unpacked(
     if packed == target:
         return target
     try:
-        with gzip.open(packed) as source, written_aside(target) as file:
+        with gzip.open(regular_file(packed)) as source, written_aside(target) as file:
             shutil.copyfileobj(source, file, 1 << 20)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise KitError(f"{packed}: is damaged ({error}); remove it and run this again") from None
