@@ -488,7 +488,7 @@ def table_shape(
     text = next((name for name in wanted if name in columns), None)
     missing = [name for name in key if name not in columns]
     if missing or text is None:
-        shown = ", ".join(columns)[:200] or "nothing"
+        shown = ", ".join(columns) or "nothing"
         raise KitError(f"its columns should be id and text, or sentence_label with {', '.join(PLACE)}; "
                        f"it has {shown}")
     if len(set(columns)) < len(columns):

@@ -59,7 +59,7 @@ def read_pronunciations(
         try:
             pronunciation = parse_pronunciation(phonemes.removesuffix(" SIL"))
         except KitError as error:
-            raise KitError(f"{source}, line {number}, word {word[:40]!r}: {error}") from None
+            raise KitError(f"{source}, line {number}, word {word!r}: {error}") from None
         known = words.setdefault(word, [])
         if pronunciation not in known:
             known.append(pronunciation)
