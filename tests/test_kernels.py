@@ -173,7 +173,7 @@ def test_what_a_rehearsal_draws_says_so(notebook: Path) -> None:
     """Every cell with a saved figure stamps it, and shows it once."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     figures = [json.dumps(cell.get("outputs", [])).count('"image/png"') for cell in cells]
-    assert set(figures) <= {0, 1}
+    assert set(figures) == {0, 1} and sum(figures) >= 3
     drawing = ["".join(cell["source"]) for cell, number in zip(cells, figures) if number]
     assert [code for code in drawing if not re.search(r"\bstamp\(.*, rehearsal\)", code)] == []
 
@@ -192,7 +192,8 @@ def test_gpu_kernel_keeps_its_promises() -> None:
     """It says one length of a session, resumes what an earlier one left, and ends in a checked submission."""
     notebook = kernels_folder() / "b2t-gpu/b2t-gpu.ipynb"
     prose, code = "\n".join(prose_of(notebook)), "\n".join(code_of(notebook))
-    assert set(re.findall(r"(\w+) hours\b", prose)) == {"12"}
+    outputs = [cell for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"] if cell.get("outputs")]
+    assert len(outputs) >= 8 and set(re.findall(r"(\w+) hours\b", prose)) == {"12"}
     assert re.search(r"bring_run\(run\b", code) and "check = submit(run" in code
 
 
