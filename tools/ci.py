@@ -31,7 +31,7 @@ REQUIREMENTS = ("settings.ini", "setup.py", "pyproject.toml")
 COMMAND = re.compile(r"^```sh\n(pip install .*)\n```$", re.M)
 ONCE = " --ignore-glob='tests/test_bad_*.py' --ignore=tests/test_fetch.py --ignore=tests/test_fuzz.py"
 TOTALS = re.compile(r"(\d+) passed, (\d+) failed, (\d+) skipped")
-STEP_LIMIT = 40 * 60  # seconds
+STEP_LIMIT = 50 * 60  # seconds
 
 
 def find_python(version: str) -> str:
