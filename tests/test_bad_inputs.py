@@ -21,7 +21,6 @@ import h5py
 import numpy as np
 import psutil
 import pytest
-import torch
 
 from b2t_kit import __version__
 from b2t_kit.cli import main
@@ -63,16 +62,6 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     places = {"data": folder / "data", "new": folder / "run"}
     assert main([str(places.get(word, word)) for word in TRAIN.split()]) == 0
     return folder
-
-
-@pytest.fixture
-def here(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of them in the current folder, without GPUs and torch_xla."""
-    shutil.copytree(good, tmp_path / "here")
-    monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    monkeypatch.setitem(sys.modules, "torch_xla", None)
-    return tmp_path / "here"
 
 
 def refused(words: str, here: Path, capsys: pytest.CaptureFixture) -> str:

@@ -7,14 +7,12 @@ import resource
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import torch
 
 from b2t_kit.cli import main
 from b2t_kit.data.dataset import Recordings, tiny_recordings
@@ -61,16 +59,6 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     finally:
         os.chdir(before)
     return folder
-
-
-@pytest.fixture
-def here(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of them in the current folder."""
-    shutil.copytree(good, tmp_path / "here")
-    monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    monkeypatch.setitem(sys.modules, "torch_xla", None)
-    return tmp_path / "here"
 
 
 def contents(folder: Path) -> dict[str, bytes]:

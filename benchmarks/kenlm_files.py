@@ -1,6 +1,6 @@
 """KenLM's files against the kit's own: opening, memory, decoding, and the same scores as KenLM's program.
 
-    python benchmarks/kenlm.py --kenlm DIR [--words 3000000] [--trials 40] [--keep FOLDER] [--json FILE]
+    python benchmarks/kenlm_files.py --kenlm DIR [--words 3000000] [--trials 40] [--keep FOLDER] [--json FILE]
 
 DIR holds `build_binary` and `query` (tests/kenlm/README.md says how to build them). A synthetic text over the whole CMU
 dictionary, as in large_vocabulary.py, becomes a 4-gram in ARPA; that becomes a .b2tlm and five kinds of KenLM files.
