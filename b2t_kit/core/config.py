@@ -9,8 +9,8 @@ __all__ = ['LONGEST_ERROR', 'MAX_TEXT', 'Action', 'MACHINE_FAULTS', 'GIB', 'KitE
            'check_writable', 'new_folders', 'check_target', 'free_bytes', 'to_dict', 'from_dict', 'leaves', 'defaults',
            'short_names', 'override', 'class_source', 'comments_in', 'field_comments', 'meanings', 'HelpFormatter',
            'GivenOnce', 'SettingsLayout', 'AskForHelp', 'Parser', 'value_name', 'as_typed', 'add_options', 'options_of',
-           'add_data', 'stopped_by_signals', 'forget_output', 'run_program', 'Platform', 'platform', 'environment_with',
-           'memory', 'free_memory', 'gib']
+           'add_data', 'loses_exceptions', 'stopped_by_signals', 'forget_output', 'run_program', 'Platform', 'platform',
+           'environment_with', 'memory', 'free_memory', 'gib']
 
 # %% ../../nbs/core/config.ipynb #75d69398
 import argparse
@@ -35,6 +35,7 @@ import threading
 import tokenize
 import types
 import typing
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -775,20 +776,37 @@ def add_data(
 # %% ../../nbs/core/config.ipynb #56530d99
 Action = Callable[[argparse.Namespace], int]  # what a verb does; returns the exit status
 
+# %% ../../nbs/core/config.ipynb #85fb8cbb
+def loses_exceptions(
+    frame: types.FrameType | None,  # where a signal arrived
+) -> bool:
+    "Whether an exception raised here would be lost, or end the process, instead of reaching `run_program`."
+    while frame is not None and frame.f_code is not run_program.__code__:
+        code = frame.f_code
+        if code.co_filename.startswith("<frozen importlib") or code.co_filename == weakref.__file__ or code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False
+
 # %% ../../nbs/core/config.ipynb #4bce137d
 @contextmanager
 def stopped_by_signals() -> Iterator[None]:
-    "Let SIGTERM and SIGHUP raise `KeyboardInterrupt`, so that they clean up as Ctrl-C does."
+    "Let SIGINT, SIGTERM and SIGHUP raise `KeyboardInterrupt` with the signal's name, where an exception can be raised."
     before: dict[int, Any] = {}
 
-    def stop(number: int, frame: Any) -> None:
+    def stop(number: int, frame: types.FrameType | None) -> None:
+        if loses_exceptions(frame):
+            later = threading.Timer(0.02, os.kill, (os.getpid(), number))
+            later.daemon = True
+            later.start()
+            return
         signal.signal(number, signal.SIG_IGN)  # a second one would disturb the cleaning
         raise KeyboardInterrupt(signal.Signals(number).name)
 
     if threading.current_thread() is threading.main_thread():
-        names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+        names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
         for number in [getattr(signal, name) for name in names]:
-            if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
+            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):  # nohup ignores SIGHUP
                 before[number] = signal.signal(number, stop)
     try:
         yield
