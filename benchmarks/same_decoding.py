@@ -1,6 +1,6 @@
 """Decoding before and after a change of the search: the same sentences and scores, and the ratio of the CPU time.
 
-    python benchmarks/same_decoding.py --before DIR [--trials 60] [--turns 9]
+    python benchmarks/same_decoding.py --before DIR [--trials 60] [--turns 7]
 
 DIR is a checkout of the kit as it was before (`git worktree add DIR COMMIT`). Both decode the same simulated logits
 with the kit's small language model, as it is built and as it is mapped from a file, in processes that take turns.
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 
-def measure(trials: int, rounds: int = 3) -> str:
+def measure(trials: int, rounds: int = 15) -> str:
     "CPU seconds of the fastest round, and a digest of every sentence and score."
     import numpy as np
 
@@ -51,7 +51,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--before", type=Path)
     parser.add_argument("--trials", type=int, default=60)
-    parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument("--turns", type=int, default=7)
     options = parser.parse_args()
     if options.before is None:
         print(measure(options.trials))
