@@ -790,7 +790,10 @@ LONG = {
     "simulate": "simulate --out sim --sessions 40 --trials 100",
     "validate": "validate data",
     "eval": f"{EVAL} --json new.json",
+    "demo": "demo --out demo",
+    "eit": "eit simulate --out tanks --count 100000",
 }
+SECONDS = {"train": 8, "eval": 0.5, "simulate": 1.5, "validate": 0.2, "demo": 6, "eit": 4}
 STARTS = "import sys; from b2t_kit import cli; print('ready', flush=True); sys.exit(cli.main(sys.argv[1:]))"
 
 
@@ -803,14 +806,17 @@ def started(words: str, **options: object) -> subprocess.Popen:
     return process
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda one: one.name)
-@pytest.mark.parametrize("verb", LONG)
+STOPS = [(verb, number) for verb in LONG for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+         if verb != "demo" or number == signal.SIGINT]  # the demo first waits for numba, which cannot be interrupted
+
+
+@pytest.mark.parametrize("verb, number", STOPS, ids=lambda one: getattr(one, "name", one))
 def test_signal_ends_a_verb(verb: str, number: signal.Signals, here: Path) -> None:
     """A signal at any time gives one line; what is there is whole, or absent."""
     if verb == "validate":
-        tiny_recordings(here / "more", sessions=30, trials=60)
+        tiny_recordings(here / "more", sessions=10, trials=40)
     before, process = tree(here), started(LONG[verb].replace("validate data", "validate more"))
-    time.sleep({"train": 8, "eval": 0.5, "simulate": 1.5, "validate": 0.2}[verb])
+    time.sleep(SECONDS[verb])
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
     assert "Traceback" not in said

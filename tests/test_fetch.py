@@ -385,6 +385,29 @@ def test_a_killed_run_is_continued(serve, tmp_path):
     assert (tmp_path / "hdf5_data_final" / SESSION).read_bytes() == CONTENT
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda one: one.name)
+def test_a_signal_gives_one_line_and_the_next_run_continues(number, serve, tmp_path):
+    server = serve(pause=0.05)
+    part = tmp_path / f"{ARCHIVES['hdf5_data_final']}.part"
+    child = run_child("""
+        import sys
+        from b2t_kit.core.config import run_program
+        from b2t_kit.data.download import fetch
+        sys.exit(run_program(lambda: fetch(sys.argv[2], base_url=sys.argv[1], progress=False) and 0))
+    """, server.url, str(tmp_path))
+    deadline = time.monotonic() + 30
+    while not (part.exists() and part.stat().st_size >= 200_000):
+        assert time.monotonic() < deadline and child.poll() is None, child.stderr.read()
+        time.sleep(0.01)
+    child.send_signal(number)
+    _, said = child.communicate(timeout=30)
+    assert child.returncode == 128 + number and said.splitlines()[-1].startswith("interrupted"), said
+    assert names_in(tmp_path) == [part.name]
+    server.behaviour.pause = 0.0
+    fetch_from(server, tmp_path)
+    assert (tmp_path / "hdf5_data_final" / SESSION).read_bytes() == CONTENT
+
+
 def test_a_disk_that_fills_is_named_and_what_arrived_is_kept(serve, tmp_path):
     code = """
         import resource, signal, sys
