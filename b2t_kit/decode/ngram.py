@@ -691,7 +691,7 @@ def follow(
     raise NotImplementedError("follow is only for compiled code; LanguageModel.score asks from Python")
 
 
-@overload(follow, strict=False)
+@overload(follow, strict=False, inline="always")
 def _follow_arrays(model: Any, states: Any, before: Any, after: Any, word: Any) -> Callable | None:
     if getattr(model, "instance_class", None) is not Arrays:
         return None
