@@ -127,7 +127,8 @@ def demo(
     words = decode_sentences(out / "decoder", out / "data", settings={"beam": 60})
     draw_shortest(out, words, (runs or (tiny(),))[0].task.model.stride)
     check = submit(out / "decoder", out / "submission.csv", out / "data", settings={"beam": 60})
-    result = DemoResult(out, seed, time.monotonic() - start, *evaluations, words, check)
+    decoder, readout = evaluations
+    result = DemoResult(out, seed, time.monotonic() - start, decoder, readout, words, check)
     save_json(out / "result.json", result.to_dict())
     return result
 
@@ -171,7 +172,7 @@ def draw_shortest(
     stride: int,  # bins from one frame to the next
 ) -> None:
     "Write decoded.png: the shortest of the first three sentences, from recording to words."
-    shown = min((one for one in words.trials[:3] if one.hypotheses), key=lambda one: len(one.truth), default=None)
+    shown = min((one for one in words.trials[:3] if one.hypotheses), key=lambda one: len(one.truth or ""), default=None)
     if shown is None:
         return
     logits = {one.place: one.logits for one in read_trials(words.folder / "logits.hdf5")}

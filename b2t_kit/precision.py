@@ -52,7 +52,7 @@ BFLOAT16_CAPABILITY = (8, 0)  # NVIDIA Ampere, the first with bfloat16 and TF32 
 # %% ../nbs/03_precision.ipynb #9a6962b4
 def _automatic(
     device_type: str,  # "cpu", "cuda", "xla" or "tpu"
-    capability: tuple[int, int] | None,  # a GPU's compute capability
+    capability: tuple[int, int],  # a GPU's compute capability; (0, 0) elsewhere
 ) -> tuple[str, str]:
     "The compute type for a device, and why."
     if device_type == "cpu":
@@ -75,8 +75,10 @@ def resolve_precision(
     if requested != "auto" and requested not in COMPUTE_TYPES:
         known = ", ".join(COMPUTE_TYPES)
         raise KitError(f"precision '{requested}' is unknown; choose auto, {known}")
-    if device_type == "cuda" and capability is None:
-        raise ValueError("the compute capability of a CUDA device must be given")
+    if capability is None:
+        if device_type == "cuda":
+            raise ValueError("the compute capability of a CUDA device must be given")
+        capability = (0, 0)
     if tf32 and (device_type != "cuda" or capability < BFLOAT16_CAPABILITY):
         raise KitError(f"TF32 needs a GPU of compute capability 8.0 or more, not {device_type}")
     if requested == "float16" and device_type != "cuda":
@@ -90,7 +92,7 @@ def resolve_precision(
 def _forced(
     requested: str,  # the requested compute type
     device_type: str,  # "cpu", "cuda", "xla" or "tpu"
-    capability: tuple[int, int] | None,  # a GPU's compute capability
+    capability: tuple[int, int],  # a GPU's compute capability; (0, 0) elsewhere
 ) -> str:
     "The reason to print for a requested type, with a warning where it will be slow."
     slow_gpu = device_type == "cuda" and capability < BFLOAT16_CAPABILITY

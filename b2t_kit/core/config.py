@@ -220,11 +220,12 @@ def printed_plainly() -> Iterator[None]:
     if not isinstance(stream, io.TextIOWrapper):  # a notebook's output, which is no terminal
         yield
         return
-    stream.write = lambda text: type(stream).write(stream, printable(text))
+    own = vars(stream)  # of this object: the class, which others share, stays as it is
+    own["write"] = lambda text: type(stream).write(stream, printable(text))
     try:
         yield
     finally:
-        del stream.write
+        del own["write"]
 
 # %% ../../nbs/core/config.ipynb #2ecc1255
 _FORMULA = re.compile("'*[=+\\-@\t\r]")
@@ -368,7 +369,7 @@ def _convert(
         origin = typing.get_origin(kind)
         if kind is types.NoneType and (value is None or value in ("none", "None")):
             return None
-        if is_dataclass(kind) and isinstance(value, dict):
+        if isinstance(kind, type) and is_dataclass(kind) and isinstance(value, dict):
             return from_dict(kind, value, name)
         if origin is typing.Literal and value in typing.get_args(kind):
             return value
@@ -540,7 +541,8 @@ def meanings(
 ) -> dict[str, str]:  # dotted name -> comment; empty where there is none
     "What each setting of a configuration means."
     found: dict[str, str] = {}
-    comments = field_comments(type(config))
+    config_class: type = type(config)
+    comments = field_comments(config_class)
     for one in fields(config):
         name, value = prefix + one.name, getattr(config, one.name)
         found |= meanings(value, f"{name}.") if is_dataclass(value) else {name: comments.get(one.name, "")}
@@ -623,8 +625,8 @@ class AskForHelp(argparse.Action):
 class Parser(argparse.ArgumentParser):
     "An argument parser without abbreviations, with errors in one line and help in two sizes."
 
-    def __init__(self, *words: Any, **named: Any) -> None:
-        super().__init__(*words, allow_abbrev=False, add_help=False, formatter_class=HelpFormatter, **named)
+    def __init__(self, prog: str | None = None, **named: Any) -> None:
+        super().__init__(prog, allow_abbrev=False, add_help=False, formatter_class=HelpFormatter, **named)
         self.asked: str | None = None  # the option by which help was asked for
         self.settings: dict[str, argparse.Action] = {}  # dotted name -> option, from `add_options`
         self.layout = SettingsLayout()
@@ -783,7 +785,8 @@ def loses_exceptions(
     "Whether an exception raised here would be lost, or end the process, instead of reaching `run_program`."
     while frame is not None and frame.f_code is not run_program.__code__:
         code = frame.f_code
-        if code.co_filename.startswith("<frozen importlib") or code.co_filename == weakref.__file__ or code.co_name == "__del__":
+        if (code.co_filename.startswith("<frozen importlib") or code.co_filename == weakref.__file__
+                or code.co_name == "__del__"):
             return True
         frame = frame.f_back
     return False
@@ -866,13 +869,13 @@ class Platform:
 
 # %% ../../nbs/core/config.ipynb #dca95510
 def platform(
-    environment: dict[str, str] | None = None,  # variables to judge by; this process's if None
+    environment: Mapping[str, str] | None = None,  # variables to judge by; this process's if None
 ) -> Platform:
     "Kaggle, Colab or a machine of your own, told by a variable that each platform sets."
     environment = os.environ if environment is None else environment
     if environment.get("KAGGLE_KERNEL_RUN_TYPE"):
         kaggle = Path("/kaggle")
-        inputs = (kaggle / "input", kaggle / "input/competitions", kaggle / "input/datasets")
+        inputs: tuple[Path, ...] = (kaggle / "input", kaggle / "input/competitions", kaggle / "input/datasets")
         return Platform("kaggle", inputs, kaggle / "working", kaggle / "temp")
     if environment.get("COLAB_RELEASE_TAG"):
         content = Path("/content")

@@ -13,7 +13,7 @@ import math
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -388,7 +388,7 @@ def read_ahead(
     items: Iterable[Any],  # may be endless
     ahead: int,  # results prepared in advance; 0 works without threads
     threads: int = 2,  # number of threads
-) -> Iterator[Any]:
+) -> Generator[Any, None, None]:
     "Yield `make(item)` for each item in order, prepared in threads; raises what `make` raises."
     if ahead < 1:
         yield from map(make, items)
@@ -607,7 +607,7 @@ class TrainBatches:
     def iterate(
         self,
         position: int = 0,  # optimizer steps done
-    ) -> Iterator[list[Batch]]:
+    ) -> Generator[list[Batch], None, None]:
         "Yield this process's micro-batches of each optimizer step from `position` on, endlessly."
         steps = self._steps(position)
         return read_ahead(self._assemble, steps, self.config.prefetch, self.config.readers)

@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import h5py
 import numpy as np
@@ -122,11 +122,14 @@ def write_group(
     group.attrs["trial_num"] = trial.number
     if not labelled:
         return
-    codes = [ord(letter) for letter in trial.sentence]
-    group.create_dataset("seq_class_ids", data=padded_codes(trial.labels, "labels"))
+    labels, sentence = trial.labels, trial.sentence
+    if labels is None or sentence is None:
+        raise KitError(f"trial {trial.block}/{trial.number}: a labelled trial needs labels and a sentence")
+    codes = [ord(letter) for letter in sentence]
+    group.create_dataset("seq_class_ids", data=padded_codes(labels, "labels"))
     group.create_dataset("transcription", data=padded_codes(codes, "sentence"))
-    group.attrs["seq_len"] = len(trial.labels)
-    group.attrs["sentence_label"] = trial.sentence
+    group.attrs["seq_len"] = len(labels)
+    group.attrs["sentence_label"] = sentence
 
 # %% ../../nbs/01_dataset.ipynb #3cd56a77
 def check_split(
@@ -431,14 +434,18 @@ def check_text(
             raise Fault(file, group, name, f"has the control character {ord(letter):#04x}")
 
 # %% ../../nbs/01_dataset.ipynb #01cfa7c2
+_Value = TypeVar("_Value", int, str)
+
+
 def read_attribute(
     file: Path,  # for messages
     group: h5py.Group,  # one trial
     name: str,  # the attribute
-    kind: type,  # int or str
-) -> int | str:
+    kind: type[_Value],  # int or str
+) -> _Value:
     "One attribute of a trial; raises `Fault` if it is missing, unreadable or not a `kind`."
-    label, value = group.name.strip("/"), None
+    label = group.name.strip("/")
+    value: Any = None
     with reading(file, label, name):
         if not h5py.h5a.exists(group.id, name.encode()):
             raise Fault(file, label, name, "attribute is missing")

@@ -24,7 +24,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import IO, Any, cast
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urljoin, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
@@ -259,7 +259,7 @@ def _places(
     return dict(found)
 
 # %% ../../nbs/data/download.ipynb #f7440b51
-def _copy(source: BinaryIO, path: Path, bar: tqdm) -> None:
+def _copy(source: IO[bytes], path: Path, bar: tqdm) -> None:
     "Write a stream to a file, creating its folder."
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "wb") as output:
@@ -417,7 +417,8 @@ def _run_client(command: list[str]) -> tuple[int, str]:  # exit status, last 500
     said = ""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           errors="replace", bufsize=0) as process:
-        while text := process.stdout.read(80):
+        output = cast(IO[str], process.stdout)  # typeshed allows for None, which it is without PIPE
+        while text := output.read(80):
             sys.stderr.write(text)
             said = (said + text)[-500:]
     return process.returncode, " ".join(said.split())

@@ -131,31 +131,33 @@ def check_trial(
     session: str,  # name of the folder
 ) -> Iterator[Fault]:
     "All faults of one trial."
-    kinds = {"n_time_steps": int, "session": str, "block_num": int, "trial_num": int}
-    if labelled:
-        kinds |= {"seq_len": int, "sentence_label": str}
-    values: dict[str, int | str] = {}
-    for name, kind in kinds.items():
+    numbers: dict[str, int] = {}
+    texts: dict[str, str] = {}
+    labels = ("seq_len", "sentence_label") if labelled else ()
+    for name in ("n_time_steps", "session", "block_num", "trial_num", *labels):
         try:
-            values[name] = read_attribute(file, group, name, kind)
+            if name in ("session", "sentence_label"):
+                texts[name] = read_attribute(file, group, name, str)
+            else:
+                numbers[name] = read_attribute(file, group, name, int)
         except Fault as fault:
             yield fault
-    label, num_bins = group.name.strip("/"), values.get("n_time_steps")
+    label, num_bins = group.name.strip("/"), numbers.get("n_time_steps")
     for name in ("n_time_steps", "block_num", "trial_num"):
         most = MAX_BINS if name == "n_time_steps" else MAX_NUMBER
-        value = values.get(name, 0)
-        if isinstance(value, int) and not 0 <= value <= most:
+        value = numbers.get(name, 0)
+        if not 0 <= value <= most:
             limit = f"more than {most}" if value > most else "less than 0"
             yield Fault(file, label, name, f"is {value}, {limit}")
-    stored = values.get("session", session)
+    stored = texts.get("session", session)
     if stored != session:
         yield Fault(file, label, "session", f"is '{stored}', but the folder is '{session}'")
     if num_bins is not None and num_patches(num_bins, 14, 4) < 1:
         yield Fault(file, label, "n_time_steps", f"is {num_bins}, less than one patch of 14 bins")
     yield from check_features(file, group, num_bins)
     if labelled:
-        yield from check_labels(file, group, num_bins, values.get("seq_len"))
-        yield from check_sentence(file, group, values.get("sentence_label"))
+        yield from check_labels(file, group, num_bins, numbers.get("seq_len"))
+        yield from check_sentence(file, group, texts.get("sentence_label"))
 
 # %% ../../nbs/data/validate.ipynb #873e24e8
 def check_names(
@@ -218,7 +220,7 @@ def _check_unique(
     "A fault if the trial occurs twice in its session."
     name = group.name.strip("/")
     try:
-        key = tuple(read_attribute(path, group, field, int) for field in ("block_num", "trial_num"))
+        key = read_attribute(path, group, "block_num", int), read_attribute(path, group, "trial_num", int)
     except Fault:
         return
     twin = seen.setdefault(key, f"{split} {name}")

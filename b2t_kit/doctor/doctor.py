@@ -108,7 +108,7 @@ def _shown(size: int | None) -> str:
     "Bytes as text, in a suitable unit and in full."
     if size is None:
         return "?"
-    unit = max((name for name in "kmgt" if size >= _UNITS[name]), key=_UNITS.get, default="")
+    unit = max((name for name in "kmgt" if size >= _UNITS[name]), key=_UNITS.__getitem__, default="")
     return f"{size / _UNITS[unit]:.2f} {unit.upper()}iB ({size:,} bytes)" if unit else f"{size} bytes"
 
 

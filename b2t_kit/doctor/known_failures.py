@@ -10,9 +10,11 @@ __all__ = ['NOISE', 'FRAMES', 'Both', 'SHOWN', 'LANGUAGES', 'FAILURES', 'REPORTE
 import re
 import string
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from importlib.resources import files
 from posixpath import relpath
+from typing import Any
 
 from ..core.config import KitError
 
@@ -70,6 +72,7 @@ class Failure:
     link: str = ""  # to the thread
     checked: Both = ("not checked here", "未在本地验证")  # what was tried by hand
     harmless: bool = False  # whether it needs no action
+    _compiled: list[re.Pattern[str]] = field(init=False, repr=False, compare=False)  # of `patterns`
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_compiled", [re.compile(squeezed(one)) for one in self.patterns])
@@ -112,7 +115,8 @@ def _both(value: object, where: str) -> Both:
     "The value, if it is a text in each language."
     if not isinstance(value, dict) or set(value) != set(LANGUAGES):
         raise KitError(f"{where}: must have one text in English (.en) and one in Chinese (.zh)")
-    return tuple(_line(value[language], f"{where}.{language}") for language in LANGUAGES)
+    english, chinese = (_line(value[language], f"{where}.{language}") for language in LANGUAGES)
+    return english, chinese
 
 # %% ../../nbs/doctor/known_failures.ipynb #d7ef95c4
 def _symptom(value: object, where: str) -> str | Both:
@@ -152,7 +156,7 @@ def _flag(value: object, where: str) -> bool:
     return value
 
 # %% ../../nbs/doctor/known_failures.ipynb #8186e674
-_READERS = {
+_READERS: dict[str, Callable[[object, str], Any]] = {  # each returns what its field of `Failure` holds
     "number": _line, "section": _line, "heading": _line, "symptom": _symptom, "cause": _both, "cure": _both,
     "kit": _both, "shown": _shown, "tests": _lines, "versions": _line, "link": _line, "checked": _both,
     "patterns": _patterns, "harmless": _flag,
@@ -165,13 +169,13 @@ def _failure(name: str, fields: object, where: str) -> Failure:
     "A failure from its table."
     if not isinstance(fields, dict):
         raise KitError(f"{where}: is not a table; move it below the [name] of its failure")
-    for field in (*_NEEDED, *(_OF_THREADS if "link" in fields else _OF_REPORTS)):
-        if field not in fields:
-            raise KitError(f"{where}: has no {field}; add it")
-    for field in fields:
-        if field not in _READERS:
-            raise KitError(f"{where}: has an unknown field {field}; remove or rename it")
-    return Failure(name, **{field: _READERS[field](value, f"{where}: {field}") for field, value in fields.items()})
+    for one in (*_NEEDED, *(_OF_THREADS if "link" in fields else _OF_REPORTS)):
+        if one not in fields:
+            raise KitError(f"{where}: has no {one}; add it")
+    for one in fields:
+        if one not in _READERS:
+            raise KitError(f"{where}: has an unknown field {one}; remove or rename it")
+    return Failure(name, **{one: _READERS[one](value, f"{where}: {one}") for one, value in fields.items()})
 
 # %% ../../nbs/doctor/known_failures.ipynb #0718c6ac
 def read_failures(

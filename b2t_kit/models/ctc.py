@@ -8,6 +8,7 @@ __all__ = ['walk_alignments', 'ctc_by_walking', 'ctc_loss', 'greedy', 'ctc_losse
 # %% ../../nbs/models/ctc.ipynb #f4e96900
 import torch
 import torch.nn.functional as F
+from torch.autograd.function import FunctionCtx
 
 from .scan_ops import device_loop, xla_hardware
 from ..text.phonemes import collapse
@@ -127,12 +128,19 @@ class _AlignmentLoss(torch.autograd.Function):
     "Losses from `walk_alignments`, with the gradient that it computes."
 
     @staticmethod
-    def forward(ctx, log_probs, labels, num_frames, num_labels, zero_infinity):
+    def forward(
+        ctx: FunctionCtx,
+        log_probs: torch.Tensor,  # as in `walk_alignments`, like the next three
+        labels: torch.Tensor,
+        num_frames: torch.Tensor,
+        num_labels: torch.Tensor,
+        zero_infinity: bool,
+    ) -> torch.Tensor:  # (B,)
         wanted = ctx.needs_input_grad[0]
         with torch.autocast(log_probs.device.type, enabled=False):
             losses, gradient = walk_alignments(log_probs, labels, num_frames, num_labels, wanted)
         impossible = losses.isinf()
-        if wanted:
+        if gradient is not None:
             frames = torch.arange(len(log_probs), device=log_probs.device)
             spoilt = impossible & (frames[:, None] < num_frames)  # (T, B)
             instead = 0.0 if zero_infinity else torch.nan
@@ -141,7 +149,7 @@ class _AlignmentLoss(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, grad_losses):
+    def backward(ctx: FunctionCtx, grad_losses: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
         return gradient * grad_losses[:, None], None, None, None, None
 

@@ -100,7 +100,10 @@ class DayLayer(nn.Module):
         return dropout(F.softsign(features @ weight + bias), self.dropout.p, self.training)
 
 # %% ../../nbs/models/layers.ipynb #3ec6cd05
-class GRU(getattr(nn.GRU, "_orig", nn.GRU)):
+_TorchGRU: type[nn.GRU] = getattr(nn.GRU, "_orig", nn.GRU)
+
+
+class GRU(_TorchGRU):
     "A GRU with torch's parameters, batch first: torch's own, or a loop on the device on XLA."
 
     def __init__(
@@ -154,7 +157,9 @@ class GRU(getattr(nn.GRU, "_orig", nn.GRU)):
             if level > 0:
                 inputs = dropout(inputs, self.dropout, self.training)
             first = None if state is None else state[level]
-            inputs, end = gru_layer(inputs, first, *parameters, lengths, self.recompute, self.mark)
+            weight_ih, weight_hh, bias_ih, bias_hh = parameters
+            inputs, end = gru_layer(inputs, first, weight_ih, weight_hh, bias_ih, bias_hh, lengths,
+                                    self.recompute, self.mark)
             last.append(end)
         return inputs, torch.stack(last)
 

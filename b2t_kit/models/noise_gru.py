@@ -13,9 +13,10 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.autograd.function import FunctionCtx
 
 from ..core.config import KitError
-from .gru import GRUConfig, GRUDecoder, build_decoder, in_float32, initialise, windows_of
+from .gru import GRUConfig, GRULayers, build_decoder, in_float32, initialise, windows_of
 from .layers import GRU, DayLayer
 
 # %% ../../nbs/models/noise_gru.ipynb #3180ac35
@@ -99,7 +100,7 @@ def start_of(
     return part.h0.expand(part.gru.num_layers, len(day), -1).contiguous()
 
 # %% ../../nbs/models/noise_gru.ipynb #5cc38c42
-class CleanSpeechModel(GRUDecoder):
+class CleanSpeechModel(GRULayers):
     "The baseline's decoder, with the noise estimate subtracted from its patches."
 
     def forward(
@@ -118,12 +119,12 @@ class _Reversal(torch.autograd.Function):
     "Passes values on; multiplies the gradient by minus the strength."
 
     @staticmethod
-    def forward(ctx, values, strength):
+    def forward(ctx: FunctionCtx, values: torch.Tensor, strength: float) -> torch.Tensor:
         ctx.strength = strength
         return values.view_as(values)
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return -ctx.strength * grad, None
 
 # %% ../../nbs/models/noise_gru.ipynb #79140c33

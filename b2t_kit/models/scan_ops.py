@@ -9,11 +9,13 @@ __all__ = ['State', 'LoopBody', 'LAST', 'LAST_FIRST', 'LAST_TWO', 'LEADING', 'Ma
 # %% ../../nbs/models/scan_ops.ipynb #417ea22f
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeAlias
 
 import torch
+from torch.autograd.function import FunctionCtx
 
 # %% ../../nbs/models/scan_ops.ipynb #8f3914d4
-State = torch.Tensor | tuple[torch.Tensor, ...]
+State: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
 LoopBody = Callable[..., tuple[State, tuple[torch.Tensor, ...]]]
 
 
@@ -43,7 +45,9 @@ def _loop_on_xla(
     "The loop as one operation of an XLA program, whose size does not depend on T."
     from torch_xla.experimental.scan import _scan_impl_pytree as scan
 
-    def step_of_scan(carry, slices):
+    def step_of_scan(
+        carry: list[torch.Tensor], slices: list[torch.Tensor]
+    ) -> tuple[list[State], list[torch.Tensor]]:
         state, outputs = step(carry[0], *slices, *carry[1:])
         return [state, *carry[1:]], list(outputs)
 
@@ -202,7 +206,9 @@ def _forward_loop(
 ) -> list[torch.Tensor]:  # states, and gates if wanted: each (T, B, H)
     "All states, and the gates if wanted, from the first time step to the last."
 
-    def step(state, from_input, weight_hh, bias_hh):
+    def step(
+        state: torch.Tensor, from_input: torch.Tensor, weight_hh: torch.Tensor, bias_hh: torch.Tensor
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         from_state = contract(state, weight_hh, LAST, weight_hh.dtype) + bias_hh
         reset, update, new, new_state = _gates(from_input, from_state, weight_hh.dim() == 3)
         state = (1 - update) * new + update * state
@@ -238,7 +244,9 @@ def _backward_loop(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # gradient at the first state (B, H); at all (T, B, H)
     "The gradient at each state, including its effect on all later states."
 
-    def step(later, grad, update, *slopes_and_weight):
+    def step(
+        later: torch.Tensor, grad: torch.Tensor, update: torch.Tensor, *slopes_and_weight: torch.Tensor
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         *slopes, weight_hh = slopes_and_weight
         total = grad + later
         at_gates = _at_gates(slopes, total, weight_hh.dim() == 3)
@@ -268,7 +276,17 @@ class _Recurrence(torch.autograd.Function):
     "One GRU layer, time first: all states, with the gradient in closed form."
 
     @staticmethod
-    def forward(ctx, inputs, state, weight_ih, weight_hh, bias_ih, bias_hh, held, options):
+    def forward(
+        ctx: FunctionCtx,
+        inputs: torch.Tensor,  # (T, B, I)
+        state: torch.Tensor,  # (B, H)
+        weight_ih: torch.Tensor,
+        weight_hh: torch.Tensor,
+        bias_ih: torch.Tensor,
+        bias_hh: torch.Tensor,
+        held: torch.Tensor | None,  # (T, B) bool: time steps past a trial's end
+        options: tuple[torch.dtype, bool, Mark],  # compute type; recompute the gates; what marks
+    ) -> torch.Tensor:  # (T, B, H)
         compute, recompute, mark = options
         ctx.options = compute, recompute, mark, inputs.dtype
         keep_gates = any(ctx.needs_input_grad) and not recompute
@@ -285,7 +303,7 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, grad_states):
+    def backward(ctx: FunctionCtx, grad_states: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         compute, recompute, mark, given_type = ctx.options
         inputs, state, weight_ih, weight_hh, bias_ih, bias_hh, held, states, *gates = (
             ctx.saved_tensors

@@ -543,7 +543,7 @@ def evaluation_blocks(
     rng: np.random.Generator,
 ) -> list[PlannedRow]:
     "Evaluation blocks: the first half is validation, the second half test."
-    rows = []
+    rows: list[PlannedRow] = []
     for block, part in enumerate(pieces(prompts[::2], EVALUATION_HALF), start=first):
         start, numbers = len(rows), trial_numbers(2 * len(part), rng)
         both = prompts[start:start + 2 * len(part)]

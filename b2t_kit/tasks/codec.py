@@ -7,7 +7,7 @@ __all__ = ['CodecConfig', 'delayed', 'undelayed', 'Norm', 'GroupedAttention', 'C
            'sounds_of', 'CodecBatch', 'codec_batch', 'CodecTask', 'codec_config']
 
 # %% ../../nbs/tasks/codec.ipynb #e09966b7
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import asdict, dataclass, field
 from io import BytesIO
 from itertools import count
@@ -248,7 +248,7 @@ class CodecTask(Task):
         return group_parameters(model, [GroupRule("norms and embeddings", plain, config.lr, 0.0),
                                         GroupRule("matrices", ("*",), config.lr, config.weight_decay)])
 
-    def batches(self, config: TrainConfig, device: Device, position: int) -> Iterator[list[CodecBatch]]:
+    def batches(self, config: TrainConfig, device: Device, position: int) -> Generator[list[CodecBatch], None, None]:
         parts = config.accumulation * device.world
         size = -(-self.batch_size // parts)
         for step in count(position):

@@ -12,7 +12,7 @@ __all__ = ['UNITS', 'NAMES', 'SMOOTHING', 'Units', 'find_measurements', 'Measure
 # %% ../../nbs/tasks/eit.ipynb #32e34d4b
 import hashlib
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -259,7 +259,7 @@ class ImageRow:
 
 
 def make_batch(
-    measurements: Measurements,
+    measurements: Measurements | None,  # None where no row is filled
     rows: list[ImageRow],
     size: int,  # rows of the batch; missing rows are empty
     step_rows: int,  # images of the whole optimizer step
@@ -267,7 +267,8 @@ def make_batch(
     "Read the images of a batch."
     filled = rows + [ImageRow(-1, 0, 0)] * (size - len(rows))
     blank = np.zeros((128, 128), np.float32), np.zeros((16, 13), np.float32)
-    pairs = [turned(*measurements[row.number], row.turn) if row.number >= 0 else blank for row in filled]
+    pairs = [turned(*measurements[row.number], row.turn) if measurements is not None and row.number >= 0 else blank
+             for row in filled]
     images, volts = (torch.from_numpy(np.stack(part)) for part in zip(*pairs))
     signal, spread = map(torch.from_numpy, mixture(np.array([row.time for row in filled])))
     return EITBatch(
@@ -359,7 +360,7 @@ class EITTask(Task):
         share = _rounded_up(-(-size // parts), device.chips)
         return [make_batch(self.train, mine, share, size) for mine in dealt[:config.accumulation]]
 
-    def batches(self, config: TrainConfig, device: Device, position: int) -> Iterator[list[EITBatch]]:
+    def batches(self, config: TrainConfig, device: Device, position: int) -> Generator[list[EITBatch], None, None]:
         "Optimizer steps without end, from `position` on."
         check_shares(self.config.batch_size, device.world, config.accumulation)
         if not self.readers:

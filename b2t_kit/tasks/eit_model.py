@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import nn
+from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
 from ..core.config import KitError
@@ -66,7 +67,7 @@ class HeadByHead(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx,
+        ctx: FunctionCtx,
         query: torch.Tensor,  # (H, B, W, D, N), as key and value
         key: torch.Tensor,
         value: torch.Tensor,
@@ -77,7 +78,7 @@ class HeadByHead(torch.autograd.Function):
         return device_loop(_one_head, query.new_zeros(1), series)[1][0]
 
     @staticmethod
-    def backward(ctx, slope: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: FunctionCtx, slope: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         query, key, value, bias = ctx.saved_tensors
         series = [query, key, value, slope.to(query.dtype)] + ([] if bias is None else [bias])
         with torch.autocast(query.device.type, enabled=False):
@@ -206,7 +207,7 @@ class Attention(nn.Module):
         parts = parts.permute(5, 0, 1, 3, 2, 4)  # (3 C, B, i, j, y, x): heads are cut where nothing is padded
         parts = parts.reshape(3, self.heads, width // self.heads, images, across**2, window**2)
         query, key, value = parts.permute(0, 3, 4, 1, 5, 2)  # (3, B, W, H, N, D)
-        found = attend(query, key, value, self.bias() if self.window else None)  # (B, W, H, N, D)
+        found = attend(query, key, value, None if self.bias is None else self.bias())  # (B, W, H, N, D)
         found = found.permute(2, 4, 0, 1, 3).reshape(width, images, across, across, window, window)
         return self.out(found.permute(1, 2, 4, 3, 5, 0).reshape(images, count, width))
 

@@ -58,7 +58,7 @@ class Alignment(list):
     "Pairs (reference item, hypothesis item), `None` for a gap; prints as three rows."
 
     def __repr__(self) -> str:
-        columns = [("ref", "hyp", "")]
+        columns: list[tuple[str, ...]] = [("ref", "hyp", "")]
         for wanted, given in self:
             mark = "D" if given is None else "I" if wanted is None else "S" * (wanted != given)
             shown = ["*" if item is None else str(item) for item in (wanted, given)]
@@ -213,9 +213,9 @@ def per(
     **options: Any,  # groups, resamples, seed of `error_rate`
 ) -> Rate:
     "The phoneme error rate; raises `KitError` for blanks or padding among the phonemes."
-    cleaned = [[scored_phonemes(sequence, number, silence) for number, sequence in enumerate(side)]
-               for side in (references, hypotheses)]
-    return error_rate(*cleaned, **options)
+    true, decoded = ([scored_phonemes(sequence, number, silence) for number, sequence in enumerate(side)]
+                     for side in (references, hypotheses))
+    return error_rate(true, decoded, **options)
 
 # %% ../../nbs/text/metrics.ipynb #b04c8df1
 def wer(
@@ -224,9 +224,8 @@ def wer(
     **options: Any,  # groups, resamples, seed of `error_rate`
 ) -> Rate:
     "The word error rate of normalised sentences; words are separated by spaces."
-    sides = (references, hypotheses)
-    words = [[normalise(sentence).split() for sentence in side] for side in sides]
-    return error_rate(*words, **options)
+    true, decoded = ([normalise(sentence).split() for sentence in side] for side in (references, hypotheses))
+    return error_rate(true, decoded, **options)
 
 # %% ../../nbs/text/metrics.ipynb #bb9f7bd8
 class RateTable(dict):
