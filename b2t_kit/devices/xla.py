@@ -178,7 +178,7 @@ class XlaDevice(Device):
         xla_model.set_rng_state(number, str(self.torch_device))
 
     def place(self, batch: Any) -> Any:
-        if is_dataclass(batch):
+        if is_dataclass(batch) and not isinstance(batch, type):
             named = {one.name: getattr(batch, one.name) for one in fields(batch)}
             return replace(batch, **self.place(named))
         if isinstance(batch, dict):
@@ -191,7 +191,7 @@ class XlaDevice(Device):
         from torch_xla.core.xla_model import send_cpu_data_to_device
         from torch_xla.distributed.spmd import ShardingSpec
 
-        placed = {}
+        placed: dict[str, torch.Tensor] = {}
         for dims in {one.ndim for one in tensors.values()}:
             group = {name: one for name, one in tensors.items() if one.ndim == dims}
             for name, one in group.items():
@@ -470,7 +470,7 @@ def open_xla(
         notes = {"chip": f"TPU {chips[0]}" if chips else "simulated chip", "cache": cache}
         place = place_of_host()
         device = XlaDevice(torch_device, place, precision, mesh, options, undo.pop_all(), notes)
-    if options.tracker is not None:
+    if options.tracker is not None and out is not None:  # `check_tracker` refuses a tracker without a folder
         device.start_tracker(options.tracker, out)
     return device
 

@@ -132,7 +132,7 @@ class Watch:
                     told = moment - since
                     self.say(f"compiling {self.doing}: {told:.0f} s so far")
                 continue
-            if told:
+            if since is not None and told:
                 self.say(f"compiled {self.doing} in {moment - since:.0f} s")
             idle, since, told = now, None, 0.0
 

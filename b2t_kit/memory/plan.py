@@ -24,7 +24,7 @@ from .torch import count_trained, fixed_parameters, part, rows_of, size_of, spee
 from .torch import transformer_parameters, transformer_points, unet_points
 from .tpu import tpu_speech_points, tpu_transformer_points, tpu_unet_points
 from .trace import NotTraced, Trace, trace_task, traced_points
-from ..speech.task import SpeechConfig
+from ..speech.task import SpeechConfig, SpeechTask
 from ..tasks.eit import EITConfig
 from ..training.task import Task, TrainConfig
 
@@ -241,7 +241,8 @@ def state_of(
     target: MemoryTarget,
 ) -> tuple[list[Part], tuple[Part, ...]]:  # always there; there before the update
     "The state of a run, and the gradients that must all exist at once."
-    state, gradients = state_parts(count, target, train.shard, train.ema_decay > 0, fixed), ()
+    state = state_parts(count, target, train.shard, train.ema_decay > 0, fixed)
+    gradients: tuple[Part, ...] = ()
     if train.accumulation > 1:
         state.append(part("gradients, kept between micro-batches", 4, parameters=count))
     elif target.kind != "tpu":
@@ -316,7 +317,8 @@ def remedy_of(
     buckets: Sequence[Bucket] = (),  # shapes of batches; images have one shape
 ) -> str:  # empty if no known change helps
     "The first change that fits."
-    plans = ((words, plan_once("", *changed, target, buckets)) for words, *changed in changes(task, train, target))
+    plans = ((words, plan_once("", other_task, other_train, target, buckets))
+             for words, other_task, other_train in changes(task, train, target))
     return next((words for words, plan in plans if plan.margin > 0), "")
 
 
@@ -408,9 +410,9 @@ def plan_task(
     device: Device,  # open
 ) -> MemoryPlan:
     "The plan of a task that is about to train: by rules for speech and tomography, else traced, or `NotTraced`."
+    if isinstance(task, SpeechTask):
+        return plan_run("speech", task.config, config, target_of(device), task.train_buckets(config, device))
     settings = getattr(task, "config", None)
-    if isinstance(settings, SpeechConfig):
-        return plan_run("speech", settings, config, target_of(device), task.train_buckets(config, device))
     if isinstance(settings, EITConfig):
         return plan_run("tomography", settings, config, target_of(device))
     return estimate_task(task, config, device)

@@ -128,7 +128,7 @@ def pack_fake(tracer: "Tracer", func: Any, padded: torch.Tensor, lengths: torch.
 
 def index_fake(tracer: "Tracer", func: Any, values: torch.Tensor, indices: Any, *rest: Any, **named: Any) -> Any:
     "The same operation, with masks of known values replaced by row numbers."
-    numbers = []
+    numbers: list[torch.Tensor | None] = []
     for one in indices:
         mask = torch.is_tensor(one) and one.dtype == torch.bool and tracer.is_known(one)
         numbers += one.nonzero(as_tuple=True) if mask else [one]

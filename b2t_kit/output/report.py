@@ -106,7 +106,7 @@ def sentences_of(
             raise KitError(f"{place}: has no sentence to compare with; report on train or val")
         found.append(Sentence(
             one.place, one.truth, one.hypotheses, (phonemes or {}).get(one.place),
-            (corpora or {}).get(one.place[:2]), known and normalise(one.truth) in known))
+            (corpora or {}).get(one.place[:2]), None if known is None else normalise(one.truth) in known))
     if not found:
         raise KitError("there are no trials to report on; decode a split first")
     return found
@@ -227,7 +227,7 @@ def mistakes(
                    for pair in align_edits(list(true), list(decoded))]
         wrong.update(pair for pair in aligned if pair[0] != pair[1])
     order = sorted(wrong.items(), key=lambda item: (-item[1], item[0]))[:count]
-    return Mistakes(Mistake(*pair, times, said[pair[0]]) for pair, times in order)
+    return Mistakes(Mistake(true, decoded, times, said[true]) for (true, decoded), times in order)
 
 # %% ../../nbs/output/report.ipynb #a9061860
 @dataclass(frozen=True)
@@ -259,7 +259,7 @@ class Report:
     @cached_property
     def phoneme_errors(self) -> Mistakes:
         "The most frequent phoneme errors of the network, before the word search."
-        return mistakes([to_phonemes(side) for side in one.phonemes]
+        return mistakes((to_phonemes(one.phonemes[0]), to_phonemes(one.phonemes[1]))
                         for one in self.sentences if one.phonemes)
 
     def to_dict(self) -> dict[str, Any]:
@@ -278,8 +278,8 @@ class Report:
 
 def _plain(lines: Lines) -> dict[str, dict[str, Any]]:
     return {line.name: {"trials": line.trials, "sessions": line.sessions,
-                        "wer": plain_rates({"": line.wer})[""],
-                        "per": line.per and plain_rates({"": line.per})[""]} for line in lines}
+                        "wer": plain_rates(RateTable({"": line.wer}))[""],
+                        "per": line.per and plain_rates(RateTable({"": line.per}))[""]} for line in lines}
 
 # %% ../../nbs/output/report.ipynb #61ff76c9
 def plot_days(
@@ -317,9 +317,8 @@ def words_html(
 ) -> str:
     "The best hypothesis with its errors and confidences."
     true, decoded = sentence.words
-    best = sentence.hypotheses[0] if sentence.hypotheses else None
-    known = best is not None and len(best.confidences) == len(decoded)
-    confidences = iter(best.confidences if known else [None] * len(decoded))
+    known = sentence.hypotheses[0].confidences if sentence.hypotheses else ()
+    confidences = iter(known if len(known) == len(decoded) else [None] * len(decoded))
     pairs = align_edits(true, decoded)
     return html_part("words", [(*pair, None if pair[1] is None else next(confidences)) for pair in pairs])
 
@@ -583,7 +582,7 @@ def report_html(
 ) -> str:
     "The whole page."
     shown = {one.place for one in worst(report, pictures)} if looking else set()
-    looks = (looking(one.place) if one.place in shown else None for one in report.sentences)
+    looks = (looking(one.place) if looking and one.place in shown else None for one in report.sentences)
     errors = (("Words", report.word_errors), ("Phonemes, before any lexicon", report.phoneme_errors))
     groups = report.groups
     return _TEMPLATES.get_template("report.html").render(
@@ -645,8 +644,9 @@ class RunLooks:
     @property
     def phonemes(self) -> dict[TrialPlace, Phonemes]:
         "True phonemes, and those decoded from the likeliest class of each frame."
-        return {place: (self.recordings.labels(row).tolist(), collapse(self.logits[place].argmax(1)))
-                for place, row in self.rows.items()}
+        labels = {place: self.recordings.labels(row) for place, row in self.rows.items()}
+        return {place: (true.tolist(), collapse(self.logits[place].argmax(1)))
+                for place, true in labels.items() if true is not None}
 
 # %% ../../nbs/output/report.ipynb #9b6da687
 def report_run(
@@ -675,7 +675,7 @@ def report_run(
         shape = decoder.config.model
         looks = RunLooks(recordings, run / "decode" / split / "logits.hdf5", shape.patch, shape.stride)
         _check_same(trials, looks)
-        known = None if split == "train" else [info.sentence for info in training.infos]
+        known = None if split == "train" else [info.sentence for info in training.infos if info.sentence is not None]
         report = Report(decoder.origin, split, sentences_of(trials, looks.phonemes, corpora, known))
         write_atomically(page, report_html(report, looks, notes, pictures))
         save_json(page.with_suffix(".json"), report.to_dict())

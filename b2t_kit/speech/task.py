@@ -9,7 +9,7 @@ __all__ = ['WordScorer', 'WordsConfig', 'SpeechConfig', 'logits_of', 'draws_of',
 
 # %% ../../nbs/speech/task.ipynb #5db0488d
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -187,16 +187,19 @@ class SpeechTask(Task):
         for recordings in (self.val, self.held_out):
             if recordings:
                 check_lengths(recordings, self.config.model.patch)
-        if config.words.lm and count_words is None:
-            raise KitError("words: a language model is set, but there is no scorer; pass count_words=WordCounter "
-                           "from b2t_kit.decode.word_error")
-        self.words = count_words(config.words, self._sentences()) if config.words.lm else None
+        self.words = None
+        if config.words.lm:
+            if count_words is None:
+                raise KitError("words: a language model is set, but there is no scorer; pass count_words=WordCounter "
+                               "from b2t_kit.decode.word_error")
+            self.words = count_words(config.words, self._sentences())
         self.scored = self.val  # the recordings that are being validated
-        self._batches: dict[tuple, TrainBatches | EvalBatches] = {}  # made once: they cache trials
+        self._to_train: dict[tuple, TrainBatches] = {}  # made once: they cache trials
+        self._to_score: dict[tuple, EvalBatches] = {}  # likewise
 
     def _sentences(self) -> list[str | None]:
-        every = [self.val] + [self.held_out] * (self.held_out is not None)
-        return [info.sentence for recordings in every for info in recordings.infos]
+        every = (self.val, self.held_out)
+        return [info.sentence for recordings in every if recordings is not None for info in recordings.infos]
 
     def describe(self) -> dict[str, Any]:
         "Settings and sessions, enough to rebuild the decoder with its day layers."
@@ -238,14 +241,14 @@ class SpeechTask(Task):
 
     def _train_batches(self, config: TrainConfig, device: Device) -> TrainBatches:
         place = (config.seed, device.rank, device.world, config.accumulation)
-        if place not in self._batches:
+        if place not in self._to_train:
             check_shares(self.config.batches.batch_size, device.world, config.accumulation)
             pin = device.kind == "cuda"
             made = TrainBatches(self.train, self.config.batches, *place, device.chips, pin)
-            self._batches[place] = made
-        return self._batches[place]
+            self._to_train[place] = made
+        return self._to_train[place]
 
-    def batches(self, config: TrainConfig, device: Device, position: int) -> Iterator[list[Batch]]:
+    def batches(self, config: TrainConfig, device: Device, position: int) -> Generator[list[Batch], None, None]:
         "Endless optimizer steps from `position` on: this process's micro-batches of each."
         return self._train_batches(config, device).iterate(position)
 
@@ -253,8 +256,8 @@ class SpeechTask(Task):
         self, config: TrainConfig, device: Device
     ) -> tuple[list[list[Batch]], list[Batch]]:
         "One empty step per training bucket, and one empty batch per validation bucket."
-        scored = [self.val] + [self.held_out] * (self.held_out is not None)
-        validation = [batch for one in scored for batch in self._eval_batches(one, device).blanks()]
+        validation = [batch for one in (self.val, self.held_out) if one is not None
+                      for batch in self._eval_batches(one, device).blanks()]
         return self._train_batches(config, device).blanks(), validation
 
     def compute_loss(self, model: nn.Module, batch: Batch) -> LossSum:
@@ -265,7 +268,7 @@ class SpeechTask(Task):
         "Phoneme edits and phonemes of greedy decoding; word edits too if a language model is set."
         logits, trials = outputs.pop("logits", None), outputs.pop("trial", None)
         found = count_greedy_edits(**outputs)
-        if logits is None:
+        if logits is None or trials is None or self.words is None:
             return found
         real = zip(trials.tolist(), outputs["weight"].tolist())
         truths = [self.scored.infos[one].sentence if weight else None for one, weight in real]
@@ -293,10 +296,9 @@ class SpeechTask(Task):
     def _eval_batches(self, recordings: Recordings, device: Device) -> EvalBatches:
         place = (device.rank, device.world)
         key = (id(recordings), *place)
-        if key not in self._batches:
-            self._batches[key] = EvalBatches(recordings, self.config.batches, *place,
-                                             multiple=device.chips)
-        return self._batches[key]
+        if key not in self._to_score:
+            self._to_score[key] = EvalBatches(recordings, self.config.batches, *place, multiple=device.chips)
+        return self._to_score[key]
 
     def size(self, batch: Batch) -> dict[str, int]:
         "Trials and bins in a batch, without padding."

@@ -64,7 +64,9 @@ class SpeechShapes(SpeechTask):
     ) -> None:
         self.config = settled(config, num_days)
         self.buckets = list(buckets)
-        self.train = self.val = self.held_out = None
+
+    def close(self) -> None:
+        "Do nothing: there are no files."
 
     def train_buckets(self, config: TrainConfig, device: Device) -> list[Bucket]:
         "The shapes of training batches."
@@ -159,10 +161,10 @@ def with_batch(
     size: int,  # rows of an optimizer step over all chips
 ) -> SpeechRun | EITRun:
     "The same settings with another global batch."
-    task = settings.task
-    if isinstance(task, EITConfig):
-        return replace(settings, task=replace(task, batch_size=size, eval_batch=size))
-    return replace(settings, task=replace(task, batches=replace(task.batches, batch_size=size)))
+    if isinstance(settings, EITRun):
+        return replace(settings, task=replace(settings.task, batch_size=size, eval_batch=size))
+    batches = replace(settings.task.batches, batch_size=size)
+    return replace(settings, task=replace(settings.task, batches=batches))
 
 # %% ../../nbs/tpu/configs.ipynb #dad2ecf1
 class EITShapes(EITTask):

@@ -23,6 +23,17 @@ ARRAY = re.compile(r"(pred|token|[a-z]+\d+\w*)\[([\d,<=]*)\]"  # type and dimens
 BITS = {"pred": 8, "token": 0, "c64": 64, "c128": 128}
 
 
+def _found(
+    pattern: str,
+    text: str,  # part of a program
+) -> re.Match[str]:
+    "The first match; raises `ValueError` if there is none."
+    found = re.search(pattern, text)
+    if found is None:
+        raise ValueError(f"the text is not HLO as XLA prints it: {text[:80]!r} has no {pattern}")
+    return found
+
+
 @dataclass(frozen=True)
 class Array:
     "Type, shape and memory space of one array."
@@ -34,7 +45,7 @@ class Array:
 
     @property
     def bits(self) -> int:
-        return BITS.get(self.kind) or int(re.search(r"\d+", self.kind)[0])
+        return BITS.get(self.kind) or int(_found(r"\d+", self.kind)[0])
 
     @property
     def size(self) -> int:
@@ -182,7 +193,7 @@ class Hlo:
         counters = [one for one in condition.inputs(condition.root) if one.operation == "get-tuple-element"]
         if condition.root.operation != "compare" or len(counters) != 1:
             return 1
-        place = int(re.search(r"index=(\d+)", counters[0].more)[1])
+        place = int(_found(r"index=(\d+)", counters[0].more)[1])
         grown = body.instructions.get(body.root.operands[place])
         added = body.inputs(grown) if grown and grown.operation == "add" else []
         return max([1, *(int(one.constant) for one in added if re.fullmatch(r"\d+", one.constant))])
@@ -206,7 +217,9 @@ def read_hlo(
     text: str,  # HLO text of a module
 ) -> Hlo:
     "Parse the text of a program; `ValueError` if it has no ENTRY computation."
-    computations, current, entry = {}, None, None
+    computations: dict[str, Computation] = {}
+    current: Computation | None = None
+    entry: Computation | None = None
     for line in text.splitlines():
         if line.startswith("}"):
             current = None
@@ -215,7 +228,7 @@ def read_hlo(
             if one:
                 current.instructions[one.name] = one
         elif line.endswith("{") and not line.startswith("HloModule"):
-            head = re.match(r"(ENTRY )?%?([\w.\-]+)", line)
+            head = _found(r"^(ENTRY )?%?([\w.\-]+)", line)
             current = computations.setdefault(head[2], Computation(head[2]))
             entry = current if head[1] else entry
     if entry is None:
@@ -242,7 +255,7 @@ def product_flops(
     size = one.arrays[0].size
     if one.operation == "dot":
         return 2 * size * math.prod(left.dims[place] for place in _listed(one, "lhs_contracting_dims"))
-    labels = re.search(r"dim_labels=\w+_(\w+)->", one.more)[1]
+    labels = _found(r"dim_labels=\w+_(\w+)->", one.more)[1]
     return 2 * size * right.size // max(1, right.dims[labels.index("o")])
 
 # %% ../../nbs/tpu/cost.ipynb #8b066211
@@ -519,7 +532,7 @@ class Roofline:
     def bound(self) -> str:
         "What limits the program."
         times = {"matrix unit": self.matrix, "memory": self.memory, "interconnect": self.links + self.latency}
-        return max(times, key=times.get)
+        return max(times, key=times.__getitem__)
 
 
 def roofline(
@@ -598,7 +611,7 @@ def _sources(
     for one in program.entry.instructions.values():
         given = [found.get(name, [[(name, 0)]]) for name in one.operands]
         if one.operation == "get-tuple-element":
-            place = int(re.search(r"index=(\d+)", one.more)[1])
+            place = int(_found(r"index=(\d+)", one.more)[1])
             found[one.name] = [given[0][place]] if place < len(given[0]) else given[0]
         elif one.operation == "copy-done":
             found[one.name] = given[0][:1]
@@ -619,7 +632,8 @@ def at_the_peak(
 ) -> list[Buffer]:  # the largest first
     "The temporary arrays that are alive at the peak of memory use."
     order = list(program.entry.instructions.values())
-    sources, last = _sources(program), {}
+    sources = _sources(program)
+    last: dict[Source, int] = {}
     for place, one in enumerate(order):
         if one.operation not in ("tuple", "get-tuple-element", "bitcast"):  # these read nothing
             last |= {source: place for name in one.operands for part in sources.get(name, []) for source in part}

@@ -171,8 +171,8 @@ class LoweringDevice(XlaDevice):
         from torch_xla import _XLAC
 
         where = "" if divided is None else str(divided % tensor.ndim)
-        told = [list(tensor.shape)], [tensor.dtype], False, where, 0, {}
-        return _XLAC._xla_custom_call([tensor], MARKER, *told)[0]
+        shapes, dtypes = [list(tensor.shape)], [tensor.dtype]
+        return _XLAC._xla_custom_call([tensor], MARKER, shapes, dtypes, False, where, 0, {})[0]
 
     def keep(self, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         copies = {name: value.detach() + 0 for name, value in values.items()}

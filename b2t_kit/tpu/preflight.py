@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -412,7 +412,7 @@ def _told(
     folder: Path,
 ) -> Iterator[Path]:
     "Yields the folders that the child process names; its error is raised as `KitError`."
-    for line in process.stdout:
+    for line in cast(IO[str], process.stdout):  # typeshed allows for None, which it is without PIPE
         word, _, rest = line.rstrip("\n").partition(" ")
         if word == "PROGRAM":
             yield folder / rest
@@ -496,7 +496,7 @@ def run_preflight(
     report: PreflightReport,  # filled in place
     python: str,  # interpreter with the compiler
     say: Callable[[str], None],
-    more: Callable[[Path], None] = lambda folder: None,  # writes further files for that process
+    more: Callable[[Path], object] = lambda folder: None,  # writes further files for that process
 ) -> PreflightReport:
     "Lower and compile all programs, and fill in the report; `KitError` if there is none."
     with tempfile.TemporaryDirectory(prefix="b2t-preflight-") as name:

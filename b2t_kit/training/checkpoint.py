@@ -357,7 +357,7 @@ def bring_home(
     folders, steps, best = checkpoint_folders(run), checkpoint_steps(run), read_best(run)
     if len(folders) == 1 or not steps:
         return
-    kept = {steps[-1]: ("model", "ema", "optimizer")}
+    kept: dict[int, tuple[str, ...]] = {steps[-1]: ("model", "ema", "optimizer")}
     if best is not None and best.step in steps:
         kept.setdefault(best.step, ("model", "ema"))
     for step, parts in kept.items():

@@ -6,7 +6,7 @@
 __all__ = ['TrainConfig', 'LossSum', 'Task', 'mean_loss', 'ToyBatch', 'toy_row', 'toy_batch', 'ToyTask', 'toy_config']
 
 # %% ../../nbs/training/task.ipynb #bdafc67b
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -105,8 +105,8 @@ class Task(Protocol):
     def parameter_groups(self, model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
         "The parameter groups for AdamW, as `optim.group_parameters` returns them."
 
-    def batches(self, config: TrainConfig, device: Device, position: int) -> Iterator[list[Any]]:
-        """An endless iterator from step `position` on: for each optimizer step, the list of micro-batches
+    def batches(self, config: TrainConfig, device: Device, position: int) -> Generator[list[Any], None, None]:
+        """An endless generator from step `position` on: for each optimizer step, the list of micro-batches
         of this process (`device.rank` of `device.world`). A batch is a dataclass of tensors with an
         integer `step_rows`, the real rows of the whole step over all processes and micro-batches.
         The same position always gives the same batches."""
@@ -174,7 +174,7 @@ def _count_of(
 # %% ../../nbs/training/task.ipynb #530a2368
 def _in_numbers(
     task: Task,
-    every: list[tuple[dict[str, torch.Tensor], ...]],  # sums and outputs of each batch, on the device
+    every: list[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]],  # sums and outputs of batches, on the device
     device: Device,
 ) -> list[dict[str, float]]:  # "rows", "loss", metrics and scores of each batch
     "Sums of each batch on the host, fetched all at once, with the scores of the task."
@@ -259,7 +259,7 @@ class ToyTask(Task):
 
     def batches(
         self, config: TrainConfig, device: Device, position: int
-    ) -> Iterator[list[ToyBatch]]:
+    ) -> Generator[list[ToyBatch], None, None]:
         parts = config.accumulation * device.world
         per_epoch = self.rows // self.batch_size
         while True:
