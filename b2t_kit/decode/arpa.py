@@ -12,11 +12,12 @@ import gzip
 import math
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from io import BufferedIOBase
 from itertools import islice
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
@@ -36,7 +37,7 @@ class ArpaLines:
     def __init__(
         self,
         path: str | Path,
-        file: IO[bytes],
+        file: BufferedIOBase,
     ):
         self.path, self.number, self._file = path, 0, file
 
@@ -264,7 +265,9 @@ def read_ngrams(
         sorter.add(batch)
 
 # %% ../../nbs/decode/arpa.ipynb #617884ce
-def one_of_each(lines: ArpaLines):
+def one_of_each(
+    lines: ArpaLines,
+) -> Callable[[np.ndarray], np.ndarray]:
     "Return the function that merges equal n-grams; it raises `KitError` if the file has one twice."
     def combine(records: np.ndarray) -> np.ndarray:
         starts = group_starts(records["words"])
@@ -303,7 +306,8 @@ def as_levels(
     room: Workspace,
 ) -> list[Level]:
     "Return the tables of all orders, with the row of each n-gram's prefix."
-    levels, starts = [unigrams], []
+    levels = [unigrams]
+    starts: list[np.ndarray] = []
     for n, rows in enumerate(records, 2):
         parent = room.zeros(np.uint32, len(rows))
         for part in room.chunks(len(rows), 100):

@@ -282,7 +282,8 @@ def compiled(
     words = ["<unk>", "<s>", "</s>"]
     words += sorted({word for ngram in model.ln_p for word in ngram} - set(words))
     ids = {word: index for index, word in enumerate(words)}
-    levels, rows = [], {(): 0}
+    levels: list[Level] = []
+    rows: dict[tuple[str, ...], int] = {(): 0}
     for n in range(1, model.order + 1):
         ngrams = sorted((ngram for ngram in model.ln_p if len(ngram) == n),
                         key=lambda ngram: [ids[word] for word in ngram])

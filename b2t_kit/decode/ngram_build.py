@@ -566,11 +566,14 @@ def mix_language_models(
         parts = [with_ngrams(part, room) for part in parts]
         for part, path in zip(parts, models):
             verify_model(part, path)
-        chances = chances_of(parts, sentences) if sentences else None
-        found = best_shares(chances) if chances is not None else np.array(shares) / sum(shares)
-        origin = {"models": [Path(path).name for path in models], "shares": found.tolist()}
-        if chances is not None:
-            origin["perplexities"] = perplexities(chances, found)
+        measured = {}
+        if shares is None:
+            chances = chances_of(parts, sentences)
+            found = best_shares(chances)
+            measured["perplexities"] = perplexities(chances, found)
+        else:
+            found = np.array(shares) / sum(shares)
+        origin = {"models": [Path(path).name for path in models], "shares": found.tolist(), **measured}
         progress(f"mixing {', '.join(f'{share:.3f} of {name}' for share, name in zip(found, origin['models']))}")
         model = mixed(parts, found, room)
         model.origin = origin
@@ -583,7 +586,7 @@ def mix_language_models(
 def perplexities(
     chances: np.ndarray,  # (T, models) from `chances_of`
     shares: np.ndarray,  # (models,)
-) -> dict[str, float | list[float]]:
+) -> dict[str, float | list[float | None]]:
     "Return the perplexity of each model on the words it knows, and of their interpolation on those any knows."
     alone = [math.exp(-np.log(column[column > 0]).mean()) if column.any() else None for column in chances.T]
     return {"words": len(chances), "models": alone, "mixture": math.exp(-np.log(chances @ shares).mean())}

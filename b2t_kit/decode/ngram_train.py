@@ -16,12 +16,13 @@ import math
 import re
 import string
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -58,7 +59,7 @@ BLOCK = 1 << 20  # bytes read at a time
 @contextmanager
 def open_text(
     path: str | Path,  # plain or gzip, recognised by the first bytes
-) -> Iterator[IO[bytes]]:
+) -> Iterator[BufferedIOBase]:
     "Open a text file as bytes; raises `KitError` if it cannot be read."
     try:
         with open(regular_file(path), "rb") as raw:
@@ -74,7 +75,7 @@ LINE = 1 << 20  # bytes of the longest line; a sentence has some hundred
 
 
 def whole_lines(
-    file: IO[bytes],
+    file: BufferedIOBase,
 ) -> list[bytes]:  # the last one is cut off if it is too long; empty at the end of the file
     "Return about a block of lines, without ever reading more of a line than it may have."
     lines, size = [], 0
@@ -368,7 +369,7 @@ def naive_counts(
     order: int,
 ) -> list[Counter]:  # n-grams of 1, 2, ... words
     "Return the count of each n-gram as dictionaries; the end of a sentence counts as a word."
-    counts = [Counter() for _ in range(order)]
+    counts: list[Counter[tuple[str, ...]]] = [Counter() for _ in range(order)]
     for words in sentences:
         path = ("<s>", *words, "</s>")
         for n, counter in enumerate(counts, 1):
@@ -428,7 +429,8 @@ def naive_kneser_ney(
         amount, _ = discounts(times)
         limit = prune[n] if n < len(prune) else prune[-1] if prune else 0
         kept = {one for one in table if counts[n][one] > limit and "<unk>" not in one} if n else table
-        totals, freed = Counter(), Counter()
+        totals: Counter[tuple[str, ...]] = Counter()
+        freed: dict[tuple[str, ...], float] = defaultdict(float)
         for one, count in table.items():
             totals[one[:-1]] += count
             freed[one[:-1]] += amount[min(count, 3)] if one in kept else count

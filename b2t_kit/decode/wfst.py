@@ -48,7 +48,7 @@ def lexicon_lines(
     lines = ["0", "1", f"0 0 {SILENCE + 1} 0", f"1 0 {SILENCE + 1} 0"]
     lines += [f"{gap} {gap} {backoff[0]} {backoff[1]}" for gap in (0, 1)]
     tails = itertools.count(2)
-    used = {}
+    used: dict[tuple[int, ...], int] = {}
     for word, classes in lexicon.entries:
         used[classes] = used.get(classes, 0) + 1
         path = [*(label + 1 for label in classes), first_marker + used[classes] - 1]
@@ -262,7 +262,8 @@ def paths_of(
     for row in rows:
         if len(row) >= 4:
             arcs.setdefault(row[0], []).append((row[1], int(row[2])))
-    found, open_ = [], [(rows[0][0], ())] if rows else []
+    found: list[tuple[int, ...]] = []
+    open_: list[tuple[str, tuple[int, ...]]] = [(rows[0][0], ())] if rows else []
     while open_:
         state, words = open_.pop()
         if state in finals:

@@ -59,11 +59,11 @@ class WordCounter:
         truths: Sequence[str | None],  # (B,) true sentences; None: not scored
     ) -> dict[str, float]:  # "word_edits" and "words", summed over the rows
         "Return the word errors of a batch, decoded on all cores."
-        known = [row for row, truth in enumerate(truths) if truth and normalise(truth)]
-        lists = self.search.decode_many([_frames(logits[row], frames[row]) for row in known])
+        known = [(row, scored) for row, truth in enumerate(truths) if truth and (scored := normalise(truth))]
+        lists = self.search.decode_many([_frames(logits[row], frames[row]) for row, _ in known])
         edits = total = 0
-        for row, found in zip(known, lists):
-            reference = normalise(truths[row]).split()
+        for (_, scored), found in zip(known, lists):
+            reference = scored.split()
             edits += edit_distance(reference, list(found[0].words) if found else [])
             total += len(reference)
         return {"word_edits": float(edits), "words": float(total)}
