@@ -55,7 +55,7 @@ def report_progress(line: str) -> None:
 
 # %% ../nbs/cli.ipynb #171f9fa6
 def add_subcommands(
-    parser: argparse.ArgumentParser,  # of the verb
+    parser: Parser,  # of the verb
     works: Mapping[str, Verb],  # name -> part
 ) -> Action:  # does the part that is named in the command line
     "Give a verb its parts, each with options of its own."
@@ -742,7 +742,8 @@ def advice(
     from b2t_kit.tpu.preflight import preflight_config
     from b2t_kit.tpu.configs import with_batch
 
-    settings, found = with_batch(settings, report.global_batch), {}
+    settings = with_batch(settings, report.global_batch)
+    found: dict[str, Any] = {}
     if not report.fits:
         found["smallest_change"] = smallest_change(settings, report.slice)
         print(f"by the memory plan it fits with {found['smallest_change'] or 'no change that is known'}")

@@ -42,8 +42,9 @@ def finish(
     if run.stopped == "hours" and run.validated_step != run.step:
         if run.device.broadcast_object(run.budget.allows_evaluation()):
             validate(run)
-            if run.best and run.best.step == run.step:
-                on_main(run.device, lambda: mark_best(run.folder, run.best))
+            best = run.best
+            if best and best.step == run.step:
+                on_main(run.device, lambda: mark_best(run.folder, best))
     on_main(run.device, lambda: bring_home(run.folder))
     if run.stopped != "steps":
         record(run, {"kind": "event", "text": f"stopped ({run.stopped}) and saved; resume to continue"})

@@ -156,11 +156,11 @@ def from_line(
 
 # %% ../../nbs/decode/hypotheses.ipynb #e330cfa6
 def _hypothesis(row: dict[str, Any]) -> Hypothesis:
-    scores = [float(row[name]) for name in ("acoustic", "language", "total")]
-    if not all(map(math.isfinite, scores)):
+    acoustic, language, total = (float(row[name]) for name in ("acoustic", "language", "total"))
+    if not all(map(math.isfinite, (acoustic, language, total))):
         raise ValueError("a score is not finite")
     times = tuple((int(start), int(end)) for start, end in row.get("times", ()))
-    return Hypothesis(tuple(row["sentence"].split()), *scores, times,
+    return Hypothesis(tuple(row["sentence"].split()), acoustic, language, total, times,
                       tuple(map(float, row.get("confidences", ()))))
 
 # %% ../../nbs/decode/hypotheses.ipynb #b6884b39

@@ -121,8 +121,10 @@ def choose_words(
     "Return lexicon and language model; raises `KitError` if a file cannot be used."
     from b2t_kit.decode.ngram_build import default_language_model
 
-    default = lm is None or str(lm) == DEFAULT
-    model = default_language_model(exclude) if default else read_language_model(lm)
+    if lm is None or str(lm) == DEFAULT:
+        model = default_language_model(exclude)
+    else:
+        model = read_language_model(lm)
     words = words_in(model)
     if not model.words:  # a KenLM file without words: those of the dictionary that it knows
         known = list(own_words(lexicon))
@@ -180,8 +182,8 @@ def word_error(
     trials: list[DecodedTrial],
 ) -> Rate | None:  # None if no trial has a known sentence
     "Return the word error rate of the trials whose sentence is known, with a bootstrap interval over trials."
-    known = [trial for trial in trials if trial.truth is not None and normalise(trial.truth)]
-    return wer([one.truth for one in known], [one.sentence for one in known]) if known else None
+    known = [(one.truth, one.sentence) for one in trials if one.truth is not None and normalise(one.truth)]
+    return wer([true for true, _ in known], [decoded for _, decoded in known]) if known else None
 
 # %% ../../nbs/decode/pipeline.ipynb #60715c98
 def sentences_csv(
@@ -242,7 +244,7 @@ def known_sentences(
 
     try:
         with Recordings(data, "val") as recordings:
-            return tuple(info.sentence for info in recordings.infos)
+            return tuple(info.sentence for info in recordings.infos if info.sentence is not None)
     except KitError:  # a folder may hold only test files
         return ()
 
@@ -283,7 +285,7 @@ def decode_sentences(
         source = Path(logits) if logits else cached_logits(run, data, split, folder, device)
         trials = read_trials(source, class_order(tokens) if tokens else None)
         known = [trial for trial in trials if trial.truth and normalise(trial.truth)]
-        said = tuple(trial.truth for trial in known)
+        said = tuple(trial.truth for trial in known if trial.truth)
         choice = (folder if run is None else Path(run)) / CHOICE
         name = lm or tuned_model(choice.parent) or DEFAULT
         if preloaded and name != DEFAULT:

@@ -147,9 +147,9 @@ def tune(
 
     steps = [search(config)]
     for name, values in (("blank_penalty", BLANK_PENALTIES), ("missing_silence", MISSING_SILENCES)):
-        best = min(steps, key=lambda step: step.wer).config
-        others = [value for value in values if value != getattr(best, name)]
-        steps += [search(replace(best, **{name: value})) for value in others]
+        start = min(steps, key=lambda step: step.wer).config
+        changes: list[dict[str, Any]] = [{name: value} for value in values if value != getattr(start, name)]
+        steps += [search(replace(start, **change)) for change in changes]
     steps.append(search(min(steps, key=lambda step: step.wer).config))
     words = sum(len(normalise(truth).split()) for truth in truths)
     best = min(reversed(steps), key=lambda step: step.wer)
@@ -172,7 +172,7 @@ def plot_tuning(
     left.set(xlabel="acoustic scale", ylabel="word bonus")
     figure.colorbar(image, ax=left, label="word error rate, %")
     for axes, name in ((middle, "blank_penalty"), (right, "missing_silence")):
-        lowest = {}
+        lowest: dict[float, float] = {}
         for step in tuning.steps:
             value = getattr(step.config, name)
             lowest[value] = min(100 * step.wer, lowest.get(value, np.inf))

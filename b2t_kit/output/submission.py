@@ -124,7 +124,8 @@ class _Ids:
         self,
         rows: int,  # the expected number of ids
     ) -> None:
-        self.rows, self.first, self.last = rows, {}, -1
+        self.rows, self.last = rows, -1
+        self.first: dict[int, int] = {}  # id -> the first line that has it
 
     def faults(
         self,

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['AGREE_EVERY', 'CHANGEABLE', 'MemoryCheck', 'StopRequest', 'Budget', 'on_main', 'any_process', 'Meter', 'differences',
            'run_record', 'settings_before', 'task_digest', 'check_task', 'check_wish', 'claim_folder', 'lasting_record',
-           'Run', 'open_run', 'seed_step', 'build_training', 'checkpoint_parts', 'checkpoint_state', 'check_finite',
-           'save', 'restore']
+           'Run', 'open_run', 'StepRun', 'seed_step', 'build_training', 'checkpoint_parts', 'checkpoint_state',
+           'check_finite', 'save', 'restore']
 
 # %% ../../nbs/training/run.ipynb #763c1fa2
 import hashlib
@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -195,7 +195,7 @@ class Meter:
         device: Device,
     ) -> tuple[list[dict[str, float]], dict[str, float], float]:  # rows, work, seconds
         "Fetch the values, summed over processes, and stop the clock. Waits for the device."
-        if not self.rows:
+        if not self.rows or self.started is None:
             return [], {}, 0.0
         names, kinds, steps = list(self.rows[0][0]), list(self.work), len(self.rows)
         parts = [part[name] for row in self.rows for part in row for name in names]
@@ -497,9 +497,28 @@ def _generators_kept(
     with torch.random.fork_rng(devices=gpus):
         yield
 
+# %% ../../nbs/training/run.ipynb #4c057daa
+class StepRun(Protocol):
+    "What one optimizer step needs of a run: less than a `Run`, so that a step can be compiled without files."
+    task: Task
+    config: TrainConfig
+    model: nn.Module  # prepared by the device
+    optimizer: torch.optim.Optimizer
+    ema: Ema | None
+    meter: Meter
+    step: int  # optimizer steps done
+
+    @property
+    def device(self) -> Device:
+        "The open device."
+
+    @property
+    def norm_groups(self) -> dict[str, list[nn.Parameter]]:
+        "The parameters whose gradients have a norm of their own in the log."
+
 # %% ../../nbs/training/run.ipynb #08467788
 def seed_step(
-    run: Run,
+    run: StepRun,
 ) -> None:
     "Seed torch's generators for the next step from the seed, the step and the process only."
     run.device.seed(fold_seed(run.config.seed, "step", run.step, run.device.rank))

@@ -26,12 +26,12 @@ from ..precision import unchanged
 from .checkpoint import Best, check_disk_space, checkpoint_bytes, checkpoint_steps
 from .metrics_log import append_row, duration
 from .optim import lr_scale, set_lr, unpack_optimizer
-from .run import AGREE_EVERY, Run, any_process, checkpoint_parts, on_main, save, seed_step
+from .run import AGREE_EVERY, Run, StepRun, any_process, checkpoint_parts, on_main, save, seed_step
 from .task import TrainConfig, mean_loss
 
 # %% ../../nbs/training/steps.ipynb #bf7197b3
 def accumulate_gradients(
-    run: Run,
+    run: StepRun,
     micro_batches: list[Any],  # of one optimizer step, for this process, on the host
 ) -> None:
     "Add up the gradient of the step's loss: the sum over all rows, divided once by their number."
@@ -54,7 +54,7 @@ def accumulate_gradients(
 
 # %% ../../nbs/training/steps.ipynb #559033b0
 def update_weights(
-    run: Run,
+    run: StepRun,
     batch: Any = None,  # the last micro-batch; its shape is named in messages
 ) -> None:
     "Clip the gradient, update the weights and the average; this ends an optimizer step."
