@@ -5,23 +5,27 @@
 # %% auto #0
 __all__ = ['LIMITS', 'num_patches', 'needed_patches', 'Bucket', 'choose_buckets', 'bucket_of', 'extend_buckets', 'day_draws',
            'round_randomly', 'spread_draws', 'Step', 'Sampler', 'places_per_pile', 'pile', 'TrialCache', 'to_half',
-           'copy_rows', 'BlockPool', 'read_ahead', 'Batch', 'BatchConfig', 'Assembler', 'trainable', 'TrainBatches',
-           'check_shares', 'check_lengths', 'EvalBatches']
+           'copy_rows', 'cache_name', 'map_trials', 'BlockPool', 'read_ahead', 'Batch', 'BatchConfig', 'Assembler',
+           'trainable', 'TrainBatches', 'check_shares', 'check_lengths', 'EvalBatches']
 
-# %% ../../nbs/data/batches.ipynb #7e9fa60d
+# %% ../../nbs/data/batches.ipynb #57308c49
+import hashlib
 import math
+import os
+import tempfile
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from ..core.config import KitError, memory
+from ..core.config import KitError, free_bytes, gib, memory
 from ..core.random import fold_seed
 from .dataset import NUM_FEATURES, Fault, Recordings
 
@@ -264,7 +268,7 @@ class TrialCache:
             raise KitError(f"cache '{precision}' is unknown; there are float32, float16 and none")
         self.recordings, self.precision, self.limit_gb = recordings, precision, limit_gb
         self.reads, self.used_bytes, self.full = 0, 0, precision == "none"
-        self._trials: dict[int, torch.Tensor] = {}
+        self._trials: dict[int, torch.Tensor] = dict(recordings.mapped.get(precision, {}))
         self._locks = [threading.Lock() for _ in range(64)]
         self._account = threading.Lock()
         self._next_look = 0
@@ -315,8 +319,11 @@ class TrialCache:
             return "cache: none, every trial is read from its file each time"
         width = 4 if self.precision == "float32" else 2
         whole = sum(info.num_bins for info in self.recordings.infos) * 512 * width / 1e9
-        limit = f"at most {self.limit_gb:g} GB"
-        if self.limit_gb is None:
+        if self.precision in self.recordings.mapped:
+            limit = "in a mapped file"
+        elif self.limit_gb is not None:
+            limit = f"at most {self.limit_gb:g} GB"
+        else:
             total, available = (part / 1e9 for part in memory())
             limit = f"while {total / 4:.1f} GB stay free (now {available:.1f} GB)"
         size = f"{whole:.2f} GB for all {len(self.recordings)} trials"
@@ -350,6 +357,58 @@ def copy_rows(
     target = torch.from_numpy(out)
     for wide, narrow in zip(target.split(piece), trial[skip:].split(piece)):
         wide.copy_(narrow)
+
+# %% ../../nbs/data/batches.ipynb #81887f4b
+def cache_name(
+    recordings: Recordings,
+    precision: str,  # "float32" or "float16"
+) -> str:  # such as "train_2c26b46b68ffc68f.float32"
+    "A name for the cache of these trials: it changes with the files' sizes and times and with the selected trials."
+    files = {info.file: info.file.stat() for info in recordings.infos}
+    marks = [f"{path.resolve()} {one.st_size} {one.st_mtime_ns}" for path, one in files.items()]
+    marks += [f"{info.session} {info.group} {info.num_bins}" for info in recordings.infos]
+    mark = hashlib.sha256("\n".join(marks).encode()).hexdigest()
+    return f"{recordings.split}_{mark[:16]}.{precision}"
+
+# %% ../../nbs/data/batches.ipynb #781225d4
+def map_trials(
+    recordings: Recordings,  # its trials are mapped from now on
+    precision: str,  # "float32", "float16", or "none" to do nothing
+    folder: str | Path,  # created if missing
+) -> None:
+    "Map the trials from a file, which is written if missing; raises `KitError` if it does not fit on the disk."
+    if precision == "none":
+        return
+    path = Path(folder) / cache_name(recordings, precision)
+    dtype = np.dtype(precision)
+    ends = np.cumsum([info.num_bins for info in recordings.infos])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        _write_trials(recordings, dtype, path, int(ends[-1]))
+    rows = np.memmap(path, dtype, "c", shape=(int(ends[-1]), NUM_FEATURES))
+    starts = [0, *ends[:-1]]
+    trials = [torch.from_numpy(rows[start:end]) for start, end in zip(starts, ends)]
+    recordings.mapped[precision] = dict(enumerate(trials))
+
+
+def _write_trials(recordings: Recordings, dtype: np.dtype, path: Path, bins: int) -> None:
+    needed, free = bins * NUM_FEATURES * dtype.itemsize, free_bytes(path.parent)
+    if needed > free:
+        raise KitError(f"{path.parent}: a cache of the recordings needs {gib(needed)} and the disk has {gib(free)}; "
+                       "name another folder with --cache-dir, or choose --cache float16 or none")
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        try:
+            for index in range(len(recordings)):
+                trial = torch.from_numpy(recordings.features(index))
+                trial = to_half(trial, recordings, index) if dtype == np.float16 else trial
+                file.write(trial.numpy().data)
+            file.close()
+            os.replace(file.name, path)
+        except BaseException as error:
+            os.unlink(file.name)
+            if isinstance(error, OSError):
+                raise KitError(f"{path}: could not be written ({error.strerror})") from error
+            raise
 
 # %% ../../nbs/data/batches.ipynb #e570c08b
 class BlockPool:

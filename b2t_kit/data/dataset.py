@@ -723,6 +723,7 @@ class Recordings:
         self.infos: list[TrialInfo] = []
         self._files: dict[Path, h5py.File] = {}
         self._places: dict[int, int | None] = {}
+        self.mapped: dict[str, dict[int, Any]] = {}  # dtype -> trials in a mapped file, from `batches.map_trials`
         selected = self._selected(sessions)
         for day, session in enumerate(self.sessions):
             path = self.folder / session / f"data_{split}.hdf5"

@@ -20,7 +20,7 @@ from torch import nn
 from ..core.config import KitError, to_dict
 from ..data.augment import Augment, augment, smooth, smoothing_taps
 from ..data.batches import Batch, BatchConfig, Bucket, EvalBatches, TrainBatches, check_lengths
-from ..data.batches import check_shares
+from ..data.batches import check_shares, map_trials
 from ..data.dataset import NUM_FEATURES, Recordings
 from ..devices.device import Device
 from ..models.ctc import ctc_losses
@@ -175,6 +175,7 @@ class SpeechTask(Task):
         data: str | Path | None,  # folder of the recordings; None: the platform's input folders
         config: SpeechConfig = SpeechConfig(),  # model, data and validation settings
         count_words: WordScorer | None = None,  # needed if `config.words` asks for words in validation
+        cache_dir: str | Path | None = None,  # folder of a cache that several processes map; None: one in memory
     ) -> None:
         every = Recordings(data, "train")
         self.sessions = every.sessions  # day index -> session, also those held out
@@ -187,6 +188,8 @@ class SpeechTask(Task):
         for recordings in (self.val, self.held_out):
             if recordings:
                 check_lengths(recordings, self.config.model.patch)
+        for recordings in filter(None, (self.train, self.val, self.held_out) if cache_dir else ()):
+            map_trials(recordings, self.config.batches.cache, cache_dir)
         self.words = None
         if config.words.lm:
             if count_words is None:

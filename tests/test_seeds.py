@@ -1,0 +1,153 @@
+"""Seeds side by side in real processes: the same bits as alone, killed, resumed, stopped, and refused on XLA."""
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from b2t_kit.core.config import KitError, load_json
+from b2t_kit.data.dataset import tiny_recordings
+from b2t_kit.training.checkpoint import checkpoint_path, checkpoint_steps
+from b2t_kit.training.metrics_log import read_metrics
+from b2t_kit.training.seeds import share_devices
+
+STEPS = 120
+SMALL = "--hidden 8 --num-layers 1 --batch-size 4 --log-every 20 --eval-every 40 --checkpoint-every 20"
+PATIENCE = 300  # seconds; the machine may be busy
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Recordings of two short days."""
+    return tiny_recordings(tmp_path_factory.mktemp("data"), sessions=2, trials=8, max_bins=60)
+
+
+def start(data: Path, out: Path, words: str, steps: int = STEPS, device: str = "cpu",
+          **added: str) -> subprocess.Popen:
+    """Start `b2t train`."""
+    path = os.pathsep.join([str(Path(__file__).parent.parent), *filter(None, sys.path)])
+    command = [sys.executable, "-m", "b2t_kit.cli", "train", "--data", str(data), "--out", str(out), *SMALL.split(),
+               "--steps", str(steps), "--device", device, *words.split()]
+    environment = {**os.environ, "PYTHONPATH": path, **added}
+    return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+@contextlib.contextmanager
+def started(*given: object, **named: str) -> Iterator[tuple[subprocess.Popen, Callable[[], list[psutil.Process]]]]:
+    """A running command and a function that gives its children; nothing survives the block."""
+    process = start(*given, **named)
+    seen: set[psutil.Process] = set()
+
+    def children() -> list[psutil.Process]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            seen.update(psutil.Process(process.pid).children())
+        return [one for one in seen if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+
+    try:
+        yield process, children
+    finally:
+        process.kill()
+        process.communicate()
+        for one in children():
+            one.kill()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def newest(run: Path) -> int:
+    """The step of the newest checkpoint, -1 if there is none."""
+    return max(checkpoint_steps(run), default=-1)
+
+
+def trained_bits(run: Path) -> dict[str, bytes]:
+    """The tensors of a run's last checkpoint."""
+    return {path.name: path.read_bytes() for path in checkpoint_path(run, newest(run)).glob("*.safetensors")}
+
+
+def test_seeds_end_with_the_bits_of_a_run_alone(data: Path, tmp_path: Path) -> None:
+    """One of three is killed: it is named, the others go on; resumed, it ends like the run alone, and so do they."""
+    out, words = tmp_path / "seeds", "--seeds 1,2,3 --side-by-side --threads-per-seed 1"
+    with started(data, out, words) as (process, children):
+        wait_for(lambda: newest(out / "seed_2") >= 20)
+        victim = next(one for one in children() if str(out / "seed_2") in one.cmdline())
+        victim.kill()
+        said, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1, said + errors
+    assert errors.splitlines()[-1].startswith("seed 2 died with signal SIGKILL") and "--resume brings it back" in errors
+    assert "1 thread each" in said and 20 <= newest(out / "seed_2") < STEPS
+    others = {one: trained_bits(out / one) for one in ("seed_1", "seed_3")}
+    assert [newest(out / one) for one in others] == [STEPS, STEPS]
+    assert not (out / "cache").exists() and (out / "seeds.png").exists()
+    finished = {path: path.stat().st_mtime_ns for one in others for path in (out / one).rglob("*")}
+
+    with started(data, out, f"{words} --resume") as (process, _):
+        said, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0 and not errors, said + errors
+    assert finished == {path: path.stat().st_mtime_ns for path in finished}
+    assert all(load_json(out / "seeds.json")["values"][seed] is not None for seed in "123")
+
+    for seed in (1, 2):
+        alone = tmp_path / f"alone_{seed}"
+        with started(data, alone, f"--seed {seed}", OMP_NUM_THREADS="1", MKL_NUM_THREADS="1") as (process, _):
+            process.communicate(timeout=PATIENCE)
+        assert trained_bits(alone) == trained_bits(out / f"seed_{seed}")
+    assert trained_bits(out / "seed_1") != trained_bits(out / "seed_2")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_command_leaves_nothing_running(data: Path, tmp_path: Path, number: signal.Signals) -> None:
+    """A stop signal lets each seed save; a killed parent takes its children with it."""
+    out, runs = tmp_path / "seeds", [tmp_path / "seeds/seed_1", tmp_path / "seeds/seed_2"]
+    with started(data, out, "--seeds 1,2 --side-by-side", 1_000_000) as (process, children):
+        wait_for(lambda: min(map(newest, runs)) >= 20)
+        assert len(children()) == 2
+        process.send_signal(number)
+        said, errors = process.communicate(timeout=PATIENCE)
+        wait_for(lambda: not children())
+    if number == signal.SIGKILL:
+        return
+    assert process.returncode == 2 and errors.count("\n") == 1, errors
+    assert f"stopped by {number.name} and saved; resume to continue" in errors
+    for run in runs:
+        rows = read_metrics(run)
+        assert rows[-1]["text"].startswith("stopped (SIGTERM)") and newest(run) == rows[-1]["step"]
+    assert not (out / "cache").exists()
+
+
+def test_too_few_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three seeds do not fit on two GPUs, and threads are for CPUs."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert [one["CUDA_VISIBLE_DEVICES"] for one in share_devices("cuda", 2)[0]] == ["0", "1"]
+    with pytest.raises(KitError, match="need a GPU each, and this machine has 2; leave out --side-by-side"):
+        share_devices("cuda", 3)
+    with pytest.raises(KitError, match="threads_per_seed"):
+        share_devices("cuda", 2, 1)
+
+
+@pytest.mark.torch_xla
+@pytest.mark.parametrize("chips", [1, 2])
+def test_the_probe_decides_on_xla(data: Path, tmp_path: Path, chips: int) -> None:
+    """Processes that see one device each train side by side; if they see two, one seed follows the other."""
+    out = tmp_path / "seeds"
+    with started(data, out, "--seeds 1,2 --side-by-side", 2, "xla", PJRT_DEVICE="CPU",
+                 CPU_NUM_DEVICES=str(chips)) as (process, _):
+        said, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, said + errors
+    assert ("one after another over all chips, because in the probe process" in said) == (chips == 2), said
+    assert ("sees 2 chips" in said) == (chips == 2)
+    plans = [(out / f"seed_{seed}.txt").read_text() for seed in (1, 2)]
+    assert [newest(out / f"seed_{seed}") for seed in (1, 2)] == [2, 2], plans
