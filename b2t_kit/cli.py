@@ -5,15 +5,16 @@
 # %% auto #0
 __all__ = ['Verb', 'VERBS', 'SUCCESS', 'FAULTS', 'UNRECOGNISED', 'MODEL_FILES', 'MEMORY_FIRST', 'PARTS', 'verb', 'sentence',
            'report_progress', 'add_subcommands', 'parse', 'main', 'demo_verb', 'simulate_verb', 'fetch_verb',
-           'validate_verb', 'train_verb', 'eval_verb', 'add_device', 'add_precision', 'decode_verb', 'add_lexicon',
-           'add_route', 'lm_verb', 'lm_build', 'add_model_out', 'add_fence', 'add_work_memory', 'thresholds',
-           'share_list', 'lm_mix', 'lm_convert', 'lm_info', 'lm_check', 'lm_perplexity', 'submit_verb',
-           'check_submission_verb', 'score_verb', 'report_verb', 'kernel_verb', 'kernel_build', 'add_configuration',
-           'plan_verb', 'add_global_batch', 'lengths_of', 'shaped', 'tell_plan', 'preflight_verb', 'tell_preflight',
-           'advice', 'doctor_verb', 'tell_of_log', 'tell_of_machine', 'tell_of_device', 'tell_remarks', 'tell_of_run',
-           'eit_simulate', 'add_original', 'in_processes', 'eit_train', 'training_of', 'eit_test', 'eit_verb']
+           'validate_verb', 'train_verb', 'eval_verb', 'add_device', 'add_precision', 'decode_verb', 'add_runs',
+           'add_combination', 'together', 'tell_together', 'add_lexicon', 'add_route', 'lm_verb', 'lm_build',
+           'add_model_out', 'add_fence', 'add_work_memory', 'thresholds', 'share_list', 'lm_mix', 'lm_convert',
+           'lm_info', 'lm_check', 'lm_perplexity', 'submit_verb', 'check_submission_verb', 'score_verb', 'report_verb',
+           'kernel_verb', 'kernel_build', 'add_configuration', 'plan_verb', 'add_global_batch', 'lengths_of', 'shaped',
+           'tell_plan', 'preflight_verb', 'tell_preflight', 'advice', 'doctor_verb', 'tell_of_log', 'tell_of_machine',
+           'tell_of_device', 'tell_remarks', 'tell_of_run', 'eit_simulate', 'add_original', 'in_processes', 'eit_train',
+           'training_of', 'eit_test', 'eit_verb']
 
-# %% ../nbs/cli.ipynb #80e112af
+# %% ../nbs/cli.ipynb #9046c0a8
 import argparse
 import io
 import json
@@ -203,7 +204,7 @@ def train_verb(parser: Parser) -> Action:
 @verb
 def eval_verb(parser: Parser) -> Action:
     "score a trained decoder: phoneme error rate overall, by day and by block"
-    parser.add_argument("--run", required=True, metavar="RUN", help="run folder")
+    add_runs(parser.add_mutually_exclusive_group(required=True), "run folder")
     add_data(parser)
     parser.add_argument("--split", default="val", metavar="val|train", help="which trials to score")
     parser.add_argument("--json", metavar="FILE", help="also write the result to this file")
@@ -217,6 +218,12 @@ def eval_verb(parser: Parser) -> Action:
     def act(options: argparse.Namespace) -> int:
         from b2t_kit.speech.evaluate import evaluate_run
 
+        if options.runs is not None:
+            from b2t_kit.decode.ensemble import evaluate_runs, run_list
+
+            print(*evaluate_runs(run_list(options.runs), options.data, options.split, options.json, options.unseen,
+                                 options.device, options.precision), sep="\n")
+            return SUCCESS
         print(evaluate_run(options.run, options.data, options.split, options.json, options.unseen,
                            options.logits, options.device, options.precision))
         return SUCCESS
@@ -245,8 +252,10 @@ def decode_verb(parser: Parser) -> Action:
     "decode a run's recordings, or another program's logits, to sentences"
     from b2t_kit.decode.hypotheses import SearchConfig
 
-    parser.add_argument("--run", metavar="RUN", help="run folder; give this or --logits")
-    parser.add_argument("--logits", metavar="FILE", help="HDF5 file of another program: a group per trial with a "
+    source = parser.add_mutually_exclusive_group()
+    add_runs(source, "run folder; give this, --runs or --logits")
+    add_combination(parser)
+    source.add_argument("--logits", metavar="FILE", help="HDF5 file of another program: a group per trial with a "
                         "dataset 'logits' (frames, 41)")
     add_data(parser)
     parser.add_argument("--split", default="val", metavar="train|val|test", help="which trials to decode")
@@ -270,12 +279,58 @@ def decode_verb(parser: Parser) -> Action:
 
         names = SearchConfig.__dataclass_fields__
         given = {name: value for name, value in vars(options).items() if name in names}
+        if options.runs is not None:
+            return tell_together(options, given)
         print(decode_sentences(options.run, options.data, options.split, options.logits, options.lm,
                                options.lexicon, options.tune, options.route, options.out,
                                options.device, given, report_progress, options.tokens, options.lm_preload))
         return SUCCESS
 
     return act
+
+# %% ../nbs/cli.ipynb #8c4e6337
+def add_runs(
+    group: Any,  # argparse's group of options of which one is given
+    words: str,  # what --run is
+) -> None:
+    "The options that name a run, or several that decode together."
+    group.add_argument("--run", metavar="RUN", help=words)
+    group.add_argument("--runs", metavar="RUN,RUN", help="several run folders, such as those of several seeds, that "
+                       "decode together")
+
+
+def add_combination(
+    parser: argparse.ArgumentParser,
+) -> None:
+    "The option that says how several runs decode together."
+    parser.add_argument("--combine", choices=("average", "pool", "risk"), default="average",
+                        metavar="average|pool|risk", help="with --runs: average their logits; pool their lists of "
+                        "sentences; or choose from the pooled list the sentence of fewest expected word errors")
+
+# %% ../nbs/cli.ipynb #912550e1
+def together(
+    options: argparse.Namespace,  # of `b2t decode` or `b2t submit`, with `runs`
+    split: str,
+    out: str | None = None,  # folder; None: beside the first run
+    given: Mapping[str, Any] = {},  # settings of the search
+) -> Any:  # the sentences
+    "Decode a split with several runs."
+    from b2t_kit.decode.ensemble import decode_runs, run_list
+
+    return decode_runs(run_list(options.runs), options.data, split, options.combine, options.lm, options.lexicon,
+                       options.route, out, options.device, dict(given))
+
+
+def tell_together(
+    options: argparse.Namespace,  # of `b2t decode`, with `runs`
+    given: Mapping[str, Any],  # settings of the search
+) -> int:  # exit status
+    "Decode a split with several runs, and print what was found."
+    for name in ("tokens", "tune", "lm_preload"):
+        if getattr(options, name):
+            raise KitError(f"{name}: is for one decoder, not for --runs; leave it out")
+    print(together(options, options.split, options.out, given))
+    return SUCCESS
 
 # %% ../nbs/cli.ipynb #ed502da8
 def add_lexicon(
@@ -458,7 +513,8 @@ def lm_perplexity(parser: Parser) -> Action:
 def submit_verb(parser: Parser) -> Action:
     "decode the test split into a checked submission, or resume one"
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--run", metavar="RUN", help="run folder; its tuned weights are used")
+    add_runs(source, "run folder; its tuned weights are used")
+    add_combination(parser)
     source.add_argument("--nbest", metavar="FILE", help="n-best lists of the test split, such as rescored ones; "
                         "nothing is decoded")
     parser.add_argument("--out", required=True, metavar="FILE", help="submission to write (CSV)")
@@ -473,6 +529,9 @@ def submit_verb(parser: Parser) -> Action:
 
         if options.nbest is not None:
             check = submit_nbest(options.nbest, options.out, options.data)
+        elif options.runs is not None:
+            found = together(options, "test")
+            check = submit_nbest(found.folder / "nbest.jsonl", options.out, options.data)
         else:
             check = submit(options.run, options.out, options.data, options.lm, options.lexicon,
                            options.route, options.device)

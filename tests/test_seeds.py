@@ -12,8 +12,15 @@ import psutil
 import pytest
 import torch
 
+from b2t_kit.cli import main
 from b2t_kit.core.config import KitError, load_json
 from b2t_kit.data.dataset import tiny_recordings
+from b2t_kit.decode.ensemble import average_files, least_risk
+from b2t_kit.decode.hypotheses import read_nbest
+from b2t_kit.decode.pipeline import decode_sentences, read_trials
+from b2t_kit.speech.evaluate import evaluate_run
+from b2t_kit.text.metrics import edit_distance
+from b2t_kit.text.phonemes import collapse
 from b2t_kit.training.checkpoint import checkpoint_path, checkpoint_steps
 from b2t_kit.training.metrics_log import read_metrics
 from b2t_kit.training.seeds import share_devices
@@ -151,3 +158,32 @@ def test_the_probe_decides_on_xla(data: Path, tmp_path: Path, chips: int) -> Non
     assert ("sees 2 chips" in said) == (chips == 2)
     plans = [(out / f"seed_{seed}.txt").read_text() for seed in (1, 2)]
     assert [newest(out / f"seed_{seed}") for seed in (1, 2)] == [2, 2], plans
+
+
+def test_runs_decode_together(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """`--runs` scores, decodes and submits an ensemble; its average is that of the files of logits."""
+    runs = [tmp_path / f"seed_{seed}" for seed in (1, 2)]
+    for seed, run in enumerate(runs, 1):
+        main(["train", "--data", str(data), "--out", str(run), *SMALL.split(), "--steps", "30", "--device", "cpu",
+              "--seed", str(seed)])
+    given = ["--runs", ",".join(map(str, runs)), "--data", str(data), "--device", "cpu"]
+    assert main(["eval", *given, "--json", str(tmp_path / "per.json")]) == 0
+    together = tmp_path / "ensemble"
+    for number, run in enumerate(runs, 1):
+        own = evaluate_run(run, data, device="cpu", logits=True)
+        assert own.to_dict() == load_json(together / f"eval/val/run_{number}/result.json")
+    average_files([run / "eval/val/logits.hdf5" for run in runs], tmp_path / "average.hdf5")
+    edits = [edit_distance(one.true, collapse(trial.logits.argmax(-1)))
+             for one, trial in zip(own.trials, read_trials(tmp_path / "average.hdf5"))]
+    assert load_json(tmp_path / "per.json")["summary"]["all trials"]["edits"] == sum(edits)
+
+    said = {}
+    for way in ("average", "pool", "risk"):
+        assert main(["decode", *given, "--combine", way, "--lm", "default"]) == 0
+        said[way] = [trial.sentence for trial in read_nbest(together / way / "val/nbest.jsonl")]
+    plain = decode_sentences(None, data, logits=tmp_path / "average.hdf5", lm="default", out=tmp_path / "plain")
+    assert said["average"] == [trial.sentence for trial in plain.trials]
+    lists = {way: read_nbest(together / way / "val/nbest.jsonl") for way in ("pool", "risk")}
+    assert [trial.sentence for trial in map(least_risk, lists["pool"])] == said["risk"]
+    assert main(["submit", *given, "--combine", "pool", "--out", str(tmp_path / "submission.csv")]) == 0
+    capsys.readouterr()
