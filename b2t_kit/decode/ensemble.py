@@ -6,7 +6,7 @@
 __all__ = ['MARGIN', 'COMBINATIONS', 'average_logits', 'average_files', 'pooled', 'scored_by_all', 'least_risk', 'run_list',
            'ensemble_folder', 'evaluate_runs', 'average_evaluation', 'decode_runs', 'same_trials', 'decode_together']
 
-# %% ../../nbs/decode/ensemble.ipynb #df43d137
+# %% ../../nbs/decode/ensemble.ipynb #f9e564e3
 import math
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +29,7 @@ from .pipeline import CHOICE, LogitTrial, Sentences, cached_logits, choose_words
 from .pipeline import read_trials, save_sentences, tuned_config, tuned_model, word_error
 from ..models.ctc import ctc_losses
 from ..speech.adapt import Unseen
-from ..speech.evaluate import Evaluation, evaluate_run, save_evaluation
+from ..speech.evaluate import Evaluation, evaluate_run, load_decoder, save_evaluation
 from ..text.metrics import edit_distance
 from ..text.phonemes import PHONEMES, collapse, normalise
 
@@ -248,6 +248,8 @@ def evaluate_runs(
     folder = ensemble_folder(runs, "eval", split)
     if json is not None:
         check_target(json)
+    for run in runs:
+        load_decoder(run)
     with new_folders(folder):
         places = [folder / f"run_{number}" for number, _ in enumerate(runs, 1)]
         members = [evaluate_run(run, data, split, None, unseen, True, device, precision, place)
@@ -291,6 +293,8 @@ def decode_runs(
 ) -> Sentences:
     "Decode a split with several runs together, write and return its sentences; raises `KitError` as `b2t decode`."
     folder = ensemble_folder(runs, together, split) if out is None else Path(out)
+    for run in runs:
+        load_decoder(run)
     with new_folders(folder):
         sources = [_logits_of(run, data, split, device) for run in runs]
         if together == "average":

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['POOLED', 'CONTROLLER_PORT', 'spread_of', 'spread_text', 'device_variables', 'share_devices', 'report_chips', 'probe',
-           'seen_chips', 'with_device', 'SeedRun', 'seed_runs', 'check_seeds_folder', 'SeedBoard', 'table_lines',
-           'start_seed', 'close_seed', 'hours_left', 'train_side_by_side']
+           'seen_chips', 'with_device', 'SeedRun', 'seed_runs', 'check_seeds_folder', 'SeedBoard', 'board_lines',
+           'start_seed', 'close_seed', 'hours_left', 'start_waiting', 'ask_to_stop', 'train_side_by_side']
 
 # %% ../../nbs/training/seeds.ipynb #72f2134c
 import math
@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +166,7 @@ class SeedRun:
     folder: Path  # its run folder
     variables: Mapping[str, str]  # of its process
     state: str = "waiting"  # then "running"; at last "finished", "stopped" (saved, not finished) or "died"
-    worker: Worker | None = None
+    worker: Worker = field(init=False, repr=False)  # from the start of its process on
 
     @property
     def output(self) -> Path:
@@ -230,7 +230,7 @@ class SeedBoard:
     ) -> None:
         "Print new lines of the table, and draw the figure if it is time."
         rows = {run.seed: run.rows() for run in runs}
-        lines = table_lines(rows, [run.seed for run in runs if run.state in ("waiting", "running")])
+        lines = board_lines(rows, [run.seed for run in runs if run.state in ("waiting", "running")])
         if self.printed is None:
             self.printed = set(lines)
             print("seeds       " + "".join(f"{seed:>10}" for seed in rows), flush=True)
@@ -253,7 +253,7 @@ class SeedBoard:
             self.canvas.show(figure)
 
 # %% ../../nbs/training/seeds.ipynb #0d4b462e
-def table_lines(
+def board_lines(
     rows: Mapping[int, list[dict[str, Any]]],  # by seed
     training: Sequence[int],  # seeds that will still add rows
 ) -> dict[tuple[int, str], str]:  # (step, kind) -> line
@@ -312,6 +312,36 @@ def hours_left(
     left = config.hours - budget.spent() / 3600
     return 0.0 if not config.hours else left / rounds if left > 0 else None
 
+# %% ../../nbs/training/seeds.ipynb #1be230e4
+def start_waiting(
+    runs: Sequence[SeedRun],
+    arguments: Sequence[str],  # of `python -m b2t_kit.train`, without what differs between seeds
+    config: TrainConfig,
+    budget: Budget,  # of all seeds
+    at_once: int,  # processes at a time
+    pipe: int,  # read end
+) -> None:
+    "Start as many of the waiting seeds as there is room and time for."
+    waiting = [run for run in runs if run.state == "waiting"]
+    room = at_once - sum(run.state == "running" for run in runs)
+    for run in waiting[:room]:
+        hours = hours_left(config, budget, math.ceil(len(waiting) / at_once))
+        if hours is None:
+            run.state = "stopped"
+        else:
+            start_seed(run, arguments, hours, pipe)
+
+
+def ask_to_stop(
+    runs: Sequence[SeedRun],
+) -> None:
+    "Send every seed in training a stop signal, so that it saves and ends; start no other."
+    for run in runs:
+        if run.state == "running":
+            run.worker.process.send_signal(signal.SIGTERM)
+        elif run.state == "waiting":
+            run.state = "stopped"
+
 # %% ../../nbs/training/seeds.ipynb #5efc2131
 def train_side_by_side(
     runs: Sequence[SeedRun],  # as `seed_runs` returns them
@@ -322,26 +352,18 @@ def train_side_by_side(
 ) -> dict[str, Any]:  # the spread, as in seeds.json
     "Train all seeds that are not finished; raises `KitError` if a signal stops them."
     out, pipe = runs[0].folder.parent, os.pipe()
-    board, at_once = SeedBoard(out), at_once or len(runs)
-    asked = False
+    board, asked = SeedBoard(out), False
     with StopRequest() as stop:
         try:
             while any(run.state in ("waiting", "running") for run in runs):
-                running = [run for run in runs if run.state == "running"]
-                waiting = [run for run in runs if run.state == "waiting"]
                 if stop.name and not asked:
                     asked = True
-                    for run in running:
-                        run.worker.process.send_signal(signal.SIGTERM)
-                for run in waiting[:at_once - len(running)]:
-                    hours = None if asked else hours_left(config, budget, math.ceil(len(waiting) / at_once))
-                    run.state = "stopped"
-                    if hours is not None:
-                        start_seed(run, arguments, hours, pipe[0])
+                    ask_to_stop(runs)
+                start_waiting(runs, arguments, config, budget, at_once or len(runs), pipe[0])
                 board.show(runs)
                 time.sleep(0.2)
-                for run in running:
-                    if run.worker.ended():
+                for run in runs:
+                    if run.state == "running" and run.worker.ended():
                         close_seed(run, config.steps, asked)
             board.show(runs, last=True)
         finally:
