@@ -265,6 +265,8 @@ def decode_verb(parser: Parser) -> Action:
     parser.add_argument("--lm-preload", action="store_true", help="first read the model file from end to end, which "
                         "helps on a network mount")
     add_lexicon(parser)
+    parser.add_argument("--hotwords", metavar="FILE", help="names and other expected words, known or not: a line is "
+                        "'word [PH PH ...] [boost]'")
     parser.add_argument("--tokens", metavar="FILE", help="order of the classes in --logits, if another program has "
                         "them in another order: a name a line")
     parser.add_argument("--tune", action="store_true", help="first find the best weights on these trials")
@@ -283,7 +285,8 @@ def decode_verb(parser: Parser) -> Action:
             return tell_together(options, given)
         print(decode_sentences(options.run, options.data, options.split, options.logits, options.lm,
                                options.lexicon, options.tune, options.route, options.out,
-                               options.device, given, report_progress, options.tokens, options.lm_preload))
+                               options.device, given, report_progress, options.tokens, options.lm_preload,
+                               options.hotwords))
         return SUCCESS
 
     return act

@@ -205,3 +205,52 @@ def test_the_command_decodes_anybodys_logits(tmp_path, capsys):
     result = json.loads((tmp_path / "out/result.json").read_text(encoding="utf-8"))
     assert result["trials"] == 3 and result["words"] == 18 and result["search"]["beam"] == 60
     assert [one.trial for one in read_nbest(tmp_path / "out/nbest.jsonl")] == [1, 2, 10]
+
+
+HOTWORD_FILES = {
+    "unknown phoneme": ("anna AE N AX", "line 2: word 'anna': 'AX'"),
+    "no phonemes": ("anna(2)", "line 2: 'anna(2)' needs a pronunciation"),
+    "boost that is not a number": ("anna AE N AH nan", "line 2: boost 'nan'"),
+    "infinite boost": ("anna 1e999", "line 2: boost '1e999'"),
+    "huge boost": ("anna 101", "from -100 to 100"),
+    "control character": ("anna\x1b[31m AE N AH", "line 2: has a control character"),
+    "word twice": ("anna AE N AH\nAnna AA N AH", "line 3: word 'anna' is also in line 2"),
+    "two words": ("new york", "line 2: word 'new': 'YORK'"),
+    "digits": ("r2d2", "line 2: 'r2d2' cannot occur"),
+    "accent": ("caf\u00e9", "line 2: 'caf\u00e9' cannot occur"),
+    "long word": ("a" * 100_000, "is longer than 60"),
+    "long pronunciation": ("anna" + " AE" * 100_000, "is longer than 60"),
+    "a million lines": ("".join(f"{''.join(chr(97 + int(d)) for d in str(n))} AE\n" for n in range(1_000_000)),
+                        "line 10002: more than 10,000 hotwords"),
+    "nothing": ("# nobody", "has no hotwords"),
+    "not UTF-8": (b"anna\n\xff", "cannot be read as UTF-8"),
+    "zeros": (b"\0" * 9999, "has a control character"),
+}
+
+
+@pytest.mark.parametrize("fault", HOTWORD_FILES)
+def test_bad_hotwords_are_named_and_nothing_is_written(fault, tmp_path, capsys):
+    content, expected = HOTWORD_FILES[fault]
+    path = write(tmp_path / "theirs.h5", good_logits())
+    names = tmp_path / "names.txt"
+    names.write_bytes(content if isinstance(content, bytes) else f"# people\n{content}".encode())
+    assert main(["decode", "--logits", str(path), "--hotwords", str(names)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and f"{names}" in error and expected in error and len(error) < 300 + len(str(names))
+    assert error.removesuffix("\n").isprintable()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["names.txt", "theirs.h5"]
+
+
+def test_the_command_hears_a_name(tmp_path, capsys):
+    said = "would you like to see wojciechowski again"
+    write(tmp_path / "theirs.h5", noisy_sentence(said, np.random.default_rng(0)), sentence_label=said)
+    (tmp_path / "names.txt").write_text("Wojciechowski\n")
+    words = ["decode", "--logits", str(tmp_path / "theirs.h5"), "--out", str(tmp_path / "out")]
+    assert main(words) == 0 and "wojciechowski" not in (tmp_path / "out/sentences.csv").read_text(encoding="utf-8")
+    assert main([*words, "--hotwords", str(tmp_path / "names.txt")]) == 0
+    assert said in (tmp_path / "out/sentences.csv").read_text(encoding="utf-8")
+    capsys.readouterr()
+    assert main([*words, "--hotwords", str(tmp_path / "names.txt"), "--route", "wfst"]) == 2
+    assert "use the route 'prefix'" in capsys.readouterr().err
+    assert main([*words, "--hotwords", str(tmp_path / "absent.txt")]) == 2
+    assert "absent.txt" in capsys.readouterr().err

@@ -8,7 +8,7 @@ __all__ = ['BEGINNING', 'HISTORY', 'SLOT', 'FLOATS', 'Beam', 'Past', 'Fresh', 'n
            'history_words', 'check_logits', 'as_rows', 'is_ordinary', 'find_fault', 'log_probs', 'relative_rows',
            'Proposer', 'PrefixSearch', 'TrialSearch', 'BeamSearch', 'available_cores', 'Stream']
 
-# %% ../../nbs/decode/beam_search.ipynb #44fcebf0
+# %% ../../nbs/decode/beam_search.ipynb #9ec7a51c
 import math
 import os
 from collections.abc import Iterable, Sequence
@@ -22,6 +22,7 @@ from numba import njit
 
 from ..core.config import KitError
 from .forced_align import combine, forced_align, spoken_arrays, with_quiet
+from .hotwords import Hotword, model_words, with_hotwords
 from .hypotheses import Hypothesis, Limits, Route, SearchConfig, with_confidences
 from .lexicon import Lexicon, Trie, build_trie
 from .ngram import Arrays, LanguageModel, follow, sentence_scores
@@ -150,7 +151,7 @@ def extend(
     past: Past,
     parent: int,
     word: int,  # as numbered in the lexicon
-    ids: np.ndarray,  # (words,) int64, the language model's number of each word
+    words: np.ndarray,  # (words,) MODEL_WORD, as the language model sees the lexicon
     model: NamedTuple,  # the language model's arrays
 ) -> int:  # number of the history; -1 if the capacity is exceeded
     "Return the history with one more word, creating it if it is new."
@@ -166,7 +167,8 @@ def extend(
         return -1
     past.table[place], past.size[0] = made, made + 1
     before, row = past.rows[parent], past.rows[made]
-    gain = follow(model, past.states, parent, made, ids[word])
+    asked = words[word]
+    gain = max(follow(model, past.states, parent, made, asked.number), asked.floor) + asked.boost
     row.parent, row.word, row.length = parent, word, before.length + 1
     row.language = before.language + gain
     return made
@@ -178,7 +180,7 @@ def enter(
     owner: int,  # the word history
     mass: float,  # ln P of the paths that reach the node in this frame
     best: float,  # best score of the frame so far
-    trie: Trie, ids: np.ndarray, model: NamedTuple, limits: Limits, past: Past, fresh: Fresh,
+    trie: Trie, words: np.ndarray, model: NamedTuple, limits: Limits, past: Past, fresh: Fresh,
 ) -> float:  # best score including these
     "Enter a node, end every word stored there, and return the best score of the frame."
     before = past.rows[owner]
@@ -191,7 +193,7 @@ def enter(
             put(fresh, owner, SILENCE + node, -math.inf, mass, limits.best_path)
             best = max(best, score)
     for at in range(trie.word_first[node], trie.word_first[node + 1]):
-        child = extend(past, owner, np.int64(trie.word[at]), ids, model)
+        child = extend(past, owner, np.int64(trie.word[at]), words, model)
         if child < 0:
             fresh.state[2] = 1
             return best
@@ -226,7 +228,7 @@ def wait(
 def advance(
     row: np.ndarray,  # (41,) float64 log-probabilities of the frame
     trie: Trie,
-    ids: np.ndarray,  # (words,) int64, the language model's number of each word
+    words: np.ndarray,  # (words,) MODEL_WORD
     model: NamedTuple,  # the language model's arrays
     limits: Limits,
     past: Past,  # grows
@@ -255,7 +257,7 @@ def advance(
             spoken = trie.label[child]
             mass = (again if spoken == last else both) + row[spoken]
             if row[spoken] >= floor and mass > -math.inf:
-                best = enter(child, owner, mass, best, trie, ids, model, limits, past, fresh)
+                best = enter(child, owner, mass, best, trie, words, model, limits, past, fresh)
         if fresh.state[2]:
             return False
     keep(trie, limits, past, beam, fresh)
@@ -316,12 +318,12 @@ def keep(
 def advance_all(
     rows: np.ndarray,  # (P, 41) float64 log-probabilities
     start: int,  # first frame to process
-    trie: Trie, ids: np.ndarray, model: NamedTuple, limits: Limits,
+    trie: Trie, words: np.ndarray, model: NamedTuple, limits: Limits,
     past: Past, beam: Beam, fresh: Fresh,
 ) -> int:  # frames processed, counted from the first; fewer than P if an array is full
     "Process frames until the end, or until an array is full."
     for frame in range(start, len(rows)):
-        if not advance(rows[frame], trie, ids, model, limits, past, beam, fresh):
+        if not advance(rows[frame], trie, words, model, limits, past, beam, fresh):
             return frame
     return len(rows)
 
@@ -506,9 +508,11 @@ class Proposer(Protocol):
 class PrefixSearch:
     "The prefix beam search, for whole trials and frame by frame."
 
-    def __init__(self, lexicon: Lexicon, model: LanguageModel, config: SearchConfig) -> None:
-        self.ids = model.numbers(lexicon.words)
-        self.trie = build_trie(lexicon.entries, model.unigrams[self.ids])
+    def __init__(self, lexicon: Lexicon, model: LanguageModel, config: SearchConfig,
+                 hotwords: Sequence[Hotword] = ()) -> None:
+        self.words = model_words(lexicon, model, hotwords)
+        look = np.maximum(model.unigrams[self.words["number"]], self.words["floor"]) + self.words["boost"]
+        self.trie = build_trie(lexicon.entries, look)
         self.model, self.config = model, config
 
     def start(self) -> "TrialSearch":
@@ -538,7 +542,7 @@ class TrialSearch:
         plan, done = self.plan, 0
         while done < len(rows):
             with plan.model.blamed():
-                done = advance_all(rows, done, plan.trie, plan.ids, plan.model.arrays, self.limits,
+                done = advance_all(rows, done, plan.trie, plan.words, plan.model.arrays, self.limits,
                                    self.past, self.beam, self.fresh)
             if done < len(rows):
                 self.past, self.fresh = grown(self.past, self.fresh)
@@ -573,10 +577,12 @@ class BeamSearch:
         config: SearchConfig = SearchConfig(),
         route: Route = "auto",  # which search to use; "auto" means "prefix"
         folder: str | Path | None = None,  # where "wfst" stores its graph; None builds it each time
+        hotwords: Sequence[Hotword] = (),  # words that are expected; the lexicon and the model need not know them
     ) -> None:
-        self.lexicon, self.model, self.config = lexicon, model, config
+        self.lexicon = with_hotwords(lexicon, hotwords)
+        self.model, self.config, self.hotwords = model, config, tuple(hotwords)
         self.route: Route = "prefix" if route == "auto" else route
-        self.spoken = spoken_arrays(lexicon.entries, len(lexicon))
+        self.spoken = spoken_arrays(self.lexicon.entries, len(self.lexicon))
         self.proposer = self._proposer(folder)
 
     def _proposer(self, folder: str | Path | None) -> Proposer:
@@ -589,13 +595,23 @@ class BeamSearch:
                 if not isinstance(self.model.arrays, Arrays):
                     raise KitError(f"{self.model.path}: the route 'wfst' needs all n-grams; use the route 'prefix', "
                                    "or convert a trie first (b2t lm convert)")
+                if self.hotwords:
+                    raise KitError("hotwords: the route 'wfst' would have to build its graph again; use the route "
+                                   "'prefix', which adds them to its tree")
                 return GraphSearch(self.lexicon, self.model, self.config, folder)
         raise KitError(f"route: '{self.route}' is not one of auto, prefix, wfst")
 
     @cached_property
     def prefix(self) -> PrefixSearch:
         "The prefix beam search, created when first used."
-        return PrefixSearch(self.lexicon, self.model, self.config)
+        return PrefixSearch(self.lexicon, self.model, self.config, self.hotwords)
+
+    @cached_property
+    def hot(self) -> dict[str, tuple[float, float]]:
+        "The least ln P of each hotword, and what is added to it."
+        words = model_words(self.lexicon, self.model, self.hotwords)
+        places = [self.lexicon.ids[one.word] for one in self.hotwords]
+        return {self.lexicon.words[at]: (float(words[at]["floor"]), float(words[at]["boost"])) for at in places}
 
     @property
     def unknown(self) -> int:
@@ -645,7 +661,7 @@ class BeamSearch:
         "Return sentences with exact scores; those without any alignment are left out."
         proposed = list(proposed)
         sentences = [tuple(self.lexicon.words[word] for word in words) for words in proposed]
-        language = sentence_scores(self.model, [" ".join(words) for words in sentences])
+        language = sentence_scores(self.model, [" ".join(words) for words in sentences], self.hot)
         wide = with_quiet(rows, self.config.best_path)
         chances, found = np.exp(wide), []
         for words, numbers, likely in zip(sentences, proposed, language.tolist()):

@@ -9,14 +9,14 @@ __all__ = ['UNKNOWN', 'START', 'END', 'MAX_ORDER', 'NEVER', 'DTYPES', 'MAGIC', '
            'perplexity', 'seal_of', 'write_model', 'map_model', 'verify_model', 'number_fault', 'find', 'step',
            'follow', 'sentence_scores']
 
-# %% ../../nbs/decode/ngram.ipynb #9d45a6bd
+# %% ../../nbs/decode/ngram.ipynb #03b125c7
 import hashlib
 import json
 import math
 import re
 import sys
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -705,12 +705,12 @@ def _follow_arrays(model: Any, states: Any, before: Any, after: Any, word: Any) 
 
 # %% ../../nbs/decode/ngram.ipynb #e741c7db
 @numba.njit(nogil=True)
-def _score_all(arrays, start, states, numbers, lengths, scores):
+def _score_all(arrays, start, states, numbers, floors, boosts, lengths, scores):
     at = 0
     for row in range(len(lengths)):
         states[at & 1], total = start[0], 0.0
         for _ in range(lengths[row]):
-            total += follow(arrays, states, at & 1, 1 - (at & 1), numbers[at])
+            total += max(follow(arrays, states, at & 1, 1 - (at & 1), numbers[at]), floors[at]) + boosts[at]
             at += 1
         scores[row] = total
 
@@ -718,13 +718,17 @@ def _score_all(arrays, start, states, numbers, lengths, scores):
 def sentence_scores(
     model: LanguageModel,
     sentences: list[str],  # normalised
+    hot: Mapping[str, tuple[float, float]] | None = None,  # hotword -> least ln P, and what is added to it
 ) -> np.ndarray:  # (K,) float64, natural logarithms
-    "Return ln of the probability of each sentence, as `LanguageModel.sentence` does."
+    "Return ln of the probability of each sentence, as `LanguageModel.sentence` does, with hotwords raised."
     split = [sentence.split() for sentence in sentences]
-    numbers = model.numbers(word for words in split for word in (*words, "</s>"))
+    said = [word for words in split for word in (*words, "</s>")]
+    raised = np.array([(hot or {}).get(word, (-math.inf, 0.0)) for word in said]).reshape(-1, 2)
+    floors, boosts = np.ascontiguousarray(raised.T)
     lengths = np.array([len(words) + 1 for words in split], np.int64)
     scores = np.zeros(len(split))
     with model.blamed():
         start = np.array([model.start])
-        _score_all(model.arrays, start, np.zeros(2, start.dtype), numbers, lengths, scores)
+        states = np.zeros(2, start.dtype)
+        _score_all(model.arrays, start, states, model.numbers(said), floors, boosts, lengths, scores)
     return scores

@@ -7,7 +7,7 @@ __all__ = ['DEFAULT', 'CHOICE', 'LogitTrial', 'read_trials', 'words_in', 'choose
            'sentences_csv', 'tuned_config', 'tuned_model', 'known_sentences', 'decode_trials', 'decode_sentences',
            'save_sentences', 'cached_logits']
 
-# %% ../../nbs/decode/pipeline.ipynb #e6dbd754
+# %% ../../nbs/decode/pipeline.ipynb #793d980c
 import csv
 import io
 import math
@@ -25,6 +25,7 @@ from ..data.dataset import MAX_BINS, open_dataset, open_file, reading
 from .arpa import read_language_model
 from .beam_search import BeamSearch, check_logits
 from .contamination import leak_warning
+from .hotwords import read_hotwords
 from .hypotheses import DecodedTrial, Route, SearchConfig, write_nbest
 from .kenlm import preload
 from .lexicon import Lexicon, build_lexicon, own_words
@@ -274,12 +275,14 @@ def decode_sentences(
     progress: Any = str,  # called with progress messages
     tokens: str | Path | None = None,  # file with the order of the classes of `logits`; None: the kit's
     preloaded: bool = False,  # first read the model file from end to end
+    hotwords: str | Path | None = None,  # file with words that are expected, known or not
 ) -> Sentences:
     "Decode a split, write and return its sentences; raises `KitError` if an input is missing or invalid."
     if (run is None) == (logits is None):
         raise KitError("give either a run or a file of logits")
     if tokens and run is not None:
         raise KitError(f"{tokens}: is for logits of another program (--logits), not for a run")
+    hot = read_hotwords(hotwords, own_words(lexicon)) if hotwords else []
     folder = _target(run, split, logits, out)
     with new_folders(folder):
         source = Path(logits) if logits else cached_logits(run, data, split, folder, device)
@@ -294,12 +297,12 @@ def decode_sentences(
         found, given = None, settings or {}
         if tune_weights:
             found = tune(words, model, [one.logits for one in known], said,
-                         override(SearchConfig(), given), progress)
+                         override(SearchConfig(), given), progress, hot)
             write_atomically(folder / "tuning.png", _png(found))
             save_json(choice, _choice(found, model, name) | {"split": split})
         best = found.best if found else tuned_config(choice, model) or SearchConfig()
         config = best if found else override(best, given)
-        decoded = decode_trials(BeamSearch(words, model, config, route, folder), trials)
+        decoded = decode_trials(BeamSearch(words, model, config, route, folder, hot), trials)
         made = Sentences(decoded, word_error(decoded), found, folder, leak_warning(model, said))
         return save_sentences(made, config)
 

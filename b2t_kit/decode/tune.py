@@ -6,7 +6,7 @@
 __all__ = ['SCALES', 'BONUSES', 'BLANK_PENALTIES', 'MISSING_SILENCES', 'Lists', 'best_point', 'TuningStep', 'Tuning', 'tune',
            'plot_tuning']
 
-# %% ../../nbs/decode/tune.ipynb #0bb5ef05
+# %% ../../nbs/decode/tune.ipynb #c51babc2
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 
 from ..core.config import KitError, to_dict
 from .beam_search import BeamSearch
+from .hotwords import Hotword
 from .hypotheses import Hypothesis, SearchConfig
 from .lexicon import Lexicon
 from .ngram import LanguageModel
@@ -129,6 +130,7 @@ def tune(
     truths: Sequence[str],  # their true sentences
     config: SearchConfig = SearchConfig(),  # starting point; beam and thresholds are kept
     progress: Callable[[str], object] = str,  # called with a message after each search
+    hotwords: Sequence[Hotword] = (),  # words that are expected
 ) -> Tuning:
     "Return the best weights for these trials; raises `KitError` if they have no true sentences."
     if len(trials) != len(truths) or not any(normalise(truth) for truth in truths):
@@ -136,7 +138,7 @@ def tune(
     before: list[int] = []
 
     def search(config: SearchConfig) -> TuningStep:
-        found = Lists(BeamSearch(lexicon, model, config).decode_many(trials), truths)
+        found = Lists(BeamSearch(lexicon, model, config, hotwords=hotwords).decode_many(trials), truths)
         before.append(found.word_edits(config.acoustic_scale, config.word_bonus))
         surface = found.surface(SCALES, BONUSES)
         row, column = best_point(surface)
