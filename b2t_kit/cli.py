@@ -270,6 +270,8 @@ def decode_verb(parser: Parser) -> Action:
     parser.add_argument("--tokens", metavar="FILE", help="order of the classes in --logits, if another program has "
                         "them in another order: a name a line")
     parser.add_argument("--tune", action="store_true", help="first find the best weights on these trials")
+    parser.add_argument("--tune-seconds", type=float, metavar="S", help="with --tune: also choose beam, blank skipping "
+                        "and temperature, for the fewest errors within S CPU seconds per trial (inf: no limit)")
     add_route(parser)
     parser.add_argument("--out", metavar="DIR", help="folder for the sentences; default: decode/SPLIT in the run "
                         "folder")
@@ -286,7 +288,7 @@ def decode_verb(parser: Parser) -> Action:
         print(decode_sentences(options.run, options.data, options.split, options.logits, options.lm,
                                options.lexicon, options.tune, options.route, options.out,
                                options.device, given, report_progress, options.tokens, options.lm_preload,
-                               options.hotwords))
+                               options.hotwords, options.tune_seconds))
         return SUCCESS
 
     return act

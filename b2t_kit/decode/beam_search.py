@@ -6,7 +6,8 @@
 __all__ = ['BEGINNING', 'HISTORY', 'SLOT', 'FLOATS', 'Beam', 'Past', 'Fresh', 'new_past', 'new_beam', 'new_fresh', 'mix', 'put',
            'extend', 'enter', 'wait', 'advance', 'kth_largest', 'keep', 'advance_all', 'grown', 'index', 'finished',
            'history_words', 'check_logits', 'as_rows', 'is_ordinary', 'find_fault', 'log_probs', 'relative_rows',
-           'Proposer', 'PrefixSearch', 'TrialSearch', 'BeamSearch', 'available_cores', 'Stream']
+           'tempered', 'kept_frames', 'is_sure', 'Proposer', 'PrefixSearch', 'TrialSearch', 'BeamSearch',
+           'available_cores', 'Stream']
 
 # %% ../../nbs/decode/beam_search.ipynb #9ec7a51c
 import math
@@ -493,6 +494,34 @@ def relative_rows(
         rows[frame, BLANK] -= penalty
     return rows, negative and different and not wrong
 
+# %% ../../nbs/decode/beam_search.ipynb #d7b7c4ef
+def tempered(
+    logits: np.ndarray,  # (P, 41)
+    temperature: float,
+) -> np.ndarray:  # (P, 41), of the same type
+    "Return the logits divided by a temperature; the same array at temperature 1."
+    if temperature == 1:
+        return logits
+    with np.errstate(over="ignore"):  # minus infinity is a valid logit
+        return logits / logits.dtype.type(temperature)
+
+# %% ../../nbs/decode/beam_search.ipynb #1c43db77
+def kept_frames(
+    rows: np.ndarray,  # (P, 41) float64, from `log_probs`
+    config: SearchConfig,
+    before: bool = False,  # whether the frame before the first was surely blank
+) -> np.ndarray | slice:  # (K,) int64 numbers of the frames to search; all of them if nothing is skipped
+    "Return the frames without those that are surely blank, but with the first of each run of these."
+    if config.blank_skip == 1:
+        return slice(None)
+    sure = is_sure(rows, config)
+    return np.flatnonzero(~(sure & np.concatenate([[before], sure[:-1]])))
+
+
+def is_sure(rows: np.ndarray, config: SearchConfig) -> np.ndarray:  # (P,) bool
+    "Return whether the network, at its temperature and before the blank penalty, is sure of the blank."
+    return np.exp(rows[:, BLANK] + math.log(config.blank_penalty)) > config.blank_skip
+
 # %% ../../nbs/decode/beam_search.ipynb #7f5e7a45
 class Proposer(Protocol):
     "A search that proposes sentences for log-probabilities."
@@ -624,8 +653,24 @@ class BeamSearch:
         name: str = "logits",  # for error messages
     ) -> list[Hypothesis]:  # best first; empty if no sentence fits
         "Return the n-best list of a trial; raises `KitError` if `logits` cannot be logits."
-        rows = log_probs(check_logits(logits, name), math.log(self.config.blank_penalty))
-        return self.scored(rows, self.proposer.propose(rows, self.config.n_best))
+        rows = self.log_probs(logits, name)
+        return self.scored(rows, self.propose(rows))
+
+    def log_probs(
+        self,
+        logits: np.ndarray,  # (P, 41)
+        name: str = "logits",  # for error messages
+    ) -> np.ndarray:  # (P, 41) float64
+        "Return ln of the class probabilities at the settings of this search; raises `KitError` for invalid logits."
+        cooled = tempered(check_logits(logits, name), self.config.temperature)
+        return log_probs(cooled, math.log(self.config.blank_penalty))
+
+    def propose(
+        self,
+        rows: np.ndarray,  # (P, 41) float64, from `log_probs`
+    ) -> list[tuple[int, ...]]:  # word numbers of the lexicon
+        "Return candidate sentences, not yet scored."
+        return self.proposer.propose(rows[kept_frames(rows, self.config)], self.config.n_best)
 
     def sentence(
         self,
@@ -633,11 +678,16 @@ class BeamSearch:
         name: str = "logits",  # for error messages
     ) -> str:  # empty if no sentence fits
         "Return the best sentence as ranked by the search, without scores and times, which is faster."
-        given = as_rows(logits, name)
-        rows, ordinary = relative_rows(given, math.log(self.config.blank_penalty))
-        if not ordinary:
-            find_fault(given, name)
-        proposed = self.proposer.propose(rows, 1)
+        if self.config.blank_skip < 1:  # which needs probabilities
+            rows = self.log_probs(logits, name)
+            proposed = self.proposer.propose(rows[kept_frames(rows, self.config)], 1)
+        else:
+            given = as_rows(logits, name)
+            rows, ordinary = relative_rows(tempered(given, self.config.temperature),
+                                           math.log(self.config.blank_penalty))
+            if not ordinary:
+                find_fault(given, name)
+            proposed = self.proposer.propose(rows, 1)
         return " ".join(self.lexicon.words[word] for word in proposed[0]) if proposed else ""
 
     def decode_many(
@@ -662,14 +712,18 @@ class BeamSearch:
         proposed = list(proposed)
         sentences = [tuple(self.lexicon.words[word] for word in words) for words in proposed]
         language = sentence_scores(self.model, [" ".join(words) for words in sentences], self.hot)
-        wide = with_quiet(rows, self.config.best_path)
+        kept = kept_frames(rows, self.config)
+        frames = np.arange(len(rows))[kept]
+        skipped = float(np.delete(rows[:, BLANK], frames).sum())  # the same for all sentences
+        wide = with_quiet(rows[kept], self.config.best_path)
         chances, found = np.exp(wide), []
         for words, numbers, likely in zip(sentences, proposed, language.tolist()):
             acoustic, times = forced_align(wide, chances, np.array(numbers, np.int32), self.spoken,
                                     float(self.config.missing_silence), self.config.best_path)
+            acoustic += skipped
             if acoustic > -math.inf:
                 total = self.config.weights.total(acoustic, likely, len(words))
-                spans = tuple(map(tuple, times.tolist()))
+                spans = tuple(zip(frames[times[:, 0]].tolist(), (frames[times[:, 1] - 1] + 1).tolist()))
                 found.append(Hypothesis(words, acoustic, likely, total, spans))
         return with_confidences(sorted(found, key=lambda one: (-one.total, one.words)))
 
@@ -690,6 +744,7 @@ class Stream:
         self._owner = search
         self._search = search.prefix.start()
         self._rows: list[np.ndarray] = []
+        self._sure = False  # whether the last frame was surely blank
 
     def push(
         self,
@@ -698,10 +753,10 @@ class Stream:
         "Process the next frames; raises `KitError` if they cannot be logits."
         number = sum(map(len, self._rows))
         frames = np.atleast_2d(np.asarray(frames))
-        checked = check_logits(frames, f"frames from {number} on")
-        rows = log_probs(checked, math.log(self._owner.config.blank_penalty))
+        rows = self._owner.log_probs(frames, f"frames from {number} on")
         self._rows.append(rows)
-        self._search.push(rows)
+        self._search.push(rows[kept_frames(rows, self._owner.config, self._sure)])
+        self._sure = bool(is_sure(rows[-1:], self._owner.config)[0])
 
     @property
     def sentence(self) -> str:

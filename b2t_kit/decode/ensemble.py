@@ -6,7 +6,7 @@
 __all__ = ['MARGIN', 'COMBINATIONS', 'average_logits', 'average_files', 'pooled', 'scored_by_all', 'least_risk', 'run_list',
            'ensemble_folder', 'evaluate_runs', 'average_evaluation', 'decode_runs', 'same_trials', 'decode_together']
 
-# %% ../../nbs/decode/ensemble.ipynb #f9e564e3
+# %% ../../nbs/decode/ensemble.ipynb #bc0b5b8e
 import math
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +21,7 @@ import torch
 
 from ..core.config import KitError, check_target, clear_way, new_folders, override, save_json
 from ..data.dataset import MAX_BINS, NewFile, open_dataset, open_file, reading
-from .beam_search import BeamSearch, available_cores, check_logits, log_probs
+from .beam_search import BeamSearch, available_cores, check_logits
 from .contamination import leak_warning
 from .hypotheses import DecodedTrial, Hypothesis, Route, SearchConfig, Weights, posteriors
 from .hypotheses import with_confidences
@@ -166,11 +166,11 @@ def scored_by_all(
     "Return the sentences of all searches, scored by every model; raises `KitError` for unequal numbers."
     if len(searches) != len(logits) or not searches:
         raise KitError(f"{name}: {len(searches)} searches, and logits of {len(logits)} models")
-    rows = [log_probs(check_logits(one, f"{name} of model {number}"), math.log(search.config.blank_penalty))
+    rows = [search.log_probs(one, f"{name} of model {number}")
             for number, (search, one) in enumerate(zip(searches, logits), 1)]
     found: dict[tuple[str, ...], None] = {}
     for search, one in zip(searches, rows):
-        proposed = search.proposer.propose(one, search.config.n_best)
+        proposed = search.propose(one)
         found.update(dict.fromkeys(tuple(search.lexicon.words[word] for word in words) for words in proposed))
     return [search.scored(one, _numbers(search, found)) for search, one in zip(searches, rows)]
 

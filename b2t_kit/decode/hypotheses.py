@@ -218,6 +218,8 @@ class SearchConfig:
     token_threshold: float = 10.0  # phonemes this far below a frame's best class, in ln P, are not tried
     n_best: int = 100  # largest number of sentences returned
     best_path: bool = False  # score the best alignment (Viterbi) instead of the sum over all
+    temperature: float = 1.0  # divides the logits; above 1 makes the network less sure
+    blank_skip: float = 1.0  # of frames whose blank is likelier than this, only the first of each run is kept
 
     def __post_init__(self) -> None:
         for name in ("acoustic_scale", "blank_penalty", "threshold", "token_threshold"):
@@ -229,6 +231,10 @@ class SearchConfig:
         for name in ("beam", "n_best"):
             if getattr(self, name) < 1:
                 raise KitError(f"{name}: {getattr(self, name)} is less than 1")
+        if not 0.01 <= self.temperature <= 100:
+            raise KitError(f"temperature: {self.temperature} is not from 0.01 to 100")
+        if not 0 < self.blank_skip <= 1:
+            raise KitError(f"blank_skip: {self.blank_skip} is not a probability above 0, up to 1 (which keeps all)")
         if not -math.inf < self.missing_silence <= 0:
             raise KitError(f"missing_silence: {self.missing_silence} is not a number up to 0")
 

@@ -7,7 +7,7 @@ __all__ = ['DEFAULT', 'CHOICE', 'LogitTrial', 'read_trials', 'words_in', 'choose
            'sentences_csv', 'tuned_config', 'tuned_model', 'known_sentences', 'decode_trials', 'decode_sentences',
            'save_sentences', 'cached_logits']
 
-# %% ../../nbs/decode/pipeline.ipynb #793d980c
+# %% ../../nbs/decode/pipeline.ipynb #ab992a55
 import csv
 import io
 import math
@@ -30,7 +30,7 @@ from .hypotheses import DecodedTrial, Route, SearchConfig, write_nbest
 from .kenlm import preload
 from .lexicon import Lexicon, build_lexicon, own_words
 from .ngram import LanguageModel
-from .tune import Tuning, plot_tuning, tune
+from .tune import Tuning, plot_frontier, plot_tuning, tune
 from ..text.metrics import Rate, wer
 from ..text.phonemes import PHONEMES, normalise
 
@@ -276,12 +276,15 @@ def decode_sentences(
     tokens: str | Path | None = None,  # file with the order of the classes of `logits`; None: the kit's
     preloaded: bool = False,  # first read the model file from end to end
     hotwords: str | Path | None = None,  # file with words that are expected, known or not
+    tune_seconds: float | None = None,  # with `tune_weights`: also tune for time, up to so many CPU seconds per trial
 ) -> Sentences:
     "Decode a split, write and return its sentences; raises `KitError` if an input is missing or invalid."
     if (run is None) == (logits is None):
         raise KitError("give either a run or a file of logits")
     if tokens and run is not None:
         raise KitError(f"{tokens}: is for logits of another program (--logits), not for a run")
+    if tune_seconds is not None and not (tune_weights and tune_seconds > 0):
+        raise KitError("--tune-seconds needs --tune, and seconds above 0")
     hot = read_hotwords(hotwords, own_words(lexicon)) if hotwords else []
     folder = _target(run, split, logits, out)
     with new_folders(folder):
@@ -297,8 +300,10 @@ def decode_sentences(
         found, given = None, settings or {}
         if tune_weights:
             found = tune(words, model, [one.logits for one in known], said,
-                         override(SearchConfig(), given), progress, hot)
-            write_atomically(folder / "tuning.png", _png(found))
+                         override(SearchConfig(), given), progress, hot, tune_seconds)
+            write_atomically(folder / "tuning.png", _png(plot_tuning(found)))
+            if found.frontier:
+                write_atomically(folder / "frontier.png", _png(plot_frontier(found.frontier)))
             save_json(choice, _choice(found, model, name) | {"split": split})
         best = found.best if found else tuned_config(choice, model) or SearchConfig()
         config = best if found else override(best, given)
@@ -318,10 +323,10 @@ def _choice(tuning: Tuning, model: LanguageModel, name: str | Path) -> dict[str,
     return tuning.to_dict() | {"language_model": model.hash, "lm": file}
 
 
-def _png(tuning: Tuning) -> bytes:
+def _png(figure: Any) -> bytes:
     from b2t_kit.speech.evaluate import png
 
-    return png(plot_tuning(tuning))
+    return png(figure)
 
 # %% ../../nbs/decode/pipeline.ipynb #5de1f3ef
 def save_sentences(

@@ -188,8 +188,9 @@ class SpeechTask(Task):
         for recordings in (self.val, self.held_out):
             if recordings:
                 check_lengths(recordings, self.config.model.patch)
-        for recordings in filter(None, (self.train, self.val, self.held_out) if cache_dir else ()):
-            map_trials(recordings, self.config.batches.cache, cache_dir)
+        if cache_dir is not None:
+            for mapped in filter(None, (self.train, self.val, self.held_out)):
+                map_trials(mapped, self.config.batches.cache, cache_dir)
         self.words = None
         if config.words.lm:
             if count_words is None:
