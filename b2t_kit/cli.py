@@ -271,7 +271,7 @@ def decode_verb(parser: Parser) -> Action:
                         "them in another order: a name a line")
     parser.add_argument("--tune", action="store_true", help="first find the best weights on these trials")
     parser.add_argument("--tune-seconds", type=float, metavar="S", help="with --tune: also choose beam, blank skipping "
-                        "and temperature, for the fewest errors within S CPU seconds per trial (inf: no limit)")
+                        "and temperature, for the fewest errors within S CPU seconds per trial")
     add_route(parser)
     parser.add_argument("--out", metavar="DIR", help="folder for the sentences; default: decode/SPLIT in the run "
                         "folder")

@@ -261,11 +261,11 @@ def test_tuning_for_time(tmp_path, capsys):
     path = write(tmp_path / "theirs.h5", noisy_sentence(said, np.random.default_rng(0)), sentence_label=said)
     words = ["decode", "--logits", str(path), "--out", str(tmp_path / "out"), "--beam", "20", "--n-best", "5"]
     for wrong in (["--tune-seconds", "1"], ["--tune", "--tune-seconds", "0"], ["--tune", "--tune-seconds", "nan"]):
-        assert main([*words, *wrong]) == 2 and "--tune-seconds needs --tune" in capsys.readouterr().err
+        assert main([*words, *wrong]) == 2 and "--tune-seconds" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-    assert main([*words, "--tune", "--tune-seconds", "inf"]) == 0
+    assert main([*words, "--tune", "--tune-seconds", "1000"]) == 0
     said = capsys.readouterr().out
     assert "chosen" in said and (tmp_path / "out/frontier.png").stat().st_size > 5000
     record = json.loads((tmp_path / "out/decoding.json").read_text(encoding="utf-8"))
-    assert record["frontier"]["seconds_budget"] is None
+    assert record["frontier"]["seconds_budget"] == 1000
     assert record["search"] in [one["search"] for one in record["frontier"]["frontier"]]

@@ -723,7 +723,9 @@ class BeamSearch:
             acoustic += skipped
             if acoustic > -math.inf:
                 total = self.config.weights.total(acoustic, likely, len(words))
-                spans = tuple(zip(frames[times[:, 0]].tolist(), (frames[times[:, 1] - 1] + 1).tolist()))
+                if len(frames) < len(rows):
+                    times = np.stack([frames[times[:, 0]], frames[times[:, 1] - 1] + 1], axis=1)
+                spans = tuple(map(tuple, times.tolist()))
                 found.append(Hypothesis(words, acoustic, likely, total, spans))
         return with_confidences(sorted(found, key=lambda one: (-one.total, one.words)))
 

@@ -723,8 +723,10 @@ def sentence_scores(
     "Return ln of the probability of each sentence, as `LanguageModel.sentence` does, with hotwords raised."
     split = [sentence.split() for sentence in sentences]
     said = [word for words in split for word in (*words, "</s>")]
-    raised = np.array([(hot or {}).get(word, (-math.inf, 0.0)) for word in said]).reshape(-1, 2)
-    floors, boosts = np.ascontiguousarray(raised.T)
+    floors, boosts = np.full(len(said), -math.inf), np.zeros(len(said))
+    if hot:
+        for place, word in enumerate(said):
+            floors[place], boosts[place] = hot.get(word, (-math.inf, 0.0))
     lengths = np.array([len(words) + 1 for words in split], np.int64)
     scores = np.zeros(len(split))
     with model.blamed():

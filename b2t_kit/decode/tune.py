@@ -282,8 +282,10 @@ def plot_frontier(
     chosen = frontier.chosen
     axes.plot(1000 * chosen.seconds, 100 * chosen.wer, "o", markersize=11, markerfacecolor="none", color="black",
               label=f"chosen: beam {chosen.config.beam}")
-    if np.isfinite(frontier.budget):
+    if frontier.budget < 2 * max(one.seconds for one in frontier.tried):
         axes.axvline(1000 * frontier.budget, linestyle=":", color="black", label="budget")
     axes.set(xscale="log", xlabel="CPU milliseconds per trial", ylabel="word error rate, %")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("{x:g}")
     axes.legend(fontsize=8)
     return figure

@@ -1,0 +1,171 @@
+"""Measure hotwords, blank skipping, temperature and tuning for time on simulated trials of real sentences.
+
+    python benchmarks/hotwords.py LABELS.csv [--with 150] [--without 150] [--settings 150] [--tune-on 40] [--json FILE]
+                                  [--figure FILE]
+
+LABELS.csv is as for words.py, and its sentences are divided in the same way: 1,426 are scored, 250 are tuned on, and
+the language models see only the others. Words that are rare in their text are chosen as targets until --with scored
+sentences have one. The 3-gram `known` and its lexicon (the whole dictionary) know them; `unknown` is built from the
+same text with every target as <unk>, and its lexicon lacks them. The hotword list is all targets, without boosts.
+A target counts as found if it is in the decoded sentence. --without other scored sentences have no target: are they
+the same with the list? Then settings are compared on the first --settings scored sentences, each with the CPU seconds
+of the same run, and `tune` with a budget of seconds chooses on --tune-on sentences.
+"""
+
+import argparse
+import json
+import math
+import random
+import tempfile
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from words import counts_of, divided, ratio
+
+from b2t_kit.decode.beam_search import BeamSearch, kept_frames
+from b2t_kit.decode.hotwords import parse_hotwords
+from b2t_kit.decode.hypotheses import SearchConfig
+from b2t_kit.decode.lexicon import Lexicon, build_lexicon
+from b2t_kit.decode.ngram import LanguageModel
+from b2t_kit.decode.ngram_build import build_language_model
+from b2t_kit.decode.tune import plot_frontier, tune
+from b2t_kit.simulate.logits import noisy_sentence
+from b2t_kit.text.metrics import rate_of
+
+CONFIG = SearchConfig(beam=100, n_best=20)
+
+
+def chosen_words(scored: list[str], text: list[str], lexicon: Lexicon, wanted: int) -> list[str]:
+    "Rare words, until enough scored sentences have one."
+    seen = Counter(word for one in text for word in one.split())
+    rare = sorted({word for one in scored for word in one.split() if 1 <= seen[word] <= 10 and word in lexicon
+                   and len(lexicon.forms[word][0]) >= 3})
+    random.Random(0).shuffle(rare)
+    count, targets = 0, []
+    while count < wanted:
+        targets.append(rare.pop())
+        count = sum(bool(set(targets) & set(one.split())) for one in scored)
+    return targets
+
+
+def model_of(text: list[str], folder: Path, name: str, words: list[str]) -> LanguageModel:
+    "A 3-gram over a vocabulary; other words of the text are <unk>."
+    (folder / f"{name}.txt").write_text("\n".join(text) + "\n", encoding="utf-8")
+    return build_language_model([folder / f"{name}.txt"], folder / f"{name}.b2tlm", 3, vocabulary=words).read()
+
+
+def read(search: BeamSearch, trials: list[np.ndarray]) -> tuple[list[str], float]:
+    "The best sentences, and CPU seconds per trial."
+    search.decode(trials[0])  # compiles
+    start = time.process_time()
+    found = [one[0].sentence if one else "" for one in map(search.decode, trials)]
+    return found, (time.process_time() - start) / len(trials)
+
+
+def hits(said: list[str], found: list[str], targets: set[str]) -> np.ndarray:
+    "Targets of each sentence, and how many of them were decoded: (sentences, 2)."
+    pairs = [(Counter(one.split()), Counter(other.split())) for one, other in zip(said, found)]
+    return np.array([(sum(true[word] for word in targets & true.keys()),
+                      sum(min(true[word], heard[word]) for word in targets & true.keys())) for true, heard in pairs])
+
+
+def interval(first: np.ndarray, second: np.ndarray, resamples: int = 2000) -> tuple[float, float, float]:
+    "The difference of two shares of found targets, with a 95 % interval of paired resampling."
+    draws = np.random.default_rng(0).integers(0, len(first), (resamples, len(first)))
+    gaps = (first[draws, 1].sum(1) - second[draws, 1].sum(1)) / first[draws, 0].sum(1)
+    low, high = np.percentile(gaps, [2.5, 97.5]).tolist()
+    return float((first[:, 1].sum() - second[:, 1].sum()) / first[:, 0].sum()), low, high
+
+
+def compare_lists(options: argparse.Namespace, scored: list[str], text: list[str], folder: Path) -> dict:
+    "The rates of targets and the errors, known and unknown, with and without the list."
+    whole = build_lexicon()
+    targets = chosen_words(scored, text, whole, options.with_)
+    has = [one for one in scored if set(targets) & set(one.split())][: options.with_]
+    lacks = [one for one in scored if not set(targets) & set(one.split())][: options.without]
+    fewer = build_lexicon([word for word in whole.words if word not in set(targets)])
+    models = {"known": (whole, model_of(text, folder, "known", list(whole.words))),
+              "unknown": (fewer, model_of(text, folder, "unknown", list(fewer.words)))}
+    generator = np.random.default_rng(1)
+    trials = [[noisy_sentence(one, generator) for one in part] for part in (has, lacks)]
+    result: dict = {"targets": len(targets), "with": len(has), "without": len(lacks), "rows": {}}
+    texts, rates = {}, {}
+    for name, (lexicon, model) in models.items():
+        for hot in (False, True):
+            label = name + (" + hotwords" if hot else "")
+            start = time.process_time()
+            search = BeamSearch(lexicon, model, CONFIG, hotwords=parse_hotwords(targets) if hot else ())
+            _ = search.prefix
+            opened = time.process_time() - start
+            found, seconds = read(search, trials[0])
+            others, _ = read(search, trials[1])
+            rates[label], texts[label] = hits(has, found, set(targets)), others
+            errors = [counts_of(said, heard) for said, heard in ((has, found), (lacks, others))]
+            result["rows"][label] = {
+                "found": int(rates[label][:, 1].sum()), "of": int(rates[label][:, 0].sum()),
+                "wer_with": rate_of(errors[0]).rate, "wer_without": rate_of(errors[1]).rate,
+                "invented": sum(bool(set(targets) & set(one.split())) for one in others),
+                "seconds": seconds, "opened": opened}
+            print(label, result["rows"][label], flush=True)
+    for name in models:
+        changed = [(one, other) for one, other in zip(texts[name], texts[f"{name} + hotwords"]) if one != other]
+        result["rows"][f"{name} + hotwords"]["changed"] = len(changed)
+        print(name, "changed by the list:", changed, flush=True)
+    result["unknown + hotwords minus known"] = interval(rates["unknown + hotwords"], rates["known"])
+    result["unknown + hotwords minus known + hotwords"] = interval(rates["unknown + hotwords"], rates["known + hotwords"])
+    print({name: one for name, one in result.items() if "minus" in name}, flush=True)
+    return result
+
+
+def compare_settings(lexicon: Lexicon, model: LanguageModel, said: list[str]) -> list[dict]:
+    "Errors and seconds of blank skipping and temperatures, as ratios to the defaults."
+    generator = np.random.default_rng(2)
+    trials = [noisy_sentence(one, generator) for one in said]
+    rows, base, spent = [], None, 1.0
+    for change in ({}, {"blank_skip": 0.98}, {"blank_skip": 0.9}, {"temperature": 0.7}, {"temperature": 1.4},
+                   {"temperature": 2.0}):
+        search = BeamSearch(lexicon, model, replace(CONFIG, **change))
+        found, seconds = read(search, trials)
+        errors = counts_of(said, found)
+        base, spent = (errors, seconds) if base is None else (base, spent)
+        kept = [len(np.arange(len(one))[kept_frames(search.log_probs(one), search.config)]) for one in trials]
+        rows.append(change | {"wer": rate_of(errors).rate, "errors": ratio(errors, base), "cpu": seconds / spent,
+                              "frames": sum(kept) / sum(map(len, trials))})
+        print(rows[-1], flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("labels", type=Path)
+    parser.add_argument("--with", type=int, default=150, dest="with_")
+    parser.add_argument("--without", type=int, default=150)
+    parser.add_argument("--settings", type=int, default=150)
+    parser.add_argument("--tune-on", type=int, default=40)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--figure", type=Path)
+    options = parser.parse_args()
+    scored, tuned_on, text = divided(options.labels, 1426, 250)
+    result: dict = {}
+    with tempfile.TemporaryDirectory() as folder:
+        result["hotwords"] = compare_lists(options, scored, text, Path(folder))
+        lexicon = build_lexicon()
+        model = model_of(text, Path(folder), "again", list(lexicon.words))
+        result["settings"] = compare_settings(lexicon, model, scored[: options.settings])
+        if options.tune_on:
+            generator, said = np.random.default_rng(3), tuned_on[: options.tune_on]
+            found = tune(lexicon, model, [noisy_sentence(one, generator) for one in said], said, CONFIG, print,
+                         budget=math.inf)
+            print(found, flush=True)
+            result["tuning"] = found.to_dict()
+            if options.figure and found.frontier:
+                plot_frontier(found.frontier).savefig(options.figure, dpi=80)
+        if options.json:
+            options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
