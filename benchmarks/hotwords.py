@@ -114,8 +114,8 @@ def compare_lists(options: argparse.Namespace, scored: list[str], text: list[str
         changed = [(one, other) for one, other in zip(texts[name], texts[f"{name} + hotwords"]) if one != other]
         result["rows"][f"{name} + hotwords"]["changed"] = len(changed)
         print(name, "changed by the list:", changed, flush=True)
-    result["unknown + hotwords minus known"] = interval(rates["unknown + hotwords"], rates["known"])
-    result["unknown + hotwords minus known + hotwords"] = interval(rates["unknown + hotwords"], rates["known + hotwords"])
+    for base in ("known", "known + hotwords"):
+        result[f"unknown + hotwords minus {base}"] = interval(rates["unknown + hotwords"], rates[base])
     print({name: one for name, one in result.items() if "minus" in name}, flush=True)
     return result
 

@@ -277,8 +277,10 @@ def plot_frontier(
     figure, axes = plt.subplots(figsize=(6.5, 3.4), layout="constrained")
     for skip, colour in zip(sorted({one.config.blank_skip for one in frontier.tried}), ("C0", "C1", "C2", "C4")):
         here = [(1000 * one.seconds, 100 * one.wer) for one in frontier.tried if one.config.blank_skip == skip]
-        axes.scatter(*zip(*here), s=18, color=colour, label="no frames skipped" if skip == 1 else f"blank skip {skip:g}")
-    axes.step([1000 * one.seconds for one in best], [100 * one.wer for one in best], where="post", color="grey", zorder=0)
+        label = "no frames skipped" if skip == 1 else f"blank skip {skip:g}"
+        axes.scatter(*zip(*here), s=18, color=colour, label=label)
+    times, errors = [1000 * one.seconds for one in best], [100 * one.wer for one in best]
+    axes.step(times, errors, where="post", color="grey", zorder=0)
     chosen = frontier.chosen
     axes.plot(1000 * chosen.seconds, 100 * chosen.wer, "o", markersize=11, markerfacecolor="none", color="black",
               label=f"chosen: beam {chosen.config.beam}")
