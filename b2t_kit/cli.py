@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['Verb', 'VERBS', 'SUCCESS', 'FAULTS', 'UNRECOGNISED', 'MODEL_FILES', 'MEMORY_FIRST', 'PARTS', 'verb', 'sentence',
            'report_progress', 'add_subcommands', 'parse', 'main', 'demo_verb', 'simulate_verb', 'fetch_verb',
-           'validate_verb', 'train_verb', 'eval_verb', 'add_device', 'add_precision', 'decode_verb', 'add_runs',
-           'add_combination', 'together', 'tell_together', 'add_lexicon', 'add_route', 'lm_verb', 'lm_build',
+           'validate_verb', 'train_verb', 'eval_verb', 'add_runs', 'add_combination', 'add_device', 'add_precision',
+           'decode_verb', 'together', 'tell_together', 'add_lexicon', 'add_route', 'lm_verb', 'lm_build',
            'add_model_out', 'add_fence', 'add_work_memory', 'thresholds', 'share_list', 'lm_mix', 'lm_convert',
            'lm_info', 'lm_check', 'lm_perplexity', 'submit_verb', 'check_submission_verb', 'score_verb', 'report_verb',
            'kernel_verb', 'kernel_build', 'add_configuration', 'plan_verb', 'add_global_batch', 'lengths_of', 'shaped',
@@ -230,6 +230,25 @@ def eval_verb(parser: Parser) -> Action:
 
     return act
 
+# %% ../nbs/cli.ipynb #8c4e6337
+def add_runs(
+    group: Any,  # argparse's group of options of which one is given
+    words: str,  # what --run is
+) -> None:
+    "The options that name a run, or several that decode together."
+    group.add_argument("--run", metavar="RUN", help=words)
+    group.add_argument("--runs", metavar="RUN,RUN", help="several run folders, such as those of several seeds, that "
+                       "decode together")
+
+
+def add_combination(
+    parser: argparse.ArgumentParser,
+) -> None:
+    "The option that says how several runs decode together."
+    parser.add_argument("--combine", choices=("average", "pool", "risk"), default="average",
+                        metavar="average|pool|risk", help="with --runs: average their logits; pool their lists of "
+                        "sentences; or choose from the pooled list the sentence of fewest expected word errors")
+
 # %% ../nbs/cli.ipynb #7331ea5c
 def add_device(
     parser: argparse.ArgumentParser,
@@ -292,25 +311,6 @@ def decode_verb(parser: Parser) -> Action:
         return SUCCESS
 
     return act
-
-# %% ../nbs/cli.ipynb #8c4e6337
-def add_runs(
-    group: Any,  # argparse's group of options of which one is given
-    words: str,  # what --run is
-) -> None:
-    "The options that name a run, or several that decode together."
-    group.add_argument("--run", metavar="RUN", help=words)
-    group.add_argument("--runs", metavar="RUN,RUN", help="several run folders, such as those of several seeds, that "
-                       "decode together")
-
-
-def add_combination(
-    parser: argparse.ArgumentParser,
-) -> None:
-    "The option that says how several runs decode together."
-    parser.add_argument("--combine", choices=("average", "pool", "risk"), default="average",
-                        metavar="average|pool|risk", help="with --runs: average their logits; pool their lists of "
-                        "sentences; or choose from the pooled list the sentence of fewest expected word errors")
 
 # %% ../nbs/cli.ipynb #912550e1
 def together(

@@ -298,7 +298,7 @@ def decode_runs(
     with new_folders(folder):
         sources = [_logits_of(run, data, split, device) for run in runs]
         if together == "average":
-            sources = [average_files(sources, folder / "logits.hdf5")]
+            sources = [average_files(sources, folder / "average.hdf5")]
         trials = list(zip(*same_trials([read_trials(source) for source in sources])))
         said = tuple(first.truth for first, *_ in trials if first.truth and normalise(first.truth))
         tuned = [run for run in runs if (Path(run) / CHOICE).exists()]
