@@ -169,7 +169,8 @@ def extend(
     past.table[place], past.size[0] = made, made + 1
     before, row = past.rows[parent], past.rows[made]
     asked = words[word]
-    gain = max(follow(model, past.states, parent, made, asked.number), asked.floor) + asked.boost
+    gain = follow(model, past.states, parent, made, asked.number)
+    gain = min(max(gain, asked.least), asked.most) + asked.boost
     row.parent, row.word, row.length = parent, word, before.length + 1
     row.language = before.language + gain
     return made
@@ -540,7 +541,8 @@ class PrefixSearch:
     def __init__(self, lexicon: Lexicon, model: LanguageModel, config: SearchConfig,
                  hotwords: Sequence[Hotword] = ()) -> None:
         self.words = model_words(lexicon, model, hotwords)
-        look = np.maximum(model.unigrams[self.words["number"]], self.words["floor"]) + self.words["boost"]
+        unigrams = model.unigrams[self.words["number"]]
+        look = np.clip(unigrams, self.words["least"], self.words["most"]) + self.words["boost"]
         self.trie = build_trie(lexicon.entries, look)
         self.model, self.config = model, config
 
@@ -636,11 +638,11 @@ class BeamSearch:
         return PrefixSearch(self.lexicon, self.model, self.config, self.hotwords)
 
     @cached_property
-    def hot(self) -> dict[str, tuple[float, float]]:
-        "The least ln P of each hotword, and what is added to it."
+    def hot(self) -> dict[str, tuple[float, float, float]]:
+        "The least and largest ln P of each hotword, and what is added to it."
         words = model_words(self.lexicon, self.model, self.hotwords)
-        places = [self.lexicon.ids[one.word] for one in self.hotwords]
-        return {self.lexicon.words[at]: (float(words[at]["floor"]), float(words[at]["boost"])) for at in places}
+        asked = {one.word: words[self.lexicon.ids[one.word]] for one in self.hotwords}
+        return {word: (float(one["least"]), float(one["most"]), float(one["boost"])) for word, one in asked.items()}
 
     @property
     def unknown(self) -> int:

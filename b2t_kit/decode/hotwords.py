@@ -138,7 +138,8 @@ def average_word(
 # %% ../../nbs/decode/hotwords.ipynb #1c927547
 MODEL_WORD = np.dtype([
     ("number", np.int64),  # the language model's number of the word
-    ("floor", np.float64),  # least ln P of a hotword; minus infinity for all other words
+    ("least", np.float64),  # least ln P of a hotword; minus infinity for all other words
+    ("most", np.float64),  # the same for a hotword that the model does not know; infinity for all other words
     ("boost", np.float64),  # added to ln P of a hotword; 0 for all other words
 ], align=True)
 
@@ -150,10 +151,11 @@ def model_words(
 ) -> np.ndarray:  # (words,) MODEL_WORD
     "Return how the language model sees the words of the lexicon, and what is done for hotwords."
     found = np.zeros(len(lexicon), MODEL_WORD)
-    found["number"], found["floor"] = model.numbers(lexicon.words), -np.inf
+    found["number"], found["least"], found["most"] = model.numbers(lexicon.words), -np.inf, np.inf
     if hotwords:
-        known = found["number"][found["number"] > 0]
-        places = [lexicon.ids[one.word] for one in hotwords]
-        found["floor"][places] = average_word(model.unigrams[known if len(known) else found["number"]])
-        found["boost"][places] = [one.boost for one in hotwords]
+        known = found["number"] > 0
+        average = average_word(model.unigrams[found["number"][known if known.any() else ...]])
+        for one in hotwords:
+            place = lexicon.ids[one.word]
+            found[place] = found["number"][place], average, np.inf if known[place] else average, one.boost
     return found

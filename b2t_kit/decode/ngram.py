@@ -705,12 +705,13 @@ def _follow_arrays(model: Any, states: Any, before: Any, after: Any, word: Any) 
 
 # %% ../../nbs/decode/ngram.ipynb #e741c7db
 @numba.njit(nogil=True)
-def _score_all(arrays, start, states, numbers, floors, boosts, lengths, scores):
+def _score_all(arrays, start, states, numbers, changes, lengths, scores):
     at = 0
     for row in range(len(lengths)):
         states[at & 1], total = start[0], 0.0
         for _ in range(lengths[row]):
-            total += max(follow(arrays, states, at & 1, 1 - (at & 1), numbers[at]), floors[at]) + boosts[at]
+            gain, (least, most, boost) = follow(arrays, states, at & 1, 1 - (at & 1), numbers[at]), changes[at]
+            total += min(max(gain, least), most) + boost
             at += 1
         scores[row] = total
 
@@ -718,19 +719,19 @@ def _score_all(arrays, start, states, numbers, floors, boosts, lengths, scores):
 def sentence_scores(
     model: LanguageModel,
     sentences: list[str],  # normalised
-    hot: Mapping[str, tuple[float, float]] | None = None,  # hotword -> least ln P, and what is added to it
+    hot: Mapping[str, tuple[float, float, float]] | None = None,  # hotword -> least and largest ln P, what is added
 ) -> np.ndarray:  # (K,) float64, natural logarithms
     "Return ln of the probability of each sentence, as `LanguageModel.sentence` does, with hotwords raised."
     split = [sentence.split() for sentence in sentences]
     said = [word for words in split for word in (*words, "</s>")]
-    floors, boosts = np.full(len(said), -math.inf), np.zeros(len(said))
+    unchanged = -math.inf, math.inf, 0.0
+    changes = np.full((len(said), 3), unchanged)
     if hot:
-        for place, word in enumerate(said):
-            floors[place], boosts[place] = hot.get(word, (-math.inf, 0.0))
+        changes[:] = [hot.get(word, unchanged) for word in said]
     lengths = np.array([len(words) + 1 for words in split], np.int64)
     scores = np.zeros(len(split))
     with model.blamed():
         start = np.array([model.start])
         states = np.zeros(2, start.dtype)
-        _score_all(model.arrays, start, states, model.numbers(said), floors, boosts, lengths, scores)
+        _score_all(model.arrays, start, states, model.numbers(said), changes, lengths, scores)
     return scores
