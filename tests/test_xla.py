@@ -174,7 +174,7 @@ def test_evaluated_on_eight_chips_like_on_a_cpu(folder: Path, data: str, on_eigh
     np.testing.assert_allclose(there["losses"], here["losses"], rtol=1e-4)
 
 
-@pytest.mark.parametrize("model, shard, steps", [("noise", "none", 200), ("wide", "units", 40)])
+@pytest.mark.parametrize("model, shard, steps", [("noise", "none", 80), ("wide", "units", 40)])
 def test_killed_and_resumed_to_the_same_bits(model: str, shard: str, steps: int, folder: Path, data: str) -> None:
     """A small noise model, one with dropout and one divided by units; one run is killed in the middle of its steps.
 
