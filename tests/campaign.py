@@ -136,6 +136,30 @@ def read_words(folder: Path) -> None:
     read_lexicon(folder / "lexicon.txt")
 
 
+def read_expected(folder: Path) -> None:
+    from b2t_kit.decode.hotwords import read_hotwords
+    read_hotwords(folder / "names.txt")
+
+
+def cached_recordings(folder: Path) -> None:
+    from b2t_kit.data.batches import map_trials
+    from b2t_kit.data.dataset import Recordings
+    recordings(folder)
+    with Recordings(folder, "val") as trials:
+        map_trials(trials, "float32", folder / "cache")
+        (written,) = (folder / "cache").iterdir()
+        written.rename(folder / "cache/trials")
+
+
+def read_cache(folder: Path) -> None:
+    """The cache's name holds the time of the recordings, which a copy changes."""
+    from b2t_kit.data.batches import cache_name, map_trials
+    from b2t_kit.data.dataset import Recordings
+    with Recordings(folder, "val") as trials:
+        (folder / "cache/trials").rename(folder / "cache" / cache_name(trials, "float32"))
+        map_trials(trials, "float32", folder / "cache")
+
+
 def read_prompts(folder: Path) -> None:
     from b2t_kit.simulate.sentences import read_prompts
     read_prompts(folder / "prompts.csv")
@@ -368,6 +392,9 @@ READERS: dict[str, Reader] = {
        for name in ("probing", "trie", "both")},
     "lexicon": Reader(text_file("lexicon.txt", "tea T IY\nmore M AO R\nnow N AW\n"), ("lexicon.txt",), "table", read_words,
                       ANY_TEXT, without=LINKS | FLAT),
+    "hotwords": Reader(text_file("names.txt", "wojciechowski V OY CH 2.5\nmore M AO R\nnow\n"), ("names.txt",), "table",
+                       read_expected, ANY_TEXT, without=LINKS | FLAT),
+    "cache of recordings": Reader(cached_recordings, ("cache/trials",), "packed", read_cache, without=LINKS | FLAT),
     "prompts": Reader(text_file("prompts.csv", "sentence\nHello you.\nWe can hear.\n"), ("prompts.csv",), "table",
                       read_prompts, ANY_TEXT, without=LINKS | FLAT),
     "description": Reader(text_file("description.csv", "Date,Post-implant day,Block number,Number of sentences,Corpus,Split\n"
@@ -918,7 +945,7 @@ def page(found: dict, bad: list[str], command: str, seconds: float) -> str:
               "scores (`--json` only writes), seeds.json (only the bug report reads it), archives' lists from Dryad "
               "(tests/test_fetch.py has a hostile server).",
               "- A bug report and a log are accepted with every damage: that is what they are for. Pipes and devices are left out.",
-              "", "Sizes that are large but right are measured by [large_inputs.py](large_inputs.py).",
+              "", "Sizes that are large but right are in [large_inputs.md](large_inputs.md).",
               "", f"## Bad outcomes: {len(bad)}", "", *(f"- {line}" for line in bad[:60])]
     if len(bad) > 60:
         lines.append(f"- and {len(bad) - 60} more")

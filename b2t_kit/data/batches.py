@@ -5,16 +5,17 @@
 # %% auto #0
 __all__ = ['LIMITS', 'num_patches', 'needed_patches', 'Bucket', 'choose_buckets', 'bucket_of', 'extend_buckets', 'day_draws',
            'round_randomly', 'spread_draws', 'Step', 'Sampler', 'places_per_pile', 'pile', 'TrialCache', 'to_half',
-           'copy_rows', 'cache_name', 'map_trials', 'BlockPool', 'read_ahead', 'Batch', 'BatchConfig', 'Assembler',
-           'trainable', 'TrainBatches', 'check_shares', 'check_lengths', 'EvalBatches']
+           'copy_rows', 'cache_name', 'check_cache', 'map_trials', 'BlockPool', 'read_ahead', 'Batch', 'BatchConfig',
+           'Assembler', 'trainable', 'TrainBatches', 'check_shares', 'check_lengths', 'EvalBatches']
 
-# %% ../../nbs/data/batches.ipynb #57308c49
+# %% ../../nbs/data/batches.ipynb #ca249e05
 import hashlib
 import math
 import os
 import tempfile
 import threading
 import weakref
+import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,7 +26,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from ..core.config import KitError, free_bytes, gib, memory
+from ..core.config import KitError, check_writable, free_bytes, gib, memory, regular_file
 from ..core.random import fold_seed
 from .dataset import NUM_FEATURES, Fault, Recordings
 
@@ -370,21 +371,43 @@ def cache_name(
     mark = hashlib.sha256("\n".join(marks).encode()).hexdigest()
     return f"{recordings.split}_{mark[:16]}.{precision}"
 
+# %% ../../nbs/data/batches.ipynb #bcabdfd0
+def check_cache(
+    path: Path,  # trials, then four bytes of CRC-32
+    size: int,  # bytes of the trials
+    piece: int = 1 << 24,  # bytes read at a time
+) -> None:
+    "Raise `KitError` unless the file is as it was written; a gigabyte takes a second."
+    found, left, remedy = 0, size, "delete it, and it is written again"
+    try:
+        with open(regular_file(path), "rb") as file:
+            if os.fstat(file.fileno()).st_size != size + 4:
+                raise KitError(f"{path}: is not a cache of these recordings; {remedy}")
+            while left:
+                some = file.read(min(left, piece))
+                found, left = zlib.crc32(some, found), left - len(some)
+                if not some:
+                    raise KitError(f"{path}: ends early; {remedy}")
+            if file.read(4) != found.to_bytes(4, "little"):
+                raise KitError(f"{path}: is damaged; {remedy}")
+    except OSError as error:
+        raise KitError(f"{path}: cannot be read ({error.strerror}); {remedy}") from error
+
 # %% ../../nbs/data/batches.ipynb #781225d4
 def map_trials(
     recordings: Recordings,  # its trials are mapped from now on
     precision: str,  # "float32", "float16", or "none" to do nothing
     folder: str | Path,  # created if missing
 ) -> None:
-    "Map the trials from a file, which is written if missing; raises `KitError` if it does not fit on the disk."
+    "Map the trials from a file, which is written if missing; raises `KitError` if the disk is too small or it is damaged."
     if precision == "none":
         return
     path = Path(folder) / cache_name(recordings, precision)
     dtype = np.dtype(precision)
     ends = np.cumsum([info.num_bins for info in recordings.infos])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.exists():
-        _write_trials(recordings, dtype, path, int(ends[-1]))
+    if not os.path.lexists(path):
+        _write_trials(recordings, dtype, check_writable(folder) / path.name, int(ends[-1]))
+    check_cache(path, int(ends[-1]) * NUM_FEATURES * dtype.itemsize)
     rows = np.memmap(path, dtype, "c", shape=(int(ends[-1]), NUM_FEATURES))
     starts = [0, *ends[:-1]]
     trials = [torch.from_numpy(rows[start:end]) for start, end in zip(starts, ends)]
@@ -398,10 +421,13 @@ def _write_trials(recordings: Recordings, dtype: np.dtype, path: Path, bins: int
                        "name another folder with --cache-dir, or choose --cache float16 or none")
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         try:
+            checksum = 0
             for index in range(len(recordings)):
                 trial = torch.from_numpy(recordings.features(index))
                 trial = to_half(trial, recordings, index) if dtype == np.float16 else trial
                 file.write(trial.numpy().data)
+                checksum = zlib.crc32(trial.numpy().data, checksum)
+            file.write(checksum.to_bytes(4, "little"))
             file.close()
             os.replace(file.name, path)
         except BaseException as error:
