@@ -6,13 +6,13 @@
 __all__ = ['Verb', 'VERBS', 'SUCCESS', 'FAULTS', 'UNRECOGNISED', 'MODEL_FILES', 'MEMORY_FIRST', 'PARTS', 'verb', 'sentence',
            'report_progress', 'add_subcommands', 'parse', 'main', 'demo_verb', 'simulate_verb', 'fetch_verb',
            'validate_verb', 'train_verb', 'eval_verb', 'add_runs', 'add_combination', 'add_device', 'add_precision',
-           'decode_verb', 'together', 'tell_together', 'add_lexicon', 'add_route', 'lm_verb', 'lm_build',
-           'add_model_out', 'add_fence', 'add_work_memory', 'thresholds', 'share_list', 'lm_mix', 'lm_convert',
-           'lm_info', 'lm_check', 'lm_perplexity', 'submit_verb', 'check_submission_verb', 'score_verb', 'report_verb',
-           'kernel_verb', 'kernel_build', 'add_configuration', 'plan_verb', 'add_global_batch', 'lengths_of', 'shaped',
-           'tell_plan', 'preflight_verb', 'tell_preflight', 'advice', 'doctor_verb', 'tell_of_log', 'tell_of_machine',
-           'tell_of_device', 'tell_remarks', 'tell_of_run', 'eit_simulate', 'add_original', 'in_processes', 'eit_train',
-           'training_of', 'eit_test', 'eit_verb']
+           'decode_verb', 'together', 'tell_together', 'add_lexicon', 'add_hotwords', 'add_route', 'lm_verb',
+           'lm_build', 'add_model_out', 'add_fence', 'add_work_memory', 'thresholds', 'share_list', 'lm_mix',
+           'lm_convert', 'lm_info', 'lm_check', 'lm_perplexity', 'submit_verb', 'check_submission_verb', 'score_verb',
+           'report_verb', 'kernel_verb', 'kernel_build', 'add_configuration', 'plan_verb', 'add_global_batch',
+           'lengths_of', 'shaped', 'tell_plan', 'preflight_verb', 'tell_preflight', 'advice', 'doctor_verb',
+           'tell_of_log', 'tell_of_machine', 'tell_of_device', 'tell_remarks', 'tell_of_run', 'eit_simulate',
+           'add_original', 'in_processes', 'eit_train', 'training_of', 'eit_test', 'eit_verb']
 
 # %% ../nbs/cli.ipynb #9046c0a8
 import argparse
@@ -284,8 +284,7 @@ def decode_verb(parser: Parser) -> Action:
     parser.add_argument("--lm-preload", action="store_true", help="first read the model file from end to end, which "
                         "helps on a network mount")
     add_lexicon(parser)
-    parser.add_argument("--hotwords", metavar="FILE", help="names and other expected words, known or not: a line is "
-                        "'word [PH PH ...] [boost]'")
+    add_hotwords(parser)
     parser.add_argument("--tokens", metavar="FILE", help="order of the classes in --logits, if another program has "
                         "them in another order: a name a line")
     parser.add_argument("--tune", action="store_true", help="first find the best weights on these trials")
@@ -323,7 +322,7 @@ def together(
     from b2t_kit.decode.ensemble import decode_runs, run_list
 
     return decode_runs(run_list(options.runs), options.data, split, options.combine, options.lm, options.lexicon,
-                       options.route, out, options.device, dict(given))
+                       options.route, out, options.device, dict(given), options.hotwords)
 
 
 def tell_together(
@@ -331,7 +330,7 @@ def tell_together(
     given: Mapping[str, Any],  # settings of the search
 ) -> int:  # exit status
     "Decode a split with several runs, and print what was found."
-    for name in ("tokens", "tune", "lm_preload"):
+    for name in ("tokens", "tune", "tune_seconds", "lm_preload"):
         if getattr(options, name):
             raise KitError(f"{name}: is for one decoder, not for --runs; leave it out")
     print(together(options, options.split, options.out, given))
@@ -344,6 +343,14 @@ def add_lexicon(
     "The option that adds words to the dictionary."
     parser.add_argument("--lexicon", metavar="FILE", help="additional words, one 'word PH PH ...' a line, possibly "
                         "with a last SIL")
+
+
+def add_hotwords(
+    parser: argparse.ArgumentParser,
+) -> None:
+    "The option that names expected words."
+    parser.add_argument("--hotwords", metavar="FILE", help="names and other expected words, known or not: a line is "
+                        "'word [PH PH ...] [boost]'")
 
 
 def add_route(
@@ -526,6 +533,7 @@ def submit_verb(parser: Parser) -> Action:
     add_data(parser)
     parser.add_argument("--lm", metavar="FILE", help="language model; default: the one of the tuned weights")
     add_lexicon(parser)
+    add_hotwords(parser)
     parser.add_argument("--route", default="auto", metavar="auto|prefix|wfst", help="which search decodes")
     add_device(parser)
 
@@ -539,7 +547,7 @@ def submit_verb(parser: Parser) -> Action:
             check = submit_nbest(found.folder / "nbest.jsonl", options.out, options.data)
         else:
             check = submit(options.run, options.out, options.data, options.lm, options.lexicon,
-                           options.route, options.device)
+                           options.route, options.device, hotwords=options.hotwords)
         print(check)
         return SUCCESS if check else FAULTS
 

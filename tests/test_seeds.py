@@ -186,4 +186,11 @@ def test_runs_decode_together(data: Path, tmp_path: Path, capsys: pytest.Capture
     lists = {way: read_nbest(together / way / "val/nbest.jsonl") for way in ("pool", "risk")}
     assert [trial.sentence for trial in map(least_risk, lists["pool"])] == said["risk"]
     assert main(["submit", *given, "--combine", "pool", "--out", str(tmp_path / "submission.csv")]) == 0
+
+    (tmp_path / "names.txt").write_text("aaa AH 100\n")  # so much expected that it is heard everywhere
+    hot = ["--hotwords", str(tmp_path / "names.txt")]
+    alone = ["--run", str(runs[0]), "--data", str(data), "--device", "cpu"]
+    for number, one in enumerate((given, [*given, "--combine", "pool"], alone)):
+        out = tmp_path / f"hot_{number}.csv"
+        assert main(["submit", *one, *hot, "--out", str(out)]) == 0 and "aaa" in out.read_text()
     capsys.readouterr()

@@ -6,7 +6,7 @@
 __all__ = ['MARGIN', 'COMBINATIONS', 'average_logits', 'average_files', 'pooled', 'scored_by_all', 'least_risk', 'run_list',
            'ensemble_folder', 'evaluate_runs', 'average_evaluation', 'decode_runs', 'same_trials', 'decode_together']
 
-# %% ../../nbs/decode/ensemble.ipynb #bc0b5b8e
+# %% ../../nbs/decode/ensemble.ipynb #6bbd92bd
 import math
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,8 +23,10 @@ from ..core.config import KitError, check_target, clear_way, new_folders, overri
 from ..data.dataset import MAX_BINS, NewFile, open_dataset, open_file, reading
 from .beam_search import BeamSearch, available_cores, check_logits
 from .contamination import leak_warning
+from .hotwords import read_hotwords
 from .hypotheses import DecodedTrial, Hypothesis, Route, SearchConfig, Weights, posteriors
 from .hypotheses import with_confidences
+from .lexicon import own_words
 from .pipeline import CHOICE, LogitTrial, Sentences, cached_logits, choose_words, known_sentences
 from .pipeline import read_trials, save_sentences, tuned_config, tuned_model, word_error
 from ..models.ctc import ctc_losses
@@ -290,11 +292,13 @@ def decode_runs(
     out: str | Path | None = None,  # output folder; None: beside the first run
     device: str = "auto",  # for the networks: "auto", "cpu" or "cuda"
     settings: dict[str, Any] | None = None,  # of `SearchConfig`, replacing tuned or default values
+    hotwords: str | Path | None = None,  # file with words that are expected, known or not
 ) -> Sentences:
     "Decode a split with several runs together, write and return its sentences; raises `KitError` as `b2t decode`."
     folder = ensemble_folder(runs, together, split) if out is None else Path(out)
     for run in runs:
         load_decoder(run)
+    hot = read_hotwords(hotwords, own_words(lexicon)) if hotwords else []
     with new_folders(folder):
         sources = [_logits_of(run, data, split, device) for run in runs]
         if together == "average":
@@ -307,7 +311,7 @@ def decode_runs(
         weighted = tuned[:1] or runs[:1] if together == "average" else runs
         configs = [override(tuned_config(Path(run) / CHOICE, model) or SearchConfig(), settings or {})
                    for run in weighted]
-        searches = [BeamSearch(words, model, config, route, folder) for config in configs]
+        searches = [BeamSearch(words, model, config, route, folder, hot) for config in configs]
         with ThreadPoolExecutor(available_cores()) as pool:
             decoded = list(pool.map(partial(decode_together, searches, risk=together == "risk"), trials))
         made = Sentences(decoded, word_error(decoded), None, folder, leak_warning(model, said))

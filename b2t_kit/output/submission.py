@@ -8,7 +8,7 @@ __all__ = ['LETTERS', 'FILLER', 'HEADER', 'PLACE', 'submission_order', 'submissi
            'SubmissionWriter', 'decoded_rows', 'submit', 'submit_nbest', 'ScoredRow', 'table_shape', 'read_rows',
            'paired', 'Score', 'score_rows', 'score']
 
-# %% ../../nbs/output/submission.ipynb #c4624cc2
+# %% ../../nbs/output/submission.ipynb #7028d783
 import csv
 import fcntl
 import hashlib
@@ -31,7 +31,9 @@ from ..core.config import KitError, check_target, csv_plain, is_whole, new_folde
 from ..core.config import parse_json, read_bytes, read_text, save_json, to_dict, write_atomically
 from ..data.dataset import Recordings, TrialInfo
 from ..decode.beam_search import BeamSearch, available_cores
+from ..decode.hotwords import read_hotwords
 from ..decode.hypotheses import Route, SearchConfig, read_nbest
+from ..decode.lexicon import own_words
 from ..decode.pipeline import CHOICE, cached_logits, choose_words, known_sentences, read_trials
 from ..decode.pipeline import tuned_config, tuned_model
 from ..speech.evaluate import load_decoder
@@ -414,11 +416,13 @@ def submit(
     route: Route = "auto",  # search: "auto", "prefix" or "wfst"
     device: str = "auto",  # for the network: "auto", "cpu" or "cuda"
     settings: dict[str, Any] | None = None,  # of `SearchConfig`; they replace tuned and default ones
+    hotwords: str | Path | None = None,  # file with words that are expected, known or not
 ) -> SubmissionCheck:  # of the file as written
     "Decode the test split into a submission, or resume one that was begun. Raises KitError."
     check_target(out)
     folder = Path(run) / "decode" / "test"
     model_file = lm or tuned_model(run)
+    hot = read_hotwords(hotwords, own_words(lexicon)) if hotwords else []
     with Recordings(data, "test") as recordings:
         infos = recordings.infos
     with new_folders(folder):
@@ -426,10 +430,12 @@ def submit(
         config = override(tuned_config(Path(run) / CHOICE, model) or SearchConfig(), settings or {})
         record = {"decoder": load_decoder(run).origin, "lm": model.hash, "lexicon": words.hash,
                   "search": to_dict(config), "route": route}
+        if hot:
+            record["hotwords"] = hashlib.sha256(repr(hot).encode()).hexdigest()
         with SubmissionWriter(out, infos, record) as writer:
             if writer.missing:
                 source = cached_logits(run, data, "test", folder, device)
-                search = BeamSearch(words, model, config, route, folder)
+                search = BeamSearch(words, model, config, route, folder, hot)
                 for info, sentence in decoded_rows(search, source, writer.missing):
                     writer.write(info, sentence)
             writer.finish()
