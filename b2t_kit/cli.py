@@ -9,10 +9,10 @@ __all__ = ['Verb', 'VERBS', 'SUCCESS', 'FAULTS', 'UNRECOGNISED', 'MODEL_FILES', 
            'decode_verb', 'together', 'tell_together', 'add_lexicon', 'add_hotwords', 'add_route', 'lm_verb',
            'lm_build', 'add_model_out', 'add_fence', 'add_work_memory', 'thresholds', 'share_list', 'lm_mix',
            'lm_convert', 'lm_info', 'lm_check', 'lm_perplexity', 'submit_verb', 'check_submission_verb', 'score_verb',
-           'report_verb', 'kernel_verb', 'kernel_build', 'add_configuration', 'plan_verb', 'add_global_batch',
-           'lengths_of', 'shaped', 'tell_plan', 'preflight_verb', 'tell_preflight', 'advice', 'doctor_verb',
-           'tell_of_log', 'tell_of_machine', 'tell_of_device', 'tell_remarks', 'tell_of_run', 'eit_simulate',
-           'add_original', 'in_processes', 'eit_train', 'training_of', 'eit_test', 'eit_verb']
+           'report_verb', 'export_verb', 'kernel_verb', 'kernel_build', 'add_configuration', 'plan_verb',
+           'add_global_batch', 'lengths_of', 'shaped', 'tell_plan', 'preflight_verb', 'tell_preflight', 'advice',
+           'doctor_verb', 'tell_of_log', 'tell_of_machine', 'tell_of_device', 'tell_remarks', 'tell_of_run',
+           'eit_simulate', 'add_original', 'in_processes', 'eit_train', 'training_of', 'eit_test', 'eit_verb']
 
 # %% ../nbs/cli.ipynb #9046c0a8
 import argparse
@@ -606,6 +606,26 @@ def report_verb(parser: Parser) -> Action:
 
         print(report_run(options.run, options.data, options.split, options.description, options.out,
                          options.pictures, options.device))
+        return SUCCESS
+
+    return act
+
+# %% ../nbs/cli.ipynb #66e70854
+@verb
+def export_verb(parser: Parser) -> Action:
+    "write a trained decoder as three files that others can use: weights, settings and a card"
+    parser.add_argument("--run", required=True, metavar="RUN", help="run folder, or folder of the published baseline")
+    parser.add_argument("--out", required=True, metavar="DIR", help="new folder; it takes a run folder's place in eval, "
+                        "decode and submit")
+    parser.add_argument("--licence", default="", metavar="TEXT", help="licence of the weights, for the card; default: "
+                        "not stated")
+
+    def act(options: argparse.Namespace) -> int:
+        from b2t_kit.output.export import export
+
+        folder = export(options.run, options.out, options.licence)
+        print((folder / "README.md").read_text(encoding="utf-8"))
+        print(f"written to {folder}: model.safetensors, config.json, README.md")
         return SUCCESS
 
     return act

@@ -160,6 +160,17 @@ def read_cache(folder: Path) -> None:
         map_trials(trials, "float32", folder / "cache")
 
 
+def exported(folder: Path) -> None:
+    from b2t_kit.output.export import export
+    run_folder(folder)
+    export(folder / "run", folder / "decoder")
+
+
+def read_exported(folder: Path) -> None:
+    from b2t_kit.speech.evaluate import load_decoder
+    load_decoder(folder / "decoder")
+
+
 def read_prompts(folder: Path) -> None:
     from b2t_kit.simulate.sentences import read_prompts
     read_prompts(folder / "prompts.csv")
@@ -383,6 +394,9 @@ READERS: dict[str, Reader] = {
     "best": Reader(run_folder, ("run/best",), "json", read_decoder,
                    ("non-finite", "huge size", "repeated", "wrong shape", "Unicode"), without=LINKS),
     "weights": Reader(run_folder, (STEP + "model.safetensors",), "tensors", read_decoder, without=LINKS | FLAT),
+    "exported settings": Reader(exported, ("decoder/config.json",), "json", read_exported,
+                                ("non-finite", "huge size", "repeated", "wrong shape", "Unicode"), without=LINKS),
+    "exported weights": Reader(exported, ("decoder/model.safetensors",), "tensors", read_exported, without=LINKS | FLAT),
     "metrics.jsonl": Reader(run_folder, ("run/metrics.jsonl",), "json", read_rows, ANY_TEXT, without=LINKS),
     "b2tlm": Reader(model(".b2tlm"), ("model.b2tlm",), "model", read_model(".b2tlm"), ("repeated", "nested"), without=LINKS),
     "arpa": Reader(model(".arpa"), ("model.arpa",), "table", read_model(".arpa"), ("Unicode", "wrong shape"), without=LINKS | FLAT),

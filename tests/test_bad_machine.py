@@ -31,6 +31,7 @@ VERBS = {
     "eval": "eval --run run --data data --device cpu --logits --json new/x.json",
     "report": "report --run run --data data --out new/x.html --device cpu",
     "kernel build": "kernel build --out new --user somebody",
+    "export": "export --run run --out new",
     "doctor --bundle": "doctor --bundle run --out new/x.zip",
     "score": "score --reference said.csv --hypothesis said.csv --json new/x.json",
     "plan": "plan baseline --json new/x.json",
