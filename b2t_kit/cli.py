@@ -14,7 +14,7 @@ __all__ = ['Verb', 'VERBS', 'SUCCESS', 'FAULTS', 'UNRECOGNISED', 'MODEL_FILES', 
            'doctor_verb', 'tell_of_log', 'tell_of_machine', 'tell_of_device', 'tell_remarks', 'tell_of_run',
            'eit_simulate', 'add_original', 'in_processes', 'eit_train', 'training_of', 'eit_test', 'eit_verb']
 
-# %% ../nbs/cli.ipynb #9046c0a8
+# %% ../nbs/cli.ipynb #06a388d0
 import argparse
 import io
 import json
@@ -28,7 +28,7 @@ from typing import Any
 
 from . import __version__
 from .core.config import Action, KitError, Parser, SettingsLayout, add_data, add_options, is_whole
-from .core.config import number_in, options_of, run_program, write_atomically
+from .core.config import number_in, options_of, read_text, run_program, write_atomically
 
 # %% ../nbs/cli.ipynb #38af3562
 Verb = Callable[[Parser], Action]  # declares its options, and returns what is to be done with them
@@ -615,8 +615,8 @@ def report_verb(parser: Parser) -> Action:
 def export_verb(parser: Parser) -> Action:
     "write a trained decoder as three files that others can use: weights, settings and a card"
     parser.add_argument("--run", required=True, metavar="RUN", help="run folder, or folder of the published baseline")
-    parser.add_argument("--out", required=True, metavar="DIR", help="new folder; it takes a run folder's place in eval, "
-                        "decode and submit")
+    parser.add_argument("--out", required=True, metavar="DIR", help="new folder; eval, decode and submit take it like "
+                        "a run folder")
     parser.add_argument("--licence", default="", metavar="TEXT", help="licence of the weights, for the card; default: "
                         "not stated")
 
@@ -624,7 +624,7 @@ def export_verb(parser: Parser) -> Action:
         from b2t_kit.output.export import export
 
         folder = export(options.run, options.out, options.licence)
-        print((folder / "README.md").read_text(encoding="utf-8"))
+        print(read_text(folder / "README.md"))
         print(f"written to {folder}: model.safetensors, config.json, README.md")
         return SUCCESS
 

@@ -249,7 +249,7 @@ def test_a_socket_and_a_device_are_no_files(here, capsys):
 # Calls that open something else than a path from outside, by module and function
 OPENED_SAFELY = {
     "core/config": {"sync_folder", "forget_output", "_container_memory"},  # a folder, /dev/null, the system's own files
-    "core/distributed": {"_start"}, "tpu/compile": {"work"}, "tpu/lower": {"lower_request", "requested_task"},  # temporary
+    "core/distributed": {"start_worker"}, "tpu/compile": {"work"}, "tpu/lower": {"lower_request", "requested_task"},  # temporary
     "tpu/preflight": {"judged", "lower_in_child", "compile_program"}, "demo": {"demo"},  # folders that the kit has just made
     "decode/external_sort": {"mapped"}, "data/dataset": {"read_attribute", "as_png", "close"}, "training/checkpoint": {"_flush"},
     "data/download": {"_open", "_receive"},  # the network, and a name that was cleared

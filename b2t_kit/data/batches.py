@@ -399,7 +399,7 @@ def map_trials(
     precision: str,  # "float32", "float16", or "none" to do nothing
     folder: str | Path,  # created if missing
 ) -> None:
-    "Map the trials from a file, which is written if missing; raises `KitError` if the disk is too small or it is damaged."
+    "Map the trials from a file, written if missing; raises `KitError` if the disk is too small or the file damaged."
     if precision == "none":
         return
     path = Path(folder) / cache_name(recordings, precision)
@@ -408,7 +408,7 @@ def map_trials(
     if not os.path.lexists(path):
         _write_trials(recordings, dtype, check_writable(folder) / path.name, int(ends[-1]))
     check_cache(path, int(ends[-1]) * NUM_FEATURES * dtype.itemsize)
-    rows = np.memmap(path, dtype, "c", shape=(int(ends[-1]), NUM_FEATURES))
+    rows = np.memmap(regular_file(path), dtype, "c", shape=(int(ends[-1]), NUM_FEATURES))
     starts = [0, *ends[:-1]]
     trials = [torch.from_numpy(rows[start:end]) for start, end in zip(starts, ends)]
     recordings.mapped[precision] = dict(enumerate(trials))

@@ -106,7 +106,7 @@ def exported_decoder(
     path, record = folder / f"{WEIGHTS}.safetensors", load_json(folder / "config.json")
     try:
         mark = file_mark(path)
-        with safe_open(path, "pt") as file:
+        with safe_open(regular_file(path), "pt") as file:
             noted = (file.metadata() or {}).get("task")
     except (OSError, SafetensorError) as error:
         raise KitError(f"{path}: cannot be read ({error})") from error
