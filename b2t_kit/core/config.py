@@ -782,11 +782,11 @@ Action = Callable[[argparse.Namespace], int]  # what a verb does; returns the ex
 def loses_exceptions(
     frame: types.FrameType | None,  # where a signal arrived
 ) -> bool:
-    "Whether an exception raised here would be lost, or end the process, instead of reaching `run_program`."
+    "Whether an exception here would not reach `run_program`, or would leave a folder that is being removed."
     while frame is not None and frame.f_code is not run_program.__code__:
-        code = frame.f_code
-        if (code.co_filename.startswith("<frozen importlib") or code.co_filename == weakref.__file__
-                or code.co_name == "__del__"):
+        file, name = frame.f_code.co_filename, frame.f_code.co_name
+        removes = file == shutil.__file__ and "rmtree" in name
+        if file.startswith("<frozen importlib") or file == weakref.__file__ or name == "__del__" or removes:
             return True
         frame = frame.f_back
     return False
@@ -796,12 +796,13 @@ def loses_exceptions(
 def stopped_by_signals() -> Iterator[None]:
     "Let SIGINT, SIGTERM and SIGHUP raise `KeyboardInterrupt` with the signal's name, where an exception can be raised."
     before: dict[int, Any] = {}
+    waiting: list[threading.Timer] = []
 
     def stop(number: int, frame: types.FrameType | None) -> None:
         if loses_exceptions(frame):
-            later = threading.Timer(0.02, os.kill, (os.getpid(), number))
-            later.daemon = True
-            later.start()
+            waiting.append(threading.Timer(0.02, os.kill, (os.getpid(), number)))
+            waiting[-1].daemon = True
+            waiting[-1].start()
             return
         signal.signal(number, signal.SIG_IGN)  # a second one would disturb the cleaning
         raise KeyboardInterrupt(signal.Signals(number).name)
@@ -814,6 +815,8 @@ def stopped_by_signals() -> Iterator[None]:
     try:
         yield
     finally:
+        for one in waiting:
+            one.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -65,14 +65,17 @@ def load_decoder(
         raise KitError(f"{run}: is not a run folder; it has no config.json")
     if (run / f"{WEIGHTS}.safetensors").exists():
         return exported_decoder(run)
+    spoken = _speech_of(run / "config.json")
     checkpoint = best_checkpoint(run)
     check_task(run, checkpoint, load_json(run / "config.json")["task"])
     averaged = (checkpoint / "ema.safetensors").exists()
-    return _decoder_of(run, checkpoint, "ema" if averaged else "model", f"{run.name}, step {int(checkpoint.name)}")
+    return _decoder_of(spoken, checkpoint, "ema" if averaged else "model", f"{run.name}, step {int(checkpoint.name)}")
 
 
-def _decoder_of(run: Path, folder: Path, part: str, origin: str) -> Decoder:
-    config, sessions, trained = _speech_of(run / "config.json")
+def _decoder_of(
+    spoken: tuple[SpeechConfig, tuple[str, ...], tuple[str, ...]], folder: Path, part: str, origin: str
+) -> Decoder:
+    config, sessions, trained = spoken
     model = build_decoder_for(config).eval()
     try:
         model.load_state_dict(read_part(folder, part))
@@ -114,7 +117,7 @@ def exported_decoder(
         raise KitError(f"{path}: is not the file that config.json describes; download both again")
     if noted != task_digest(record.get("task")):
         raise KitError(f"{folder / 'config.json'}: was changed after {path.name} was written; download both again")
-    return _decoder_of(folder, folder, WEIGHTS, str(record.get("origin", folder.name))[:200])
+    return _decoder_of(_speech_of(folder / "config.json"), folder, WEIGHTS, str(record.get("origin", folder.name))[:200])
 
 # %% ../../nbs/speech/evaluate.ipynb #d4ae85a6
 def published_decoder(
