@@ -117,7 +117,8 @@ def exported_decoder(
         raise KitError(f"{path}: is not the file that config.json describes; download both again")
     if noted != task_digest(record.get("task")):
         raise KitError(f"{folder / 'config.json'}: was changed after {path.name} was written; download both again")
-    return _decoder_of(_speech_of(folder / "config.json"), folder, WEIGHTS, str(record.get("origin", folder.name))[:200])
+    origin = str(record.get("origin", folder.name))[:200]
+    return _decoder_of(_speech_of(folder / "config.json"), folder, WEIGHTS, origin)
 
 # %% ../../nbs/speech/evaluate.ipynb #d4ae85a6
 def published_decoder(
