@@ -541,6 +541,9 @@ def submit_verb(parser: Parser) -> Action:
         from b2t_kit.output.submission import submit, submit_nbest
 
         if options.nbest is not None:
+            for name in ("lm", "lexicon", "hotwords"):
+                if getattr(options, name):
+                    raise KitError(f"{name}: is for decoding, and --nbest decodes nothing; leave it out")
             check = submit_nbest(options.nbest, options.out, options.data)
         elif options.runs is not None:
             found = together(options, "test")

@@ -6,9 +6,8 @@
 __all__ = ['SPEECH_LAYOUT', 'add_train_options', 'open_task', 'train_with', 'seed_list', 'words_for', 'check_processes',
            'train_in_processes', 'check_beside', 'train_beside', 'shared_cache', 'run_train']
 
-# %% ../nbs/train_command.ipynb #964dac7e
+# %% ../nbs/train_command.ipynb #ffb81c4b
 import argparse
-import shutil
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -18,7 +17,7 @@ from typing import Any
 from .core.config import KitError, Parser, SettingsLayout, add_data, add_options, is_whole, new_folders
 from .core.config import options_of, run_program
 from .core.distributed import Place, find_place, launch
-from .data.batches import check_shares
+from .data.batches import check_shares, remove_caches
 from .speech.recipes import RECIPES, baseline, recipe
 from .speech.task import SpeechRun, SpeechTask, WordsConfig
 
@@ -212,14 +211,14 @@ def shared_cache(
     run: SpeechRun,
     options: argparse.Namespace,  # of `b2t train`
 ) -> Iterator[list[str]]:  # options of each process
-    "Read the recordings into a cache that all processes map; the default folder is removed at the end."
+    "Read the recordings into a cache that all processes map; in the default folder it is removed at the end."
     folder = Path(options.cache_dir or Path(options.out) / "cache")
     try:
         SpeechTask(options.data, replace(run.task, words=WordsConfig()), cache_dir=folder).close()
         yield ["--cache-dir", str(folder)]
     finally:
         if not options.cache_dir:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_caches(folder)
 
 # %% ../nbs/train_command.ipynb #409a7a17
 def run_train(

@@ -5,13 +5,14 @@
 # %% auto #0
 __all__ = ['LIMITS', 'num_patches', 'needed_patches', 'Bucket', 'choose_buckets', 'bucket_of', 'extend_buckets', 'day_draws',
            'round_randomly', 'spread_draws', 'Step', 'Sampler', 'places_per_pile', 'pile', 'TrialCache', 'to_half',
-           'copy_rows', 'cache_name', 'check_cache', 'map_trials', 'BlockPool', 'read_ahead', 'Batch', 'BatchConfig',
-           'Assembler', 'trainable', 'TrainBatches', 'check_shares', 'check_lengths', 'EvalBatches']
+           'copy_rows', 'cache_name', 'check_cache', 'map_trials', 'remove_caches', 'BlockPool', 'read_ahead', 'Batch',
+           'BatchConfig', 'Assembler', 'trainable', 'TrainBatches', 'check_shares', 'check_lengths', 'EvalBatches']
 
-# %% ../../nbs/data/batches.ipynb #ca249e05
+# %% ../../nbs/data/batches.ipynb #71ff32dc
 import hashlib
 import math
 import os
+import re
 import tempfile
 import threading
 import weakref
@@ -19,6 +20,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -371,13 +373,16 @@ def cache_name(
     mark = hashlib.sha256("\n".join(marks).encode()).hexdigest()
     return f"{recordings.split}_{mark[:16]}.{precision}"
 
+
+_CACHE_NAME = re.compile(r"\.?(train|val|test)_[0-9a-f]{16}\.float(16|32)(\..+)?")  # with a dot in front: half written
+
 # %% ../../nbs/data/batches.ipynb #bcabdfd0
 def check_cache(
     path: Path,  # trials, then four bytes of CRC-32
     size: int,  # bytes of the trials
     piece: int = 1 << 24,  # bytes read at a time
 ) -> None:
-    "Raise `KitError` unless the file is as it was written; a gigabyte takes a second."
+    "Raise `KitError` unless the file is as it was written; reads all of it."
     found, left, remedy = 0, size, "delete it, and it is written again"
     try:
         with open(regular_file(path), "rb") as file:
@@ -435,6 +440,17 @@ def _write_trials(recordings: Recordings, dtype: np.dtype, path: Path, bins: int
             if isinstance(error, OSError):
                 raise KitError(f"{path}: could not be written ({error.strerror})") from error
             raise
+
+# %% ../../nbs/data/batches.ipynb #e6b963fb
+def remove_caches(
+    folder: str | Path,
+) -> None:
+    "Remove the caches in a folder, and the folder unless it holds other files."
+    with suppress(OSError):
+        for path in list(Path(folder).glob("*")):
+            if _CACHE_NAME.fullmatch(path.name):
+                path.unlink()
+        Path(folder).rmdir()
 
 # %% ../../nbs/data/batches.ipynb #e570c08b
 class BlockPool:
