@@ -172,7 +172,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder for recordings and runs")
     parser.add_argument("--labels", type=Path, help="table of sentences, as `b2t simulate --labels` takes it")
-    parser.add_argument("--difficulty", type=float, default=0.8, help="of the simulation")
+    parser.add_argument("--difficulty", type=float, default=0.65, help="of the simulation")
     parser.add_argument("--sets", type=int, nargs=2, default=(11, 12), help="seeds of the two sets of recordings")
     parser.add_argument("--steps", type=float, default=1.0, help="steps, as a multiple of the benchmark's")
     parser.add_argument("--beside", type=int, default=2, help="runs at once")
