@@ -643,7 +643,8 @@ def kernel_verb(parser: Parser) -> Action:
 def kernel_build(parser: Parser) -> Action:
     "write the notebook, the kit's wheel and the metadata of both"
     parser.add_argument("--out", required=True, metavar="DIR", help="new folder")
-    parser.add_argument("--kernel", default="b2t-tpu-v5e8", metavar="NAME", help="b2t-tpu-v5e8, b2t-gpu or b2t-eit-tpu")
+    parser.add_argument("--kernel", default="b2t-tpu-v5e8", metavar="NAME", help="b2t-tpu-v5e8, b2t-tpu-ensemble, "
+                        "b2t-gpu or b2t-eit-tpu")
     parser.add_argument("--user", metavar="NAME", help="your Kaggle account, as in the address of your profile; "
                         "default: a placeholder to fill in")
     parser.add_argument("--wheel-dataset", metavar="USER/NAME", help="Kaggle dataset that holds the kit's wheel; "

@@ -6,7 +6,7 @@
 __all__ = ['NOBODY', 'WHEEL', 'IMAGE_PYTHON', 'IMAGE_TORCH', 'IMAGE_PLATFORMS', 'REHEARSAL', 'kernels_folder', 'kernel_names',
            'slug', 'check_user', 'check_dataset', 'package_files', 'installed_notes', 'record_line', 'write_wheel',
            'build_wheel', 'download_wheels', 'without_outputs', 'kernel_settings', 'BuiltKernel', 'earlier_build',
-           'build_kernel', 'must_rehearse', 'stamp', 'find_run', 'bring_run']
+           'build_kernel', 'must_rehearse', 'stamp', 'find_language_model', 'Stages', 'find_run', 'bring_run']
 
 # %% ../nbs/kaggle.ipynb #83be9fdb
 import base64
@@ -18,9 +18,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
@@ -296,15 +298,78 @@ def stamp(
         figure.text(0.5, 0.5, REHEARSAL, fontsize=size, color="0.5", alpha=0.5, rotation=15, ha="center", va="center")
     return figure
 
+# %% ../nbs/kaggle.ipynb #44875666
+def find_language_model(
+    roots: tuple[Path, ...] | None = None,  # folders to search; None: the platform's input folders
+) -> tuple[Path | None, Path | None]:  # the model and its lexicon; None for what is not there
+    "The only language model among the attached datasets; `KitError` if there are several."
+    roots = platform().input_folders[:1] if roots is None else roots
+    files = sorted({path for root in roots for path in Path(root).rglob("*") if _is_language_model(path)})
+    if len(files) > 1:
+        raise KitError(f"several language models are attached; detach all but one of {', '.join(map(str, files))}, "
+                       "or name one")
+    if not files:
+        return None, None
+    lexicon = files[0].with_name("lexicon.txt")
+    return files[0], lexicon if lexicon.is_file() else None
+
+
+def _is_language_model(path: Path) -> bool:
+    if not path.is_file() or not path.name.endswith((".b2tlm", ".arpa", ".arpa.gz", ".bin")):
+        return False
+    from b2t_kit.decode.kenlm import KENLM  # here, since to build a kernel needs no compiled search
+
+    with open(path, "rb") as file:
+        return path.suffix != ".bin" or file.read(len(KENLM)) == KENLM
+
+# %% ../nbs/kaggle.ipynb #703be858
+@dataclass
+class Stages:
+    "The plan of a session by stage, and the time that each has taken; its representation is a table."
+    session: float  # hours of the session that may be used
+    hours: dict[str, float]  # stage -> its share of them
+    disk: dict[str, float] = field(default_factory=dict)  # stage -> GB that it leaves behind
+    spent: dict[str, float] = field(default_factory=dict)  # stage -> hours that it took
+
+    def __post_init__(self) -> None:
+        if sum(self.hours.values()) > self.session:
+            raise KitError(f"the stages take {sum(self.hours.values()):g} hours, and the session has {self.session:g}")
+
+    @contextmanager
+    def stage(
+        self,
+        name: str,
+    ) -> Iterator[None]:
+        "Note the time that the block takes, and print it beside the plan."
+        started = time.monotonic()
+        yield
+        self.spent[name] = self.spent.get(name, 0.0) + (time.monotonic() - started) / 3600
+        print(f"{name}: {self.spent[name]:.2f} of {self.hours[name]:.2f} hours planned")
+
+    def left_for(
+        self,
+        name: str,
+    ) -> float:  # hours, above 0
+        "What a stage may take now: its share, less what earlier stages took beyond theirs."
+        names = list(self.hours)
+        over = sum(max(0.0, self.spent.get(one, 0.0) - self.hours[one]) for one in names[:names.index(name)])
+        return max(self.hours[name] - over, 0.01)
+
+    def __repr__(self) -> str:
+        lines = [f"{'stage':<24}{'hours':>8}{'GB':>8}"]
+        lines += [f"{name:<24}{hours:>8.2f}{self.disk.get(name, 0.0):>8.1f}" for name, hours in self.hours.items()]
+        return "\n".join([*lines, f"{'all':<24}{sum(self.hours.values()):>8.2f}{sum(self.disk.values()):>8.1f}"])
+
 # %% ../nbs/kaggle.ipynb #19929ce6
 def find_run(
     roots: tuple[Path, ...] | None = None,  # folders to search; None: the platform's input folders
     rehearsal: bool = False,  # whether to search for a rehearsal's run instead of a real one
+    name: str = "run",  # of the run folder
 ) -> Path | None:  # the run folder; None if there is none
-    "The run with the most steps among the attached outputs."
+    "The run of this name with the most steps among the attached outputs."
     roots = platform().input_folders[:1] if roots is None else roots
-    runs = {note.parent for root in roots for note in Path(root).rglob("run/config.json")}
-    runs = {run for run in runs if (run.parent.name == REHEARSAL) == rehearsal}
+    notes = [(note, note.relative_to(root)) for root in roots for note in Path(root).rglob(f"{name}/config.json")]
+    runs = {note.parent for note, inside in notes if (REHEARSAL in inside.parts) == rehearsal}
     begun = {run: checkpoint_steps(run)[-1] for run in sorted(runs) if checkpoint_steps(run)}
     return max(begun, key=begun.__getitem__, default=None)
 
@@ -315,8 +380,8 @@ def bring_run(
     roots: tuple[Path, ...] | None = None,  # folders to search; None: the platform's input folders
     rehearsal: bool = False,  # whether this is a rehearsal, which resumes only a rehearsal's run
 ) -> Path | None:  # where the run was found; None if nothing was copied
-    "Copy the run of an earlier session, so that training can resume it."
-    earlier = None if Path(run).exists() else find_run(roots, rehearsal)
+    "Copy the run of an earlier session, which has the same folder name, so that training can resume it."
+    earlier = None if Path(run).exists() else find_run(roots, rehearsal, Path(run).name)
     if earlier is None:
         return None
     large = () if scratch is None else ("checkpoints", ROLLING)

@@ -21,7 +21,8 @@ FIELDS = {  # what `kaggle kernels push` reads, and its type
     "enable_gpu": bool, "enable_tpu": bool, "enable_internet": bool, "machine_shape": str, "dataset_sources": list,
     "competition_sources": list, "kernel_sources": list, "model_sources": list,
 }
-MACHINES = {"b2t-eit-tpu": "TpuV5E8", "b2t-gpu": "NvidiaTeslaT4", "b2t-tpu-v5e8": "TpuV5E8"}  # as kaggle 2.2.5 names them
+MACHINES = {"b2t-eit-tpu": "TpuV5E8", "b2t-gpu": "NvidiaTeslaT4", "b2t-tpu-ensemble": "TpuV5E8",
+            "b2t-tpu-v5e8": "TpuV5E8"}  # as kaggle 2.2.5 names them
 
 
 @pytest.fixture(scope="module")
@@ -208,7 +209,8 @@ INSTALLING = {path: cells for path in sorted([*ROOT.glob("nbs/**/*.ipynb"), *ROO
 
 
 def test_notebooks_that_install_are_found() -> None:
-    names = {"index", "first_decoder", "colab", "own_model", "b2t-gpu", "b2t-tpu-v5e8", "b2t-tpu-v5e8-zh", "b2t-eit-tpu"}
+    names = {"index", "first_decoder", "colab", "own_model", "b2t-gpu", "b2t-tpu-v5e8", "b2t-tpu-v5e8-zh", "b2t-eit-tpu",
+             "b2t-tpu-ensemble"}
     assert {path.stem for path in INSTALLING} == names
 
 

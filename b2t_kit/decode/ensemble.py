@@ -278,7 +278,8 @@ def average_evaluation(
             loss = ctc_losses(scores[None], lengths[0], true, lengths[1]).item()
             found.append(replace(one, decoded=collapse(scores.argmax(-1).numpy()), loss=loss))
     trained = frozenset.intersection(*(member.trained for member in members))
-    return replace(members[0], origin=f"average of {len(members)} runs", trials=found, trained=trained)
+    origin = f"average of {len(members)} runs" if len(members) > 1 else members[0].origin
+    return replace(members[0], origin=origin, trials=found, trained=trained)
 
 # %% ../../nbs/decode/ensemble.ipynb #c8ce61df
 def decode_runs(
