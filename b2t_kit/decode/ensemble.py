@@ -6,7 +6,7 @@
 __all__ = ['MARGIN', 'COMBINATIONS', 'average_logits', 'average_files', 'pooled', 'scored_by_all', 'least_risk', 'run_list',
            'ensemble_folder', 'evaluate_runs', 'average_evaluation', 'decode_runs', 'same_trials', 'decode_together']
 
-# %% ../../nbs/decode/ensemble.ipynb #6bbd92bd
+# %% ../../nbs/decode/ensemble.ipynb #1cbdc1c4
 import math
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +17,6 @@ from typing import Any
 
 import h5py
 import numpy as np
-import torch
 
 from ..core.config import KitError, check_target, clear_way, new_folders, override, save_json
 from ..data.dataset import MAX_BINS, NewFile, open_dataset, open_file, reading
@@ -29,11 +28,10 @@ from .hypotheses import with_confidences
 from .lexicon import own_words
 from .pipeline import CHOICE, LogitTrial, Sentences, cached_logits, choose_words, known_sentences
 from .pipeline import read_trials, save_sentences, tuned_config, tuned_model, word_error
-from ..models.ctc import ctc_losses
 from ..speech.adapt import Unseen
-from ..speech.evaluate import Evaluation, evaluate_run, load_decoder, save_evaluation
+from ..speech.evaluate import Evaluation, decoded_again, evaluate_run, load_decoder, save_evaluation
 from ..text.metrics import edit_distance
-from ..text.phonemes import PHONEMES, collapse, normalise
+from ..text.phonemes import PHONEMES, normalise
 
 # %% ../../nbs/decode/ensemble.ipynb #cb932df7
 def average_logits(
@@ -269,17 +267,9 @@ def average_evaluation(
     logits: Path,  # their averaged logits, from `average_files`
 ) -> Evaluation:
     "The average, decoded greedily as each of its members was."
-    found = []
-    with open_file(logits) as file:
-        for one in members[0].trials:
-            scores = torch.from_numpy(file[f"{one.info.session}/{one.info.group}/logits"][()])
-            true = torch.tensor([one.true], dtype=torch.int32)
-            lengths = torch.tensor([[len(scores)], [len(one.true)]], dtype=torch.int32)
-            loss = ctc_losses(scores[None], lengths[0], true, lengths[1]).item()
-            found.append(replace(one, decoded=collapse(scores.argmax(-1).numpy()), loss=loss))
     trained = frozenset.intersection(*(member.trained for member in members))
-    origin = f"average of {len(members)} runs" if len(members) > 1 else members[0].origin
-    return replace(members[0], origin=origin, trials=found, trained=trained)
+    origin, trials = f"average of {len(members)} runs", decoded_again(members[0].trials, logits)
+    return replace(members[0], origin=origin, trials=trials, trained=trained)
 
 # %% ../../nbs/decode/ensemble.ipynb #c8ce61df
 def decode_runs(

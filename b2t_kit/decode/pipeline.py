@@ -5,34 +5,46 @@
 # %% auto #0
 __all__ = ['DEFAULT', 'CHOICE', 'LogitTrial', 'read_trials', 'words_in', 'choose_words', 'class_order', 'Sentences', 'word_error',
            'sentences_csv', 'tuned_config', 'tuned_model', 'known_sentences', 'decode_trials', 'decode_sentences',
-           'save_sentences', 'cached_logits']
+           'save_sentences', 'cached_logits', 'adapted_folder', 'adaptation_mark', 'adapted_logits', 'pseudo_labels',
+           'adaptation_report', 'evaluate_adapting']
 
 # %% ../../nbs/decode/pipeline.ipynb #ab992a55
 import csv
+import hashlib
 import io
+import json
 import math
 import os
 import re
-from dataclasses import dataclass
+import shutil
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..core.config import KitError, csv_text, from_dict, load_json, new_folders, number_in, override
 from ..core.config import printable, read_text, save_json, to_dict, write_atomically
-from ..data.dataset import MAX_BINS, open_dataset, open_file, reading
+from ..data.dataset import MAX_BINS, Recordings, open_dataset, open_file, reading
 from .arpa import read_language_model
 from .beam_search import BeamSearch, check_logits
 from .contamination import leak_warning
 from .hotwords import read_hotwords
 from .hypotheses import DecodedTrial, Route, SearchConfig, write_nbest
 from .kenlm import preload
-from .lexicon import Lexicon, build_lexicon, own_words
+from .lexicon import Lexicon, build_lexicon, own_words, spell
 from .ngram import LanguageModel
 from .tune import Tuning, plot_frontier, plot_tuning, tune
-from ..text.metrics import Rate, wer
-from ..text.phonemes import PHONEMES, normalise
+from ..text.metrics import Rate, count_edits, wer
+from ..text.phonemes import PHONEMES, collapse, normalise
+
+# %% ../../nbs/decode/pipeline.ipynb #119cbca1
+if TYPE_CHECKING:  # they import torch, which decoding another program's logits does not need
+    from b2t_kit.devices.device import Device
+    from b2t_kit.speech.adapt import AdaptConfig, AdaptReport, Unseen
+    from b2t_kit.speech.evaluate import Decoder, Evaluation
 
 # %% ../../nbs/decode/pipeline.ipynb #99d515d2
 @dataclass(frozen=True)
@@ -158,6 +170,7 @@ class Sentences:
     tuning: Tuning | None  # None unless weights were tuned
     folder: Path  # where the files are written
     warning: str | None = None  # why the word error rate may be too low
+    adaptation: "AdaptReport | None" = None  # None: decoded as trained
 
     def to_dict(self) -> dict[str, Any]:
         "Return what result.json holds."
@@ -166,12 +179,14 @@ class Sentences:
             low, high = (None if math.isnan(one) else one for one in (self.wer.low, self.wer.high))
             found |= {"edits": self.wer.edits, "words": self.wer.total, "wer": self.wer.rate,
                       "wer_low": low, "wer_high": high}
-        return found | ({"warning": self.warning} if self.warning else {})
+        return found | ({"warning": self.warning} if self.warning else {}) | (
+            {"adaptation": self.adaptation.to_dict()} if self.adaptation else {})
 
     def __repr__(self) -> str:
         lines = [f"{len(self.trials)} trials decoded, in {self.folder}"]
         lines += [f"word error rate {self.wer}"] if self.wer else []
         lines += [f"warning: {self.warning}"] if self.warning else []
+        lines += [repr(self.adaptation)] if self.adaptation else []
         lines += [repr(self.tuning)] if self.tuning else []
         for trial in self.trials[:3]:
             lines += [f"  {trial.truth}" if trial.truth else f"  {trial.session} {trial.trial}",
@@ -241,8 +256,6 @@ def known_sentences(
     data: str | Path | None,  # folder of the recordings
 ) -> tuple[str, ...]:
     "Return the validation sentences, which the default language model must not contain."
-    from b2t_kit.data.dataset import Recordings
-
     try:
         with Recordings(data, "val") as recordings:
             return tuple(info.sentence for info in recordings.infos if info.sentence is not None)
@@ -277,6 +290,7 @@ def decode_sentences(
     preloaded: bool = False,  # first read the model file from end to end
     hotwords: str | Path | None = None,  # file with words that are expected, known or not
     tune_seconds: float | None = None,  # with `tune_weights`: also tune for time, up to so many CPU seconds per trial
+    adapt: "AdaptConfig | None" = None,  # adapt the decoder after each trial; None: decode with the decoder as trained
 ) -> Sentences:
     "Decode a split, write and return its sentences; raises `KitError` if an input is missing or invalid."
     if (run is None) == (logits is None):
@@ -285,10 +299,13 @@ def decode_sentences(
         raise KitError(f"{tokens}: is for logits of another program (--logits), not for a run")
     if tune_seconds is not None and not (tune_weights and tune_seconds > 0):
         raise KitError("--tune-seconds needs --tune, and seconds above 0")
+    if adapt and (logits is not None or tune_weights):
+        raise KitError("adapt: is for a run whose weights are tuned already; leave out --logits and --tune")
     hot = read_hotwords(hotwords, own_words(lexicon)) if hotwords else []
-    folder = _target(run, split, logits, out)
-    with new_folders(folder):
-        source = Path(logits) if logits else cached_logits(run, data, split, folder, device)
+    folder = _target(run, f"{split}_adapted" if adapt else split, logits, out)
+    plain = folder / "as_trained" if adapt and out else _target(run, split, logits, out)
+    with new_folders(folder), new_folders(plain):
+        source = Path(logits) if logits else cached_logits(run, data, split, plain, device)
         trials = read_trials(source, class_order(tokens) if tokens else None)
         known = [trial for trial in trials if trial.truth and normalise(trial.truth)]
         said = tuple(trial.truth for trial in known if trial.truth)
@@ -307,8 +324,14 @@ def decode_sentences(
             save_json(choice, _choice(found, model, name) | {"split": split})
         best = found.best if found else tuned_config(choice, model) or SearchConfig()
         config = best if found else override(best, given)
-        decoded = decode_trials(BeamSearch(words, model, config, route, folder, hot), trials)
-        made = Sentences(decoded, word_error(decoded), found, folder, leak_warning(model, said))
+        search, report = BeamSearch(words, model, config, route, folder, hot), None
+        if adapt:
+            place = adapted_folder(run, split, out)
+            path = adapted_logits(run, data, split, place, search, adapt, device, progress=progress)
+            report = adaptation_report(data, split, search, source, path)
+            trials = read_trials(path)
+        decoded = decode_trials(search, trials)
+        made = Sentences(decoded, word_error(decoded), found, folder, leak_warning(model, said), report)
         return save_sentences(made, config)
 
 # %% ../../nbs/decode/pipeline.ipynb #239d2f2b
@@ -350,7 +373,6 @@ def cached_logits(
 ) -> Path:  # logits.hdf5
     "Return the file with the logits of a split, computed only if it is missing or out of date."
     from b2t_kit.data.dataset import check_split
-    from b2t_kit.data.dataset import Recordings
     from b2t_kit.speech.evaluate import load_decoder, save_logits
     from b2t_kit.speech.task import data_fingerprint
 
@@ -363,3 +385,137 @@ def cached_logits(
         save_logits(run, path, data, split, device=device)
         save_json(note, mark)
     return path
+
+# %% ../../nbs/decode/pipeline.ipynb #51690693
+def adapted_folder(
+    run: str | Path | None,  # run folder
+    split: str,  # train, val or test
+    out: str | Path | None = None,  # output folder; None: in the run folder
+) -> Path:
+    "The folder of adapted logits."
+    return Path(out) / "adapt" if out is not None else Path(run or ".") / "adapt" / split
+
+
+def adaptation_mark(
+    decoder: "Decoder",
+    recordings: "Recordings",
+    search: BeamSearch,
+    device: "Device",
+    unseen: str,  # day layer of sessions without training
+    adapt: "AdaptConfig",
+) -> dict[str, Any]:
+    "Everything that adapted logits depend on."
+    from b2t_kit.precision import checksum
+    from b2t_kit.speech.task import data_fingerprint
+
+    words = {"lm": search.model.hash, "lexicon": search.lexicon.hash, "search": to_dict(search.config),
+             "route": search.route, "hotwords": repr(search.hotwords)}
+    weights = hashlib.sha256(repr(checksum(decoder.model)).encode()).hexdigest()
+    return {"decoder": decoder.origin, "weights": weights, "config": to_dict(decoder.config), "unseen": unseen,
+            "device": device.kind, "precision": repr(device.precision), "adapt": to_dict(adapt), "words": words,
+            "split": recordings.split, **data_fingerprint(recordings)}
+
+# %% ../../nbs/decode/pipeline.ipynb #b4492926
+def adapted_logits(
+    run: str | Path,  # run folder
+    data: str | Path | None,  # folder of the recordings
+    split: str,  # train, val or test
+    folder: Path,  # where they are cached
+    search: BeamSearch,  # decodes the pseudo-labels
+    adapt: "AdaptConfig",
+    device: str = "auto",  # for the network: "auto", "cpu" or "cuda"
+    precision: str = "auto",  # of the logits; steps are taken in float32
+    unseen: "Unseen | None" = None,  # day layer of sessions without training; None: from the configuration
+    progress: Any = str,  # called with progress messages
+) -> Path:  # logits.hdf5
+    "Return the file with the logits of a split, each from before the step on its trial; goes on where a call was killed."
+    from b2t_kit.devices.select import open_device
+    from b2t_kit.speech.adapt import AdaptProgress
+    from b2t_kit.speech.evaluate import AdaptingDecoder, load_decoder
+
+    decoder = load_decoder(run)
+    with open_device(device, precision) as opened, Recordings(data, split) as recordings:
+        mark = adaptation_mark(decoder, recordings, search, opened, unseen or decoder.config.unseen, adapt)
+        path, note = folder / "logits.hdf5", folder / "adapt.json"
+        if path.is_file() and note.is_file() and load_json(note).get("mark") == json.loads(json.dumps(mark)):
+            return path
+        note.unlink(missing_ok=True)
+        words = partial(pseudo_labels, search)
+        adapting = AdaptingDecoder(decoder, recordings, words, opened, mark["unseen"], adapt)
+        done = AdaptProgress(folder / "progress", mark)
+        adapting.go_through(done, progress)
+        adapting.write(done, path)
+        save_json(note, {"mark": mark, "trials": done.trials})
+        shutil.rmtree(done.folder)
+    return path
+
+
+def pseudo_labels(
+    search: BeamSearch,
+    logits: np.ndarray,  # (P, 41)
+) -> tuple[str, list[int]]:  # classes 1..40
+    "The sentence that a search decodes, and its most common pronunciation."
+    found = search.decode(logits)
+    sentence = found[0].sentence if found else ""
+    return sentence, spell(search.lexicon, sentence)
+
+# %% ../../nbs/decode/pipeline.ipynb #29d51032
+def adaptation_report(
+    data: str | Path | None,  # folder of the recordings
+    split: str,  # train, val or test; the test split has nothing to score
+    search: BeamSearch,  # that decoded the pseudo-labels
+    plain: Path,  # logits of the decoder as trained
+    adapted: Path,  # logits from `adapted_logits`
+) -> "AdaptReport":  # also written beside the adapted logits, as report.txt and report.json
+    "Count the errors before and with adaptation."
+    from b2t_kit.speech.adapt import AdaptReport
+
+    steps = Counter(one["done"] for one in load_json(adapted.parent / "adapt.json")["trials"])
+    before, after = read_trials(plain), read_trials(adapted)
+    with Recordings(data, split) as recordings:
+        places = {(one.session, one.block, one.number): index for index, one in enumerate(recordings.infos)}
+        true = [recordings.labels(places[one.place]) for one in before]
+    errors = {}
+    if split != "test":
+        errors["phonemes"] = tuple(count_edits(true, [collapse(one.logits.argmax(1)) for one in side])
+                                   for side in (before, after))
+        said = [normalise(one.truth or "").split() for one in before]
+        errors["words"] = tuple(count_edits(said, [one.sentence.split() for one in decode_trials(search, side)])
+                                for side in (before, after))
+    report = AdaptReport(dict(steps), [one.session for one in before] if errors else [], errors)
+    write_atomically(adapted.parent / "report.txt", f"{report!r}\n")
+    save_json(adapted.parent / "report.json", report.to_dict())
+    return report
+
+# %% ../../nbs/decode/pipeline.ipynb #6f08a538
+def evaluate_adapting(
+    run: str | Path,  # run folder
+    data: str | Path | None = None,  # folder of the recordings; None looks in the usual places of this platform
+    split: str = "val",  # "val" or "train"
+    json: str | Path | None = None,  # file for a copy of result.json; None: no copy
+    unseen: "Unseen | None" = None,  # day layer of sessions without training; None: from the configuration
+    device: str = "auto",  # for the network: "auto", "cpu" or "cuda"
+    precision: str = "auto",  # "auto", "float32", "bfloat16" or "float16"
+    lm: str | Path | None = None,  # language model file or "default"; None: the model of the tuned weights
+    lexicon: str | Path | None = None,  # file with additional words
+    adapt: "AdaptConfig | None" = None,  # None: DietCORP's settings
+    progress: Any = str,  # called with progress messages
+) -> tuple["Evaluation", "AdaptReport"]:
+    "Score a split with adaptation, and compare with the decoder as trained; raises `KitError` as `evaluate_run`."
+    from b2t_kit.speech.adapt import AdaptConfig
+    from b2t_kit.speech.evaluate import decoded_again, evaluate_run, save_evaluation
+
+    folder = Path(run) / "eval" / f"{split}_adapted"
+    plain = evaluate_run(run, data, split, None, unseen, True, device, precision, folder / "as_trained")
+    name = lm or tuned_model(run)
+    said = tuple(one.info.sentence for one in plain.trials if one.info.sentence is not None)
+    words, model = choose_words(name, lexicon, said + known_sentences(data))
+    search = BeamSearch(words, model, tuned_config(Path(run) / CHOICE, model) or SearchConfig(), folder=folder)
+    place = adapted_folder(run, split)
+    path = adapted_logits(run, data, split, place, search, adapt or AdaptConfig(), device, precision, unseen, progress)
+    report = adaptation_report(data, split, search, folder / "as_trained" / "logits.hdf5", path)
+    made = replace(plain, origin=f"{plain.origin}, adapted", trials=decoded_again(plain.trials, path))
+    save_evaluation(made, folder)
+    if json is not None:
+        save_json(json, made.to_dict() | {"adaptation": report.to_dict()})
+    return made, report

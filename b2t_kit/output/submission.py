@@ -8,7 +8,7 @@ __all__ = ['LETTERS', 'FILLER', 'HEADER', 'PLACE', 'submission_order', 'submissi
            'SubmissionWriter', 'decoded_rows', 'submit', 'submit_nbest', 'ScoredRow', 'table_shape', 'read_rows',
            'paired', 'Score', 'score_rows', 'score']
 
-# %% ../../nbs/output/submission.ipynb #7028d783
+# %% ../../nbs/output/submission.ipynb #e84f3be9
 import csv
 import fcntl
 import hashlib
@@ -34,8 +34,9 @@ from ..decode.beam_search import BeamSearch, available_cores
 from ..decode.hotwords import read_hotwords
 from ..decode.hypotheses import Route, SearchConfig, read_nbest
 from ..decode.lexicon import own_words
-from ..decode.pipeline import CHOICE, cached_logits, choose_words, known_sentences, read_trials
-from ..decode.pipeline import tuned_config, tuned_model
+from ..decode.pipeline import CHOICE, adapted_folder, adapted_logits, cached_logits, choose_words
+from ..decode.pipeline import known_sentences, read_trials, tuned_config, tuned_model
+from ..speech.adapt import AdaptConfig
 from ..speech.evaluate import load_decoder
 from ..text.metrics import Edits, Rate, count_edits, edits, rate_of
 from ..text.phonemes import normalise
@@ -417,6 +418,7 @@ def submit(
     device: str = "auto",  # for the network: "auto", "cpu" or "cuda"
     settings: dict[str, Any] | None = None,  # of `SearchConfig`; they replace tuned and default ones
     hotwords: str | Path | None = None,  # file with words that are expected, known or not
+    adapt: AdaptConfig | None = None,  # adapt the decoder after each trial; None: decode with the decoder as trained
 ) -> SubmissionCheck:  # of the file as written
     "Decode the test split into a submission, or resume one that was begun. Raises KitError."
     check_target(out)
@@ -432,10 +434,15 @@ def submit(
                   "search": to_dict(config), "route": route}
         if hot:
             record["hotwords"] = hashlib.sha256(repr(hot).encode()).hexdigest()
+        if adapt:
+            record["adapt"] = to_dict(adapt)
         with SubmissionWriter(out, infos, record) as writer:
             if writer.missing:
-                source = cached_logits(run, data, "test", folder, device)
                 search = BeamSearch(words, model, config, route, folder, hot)
+                if adapt:
+                    source = adapted_logits(run, data, "test", adapted_folder(run, "test"), search, adapt, device)
+                else:
+                    source = cached_logits(run, data, "test", folder, device)
                 for info, sentence in decoded_rows(search, source, writer.missing):
                     writer.write(info, sentence)
             writer.finish()

@@ -1,0 +1,122 @@
+"""Adaptation to days that were not in training: does it help, does it harm?
+
+    python benchmarks/adapt.py                       # simulated recordings, minutes on two cores
+    python benchmarks/adapt.py --recipe tiny --steps 200
+
+Trains the recipes `tiny` and `transformer_tiny` shortly with the last days held out, then evaluates the held-out
+days as trained and with `--adapt`. Both decode the same trials, so the intervals (95 %, bootstrap over trials) are
+those of paired differences. The learning rates are those of `--adapt`, tuned on nothing here. The result goes to
+benchmarks/results/adapt.json, the errors by trial to adapt.png beside it.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from b2t_kit.core.config import KitError, save_json
+from b2t_kit.decode.pipeline import evaluate_adapting
+from b2t_kit.simulate.neural import SimulateConfig, simulate
+from b2t_kit.speech.adapt import AdaptConfig
+from b2t_kit.speech.recipes import recipe
+from b2t_kit.speech.task import SpeechTask
+from b2t_kit.train import train
+
+STEPS = {"tiny": 80, "transformer_tiny": 300}  # of training, by recipe
+
+
+def trained(name: str, data: Path, steps: int, holdout: tuple[str, ...], work: Path) -> tuple[Path, float]:
+    "A run of a recipe without the held-out days; its folder and seconds."
+    run = recipe(name)
+    third, batches = max(1, steps // 3), replace(run.task.batches, impossible="skip")
+    fitted = replace(run.train, steps=steps, eval_every=third, checkpoint_every=0, select="per", device="cpu")
+    task, start = SpeechTask(data, replace(run.task, holdout=holdout, batches=batches)), time.monotonic()
+    train(task, fitted, work / name, quiet=True)
+    task.close()
+    return work / name, time.monotonic() - start
+
+
+def held_out_only(data: Path, holdout: tuple[str, ...], work: Path) -> Path:
+    "A folder that holds only the held-out days."
+    folder = work / "held_out"
+    folder.mkdir(exist_ok=True)
+    for day in holdout:
+        (folder / day).symlink_to(data / day)
+    return folder
+
+
+def plot(reports: dict[str, Any], path: Path) -> None:
+    "Errors so far, by trial: adapted minus as trained."
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6.5, 2.8), dpi=72, layout="constrained")
+    for name, report in reports.items():
+        before, after = report.errors["phonemes"]
+        axes.plot(np.arange(1, len(report.days) + 1), np.cumsum(after.edits - before.edits), label=name)
+    for place in np.flatnonzero([one != other for one, other in zip(report.days, report.days[1:])]) + 1:
+        axes.axvline(place + 0.5, color="0.8", zorder=0)
+    axes.axhline(0, color="0.5", linewidth=0.8)
+    axes.set(xlabel="trials of held-out days, in order of recording",
+             ylabel="phoneme errors,\nadapted minus as trained, so far")
+    axes.legend()
+    figure.savefig(path)
+
+
+def main() -> None:
+    "Simulate, train, evaluate, save."
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--recipe", action="append", help="such as tiny; may be repeated; default: those of STEPS")
+    parser.add_argument("--steps", type=int, help="of training; default: those of STEPS")
+    parser.add_argument("--sessions", type=int, default=5, help="simulated days")
+    parser.add_argument("--held-out", type=int, default=2, help="of them the last, not in training")
+    parser.add_argument("--trials", type=int, default=60, help="training trials per day")
+    parser.add_argument("--share", type=float, default=0.35, help="trials to score per training trial")
+    parser.add_argument("--difficulty", type=float, default=0.5, help="of the simulation; scales the drift too")
+    parser.add_argument("--seed", type=int, default=1, help="of the simulated participant")
+    parser.add_argument("--copies", type=int, default=AdaptConfig.copies)
+    parser.add_argument("--lr", type=float, help="of the steps; default: that of --adapt")
+    parser.add_argument("--unseen", default="mean", help="day layer that a held-out day starts from")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", help="folder of the result")
+    options = parser.parse_args()
+    settings = {name: value for name, value in vars(options).items() if name != "out"}
+    result: dict[str, Any] = {"settings": settings, "runs": {}}
+    reports = {}
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        simulate(work / "data", SimulateConfig(
+            sessions=options.sessions, trials=options.trials, bins_per_phoneme=16.0, difficulty=options.difficulty,
+            held_out=options.share, seed=options.seed))
+        data = work / "data" / "hdf5_data_final"
+        days = sorted(path.name for path in data.iterdir() if (path / "data_val.hdf5").exists())
+        holdout = tuple(days[-options.held_out:])
+        scored = held_out_only(data, holdout, work)
+        for name in options.recipe or STEPS:
+            steps = options.steps or STEPS.get(name, recipe(name).train.steps)
+            run, seconds = trained(name, data, steps, holdout, work)
+            start = time.monotonic()
+            _, report = evaluate_adapting(run, scored, unseen=options.unseen, device="cpu", progress=print,
+                                          adapt=AdaptConfig(copies=options.copies, lr=options.lr))
+            took = time.monotonic() - start
+            print(f"{name}: {steps} steps in {seconds:.0f} s, evaluated in {took:.0f} s", report, sep="\n", flush=True)
+            errors = {kind: [one.edits.tolist() for one in pair] for kind, pair in report.errors.items()}
+            result["runs"][name] = {"steps": steps, "train_seconds": seconds, "adapt_seconds": took,
+                                    **report.to_dict(), "days": report.days, "errors": errors}
+            reports[name] = report
+    options.out.mkdir(parents=True, exist_ok=True)
+    save_json(options.out / "adapt.json", result)
+    plot(reports, options.out / "adapt.png")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KitError as error:
+        sys.exit(f"error: {error}")
