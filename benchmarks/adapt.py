@@ -110,9 +110,9 @@ def main() -> None:
             result["runs"][name] = {"steps": steps, "train_seconds": seconds, "adapt_seconds": took,
                                     **report.to_dict(), "days": report.days, "errors": errors}
             reports[name] = report
-    options.out.mkdir(parents=True, exist_ok=True)
-    save_json(options.out / "adapt.json", result)
-    plot(reports, options.out / "adapt.png")
+            options.out.mkdir(parents=True, exist_ok=True)
+            save_json(options.out / "adapt.json", result)
+            plot(reports, options.out / "adapt.png")
 
 
 if __name__ == "__main__":
