@@ -121,7 +121,7 @@ class AdaptConfig:
     weight_decay: float = 1e-5  # of AdamW
     noise: float = 0.2  # standard deviation of the noise in every bin and channel
     offset: float = 0.05  # standard deviation of the offset of each channel
-    masks: int = 20  # time masks per copy, for a Transformer; a GRU gets those of its own training
+    masks: int = 20  # time masks per copy, 0 or more, for a Transformer; a GRU gets those of its own training
     mask_share: float = 0.075  # longest time mask, as a share of the trial
 
     def __post_init__(self) -> None:
@@ -312,10 +312,10 @@ class AdaptReport:
         names, found = np.array(self.days), {}
         for day in ("all days", *dict.fromkeys(self.days)):
             rows = np.full(len(names), True) if day == "all days" else names == day
-            pair = [Counts(one.edits[rows], one.lengths[rows]) for one in (before, after)]
-            if pair[0].lengths.any():
-                gap = compare(*pair) if len(pair[0].edits) > 1 else None
-                found[day] = (rate_of(pair[0]), rate_of(pair[1]), gap)
+            plain, adapted = (Counts(one.edits[rows], one.lengths[rows]) for one in (before, after))
+            if plain.lengths.any():
+                gap = compare(plain, adapted) if rows.sum() > 1 else None
+                found[day] = (rate_of(plain), rate_of(adapted), gap)
         return found
 
     @property

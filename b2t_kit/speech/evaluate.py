@@ -256,10 +256,12 @@ class AdaptingDecoder:
         adapted_parameters(decoder.model)
         self.decoder, self.recordings, self.words = decoder, recordings, words
         self.device, self.unseen, self.adapt = device, unseen, adapt
-        config, noise = decoder.config, {"white_noise": adapt.noise, "offset": adapt.offset}
-        masks = {"mask_spans": adapt.masks, "mask_share": adapt.mask_share} if config.transformer.blocks else {}
-        self.config = replace(config, augment=replace(config.augment, **noise),
-                              transformer=replace(config.transformer, **masks))
+        config = decoder.config
+        noise = replace(config.augment, white_noise=adapt.noise, offset=adapt.offset)
+        self.config = replace(config, augment=noise)
+        if config.transformer.blocks:
+            masks = replace(config.transformer, mask_spans=adapt.masks, mask_share=adapt.mask_share)
+            self.config = replace(self.config, transformer=masks)
         self.by_day, self.session = adapts_days(decoder.model), ""
         self.adapter: Adapter | None = None
 
@@ -312,15 +314,17 @@ class AdaptingDecoder:
         progress: Callable[[str], Any] = str,  # called with a message for each tenth
     ) -> None:
         "Decode all trials."
-        order, first = self.order, len(done.trials)
+        order, first, infos = self.order, len(done.trials), self.recordings.infos
+        adapter = self.enter(infos[order[max(first - 1, 0)]].session)
         if done.tensors:
-            self.enter(self.recordings.infos[order[first - 1]].session).load(done.tensors)
+            adapter.load(done.tensors)
         for number, index in enumerate(order[first:], first + 1):
+            adapter = self.enter(infos[index].session)
             record, logits = self.trial(index)
-            done.add(record, logits, self.adapter.tensors)
+            done.add(record, logits, adapter.tensors)
             if number * 10 // len(order) > (number - 1) * 10 // len(order):
                 progress(f"adapted to {number} of {len(order)} trials")
-        done.save(self.adapter.tensors())
+        done.save(adapter.tensors())
 
     def write(
         self,
