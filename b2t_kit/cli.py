@@ -389,8 +389,8 @@ def add_lexicon(
     when: str = "",  # begins the option's help
 ) -> None:
     "The option that adds words to the dictionary."
-    parser.add_argument("--lexicon", metavar="FILE", help=f"{when}additional words, one 'word PH PH ...' a line, possibly "
-                        "with a last SIL")
+    parser.add_argument("--lexicon", metavar="FILE", help=f"{when}additional words, one 'word PH PH ...' "
+                        "a line, possibly with a last SIL")
 
 
 def add_hotwords(

@@ -428,7 +428,7 @@ def adapted_logits(
     unseen: "Unseen | None" = None,  # day layer of sessions without training; None: from the configuration
     progress: Any = str,  # called with progress messages
 ) -> Path:  # logits.hdf5
-    "Return the file with the logits of a split, each from before the step on its trial; goes on where a call was killed."
+    "Return the logits of a split, each from before the step on its trial; goes on where a call was killed."
     from b2t_kit.devices.select import open_device
     from b2t_kit.speech.adapt import AdaptProgress
     from b2t_kit.speech.evaluate import AdaptingDecoder, load_decoder
