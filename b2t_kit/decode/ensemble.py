@@ -268,7 +268,8 @@ def average_evaluation(
 ) -> Evaluation:
     "The average, decoded greedily as each of its members was."
     trained = frozenset.intersection(*(member.trained for member in members))
-    origin, trials = f"average of {len(members)} runs", decoded_again(members[0].trials, logits)
+    origin = f"average of {len(members)} runs" if len(members) > 1 else members[0].origin
+    trials = decoded_again(members[0].trials, logits)
     return replace(members[0], origin=origin, trials=trials, trained=trained)
 
 # %% ../../nbs/decode/ensemble.ipynb #c8ce61df
