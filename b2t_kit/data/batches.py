@@ -5,14 +5,13 @@
 # %% auto #0
 __all__ = ['LIMITS', 'num_patches', 'needed_patches', 'Bucket', 'choose_buckets', 'bucket_of', 'extend_buckets', 'day_draws',
            'round_randomly', 'spread_draws', 'Step', 'Sampler', 'places_per_pile', 'pile', 'TrialCache', 'to_half',
-           'copy_rows', 'cache_name', 'check_cache', 'map_trials', 'remove_caches', 'BlockPool', 'read_ahead', 'Batch',
-           'BatchConfig', 'Assembler', 'trainable', 'TrainBatches', 'check_shares', 'check_lengths', 'EvalBatches']
+           'copy_rows', 'cache_name', 'check_cache', 'map_trials', 'BlockPool', 'read_ahead', 'Batch', 'BatchConfig',
+           'Assembler', 'trainable', 'TrainBatches', 'check_shares', 'check_lengths', 'EvalBatches']
 
-# %% ../../nbs/data/batches.ipynb #71ff32dc
+# %% ../../nbs/data/batches.ipynb #959ab183
 import hashlib
 import math
 import os
-import re
 import tempfile
 import threading
 import weakref
@@ -20,7 +19,6 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -30,7 +28,7 @@ import torch
 
 from ..core.config import KitError, check_writable, free_bytes, gib, memory, regular_file
 from ..core.random import fold_seed
-from .dataset import NUM_FEATURES, Fault, Recordings
+from .dataset import Fault, Recordings
 
 # %% ../../nbs/data/batches.ipynb #375d1e8a
 def num_patches(
@@ -373,16 +371,13 @@ def cache_name(
     mark = hashlib.sha256("\n".join(marks).encode()).hexdigest()
     return f"{recordings.split}_{mark[:16]}.{precision}"
 
-
-_CACHE_NAME = re.compile(r"\.?(train|val|test)_[0-9a-f]{16}\.float(16|32)(\..+)?")  # with a dot in front: half written
-
 # %% ../../nbs/data/batches.ipynb #bcabdfd0
 def check_cache(
     path: Path,  # trials, then four bytes of CRC-32
     size: int,  # bytes of the trials
     piece: int = 1 << 24,  # bytes read at a time
 ) -> None:
-    "Raise `KitError` unless the file is as it was written; reads all of it."
+    "Raise `KitError` unless the file is as it was written; a gigabyte takes a second."
     found, left, remedy = 0, size, "delete it, and it is written again"
     try:
         with open(regular_file(path), "rb") as file:
@@ -412,15 +407,16 @@ def map_trials(
     ends = np.cumsum([info.num_bins for info in recordings.infos])
     if not os.path.lexists(path):
         _write_trials(recordings, dtype, check_writable(folder) / path.name, int(ends[-1]))
-    check_cache(path, int(ends[-1]) * NUM_FEATURES * dtype.itemsize)
-    rows = np.memmap(regular_file(path), dtype, "c", shape=(int(ends[-1]), NUM_FEATURES))
+    shape = int(ends[-1]), recordings.signal.num_features
+    check_cache(path, math.prod(shape) * dtype.itemsize)
+    rows = np.memmap(regular_file(path), dtype, "c", shape=shape)
     starts = [0, *ends[:-1]]
     trials = [torch.from_numpy(rows[start:end]) for start, end in zip(starts, ends)]
     recordings.mapped[precision] = dict(enumerate(trials))
 
 
 def _write_trials(recordings: Recordings, dtype: np.dtype, path: Path, bins: int) -> None:
-    needed, free = bins * NUM_FEATURES * dtype.itemsize, free_bytes(path.parent)
+    needed, free = bins * recordings.signal.num_features * dtype.itemsize, free_bytes(path.parent)
     if needed > free:
         raise KitError(f"{path.parent}: a cache of the recordings needs {gib(needed)} and the disk has {gib(free)}; "
                        "name another folder with --cache-dir, or choose --cache float16 or none")
@@ -440,17 +436,6 @@ def _write_trials(recordings: Recordings, dtype: np.dtype, path: Path, bins: int
             if isinstance(error, OSError):
                 raise KitError(f"{path}: could not be written ({error.strerror})") from error
             raise
-
-# %% ../../nbs/data/batches.ipynb #e6b963fb
-def remove_caches(
-    folder: str | Path,
-) -> None:
-    "Remove the caches in a folder, and the folder unless it holds other files."
-    with suppress(OSError):
-        for path in list(Path(folder).glob("*")):
-            if _CACHE_NAME.fullmatch(path.name):
-                path.unlink()
-        Path(folder).rmdir()
 
 # %% ../../nbs/data/batches.ipynb #e570c08b
 class BlockPool:
@@ -569,9 +554,10 @@ class Assembler:
         pin: bool = False,  # features in page-locked memory
     ) -> None:
         self.recordings, self.config = recordings, config
+        self.num_features = recordings.signal.num_features  # C
         self.buckets, self.places = buckets, places
         self.cache = TrialCache(recordings, config.cache, config.cache_gb)
-        self.pool = BlockPool(places * buckets[-1].bins * NUM_FEATURES, pin)
+        self.pool = BlockPool(places * buckets[-1].bins * self.num_features, pin)
         self._labels: dict[int, np.ndarray] = {}
 
     def labels(
@@ -632,7 +618,7 @@ class Assembler:
         labels[:, :1] = 1
         one = torch.ones(count, dtype=torch.int32)
         key = torch.zeros(count, dtype=torch.int64)
-        return Batch(self.pool.take((count, bucket.bins, NUM_FEATURES)), one * self.config.patch,
+        return Batch(self.pool.take((count, bucket.bins, self.num_features)), one * self.config.patch,
                      one.clone(), labels, one * min(1, bucket.labels), one * 0,
                      torch.zeros(count), key, key - 1, key + step_key, step_rows)
 

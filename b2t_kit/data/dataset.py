@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['SPLITS', 'ARRAYS', 'FEATURE_KINDS', 'NUM_FEATURES', 'BIN_SECONDS', 'LABEL_WIDTH', 'MAX_BINS', 'MAX_TRIALS',
-           'MAX_NUMBER', 'MAX_VALUE', 'H5_ERRORS', 'PACKERS', 'Trial', 'TrialInfo', 'Fault', 'padded_codes',
-           'write_group', 'check_split', 'check_writable_trial', 'NewFile', 'begin_hdf5', 'SessionWriter', 'reading',
-           'open_member', 'open_trial', 'form_fault', 'storage_fault', 'chunk_fault', 'chunks_fit', 'open_dataset',
-           'check_text', 'read_attribute', 'open_file', 'names_in', 'group_names', 'read_number', 'read_info',
-           'tiny_trial', 'tiny_recordings', 'entries_of', 'sessions_of', 'lost_days', 'NoRecordings', 'find_recordings',
+           'MAX_FEATURES', 'MAX_NUMBER', 'MAX_VALUE', 'T15', 'H5_ERRORS', 'PACKERS', 'Signal', 'Trial', 'TrialInfo',
+           'Fault', 'padded_codes', 'write_signal', 'write_group', 'check_split', 'check_writable_trial', 'NewFile',
+           'begin_hdf5', 'SessionWriter', 'reading', 'open_member', 'open_trial', 'form_fault', 'storage_fault',
+           'chunk_fault', 'chunks_fit', 'open_dataset', 'check_text', 'read_attribute', 'open_file', 'names_in',
+           'group_names', 'read_number', 'read_signal', 'signal_difference', 'read_info', 'tiny_trial',
+           'tiny_recordings', 'entries_of', 'sessions_of', 'lost_days', 'NoRecordings', 'find_recordings',
            'contiguous_place', 'read_at', 'value_fault', 'Recordings', 'show_trial', 'as_png', 'show_sessions',
            'TrialBrowser', 'browse_trials']
 
@@ -21,7 +22,7 @@ import stat
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -36,30 +37,60 @@ from ..text.phonemes import SILENCE, show
 SPLITS = ("train", "val", "test")
 ARRAYS = ("ventral 6v", "area 4", "55b", "dorsal 6v")  # 64 electrodes each, in column order
 FEATURE_KINDS = ("threshold crossings", "spike-band power")  # 256 columns each
-NUM_FEATURES = 512
+NUM_FEATURES = 512  # of T15
 BIN_SECONDS = 0.02
 LABEL_WIDTH = 500  # seq_class_ids and transcription are padded with 0 to this length
 
 # %% ../../nbs/01_dataset.ipynb #a4e4a1e3
 MAX_BINS = 10_000  # of a trial: 200 s, or 20 MB of features
 MAX_TRIALS = 10_000  # of a file: trial_0000 to trial_9999
+MAX_FEATURES = 2048  # of a bin
 MAX_NUMBER = 1_000_000  # block and trial numbers
 # Of a feature. T15's files are z-scored, but not every z-score is small: a channel that was silent for 20 trials has a
 # standard deviation near 0, and 20 spikes over 1e-8 are 2e9. T12's spike power is in square microvolts, at most 7e7
 # for an amplifier that ends at 8 mV. The square of 1e10, summed over a trial, still fits float32 with room to spare.
 MAX_VALUE = 1e10
 
+# %% ../../nbs/01_dataset.ipynb #3c25b728
+@dataclass(frozen=True)
+class Signal:
+    "What the features of a file are, by default T15's; recordings of two signals are never mixed."
+    participant: str = "t15"
+    num_features: int = NUM_FEATURES  # C, columns: all arrays of the first kind, then all of the second
+    features: str = ", ".join(FEATURE_KINDS)
+    arrays: str = ", ".join(ARRAYS)
+    threshold: str = "-4.5 x RMS"  # of threshold crossings
+    transform: str = "none"  # before z-scoring, for each kind
+    scale: str = "z-score over the 20 trials before"
+
+    @property
+    def kinds(self) -> list[str]:
+        "The kinds of features, in column order."
+        return self.features.split(", ")
+
+    @property
+    def places(self) -> list[str]:
+        "The arrays, in column order."
+        return self.arrays.split(", ")
+
+    def __str__(self) -> str:
+        return f"{self.participant.upper()} recordings of {self.num_features} features"
+
+
+T15 = Signal()
+
 # %% ../../nbs/01_dataset.ipynb #2fc22891
 @dataclass(frozen=True, eq=False)
 class Trial:
     "One attempted sentence, as it is stored."
-    features: np.ndarray  # (T, 512) float32, z-scored, one row per 20 ms bin
+    features: np.ndarray  # (T, C) float32, z-scored, one row per 20 ms bin
     labels: np.ndarray | None = None  # (L,) int64 phoneme ids 1..40; None in the test split
     session: str = ""  # "t15.YYYY.MM.DD"
     block: int = 0  # block number within the session
     number: int = 0  # trial number within the block; has gaps where trials were dropped
     sentence: str | None = None  # what the participant was asked to say; None in the test split
     group: str = ""  # name of the group in its file, "trial_0007"
+    signal: Signal = T15  # what the features are
 
 # %% ../../nbs/01_dataset.ipynb #3febc4e2
 @dataclass(frozen=True)
@@ -108,6 +139,15 @@ def padded_codes(
     padded[:len(codes)] = codes
     return padded
 
+# %% ../../nbs/01_dataset.ipynb #5351de66
+def write_signal(
+    file: h5py.File,  # new
+    signal: Signal,
+) -> None:
+    "State in a file's attributes what its features are, unless they are T15's."
+    if signal != T15:
+        file.attrs.update(vars(signal))
+
 # %% ../../nbs/01_dataset.ipynb #d4d8afed
 def write_group(
     group: h5py.Group,  # a new, empty group
@@ -147,10 +187,10 @@ def check_writable_trial(
 ) -> None:
     "Raise `KitError` if the reader would reject the trial."
     where = f"{path}: trial {trial.block}/{trial.number}"
-    features, labels = trial.features, trial.labels
-    if features.ndim != 2 or features.shape[1] != NUM_FEATURES or features.dtype != np.float32:
+    features, labels, wanted = trial.features, trial.labels, trial.signal.num_features
+    if features.ndim != 2 or features.shape[1] != wanted or features.dtype != np.float32:
         found = f"{features.shape} {features.dtype}"
-        raise KitError(f"{where}: features must be (bins, {NUM_FEATURES}) float32, not {found}")
+        raise KitError(f"{where}: features must be (bins, {wanted}) float32, not {found}")
     if trial.session != path.parent.name:
         raise KitError(f"{where}: session is '{trial.session}', but the folder is '{path.parent.name}'")
     if split == "test":
@@ -226,6 +266,7 @@ class SessionWriter:
     ) -> None:
         check_split(split)
         self.split, self.count = split, 0
+        self.signal: Signal | None = None  # of the first trial
         self.path = Path(path) / f"data_{split}.hdf5"
         if self.path.exists() and not overwrite:
             raise KitError(f"{self.path}: exists already; choose another folder or remove it")
@@ -237,7 +278,13 @@ class SessionWriter:
     ) -> None:
         "Append a trial as the next group; raises `KitError` if the trial is not valid or cannot be written."
         check_writable_trial(trial, self.path, self.split)
+        self.signal = self.signal or trial.signal
+        if trial.signal != self.signal:
+            raise KitError(f"{self.path}: trial {trial.block}/{trial.number}: {trial.signal}, but the file begins with "
+                           f"{self.signal}")
         try:
+            if self.count == 0:
+                write_signal(self.file, trial.signal)
             group = self.file.create_group(f"trial_{self.count:04d}")
             write_group(group, trial, labelled=self.split != "test")
             self.file.check()
@@ -523,6 +570,39 @@ def read_number(
         raise Fault(file, group.name.strip("/"), name, f"is {number}, {limit}")
     return number
 
+# %% ../../nbs/01_dataset.ipynb #f8e703d4
+def read_signal(
+    path: Path,  # for messages
+    file: h5py.File,  # an open file
+) -> Signal:
+    "What a file's features are; raises `Fault` if it states that only in part, or what cannot be."
+    with reading(path, "", "participant"):
+        if not h5py.h5a.exists(file.id, b"participant"):
+            return T15
+    count = read_number(path, file, "num_features", 1, MAX_FEATURES)
+    texts = {one.name: read_attribute(path, file, one.name, str) for one in fields(Signal) if one.name != "num_features"}
+    signal = Signal(num_features=count, **texts)
+    if count % (len(signal.kinds) * len(signal.places)):
+        message = f"is {count}, which cannot be divided by {len(signal.kinds)} kinds and {len(signal.places)} arrays"
+        raise Fault(path, "", "num_features", message)
+    return signal
+
+# %% ../../nbs/01_dataset.ipynb #dd1e8e29
+def signal_difference(
+    path: Path,  # a file
+    signal: Signal,  # of its features
+    other: str | Path,  # another one, or a run
+    known: Signal,  # of the other's
+) -> str:  # empty if the two go together
+    "Why two files do not go together, and what to do."
+    if signal == known:
+        return ""
+    names = [one.name for one in fields(Signal) if getattr(signal, one.name) != getattr(known, one.name)]
+    how = f"{signal}, but {other} has {known}"
+    if str(signal) == str(known):
+        how = f"{names[0]} '{getattr(signal, names[0])}', but {other} has '{getattr(known, names[0])}'"
+    return f"has {how}; these cannot be mixed: keep them in folders of their own"
+
 # %% ../../nbs/01_dataset.ipynb #ab50d7f4
 def read_info(
     path: Path,  # the file
@@ -550,6 +630,7 @@ def tiny_trial(
     session: str,  # "t15.YYYY.MM.DD"
     block: int,  # block number within the session
     number: int,  # trial number within the block
+    signal: Signal = T15,  # gives the number of features
 ) -> Trial:
     "A trial of noise with random words: three random phonemes and a silence per 40 bins."
     words = max(1, num_bins // 40)
@@ -557,8 +638,8 @@ def tiny_trial(
     labels = np.concatenate([sounds, np.full((words, 1), SILENCE)], axis=1).reshape(-1)
     vocabulary = ("we", "can", "hear", "you", "now")
     sentence = " ".join(vocabulary[choice] for choice in generator.integers(0, 5, words)) + "."
-    features = generator.standard_normal((num_bins, NUM_FEATURES), dtype=np.float32)
-    return Trial(features, labels, session, block, number, sentence)
+    features = generator.standard_normal((num_bins, signal.num_features), dtype=np.float32)
+    return Trial(features, labels, session, block, number, sentence, signal=signal)
 
 # %% ../../nbs/01_dataset.ipynb #805ad4ed
 def tiny_recordings(
@@ -568,18 +649,19 @@ def tiny_recordings(
     min_bins: int = 40,  # shortest trial
     max_bins: int = 120,  # longest trial
     seed: int = 0,  # the same seed gives the same bytes
+    signal: Signal = T15,  # whose recordings
 ) -> Path:  # the new `hdf5_data_final`
     "Write a few sessions of short random trials; returns their folder."
     root = Path(folder) / "hdf5_data_final"
     for day in range(sessions):
-        session = f"t15.2023.{8 + day // 28:02d}.{1 + day % 28:02d}"
+        session = f"{signal.participant}.2023.{8 + day // 28:02d}.{1 + day % 28:02d}"
         for index, split in enumerate(SPLITS):
             generator = np.random.default_rng([seed, day, index])
             count = trials if split == "train" else max(1, trials // 4)
             with SessionWriter(root / session, split) as writer:
                 for number in range(count):
                     num_bins = int(generator.integers(min_bins, max_bins + 1))
-                    writer.write(tiny_trial(generator, num_bins, session, index + 1, number))
+                    writer.write(tiny_trial(generator, num_bins, session, index + 1, number, signal))
     return root
 
 # %% ../../nbs/01_dataset.ipynb #fb4ac796
@@ -692,7 +774,7 @@ def read_at(
 
 # %% ../../nbs/01_dataset.ipynb #2c09a5a5
 def value_fault(
-    features: np.ndarray,  # (T, 512) float32
+    features: np.ndarray,  # (T, C) float32
 ) -> str:  # empty if nothing is wrong
     "The first NaN, infinity or enormous number; if there is none, found in one pass without allocation."
     flat = features.reshape(-1)
@@ -722,6 +804,7 @@ class Recordings:
         self.sessions = sessions_of(self.folder)  # every session of the folder, selected or not
         self.infos: list[TrialInfo] = []
         self._files: dict[Path, h5py.File] = {}
+        self._signals: dict[Path, Signal] = {}
         self._places: dict[int, int | None] = {}
         self.mapped: dict[str, dict[int, Any]] = {}  # dtype -> trials in a mapped file, from `batches.map_trials`
         selected = self._selected(sessions)
@@ -729,8 +812,14 @@ class Recordings:
             path = self.folder / session / f"data_{split}.hdf5"
             if session in selected and os.path.lexists(path):
                 self._add(path, session, day)
+            else:
+                self._look(session)
         if not self.infos:
             raise KitError(f"{self.folder}: no selected session has data_{split}.hdf5")
+        self.signal = self._signals[self.infos[0].file]  # of every trial
+        for path, signal in self._signals.items():
+            if message := signal_difference(path, signal, self.infos[0].file, self.signal):
+                raise Fault(path, "", "", message)
 
     def _selected(self, sessions: list[str] | None) -> set[str]:
         unknown = [name for name in sessions or [] if name not in self.sessions]
@@ -740,6 +829,7 @@ class Recordings:
 
     def _add(self, path: Path, session: str, day: int) -> None:
         file = self._files[path] = open_file(path)
+        self._signals[path] = read_signal(path, file)
         seen: dict[tuple[int, int], str] = {}
         for name in group_names(path, file):
             info = read_info(path, open_trial(path, file, name), session, day, self.split != "test")
@@ -747,6 +837,14 @@ class Recordings:
             if twin != name:
                 raise Fault(path, name, "trial_num", f"repeats {twin}: {info.block}/{info.number}")
             self.infos.append(info)
+
+    def _look(self, session: str) -> None:
+        "Note the signal of a session that is not read; what else is wrong with it is no matter here."
+        for split in SPLITS:
+            path = self.folder / session / f"data_{split}.hdf5"
+            with suppress(KitError), open_file(path) as file:
+                self._signals[path] = read_signal(path, file)
+                return
 
     def __len__(self) -> int:
         return len(self.infos)
@@ -759,19 +857,20 @@ class Recordings:
         info = self.infos[index]
         index = range(len(self))[index]
         return Trial(self.features(index), self.labels(index), info.session, info.block,
-                     info.number, info.sentence, info.group)
+                     info.number, info.sentence, info.group, self.signal)
 
     def features(
         self,
         index: int,  # which trial
-        out: np.ndarray | None = None,  # (T, 512) float32, C-contiguous; filled if given
-    ) -> np.ndarray:  # (T, 512) float32
+        out: np.ndarray | None = None,  # (T, C) float32, C-contiguous; filled if given
+    ) -> np.ndarray:  # (T, C) float32
         "Read a trial's features; raises `Fault` if they do not match the attributes or are not finite."
         info = self.infos[index]
+        shape = info.num_bins, self.signal.num_features
         if index not in self._places:
-            dataset = self._checked(index, "input_features", "f", (info.num_bins, NUM_FEATURES))
+            dataset = self._checked(index, "input_features", "f", shape)
             self._places[index] = contiguous_place(dataset)
-        out = np.empty((info.num_bins, NUM_FEATURES), np.float32) if out is None else out
+        out = np.empty(shape, np.float32) if out is None else out
         place, complete = self._places[index], True
         with reading(info.file, info.group, "input_features"):
             if place is None:
@@ -840,17 +939,19 @@ def _title(
 # %% ../../nbs/01_dataset.ipynb #666509d9
 def _heat_map(
     axis: Any,  # matplotlib axes, drawn on
-    features: np.ndarray,  # (T, 256) of one kind
+    features: np.ndarray,  # (T, C / 2) of one kind
     name: str,  # title of the panel
+    places: list[str],  # the arrays
     limit: float,  # end of the colour scale, standard deviations
 ) -> None:
     "Draw one kind of feature over time, array by array."
-    seconds = len(features) * BIN_SECONDS
+    seconds, count = len(features) * BIN_SECONDS, features.shape[1]
+    borders = np.linspace(0, count, len(places) + 1)
     axis.imshow(features.T, aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit,
-                interpolation="nearest", extent=(0, seconds, 256, 0))
-    for border in (64, 128, 192):
+                interpolation="nearest", extent=(0, seconds, count, 0))
+    for border in borders[1:-1]:
         axis.axhline(border, color="black", linewidth=0.6)
-    axis.set_yticks([32, 96, 160, 224], ARRAYS, fontsize=8)
+    axis.set_yticks((borders[1:] + borders[:-1]) / 2, places, fontsize=8)
     axis.set_title(name, fontsize=9)
 
 # %% ../../nbs/01_dataset.ipynb #b3266c5d
@@ -858,26 +959,28 @@ def show_trial(
     trial: Trial,  # with or without labels
     limit: float = 3.0,  # end of the colour scale, standard deviations
 ) -> "Figure":
-    "Heat maps of both kinds of features, and the mean over each array."
+    "Heat maps of the kinds of features, and the mean over each array."
     import matplotlib.pyplot as plt
 
     figure = plt.figure(figsize=(9, 4.6), dpi=72, layout="constrained")
-    grid = figure.add_gridspec(2, 2, height_ratios=(2.6, 1))
-    means = trial.features.reshape(len(trial.features), 2, 4, 64).mean(-1)  # (T, kind, array)
+    grid = figure.add_gridspec(2, len(trial.signal.kinds), height_ratios=(2.6, 1))
+    kinds, places = trial.signal.kinds, trial.signal.places
+    parts = trial.features.reshape(len(trial.features), len(kinds), -1)  # (T, kind, channel)
+    means = parts.reshape(*parts.shape[:2], len(places), -1).mean(-1)  # (T, kind, array)
     span = 1.05 * np.abs(means).max() + 1e-6
-    for kind, name in enumerate(FEATURE_KINDS):
+    for kind, name in enumerate(kinds):
         upper, lower = (figure.add_subplot(grid[row, kind]) for row in range(2))
-        _heat_map(upper, trial.features[:, 256 * kind:256 * (kind + 1)], name, limit)
+        _heat_map(upper, parts[:, kind], name, places, limit)
         time = (np.arange(len(means)) + 0.5) * BIN_SECONDS
-        lower.plot(time, means[:, kind], linewidth=0.8, label=ARRAYS if kind else None)
+        lower.plot(time, means[:, kind], linewidth=0.8, label=places)
         lower.set(xlim=(0, len(means) * BIN_SECONDS), ylim=(-span, span), xlabel="time (s)")
         upper.tick_params(labelbottom=False)
         if kind == 0:
             lower.set_ylabel("mean (sd)")
+            figure.legend(fontsize=8, ncols=4, loc="outside lower center", frameon=False)
         else:
             upper.set_yticks([])
             lower.tick_params(labelleft=False)
-            figure.legend(fontsize=8, ncols=4, loc="outside lower center", frameon=False)
     figure.suptitle(_title(trial), fontsize=9)
     return figure
 
@@ -917,7 +1020,7 @@ def show_sessions(
         axis.vlines(range(len(names)), low, high, color="tab:blue", linewidth=3, alpha=0.4)
         axis.plot(range(len(names)), middle, ".", color="tab:blue")
         axis.set(ylabel=name, ylim=(0, None))
-    axes[-1].set_xticks(range(len(names)), [name.rpartition("t15.")[2] for name in names],
+    axes[-1].set_xticks(range(len(names)), [re.sub(r"^t\d+\.", "", name) for name in names],
                         rotation=90 if len(names) > 6 else 0, fontsize=7)
     axes[-1].set_xlabel("session; dot: median, bar: 5 to 95 % of the trials")
     axes[0].set_title(str(recordings), fontsize=9)

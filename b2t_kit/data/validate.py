@@ -6,7 +6,7 @@
 __all__ = ['read_dataset', 'check_features', 'check_labels', 'check_sentence', 'check_trial', 'check_names', 'check_file',
            'check_folder', 'faults', 'fault_lines']
 
-# %% ../../nbs/data/validate.ipynb #3cb7414b
+# %% ../../nbs/data/validate.ipynb #0a34f5a7
 import os
 import re
 from collections import Counter
@@ -19,9 +19,9 @@ from tqdm import tqdm
 
 from ..core.config import KitError
 from .batches import needed_patches, num_patches
-from .dataset import LABEL_WIDTH, MAX_BINS, MAX_NUMBER, NUM_FEATURES, SPLITS, Fault, find_recordings
-from .dataset import lost_days, names_in, open_dataset, open_file, open_trial, read_attribute, reading
-from .dataset import value_fault
+from .dataset import LABEL_WIDTH, MAX_BINS, MAX_NUMBER, NUM_FEATURES, SPLITS, Fault, Signal
+from .dataset import find_recordings, lost_days, names_in, open_dataset, open_file, open_trial
+from .dataset import read_attribute, read_signal, reading, signal_difference, value_fault
 from ..text.phonemes import SILENCE
 
 # %% ../../nbs/data/validate.ipynb #52e457e5
@@ -42,11 +42,12 @@ def check_features(
     file: Path,  # for messages
     group: h5py.Group,  # one trial
     num_bins: int | None,  # the attribute; None if it cannot be read
+    num_features: int,  # C
 ) -> Iterator[Fault]:
     "Faults in shape, type and values of the features."
     label, name = group.name.strip("/"), "input_features"
     try:
-        features = read_dataset(file, group, name, "f", (None, NUM_FEATURES))
+        features = read_dataset(file, group, name, "f", (None, num_features))
     except Fault as fault:
         yield fault
         return
@@ -129,6 +130,7 @@ def check_trial(
     group: h5py.Group,  # one trial
     labelled: bool,  # False for a test file
     session: str,  # name of the folder
+    num_features: int = NUM_FEATURES,  # C
 ) -> Iterator[Fault]:
     "All faults of one trial."
     numbers: dict[str, int] = {}
@@ -154,7 +156,7 @@ def check_trial(
         yield Fault(file, label, "session", f"is '{stored}', but the folder is '{session}'")
     if num_bins is not None and num_patches(num_bins, 14, 4) < 1:
         yield Fault(file, label, "n_time_steps", f"is {num_bins}, less than one patch of 14 bins")
-    yield from check_features(file, group, num_bins)
+    yield from check_features(file, group, num_bins, num_features)
     if labelled:
         yield from check_labels(file, group, num_bins, numbers.get("seq_len"))
         yield from check_sentence(file, group, texts.get("sentence_label"))
@@ -180,14 +182,16 @@ def check_file(
     path: Path,  # an HDF5 file of a session
     split: str,  # "train", "val" or "test"
     seen: dict[tuple[int, int], str],  # (block, trial number) -> where, for the session's trials so far
+    signals: dict[Path, Signal] | None = None,  # of the folder's files so far
 ) -> Iterator[Fault]:
-    "All faults of one file; adds its trials to `seen`."
+    "All faults of one file; adds its trials to `seen`, and it to `signals`."
     try:
         with open_file(path) as file:
-            names = names_in(path, file)
+            names, signal = names_in(path, file), read_signal(path, file)
+            yield from _check_signal(path, signal, {} if signals is None else signals)
             yield from check_names(path, names)
             for name in sorted(name for name in names if name.startswith("trial_")):
-                yield from _check_group(path, file, name, split, seen)
+                yield from _check_group(path, file, name, split, seen, signal.num_features)
     except Fault as fault:
         yield fault
     except KitError as error:
@@ -200,6 +204,7 @@ def _check_group(
     name: str,  # of a trial
     split: str,  # "train", "val" or "test"
     seen: dict[tuple[int, int], str],  # as in `check_file`; this trial is added
+    num_features: int,  # C
 ) -> Iterator[Fault]:
     "All faults of one trial, including that it occurs twice."
     try:
@@ -207,7 +212,7 @@ def _check_group(
     except Fault as fault:
         yield fault
         return
-    yield from check_trial(path, group, split != "test", path.parent.name)
+    yield from check_trial(path, group, split != "test", path.parent.name, num_features)
     yield from _check_unique(path, group, split, seen)
 
 # %% ../../nbs/data/validate.ipynb #d7660f19
@@ -228,6 +233,18 @@ def _check_unique(
         message = f"block {key[0]}, trial {key[1]} occurs also as {twin}"
         yield Fault(path, name, "trial_num", message)
 
+# %% ../../nbs/data/validate.ipynb #df848138
+def _check_signal(
+    path: Path,  # a file
+    signal: Signal,  # of its features
+    signals: dict[Path, Signal],  # of the files before it; this one is added
+) -> Iterator[Fault]:
+    "A fault if the file's features are not those of the first file."
+    signals[path] = signal
+    first = next(iter(signals))
+    if message := signal_difference(path, signal, first, signals[first]):
+        yield Fault(path, "", "", message)
+
 # %% ../../nbs/data/validate.ipynb #105c387e
 def check_folder(
     folder: str | Path,  # as for `find_recordings`
@@ -237,6 +254,7 @@ def check_folder(
     root = find_recordings(folder)
     yield from lost_days(root)
     sessions = sorted(path for path in root.iterdir() if path.is_dir() and path.name[0] != ".")
+    signals: dict[Path, Signal] = {}
     for session in tqdm(sessions, disable=not progress, unit="session"):
         seen: dict[tuple[int, int], str] = {}
         paths = [(split, session / f"data_{split}.hdf5") for split in SPLITS]
@@ -246,7 +264,7 @@ def check_folder(
             if path.with_name(f".{path.name}.partial").exists():
                 yield Fault(path, "", "", "an unfinished file lies beside it; remove or rewrite it")
             if os.path.lexists(path):
-                yield from check_file(path, split, seen)
+                yield from check_file(path, split, seen, signals)
 
 # %% ../../nbs/data/validate.ipynb #50ab837d
 def faults(

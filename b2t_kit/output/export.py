@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TOLD', 'rates_in', 'facts_of', 'card', 'export']
 
-# %% ../../nbs/output/export.ipynb #d42a9825
+# %% ../../nbs/output/export.ipynb #1bc861d0
 import json
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from .. import __version__
 from ..core.config import KitError, atomic_folder, load_json, save_json, to_dict
 from ..data.dataset import BIN_SECONDS
 from ..speech.evaluate import WEIGHTS, Decoder, load_decoder
+from ..speech.task import signal_record
 from ..training.checkpoint import file_mark, host_tensors
 from ..training.metrics_log import duration
 from ..training.run import task_digest
@@ -72,7 +73,7 @@ def card(
              f"{one['edits']:,} of {one['total']:,} |" for split, one in record["scores"].items()]
     return "\n".join([
         f"# {record['name']}", "",
-        "A phoneme decoder for intracortical recordings of attempted speech in the T15 brain-to-text format,",
+        f"A phoneme decoder for intracortical recordings of attempted speech by {decoder.signal.participant.upper()},",
         f"exported by b2t_kit {record['b2t_kit']}.", "",
         "```sh", "pip install b2t_kit  # or git+https://github.com/b2t-kit/b2t_kit",
         "b2t decode --run FOLDER --data RECORDINGS", "```", "",
@@ -93,7 +94,7 @@ def export(
     path = Path(run) / "config.json"
     known = load_json(path) if path.is_file() else {}
     task = json.loads(json.dumps({"name": "speech", "config": to_dict(decoder.config),
-                                  "sessions": decoder.sessions, "trained": decoder.trained}))
+                                  "sessions": decoder.sessions, "trained": decoder.trained, **signal_record(decoder.signal)}))
     tensors = host_tensors(decoder.model.state_dict())
     with atomic_folder(out) as aside:
         try:

@@ -10,10 +10,11 @@ __all__ = ['TrialPlace', 'Phonemes', 'DESCRIPTION', 'TITLES', 'NEIGHBOURS', 'BIN
            'worst', 'table_html', 'SentenceBrowser', 'browse_sentences', 'lines_html', 'mistakes_html', 'report_html',
            'find_description', 'decoded_trials', 'RunLooks', 'report_run']
 
-# %% ../../nbs/output/report.ipynb #91115544
+# %% ../../nbs/output/report.ipynb #fb51bae7
 import base64
 import csv
 import io
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -28,7 +29,7 @@ from PIL import Image
 
 from .. import __version__
 from ..core.config import KitError, check_target, load_json, read_text, save_json, write_atomically
-from ..data.dataset import ARRAYS, BIN_SECONDS, FEATURE_KINDS, Recordings, as_png, check_split
+from ..data.dataset import BIN_SECONDS, FEATURE_KINDS, T15, Recordings, Signal, as_png, check_split
 from ..decode.hypotheses import DecodedTrial, Hypothesis, posteriors, read_nbest
 from ..decode.pipeline import decode_sentences, read_trials
 from ..speech.evaluate import load_decoder, plain_rates
@@ -372,10 +373,10 @@ SPAN = 1.0  # standard deviations at the ends of the colour map
 
 
 def features_picture(
-    features: np.ndarray,  # (T, 512)
+    features: np.ndarray,  # (T, C)
 ) -> str:  # data address of a PNG
     "A recording: rows are electrodes, threshold crossings above spike-band power."
-    rows = features.reshape(len(features), -1, NEIGHBOURS).mean(-1)  # (T, 64)
+    rows = features.reshape(len(features), -1, math.gcd(features.shape[1], NEIGHBOURS)).mean(-1)  # (T, C / 8)
     whole = len(rows) // BINS * BINS
     cells = rows[:whole].reshape(-1, BINS, rows.shape[1]).mean(1) if whole else rows
     return _picture((cells.T + SPAN) / (2 * SPAN), "RdBu_r")
@@ -396,10 +397,11 @@ def posteriors_picture(
 @dataclass(frozen=True)
 class Look:
     "The recording of a sentence; either part may be missing."
-    features: np.ndarray | None = None  # (T, 512)
+    features: np.ndarray | None = None  # (T, C)
     logits: np.ndarray | None = None  # (P, 41)
     patch: int = 14  # bins that a frame sees
     stride: int = 4  # bins from one frame to the next
+    signal: Signal = T15  # what the features are
 
     @property
     def num_bins(self) -> int:
@@ -440,9 +442,9 @@ def recording_html(
         sounds = {"picture": posteriors_picture(look.logits), "left": left, "width": width,
                   "names": [PHONEMES[index] for index in _ROWS]}
     if look.features is not None:
-        kinds = {kind: "TX" if kind == FEATURE_KINDS[0] else "SBP" for kind in FEATURE_KINDS}
+        kinds = ["TX" if kind == FEATURE_KINDS[0] else "SBP" for kind in look.signal.kinds]
         features = {"picture": features_picture(look.features),
-                    "names": [f"{array} {kinds[kind]}" for kind in FEATURE_KINDS for array in ARRAYS]}
+                    "names": [f"{array} {kind}" for kind in kinds for array in look.signal.places]}
     if sounds is None and features is None:
         return ""
     said = _word_spans(look, sentence) if sounds else None
@@ -639,7 +641,8 @@ class RunLooks:
 
     def __call__(self, place: TrialPlace) -> Look:
         "The recording of a place."
-        return Look(self.recordings.features(self.rows[place]), self.logits[place], self.patch, self.stride)
+        features = self.recordings.features(self.rows[place])
+        return Look(features, self.logits[place], self.patch, self.stride, self.recordings.signal)
 
     @property
     def phonemes(self) -> dict[TrialPlace, Phonemes]:

@@ -39,13 +39,14 @@ def shape_batch(
     patch: int = 14,  # bins per patch
     stride: int = 4,  # bins from one patch to the next
     partial: bool = False,  # a last incomplete patch counts too
+    num_features: int = NUM_FEATURES,  # C
 ) -> Batch:  # every row full, features on torch's meta device
     "A batch of a given shape, without features."
     def whole(value: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
         return torch.full((rows,), value, dtype=dtype)
 
     return Batch(
-        features=torch.empty(rows, bucket.bins, NUM_FEATURES, device="meta"),
+        features=torch.empty(rows, bucket.bins, num_features, device="meta"),
         num_bins=whole(bucket.bins), num_patches=whole(num_patches(bucket.bins, patch, stride, partial)),
         labels=torch.ones(rows, bucket.labels, dtype=torch.int32), num_labels=whole(bucket.labels),
         day=whole(0), weight=torch.ones(rows), noise_key=whole(0, torch.int64),
@@ -61,8 +62,9 @@ class SpeechShapes(SpeechTask):
         config: SpeechConfig,
         buckets: Sequence[Bucket] = T15_BUCKETS,  # ascending
         num_days: int = T15_DAYS,  # sessions
+        num_features: int | None = None,  # of the recordings; None: as configured
     ) -> None:
-        self.config = settled(config, num_days)
+        self.config = settled(config, num_days, config.model.num_features if num_features is None else num_features)
         self.buckets = list(buckets)
 
     def close(self) -> None:
@@ -77,7 +79,7 @@ class SpeechShapes(SpeechTask):
     ) -> tuple[list[list[Batch]], list[Batch]]:
         "A step of every bucket and a validation batch of every bucket, the largest first."
         size, model = self.config.batches.batch_size, self.config.model
-        patches = model.patch, model.stride, self.config.batches.partial
+        patches = model.patch, model.stride, self.config.batches.partial, model.num_features
         train = places_per_pile(size, config.accumulation, device.chips)
         score = places_per_pile(size, 1, device.chips)
         largest_first = self.buckets[::-1]
@@ -109,7 +111,7 @@ def speech_shapes(
     task = SpeechTask(data, config)
     try:
         found = TrainBatches(task.train, task.config.batches, train.seed).buckets
-        return SpeechShapes(config, found, len(task.sessions))
+        return SpeechShapes(config, found, len(task.sessions), task.config.model.num_features)
     finally:
         task.close()
 
