@@ -76,6 +76,13 @@ def program(words: str) -> Callable[[Path], int]:
     return read
 
 
+def mat_files(packed: bool) -> Callable[[Path], object]:
+    def make(folder: Path) -> None:
+        from b2t_kit.data.t12 import tiny_mat_files
+        tiny_mat_files(folder, days=1, trials=3, packed=packed)
+    return make
+
+
 def logits(folder: Path) -> None:
     with h5py.File(folder / "logits.hdf5", "w") as file:
         for number in range(3):
@@ -374,6 +381,7 @@ LOG = "".join(f"step {n}: loss {n / 7:.3f}\n" for n in range(200)) + (
     "Traceback (most recent call last):\n  File \"train.py\", line 3\n"
     "RuntimeError: Attempted to allocate 12.00G. That was not possible. There are 3.41G free.\n")
 DAY = "hdf5_data_final/t15.2023.08.02/data_train.hdf5"
+MAT = "competitionData/train/t12.2022.04.01.mat"
 STEP = "run/checkpoints/00000002/"
 LINKS = {"HDF5 links": "no links in this format", "unwritten, virtual, external": "only HDF5 has such storage"}
 FLAT = {"nested": "nothing nests in this format"}
@@ -386,6 +394,8 @@ SUBMISSION = "id,text\n" + "".join(f"{number},we can hear you\n" for number in r
 READERS: dict[str, Reader] = {
     "recordings": Reader(recordings, (DAY,), "hdf5", read_recordings, without=FLAT),
     "validate": Reader(recordings, (DAY,), "hdf5", program("validate FOLDER"), without=FLAT),
+    **{name: Reader(mat_files(packed), (MAT,), "packed", program("convert t12 FOLDER --out FOLDER/new"), without=LINKS | FLAT)
+       for name, packed in (("t12", False), ("t12 compressed", True))},
     "logits": Reader(logits, ("logits.hdf5",), "hdf5", read_logits, ("Unicode", "non-finite"), without=FLAT),
     "config.json": Reader(run_folder, ("run/config.json",), "json", read_decoder,
                           ("non-finite", "huge size", "repeated", "wrong shape", "Unicode"), without=LINKS),

@@ -16,6 +16,7 @@ import pytest
 
 from b2t_kit.cli import main
 from b2t_kit.data.dataset import Recordings, tiny_recordings
+from b2t_kit.data.t12 import tiny_mat_files
 from b2t_kit.decode.hypotheses import DecodedTrial, Hypothesis, write_nbest
 
 VERBS = {
@@ -23,6 +24,7 @@ VERBS = {
     "lm build to ARPA": "lm build words.txt --out new/x.arpa.gz",
     "lm convert": "lm convert model.arpa --out new/x.b2tlm",
     "lm mix": "lm mix model.arpa model.arpa --shares 0.5,0.5 --out new/x.b2tlm",
+    "convert t12": "convert t12 willett --out new",
     "simulate": "simulate --out new --sessions 2 --trials 6",
     "decode": "decode --run run --data data --out new --lm model.arpa --device cpu",
     "decode logits": "decode --logits run/decode/val/logits.hdf5 --lm model.arpa --out new",
@@ -45,6 +47,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Recordings, a run that was decoded, a language model, lists and tables."""
     folder = tmp_path_factory.mktemp("good")
     tiny_recordings(folder / "data", sessions=2, trials=6, max_bins=60)
+    tiny_mat_files(folder / "willett")
     (folder / "words.txt").write_text("".join(f"we can hear number{number} now\n" for number in range(400)))
     (folder / "said.csv").write_text("id,text\n0,we can\n1,you\n")
     with Recordings(folder / "data", "test") as recordings:

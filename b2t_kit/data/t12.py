@@ -6,7 +6,7 @@
 __all__ = ['T12', 'FOLDERS', 'FEATURES', 'COLUMNS', 'USED', 'PIECE', 'MOST_BYTES', 'COMPRESSED', 'MATRIX', 'LONG_NAME', 'CLASSES',
            'OTHER_LAYOUT', 'tiny_mat_files', 'Unpacked', 'Variable', 'small_element', 'read_variable', 'reading_mat',
            'byte_order', 'mat_variables', 'form_faults', 'wanted_names', 'trial_faults', 'MatDay', 'load_day',
-           'content_faults', 'labels_said', 'block_faults', 'block_features', 'day_trials', 'mat_files', 'day_faults',
+           'content_faults', 'labels_said', 'block_faults', 'block_features', 'day_trials', 'mat_files', 'read_day',
            'convert_day', 'Converted', 'check_complete', 'convert_t12']
 
 # %% ../../nbs/data/t12.ipynb #ac6dddd4
@@ -442,17 +442,16 @@ def mat_files(
     return sorted(found, key=lambda one: (one[1], SPLITS.index(one[2]))), wrong
 
 # %% ../../nbs/data/t12.ipynb #26b75a82
-def day_faults(
+def read_day(
     path: Path,
-    split: str,
-) -> Iterator[Fault | MatDay]:  # faults; or, if there are none, the day
-    "Read a file completely and check it."
-    labelled = split != "test"
-    found = list(form_faults(path, mat_variables(path, wanted_names(labelled)), labelled))
-    if not found:
-        day = load_day(path, labelled)
-        found = [*content_faults(path, day), *block_faults(path, day.blocks, not labelled)]
-    yield from found or [day]
+    labelled: bool,  # False for the hold-out
+) -> MatDay | list[Fault]:  # its trials, or what is wrong with them
+    "Read a file and check it; raises `Fault` if it is damaged."
+    wrong = list(form_faults(path, mat_variables(path, wanted_names(labelled)), labelled))
+    if wrong:
+        return wrong
+    day = load_day(path, labelled)
+    return [*content_faults(path, day), *block_faults(path, day.blocks, not labelled)] or day
 
 
 def convert_day(
@@ -463,18 +462,16 @@ def convert_day(
 ) -> int | list[Fault]:  # trials written, or what is wrong with the file
     "Convert one file; nothing is written if there is a fault."
     try:
-        found = list(day_faults(path, split))
-        wrong = [one for one in found if isinstance(one, Fault)]
-        if wrong:
-            return wrong
-        (day,) = (one for one in found if isinstance(one, MatDay))
+        day = read_day(path, split != "test")
+        if isinstance(day, list):
+            return day
         trials = list(day_trials(path, session, day))
-        with SessionWriter(out / session, split) as writer:
-            for trial in trials:
-                writer.write(trial)
-        return len(trials)
     except Fault as fault:
         return [fault]
+    with SessionWriter(out / session, split) as writer:
+        for trial in trials:
+            writer.write(trial)
+    return len(trials)
 
 # %% ../../nbs/data/t12.ipynb #ac09d8c4
 @dataclass

@@ -68,12 +68,13 @@ def card(
     licence: str = "",  # empty: not stated
 ) -> str:
     "The page for people, in Markdown."
+    named = decoder.signal.participant.upper()
     facts = [f"| {name} | {text} |" for name, text in facts_of(decoder, record).items()]
     rates = [f"| {split} | {one['trials']:,} | {one['rate']:.1%} ({one['low']:.1%} to {one['high']:.1%}), "
              f"{one['edits']:,} of {one['total']:,} |" for split, one in record["scores"].items()]
     return "\n".join([
         f"# {record['name']}", "",
-        f"A phoneme decoder for intracortical recordings of attempted speech by {decoder.signal.participant.upper()},",
+        f"A phoneme decoder for intracortical recordings of attempted speech in the {named} brain-to-text format,",
         f"exported by b2t_kit {record['b2t_kit']}.", "",
         "```sh", "pip install b2t_kit  # or git+https://github.com/b2t-kit/b2t_kit",
         "b2t decode --run FOLDER --data RECORDINGS", "```", "",
@@ -94,7 +95,8 @@ def export(
     path = Path(run) / "config.json"
     known = load_json(path) if path.is_file() else {}
     task = json.loads(json.dumps({"name": "speech", "config": to_dict(decoder.config),
-                                  "sessions": decoder.sessions, "trained": decoder.trained, **signal_record(decoder.signal)}))
+                                  "sessions": decoder.sessions, "trained": decoder.trained,
+                                  **signal_record(decoder.signal)}))
     tensors = host_tensors(decoder.model.state_dict())
     with atomic_folder(out) as aside:
         try:

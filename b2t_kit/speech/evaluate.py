@@ -88,7 +88,7 @@ def _decoder_of(
 # %% ../../nbs/speech/evaluate.ipynb #92572043
 def _speech_of(
     path: Path,  # a run's config.json
-) -> tuple[SpeechConfig, tuple[str, ...], tuple[str, ...], Signal]:  # settings, sessions, trained sessions, features
+) -> tuple[SpeechConfig, tuple[str, ...], tuple[str, ...], Signal]:  # settings, sessions, those trained, features
     "Settings and sessions from a run's config.json; `KitError` if its task is not speech."
     try:
         task = load_json(path)["task"]

@@ -1,0 +1,108 @@
+"""A converted T12 folder goes through every verb, and T12 and T15 are never mixed."""
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from b2t_kit.cli import main
+from b2t_kit.data.batches import TrialCache, map_trials
+from b2t_kit.data.dataset import Recordings, tiny_recordings
+from b2t_kit.data.t12 import T12, tiny_mat_files
+from b2t_kit.models.transformer import TransformerDecoder
+from b2t_kit.speech.evaluate import load_decoder
+
+TRAIN = "train --steps 2 --batch-size 4 --buckets 1 --eval-every 2 --device cpu --data "
+RECIPES = {"tiny": "--config tiny --hidden 8", "transformer_tiny": "--config transformer_tiny",
+           "noise": "--config noise_gru_tiny --hidden 8 --noise-hidden 8 --noisy-hidden 8"}
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Recordings of both participants, a language model, and a run of T15; also the working directory."""
+    folder, before = tmp_path_factory.mktemp("t12"), Path.cwd()
+    os.chdir(folder)
+    tiny_mat_files(folder, trials=4)
+    tiny_recordings(folder / "t15", sessions=2, trials=4)
+    (folder / "words.txt").write_text("we can hear you\nyou can hear\nhear we can\n")
+    assert main("convert t12 . --out t12".split()) == 0
+    assert main("lm build words.txt --out m.arpa".split()) == 0
+    assert main(f"{TRAIN} t15 --out other {RECIPES['tiny']}".split()) == 0
+    yield folder
+    os.chdir(before)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_verbs(name: str, here: Path, capsys: pytest.CaptureFixture) -> None:
+    """Training, scores, sentences, and a submission of the hold-out in the order of days, blocks and trials."""
+    for words in (f"{TRAIN} t12 --out {name} {RECIPES[name]}", f"eval --run {name} --data t12 --device cpu",
+                  f"decode --run {name} --data t12 --device cpu --lm m.arpa --beam 4",
+                  f"submit --run {name} --data t12 --device cpu --lm m.arpa --out {name}.csv",
+                  f"check-submission {name}.csv --data t12", f"report --run {name} --data t12 --device cpu",
+                  f"export --run {name} --out exported_{name}", f"eval --run exported_{name} --data t12 --device cpu"):
+        assert main(words.split()) == 0, (words, capsys.readouterr().err)
+    decoder = load_decoder(here / name)
+    assert decoder.signal == T12 == load_decoder(here / f"exported_{name}").signal
+    assert decoder.config.model.num_features == 256
+    assert len((here / f"{name}.csv").read_text().splitlines()) == 1 + len(Recordings(here / "t12", "test"))
+    assert "area 6v" in (here / name / "report/val.html").read_text()
+
+
+def test_streams(here: Path) -> None:
+    """Pieces of a trial of 256 features give the logits of the whole trial."""
+    model = load_decoder(here / "transformer_tiny").model
+    assert isinstance(model, TransformerDecoder)
+    features = torch.from_numpy(Recordings(here / "t12", "val")[0].features)[None, :80]
+    day, states, found = torch.zeros(1, dtype=torch.long), None, []
+    with torch.no_grad():
+        for piece in features.split(16, dim=1):
+            logits, states = model(piece, day, states, return_state=True)
+            found.append(logits)
+        assert torch.allclose(torch.cat(found, 1), model(features, day), atol=1e-4)
+
+
+def test_cache(here: Path, tmp_path: Path) -> None:
+    """A mapped cache holds rows of 256 features."""
+    with Recordings(here / "t12") as recordings:
+        map_trials(recordings, "float32", tmp_path)
+        wanted = recordings[2].features
+        out = wanted * 0
+        TrialCache(recordings).copy(2, out)
+    assert (out == wanted).all()
+
+
+@pytest.mark.parametrize("words", [
+    "eval --run other --data t12", "eval --run tiny --data t15", "eval --run exported_tiny --data t15",
+    "decode --run other --data t12 --lm m.arpa", "submit --run tiny --data t15 --lm m.arpa --out no.csv",
+    "report --run other --data t12", "eval --runs other,tiny --data t12",
+    f"{TRAIN} t15 --out tiny --resume {RECIPES['tiny']}",
+])
+def test_refused(words: str, here: Path, capsys: pytest.CaptureFixture) -> None:
+    """A run of one participant refuses recordings of the other in one line."""
+    capsys.readouterr()
+    assert main([*words.split(), *(() if "--device" in words else ("--device", "cpu"))]) == 2
+    said = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+    assert len(said) == 1, said
+    assert ("cannot be mixed" in said[0] and "T12" in said[0] and "T15" in said[0]) or "cannot be resumed" in said[0], said
+    assert not (here / "no.csv").exists()
+
+
+def test_other_number_of_features(here: Path, capsys: pytest.CaptureFixture) -> None:
+    """A number of features that the recordings do not have is refused."""
+    assert main(f"{TRAIN} t12 --out no --num-features 300 {RECIPES['tiny']}".split()) == 2
+    assert "num_features: 300 given, but the recordings have 256; leave it out" in capsys.readouterr().err
+
+
+def test_mixed_folder(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Whatever reads a folder with days of both names two files and says what to do."""
+    mixed = tiny_recordings(tmp_path, sessions=1, trials=4)
+    os.symlink(next(here.glob("t12/hdf5_data_final/t12*")), mixed / "t12.2022.04.01")
+    for words in (f"validate {mixed}", f"{TRAIN} {mixed} --out no {RECIPES['tiny']}", f"plan tiny --data {mixed}",
+                  f"eval --run other --data {mixed} --device cpu"):
+        capsys.readouterr()
+        assert main(words.split()) in (1, 2), words
+        said = "".join(capsys.readouterr())
+        assert "T12 recordings of 256 features" in said and "T15 recordings of 512 features" in said, said
+        assert "folders of their own" in said and said.count(".hdf5") >= 2 and "Traceback" not in said, said
+    assert not (here / "no").exists()
