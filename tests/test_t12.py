@@ -97,7 +97,8 @@ def test_other_number_of_features(here: Path, capsys: pytest.CaptureFixture) -> 
 def test_mixed_folder(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """Whatever reads a folder with days of both names two files and says what to do."""
     mixed = tiny_recordings(tmp_path, sessions=1, trials=4)
-    os.symlink(next(here.glob("t12/hdf5_data_final/t12*")), mixed / "t12.2022.04.01")
+    day = next(here.glob("t12/hdf5_data_final/t12*"))
+    os.symlink(day, mixed / day.name)
     for words in (f"validate {mixed}", f"{TRAIN} {mixed} --out no {RECIPES['tiny']}", f"plan tiny --data {mixed}",
                   f"eval --run other --data {mixed} --device cpu"):
         capsys.readouterr()

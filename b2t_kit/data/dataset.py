@@ -580,7 +580,8 @@ def read_signal(
         if not h5py.h5a.exists(file.id, b"participant"):
             return T15
     count = read_number(path, file, "num_features", 1, MAX_FEATURES)
-    texts = {one.name: read_attribute(path, file, one.name, str) for one in fields(Signal) if one.name != "num_features"}
+    names = [one.name for one in fields(Signal) if one.name != "num_features"]
+    texts = {name: read_attribute(path, file, name, str) for name in names}
     signal = Signal(num_features=count, **texts)
     if count % (len(signal.kinds) * len(signal.places)):
         message = f"is {count}, which cannot be divided by {len(signal.kinds)} kinds and {len(signal.places)} arrays"

@@ -210,7 +210,8 @@ class SpeechTask(Task):
         "Settings and sessions, enough to rebuild the decoder with its day layers."
         sessions = {"sessions": self.sessions, "trained": self.trained}
         words = {"words": self.words.record} if self.words else {}
-        return {"name": "speech", "config": to_dict(self.config), **sessions, **words, **signal_record(self.train.signal)}
+        words |= signal_record(self.train.signal)
+        return {"name": "speech", "config": to_dict(self.config), **sessions, **words}
 
     def fingerprint(self) -> dict[str, Any]:
         "Trial counts and an index hash of the training and validation data."
@@ -354,7 +355,7 @@ def settled(
     num_days: int,  # number of sessions
     num_features: int,  # of the recordings
 ) -> SpeechConfig:
-    "The configuration with days, features, patch and stride filled in; `KitError` for other numbers of days or features than the data's."
+    "The configuration with days, features, patch and stride filled in; `KitError` if the data have others."
     if config.model.num_days not in (num_days, GRUConfig.num_days):
         raise KitError(f"num_days: {config.model.num_days} given, but there are {num_days} recording days; "
                        "leave it out")
