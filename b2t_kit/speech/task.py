@@ -22,7 +22,7 @@ from ..core.config import KitError, to_dict
 from ..data.augment import Augment, augment, smooth, smoothing_taps
 from ..data.batches import Batch, BatchConfig, Bucket, EvalBatches, TrainBatches, check_lengths
 from ..data.batches import check_shares, map_trials
-from ..data.dataset import T15, Recordings, Signal, signal_difference
+from ..data.dataset import NUM_FEATURES, T15, Recordings, Signal, signal_difference
 from ..devices.device import Device
 from ..models.ctc import ctc_losses
 from ..models.gru import GRUConfig
@@ -353,7 +353,7 @@ def build_decoder_for(
 def settled(
     config: SpeechConfig,
     num_days: int,  # number of sessions
-    num_features: int,  # of the recordings
+    num_features: int = NUM_FEATURES,  # of the recordings
 ) -> SpeechConfig:
     "The configuration with days, features, patch and stride filled in; `KitError` if the data have others."
     if config.model.num_days not in (num_days, GRUConfig.num_days):
