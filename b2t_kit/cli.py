@@ -750,8 +750,8 @@ def shaped(
     run: Any,  # a `SpeechRun` or an `EITRun`
     data: str | None,  # a folder of recordings
     bins: str | None,  # "658,2478"
-) -> tuple[Any, list[Any]]:  # settings of the task, and the shapes of its batches
-    "What to plan for; images have one shape."
+) -> tuple[Any, list[Any], int]:  # settings of the task, the shapes of its batches, bins of all recordings
+    "What to plan for; images have one shape and are not recorded."
     from b2t_kit.data.batches import Bucket
     from b2t_kit.tpu.configs import shapes_of
     from b2t_kit.tasks.eit import EITRun
@@ -760,10 +760,10 @@ def shaped(
     if isinstance(run, EITRun):
         if bins:
             raise KitError("bins: all tomography measurements have the same shape; leave it out")
-        return run.task, []
+        return run.task, [], 0
     longest = shapes.buckets[-1].labels
     chosen = [Bucket(size, min(longest, max(size // 10, 1))) for size in lengths_of(bins)] if bins else shapes.buckets
-    return shapes.config, chosen
+    return shapes.config, chosen, shapes.bins
 
 
 def tell_plan(
@@ -786,8 +786,8 @@ def tell_plan(
     if kind is None:
         kind = "tpu" if options.slice else {"cpu": "cpu", "cuda": "gpu"}.get(run.train.device, "tpu")
     target = find_target(kind, options.slice, options.chips, options.memory)
-    task, buckets = shaped(run, options.data, options.bins)
-    plan = plan_run(options.config, task, run.train, target, buckets)
+    task, buckets, rows = shaped(run, options.data, options.bins)
+    plan = plan_run(options.config, task, run.train, target, buckets, rows)
     print(plan_text(plan))
     if options.json:
         save_json(options.json, {"slice": options.slice, "global_batch": batch_of(run), **plan_values(plan)})

@@ -84,8 +84,9 @@ def open_task(
 ) -> SpeechTask:
     "The speech task of a run, with a word scorer if validation is to decode to words."
     from b2t_kit.decode.word_error import WordCounter  # here, since `--help` should not wait for the search
+    from b2t_kit.memory.plan import lack_of_room
 
-    return SpeechTask(data, run.task, WordCounter, cache_dir)
+    return SpeechTask(data, run.task, WordCounter, cache_dir, lack_of_room)
 
 # %% ../nbs/train_command.ipynb #80033800
 def train_with(

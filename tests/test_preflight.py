@@ -130,6 +130,19 @@ def test_small_configurations_fit(name: str, tmp_path: Path) -> None:
     assert {"arguments", "temporaries", "outputs", "aliased", "total", "available"} <= set(found["bytes_per_chip"])
 
 
+@compiler
+def test_recordings_on_the_chips_count(tmp_path: Path) -> None:
+    """Each of eight chips holds all of T15's in float16, and rows in place of features; gathering them copies none."""
+    target = tmp_path / "found.json"
+    done = child("-m", "b2t_kit.cli", "preflight", "linear", "--slice", "v5e-8", "--programs", "largest", "--json", str(target),
+                 "--resident", "on", "--cache", "float16")
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
+    (step,) = json.loads(target.read_text())["by_program"]
+    assert step["states"]["recordings"] == step["kinds"]["recordings"] == (8072 * 875 + 1) * 512 * 2
+    assert step["bytes"]["total"] > step["states"]["recordings"] > 10 * step["bytes"]["temporaries"]
+    assert step["states"]["batch"] < 8 * 2000 and step["roofline"]["sent"] < 100e6
+
+
 ROOT = TESTS.parent
 
 

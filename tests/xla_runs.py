@@ -48,14 +48,14 @@ ATTENTION = TransformerConfig(
     window_least=0.3, window_most=2.0, mask_share=0.2)
 
 
-def small_task(folder: Path, model: str, buckets: int) -> SpeechTask:
+def small_task(folder: Path, model: str, **batches: Any) -> SpeechTask:
     """Three short days; white noise and offsets are on."""
     if not folder.exists():
         tiny_recordings(folder, sessions=3, trials=9)
-    batches = BatchConfig(batch_size=7, buckets=buckets)
     decoder, noise = MODELS[model]
     attention = ATTENTION if model == "transformer" else TransformerConfig()
-    return SpeechTask(folder, SpeechConfig(decoder, noise=noise, batches=batches, transformer=attention))
+    settings = SpeechConfig(decoder, noise=noise, batches=BatchConfig(batch_size=7, **batches), transformer=attention)
+    return SpeechTask(folder, settings)
 
 
 @contextmanager
@@ -98,8 +98,9 @@ def run(out: str, settings: str) -> None:
     """Train or resume, and print the results."""
     wanted = json.loads(settings)
     data, model = Path(wanted.pop("data")), wanted.pop("model", "gru")
-    resume, buckets = wanted.pop("resume", False), wanted.pop("buckets", 2)
-    task = small_task(data, model, buckets)
+    resume, batches = wanted.pop("resume", False), {"buckets": wanted.pop("buckets", 2)}
+    batches |= {name: wanted.pop(name) for name in ("resident", "cache") if name in wanted}
+    task = small_task(data, model, **batches)
     config = replace(SETTINGS, **wanted)
     report: dict[str, Any] = {}
     if config.device == "xla":

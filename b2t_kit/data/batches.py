@@ -6,9 +6,10 @@
 __all__ = ['LIMITS', 'num_patches', 'needed_patches', 'Bucket', 'choose_buckets', 'bucket_of', 'extend_buckets', 'day_draws',
            'round_randomly', 'spread_draws', 'Step', 'Sampler', 'places_per_pile', 'pile', 'TrialCache', 'to_half',
            'copy_rows', 'cache_name', 'check_cache', 'map_trials', 'BlockPool', 'read_ahead', 'Batch', 'BatchConfig',
-           'Assembler', 'trainable', 'TrainBatches', 'check_shares', 'check_lengths', 'EvalBatches']
+           'Assembler', 'trainable', 'TrainBatches', 'Resident', 'end_to_end', 'gathered', 'check_shares',
+           'check_lengths', 'EvalBatches']
 
-# %% ../../nbs/data/batches.ipynb #959ab183
+# %% ../../nbs/data/batches.ipynb #ca249e05
 import hashlib
 import math
 import os
@@ -19,7 +20,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +29,7 @@ import torch
 
 from ..core.config import KitError, check_writable, free_bytes, gib, memory, regular_file
 from ..core.random import fold_seed
-from .dataset import Fault, Recordings
+from .dataset import NUM_FEATURES, Fault, Recordings
 
 # %% ../../nbs/data/batches.ipynb #375d1e8a
 def num_patches(
@@ -284,12 +285,19 @@ class TrialCache:
         skip: int = 0,  # bins left out at the start
     ) -> None:
         "Fill `out` with a trial; raises `Fault` if it cannot be read."
+        copy_rows(self.trial(index), out, skip)
+
+    def trial(
+        self,
+        index: int,  # index into the recordings
+    ) -> torch.Tensor:  # (T, 512), float16 if that is the cache's precision, else float32
+        "A trial as it is kept; raises `Fault` if it cannot be read."
         trial = self._trials.get(index)
         if trial is None:
             with self._locks[index % len(self._locks)]:
                 trial = self._trials.get(index)
                 trial = self._read(index) if trial is None else trial
-        copy_rows(trial, out, skip)
+        return trial
 
     def _read(self, index: int) -> torch.Tensor:
         trial = torch.from_numpy(self.recordings.features(index))
@@ -407,16 +415,15 @@ def map_trials(
     ends = np.cumsum([info.num_bins for info in recordings.infos])
     if not os.path.lexists(path):
         _write_trials(recordings, dtype, check_writable(folder) / path.name, int(ends[-1]))
-    shape = int(ends[-1]), recordings.signal.num_features
-    check_cache(path, math.prod(shape) * dtype.itemsize)
-    rows = np.memmap(regular_file(path), dtype, "c", shape=shape)
+    check_cache(path, int(ends[-1]) * NUM_FEATURES * dtype.itemsize)
+    rows = np.memmap(regular_file(path), dtype, "c", shape=(int(ends[-1]), NUM_FEATURES))
     starts = [0, *ends[:-1]]
     trials = [torch.from_numpy(rows[start:end]) for start, end in zip(starts, ends)]
     recordings.mapped[precision] = dict(enumerate(trials))
 
 
 def _write_trials(recordings: Recordings, dtype: np.dtype, path: Path, bins: int) -> None:
-    needed, free = bins * recordings.signal.num_features * dtype.itemsize, free_bytes(path.parent)
+    needed, free = bins * NUM_FEATURES * dtype.itemsize, free_bytes(path.parent)
     if needed > free:
         raise KitError(f"{path.parent}: a cache of the recordings needs {gib(needed)} and the disk has {gib(free)}; "
                        "name another folder with --cache-dir, or choose --cache float16 or none")
@@ -496,7 +503,7 @@ def read_ahead(
 @dataclass(eq=False)
 class Batch:
     "Trials of one bucket, for one process and one micro-batch."
-    features: torch.Tensor  # (B, T, 512) float32, zero after each trial's end
+    features: torch.Tensor  # (B, T, 512) float32, zero after each trial's end; (B, T, 0) until a device gathers them
     num_bins: torch.Tensor  # (B,) int32, bins of each trial after the cut
     num_patches: torch.Tensor  # (B,) int32, number of model outputs for them
     labels: torch.Tensor  # (B, L) int32, padded with 0
@@ -507,6 +514,7 @@ class Batch:
     trial: torch.Tensor  # (B,) int64, index into the recordings, -1 for an empty row
     step_key: torch.Tensor  # (B,) int64, key of random numbers that all rows of a step share; 0 outside training
     step_rows: int  # trials of the whole step, over all processes and micro-batches
+    start: torch.Tensor | None = None  # (B,) int32, row where a trial begins on the device, -1: empty row; None: not there
 
 # %% ../../nbs/data/batches.ipynb #a424747a
 @dataclass(frozen=True)
@@ -524,6 +532,9 @@ class BatchConfig:
     impossible: Literal["error", "skip"] = "error"  # trials with too many labels for CTC: stop, or skip them
     cache: Literal["float32", "float16", "none"] = "float32"  # dtype of trials kept in memory; "none" keeps none
     cache_gb: float | None = None  # largest cache, GB; None leaves a quarter of the memory free
+    # training only: keep recordings in the memory of the GPU or TPU chip, in the cache's precision: never, if there is
+    # room, or always
+    resident: Literal["off", "auto", "on"] = "off"
     prefetch: int = 2  # steps prepared ahead of the training loop
     readers: int = 2  # threads that read and prepare batches
 
@@ -554,10 +565,10 @@ class Assembler:
         pin: bool = False,  # features in page-locked memory
     ) -> None:
         self.recordings, self.config = recordings, config
-        self.num_features = recordings.signal.num_features  # C
         self.buckets, self.places = buckets, places
         self.cache = TrialCache(recordings, config.cache, config.cache_gb)
-        self.pool = BlockPool(places * buckets[-1].bins * self.num_features, pin)
+        self.pool = BlockPool(places * buckets[-1].bins * NUM_FEATURES, pin)
+        self.starts: np.ndarray | None = None  # rows where trials begin on the device; None: they are not there
         self._labels: dict[int, np.ndarray] = {}
 
     def labels(
@@ -589,12 +600,9 @@ class Assembler:
     ) -> Batch:
         "A batch of these trials; the remaining rows are empty."
         batch = self._empty(bucket, step_rows, step_key)
-        rows = batch.features.numpy()
         for row, (trial, key, cut) in enumerate(zip(trials.tolist(), noise_keys, cuts)):
             info, labels = self.recordings.infos[trial], self.labels(trial)
             length = info.num_bins - cut
-            self.cache.copy(trial, rows[row, :length], cut)
-            rows[row, length:] = 0
             batch.num_bins[row] = length
             batch.num_patches[row] = num_patches(length, self.config.patch, self.config.stride, self.config.partial)
             batch.labels[row, :len(labels)] = torch.from_numpy(labels)
@@ -602,8 +610,22 @@ class Assembler:
             batch.num_labels[row] = len(labels)
             batch.day[row] = info.day
             batch.weight[row], batch.noise_key[row], batch.trial[row] = 1, key, trial
-        rows[len(trials):] = 0
-        return batch
+            if batch.start is not None:
+                batch.start[row] = int(self.starts[trial]) + cut
+        return batch if batch.start is not None else self.filled(batch)
+
+    def filled(
+        self,
+        batch: Batch,  # with any features
+    ) -> Batch:
+        "The batch with its features in host memory; raises `Fault` if a trial cannot be read."
+        features = self.pool.take((*batch.features.shape[:2], NUM_FEATURES))
+        rows, lengths = features.numpy(), batch.num_bins * (batch.trial >= 0)
+        for row, (trial, length) in enumerate(zip(batch.trial.tolist(), lengths.tolist())):
+            if length:
+                self.cache.copy(trial, rows[row, :length], self.recordings.infos[trial].num_bins - length)
+            rows[row, length:] = 0
+        return replace(batch, features=features, start=None)
 
     def blank(
         self,
@@ -618,9 +640,10 @@ class Assembler:
         labels[:, :1] = 1
         one = torch.ones(count, dtype=torch.int32)
         key = torch.zeros(count, dtype=torch.int64)
-        return Batch(self.pool.take((count, bucket.bins, self.num_features)), one * self.config.patch,
+        return Batch(torch.empty(count, bucket.bins, 0), one * self.config.patch,
                      one.clone(), labels, one * min(1, bucket.labels), one * 0,
-                     torch.zeros(count), key, key - 1, key + step_key, step_rows)
+                     torch.zeros(count), key, key - 1, key + step_key, step_rows,
+                     None if self.starts is None else -one)
 
 # %% ../../nbs/data/batches.ipynb #e389d944
 def trainable(
@@ -691,6 +714,13 @@ class TrainBatches:
         return [[self.assembler.blank(bucket) for _ in range(self.accumulation)]
                 for bucket in reversed(self.buckets)]
 
+    def rest_on(
+        self,
+        resident: "Resident | None",  # the recordings on a device; None: they are only on the host
+    ) -> None:
+        "Give rows of the device's copy of the recordings from now on, or features from the host's."
+        self.assembler.starts = None if resident is None else resident.starts
+
     def iterate(
         self,
         position: int = 0,  # optimizer steps done
@@ -745,6 +775,43 @@ class TrainBatches:
                  f"shapes (B, T, L): {', '.join(map(str, self.shapes))}",
                  f"padding: {self.padded_share():.1%} of all bins", self.assembler.cache.describe()]
         return "\n".join(lines)
+
+# %% ../../nbs/data/batches.ipynb #f7e6fa59
+@dataclass(frozen=True, eq=False)
+class Resident:
+    "Recordings on a device, end to end."
+    rows: torch.Tensor  # (N + 1, 512) float32 or float16, the bins of all trials; the last row is zero
+    starts: np.ndarray  # (n,) int32, the row where each trial of the split begins; -1: it is left out
+
+
+def end_to_end(
+    recordings: Recordings,
+    trials: np.ndarray,  # (m,) int64 indices of those to lay out, at least one
+    precision: str,  # of the cache; "none" lays out float32
+) -> Resident:  # in host memory
+    "The trials end to end; raises `Fault` if one cannot be read."
+    cache = TrialCache(recordings, precision, limit_gb=0)  # keeps no second copy
+    lengths = np.array([recordings.infos[trial].num_bins for trial in trials.tolist()])
+    ends, first = np.cumsum(lengths), cache.trial(int(trials[0]))
+    starts = np.full(len(recordings), -1, np.int32)
+    starts[trials] = ends - lengths
+    rows = torch.zeros(int(ends[-1]) + 1, first.shape[1], dtype=first.dtype)
+    for trial, start, end in zip(trials.tolist(), ends - lengths, ends):
+        rows[start:end] = cache.trial(trial)
+    return Resident(rows, starts)
+
+# %% ../../nbs/data/batches.ipynb #bcdc6ed3
+def gathered(
+    batch: Batch,  # on the device, without features
+    rows: torch.Tensor,  # (N + 1, 512) float32 or float16 on the device, as in `Resident`
+) -> Batch:
+    "The batch with its features, the same as from a host cache of the same precision."
+    bins = batch.features.shape[1]
+    counter = torch.arange(bins, dtype=torch.int32, device=rows.device)
+    inside = (counter < batch.num_bins[:, None]) & (batch.start[:, None] >= 0)  # (B, T)
+    index = torch.where(inside, batch.start[:, None] + counter, len(rows) - 1)
+    features = rows.index_select(0, index.flatten()).unflatten(0, index.shape).float()
+    return replace(batch, features=features, start=None)
 
 # %% ../../nbs/data/batches.ipynb #f361c553
 def check_shares(

@@ -98,6 +98,10 @@ class Device(ABC):
         "A batch (dataclass of tensors) on the device."
         return to_device(batch, self.torch_device)
 
+    def share(self, tensor: torch.Tensor) -> torch.Tensor:
+        "A tensor on the device, for all rows of a batch alike: each chip has a copy."
+        return tensor.to(self.torch_device)
+
     def scalar(self, value: float) -> Any:  # a number, or a () float32 tensor on the device
         "A number that changes between steps, so that no program is compiled for its value."
         return value

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SHARD_FROM', 'STAYS_ON_CHIP', 'XlaAdamW', 'sharded_dimension', 'divided_by_units', 'XlaDevice', 'open_xla']
 
-# %% ../../nbs/devices/xla.ipynb #79268051
+# %% ../../nbs/devices/xla.ipynb #7053cc77
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -203,6 +203,13 @@ class XlaDevice(Device):
             sent = send_cpu_data_to_device(list(group.values()), self.torch_device, spec)
             placed.update(zip(group, sent))
         return placed
+
+    def share(self, tensor: torch.Tensor) -> torch.Tensor:
+        from torch_xla.core.xla_model import send_cpu_data_to_device
+        from torch_xla.distributed.spmd import ShardingSpec
+
+        spec = ShardingSpec(self.mesh, (None,) * tensor.ndim)
+        return send_cpu_data_to_device([tensor], self.torch_device, spec)[0]
 
     def _send(self, tensor: torch.Tensor) -> torch.Tensor:
         "A small tensor, copied to every chip."
@@ -426,7 +433,7 @@ def _shape_of(
 ) -> str:  # " of 64 x 780 x 512"
     "The shape of a batch as text for messages."
     features = getattr(batch, "features", None)
-    return "" if features is None else " of " + " x ".join(map(str, features.shape))
+    return "" if features is None else " of " + " x ".join(str(size) for size in features.shape if size)
 
 # %% ../../nbs/devices/xla.ipynb #260c4929
 def _moved(

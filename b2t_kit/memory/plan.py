@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['UNCERTAIN', 'Settings', 'find_target', 'target_of', 'state_parts', 'MemoryPlan', 'verdict', 'plan_text',
-           'plan_values', 'step_plan', 'image_plan', 'added_up', 'counted', 'state_of', 'plan_once', 'changed_batch',
-           'computed_again', 'changes', 'remedy_of', 'plan_run', 'trace_remedy', 'estimate_task', 'impossible', 'guard',
-           'plan_task', 'check_memory']
+           'plan_values', 'step_plan', 'image_plan', 'added_up', 'counted', 'state_of', 'plan_once', 'recordings_part',
+           'has_room', 'with_recordings', 'changed_batch', 'computed_again', 'changes', 'remedy_of', 'plan_run',
+           'trace_remedy', 'estimate_task', 'impossible', 'guard', 'plan_task', 'lack_of_room', 'check_memory']
 
-# %% ../../nbs/memory/plan.ipynb #bb309995
+# %% ../../nbs/memory/plan.ipynb #d5376a73
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -265,6 +265,38 @@ def plan_once(
         [step_plan(task, train, target, one) for one in buckets]
     return MemoryPlan(name, target, tuple(state), tuple(steps), gradients=gradients)
 
+# %% ../../nbs/memory/plan.ipynb #c98fe505
+def recordings_part(
+    task: SpeechConfig,
+    bins: int,  # of all trials
+) -> Part:
+    "Recordings on a device, in the precision of the cache, with their row of zeros."
+    half = task.batches.cache == "float16"
+    name = f"recordings in {'float16' if half else 'float32'}"
+    return part(name, 2 if half else 4, rows=bins + 1, features=task.model.num_features)
+
+
+def has_room(
+    plan: MemoryPlan,  # of everything else
+    size: int,  # bytes of the recordings
+    sure: bool,  # also if the plan is wrong by as much as it may be
+) -> bool:
+    "Whether recordings fit besides a step."
+    return plan.total * (1 + UNCERTAIN * sure) + size <= plan.target.available
+
+
+def with_recordings(
+    plan: MemoryPlan,
+    task: Settings,
+    bins: int,  # of all recordings to train on
+) -> MemoryPlan:
+    "The plan with the recordings on each device if they are to be there, or may be and fit."
+    if isinstance(task, EITConfig) or task.batches.resident == "off" or plan.target.kind == "cpu":
+        return plan
+    held = recordings_part(task, bins)
+    there = task.batches.resident == "on" or has_room(plan, held.bytes, True)
+    return replace(plan, state=(*plan.state, held)) if there else plan
+
 # %% ../../nbs/memory/plan.ipynb #e204bbe1
 def changed_batch(
     task: Settings,
@@ -289,6 +321,10 @@ def changes(
     task: Settings, train: TrainConfig, target: MemoryTarget
 ) -> Iterator[tuple[str, Settings, TrainConfig]]:
     "Options and the configurations that they give, in rising order of cost."
+    if isinstance(task, SpeechConfig) and task.batches.resident == "on":
+        if task.batches.cache != "float16":
+            yield "--cache float16", replace(task, batches=replace(task.batches, cache="float16")), train
+        yield "--resident off", replace(task, batches=replace(task.batches, resident="off")), train
     again = computed_again(task) if target.kind == "tpu" else None
     divided = replace(train, shard="moments")
     can_divide = target.kind == "tpu" and target.replicas > 1 and train.shard == "none"
@@ -315,9 +351,10 @@ def remedy_of(
     train: TrainConfig,
     target: MemoryTarget,
     buckets: Sequence[Bucket] = (),  # shapes of batches; images have one shape
+    bins: int = 0,  # of all recordings to train on
 ) -> str:  # empty if no known change helps
     "The first change that fits."
-    plans = ((words, plan_once("", other_task, other_train, target, buckets))
+    plans = ((words, with_recordings(plan_once("", other_task, other_train, target, buckets), other_task, bins))
              for words, other_task, other_train in changes(task, train, target))
     return next((words for words, plan in plans if plan.margin > 0), "")
 
@@ -328,10 +365,11 @@ def plan_run(
     train: TrainConfig,
     target: MemoryTarget,
     buckets: Sequence[Bucket] = (),  # shapes of batches; images have one shape
+    bins: int = 0,  # of all recordings to train on, which may rest on the device
 ) -> MemoryPlan:
     "The plan of a configuration, with the smallest change that makes it fit if it does not."
-    plan = plan_once(name, task, train, target, buckets)
-    return plan if plan.fits else replace(plan, remedy=remedy_of(task, train, target, buckets))
+    plan = with_recordings(plan_once(name, task, train, target, buckets), task, bins)
+    return plan if plan.fits else replace(plan, remedy=remedy_of(task, train, target, buckets, bins))
 
 # %% ../../nbs/memory/plan.ipynb #c2cd0fb0
 def trace_remedy(
@@ -411,11 +449,27 @@ def plan_task(
 ) -> MemoryPlan:
     "The plan of a task that is about to train: by rules for speech and tomography, else traced, or `NotTraced`."
     if isinstance(task, SpeechTask):
-        return plan_run("speech", task.config, config, target_of(device), task.train_buckets(config, device))
+        buckets, bins = task.train_buckets(config, device), task.train_bins(config, device)
+        return plan_run("speech", task.config, config, target_of(device), buckets, bins)
     settings = getattr(task, "config", None)
     if isinstance(settings, EITConfig):
         return plan_run("tomography", settings, config, target_of(device))
     return estimate_task(task, config, device)
+
+
+def lack_of_room(
+    task: SpeechTask,
+    config: TrainConfig,
+    device: Device,  # open, a GPU or XLA
+) -> str:  # empty if there is room
+    "Why the recordings cannot rest on a device, in one line: they pass through the host's memory first."
+    plan = plan_once("", task.config, config, target_of(device), task.train_buckets(config, device))
+    held, sure = recordings_part(task.config, task.train_bins(config, device)), task.config.batches.resident == "auto"
+    host, beside = free_memory() // device.place_in_world.local_world, f"{held.name} are {gib(held.bytes)}"
+    if not has_room(plan, held.bytes, sure):
+        perhaps = f", which may be wrong by {UNCERTAIN:.0%}," * sure
+        return f"{beside}, a step needs {gib(plan.total)} by the plan{perhaps} and {plan.target} is all there is"
+    return f"{beside}, more than the {gib(host)} of the host through which they pass" if held.bytes > host else ""
 
 
 def check_memory(

@@ -37,7 +37,7 @@ from ..training.task import TrainConfig
 @dataclass(frozen=True)
 class Argument:
     "One argument of a program."
-    role: str  # "parameter", "moment", "average", "gradient", "batch", "number"
+    role: str  # "parameter", "moment", "average", "gradient", "batch", "recordings", "number"
     name: str  # of the parameter or batch field
     shape: tuple[int, ...]
     dtype: str  # as torch names it
@@ -128,6 +128,9 @@ class LoweringDevice(XlaDevice):
                                "change the batch size")
         return {name: self._blank(one, "batch", name, 0 if one.ndim and self.chips > 1 else None)
                 for name, one in tensors.items()}
+
+    def share(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self._blank(tensor, "recordings", "of the training split")
 
     def _send(self, tensor: torch.Tensor) -> torch.Tensor:
         return self._blank(tensor, "number", "of the host")
@@ -222,7 +225,10 @@ def _size_of(
 ) -> str:  # " of 64 x 780 x 512"
     "The shape of a batch's largest tensor, as text."
     tensors = [one for one in vars(batch).values() if torch.is_tensor(one)] if batch is not None else []
-    return " of " + " x ".join(map(str, max(tensors, key=torch.numel).shape)) if tensors else ""
+    if not tensors:
+        return ""
+    empty = [one for one in tensors if not one.numel()]  # features that are gathered from recordings on the device
+    return " of " + " x ".join(str(size) for size in max(empty or tensors, key=torch.numel).shape if size)
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def judged(
 
 # %% ../../nbs/tpu/preflight.ipynb #d035343f
 MEMORY_KINDS = {"parameter": "parameters", "moment": "moments", "average": "average", "gradient": "gradients",
-         "buffer": "parameters", "batch": "batch", "number": "batch"}
+         "buffer": "parameters", "batch": "batch", "number": "batch", "recordings": "recordings"}
 MOST_BUFFERS = 8  # listed in a report
 
 
@@ -116,7 +116,7 @@ def examine(
     shapes = [each["shape"] for each in job["arguments"] if each["role"] == "parameter"]
     one.kinds = dict.fromkeys(("parameters", "moments", "average", "gradients", "batch"), 0)
     for role, size in one.states.items():
-        one.kinds[MEMORY_KINDS[role]] += size
+        one.kinds[MEMORY_KINDS[role]] = one.kinds.get(MEMORY_KINDS[role], 0) + size
     for kind, size in by_kind(alive, shapes, one.bytes["temporaries"]).items():
         one.kinds[kind] = one.kinds.get(kind, 0) + size
     one.kinds["results"] = one.bytes["outputs"] - one.bytes["aliased"]
@@ -279,7 +279,7 @@ def largest_allocations(
 COLOURS = {
     "parameters": "#3b6ea5", "moments": "#6fa3d0", "average": "#a9cbe6", "gradients": "#d98c3f",
     "activations": "#c0504d", "temporaries": "#e3a9a7", "batch": "#7a9e59", "results": "#b7cf9f",
-    "padding": "#bbbbbb", "code": "#777777",
+    "recordings": "#8a6fae", "padding": "#bbbbbb", "code": "#777777",
 }
 
 

@@ -8,7 +8,7 @@ __all__ = ['accumulate_gradients', 'update_weights', 'scale_at', 'remaining_batc
            'watched', 'validate', 'choose_best', 'checkpoint', 'due', 'is_new_best', 'should_stop', 'time_gradient',
            'warm_up', 'checkpoint_sizes', 'state_bytes', 'describe_run', 'begin']
 
-# %% ../../nbs/training/steps.ipynb #86ac193c
+# %% ../../nbs/training/steps.ipynb #999ef51f
 import math
 import statistics
 import time
@@ -26,7 +26,8 @@ from ..precision import unchanged
 from .checkpoint import Best, check_disk_space, checkpoint_bytes, checkpoint_steps
 from .metrics_log import append_row, duration
 from .optim import lr_scale, set_lr, unpack_optimizer
-from .run import AGREE_EVERY, Run, StepRun, any_process, checkpoint_parts, on_main, save, seed_step
+from .run import AGREE_EVERY, Run, StepRun, any_process, checkpoint_parts, on_main, save
+from .run import seed_step
 from .task import TrainConfig, mean_loss
 
 # %% ../../nbs/training/steps.ipynb #bf7197b3
@@ -119,7 +120,7 @@ def stop_at_bad_step(
     what = "gradient norm" if math.isfinite(row["loss"]) else "loss"
     value = row["norm" if what == "gradient norm" else "loss"]
     with closing(run.task.batches(run.config, run.device, step - 1)) as batches:
-        micro_batches = next(batches)
+        micro_batches = [run.task.on_host(batch) for batch in next(batches)]
     suffix = f"_process_{run.device.rank}" if run.device.world > 1 else ""
     path = run.folder / f"bad_step_{step}{suffix}.npz"
     np.savez(clear_way(path), step=step, **batch_arrays(micro_batches))

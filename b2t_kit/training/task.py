@@ -130,6 +130,10 @@ class Task(Protocol):
         "The amount of work in a batch, such as trials and bins; logged per second."
         return {}
 
+    def on_host(self, batch: Any) -> Any:
+        "A batch from `batches` with all its contents, also those that only the device has; for the file of a bad step."
+        return batch
+
     def plan(self) -> dict[str, str]:
         "Lines about data and batches for the printed plan, text by name."
         return {}
