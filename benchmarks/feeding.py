@@ -4,12 +4,12 @@
     python benchmarks/feeding.py --python PYTHON          # an interpreter that has torch_xla, for the bytes of a step
     python benchmarks/feeding.py --waiting cuda           # on a GPU: the share of a step that waits for its batch
 
-Pipeline: trials per second of `TrainBatches` alone, 64 to a step, by reader threads and kind of cache, in turns over the rounds; medians.
-"Resident" prepares rows, lengths and labels only. Model: gradients of `transformer` and `transformer_tiny` (--model-rows
-trials, no update) on this CPU. Bytes: training runs of the linear readout in processes of their own, on eight simulated chips,
-64 trials of up to 1,022 bins; torch_xla's metric `OutboundData` is read before and after each step, and losses are compared to the bit.
-Waiting: of the time of some steps on a device, the share in which the loop waits for the next batch and for sending it.
-The result goes to benchmarks/results/feeding.json.
+Pipeline: trials per second of `TrainBatches` alone, 64 to a step, by reader threads and kind of cache, in turns over
+the rounds; medians. "Resident" prepares rows, lengths and labels only. Model: steps of `transformer` and
+`transformer_tiny`, --model-rows trials each, on this CPU. Bytes: training runs of the linear readout in processes of
+their own, on eight simulated chips, 64 trials of up to 1,022 bins; torch_xla's metric `OutboundData` is read before
+and after each step, and the logged losses (six digits) are compared. Waiting: the share of the time of some steps in
+which the loop waits for the next batch, or for sending it. The result goes to benchmarks/results/feeding.json.
 """
 
 import argparse
@@ -50,7 +50,8 @@ def write_equal(folder: Path, sessions: int = 2, trials: int = 96) -> Path:
         for split, count in (("train", trials), ("val", 1)):
             with SessionWriter(folder / "hdf5_data_final" / session, split) as writer:
                 for number in range(count):
-                    length, start = BINS if number == 0 else generator.integers(960, BINS + 1), generator.integers(0, 500)
+                    length = BINS if number == 0 else generator.integers(960, BINS + 1)
+                    start = generator.integers(0, 500)
                     labels = generator.integers(1, 40, 30)
                     writer.write(Trial(noise[start:start + length], labels, session, 1, number, "Hi."))
     return folder / "hdf5_data_final"
@@ -114,7 +115,8 @@ def waiting(name: str, root: Path, kind: str, rows: int, steps: int, **batches: 
     from b2t_kit.training.steps import accumulate_gradients, update_weights
 
     run, task = task_of(name, root, rows, **batches)
-    config = replace(run.train, steps=steps + 2, decay_steps=0, decay_start=0, warmup_steps=0, device=kind, accumulation=1)
+    config = replace(run.train, steps=steps + 2, decay_steps=0, decay_start=0, warmup_steps=0, device=kind,
+                     accumulation=1)
     with tempfile.TemporaryDirectory() as folder, open_run(task, config, Path(folder) / "run", quiet=True) as opened:
         begin(opened)
         place, lost, device = opened.device.place, [0.0], opened.device
@@ -157,8 +159,8 @@ def bytes_of_steps(case: str, root: Path, steps: int) -> dict[str, object]:
 
     cache, _, how = case.partition(" ")
     run, task = task_of("linear", root, BATCH, cache=cache, resident="on" if how else "off", buckets=1)
-    config = replace(run.train, steps=steps, decay_steps=0, decay_start=0, warmup_steps=0, device="xla", log_every=1, eval_every=0,
-                     compile_cache="none", precision="float32")
+    config = replace(run.train, steps=steps, decay_steps=0, decay_start=0, warmup_steps=0, device="xla",
+                     log_every=1, eval_every=0, compile_cache="none", precision="float32")
     found = []
     with tempfile.TemporaryDirectory() as folder, open_run(task, config, Path(folder) / "run", quiet=True) as opened:
         begin(opened)
@@ -200,17 +202,18 @@ def report(found: dict) -> str:
         lines.append(f"{name:44}{each['trials_per_second']:10,.2f} trials/s, waiting {each['waiting']:.2%}")
     for name, each in found.get("bytes", {}).items():
         median = [statistics.median(one[place] for one in each["steps"]) for place in (0, 1)]
-        lines.append(f"{name:28}{median[1]:14,.0f} bytes in {median[0]:.0f} transfers a step; {each['recordings'] or 'on the host'}")
+        where = each["recordings"] or "on the host"
+        lines.append(f"{name:28}{median[1]:14,.0f} bytes in {median[0]:.0f} transfers a step; {where}")
     if found.get("bytes"):
         exact = {json.dumps(found["bytes"][one]["losses"]) for one in CASES[:2]}
-        lines.append(f"losses with and without, float32: {'the same bits' if len(exact) == 1 else 'DIFFERENT'}")
+        lines.append(f"logged losses with and without, float32: {'equal' if len(exact) == 1 else 'DIFFERENT'}")
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--python", default=sys.executable, help="interpreter that has torch_xla")
-    parser.add_argument("--waiting", metavar="DEVICE", help="only: the share that waits on cuda or cpu, by cache, 64 trials a step")
+    parser.add_argument("--waiting", metavar="DEVICE", help="only: the share that waits on cuda or cpu, by cache")
     parser.add_argument("--rounds", type=int, default=5, help="epochs of which the pipeline's medians are taken")
     parser.add_argument("--model-rows", type=int, default=4, help="trials of a step of the models on this CPU")
     parser.add_argument("--steps", type=int, default=6, help="steps of a run")
@@ -220,7 +223,8 @@ def main() -> None:
     if options.case:
         print(json.dumps(bytes_of_steps(options.case, options.data, options.steps)))
         return
-    found: dict = {"machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}"}
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
+    found: dict = {"machine": f"{platform.machine()}, {os.cpu_count()} cores, {versions}"}
     with tempfile.TemporaryDirectory() as folder:
         equal = write_equal(Path(folder) / "equal")
         if options.waiting:
@@ -232,11 +236,14 @@ def main() -> None:
             root = write_recordings(Path(folder) / "usual", 4, 80)
             found["pipeline"] = pipeline_rates(root, [0, 1, 2, 4], options.rounds)
             found["gathered"] = gather_rate(root, options.rounds)
-            found["waiting"] = {f"{name}, {options.model_rows} trials a step": waiting(
-                name, equal, "cpu", options.model_rows, 3, cache="float32") for name in ("transformer", "transformer_tiny")}
-            found["bytes"] = {case: made for case in CASES if (made := in_child(options.python, case, equal, options.steps))}
+            rows = options.model_rows
+            found["waiting"] = {f"{name}, {rows} trials a step": waiting(name, equal, "cpu", rows, 3, cache="float32")
+                                for name in ("transformer", "transformer_tiny")}
+            children = {case: in_child(options.python, case, equal, options.steps) for case in CASES}
+            found["bytes"] = {case: made for case, made in children.items() if made}
     print(found["machine"], report(found), sep="\n\n")
-    (ROOT / "benchmarks" / "results" / f"feeding{'_' + options.waiting if options.waiting else ''}.json").write_text(json.dumps(found) + "\n")
+    name = f"feeding_{options.waiting}.json" if options.waiting else "feeding.json"
+    (ROOT / "benchmarks" / "results" / name).write_text(json.dumps(found) + "\n")
 
 
 if __name__ == "__main__":

@@ -154,8 +154,8 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
             for name, value in read_part(newest, part).items()}
 
 
-def test_resident_recordings_train_to_the_same_bits(folder: Path, data: str, on_eight: dict) -> None:
-    """Rows gathered on eight chips, seven trials padded to eight: the bits of a host cache, with as many programs."""
+def test_resident_recordings_train_alike(folder: Path, data: str, on_eight: dict) -> None:
+    """Rows gathered on eight chips, seven trials padded to eight: the losses and norms of a host cache, with as many programs."""
     found = trained(folder / "resident", data=data, device="xla", steps=7, resident="on")
     assert "recordings on the device, float32" in found["said"] and "on each chip" in found["said"]
     assert [found[which][1] for which in ("train", "norm")] == [on_eight[which][1][:7] for which in ("train", "norm")]

@@ -514,7 +514,7 @@ class Batch:
     trial: torch.Tensor  # (B,) int64, index into the recordings, -1 for an empty row
     step_key: torch.Tensor  # (B,) int64, key of random numbers that all rows of a step share; 0 outside training
     step_rows: int  # trials of the whole step, over all processes and micro-batches
-    start: torch.Tensor | None = None  # (B,) int32, row where a trial begins on the device, -1: empty row; None: not there
+    start: torch.Tensor | None = None  # (B,) int32, row where a trial begins on the device; -1: none; None: not there
 
 # %% ../../nbs/data/batches.ipynb #a424747a
 @dataclass(frozen=True)
@@ -610,7 +610,7 @@ class Assembler:
             batch.num_labels[row] = len(labels)
             batch.day[row] = info.day
             batch.weight[row], batch.noise_key[row], batch.trial[row] = 1, key, trial
-            if batch.start is not None:
+            if self.starts is not None and batch.start is not None:
                 batch.start[row] = int(self.starts[trial]) + cut
         return batch if batch.start is not None else self.filled(batch)
 
@@ -802,10 +802,12 @@ def end_to_end(
 
 # %% ../../nbs/data/batches.ipynb #bcdc6ed3
 def gathered(
-    batch: Batch,  # on the device, without features
+    batch: Batch,  # on the device; one that has features is returned as it is
     rows: torch.Tensor,  # (N + 1, 512) float32 or float16 on the device, as in `Resident`
 ) -> Batch:
     "The batch with its features, the same as from a host cache of the same precision."
+    if batch.start is None:
+        return batch
     bins = batch.features.shape[1]
     counter = torch.arange(bins, dtype=torch.int32, device=rows.device)
     inside = (counter < batch.num_bins[:, None]) & (batch.start[:, None] >= 0)  # (B, T)

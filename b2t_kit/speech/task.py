@@ -216,8 +216,9 @@ class SpeechTask(Task):
     def describe(self) -> dict[str, Any]:
         "Settings and sessions, enough to rebuild the decoder with its day layers."
         sessions = {"sessions": self.sessions, "trained": self.trained}
+        batches = replace(self.config.batches, resident="off")  # changes no bit, so a resumed run may change it
         words = {"words": self.words.record} if self.words else {}
-        return {"name": "speech", "config": to_dict(self.config), **sessions, **words}
+        return {"name": "speech", "config": to_dict(replace(self.config, batches=batches)), **sessions, **words}
 
     def fingerprint(self) -> dict[str, Any]:
         "Trial counts and an index hash of the training and validation data."

@@ -227,7 +227,7 @@ def _size_of(
     tensors = [one for one in vars(batch).values() if torch.is_tensor(one)] if batch is not None else []
     if not tensors:
         return ""
-    empty = [one for one in tensors if not one.numel()]  # features that are gathered from recordings on the device
+    empty = [one for one in tensors if one.ndim > 2 and not one.numel()]  # features that the device gathers
     return " of " + " x ".join(str(size) for size in max(empty or tensors, key=torch.numel).shape if size)
 
 
