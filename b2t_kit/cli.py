@@ -5,15 +5,15 @@
 # %% auto #0
 __all__ = ['Verb', 'VERBS', 'SUCCESS', 'FAULTS', 'UNRECOGNISED', 'MODEL_FILES', 'MEMORY_FIRST', 'PARTS', 'verb', 'sentence',
            'report_progress', 'add_subcommands', 'parse', 'main', 'demo_verb', 'simulate_verb', 'fetch_verb',
-           'validate_verb', 'from_t12', 'convert_verb', 'train_verb', 'eval_verb', 'add_runs', 'add_combination',
-           'add_device', 'add_precision', 'decode_verb', 'together', 'tell_together', 'add_lexicon', 'add_hotwords',
-           'add_route', 'lm_verb', 'lm_build', 'add_model_out', 'add_fence', 'add_work_memory', 'thresholds',
-           'share_list', 'lm_mix', 'lm_convert', 'lm_info', 'lm_check', 'lm_perplexity', 'submit_verb',
-           'check_submission_verb', 'score_verb', 'report_verb', 'export_verb', 'kernel_verb', 'kernel_build',
-           'add_configuration', 'plan_verb', 'add_global_batch', 'lengths_of', 'shaped', 'tell_plan', 'preflight_verb',
-           'tell_preflight', 'advice', 'doctor_verb', 'tell_of_log', 'tell_of_machine', 'tell_of_device',
-           'tell_remarks', 'tell_of_run', 'eit_simulate', 'add_original', 'in_processes', 'eit_train', 'training_of',
-           'eit_test', 'eit_verb']
+           'validate_verb', 'from_t12', 'convert_verb', 'train_verb', 'add_lexicon', 'add_hotwords', 'add_route',
+           'eval_verb', 'add_runs', 'add_combination', 'add_device', 'add_precision', 'add_adaptation', 'adaptation',
+           'decode_verb', 'together', 'tell_together', 'lm_verb', 'lm_build', 'add_model_out', 'add_fence',
+           'add_work_memory', 'thresholds', 'share_list', 'lm_mix', 'lm_convert', 'lm_info', 'lm_check',
+           'lm_perplexity', 'submit_verb', 'check_submission_verb', 'score_verb', 'report_verb', 'export_verb',
+           'kernel_verb', 'kernel_build', 'add_configuration', 'plan_verb', 'add_global_batch', 'lengths_of', 'shaped',
+           'tell_plan', 'preflight_verb', 'tell_preflight', 'advice', 'doctor_verb', 'tell_of_log', 'tell_of_machine',
+           'tell_of_device', 'tell_remarks', 'tell_of_run', 'eit_simulate', 'add_original', 'in_processes', 'eit_train',
+           'training_of', 'eit_test', 'eit_verb']
 
 # %% ../nbs/cli.ipynb #06a388d0
 import argparse
@@ -224,6 +224,31 @@ def train_verb(parser: Parser) -> Action:
 
     return act
 
+# %% ../nbs/cli.ipynb #ed502da8
+def add_lexicon(
+    parser: argparse.ArgumentParser,
+    when: str = "",  # begins the option's help
+) -> None:
+    "The option that adds words to the dictionary."
+    parser.add_argument("--lexicon", metavar="FILE", help=f"{when}additional words, one 'word PH PH ...' "
+                        "a line, possibly with a last SIL")
+
+
+def add_hotwords(
+    parser: argparse.ArgumentParser,
+) -> None:
+    "The option that names expected words."
+    parser.add_argument("--hotwords", metavar="FILE", help="names and other expected words, known or not: a line is "
+                        "'word [PH PH ...] [boost]'")
+
+
+def add_route(
+    parser: argparse.ArgumentParser,
+) -> None:
+    "The option that chooses the search."
+    parser.add_argument("--route", choices=("auto", "prefix", "wfst"), default="auto", metavar="auto|prefix|wfst",
+                        help="which search decodes")
+
 # %% ../nbs/cli.ipynb #c8e4c18f
 @verb
 def eval_verb(parser: Parser) -> Action:
@@ -238,15 +263,29 @@ def eval_verb(parser: Parser) -> Action:
     parser.add_argument("--logits", action="store_true", help="also save each trial's logits, as HDF5")
     add_device(parser)
     add_precision(parser)
+    add_adaptation(parser)
+    parser.add_argument("--lm", metavar="FILE", help="with --adapt: language model that decodes the pseudo-labels; "
+                        "default: the model of the tuned weights, or a small one of the kit's own sentences")
+    add_lexicon(parser, "with --adapt: ")
 
     def act(options: argparse.Namespace) -> int:
         from b2t_kit.speech.evaluate import evaluate_run
 
+        adapt = adaptation(options)
+        if adapt is None and (options.lm or options.lexicon):
+            raise KitError("lm, lexicon: an evaluation decodes words only with --adapt; add it, or leave them out")
         if options.runs is not None:
             from b2t_kit.decode.ensemble import evaluate_runs, run_list
 
             print(*evaluate_runs(run_list(options.runs), options.data, options.split, options.json, options.unseen,
                                  options.device, options.precision), sep="\n")
+            return SUCCESS
+        if adapt is not None:
+            from b2t_kit.decode.pipeline import evaluate_adapting
+
+            print(*evaluate_adapting(options.run, options.data, options.split, options.json, options.unseen,
+                                     options.device, options.precision, options.lm, options.lexicon, adapt,
+                                     report_progress), sep="\n")
             return SUCCESS
         print(evaluate_run(options.run, options.data, options.split, options.json, options.unseen,
                            options.logits, options.device, options.precision))
@@ -289,6 +328,36 @@ def add_precision(
     parser.add_argument("--precision", default="auto", metavar="NAME",
                         help="dtype of matrix products: auto, float32, bfloat16 or float16")
 
+# %% ../nbs/cli.ipynb #0da7d5e6
+def add_adaptation(
+    parser: argparse.ArgumentParser,
+) -> None:
+    "The options that adapt a decoder while it decodes."
+    parser.add_argument("--adapt", action="store_true", help="decode trials in the order of recording, and after each "
+                        "take a step towards its decoded words: it changes the patch embedding or the day layer")
+    parser.add_argument("--adapt-copies", type=int, metavar="N", help="augmented copies of a trial in its step, which "
+                        "need memory; default 64")
+    parser.add_argument("--adapt-lr", type=float, metavar="RATE", help="learning rate of the steps; default 3e-5 for a "
+                        "patch embedding, 1e-3 for a day layer")
+    parser.add_argument("--adapt-seed", type=int, metavar="N", help="random seed of the steps; default 0")
+
+
+def adaptation(
+    options: argparse.Namespace,  # of `b2t eval`, `b2t decode` or `b2t submit`
+) -> Any:  # an `AdaptConfig`; None without --adapt
+    "The settings of adaptation; raises `KitError` for those that need `--adapt`, and for several runs."
+    given = {name: getattr(options, f"adapt_{name}") for name in ("copies", "lr", "seed")}
+    given = {name: value for name, value in given.items() if value is not None}
+    if not options.adapt:
+        if given:
+            raise KitError(f"adapt_{next(iter(given))}: is a setting of adaptation; add --adapt")
+        return None
+    if options.runs is not None:
+        raise KitError("adapt: is for one run, not for --runs; adapt and decode each run by itself")
+    from b2t_kit.speech.adapt import AdaptConfig
+
+    return AdaptConfig(**given)
+
 # %% ../nbs/cli.ipynb #c355b04e
 @verb
 def decode_verb(parser: Parser) -> Action:
@@ -318,6 +387,7 @@ def decode_verb(parser: Parser) -> Action:
     parser.add_argument("--out", metavar="DIR", help="folder for the sentences; default: decode/SPLIT in the run "
                         "folder")
     add_device(parser)
+    add_adaptation(parser)
     add_options(parser, SearchConfig())
 
     def act(options: argparse.Namespace) -> int:
@@ -325,12 +395,13 @@ def decode_verb(parser: Parser) -> Action:
 
         names = SearchConfig.__dataclass_fields__
         given = {name: value for name, value in vars(options).items() if name in names}
+        adapt = adaptation(options)
         if options.runs is not None:
             return tell_together(options, given)
         print(decode_sentences(options.run, options.data, options.split, options.logits, options.lm,
                                options.lexicon, options.tune, options.route, options.out,
                                options.device, given, report_progress, options.tokens, options.lm_preload,
-                               options.hotwords, options.tune_seconds))
+                               options.hotwords, options.tune_seconds, adapt))
         return SUCCESS
 
     return act
@@ -359,30 +430,6 @@ def tell_together(
             raise KitError(f"{name}: is for one decoder, not for --runs; leave it out")
     print(together(options, options.split, options.out, given))
     return SUCCESS
-
-# %% ../nbs/cli.ipynb #ed502da8
-def add_lexicon(
-    parser: argparse.ArgumentParser,
-) -> None:
-    "The option that adds words to the dictionary."
-    parser.add_argument("--lexicon", metavar="FILE", help="additional words, one 'word PH PH ...' a line, possibly "
-                        "with a last SIL")
-
-
-def add_hotwords(
-    parser: argparse.ArgumentParser,
-) -> None:
-    "The option that names expected words."
-    parser.add_argument("--hotwords", metavar="FILE", help="names and other expected words, known or not: a line is "
-                        "'word [PH PH ...] [boost]'")
-
-
-def add_route(
-    parser: argparse.ArgumentParser,
-) -> None:
-    "The option that chooses the search."
-    parser.add_argument("--route", choices=("auto", "prefix", "wfst"), default="auto", metavar="auto|prefix|wfst",
-                        help="which search decodes")
 
 # %% ../nbs/cli.ipynb #68a304c1
 @verb
@@ -560,18 +607,25 @@ def submit_verb(parser: Parser) -> Action:
     add_hotwords(parser)
     parser.add_argument("--route", default="auto", metavar="auto|prefix|wfst", help="which search decodes")
     add_device(parser)
+    add_adaptation(parser)
 
     def act(options: argparse.Namespace) -> int:
         from b2t_kit.output.submission import submit, submit_nbest
 
+        adapt = adaptation(options)
+        if adapt is not None and options.nbest is not None:
+            raise KitError("adapt: --nbest decodes nothing; give --run")
         if options.nbest is not None:
+            for name in ("lm", "lexicon", "hotwords"):
+                if getattr(options, name):
+                    raise KitError(f"{name}: is for decoding, and --nbest decodes nothing; leave it out")
             check = submit_nbest(options.nbest, options.out, options.data)
         elif options.runs is not None:
             found = together(options, "test")
             check = submit_nbest(found.folder / "nbest.jsonl", options.out, options.data)
         else:
             check = submit(options.run, options.out, options.data, options.lm, options.lexicon,
-                           options.route, options.device, hotwords=options.hotwords)
+                           options.route, options.device, hotwords=options.hotwords, adapt=adapt)
         print(check)
         return SUCCESS if check else FAULTS
 
@@ -664,7 +718,8 @@ def kernel_verb(parser: Parser) -> Action:
 def kernel_build(parser: Parser) -> Action:
     "write the notebook, the kit's wheel and the metadata of both"
     parser.add_argument("--out", required=True, metavar="DIR", help="new folder")
-    parser.add_argument("--kernel", default="b2t-tpu-v5e8", metavar="NAME", help="b2t-tpu-v5e8, b2t-gpu or b2t-eit-tpu")
+    parser.add_argument("--kernel", default="b2t-tpu-v5e8", metavar="NAME", help="b2t-tpu-v5e8, b2t-tpu-ensemble, "
+                        "b2t-gpu or b2t-eit-tpu")
     parser.add_argument("--user", metavar="NAME", help="your Kaggle account, as in the address of your profile; "
                         "default: a placeholder to fill in")
     parser.add_argument("--wheel-dataset", metavar="USER/NAME", help="Kaggle dataset that holds the kit's wheel; "

@@ -5,14 +5,15 @@
 # %% auto #0
 __all__ = ['LIMITS', 'num_patches', 'needed_patches', 'Bucket', 'choose_buckets', 'bucket_of', 'extend_buckets', 'day_draws',
            'round_randomly', 'spread_draws', 'Step', 'Sampler', 'places_per_pile', 'pile', 'TrialCache', 'to_half',
-           'copy_rows', 'cache_name', 'check_cache', 'map_trials', 'BlockPool', 'read_ahead', 'Batch', 'BatchConfig',
-           'Assembler', 'trainable', 'TrainBatches', 'Resident', 'end_to_end', 'gathered', 'check_shares',
-           'check_lengths', 'EvalBatches']
+           'copy_rows', 'cache_name', 'check_cache', 'map_trials', 'remove_caches', 'BlockPool', 'read_ahead', 'Batch',
+           'BatchConfig', 'Assembler', 'trainable', 'TrainBatches', 'Resident', 'end_to_end', 'gathered',
+           'check_shares', 'check_lengths', 'EvalBatches']
 
-# %% ../../nbs/data/batches.ipynb #ca249e05
+# %% ../../nbs/data/batches.ipynb #727e89e7
 import hashlib
 import math
 import os
+import re
 import tempfile
 import threading
 import weakref
@@ -20,6 +21,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +31,7 @@ import torch
 
 from ..core.config import KitError, check_writable, free_bytes, gib, memory, regular_file
 from ..core.random import fold_seed
-from .dataset import NUM_FEATURES, Fault, Recordings
+from .dataset import Fault, Recordings
 
 # %% ../../nbs/data/batches.ipynb #375d1e8a
 def num_patches(
@@ -281,7 +283,7 @@ class TrialCache:
     def copy(
         self,
         index: int,  # index into the recordings
-        out: np.ndarray,  # (T - skip, 512) float32, filled
+        out: np.ndarray,  # (T - skip, C) float32, filled
         skip: int = 0,  # bins left out at the start
     ) -> None:
         "Fill `out` with a trial; raises `Fault` if it cannot be read."
@@ -290,7 +292,7 @@ class TrialCache:
     def trial(
         self,
         index: int,  # index into the recordings
-    ) -> torch.Tensor:  # (T, 512), float16 if that is the cache's precision, else float32
+    ) -> torch.Tensor:  # (T, C), float16 if that is the cache's precision, else float32
         "A trial as it is kept; raises `Fault` if it cannot be read."
         trial = self._trials.get(index)
         if trial is None:
@@ -327,7 +329,7 @@ class TrialCache:
         if self.precision == "none":
             return "cache: none, every trial is read from its file each time"
         width = 4 if self.precision == "float32" else 2
-        whole = sum(info.num_bins for info in self.recordings.infos) * 512 * width / 1e9
+        whole = sum(info.num_bins for info in self.recordings.infos) * self.recordings.signal.num_features * width / 1e9
         if self.precision in self.recordings.mapped:
             limit = "in a mapped file"
         elif self.limit_gb is not None:
@@ -340,10 +342,10 @@ class TrialCache:
 
 # %% ../../nbs/data/batches.ipynb #ce7ea23a
 def to_half(
-    trial: torch.Tensor,  # (T, 512) float32
+    trial: torch.Tensor,  # (T, C) float32
     recordings: Recordings,  # names the trial in the message
     index: int,  # index into the recordings
-) -> torch.Tensor:  # (T, 512) float16
+) -> torch.Tensor:  # (T, C) float16
     "The trial in float16; raises `Fault` if a number is too large for it."
     half = trial.half()
     if not torch.isfinite(half.amax() - half.amin()):
@@ -354,8 +356,8 @@ def to_half(
 
 # %% ../../nbs/data/batches.ipynb #42d590e9
 def copy_rows(
-    trial: torch.Tensor,  # (T, 512) float32 or float16
-    out: np.ndarray,  # (T - skip, 512) float32, filled
+    trial: torch.Tensor,  # (T, C) float32 or float16
+    out: np.ndarray,  # (T - skip, C) float32, filled
     skip: int = 0,  # rows left out at the start
     piece: int = 63,  # rows widened at a time: torch starts threads at 64 x 512 numbers
 ) -> None:
@@ -379,13 +381,16 @@ def cache_name(
     mark = hashlib.sha256("\n".join(marks).encode()).hexdigest()
     return f"{recordings.split}_{mark[:16]}.{precision}"
 
+
+_CACHE_NAME = re.compile(r"\.?(train|val|test)_[0-9a-f]{16}\.float(16|32)(\..+)?")  # with a dot in front: half written
+
 # %% ../../nbs/data/batches.ipynb #bcabdfd0
 def check_cache(
     path: Path,  # trials, then four bytes of CRC-32
     size: int,  # bytes of the trials
     piece: int = 1 << 24,  # bytes read at a time
 ) -> None:
-    "Raise `KitError` unless the file is as it was written; a gigabyte takes a second."
+    "Raise `KitError` unless the file is as it was written; reads all of it."
     found, left, remedy = 0, size, "delete it, and it is written again"
     try:
         with open(regular_file(path), "rb") as file:
@@ -415,15 +420,16 @@ def map_trials(
     ends = np.cumsum([info.num_bins for info in recordings.infos])
     if not os.path.lexists(path):
         _write_trials(recordings, dtype, check_writable(folder) / path.name, int(ends[-1]))
-    check_cache(path, int(ends[-1]) * NUM_FEATURES * dtype.itemsize)
-    rows = np.memmap(regular_file(path), dtype, "c", shape=(int(ends[-1]), NUM_FEATURES))
+    shape = int(ends[-1]), recordings.signal.num_features
+    check_cache(path, math.prod(shape) * dtype.itemsize)
+    rows = np.memmap(regular_file(path), dtype, "c", shape=shape)
     starts = [0, *ends[:-1]]
     trials = [torch.from_numpy(rows[start:end]) for start, end in zip(starts, ends)]
     recordings.mapped[precision] = dict(enumerate(trials))
 
 
 def _write_trials(recordings: Recordings, dtype: np.dtype, path: Path, bins: int) -> None:
-    needed, free = bins * NUM_FEATURES * dtype.itemsize, free_bytes(path.parent)
+    needed, free = bins * recordings.signal.num_features * dtype.itemsize, free_bytes(path.parent)
     if needed > free:
         raise KitError(f"{path.parent}: a cache of the recordings needs {gib(needed)} and the disk has {gib(free)}; "
                        "name another folder with --cache-dir, or choose --cache float16 or none")
@@ -443,6 +449,17 @@ def _write_trials(recordings: Recordings, dtype: np.dtype, path: Path, bins: int
             if isinstance(error, OSError):
                 raise KitError(f"{path}: could not be written ({error.strerror})") from error
             raise
+
+# %% ../../nbs/data/batches.ipynb #e6b963fb
+def remove_caches(
+    folder: str | Path,
+) -> None:
+    "Remove the caches in a folder, and the folder unless it holds other files."
+    with suppress(OSError):
+        for path in list(Path(folder).glob("*")):
+            if _CACHE_NAME.fullmatch(path.name):
+                path.unlink()
+        Path(folder).rmdir()
 
 # %% ../../nbs/data/batches.ipynb #e570c08b
 class BlockPool:
@@ -503,7 +520,7 @@ def read_ahead(
 @dataclass(eq=False)
 class Batch:
     "Trials of one bucket, for one process and one micro-batch."
-    features: torch.Tensor  # (B, T, 512) float32, zero after each trial's end; (B, T, 0) until a device gathers them
+    features: torch.Tensor  # (B, T, C) float32, zero after each trial's end; (B, T, 0) until a device gathers them
     num_bins: torch.Tensor  # (B,) int32, bins of each trial after the cut
     num_patches: torch.Tensor  # (B,) int32, number of model outputs for them
     labels: torch.Tensor  # (B, L) int32, padded with 0
@@ -565,9 +582,10 @@ class Assembler:
         pin: bool = False,  # features in page-locked memory
     ) -> None:
         self.recordings, self.config = recordings, config
+        self.num_features = recordings.signal.num_features  # C
         self.buckets, self.places = buckets, places
         self.cache = TrialCache(recordings, config.cache, config.cache_gb)
-        self.pool = BlockPool(places * buckets[-1].bins * NUM_FEATURES, pin)
+        self.pool = BlockPool(places * buckets[-1].bins * self.num_features, pin)
         self.starts: np.ndarray | None = None  # rows where trials begin on the device; None: they are not there
         self._labels: dict[int, np.ndarray] = {}
 
@@ -619,7 +637,7 @@ class Assembler:
         batch: Batch,  # with any features
     ) -> Batch:
         "The batch with its features in host memory; raises `Fault` if a trial cannot be read."
-        features = self.pool.take((*batch.features.shape[:2], NUM_FEATURES))
+        features = self.pool.take((*batch.features.shape[:2], self.num_features))
         rows, lengths = features.numpy(), batch.num_bins * (batch.trial >= 0)
         for row, (trial, length) in enumerate(zip(batch.trial.tolist(), lengths.tolist())):
             if length:
@@ -780,7 +798,7 @@ class TrainBatches:
 @dataclass(frozen=True, eq=False)
 class Resident:
     "Recordings on a device, end to end."
-    rows: torch.Tensor  # (N + 1, 512) float32 or float16, the bins of all trials; the last row is zero
+    rows: torch.Tensor  # (N + 1, C) float32 or float16, the bins of all trials; the last row is zero
     starts: np.ndarray  # (n,) int32, the row where each trial of the split begins; -1: it is left out
 
 
@@ -803,7 +821,7 @@ def end_to_end(
 # %% ../../nbs/data/batches.ipynb #bcdc6ed3
 def gathered(
     batch: Batch,  # on the device; one that has features is returned as it is
-    rows: torch.Tensor,  # (N + 1, 512) float32 or float16 on the device, as in `Resident`
+    rows: torch.Tensor,  # (N + 1, C) float32 or float16 on the device, as in `Resident`
 ) -> Batch:
     "The batch with its features, the same as from a host cache of the same precision."
     if batch.start is None:

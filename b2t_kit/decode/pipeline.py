@@ -8,7 +8,7 @@ __all__ = ['DEFAULT', 'CHOICE', 'LogitTrial', 'read_trials', 'words_in', 'choose
            'save_sentences', 'cached_logits', 'adapted_folder', 'adaptation_mark', 'adapted_logits', 'pseudo_labels',
            'adaptation_report', 'evaluate_adapting']
 
-# %% ../../nbs/decode/pipeline.ipynb #ab992a55
+# %% ../../nbs/decode/pipeline.ipynb #dd1cdb63
 import csv
 import hashlib
 import io

@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['WordScorer', 'RoomCheck', 'WordsConfig', 'SpeechConfig', 'logits_of', 'draws_of', 'frames_of', 'training_losses',
            'alignable', 'speech_loss', 'SpeechTask', 'trained_sessions', 'held_out_recordings', 'build_decoder_for',
-           'settled', 'data_fingerprint', 'amount', 'count_greedy_edits', 'speech_rules', 'transformer_rules',
-           'SpeechRun']
+           'settled', 'signal_record', 'check_signal', 'data_fingerprint', 'amount', 'count_greedy_edits',
+           'speech_rules', 'transformer_rules', 'SpeechRun']
 
-# %% ../../nbs/speech/task.ipynb #ff505e6b
+# %% ../../nbs/speech/task.ipynb #9b9df6a0
 import hashlib
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,7 @@ from ..core.config import KitError, gib, to_dict
 from ..data.augment import Augment, augment, smooth, smoothing_taps
 from ..data.batches import Batch, BatchConfig, Bucket, EvalBatches, Resident, TrainBatches, check_lengths
 from ..data.batches import check_shares, end_to_end, gathered, map_trials
-from ..data.dataset import NUM_FEATURES, Recordings
+from ..data.dataset import NUM_FEATURES, T15, Recordings, Signal, signal_difference
 from ..devices.device import Device
 from ..models.ctc import ctc_losses
 from ..models.gru import GRUConfig
@@ -54,7 +54,7 @@ class WordsConfig:
 class SpeechConfig:
     "Settings of the speech task; inconsistent ones raise `KitError`."
 
-    model: GRUConfig = GRUConfig()  # the decoder; `num_days` is set from the recordings
+    model: GRUConfig = GRUConfig()  # the decoder; days and features are set from the recordings
     augment: Augment = Augment()  # noise in training; smoothing in training and evaluation
     batches: BatchConfig = BatchConfig()  # `patch` and `stride` are set from the model
     day_lr: float = 1.0  # learning rate of the day layers, as a multiple of the base rate
@@ -67,9 +67,8 @@ class SpeechConfig:
     per_label: bool = False  # divide each trial's loss by its number of labels, as torch's mean reduction does
 
     def __post_init__(self) -> None:
-        for name, given in (("num_features", NUM_FEATURES), ("num_classes", len(PHONEMES))):
-            if getattr(self.model, name) != given:
-                raise KitError(f"{name}: {getattr(self.model, name)}, but recordings have {given}")
+        if self.model.num_classes != len(PHONEMES):
+            raise KitError(f"num_classes: {self.model.num_classes}, but recordings have {len(PHONEMES)}")
         if self.day_lr < 0:
             raise KitError(f"day_lr: {self.day_lr} is negative")
         if self.transformer.blocks:
@@ -189,10 +188,11 @@ class SpeechTask(Task):
         self.train = Recordings(every.folder, "train", self.trained)
         self.val = Recordings(every.folder, "val", self.trained)
         self.held_out = held_out_recordings(every.folder, config.holdout)
-        self.config = settled(config, len(self.sessions))
+        self.config = settled(config, len(self.sessions), self.train.signal.num_features)
         for recordings in (self.val, self.held_out):
             if recordings:
                 check_lengths(recordings, self.config.model.patch)
+                check_signal(recordings, self.train.signal, recordings.folder)
         if cache_dir is not None:
             for mapped in filter(None, (self.train, self.val, self.held_out)):
                 map_trials(mapped, self.config.batches.cache, cache_dir)
@@ -218,6 +218,7 @@ class SpeechTask(Task):
         sessions = {"sessions": self.sessions, "trained": self.trained}
         batches = replace(self.config.batches, resident="off")  # changes no bit, so a resumed run may change it
         words = {"words": self.words.record} if self.words else {}
+        words |= signal_record(self.train.signal)
         return {"name": "speech", "config": to_dict(replace(self.config, batches=batches)), **sessions, **words}
 
     def fingerprint(self) -> dict[str, Any]:
@@ -400,15 +401,36 @@ def build_decoder_for(
 def settled(
     config: SpeechConfig,
     num_days: int,  # number of sessions
+    num_features: int = NUM_FEATURES,  # of the recordings
 ) -> SpeechConfig:
-    "The configuration with days, patch and stride filled in; `KitError` for another number of days than the data's."
+    "The configuration with days, features, patch and stride filled in; `KitError` if the data have others."
     if config.model.num_days not in (num_days, GRUConfig.num_days):
         raise KitError(f"num_days: {config.model.num_days} given, but there are {num_days} recording days; "
                        "leave it out")
-    model = replace(config.model, num_days=num_days)
+    if config.model.num_features not in (num_features, GRUConfig.num_features):
+        raise KitError(f"num_features: {config.model.num_features} given, but the recordings have {num_features}; "
+                       "leave it out")
+    model = replace(config.model, num_days=num_days, num_features=num_features)
     partial = config.transformer.blocks > 0
     batches = replace(config.batches, patch=model.patch, stride=model.stride, partial=partial)
     return replace(config, model=model, batches=batches)
+
+# %% ../../nbs/speech/task.ipynb #1933695f
+def signal_record(
+    signal: Signal,
+) -> dict[str, dict[str, Any]]:  # empty for T15
+    "What a run's record says of its features."
+    return {} if signal == T15 else {"signal": to_dict(signal)}
+
+
+def check_signal(
+    recordings: Recordings,
+    signal: Signal,  # what the network was trained on, or is trained on
+    origin: str | Path,  # the run, or a folder
+) -> None:
+    "Raise `KitError` for recordings whose features are others."
+    if message := signal_difference(recordings.infos[0].file, recordings.signal, origin, signal):
+        raise KitError(f"{recordings.infos[0].file}: {message}")
 
 # %% ../../nbs/speech/task.ipynb #22e09548
 def data_fingerprint(

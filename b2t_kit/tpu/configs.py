@@ -41,6 +41,7 @@ def shape_batch(
     patch: int = 14,  # bins per patch
     stride: int = 4,  # bins from one patch to the next
     partial: bool = False,  # a last incomplete patch counts too
+    num_features: int = NUM_FEATURES,  # C
     resident: bool = False,  # the batch has rows of recordings on the device, and no features
 ) -> Batch:  # every row full, features on torch's meta device
     "A batch of a given shape, without features."
@@ -48,7 +49,7 @@ def shape_batch(
         return torch.full((rows,), value, dtype=dtype)
 
     return Batch(
-        features=torch.empty(rows, bucket.bins, 0 if resident else NUM_FEATURES, device="meta"),
+        features=torch.empty(rows, bucket.bins, 0 if resident else num_features, device="meta"),
         num_bins=whole(bucket.bins), num_patches=whole(num_patches(bucket.bins, patch, stride, partial)),
         labels=torch.ones(rows, bucket.labels, dtype=torch.int32), num_labels=whole(bucket.labels),
         day=whole(0), weight=torch.ones(rows), noise_key=whole(0, torch.int64),
@@ -65,9 +66,11 @@ class SpeechShapes(SpeechTask):
         config: SpeechConfig,
         buckets: Sequence[Bucket] = T15_BUCKETS,  # ascending
         num_days: int = T15_DAYS,  # sessions
+        num_features: int | None = None,  # of the recordings; None: as configured
         bins: int = T15_TRAIN_BINS,  # of all trials to train on
     ) -> None:
-        self.config, self.bins, self.resident = settled(config, num_days), bins, None
+        self.config = settled(config, num_days, config.model.num_features if num_features is None else num_features)
+        self.bins, self.resident = bins, None
         self.buckets = list(buckets)
 
     def close(self) -> None:
@@ -90,7 +93,7 @@ class SpeechShapes(SpeechTask):
             dtype = torch.float16 if self.config.batches.cache == "float16" else torch.float32
             rows = torch.empty(self.bins + 1, model.num_features, dtype=dtype, device="meta")
             self.resident = Resident(device.share(rows), np.empty(0, np.int32))
-        patches = model.patch, model.stride, self.config.batches.partial
+        patches = model.patch, model.stride, self.config.batches.partial, model.num_features
         train = places_per_pile(size, config.accumulation, device.chips)
         score = places_per_pile(size, 1, device.chips)
         largest_first = self.buckets[::-1]
@@ -123,7 +126,7 @@ def speech_shapes(
     try:
         found = TrainBatches(task.train, task.config.batches, train.seed)
         bins = sum(task.train.infos[trial].num_bins for trial in found.trials)
-        return SpeechShapes(config, found.buckets, len(task.sessions), bins)
+        return SpeechShapes(config, found.buckets, len(task.sessions), task.config.model.num_features, bins)
     finally:
         task.close()
 
