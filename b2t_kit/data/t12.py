@@ -510,14 +510,18 @@ def convert_t12(
     done.faults += wrong
     for path in sorted(done.folder.glob("*/data_*.hdf5")):
         check_complete(path)
-    for path, session, split in tqdm(files, disable=not progress, unit="file"):
-        if (done.folder / session / f"data_{split}.hdf5").exists():
-            done.kept += 1
-            continue
-        count = convert_day(path, session, split, done.folder)
-        if isinstance(count, list):
-            done.faults += count
-        else:
-            done.trials[split] += count
-            done.files += 1
+    try:
+        for path, session, split in tqdm(files, disable=not progress, unit="file"):
+            if (done.folder / session / f"data_{split}.hdf5").exists():
+                done.kept += 1
+                continue
+            count = convert_day(path, session, split, done.folder)
+            if isinstance(count, list):
+                done.faults += count
+            else:
+                done.trials[split] += count
+                done.files += 1
+    finally:  # a signal can come between the creation of a file and the block that would delete it
+        for half in done.folder.glob("*/.data_*.partial"):
+            half.unlink(missing_ok=True)
     return done
