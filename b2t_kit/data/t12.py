@@ -495,7 +495,7 @@ def check_complete(
 ) -> None:
     "Raise `KitError` unless it can be opened and holds T12's features."
     with open_file(path) as file:
-        if message := signal_difference(path, read_signal(path, file), "T12", T12):
+        if message := signal_difference(path, read_signal(path, file), "this conversion", T12):
             raise Fault(path, "", "", message)
         group_names(path, file)
 
