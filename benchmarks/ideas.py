@@ -12,9 +12,10 @@ average of weights and no further augmentation. Each idea changes one thing:
     gain          each channel of a trial is multiplied by a factor around 1 (standard deviation 0.1) in training
     intermediate  a second CTC loss on the first block's output, through the same last layer, with a weight of 0.3
 
-First each is trained once on one set of recordings, simulated with seed 11, with model seed 1. An idea with fewer phoneme
-errors than the reference is then judged on another set, seed 13, with model seeds 4, 5 and 6; the errors of the three
-are added up by trial. It is kept if the 95 % interval of the difference (paired bootstrap over trials) is below zero.
+First each is trained once on one set of recordings, simulated with seed 11, with model seed 1. An idea with fewer
+phoneme errors than the reference is then judged on another set, seed 13, with model seeds 4, 5 and 6; the errors of the
+three are added up by trial. It is kept if the 95 % interval of the difference (paired bootstrap over trials) is below
+zero.
 Finished runs are not repeated. The result goes to benchmarks/results/ideas.json.
 """
 
@@ -137,7 +138,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     sums = {idea: counts_of([options.out / f"judge_{idea}_{seed}" for seed in JUDGES])
             for idea in ("reference", *better)}
     for idea, counts in sums.items():
-        found["judged"][idea] = {"per": vars(rate_of(counts)), "minus reference": vars(compare(sums["reference"], counts))}
+        less = vars(compare(sums["reference"], counts))
+        found["judged"][idea] = {"per": vars(rate_of(counts)), "minus reference": less}
     return found
 
 
