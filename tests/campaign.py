@@ -409,7 +409,8 @@ READERS: dict[str, Reader] = {
     "exported weights": Reader(exported, ("decoder/model.safetensors",), "tensors", read_exported, without=LINKS | FLAT),
     "metrics.jsonl": Reader(run_folder, ("run/metrics.jsonl",), "json", read_rows, ANY_TEXT, without=LINKS),
     "b2tlm": Reader(model(".b2tlm"), ("model.b2tlm",), "model", read_model(".b2tlm"), ("repeated", "nested"), without=LINKS),
-    "arpa": Reader(model(".arpa"), ("model.arpa",), "table", read_model(".arpa"), ("Unicode", "wrong shape"), without=LINKS | FLAT),
+    "arpa": Reader(model(".arpa"), ("model.arpa",), "table", read_model(".arpa"),
+                   ("Unicode", "wrong shape", "non-finite"), without=LINKS | FLAT),  # -inf is SRILM's probability of 0
     "arpa.gz": Reader(model(".arpa.gz"), ("model.arpa.gz",), "packed", read_model(".arpa.gz"),
                       without=LINKS | FLAT),
     **{f"kenlm {name}": Reader(kenlm(name), ("model.bin",), "packed", read_model(".bin"), without=LINKS | FLAT)
