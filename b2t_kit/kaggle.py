@@ -379,9 +379,10 @@ def bring_run(
     scratch: str | Path | None = None,  # folder on a large disk for checkpoints; None: inside `run`
     roots: tuple[Path, ...] | None = None,  # folders to search; None: the platform's input folders
     rehearsal: bool = False,  # whether this is a rehearsal, which resumes only a rehearsal's run
+    name: str = "run",  # of the folder in the earlier session
 ) -> Path | None:  # where the run was found; None if nothing was copied
-    "Copy the run of an earlier session, which has the same folder name, so that training can resume it."
-    earlier = None if Path(run).exists() else find_run(roots, rehearsal, Path(run).name)
+    "Copy the run of an earlier session, so that training can resume it."
+    earlier = None if Path(run).exists() else find_run(roots, rehearsal, name)
     if earlier is None:
         return None
     large = () if scratch is None else ("checkpoints", ROLLING)

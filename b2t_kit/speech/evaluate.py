@@ -78,10 +78,10 @@ def _decoder_of(
     spoken: tuple[SpeechConfig, tuple[str, ...], tuple[str, ...], Signal], folder: Path, part: str, origin: str
 ) -> Decoder:
     config, sessions, trained, signal = spoken
-    model = build_decoder_for(config).eval()
     try:
+        model = build_decoder_for(config).eval()
         model.load_state_dict(read_part(folder, part))
-    except RuntimeError as error:
+    except RuntimeError as error:  # also if a size in config.json needs more memory than there is
         reason = " ".join(str(error).split())
         raise KitError(f"{folder}: its weights do not fit config.json: {reason}") from error
     return Decoder(model, config, sessions, trained, origin, signal)

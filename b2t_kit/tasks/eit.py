@@ -535,10 +535,10 @@ def load_reconstructor(
     config, digest = _eit_of(folder / "config.json")
     checkpoint = shipped if run is None else best_checkpoint(folder)
     averaged = (checkpoint / "ema.safetensors").exists()
-    model = UNet(config.model).eval()
     try:
+        model = UNet(config.model).eval()
         model.load_state_dict(read_part(checkpoint, "ema" if averaged else "model"))
-    except RuntimeError as error:
+    except RuntimeError as error:  # also if a size in config.json needs more memory than there is
         raise KitError(f"{checkpoint}: does not fit config.json: {' '.join(str(error).split())[:200]}") from error
     if statistics_in(model.measurements).digest() != digest:
         raise KitError(f"{checkpoint}: its statistics are not those that config.json records; "
