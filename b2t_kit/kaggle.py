@@ -319,7 +319,7 @@ def _is_language_model(path: Path) -> bool:
         return False
     from b2t_kit.decode.kenlm import KENLM  # here, since to build a kernel needs no compiled search
 
-    with open(path, "rb") as file:
+    with open(regular_file(path), "rb") as file:
         return path.suffix != ".bin" or file.read(len(KENLM)) == KENLM
 
 # %% ../nbs/kaggle.ipynb #703be858

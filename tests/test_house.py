@@ -354,7 +354,7 @@ QUICK_TESTS = ("nbs/core/config.ipynb", "tests/test_house.py::test_readme_has_it
 def check_own_tests(sdist: Path, folder: Path) -> None:
     "Run a few tests of an unpacked source distribution, with the package next to them."
     with tarfile.open(sdist) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))  # from 3.11.4 on
     (unpacked,) = folder.iterdir()
     environment = {**os.environ, "PYTHONPATH": str(unpacked), "PYTEST_ADDOPTS": "-p no:cacheprovider"}
     last = run(sys.executable, "-m", "pytest", "-q", *QUICK_TESTS, cwd=unpacked, env=environment).splitlines()[-1]

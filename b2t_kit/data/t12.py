@@ -316,7 +316,7 @@ def load_day(
     "Read a file with scipy; raises `Fault` if it cannot."
     from scipy.io import loadmat
 
-    with reading_mat(path), open(path, "rb") as file, warnings.catch_warnings():
+    with reading_mat(path), open(regular_file(path), "rb") as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of scipy about duplicate and unreadable variables, which are not read
         found = loadmat(file, variable_names=list(wanted_names(labelled)))
         crossings, power = (list(found[name][0]) for name in MAT_FEATURES)
