@@ -144,6 +144,7 @@ def trained(idea: str, steps: int, seed: int, data: Path, out: Path, teachers: l
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     "Try every idea of a round, judge those that were better."
     ideas, steps, judged_by = ROUNDS[options.round]
+    ideas = tuple(idea for idea in ideas if idea in ("reference", *(options.ideas or ideas)))
     sets = {"try": TRIED, "judge": judged_by}
     data = {name: recordings(options.out / f"set_{seed}", seed, options) for name, seed in sets.items()}
     name = "{}" if options.round == 1 else f"{{}}_{options.round}"
@@ -181,6 +182,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder for recordings and runs")
     parser.add_argument("--labels", type=Path, help="table of sentences, as `b2t simulate --labels` takes it")
+    parser.add_argument("--ideas", nargs="+", help="only these of the round")
     parser.add_argument("--difficulty", type=float, default=0.65, help="of the simulation")
     parser.add_argument("--round", type=int, choices=ROUNDS, default=1, help="which ideas; default 1")
     parser.add_argument("--beside", type=int, default=2, help="runs at once")

@@ -1,5 +1,6 @@
 "The memory plan: compared with the compiler's recorded figures, and as the guard of a training run."
 import json
+import re
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -45,6 +46,18 @@ def test_plan_of_a_tiny_network_is_above_recorded_figures(name, batch):
     "By a thousandth of a chip's memory at most: its tensors are in on-chip memory, which plans do not count."
     found = images(name, batch)["bytes_per_chip"]
     assert 0 < planned(name, "v5e-8", batch, 0, {}).total - found["total"] < found["available"] / 1000
+
+
+UNITS = {name: one for name, one in json.loads((ROOT / "benchmarks/results/preflight.json").read_text()).items()
+         if name.startswith("noise_gru_687m --slice v5e-8") and "--shard units" in name and one["fits"]}
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_plan_with_units_divided_agrees_with_the_compiler(name):
+    "Within 5 %; the step of each was compiled for a v5e-8."
+    _, batch, bins, _ = re.split(r"\D+", UNITS[name]["by_program"][0]["name"].partition("of")[2] + ".")[:4]
+    plan = planned("noise_gru_687m", "v5e-8", int(batch), int(bins), {"train.shard": "units"})
+    assert abs(plan.total / UNITS[name]["bytes_per_chip"]["total"] - 1) < 0.05
 
 
 def test_enough_is_recorded():

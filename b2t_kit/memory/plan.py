@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['UNCERTAIN', 'Settings', 'find_target', 'target_of', 'state_parts', 'MemoryPlan', 'verdict', 'plan_text',
-           'plan_values', 'step_plan', 'image_plan', 'added_up', 'counted', 'state_of', 'plan_once', 'recordings_part',
-           'has_room', 'with_recordings', 'changed_batch', 'computed_again', 'changes', 'remedy_of', 'plan_run',
-           'trace_remedy', 'estimate_task', 'impossible', 'guard', 'plan_task', 'lack_of_room', 'check_memory']
+           'plan_values', 'step_plan', 'image_plan', 'added_up', 'counted', 'wide_parameters', 'state_of', 'plan_once',
+           'recordings_part', 'has_room', 'with_recordings', 'changed_batch', 'computed_again', 'changes', 'remedy_of',
+           'plan_run', 'trace_remedy', 'estimate_task', 'impossible', 'guard', 'plan_task', 'lack_of_room',
+           'check_memory']
 
-# %% ../../nbs/memory/plan.ipynb #d5376a73
+# %% ../../nbs/memory/plan.ipynb #cac37af2
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,7 +23,7 @@ from ..devices.topologies import CHIPS, find_slice
 from .torch import GPU_MEMORY, MemoryTarget, Part, PeakPoint, StepPlan, count_parameters
 from .torch import count_trained, fixed_parameters, part, rows_of, size_of, speech_points
 from .torch import transformer_parameters, transformer_points, unet_points
-from .tpu import tpu_speech_points, tpu_transformer_points, tpu_unet_points
+from .tpu import divided_stacks, tpu_speech_points, tpu_transformer_points, tpu_unet_points
 from .trace import NotTraced, Trace, trace_task, traced_points
 from ..speech.task import SpeechConfig, SpeechTask
 from ..tasks.eit import EITConfig
@@ -79,15 +80,17 @@ def target_of(
 def state_parts(
     parameters: int,  # that are trained
     target: MemoryTarget,
-    shard: str = "none",  # "none", "moments" or "all": what is divided over the replicas
+    shard: str = "none",  # "none", "moments", "units" or "all": what is divided over the replicas
     average: bool = True,  # whether an average of the weights is kept
     fixed: int = 0,  # parameters that are averaged but not trained
+    wide: int = 0,  # parameters of the layers that are divided by units
 ) -> list[Part]:
     "Weights, moments and average on each replica."
     share = {"whole": {}, "divided": {"of_a_replica": 1 / target.replicas} if target.replicas > 1 else {}}
     weights = share["divided" if shard == "all" else "whole"]
     others = share["whole" if shard == "none" else "divided"]
-    parts = [part("parameters", 4, parameters=parameters + fixed, **weights),
+    parts = [part("parameters", 4, parameters=parameters + fixed - wide, **weights),
+             *[part("parameters of wide layers", 4, parameters=wide, **share["divided"])] * (wide > 0),
              part("AdamW's two moments", 4, parameters=parameters, moments=2, **others)]
     return parts + [part("average of the weights", 4, parameters=parameters + fixed, **others)] * average
 
@@ -194,7 +197,7 @@ def step_plan(
                    partial=attention.blocks > 0)
     if target.kind == "tpu":
         made = tpu_transformer_points(task.model, attention, size) if attention.blocks else \
-            tpu_speech_points(task.model, task.noise, size)
+            tpu_speech_points(task.model, task.noise, size, target.replicas if train.shard == "units" else 1)
         return StepPlan(str(size), made)
     points = transformer_points(task.model, attention, size, half) if attention.blocks else \
         speech_points(task.model, task.noise, size, half)
@@ -234,14 +237,26 @@ def counted(
     return count_parameters(task.model, task.noise), 0
 
 
+def wide_parameters(
+    task: Settings,
+    chips: int,  # that divide the units of wide layers; 1: none are divided
+) -> int:
+    "Parameters of the layers whose units are divided."
+    if isinstance(task, EITConfig) or task.transformer.blocks:
+        return 0
+    wide = [one for one in divided_stacks(task.model, task.noise, chips) if one.chips > 1]
+    return sum(one.layer_parameters(level) for one in wide for level in range(one.layers))
+
+
 def state_of(
     count: int,  # parameters that are trained
     fixed: int,  # parameters that are not
     train: TrainConfig,
     target: MemoryTarget,
+    wide: int = 0,  # parameters of the layers that are divided by units
 ) -> tuple[list[Part], tuple[Part, ...]]:  # always there; there before the update
     "The state of a run, and the gradients that must all exist at once."
-    state = state_parts(count, target, train.shard, train.ema_decay > 0, fixed)
+    state = state_parts(count, target, train.shard, train.ema_decay > 0, fixed, wide)
     gradients: tuple[Part, ...] = ()
     if train.accumulation > 1:
         state.append(part("gradients, kept between micro-batches", 4, parameters=count))
@@ -260,7 +275,8 @@ def plan_once(
     "The plan of a configuration without changes."
     if target.kind != "tpu" and train.shard != "none":
         raise KitError(f"shard={train.shard}: only TPU chips divide state; leave it out for a {target.kind}")
-    state, gradients = state_of(*counted(task), train, target)
+    wide = wide_parameters(task, target.replicas if train.shard == "units" else 1)
+    state, gradients = state_of(*counted(task), train, target, wide)
     steps = [image_plan(task, train, target, state)] if isinstance(task, EITConfig) else \
         [step_plan(task, train, target, one) for one in buckets]
     return MemoryPlan(name, target, tuple(state), tuple(steps), gradients=gradients)

@@ -122,6 +122,7 @@ class Stack:
     layers: int  # 0: only the linear layer
     outputs: int  # of the linear layer behind it; 0: there is none
     has_days: bool  # whether it has day layer and patches of its own
+    chips: int = 1  # that divide its units, each with a share of its weights and all rows of its inputs
 
     def layer_inputs(self, level: int) -> int:
         "The inputs of a layer: a patch, or the layer below."
@@ -130,6 +131,10 @@ class Stack:
     def layer_parameters(self, level: int) -> int:
         "Weights and biases of a GRU layer: three gates, from the input and from the state."
         return 3 * self.hidden * (self.layer_inputs(level) + self.hidden) + 6 * self.hidden
+
+    def layer_share(self, level: int) -> int:
+        "The part of a layer's parameters that one chip has."
+        return self.layer_parameters(level) // self.chips
 
 # %% ../../nbs/memory/torch.ipynb #521b3437
 def stacks_of(

@@ -71,7 +71,7 @@ def tpu_v5e8() -> SpeechRun:
     "The large noise model in one session on a Kaggle TPU v5e-8: eight chips of 16 GB, nine hours."
     run = noise_gru_687m()
     train = replace(
-        run.train, steps=30_000, hours=8.5, device="tpu", eval_every=2500, checkpoint_every=5000,
+        run.train, steps=30_000, hours=8.5, device="tpu", shard="units", eval_every=2500, checkpoint_every=5000,
         keep_checkpoints=1,
     )
     return replace(run, train=train)
