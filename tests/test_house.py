@@ -168,6 +168,7 @@ def test_no_imports_run_in_a_circle():
 
 
 FORBIDDEN = [  # who, what they must not import, why
+    *((f"b2t_kit.{one}", "live", "live decoding is on top") for one in ("decode", "speech", "simulate", "output")),
     ("b2t_kit.training", "memory tpu decode speech", "what the loop needs is handed to it"),
     ("b2t_kit.models", "data training speech devices", "models take tensors"),
     ("b2t_kit.speech.task", "decode", "the word scorer is handed to the task"),

@@ -583,6 +583,24 @@ class TrialSearch:
         "The finished words of the best beginning."
         return history_words(self.past, int(self.beam.rows[0]["past"]))
 
+    def beginnings(
+        self,
+        count: int,  # largest number of word sequences
+    ) -> list[tuple[tuple[int, ...], float, float, float]]:  # words; acoustic, language and total score
+        "Return the most likely finished words; an unfinished word counts as the best that it can become."
+        rows, limits = self.beam.rows[: self.beam.size[0]], self.limits
+        past = self.past.rows[rows["past"]]
+        acoustic = np.logaddexp(rows["blank"], rows["label"])
+        look = self.plan.trie.look[np.maximum(rows["code"] - SILENCE, 0)]
+        total = limits.scale * acoustic + past["language"] + limits.bonus * past["length"] + look
+        owners, first, which = np.unique(rows["past"], return_index=True, return_inverse=True)
+        sums = np.full((2, len(owners)), -np.inf)
+        for line, values in zip(sums, (acoustic, total)):
+            np.logaddexp.at(line, which, values)
+        order = np.argsort(-sums[1], kind="stable")[:count]
+        return [(history_words(self.past, int(owners[one])), float(sums[0, one]), float(past["language"][first[one]]),
+                 float(sums[1, one])) for one in order]
+
     def best(
         self,
         count: int,  # largest number of sentences
@@ -766,6 +784,15 @@ class Stream:
     def sentence(self) -> str:
         "The finished words of the best beginning; later frames may change them."
         return " ".join(self._owner.lexicon.words[word] for word in self._search.words)
+
+    def partial(
+        self,
+        count: int = 20,  # largest number of sentences, of which the confidences are computed
+    ) -> list[Hypothesis]:  # best first, without times; the best one with confidences
+        "Return the finished words of the most likely beginnings; later frames may change them."
+        words = self._owner.lexicon.words
+        return with_confidences([Hypothesis(tuple(words[one] for one in found), *scores)
+                                 for found, *scores in self._search.beginnings(count)])
 
     def finish(self) -> list[Hypothesis]:
         "Return the n-best list of all frames, equal to `BeamSearch.decode` of the whole trial."
