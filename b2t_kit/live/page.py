@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['KEPT_BINS', 'KEPT_SENTENCES', 'KEPT_NOTES', 'ROWS', 'CLIP', 'PAGE', 'MOST_READERS', 'EVERY', 'LOOPBACK', 'TRY_LATER',
            'NOT_ALLOWED', 'Moment', 'Watcher', 'LiveSession', 'Terminal', 'colour_bytes', 'Place', 'Feed', 'page',
-           'PageServer', 'Widget', 'heat_map', 'watch', 'open_decoder']
+           'PageServer', 'Widget', 'heat_map', 'watch', 'warmed_up', 'open_decoder', 'choose_source', 'say_lines']
 
-# %% ../../nbs/live/page.ipynb #9c2b0605
+# %% ../../nbs/live/page.ipynb #d7e8fdd1
 import asyncio
 import base64
 import hashlib
@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -36,12 +36,13 @@ import numpy as np
 
 from ..core.config import KitError, override, printable
 from ..decode.beam_search import BeamSearch
-from ..decode.hypotheses import SearchConfig
 from ..decode.hotwords import read_hotwords
+from ..decode.hypotheses import SearchConfig
 from ..decode.lexicon import own_words
 from ..decode.pipeline import CHOICE, choose_words, tuned_config, tuned_model
-from .pipeline import LiveConfig, LiveDecoder, Update
-from .sources import Bridge, BridgeConfig, Inbox, Piece, Source, live_library
+from .pipeline import Ledger, LiveConfig, LiveDecoder, Update
+from .sources import Bridge, BridgeConfig, Inbox, ParticipantSource, Piece, RecordingSource, Source
+from .sources import StreamSource, live_library
 from ..training.live_plot import notebook_display
 
 # %% ../../nbs/live/page.ipynb #f6c37b4d
@@ -64,7 +65,7 @@ class Watcher(Protocol):
     def show(self, moment: Moment) -> None:
         "Show what has just happened; called by the decoder's thread, so it must return at once."
 
-# %% ../../nbs/live/page.ipynb #2b27e306
+# %% ../../nbs/live/page.ipynb #67179b58
 class LiveSession:
     "A source, a decoder, and those who watch."
 
@@ -130,6 +131,14 @@ class LiveSession:
             else:
                 aside.submit(self._try, what, text)
 
+    def note(
+        self,
+        text: str,
+        bad: bool = False,  # something was refused
+    ) -> None:
+        "Tell the watchers something, from any thread."
+        self._tell(Moment(_nothing(self), time.perf_counter(), note=text, bad=bad))
+
     def _try(self, what: str, text: str) -> None:
         "Add a hotword or say a sentence, and tell how that went."
         note, bad = f"{what}: {text}", False
@@ -141,11 +150,12 @@ class LiveSession:
                 self.source.say(text)  # type: ignore[attr-defined]
         except KitError as error:
             note, bad = str(error), True
-        self._tell(Moment(_nothing(self), time.perf_counter(), note=note, bad=bad))
+        self.note(note, bad)
 
     def _decode(self, pieces: list[Piece]) -> None:
         for piece in pieces:
-            updates = self.decoder.push(piece.bins, piece.arrived) if len(piece.bins) else []
+            arrived = None if self.source.waits else piece.arrived  # what waits for us has not been late
+            updates = self.decoder.push(piece.bins, arrived) if len(piece.bins) else []
             if piece.cue:
                 updates = [*updates, *self.decoder.cue()]
             self._tell(Moment(piece.bins, piece.arrived, updates, piece.said))
@@ -322,7 +332,7 @@ def page() -> tuple[str, dict[str, str]]:
     return text, {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff",
                   "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
 
-# %% ../../nbs/live/page.ipynb #3844488c
+# %% ../../nbs/live/page.ipynb #52c8266d
 MOST_READERS = 8  # pages that are open at the same time
 EVERY = 0.03  # seconds between two messages to a page
 LOOPBACK = ("127.0.0.1", "localhost")
@@ -338,7 +348,8 @@ class PageServer:
         host: str = "127.0.0.1",  # another one needs the token in `url`
         port: int = 8787,  # 0: any free one
     ) -> None:
-        self.session, self.feed, self.readers = session, Feed(), 0
+        self.session, self.feed = session, Feed()
+        self.places: list[Place] = []  # of the pages that are open
         self.token = "" if host in LOOPBACK else secrets.token_urlsafe(24)
         live_library("websockets")
         self.uvicorn = live_library("uvicorn")
@@ -369,6 +380,16 @@ class PageServer:
         self.socket.close()
         self.session.watchers.remove(self.feed)
 
+    def finish(
+        self,
+        seconds: float = 2.0,  # at most
+    ) -> None:
+        "Give open pages time to get the last words."
+        until = time.monotonic() + seconds
+        while any(one.version < self.feed.count.version for one in self.places) and time.monotonic() < until:
+            time.sleep(EVERY)
+        time.sleep(EVERY)
+
     def _application(self) -> Any:
         live_library("starlette")
         from starlette.applications import Starlette
@@ -397,22 +418,21 @@ class PageServer:
             await websocket.close(NOT_ALLOWED)
             return
         await websocket.accept()
-        if self.readers >= MOST_READERS:
+        if len(self.places) >= MOST_READERS:
             await websocket.close(TRY_LATER)
             return
-        self.readers += 1
-        tasks = [asyncio.create_task(self._write(websocket)), asyncio.create_task(self._read(websocket))]
+        self.places.append(place := Place())
+        tasks = [asyncio.create_task(self._write(websocket, place)), asyncio.create_task(self._read(websocket))]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self.readers -= 1
+            self.places = [one for one in self.places if one is not place]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _write(self, websocket: Any) -> None:
+    async def _write(self, websocket: Any, place: Place) -> None:
         "Send what is new; a reader that does not read is waited for here, and nowhere else."
-        place = Place()
         while True:
             message = self.feed.since(place)
             if message is not None:
@@ -529,7 +549,18 @@ def watch(
     widget.thread.start()
     return widget
 
-# %% ../../nbs/live/page.ipynb #de600315
+# %% ../../nbs/live/page.ipynb #3597b938
+def warmed_up(
+    decoder: LiveDecoder,
+) -> LiveDecoder:
+    "The decoder after a second of noise: numba compiles the search when it is first used, which takes ten seconds."
+    noise = np.random.default_rng(0).normal(size=(60, decoder.decoder.config.model.num_features))
+    decoder.push(noise.astype(np.float32))
+    decoder.cue()
+    decoder.bins, decoder.ledger = 0, Ledger(decoder.config.budget)
+    return decoder
+
+# %% ../../nbs/live/page.ipynb #482d2b39
 def open_decoder(
     run: str | Path,  # run folder, or an exported decoder
     session: str | None = None,  # recording day whose day layer is used; None: the last that was in training
@@ -544,4 +575,47 @@ def open_decoder(
     hot = read_hotwords(hotwords, own_words(lexicon)) if hotwords else []
     words, model = choose_words(lm or tuned_model(run), lexicon, exclude)
     search = override(tuned_config(Path(run) / CHOICE, model) or SearchConfig(), settings or {})
-    return LiveDecoder(run, BeamSearch(words, model, search, hotwords=hot), config, session)
+    return warmed_up(LiveDecoder(run, BeamSearch(words, model, search, hotwords=hot), config, session))
+
+# %% ../../nbs/live/page.ipynb #64d4580d
+def choose_source(
+    kind: str,  # "recording", "participant", or "HOST:PORT" of a `StreamSender`
+    data: str | Path | None = None,  # folder of the recordings
+    split: str = "val",  # of a recording
+    session: str | None = None,  # recording day; None: the last one
+    trials: int | None = None,  # only so many sentences of a recording
+    pace: float = 1.0,  # 1: real time; 0: as fast as it goes
+    sentences: Sequence[str] = (),  # that a participant says first
+    stays: bool = True,  # a participant then waits for more
+) -> Source:
+    "A source by name; raises `KitError` if there is none of this name, or no data for it."
+    if not 0 <= pace <= 100:
+        raise KitError(f"pace: must be between 0 and 100, not {pace}")
+    if kind == "recording":
+        return RecordingSource(data, split, session, trials, pace)
+    if kind == "participant":
+        return ParticipantSource(data, sentences, session, pace, stays=stays)
+    if ":" not in kind:
+        raise KitError(f"source: '{kind}' should be recording, participant, or HOST:PORT of a stream")
+    return StreamSource(kind)
+
+# %% ../../nbs/live/page.ipynb #070cde22
+def say_lines(
+    session: LiveSession,  # of a `ParticipantSource`
+    lines: Iterable[str],  # such as sys.stdin
+) -> threading.Thread:
+    "Ask for each line to be said, in a thread; the end of the lines ends the source."
+    source: Any = session.source
+
+    def read() -> None:
+        for line in lines:
+            try:
+                if line.strip():
+                    source.say(line.strip())
+            except KitError as error:
+                session.note(str(error), bad=True)
+        source.finish()
+
+    thread = threading.Thread(target=read, name="lines to say", daemon=True)
+    thread.start()
+    return thread

@@ -8,7 +8,7 @@ __all__ = ['ADDRESS', 'HEADER', 'MARK', 'CUE', 'END', 'BUFFERED', 'FAULT_RATE', 
            'live_library', 'endpoint', 'StreamSender', 'StreamSource', 'send', 'Mended', 'BridgeConfig', 'Bridge',
            'Inbox', 'inject']
 
-# %% ../../nbs/live/sources.ipynb #faa0b74c
+# %% ../../nbs/live/sources.ipynb #5e429285
 import queue
 import struct
 import threading
