@@ -520,19 +520,19 @@ def tell_live(
                            options.hotwords, options_of(options, LiveConfig()),
                            exclude=() if kind == "participant" else known_sentences(options.data))
     session = LiveSession(decoder, source, [] if options.page else [Terminal()])
-    try:
-        with PageServer(session, options.host, options.port) if options.page else nullcontext() as server:
-            if typed:
-                say_lines(session, sys.stdin)
-                report_progress("type a sentence, and Enter")
-            report_progress(f"{server.url}   Ctrl-C ends" if server else "Ctrl-C ends")
+    with PageServer(session, options.host, options.port) if options.page else nullcontext() as server:
+        if typed:
+            say_lines(session, sys.stdin)
+            report_progress("type a sentence, and Enter")
+        report_progress(f"{server.url}   Ctrl-C ends" if server else "Ctrl-C ends")
+        try:
             session.run()
             if server:
                 server.finish()
-    finally:
-        log.removeHandler(handler)
-        handler.close()
-        print(f"\n{decoder.ledger}\nstream: {session.bridge.mended}")
+        finally:
+            log.removeHandler(handler)
+            handler.close()
+            print(f"\n{decoder.ledger}\nstream: {session.bridge.mended}", flush=True)
     return SUCCESS
 
 # %% ../nbs/cli.ipynb #68a304c1
