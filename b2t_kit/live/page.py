@@ -205,10 +205,10 @@ class Terminal:
         self.stream.flush()
         self.before = ""
 
-# %% ../../nbs/live/page.ipynb #390b02fd
+# %% ../../nbs/live/page.ipynb #b582e6ee
 KEPT_BINS, KEPT_SENTENCES, KEPT_NOTES = 400, 100, 20  # what the feed keeps: eight seconds
 ROWS = 128  # most rows of the heat map
-CLIP = 1.5  # z-scores at the ends of the colour scale
+CLIP = 0.9  # z-scores at the ends of the colour scale
 
 
 def colour_bytes(
@@ -226,7 +226,7 @@ def colour_bytes(
         shown[index] = before
     return (np.clip(shown / CLIP, -1, 1) * 127.5 + 127.5).astype(np.uint8).tobytes(), before
 
-# %% ../../nbs/live/page.ipynb #56b4dac8
+# %% ../../nbs/live/page.ipynb #f3168b9a
 @dataclass
 class Place:
     "How far a reader of a feed has come."
@@ -291,9 +291,8 @@ class Feed:
     ) -> None:
         "Note how long the newest frame of a message took to a screen."
         with self.lock:
-            times = [arrived for number, arrived in self.arrived if number <= bins]
-            if times:
-                self.now["display_ms"] = 1000 * (time.perf_counter() - times[-1])
+            while self.arrived and self.arrived[0][0] <= bins:
+                self.now["display_ms"] = 1000 * (time.perf_counter() - self.arrived.popleft()[1])
 
     def since(
         self,
