@@ -309,12 +309,13 @@ class StreamSender:
 class StreamSource:
     "Pieces that a `StreamSender` of another program sends."
 
-    waits, num_features = False, None
+    waits = False
 
     def __init__(
         self,
         address: str = ADDRESS,  # "HOST:PORT" of the sender
     ) -> None:
+        self.num_features: int | None = None
         self.zmq, self.address, self.refused = live_library("zmq"), endpoint(address), 0
 
     def pieces(self, stop: threading.Event) -> Iterator[Piece]:
