@@ -17,7 +17,7 @@ import torch
 from b2t_kit.data.dataset import T15
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.pipeline import choose_words
-from b2t_kit.live.page import LiveSession, Moment, PageServer, warmed_up
+from b2t_kit.live.page import LiveSession, Moment, PageServer
 from b2t_kit.live.pipeline import LiveConfig, LiveDecoder
 from b2t_kit.live.sources import ParticipantSource
 from b2t_kit.models.gru import GRUConfig
@@ -48,7 +48,7 @@ def decoder() -> Iterator[LiveDecoder]:
     log = logging.getLogger("b2t_kit.live")
     before = log.level
     log.setLevel(logging.ERROR)
-    yield warmed_up(random_decoder())
+    yield random_decoder()
     log.setLevel(before)
 
 

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['KEPT_BINS', 'KEPT_SENTENCES', 'KEPT_NOTES', 'ROWS', 'CLIP', 'PAGE', 'MOST_READERS', 'EVERY', 'LOOPBACK', 'TRY_LATER',
            'NOT_ALLOWED', 'Moment', 'Watcher', 'LiveSession', 'Terminal', 'colour_bytes', 'Place', 'Feed', 'page',
-           'PageServer', 'Widget', 'heat_map', 'watch', 'warmed_up', 'open_decoder', 'choose_source', 'say_lines']
+           'PageServer', 'Widget', 'heat_map', 'watch', 'open_decoder', 'choose_source', 'say_lines']
 
-# %% ../../nbs/live/page.ipynb #d7e8fdd1
+# %% ../../nbs/live/page.ipynb #9714f682
 import asyncio
 import base64
 import hashlib
@@ -26,7 +26,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -40,7 +40,7 @@ from ..decode.hotwords import read_hotwords
 from ..decode.hypotheses import SearchConfig
 from ..decode.lexicon import own_words
 from ..decode.pipeline import CHOICE, choose_words, tuned_config, tuned_model
-from .pipeline import Ledger, LiveConfig, LiveDecoder, Update
+from .pipeline import LiveConfig, LiveDecoder, Update
 from .sources import Bridge, BridgeConfig, Inbox, ParticipantSource, Piece, RecordingSource, Source
 from .sources import StreamSource, live_library
 from ..training.live_plot import notebook_display
@@ -106,8 +106,7 @@ class LiveSession:
     def run(self) -> None:
         "Decode until the source ends or somebody asks to stop; raises what ended the source."
         inbox = Inbox(self.source)
-        around: Any = self.decoder if hasattr(self.decoder, "__enter__") else nullcontext()
-        with around, ThreadPoolExecutor(1, "hotwords") as aside:
+        with self.decoder, ThreadPoolExecutor(1, "hotwords") as aside:
             try:
                 with inbox:
                     while not (self.stop.is_set() or inbox.over):
@@ -548,17 +547,6 @@ def watch(
     widget.thread.start()
     return widget
 
-# %% ../../nbs/live/page.ipynb #3597b938
-def warmed_up(
-    decoder: LiveDecoder,
-) -> LiveDecoder:
-    "The decoder after a second of noise: numba compiles the search when it is first used, which takes ten seconds."
-    noise = np.random.default_rng(0).normal(size=(60, decoder.decoder.config.model.num_features))
-    decoder.push(noise.astype(np.float32))
-    decoder.cue()
-    decoder.bins, decoder.ledger = 0, Ledger(decoder.config.budget)
-    return decoder
-
 # %% ../../nbs/live/page.ipynb #482d2b39
 def open_decoder(
     run: str | Path,  # run folder, or an exported decoder
@@ -574,7 +562,7 @@ def open_decoder(
     hot = read_hotwords(hotwords, own_words(lexicon)) if hotwords else []
     words, model = choose_words(lm or tuned_model(run), lexicon, exclude)
     search = override(tuned_config(Path(run) / CHOICE, model) or SearchConfig(), settings or {})
-    return warmed_up(LiveDecoder(run, BeamSearch(words, model, search, hotwords=hot), config, session))
+    return LiveDecoder(run, BeamSearch(words, model, search, hotwords=hot), config, session)
 
 # %% ../../nbs/live/page.ipynb #64d4580d
 def choose_source(

@@ -1,0 +1,145 @@
+"""Live decoding, measured: parity with offline decoding, delay in real time, ends of sentences, and the cost of causality.
+
+    python benchmarks/live.py causal --out FOLDER [--steps 1.0]      # phoneme errors with causal smoothing
+    python benchmarks/live.py parity --out FOLDER [--trials 200]     # logits and sentences against `b2t decode`
+    python benchmarks/live.py ends --out FOLDER                      # when a sentence is taken as ended
+    python benchmarks/live.py delay --lm MODEL --said TEXT [--minutes 30] [--model baseline|transformer]
+
+`causal` simulates recordings and trains recipes with and without the option; `parity` and `ends` use its runs. `delay`
+takes the model and the sentences that large_vocabulary.py keeps (--keep). Its network has random weights, which cost
+as much time as others; the search gets simulated logits of the sentences instead of its output. A bin arrives
+when its 20 ms are over by the clock, so also the time in which the machine let this process sleep too long counts.
+Each part writes its entry into benchmarks/results/live.json.
+"""
+
+import argparse
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from recipes import recordings, trained
+
+from b2t_kit.core.config import load_json, save_json
+from b2t_kit.decode.beam_search import BeamSearch
+from b2t_kit.decode.hypotheses import SearchConfig
+from b2t_kit.decode.kenlm import preload
+from b2t_kit.decode.pipeline import choose_words
+from b2t_kit.live.pipeline import LiveConfig, LiveDecoder
+from b2t_kit.models.gru import T15_SESSIONS
+from b2t_kit.simulate.logits import noisy_sentence
+from b2t_kit.speech.evaluate import Decoder
+from b2t_kit.speech.recipes import recipe
+from b2t_kit.speech.task import build_decoder_for
+
+SEEDS = (1, 2)
+STEPS = {"tiny": 320, "transformer_tiny": 480}
+RESULTS = ROOT / "benchmarks/results/live.json"
+
+
+def causal(options: argparse.Namespace) -> dict[str, Any]:
+    "Phoneme errors of each recipe with the usual kernel and with the causal one."
+    data = recordings(options.out / "data", 21, options)
+    found: dict[str, Any] = {}
+    for name, steps in STEPS.items():
+        for seed in SEEDS:
+            for kernel, setting in (("usual", {}), ("causal", {"causal": "true"})):
+                run = options.out / f"{name}_{kernel}_{seed}"
+                row = trained(name, setting, max(1, round(steps * options.steps)), seed, data, run)
+                found[f"{name}, {kernel}, seed {seed}"] = row["per"] | {"seconds": row["seconds"]}
+    return found
+
+
+class Spoken:
+    "The steps of a network that takes its time, with other logits as its output."
+
+    def __init__(self, steps: Any) -> None:
+        self.steps, self.start, self.ahead = steps, steps.start, steps.ahead
+        self.said = iter(())
+
+    def frame(self, window: torch.Tensor) -> np.ndarray:
+        "The next logits of the sentence."
+        drawn = self.steps.frame(window)
+        return next(self.said, drawn)
+
+
+def delay(options: argparse.Namespace) -> dict[str, Any]:
+    "Real time: bins every 20 ms, sentence after sentence."
+    print(preload(options.lm))
+    lexicon, model = choose_words(options.lm)
+    search = BeamSearch(lexicon, model, SearchConfig(beam=200))
+    settings = recipe(options.model).task
+    torch.manual_seed(0)
+    decoder = Decoder(build_decoder_for(settings).eval(), settings, T15_SESSIONS, T15_SESSIONS, options.model)
+    said = options.said.read_text(encoding="utf-8").splitlines()
+    generator, process = np.random.default_rng(1), psutil.Process()
+    live = LiveDecoder(decoder, search, LiveConfig(end_silence=0))
+    live.steps = spoken = Spoken(live.steps)
+    bins = generator.standard_normal((1, settings.model.num_features)).astype(np.float32)
+    found = {"model": options.model, "parameters": sum(one.numel() for one in decoder.model.parameters()),
+             "words": len(lexicon), "beam": 200, "memory_mb": []}
+    with live:
+        start = time.perf_counter() + 0.1
+        number, minute, right = 0, 0, 0
+        while live.bins * 0.02 < 60 * options.minutes:
+            sentence = said[number % len(said)]
+            number += 1
+            logits = noisy_sentence(sentence, generator)
+            spoken.said = iter(logits)
+            live.start()
+            needed = live.windows.needed + live.windows.stride * (len(logits) - 1)
+            for _ in range(needed):
+                due = start + 0.02 * (live.bins + 1)
+                time.sleep(max(0.0, due - time.perf_counter()))
+                live.push(bins, due)
+            last = live.cue()[-1]
+            right += last.sentence == sentence
+            if live.bins * 0.02 >= 60 * minute:
+                minute += 1
+                found["memory_mb"].append(round(process.memory_info().rss / 1e6, 1))
+                found |= {"minutes": round(live.bins * 0.02 / 60, 1), "sentences": number, "right": right,
+                          "frames": live.ledger.count, "late": dict(live.ledger.late), "summary": live.ledger.summary(),
+                          "load": psutil.getloadavg()[0]}
+                save_json(options.part_file, found)
+                print(found["minutes"], "minutes", live.ledger, flush=True)
+    np.save(options.part_file.with_suffix(".npy"), live.ledger.rows)
+    return found
+
+
+PARTS = {"causal": causal, "delay": delay}
+
+
+def main() -> None:
+    "Measure a part, save it with the others."
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("--out", type=Path, default=Path("live_benchmark"), help="folder for recordings and runs")
+    parser.add_argument("--steps", type=float, default=1.0, help="training steps, as a multiple of the benchmark's")
+    parser.add_argument("--difficulty", type=float, default=0.65, help="of the simulation")
+    parser.add_argument("--labels", type=Path, help="table of sentences, as `b2t simulate --labels` takes it")
+    parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--lm", type=Path)
+    parser.add_argument("--said", type=Path)
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--model", choices=("baseline", "transformer"), default="baseline")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    name = f"{options.part}_{options.model}" if options.part == "delay" else options.part
+    options.part_file = options.out / f"{name}.json"
+    logging.getLogger("b2t_kit.live").addHandler(logging.FileHandler(options.out / f"{name}.log"))
+    logging.getLogger("b2t_kit.live").propagate = False
+    found = PARTS[options.part](options)
+    save_json(options.part_file, found)
+    save_json(RESULTS, (load_json(RESULTS) if RESULTS.exists() else {}) | {name: found})
+
+
+if __name__ == "__main__":
+    main()
