@@ -459,7 +459,7 @@ def live_verb(parser: Parser) -> Action:
     parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="address of the page; other than this "
                         "machine's own, the page needs a token, which is printed")
     parser.add_argument("--port", type=int, default=8787, metavar="N", help="port of the page; 0 takes any free one")
-    parser.add_argument("--log", metavar="FILE", help="also write a line for each frame that was late")
+    parser.add_argument("--log", action="store_true", help="write a line to standard error for each frame that is late")
     parser.add_argument("--lm", metavar="FILE", help="language model, as for b2t decode")
     add_lexicon(parser)
     add_hotwords(parser)
@@ -514,7 +514,7 @@ def tell_live(
     source = choose_source(kind, options.data, options.split, options.session, options.trials, options.pace, options.say,
                            stays=typed or options.page)
     log = logging.getLogger("b2t_kit.live")
-    log.addHandler(handler := logging.FileHandler(options.log) if options.log else logging.NullHandler())
+    log.addHandler(handler := logging.StreamHandler() if options.log else logging.NullHandler())
     report_progress("preparing the decoder")
     decoder = open_decoder(options.run, getattr(source, "session", options.session), options.lm, options.lexicon,
                            options.hotwords, options_of(options, LiveConfig()),
@@ -531,7 +531,6 @@ def tell_live(
                 server.finish()
         finally:
             log.removeHandler(handler)
-            handler.close()
             print(f"\n{decoder.ledger}\nstream: {session.bridge.mended}", flush=True)
     return SUCCESS
 

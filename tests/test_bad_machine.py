@@ -28,7 +28,6 @@ VERBS = {
     "simulate": "simulate --out new --sessions 2 --trials 6",
     "decode": "decode --run run --data data --out new --lm model.arpa --device cpu",
     "decode logits": "decode --logits run/decode/val/logits.hdf5 --lm model.arpa --out new",
-    "live": "live --run run --data data --split train --trials 2 --pace 0 --log new/late.log",
     "submit": "submit --run run --data data --lm model.arpa --out new/x.csv --device cpu",
     "submit lists": "submit --nbest nbest.jsonl --data data --out new/x.csv",
     "eval": "eval --run run --data data --device cpu --logits --json new/x.json",
