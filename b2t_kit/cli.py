@@ -522,7 +522,7 @@ def tell_live(
     session = LiveSession(decoder, source, [] if options.page else [Terminal()])
     with PageServer(session, options.host, options.port) if options.page else nullcontext() as server:
         if typed:
-            say_lines(session, sys.stdin)
+            say_lines(session, sys.stdin or ())
             report_progress("type a sentence, and Enter")
         report_progress(f"{server.url}   Ctrl-C ends" if server else "Ctrl-C ends")
         try:

@@ -594,13 +594,16 @@ def say_lines(
     "Ask for each line to be said, in a thread; the end of the lines ends the source."
     source: Any = session.source
 
+    def say(line: str) -> None:
+        try:
+            source.say(line)
+        except KitError as error:
+            session.note(str(error), bad=True)
+
     def read() -> None:
-        for line in lines:
-            try:
-                if line.strip():
-                    source.say(line.strip())
-            except KitError as error:
-                session.note(str(error), bad=True)
+        with suppress(OSError, ValueError):  # standard input may be closed, or not be text
+            for line in filter(None, map(str.strip, lines)):
+                say(line)
         source.finish()
 
     thread = threading.Thread(target=read, name="lines to say", daemon=True)
