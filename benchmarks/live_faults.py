@@ -1,9 +1,9 @@
 """What faults of a live stream cost in errors, and whether pages that do not read slow the decoder.
 
-    python benchmarks/live_faults.py RUN DATA [--seeds 3] [--real-time 8] [--json FILE]
+    python benchmarks/live_faults.py RUN DATA [--seeds 3] [--trials 72] [--real-time 8] [--json FILE]
 
-RUN is a trained run and DATA its recordings, such as `demo/decoder` and `demo/data` of `b2t demo`. All validation
-trials are cut into single bins, disturbed by each fault of `live.sources.INJECTED`, mended by a bridge that repeats the
+RUN is a trained run and DATA its recordings, such as `demo/decoder` and `demo/data` of `b2t demo`. The first --trials
+validation trials of each day are cut into single bins, disturbed by each fault of `live.sources.INJECTED`, mended by a bridge that repeats the
 last bin, by one that puts zeros, or not at all, and decoded live. Arrival times are those of real time, but nothing
 waits for them. Phoneme errors are of the most likely path, word errors of the final sentence. --seeds draws each fault
 anew. Then --real-time trials are decoded in real time with the page served and no reader, with one that reads, and with
@@ -32,9 +32,9 @@ from b2t_kit.text.phonemes import normalise
 WAYS = ("repeat", "zero", "no bridge")
 
 
-def stream_of(data: str, session: str) -> list[Piece]:
+def stream_of(data: str, session: str, trials: int) -> list[Piece]:
     "A day's validation trials as single bins with the times of a real recording."
-    pieces = RecordingSource(data, session=session, pace=0).pieces(threading.Event())
+    pieces = RecordingSource(data, session=session, trials=trials, pace=0).pieces(threading.Event())
     return [replace(one, arrived=0.02 * one.end) for one in pieces]
 
 
@@ -107,6 +107,7 @@ def main() -> None:
     parser.add_argument("run")
     parser.add_argument("data")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--trials", type=int, default=72)
     parser.add_argument("--real-time", type=int, default=8)
     parser.add_argument("--json")
     options = parser.parse_args()
@@ -116,8 +117,11 @@ def main() -> None:
         labels = {}
         for index, info in enumerate(recordings.infos):
             labels.setdefault(info.session, []).append(recordings.labels(index).tolist())
+    labels = {day: found[:options.trials] for day, found in labels.items()}
     days = {day: (open_decoder(options.run, day, config=LiveConfig(end_silence=0), exclude=known_sentences(options.data)),
-                  stream_of(options.data, day)) for day in labels}
+                  stream_of(options.data, day, options.trials)) for day in labels}
+    for decoder, _ in days.values():
+        decoder.warm_up()
     clean = sum(errors(decoder, pieces, labels[day]) for day, (decoder, pieces) in days.items())
     print(f"none: phonemes {clean[0]}/{clean[1]}, words {clean[2]}/{clean[3]}", flush=True)
     for fault in INJECTED:
