@@ -1,4 +1,4 @@
-"""Live decoding, measured: parity with offline decoding, delay in real time, ends of sentences, and the cost of causality.
+"""Live decoding: parity with offline decoding, delay in real time, ends of sentences, the cost of causality.
 
     python benchmarks/live.py causal --out FOLDER [--steps 1.0]      # phoneme errors with causal smoothing
     python benchmarks/live.py parity --out FOLDER [--trials 200]     # logits and sentences against `b2t decode`
@@ -40,7 +40,8 @@ from b2t_kit.decode.pipeline import choose_words
 from b2t_kit.live.pipeline import LiveConfig, LiveDecoder
 from b2t_kit.models.gru import T15_SESSIONS
 from b2t_kit.simulate.logits import noisy_sentence
-from b2t_kit.simulate.neural import CALIBRATION, SimulateConfig, draw_timing, moments, open_sessions, record_trial, zscore
+from b2t_kit.simulate.neural import CALIBRATION, SimulateConfig, draw_timing, moments
+from b2t_kit.simulate.neural import open_sessions, record_trial, zscore
 from b2t_kit.speech.adapt import fit_days
 from b2t_kit.speech.evaluate import Decoder, load_decoder
 from b2t_kit.speech.recipes import recipe
@@ -83,7 +84,8 @@ def for_day(decoder: Decoder, day: str) -> Decoder:
 def decoders(options: argparse.Namespace, recordings: Recordings) -> dict[str, Decoder]:
     "Trained ones if `causal` left them, otherwise with random weights."
     found = {}
-    for name, run in {"GRU": "tiny_usual_1", "noise GRU": "noise_gru_tiny", "Transformer": "transformer_tiny_usual_1"}.items():
+    runs = {"GRU": "tiny_usual_1", "noise GRU": "noise_gru_tiny", "Transformer": "transformer_tiny_usual_1"}
+    for name, run in runs.items():
         if (options.out / f"{run}.json").exists():
             found[f"{name}, trained"] = load_decoder(options.out / run)
         else:
@@ -146,7 +148,6 @@ def ends(options: argparse.Namespace) -> dict[str, Any]:
         place = held[number // len(sessions) % len(held)]
         generator = np.random.default_rng([5, number])
         timing = draw_timing(np.array(session.planned[place].labels), config.bins_per_phoneme, generator)
-        spoken = [label for label in timing.labels if label != SILENCE]
         over = timing.edges[1 + np.flatnonzero(timing.labels != SILENCE)[-1]] * 0.02  # the end of the last sound
         timing = replace(timing, num_bins=timing.num_bins + 200)  # four seconds of quiet
         raw = record_trial(session.electrodes, timing, generator, place)
@@ -155,7 +156,7 @@ def ends(options: argparse.Namespace) -> dict[str, Any]:
         for seconds, late in rows.items():
             live = LiveDecoder(fitted, search, LiveConfig(end_silence=seconds, considered=1))
             ended = [one for one in live.push(bins) if one.final]
-            late.append(ended[0].bins * 0.02 - over - seconds if ended and spoken else math.inf)
+            late.append(ended[0].bins * 0.02 - over - seconds if ended else math.inf)
     for seconds, late in rows.items():
         gaps = np.array(late)
         found[f"{seconds:g} s"] = {"trials": len(gaps), "within 300 ms": int(((gaps > -seconds) & (gaps <= 0.3)).sum()),

@@ -740,7 +740,7 @@ class BeamSearch:
             return list(pool.map(self.decode, trials))
 
     def stream(self, before: "Stream | None" = None) -> "Stream":
-        "Return a `Stream` for frames, in the memory of one that is not used any more; it always uses the prefix search."
+        "Return a `Stream`, in the memory of one that is not used any more; it always uses the prefix search."
         return Stream(self, before)
 
     def scored(
