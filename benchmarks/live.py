@@ -1,4 +1,4 @@
-"""Live decoding, measured: parity with offline decoding, delay in real time, ends of sentences, and the cost of causality.
+"""Live decoding: parity with offline decoding, delay in real time, ends of sentences, the cost of causality.
 
     python benchmarks/live.py causal --out FOLDER [--steps 1.0]      # phoneme errors with causal smoothing
     python benchmarks/live.py parity --out FOLDER [--trials 200]     # logits and sentences against `b2t decode`
@@ -14,8 +14,10 @@ Each part writes its entry into benchmarks/results/live.json.
 
 import argparse
 import logging
+import math
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,9 @@ sys.path.insert(0, str(ROOT))
 
 from recipes import recordings, trained
 
-from b2t_kit.core.config import load_json, save_json
+from b2t_kit.core.config import from_dict, load_json, save_json
+from b2t_kit.data.augment import smooth
+from b2t_kit.data.dataset import Recordings
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.hypotheses import SearchConfig
 from b2t_kit.decode.kenlm import preload
@@ -36,9 +40,13 @@ from b2t_kit.decode.pipeline import choose_words
 from b2t_kit.live.pipeline import LiveConfig, LiveDecoder
 from b2t_kit.models.gru import T15_SESSIONS
 from b2t_kit.simulate.logits import noisy_sentence
-from b2t_kit.speech.evaluate import Decoder
+from b2t_kit.simulate.neural import CALIBRATION, SimulateConfig, draw_timing, moments
+from b2t_kit.simulate.neural import open_sessions, record_trial, zscore
+from b2t_kit.speech.adapt import fit_days
+from b2t_kit.speech.evaluate import Decoder, load_decoder
 from b2t_kit.speech.recipes import recipe
-from b2t_kit.speech.task import build_decoder_for
+from b2t_kit.speech.task import build_decoder_for, settled
+from b2t_kit.text.phonemes import SILENCE
 
 SEEDS = (1, 2)
 STEPS = {"tiny": 320, "transformer_tiny": 480}
@@ -55,6 +63,106 @@ def causal(options: argparse.Namespace) -> dict[str, Any]:
                 run = options.out / f"{name}_{kernel}_{seed}"
                 row = trained(name, setting, max(1, round(steps * options.steps)), seed, data, run)
                 found[f"{name}, {kernel}, seed {seed}"] = row["per"] | {"seconds": row["seconds"]}
+    return found
+
+
+def offline(decoder: Decoder, bins: np.ndarray) -> np.ndarray:
+    "The logits of a whole trial, as `speech.evaluate` computes them."
+    config = decoder.config
+    smoothed = smooth(torch.from_numpy(bins)[None], config.augment.smooth, config.model.padding, None,
+                      config.augment.causal)
+    with torch.inference_mode():
+        return decoder.model(smoothed, torch.zeros(1, dtype=torch.int32))[0].numpy()
+
+
+def for_day(decoder: Decoder, day: str) -> Decoder:
+    "The decoder with one day layer, that of a session."
+    fitted = fit_days(decoder.model, decoder.sessions, decoder.trained, [day], decoder.config.unseen)
+    return replace(decoder, model=fitted.eval(), sessions=(day,), trained=(day,))
+
+
+def decoders(options: argparse.Namespace, recordings: Recordings) -> dict[str, Decoder]:
+    "Trained ones if `causal` left them, otherwise with random weights."
+    found = {}
+    runs = {"GRU": "tiny_usual_1", "noise GRU": "noise_gru_tiny", "Transformer": "transformer_tiny_usual_1"}
+    for name, run in runs.items():
+        if (options.out / f"{run}.json").exists():
+            found[f"{name}, trained"] = load_decoder(options.out / run)
+        else:
+            torch.manual_seed(0)
+            config = settled(recipe(run.removesuffix("_usual_1")).task, len(recordings.sessions))
+            days = tuple(recordings.sessions)
+            found[f"{name}, random weights"] = Decoder(build_decoder_for(config).eval(), config, days, days, run)
+    return found
+
+
+def parity(options: argparse.Namespace) -> dict[str, Any]:
+    "Logits and sentences of validation trials: in random pieces, and with one bin in fifty lost and repeated."
+    torch.set_num_threads(1)
+    found: dict[str, Any] = {}
+    with Recordings(options.out / "data", "val") as recordings:
+        lexicon, model = choose_words(None, exclude=tuple(one.sentence or "" for one in recordings.infos))
+        search = BeamSearch(lexicon, model, SearchConfig(beam=60))
+        for name, decoder in decoders(options, recordings).items():
+            generator, count = np.random.default_rng(0), min(options.trials, len(recordings))
+            total = {"trials": count, "frames": 0, "other lengths": 0, "largest difference": 0.0, "other sentences": 0,
+                     "with words": 0}
+            found[name] = {"pieces": total, "lost bins": dict(total)}
+            for index in range(count):
+                trial = recordings[index]
+                fitted = for_day(decoder, trial.session)
+                live = LiveDecoder(fitted, search, LiveConfig(end_silence=0, considered=1))
+                for case, lost in (("pieces", 0.0), ("lost bins", 0.02)):
+                    there = generator.random(len(trial.features)) >= lost
+                    there[0] = True
+                    bins = trial.features[np.maximum.accumulate(np.where(there, np.arange(len(there)), 0))]
+                    cuts = np.sort(generator.integers(0, len(bins), generator.integers(0, 40)))
+                    for piece in np.split(bins, cuts):
+                        live.push(piece)
+                    last, expected = live.cue()[-1], offline(fitted, bins)
+                    row = found[name][case]
+                    row["frames"] += len(expected)
+                    row["other lengths"] += live.logits.shape != expected.shape
+                    gap = float(np.abs(live.logits - expected).max())
+                    row["largest difference"] = max(row["largest difference"], gap)
+                    decoded = search.decode(expected)
+                    row["with words"] += bool(last.words)
+                    row["other sentences"] += last.sentence != (decoded[0].sentence if decoded else "")
+            print(name, found[name], flush=True)
+            save_json(options.part_file, found)
+    return found
+
+
+def ends(options: argparse.Namespace) -> dict[str, Any]:
+    "How long after the last sound a sentence is taken as ended, and how often before it."
+    torch.set_num_threads(1)
+    decoder = load_decoder(options.out / "tiny_usual_1")
+    config = from_dict(SimulateConfig, load_json(options.out / "data/simulation.json"))
+    lexicon, model = choose_words(None)
+    search = BeamSearch(lexicon, model, SearchConfig(beam=60))
+    sessions, found = open_sessions(config), {}
+    rows: dict[float, list[float]] = {seconds: [] for seconds in (0.5, 1.0, 1.5, 2.0)}
+    for number in range(options.trials):
+        session = sessions[number % len(sessions)]
+        held = [place for place, plan in enumerate(session.planned) if plan.split == "val"]
+        place = held[number // len(sessions) % len(held)]
+        generator = np.random.default_rng([5, number])
+        timing = draw_timing(np.array(session.planned[place].labels), config.bins_per_phoneme, generator)
+        over = timing.edges[1 + np.flatnonzero(timing.labels != SILENCE)[-1]] * 0.02  # the end of the last sound
+        timing = replace(timing, num_bins=timing.num_bins + 200)  # four seconds of quiet
+        raw = record_trial(session.electrodes, timing, generator, place)
+        bins = zscore(raw, [moments(session.raw(one)[0]) for one in range(-CALIBRATION, 0)])
+        fitted = for_day(decoder, session.planned[0].session)
+        for seconds, late in rows.items():
+            live = LiveDecoder(fitted, search, LiveConfig(end_silence=seconds, considered=1))
+            ended = [one for one in live.push(bins) if one.final]
+            late.append(ended[0].bins * 0.02 - over - seconds if ended else math.inf)
+    for seconds, late in rows.items():
+        gaps = np.array(late)
+        found[f"{seconds:g} s"] = {"trials": len(gaps), "within 300 ms": int(((gaps > -seconds) & (gaps <= 0.3)).sum()),
+                                   "before the end": int((gaps <= -seconds).sum()), "later": int((gaps > 0.3).sum()),
+                                   "median": float(np.median(gaps[gaps > -seconds]))}
+    print(found)
     return found
 
 
@@ -114,7 +222,7 @@ def delay(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-PARTS = {"causal": causal, "delay": delay}
+PARTS = {"causal": causal, "parity": parity, "ends": ends, "delay": delay}
 
 
 def main() -> None:
@@ -136,6 +244,7 @@ def main() -> None:
     options.part_file = options.out / f"{name}.json"
     logging.getLogger("b2t_kit.live").addHandler(logging.FileHandler(options.out / f"{name}.log"))
     logging.getLogger("b2t_kit.live").propagate = False
+    logging.getLogger("b2t_kit.live").setLevel(logging.INFO)
     found = PARTS[options.part](options)
     save_json(options.part_file, found)
     save_json(RESULTS, (load_json(RESULTS) if RESULTS.exists() else {}) | {name: found})

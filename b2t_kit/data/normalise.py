@@ -16,7 +16,7 @@ import numpy as np
 from ..core.config import KitError, atomic_folder, check_writable
 from .dataset import BIN_SECONDS, SPLITS, Recordings, SessionWriter
 
-# %% ../../nbs/data/normalise.ipynb #7dc15462
+# %% ../../nbs/data/normalise.ipynb #0acf42d3
 _SMALLEST = 0.01  # standard deviation; the features of a dead electrode become 0, not NaN
 
 
@@ -30,7 +30,7 @@ class RunningNorm:
         carried: float = 30.0,  # seconds that count of the past when a block begins
     ) -> None:
         if not 0 < carried <= memory < math.inf:
-            raise KitError(f"memory, carried: {memory:g} and {carried:g} s; give a memory, and no more carried than that")
+            raise KitError(f"memory, carried: {memory:g} and {carried:g} s; carried must be above 0 and at most memory")
         self.memory, self.carried = memory / BIN_SECONDS, carried / BIN_SECONDS
         self.count = 1.0  # bins in the statistics; one that says 0 and 1 before there are any
         self.mean, self.variance = np.zeros(channels), np.ones(channels)

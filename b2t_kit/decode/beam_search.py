@@ -571,8 +571,8 @@ class TrialSearch:
 
     def __init__(self, plan: PrefixSearch, before: "TrialSearch | None" = None) -> None:
         self.plan, self.limits = plan, plan.config.limits
-        self.past = emptied(before.past) if before else new_past(plan.model.start)
-        self.fresh = before.fresh if before else new_fresh()
+        self.past: Past = emptied(before.past) if before else new_past(plan.model.start)
+        self.fresh: Fresh = before.fresh if before else new_fresh()
         self.beam = new_beam(self.limits.beam)
 
     def reserve(
@@ -740,7 +740,7 @@ class BeamSearch:
             return list(pool.map(self.decode, trials))
 
     def stream(self, before: "Stream | None" = None) -> "Stream":
-        "Return a `Stream` for frames, in the memory of one that is not used any more; it always uses the prefix search."
+        "Return a `Stream`, in the memory of one that is not used any more; it always uses the prefix search."
         return Stream(self, before)
 
     def scored(
@@ -784,7 +784,7 @@ class Stream:
 
     def __init__(self, search: BeamSearch, before: "Stream | None" = None) -> None:
         self._owner = search
-        self._search = search.prefix.start(before._search if before else None)
+        self._search: TrialSearch = search.prefix.start(before._search if before else None)
         self._rows: list[np.ndarray] = []
         self._sure = False  # whether the last frame was surely blank
 
@@ -815,8 +815,8 @@ class Stream:
     ) -> list[Hypothesis]:  # best first, without times; the best one with confidences
         "Return the finished words of the most likely beginnings; later frames may change them."
         words = self._owner.lexicon.words
-        return with_confidences([Hypothesis(tuple(words[one] for one in found), *scores)
-                                 for found, *scores in self._search.beginnings(count)])
+        return with_confidences([Hypothesis(tuple(words[one] for one in found), acoustic, language, total)
+                                 for found, acoustic, language, total in self._search.beginnings(count)])
 
     def finish(self) -> list[Hypothesis]:
         "Return the n-best list of all frames, equal to `BeamSearch.decode` of the whole trial."
