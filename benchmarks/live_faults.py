@@ -3,10 +3,10 @@
     python benchmarks/live_faults.py RUN DATA [--seeds 3] [--trials 72] [--real-time 8] [--json FILE]
 
 RUN is a trained run and DATA its recordings, such as `demo/decoder` and `demo/data` of `b2t demo`. The first --trials
-validation trials of each day are cut into single bins, disturbed by each fault of `live.sources.INJECTED`, mended by a bridge that repeats the
-last bin, by one that puts zeros, or not at all, and decoded live. Arrival times are those of real time, but nothing
-waits for them. Phoneme errors are of the most likely path, word errors of the final sentence. --seeds draws each fault
-anew. Then --real-time trials are decoded in real time with the page served and no reader, with one that reads, and with
+validation trials of each day are cut into single bins, disturbed by each fault of `live.sources.INJECTED`, mended by a
+bridge that repeats the last bin, by one that puts zeros, or not at all, and decoded live. Arrival times are those of
+real time, but nothing waits for them. Phoneme errors are of the most likely path, word errors of the final sentence.
+--seeds draws each fault anew. Then --real-time trials are decoded in real time with the page served and no reader, with one that reads, and with
 that one and four that never read.
 """
 import argparse

@@ -33,7 +33,8 @@ REQUIREMENTS = ("settings.ini", "setup.py", "pyproject.toml")
 COMMAND = re.compile(r"^```sh\n(pip install .*)\n```$", re.M)
 ONCE = " --ignore-glob='tests/test_bad_*.py'" + "".join(
     f" --ignore={path}" for path in (
-        "tests/test_fetch.py", "tests/test_fuzz.py", "tests/test_house.py", "tests/test_kenlm.py", "tests/test_live_page.py",
+        "tests/test_fetch.py", "tests/test_fuzz.py", "tests/test_house.py", "tests/test_kenlm.py",
+        "tests/test_live_page.py",
         "tests/test_decoding.py", "tests/test_kernels.py", "tests/test_simulate.py", "tests/test_t12.py",
         "tests/test_words.py", "nbs/output", "nbs/simulate", "nbs/text", "nbs/data/t12.ipynb")
 )
@@ -124,7 +125,8 @@ def install_browser() -> None:
         return
     command = "apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium chromium-driver"
     print(f"\n=== {command}", flush=True)
-    done = subprocess.run(["timeout", "600", "bash", "-c", command], env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    done = subprocess.run(["timeout", "600", "bash", "-c", command], env=environment)
     print(f"=== status {done.returncode}", flush=True)
 
 
