@@ -440,8 +440,8 @@ def add_live_data(
     parser.add_argument("--split", default="val", metavar="val|train|test", help="which sentences of a recording")
     parser.add_argument("--session", metavar="DAY", help="recording day; default: the last one with this split")
     parser.add_argument("--trials", type=int, metavar="N", help="only so many sentences of a recording")
-    parser.add_argument("--pace", type=float, default=1.0, metavar="X", help="1 is real time, 2 twice as fast, and 0 as "
-                        "fast as it goes")
+    parser.add_argument("--pace", type=float, default=1.0, metavar="X", help="1 is real time, 2 twice as fast, 0 as fast "
+                        "as it goes")
     parser.add_argument("--say", action="append", default=[], metavar="TEXT", help="a sentence for a simulated "
                         "participant, instead of a recording; may be repeated")
 
@@ -452,8 +452,8 @@ def live_verb(parser: Parser) -> Action:
     from b2t_kit.live.pipeline import LiveConfig
 
     parser.add_argument("--run", metavar="RUN", help="run folder, or exported decoder")
-    parser.add_argument("--source", metavar="SOURCE", help="recording, participant (says what is typed), or HOST:PORT of "
-                        "a stream; default: recording, or participant with --say")
+    parser.add_argument("--source", metavar="SOURCE", help="recording, participant (says what is "
+                        "typed), or HOST:PORT of a stream; default: recording, or participant with --say")
     add_live_data(parser)
     parser.add_argument("--page", action="store_true", help="show a page for a browser instead of lines of text")
     parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="address of the page; other than this "
@@ -511,8 +511,8 @@ def tell_live(
         raise KitError("run: give the run folder with --run")
     kind = options.source or ("participant" if options.say else "recording")
     typed = kind == "participant" and not options.say and not options.page
-    source = choose_source(kind, options.data, options.split, options.session, options.trials, options.pace, options.say,
-                           stays=typed or options.page)
+    source = choose_source(kind, options.data, options.split, options.session, options.trials, options.pace,
+                           options.say, stays=typed or options.page)
     log = logging.getLogger("b2t_kit.live")
     log.addHandler(handler := logging.StreamHandler() if options.log else logging.NullHandler())
     report_progress("preparing the decoder")

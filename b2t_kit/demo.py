@@ -89,10 +89,10 @@ def demo_text(
     figures = ", ".join(sorted(path.name for path in result.folder.glob("*.png")))
     lines += ["", f"figures {figures} and result.json are in {result.folder}; "
               f"{result.seconds:.0f} s, seed {result.seed}"]
-    lines += ["", "watch the decoder live in a browser, and type sentences for the simulated participant "
-              "(needs pip install 'b2t_kit[live]'):",
-              f"  b2t live --run {result.folder / 'decoder'} --data {result.folder / 'data'} --source participant --page",
-              "or in this terminal:", f"  b2t live --run {result.folder / 'decoder'} --data {result.folder / 'data'}"]
+    live = f"  b2t live --run {result.folder / 'decoder'} --data {result.folder / 'data'}"
+    lines += ["", "watch the decoder while a recording plays:", live,
+              "in a browser, where a simulated participant says what you type (pip install 'b2t_kit[live]'):",
+              f"{live} --source participant --page"]
     return "\n".join(lines)
 
 # %% ../nbs/demo.ipynb #1dccd3af

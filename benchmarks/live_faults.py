@@ -6,8 +6,8 @@ RUN is a trained run and DATA its recordings, such as `demo/decoder` and `demo/d
 validation trials of each day are cut into single bins, disturbed by each fault of `live.sources.INJECTED`, mended by a
 bridge that repeats the last bin, by one that puts zeros, or not at all, and decoded live. Arrival times are those of
 real time, but nothing waits for them. Phoneme errors are of the most likely path, word errors of the final sentence.
---seeds draws each fault anew. Then --real-time trials are decoded in real time with the page served and no reader, with one that reads, and with
-that one and four that never read.
+--seeds draws each fault anew. Then --real-time trials are decoded in real time with the page served and no reader, with
+one that reads, and with that one and four that never read.
 """
 import argparse
 import json
@@ -77,8 +77,8 @@ def never_reading(server: PageServer) -> socket.socket:
     reader.connect(("127.0.0.1", server.port))
     own = f"127.0.0.1:{server.port}"
     reader.sendall((f"GET /stream HTTP/1.1\r\nHost: {own}\r\nOrigin: http://{own}\r\nUpgrade: websocket\r\n"
-                    "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
-                    "\r\n").encode())
+                    "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+                    "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n").encode())
     return reader
 
 
@@ -118,7 +118,8 @@ def main() -> None:
         for index, info in enumerate(recordings.infos):
             labels.setdefault(info.session, []).append(recordings.labels(index).tolist())
     labels = {day: found[:options.trials] for day, found in labels.items()}
-    days = {day: (open_decoder(options.run, day, config=LiveConfig(end_silence=0), exclude=known_sentences(options.data)),
+    config, known = LiveConfig(end_silence=0), known_sentences(options.data)
+    days = {day: (open_decoder(options.run, day, config=config, exclude=known),
                   stream_of(options.data, day, options.trials)) for day in labels}
     for decoder, _ in days.values():
         decoder.warm_up()

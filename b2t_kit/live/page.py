@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['KEPT_BINS', 'KEPT_SENTENCES', 'KEPT_NOTES', 'ROWS', 'CLIP', 'PAGE', 'MOST_READERS', 'EVERY', 'LOOPBACK', 'TRY_LATER',
-           'NOT_ALLOWED', 'Moment', 'Watcher', 'LiveSession', 'Terminal', 'colour_bytes', 'Place', 'Feed', 'page',
+           'NOT_ALLOWED', 'Moment', 'Watcher', 'LiveSession', 'Terminal', 'colour_bytes', 'Reader', 'Feed', 'page',
            'PageServer', 'Widget', 'heat_map', 'watch', 'open_decoder', 'choose_source', 'say_lines']
 
-# %% ../../nbs/live/page.ipynb #9714f682
+# %% ../../nbs/live/page.ipynb #2c0ddfac
 import asyncio
 import base64
 import hashlib
@@ -41,8 +41,8 @@ from ..decode.hypotheses import SearchConfig
 from ..decode.lexicon import own_words
 from ..decode.pipeline import CHOICE, choose_words, tuned_config, tuned_model
 from .pipeline import LiveConfig, LiveDecoder, Update
-from .sources import Bridge, BridgeConfig, Inbox, ParticipantSource, Piece, RecordingSource, Source
-from .sources import StreamSource, live_library
+from .sources import Bridge, BridgeConfig, Inbox, LiveSource, ParticipantSource, Piece
+from .sources import RecordingSource, StreamSource, live_library
 from ..training.live_plot import notebook_display
 
 # %% ../../nbs/live/page.ipynb #f6c37b4d
@@ -72,7 +72,7 @@ class LiveSession:
     def __init__(
         self,
         decoder: LiveDecoder,
-        source: Source,
+        source: LiveSource,
         watchers: Sequence[Watcher] = (),
         config: BridgeConfig = BridgeConfig(),
     ) -> None:
@@ -227,7 +227,7 @@ def colour_bytes(
 
 # %% ../../nbs/live/page.ipynb #f3168b9a
 @dataclass
-class Place:
+class Reader:
     "How far a reader of a feed has come."
     bins: int = 0
     phonemes: int = 0
@@ -249,7 +249,7 @@ class Feed:
         self.arrived: deque[tuple[int, float]] = deque(maxlen=KEPT_BINS)  # bins of an update, when the last came
         self.now: dict[str, Any] = {"words": None, "alternatives": [], "final": False, "words_ms": None,
                                     "display_ms": None, "mended": "nothing to mend", "over": False}
-        self.count = Place()  # what there has been in all
+        self.count = Reader()  # what there has been in all
         self._before: np.ndarray | None = None
         self._phoneme = ""
 
@@ -295,7 +295,7 @@ class Feed:
 
     def since(
         self,
-        place: Place,  # moved to the newest
+        place: Reader,  # moved to the newest
     ) -> dict[str, Any] | None:  # a message; None if nothing is new
         "What a reader has not seen yet and is still there."
         with self.lock:
@@ -347,7 +347,7 @@ class PageServer:
         port: int = 8787,  # 0: any free one
     ) -> None:
         self.session, self.feed = session, Feed()
-        self.places: list[Place] = []  # of the pages that are open
+        self.places: list[Reader] = []  # of the pages that are open
         self.token = "" if host in LOOPBACK else secrets.token_urlsafe(24)
         live_library("websockets")
         self.uvicorn = live_library("uvicorn")
@@ -419,7 +419,7 @@ class PageServer:
         if len(self.places) >= MOST_READERS:
             await websocket.close(TRY_LATER)
             return
-        self.places.append(place := Place())
+        self.places.append(place := Reader())
         tasks = [asyncio.create_task(self._write(websocket, place)), asyncio.create_task(self._read(websocket))]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -429,7 +429,7 @@ class PageServer:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _write(self, websocket: Any, place: Place) -> None:
+    async def _write(self, websocket: Any, place: Reader) -> None:
         "Send what is new; a reader that does not read is waited for here, and nowhere else."
         while True:
             message = self.feed.since(place)
@@ -471,7 +471,7 @@ class Widget:
         import ipywidgets
 
         self.session, self.every, self.drawn_at = session, every, 0.0
-        self.feed, self.place, self.bytes, self.heat = Feed(), Place(), b"", None
+        self.feed, self.place, self.bytes, self.heat = Feed(), Reader(), b"", None
         self.image = ipywidgets.Image(format="png", width=800, height=160)
         self.words, self.past, self.state = (ipywidgets.HTML() for _ in range(3))
         self.text = ipywidgets.Text(placeholder="a hotword" + (", or a sentence to say" if session.says else ""))
@@ -506,9 +506,9 @@ class Widget:
         words = " ".join(f"<span style='opacity:{0.35 + 0.65 * sure:.2f}'>{html.escape(word)}</span>"
                          for word, sure in message["words"] or ())
         self.words.value = f"<div style='font-size:24px;line-height:1.5'>{words or '&nbsp;'}</div>"
-        said = [one for _, one in self.feed.sentences][-5:]
-        self.past.value = "<br>".join(html.escape(f"{one['text']}   (said: {one['said']})" if one["said"] else one["text"])
-                                      for one in said)
+        lines = [f"{one['text']}   (said: {one['said']})" if one["said"] else one["text"]
+                 for _, one in [*self.feed.sentences][-5:]]
+        self.past.value = "<br>".join(map(html.escape, lines))
         notes = "; ".join(one["text"] for one in message["notes"])
         delay = f"{message['words_ms']:.1f} ms from last bin to words; " if message["words_ms"] is not None else ""
         ended = "ended; " if message["over"] else ""
@@ -574,7 +574,7 @@ def choose_source(
     pace: float = 1.0,  # 1: real time; 0: as fast as it goes
     sentences: Sequence[str] = (),  # that a participant says first
     stays: bool = True,  # a participant then waits for more
-) -> Source:
+) -> LiveSource:
     "A source by name; raises `KitError` if there is none of this name, or no data for it."
     if not 0 <= pace <= 100:
         raise KitError(f"pace: must be between 0 and 100, not {pace}")
