@@ -440,8 +440,8 @@ def add_live_data(
     parser.add_argument("--split", default="val", metavar="val|train|test", help="which sentences of a recording")
     parser.add_argument("--session", metavar="DAY", help="recording day; default: the last one with this split")
     parser.add_argument("--trials", type=int, metavar="N", help="only so many sentences of a recording")
-    parser.add_argument("--pace", type=float, default=1.0, metavar="X", help="1 is real time, 2 twice as fast, 0 as fast "
-                        "as it goes")
+    parser.add_argument("--pace", type=float, default=1.0, metavar="X", help="1 is real time, 2 twice as fast, 0 as "
+                        "fast as it goes")
     parser.add_argument("--say", action="append", default=[], metavar="TEXT", help="a sentence for a simulated "
                         "participant, instead of a recording; may be repeated")
 

@@ -440,7 +440,7 @@ class PageServer:
     async def _read(self, websocket: Any) -> None:
         "Do what a page asks, until it goes."
         async for text in websocket.iter_text():
-            with suppress(ValueError, TypeError, AttributeError):  # not a request: nothing is done
+            with suppress(ValueError, TypeError, AttributeError, ArithmeticError, RecursionError):  # no request
                 request = json.loads(text)
                 what, more = request.get("ask"), request.get("text", "")
                 if what == "shown":
