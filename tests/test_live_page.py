@@ -44,11 +44,13 @@ def random_decoder(hidden: int = 16) -> LiveDecoder:
 
 @pytest.fixture(scope="module")
 def decoder() -> Iterator[LiveDecoder]:
-    """A decoder whose late frames are not logged: time is not what these tests are about."""
+    """A decoder that is compiled, and whose late frames are not logged: time is not what these tests are about."""
     log = logging.getLogger("b2t_kit.live")
     before = log.level
     log.setLevel(logging.ERROR)
-    yield random_decoder()
+    made = random_decoder()
+    made.warm_up()
+    yield made
     log.setLevel(before)
 
 
@@ -89,7 +91,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator:
     driver.quit()
 
 
-def until(true: Callable[[], object], seconds: float = 30.0) -> None:
+def until(true: Callable[[], object], seconds: float = 60.0) -> None:
     """Wait for something to become true."""
     end = time.monotonic() + seconds
     while not true():
