@@ -7,13 +7,13 @@ __all__ = ['Verb', 'VERBS', 'SUCCESS', 'FAULTS', 'UNRECOGNISED', 'MODEL_FILES', 
            'report_progress', 'add_subcommands', 'parse', 'main', 'demo_verb', 'simulate_verb', 'fetch_verb',
            'validate_verb', 'from_t12', 'convert_verb', 'train_verb', 'add_lexicon', 'add_hotwords', 'add_route',
            'eval_verb', 'add_runs', 'add_combination', 'add_device', 'add_precision', 'add_adaptation', 'adaptation',
-           'decode_verb', 'together', 'tell_together', 'lm_verb', 'lm_build', 'add_model_out', 'add_fence',
-           'add_work_memory', 'thresholds', 'share_list', 'lm_mix', 'lm_convert', 'lm_info', 'lm_check',
-           'lm_perplexity', 'submit_verb', 'check_submission_verb', 'score_verb', 'report_verb', 'export_verb',
-           'kernel_verb', 'kernel_build', 'add_configuration', 'plan_verb', 'add_global_batch', 'lengths_of', 'shaped',
-           'tell_plan', 'preflight_verb', 'tell_preflight', 'advice', 'doctor_verb', 'tell_of_log', 'tell_of_machine',
-           'tell_of_device', 'tell_remarks', 'tell_of_run', 'eit_simulate', 'add_original', 'in_processes', 'eit_train',
-           'training_of', 'eit_test', 'eit_verb']
+           'decode_verb', 'together', 'tell_together', 'add_live_data', 'live_verb', 'live_source', 'tell_live',
+           'lm_verb', 'lm_build', 'add_model_out', 'add_fence', 'add_work_memory', 'thresholds', 'share_list', 'lm_mix',
+           'lm_convert', 'lm_info', 'lm_check', 'lm_perplexity', 'submit_verb', 'check_submission_verb', 'score_verb',
+           'report_verb', 'export_verb', 'kernel_verb', 'kernel_build', 'add_configuration', 'plan_verb',
+           'add_global_batch', 'lengths_of', 'shaped', 'tell_plan', 'preflight_verb', 'tell_preflight', 'advice',
+           'doctor_verb', 'tell_of_log', 'tell_of_machine', 'tell_of_device', 'tell_remarks', 'tell_of_run',
+           'eit_simulate', 'add_original', 'in_processes', 'eit_train', 'training_of', 'eit_test', 'eit_verb']
 
 # %% ../nbs/cli.ipynb #06a388d0
 import argparse
@@ -429,6 +429,109 @@ def tell_together(
         if getattr(options, name):
             raise KitError(f"{name}: is for one decoder, not for --runs; leave it out")
     print(together(options, options.split, options.out, given))
+    return SUCCESS
+
+# %% ../nbs/cli.ipynb #3c6f7b7b
+def add_live_data(
+    parser: argparse.ArgumentParser,
+) -> None:
+    "The options that say what is recorded, or said."
+    add_data(parser)
+    parser.add_argument("--split", default="val", metavar="val|train|test", help="which sentences of a recording")
+    parser.add_argument("--session", metavar="DAY", help="recording day; default: the last one with this split")
+    parser.add_argument("--trials", type=int, metavar="N", help="only so many sentences of a recording")
+    parser.add_argument("--pace", type=float, default=1.0, metavar="X", help="1 is real time, 2 twice as fast, 0 as "
+                        "fast as it goes")
+    parser.add_argument("--say", action="append", default=[], metavar="TEXT", help="a sentence for a simulated "
+                        "participant, instead of a recording; may be repeated")
+
+# %% ../nbs/cli.ipynb #fd22e03e
+@verb
+def live_verb(parser: Parser) -> Action:
+    "decode while somebody speaks: a recording in real time, a simulated participant, or a stream"
+    from b2t_kit.live.pipeline import LiveConfig
+
+    parser.add_argument("--run", metavar="RUN", help="run folder, or exported decoder")
+    parser.add_argument("--source", metavar="SOURCE", help="recording, participant (says what is "
+                        "typed), or HOST:PORT of a stream; default: recording, or participant with --say")
+    add_live_data(parser)
+    parser.add_argument("--page", action="store_true", help="show a page for a browser instead of lines of text")
+    parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="address of the page; other than this "
+                        "machine's own, the page needs a token, which is printed")
+    parser.add_argument("--port", type=int, default=8787, metavar="N", help="port of the page; 0 takes any free one")
+    parser.add_argument("--log", action="store_true", help="write a line to standard error for each frame that is late")
+    parser.add_argument("--lm", metavar="FILE", help="language model, as for b2t decode")
+    add_lexicon(parser)
+    add_hotwords(parser)
+    add_options(parser, LiveConfig())
+    parts = parser.add_subparsers(title="parts", dest="part", metavar="PART")
+    send = live_source(parts.add_parser("source", help=live_source.__doc__, description=sentence(live_source)))
+    return lambda options: send(options) if options.part else tell_live(options)
+
+# %% ../nbs/cli.ipynb #ed5e93e1
+def live_source(parser: Parser) -> Action:
+    "send a recording, or a simulated participant, as a stream that b2t live --source HOST:PORT decodes"
+    from b2t_kit.live.sources import ADDRESS
+
+    add_live_data(parser)
+    parser.add_argument("--address", default=ADDRESS, metavar="HOST:PORT", help="where to send from")
+
+    def act(options: argparse.Namespace) -> int:
+        import threading
+
+        from b2t_kit.live.page import choose_source
+        from b2t_kit.live.sources import StreamSender, send
+
+        source = choose_source("participant" if options.say else "recording", options.data, options.split,
+                               options.session, options.trials, options.pace, options.say, stays=False)
+        sender = StreamSender(options.address, source.waits)
+        try:
+            report_progress(f"at {options.address}, waiting for b2t live --source {options.address}")
+            send(source, sender, threading.Event())
+        finally:
+            sender.close()
+            print(f"{sender.sent:,} bins sent, {sender.dropped:,} left out because the receiver was slow")
+        return SUCCESS
+
+    return act
+
+# %% ../nbs/cli.ipynb #7c40af35
+def tell_live(
+    options: argparse.Namespace,  # of `b2t live`
+) -> int:  # exit status
+    "Decode a source until it ends or is interrupted, and print where the time went."
+    import logging
+    from contextlib import nullcontext
+
+    from b2t_kit.decode.pipeline import known_sentences
+    from b2t_kit.live.page import LiveSession, PageServer, Terminal, choose_source, open_decoder, say_lines
+    from b2t_kit.live.pipeline import LiveConfig
+
+    if not options.run:
+        raise KitError("run: give the run folder with --run")
+    kind = options.source or ("participant" if options.say else "recording")
+    typed = kind == "participant" and not options.say and not options.page
+    source = choose_source(kind, options.data, options.split, options.session, options.trials, options.pace,
+                           options.say, stays=typed or options.page)
+    log = logging.getLogger("b2t_kit.live")
+    log.addHandler(handler := logging.StreamHandler() if options.log else logging.NullHandler())
+    report_progress("preparing the decoder")
+    decoder = open_decoder(options.run, getattr(source, "session", options.session), options.lm, options.lexicon,
+                           options.hotwords, options_of(options, LiveConfig()),
+                           exclude=() if kind == "participant" else known_sentences(options.data))
+    session = LiveSession(decoder, source, [] if options.page else [Terminal()])
+    with PageServer(session, options.host, options.port) if options.page else nullcontext() as server:
+        if typed:
+            say_lines(session, sys.stdin or ())
+            report_progress("type a sentence, and Enter")
+        report_progress(f"{server.url}   Ctrl-C ends" if server else "Ctrl-C ends")
+        try:
+            session.run()
+            if server:
+                server.finish()
+        finally:
+            log.removeHandler(handler)
+            print(f"\n{decoder.ledger}\nstream: {session.bridge.mended}", flush=True)
     return SUCCESS
 
 # %% ../nbs/cli.ipynb #68a304c1

@@ -89,6 +89,10 @@ def demo_text(
     figures = ", ".join(sorted(path.name for path in result.folder.glob("*.png")))
     lines += ["", f"figures {figures} and result.json are in {result.folder}; "
               f"{result.seconds:.0f} s, seed {result.seed}"]
+    live = f"  b2t live --run {result.folder / 'decoder'} --data {result.folder / 'data'}"
+    lines += ["", "watch the decoder while a recording plays:", live,
+              "in a browser, where a simulated participant says what you type (pip install 'b2t_kit[live]'):",
+              f"{live} --source participant --page"]
     return "\n".join(lines)
 
 # %% ../nbs/demo.ipynb #1dccd3af

@@ -26,7 +26,7 @@ SCRIPTS = sorted(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/**/
 MAX_FIGURE_BYTES = 60_000
 MAX_WIDTH, MAX_TABLE_WIDTH = 120, 160  # characters; 100 is the aim, tests have tables of cases
 # What users may add; `dev` and `docs` are for those who change the kit.
-EXTRAS = ("tracker", "wfst", "rescore", "tpu", "preflight", "preflight-kaggle")
+EXTRAS = ("tracker", "wfst", "rescore", "live", "tpu", "preflight", "preflight-kaggle")
 PACKAGING = ("settings.ini", "setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE", "README.md")
 PROJECT = ("README.zh.md", "CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "conftest.py", ".gitignore",
            ".pre-commit-config.yaml")
@@ -168,6 +168,7 @@ def test_no_imports_run_in_a_circle():
 
 
 FORBIDDEN = [  # who, what they must not import, why
+    *((f"b2t_kit.{one}", "live", "live decoding is on top") for one in ("decode", "speech", "simulate", "output")),
     ("b2t_kit.training", "memory tpu decode speech", "what the loop needs is handed to it"),
     ("b2t_kit.models", "data training speech devices", "models take tensors"),
     ("b2t_kit.speech.task", "decode", "the word scorer is handed to the task"),
@@ -281,7 +282,7 @@ from pathlib import Path
 before = dict(os.environ)
 for name in sys.argv[1:]:
     __import__(name)
-    heavy = {"torch_xla", "accelerate"} & sys.modules.keys()
+    heavy = {"torch_xla", "accelerate", "starlette", "uvicorn", "websockets", "zmq"} & sys.modules.keys()
     assert not heavy, f"importing {name} imports {heavy}"
     assert dict(os.environ) == before, f"importing {name} changes the environment"
     torch = sys.modules.get("torch")

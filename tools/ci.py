@@ -10,6 +10,8 @@ kept until their sources change:
 
 README.md's second command runs in base and in xla, where tests of damaged and hostile files, of language models, of
 simulation, conversion and submissions, and of the rules of the house are left out: torch_xla does not change them.
+Chromium, for the tests of the live page, is installed by apt-get where it is missing; where that fails, they are
+reported as skipped.
 The notebooks run once more under both nbdevs' own test commands; README.md's first command runs in base; ruff and
 mypy run once. Seconds are printed below each step and in a table at the end. The last line sums the tests of base and
 xla; any other failed step counts as one failure.
@@ -32,6 +34,7 @@ COMMAND = re.compile(r"^```sh\n(pip install .*)\n```$", re.M)
 ONCE = " --ignore-glob='tests/test_bad_*.py'" + "".join(
     f" --ignore={path}" for path in (
         "tests/test_fetch.py", "tests/test_fuzz.py", "tests/test_house.py", "tests/test_kenlm.py",
+        "tests/test_live_page.py",
         "tests/test_decoding.py", "tests/test_kernels.py", "tests/test_simulate.py", "tests/test_t12.py",
         "tests/test_words.py", "nbs/output", "nbs/simulate", "nbs/text", "nbs/data/t12.ipynb")
 )
@@ -116,6 +119,17 @@ def build(name: str) -> bool:
     return succeeded
 
 
+def install_browser() -> None:
+    "Chromium and its driver, if they are missing and this is a Debian machine where that is allowed."
+    if shutil.which("chromium") and shutil.which("chromedriver"):
+        return
+    command = "apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium chromium-driver"
+    print(f"\n=== {command}", flush=True)
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    done = subprocess.run(["timeout", "600", "bash", "-c", command], env=environment)
+    print(f"=== status {done.returncode}", flush=True)
+
+
 def main() -> int:
     demo, tests = COMMAND.findall((ROOT / "README.md").read_text(encoding="utf-8"))
     shutil.rmtree(ROOT / "demo", ignore_errors=True)
@@ -128,6 +142,7 @@ def main() -> int:
         ("nbdev3", "nbdev-test"),
         ("base", demo),
     ]
+    install_browser()
     broken = {name for name in PYTHONS if not build(name)}
     passed, failed, skipped = 0, len(broken), 0
     took = []

@@ -28,6 +28,7 @@ FOLDERS = {  # in reading order
     "models": "What the decoders are made of.",
     "training": "What the training loop calls.",
     "decode": "From phoneme logits to sentences.",
+    "live": "Words while somebody speaks.",
     "output": "Competition files, scores and reports.",
     "devices": "One interface over CPU, CUDA and TPU.",
     "memory": "Whether a step fits, by arithmetic.",

@@ -19,11 +19,13 @@ from ..core.random import normals, uniforms
 def smoothing_taps(
     sigma: float = 2.0,  # standard deviation of the Gaussian, bins
     smallest: float = 0.01,  # taps up to this are dropped before rescaling
-) -> list[float]:  # an odd number of taps with sum 1
+    causal: bool = False,  # only the present bin and those before it
+) -> list[float]:  # first bin first, with sum 1; an odd number unless causal
     "The smoothing kernel of the T15 baseline: a Gaussian without its small values."
     radius = int(4 * sigma + 0.5)
     weights = [math.exp(-0.5 * (offset / sigma) ** 2) for offset in range(-radius, radius + 1)]
     kept = [weight for weight in weights if weight / sum(weights) > smallest]
+    kept = kept[: len(kept) // 2 + 1] if causal else kept
     return [weight / sum(kept) for weight in kept]
 
 # %% ../../nbs/data/augment.ipynb #fd2a1548
@@ -41,24 +43,26 @@ def smooth(
     sigma: float = 2.0,  # standard deviation of the Gaussian, bins; 0: no smoothing
     mode: Literal["same", "valid"] = "same",  # "same": zeros beyond the ends; "valid": complete windows only
     num_bins: torch.Tensor | None = None,  # (B,) int32 bins of each trial; if given, padding is set to zero
-) -> torch.Tensor:  # (B, T, C), or (B, T - 8, C) if "valid" and sigma is 2
+    causal: bool = False,  # smooth with the present bin and those before it
+) -> torch.Tensor:  # (B, T, C), or if "valid" and sigma is 2 (B, T - 8, C), causal (B, T - 4, C)
     "The features, smoothed along time; raises `KitError` if `mode` is unknown."
     if mode not in ("same", "valid"):
         raise KitError(f"smoothing mode '{mode}' is unknown; there are same and valid")
     if sigma <= 0:
         return features
-    taps = smoothing_taps(sigma)
-    reach = len(taps) // 2
+    taps = smoothing_taps(sigma, causal=causal)
+    before = len(taps) - 1 if causal else len(taps) // 2
+    after = len(taps) - 1 - before
     if mode == "same":
-        features = torch.nn.functional.pad(features, (0, 0, reach, reach))
-    length = features.shape[1] - 2 * reach
-    smoothed = features[:, reach:reach + length] * taps[reach]
+        features = torch.nn.functional.pad(features, (0, 0, before, after))
+    length = features.shape[1] - before - after
+    smoothed = features[:, before:before + length] * taps[before]
     for offset, tap in enumerate(taps):
-        if offset != reach:
+        if offset != before:
             smoothed = smoothed.add_(features[:, offset:offset + length], alpha=tap)
     if num_bins is None:
         return smoothed
-    kept = num_bins if mode == "same" else num_bins - 2 * reach
+    kept = num_bins if mode == "same" else num_bins - before - after
     return smoothed.mul_(bin_mask(kept, length))
 
 # %% ../../nbs/data/augment.ipynb #f7e9b6fe
@@ -72,6 +76,7 @@ class Augment:
     smooth: float = 2.0  # standard deviation of the Gaussian smoothing, bins; also used in evaluation; 0: none
     time_masks: int = 0  # stretches of each trial that are set to zero
     time_mask_bins: int = 0  # longest such stretch, in bins
+    causal: bool = False  # smooth with the present bin and those before it, so that live decoding waits for none
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -117,7 +122,7 @@ def _disturbed(
     if config.walk:
         steps = normals(noise_key, _WALK, bins, channels).mul_(config.walk)
         features = features + steps.cumsum(1)
-    features = smooth(features * mask, config.smooth, num_bins=num_bins)
+    features = smooth(features * mask, config.smooth, num_bins=num_bins, causal=config.causal)
     if config.time_masks and config.time_mask_bins:
         features = features * time_mask(num_bins, noise_key, bins, config)
     return features

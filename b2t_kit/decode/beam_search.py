@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['BEGINNING', 'HISTORY', 'SLOT', 'FLOATS', 'Beam', 'Past', 'Fresh', 'new_past', 'new_beam', 'new_fresh', 'mix', 'put',
-           'extend', 'enter', 'wait', 'advance', 'kth_largest', 'keep', 'advance_all', 'grown', 'index', 'finished',
-           'history_words', 'check_logits', 'as_rows', 'is_ordinary', 'find_fault', 'log_probs', 'relative_rows',
-           'tempered', 'kept_frames', 'is_sure', 'Proposer', 'PrefixSearch', 'TrialSearch', 'BeamSearch',
-           'available_cores', 'Stream']
+           'extend', 'enter', 'wait', 'advance', 'kth_largest', 'keep', 'advance_all', 'grown', 'index', 'emptied',
+           'finished', 'history_words', 'check_logits', 'as_rows', 'is_ordinary', 'find_fault', 'log_probs',
+           'relative_rows', 'tempered', 'kept_frames', 'is_sure', 'Proposer', 'PrefixSearch', 'TrialSearch',
+           'BeamSearch', 'available_cores', 'Stream']
 
 # %% ../../nbs/decode/beam_search.ipynb #9ec7a51c
 import math
@@ -356,6 +356,15 @@ def index(
             place = (place + np.uint64(1)) & mask
         past.table[place] = number
 
+# %% ../../nbs/decode/beam_search.ipynb #3df18658
+def emptied(
+    past: Past,  # not used any more
+) -> Past:
+    "Return the same arrays with only the empty word history."
+    past.table.fill(-1)
+    past.size[0] = 1
+    return past
+
 # %% ../../nbs/decode/beam_search.ipynb #7736c453
 def finished(
     beam: Beam,
@@ -546,9 +555,9 @@ class PrefixSearch:
         self.trie = build_trie(lexicon.entries, look)
         self.model, self.config = model, config
 
-    def start(self) -> "TrialSearch":
-        "Return the state of the search before the first frame."
-        return TrialSearch(self)
+    def start(self, before: "TrialSearch | None" = None) -> "TrialSearch":
+        "Return the state of the search before the first frame, in the memory of a search that has ended, if given."
+        return TrialSearch(self, before)
 
     def propose(self, rows: np.ndarray, count: int) -> list[tuple[int, ...]]:
         "Return the most likely sentences of a trial."
@@ -560,10 +569,21 @@ class PrefixSearch:
 class TrialSearch:
     "The state of a prefix beam search within one trial."
 
-    def __init__(self, plan: PrefixSearch) -> None:
+    def __init__(self, plan: PrefixSearch, before: "TrialSearch | None" = None) -> None:
         self.plan, self.limits = plan, plan.config.limits
-        self.past, self.fresh = new_past(plan.model.start), new_fresh()
+        self.past: Past = emptied(before.past) if before else new_past(plan.model.start)
+        self.fresh: Fresh = before.fresh if before else new_fresh()
         self.beam = new_beam(self.limits.beam)
+
+    def reserve(
+        self,
+        histories: int,  # word histories that there is to be memory for
+    ) -> None:
+        "Take memory before the first frame, so that no frame waits for it."
+        while len(self.past.rows) < histories:
+            self.past, self.fresh = grown(self.past, self.fresh)
+        for array in (self.past.rows, self.past.states, self.fresh.rows, self.fresh.score, self.fresh.slots):
+            array[1:] = array[-1:]  # all zeros: makes the memory ours
 
     def push(
         self,
@@ -582,6 +602,24 @@ class TrialSearch:
     def words(self) -> tuple[int, ...]:
         "The finished words of the best beginning."
         return history_words(self.past, int(self.beam.rows[0]["past"]))
+
+    def beginnings(
+        self,
+        count: int,  # largest number of word sequences
+    ) -> list[tuple[tuple[int, ...], float, float, float]]:  # words; acoustic, language and total score
+        "Return the most likely finished words; an unfinished word counts as the best that it can become."
+        rows, limits = self.beam.rows[: self.beam.size[0]], self.limits
+        past = self.past.rows[rows["past"]]
+        acoustic = np.logaddexp(rows["blank"], rows["label"])
+        look = self.plan.trie.look[np.maximum(rows["code"] - SILENCE, 0)]
+        total = limits.scale * acoustic + past["language"] + limits.bonus * past["length"] + look
+        owners, first, which = np.unique(rows["past"], return_index=True, return_inverse=True)
+        sums = np.full((2, len(owners)), -np.inf)
+        for line, values in zip(sums, (acoustic, total)):
+            np.logaddexp.at(line, which, values)
+        order = np.argsort(-sums[1], kind="stable")[:count]
+        return [(history_words(self.past, int(owners[one])), float(sums[0, one]), float(past["language"][first[one]]),
+                 float(sums[1, one])) for one in order]
 
     def best(
         self,
@@ -701,9 +739,9 @@ class BeamSearch:
         with ThreadPoolExecutor(threads or available_cores()) as pool:
             return list(pool.map(self.decode, trials))
 
-    def stream(self) -> "Stream":
-        "Return a `Stream` that takes frames one by one; it always uses the prefix search."
-        return Stream(self)
+    def stream(self, before: "Stream | None" = None) -> "Stream":
+        "Return a `Stream`, in the memory of one that is not used any more; it always uses the prefix search."
+        return Stream(self, before)
 
     def scored(
         self,
@@ -744,9 +782,9 @@ def available_cores() -> int:
 class Stream:
     "Decodes one trial while its frames arrive."
 
-    def __init__(self, search: BeamSearch) -> None:
+    def __init__(self, search: BeamSearch, before: "Stream | None" = None) -> None:
         self._owner = search
-        self._search = search.prefix.start()
+        self._search: TrialSearch = search.prefix.start(before._search if before else None)
         self._rows: list[np.ndarray] = []
         self._sure = False  # whether the last frame was surely blank
 
@@ -762,10 +800,23 @@ class Stream:
         self._search.push(rows[kept_frames(rows, self._owner.config, self._sure)])
         self._sure = bool(is_sure(rows[-1:], self._owner.config)[0])
 
+    def reserve(self, histories: int) -> None:
+        "Take memory for so many word histories before the first frame, so that no frame waits for it."
+        self._search.reserve(histories)
+
     @property
     def sentence(self) -> str:
         "The finished words of the best beginning; later frames may change them."
         return " ".join(self._owner.lexicon.words[word] for word in self._search.words)
+
+    def partial(
+        self,
+        count: int = 20,  # largest number of sentences, of which the confidences are computed
+    ) -> list[Hypothesis]:  # best first, without times; the best one with confidences
+        "Return the finished words of the most likely beginnings; later frames may change them."
+        words = self._owner.lexicon.words
+        return with_confidences([Hypothesis(tuple(words[one] for one in found), acoustic, language, total)
+                                 for found, acoustic, language, total in self._search.beginnings(count)])
 
     def finish(self) -> list[Hypothesis]:
         "Return the n-best list of all frames, equal to `BeamSearch.decode` of the whole trial."

@@ -89,7 +89,7 @@ def logits_of(
         features = augment(batch.features, batch.num_bins, batch.noise_key, config.augment)
         return model(features, batch.day, **draws_of(batch, config)), batch.num_patches
     sigma, padding = config.augment.smooth, config.model.padding
-    features = smooth(batch.features, sigma, padding, batch.num_bins)
+    features = smooth(batch.features, sigma, padding, batch.num_bins, config.augment.causal)
     return model(features, batch.day), frames_of(batch, config)
 
 # %% ../../nbs/speech/task.ipynb #982cd98a
@@ -111,7 +111,7 @@ def frames_of(
     "Frames of each trial in evaluation; fewer than in training if smoothing shortens trials."
     if config.model.padding == "same" or not config.augment.smooth:
         return batch.num_patches
-    lost = len(smoothing_taps(config.augment.smooth)) - 1
+    lost = len(smoothing_taps(config.augment.smooth, causal=config.augment.causal)) - 1
     patches = (batch.num_bins - lost - config.model.patch) // config.model.stride + 1
     return patches.clamp(min=0)
 

@@ -1,0 +1,254 @@
+"""Live decoding: parity with offline decoding, delay in real time, ends of sentences, the cost of causality.
+
+    python benchmarks/live.py causal --out FOLDER [--steps 1.0]      # phoneme errors with causal smoothing
+    python benchmarks/live.py parity --out FOLDER [--trials 200]     # logits and sentences against `b2t decode`
+    python benchmarks/live.py ends --out FOLDER                      # when a sentence is taken as ended
+    python benchmarks/live.py delay --lm MODEL --said TEXT [--minutes 30] [--model baseline|transformer]
+
+`causal` simulates recordings and trains recipes with and without the option; `parity` and `ends` use its runs. `delay`
+takes the model and the sentences that large_vocabulary.py keeps (--keep). Its network has random weights, which cost
+as much time as others; the search gets simulated logits of the sentences instead of its output. A bin arrives
+when its 20 ms are over by the clock, so also the time in which the machine let this process sleep too long counts.
+Each part writes its entry into benchmarks/results/live.json.
+"""
+
+import argparse
+import logging
+import math
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from recipes import recordings, trained
+
+from b2t_kit.core.config import from_dict, load_json, save_json
+from b2t_kit.data.augment import smooth
+from b2t_kit.data.dataset import Recordings
+from b2t_kit.decode.beam_search import BeamSearch
+from b2t_kit.decode.hypotheses import SearchConfig
+from b2t_kit.decode.kenlm import preload
+from b2t_kit.decode.pipeline import choose_words
+from b2t_kit.live.pipeline import LiveConfig, LiveDecoder
+from b2t_kit.models.gru import T15_SESSIONS
+from b2t_kit.simulate.logits import noisy_sentence
+from b2t_kit.simulate.neural import CALIBRATION, SimulateConfig, draw_timing, moments
+from b2t_kit.simulate.neural import open_sessions, record_trial, zscore
+from b2t_kit.speech.adapt import fit_days
+from b2t_kit.speech.evaluate import Decoder, load_decoder
+from b2t_kit.speech.recipes import recipe
+from b2t_kit.speech.task import build_decoder_for, settled
+from b2t_kit.text.phonemes import SILENCE
+
+SEEDS = (1, 2)
+STEPS = {"tiny": 320, "transformer_tiny": 480}
+RESULTS = ROOT / "benchmarks/results/live.json"
+
+
+def causal(options: argparse.Namespace) -> dict[str, Any]:
+    "Phoneme errors of each recipe with the usual kernel and with the causal one."
+    data = recordings(options.out / "data", 21, options)
+    found: dict[str, Any] = {}
+    for name, steps in STEPS.items():
+        for seed in SEEDS:
+            for kernel, setting in (("usual", {}), ("causal", {"causal": "true"})):
+                run = options.out / f"{name}_{kernel}_{seed}"
+                row = trained(name, setting, max(1, round(steps * options.steps)), seed, data, run)
+                found[f"{name}, {kernel}, seed {seed}"] = row["per"] | {"seconds": row["seconds"]}
+    return found
+
+
+def offline(decoder: Decoder, bins: np.ndarray) -> np.ndarray:
+    "The logits of a whole trial, as `speech.evaluate` computes them."
+    config = decoder.config
+    smoothed = smooth(torch.from_numpy(bins)[None], config.augment.smooth, config.model.padding, None,
+                      config.augment.causal)
+    with torch.inference_mode():
+        return decoder.model(smoothed, torch.zeros(1, dtype=torch.int32))[0].numpy()
+
+
+def for_day(decoder: Decoder, day: str) -> Decoder:
+    "The decoder with one day layer, that of a session."
+    fitted = fit_days(decoder.model, decoder.sessions, decoder.trained, [day], decoder.config.unseen)
+    return replace(decoder, model=fitted.eval(), sessions=(day,), trained=(day,))
+
+
+def decoders(options: argparse.Namespace, recordings: Recordings) -> dict[str, Decoder]:
+    "Trained ones if `causal` left them, otherwise with random weights."
+    found = {}
+    runs = {"GRU": "tiny_usual_1", "noise GRU": "noise_gru_tiny", "Transformer": "transformer_tiny_usual_1"}
+    for name, run in runs.items():
+        if (options.out / f"{run}.json").exists():
+            found[f"{name}, trained"] = load_decoder(options.out / run)
+        else:
+            torch.manual_seed(0)
+            config = settled(recipe(run.removesuffix("_usual_1")).task, len(recordings.sessions))
+            days = tuple(recordings.sessions)
+            found[f"{name}, random weights"] = Decoder(build_decoder_for(config).eval(), config, days, days, run)
+    return found
+
+
+def parity(options: argparse.Namespace) -> dict[str, Any]:
+    "Logits and sentences of validation trials: in random pieces, and with one bin in fifty lost and repeated."
+    torch.set_num_threads(1)
+    found: dict[str, Any] = {}
+    with Recordings(options.out / "data", "val") as recordings:
+        lexicon, model = choose_words(None, exclude=tuple(one.sentence or "" for one in recordings.infos))
+        search = BeamSearch(lexicon, model, SearchConfig(beam=60))
+        for name, decoder in decoders(options, recordings).items():
+            generator, count = np.random.default_rng(0), min(options.trials, len(recordings))
+            total = {"trials": count, "frames": 0, "other lengths": 0, "largest difference": 0.0, "other sentences": 0,
+                     "with words": 0}
+            found[name] = {"pieces": total, "lost bins": dict(total)}
+            for index in range(count):
+                trial = recordings[index]
+                fitted = for_day(decoder, trial.session)
+                live = LiveDecoder(fitted, search, LiveConfig(end_silence=0, considered=1))
+                for case, lost in (("pieces", 0.0), ("lost bins", 0.02)):
+                    there = generator.random(len(trial.features)) >= lost
+                    there[0] = True
+                    bins = trial.features[np.maximum.accumulate(np.where(there, np.arange(len(there)), 0))]
+                    cuts = np.sort(generator.integers(0, len(bins), generator.integers(0, 40)))
+                    for piece in np.split(bins, cuts):
+                        live.push(piece)
+                    last, expected = live.cue()[-1], offline(fitted, bins)
+                    row = found[name][case]
+                    row["frames"] += len(expected)
+                    row["other lengths"] += live.logits.shape != expected.shape
+                    gap = float(np.abs(live.logits - expected).max())
+                    row["largest difference"] = max(row["largest difference"], gap)
+                    decoded = search.decode(expected)
+                    row["with words"] += bool(last.words)
+                    row["other sentences"] += last.sentence != (decoded[0].sentence if decoded else "")
+            print(name, found[name], flush=True)
+            save_json(options.part_file, found)
+    return found
+
+
+def ends(options: argparse.Namespace) -> dict[str, Any]:
+    "How long after the last sound a sentence is taken as ended, and how often before it."
+    torch.set_num_threads(1)
+    decoder = load_decoder(options.out / "tiny_usual_1")
+    config = from_dict(SimulateConfig, load_json(options.out / "data/simulation.json"))
+    lexicon, model = choose_words(None)
+    search = BeamSearch(lexicon, model, SearchConfig(beam=60))
+    sessions, found = open_sessions(config), {}
+    rows: dict[float, list[float]] = {seconds: [] for seconds in (0.5, 1.0, 1.5, 2.0)}
+    for number in range(options.trials):
+        session = sessions[number % len(sessions)]
+        held = [place for place, plan in enumerate(session.planned) if plan.split == "val"]
+        place = held[number // len(sessions) % len(held)]
+        generator = np.random.default_rng([5, number])
+        timing = draw_timing(np.array(session.planned[place].labels), config.bins_per_phoneme, generator)
+        over = timing.edges[1 + np.flatnonzero(timing.labels != SILENCE)[-1]] * 0.02  # the end of the last sound
+        timing = replace(timing, num_bins=timing.num_bins + 200)  # four seconds of quiet
+        raw = record_trial(session.electrodes, timing, generator, place)
+        bins = zscore(raw, [moments(session.raw(one)[0]) for one in range(-CALIBRATION, 0)])
+        fitted = for_day(decoder, session.planned[0].session)
+        for seconds, late in rows.items():
+            live = LiveDecoder(fitted, search, LiveConfig(end_silence=seconds, considered=1))
+            ended = [one for one in live.push(bins) if one.final]
+            late.append(ended[0].bins * 0.02 - over - seconds if ended else math.inf)
+    for seconds, late in rows.items():
+        gaps = np.array(late)
+        found[f"{seconds:g} s"] = {"trials": len(gaps), "within 300 ms": int(((gaps > -seconds) & (gaps <= 0.3)).sum()),
+                                   "before the end": int((gaps <= -seconds).sum()), "later": int((gaps > 0.3).sum()),
+                                   "median": float(np.median(gaps[gaps > -seconds]))}
+    print(found)
+    return found
+
+
+class Spoken:
+    "The steps of a network that takes its time, with other logits as its output."
+
+    def __init__(self, steps: Any) -> None:
+        self.steps, self.start, self.ahead = steps, steps.start, steps.ahead
+        self.said = iter(())
+
+    def frame(self, window: torch.Tensor) -> np.ndarray:
+        "The next logits of the sentence."
+        drawn = self.steps.frame(window)
+        return next(self.said, drawn)
+
+
+def delay(options: argparse.Namespace) -> dict[str, Any]:
+    "Real time: bins every 20 ms, sentence after sentence."
+    print(preload(options.lm))
+    lexicon, model = choose_words(options.lm)
+    search = BeamSearch(lexicon, model, SearchConfig(beam=200))
+    settings = recipe(options.model).task
+    torch.manual_seed(0)
+    decoder = Decoder(build_decoder_for(settings).eval(), settings, T15_SESSIONS, T15_SESSIONS, options.model)
+    said = options.said.read_text(encoding="utf-8").splitlines()
+    generator, process = np.random.default_rng(1), psutil.Process()
+    live = LiveDecoder(decoder, search, LiveConfig(end_silence=0))
+    live.steps = spoken = Spoken(live.steps)
+    bins = generator.standard_normal((1, settings.model.num_features)).astype(np.float32)
+    found = {"model": options.model, "parameters": sum(one.numel() for one in decoder.model.parameters()),
+             "words": len(lexicon), "beam": 200, "memory_mb": []}
+    with live:
+        start = time.perf_counter() + 0.1
+        number, minute, right = 0, 0, 0
+        while live.bins * 0.02 < 60 * options.minutes:
+            sentence = said[number % len(said)]
+            number += 1
+            logits = noisy_sentence(sentence, generator)
+            spoken.said = iter(logits)
+            live.start()
+            needed = live.windows.needed + live.windows.stride * (len(logits) - 1)
+            for _ in range(needed):
+                due = start + 0.02 * (live.bins + 1)
+                time.sleep(max(0.0, due - time.perf_counter()))
+                live.push(bins, due)
+            last = live.cue()[-1]
+            right += last.sentence == sentence
+            if live.bins * 0.02 >= 60 * minute:
+                minute += 1
+                found["memory_mb"].append(round(process.memory_info().rss / 1e6, 1))
+                found |= {"minutes": round(live.bins * 0.02 / 60, 1), "sentences": number, "right": right,
+                          "frames": live.ledger.count, "late": dict(live.ledger.late), "summary": live.ledger.summary(),
+                          "load": psutil.getloadavg()[0]}
+                save_json(options.part_file, found)
+                print(found["minutes"], "minutes", live.ledger, flush=True)
+    np.save(options.part_file.with_suffix(".npy"), live.ledger.rows)
+    return found
+
+
+PARTS = {"causal": causal, "parity": parity, "ends": ends, "delay": delay}
+
+
+def main() -> None:
+    "Measure a part, save it with the others."
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("--out", type=Path, default=Path("live_benchmark"), help="folder for recordings and runs")
+    parser.add_argument("--steps", type=float, default=1.0, help="training steps, as a multiple of the benchmark's")
+    parser.add_argument("--difficulty", type=float, default=0.65, help="of the simulation")
+    parser.add_argument("--labels", type=Path, help="table of sentences, as `b2t simulate --labels` takes it")
+    parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--lm", type=Path)
+    parser.add_argument("--said", type=Path)
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--model", choices=("baseline", "transformer"), default="baseline")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    name = f"{options.part}_{options.model}" if options.part == "delay" else options.part
+    options.part_file = options.out / f"{name}.json"
+    logging.getLogger("b2t_kit.live").addHandler(logging.FileHandler(options.out / f"{name}.log"))
+    logging.getLogger("b2t_kit.live").propagate = False
+    logging.getLogger("b2t_kit.live").setLevel(logging.INFO)
+    found = PARTS[options.part](options)
+    save_json(options.part_file, found)
+    save_json(RESULTS, (load_json(RESULTS) if RESULTS.exists() else {}) | {name: found})
+
+
+if __name__ == "__main__":
+    main()

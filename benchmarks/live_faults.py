@@ -1,0 +1,157 @@
+"""What faults of a live stream cost in errors, and whether pages that do not read slow the decoder.
+
+    python benchmarks/live_faults.py RUN DATA [--seeds 3] [--trials 72] [--real-time 8] [--json FILE]
+
+RUN is a trained run and DATA its recordings, such as `demo/decoder` and `demo/data` of `b2t demo`. The first --trials
+validation trials of each day are cut into single bins, disturbed by each fault of `live.sources.INJECTED`, mended by a
+bridge that repeats the last bin, by one that puts zeros, or not at all, and decoded live. Arrival times are those of
+real time, but nothing waits for them. Phoneme errors are of the most likely path, word errors of the final sentence.
+--seeds draws each fault anew. Then --real-time trials are decoded in real time with the page served and no reader, with
+one that reads, and with that one and four that never read.
+"""
+import argparse
+import json
+import logging
+import socket
+import threading
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import fields, replace
+
+import numpy as np
+
+from b2t_kit.data.dataset import Recordings
+from b2t_kit.decode.pipeline import known_sentences
+from b2t_kit.live.page import LiveSession, PageServer, open_decoder
+from b2t_kit.live.pipeline import LiveConfig, LiveDecoder
+from b2t_kit.live.sources import INJECTED, Bridge, BridgeConfig, Mended, Piece, RecordingSource, inject
+from b2t_kit.models.ctc import collapse
+from b2t_kit.text.metrics import edit_distance
+from b2t_kit.text.phonemes import normalise
+
+WAYS = ("repeat", "zero", "no bridge")
+
+
+def stream_of(data: str, session: str, trials: int) -> list[Piece]:
+    "A day's validation trials as single bins with the times of a real recording."
+    pieces = RecordingSource(data, session=session, trials=trials, pace=0).pieces(threading.Event())
+    return [replace(one, arrived=0.02 * one.end) for one in pieces]
+
+
+def unbridged(pieces: Iterable[Piece]) -> Iterable[Piece]:
+    "What a receiver makes of a stream that concatenates what comes; NaN has to become something, here 0."
+    for one in pieces:
+        yield replace(one, bins=np.nan_to_num(one.bins, posinf=0, neginf=0))
+
+
+def bridged(pieces: Iterable[Piece], bridge: Bridge) -> Iterable[Piece]:
+    for one in pieces:
+        yield from bridge.take(one)
+    yield from bridge.end()
+
+
+def errors(decoder: LiveDecoder, pieces: Iterable[Piece], labels: list[list[int]]) -> np.ndarray:
+    "Phoneme errors, phonemes, word errors and words; a sentence that never ended counts as empty."
+    total, number = np.zeros(4, int), 0
+    for piece in pieces:
+        if len(piece.bins):
+            decoder.push(piece.bins)
+        if piece.cue:
+            found = [one for one in decoder.cue() if one.final]
+            words = found[-1].sentence.split() if found else []
+            heard = collapse(decoder.logits.argmax(1)) if found else []
+            said = normalise(piece.said).split()
+            total += (edit_distance(labels[number], heard), len(labels[number]), edit_distance(said, words), len(said))
+            number += 1
+    assert number == len(labels)
+    return total
+
+
+def mended_sum(counts: list[Mended]) -> str:
+    return str(Mended(**{one.name: sum(getattr(count, one.name) for count in counts) for one in fields(Mended)}))
+
+
+def never_reading(server: PageServer) -> socket.socket:
+    reader = socket.socket()
+    reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    reader.connect(("127.0.0.1", server.port))
+    own = f"127.0.0.1:{server.port}"
+    reader.sendall((f"GET /stream HTTP/1.1\r\nHost: {own}\r\nOrigin: http://{own}\r\nUpgrade: websocket\r\n"
+                    "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+                    "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n").encode())
+    return reader
+
+
+def in_real_time(run: str, data: str, trials: int, quick: int, slow: int) -> dict:
+    "Sentences and times of a session with pages that read and pages that do not."
+    from websockets.sync.client import connect
+
+    source = RecordingSource(data, trials=trials)
+    decoder = open_decoder(run, source.session, config=LiveConfig(end_silence=0), exclude=known_sentences(data))
+    session = LiveSession(decoder, source)
+    with PageServer(session, port=0) as server, ExitStack() as stack:
+        for _ in range(slow):
+            stack.enter_context(never_reading(server))
+        for _ in range(quick):
+            url = f"127.0.0.1:{server.port}"
+            page = stack.enter_context(connect(f"ws://{url}/stream", origin=f"http://{url}"))
+            threading.Thread(target=lambda page=page: [None for _ in page], daemon=True).start()
+        session.run()
+    times = {name: round(1000 * value, 1) for name, value in decoder.ledger.summary()["words"].items()}
+    return {"readers": quick, "never reading": slow, "sentences": [text for _, text in session.sentences], "ms": times,
+            "late": dict(decoder.ledger.late), "mended": str(session.bridge.mended)}
+
+
+def measured(days: dict, labels: dict, seeds: int) -> tuple[np.ndarray, list[dict]]:
+    "Errors without faults, and a row for each fault."
+    clean, rows = sum(errors(decoder, pieces, labels[day]) for day, (decoder, pieces) in days.items()), []
+    print(f"none: phonemes {clean[0]}/{clean[1]}, words {clean[2]}/{clean[3]}", flush=True)
+    for fault in INJECTED:
+        row = {"fault": fault}
+        for way in WAYS:
+            counts, totals = [], []
+            for seed in range(seeds):
+                for day, (decoder, pieces) in days.items():
+                    bridge = Bridge(config=BridgeConfig(fill="zero" if way == "zero" else "repeat"))
+                    broken = inject(pieces, fault, seed)
+                    mended = unbridged(broken) if way == "no bridge" else bridged(broken, bridge)
+                    totals.append(errors(decoder, mended, labels[day]))
+                    counts.append(bridge.mended)
+            row[way] = sum(totals).tolist()
+            row["counted"] = mended_sum(counts) if way == "repeat" else row["counted"]
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+    return clean, rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("run")
+    parser.add_argument("data")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--trials", type=int, default=72)
+    parser.add_argument("--real-time", type=int, default=8)
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    logging.getLogger("b2t_kit.live").setLevel(logging.ERROR)
+    with Recordings(options.data, "val") as recordings:
+        labels = {}
+        for index, info in enumerate(recordings.infos):
+            labels.setdefault(info.session, []).append(recordings.labels(index).tolist())
+    labels = {day: found[:options.trials] for day, found in labels.items()}
+    config, known = LiveConfig(end_silence=0), known_sentences(options.data)
+    days = {day: (open_decoder(options.run, day, config=config, exclude=known),
+                  stream_of(options.data, day, options.trials)) for day in labels}
+    with ExitStack() as stack:
+        for decoder, _ in days.values():
+            stack.enter_context(decoder)  # one thread of the network: the fastest for single frames
+        clean, rows = measured(days, labels, options.seeds)
+    real = [in_real_time(options.run, options.data, options.real_time, *how) for how in ((0, 0), (1, 0), (1, 4))]
+    print(*map(json.dumps, real), sep="\n", flush=True)
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump({"none": clean.tolist(), "faults": rows, "real time": real}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
