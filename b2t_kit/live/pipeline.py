@@ -430,7 +430,7 @@ def into_memory(
     same = all(moved[name].shape == one.shape and moved[name].dtype == one.dtype for name, one in arrays.items())
     model.arrays = model.arrays._replace(**moved) if same else model.arrays
 
-# %% ../../nbs/live/pipeline.ipynb #fd4cbece
+# %% ../../nbs/live/pipeline.ipynb #4e7ce032
 class LiveDecoder:
     "Decodes a stream of bins to words. As a context, it sets this process up for short delays until it ends."
 
@@ -454,9 +454,9 @@ class LiveDecoder:
         self._before: tuple[bool, int] | None = None  # set while this is a context
 
     def __enter__(self) -> "LiveDecoder":
+        self.warm_up()
         self._before = gc.isenabled(), torch.get_num_threads()
         torch.set_num_threads(self.config.threads)
-        self.warm_up()
         gc.collect()
         gc.freeze()  # what is there now is never looked through again
         gc.disable()  # from now on garbage is collected between sentences
