@@ -6,11 +6,12 @@
 __all__ = ['transcripts', 'without_leaks', 'divided_sentences', 'FinetuneConfig', 'batch_loss', 'LoraTraining', 'word_perplexity',
            'Finetuned', 'finetune']
 
-# %% ../../nbs/decode/finetune.ipynb #420d9adc
+# %% ../../nbs/decode/finetune.ipynb #24a16d90
 import hashlib
 import json
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -120,7 +121,7 @@ def batch_loss(
     losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
     return (losses * known[:, 1:].flatten()).sum() / known[:, 1:].sum()
 
-# %% ../../nbs/decode/finetune.ipynb #9865f1ce
+# %% ../../nbs/decode/finetune.ipynb #d435acf8
 class LoraTraining:
     "A model with thin matrices beside its linear layers, their optimizer, and the number of steps taken."
 
@@ -136,7 +137,8 @@ class LoraTraining:
             raise KitError("peft is not installed; pip install 'b2t_kit[finetune]'") from error
         torch.manual_seed(config.seed)
         lora = peft.LoraConfig(r=config.rank, lora_alpha=config.rank, target_modules="all-linear", task_type="CAUSAL_LM")
-        self.model = peft.get_peft_model(model, lora, autocast_adapter_dtype=True).eval()
+        with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of transformers, about peft
+            self.model = peft.get_peft_model(model, lora).eval()
         self.trained = {name: one for name, one in self.model.named_parameters() if one.requires_grad}
         self.optimizer = torch.optim.AdamW(self.trained.values(), weight_decay=0.0)
         self.steps = 0
