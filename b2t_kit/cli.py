@@ -664,8 +664,8 @@ def rescore_verb(parser: Parser) -> Action:
     parser.add_argument("--before", type=int, default=0, metavar="N", help="decoded sentences before each, in the same "
                         "block, that the model reads first")
     parser.add_argument("--topic", default="", metavar="TEXT", help="text that the model reads before all that")
-    parser.add_argument("--llm-bits", type=int, default=0, choices=(4, 8), metavar="4|8", help="store its weights in so "
-                        "few bits; needs CUDA and bitsandbytes")
+    parser.add_argument("--llm-bits", type=int, default=0, choices=(4, 8), metavar="4|8", help="store its weights in "
+                        "so few bits; needs CUDA and bitsandbytes")
     add_device(parser)
 
     def act(options: argparse.Namespace) -> int:

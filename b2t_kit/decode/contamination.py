@@ -137,6 +137,8 @@ def trained_on(
         return None
     record = load_json(path)
     try:
+        if isinstance(record["sentences"], str):
+            raise TypeError("is text, not a list")
         return np.array([int(one, 16) for one in record["sentences"]], dtype=np.uint64)
     except (KeyError, OverflowError, TypeError, ValueError) as error:
         raise KitError(f"{path}: is not a record of training sentences; fine-tune the model again") from error

@@ -28,7 +28,7 @@ from ..devices.select import open_device
 from ..simulate.sentences import read_prompts
 from ..text.phonemes import normalise
 
-# %% ../../nbs/decode/finetune.ipynb #a51cfc2d
+# %% ../../nbs/decode/finetune.ipynb #1360d8f7
 def transcripts(
     labels: str | Path,  # CSV or text with sentences, or a folder of recordings, for its training sentences
 ) -> list[str]:  # different ones, normalised, sorted
@@ -50,8 +50,8 @@ def without_leaks(
     fence = Fence(scored)
     kept = [one for one in sentences if fence.find(one.split()) is None]
     if len(kept) < len(sentences) and leaks == "refuse":
-        raise KitError(f"{len(sentences) - len(kept)} of the {len(sentences)} different training sentences will be scored; "
-                       "leave them out with --leaks drop")
+        raise KitError(f"{len(sentences) - len(kept)} of the {len(sentences)} different training sentences will be "
+                       "scored; leave them out with --leaks drop")
     return kept
 
 
@@ -121,7 +121,7 @@ def batch_loss(
     losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
     return (losses * known[:, 1:].flatten()).sum() / known[:, 1:].sum()
 
-# %% ../../nbs/decode/finetune.ipynb #d435acf8
+# %% ../../nbs/decode/finetune.ipynb #6fed0411
 class LoraTraining:
     "A model with thin matrices beside its linear layers, their optimizer, and the number of steps taken."
 
@@ -136,7 +136,8 @@ class LoraTraining:
         except ImportError as error:
             raise KitError("peft is not installed; pip install 'b2t_kit[finetune]'") from error
         torch.manual_seed(config.seed)
-        lora = peft.LoraConfig(r=config.rank, lora_alpha=config.rank, target_modules="all-linear", task_type="CAUSAL_LM")
+        lora = peft.LoraConfig(r=config.rank, lora_alpha=config.rank, target_modules="all-linear",
+                               task_type="CAUSAL_LM")
         with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of transformers, about peft
             self.model = peft.get_peft_model(model, lora).eval()
         self.trained = {name: one for name, one in self.model.named_parameters() if one.requires_grad}
@@ -191,14 +192,16 @@ class LoraTraining:
                     raise KitError(f"{path}: is from a run with other settings or sentences; remove it, or use those")
                 for name, one in self.trained.items():
                     one.data.copy_(file.get_tensor(name))
-                    self.optimizer.state[one] = {
-                        "step": torch.tensor(float(about["steps"])), "exp_avg": file.get_tensor(f"mean {name}").to(one.device),
-                        "exp_avg_sq": file.get_tensor(f"square {name}").to(one.device)}
+                    mean, square = (file.get_tensor(f"{kind} {name}").to(one.device) for kind in ("mean", "square"))
+                    steps = torch.tensor(float(about["steps"]))
+                    self.optimizer.state[one] = {"step": steps, "exp_avg": mean, "exp_avg_sq": square}
                 self.steps = int(about["steps"])
+                if not all(torch.isfinite(one).all() for one in self.trained.values()):
+                    raise ValueError("numbers are not finite")
         except (SafetensorError, OSError, KeyError, ValueError, RuntimeError) as error:
             raise KitError(f"{path}: is damaged; remove it to start again ({error})") from error
 
-# %% ../../nbs/decode/finetune.ipynb #f5971326
+# %% ../../nbs/decode/finetune.ipynb #e9b02eb6
 def word_perplexity(
     scorer: CausalScorer,
     sentences: Sequence[str],
@@ -219,10 +222,10 @@ class Finetuned:
     after: float
 
     def __repr__(self) -> str:
-        return (f"{self.folder}: fine-tuned on {self.sentences:,} sentences; perplexity per word of {self.held_out:,} others "
-                f"{self.before:.1f} before, {self.after:.1f} after")
+        return (f"{self.folder}: fine-tuned on {self.sentences:,} sentences; perplexity per word of {self.held_out:,} "
+                f"others {self.before:.1f} before, {self.after:.1f} after")
 
-# %% ../../nbs/decode/finetune.ipynb #e88aaf39
+# %% ../../nbs/decode/finetune.ipynb #b665e259
 def finetune(
     model: str | Path,  # folder of the pretrained model
     labels: str | Path,  # sentences: CSV, text, or a folder of recordings
@@ -262,6 +265,8 @@ def _trained(scorer: CausalScorer, sentences: list[str], config: FinetuneConfig,
     training, batches = LoraTraining(scorer.model, config), config.batches(len(sentences))
     if os.path.lexists(path):
         training.load(path, mark)
+        if not 0 <= training.steps <= len(batches):
+            raise KitError(f"{path}: is damaged; remove it to start again (step {training.steps} of {len(batches)})")
         progress(f"goes on after step {training.steps} of {len(batches)}")
     tokens = list(map(scorer.tokens, sentences))
     for batch in batches[training.steps:]:

@@ -344,7 +344,8 @@ def decode_sentences(
         if large is None:
             decoded = decode_trials(search, trials)
         elif tune_weights:
-            decoded, config, large = tuned_with_large(search, large, known, trials, choice, tune_seconds, device, progress)
+            decoded, config, large = tuned_with_large(search, large, known, trials, choice, tune_seconds, device,
+                                                      progress)
         else:
             decoded = decoded_with_large(search, config, large, trials, device)
         warning = "; ".join(filter(None, warnings)) or None
@@ -384,7 +385,7 @@ def fusion_settings(
     if not isinstance(found, dict) or found.get("model") != folder_name(Path(fusion["llm"])):
         return config, override(FusionConfig(), fusion)
     try:
-        tuned = FusionConfig(found["every"], found["share"])
+        tuned = from_dict(FusionConfig, {name: found[name] for name in ("every", "share")})
         return override(from_dict(SearchConfig, found["search"]), settings), override(tuned, fusion)
     except (KeyError, TypeError) as error:
         raise KitError(f"{path}: is not a record of tuned weights; remove it or tune again") from error
