@@ -1,7 +1,7 @@
-"""Measure delayed fusion: word error of the same logits with a causal model in the search, after it, in both, in neither.
+"""Measure delayed fusion: word error of the same logits with a causal model in the search, after it, both, neither.
 
-    python benchmarks/fusion.py LABELS.csv --llm FOLDER_OR_GGUF --models DIR --words FILE [--sentences 1426] [--tune-on 60]
-                                [--beam 100] [--n-best 10] [--every 12] [--shares 0.2,0.35,0.5]
+    python benchmarks/fusion.py LABELS.csv --llm FOLDER_OR_GGUF --models DIR --words FILE [--sentences 1426]
+                                [--tune-on 60] [--beam 100] [--n-best 10] [--every 12] [--shares 0.2,0.35,0.5]
                                 [--noise 1] [--json FILE]
 
 Sentences are divided, and their logits simulated, as in words.py; DIR and FILE are those of general_model.py and
@@ -72,7 +72,7 @@ def fixed(table: ScoreTable, share: float) -> RescoreWeights:
 
 # Llama-3.2-1B: parameters, of these the token table, layers, width of keys and of values, tokens in the vocabulary
 PARAMETERS, TABLE, LAYERS, WIDTH, VOCABULARY = 1.236e9, 0.263e9, 16, 512, 128_256
-# A T4: bytes and half-precision operations per second, the shares of these that small batches reach, seconds for starting a pass
+# A T4: bytes and half-precision operations per second, the shares of these that are reached, seconds to start a pass
 BYTES, OPERATIONS, REACHED, PASS = 320e9, 65e12, (0.7, 0.3), 0.015
 
 
@@ -156,7 +156,8 @@ def main() -> None:
     oracle = {"3-gram": after.oracle, "fusion": table.oracle}
     for name, one in counts.items():
         print(f"{name:8} {rate_of(one, None)}   {costs[name]}")
-    print(*(f"{name}: {gain}" for name, gain in gains.items()), *(f"oracle {name}: {one}" for name, one in oracle.items()),
+    print(*(f"{name}: {gain}" for name, gain in gains.items()),
+          *(f"oracle {name}: {one}" for name, one in oracle.items()),
           f"fusion: {fused.config}, {config}; both: {again}; {memory:.1f} GB",
           *(f"1B on a T4, {name}: {cost}" for name, cost in t4.items()), sep="\n", flush=True)
     if options.json:
