@@ -2,14 +2,15 @@
 
     python benchmarks/fusion.py LABELS.csv --llm FOLDER_OR_GGUF --models DIR --words FILE [--sentences 1426]
                                 [--tune-on 60] [--beam 100] [--n-best 10] [--every 12] [--shares 0.2,0.35,0.5]
-                                [--noise 1] [--json FILE]
+                                [--noise 1] [--keep-weights] [--json FILE]
 
 Sentences are divided, and their logits simulated, as in words.py; DIR and FILE are those of general_model.py and
 words.py, as for rescoring.py, which also says where the small pretrained model comes from. Four ways:
 
 3-gram      the search with its tuned weights
 rescored    the lists of that search, with acoustic scale, word bonus and share tuned
-fusion      the model inside the search; share, acoustic scale and word bonus tuned
+fusion      the model inside the search; share, acoustic scale and word bonus tuned on its lists (--keep-weights:
+            only the share is tuned)
 both        the lists of that search, rescored with weights tuned once more
 
 Weights are found on the tuning sentences only. Differences come with a 95 % interval of a paired bootstrap over
@@ -99,12 +100,13 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=12)
     parser.add_argument("--shares", default="0.2,0.35,0.5")
     parser.add_argument("--noise", type=float, default=1.0, help="factor of the noise, as the levels of words.py")
+    parser.add_argument("--keep-weights", action="store_true", help="the fused search keeps the search's weights")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     scored, tuned_on, _ = divided(options.labels, 1426, 250)
     scorer = load_scorer(options.llm) if options.llm.is_dir() else unpacked(options.llm)
-    generator, usual = np.random.default_rng(1), Noise()
-    noise = replace(usual, stretches=options.noise * usual.stretches, frames=options.noise * usual.frames)
+    generator, noise = np.random.default_rng(1), Noise()
+    noise = replace(noise, stretches=options.noise * noise.stretches, frames=options.noise * noise.frames)
     scored, tuned_on = scored[: options.sentences], tuned_on[: options.tune_on]
     test, tune = ([noisy_sentence(one, generator, noise) for one in part] for part in (scored, tuned_on))
     model = read_language_model(options.models / "3.b2tlm")
@@ -132,13 +134,14 @@ def main() -> None:
     for share in map(float, options.shares.split(",")):
         fused = FusedSearch(search, scorer, FusionConfig(options.every, share))
         table = table_of(tuned_on, fused.scored_lists(tune))
-        best = fixed(table, share)
-        steps.append((table.counts(best).edits.sum(), share, best))
+        usual = RescoreWeights(search.config.acoustic_scale, share, search.config.word_bonus)
+        best = usual if options.keep_weights else fixed(table, share)
+        steps.append((table.counts(best).edits.sum(), share, best, table))
         print(f"share {share}: {steps[-1][0]} errors on the tuning sentences, {best}", flush=True)
-    _, share, best = min(steps, key=lambda one: one[:2])
+    _, share, best, table = min(steps, key=lambda one: one[:2])
     config = replace(search.config, acoustic_scale=best.acoustic_scale, word_bonus=best.word_bonus)
     fused = FusedSearch(reconfigured(search, config), scorer, FusionConfig(options.every, share))
-    again = best_weights(table_of(tuned_on, fused.scored_lists(tune)))
+    again = best_weights(table if options.keep_weights else table_of(tuned_on, fused.scored_lists(tune)))
     clock, pairs = Clock(scorer), []
     for start in range(0, len(test), 48):
         pairs += fused.scored_lists(test[start:start + 48])
@@ -163,7 +166,8 @@ def main() -> None:
     if options.json:
         rates = {name: rate_of(one, None) for name, one in counts.items()}
         content = {
-            "sentences": len(test), "tuned_on": len(tune), "frames": frames, "noise": options.noise, "model": options.llm.name,
+            "sentences": len(test), "tuned_on": len(tune), "frames": frames, "noise": options.noise,
+            "model": options.llm.name,
             "search": vars(search.config), "fused": {"every": options.every, "share": share, **vars(config)},
             "weights": {"rescored": asdict(weights), "both": asdict(again)}, "cost": costs, "peak_gb": memory, "t4": t4,
             "rows": {name: {"wer": one.rate, "low": one.low, "high": one.high, "edits": one.edits, "words": one.total}

@@ -25,6 +25,7 @@ VERBS = {
     "lm build to ARPA": "lm build words.txt --out new/x.arpa.gz",
     "lm convert": "lm convert model.arpa --out new/x.b2tlm",
     "lm mix": "lm mix model.arpa model.arpa --shares 0.5,0.5 --out new/x.b2tlm",
+    "lm finetune": "lm finetune causal --labels train.txt --out new --epochs 1 --rank 2 --batch-size 64 --device cpu",
     "convert t12": "convert t12 willett --out new",
     "simulate": "simulate --out new --sessions 2 --trials 6",
     "decode": "decode --run run --data data --out new --lm model.arpa --device cpu",
@@ -53,6 +54,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny_recordings(folder / "data", sessions=2, trials=6, max_bins=60)
     tiny_mat_files(folder / "willett")
     write_causal(folder / "causal")
+    (folder / "train.txt").write_text("".join(f"we can hear {one} and {other}\n" for one in "abcdefgh" for other in "abcdefgh"))
     (folder / "words.txt").write_text("".join(f"we can hear number{number} now\n" for number in range(400)))
     (folder / "said.csv").write_text("id,text\n0,we can\n1,you\n")
     with Recordings(folder / "data", "test") as recordings:

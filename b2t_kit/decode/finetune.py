@@ -6,11 +6,12 @@
 __all__ = ['transcripts', 'without_leaks', 'divided_sentences', 'FinetuneConfig', 'batch_loss', 'LoraTraining', 'word_perplexity',
            'Finetuned', 'finetune']
 
-# %% ../../nbs/decode/finetune.ipynb #24a16d90
+# %% ../../nbs/decode/finetune.ipynb #1e12db1c
 import hashlib
 import json
 import math
 import os
+import shutil
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +20,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 
 from ..core.config import KitError, load_json, new_folders, regular_file, save_json, write_atomically
 from ..data.dataset import Recordings
@@ -168,8 +171,6 @@ class LoraTraining:
         mark: str,  # what the result depends on
     ) -> None:
         "Write a checkpoint."
-        from safetensors.torch import save
-
         tensors: dict[str, torch.Tensor] = {}
         for name, one in self.trained.items():
             state = self.optimizer.state[one]
@@ -183,8 +184,6 @@ class LoraTraining:
         mark: str,
     ) -> None:
         "Go on from a checkpoint; raises `KitError` if it is damaged or from other settings."
-        from safetensors import SafetensorError, safe_open
-
         try:
             with safe_open(regular_file(path), "pt") as file:
                 about = file.metadata() or {}
@@ -280,8 +279,12 @@ def _trained(scorer: CausalScorer, sentences: list[str], config: FinetuneConfig,
 def _write_model(scorer: CausalScorer, out: Path, sentences: list[str]) -> None:
     save_json(out / TRAINED_ON, {"sentences": [f"{one:x}" for one in fingerprints(sentences).tolist()]})
     scorer.tokenizer.save_pretrained(out)
-    with new_folders(out / "model.partial") as partial:  # config.json comes last: a folder without it is refused
+    partial = out / "model.partial"
+    try:
         scorer.model.save_pretrained(partial)
         for path in sorted(partial.iterdir(), key=lambda one: one.name == "config.json"):
-            path.replace(out / path.name)
-        partial.rmdir()
+            path.replace(out / path.name)  # config.json comes last: a folder without it is refused
+    except (OSError, SafetensorError) as error:
+        raise KitError(f"{out}: the model cannot be written ({error})") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
