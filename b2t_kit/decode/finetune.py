@@ -141,7 +141,7 @@ class LoraTraining:
         torch.manual_seed(config.seed)
         lora = peft.LoraConfig(r=config.rank, lora_alpha=config.rank, target_modules="all-linear",
                                task_type="CAUSAL_LM")
-        with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of transformers, about peft
+        with warnings.catch_warnings(action="ignore"):  # of peft and transformers, about each other
             self.model = peft.get_peft_model(model, lora).eval()
         self.trained = {name: one for name, one in self.model.named_parameters() if one.requires_grad}
         self.optimizer = torch.optim.AdamW(self.trained.values(), weight_decay=0.0)
@@ -190,15 +190,16 @@ class LoraTraining:
                 if about.get("mark") != mark:
                     raise KitError(f"{path}: is from a run with other settings or sentences; remove it, or use those")
                 for name, one in self.trained.items():
-                    one.data.copy_(file.get_tensor(name))
-                    mean, square = (file.get_tensor(f"{kind} {name}").to(one.device) for kind in ("mean", "square"))
+                    parts = [file.get_tensor(f"{kind}{name}").to(one.device) for kind in ("", "mean ", "square ")]
+                    if not all(part.shape == one.shape and torch.isfinite(part).all() for part in parts):
+                        raise ValueError(f"{name} has another shape, or numbers that are not finite")
+                    one.data.copy_(parts[0])
                     steps = torch.tensor(float(about["steps"]))
-                    self.optimizer.state[one] = {"step": steps, "exp_avg": mean, "exp_avg_sq": square}
+                    self.optimizer.state[one] = {"step": steps, "exp_avg": parts[1], "exp_avg_sq": parts[2]}
                 self.steps = int(about["steps"])
-                if not all(torch.isfinite(one).all() for one in self.trained.values()):
-                    raise ValueError("numbers are not finite")
         except (SafetensorError, OSError, KeyError, ValueError, RuntimeError) as error:
-            raise KitError(f"{path}: is damaged; remove it to start again ({error})") from error
+            reason = " ".join(str(error).split())[:200]
+            raise KitError(f"{path}: is damaged; remove it to start again ({reason})") from error
 
 # %% ../../nbs/decode/finetune.ipynb #e9b02eb6
 def word_perplexity(
