@@ -7,13 +7,14 @@ __all__ = ['Verb', 'VERBS', 'SUCCESS', 'FAULTS', 'UNRECOGNISED', 'MODEL_FILES', 
            'report_progress', 'add_subcommands', 'parse', 'main', 'demo_verb', 'simulate_verb', 'fetch_verb',
            'validate_verb', 'from_t12', 'convert_verb', 'train_verb', 'add_lexicon', 'add_hotwords', 'add_route',
            'eval_verb', 'add_runs', 'add_combination', 'add_device', 'add_precision', 'add_adaptation', 'adaptation',
-           'decode_verb', 'together', 'tell_together', 'add_live_data', 'live_verb', 'live_source', 'tell_live',
-           'lm_verb', 'lm_build', 'add_model_out', 'add_fence', 'add_work_memory', 'thresholds', 'share_list', 'lm_mix',
-           'lm_convert', 'lm_info', 'lm_check', 'lm_perplexity', 'submit_verb', 'check_submission_verb', 'score_verb',
-           'report_verb', 'export_verb', 'kernel_verb', 'kernel_build', 'add_configuration', 'plan_verb',
-           'add_global_batch', 'lengths_of', 'shaped', 'tell_plan', 'preflight_verb', 'tell_preflight', 'advice',
-           'doctor_verb', 'tell_of_log', 'tell_of_machine', 'tell_of_device', 'tell_remarks', 'tell_of_run',
-           'eit_simulate', 'add_original', 'in_processes', 'eit_train', 'training_of', 'eit_test', 'eit_verb']
+           'add_large_model', 'large_model', 'decode_verb', 'together', 'tell_together', 'add_live_data', 'live_verb',
+           'live_source', 'tell_live', 'lm_verb', 'lm_build', 'add_model_out', 'add_fence', 'add_work_memory',
+           'thresholds', 'share_list', 'lm_mix', 'lm_convert', 'lm_info', 'lm_check', 'lm_perplexity', 'lm_finetune',
+           'rescore_verb', 'submit_verb', 'check_submission_verb', 'score_verb', 'report_verb', 'export_verb',
+           'kernel_verb', 'kernel_build', 'add_configuration', 'plan_verb', 'add_global_batch', 'lengths_of', 'shaped',
+           'tell_plan', 'preflight_verb', 'tell_preflight', 'advice', 'doctor_verb', 'tell_of_log', 'tell_of_machine',
+           'tell_of_device', 'tell_remarks', 'tell_of_run', 'eit_simulate', 'add_original', 'in_processes', 'eit_train',
+           'training_of', 'eit_test', 'eit_verb']
 
 # %% ../nbs/cli.ipynb #06a388d0
 import argparse
@@ -358,6 +359,35 @@ def adaptation(
 
     return AdaptConfig(**given)
 
+# %% ../nbs/cli.ipynb #27768456
+def add_large_model(
+    parser: argparse.ArgumentParser,
+) -> None:
+    "The options of a large language model inside the search."
+    parser.add_argument("--llm", metavar="FOLDER", help="causal language model that takes part in the search: a folder "
+                        "as from `hf download`")
+    parser.add_argument("--llm-every", type=int, metavar="N", help="frames between two stops at which it scores the "
+                        "beam; default: the tuned number, or 12")
+    parser.add_argument("--llm-share", type=float, metavar="X", help="its weight in the language score of the words "
+                        "that it has seen, from 0 to 1; default: the tuned share, or 0.3")
+    parser.add_argument("--llm-bits", type=int, choices=(4, 8), metavar="4|8", help="store its weights in so few bits; "
+                        "needs CUDA and bitsandbytes")
+
+
+def large_model(
+    options: argparse.Namespace,  # of `b2t decode` or `b2t submit`
+) -> dict[str, Any] | None:  # settings of a `FusionConfig`; None without --llm
+    "The settings of a large model in the search; raises `KitError` for those that need `--llm`, and for several runs."
+    given = {name: getattr(options, f"llm_{name}") for name in ("every", "share", "bits")}
+    given = {name: value for name, value in given.items() if value is not None}
+    if options.llm is None:
+        if given:
+            raise KitError(f"llm_{next(iter(given))}: is a setting of a large model; add --llm")
+        return None
+    if options.runs is not None:
+        raise KitError("llm: is for one decoder, not for --runs; rescore their sentences with b2t rescore")
+    return {"llm": options.llm, **given}
+
 # %% ../nbs/cli.ipynb #c355b04e
 @verb
 def decode_verb(parser: Parser) -> Action:
@@ -388,6 +418,7 @@ def decode_verb(parser: Parser) -> Action:
                         "folder")
     add_device(parser)
     add_adaptation(parser)
+    add_large_model(parser)
     add_options(parser, SearchConfig())
 
     def act(options: argparse.Namespace) -> int:
@@ -395,13 +426,13 @@ def decode_verb(parser: Parser) -> Action:
 
         names = SearchConfig.__dataclass_fields__
         given = {name: value for name, value in vars(options).items() if name in names}
-        adapt = adaptation(options)
+        adapt, large = adaptation(options), large_model(options)
         if options.runs is not None:
             return tell_together(options, given)
         print(decode_sentences(options.run, options.data, options.split, options.logits, options.lm,
                                options.lexicon, options.tune, options.route, options.out,
                                options.device, given, report_progress, options.tokens, options.lm_preload,
-                               options.hotwords, options.tune_seconds, adapt))
+                               options.hotwords, options.tune_seconds, adapt, large))
         return SUCCESS
 
     return act
@@ -537,9 +568,9 @@ def tell_live(
 # %% ../nbs/cli.ipynb #68a304c1
 @verb
 def lm_verb(parser: Parser) -> Action:
-    "build, mix, convert, describe, check and measure n-gram language models"
+    "build, mix, convert, describe, check and measure n-gram language models; fine-tune a large one"
     return add_subcommands(parser, {"build": lm_build, "mix": lm_mix, "convert": lm_convert, "info": lm_info,
-                                    "check": lm_check, "perplexity": lm_perplexity})
+                                    "check": lm_check, "perplexity": lm_perplexity, "finetune": lm_finetune})
 
 # %% ../nbs/cli.ipynb #8e1de2d4
 def lm_build(parser: Parser) -> Action:
@@ -694,6 +725,61 @@ def lm_perplexity(parser: Parser) -> Action:
 
     return act
 
+# %% ../nbs/cli.ipynb #501ce2f0
+def lm_finetune(parser: Parser) -> Action:
+    "fine-tune a large language model on training sentences (LoRA), or resume doing so"
+    from b2t_kit.decode.finetune import FinetuneConfig
+
+    parser.add_argument("model", metavar="FOLDER", help="causal language model: a folder as from `hf download`")
+    parser.add_argument("--labels", required=True, metavar="FILE", help="training sentences: CSV, text, or a folder of "
+                        "recordings, for its training split")
+    parser.add_argument("--out", required=True, metavar="DIR", help="folder for the model, which --llm takes; a run "
+                        "that was killed there goes on")
+    parser.add_argument("--exclude", action="append", default=[], metavar="FILE", help="sentences that will be scored: "
+                        "text, CSV, or a folder of recordings; may be repeated")
+    parser.add_argument("--leaks", choices=("refuse", "drop"), default="refuse", metavar="refuse|drop",
+                        help="what to do if the training sentences contain such sentences")
+    add_device(parser)
+    add_options(parser, FinetuneConfig())
+
+    def act(options: argparse.Namespace) -> int:
+        from b2t_kit.decode.finetune import finetune
+
+        print(finetune(options.model, options.labels, options.out, options.exclude, options.leaks,
+                       options_of(options, FinetuneConfig()), options.device, report_progress))
+        return SUCCESS
+
+    return act
+
+# %% ../nbs/cli.ipynb #a4dda9e7
+@verb
+def rescore_verb(parser: Parser) -> Action:
+    "choose among the sentences of n-best lists again, with a large language model, or resume doing so"
+    parser.add_argument("nbest", metavar="NBEST", help="n-best lists to read, such as decode/val/nbest.jsonl of a run")
+    parser.add_argument("--llm", required=True, metavar="FOLDER", help="causal language model: a folder as from "
+                        "`hf download`")
+    parser.add_argument("--out", required=True, metavar="FILE", help="n-best lists to write (.jsonl); b2t submit "
+                        "--nbest takes them")
+    weights = parser.add_mutually_exclusive_group(required=True)
+    weights.add_argument("--tune", action="store_true", help="find the weights on these lists, whose true sentences "
+                         "must be known")
+    weights.add_argument("--weights", metavar="FILE", help="weights found by --tune for other lists")
+    parser.add_argument("--before", type=int, default=0, metavar="N", help="decoded sentences before each, in the same "
+                        "block, that the model reads first")
+    parser.add_argument("--topic", default="", metavar="TEXT", help="text that the model reads before all that")
+    parser.add_argument("--llm-bits", type=int, default=0, choices=(4, 8), metavar="4|8", help="store its weights in "
+                        "so few bits; needs CUDA and bitsandbytes")
+    add_device(parser)
+
+    def act(options: argparse.Namespace) -> int:
+        from b2t_kit.decode.llm import rescore
+
+        print(rescore(options.nbest, options.llm, options.out, options.weights, options.before, options.topic,
+                      options.llm_bits, options.device))
+        return SUCCESS
+
+    return act
+
 # %% ../nbs/cli.ipynb #4efa960a
 @verb
 def submit_verb(parser: Parser) -> Action:
@@ -711,15 +797,16 @@ def submit_verb(parser: Parser) -> Action:
     parser.add_argument("--route", default="auto", metavar="auto|prefix|wfst", help="which search decodes")
     add_device(parser)
     add_adaptation(parser)
+    add_large_model(parser)
 
     def act(options: argparse.Namespace) -> int:
         from b2t_kit.output.submission import submit, submit_nbest
 
-        adapt = adaptation(options)
+        adapt, large = adaptation(options), large_model(options)
         if adapt is not None and options.nbest is not None:
             raise KitError("adapt: --nbest decodes nothing; give --run")
         if options.nbest is not None:
-            for name in ("lm", "lexicon", "hotwords"):
+            for name in ("lm", "lexicon", "hotwords", "llm"):
                 if getattr(options, name):
                     raise KitError(f"{name}: is for decoding, and --nbest decodes nothing; leave it out")
             check = submit_nbest(options.nbest, options.out, options.data)
@@ -728,7 +815,7 @@ def submit_verb(parser: Parser) -> Action:
             check = submit_nbest(found.folder / "nbest.jsonl", options.out, options.data)
         else:
             check = submit(options.run, options.out, options.data, options.lm, options.lexicon,
-                           options.route, options.device, hotwords=options.hotwords, adapt=adapt)
+                           options.route, options.device, hotwords=options.hotwords, adapt=adapt, fusion=large)
         print(check)
         return SUCCESS if check else FAULTS
 

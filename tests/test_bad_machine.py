@@ -18,16 +18,21 @@ from b2t_kit.cli import main
 from b2t_kit.data.dataset import Recordings, tiny_recordings
 from b2t_kit.data.t12 import tiny_mat_files
 from b2t_kit.decode.hypotheses import DecodedTrial, Hypothesis, write_nbest
+from campaign import write_causal
 
 VERBS = {
     "lm build": "lm build words.txt --out new/x.b2tlm --memory 50",
     "lm build to ARPA": "lm build words.txt --out new/x.arpa.gz",
     "lm convert": "lm convert model.arpa --out new/x.b2tlm",
     "lm mix": "lm mix model.arpa model.arpa --shares 0.5,0.5 --out new/x.b2tlm",
+    "lm finetune": "lm finetune causal --labels train.txt --out new --epochs 1 --rank 2 --batch-size 64 --device cpu",
     "convert t12": "convert t12 willett --out new",
     "simulate": "simulate --out new --sessions 2 --trials 6",
     "decode": "decode --run run --data data --out new --lm model.arpa --device cpu",
     "decode logits": "decode --logits run/decode/val/logits.hdf5 --lm model.arpa --out new",
+    "decode with a large model": "decode --run run --data data --out new --lm model.arpa --device cpu --llm causal",
+    "rescore": "rescore run/decode/val/nbest.jsonl --llm causal --tune --out new/x.jsonl --device cpu",
+    "submit with a large model": "submit --run run --data data --lm model.arpa --out new/x.csv --device cpu --llm causal",
     "submit": "submit --run run --data data --lm model.arpa --out new/x.csv --device cpu",
     "submit lists": "submit --nbest nbest.jsonl --data data --out new/x.csv",
     "eval": "eval --run run --data data --device cpu --logits --json new/x.json",
@@ -48,6 +53,8 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("good")
     tiny_recordings(folder / "data", sessions=2, trials=6, max_bins=60)
     tiny_mat_files(folder / "willett")
+    write_causal(folder / "causal")
+    (folder / "train.txt").write_text("".join(f"we can hear {one} and {other}\n" for one in "abcdefgh" for other in "abcdefgh"))
     (folder / "words.txt").write_text("".join(f"we can hear number{number} now\n" for number in range(400)))
     (folder / "said.csv").write_text("id,text\n0,we can\n1,you\n")
     with Recordings(folder / "data", "test") as recordings:

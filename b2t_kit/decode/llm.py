@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['LADDER', 'VALUES', 'CONTEXT_TOKENS', 'Grid', 'GRID', 'ScoreLists', 'Writing', 'start_token', 'token_ids', 'Tree',
-           'tree_of', 'chain_of', 'node_scores', 'TokenBatch', 'batches_of', 'CausalScorer', 'folder_name',
-           'load_scorer', 'KeptScores', 'RescoreWeights', 'rescored', 'ScoreTable', 'tabulate', 'surface_of',
-           'best_weights', 'Tuned', 'tune_weights', 'plot_surface', 'contexts_of', 'llm_scores', 'tune_rescoring',
-           'save_weights', 'load_weights']
+           'tree_of', 'chain_of', 'node_scores', 'TokenBatch', 'batches_of', 'CausalScorer', 'transformers_library',
+           'folder_name', 'load_scorer', 'KeptScores', 'RescoreWeights', 'rescored', 'ScoreTable', 'tabulate',
+           'surface_of', 'best_weights', 'Tuned', 'tune_weights', 'plot_surface', 'contexts_of', 'llm_scores',
+           'tune_rescoring', 'save_weights', 'load_weights', 'Rescoring', 'rescore']
 
-# %% ../../nbs/decode/llm.ipynb #4d142e51
+# %% ../../nbs/decode/llm.ipynb #333e4681
 import hashlib
 import importlib.util
 import itertools
@@ -25,10 +25,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..core.config import KitError, environment_with, from_dict, load_json, regular_file, save_json
-from .hypotheses import DecodedTrial, Hypothesis, with_confidences
+from ..core.config import KitError, check_target, environment_with, from_dict, load_json, new_folders
+from ..core.config import regular_file, save_json
+from .contamination import large_model_warning
+from .hypotheses import DecodedTrial, Hypothesis, read_nbest, with_confidences, write_nbest
 from ..devices.device import to_device
-from ..text.metrics import Counts, Rate, edit_distance, rate_of
+from ..devices.select import open_device
+from ..text.metrics import Counts, Rate, edit_distance, rate_of, wer
 from ..text.phonemes import normalise
 
 # %% ../../nbs/decode/llm.ipynb #823399b2
@@ -299,7 +302,7 @@ class CausalScorer:
         return self._fitting(dict(ordered[:half]), context) + self._fitting(dict(ordered[half:]), context)
 
 # %% ../../nbs/decode/llm.ipynb #8f1069b1
-def _transformers() -> Any:
+def transformers_library() -> Any:
     "Return transformers, imported without initialising torch_xla; raises `KitError` if it is not installed."
     try:
         with environment_with({"USE_TORCH_XLA": "0"}):
@@ -311,15 +314,20 @@ def _transformers() -> Any:
 
 
 def _quantised(
+    bits: int,  # 4 or 8
     device: str,  # "cpu", "cuda" or "xla"
 ) -> Any:
-    "Return settings for four-bit weights; raises `KitError` if the device or library is missing."
+    "Return settings for weights in few bits; raises `KitError` if the device or library is missing."
+    if bits not in (4, 8):
+        raise KitError(f"bits: {bits} is not 4 or 8, or 0 for the precision of the device")
     if importlib.util.find_spec("bitsandbytes") is None:
-        raise KitError("four_bit: bitsandbytes is not installed; pip install bitsandbytes")
+        raise KitError("bits: bitsandbytes is not installed; pip install bitsandbytes")
     if device != "cuda":
-        raise KitError(f"four_bit: needs a CUDA GPU, and this is {device}")
+        raise KitError(f"bits: weights in {bits} bits need a CUDA GPU, and this is {device}")
+    if bits == 8:
+        return transformers_library().BitsAndBytesConfig(load_in_8bit=True)
     half = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
-    return _transformers().BitsAndBytesConfig(
+    return transformers_library().BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=half)
 
 # %% ../../nbs/decode/llm.ipynb #7ac34551
@@ -337,7 +345,7 @@ def folder_name(
 def load_scorer(
     folder: str | Path,  # model folder, as written by `save_pretrained` and the hub
     device: Any = None,  # from `open_device`; None: the CPU, in float32
-    four_bit: bool = False,  # store weights in four bits; CUDA only
+    bits: int = 0,  # 4 or 8: store the weights in so many bits, CUDA only; 0: the precision of the device
     writing: Writing = Writing(),  # how sentences are written
     values: int = VALUES,  # largest number of logits held at a time
 ) -> CausalScorer:
@@ -346,9 +354,9 @@ def load_scorer(
     if not (folder / "config.json").is_file():
         raise KitError(f"{folder}: is not a model folder; fetch one with "
                        "`hf download NAME --local-dir FOLDER`")
-    library = _transformers()
+    library = transformers_library()
     kind = "cpu" if device is None else device.kind
-    options = {"quantization_config": _quantised(kind)} if four_bit else {}
+    options = {"quantization_config": _quantised(bits, kind)} if bits else {}
     dtype = torch.float32 if device is None else device.precision.dtype
     try:
         tokenizer = library.AutoTokenizer.from_pretrained(folder, local_files_only=True)
@@ -359,7 +367,7 @@ def load_scorer(
     except Exception as error:  # tokenizers and safetensors raise plain ones for a damaged file
         reason = " ".join(str(error).split())[:400]
         raise KitError(f"{folder}: cannot be loaded as a causal language model ({reason})") from error
-    model = model if four_bit or device is None else model.to(device.torch_device)
+    model = model if bits or device is None else model.to(device.torch_device)
     shared = device if kind == "xla" else None
     return CausalScorer(model, tokenizer, name, writing, shared, values)
 
@@ -709,3 +717,55 @@ def load_weights(
         return from_dict(RescoreWeights, found["weights"])
     except KitError as error:
         raise KitError(f"{path}: {error}") from error
+
+# %% ../../nbs/decode/llm.ipynb #417a2729
+@dataclass(frozen=True, eq=False)
+class Rescoring:
+    "Rescored lists, and the word error rates where true sentences are known."
+    path: Path  # the lists
+    trials: list[DecodedTrial]
+    before: Rate | None  # first choices of the lists that were read; None if no true sentence is known
+    after: Rate | None  # first choices now
+    tuned: Tuned | None  # None for weights that were given
+    warning: str | None  # why the word error rate may be too low
+
+    def __repr__(self) -> str:
+        lines = [f"{len(self.trials)} lists rescored, in {self.path}"]
+        if self.tuned:
+            lines.append(repr(self.tuned))
+        elif self.before and self.after:
+            lines.append(f"word error rate {self.before} before, {self.after} now")
+        return "\n".join(lines + [f"warning: {self.warning}"] * bool(self.warning))
+
+# %% ../../nbs/decode/llm.ipynb #cbce1eba
+def rescore(
+    nbest: str | Path,  # n-best lists
+    llm: str | Path,  # folder of the large model
+    out: str | Path,  # file for the lists in their new order
+    weights: str | Path | None = None,  # file of weights; None: tune them on these lists
+    before: int = 0,  # sentences before each trial that the model reads first
+    topic: str = "",  # text that it reads before these
+    bits: int = 0,  # 4 or 8: store its weights in so many bits, CUDA only; 0: the precision of the device
+    device: str = "auto",  # "auto", "cpu" or "cuda"
+) -> Rescoring:
+    "Rescore lists, or go on where a call was killed; raises `KitError` if an input cannot be used."
+    out = Path(out)
+    check_target(out)
+    if Path(nbest).resolve() == out.resolve():
+        raise KitError(f"{out}: would replace the lists that are read; give another name")
+    chosen = load_weights(weights) if weights else None
+    trials = list(read_nbest(nbest))
+    contexts = contexts_of(trials, before, topic) if before or topic else None
+    with new_folders(out.parent), open_device(device) as opened:
+        scorer = load_scorer(llm, opened, bits)
+        with KeptScores(scorer, out.with_suffix(".scores.json")) as kept:
+            llm_lists = llm_scores(trials, kept.score_lists, contexts)
+        tuned = None if chosen else tune_rescoring(trials, llm_lists)
+        if tuned:
+            save_weights(out.with_suffix(".weights.json"), tuned)
+        best = chosen or (tuned.weights if tuned else RescoreWeights())
+        made = [rescored(*pair, best) for pair in zip(trials, llm_lists)]
+        write_nbest(out, made)
+    said = [one.truth for one in trials if one.truth]
+    first, now = (wer(said, [one.sentence for one in part if one.truth]) if said else None for part in (trials, made))
+    return Rescoring(out, made, first, now, tuned, large_model_warning(llm, said))

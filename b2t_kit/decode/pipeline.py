@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['DEFAULT', 'CHOICE', 'LogitTrial', 'read_trials', 'words_in', 'choose_words', 'class_order', 'Sentences', 'word_error',
            'sentences_csv', 'tuned_config', 'tuned_model', 'known_sentences', 'decode_trials', 'decode_sentences',
-           'save_sentences', 'cached_logits', 'adapted_folder', 'adaptation_mark', 'adapted_logits', 'pseudo_labels',
-           'adaptation_report', 'evaluate_adapting']
+           'fusion_settings', 'decoded_with_large', 'tuned_with_large', 'save_sentences', 'cached_logits',
+           'adapted_folder', 'adaptation_mark', 'adapted_logits', 'pseudo_labels', 'adaptation_report',
+           'evaluate_adapting']
 
-# %% ../../nbs/decode/pipeline.ipynb #dd1cdb63
+# %% ../../nbs/decode/pipeline.ipynb #c670767a
 import csv
 import hashlib
 import io
@@ -30,7 +31,7 @@ from ..core.config import printable, read_text, save_json, to_dict, write_atomic
 from ..data.dataset import MAX_BINS, Recordings, open_dataset, open_file, reading
 from .arpa import read_language_model
 from .beam_search import BeamSearch, check_logits
-from .contamination import leak_warning
+from .contamination import large_model_warning, leak_warning
 from .hotwords import read_hotwords
 from .hypotheses import DecodedTrial, Route, SearchConfig, write_nbest
 from .kenlm import preload
@@ -42,6 +43,7 @@ from ..text.phonemes import PHONEMES, collapse, normalise
 
 # %% ../../nbs/decode/pipeline.ipynb #119cbca1
 if TYPE_CHECKING:  # they import torch, which decoding another program's logits does not need
+    from b2t_kit.decode.fusion import FusedSearch, FusionConfig
     from b2t_kit.devices.device import Device
     from b2t_kit.speech.adapt import AdaptConfig, AdaptReport, Unseen
     from b2t_kit.speech.evaluate import Decoder, Evaluation
@@ -171,6 +173,7 @@ class Sentences:
     folder: Path  # where the files are written
     warning: str | None = None  # why the word error rate may be too low
     adaptation: "AdaptReport | None" = None  # None: decoded as trained
+    fusion: "FusionConfig | None" = None  # None: no large model took part in the search
 
     def to_dict(self) -> dict[str, Any]:
         "Return what result.json holds."
@@ -180,7 +183,8 @@ class Sentences:
             found |= {"edits": self.wer.edits, "words": self.wer.total, "wer": self.wer.rate,
                       "wer_low": low, "wer_high": high}
         return found | ({"warning": self.warning} if self.warning else {}) | (
-            {"adaptation": self.adaptation.to_dict()} if self.adaptation else {})
+            {"adaptation": self.adaptation.to_dict()} if self.adaptation else {}) | (
+            {"fusion": to_dict(self.fusion)} if self.fusion else {})
 
     def __repr__(self) -> str:
         lines = [f"{len(self.trials)} trials decoded, in {self.folder}"]
@@ -264,7 +268,7 @@ def known_sentences(
 
 # %% ../../nbs/decode/pipeline.ipynb #77206009
 def decode_trials(
-    search: BeamSearch,
+    search: "BeamSearch | FusedSearch",
     trials: list[LogitTrial],
 ) -> list[DecodedTrial]:  # in the same order
     "Return each trial with its n-best list, decoded on all cores."
@@ -291,6 +295,7 @@ def decode_sentences(
     hotwords: str | Path | None = None,  # file with words that are expected, known or not
     tune_seconds: float | None = None,  # with `tune_weights`: also tune for time, up to so many CPU seconds per trial
     adapt: "AdaptConfig | None" = None,  # adapt the decoder after each trial; None: decode with the decoder as trained
+    fusion: dict[str, Any] | None = None,  # of `FusionConfig`, with the folder `llm`; None: no large model
 ) -> Sentences:
     "Decode a split, write and return its sentences; raises `KitError` if an input is missing or invalid."
     if (run is None) == (logits is None):
@@ -299,6 +304,8 @@ def decode_sentences(
         raise KitError(f"{tokens}: is for logits of another program (--logits), not for a run")
     if tune_seconds is not None and not (tune_weights and tune_seconds > 0):
         raise KitError("--tune-seconds needs --tune, and seconds above 0")
+    if fusion and route == "wfst":
+        raise KitError("llm: the route 'wfst' cannot use a large model; use the route 'prefix'")
     if adapt and (logits is not None or tune_weights):
         raise KitError("adapt: is for a run whose weights are tuned already; leave out --logits and --tune")
     hot = read_hotwords(hotwords, own_words(lexicon)) if hotwords else []
@@ -330,8 +337,19 @@ def decode_sentences(
             path = adapted_logits(run, data, split, place, search, adapt, device, progress=progress)
             report = adaptation_report(data, split, search, source, path)
             trials = read_trials(path)
-        decoded = decode_trials(search, trials)
-        made = Sentences(decoded, word_error(decoded), found, folder, leak_warning(model, said), report)
+        warnings, large = [leak_warning(model, said)], None
+        if fusion:
+            config, large = fusion_settings(choice, fusion, config, given)
+            warnings.append(large_model_warning(large.llm, said))
+        if large is None:
+            decoded = decode_trials(search, trials)
+        elif tune_weights:
+            decoded, config, large = tuned_with_large(search, large, known, trials, choice, tune_seconds, device,
+                                                      progress)
+        else:
+            decoded = decoded_with_large(search, config, large, trials, device)
+        warning = "; ".join(filter(None, warnings)) or None
+        made = Sentences(decoded, word_error(decoded), found, folder, warning, report, large)
         return save_sentences(made, config)
 
 # %% ../../nbs/decode/pipeline.ipynb #239d2f2b
@@ -350,6 +368,66 @@ def _png(figure: Any) -> bytes:
     from b2t_kit.speech.evaluate import png
 
     return png(figure)
+
+# %% ../../nbs/decode/pipeline.ipynb #11f49501
+def fusion_settings(
+    path: Path,  # decoding.json; may be missing
+    fusion: dict[str, Any],  # of `FusionConfig`, with the folder `llm`; they replace tuned or default values
+    config: SearchConfig,  # weights without a large model
+    settings: dict[str, Any],  # of `SearchConfig`, replacing tuned or default values
+) -> "tuple[SearchConfig, FusionConfig]":
+    "Return the settings of a search with a large model; raises `KitError` for a damaged record."
+    from b2t_kit.decode.fusion import FusionConfig
+    from b2t_kit.decode.llm import folder_name
+
+    record = load_json(path) if os.path.lexists(path) else {}
+    found = record.get("fusion") if isinstance(record, dict) else None
+    if not isinstance(found, dict) or found.get("model") != folder_name(Path(fusion["llm"])):
+        return config, override(FusionConfig(), fusion)
+    try:
+        tuned = from_dict(FusionConfig, {name: found[name] for name in ("every", "share")})
+        return override(from_dict(SearchConfig, found["search"]), settings), override(tuned, fusion)
+    except (KeyError, TypeError) as error:
+        raise KitError(f"{path}: is not a record of tuned weights; remove it or tune again") from error
+
+# %% ../../nbs/decode/pipeline.ipynb #ffb43019
+def decoded_with_large(
+    search: BeamSearch,
+    config: SearchConfig,  # its weights with the large model
+    fusion: "FusionConfig",
+    trials: list[LogitTrial],
+    device: str = "auto",  # for the large model: "auto", "cpu" or "cuda"
+) -> list[DecodedTrial]:
+    "Decode trials with a large model inside the search; raises `KitError` if it cannot be loaded."
+    from b2t_kit.decode.fusion import reconfigured, with_large_model
+
+    with with_large_model(reconfigured(search, config), fusion, device) as fused:
+        return decode_trials(fused, trials)
+
+# %% ../../nbs/decode/pipeline.ipynb #15c4abd5
+def tuned_with_large(
+    search: BeamSearch,
+    fusion: "FusionConfig",  # starting point
+    known: list[LogitTrial],  # with true sentences
+    trials: list[LogitTrial],  # to decode
+    path: Path,  # decoding.json, which gets the weights
+    seconds: float | None,  # allowed per trial; None: no limit
+    device: str,  # for the large model: "auto", "cpu" or "cuda"
+    progress: Any,  # called with progress messages
+) -> "tuple[list[DecodedTrial], SearchConfig, FusionConfig]":
+    "Tune the weights of a search with a large model, keep them, and decode with them."
+    from b2t_kit.decode.fusion import FusedSearch, reconfigured, tune_fusion, with_large_model
+    from b2t_kit.decode.llm import folder_name
+
+    with with_large_model(search, fusion, device) as fused:
+        steps = tune_fusion(fused, [one.logits for one in known], [one.truth or "" for one in known],
+                            seconds or math.inf, progress)
+        best, tried = steps[0], [{"every": one.fusion.every, "share": one.fusion.share, "wer": one.wer,
+                                  "seconds": one.seconds} for one in steps]
+        save_json(path, load_json(path) | {"fusion": {
+            "model": folder_name(Path(fusion.llm)), "search": to_dict(best.search), **tried[0], "tried": tried}})
+        again = FusedSearch(reconfigured(search, best.search), fused.scorer, best.fusion)
+        return decode_trials(again, trials), best.search, best.fusion
 
 # %% ../../nbs/decode/pipeline.ipynb #5de1f3ef
 def save_sentences(

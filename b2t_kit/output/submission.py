@@ -8,7 +8,7 @@ __all__ = ['LETTERS', 'FILLER', 'HEADER', 'PLACE', 'submission_order', 'submissi
            'SubmissionWriter', 'decoded_rows', 'submit', 'submit_nbest', 'ScoredRow', 'table_shape', 'read_rows',
            'paired', 'Score', 'score_rows', 'score']
 
-# %% ../../nbs/output/submission.ipynb #e84f3be9
+# %% ../../nbs/output/submission.ipynb #50415c31
 import csv
 import fcntl
 import hashlib
@@ -31,11 +31,13 @@ from ..core.config import KitError, check_target, csv_plain, is_whole, new_folde
 from ..core.config import parse_json, read_bytes, read_text, save_json, to_dict, write_atomically
 from ..data.dataset import Recordings, TrialInfo
 from ..decode.beam_search import BeamSearch, available_cores
+from ..decode.fusion import FusedSearch, reconfigured, with_large_model
 from ..decode.hotwords import read_hotwords
 from ..decode.hypotheses import Route, SearchConfig, read_nbest
 from ..decode.lexicon import own_words
+from ..decode.llm import folder_name
 from ..decode.pipeline import CHOICE, adapted_folder, adapted_logits, cached_logits, choose_words
-from ..decode.pipeline import known_sentences, read_trials, tuned_config, tuned_model
+from ..decode.pipeline import fusion_settings, known_sentences, read_trials, tuned_config, tuned_model
 from ..speech.adapt import AdaptConfig
 from ..speech.evaluate import load_decoder
 from ..text.metrics import Edits, Rate, count_edits, edits, rate_of
@@ -392,7 +394,7 @@ class SubmissionWriter(AbstractContextManager):
 
 # %% ../../nbs/output/submission.ipynb #0e93e216
 def decoded_rows(
-    search: BeamSearch,  # with its words, model and settings
+    search: BeamSearch | FusedSearch,  # with its words, model and settings
     source: Path,  # HDF5 with the logits of all test trials
     wanted: list[TrialInfo],  # trials without a sentence
 ) -> Iterator[tuple[TrialInfo, str]]:
@@ -402,8 +404,9 @@ def decoded_rows(
     missing = [place for place in places if place not in logits]
     if missing:
         raise KitError(f"{source}: has no logits of {' '.join(map(str, missing[0]))}")
+    chosen = [logits[place] for place in places]
     with ThreadPoolExecutor(available_cores()) as pool:
-        lists = pool.map(search.decode, [logits[place] for place in places])
+        lists = pool.map(search.decode, chosen) if isinstance(search, BeamSearch) else search.decode_each(chosen)
         for info, found in zip(wanted, lists):
             yield info, found[0].sentence if found else ""
 
@@ -419,6 +422,7 @@ def submit(
     settings: dict[str, Any] | None = None,  # of `SearchConfig`; they replace tuned and default ones
     hotwords: str | Path | None = None,  # file with words that are expected, known or not
     adapt: AdaptConfig | None = None,  # adapt the decoder after each trial; None: decode with the decoder as trained
+    fusion: dict[str, Any] | None = None,  # of `FusionConfig`, with the folder `llm`; None: no large model
 ) -> SubmissionCheck:  # of the file as written
     "Decode the test split into a submission, or resume one that was begun. Raises KitError."
     check_target(out)
@@ -436,6 +440,10 @@ def submit(
             record["hotwords"] = hashlib.sha256(repr(hot).encode()).hexdigest()
         if adapt:
             record["adapt"] = to_dict(adapt)
+        fused, large = config, None
+        if fusion:
+            fused, large = fusion_settings(Path(run) / CHOICE, fusion, config, settings or {})
+            record["fusion"] = {"model": folder_name(Path(large.llm)), **to_dict(large), "search": to_dict(fused)}
         with SubmissionWriter(out, infos, record) as writer:
             if writer.missing:
                 search = BeamSearch(words, model, config, route, folder, hot)
@@ -443,8 +451,9 @@ def submit(
                     source = adapted_logits(run, data, "test", adapted_folder(run, "test"), search, adapt, device)
                 else:
                     source = cached_logits(run, data, "test", folder, device)
-                for info, sentence in decoded_rows(search, source, writer.missing):
-                    writer.write(info, sentence)
+                with with_large_model(reconfigured(search, fused) if large else search, large, device) as decoder:
+                    for info, sentence in decoded_rows(decoder, source, writer.missing):
+                        writer.write(info, sentence)
             writer.finish()
     return check_submission(out, data)
 

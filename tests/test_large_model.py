@@ -1,0 +1,105 @@
+"""A large model inside the search and after it, from the command line."""
+import json
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from b2t_kit.cli import main
+from b2t_kit.decode.contamination import TRAINED_ON, fingerprints
+from b2t_kit.decode.hypotheses import read_nbest
+from b2t_kit.simulate.logits import noisy_sentence
+from b2t_kit.simulate.sentences import draw_sentence
+from campaign import write_causal
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Logits of another program, a small language model, and a causal one of a few thousand parameters."""
+    folder = tmp_path_factory.mktemp("large")
+    generator = np.random.default_rng(3)
+    with h5py.File(folder / "theirs.h5", "w") as file:
+        for number in range(5):
+            sentence = draw_sentence(generator, held_out=True)
+            file[f"{number}/logits"] = noisy_sentence(sentence, generator)
+            file[str(number)].attrs.update(session="day 1", block_num=1, trial_num=number, sentence_label=sentence)
+    text = [draw_sentence(generator, held_out=False) for _ in range(300)]
+    (folder / "text.txt").write_text("\n".join(text))
+    assert main(["lm", "build", str(folder / "text.txt"), "--out", str(folder / "model.b2tlm")]) == 0
+    write_causal(folder / "causal")
+    return folder
+
+
+def decoded(good: Path, out: Path, *more: str) -> list[str]:
+    """What `b2t decode` makes of the logits."""
+    words = ["--logits", str(good / "theirs.h5"), "--lm", str(good / "model.b2tlm"), "--beam", "30", "--n-best", "8"]
+    assert main(["decode", *words, "--out", str(out), *more]) == 0
+    return [trial.sentence for trial in read_nbest(out / "nbest.jsonl")]
+
+
+def test_decode(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Its share counts and is recorded, and without it nothing changes, also after tuning for it."""
+    causal = str(good / "causal")
+    plain = decoded(good, tmp_path / "plain")
+    none = decoded(good, tmp_path / "none", "--llm", causal, "--llm-share", "0", "--device", "cpu")
+    all_of_it = decoded(good, tmp_path / "all", "--llm", causal, "--llm-share", "1", "--llm-every", "5", "--device", "cpu")
+    assert none == plain != all_of_it
+    result = json.loads((tmp_path / "all/result.json").read_text())
+    assert result["fusion"] == {"every": 5, "share": 1.0, "llm": causal, "bits": 0}
+    assert "pretrained on" in result["warning"]
+    tuned = decoded(good, tmp_path / "plain", "--llm", causal, "--tune", "--device", "cpu")
+    record = json.loads((tmp_path / "plain/decoding.json").read_text())
+    assert {one["share"] for one in record["fusion"]["tried"]} == {0.15, 0.3, 0.5, 0.7}
+    capsys.readouterr()
+    assert decoded(good, tmp_path / "plain", "--llm", causal, "--device", "cpu") == tuned
+    found = json.loads((tmp_path / "plain/result.json").read_text())
+    assert found["fusion"]["share"] == record["fusion"]["share"] and found["search"]["beam"] == 30
+    assert found["search"]["acoustic_scale"] == record["fusion"]["search"]["acoustic_scale"]
+    without = decoded(good, tmp_path / "plain")
+    assert "fusion" not in json.loads((tmp_path / "plain/result.json").read_text()) and len(without) == 5
+
+
+def test_leaks(good: Path, tmp_path: Path) -> None:
+    """A model that was fine-tuned on a scored sentence is named."""
+    with h5py.File(good / "theirs.h5") as file:
+        sentence = file["3"].attrs["sentence_label"]
+    seen = tmp_path / "causal"
+    write_causal(seen)
+    (seen / TRAINED_ON).write_text(json.dumps({"sentences": [f"{one:x}" for one in fingerprints([sentence]).tolist()]}))
+    decoded(good, tmp_path / "out", "--llm", str(seen), "--device", "cpu")
+    assert "fine-tuned on 1 of the 5 sentences" in json.loads((tmp_path / "out/result.json").read_text())["warning"]
+
+
+def test_rescore(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Weights that were tuned on lists are used for others."""
+    decoded(good, tmp_path / "plain")
+    words = ["rescore", str(tmp_path / "plain/nbest.jsonl"), "--llm", str(good / "causal"), "--device", "cpu"]
+    assert main([*words, "--tune", "--out", str(tmp_path / "new/val.jsonl")]) == 0
+    weights = tmp_path / "new/val.weights.json"
+    assert main([*words, "--weights", str(weights), "--out", str(tmp_path / "again.jsonl")]) == 0
+    assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "new/val.jsonl").read_bytes()
+    assert "5 lists rescored" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("more, fault", [
+    ("--llm-share 0.2", "add --llm"), ("--llm nowhere", "not a model folder"), ("--llm CAUSAL --llm-share 2", "from 0 to 1"),
+    ("--llm CAUSAL --llm-every 0", "every"), ("--llm CAUSAL --route wfst", "use the route 'prefix'"),
+    ("--llm CAUSAL --llm-bits 4", "bits")])
+def test_one_line(good: Path, tmp_path: Path, more: str, fault: str, capsys: pytest.CaptureFixture) -> None:
+    """What cannot be done is said in one line, before or after decoding without it."""
+    words = more.replace("CAUSAL", str(good / "causal")).split()
+    status = main(["decode", "--logits", str(good / "theirs.h5"), "--lm", str(good / "model.b2tlm"), "--beam", "5",
+                   "--out", str(tmp_path / "out"), "--device", "cpu", *words])
+    said = capsys.readouterr().err.splitlines()
+    assert status == 2 and len(said) == 1 and fault in said[0], said
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_transformers(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    """The package that is missing is named, with the command that installs it."""
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    status = main(["decode", "--logits", str(good / "theirs.h5"), "--lm", str(good / "model.b2tlm"), "--beam", "5",
+                   "--out", str(tmp_path / "out"), "--device", "cpu", "--llm", str(good / "causal")])
+    assert status == 2 and "pip install 'b2t_kit[rescore]'" in capsys.readouterr().err
