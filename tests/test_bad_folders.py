@@ -255,7 +255,8 @@ OPENED_SAFELY = {
     "data/download": {"_open", "_receive"},  # the network, and a name that was cleared
     "decode/ngram": {"_header"},  # a path that `map_model` has looked at
     "devices/device": {"tpu_chips"}, "doctor/machine": {"memory_limit"},  # /sys
-    "doctor/known_failures": {"_shipped"}, "kaggle": {"package_files", "installed_notes"}, "text/g2p": {"packaged"},  # the package
+    "doctor/known_failures": {"_shipped"}, "kaggle": {"package_files", "installed_notes"}, "live/page": {"page"},
+    "text/g2p": {"packaged"},  # the package
 }
 OPENERS = {"open", "gzip.open", "np.load", "np.memmap", "np.fromfile", "h5py.File", "torch.load", "load_file", "safe_open",
            "zipfile.ZipFile", "tarfile.open"}

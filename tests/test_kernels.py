@@ -209,8 +209,8 @@ INSTALLING = {path: cells for path in sorted([*ROOT.glob("nbs/**/*.ipynb"), *ROO
 
 
 def test_notebooks_that_install_are_found() -> None:
-    names = {"index", "first_decoder", "colab", "own_model", "b2t-gpu", "b2t-tpu-v5e8", "b2t-tpu-v5e8-zh", "b2t-eit-tpu",
-             "b2t-tpu-ensemble"}
+    names = {"index", "first_decoder", "colab", "own_model", "live", "b2t-gpu", "b2t-tpu-v5e8", "b2t-tpu-v5e8-zh",
+             "b2t-eit-tpu", "b2t-tpu-ensemble"}
     assert {path.stem for path in INSTALLING} == names
 
 
