@@ -45,9 +45,9 @@ class RunningNorm:
     ) -> np.ndarray:  # (N, C) float32
         "Normalise the next bins, and learn from each after it is normalised."
         found = np.empty_like(bins, np.float32)
-        for now, row in enumerate(bins):
+        for number, row in enumerate(bins):
             gap = row - self.mean
-            found[now] = gap / np.sqrt(np.maximum(self.variance, _SMALLEST**2))
+            found[number] = gap / np.sqrt(np.maximum(self.variance, _SMALLEST**2))
             self.count = min(self.count + 1, self.memory)
             self.mean = self.mean + gap / self.count
             self.variance = self.variance + (gap * (row - self.mean) - self.variance) / self.count
