@@ -72,6 +72,7 @@ def mended_sum(counts: list[Mended]) -> str:
 
 
 def never_reading(server: PageServer) -> socket.socket:
+    "A page's connection that will never read."
     reader = socket.socket()
     reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     reader.connect(("127.0.0.1", server.port))

@@ -3,7 +3,7 @@ import http.server
 import json
 import logging
 import shutil
-import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +24,10 @@ from b2t_kit.models.gru import GRUConfig
 from b2t_kit.simulate.neural import SimulateConfig, simulate
 from b2t_kit.speech.evaluate import Decoder
 from b2t_kit.speech.task import SpeechConfig, build_decoder_for
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+
+from live_faults import never_reading
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 browser_needed = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver")
@@ -200,24 +204,12 @@ def test_strangers_page_gets_nothing(decoder: LiveDecoder, recordings: Path, bro
         assert {one.word for one in session.decoder.search.hotwords} == before
 
 
-def handshake(server: PageServer) -> socket.socket:
-    """A page's connection that will never read."""
-    reader = socket.socket()
-    reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    reader.connect(("127.0.0.1", server.port))
-    own = f"127.0.0.1:{server.port}"
-    reader.sendall((f"GET /stream HTTP/1.1\r\nHost: {own}\r\nOrigin: http://{own}\r\nUpgrade: websocket\r\n"
-                    "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
-                    "\r\n").encode())
-    return reader
-
-
 def test_slow_reader_of_the_page_slows_nobody(decoder: LiveDecoder, recordings: Path) -> None:
     """One page never reads, another does: the first is left behind, and the second goes on with the decoder."""
     from websockets.sync.client import connect
 
     flood = np.random.default_rng(0).normal(size=(400, 512)).astype(np.float32)
-    with serving(decoder, recordings) as (session, server), handshake(server):
+    with serving(decoder, recordings) as (session, server), never_reading(server):
         own = f"127.0.0.1:{server.port}"
         with connect(f"ws://{own}/stream", origin=f"http://{own}", max_size=None) as quick:
             until(lambda: len(server.places) == 2)
