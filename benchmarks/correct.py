@@ -1,0 +1,157 @@
+"""Measure what a corrector is worth: word error of two decoders' lists, alone, put together, and corrected.
+
+    python benchmarks/correct.py LABELS.csv --llm FOLDER --out FOLDER [--examples 800] [--sentences 300] [--noise 1]
+                                 [--own 1] [--epochs 2] [--json FILE]
+
+The different sentences of LABELS.csv are divided as in words.py: 1,426 to score (the first --sentences of them), and
+the rest. Two decoders are simulated logits of the same sentence with independent noise (`simulate.logits`), searched
+with the same 3-gram. --own below 1 lets part of the trials of the second decoder be copies of the first's.
+
+Training examples are cross-fitted: the rest is parted in two, and the sentences of each half are decoded with a 3-gram
+of the other half, so that neither has seen them. (A simulated network has seen no sentence at all.) The scored
+sentences are decoded with a 3-gram of the whole rest. Then everything goes as `b2t lm corrector` and `b2t correct` do it:
+
+first, second   the decoders' best sentences
+least risk      of both lists together, the sentence with the fewest expected word errors (`decode.ensemble`)
+rescored        both lists, chosen by the causal model before its training, weights tuned on the examples
+chosen          the corrector may only choose among the candidates that it reads
+corrected       it may write any sentence of the candidates' words
+any words       it may write any words
+one decoder     corrected, with the first decoder's candidates only
+
+All differences are to "least risk", with a 95 % interval of a paired bootstrap over sentences.
+"""
+
+import argparse
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from words import build, divided
+
+from b2t_kit.decode.beam_search import BeamSearch
+from b2t_kit.decode.correct import Correction, Corrector, CorrectorConfig, candidates_of, correct, lists_by_trial
+from b2t_kit.decode.correct import read_record, train_corrector, with_first
+from b2t_kit.decode.ensemble import least_risk
+from b2t_kit.decode.hypotheses import DecodedTrial, SearchConfig, read_nbest, write_nbest
+from b2t_kit.decode.lexicon import build_lexicon
+from b2t_kit.decode.llm import llm_scores, load_scorer, rescored, tune_rescoring
+from b2t_kit.simulate.logits import Noise, noisy_sentence
+from b2t_kit.text.metrics import Counts, compare, count_edits, rate_of
+
+Lists = list[DecodedTrial]
+
+
+def decoded(search: BeamSearch, sentences: list[str], day: str, noise: Noise, own: float, seed: int) -> list[Lists]:
+    "The lists of two decoders."
+    drawn = np.random.default_rng(seed)
+    first = [noisy_sentence(one, drawn, noise) for one in sentences]
+    second = [noisy_sentence(said, drawn, noise) if drawn.random() < own else one for said, one in zip(sentences, first)]
+    found = []
+    for logits in (first, second):
+        lists = search.decode_many(logits)
+        found.append([DecodedTrial(day, 1, number, tuple(one), said)
+                      for number, (said, one) in enumerate(zip(sentences, lists))])
+    return found
+
+
+def together(lists: list[Lists]) -> Lists:
+    "One list for each trial, with all sentences of both decoders."
+    pooled = []
+    for trials in zip(*lists):
+        every = {one.words: one for trial in reversed(trials) for one in trial.hypotheses}
+        pooled.append(replace(trials[0], hypotheses=tuple(sorted(every.values(), key=lambda one: -one.total))))
+    return pooled
+
+
+def chosen(paths: list[Path], folder: Path) -> Lists:
+    "What the corrector makes of lists if it may only choose among the candidates that it reads."
+    margin, count = read_record(folder)
+    writer, found = Corrector(load_scorer(folder)), []
+    for first, *others in lists_by_trial(paths):
+        candidates = candidates_of([first, *others], count)
+        if candidates:
+            (scores,) = writer.scores([candidates], [candidates])
+            best = int(scores.argmax())
+            if scores[best] - scores[0] >= margin:
+                first = with_first(first, Correction(candidates[best], float(scores[best] - scores[0])))
+        found.append(first)
+    return found
+
+
+def errors(trials: Lists) -> Counts:
+    "Word errors of the first sentences."
+    return count_edits([(one.truth or "").split() for one in trials], [one.sentence.split() for one in trials])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("labels", type=Path)
+    parser.add_argument("--llm", type=Path, required=True, help="folder of the pretrained model")
+    parser.add_argument("--out", type=Path, required=True, help="folder for models and lists; what is there is used")
+    parser.add_argument("--examples", type=int, default=800)
+    parser.add_argument("--sentences", type=int, default=300)
+    parser.add_argument("--noise", type=float, default=1.0, help="factor of the noise, as the levels of words.py")
+    parser.add_argument("--own", type=float, default=1.0, help="share of trials with noise of their own")
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--beam", type=int, default=100)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    out, noise, config = options.out, Noise(), SearchConfig(beam=options.beam, n_best=10)
+    noise = replace(noise, stretches=options.noise * noise.stretches, frames=options.noise * noise.frames)
+    scored, tuned_on, text = divided(options.labels, 1426, 250)
+    halves, lexicon, files = (text[::2], text[1::2]), build_lexicon(), []
+    for number, half in enumerate(halves):
+        (out / f"half{number}").mkdir(parents=True, exist_ok=True)
+        model = build(halves[1 - number], scored + tuned_on + half, out / f"half{number}", 3)
+        lists = decoded(BeamSearch(lexicon, model, config), half[: options.examples // 2], f"half {number}", noise,
+                        options.own, 10 + number)
+        files += [write_nbest(out / f"half{number}/{name}.jsonl", one) for name, one in zip("ab", lists)]
+    (out / "whole").mkdir(exist_ok=True)
+    search = BeamSearch(lexicon, build(text, scored + tuned_on, out / "whole", 3), config)
+    both = decoded(search, scored[: options.sentences], "scored", noise, options.own, 1)
+    paths = [write_nbest(out / f"whole/{name}.jsonl", one) for name, one in zip("ab", both)]
+    pool = together(both)
+    rows = {"first": both[0], "second": both[1], "least risk": [least_risk(one) for one in pool]}
+
+    scorer = load_scorer(options.llm)
+    training = together([[one for path in files[side::2] for one in read_nbest(path)] for side in (0, 1)])[:200]
+    weights = tune_rescoring(training, llm_scores(training, scorer.score_lists)).weights
+    rows["rescored"] = [rescored(*pair, weights) for pair in zip(pool, llm_scores(pool, scorer.score_lists))]
+
+    start = time.process_time(), time.monotonic()
+    trained = train_corrector(files, options.llm, out / "corrector", [out / "whole/scored.csv"],
+                              config=CorrectorConfig(epochs=options.epochs), not_seen=True, progress=print)
+    taught = time.process_time() - start[0], time.monotonic() - start[1]
+    print(trained, f"{taught[0]:.0f} s of CPU time, {taught[1]:.0f} s", flush=True)
+    start = time.process_time(), time.monotonic()
+    rows["corrected"] = correct(paths, out / "corrector", out / "corrected.jsonl").trials
+    spent = [(now - then) / len(pool) for now, then in zip((time.process_time(), time.monotonic()), start)]
+    rows["any words"] = correct(paths, out / "corrector", out / "any_words.jsonl", any_words=True).trials
+    rows["one decoder"] = correct(paths[:1], out / "corrector", out / "one.jsonl").trials
+    rows["chosen"] = chosen(paths, out / "corrector")
+    counts = {name: errors(trials) for name, trials in rows.items()}
+    gains = {name: compare(counts["least risk"], one) for name, one in counts.items() if name != "least risk"}
+    changed = sum(one.sentence != other.sentence for one, other in zip(rows["first"], rows["corrected"]))
+    new = sum(other.sentence not in {each.sentence for each in one.hypotheses}
+              for one, other in zip(pool, rows["corrected"]))
+    for name, one in counts.items():
+        print(f"{name:12} {rate_of(one, None)}", gains.get(name, ""), flush=True)
+    print(f"{changed} of {len(pool)} changed, {new} to a sentence of neither list; {spent[0]:.2f} s of CPU time a trial")
+    if options.json:
+        rates = {name: rate_of(one, None) for name, one in counts.items()}
+        content = {
+            "model": options.llm.name, "examples": options.examples, "epochs": options.epochs, "noise": options.noise,
+            "own": options.own, "sentences": len(pool), "margin": trained.margin, "changed": changed, "new": new,
+            "held_out": {"trials": trained.held_out, "before": trained.before, "after": trained.after},
+            "seconds": {"training": taught, "trial": spent},
+            "rows": {name: {"wer": one.rate, "low": one.low, "high": one.high, "edits": one.edits, "words": one.total}
+                     for name, one in rates.items()},
+            "gains": {name: vars(one) for name, one in gains.items()}}
+        options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
