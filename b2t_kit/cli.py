@@ -570,7 +570,7 @@ def tell_live(
 # %% ../nbs/cli.ipynb #68a304c1
 @verb
 def lm_verb(parser: Parser) -> Action:
-    "build, mix, convert, describe, check and measure n-gram language models; fine-tune a large one, or train a corrector"
+    "build, mix, convert, describe, check and measure n-gram language models; fine-tune large ones"
     return add_subcommands(parser, {"build": lm_build, "mix": lm_mix, "convert": lm_convert, "info": lm_info,
                                     "check": lm_check, "perplexity": lm_perplexity, "finetune": lm_finetune,
                                     "corrector": lm_corrector})
@@ -821,8 +821,8 @@ def rescore_verb(parser: Parser) -> Action:
 @verb
 def correct_verb(parser: Parser) -> Action:
     "write one sentence from the candidates of several decoders, with a large language model trained to do so"
-    parser.add_argument("nbest", nargs="+", metavar="NBEST", help="n-best lists of the same trials, a decoder each, the "
-                        "best one first")
+    parser.add_argument("nbest", nargs="+", metavar="NBEST", help="n-best lists of the same trials, a decoder "
+                        "each, the best one first")
     parser.add_argument("--llm", required=True, metavar="FOLDER", help="corrector, from b2t lm corrector")
     parser.add_argument("--out", required=True, metavar="FILE", help="n-best lists to write (.jsonl); b2t submit "
                         "--nbest takes them")

@@ -9,7 +9,7 @@ with the same 3-gram. --own below 1 lets part of the trials of the second decode
 
 Training examples are cross-fitted: the rest is parted in two, and the sentences of each half are decoded with a 3-gram
 of the other half, so that neither has seen them. (A simulated network has seen no sentence at all.) The scored
-sentences are decoded with a 3-gram of the whole rest. Then everything goes as `b2t lm corrector` and `b2t correct` do it:
+sentences are decoded with a 3-gram of the whole rest. `b2t lm corrector` and `b2t correct` do the same as what follows:
 
 first, second   the decoders' best sentences
 least risk      of both lists together, the sentence with the fewest expected word errors (`decode.ensemble`)
@@ -48,7 +48,8 @@ def decoded(search: BeamSearch, sentences: list[str], day: str, noise: Noise, ow
     "The lists of two decoders."
     drawn = np.random.default_rng(seed)
     first = [noisy_sentence(one, drawn, noise) for one in sentences]
-    second = [noisy_sentence(said, drawn, noise) if drawn.random() < own else one for said, one in zip(sentences, first)]
+    second = [noisy_sentence(said, drawn, noise) if drawn.random() < own else one
+              for said, one in zip(sentences, first)]
     found = []
     for logits in (first, second):
         lists = search.decode_many(logits)
@@ -139,7 +140,7 @@ def main() -> None:
               for one, other in zip(pool, rows["corrected"]))
     for name, one in counts.items():
         print(f"{name:12} {rate_of(one, None)}", gains.get(name, ""), flush=True)
-    print(f"{changed} of {len(pool)} changed, {new} to a sentence of neither list; {spent[0]:.2f} s of CPU time a trial")
+    print(f"{changed} of {len(pool)} changed, {new} to a sentence of neither list; {spent[0]:.2f} CPU seconds a trial")
     if options.json:
         rates = {name: rate_of(one, None) for name, one in counts.items()}
         content = {

@@ -16,15 +16,15 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from ..core.config import KitError, check_target, load_json, new_folders, save_json
-from .contamination import fingerprints, large_model_warning, scored_sentences
+from .contamination import large_model_warning, scored_sentences
 from .finetune import PROGRESS, Example, FinetuneConfig, divided_sentences, train_lora, without_leaks
-from .finetune import write_model
+from .finetune import write_tuned
 from .hypotheses import DecodedTrial, Hypothesis, read_nbest, with_confidences, write_nbest
 from .llm import CausalScorer, folder_name, load_scorer, start_token, transformers_library, tree_of
 from .pipeline import LEFT_OUT
@@ -345,7 +345,7 @@ def train_corrector(
         gains, words = np.array([one.gain for one in found]), sum(map(len, said))
         margin = best_margin(gains, before, after)
         rates = before.sum() / words, np.where(gains >= margin, after, before).sum() / words
-        write_model(scorer, out, sentences)
+        write_tuned(scorer, out, sentences)
         save_json(record, {"mark": mark, "model": str(model), "margin": margin if math.isfinite(margin) else None,
                            "before": float(rates[0]), "after": float(rates[1]), **asdict(config)})
         (out / PROGRESS).unlink(missing_ok=True)
@@ -414,7 +414,8 @@ def with_first(
     "Return the trial with another first sentence."
     words = tuple(correction.sentence.split())
     top = trial.hypotheses[0] if trial.hypotheses else Hypothesis((), 0.0, 0.0, 0.0)
-    found = next((one for one in trial.hypotheses if one.words == words), Hypothesis(words, 0.0, top.language, top.total))
+    new = Hypothesis(words, 0.0, top.language, top.total)
+    found = next((one for one in trial.hypotheses if one.words == words), new)
     first = replace(found, total=top.total + correction.gain, confidences=())
     rest = [replace(one, confidences=()) for one in trial.hypotheses if one.words != words]
     return replace(trial, hypotheses=tuple(with_confidences([first, *rest])))

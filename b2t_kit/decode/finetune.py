@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PROGRESS', 'transcripts', 'without_leaks', 'divided_sentences', 'FinetuneConfig', 'Example', 'batch_loss',
-           'LoraTraining', 'word_perplexity', 'Finetuned', 'train_lora', 'write_model', 'finetune']
+           'LoraTraining', 'word_perplexity', 'Finetuned', 'train_lora', 'write_tuned', 'finetune']
 
 # %% ../../nbs/decode/finetune.ipynb #1e12db1c
 import hashlib
@@ -263,7 +263,7 @@ def train_lora(
     scorer.model = training.model.merge_and_unload()
 
 
-def write_model(
+def write_tuned(
     scorer: CausalScorer,
     out: Path,  # folder
     sentences: Sequence[str],  # that it was trained on; the leak guard remembers them
@@ -309,7 +309,7 @@ def finetune(
         progress(f"{len(rest)} sentences to train on; perplexity per word of {len(held)} others {before:.1f}")
         train_lora(scorer, [Example(scorer.tokens(one)) for one in rest], config, out, mark, progress)
         after = word_perplexity(scorer, held)
-        write_model(scorer, out, rest)
+        write_tuned(scorer, out, rest)
         save_json(record, {"mark": mark, "model": str(model), "before": before, "after": after, **asdict(config)})
         (out / PROGRESS).unlink(missing_ok=True)
     return Finetuned(out, len(rest), len(held), before, after)
