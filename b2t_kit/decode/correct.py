@@ -437,7 +437,7 @@ def correct(
     trials = lists_by_trial(lists)
     if missing := [one[0] for one in trials if len(one) != len(lists)]:
         place = " ".join(map(str, missing[0].place))
-        raise KitError(f"{place}: is not in all {len(lists)} files; give lists of the same trials")
+        raise KitError(f"{place}: is missing in one of the {len(lists)} files; give lists of the same trials")
     with new_folders(out.parent), open_device(device) as opened:
         writer = Corrector(load_scorer(corrector, opened), any_words)
         found = writer.corrections([candidates_of(one, count) for one in trials])
