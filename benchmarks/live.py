@@ -4,6 +4,7 @@
     python benchmarks/live.py parity --out FOLDER [--trials 200]     # logits and sentences against `b2t decode`
     python benchmarks/live.py ends --out FOLDER                      # when a sentence is taken as ended
     python benchmarks/live.py delay --lm MODEL --said TEXT [--minutes 30] [--model baseline|transformer]
+    python benchmarks/live.py steps [--trials 400]                   # a frame of a network: the quick way, the usual way
 
 `causal` simulates recordings and trains recipes with and without the option; `parity` and `ends` use its runs. `delay`
 takes the model and the sentences that large_vocabulary.py keeps (--keep). Its network has random weights, which cost
@@ -37,7 +38,7 @@ from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.hypotheses import SearchConfig
 from b2t_kit.decode.kenlm import preload
 from b2t_kit.decode.pipeline import choose_words
-from b2t_kit.live.pipeline import LiveConfig, LiveDecoder
+from b2t_kit.live.pipeline import FrameSteps, LiveConfig, LiveDecoder, frame_steps
 from b2t_kit.models.gru import T15_SESSIONS
 from b2t_kit.simulate.logits import noisy_sentence
 from b2t_kit.simulate.neural import CALIBRATION, SimulateConfig, draw_timing, moments
@@ -222,7 +223,36 @@ def delay(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-PARTS = {"causal": causal, "parity": parity, "ends": ends, "delay": delay}
+def steps(options: argparse.Namespace) -> dict[str, Any]:
+    "Milliseconds from the last bin of a patch to the logits, with the steps of live decoding and with the model's own."
+    torch.set_num_threads(1)
+    found = {}
+    for name in ("baseline", "transformer"):
+        settings = recipe(name).task
+        torch.manual_seed(0)
+        model = build_decoder_for(replace(settings, model=replace(settings.model, num_days=1))).eval()
+        ways = {"live": frame_steps(model), "the model's own": FrameSteps(model)}
+        patch, stride = settings.model.patch, settings.model.stride
+        bins = torch.randn(stride * options.trials + patch, settings.model.num_features)
+        took: dict[str, list[float]] = {way: [] for way in ways}
+        gap = 0.0
+        for one in ways.values():
+            one.start()
+        for frame in range(options.trials):
+            window, logits = bins[stride * frame : stride * frame + patch], []
+            for way, one in ways.items():
+                one.ahead(window[:-1])  # while the last bin is being recorded
+                start = time.perf_counter()
+                logits.append(one.frame(window))
+                took[way].append(time.perf_counter() - start)
+            gap = max(gap, float(np.abs(logits[0] - logits[1]).max()))
+        found[name] = {way: float(1e3 * np.median(one[options.trials // 2 :])) for way, one in took.items()}
+        found[name] |= {"frames": options.trials // 2, "largest difference of a logit": gap}
+        print(name, found[name], flush=True)
+    return found
+
+
+PARTS = {"causal": causal, "parity": parity, "ends": ends, "delay": delay, "steps": steps}
 
 
 def main() -> None:
