@@ -53,7 +53,7 @@ class Reading:
         self.limit = getattr(scorer.model.config, "max_position_embeddings", None) or 10**9  # tokens that it can read
         end = scorer.tokenizer.eos_token_id
         self.end = start_token(scorer.tokenizer) if end is None else int(end)
-        self.open = replace(scorer.writing, ending="")
+        self.unended = replace(scorer.writing, ending="")
 
     def piece(self, text: str) -> tuple[int, ...]:
         "Return the tokens of a piece of text."
@@ -72,7 +72,7 @@ class Reading:
         sentence: str,  # lower-case words
     ) -> list[tuple[int, ...]]:
         "Return the tokens of each word, which do not depend on the other words."
-        return [self.piece(f" {word}") for word in self.open(sentence).split()]
+        return [self.piece(f" {word}") for word in self.unended(sentence).split()]
 
     def close(self) -> tuple[int, ...]:
         "Return the tokens after the last word."

@@ -270,13 +270,14 @@ def write_tuned(
 ) -> None:
     "Write a model folder; raises `KitError` if it cannot be written."
     save_json(out / TRAINED_ON, {"sentences": [f"{one:x}" for one in fingerprints(sentences).tolist()]})
-    scorer.tokenizer.save_pretrained(out)
     partial = out / "model.partial"
     try:
+        partial.mkdir(exist_ok=True)
+        scorer.tokenizer.save_pretrained(partial)
         scorer.model.save_pretrained(partial)
         for path in sorted(partial.iterdir(), key=lambda one: one.name == "config.json"):
             path.replace(out / path.name)  # config.json comes last: a folder without it is refused
-    except (OSError, SafetensorError) as error:
+    except Exception as error:  # tokenizers raises plain ones
         raise KitError(f"{out}: the model cannot be written ({error})") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)

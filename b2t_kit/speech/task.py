@@ -91,7 +91,7 @@ class SpeechConfig:
     words: WordsConfig = WordsConfig()  # word decoding in validation; none by default
     transformer: TransformerConfig = TransformerConfig()  # a Transformer in place of the GRU; none by default
     per_label: bool = False  # divide each trial's loss by its number of labels, as torch's mean reduction does
-    leave_out: str = ""  # "K/N": do not train on part K of N of the sentences; empty: train on all
+    leave_out: str = ""  # part of the sentences not to train on, such as 1/5; empty: train on all of them
 
     def __post_init__(self) -> None:
         in_part(self.leave_out)
