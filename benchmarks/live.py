@@ -4,7 +4,7 @@
     python benchmarks/live.py parity --out FOLDER [--trials 200]     # logits and sentences against `b2t decode`
     python benchmarks/live.py ends --out FOLDER                      # when a sentence is taken as ended
     python benchmarks/live.py delay --lm MODEL --said TEXT [--minutes 30] [--model baseline|transformer]
-    python benchmarks/live.py steps [--trials 400]                   # a frame of a network: the quick way, the usual way
+    python benchmarks/live.py steps [--trials 400]                  # a frame of a network, two ways
 
 `causal` simulates recordings and trains recipes with and without the option; `parity` and `ends` use its runs. `delay`
 takes the model and the sentences that large_vocabulary.py keeps (--keep). Its network has random weights, which cost
