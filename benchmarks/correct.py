@@ -129,7 +129,7 @@ def main() -> None:
     print(trained, f"{taught[0]:.0f} s of CPU time, {taught[1]:.0f} s", flush=True)
     start = time.process_time(), time.monotonic()
     rows["corrected"] = correct(paths, out / "corrector", out / "corrected.jsonl").trials
-    spent = [(now - then) / len(pool) for now, then in zip((time.process_time(), time.monotonic()), start)]
+    spent = (time.process_time() - start[0]) / len(pool), (time.monotonic() - start[1]) / len(pool)
     rows["any words"] = correct(paths, out / "corrector", out / "any_words.jsonl", any_words=True).trials
     rows["one decoder"] = correct(paths[:1], out / "corrector", out / "one.jsonl").trials
     rows["chosen"] = chosen(paths, out / "corrector")
