@@ -557,7 +557,8 @@ def tell_live(
         if typed:
             say_lines(session, sys.stdin or ())
             report_progress("type a sentence, and Enter")
-        report_progress(f"{server.url}   Ctrl-C ends" if server else "Ctrl-C ends")
+        place = f"{server.url}   " if server else ""
+        report_progress(f"{place}Ctrl-C ends; the decoder warms up for about ten seconds")
         try:
             session.run()
             if server:

@@ -1,12 +1,13 @@
 """Live decoding: parity with offline decoding, delay in real time, ends of sentences, the cost of causality.
 
-    python benchmarks/live.py causal --out FOLDER [--steps 1.0]      # phoneme errors with causal smoothing
+    python benchmarks/live.py causal --out FOLDER [--steps 1.0]      # phoneme errors without a look at the future
     python benchmarks/live.py parity --out FOLDER [--trials 200]     # logits and sentences against `b2t decode`
     python benchmarks/live.py ends --out FOLDER                      # when a sentence is taken as ended
     python benchmarks/live.py delay --lm MODEL --said TEXT [--minutes 30] [--model baseline|transformer]
     python benchmarks/live.py steps [--trials 400]                  # a frame of a network, two ways
 
-`causal` simulates recordings and trains recipes with and without the option; `parity` and `ends` use its runs. `delay`
+`causal` simulates recordings and trains recipes with the usual kernel, with the causal one, and with the usual one on
+the same recordings normalised bin by bin (`b2t normalise`); `parity` and `ends` use its runs. `delay`
 takes the model and the sentences that large_vocabulary.py keeps (--keep). Its network has random weights, which cost
 as much time as others; the search gets simulated logits of the sentences instead of its output. A bin arrives
 when its 20 ms are over by the clock, so also the time in which the machine let this process sleep too long counts.
@@ -34,6 +35,7 @@ from recipes import recordings, trained
 from b2t_kit.core.config import from_dict, load_json, save_json
 from b2t_kit.data.augment import smooth
 from b2t_kit.data.dataset import Recordings
+from b2t_kit.data.normalise import normalise_recordings
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.hypotheses import SearchConfig
 from b2t_kit.decode.kenlm import preload
@@ -55,15 +57,19 @@ RESULTS = ROOT / "benchmarks/results/live.json"
 
 
 def causal(options: argparse.Namespace) -> dict[str, Any]:
-    "Phoneme errors of each recipe with the usual kernel and with the causal one."
-    data = recordings(options.out / "data", 21, options)
+    "Phoneme errors of each recipe: as usual, with the causal kernel, and with running z-scores."
+    data, running = recordings(options.out / "data", 21, options), options.out / "running"
+    if not running.exists():
+        normalise_recordings(data, running)
+    ways = {"usual": (data, {}), "causal": (data, {"causal": "true"}), "running": (running, {})}
     found: dict[str, Any] = {}
     for name, steps in STEPS.items():
         for seed in SEEDS:
-            for kernel, setting in (("usual", {}), ("causal", {"causal": "true"})):
-                run = options.out / f"{name}_{kernel}_{seed}"
-                row = trained(name, setting, max(1, round(steps * options.steps)), seed, data, run)
-                found[f"{name}, {kernel}, seed {seed}"] = row["per"] | {"seconds": row["seconds"]}
+            for way, (source, setting) in ways.items():
+                run = options.out / f"{name}_{way}_{seed}"
+                row = trained(name, setting, max(1, round(steps * options.steps)), seed, source, run)
+                found[f"{name}, {way}, seed {seed}"] = row["per"] | {"seconds": row["seconds"]}
+                save_json(options.part_file, found)
     return found
 
 
@@ -142,7 +148,7 @@ def ends(options: argparse.Namespace) -> dict[str, Any]:
     lexicon, model = choose_words(None)
     search = BeamSearch(lexicon, model, SearchConfig(beam=60))
     sessions, found = open_sessions(config), {}
-    rows: dict[float, list[float]] = {seconds: [] for seconds in (0.5, 1.0, 1.5, 2.0)}
+    rows: dict[float, list[float]] = {seconds: [] for seconds in (0.1, 0.2, 0.3, 0.5, 1.0, 1.5)}
     for number in range(options.trials):
         session = sessions[number % len(sessions)]
         held = [place for place, plan in enumerate(session.planned) if plan.split == "val"]
@@ -157,13 +163,16 @@ def ends(options: argparse.Namespace) -> dict[str, Any]:
         for seconds, late in rows.items():
             live = LiveDecoder(fitted, search, LiveConfig(end_silence=seconds, considered=1))
             ended = [one for one in live.push(bins) if one.final]
-            late.append(ended[0].bins * 0.02 - over - seconds if ended else math.inf)
+            late.append(ended[0].bins * 0.02 - over if ended else math.inf)
     for seconds, late in rows.items():
         gaps = np.array(late)
-        found[f"{seconds:g} s"] = {"trials": len(gaps), "within 300 ms": int(((gaps > -seconds) & (gaps <= 0.3)).sum()),
-                                   "before the end": int((gaps <= -seconds).sum()), "later": int((gaps > 0.3).sum()),
-                                   "median": float(np.median(gaps[gaps > -seconds]))}
-    print(found)
+        after = gaps > 0
+        found[f"{seconds:g} s"] = {
+            "trials": len(gaps), "before the end": int((~after).sum()),
+            "within 300 ms of the end": int((after & (gaps <= 0.3)).sum()),
+            "within 300 ms of the silence asked for": int((after & (gaps <= seconds + 0.3)).sum()),
+            "not in four seconds": int(np.isinf(gaps).sum()), "median": float(np.median(gaps[after]))}
+        print(f"{seconds:g} s", found[f"{seconds:g} s"], flush=True)
     return found
 
 
