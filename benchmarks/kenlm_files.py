@@ -6,7 +6,8 @@ DIR holds `build_binary` and `query` (tests/kenlm/README.md says how to build th
 dictionary, as in large_vocabulary.py, becomes a 4-gram in ARPA; that becomes a .b2tlm and five kinds of KenLM files.
 10,000 other sentences, in which every 50th word is unknown, are scored by `query` and by the kit; trials of other
 sentences are decoded. Every part runs in its own process. The command fails if a word's log10 p differs by more than
-1e-5, or if the decoded sentences of two exact formats differ.
+1e-5, or if the decoded sentences of two exact formats differ. Further down, lists may differ: of words that sound the
+same and are equally likely, those with smaller numbers stay in the beam, and the formats number words differently.
 """
 
 import argparse
@@ -112,13 +113,14 @@ def use(folder: Path, name: str, trials: int) -> dict:
     start = time.process_time()
     found = [search.decode(one) for one in logits]
     seconds = time.process_time() - start
-    digest = hashlib.sha256(repr([[one.words for one in each] for each in found]).encode()).hexdigest()[:12]
+    best, lists = (hashlib.sha256(repr([[one.words for one in each][:count] for each in found]).encode()).hexdigest()[:12]
+                   for count in (1, None))
     return {"bytes": size, "per_ngram": round(size / sum(model.counts), 1), "open_ms": round(1000 * opened, 1),
             "mapped_mb": [round(one[1] - before[1], 1) for one in (after_opening, after_scoring)],
             "own_mb": [round(one[0] - before[0], 1) for one in (after_opening, after_scoring)],
             "score_cpu_seconds": round(scored, 2), "sum_ln_p": total,
             "trials_per_cpu_second": round(trials / seconds, 1),
-            "decode_cpu_seconds": round(seconds, 2), "sentences": digest, "kind": type(model).__name__,
+            "decode_cpu_seconds": round(seconds, 2), "sentences": best, "lists": lists, "kind": type(model).__name__,
             "peak_own_mb": round(memory_now()[0]), "peak_mapped_mb": round(memory_now()[1])}
 
 

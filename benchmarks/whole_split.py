@@ -1,14 +1,16 @@
 """Measure the wall-clock time of decoding the test split's 1,450 trials.
 
-    python benchmarks/whole_split.py LABELS.csv --models DIR --tuned benchmarks/results/words_general.json
+    python benchmarks/whole_split.py LABELS.csv --lm FILE --tuned benchmarks/results/words_general.json
                                      [--trials 1450] [--threads 2] [--beam 100] [--json FILE]
 
-DIR is that of general_model.py, and the JSON file is a result of words.py with the tuned weights of the 3-gram.
+FILE is a language model of any kind, such as DIR/3.b2tlm of general_model.py, or a KenLM file. The tuned weights are
+those of the 3-gram in a result of words.py.
 The trials are the sentences that words.py scores, repeated if there are too few, as noisy logits
 stretched to the mean length of the published recordings: 215 frames of 80 ms. They are decoded as in
 `b2t decode`, by `BeamSearch.decode_many`: 100 best sentences each, with exact scores and times.
 Starting Python and making the logits do not count; reading the model and the lexicon does. Prints
-wall-clock time, CPU time, and the load of the machine before and after.
+wall-clock time, CPU time, the process's memory afterwards, of its own and mapped from files, and the load of the
+machine before and after.
 """
 
 import argparse
@@ -19,12 +21,12 @@ from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
+from language_model import memory_now
 from words import divided
 
-from b2t_kit.decode.arpa import read_language_model
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.hypotheses import SearchConfig
-from b2t_kit.decode.lexicon import build_lexicon
+from b2t_kit.decode.pipeline import choose_words
 from b2t_kit.simulate.logits import Noise, noisy_sentence
 from b2t_kit.text.metrics import wer
 
@@ -44,7 +46,7 @@ def stretched(trials: list[np.ndarray], generator: np.random.Generator) -> list[
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("labels", type=Path)
-    parser.add_argument("--models", type=Path, required=True)
+    parser.add_argument("--lm", type=Path, required=True)
     parser.add_argument("--tuned", type=Path, required=True)
     parser.add_argument("--trials", type=int, default=1450)
     parser.add_argument("--threads", type=int, default=2)
@@ -57,13 +59,14 @@ def main() -> None:
     settings = json.loads(options.tuned.read_text())["levels"][0]["tuning"]["3-gram"]["search"]
     config = SearchConfig(**settings | ({"beam": options.beam} if options.beam else {}))
     before, start, work = os.getloadavg()[0], time.perf_counter(), time.process_time()
-    search = BeamSearch(build_lexicon(), read_language_model(options.models / "3.b2tlm"), config)
+    search = BeamSearch(*choose_words(options.lm), config)
     found = [one[0].sentence if one else "" for one in search.decode_many(trials, options.threads)]
-    row = {"trials": len(trials), "frames": float(np.mean(list(map(len, trials)))), "beam": config.beam,
+    own, mapped = memory_now()
+    row = {"lm": options.lm.name, "trials": len(trials), "frames": float(np.mean(list(map(len, trials)))), "beam": config.beam,
            "threads": options.threads, "seconds": time.perf_counter() - start,
            "cpu_seconds": time.process_time() - work, "load_before": before, "load_after": os.getloadavg()[0],
-           "wer": wer(sentences, found).rate}
-    print({key: round(value, 3) for key, value in row.items()})
+           "own_mb": own, "mapped_mb": mapped, "wer": wer(sentences, found).rate}
+    print({key: value if isinstance(value, str) else round(value, 3) for key, value in row.items()})
     if options.json:
         options.json.write_text(json.dumps(row, indent=1) + "\n", encoding="utf-8")
 
