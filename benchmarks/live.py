@@ -147,7 +147,8 @@ def ends(options: argparse.Namespace) -> dict[str, Any]:
     config = from_dict(SimulateConfig, load_json(options.out / "data/simulation.json"))
     lexicon, model = choose_words(None)
     search = BeamSearch(lexicon, model, SearchConfig(beam=60))
-    sessions, found = open_sessions(config), {}
+    sessions = [one for one in open_sessions(config) if any(plan.split == "val" for plan in one.planned)]
+    found: dict[str, Any] = {}
     rows: dict[float, list[float]] = {seconds: [] for seconds in (0.1, 0.2, 0.3, 0.5, 1.0, 1.5)}
     for number in range(options.trials):
         session = sessions[number % len(sessions)]

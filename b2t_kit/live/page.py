@@ -74,12 +74,13 @@ class LiveSession:
         decoder: LiveDecoder,
         source: LiveSource,
         watchers: Sequence[Watcher] = (),
-        config: BridgeConfig = BridgeConfig(),
+        config: BridgeConfig | None = None,  # None: missing z-scored bins become zeros, raw ones the bin before
     ) -> None:
         self.decoder, self.source, self.watchers = decoder, source, list(watchers)
         wanted = decoder.decoder.config.model.num_features
         if source.num_features not in (None, wanted):
             raise KitError(f"source: has {source.num_features} features, and the decoder was trained with {wanted}")
+        config = config or BridgeConfig(fill="repeat" if decoder.norm else "zero")
         self.bridge, self.stop = Bridge(wanted, config), threading.Event()
         self.asked: queue.Queue[tuple[str, str]] = queue.Queue(100)
         self.sentences: deque[tuple[str, str]] = deque(maxlen=1000)  # said, if known, and decoded
