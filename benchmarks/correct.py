@@ -12,19 +12,21 @@ of the other half, so that neither has seen them. (A simulated network has seen 
 sentences are decoded with a 3-gram of the whole rest. `b2t lm corrector` and `b2t correct` do the same as what follows:
 
 first, second   the decoders' best sentences
-least risk      of both lists together, the sentence with the fewest expected word errors (`decode.ensemble`)
-rescored        both lists, chosen by the causal model before its training, weights tuned on the examples
+pooled          the best sentence of both lists together, with averaged acoustic scores (`decode.ensemble`)
+least risk      the one of them with the fewest expected word errors
+rescored        the pooled lists, chosen by the causal model before its training, weights tuned on 200 examples
 chosen          the corrector may only choose among the candidates that it reads
 corrected       it may write any sentence of the candidates' words
 any words       it may write any words
 one decoder     corrected, with the first decoder's candidates only
 
-All differences are to "least risk", with a 95 % interval of a paired bootstrap over sentences.
+All differences are to "pooled", with a 95 % interval of a paired bootstrap over sentences.
 """
 
 import argparse
 import json
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,7 +36,7 @@ from words import build, divided
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.correct import Correction, Corrector, CorrectorConfig, candidates_of, correct, lists_by_trial
 from b2t_kit.decode.correct import read_record, train_corrector, with_first
-from b2t_kit.decode.ensemble import least_risk
+from b2t_kit.decode.ensemble import least_risk, pooled
 from b2t_kit.decode.hypotheses import DecodedTrial, SearchConfig, read_nbest, write_nbest
 from b2t_kit.decode.lexicon import build_lexicon
 from b2t_kit.decode.llm import llm_scores, load_scorer, rescored, tune_rescoring
@@ -58,15 +60,6 @@ def decoded(search: BeamSearch, sentences: list[str], day: str, noise: Noise, ow
     return found
 
 
-def together(lists: list[Lists]) -> Lists:
-    "One list for each trial, with all sentences of both decoders."
-    pooled = []
-    for trials in zip(*lists):
-        every = {one.words: one for trial in reversed(trials) for one in trial.hypotheses}
-        pooled.append(replace(trials[0], hypotheses=tuple(sorted(every.values(), key=lambda one: -one.total))))
-    return pooled
-
-
 def chosen(paths: list[Path], folder: Path) -> Lists:
     "What the corrector makes of lists if it may only choose among the candidates that it reads."
     margin, count = read_record(folder)
@@ -80,6 +73,17 @@ def chosen(paths: list[Path], folder: Path) -> Lists:
                 first = with_first(first, Correction(candidates[best], float(scores[best] - scores[0])))
         found.append(first)
     return found
+
+
+def kept(path: Path, make: Callable[[], Lists]) -> Lists:
+    "The lists of a file, written first if it is not there; what that took is kept beside it."
+    if not path.exists():
+        start = time.process_time(), time.monotonic()
+        write_nbest(path.with_suffix(".part"), found := make())
+        spent = (time.process_time() - start[0]) / len(found), (time.monotonic() - start[1]) / len(found)
+        path.with_suffix(".seconds").write_text(json.dumps(spent), encoding="utf-8")
+        path.with_suffix(".part").rename(path)
+    return list(read_nbest(path))
 
 
 def errors(trials: Lists) -> Counts:
@@ -114,27 +118,30 @@ def main() -> None:
     search = BeamSearch(lexicon, build(text, scored + tuned_on, out / "whole", 3), config)
     both = decoded(search, scored[: options.sentences], "scored", noise, options.own, 1)
     paths = [write_nbest(out / f"whole/{name}.jsonl", one) for name, one in zip("ab", both)]
-    pool = together(both)
-    rows = {"first": both[0], "second": both[1], "least risk": [least_risk(one) for one in pool]}
+    pool = [pooled(one, config.weights) for one in zip(*both)]
+    rows = {"first": both[0], "second": both[1], "pooled": pool, "least risk": [least_risk(one) for one in pool]}
 
     scorer = load_scorer(options.llm)
-    training = together([[one for path in files[side::2] for one in read_nbest(path)] for side in (0, 1)])[:200]
+    known = [[one for path in files[side::2] for one in read_nbest(path)] for side in (0, 1)]
+    training = [pooled(one, config.weights) for one in zip(*known)][:200]
     weights = tune_rescoring(training, llm_scores(training, scorer.score_lists)).weights
     rows["rescored"] = [rescored(*pair, weights) for pair in zip(pool, llm_scores(pool, scorer.score_lists))]
 
-    start = time.process_time(), time.monotonic()
     trained = train_corrector(files, options.llm, out / "corrector", [out / "whole/scored.csv"],
                               config=CorrectorConfig(epochs=options.epochs), not_seen=True, progress=print)
-    taught = time.process_time() - start[0], time.monotonic() - start[1]
-    print(trained, f"{taught[0]:.0f} s of CPU time, {taught[1]:.0f} s", flush=True)
-    start = time.process_time(), time.monotonic()
-    rows["corrected"] = correct(paths, out / "corrector", out / "corrected.jsonl").trials
-    spent = (time.process_time() - start[0]) / len(pool), (time.monotonic() - start[1]) / len(pool)
-    rows["any words"] = correct(paths, out / "corrector", out / "any_words.jsonl", any_words=True).trials
-    rows["one decoder"] = correct(paths[:1], out / "corrector", out / "one.jsonl").trials
-    rows["chosen"] = chosen(paths, out / "corrector")
+    print(trained, flush=True)
+
+    def written(name: str, paths: list[Path], any_words: bool = False) -> Lists:
+        return kept(out / f"{name}.jsonl",
+                    lambda: correct(paths, out / "corrector", out / "written.jsonl", any_words).trials)
+
+    rows["corrected"] = written("corrected", paths)
+    rows["any words"] = written("any_words", paths, any_words=True)
+    rows["one decoder"] = written("one", paths[:1])
+    rows["chosen"] = kept(out / "chosen.jsonl", lambda: chosen(paths, out / "corrector"))
+    spent = json.loads((out / "corrected.seconds").read_text(encoding="utf-8"))
     counts = {name: errors(trials) for name, trials in rows.items()}
-    gains = {name: compare(counts["least risk"], one) for name, one in counts.items() if name != "least risk"}
+    gains = {name: compare(counts["pooled"], one) for name, one in counts.items() if name != "pooled"}
     changed = sum(one.sentence != other.sentence for one, other in zip(rows["first"], rows["corrected"]))
     new = sum(other.sentence not in {each.sentence for each in one.hypotheses}
               for one, other in zip(pool, rows["corrected"]))
@@ -147,7 +154,7 @@ def main() -> None:
             "model": options.llm.name, "examples": options.examples, "epochs": options.epochs, "noise": options.noise,
             "own": options.own, "sentences": len(pool), "margin": trained.margin, "changed": changed, "new": new,
             "held_out": {"trials": trained.held_out, "before": trained.before, "after": trained.after},
-            "seconds": {"training": taught, "trial": spent},
+            "seconds_a_trial": spent,
             "rows": {name: {"wer": one.rate, "low": one.low, "high": one.high, "edits": one.edits, "words": one.total}
                      for name, one in rates.items()},
             "gains": {name: vars(one) for name, one in gains.items()}}

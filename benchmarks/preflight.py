@@ -46,6 +46,9 @@ CASES = [  # what follows `b2t preflight`
     f"noise_gru_687m --slice v5e-8 --global-batch 64 --shard moments {ONE}",
     f"noise_gru_687m --slice v5e-8 --global-batch 64 --shard all {ONE}",
     f"noise_gru_687m --slice v5e-8 --global-batch 64 --shard units {ONE}",
+    f"noise_gru_687m --slice v5e-8 --global-batch 64 --shard units --recompute true {ONE}",
+    f"noise_gru_687m --slice v5e-8 --global-batch 512 --max-bins 1010 --shard units --recompute true {ONE}",
+    f"noise_gru_687m --slice v5e-1 --global-batch 8 --recompute true {ONE}",
     f"linear --slice v4-8 --global-batch 64 {ONE}", f"linear --slice v5p-8 --global-batch 64 {ONE}",
     f"linear --slice v6e-8 --global-batch 64 {ONE}",
 ]

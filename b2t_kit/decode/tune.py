@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SCALES', 'BONUSES', 'BLANK_PENALTIES', 'MISSING_SILENCES', 'TEMPERATURES', 'BEAMS', 'BLANK_SKIPS', 'Lists',
-           'best_point', 'Timed', 'on_frontier', 'Frontier', 'TuningStep', 'Tuning', 'tune', 'plot_tuning',
+           'best_point', 'Timed', 'on_frontier', 'Frontier', 'TuningStep', 'halfway', 'Tuning', 'tune', 'plot_tuning',
            'plot_frontier']
 
 # %% ../../nbs/decode/tune.ipynb #45b73622
@@ -148,13 +148,23 @@ class Frontier:
 class TuningStep:
     "One search of all trials, evaluated over the grid of cheap weights."
 
-    config: SearchConfig  # settings with the best weights of the grid
-    surface: np.ndarray  # (scales, bonuses) word error rates
+    run: Timed  # the search as it was
+    proposed: SearchConfig  # its settings with the best weights of the grid
+    surface: np.ndarray  # (scales, bonuses) word error rates of its lists, chosen from with other weights
 
     @property
-    def wer(self) -> float:
-        "The lowest word error rate of the grid."
+    def promise(self) -> float:
+        "The lowest word error rate of the grid, which a search with the proposed weights need not reach."
         return float(self.surface.min())
+
+
+def halfway(
+    first: SearchConfig,
+    second: SearchConfig,
+) -> SearchConfig:  # the second's other settings
+    "Return settings whose cheap weights lie between those of two others."
+    scale, bonus = math.sqrt(first.acoustic_scale * second.acoustic_scale), (first.word_bonus + second.word_bonus) / 2
+    return replace(second, acoustic_scale=scale, word_bonus=bonus)
 
 # %% ../../nbs/decode/tune.ipynb #f6a81151
 @dataclass(frozen=True)
@@ -164,17 +174,16 @@ class Tuning:
     before: SearchConfig  # settings before tuning
     before_wer: float  # word error rate before tuning
     best: SearchConfig  # tuned settings
-    wer: float  # word error rate of the tuned settings on the same trials, so slightly too low
+    wer: float  # of a search with the tuned settings, but of the same trials, so slightly too low
     steps: tuple[TuningStep, ...]
     trials: int  # number of trials
     frontier: Frontier | None = None  # None unless seconds were asked for
 
     def to_dict(self) -> dict[str, Any]:
         "Return what decoding.json holds."
-        tried = [{"blank_penalty": step.config.blank_penalty, "wer": step.wer,
-                  "missing_silence": step.config.missing_silence,
-                  "acoustic_scale": step.config.acoustic_scale,
-                  "word_bonus": step.config.word_bonus} for step in self.steps]
+        weights = ("blank_penalty", "missing_silence", "acoustic_scale", "word_bonus")
+        tried = [{"wer": step.run.wer, **{name: getattr(step.run.config, name) for name in weights}}
+                 for step in self.steps]
         found = {"search": to_dict(self.best), "wer": self.wer, "before": to_dict(self.before),
                  "before_wer": self.before_wer, "trials": self.trials, "tried": tried}
         return found | ({"frontier": self.frontier.to_dict()} if self.frontier else {})
@@ -204,7 +213,7 @@ def tune(
     if len(trials) != len(truths) or not any(normalise(truth) for truth in truths):
         raise KitError("tuning needs trials with known sentences, and there are none")
     words = sum(len(normalise(truth).split()) for truth in truths)
-    timed: list[Timed] = []
+    steps: list[TuningStep] = []
 
     def search(config: SearchConfig) -> TuningStep:
         decoder = BeamSearch(lexicon, model, config, hotwords=hotwords)
@@ -212,32 +221,45 @@ def tune(
         lists = decoder.decode_many(trials)
         seconds = (time.process_time() - start) / len(trials)
         found = Lists(lists, truths)
-        timed.append(Timed(config, found.word_edits(config.acoustic_scale, config.word_bonus) / words, seconds))
+        run = Timed(config, found.word_edits(config.acoustic_scale, config.word_bonus) / words, seconds)
         surface = found.surface(SCALES, BONUSES)
         row, column = best_point(surface)
-        best = replace(config, acoustic_scale=SCALES[row], word_bonus=BONUSES[column])
+        proposed = replace(config, acoustic_scale=SCALES[row], word_bonus=BONUSES[column])
         about = "" if budget is None else (f", temperature {config.temperature:g}, beam {config.beam}, blank skip "
                                            f"{config.blank_skip:g}, {seconds:.4f} s per trial")
-        progress(f"blank penalty {config.blank_penalty:g}, missing silence "
-                 f"{config.missing_silence:g}{about}: {surface.min():.2%}")
-        return TuningStep(best, surface)
+        progress(f"blank penalty {config.blank_penalty:g}, missing silence {config.missing_silence:g}, acoustic scale "
+                 f"{config.acoustic_scale:.3g}, word bonus {config.word_bonus:g}{about}: {run.wer:.2%}")
+        return TuningStep(run, proposed, surface)
 
-    steps = [search(config)]
+    def confirm() -> None:
+        "Search with what the most promising lists propose; with half the change, if that makes more errors."
+        searched = [step.run.config for step in steps]
+        hopeful = [step for step in steps if step.promise < best().wer and step.proposed not in searched]
+        if hopeful:
+            lists = min(hopeful, key=lambda step: step.promise)
+            steps.append(search(lists.proposed))
+            if steps[-1].run.wer > lists.run.wer:
+                steps.append(search(halfway(lists.run.config, lists.proposed)))
+
+    def best() -> Timed:
+        return min((step.run for step in reversed(steps)), key=lambda run: run.wer)
+
+    steps.append(search(config))
+    confirm()
     ladder: list[tuple[str, tuple[float, ...]]] = [("blank_penalty", BLANK_PENALTIES),
                                                    ("missing_silence", MISSING_SILENCES)]
     for name, values in ladder + ([] if budget is None else [("temperature", TEMPERATURES)]):
-        start = min(steps, key=lambda step: step.wer).config
+        start = best().config
         changes: list[dict[str, Any]] = [{name: value} for value in values if value != getattr(start, name)]
         steps += [search(replace(start, **change)) for change in changes]
-    steps.append(search(min(steps, key=lambda step: step.wer).config))
-    best, before = min(reversed(steps), key=lambda step: step.wer), timed[0].wer
+        confirm()
+    chosen, before = best(), steps[0].run.wer
     if budget is None:
-        return Tuning(config, before, best.config, best.wer, tuple(steps), len(trials))
-    for beam, skip in itertools.product(sorted({*BEAMS, config.beam}), BLANK_SKIPS):
-        search(replace(best.config, beam=beam, blank_skip=skip))
-    frontier = Frontier(tuple(timed[1:]), budget)  # the first one compiled
-    chosen = frontier.chosen
-    return Tuning(config, before, chosen.config, chosen.wer, tuple(steps), len(trials), frontier)
+        return Tuning(config, before, chosen.config, chosen.wer, tuple(steps), len(trials))
+    timed = [search(replace(chosen.config, beam=beam, blank_skip=skip)).run
+             for beam, skip in itertools.product(sorted({*BEAMS, config.beam}), BLANK_SKIPS)]
+    frontier = Frontier((*(step.run for step in steps[1:]), *timed), budget)  # the first one compiled
+    return Tuning(config, before, frontier.chosen.config, frontier.chosen.wer, tuple(steps), len(trials), frontier)
 
 # %% ../../nbs/decode/tune.ipynb #df2eb289
 def plot_tuning(
@@ -246,10 +268,11 @@ def plot_tuning(
     "Plot the error over the two cheap weights, and over each of the others."
     import matplotlib.pyplot as plt
 
-    best = min(reversed(tuning.steps), key=lambda step: step.wer)
+    best = min(reversed(tuning.steps), key=lambda step: step.run.wer)
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.4), width_ratios=(2, 1, 1))
     image = left.pcolormesh(100 * best.surface.T, cmap="viridis_r", edgecolors="white", linewidth=0.2)
-    row, column = best_point(best.surface)
+    row = np.interp(math.log(best.run.config.acoustic_scale), np.log(SCALES), np.arange(len(SCALES)))
+    column = np.interp(best.run.config.word_bonus, BONUSES, np.arange(len(BONUSES)))
     left.plot(row + 0.5, column + 0.5, "o", color="white", markeredgecolor="black")
     left.set_xticks(np.arange(0, len(SCALES), 2) + 0.5, SCALES[::2], fontsize=7)
     left.set_yticks(np.arange(len(BONUSES)) + 0.5, BONUSES, fontsize=7)
@@ -258,8 +281,8 @@ def plot_tuning(
     for axes, name in ((middle, "blank_penalty"), (right, "missing_silence")):
         lowest: dict[float, float] = {}
         for step in tuning.steps:
-            value = getattr(step.config, name)
-            lowest[value] = min(100 * step.wer, lowest.get(value, np.inf))
+            value = getattr(step.run.config, name)
+            lowest[value] = min(100 * step.run.wer, lowest.get(value, np.inf))
         axes.plot(range(len(lowest)), [lowest[one] for one in sorted(lowest)], "o-")
         axes.set_xticks(range(len(lowest)), [f"{one:g}" for one in sorted(lowest)], fontsize=7)
         axes.set(xlabel=name.replace("_", " "), ylabel="word error rate, %")
