@@ -90,6 +90,11 @@ def compare(folder: Path, programs: Path, name: str) -> dict:
     return {"words": count, "largest_difference": worst}
 
 
+def digest(text: bytes) -> str:
+    "A few letters that stand for a text."
+    return hashlib.sha256(text).hexdigest()[:12]
+
+
 def use(folder: Path, name: str, trials: int) -> dict:
     "Open, score and decode; what each takes."
     size = (folder / name).stat().st_size
@@ -113,14 +118,13 @@ def use(folder: Path, name: str, trials: int) -> dict:
     start = time.process_time()
     found = [search.decode(one) for one in logits]
     seconds = time.process_time() - start
-    best, lists = (hashlib.sha256(repr([[one.words for one in each][:count] for each in found]).encode()).hexdigest()[:12]
-                   for count in (1, None))
+    best, lists = (repr([[one.words for one in each[:count]] for each in found]).encode() for count in (1, None))
     return {"bytes": size, "per_ngram": round(size / sum(model.counts), 1), "open_ms": round(1000 * opened, 1),
             "mapped_mb": [round(one[1] - before[1], 1) for one in (after_opening, after_scoring)],
             "own_mb": [round(one[0] - before[0], 1) for one in (after_opening, after_scoring)],
             "score_cpu_seconds": round(scored, 2), "sum_ln_p": total,
             "trials_per_cpu_second": round(trials / seconds, 1),
-            "decode_cpu_seconds": round(seconds, 2), "sentences": best, "lists": lists, "kind": type(model).__name__,
+            "decode_cpu_seconds": round(seconds, 2), "sentences": digest(best), "lists": digest(lists), "kind": type(model).__name__,
             "peak_own_mb": round(memory_now()[0]), "peak_mapped_mb": round(memory_now()[1])}
 
 

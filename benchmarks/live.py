@@ -172,7 +172,8 @@ def ends(options: argparse.Namespace) -> dict[str, Any]:
             "trials": len(gaps), "before the end": int((~after).sum()),
             "within 300 ms of the end": int((after & (gaps <= 0.3)).sum()),
             "within 300 ms of the silence asked for": int((after & (gaps <= seconds + 0.3)).sum()),
-            "not in four seconds": int(np.isinf(gaps).sum()), "median": float(np.median(gaps[after])) if after.any() else None}
+            "not in four seconds": int(np.isinf(gaps).sum()),
+            "median": float(np.median(gaps[after])) if after.any() else None}
         print(f"{seconds:g} s", found[f"{seconds:g} s"], flush=True)
     return found
 

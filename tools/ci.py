@@ -14,8 +14,9 @@ are left out: torch_xla does not change them.
 Chromium, for the tests of the live page, is installed by apt-get where it is missing; where that fails, they are
 reported as skipped.
 The notebooks run once more under the current nbdev's test command, and one folder of them under nbdev 2's, which runs
-cells as pytest does in base. README.md's first command runs in base; ruff and mypy run once. Seconds are printed below each step and in a table at the end. The last line sums the tests of base and
-xla; any other failed step counts as one failure.
+cells as pytest does in base. README.md's first command runs in base; ruff and mypy run once. Seconds are printed below
+each step and in a table at the end. The last line sums the tests of base and xla; any other failed step counts as one
+failure.
 """
 import hashlib
 import os
