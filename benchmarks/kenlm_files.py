@@ -124,7 +124,8 @@ def use(folder: Path, name: str, trials: int) -> dict:
             "own_mb": [round(one[0] - before[0], 1) for one in (after_opening, after_scoring)],
             "score_cpu_seconds": round(scored, 2), "sum_ln_p": total,
             "trials_per_cpu_second": round(trials / seconds, 1),
-            "decode_cpu_seconds": round(seconds, 2), "sentences": digest(best), "lists": digest(lists), "kind": type(model).__name__,
+            "decode_cpu_seconds": round(seconds, 2), "sentences": digest(best), "lists": digest(lists),
+            "kind": type(model).__name__,
             "peak_own_mb": round(memory_now()[0]), "peak_mapped_mb": round(memory_now()[1])}
 
 
