@@ -23,12 +23,12 @@ pytestmark = pytest.mark.torch_xla
 
 
 def environment(chips: int = 8, **added: str) -> dict[str, str]:
-    """Environment variables of a child process with this number of simulated chips, which compiles without optimising."""
+    """Environment variables of a child process with this number of simulated chips."""
     path = os.pathsep.join([str(TESTS.parent), str(TESTS), *filter(None, sys.path)])
     kept = {name: value for name, value in os.environ.items()
             if name not in ("XLA_USE_SPMD", "XLA_PERSISTENT_CACHE_PATH", "USE_TORCH_XLA")}
     return {**kept, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(chips), "PYTHONPATH": path,
-            "OMP_NUM_THREADS": "1", "XLA_FLAGS": "--xla_backend_optimization_level=0", **added}
+            "OMP_NUM_THREADS": "1", **added}
 
 
 def command(out: Path, verb: str = "train", **settings: object) -> list[str]:
