@@ -63,8 +63,7 @@ def main() -> None:
     found = [one[0].sentence if one else "" for one in search.decode_many(trials, options.threads)]
     own, mapped = memory_now()
     row = {"lm": options.lm.name, "trials": len(trials), "frames": float(np.mean(list(map(len, trials)))),
-           "beam": config.beam,
-           "threads": options.threads, "seconds": time.perf_counter() - start,
+           "beam": config.beam, "threads": options.threads, "seconds": time.perf_counter() - start,
            "cpu_seconds": time.process_time() - work, "load_before": before, "load_after": os.getloadavg()[0],
            "own_mb": own, "mapped_mb": mapped, "wer": wer(sentences, found).rate}
     print({key: value if isinstance(value, str) else round(value, 3) for key, value in row.items()})

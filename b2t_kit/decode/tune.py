@@ -157,7 +157,7 @@ class TuningStep:
         "The lowest word error rate of the grid, which a search with the proposed weights need not reach."
         return float(self.surface.min())
 
-
+# %% ../../nbs/decode/tune.ipynb #ccb0ddec
 def halfway(
     first: SearchConfig,
     second: SearchConfig,
