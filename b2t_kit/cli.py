@@ -377,15 +377,13 @@ def add_large_model(
 def large_model(
     options: argparse.Namespace,  # of `b2t decode` or `b2t submit`
 ) -> dict[str, Any] | None:  # settings of a `FusionConfig`; None without --llm
-    "The settings of a large model in the search; raises `KitError` for those that need `--llm`, and for several runs."
+    "The settings of a large model in the search; raises `KitError` for those that need `--llm`."
     given = {name: getattr(options, f"llm_{name}") for name in ("every", "share", "bits")}
     given = {name: value for name, value in given.items() if value is not None}
     if options.llm is None:
         if given:
             raise KitError(f"llm_{next(iter(given))}: is a setting of a large model; add --llm")
         return None
-    if options.runs is not None:
-        raise KitError("llm: is for one decoder, not for --runs; rescore their sentences with b2t rescore")
     return {"llm": options.llm, **given}
 
 # %% ../nbs/cli.ipynb #c355b04e
@@ -430,7 +428,7 @@ def decode_verb(parser: Parser) -> Action:
         given = {name: value for name, value in vars(options).items() if name in names}
         adapt, large = adaptation(options), large_model(options)
         if options.runs is not None:
-            return tell_together(options, given)
+            return tell_together(options, given, large)
         print(decode_sentences(options.run, options.data, options.split, options.logits, options.lm,
                                options.lexicon, options.tune, options.route, options.out,
                                options.device, given, report_progress, options.tokens, options.lm_preload,
@@ -445,23 +443,25 @@ def together(
     split: str,
     out: str | None = None,  # folder; None: beside the first run
     given: Mapping[str, Any] = {},  # settings of the search
+    fusion: dict[str, Any] | None = None,  # from `large_model`
 ) -> Any:  # the sentences
     "Decode a split with several runs."
     from b2t_kit.decode.ensemble import decode_runs, run_list
 
     return decode_runs(run_list(options.runs), options.data, split, options.combine, options.lm, options.lexicon,
-                       options.route, out, options.device, dict(given), options.hotwords)
+                       options.route, out, options.device, dict(given), options.hotwords, fusion)
 
 
 def tell_together(
     options: argparse.Namespace,  # of `b2t decode`, with `runs`
     given: Mapping[str, Any],  # settings of the search
+    fusion: dict[str, Any] | None,  # from `large_model`
 ) -> int:  # exit status
     "Decode a split with several runs, and print what was found."
     for name in ("tokens", "tune", "tune_seconds", "lm_preload", "left_out"):
         if getattr(options, name):
             raise KitError(f"{name}: is for one decoder, not for --runs; leave it out")
-    print(together(options, options.split, options.out, given))
+    print(together(options, options.split, options.out, given, fusion))
     return SUCCESS
 
 # %% ../nbs/cli.ipynb #3c6f7b7b
@@ -869,7 +869,7 @@ def submit_verb(parser: Parser) -> Action:
                     raise KitError(f"{name}: is for decoding, and --nbest decodes nothing; leave it out")
             check = submit_nbest(options.nbest, options.out, options.data)
         elif options.runs is not None:
-            found = together(options, "test")
+            found = together(options, "test", fusion=large)
             check = submit_nbest(found.folder / "nbest.jsonl", options.out, options.data)
         else:
             check = submit(options.run, options.out, options.data, options.lm, options.lexicon,

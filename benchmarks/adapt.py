@@ -1,12 +1,12 @@
 """Adaptation to days that were not in training: does it help, does it harm?
 
-    python benchmarks/adapt.py                       # simulated recordings, minutes on two cores
-    python benchmarks/adapt.py --recipe tiny --steps 200
+    python benchmarks/adapt.py                       # three simulated participants, ten minutes on one core
+    python benchmarks/adapt.py --recipe tiny --steps 200 --seed 1
 
 Trains the recipes `tiny` and `transformer_tiny` shortly with the last days held out, then evaluates the held-out
-days as trained and with `--adapt`. Both decode the same trials, so the intervals (95 %, bootstrap over trials) are
-those of paired differences. The learning rates are those of `--adapt`, tuned on nothing here. The result goes to
-benchmarks/results/adapt.json, the errors by trial to adapt.png beside it.
+days as trained and with `--adapt`; the same with each participant. Both decode the same trials, so the intervals (95 %,
+bootstrap over trials) are those of paired differences. The learning rates are those of `--adapt`, tuned on nothing
+here. The result goes to benchmarks/results/adapt.json, the errors by trial to adapt.png beside it.
 """
 
 import argparse
@@ -28,6 +28,7 @@ from b2t_kit.simulate.neural import SimulateConfig, simulate
 from b2t_kit.speech.adapt import AdaptConfig
 from b2t_kit.speech.recipes import recipe
 from b2t_kit.speech.task import SpeechTask
+from b2t_kit.text.metrics import Counts, compare, rate_of
 from b2t_kit.train import train
 
 STEPS = {"tiny": 80, "transformer_tiny": 300}  # of training, by recipe
@@ -53,21 +54,49 @@ def held_out_only(data: Path, holdout: tuple[str, ...], work: Path) -> Path:
     return folder
 
 
-def plot(reports: dict[str, Any], path: Path) -> None:
-    "Errors so far, by trial: adapted minus as trained."
+def together(reports: list[Any], kind: str) -> tuple[Counts, Counts]:
+    "The trials of all participants, as trained and adapted."
+    pairs = [report.errors[kind] for report in reports]
+    return tuple(Counts(*(np.concatenate(part) for part in zip(*side))) for side in zip(*pairs))
+
+
+def plot(reports: dict[str, list[Any]], path: Path) -> None:
+    "Errors so far, by trial, adapted minus as trained: each participant, and their mean."
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(6.5, 2.8), dpi=72, layout="constrained")
-    for name, report in reports.items():
-        before, after = report.errors["phonemes"]
-        axes.plot(np.arange(1, len(report.days) + 1), np.cumsum(after.edits - before.edits), label=name)
-    for place in np.flatnonzero([one != other for one, other in zip(report.days, report.days[1:])]) + 1:
-        axes.axvline(place + 0.5, color="0.8", zorder=0)
+    for number, (name, ours) in enumerate(reports.items()):
+        lines = [np.cumsum(after.edits - before.edits) for before, after in (one.errors["phonemes"] for one in ours)]
+        for line in lines:
+            axes.plot(np.arange(1, len(line) + 1), line, color=f"C{number}", linewidth=0.7, alpha=0.5)
+        shortest = min(map(len, lines))
+        mean = np.mean([line[:shortest] for line in lines], axis=0)
+        axes.plot(np.arange(1, shortest + 1), mean, color=f"C{number}", linewidth=2, label=f"{name}, mean")
     axes.axhline(0, color="0.5", linewidth=0.8)
     axes.set(xlabel="trials of held-out days, in order of recording",
              ylabel="phoneme errors,\nadapted minus as trained, so far")
     axes.legend()
     figure.savefig(path)
+
+
+def participant(seed: int, options: argparse.Namespace, work: Path) -> dict[str, tuple[Any, float, float]]:
+    "Simulate a participant, train and adapt every recipe: its report, seconds of training and of evaluation."
+    simulate(work / "data", SimulateConfig(
+        sessions=options.sessions, trials=options.trials, bins_per_phoneme=16.0, difficulty=options.difficulty,
+        held_out=options.share, seed=seed))
+    data = work / "data" / "hdf5_data_final"
+    days = sorted(path.name for path in data.iterdir() if (path / "data_val.hdf5").exists())
+    holdout, found = tuple(days[-options.held_out:]), {}
+    scored = held_out_only(data, holdout, work)
+    for name in options.recipe or STEPS:
+        steps = options.steps or STEPS.get(name, recipe(name).train.steps)
+        run, trained_in = trained(name, data, steps, holdout, work)
+        start = time.monotonic()
+        _, report = evaluate_adapting(run, scored, unseen=options.unseen, device="cpu", progress=print,
+                                      adapt=AdaptConfig(copies=options.copies, lr=options.lr))
+        found[name] = report, trained_in, time.monotonic() - start
+        print(f"participant {seed}, {name}: {steps} steps in {trained_in:.0f} s", report, sep="\n", flush=True)
+    return found
 
 
 def main() -> None:
@@ -80,39 +109,30 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=60, help="training trials per day")
     parser.add_argument("--share", type=float, default=0.35, help="trials to score per training trial")
     parser.add_argument("--difficulty", type=float, default=0.5, help="of the simulation; scales the drift too")
-    parser.add_argument("--seed", type=int, default=1, help="of the simulated participant")
+    parser.add_argument("--seed", type=int, nargs="+", default=[1, 2, 3], help="of the simulated participants")
     parser.add_argument("--copies", type=int, default=AdaptConfig.copies)
     parser.add_argument("--lr", type=float, help="of the steps; default: that of --adapt")
     parser.add_argument("--unseen", default="mean", help="day layer that a held-out day starts from")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", help="folder of the result")
     options = parser.parse_args()
-    settings = {name: value for name, value in vars(options).items() if name != "out"}
-    result: dict[str, Any] = {"settings": settings, "runs": {}}
-    reports = {}
-    with tempfile.TemporaryDirectory() as folder:
-        work = Path(folder)
-        simulate(work / "data", SimulateConfig(
-            sessions=options.sessions, trials=options.trials, bins_per_phoneme=16.0, difficulty=options.difficulty,
-            held_out=options.share, seed=options.seed))
-        data = work / "data" / "hdf5_data_final"
-        days = sorted(path.name for path in data.iterdir() if (path / "data_val.hdf5").exists())
-        holdout = tuple(days[-options.held_out:])
-        scored = held_out_only(data, holdout, work)
-        for name in options.recipe or STEPS:
-            steps = options.steps or STEPS.get(name, recipe(name).train.steps)
-            run, seconds = trained(name, data, steps, holdout, work)
-            start = time.monotonic()
-            _, report = evaluate_adapting(run, scored, unseen=options.unseen, device="cpu", progress=print,
-                                          adapt=AdaptConfig(copies=options.copies, lr=options.lr))
-            took = time.monotonic() - start
-            print(f"{name}: {steps} steps in {seconds:.0f} s, evaluated in {took:.0f} s", report, sep="\n", flush=True)
-            errors = {kind: [one.edits.tolist() for one in pair] for kind, pair in report.errors.items()}
-            result["runs"][name] = {"steps": steps, "train_seconds": seconds, "adapt_seconds": took,
-                                    **report.to_dict(), "days": report.days, "errors": errors}
-            reports[name] = report
-            options.out.mkdir(parents=True, exist_ok=True)
-            save_json(options.out / "adapt.json", result)
-            plot(reports, options.out / "adapt.png")
+    result: dict[str, Any] = {"settings": {name: value for name, value in vars(options).items() if name != "out"}}
+    found = {}
+    for seed in options.seed:
+        with tempfile.TemporaryDirectory() as folder:
+            found[seed] = participant(seed, options, Path(folder))
+    reports = {name: [one[name][0] for one in found.values()] for name in options.recipe or STEPS}
+    for name, ours in reports.items():
+        pairs = {kind: together(ours, kind) for kind in ("phonemes", "words")}
+        result[name] = {"participants": {seed: {"train_seconds": one[name][1], "adapt_seconds": one[name][2],
+                                                **one[name][0].to_dict()} for seed, one in found.items()}}
+        for kind, (before, after) in pairs.items():
+            difference = compare(before, after)
+            print(f"{name}, {kind}: {rate_of(before)} {rate_of(after)} {difference}")
+            result[name][kind] = {"as trained": vars(rate_of(before)), "adapted": vars(rate_of(after)),
+                                  "difference": vars(difference)}
+    options.out.mkdir(parents=True, exist_ok=True)
+    save_json(options.out / "adapt.json", result)
+    plot(reports, options.out / "adapt.png")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ rescored     with the pretrained model
 context      the same, with the two sentences before as the search decoded them. The order is that of the table,
              twenty sentences to a block; they were read aloud one by one, and were not a conversation
 fine-tuned   with the fine-tuned model
+both         with the fine-tuned model and the two sentences before
 
 Acoustic scale, word bonus and the model's share are tuned on the tuning sentences for each way. Differences come with
 a 95 % interval of a paired bootstrap over sentences.
@@ -91,7 +92,9 @@ def main() -> None:
     taught = time.process_time() - start
     print(tuned, f"{taught:.0f} s of CPU time", flush=True)
     choose("fine-tuned", load_scorer(options.out / "tuned"))
-    pairs = (("rescored", "search"), ("context", "rescored"), ("fine-tuned", "rescored"), ("fine-tuned", "search"))
+    choose("both", load_scorer(options.out / "tuned"), before=2)
+    pairs = (("rescored", "search"), ("context", "rescored"), ("fine-tuned", "rescored"), ("fine-tuned", "search"),
+             ("both", "fine-tuned"), ("both", "context"))
     gains = {f"{one} - {other}": compare(rows[other], rows[one]) for one, other in pairs}
     print(*(f"{name}: {gain}" for name, gain in gains.items()), sep="\n", flush=True)
     if options.json:

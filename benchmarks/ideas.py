@@ -196,6 +196,9 @@ def main() -> None:
               + "{difference:+.2%} ({low:+.2%} to {high:+.2%})".format(**one["minus reference"]))
     path = ROOT / "benchmarks/results/ideas.json"
     rounds = load_json(path) if path.exists() else {}
+    before = rounds.get(f"round {options.round}", {})
+    if all(before.get(name) == found[name] for name in ("difficulty", "labels", "steps")):  # other ideas of this round
+        found |= {part: before[part] | found[part] for part in ("tried", "judged")}
     save_json(path, rounds | {f"round {options.round}": found})
 
 

@@ -21,13 +21,14 @@ import numpy as np
 from ..core.config import KitError, check_target, clear_way, new_folders, override, save_json
 from ..data.dataset import MAX_BINS, NewFile, open_dataset, open_file, reading
 from .beam_search import BeamSearch, available_cores, check_logits
-from .contamination import leak_warning
+from .contamination import large_model_warning, leak_warning
 from .hotwords import read_hotwords
 from .hypotheses import DecodedTrial, Hypothesis, Route, SearchConfig, Weights, posteriors
 from .hypotheses import with_confidences
 from .lexicon import own_words
-from .pipeline import CHOICE, LogitTrial, Sentences, cached_logits, choose_words, known_sentences
-from .pipeline import read_trials, save_sentences, tuned_config, tuned_model, word_error
+from .pipeline import CHOICE, LogitTrial, Sentences, cached_logits, choose_words, decoded_with_large
+from .pipeline import fusion_settings, known_sentences, read_trials, save_sentences, tuned_config
+from .pipeline import tuned_model, word_error
 from ..speech.adapt import Unseen
 from ..speech.evaluate import Evaluation, decoded_again, evaluate_run, load_decoder, save_evaluation
 from ..text.metrics import edit_distance
@@ -285,8 +286,12 @@ def decode_runs(
     device: str = "auto",  # for the networks: "auto", "cpu" or "cuda"
     settings: dict[str, Any] | None = None,  # of `SearchConfig`, replacing tuned or default values
     hotwords: str | Path | None = None,  # file with words that are expected, known or not
+    fusion: dict[str, Any] | None = None,  # of `FusionConfig`, with the folder `llm`; None: no large model
 ) -> Sentences:
     "Decode a split with several runs together, write and return its sentences; raises `KitError` as `b2t decode`."
+    if fusion and (together != "average" or route == "wfst"):
+        raise KitError("llm: with several runs, a large model needs --combine average and the route 'prefix'; to use it "
+                       "on pooled lists, give them to b2t rescore")
     folder = ensemble_folder(runs, together, split) if out is None else Path(out)
     for run in runs:
         load_decoder(run)
@@ -304,10 +309,16 @@ def decode_runs(
         configs = [override(tuned_config(Path(run) / CHOICE, model) or SearchConfig(), settings or {})
                    for run in weighted]
         searches = [BeamSearch(words, model, config, route, folder, hot) for config in configs]
-        with ThreadPoolExecutor(available_cores()) as pool:
-            decoded = list(pool.map(partial(decode_together, searches, risk=together == "risk"), trials))
-        made = Sentences(decoded, word_error(decoded), None, folder, leak_warning(model, said))
-        return save_sentences(made, configs[0])
+        config, large, warnings = configs[0], None, [leak_warning(model, said)]
+        if fusion:
+            config, large = fusion_settings(Path(weighted[0]) / CHOICE, fusion, config, settings or {})
+            warnings.append(large_model_warning(large.llm, said))
+            decoded = decoded_with_large(searches[0], config, large, [average for average, in trials], device)
+        else:
+            with ThreadPoolExecutor(available_cores()) as pool:
+                decoded = list(pool.map(partial(decode_together, searches, risk=together == "risk"), trials))
+        warning = "; ".join(filter(None, warnings)) or None
+        return save_sentences(Sentences(decoded, word_error(decoded), None, folder, warning, fusion=large), config)
 
 
 def _logits_of(run: str | Path, data: str | Path | None, split: str, device: str) -> Path:
