@@ -1,7 +1,7 @@
 """Measure what a corrector is worth: word error of two decoders' lists, alone, put together, and corrected.
 
     python benchmarks/correct.py LABELS.csv --llm FOLDER --out FOLDER [--examples 800] [--sentences 300] [--noise 1]
-                                 [--own 1] [--epochs 2] [--json FILE]
+                                 [--own 1] [--epochs 2] [--ways corrected after] [--json FILE]
 
 The different sentences of LABELS.csv are divided as in words.py: 1,426 to score (the first --sentences of them), and
 the rest. Two decoders are simulated logits of the same sentence with independent noise (`simulate.logits`), searched
@@ -19,8 +19,10 @@ chosen          the corrector may only choose among the candidates that it reads
 corrected       it may write any sentence of the candidates' words
 any words       it may write any words
 one decoder     corrected, with the first decoder's candidates only
+after           corrected after rescoring: the rescored lists are the first decoder's, and kept where it abstains
 
-All differences are to "pooled", with a 95 % interval of a paired bootstrap over sentences.
+All differences are to "pooled" (of "after": also to "rescored"), with a 95 % interval of a paired bootstrap over
+sentences. --ways names the last five that are wanted; the file of results is written again after each.
 """
 
 import argparse
@@ -44,6 +46,7 @@ from b2t_kit.simulate.logits import Noise, noisy_sentence
 from b2t_kit.text.metrics import Counts, compare, count_edits, rate_of
 
 Lists = list[DecodedTrial]
+WAYS = ("corrected", "after", "any words", "one decoder", "chosen")
 
 
 def decoded(search: BeamSearch, sentences: list[str], day: str, noise: Noise, own: float, seed: int) -> list[Lists]:
@@ -91,6 +94,27 @@ def errors(trials: Lists) -> Counts:
     return count_edits([(one.truth or "").split() for one in trials], [one.sentence.split() for one in trials])
 
 
+def told(rows: dict[str, Lists], pool: Lists) -> dict[str, dict]:
+    "Print and return the word errors of every way, their differences, and how often sentences were changed."
+    counts = {name: errors(trials) for name, trials in rows.items()}
+    gains = {name: compare(counts["pooled"], one) for name, one in counts.items() if name != "pooled"}
+    if "after" in rows:
+        gains["after - rescored"] = compare(counts["rescored"], counts["after"])
+    rates = {name: rate_of(one, None) for name, one in counts.items()}
+    changed = {}
+    for name, before in (("corrected", "first"), ("after", "rescored")):
+        if name in rows:
+            new = sum(other.sentence not in {each.sentence for each in one.hypotheses}
+                      for one, other in zip(pool, rows[name]))
+            changed[name] = {"changed": sum(one.sentence != other.sentence for one, other in
+                                            zip(rows[before], rows[name])), "to a sentence of neither list": new}
+    print(*(f"{name:12} {rate}" for name, rate in rates.items()), *(f"{name}: {gain}" for name, gain in gains.items()),
+          changed, sep="\n", flush=True)
+    return {"rows": {name: {"wer": one.rate, "low": one.low, "high": one.high, "edits": one.edits, "words": one.total}
+                     for name, one in rates.items()},
+            "gains": {name: vars(one) for name, one in gains.items()}, "changed": changed}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("labels", type=Path)
@@ -102,6 +126,7 @@ def main() -> None:
     parser.add_argument("--own", type=float, default=1.0, help="share of trials with noise of their own")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--beam", type=int, default=100)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS, metavar="WAY", help=" ".join(WAYS))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     out, noise, config = options.out, Noise(), SearchConfig(beam=options.beam, n_best=10)
@@ -127,38 +152,30 @@ def main() -> None:
     weights = tune_rescoring(training, llm_scores(training, scorer.score_lists)).weights
     rows["rescored"] = [rescored(*pair, weights) for pair in zip(pool, llm_scores(pool, scorer.score_lists))]
 
+    first, start = write_nbest(out / "rescored.jsonl", rows["rescored"]), time.process_time()
     trained = train_corrector(files, options.llm, out / "corrector", [out / "whole/scored.csv"],
                               config=CorrectorConfig(epochs=options.epochs), not_seen=True, progress=print)
-    print(trained, flush=True)
+    spent = {"training, CPU": time.process_time() - start}
+    print(trained, spent, flush=True)
 
     def written(name: str, paths: list[Path], any_words: bool = False) -> Lists:
         return kept(out / f"{name}.jsonl",
                     lambda: correct(paths, out / "corrector", out / "written.jsonl", any_words).trials)
 
-    rows["corrected"] = written("corrected", paths)
-    rows["any words"] = written("any_words", paths, any_words=True)
-    rows["one decoder"] = written("one", paths[:1])
-    rows["chosen"] = kept(out / "chosen.jsonl", lambda: chosen(paths, out / "corrector"))
-    spent = json.loads((out / "corrected.seconds").read_text(encoding="utf-8"))
-    counts = {name: errors(trials) for name, trials in rows.items()}
-    gains = {name: compare(counts["pooled"], one) for name, one in counts.items() if name != "pooled"}
-    changed = sum(one.sentence != other.sentence for one, other in zip(rows["first"], rows["corrected"]))
-    new = sum(other.sentence not in {each.sentence for each in one.hypotheses}
-              for one, other in zip(pool, rows["corrected"]))
-    for name, one in counts.items():
-        print(f"{name:12} {rate_of(one, None)}", gains.get(name, ""), flush=True)
-    print(f"{changed} of {len(pool)} changed, {new} to a sentence of neither list; {spent[0]:.2f} CPU seconds a trial")
-    if options.json:
-        rates = {name: rate_of(one, None) for name, one in counts.items()}
-        content = {
+    for name in options.ways:
+        rows[name] = {"corrected": lambda: written("corrected", paths),
+                      "after": lambda: written("after", [first, *paths]),
+                      "any words": lambda: written("any_words", paths, any_words=True),
+                      "one decoder": lambda: written("one", paths[:1]),
+                      "chosen": lambda: kept(out / "chosen.jsonl", lambda: chosen(paths, out / "corrector"))}[name]()
+        content = told(rows, pool) | {
             "model": options.llm.name, "examples": options.examples, "epochs": options.epochs, "noise": options.noise,
-            "own": options.own, "sentences": len(pool), "margin": trained.margin, "changed": changed, "new": new,
+            "own": options.own, "sentences": len(pool), "margin": trained.margin, "seconds": spent,
             "held_out": {"trials": trained.held_out, "before": trained.before, "after": trained.after},
-            "seconds_a_trial": spent,
-            "rows": {name: {"wer": one.rate, "low": one.low, "high": one.high, "edits": one.edits, "words": one.total}
-                     for name, one in rates.items()},
-            "gains": {name: vars(one) for name, one in gains.items()}}
-        options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+            "seconds_a_trial": {one.stem: json.loads(one.read_text(encoding="utf-8"))
+                                for one in sorted(out.glob("*.seconds"))}}
+        if options.json:
+            options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
