@@ -797,6 +797,7 @@ def stopped_by_signals() -> Iterator[None]:
     "Let SIGINT, SIGTERM and SIGHUP raise `KeyboardInterrupt` with the signal's name, where an exception can be raised."
     before: dict[int, Any] = {}
     waiting: list[threading.Timer] = []
+    raised: list[str] = []  # names of the signals
 
     def stop(number: int, frame: types.FrameType | None) -> None:
         if loses_exceptions(frame):
@@ -805,7 +806,8 @@ def stopped_by_signals() -> Iterator[None]:
             waiting[-1].start()
             return
         signal.signal(number, signal.SIG_IGN)  # a second one would disturb the cleaning
-        raise KeyboardInterrupt(signal.Signals(number).name)
+        raised.append(signal.Signals(number).name)
+        raise KeyboardInterrupt(raised[-1])
 
     if threading.current_thread() is threading.main_thread():
         names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -814,6 +816,10 @@ def stopped_by_signals() -> Iterator[None]:
                 before[number] = signal.signal(number, stop)
     try:
         yield
+    except Exception as error:
+        if raised:  # a library reported the interruption as an error of its own
+            raise KeyboardInterrupt(raised[-1]) from error
+        raise
     finally:
         for one in waiting:
             one.cancel()

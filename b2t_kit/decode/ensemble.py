@@ -290,8 +290,8 @@ def decode_runs(
 ) -> Sentences:
     "Decode a split with several runs together, write and return its sentences; raises `KitError` as `b2t decode`."
     if fusion and (together != "average" or route == "wfst"):
-        raise KitError("llm: with several runs, a large model needs --combine average and the route 'prefix'; to use it "
-                       "on pooled lists, give them to b2t rescore")
+        raise KitError("llm: with several runs, a large model needs --combine average and the route 'prefix'; "
+                       "to use it on pooled lists, give them to b2t rescore")
     folder = ensemble_folder(runs, together, split) if out is None else Path(out)
     for run in runs:
         load_decoder(run)
