@@ -131,6 +131,20 @@ def test_small_configurations_fit(name: str, tmp_path: Path) -> None:
 
 
 @compiler
+def test_micro_batches_are_compiled_once_and_all_take_time(tmp_path: Path) -> None:
+    """Four per step: one program for the first three, another for the last, which ends with the update."""
+    target = tmp_path / "found.json"
+    done = child("-m", "b2t_kit.cli", "preflight", "linear", "--slice", "v5e-8", "--programs", "largest", "--json", str(target),
+                 "--global-batch", "64", "--accumulation", "4")
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
+    found = json.loads(target.read_text())
+    seconds = {one["kind"]: one["roofline"]["seconds"] for one in found["by_program"]}
+    assert [one["kind"] for one in found["by_program"]] == ["accumulate", "train"]
+    assert found["step_seconds_at_least"] == pytest.approx(3 * seconds["accumulate"] + seconds["train"])
+    assert found["trials_per_second_at_most"] == pytest.approx(64 / found["step_seconds_at_least"])
+
+
+@compiler
 def test_recordings_on_the_chips_count(tmp_path: Path) -> None:
     """Each of eight chips holds all of T15's in float16, and rows in place of features; gathering them copies none."""
     target = tmp_path / "found.json"

@@ -64,11 +64,12 @@ class Program:
     arguments: list[Argument]
     results: list[tuple[str, int | None]] = field(default_factory=list)  # role, divided dimension
     chips: int = 1
+    times: int = 1  # that a training step runs it
 
     def job(self) -> dict[str, Any]:
         "What the compiler needs to know, as plain values."
         return {
-            "name": self.name, "kind": self.kind, "chips": self.chips,
+            "name": self.name, "kind": self.kind, "chips": self.chips, "times": self.times,
             "arguments": [vars(one) for one in self.arguments], "results": self.results,
         }
 
@@ -191,7 +192,9 @@ class LoweringDevice(XlaDevice):
     def submit(self, what: str, batch: Any = None) -> None:
         "Write the recorded operations as a program."
         kind = {"a training step": "train", "a micro-batch": "accumulate", "validation": "validate"}
-        self.taken(self.write(f"{what}{_size_of(batch)}", kind.get(what, "other")))
+        made = self.write(f"{what}{_size_of(batch)}", kind.get(what, "other"))
+        made.times = self.accumulation - 1 if made.kind == "accumulate" else 1
+        self.taken(made)
 
     def write(self, name: str, kind: str) -> Program:
         "The program of everything that has changed since the last program."
@@ -364,16 +367,16 @@ class _Run:
 # %% ../../nbs/tpu/lower.ipynb #520ce322
 def lower_step(
     run: _Run,
-    micro_batches: list[Any],
+    micro_batches: list[Any],  # all of one shape
 ) -> None:
-    "Lower the programs of one optimizer step."
+    "Lower the programs of one optimizer step: one for all micro-batches before the last, and that of the last."
     from b2t_kit.training.run import seed_step
     from b2t_kit.training.steps import accumulate_gradients, update_weights
 
     run.model.train()
     watch_meter(run)
     seed_step(run)
-    accumulate_gradients(run, micro_batches)
+    accumulate_gradients(run, micro_batches[-2:])
     update_weights(run, micro_batches[-1])
     run.meter.clear()
     run.step -= 1

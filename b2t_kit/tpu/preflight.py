@@ -53,6 +53,7 @@ class Compiled:
     rounds: dict[str, float] = field(default_factory=dict)  # loop -> bytes that one iteration moves
     exchanges: dict[str, Exchange] = field(default_factory=dict)  # computation -> what chips exchange in it
     lowered: dict[str, int] = field(default_factory=dict)  # bytes before compiling, see `lowered_sizes`
+    times: int = 1  # that a training step runs it
 
     @property
     def fits(self) -> bool:
@@ -72,15 +73,16 @@ class Compiled:
 
     def line(self) -> str:
         "The result as one line of text."
+        name = self.name if self.times == 1 else f"{self.name}, {self.times} times a step"
         seconds = f"compiled in {self.compile_s:.0f} s ({self.processor_s:.0f} s of processor time)"
         if self.bytes:
             left = (self.available - self.bytes["total"]) / GIB
             room = f"{left:.2f} to spare" if left >= 0 else f"{-left:.2f} too much"
-            return (f"{'fits' if self.fits else 'DOES NOT FIT'}: {self.name}: {self.bytes['total'] / GIB:.2f} GiB of "
+            return (f"{'fits' if self.fits else 'DOES NOT FIT'}: {name}: {self.bytes['total'] / GIB:.2f} GiB of "
                     f"{self.available / GIB:.2f} per chip, {room}; {seconds}")
         needed = self.needed
         size = f"needs {needed / GIB:.2f} GiB of {self.available / GIB:.2f} per chip" if needed else self.error[:200]
-        return f"DOES NOT FIT: {self.name}: {size}; gave up after {self.compile_s:.0f} s"
+        return f"DOES NOT FIT: {name}: {size}; gave up after {self.compile_s:.0f} s"
 
 # %% ../../nbs/tpu/preflight.ipynb #55846b6d
 def judged(
@@ -90,7 +92,8 @@ def judged(
     "Read the results that the compiler wrote."
     job, found = (json.loads((folder / f"{name}.json").read_text()) for name in ("job", "result"))
     one = Compiled(job["name"], job["kind"], where.available, found["compile_s"], found["processor_s"],
-                   found.get("bytes", {}), found.get("error", ""), argument_bytes(job), found["versions"])
+                   found.get("bytes", {}), found.get("error", ""), argument_bytes(job), found["versions"],
+                   times=job["times"])
     before = read_hlo((folder / "before.hlo").read_text())
     one.lowered = lowered_sizes(before, one.states)
     if one.bytes:
@@ -178,9 +181,10 @@ class PreflightReport:
 
     @property
     def step_seconds(self) -> float | None:
-        "The minimum seconds per step, as the mean over the compiled lengths."
-        times = [one.roofline.seconds for one in self.programs if one.kind == "train" and one.roofline]
-        return sum(times) / len(times) if times else None
+        "The minimum seconds per step with all its micro-batches, as the mean over the compiled lengths."
+        run = [one for one in self.programs if one.kind in ("accumulate", "train") and one.roofline]
+        lengths = sum(one.kind == "train" for one in run)
+        return sum(one.times * one.roofline.seconds for one in run if one.roofline) / lengths if lengths else None
 
     @property
     def trials_per_second(self) -> float | None:
@@ -206,8 +210,8 @@ class PreflightReport:
             "compile_processor_s": round(decisive.processor_s, 1),
             "compile_s_all": round(sum(one.compile_s for one in self.programs), 1),
             "programs": len(self.programs), "fallbacks": self.fallbacks,
-            "by_program": [{"name": one.name, "kind": one.kind, "fits": one.fits, "bytes": one.bytes,
-                            "states": one.states, "compile_s": round(one.compile_s, 1),
+            "by_program": [{"name": one.name, "kind": one.kind, "times": one.times, "fits": one.fits,
+                            "bytes": one.bytes, "states": one.states, "compile_s": round(one.compile_s, 1),
                             "compile_processor_s": round(one.processor_s, 1), "error": one.error[:2000],
                             "kinds": one.kinds, "buffers": [vars(each) for each in one.buffers],
                             "roofline": one.roofline and {**vars(one.roofline), "seconds": one.roofline.seconds,
