@@ -84,15 +84,21 @@ def state_parts(
     average: bool = True,  # whether an average of the weights is kept
     fixed: int = 0,  # parameters that are averaged but not trained
     wide: int = 0,  # parameters of the layers that are divided by units
+    accumulated: bool = False,  # whether gradients are summed over micro-batches
 ) -> list[Part]:
-    "Weights, moments and average on each replica."
+    "Weights, moments, average and accumulated gradients on each replica."
     share = {"whole": {}, "divided": {"of_a_replica": 1 / target.replicas} if target.replicas > 1 else {}}
     weights = share["divided" if shard == "all" else "whole"]
     others = share["whole" if shard == "none" else "divided"]
-    parts = [part("parameters", 4, parameters=parameters + fixed - wide, **weights),
-             *[part("parameters of wide layers", 4, parameters=wide, **share["divided"])] * (wide > 0),
+
+    def as_weights(name: str, count: int) -> list[Part]:
+        return [part(name, 4, parameters=count - wide, **weights),
+                *[part(f"{name} of wide layers", 4, parameters=wide, **share["divided"])] * (wide > 0)]
+
+    parts = [*as_weights("parameters", parameters + fixed),
              part("AdamW's two moments", 4, parameters=parameters, moments=2, **others)]
-    return parts + [part("average of the weights", 4, parameters=parameters + fixed, **others)] * average
+    parts += [part("average of the weights", 4, parameters=parameters + fixed, **others)] * average
+    return parts + as_weights("accumulated gradients", parameters) * accumulated
 
 # %% ../../nbs/memory/plan.ipynb #91794f2e
 UNCERTAIN = 0.10  # the share by which a plan may be wrong
@@ -256,13 +262,10 @@ def state_of(
     wide: int = 0,  # parameters of the layers that are divided by units
 ) -> tuple[list[Part], tuple[Part, ...]]:  # always there; there before the update
     "The state of a run, and the gradients that must all exist at once."
-    state = state_parts(count, target, train.shard, train.ema_decay > 0, fixed, wide)
-    gradients: tuple[Part, ...] = ()
-    if train.accumulation > 1:
-        state.append(part("gradients, kept between micro-batches", 4, parameters=count))
-    elif target.kind != "tpu":
-        gradients = (part("gradients", 4, parameters=count),)
-    return state, gradients
+    accumulated = train.accumulation > 1
+    state = state_parts(count, target, train.shard, train.ema_decay > 0, fixed, wide, accumulated)
+    at_once = target.kind != "tpu" and not accumulated
+    return state, (part("gradients", 4, parameters=count),) if at_once else ()
 
 
 def plan_once(
