@@ -390,9 +390,10 @@ def test_package_builds_and_installs_offline(tmp_path):
 
     venv.create(env, with_pip=False)
     pip = [sys.executable, "-m", "pip", "--python", env / "bin/python"]
-    run(*pip, "install", "--no-index", "--find-links", dist, "--no-deps", "b2t_kit")
+    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # or pip finds a checkout there
+    run(*pip, "install", "--no-index", "--find-links", dist, "--no-deps", "b2t_kit", env=bare)
     report = "import b2t_kit, importlib.metadata; print(importlib.metadata.metadata('b2t_kit'))"
-    metadata = run(env / "bin/python", "-c", report, cwd=tmp_path)
+    metadata = run(env / "bin/python", "-c", report, cwd=tmp_path, env=bare)
     assert f"Version: {settings['DEFAULT']['version']}\n" in metadata
     for extra in ("dev", "docs", *EXTRAS):
         assert f"Provides-Extra: {extra}\n" in metadata
