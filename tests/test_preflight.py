@@ -117,15 +117,19 @@ def test_a_model_compiles_for_eight_chips() -> None:
     assert bound["sent"] > 0
 
 
+def on_eight(folder: Path, *words: str) -> dict:
+    """What the command reports of a configuration's largest step on a v5e-8."""
+    target = folder / "found.json"
+    done = child("-m", "b2t_kit.cli", "preflight", *words, "--slice", "v5e-8", "--programs", "largest", "--json", str(target))
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
+    return json.loads(target.read_text())
+
+
 @compiler
 @pytest.mark.parametrize("name", ["linear", "eit_tiny"])
 def test_small_configurations_fit(name: str, tmp_path: Path) -> None:
     """A speech decoder and a tomography network, with the command; `benchmarks/preflight.md` has all configurations."""
-    target = tmp_path / "found.json"
-    done = child("-m", "b2t_kit.cli", "preflight", name, "--slice", "v5e-8", "--programs", "largest",
-                 "--json", str(target))
-    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
-    found = json.loads(target.read_text())
+    found = on_eight(tmp_path, name)
     assert found["fits"] and found["config"] == name and found["slice"] == "v5e-8"
     assert {"arguments", "temporaries", "outputs", "aliased", "total", "available"} <= set(found["bytes_per_chip"])
 
@@ -133,11 +137,7 @@ def test_small_configurations_fit(name: str, tmp_path: Path) -> None:
 @compiler
 def test_micro_batches_are_compiled_once_and_all_take_time(tmp_path: Path) -> None:
     """Four per step: one program for the first three, another for the last, which ends with the update."""
-    target = tmp_path / "found.json"
-    done = child("-m", "b2t_kit.cli", "preflight", "linear", "--slice", "v5e-8", "--programs", "largest", "--json", str(target),
-                 "--global-batch", "64", "--accumulation", "4")
-    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
-    found = json.loads(target.read_text())
+    found = on_eight(tmp_path, "linear", "--global-batch", "64", "--accumulation", "4")
     seconds = {one["kind"]: one["roofline"]["seconds"] for one in found["by_program"]}
     assert [one["kind"] for one in found["by_program"]] == ["accumulate", "train"]
     assert found["step_seconds_at_least"] == pytest.approx(3 * seconds["accumulate"] + seconds["train"])
@@ -147,11 +147,7 @@ def test_micro_batches_are_compiled_once_and_all_take_time(tmp_path: Path) -> No
 @compiler
 def test_recordings_on_the_chips_count(tmp_path: Path) -> None:
     """Each of eight chips holds all of T15's in float16, and rows in place of features; gathering them copies none."""
-    target = tmp_path / "found.json"
-    done = child("-m", "b2t_kit.cli", "preflight", "linear", "--slice", "v5e-8", "--programs", "largest", "--json", str(target),
-                 "--resident", "on", "--cache", "float16")
-    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
-    (step,) = json.loads(target.read_text())["by_program"]
+    (step,) = on_eight(tmp_path, "linear", "--resident", "on", "--cache", "float16")["by_program"]
     assert step["states"]["recordings"] == step["kinds"]["recordings"] == (8072 * 875 + 1) * 512 * 2
     assert step["bytes"]["total"] > step["states"]["recordings"] > 10 * step["bytes"]["temporaries"]
     assert step["states"]["batch"] < 8 * 2000 and step["roofline"]["sent"] < 100e6
