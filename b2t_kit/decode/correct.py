@@ -21,7 +21,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ..core.config import KitError, check_target, load_json, new_folders, save_json
+from ..core.errors import KitError
+from ..core.files import check_target, load_json, new_folders, save_json
 from .contamination import large_model_warning, scored_sentences
 from .finetune import PROGRESS, Example, FinetuneConfig, divided_sentences, train_lora, without_leaks
 from .finetune import write_tuned
