@@ -211,7 +211,7 @@ PIPES = {
     "decode --run gru --data data --lm PIPE": "PIPE", "decode --run gru --data data --lexicon PIPE": "PIPE",
     "lm corrector PIPE --not-seen --llm gru --out x": "PIPE", "correct PIPE --llm gru --out x.jsonl": "is not a corrector",
     "check-submission PIPE": "PIPE", "score --reference PIPE --hypothesis PIPE": "PIPE",
-    "lm mix PIPE PIPE --shares 0.5,0.5 --out x.b2tlm": "PIPE", "fetch --out x --token-file PIPE": "PIPE",
+    "lm mix PIPE PIPE --shares 0.5 0.5 --out x.b2tlm": "PIPE", "fetch --out x --token-file PIPE": "PIPE",
     "simulate --out x --labels PIPE": "PIPE", "eval --run gru --data data --json PIPE": "PIPE",
 }
 WAIT = "import sys; from b2t_kit.cli import main; sys.exit(main(sys.argv[1:]))"
