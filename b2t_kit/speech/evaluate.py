@@ -23,6 +23,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
+from ..core.cache import file_mark
 from ..core.config import KitError, check_target, csv_text, from_dict, load_json, new_folders
 from ..core.config import regular_file, save_json, write_atomically
 from ..data.batches import Batch, EvalBatches, needed_patches
@@ -37,7 +38,7 @@ from .task import SpeechConfig, build_decoder_for, check_signal, in_part, logits
 from ..text.metrics import Confusion, Counts, Rate, RateTable, confusion, count_edits, plot_confusion
 from ..text.metrics import plot_rates, rate_of, rates_by
 from ..text.phonemes import show
-from ..training.checkpoint import best_checkpoint, file_mark, read_part
+from ..training.checkpoint import best_checkpoint, read_part
 from ..training.run import check_task, task_digest
 
 # %% ../../nbs/speech/evaluate.ipynb #d5b34df7
