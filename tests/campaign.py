@@ -252,7 +252,8 @@ def two_logits(folder: Path) -> None:
 
 
 def tuned(folder: Path) -> None:
-    from b2t_kit.core.config import save_json, to_dict
+    from b2t_kit.core.files import save_json
+    from b2t_kit.core.settings import to_dict
     from b2t_kit.decode.beam_search import SearchConfig
     save_json(folder / "decoding.json", {"search": to_dict(SearchConfig()), "language_model": "a" * 32, "lm": "default"})
 
@@ -264,7 +265,8 @@ def read_tuned(folder: Path) -> None:
 
 
 def tuned_large(folder: Path) -> None:
-    from b2t_kit.core.config import save_json, to_dict
+    from b2t_kit.core.files import save_json
+    from b2t_kit.core.settings import to_dict
     from b2t_kit.decode.hypotheses import SearchConfig
     from b2t_kit.decode.llm import folder_name
     causal(folder)
@@ -369,7 +371,7 @@ def read_measurements(folder: Path) -> None:
 
 def eit_run(folder: Path) -> None:
     import b2t_kit.tasks
-    from b2t_kit.core.config import load_json
+    from b2t_kit.core.files import load_json
     from b2t_kit.training.checkpoint import write_checkpoint
     from safetensors.torch import load_file
     shipped = Path(b2t_kit.tasks.__path__[0]) / "eit_weights"
@@ -885,7 +887,7 @@ def work() -> None:
     """Read the folders that are named on standard input, and tell what happened."""
     import torch
 
-    from b2t_kit.core.config import KitError
+    from b2t_kit.core.errors import KitError
     for name, reader in READERS.items():  # what imports and compiles takes its time now
         with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Exception, SystemExit):
             if name not in ("submission",):
