@@ -29,8 +29,10 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__
-from .core.config import Action, KitError, Parser, SettingsLayout, add_data, add_options, is_whole
-from .core.config import number_in, options_of, read_text, run_program, write_atomically
+from .core.errors import KitError
+from .core.files import read_text, write_atomically
+from .core.settings import Parser, SettingsLayout, add_data, add_options, is_whole, number_in, options_of
+from .core.signals import Action, run_program
 
 # %% ../nbs/cli.ipynb #38af3562
 Verb = Callable[[Parser], Action]  # declares its options, and returns what is to be done with them
@@ -1023,7 +1025,7 @@ def tell_plan(
     options: argparse.Namespace,  # of `b2t plan`
 ) -> int:  # exit status
     "Print a plan, and write it to a file if asked."
-    from b2t_kit.core.config import check_target, save_json
+    from b2t_kit.core.files import check_target, save_json
     from b2t_kit.tpu.configs import batch_of, configuration, refuse_foreign, with_batch
     from b2t_kit.memory.plan import find_target, plan_run, plan_text, plan_values
 
@@ -1071,7 +1073,7 @@ def tell_preflight(
     options: argparse.Namespace,  # of `b2t preflight`
 ) -> int:  # exit status
     "Print the list or the report."
-    from b2t_kit.core.config import check_target, save_json
+    from b2t_kit.core.files import check_target, save_json
     from b2t_kit.tpu.configs import configuration, configuration_lines, refuse_foreign
 
     if options.list:

@@ -14,8 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .core.config import KitError, Parser, SettingsLayout, add_data, add_options, is_whole, new_folders
-from .core.config import options_of, run_program
+from .core.errors import KitError
+from .core.files import new_folders
+from .core.settings import Parser, SettingsLayout, add_data, add_options, is_whole, options_of
+from .core.signals import run_program
 from .core.distributed import Place, find_place, launch
 from .data.batches import check_shares, remove_caches
 from .speech.recipes import RECIPES, baseline, recipe

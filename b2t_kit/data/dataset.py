@@ -30,7 +30,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import h5py
 import numpy as np
 
-from ..core.config import KitError, clear_way, platform, sync_folder
+from ..core.errors import KitError
+from ..core.files import clear_way, platform, sync_folder
 from ..text.phonemes import SILENCE, show
 
 # %% ../../nbs/01_dataset.ipynb #8db07b15

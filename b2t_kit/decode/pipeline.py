@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.config import KitError, csv_text, from_dict, load_json, new_folders, number_in, override
-from ..core.config import printable, read_text, save_json, to_dict, write_atomically
+from ..core.errors import KitError, printable
+from ..core.files import csv_text, load_json, new_folders, read_text, save_json, write_atomically
+from ..core.settings import from_dict, number_in, override, to_dict
 from ..data.dataset import MAX_BINS, Recordings, open_dataset, open_file, reading
 from .arpa import read_language_model
 from .beam_search import BeamSearch, check_logits

@@ -23,8 +23,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from ..core.config import KitError, check_target, csv_text, from_dict, load_json, new_folders
-from ..core.config import regular_file, save_json, write_atomically
+from ..core.errors import KitError
+from ..core.files import check_target, csv_text, load_json, new_folders, regular_file, save_json
+from ..core.files import write_atomically
+from ..core.settings import from_dict
 from ..data.batches import Batch, EvalBatches, needed_patches
 from ..data.dataset import T15, Recordings, Signal, TrialInfo, begin_hdf5, check_split
 from ..devices.device import Device

@@ -18,7 +18,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..core.config import KitError, gib, to_dict
+from ..core.errors import KitError
+from ..core.settings import to_dict
+from ..core.signals import gib
 from ..data.augment import Augment, augment, smooth, smoothing_taps
 from ..data.batches import Batch, BatchConfig, Bucket, EvalBatches, Resident, TrainBatches, check_lengths
 from ..data.batches import check_shares, end_to_end, gathered, map_trials
