@@ -19,7 +19,7 @@ import pytest
 
 from b2t_kit.cli import main
 from b2t_kit.core.cache import Kept
-from b2t_kit.core.config import csv_plain
+from b2t_kit.core.files import csv_plain
 from b2t_kit.decode.contamination import leak_warning
 from b2t_kit.decode.ngram import map_model
 from b2t_kit.decode.wfst import keep_graph
@@ -311,7 +311,7 @@ FORGE = """
 import json, sys
 from pathlib import Path
 import numpy as np
-from b2t_kit.core.config import KitError
+from b2t_kit.core.errors import KitError
 from b2t_kit.decode import ngram
 from b2t_kit.decode.arpa import read_language_model
 from b2t_kit.decode.beam_search import BeamSearch

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .config import KitError, load_json, regular_file, save_json
+from .errors import KitError
+from .files import load_json, regular_file, save_json
 
 # %% ../../nbs/core/cache.ipynb #95224364
 def file_mark(

@@ -27,7 +27,8 @@ import numpy as np
 from numba.extending import overload
 
 from ..core.cache import file_hash
-from ..core.config import KitError, new_folders, regular_file
+from ..core.errors import KitError
+from ..core.files import new_folders, regular_file
 from ..data.download import RemoteFile, check_download_space, describe_remote, download, size_on_disk
 from .external_sort import Workspace, written_aside
 from .ngram import MAX_ORDER, DamagedModel, LanguageModel, follow

@@ -16,7 +16,8 @@ import numpy as np
 from numba import njit
 
 from ..core.cache import Kept, content_hash
-from ..core.config import KitError, clear_way, new_folders
+from ..core.errors import KitError
+from ..core.files import clear_way, new_folders
 from .hypotheses import SearchConfig
 from .lexicon import Lexicon
 from .ngram import END, START, LanguageModel, verify_model
@@ -108,7 +109,7 @@ def check_room(
     free: int | None = None,  # free memory in bytes; None asks the system
 ) -> None:
     "Raise `KitError` if building the graph needs more memory than is free."
-    from b2t_kit.core.config import memory
+    from b2t_kit.core.signals import memory
 
     count = sum(model.counts) + len(lexicon.entries)
     free = memory()[1] if free is None else free

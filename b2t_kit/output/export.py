@@ -15,7 +15,9 @@ from safetensors.torch import save_file
 
 from .. import __version__
 from ..core.cache import file_mark
-from ..core.config import KitError, atomic_folder, load_json, save_json, to_dict
+from ..core.errors import KitError
+from ..core.files import atomic_folder, load_json, save_json
+from ..core.settings import to_dict
 from ..data.dataset import BIN_SECONDS
 from ..speech.evaluate import WEIGHTS, Decoder, load_decoder
 from ..speech.task import signal_record
