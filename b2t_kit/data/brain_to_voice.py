@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core.config import KitError
+from ..core.errors import KitError
 from .convert import Format, Part, are_counts, cells_faults, files_below, join_bins, number_fault
 from .convert import spoken_labels, z_score
 from .dataset import ARRAYS, FEATURE_KINDS, MAX_BINS, T15, UNCONFIRMED, Fault, Signal, Trial

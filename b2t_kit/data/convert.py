@@ -8,7 +8,6 @@ __all__ = ['Part', 'Format', 'join_bins', 'are_counts', 'z_score', 'spoken_label
            'convert']
 
 # %% ../../nbs/data/convert.ipynb #bd79d13d
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -20,8 +19,9 @@ from typing import ClassVar
 import numpy as np
 from tqdm import tqdm
 
-from ..core.config import KitError, regular_file
-from .dataset import LABEL_WIDTH, MAX_BINS, MAX_NUMBER, SPLITS, T15, Fault, SessionWriter, Trial
+from ..core.cache import content_hash, file_hash
+from ..core.errors import KitError
+from .dataset import LABEL_WIDTH, MAX_BINS, MAX_NUMBER, SPLITS, Fault, SessionWriter, Trial
 from .dataset import check_text, entries_of, open_file, read_attribute, value_fault
 from .matlab import Variable, cell_faults, missing_faults, variables_said
 from .quarantine import Quarantine
@@ -168,15 +168,11 @@ def content_key(
     "A hash of everything that a part's files are computed from."
     options = {name: value for name, value in vars(form).items() if not isinstance(value, Path)}
     said = (type(form).__name__, form.version, sorted(options.items()), part.session, part.splits, held_out.key)
-    digest = hashlib.blake2b(repr(said).encode(), digest_size=16)
-    for path in part.sources:
-        digest.update(f"\n{path.name}\n".encode())
-        try:
-            with open(regular_file(path), "rb") as file:
-                digest.update(hashlib.file_digest(file, "blake2b").digest())
-        except OSError as error:
-            raise Fault(path, "", "", f"cannot be read ({error.strerror})") from error
-    return digest.hexdigest()
+    try:
+        sources = [(path.name, file_hash(path)) for path in part.sources]
+    except OSError as error:
+        raise Fault(error.filename, "", "", f"cannot be read ({error.strerror})") from error
+    return content_hash([said, sources])
 
 
 def stored_mark(

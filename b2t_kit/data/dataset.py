@@ -30,7 +30,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import h5py
 import numpy as np
 
-from ..core.config import KitError, clear_way, platform, sync_folder
+from ..core.errors import KitError
+from ..core.files import clear_way, platform, sync_folder
 from ..text.phonemes import BLANK, PHONEMES, SILENCE, show
 
 # %% ../../nbs/01_dataset.ipynb #8db07b15
@@ -870,18 +871,6 @@ class Recordings:
             with suppress(KitError), open_file(path) as file:
                 self._signals[path] = read_signal(path, file)
                 return
-
-    def keep(
-        self,
-        wanted: Callable[[TrialInfo], bool],
-    ) -> "Recordings":  # the same object
-        "Forget all other trials, which numbers the rest anew; raises `KitError` if none is left."
-        self.infos = [info for info in self.infos if wanted(info)]
-        self._places.clear()
-        self.mapped.clear()
-        if not self.infos:
-            raise KitError(f"{self.folder}: none of the {self.split} trials is left")
-        return self
 
     def __len__(self) -> int:
         return len(self.infos)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
-from ..core.config import KitError
+from ..core.errors import KitError
 from .dataset import SPLITS, Recordings, Trial, TrialInfo, find_recordings
 from ..text.phonemes import normalise
 

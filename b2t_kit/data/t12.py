@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core.config import KitError
+from ..core.errors import KitError
 from .convert import Format, Part, spoken_labels
 from .dataset import FEATURE_KINDS, MAX_BINS, MAX_NUMBER, SPLITS, Fault, Signal, Trial, entries_of
 from .matlab import Variable, load_mat, mat_variables, texts_in

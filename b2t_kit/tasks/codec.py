@@ -19,7 +19,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from ..core.config import KitError, to_dict, write_atomically
+from ..core.errors import KitError
+from ..core.files import write_atomically
+from ..core.settings import to_dict
 from ..core.random import fold_seed
 from ..devices.device import Device
 from ..training.optim import GroupRule, group_parameters

@@ -26,7 +26,9 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from ..core.config import KitError, defaults, load_json, new_folders, save_json, to_dict
+from ..core.errors import KitError
+from ..core.files import load_json, new_folders, save_json
+from ..core.settings import defaults, to_dict
 from ..core.distributed import find_place
 from ..core.random import fold_seed
 from ..devices.device import Device

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import nn
 
-from ..core.config import KitError
+from ..core.errors import KitError
 from ..core.random import fold_seed
 from ..devices.device import Device
 from .optim import GroupRule, group_parameters
