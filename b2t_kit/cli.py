@@ -196,12 +196,12 @@ def convert_from(
     "The part of `b2t convert` for one format."
     def declare(parser: Parser) -> Action:
         parser.add_argument("folder", metavar="DIR", help=f"{type(form).__doc__}")
-        parser.add_argument("--out", required=True, metavar="DIR", help="folder for the recordings; days in it that were "
-                            "converted from the same files are kept")
-        parser.add_argument("--held-out", action="append", default=[], metavar="DIR", help="recordings whose validation "
-                            "and test days must not be trained on, besides the published ones; may be repeated")
-        parser.add_argument("--skip-faulty", action="store_true", help="leave out single trials with a fault, instead of "
-                            "their whole day")
+        parser.add_argument("--out", required=True, metavar="DIR", help="folder for the recordings; days "
+                            "in it that were converted from the same files are kept")
+        parser.add_argument("--held-out", action="append", default=[], metavar="DIR",
+                            help="recordings whose validation and test days may not be trained on, besides the published")
+        parser.add_argument("--skip-faulty", action="store_true", 
+                            help="leave out single trials with a fault, instead of their whole day")
         add_options(parser, form)
         return act
 

@@ -136,5 +136,5 @@ def refuse_seen(
     if found := seen_trials(seen, recordings.infos, recordings.signal.dataset):
         sets = sorted({name for session, name in seen.items() if name != recordings.signal.dataset})
         days = len({info.session for info in found})
-        raise KitError(f"{run}: was trained on {days} days of this test, from {' and '.join(sets)}: {len(found)} of the "
-                       f"{len(recordings)} test trials lie on them; train without them to make a submission")
+        raise KitError(f"{run}: was trained on {days} days of this test, from {' and '.join(sets)}: {len(found)} "
+                       f"of the {len(recordings)} test trials lie on them; train without them to make a submission")

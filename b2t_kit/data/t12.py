@@ -16,13 +16,14 @@ from pathlib import Path
 import numpy as np
 
 from ..core.errors import KitError
-from .convert import Format, Part, spoken_labels
+from .convert import Format, SourceDay, spoken_labels
 from .dataset import FEATURE_KINDS, MAX_BINS, MAX_NUMBER, SPLITS, Fault, Signal, Trial, entries_of
 from .matlab import Variable, load_mat, mat_variables, texts_in
 
 # %% ../../nbs/data/t12.ipynb #061b98ab
 T12 = Signal("t12", 256, ", ".join(FEATURE_KINDS), "area 6v", "-3.5 x RMS",
-             "log(1 + tx1[:, :128]), log(spikePow[:, :128])", "z-score over the block, standard deviation + 1e-8", dataset="t12 competition")
+             "log(1 + tx1[:, :128]), log(spikePow[:, :128])", "z-score over the block, standard deviation + 1e-8",
+             dataset="t12 competition")
 FOLDERS = {"train": "train", "val": "test", "test": "competitionHoldOut"}  # split -> the authors' folder
 MAT_FEATURES = ("tx1", "spikePow")  # the variables that are used
 STORED_COLUMNS, USED_COLUMNS = 256, 128  # stored columns; those of area 6v
@@ -247,12 +248,12 @@ def mat_files(
 class T12Format(Format):
     "T12's attempted speech of 2022 (Willett et al. 2023): competitionData, or the folder that holds it"
 
-    def parts(self, folder: Path) -> tuple[list[Part], list[Fault]]:
+    def parts(self, folder: Path) -> tuple[list[SourceDay], list[Fault]]:
         "A part for each file: a day of a split."
         files, wrong = mat_files(folder)
-        return [Part(session, (path,), (split,)) for path, session, split in files], wrong
+        return [SourceDay(session, (path,), (split,)) for path, session, split in files], wrong
 
-    def trials(self, part: Part) -> Iterator[tuple[str, Trial] | Fault]:
+    def trials(self, part: SourceDay) -> Iterator[tuple[str, Trial] | Fault]:
         "The trials of a file, or everything that is wrong with it."
         (path,), (split,) = part.sources, part.splits
         labelled = split != "test"
