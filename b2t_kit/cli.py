@@ -199,7 +199,7 @@ def convert_from(
         parser.add_argument("--out", required=True, metavar="DIR", help="folder for the recordings; days "
                             "in it that were converted from the same files are kept")
         parser.add_argument("--held-out", action="append", default=[], metavar="DIR",
-                            help="recordings whose validation and test days may not be trained on, besides the published")
+                            help="recordings whose held-out days may not be trained on either")
         parser.add_argument("--skip-faulty", action="store_true", 
                             help="leave out single trials with a fault, instead of their whole day")
         add_options(parser, form)
