@@ -200,7 +200,7 @@ def convert_from(
                             "in it that were converted from the same files are kept")
         parser.add_argument("--held-out", action="append", default=[], metavar="DIR",
                             help="recordings whose held-out days may not be trained on either")
-        parser.add_argument("--skip-faulty", action="store_true", 
+        parser.add_argument("--skip-faulty", action="store_true",
                             help="leave out single trials with a fault, instead of their whole day")
         add_options(parser, form)
         return act
