@@ -848,18 +848,6 @@ class Recordings:
                 self._signals[path] = read_signal(path, file)
                 return
 
-    def keep(
-        self,
-        wanted: Callable[[TrialInfo], bool],
-    ) -> "Recordings":  # the same object
-        "Forget all other trials, which numbers the rest anew; raises `KitError` if none is left."
-        self.infos = [info for info in self.infos if wanted(info)]
-        self._places.clear()
-        self.mapped.clear()
-        if not self.infos:
-            raise KitError(f"{self.folder}: none of the {self.split} trials is left")
-        return self
-
     def __len__(self) -> int:
         return len(self.infos)
 
