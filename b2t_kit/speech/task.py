@@ -9,7 +9,6 @@ __all__ = ['WordScorer', 'RoomCheck', 'WordsConfig', 'SpeechConfig', 'logits_of'
            'transformer_rules', 'SpeechRun']
 
 # %% ../../nbs/speech/task.ipynb #9b9df6a0
-import hashlib
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
