@@ -35,7 +35,7 @@ SPEECH_LAYOUT = SettingsLayout(
         "Transformer": ("task.transformer",),
         "augmentation": ("task.augment",),
         "batches": ("task.batches",),
-        "held-out days and sentences": ("task.holdout", "task.unseen", "task.leave_out"),
+        "held-out days and sentences": ("task.holdout", "task.unseen"),
         "words in validation": ("task.words",),
         "logging and checkpoints": (
             "train.log_every", "train.eval_every", "train.select", "train.checkpoint_every",
@@ -52,7 +52,7 @@ SPEECH_LAYOUT = SettingsLayout(
         "window_least": "SECONDS", "window_most": "SECONDS",
         "patch": "BINS", "stride": "BINS", "smooth": "BINS", "time_mask_bins": "BINS", "cut": "BINS",
         "max_bins": "BINS", "cache_gb": "GB", "scratch": "DIR", "compile_cache": "DIR", "lm": "FILE", "tuned": "FILE",
-        "holdout": "DAY,DAY", "leave_out": "K/N", "day_balance": "SHARE", "steps": "STEPS",
+        "holdout": "DAY,DAY", "day_balance": "SHARE", "steps": "STEPS",
     },
 )
 

@@ -209,7 +209,6 @@ PIPES = {
     "lm build data/none.txt PIPE --out x.b2tlm": "none.txt", "lm build gru/config.json --vocabulary PIPE --out x.b2tlm": "PIPE",
     "lm build gru/config.json --exclude PIPE --out x.b2tlm": "PIPE", "decode --logits PIPE": "PIPE",
     "decode --run gru --data data --lm PIPE": "PIPE", "decode --run gru --data data --lexicon PIPE": "PIPE",
-    "lm corrector PIPE --not-seen --llm gru --out x": "PIPE", "correct PIPE --llm gru --out x.jsonl": "is not a corrector",
     "check-submission PIPE": "PIPE", "score --reference PIPE --hypothesis PIPE": "PIPE",
     "lm mix PIPE PIPE --shares 0.5 0.5 --out x.b2tlm": "PIPE", "fetch --out x --token-file PIPE": "PIPE",
     "simulate --out x --labels PIPE": "PIPE", "eval --run gru --data data --json PIPE": "PIPE",

@@ -701,7 +701,8 @@ class Perplexity:
     text: Positional[File]  # file with a sentence a line, or a CSV with sentences
 
     def act(self) -> int:
+        model = read_language_model(self.model)
         sentences = [normalise(one.sentence, True) for one in read_prompts(self.text)]
-        value, unknown = perplexity(read_language_model(self.model), sentences)
+        value, unknown = perplexity(model, sentences)
         print(f"perplexity {value:.1f} of {len(sentences):,} sentences, {unknown:.2%} of the words unknown")
         return SUCCESS
