@@ -148,7 +148,10 @@ def list_verbs(
         about = ABOUT_PARTS[name] if isinstance(place, dict) else docstring_at(place) if place else sentence(VERBS.get(name, verb))
         print(*textwrap.wrap(about, shutil.get_terminal_size().columns, break_on_hyphens=False,
                              initial_indent=f"  {name:<18}", subsequent_indent=" " * 20), sep="\n")
-    print("\nexit statuses:", *(f"  {number:<18}{meaning}" for number, meaning in STATUSES.items()), sep="\n")
+    print("\nexit statuses:")
+    for number, meaning in STATUSES.items():
+        print(textwrap.fill(meaning, shutil.get_terminal_size().columns, initial_indent=f"  {number:<18}",
+                            subsequent_indent=" " * 20))
     print(f"\n`{path} VERB --help` shows the options of a verb.")
 
 

@@ -1,5 +1,4 @@
 "Every version resumes the runs and accepts the options of earlier versions."
-import argparse
 import hashlib
 import json
 import os
@@ -12,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from b2t_kit.cli import VERBS, Parser
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.data.fingerprint import data_fingerprint
 from b2t_kit.speech.evaluate import load_decoder
@@ -74,35 +72,3 @@ def test_a_noise_run_without_reversal_is_refused_in_one_line_and_still_decodes(f
     saved = read_part(run / "checkpoints/00000000", "ema")
     assert any(name.startswith("noisy.") for name in saved)
     assert all(torch.equal(value, saved[name]) for name, value in decoder.state_dict().items())
-
-
-def parsers(name: str, parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    "A verb's parser and those of its parts, by the typed words."
-    found = {name: parser}
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for part, made in action.choices.items():
-                found |= parsers(f"{name} {part}", made)
-    return found
-
-
-def test_every_verb_and_option_of_version_0_1_0_is_accepted():
-    "Options take a value if and only if they did before, and accept the same choices."
-    known = {}
-    for verb, declare in VERBS.items():
-        parser = Parser(f"b2t {verb}")
-        declare(parser)
-        known |= parsers(f"b2t {verb}", parser)
-    missing = []
-    for verb, was in json.loads((RELEASED / "help.json").read_text()).items():
-        actions = {name: action for action in known[verb]._actions
-                   for name in action.option_strings or [action.dest]} if verb in known else {}
-        for option in was["options"]:
-            for name in option["names"]:
-                action = actions.get(name)
-                choices = set(option["choices"] or ())
-                if action is None or (action.nargs != 0) != option["takes_value"]:
-                    missing.append(f"{verb} {name}")
-                elif action.choices is not None and not choices <= set(action.choices):
-                    missing.append(f"{verb} {name}: {choices - set(action.choices)}")
-    assert not missing, missing

@@ -8,7 +8,7 @@ __all__ = ['T', 'Positional', 'Folder', 'File', 'RunFolder', 'Text', 'Choose', '
            'words_of', 'flagged', 'words_for', 'exactly_one', 'value_in', 'tyro_type', 'view_of', 'values_in',
            'ask_tyro', 'one_line', 'read_verb', 'run_verb', 'show_help']
 
-# %% ../../nbs/core/verbs.ipynb #7d68f03a
+# %% ../../nbs/core/verbs.ipynb #bb205014
 import dataclasses
 import os
 import re
@@ -25,7 +25,7 @@ from typing import Annotated, Any, TypeVar
 from .errors import KitError
 from .settings import converted, field_comments, kinds_of, leaves, meanings, override
 
-# %% ../../nbs/core/verbs.ipynb #315a9cf0
+# %% ../../nbs/core/verbs.ipynb #dda9dfa3
 T = TypeVar("T")
 Positional = Annotated[T, "positional"]
 Folder = Annotated[str, "DIR"]
@@ -33,7 +33,7 @@ File = Annotated[str, "FILE"]
 RunFolder = Annotated[str, "RUN"]
 Text = Annotated[str, "TEXT"]  # may hold commas, and may be empty
 
-# %% ../../nbs/core/verbs.ipynb #2af9c2cd
+# %% ../../nbs/core/verbs.ipynb #51f83a4c
 @dataclass(frozen=True)
 class Layout:
     "How help arranges the settings of a configuration."
@@ -70,7 +70,7 @@ def arranged(
     "A field for a configuration whose help is arranged."
     return field(default=config, metadata={"layout": layout})
 
-# %% ../../nbs/core/verbs.ipynb #d2caa688
+# %% ../../nbs/core/verbs.ipynb #f0725f0c
 def word_after(
     words: Sequence[str],  # of a command line
     flag: str,  # such as "--config"
@@ -83,7 +83,7 @@ def word_after(
             return word.partition("=")[2]
     return None
 
-# %% ../../nbs/core/verbs.ipynb #8e8dfcbc
+# %% ../../nbs/core/verbs.ipynb #dc31e4f4
 @dataclass(frozen=True)
 class Option:
     "An option, or an argument without dashes, of a verb."
@@ -103,7 +103,7 @@ class Option:
     def required(self) -> bool:
         return self.default is dataclasses.MISSING
 
-# %% ../../nbs/core/verbs.ipynb #db449dd1
+# %% ../../nbs/core/verbs.ipynb #225e34c5
 def plain_type(
     annotation: Any,  # such as `Positional[Folder] | None`
 ) -> tuple[Any, set[str]]:  # `str | None`, and {"positional", "DIR"}
@@ -134,7 +134,7 @@ def value_name(
         return unit or "|".join(map(str, typing.get_args(first)))
     return unit or {int: "N", float: "X"}.get(first, "NAME")
 
-# %% ../../nbs/core/verbs.ipynb #16129ad0
+# %% ../../nbs/core/verbs.ipynb #89127f9c
 def own_option(
     one: Any,  # a field of a verb
     annotation: Any,  # its type
@@ -142,10 +142,10 @@ def own_option(
 ) -> Option:
     "The option of a field that holds no configuration."
     kind, notes = plain_type(annotation)
-    positional = "positional" in notes
-    flags = () if positional else (f"--{one.name.replace('_', '-')}",)
+    positional, others = "positional" in notes, sorted(note for note in notes if note.startswith("--"))
+    flags = () if positional else (f"--{one.name.replace('_', '-')}", *others)
     default = one.default_factory() if one.default_factory is not dataclasses.MISSING else one.default
-    unit = next(iter(notes - {"positional"}), "")
+    unit = next(iter(notes - {"positional", *others}), "")
     return Option((one.name, ""), kind, default, meaning, flags, value_name(kind, unit), "")
 
 
@@ -166,7 +166,7 @@ def setting_options(
                             value_name(kind, layout.units.get(last, "")), layout.title_of(dotted)))
     return found
 
-# %% ../../nbs/core/verbs.ipynb #82794c9b
+# %% ../../nbs/core/verbs.ipynb #a253996e
 def is_config(
     one: Any,  # a field of a verb
 ) -> bool:
@@ -189,7 +189,7 @@ def options_of(
         found += setting_options(one.name, config, layout, [each.name for each in own])
     return found, layout, chosen
 
-# %% ../../nbs/core/verbs.ipynb #25aa01ff
+# %% ../../nbs/core/verbs.ipynb #d77c73db
 def given_in(
     words: Sequence[str],  # of a command line
     options: Iterable[Option],
@@ -207,7 +207,7 @@ def given_in(
             found[path] = flag
     return found
 
-# %% ../../nbs/core/verbs.ipynb #666271ff
+# %% ../../nbs/core/verbs.ipynb #d579ab3c
 def words_of(
     value: Any,  # of an option
 ) -> list[str]:
@@ -254,7 +254,7 @@ def exactly_one(
         raise KitError(f"{', '.join(names)}: give one of {' or '.join(flags)}, not {'several' if given else 'none'}")
     return given[0]
 
-# %% ../../nbs/core/verbs.ipynb #a6ada2ed
+# %% ../../nbs/core/verbs.ipynb #d50d72b3
 def value_in(
     words: Sequence[str],  # of one option
     option: Option,
@@ -271,7 +271,7 @@ def value_in(
     except KitError as error:
         raise ValueError(str(error).removeprefix(": ")) from None
 
-# %% ../../nbs/core/verbs.ipynb #48ea67fa
+# %% ../../nbs/core/verbs.ipynb #b110b9de
 def tyro_type(
     option: Option,
     typed: str,  # the flag by which it is given
@@ -296,7 +296,7 @@ def tyro_type(
     kind = Annotated[Any, made, said]
     return kind if option.flags else tyro.conf.Positional[kind]
 
-# %% ../../nbs/core/verbs.ipynb #e6fb8f07
+# %% ../../nbs/core/verbs.ipynb #3e068024
 def view_of(
     options: Sequence[Option],
     given: Mapping[tuple[str, str], str],  # from `given_in`
@@ -325,7 +325,7 @@ def values_in(
         found |= {int(number): value} if kind == "option" else values_in(value)
     return found
 
-# %% ../../nbs/core/verbs.ipynb #c6fd7690
+# %% ../../nbs/core/verbs.ipynb #da49d8e3
 def ask_tyro(
     view: type,
     words: Sequence[str],
@@ -384,7 +384,7 @@ def read_verb(
             own[one.name] = settings[one.name] if "choose" in one.metadata else override(one.default, settings[one.name])
     return verb(**own)
 
-# %% ../../nbs/core/verbs.ipynb #31a3fe55
+# %% ../../nbs/core/verbs.ipynb #3498e0a1
 def run_verb(
     verb: type,  # a dataclass with `act`
     words: Sequence[str],
@@ -397,7 +397,7 @@ def run_verb(
         return 0
     return asked.act()
 
-# %% ../../nbs/core/verbs.ipynb #15d82ccf
+# %% ../../nbs/core/verbs.ipynb #b6a399e5
 def show_help(
     verb: type,
     words: Sequence[str],
@@ -411,9 +411,9 @@ def show_help(
         top = [dataclasses.replace(settings[name], title="most changed") for name in layout.first if name in settings]
         hidden = len(settings) - len(top)
         options = [one for one in options if not one.path[1]] + top
-    with suppress(SystemExit):
-        ask_tyro(view_of(options, {}), ["--help"], program, verb.__doc__ or "")
     columns = shutil.get_terminal_size().columns
+    with suppress(SystemExit):
+        ask_tyro(view_of(options, {}), ["--help"], program, textwrap.fill(verb.__doc__ or "", columns))
     for title, entries in getattr(verb, "lists", dict)().items():
         print(f"\n{title}:")
         for name, text in entries.items():

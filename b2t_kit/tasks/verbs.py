@@ -9,7 +9,7 @@ __all__ = ['PARTS', 'SimulateTanks', 'TrainTomography', 'training_of', 'AssessTo
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from ..core.distributed import launch
 from ..core.errors import KitError
@@ -46,7 +46,7 @@ class _Original:
     # simulated data: the folder that holds train, valid and test; real data: the folder of npz files, or the one above it
     data_path: Folder
     data: Literal["simulated", "uef2017", "ktc2023"] = "simulated"  # which measurements
-    global_batch_size: int = 16  # images per batch, over all processes
+    global_batch_size: Annotated[int, "N", "--global-batch"] = 16  # images per batch, over all processes
     # passes over the training images; training only; default: 1400 for cdeit, 3 for smaller networks
     epochs: int | None = None
     global_seed: int = 0  # random seed
