@@ -8,7 +8,7 @@ __all__ = ['T', 'Positional', 'Folder', 'File', 'RunFolder', 'Text', 'Choose', '
            'words_of', 'flagged', 'words_for', 'exactly_one', 'value_in', 'tyro_type', 'view_of', 'values_in',
            'ask_tyro', 'one_line', 'read_verb', 'run_verb', 'show_help']
 
-# %% ../../nbs/core/verbs.ipynb #bb205014
+# %% ../../nbs/core/verbs.ipynb #d12d56d7
 import dataclasses
 import os
 import re
@@ -25,7 +25,7 @@ from typing import Annotated, Any, TypeVar
 from .errors import KitError
 from .settings import converted, field_comments, kinds_of, leaves, meanings, override
 
-# %% ../../nbs/core/verbs.ipynb #dda9dfa3
+# %% ../../nbs/core/verbs.ipynb #7f3d8437
 T = TypeVar("T")
 Positional = Annotated[T, "positional"]
 Folder = Annotated[str, "DIR"]
@@ -33,7 +33,7 @@ File = Annotated[str, "FILE"]
 RunFolder = Annotated[str, "RUN"]
 Text = Annotated[str, "TEXT"]  # may hold commas, and may be empty
 
-# %% ../../nbs/core/verbs.ipynb #51f83a4c
+# %% ../../nbs/core/verbs.ipynb #76882fb2
 @dataclass(frozen=True)
 class Layout:
     "How help arranges the settings of a configuration."
@@ -70,7 +70,7 @@ def arranged(
     "A field for a configuration whose help is arranged."
     return field(default=config, metadata={"layout": layout})
 
-# %% ../../nbs/core/verbs.ipynb #f0725f0c
+# %% ../../nbs/core/verbs.ipynb #f2158a14
 def word_after(
     words: Sequence[str],  # of a command line
     flag: str,  # such as "--config"
@@ -83,7 +83,7 @@ def word_after(
             return word.partition("=")[2]
     return None
 
-# %% ../../nbs/core/verbs.ipynb #dc31e4f4
+# %% ../../nbs/core/verbs.ipynb #3d8d23e8
 @dataclass(frozen=True)
 class Option:
     "An option, or an argument without dashes, of a verb."
@@ -103,7 +103,7 @@ class Option:
     def required(self) -> bool:
         return self.default is dataclasses.MISSING
 
-# %% ../../nbs/core/verbs.ipynb #225e34c5
+# %% ../../nbs/core/verbs.ipynb #8ac4d9c9
 def plain_type(
     annotation: Any,  # such as `Positional[Folder] | None`
 ) -> tuple[Any, set[str]]:  # `str | None`, and {"positional", "DIR"}
@@ -134,7 +134,7 @@ def value_name(
         return unit or "|".join(map(str, typing.get_args(first)))
     return unit or {int: "N", float: "X"}.get(first, "NAME")
 
-# %% ../../nbs/core/verbs.ipynb #89127f9c
+# %% ../../nbs/core/verbs.ipynb #4494c26e
 def own_option(
     one: Any,  # a field of a verb
     annotation: Any,  # its type
@@ -166,7 +166,7 @@ def setting_options(
                             value_name(kind, layout.units.get(last, "")), layout.title_of(dotted)))
     return found
 
-# %% ../../nbs/core/verbs.ipynb #a253996e
+# %% ../../nbs/core/verbs.ipynb #a398eb7d
 def is_config(
     one: Any,  # a field of a verb
 ) -> bool:
@@ -189,7 +189,7 @@ def options_of(
         found += setting_options(one.name, config, layout, [each.name for each in own])
     return found, layout, chosen
 
-# %% ../../nbs/core/verbs.ipynb #d77c73db
+# %% ../../nbs/core/verbs.ipynb #ba7c2210
 def given_in(
     words: Sequence[str],  # of a command line
     options: Iterable[Option],
@@ -207,7 +207,7 @@ def given_in(
             found[path] = flag
     return found
 
-# %% ../../nbs/core/verbs.ipynb #d579ab3c
+# %% ../../nbs/core/verbs.ipynb #07ab56b2
 def words_of(
     value: Any,  # of an option
 ) -> list[str]:
@@ -254,7 +254,7 @@ def exactly_one(
         raise KitError(f"{', '.join(names)}: give one of {' or '.join(flags)}, not {'several' if given else 'none'}")
     return given[0]
 
-# %% ../../nbs/core/verbs.ipynb #d50d72b3
+# %% ../../nbs/core/verbs.ipynb #1f22f2e9
 def value_in(
     words: Sequence[str],  # of one option
     option: Option,
@@ -271,7 +271,7 @@ def value_in(
     except KitError as error:
         raise ValueError(str(error).removeprefix(": ")) from None
 
-# %% ../../nbs/core/verbs.ipynb #b110b9de
+# %% ../../nbs/core/verbs.ipynb #198c0e8a
 def tyro_type(
     option: Option,
     typed: str,  # the flag by which it is given
@@ -296,7 +296,7 @@ def tyro_type(
     kind = Annotated[Any, made, said]
     return kind if option.flags else tyro.conf.Positional[kind]
 
-# %% ../../nbs/core/verbs.ipynb #3e068024
+# %% ../../nbs/core/verbs.ipynb #4805138a
 def view_of(
     options: Sequence[Option],
     given: Mapping[tuple[str, str], str],  # from `given_in`
@@ -325,12 +325,11 @@ def values_in(
         found |= {int(number): value} if kind == "option" else values_in(value)
     return found
 
-# %% ../../nbs/core/verbs.ipynb #da49d8e3
+# %% ../../nbs/core/verbs.ipynb #04d08ec8
 def ask_tyro(
     view: type,
     words: Sequence[str],
     program: str,  # such as "b2t train"
-    about: str,  # one sentence or more
 ) -> Any:
     "Parse; raises `KitError` for what cannot be meant, and exits after `--help`."
     import tyro
@@ -338,7 +337,7 @@ def ask_tyro(
     told = StringIO()
     try:
         with redirect_stderr(told):
-            return tyro.cli(view, prog=program, description=about, args=list(words), config=(tyro.conf.OmitArgPrefixes,))
+            return tyro.cli(view, prog=program, description="", args=list(words), config=(tyro.conf.OmitArgPrefixes,))
     except SystemExit as stop:
         if stop.code:
             raise KitError(one_line(told.getvalue(), program)) from None
@@ -368,7 +367,7 @@ def read_verb(
         raise SystemExit(0)
     options, _, _ = options_of(verb, words)
     given = given_in(words, options)
-    values = values_in(ask_tyro(view_of(options, given), words, program, verb.__doc__ or ""))
+    values = values_in(ask_tyro(view_of(options, given), words, program))
     own: dict[str, Any] = {}
     settings: dict[str, dict[str, Any]] = {one.name: {} for one in fields(verb) if is_config(one)}
     for number, one in enumerate(options):
@@ -384,7 +383,7 @@ def read_verb(
             own[one.name] = settings[one.name] if "choose" in one.metadata else override(one.default, settings[one.name])
     return verb(**own)
 
-# %% ../../nbs/core/verbs.ipynb #3498e0a1
+# %% ../../nbs/core/verbs.ipynb #f37c1cb0
 def run_verb(
     verb: type,  # a dataclass with `act`
     words: Sequence[str],
@@ -397,7 +396,7 @@ def run_verb(
         return 0
     return asked.act()
 
-# %% ../../nbs/core/verbs.ipynb #b6a399e5
+# %% ../../nbs/core/verbs.ipynb #1564112d
 def show_help(
     verb: type,
     words: Sequence[str],
@@ -412,8 +411,9 @@ def show_help(
         hidden = len(settings) - len(top)
         options = [one for one in options if not one.path[1]] + top
     columns = shutil.get_terminal_size().columns
+    print(textwrap.fill(verb.__doc__ or "", columns), end="\n\n")
     with suppress(SystemExit):
-        ask_tyro(view_of(options, {}), ["--help"], program, textwrap.fill(verb.__doc__ or "", columns))
+        ask_tyro(view_of(options, {}), ["--help"], program)
     for title, entries in getattr(verb, "lists", dict)().items():
         print(f"\n{title}:")
         for name, text in entries.items():
