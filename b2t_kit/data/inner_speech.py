@@ -33,18 +33,21 @@ def tiny_inner_files(
     "Write a file of each kind in the layout of the published ones."
     from scipy.io import savemat
 
-    for name, channels, width in (("isolatedVerbalBehaviors/t12.2023.08.15_listening_raw", 128, None),
-                                  ("isolatedVerbalBehaviors/t15.2024.04.07_attempted_raw", 256, None),
-                                  ("interleavedVerbalBehaviors/t15.2024.06.14_interleavedVerbalBehaviors_raw", 256, 10),
-                                  ("seqRecallUninstructedSingleArrow/t12.2023.09.01_binnedTX_spikePow_20ms_arrow", 128, None)):
+    files = (("isolatedVerbalBehaviors/t12.2023.08.15_listening_raw", 128, None),
+             ("isolatedVerbalBehaviors/t15.2024.04.07_attempted_raw", 256, None),
+             ("interleavedVerbalBehaviors/t15.2024.06.14_interleavedVerbalBehaviors_raw", 256, 10),
+             ("seqRecallUninstructedSingleArrow/t12.2023.09.01_binnedTX_spikePow_20ms_arrow", 128, None))
+    for name, channels, width in files:
         random, length = np.random.default_rng([seed, channels, width or 0]), 300
         ends = np.arange(1, trials + 1) * length
         arrow = "arrow" in name
-        cues = ["up", "down"] if arrow else ["DO_NOTHING$0", "ban (attempted)", "day\n(imagined)$1", "kite (passivelistening)"]
+        said = ["DO_NOTHING$0", "ban (attempted)", "day\n(imagined)$1", "kite (passivelistening)"]
+        cues = ["up", "down"] if arrow else said
         content = {"binnedTX": random.poisson(0.4, (trials * length, channels)).astype(np.uint8),
                    "spikePow": random.gamma(4, 9, (trials * length, channels)).astype(np.float32),
                    "blockNum": (1 + np.arange(trials * length) // (4 * length))[:, None].astype(np.uint8),
-                   "delayTrialEpochs": np.stack([ends - 299, ends - 200], 1), "goTrialEpochs": np.stack([ends - 199, ends - 20], 1),
+                   "delayTrialEpochs": np.stack([ends - 299, ends - 200], 1),
+                   "goTrialEpochs": np.stack([ends - 199, ends - 20], 1),
                    "trialCues": (1 + np.arange(trials) % len(cues))[:, None], "cueList": np.array(cues, object)[None]}
         path = Path(folder) / f"{name}.mat"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -175,7 +178,8 @@ def inner_rows(
         if message := finite_fault(found[name]):
             yield Fault(path, "", name, message)
             return
-    for index, (number, go, delay) in enumerate(zip(found["trialCues"][:, 0], found["goTrialEpochs"], found["delayTrialEpochs"])):
+    epochs = zip(found["trialCues"][:, 0], found["goTrialEpochs"], found["delayTrialEpochs"])
+    for index, (number, go, delay) in enumerate(epochs):
         place, start, end = f"trial_{index:04d}", delay[0] if from_delay else go[0], go[1]
         if not 1 <= number <= len(cues) or number != int(number):
             yield Fault(path, place, "trialCues", f"is {number:g}, but there are {len(cues)} cues")

@@ -62,7 +62,7 @@ def facts_of(
                           f"{decoder.config.unseen} day layer",
         **{split: f"{part['trials']:,} trials of {part['sessions']} days, {duration(part['bins'] * BIN_SECONDS)}"
            for split, part in record["data"].items()},
-        **({"quarantine": quarantine_said(left_out)} if (left_out := quarantine_record(record).get("quarantine")) else {}),
+        **{name: quarantine_said(left_out) for name, left_out in quarantine_record(record).items()},
         "training": ", ".join(f"{name} {settings[name]}" for name in TOLD if settings.get(name)) or "not known",
     }
 

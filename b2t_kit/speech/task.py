@@ -430,8 +430,8 @@ def check_labels_known(
     signal = recordings.signal
     if signal.labels != T15.labels:
         names = " ".join(signal.label_names[1:6])
-        raise KitError(f"{recordings.infos[0].file}: its labels are {signal.num_labels} classes ({names} ...), and training "
-                       "knows English phonemes only so far; the recordings can be converted and validated")
+        raise KitError(f"{recordings.infos[0].file}: its labels are {signal.num_labels} classes ({names} ...), and "
+                       "training knows English phonemes only so far; the recordings can be converted and validated")
 
 
 def signal_record(
