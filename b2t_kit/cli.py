@@ -30,7 +30,7 @@ from .core.signals import REFUSED, STATUSES, SUCCESS, FAULTS, Action, report_pro
 from .core.verbs import read_verb
 
 # %% ../nbs/cli.ipynb #a7d79285
-PLACES: dict[str, str | dict[str, str]] = {  # verb, in the order of `b2t --help` -> its module and dataclass, or its parts
+PLACES: dict[str, str | dict[str, str]] = {  # verb, in the order of `b2t --help` -> module and dataclass, or its parts
     "demo": "demo:RunDemo",
     "simulate": "simulate.neural:Simulate",
     "fetch": "",
@@ -145,7 +145,8 @@ def list_verbs(
     "Print verbs, a line each, and the exit statuses."
     print(f"usage: {path} VERB [options]\n\n{ABOUT_PARTS.get(path.removeprefix('b2t '), __doc__)}\n\nverbs:")
     for name, place in known.items():
-        about = ABOUT_PARTS[name] if isinstance(place, dict) else docstring_at(place) if place else sentence(VERBS.get(name, verb))
+        written = docstring_at(place) if isinstance(place, str) and place else ""
+        about = ABOUT_PARTS.get(name) or written or sentence(VERBS.get(name, verb))
         print(*textwrap.wrap(about, shutil.get_terminal_size().columns, break_on_hyphens=False,
                              initial_indent=f"  {name:<18}", subsequent_indent=" " * 20), sep="\n")
     print("\nexit statuses:")

@@ -421,7 +421,8 @@ class KernelBuild:
     out: Folder  # new folder
     kernel: str = "b2t-tpu-v5e8"  # b2t-tpu-v5e8, b2t-tpu-ensemble, b2t-gpu or b2t-eit-tpu
     user: str | None = None  # your Kaggle account, as in the address of your profile; default: a placeholder to fill in
-    wheel_dataset: Annotated[str, "USER/NAME"] | None = None  # Kaggle dataset with the kit's wheel; default: USER/b2t-kit-wheel
+    # Kaggle dataset with the kit's wheel; default: USER/b2t-kit-wheel
+    wheel_dataset: Annotated[str, "USER/NAME"] | None = None
     # run the kernel without internet: add the wheels of all requirements to the dataset; downloads them, about 170 MB
     offline: bool = False
     resume: bool = False  # attach the kernel's last output, to resume its run; from the second push on

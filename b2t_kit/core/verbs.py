@@ -117,7 +117,8 @@ def plain_type(
         return tuple[kind, ...], notes
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         parts = [plain_type(one) for one in typing.get_args(annotation)]
-        return typing.Union[tuple(kind for kind, _ in parts)], {note for _, notes in parts for note in notes}  # noqa: UP007
+        kinds = tuple(kind for kind, _ in parts)
+        return typing.Union[kinds], {note for _, notes in parts for note in notes}  # noqa: UP007
     return annotation, set()
 
 
@@ -380,7 +381,8 @@ def read_verb(
             settings[name][setting] = values[number]
     for one in fields(verb):
         if one.name in settings:
-            own[one.name] = settings[one.name] if "choose" in one.metadata else override(one.default, settings[one.name])
+            chosen = settings[one.name]
+            own[one.name] = chosen if "choose" in one.metadata else override(one.default, chosen)
     return verb(**own)
 
 # %% ../../nbs/core/verbs.ipynb #f37c1cb0

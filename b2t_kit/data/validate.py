@@ -302,7 +302,8 @@ def fault_lines(
 @dataclass(frozen=True)
 class Validate:
     "Check a folder of recordings trial by trial, and list every fault."
-    data: Positional[Folder | None] = None  # folder of the recordings; by default it is searched for, also on Kaggle and Colab
+    # folder of the recordings; by default it is searched for, also on Kaggle and Colab
+    data: Positional[Folder | None] = None
 
     def act(self) -> int:
         folder = find_recordings(self.data)

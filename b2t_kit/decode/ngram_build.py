@@ -645,7 +645,8 @@ class BuildLanguageModel(_Fenced):
     def act(self) -> int:
         print(build_language_model(
             self.texts, self.out, order=self.order, prune=self.prune, vocabulary=self.vocabulary,
-            min_count=self.min_count, exclude=self.exclude, leaks=self.leaks, memory=self.memory, progress=report_progress))
+            min_count=self.min_count, exclude=self.exclude, leaks=self.leaks, memory=self.memory,
+            progress=report_progress))
         return SUCCESS
 
 
@@ -653,7 +654,8 @@ class BuildLanguageModel(_Fenced):
 class MixLanguageModels(_Fenced):
     "Mix language models in the shares that best predict held-out sentences."
     models: Positional[tuple[ModelFile, ...]]  # two or more models: .b2tlm, .arpa or .arpa.gz
-    # held-out sentences on which to find the shares, in none of the models: one a line, possibly compressed (.gz), or CSV
+    # held-out sentences on which to find the shares, in none of the models: one a line, possibly compressed (.gz),
+    # or CSV
     text: File | None = None
     shares: tuple[float, ...] | None = None  # share of each model, instead of --text, such as 0.4 0.6
 

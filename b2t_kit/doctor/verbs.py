@@ -20,7 +20,8 @@ from .doctor import diagnose_file, in_words
 @dataclass(frozen=True)
 class Doctor:
     "Recognise a known failure in a log, inspect or test this machine, or pack a run for a bug report."
-    # traceback or log to explain, or '-' to read it from a pipe; its text is not repeated; default: inspect this machine
+    # traceback or log to explain, or '-' to read it from a pipe; its text is not repeated; default: inspect this
+    # machine
     log: File | None = None
     json: bool = False  # print the answer as JSON
     language: Literal["en", "zh"] = "en"  # language of the answer

@@ -43,7 +43,7 @@ class SimulateTanks:
 # %% ../../nbs/tasks/verbs.ipynb #3c3e537a
 @dataclass(frozen=True, kw_only=True)
 class _Original:
-    # simulated data: the folder that holds train, valid and test; real data: the folder of npz files, or the one above it
+    # simulated data: the folder that holds train, valid and test; real data: the folder of npz files, or the one above
     data_path: Folder
     data: Literal["simulated", "uef2017", "ktc2023"] = "simulated"  # which measurements
     global_batch_size: Annotated[int, "N", "--global-batch"] = 16  # images per batch, over all processes
@@ -52,8 +52,8 @@ class _Original:
     global_seed: int = 0  # random seed
     # steps between two rows of metrics; training only; default: 500 for cdeit, 20 for smaller networks
     log_every: int | None = None
-    # steps between two validations, each with a checkpoint; training only; default: 1000 for cdeit; for smaller networks
-    # 200, and 100 for checkpoints
+    # steps between two validations, each with a checkpoint; training only; default: 1000 for cdeit; for smaller
+    # networks 200, and 100 for checkpoints
     ckpt_every: int | None = None
     num_workers: int = 4  # threads that read batches ahead; training only
     samplingsteps: int | None = None  # steps of the sampler; default: 5, and 1 in validations during training
@@ -76,7 +76,8 @@ class TrainTomography(_Original):
     out: RunFolder | None = None  # new run folder; give this or --run
     run: RunFolder | None = None  # run folder of a run to resume
     model: str = "small"  # size of the network: cdeit (the original's), small or tiny
-    # folder with the original's mean.pth and std.pth, which normalise the voltages; default: computed from the training set
+    # folder with the original's mean.pth and std.pth, which normalise the voltages; default: computed from the
+    # training set
     statistics: Folder | None = None
     turns: bool = False  # also train on rotated and mirrored tanks
     accumulation: int = 1  # micro-batches per optimizer step

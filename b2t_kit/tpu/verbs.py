@@ -119,7 +119,8 @@ class Preflight:
     # compile every batch length and validation, or only the step that needs most memory
     programs: Literal["all", "largest"] = "all"
     data: Folder | None = None  # recordings whose lengths to take; default: T15's published lengths
-    compiler: Annotated[str, "PYTHON"] | None = None  # interpreter of an environment with jax and libtpu; default: this one
+    # interpreter of an environment with jax and libtpu; default: this one
+    compiler: Annotated[str, "PYTHON"] | None = None
     # also compare sharding and recomputation, and find the largest batch; about eight compilations
     answers: bool = False
     figure: File | None = None  # also draw memory and roofline, as PNG or SVG
@@ -178,5 +179,6 @@ def advice(
         found["answers"] = answer(
             settings, report.slice,
             lambda other, batch: preflight_config(other, asked.slice, batch, name=asked.config or "", data=asked.data,
-                                                  programs="largest", python=asked.compiler), partial(print, flush=True))
+                                                  programs="largest", python=asked.compiler),
+            partial(print, flush=True))
     return found
