@@ -13,7 +13,7 @@ from b2t_kit.core.config import GIB, KitError
 from b2t_kit.devices.device import Device
 from b2t_kit.devices.topologies import find_slice
 from b2t_kit.memory.plan import MemoryPlan, check_memory
-from b2t_kit.memory.torch import MemoryTarget, PeakPoint, StepPlan, part
+from b2t_kit.models.footprint import MemoryTarget, PeakPoint, StepPlan, part
 from b2t_kit.train import train
 from b2t_kit.training.task import ToyTask, TrainConfig, toy_config
 

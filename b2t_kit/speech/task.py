@@ -4,17 +4,16 @@
 
 # %% auto #0
 __all__ = ['MOST_PARTS', 'WordScorer', 'RoomCheck', 'WordsConfig', 'in_part', 'sentence_part', 'SpeechConfig', 'logits_of',
-           'draws_of', 'frames_of', 'training_losses', 'alignable', 'speech_loss', 'SpeechTask', 'trained_sessions',
-           'held_out_recordings', 'build_decoder_for', 'settled', 'signal_record', 'check_signal', 'data_fingerprint',
-           'amount', 'count_greedy_edits', 'speech_rules', 'transformer_rules', 'SpeechRun']
+           'frames_of', 'alignable', 'speech_loss', 'SpeechTask', 'trained_sessions', 'held_out_recordings', 'settled',
+           'size_of', 'signal_record', 'check_signal', 'data_fingerprint', 'amount', 'count_greedy_edits']
 
 # %% ../../nbs/speech/task.ipynb #9b9df6a0
 import hashlib
 import re
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -22,18 +21,18 @@ from torch import nn
 from ..core.config import KitError, gib, to_dict
 from ..data.augment import Augment, augment, smooth, smoothing_taps
 from ..data.batches import Batch, BatchConfig, Bucket, EvalBatches, Resident, TrainBatches, check_lengths
-from ..data.batches import check_shares, end_to_end, gathered, map_trials
-from ..data.dataset import NUM_FEATURES, T15, Recordings, Signal, TrialInfo, signal_difference
+from ..data.batches import check_shares, end_to_end, gathered, map_trials, num_patches
+from ..data.dataset import T15, Recordings, Signal, TrialInfo, signal_difference
 from ..devices.device import Device
 from ..models.ctc import ctc_losses
+from ..models.footprint import MemoryTarget, Part, Size, StepPlan, part, rows_of, without_gradients
 from ..models.gru import GRUConfig
-from ..models.noise_gru import NoiseConfig, build_speech_model
-from ..models.transformer import TransformerConfig, TransformerDecoder, check_shared, training_draws
+from ..models.model import ModelConfig
 from .adapt import Unseen, fit_days
 from ..text.metrics import edit_distance
 from ..text.phonemes import PHONEMES, collapse, normalise
 from ..training.optim import GroupRule, group_parameters
-from ..training.task import LossSum, Task, TrainConfig, mean_loss
+from ..training.task import LossSum, Task, TaskSettings, TrainConfig, count_parameters, mean_loss
 
 # %% ../../nbs/speech/task.ipynb #9776a47f
 @dataclass(frozen=True)
@@ -77,19 +76,16 @@ def sentence_part(
 
 # %% ../../nbs/speech/task.ipynb #8b4db458
 @dataclass(frozen=True)
-class SpeechConfig:
+class SpeechConfig(TaskSettings):
     "Settings of the speech task; inconsistent ones raise `KitError`."
 
-    model: GRUConfig = GRUConfig()  # the decoder; days and features are set from the recordings
+    model: ModelConfig = GRUConfig()  # the decoder; days and features are set from the recordings
     augment: Augment = Augment()  # noise in training; smoothing in training and evaluation
     batches: BatchConfig = BatchConfig()  # `patch` and `stride` are set from the model
-    day_lr: float = 1.0  # learning rate of the day layers, as a multiple of the base rate
     holdout: tuple[str, ...] = ()  # sessions left out of training and scored separately
     # day layer for sessions without training: of the nearest or previous day, the mean, or none
     unseen: Unseen = "mean"
-    noise: NoiseConfig = NoiseConfig()  # the noise model; none by default
     words: WordsConfig = WordsConfig()  # word decoding in validation; none by default
-    transformer: TransformerConfig = TransformerConfig()  # a Transformer in place of the GRU; none by default
     per_label: bool = False  # divide each trial's loss by its number of labels, as torch's mean reduction does
     leave_out: str = ""  # part of the sentences not to train on, such as 1/5; empty: train on all of them
 
@@ -97,14 +93,59 @@ class SpeechConfig:
         in_part(self.leave_out)
         if self.model.num_classes != len(PHONEMES):
             raise KitError(f"num_classes: {self.model.num_classes}, but recordings have {len(PHONEMES)}")
-        if self.day_lr < 0:
-            raise KitError(f"day_lr: {self.day_lr} is negative")
-        if self.transformer.blocks:
-            check_shared(self.model, self.transformer)
-            if self.noise.noise_layers:
-                raise KitError("noise_layers, blocks: a noise model has no Transformer inside; set one of them to 0")
-            if self.day_lr != 1:
-                raise KitError(f"day_lr: {self.day_lr:g}, but a Transformer has no day layers; leave it out")
+
+    rows_option = "--batch-size"
+
+    @property
+    def rows(self) -> int:  # type: ignore[override]
+        "Trials of an optimizer step."
+        return self.batches.batch_size
+
+    def with_rows(self, rows: int) -> Self:
+        "The settings with other batches."
+        return replace(self, batches=replace(self.batches, batch_size=rows))
+
+    def counted(self) -> tuple[int, int]:
+        "The parameters of the model."
+        return count_parameters(type(self.model).build, self.model)
+
+    def wide_parameters(self, divide: Callable[[int], int]) -> int:
+        "As the model says."
+        return self.model.wide_parameters(divide)
+
+    def steps(
+        self, train: TrainConfig, target: MemoryTarget, shapes: Sequence[Bucket], state: int, divide: Callable[[int], int]
+    ) -> tuple[StepPlan, ...]:
+        "By the rules of the model, if it has any."
+        found = []
+        for bucket in shapes:
+            size = size_of(bucket, self.model, self.rows, target.replicas, train.accumulation)
+            points = self.model.footprint(size, target, divide)
+            if not points:
+                return ()
+            in_place = target.kind != "tpu" and train.accumulation > 1
+            found.append(StepPlan(str(size), without_gradients(points) if in_place else points))
+        return tuple(found)
+
+    def resting(self, bins: int) -> tuple[Part, bool] | None:
+        "The recordings in the precision of the cache, unless they may not rest on the device."
+        if self.batches.resident == "off" or self.model.num_features is None:
+            return None
+        half = self.batches.cache == "float16"
+        held = part(f"recordings in {'float16' if half else 'float32'}", 2 if half else 4, rows=bins + 1,
+                    features=self.model.num_features)
+        return held, self.batches.resident == "on"
+
+    def lighter(self) -> Iterator[tuple[str, Self]]:
+        "Recordings in half precision, or off the device."
+        if self.batches.resident == "on":
+            if self.batches.cache != "float16":
+                yield "--cache float16", replace(self, batches=replace(self.batches, cache="float16"))
+            yield "--resident off", replace(self, batches=replace(self.batches, resident="off"))
+
+    def slower(self) -> Iterator[tuple[str, Self]]:
+        "What the model offers."
+        yield from ((words, replace(self, model=model)) for words, model in self.model.slower())
 
 # %% ../../nbs/speech/task.ipynb #fd5c1850
 def logits_of(
@@ -115,21 +156,10 @@ def logits_of(
     "Logits and frame counts of a batch: augmented in training mode, only smoothed in evaluation mode."
     if model.training:
         features = augment(batch.features, batch.num_bins, batch.noise_key, config.augment)
-        return model(features, batch.day, **draws_of(batch, config)), batch.num_patches
+        return model(features, batch.day, **config.model.draws(batch)), batch.num_patches
     sigma, padding = config.augment.smooth, config.model.padding
     features = smooth(batch.features, sigma, padding, batch.num_bins, config.augment.causal)
     return model(features, batch.day), frames_of(batch, config)
-
-# %% ../../nbs/speech/task.ipynb #982cd98a
-def draws_of(
-    batch: Batch,  # on the model's device
-    config: SpeechConfig,
-) -> dict[str, torch.Tensor]:  # empty without a Transformer
-    "What a decoder is given in training besides features and day."
-    if not config.transformer.blocks:
-        return {}
-    keys = batch.noise_key, batch.step_key
-    return training_draws(batch.num_bins, *keys, batch.features.shape[1], config.model.patch, config.transformer)
 
 # %% ../../nbs/speech/task.ipynb #2e603602
 def frames_of(
@@ -140,24 +170,7 @@ def frames_of(
     if config.model.padding == "same" or not config.augment.smooth:
         return batch.num_patches
     lost = len(smoothing_taps(config.augment.smooth, causal=config.augment.causal)) - 1
-    patches = (batch.num_bins - lost - config.model.patch) // config.model.stride + 1
-    return patches.clamp(min=0)
-
-# %% ../../nbs/speech/task.ipynb #e51c0a02
-def training_losses(
-    model: nn.Module,  # in training mode
-    batch: Batch,  # on the model's device
-    config: SpeechConfig,  # augmentation, and the weights of a noise model's two losses
-) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:  # each (B,) float32
-    "The loss of each row, and its parts by name: with an adversary, the CTC losses of both speech models."
-    labels = batch.num_patches, batch.labels, batch.num_labels
-    if not config.noise.has_adversary:
-        losses = ctc_losses(logits_of(model, batch, config)[0], *labels)
-        return config.noise.clean_weight * losses if config.noise.noise_layers else losses, {}
-    features = augment(batch.features, batch.num_bins, batch.noise_key, config.augment)
-    clean, noisy = (ctc_losses(logits, *labels) for logits in model(features, batch.day, mode="full"))
-    total = config.noise.clean_weight * clean + config.noise.noisy_weight * noisy
-    return total, {"clean_loss": clean, "noisy_loss": noisy}
+    return config.model.frames(batch.num_bins - lost)
 
 # %% ../../nbs/speech/task.ipynb #93416288
 def alignable(
@@ -178,7 +191,8 @@ def speech_loss(
     "Summed CTC loss of a batch; in evaluation mode also the outputs that edits are counted from."
     labels = batch.num_labels.clamp(min=1) if config.per_label else 1
     if model.training:
-        losses, parts = training_losses(model, batch, config)  # (B,) each
+        features = augment(batch.features, batch.num_bins, batch.noise_key, config.augment)
+        losses, parts = config.model.losses(model, features, batch)  # (B,) each
         sums = {name: (batch.weight * one / labels).sum() for name, one in parts.items()}
         return LossSum((batch.weight * losses / labels).sum(), (batch.weight > 0).sum(), sums)
     logits, frames = logits_of(model, batch, config)
@@ -276,15 +290,19 @@ class SpeechTask(Task):
         "The shapes of training batches."
         return self._train_batches(config, device).buckets
 
+    def planned(self, config: TrainConfig, device: Device) -> tuple[str, SpeechConfig, list[Bucket], int]:
+        "The settings, and the lengths of batches and recordings."
+        return "speech", self.config, self.train_buckets(config, device), self.train_bins(config, device)
+
     def build_model(self) -> nn.Module:
         "A decoder with initial weights from torch's generator."
-        return build_decoder_for(self.config)
+        return self.config.model.build()
 
     def parameter_groups(self, model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
-        "The published groups: weight decay for all but biases, day layers, norms and tables of distances."
-        if self.config.transformer.blocks:
-            return group_parameters(model, transformer_rules(config))
-        return group_parameters(model, speech_rules(config, self.config.day_lr))
+        "The model's groups, with the rates of this run."
+        return group_parameters(model, [
+            GroupRule(one.name, one.patterns, config.lr * one.lr, config.weight_decay * one.decay)
+            for one in self.config.model.groups()])
 
     def _train_batches(self, config: TrainConfig, device: Device) -> TrainBatches:
         place = (config.seed, device.rank, device.world, config.accumulation)
@@ -420,32 +438,34 @@ def held_out_recordings(
     present = [name for name in holdout if (folder / name / "data_val.hdf5").exists()]
     return Recordings(folder, "val", present) if present else None
 
-# %% ../../nbs/speech/task.ipynb #4ed3326e
-def build_decoder_for(
-    config: SpeechConfig,
-) -> nn.Module:
-    "The decoder that a configuration describes; weights are drawn from torch's generator."
-    if config.transformer.blocks:
-        return TransformerDecoder(config.model, config.transformer)
-    return build_speech_model(config.model, config.noise)
-
 # %% ../../nbs/speech/task.ipynb #0a66994a
 def settled(
     config: SpeechConfig,
     num_days: int,  # number of sessions
-    num_features: int = NUM_FEATURES,  # of the recordings
+    num_features: int,  # of the recordings
 ) -> SpeechConfig:
     "The configuration with days, features, patch and stride filled in; `KitError` if the data have others."
-    if config.model.num_days not in (num_days, GRUConfig.num_days):
-        raise KitError(f"num_days: {config.model.num_days} given, but there are {num_days} recording days; "
-                       "leave it out")
-    if config.model.num_features not in (num_features, GRUConfig.num_features):
-        raise KitError(f"num_features: {config.model.num_features} given, but the recordings have {num_features}; "
-                       "leave it out")
-    model = replace(config.model, num_days=num_days, num_features=num_features)
-    partial = config.transformer.blocks > 0
-    batches = replace(config.batches, patch=model.patch, stride=model.stride, partial=partial)
+    model = config.model.fitted(num_days=num_days, num_features=num_features)
+    batches = replace(config.batches, patch=model.patch, stride=model.stride, partial=model.partial)
     return replace(config, model=model, batches=batches)
+
+
+def size_of(
+    bucket: Bucket,  # bins and labels
+    model: ModelConfig,
+    batch_size: int,  # trials of a step, over all replicas and micro-batches
+    replicas: int = 1,
+    accumulation: int = 1,  # micro-batches per step
+) -> Size:
+    "The shape of a batch on each replica; raises `KitError` for a batch or a trial that is too small."
+    rows = rows_of(batch_size, replicas, accumulation)
+    if bucket.bins < model.patch:
+        raise KitError(f"bins: {bucket.bins} are less than one patch of {model.patch}")
+    if model.num_features is None:
+        raise KitError("num_features: is not known yet; the recordings decide it")
+    patches = num_patches(bucket.bins, model.patch, model.stride, model.partial)
+    return Size(rows, bucket.bins, patches, bucket.labels, model.num_features, model.num_classes, model.patch,
+                model.stride, getattr(model, "subsample", 1))
 
 # %% ../../nbs/speech/task.ipynb #1933695f
 def signal_record(
@@ -505,39 +525,3 @@ def count_greedy_edits(
             edits += edit_distance(true[:length], collapse(one[:count]))
             total += length
     return {"edits": float(edits), "labels": float(total)}
-
-# %% ../../nbs/speech/task.ipynb #31c68398
-def speech_rules(
-    config: TrainConfig,  # learning rate and weight decay
-    day_lr: float = 1.0,  # learning rate of the day layers, as a multiple
-) -> list[GroupRule]:
-    "The published groups of parameters."
-    return [
-        GroupRule("biases", ("*gru.bias*", "*out.bias"), config.lr, 0.0),
-        GroupRule("days", ("*day_layer.*",), config.lr * day_lr, 0.0),
-        GroupRule("weights", ("*",), config.lr, config.weight_decay),
-    ]
-
-# %% ../../nbs/speech/task.ipynb #357e9421
-def transformer_rules(
-    config: TrainConfig,  # learning rate and weight decay
-) -> list[GroupRule]:
-    "The groups of a Transformer's parameters, as published."
-    return [
-        GroupRule("biases and norms", ("*bias*", "*norm*"), config.lr, 0.0),
-        GroupRule("weights", ("*",), config.lr, config.weight_decay),
-    ]
-
-# %% ../../nbs/speech/task.ipynb #3d83bd31
-@dataclass(frozen=True)
-class SpeechRun:
-    "All settings of a run, as the command line takes them."
-
-    task: SpeechConfig = field(default_factory=SpeechConfig)  # the speech task
-    train: TrainConfig = field(default_factory=TrainConfig)  # the training
-
-    def check(self) -> None:
-        "Raise `KitError` if `select` names a value that validation does not measure."
-        if self.train.select in ("wer", "unseen_wer") and not self.task.words.lm:
-            raise KitError(f"select: {self.train.select} needs word decoding in validation; add --lm MODEL, "
-                           "or --lm default for the small one")
