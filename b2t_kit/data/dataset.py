@@ -30,7 +30,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import h5py
 import numpy as np
 
-from ..core.config import KitError, clear_way, platform, sync_folder
+from ..core.errors import KitError
+from ..core.files import clear_way, platform, sync_folder
 from ..text.phonemes import SILENCE, show
 
 # %% ../../nbs/01_dataset.ipynb #8db07b15
@@ -847,18 +848,6 @@ class Recordings:
                 self._signals[path] = read_signal(path, file)
                 return
 
-    def keep(
-        self,
-        wanted: Callable[[TrialInfo], bool],
-    ) -> "Recordings":  # the same object
-        "Forget all other trials, which numbers the rest anew; raises `KitError` if none is left."
-        self.infos = [info for info in self.infos if wanted(info)]
-        self._places.clear()
-        self.mapped.clear()
-        if not self.infos:
-            raise KitError(f"{self.folder}: none of the {self.split} trials is left")
-        return self
-
     def __len__(self) -> int:
         return len(self.infos)
 
@@ -894,6 +883,15 @@ class Recordings:
         if message:
             raise Fault(info.file, info.group, "input_features", message)
         return out
+
+    def file_mark(
+        self,
+        path: Path,  # one of the files
+    ) -> list[int]:
+        "Size, times of the last write and of any change in ns, and inode: what changes with a file's content."
+        with reading(path):
+            found = os.fstat(self._files[path].id.get_vfd_handle())
+        return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
 
     def _checked(self, index: int, name: str, kinds: str, shape: tuple[int | None, ...]) -> h5py.Dataset:
         info = self.infos[index]

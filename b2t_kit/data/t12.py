@@ -25,7 +25,8 @@ from typing import BinaryIO
 import numpy as np
 from tqdm import tqdm
 
-from ..core.config import KitError, regular_file
+from ..core.errors import KitError
+from ..core.files import regular_file
 from .dataset import FEATURE_KINDS, H5_ERRORS, LABEL_WIDTH, MAX_BINS, MAX_NUMBER, MAX_TRIALS, SPLITS
 from .dataset import Fault, SessionWriter, Signal, Trial, check_text, entries_of, group_names
 from .dataset import open_file, read_signal, signal_difference, value_fault

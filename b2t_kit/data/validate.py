@@ -17,7 +17,7 @@ import h5py
 import numpy as np
 from tqdm import tqdm
 
-from ..core.config import KitError
+from ..core.errors import KitError
 from .batches import needed_patches, num_patches
 from .dataset import LABEL_WIDTH, MAX_BINS, MAX_NUMBER, NUM_FEATURES, SPLITS, Fault, Signal
 from .dataset import find_recordings, lost_days, names_in, open_dataset, open_file, open_trial

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from ..core.config import KitError
+from ..core.errors import KitError
 from ..data.augment import smooth, smoothing_taps
 from ..data.dataset import BIN_SECONDS
 from ..data.normalise import RunningNorm

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from ..core.config import GIB, KitError, free_memory, gib
+from ..core.errors import KitError
+from ..core.signals import free_memory, GIB, gib
 from ..core.distributed import Place
 from ..devices.device import Device, tpu_chips
 from ..devices.topologies import CHIPS, find_slice

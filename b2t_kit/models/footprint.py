@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ..core.config import GIB, KitError
+from ..core.errors import KitError
+from ..core.signals import GIB
 
 # %% ../../nbs/models/footprint.ipynb #0f196efd
 @dataclass(frozen=True)

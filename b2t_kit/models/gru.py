@@ -21,7 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..core.config import KitError, read_text, regular_file
+from ..core.errors import KitError
+from ..core.files import read_text, regular_file
 from .footprint import Stack
 from .layers import GRU, add_product, in_float32, times
 from .linear import LinearConfig

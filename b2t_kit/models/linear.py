@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..core.config import KitError
+from ..core.errors import KitError
 from .footprint import MemoryTarget, PeakPoint, Size, Stack, stack_points
 from .layers import DayLayer, in_float32, patches
 from .model import Adapted, FrameSteps, ModelConfig, ParameterGroup

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.autograd.function import FunctionCtx
 
-from ..core.config import KitError
+from ..core.errors import KitError
 from .ctc import ctc_losses
 from .footprint import Stack
 from .gru import GRUConfig, GRULayers, initialise

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..core.config import KitError
+from ..core.errors import KitError
 from ..core.random import uniforms
 from .footprint import Blocks, MemoryTarget, PeakPoint, Size, transformer_points
 from .layers import dropout, in_float32, patches, times

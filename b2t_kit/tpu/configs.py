@@ -11,7 +11,8 @@ from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 
-from ..core.config import KitError, leaves
+from ..core.errors import KitError
+from ..core.settings import leaves
 from ..speech.recipes import RECIPES
 from ..training.task import RunSettings
 
