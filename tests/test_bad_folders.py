@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import numpy as np

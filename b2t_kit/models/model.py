@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ParameterGroup', 'Adapted', 'FrameSteps', 'ModelConfig', 'model_names', 'config_in', 'model_class', 'loaded_models',
-           'name_of', 'named']
+           'model_name', 'named']
 
 # %% ../../nbs/models/model.ipynb #84cf5513
 import hashlib
@@ -171,7 +171,7 @@ class ModelConfig:
 
     def record(self) -> dict[str, Any]:
         "Name and settings, as they stand in config.json."
-        return {**name_of(type(self)), **{one.name: to_dict(getattr(self, one.name))
+        return {**model_name(type(self)), **{one.name: to_dict(getattr(self, one.name))
                                           for one in fields(self)}}  # type: ignore[arg-type]
 
     @classmethod
@@ -247,7 +247,7 @@ def loaded_models() -> list[str]:  # such as "/where/own_model.py:Conformer"
     return [f"{path}:{one.__name__}" for one, (path, _) in _FILES.items()]
 
 # %% ../../nbs/models/model.ipynb #0f64ea66
-def name_of(
+def model_name(
     config_class: type,
 ) -> dict[str, str]:
     "A model's name in config.json: that of its module, or class, file and digest of its source."
@@ -265,7 +265,7 @@ def name_of(
 
 
 def named(
-    name: dict[str, str],  # as `name_of` gave it
+    name: dict[str, str],  # as `model_name` gave it
     place: str,  # its dotted name, for messages
 ) -> type[ModelConfig]:
     "The settings class of a name in config.json; raises `KitError` if it is not here."
@@ -276,7 +276,7 @@ def named(
         return model_class(word) if word in model_names() else model_class(f"{word[:40]!r}")
     spelled = f"{name.get('file') or 'FILE.py'}:{word}"
     same = [one for one in _below(ModelConfig) if one.__name__ == word]
-    found = [one for one in same if name_of(one) == name]
+    found = [one for one in same if model_name(one) == name]
     if found:
         return found[-1]
     if same:
