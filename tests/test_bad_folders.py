@@ -344,7 +344,8 @@ def test_the_batch_of_a_bad_step_is_not_written_through_a_link(here, capsys):
 ])
 def test_a_number_that_no_training_can_mean(option, capsys):
     name = option.split()[0].strip("-").replace("-", "_")
-    told = refused(f"train --data data --out new --config tiny --device cpu {option}", capsys)
+    recipe = "noise_gru_tiny" if "nois" in option else "tiny"
+    told = refused(f"train --data data --out new --config {recipe} --device cpu {option}", capsys)
     assert name in told, told
 
 

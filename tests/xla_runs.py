@@ -21,6 +21,7 @@ from b2t_kit.devices import xla
 from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.models.linear import LinearConfig
+from b2t_kit.models.model import ModelConfig, model_class
 from b2t_kit.models.noise_gru import NoiseGRUConfig
 from b2t_kit.models.transformer import TransformerConfig
 from b2t_kit.speech.task import SpeechConfig, SpeechTask
@@ -50,7 +51,18 @@ def small_task(folder: Path, model: str, **batches: Any) -> SpeechTask:
     """Three short days; white noise and offsets are on."""
     if not folder.exists():
         tiny_recordings(folder, sessions=3, trials=9)
-    return SpeechTask(folder, SpeechConfig(MODELS[model], batches=BatchConfig(batch_size=7, **batches)))
+    settings = strangers(folder.parent) if model == "own" else MODELS[model]
+    return SpeechTask(folder, SpeechConfig(settings, batches=BatchConfig(batch_size=7, **batches)))
+
+
+def strangers(folder: Path) -> ModelConfig:
+    """The model of the tutorial, in a file outside the package, as a person would name it."""
+    page = Path(__file__).parents[1] / "nbs/tutorials/own_model.ipynb"
+    cells = ["".join(cell["source"]) for cell in json.loads(page.read_text(encoding="utf-8"))["cells"]]
+    source, = (one.partition("\n")[2] for one in cells if one.startswith("%%writefile own_model.py"))
+    path = folder / "own_model.py"
+    path.write_text(source)
+    return model_class(f"{path}:Conformer")(width=32, share=0.0)
 
 
 @contextmanager

@@ -363,8 +363,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         namespace, self.asked = argparse.Namespace() if namespace is None else namespace, None
-        if isinstance(args, list):
-            self.first_pass(args)
+        self.first_pass(list(sys.argv[1:] if args is None else args))
         try:
             found = super().parse_known_args(args, namespace)
         except KitError:

@@ -259,7 +259,7 @@ def model_name(
         return {"name": config_class.__name__, "file": "", "sha256": hashlib.sha256(source).hexdigest()}
     if config_class not in _FILES:  # imported, not named
         path = Path(inspect.getfile(config_class))
-        _FILES[config_class] = path.resolve(), hashlib.sha256(path.read_bytes()).hexdigest()
+        _FILES[config_class] = path.resolve(), hashlib.sha256(read_bytes(path)).hexdigest()
     path, digest = _FILES[config_class]
     return {"name": config_class.__name__, "file": path.name, "sha256": digest}
 
