@@ -18,6 +18,7 @@ import linecache
 import math
 import re
 import shutil
+import sys
 import textwrap
 import tokenize
 import types
