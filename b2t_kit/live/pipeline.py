@@ -342,7 +342,8 @@ class LiveDecoder:
         self.decoder = run if isinstance(run, Decoder) else load_decoder(run)
         self.search, self.config, self.day = search, config, day or max(self.decoder.trained)
         settings, days = self.decoder.config, (self.decoder.sessions, self.decoder.trained)
-        self.steps = settings.model.stream(fit_days(self.decoder.model, *days, [self.day], settings.unseen).cpu().eval())
+        fitted = fit_days(self.decoder.model, *days, [self.day], settings.unseen)
+        self.steps = settings.model.stream(fitted.cpu().eval())
         self.windows, self.ledger = Windows(settings), TimeLedger(config.budget)
         self.norm = RunningNorm(settings.model.num_features) if config.normalise else None
         self.frame_seconds = settings.model.stride * BIN_SECONDS

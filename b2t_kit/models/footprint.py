@@ -274,7 +274,8 @@ def comparison(
 ) -> str:
     "A table in Markdown of what torch says and what the rules say."
     lines = [f"| {what} | torch, bytes | rules, bytes | difference |", "|---|---|---|---|"]
-    return "\n".join([*lines, *(f"| {name} | {found:,} | {rule:,} | {rule / found - 1:+.2%} |" for name, found, rule in rows)])
+    return "\n".join([*lines, *(f"| {name} | {found:,} | {rule:,} | {rule / found - 1:+.2%} |"
+                                 for name, found, rule in rows)])
 
 # %% ../../nbs/models/footprint.ipynb #ab4458b8
 def gru_backward(

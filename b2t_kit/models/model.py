@@ -34,7 +34,7 @@ class ParameterGroup:
     "Parameters with the same learning rate and weight decay."
 
     name: str  # for the log
-    patterns: tuple[str, ...]  # shell patterns of parameter names, such as "day_*"; the first group that matches is taken
+    patterns: tuple[str, ...]  # shell patterns of parameter names, such as "day_*"; the first group that matches counts
     lr: float = 1.0  # share of the run's learning rate
     decay: float = 1.0  # share of the run's weight decay
 
@@ -281,7 +281,8 @@ def named(
         return found[-1]
     if same:
         raise KitError(f"{place}: {spelled} is not the source that the run was trained with; put back that file")
-    raise KitError(f"{place}: is {spelled}, which is not part of b2t_kit; if you trust that file, add --model {spelled}")
+    raise KitError(f"{place}: is {spelled}, which is not part of b2t_kit; if you trust that file, "
+                   f"add --model {spelled}")
 
 
 def _below(parent: type) -> Iterator[type[ModelConfig]]:

@@ -77,7 +77,8 @@ class NoiseGRUConfig(GRUConfig):
         noise = Stack("noise", width, hidden, self.noise_layers, width if self.noise_hidden else 0, *self.known,
                       divide(hidden), again)
         clean = Stack("clean", width, self.hidden, self.num_layers, classes, *self.known, divide(self.hidden), again)
-        noisy = Stack("noisy", width, self.noisy_hidden, self.noisy_layers, classes, 0, 0, divide(self.noisy_hidden), again)
+        noisy = Stack("noisy", width, self.noisy_hidden, self.noisy_layers, classes, 0, 0, divide(self.noisy_hidden),
+                      again)
         return [noise, clean] + [noisy] * self.has_adversary
 
     def slower(self) -> Iterator[tuple[str, Self]]:

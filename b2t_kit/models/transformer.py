@@ -108,8 +108,8 @@ class TransformerConfig(ModelConfig):
 # %% ../../nbs/models/transformer.ipynb #680ebbae
 TRANSFORMER_SIZES = {
     "transformer": TransformerConfig(),
-    "transformer_tiny": TransformerConfig(patch=8, blocks=2, width=128, heads=4, head_width=32, inner=512, patch_dropout=0.1,
-                                          block_dropout=0.1, mask_spans=4, mask_share=0.03),
+    "transformer_tiny": TransformerConfig(patch=8, blocks=2, width=128, heads=4, head_width=32, inner=512,
+                                          patch_dropout=0.1, block_dropout=0.1, mask_spans=4, mask_share=0.03),
 }
 
 # %% ../../nbs/models/transformer.ipynb #001a26cc

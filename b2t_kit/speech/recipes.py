@@ -86,7 +86,8 @@ def transformer() -> SpeechRun:
         decay_steps=300 * _EPOCH, lr_floor=0.1, weight_decay=1e-5, eps=1e-8, clip_norm=100.0, ema_decay=0.0,
         eval_every=5 * _EPOCH, checkpoint_every=10 * _EPOCH,
     )
-    task = SpeechConfig(TRANSFORMER_SIZES["transformer"], Augment(white_noise=0.2, offset=0.05), batches, per_label=True)
+    noise = Augment(white_noise=0.2, offset=0.05)
+    task = SpeechConfig(TRANSFORMER_SIZES["transformer"], noise, batches, per_label=True)
     return SpeechRun(task, train)
 
 # %% ../../nbs/speech/recipes.ipynb #1e8be476

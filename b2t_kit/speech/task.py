@@ -88,7 +88,8 @@ class SpeechConfig(TaskSettings):
         return self.model.wide_parameters(divide)
 
     def steps(
-        self, train: TrainConfig, target: MemoryTarget, shapes: Sequence[Bucket], state: int, divide: Callable[[int], int]
+        self, train: TrainConfig, target: MemoryTarget, shapes: Sequence[Bucket], state: int,
+        divide: Callable[[int], int],
     ) -> tuple[StepPlan, ...]:
         "By the rules of the model, if it has any."
         found = []
