@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['PLACES', 'ABOUT_PARTS', 'Verb', 'VERBS', 'verb_at', 'docstring_at', 'verb', 'sentence', 'add_subcommands',
-           'choose_place', 'list_verbs', 'parse', 'main', 'act', 'fetch_verb', 'convert_from', 'convert_verb',
-           'train_verb', 'add_lexicon', 'add_hotwords', 'add_route', 'eval_verb', 'add_runs', 'add_combination',
-           'add_device', 'add_precision', 'add_adaptation', 'adaptation', 'add_large_model', 'large_model',
-           'decode_verb', 'together', 'tell_together', 'add_live_data', 'live_verb', 'live_source', 'tell_live',
-           'rescore_verb', 'submit_verb', 'report_verb', 'export_verb']
+           'choose_place', 'list_verbs', 'parse', 'load_own_model', 'main', 'act', 'fetch_verb', 'convert_from',
+           'convert_verb', 'train_verb', 'add_lexicon', 'add_hotwords', 'add_route', 'eval_verb', 'add_runs',
+           'add_combination', 'add_device', 'add_precision', 'add_adaptation', 'adaptation', 'add_large_model',
+           'large_model', 'decode_verb', 'together', 'tell_together', 'add_live_data', 'live_verb', 'live_source',
+           'tell_live', 'rescore_verb', 'submit_verb', 'report_verb', 'export_verb']
 
 # %% ../nbs/cli.ipynb #06a388d0
 import argparse
@@ -25,7 +25,7 @@ from typing import Any
 from . import __version__
 from .core.errors import KitError
 from .core.files import read_text
-from .core.settings import Parser, add_data, add_options, options_of
+from .core.settings import Parser, add_data, add_options, options_of, word_after
 from .core.signals import REFUSED, STATUSES, SUCCESS, FAULTS, Action, report_progress, run_program
 from .core.verbs import read_verb
 
@@ -163,9 +163,25 @@ def parse(
     if words[0] in VERBS:
         parser = Parser(f"b2t {words[0]}", description=sentence(VERBS[words[0]]))
         action = VERBS[words[0]](parser)
+        load_own_model(parser, word_after(words, "--model"))
         return action, parser.parse_args(words[1:])
     place, length = choose_place(words)
     return lambda asked: asked.act(), read_verb(verb_at(place), words[length:], " ".join(["b2t", *words[:length]]))
+
+
+def load_own_model(
+    parser: Parser,  # of a verb
+    which: str | None,  # value of --model
+) -> None:
+    "Let a verb that reads run folders know somebody's own model: its file is run because a person named it."
+    names = {name for action in parser._actions for name in action.option_strings}
+    if "--model" not in names and names & {"--run", "--runs", "--split"}:
+        parser.add_argument("--model", metavar="FILE.py:CLASS", help="of a run with a model of your own: the file that "
+                            "defines it, which is run")
+    if which is not None and which.rpartition(":")[0].endswith(".py"):
+        from b2t_kit.models.model import model_class
+
+        model_class(which)
 
 # %% ../nbs/cli.ipynb #734780bd
 def main(
