@@ -26,7 +26,7 @@ from . import __version__
 from .core.errors import KitError
 from .core.files import read_text
 from .core.settings import Parser, add_data, add_options, options_of, word_after
-from .core.signals import REFUSED, STATUSES, SUCCESS, FAULTS, Action, report_progress, run_program
+from .core.signals import ERROR, STATUSES, SUCCESS, FAULTS, Action, report_progress, run_program
 from .core.verbs import read_verb
 
 # %% ../nbs/cli.ipynb #a7d79285
@@ -202,7 +202,7 @@ def act(
     known: Any = PLACES if not path else PLACES.get(path[0], "") if len(path) == 1 else ""
     if isinstance(known, dict):
         list_verbs(known, " ".join(["b2t", *path]))
-        return SUCCESS if path != words else REFUSED
+        return SUCCESS if path != words else ERROR
     try:
         action, asked = parse(words)
     except SystemExit as stop:  # the parser has said why, or shown its help

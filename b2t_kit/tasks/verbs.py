@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from ..core.distributed import launch
 from ..core.errors import KitError
 from ..core.signals import SUCCESS
-from ..core.verbs import Folder, Layout, RunFolder, arranged, exactly_one, words_for
+from ..core.verbs import Folder, Layout, RunFolder, arranged, exactly_one, command_for
 from ..memory.plan import check_memory
 from .eit import EITConfig, EITTask, assess, original_training, small_training
 from .eit_model import UNET_SIZES
@@ -66,7 +66,7 @@ class _Original:
         part: str,  # "train" or "test"
     ) -> int:  # exit status
         "Start the same command once per process, and wait for all."
-        launch("b2t_kit.cli", ["eit", part, *words_for(self, without=("processes",))], self.processes, self.device)
+        launch("b2t_kit.cli", ["eit", part, *command_for(self, without=("processes",))], self.processes, self.device)
         return SUCCESS
 
 # %% ../../nbs/tasks/verbs.ipynb #f4f962f7
