@@ -221,7 +221,7 @@ def test_a_layer_divided_by_units_keeps_its_weights_on_the_chips(tmp_path: Path)
     for loop in loops:
         weights = [one.space for one in loop.arrays if one.dims == (3, units // chips, units)]
         assert 1 in weights, f"{loop.name}: weights in memory spaces {weights}"
-    traffic = count_traffic(program, find_slice("v5e-8").shape)
+    traffic = count_traffic(program, find_slice("v5e-8"))
     moved = sum(traffic.per_round[name] * times for name, times in traffic.rounds.items() if times >= steps) / steps
     assert moved < 100_000, "HBM bytes of a time step; the weights of a layer on one chip have 19,660,800"
     within = [one for one in traffic.exchanges.values() if one.times >= steps]

@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['ARRAY', 'BITS', 'CALLED', 'ARITHMETIC', 'SLICED', 'PASSING', 'SENT', 'HOP_SECONDS', 'VIEWS', 'Source', 'Array',
            'arrays_of', 'Instruction', 'read_instruction', 'Computation', 'Hlo', 'read_hlo', 'product_flops', 'Work',
-           'count_work', 'moved_bytes', 'sent_bytes', 'hops', 'Exchange', 'transfers', 'Traffic', 'count_traffic',
-           'Roofline', 'roofline', 'Buffer', 'at_the_peak', 'origin', 'by_kind']
+           'count_work', 'moved_bytes', 'groups_of', 'exchanged', 'pairs_of', 'sent_bytes', 'link_loads', 'hops',
+           'Exchange', 'transfers', 'Traffic', 'count_traffic', 'Roofline', 'roofline', 'Buffer', 'at_the_peak',
+           'origin', 'by_kind']
 
 # %% ../../nbs/tpu/cost.ipynb #50d2ad32
 import math
@@ -14,8 +15,9 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import permutations, product
 
-from ..devices.topologies import Slice
+from ..devices.topologies import Link, Slice
 
 # %% ../../nbs/tpu/cost.ipynb #2398f9c9
 ARRAY = re.compile(r"(pred|token|[a-z]+\d+\w*)\[([\d,<=]*)\]"  # type and dimensions
@@ -392,43 +394,94 @@ def _slice_start(one: Instruction, inputs: list[Instruction]) -> int:
 SENT = {"all-reduce": 2.0, "all-gather": 1.0, "reduce-scatter": 1.0, "all-to-all": 1.0}
 
 
+def groups_of(
+    one: Instruction,  # an exchange
+    chips: int,
+) -> list[list[int]]:
+    "The groups of chips that exchange with each other."
+    if found := re.search(r"replica_groups=\{(\{.*?\})\}", one.more):
+        return [[int(chip) for chip in part.split(",")] for part in re.findall(r"\{([\d,]+)\}", found[1])]
+    found = re.search(r"replica_groups=\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", one.more)
+    if found is None:
+        return [list(range(chips))]
+    sizes = [int(size) for size in found[3].split(",")]
+    order = [int(axis) for axis in found[4].split(",")] if found[4] else list(range(len(sizes)))
+    strides = [math.prod(sizes[axis + 1:]) for axis in order]
+    places = product(*(range(sizes[axis]) for axis in order))
+    flat = [sum(place * stride for place, stride in zip(each, strides)) for each in places]
+    return [flat[start:start + int(found[2])] for start in range(0, len(flat), int(found[2]))]
+
+
+def exchanged(
+    one: Instruction,
+    within: Computation,
+) -> int:
+    "The bytes of the array that a group of chips exchanges, all parts together; for a permutation, of one part."
+    inputs = sum(each.bytes for each in within.inputs(one))
+    kind = one.operation.removesuffix("-start")
+    if kind == "all-gather":
+        return one.bytes - inputs if one.operation != kind and len(one.arrays) > 1 else one.bytes
+    return inputs if kind in SENT or kind == "collective-permute" else 0
+
+
+def pairs_of(one: Instruction) -> list[Link]:
+    "Start and end of each part of a permutation."
+    return [(int(start), int(end)) for start, end in re.findall(r"\{(\d+),(\d+)\}", one.more)]
+
+
 def sent_bytes(
     one: Instruction,
     within: Computation,
     chips: int,
 ) -> float:
-    "The bytes that one run of an instruction sends to other chips."
+    "The bytes that one run of an instruction sends from a chip to others."
+    size, count = exchanged(one, within), len(groups_of(one, chips)[0])
     kind = one.operation.removesuffix("-start")
-    inputs = sum(each.bytes for each in within.inputs(one))
+    return SENT[kind] * size * (count - 1) / count if kind in SENT else float(size)
+
+
+def link_loads(
+    one: Instruction,
+    within: Computation,
+    where: Slice,
+) -> dict[Link, float]:
+    "The bytes that one run of an instruction sends over each link."
+    loads: dict[Link, float] = {}
+    size, kind = exchanged(one, within), one.operation.removesuffix("-start")
+
+    def add(start: int, end: int, share: float) -> None:
+        for link in where.way(start, end):
+            loads[link] = loads.get(link, 0.0) + share * size
+
     if kind == "collective-permute":
-        return float(inputs)
-    if kind not in SENT or chips < 2:
-        return 0.0
-    return SENT[kind] * max(inputs, one.bytes if kind == "all-gather" else 0) * (chips - 1) / chips
+        for pair in pairs_of(one):
+            add(*pair, 1.0)
+    for group in groups_of(one, where.chips) if kind in SENT else []:
+        count, ring = len(group), where.around(group)
+        if kind == "all-to-all":
+            for pair in permutations(group, 2):
+                add(*pair, 1 / count)
+            continue
+        for here, there in zip(ring, ring[1:] + ring[:1]):
+            add(here, there, SENT[kind] * (count - 1) / count / 2)
+            add(there, here, SENT[kind] * (count - 1) / count / 2)
+    return loads
 
 
 def hops(
     one: Instruction,
-    shape: tuple[int, ...],  # chips in each direction, without wires from the last to the first
+    where: Slice,
 ) -> int:
-    "The wires that data passes one after the other in one run of an instruction."
+    "The links that data passes one after the other in one run of an instruction."
     kind = one.operation.removesuffix("-start")
     if kind == "collective-permute":
-        ways = re.findall(r"\{(\d+),(\d+)\}", one.more)
-        return max((_apart(int(start), int(end), shape) for start, end in ways), default=1)
-    farthest = sum(size - 1 for size in shape)
-    return farthest * (2 if kind == "all-reduce" else 1) if kind in SENT else 0
+        return max((len(where.way(*pair)) for pair in pairs_of(one)), default=1)
+    if kind not in SENT:
+        return 0
+    ways = (len(where.way(*pair)) for group in groups_of(one, where.chips) for pair in permutations(group, 2))
+    return max(ways, default=0) * (2 if kind == "all-reduce" else 1)
 
-
-def _apart(start: int, end: int, shape: tuple[int, ...]) -> int:
-    "The number of wires between two chips."
-    total = 0
-    for size in shape:
-        total += abs(start % size - end % size)
-        start, end = start // size, end // size
-    return total
-
-
+# %% ../../nbs/tpu/cost.ipynb #128fbf8c
 @dataclass
 class Exchange:
     "What chips exchange in one computation."
@@ -455,17 +508,23 @@ def transfers(
 class Traffic:
     "The bytes that one chip moves."
     memory: float = 0.0  # from and to HBM
-    links: float = 0.0  # sent to other chips
-    hops: int = 0  # wires passed one after the other
+    sent: float = 0.0  # to other chips
+    hops: int = 0  # links passed one after the other
     exchanges: dict[str, Exchange] = field(default_factory=dict)  # by computation
     in_loops: float = 0.0  # the part of `memory` inside loops
     per_round: dict[str, float] = field(default_factory=dict)  # loop -> bytes of one iteration
     rounds: dict[str, int] = field(default_factory=dict)  # loop -> number of iterations
+    loads: dict[Link, float] = field(default_factory=dict)  # bytes over each link
+
+    @property
+    def busiest(self) -> Link | None:
+        "The link that carries most."
+        return max(self.loads, key=self.loads.__getitem__, default=None)
 
 
 def count_traffic(
     program: Hlo,  # compiled
-    shape: tuple[int, ...],  # chips in each direction
+    where: Slice,
 ) -> Traffic:
     "Count bytes, with loops multiplied out."
     found = Traffic()
@@ -476,33 +535,36 @@ def count_traffic(
             found.in_loops += moved
             found.per_round[within.name] = found.per_round.get(within.name, 0.0) + moved / times
             found.rounds[within.name] = times
-    _count_exchanges(program, shape, found)
+    if where.chips > 1:
+        _count_exchanges(program, where, found)
     return found
 
 
-def _count_exchanges(program: Hlo, shape: tuple[int, ...], found: Traffic) -> None:
+def _count_exchanges(program: Hlo, where: Slice, found: Traffic) -> None:
     "Add what chips send to each other; the parts of one exchange have the same channel."
     chains: dict[tuple[str, str], int] = {}
     channels = set()
     for within, one, times in program.executed():
         chain = max((chains.get((within.name, name), 0) for name in one.operands), default=0)
         for each, around in transfers(one, within, program):
-            sent, channel = sent_bytes(each, around, math.prod(shape)), re.search(r"channel_id=(\d+)", each.more)
+            sent, channel = sent_bytes(each, around, where.chips), re.search(r"channel_id=(\d+)", each.more)
             if not sent or (channel and channel[1] in channels):
                 continue
             channels |= {channel[1]} if channel else set()
-            chain += hops(each, shape)
+            chain += hops(each, where)
+            for link, load in link_loads(each, around, where).items():
+                found.loads[link] = found.loads.get(link, 0.0) + times * load
             part = found.exchanges.setdefault(within.name, Exchange(times=times))
             kind = each.operation.removesuffix("-start")
             part.kinds[kind] = part.kinds.get(kind, 0) + 1
             part.bytes, part.hops = part.bytes + sent, max(part.hops, chain)
             part.waiting += one is each and not one.operation.endswith("-start")
         chains[within.name, one.name] = chain
-    found.links = sum(part.times * part.bytes for part in found.exchanges.values())
+    found.sent = sum(part.times * part.bytes for part in found.exchanges.values())
     found.hops = sum(part.times * part.hops for part in found.exchanges.values())
 
 # %% ../../nbs/tpu/cost.ipynb #4f29d9a3
-HOP_SECONDS = 1e-6  # for one wire; assumed
+HOP_SECONDS = 1e-6  # for one link; assumed
 
 
 @dataclass
@@ -510,13 +572,14 @@ class Roofline:
     "The minimum seconds of a program, by what limits them."
     matrix: float
     memory: float
-    links: float
+    links: float  # the busiest link
     flops: float  # of all chips together
     vector_flops: float
     bytes: float  # of one chip
-    sent: float
+    sent: float  # by one chip
     latency: float = 0.0  # of the links, besides the bytes sent
     hops: int = 0
+    busiest: Link | None = None
 
     @property
     def seconds(self) -> float:
@@ -541,9 +604,10 @@ def roofline(
     where: Slice,
 ) -> Roofline:
     "The roofline of a program on a slice: work divided by speed."
+    load = traffic.loads[traffic.busiest] if traffic.busiest else 0.0
     return Roofline(work.matrix / where.chips / where.chip.flops, traffic.memory / where.chip.memory_speed,
-                    traffic.links / where.chip.link_speed, work.matrix, work.vector, traffic.memory, traffic.links,
-                    traffic.hops * HOP_SECONDS, traffic.hops)
+                    load / where.chip.link_speed, work.matrix, work.vector, traffic.memory, traffic.sent,
+                    traffic.hops * HOP_SECONDS, traffic.hops, traffic.busiest)
 
 # %% ../../nbs/tpu/cost.ipynb #ccb3d626
 VIEWS = frozenset("tuple get-tuple-element bitcast while optimization-barrier copy-done slice-done all-reduce-done "

@@ -125,7 +125,7 @@ def examine(
     one.kinds["results"] = one.bytes["outputs"] - one.bytes["aliased"]
     one.kinds["padding"] = max(0, one.bytes["arguments"] - sum(one.states.values()))
     one.kinds["code"] = one.bytes["code"]
-    traffic = count_traffic(after, where.shape)
+    traffic = count_traffic(after, where)
     one.roofline = roofline(count_work(before), traffic, where)
     one.rounds, one.exchanges = traffic.per_round, traffic.exchanges
 
@@ -244,10 +244,15 @@ class PreflightReport:
             lines += complaint_lines(one)
         if one.roofline:
             bound = one.roofline
+            by_link = ""
+            if bound.busiest:
+                start, end = bound.busiest
+                by_link = (f"; busiest: the link from chip {start} to {end}, "
+                           f"{bound.links * self.slice.chip.link_speed / 1e9:.3g} GB")
             lines.append(f"  at best {bound.seconds:.3g} s, bound by {bound.bound}: matrix unit {bound.matrix:.3g} s "
                          f"({bound.flops:.3g} operations on {self.slice.chips} chips), memory {bound.memory:.3g} s "
                          f"({bound.bytes / 1e9:.3g} GB per chip), interconnect {bound.links:.3g} s "
-                         f"({bound.sent / 1e9:.3g} GB per chip) and its latency {bound.latency:.3g} s "
+                         f"({bound.sent / 1e9:.3g} GB per chip{by_link}) and its latency {bound.latency:.3g} s "
                          f"({bound.hops:,} hops; between {bound.latency / 2:.3g} and {2 * bound.latency:.3g} s)")
             lines.append(f"  {bound.apart:.3g} s if transfers between chips do not overlap with anything")
         if self.trials_per_second:
