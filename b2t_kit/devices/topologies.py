@@ -9,6 +9,7 @@ __all__ = ['CHIPS', 'Link', 'SLICES', 'Chip', 'Slice', 'find_slice']
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from ..core.config import KitError
 
@@ -93,6 +94,32 @@ class Slice:
             columns = sorted(place[0] for place in chips if place[1:] == row and place[0] != first)
             there += [chips[column, *row] for column in columns[::(-1) ** turn]]
         return there + [chips[first, *row] for row in rows[::-1] if (first, *row) in chips]
+
+    def groups(self, size: int) -> tuple[int, ...]:
+        "All chips, in rings of `size` neighbours one after the other; as numbered if the slice has no such rings."
+        if size == 1:
+            return ()
+
+        def from_first(ring: list[int]) -> list[int]:
+            start = ring.index(min(ring))
+            return ring[start:] + ring[:start]
+
+        blocks = [block for block in product(*(range(1, most + 1) for most in self.shape)) if math.prod(block) == size
+                  and not any(most % side for most, side in zip(self.shape, block))]
+        corners: dict[tuple[int, ...], list[list[int]]] = {}
+        for block in blocks:
+            cut: dict[tuple[int, ...], list[int]] = {}
+            for chip in range(self.chips):
+                at = tuple(place // side for place, side in zip(self.place(chip), block))
+                cut.setdefault(at[::-1], []).append(chip)
+            corners[block] = [from_first(self.around(cut[at])) for at in sorted(cut)]
+
+        def longest(block: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+            ways = [self.way(one, after) for ring in corners[block] for one, after in zip(ring, ring[1:] + ring[:1])]
+            return max(map(len, ways)), block[::-1]
+
+        best = min(blocks, key=longest, default=None)
+        return tuple(chip for ring in corners[best] for chip in ring) if best else ()
 
 
 def _slices() -> dict[str, Slice]:

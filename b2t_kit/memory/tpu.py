@@ -13,7 +13,7 @@ __all__ = ['LANES', 'STATES', 'GATES', 'WORKING', 'HOLES', 'WIDE_HOLES', 'ON_CHI
 # %% ../../nbs/memory/tpu.ipynb #e174247a
 from dataclasses import replace
 
-from ..devices.xla import divided_by_units
+from ..devices.xla import chips_of_a_layer
 from .torch import Part, PeakPoint, Size, Stack, UNetLayer, bins_of, count_trained, frames_of_size
 from .torch import gradients_of, grouped_point, layers_of, part, read_of, stack_parameters
 from .torch import stacks_of, transformer_parameters
@@ -136,7 +136,7 @@ def divided_stacks(
     chips: int,  # that divide the units of wide layers; 1: none are divided
 ) -> list[Stack]:
     "The stacks of a model, and which of them the chips divide."
-    return [replace(one, chips=chips if divided_by_units(one.hidden, chips) else 1) for one in stacks_of(config, noise)]
+    return [replace(one, chips=chips_of_a_layer(one.hidden, chips)) for one in stacks_of(config, noise)]
 
 # %% ../../nbs/memory/tpu.ipynb #d046b95e
 def tpu_speech_points(

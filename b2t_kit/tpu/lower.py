@@ -26,7 +26,8 @@ from torch import nn
 
 from ..core.config import KitError
 from ..core.distributed import Place
-from ..devices.device import DeviceOptions
+from ..devices.device import DeviceOptions, Division, Mesh
+from ..devices.topologies import Slice, find_slice
 from ..devices.xla import XlaAdamW, XlaDevice
 from ..devices.xla_runtime import fallbacks
 from ..models.scan_ops import compiled_for
@@ -62,16 +63,19 @@ class Program:
     kind: str  # "train", "accumulate" or "validate"
     module: bytes  # HloModuleProto
     arguments: list[Argument]
-    results: list[tuple[str, int | None]] = field(default_factory=list)  # role, divided dimension
-    chips: int = 1
+    results: list[tuple[int, int | None]] = field(default_factory=list)  # number of dimensions, the divided one
+    mesh: Mesh = Mesh()
     times: int = 1  # that a training step runs it
 
     def job(self) -> dict[str, Any]:
         "What the compiler needs to know, as plain values."
-        return {
-            "name": self.name, "kind": self.kind, "chips": self.chips, "times": self.times,
-            "arguments": [vars(one) for one in self.arguments], "results": self.results,
-        }
+        def notation(dims: int, divided: int | None) -> str:
+            return self.mesh.notation(dims, {} if divided is None else {divided: "all"})
+
+        given = [{**vars(one), "sharding": notation(len(one.shape), one.divided)} for one in self.arguments]
+        made = [notation(dims, divided) for dims, divided in self.results]
+        return {"name": self.name, "kind": self.kind, "chips": self.mesh.chips, "times": self.times,
+                "arguments": given, "results": made}
 
 # %% ../../nbs/tpu/lower.ipynb #fa64cc2d
 MARKER = "Sharding"  # XLA's operation; `tpu.compile` completes it
@@ -82,14 +86,14 @@ class LoweringDevice(XlaDevice):
 
     def __init__(
         self,
-        chips: int,  # of the slice
+        where: Slice,
         options: DeviceOptions,
         torch_device: torch.device,  # torch_xla's, on its CPU backend
         precision: str = "auto",  # "auto", "bfloat16" or "float32"
     ) -> None:
-        mesh = _Mesh(chips)
         chosen = resolve_precision(precision, "xla")
-        super().__init__(torch_device, Place(), chosen, mesh, options, ExitStack(), {"chip": "TPU"})
+        super().__init__(torch_device, Place(), chosen, where.chips, options, ExitStack(), {"chip": "TPU"})
+        self.slice = where
         self.watch.close()
         self.accumulation = options.accumulation
         self.programs: list[Program] = []
@@ -166,15 +170,15 @@ class LoweringDevice(XlaDevice):
         for name, one in model.named_buffers():
             self.hold(one, "buffer", f"average {name}")
 
-    def _mark(self, tensor: torch.Tensor, chosen: int | None) -> None:
+    def _mark(self, tensor: torch.Tensor, division: Division) -> None:
         "Insert the marker that the runtime inserts."
-        tensor.data = self.marked(tensor, chosen)
+        tensor.data = self.marked(tensor, division)
 
-    def marked(self, tensor: torch.Tensor, divided: int | None) -> torch.Tensor:
-        "A tensor with the marker that the runtime inserts; its configuration is the divided dimension."
+    def marked(self, tensor: torch.Tensor, division: Division) -> torch.Tensor:
+        "A tensor with the marker that the runtime inserts; its configuration says how it is divided."
         from torch_xla import _XLAC
 
-        where = "" if divided is None else str(divided % tensor.ndim)
+        where = self.mesh.notation(tensor.ndim, division)
         shapes, dtypes = [list(tensor.shape)], [tensor.dtype]
         return _XLAC._xla_custom_call([tensor], MARKER, shapes, dtypes, False, where, 0, {})[0]
 
@@ -204,14 +208,14 @@ class LoweringDevice(XlaDevice):
         refuse_fallbacks()
         changed = [one for one in self.held.values() if number(one.tensor) != one.number]
         outputs = [one.tensor.detach() for one in changed] + [one[0] for one in self.wanted]
-        results = [(one.role, one.divided) for one in changed]
-        results += [("result", divided) for _, _, divided in self.wanted]
+        results = [(one.tensor.ndim, one.divided) for one in changed]
+        results += [(one.ndim, divided) for one, _, divided in self.wanted]
         context = _XLAC.lowering.LoweringContext("Step")
         context.build(outputs)
         inputs = _XLAC._get_tensors_xla_device_data_node(outputs)[0]
         taken = {(one.role, one.name): place for place, one in enumerate(changed)}
         arguments = [self._argument(one, taken) for one in inputs]
-        made = Program(name, kind, context.hlo(), arguments, results, self.all_chips)
+        made = Program(name, kind, context.hlo(), arguments, results, self.mesh)
         for one in changed:
             self._renew(one)
         self.wanted = []
@@ -232,15 +236,6 @@ def _size_of(
         return ""
     empty = [one for one in tensors if one.ndim > 2 and not one.numel()]  # features that the device gathers
     return " of " + " x ".join(str(size) for size in max(empty or tensors, key=torch.numel).shape if size)
-
-
-@dataclass(frozen=True)
-class _Mesh:
-    "A number of chips."
-    chips: int
-
-    def size(self) -> int:
-        return self.chips
 
 # %% ../../nbs/tpu/lower.ipynb #4a32428f
 def _emptied(
@@ -303,16 +298,16 @@ def source_line(
 def lower_run(
     task: Any,  # a `Task`; only its shapes are used
     config: TrainConfig,
-    chips: int,  # of the slice
+    where: Slice,
     take: Callable[[Program], None],  # called with each program
     programs: str = "all",  # "all", or "largest": only the first training step
 ) -> None:
     "Lower every program of a run; the process must not have used XLA before."
     from b2t_kit.training.run import build_training
 
-    options = DeviceOptions(accumulation=config.accumulation, shard=config.shard)
+    options = DeviceOptions(accumulation=config.accumulation, shard=config.shard, units_over=config.units_over)
     with ExitStack() as stack:
-        device = start_lowering(chips, options, config.precision)
+        device = start_lowering(where, options, config.precision)
         stack.callback(device.close)
         stack.enter_context(compiled_for("TPU"))
         with torch.device("meta"):
@@ -327,7 +322,7 @@ def lower_run(
 
 # %% ../../nbs/tpu/lower.ipynb #1fc634d9
 def start_lowering(
-    chips: int,  # of the slice
+    where: Slice,
     options: DeviceOptions,
     precision: str = "auto",
 ) -> LoweringDevice:
@@ -339,7 +334,7 @@ def start_lowering(
     torch_device = torch_xla.device()
     use_float32_products()
     torch_xla._XLAC._set_allow_execution(False)  # needing a value is an error
-    return LoweringDevice(chips, options, torch_device, precision)
+    return LoweringDevice(where, options, torch_device, precision)
 
 # %% ../../nbs/tpu/lower.ipynb #72d2dd32
 class _Run:
@@ -432,7 +427,7 @@ def lower_request(
 
     task, train = requested_task(request, folder)
     with traced():
-        lower_run(task, train, request["chips"], take, request["programs"])
+        lower_run(task, train, find_slice(request["slice"]), take, request["programs"])
 
 
 def requested_task(

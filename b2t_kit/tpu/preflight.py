@@ -486,17 +486,17 @@ def preflight_config(
         raise KitError(f"global_batch: {size} rows cannot be divided evenly over {chosen.chips} chips"
                        + (f" in {settings.train.accumulation} parts" if settings.train.accumulation > 1 else ""))
     report = PreflightReport(name, chosen, size, settings.train.steps)
-    return run_preflight(request_of(settings, chosen.chips, data, programs), report, python, say)
+    return run_preflight(request_of(settings, chosen, data, programs), report, python, say)
 
 
 def request_of(
     settings: Any,  # a `SpeechRun` or an `EITRun`
-    chips: int,
+    where: Slice,
     data: str | Path | None = None,  # folder of recordings, for their lengths
     programs: str = "all",  # or "largest"
 ) -> dict[str, Any]:
     "The request for the process that lowers."
-    return {"kind": type(settings).__name__, "settings": to_dict(settings), "chips": chips,
+    return {"kind": type(settings).__name__, "settings": to_dict(settings), "slice": where.name,
             "data": str(data) if data else None, "programs": programs}
 
 # %% ../../nbs/tpu/preflight.ipynb #b97a8b31

@@ -51,6 +51,8 @@ class TrainConfig:
     # what TPU chips divide among them instead of copying: nothing, the moments,
     # with them the units of wide layers, or all weights
     shard: Literal["none", "moments", "units", "all"] = "none"
+    # with shard units: chips that divide a wide layer, while groups of so many divide trials; None: chosen
+    units_over: int | None = None
     # folder for compiled TPU programs; "auto" keeps them in the run folder, "none" keeps none
     compile_cache: str = "auto"
     # if the run cannot fit the device's memory: refuse to start, or warn and start
