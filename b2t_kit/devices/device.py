@@ -252,8 +252,8 @@ def _versions() -> str:
     return ", ".join(found)
 
 # %% ../../nbs/devices/device.ipynb #586d590d
-Division = Mapping[int, str]  # dimension -> the chips that divide it: "trials", "units" or "all"
-AXES = {"trials": ("trials",), "units": ("units",), "all": ("trials", "units")}
+Division = Mapping[int, str]  # dimension -> what divides it, a key of `AXES`
+AXES = {"trials": ("trials",), "units": ("units",), "all": ("trials", "units"), "shares": ("units", "trials")}
 
 
 @dataclass(frozen=True)
@@ -270,13 +270,13 @@ class Mesh:
 
     def size(self, axis: str) -> int:
         "The number of parts into which an axis divides."
-        return {"trials": self.trials, "units": self.units, "all": self.chips}[axis]
+        return {"trials": self.trials, "units": self.units}.get(axis, self.chips)
 
     def axes(self, dims: int, division: Division) -> tuple[Any, ...]:
         "The axes that divide each dimension of a tensor, as torch_xla wants them."
         found: list[Any] = [None] * dims
         for place, axis in division.items():
-            found[place % dims] = AXES[axis] if len(AXES[axis]) > 1 else axis
+            found[place % dims] = AXES[axis] if len(AXES[axis]) > 1 else axis  # a tuple of one is refused
         return tuple(found)
 
     def notation(self, dims: int, division: Division) -> str:

@@ -165,11 +165,11 @@ class XlaDevice(Device):
         shard = {"none": "copied to every chip", "all": "weights, moments and average divided",
                  "moments": "moments and average divided, weights copied",
                  "units": "moments, average and wide layers divided, other weights copied"}[self.options.shard]
-        more = {"mesh": f"{self.all_chips} chips over the rows of a batch; {shard}", **self.notes}
+        more = {"mesh": f"{self.all_chips} chips in a row over the rows of a batch; {shard}", **self.notes}
         if self.options.shard == "units":
             wide = sorted({name.rpartition(".")[0] for name in self.by_units})
             groups = f"{self.mesh.trials} x {self.mesh.units} chips, by rows and by units; other layers by rows only"
-            more["units"] = f"{', '.join(wide)}: {groups}" if wide else "no layer is wide enough: all are divided by rows"
+            more["units"] = f"{', '.join(wide)}: {groups}" if wide else "no layer is wide enough, so all go by rows"
         return "\n".join([super().describe(), *(f"{key:<10} {value}" for key, value in more.items())])
 
     def scalar(self, value: float) -> torch.Tensor:
@@ -254,18 +254,18 @@ class XlaDevice(Device):
             self._divide(tensor)
         self.submit("laying out the average")
 
-    def _dimension(self, tensor: torch.Tensor, divided: bool = True) -> int | None:
-        "The dimension of a parameter, gradient or moment that the chips divide; None: all have a copy."
+    def _division(self, tensor: torch.Tensor, divided: bool = True) -> Division:
+        "How the chips divide a parameter, gradient or moment; empty: all have a copy."
         shape = tuple(tensor.shape)
         if shape in self.by_units.values():
-            return 1
-        return sharded_dimension(shape, self.all_chips) if divided else None
+            return {1: "shares"}
+        chosen = sharded_dimension(shape, self.all_chips) if divided else None
+        return {} if chosen is None else {chosen: "all"}
 
     def _divide(self, tensor: torch.Tensor, divided: bool = True) -> None:
         "Mark a tensor by the rule or as copied; the compiler may divide unmarked tensors."
         if self.options.shard != "none":
-            chosen = self._dimension(tensor, divided)
-            self._mark(tensor, {} if chosen is None else {chosen: "all"})
+            self._mark(tensor, self._division(tensor, divided))
 
     def _chips_of_xla(self) -> Any:
         "The mesh as torch_xla's class."
@@ -299,9 +299,11 @@ class XlaDevice(Device):
         if self.options.shard != "units" or self.all_chips == 1:
             return
         stacks = {prefix: one for prefix, one in model.named_modules() if isinstance(one, GRU)}
-        wide = {prefix: one for prefix, one in stacks.items() if chips_of_a_layer(one.hidden_size, self.all_chips) > 1}
-        needed = [chips_of_a_layer(one.hidden_size, self.all_chips) for one in wide.values()]
-        units = self.options.units_over or max(needed, default=1)
+        needed = {prefix: chips_of_a_layer(one.hidden_size, self.all_chips) for prefix, one in stacks.items()}
+        units = self.options.units_over or max(needed.values(), default=1)
+        least = max((one.hidden_size for one in stacks.values()), default=0)  # asked for, so the widest are wide
+        wide = {prefix: one for prefix, one in stacks.items() if needed[prefix] > 1
+                or self.options.units_over and one.hidden_size >= least}
         widths = sorted({one.hidden_size for one in wide.values()})
         if self.all_chips % units or any(width % units for width in widths):
             sizes = " or ".join(f"layers of {width} units" for width in widths if width % units)

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['State', 'LoopBody', 'LAST', 'LAST_FIRST', 'LAST_TWO', 'LEADING', 'Mark', 'WEIGHTS', 'AT_REST', 'device_loop',
-           'compiled_for', 'xla_hardware', 'contract', 'compute_type', 'unmarked', 'inner', 'outer', 'gru_layer']
+           'compiled_for', 'xla_hardware', 'contract', 'compute_type', 'unmarked', 'inner', 'outer', 'by_rows',
+           'gru_layer']
 
 # %% ../../nbs/models/scan_ops.ipynb #417ea22f
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -132,14 +133,14 @@ Mark = Callable[[torch.Tensor, Mapping[int, str]], torch.Tensor]  # (tensor, dim
 
 def unmarked(
     tensor: torch.Tensor,
-    division: Mapping[int, str],  # dimension -> "trials", "units" or "all"; those left out are whole
+    division: Mapping[int, str],  # dimension -> what divides it; those left out are whole
 ) -> torch.Tensor:
     "The tensor itself, unmarked."
     return tensor
 
 
 WEIGHTS = {-2: "units"}  # (..., 3, H, I), and its gradient while it is summed over a group's trials
-AT_REST = {-2: "all"}  # the same where it is only kept
+AT_REST = {-2: "shares"}  # the same where it is only kept
 
 
 def inner(
@@ -156,6 +157,27 @@ def outer(
 ) -> torch.Tensor:
     "What every chip of a group needs, marked: all values of the group's trials."
     return mark(tensor, {1: "trials"})
+
+
+class _Rows(torch.autograd.Function):
+    "Values and their gradient with rows divided over all chips."
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, values: torch.Tensor, mark: Mark) -> torch.Tensor:
+        ctx.mark = mark
+        return mark(values, {0: "all"})
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return ctx.mark(grad, {0: "all"}), None
+
+
+def by_rows(
+    values: torch.Tensor,  # (B, ...) on the border of wide layers
+    mark: Mark,
+) -> torch.Tensor:
+    "The same values, divided as everything is that is not wide; otherwise a wide layer's division would spread."
+    return values if mark is unmarked else _Rows.apply(values, mark)
 
 # %% ../../nbs/models/scan_ops.ipynb #4a0ac688
 def _three(
@@ -314,7 +336,8 @@ class _Recurrence(torch.autograd.Function):
             inputs, weight = inputs.to(compute), mark(weight_hh.to(compute), WEIGHTS)
             every, input_weight = outer(mark, inputs), mark(weight_ih.to(compute), WEIGHTS)
             from_input = inner(mark, _input_product(every, input_weight, bias_ih, held, compute))
-            found = _forward_loop(from_input, inner(mark, state), weight, bias_hh, keep_gates)
+            bias = mark(bias_hh, {-1: "units"})
+            found = _forward_loop(from_input, inner(mark, state), weight, bias, keep_gates)
             states, *gates = (inner(mark, one) for one in found)
         ctx.save_for_backward(
             inputs, state, weight_ih, weight_hh, bias_ih, bias_hh, held, states, *gates
@@ -349,7 +372,7 @@ class _Recurrence(torch.autograd.Function):
             at_state = inner(mark, _at_gates(slopes, totals, by_units))  # (T, B, 3H) or (T, B, 3, H)
             at_input = inner(mark, _at_gates([*slopes[:2], by_input], totals, by_units))
             gradients = (
-                mark(_through(at_input, input_weight, compute), {1: "all"}).to(given_type),
+                inner(mark, _through(at_input, input_weight, compute)).to(given_type),
                 grad_state,
                 of_weight(at_input, outer(mark, inputs)),
                 of_weight(at_state, every_before),

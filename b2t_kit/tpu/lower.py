@@ -42,7 +42,7 @@ class Argument:
     name: str  # of the parameter or batch field
     shape: tuple[int, ...]
     dtype: str  # as torch names it
-    divided: int | None = None  # the dimension divided over chips; None: replicated
+    divided: Division = field(default_factory=dict)  # empty: replicated
     result: int | None = None  # index of the result that takes over its memory
 
 
@@ -52,7 +52,7 @@ class Held:
     tensor: torch.Tensor
     role: str
     name: str
-    divided: int | None = None
+    divided: Division = field(default_factory=dict)
     number: int = -1  # torch_xla's id; changes with every update
 
 
@@ -63,15 +63,13 @@ class Program:
     kind: str  # "train", "accumulate" or "validate"
     module: bytes  # HloModuleProto
     arguments: list[Argument]
-    results: list[tuple[int, int | None]] = field(default_factory=list)  # number of dimensions, the divided one
+    results: list[tuple[int, Division]] = field(default_factory=list)  # number of dimensions, how they are divided
     mesh: Mesh = Mesh()
     times: int = 1  # that a training step runs it
 
     def job(self) -> dict[str, Any]:
         "What the compiler needs to know, as plain values."
-        def notation(dims: int, divided: int | None) -> str:
-            return self.mesh.notation(dims, {} if divided is None else {divided: "all"})
-
+        notation = self.mesh.notation
         given = [{**vars(one), "sharding": notation(len(one.shape), one.divided)} for one in self.arguments]
         made = [notation(dims, divided) for dims, divided in self.results]
         return {"name": self.name, "kind": self.kind, "chips": self.mesh.chips, "times": self.times,
@@ -100,11 +98,11 @@ class LoweringDevice(XlaDevice):
         self.taken: Callable[[Program], None] = self.programs.append
         self.held: dict[int, Held] = {}  # by Python's id of the tensor
         self.known: dict[int, Argument] = {}  # torch_xla's id of a tensor -> its argument
-        self.wanted: list[tuple[torch.Tensor, str, int | None]] = []  # results besides the state
+        self.wanted: list[torch.Tensor] = []  # results besides the state, on every chip
 
-    def hold(self, tensor: torch.Tensor, role: str, name: str, divided: int | None = None) -> None:
+    def hold(self, tensor: torch.Tensor, role: str, name: str, divided: Division | None = None) -> None:
         "Make a tensor an argument of all later programs, and its new value a result."
-        self.held[id(tensor)] = Held(tensor, role, name, divided)
+        self.held[id(tensor)] = Held(tensor, role, name, divided or {})
         self._renew(self.held[id(tensor)])
 
     def _renew(self, one: Held) -> None:
@@ -115,14 +113,14 @@ class LoweringDevice(XlaDevice):
         one.number = _XLAC._xla_get_tensor_id(one.tensor)
 
     def _blank(
-        self, like: torch.Tensor, role: str, name: str, divided: int | None = None
+        self, like: torch.Tensor, role: str, name: str, divided: Division | None = None
     ) -> torch.Tensor:
         "A placeholder with a tensor's shape and type."
         from torch_xla import _XLAC
         from torch_xla.core.xla_builder import create_placeholder_tensor
 
         made = create_placeholder_tensor(tuple(like.shape), like.dtype)
-        about = Argument(role, name, tuple(like.shape), str(like.dtype).removeprefix("torch."), divided)
+        about = Argument(role, name, tuple(like.shape), str(like.dtype).removeprefix("torch."), divided or {})
         self.known[_XLAC._xla_get_tensor_id(made)] = about
         return made
 
@@ -131,7 +129,7 @@ class LoweringDevice(XlaDevice):
             if one.ndim and len(one) % self.chips:
                 raise KitError(f"{name}: {len(one)} rows cannot be divided evenly over {self.chips} chips; "
                                "change the batch size")
-        return {name: self._blank(one, "batch", name, 0 if one.ndim and self.chips > 1 else None)
+        return {name: self._blank(one, "batch", name, {0: "all"} if one.ndim and self.chips > 1 else {})
                 for name, one in tensors.items()}
 
     def share(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -150,23 +148,23 @@ class LoweringDevice(XlaDevice):
         self._model, groups = _emptied(model, optimizer, self.torch_device)
         names = {id(one): name for name, one in model.named_parameters()}
         for name, one in model.named_parameters():
-            self.hold(one, "parameter", name, self._dimension(one, self.options.shard == "all"))
+            self.hold(one, "parameter", name, self._division(one, self.options.shard == "all"))
         for name, one in model.named_buffers():
             self.hold(one, "buffer", name)
         placed = XlaAdamW(groups, optimizer.defaults, self._send, self.options.accumulation > 1, self._whole)
         for one, state in placed.state.items():
-            divided = self._dimension(one, self.options.shard != "none")
+            divided = self._division(one, self.options.shard != "none")
             state["step"] = torch.zeros((), device="cpu")  # the model may be made on torch's meta device
             for moment in ("exp_avg", "exp_avg_sq"):
                 self.hold(state[moment], "moment", f"{names[id(one)]}/{moment}", divided)
             if one.grad is not None:
-                whole = self._dimension(one, self.options.shard == "all")
+                whole = self._division(one, self.options.shard == "all")
                 self.hold(one.grad, "gradient", names[id(one)], whole)
         return model, placed
 
     def lay_out_average(self, model: nn.Module) -> None:
         for name, one in model.named_parameters():
-            self.hold(one, "average", name, self._dimension(one, self.options.shard != "none"))
+            self.hold(one, "average", name, self._division(one, self.options.shard != "none"))
         for name, one in model.named_buffers():
             self.hold(one, "buffer", f"average {name}")
 
@@ -184,7 +182,7 @@ class LoweringDevice(XlaDevice):
 
     def keep(self, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         copies = {name: value.detach() + 0 for name, value in values.items()}
-        self.wanted += [(one, name, None) for name, one in copies.items()]
+        self.wanted += copies.values()
         return copies
 
     def fetch(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -207,9 +205,9 @@ class LoweringDevice(XlaDevice):
         number = _XLAC._xla_get_tensor_id
         refuse_fallbacks()
         changed = [one for one in self.held.values() if number(one.tensor) != one.number]
-        outputs = [one.tensor.detach() for one in changed] + [one[0] for one in self.wanted]
+        outputs = [one.tensor.detach() for one in changed] + self.wanted
         results = [(one.tensor.ndim, one.divided) for one in changed]
-        results += [(one.ndim, divided) for one, _, divided in self.wanted]
+        results += [(one.ndim, {}) for one in self.wanted]
         context = _XLAC.lowering.LoweringContext("Step")
         context.build(outputs)
         inputs = _XLAC._get_tensors_xla_device_data_node(outputs)[0]
@@ -398,11 +396,11 @@ def watch_meter(
     class WatchedMeter(Meter):
         def add(self, values: dict[str, torch.Tensor], work: dict[str, int]) -> None:
             super().add(values, work)
-            run.device.wanted += [(one, "result", None) for one in self.open[-1].values()]
+            run.device.wanted += self.open[-1].values()
 
         def end_step(self, norm: torch.Tensor, groups: Sequence[str] = ()) -> None:
             super().end_step(norm, groups)
-            run.device.wanted.append((self.norms[-1], "result", None))
+            run.device.wanted.append(self.norms[-1])
 
     run.meter = WatchedMeter()
 

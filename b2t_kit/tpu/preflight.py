@@ -143,7 +143,7 @@ def argument_bytes(
         number = WIDTHS[one["dtype"]]
         for size in one["shape"]:
             number *= size
-        shared = job["chips"] if one["divided"] is not None else 1
+        shared = job["chips"] if one["divided"] else 1
         sizes[one["role"]] = sizes.get(one["role"], 0) + number // shared
     return sizes
 

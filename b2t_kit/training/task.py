@@ -51,7 +51,8 @@ class TrainConfig:
     # what TPU chips divide among them instead of copying: nothing, the moments,
     # with them the units of wide layers, or all weights
     shard: Literal["none", "moments", "units", "all"] = "none"
-    # with shard units: chips that divide a wide layer, while groups of so many divide trials; None: chosen
+    # with shard=units, how many chips divide a wide layer, while groups of that size divide the trials;
+    # by default the fewest whose own memory holds its weights
     units_over: int | None = None
     # folder for compiled TPU programs; "auto" keeps them in the run folder, "none" keeps none
     compile_cache: str = "auto"
