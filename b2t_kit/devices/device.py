@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..core.config import KitError
+from ..core.errors import KitError
 from ..core.distributed import Place
 from ..precision import Precision, autocast, checksum
 

@@ -18,7 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..core.config import KitError, environment_with
+from ..core.errors import KitError
+from ..core.signals import environment_with
 from ..core.distributed import Place
 from .device import Device, DeviceOptions, Division, Mesh, gradient_norms, tpu_chips
 from .topologies import SLICES, Slice

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..core.config import KitError
+from ..core.errors import KitError
 from ..text.g2p import sentence_to_phonemes
 from ..text.phonemes import BLANK, PHONEMES, feature_matrix, to_ids
 
