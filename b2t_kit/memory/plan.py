@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['UNCERTAIN', 'Settings', 'find_target', 'target_of', 'state_parts', 'MemoryPlan', 'verdict', 'plan_text',
-           'plan_values', 'step_plan', 'image_plan', 'added_up', 'counted', 'wide_parameters', 'state_of', 'plan_once',
-           'recordings_part', 'has_room', 'with_recordings', 'changed_batch', 'computed_again', 'changes', 'remedy_of',
-           'plan_run', 'trace_remedy', 'estimate_task', 'impossible', 'guard', 'plan_task', 'lack_of_room',
+           'plan_values', 'dividing', 'step_plan', 'image_plan', 'added_up', 'counted', 'wide_parameters', 'state_of',
+           'plan_once', 'recordings_part', 'has_room', 'with_recordings', 'changed_batch', 'computed_again', 'changes',
+           'remedy_of', 'plan_run', 'trace_remedy', 'estimate_task', 'impossible', 'guard', 'plan_task', 'lack_of_room',
            'check_memory']
 
 # %% ../../nbs/memory/plan.ipynb #cac37af2
@@ -192,6 +192,11 @@ def plan_values(
 Settings = SpeechConfig | EITConfig  # of a task
 
 
+def dividing(train: TrainConfig, target: MemoryTarget) -> tuple[int, int | None]:
+    "The chips of which some divide wide layers, and how many if that is set."
+    return target.replicas if train.shard == "units" else 1, train.units_over
+
+
 def step_plan(
     task: SpeechConfig,
     train: TrainConfig,
@@ -204,7 +209,7 @@ def step_plan(
                    partial=attention.blocks > 0)
     if target.kind == "tpu":
         made = tpu_transformer_points(task.model, attention, size) if attention.blocks else \
-            tpu_speech_points(task.model, task.noise, size, target.replicas if train.shard == "units" else 1)
+            tpu_speech_points(task.model, task.noise, size, *dividing(train, target))
         return StepPlan(str(size), made)
     points = transformer_points(task.model, attention, size, half) if attention.blocks else \
         speech_points(task.model, task.noise, size, half)
@@ -246,12 +251,13 @@ def counted(
 
 def wide_parameters(
     task: Settings,
-    chips: int,  # that divide the units of wide layers; 1: none are divided
+    chips: int,  # of which some divide the units of wide layers; 1: none are divided
+    over: int | None = None,  # how many; None: as `chips_of_a_layer` says
 ) -> int:
     "Parameters of the layers whose units are divided."
     if isinstance(task, EITConfig) or task.transformer.blocks:
         return 0
-    wide = [one for one in divided_stacks(task.model, task.noise, chips) if one.chips > 1]
+    wide = [one for one in divided_stacks(task.model, task.noise, chips, over) if one.chips > 1]
     return sum(one.layer_parameters(level) for one in wide for level in range(one.layers))
 
 
@@ -279,7 +285,7 @@ def plan_once(
     "The plan of a configuration without changes."
     if target.kind != "tpu" and train.shard != "none":
         raise KitError(f"shard={train.shard}: only TPU chips divide state; leave it out for a {target.kind}")
-    wide = wide_parameters(task, target.replicas if train.shard == "units" else 1)
+    wide = wide_parameters(task, *dividing(train, target))
     state, gradients = state_of(*counted(task), train, target, wide)
     steps = [image_plan(task, train, target, state)] if isinstance(task, EITConfig) else \
         [step_plan(task, train, target, one) for one in buckets]

@@ -133,20 +133,23 @@ def settle_speech(point: PeakPoint, batch: list[Part], holes: float) -> PeakPoin
 def divided_stacks(
     config: GRUConfig,
     noise: NoiseConfig,
-    chips: int,  # that divide the units of wide layers; 1: none are divided
+    chips: int,  # of which some divide the units of wide layers; 1: none are divided
+    over: int | None = None,  # how many; None: as `chips_of_a_layer` says
 ) -> list[Stack]:
     "The stacks of a model, and which of them the chips divide."
-    return [replace(one, chips=chips_of_a_layer(one.hidden, chips)) for one in stacks_of(config, noise)]
+    return [replace(one, chips=over if over and needed > 1 else needed) for one in stacks_of(config, noise)
+            for needed in [chips_of_a_layer(one.hidden, chips)]]
 
 # %% ../../nbs/memory/tpu.ipynb #d046b95e
 def tpu_speech_points(
     config: GRUConfig,
     noise: NoiseConfig,
     size: Size,  # of a chip's share of a batch
-    chips: int = 1,  # that divide the units of wide layers
+    chips: int = 1,  # of which some divide the units of wide layers
+    over: int | None = None,  # how many; None: as `chips_of_a_layer` says
 ) -> tuple[PeakPoint, ...]:
     "The points of a training step at which a TPU chip may be fullest."
-    stacks, recompute = divided_stacks(config, noise, chips), noise.recompute
+    stacks, recompute = divided_stacks(config, noise, chips, over), noise.recompute
     batch = [part("features of the batch", 4, **bins_of(size))]
     shared, layers = days_kept(stacks, size), [(one, level) for one in stacks for level in range(one.layers)]
     kept = [each for one, level in layers for each in tpu_gru_kept(one, level, size, recompute)]
