@@ -210,7 +210,7 @@ def test_torch_xlas_wide_gru_does_not_fit_and_the_kits_does() -> None:
 
 @compiler
 def test_a_layer_divided_by_units_keeps_its_weights_on_the_chips(tmp_path: Path) -> None:
-    """Two layers of 5,120 units, 24 time steps, 64 trials in two groups: in four loops only states and partial sums travel."""
+    """Two layers of 5,120 units, 64 trials in two groups of chips: in four loops only states and partial sums travel."""
     steps, rows, units, chips, groups = 24, 64, 5120, 4, 2
     done = child(str(TESTS / "preflight_models.py"), str(tmp_path), "units", str(chips), **ON_CPU)
     assert (tmp_path / "job.json").exists(), done.stderr[-2000:]
@@ -223,7 +223,7 @@ def test_a_layer_divided_by_units_keeps_its_weights_on_the_chips(tmp_path: Path)
         assert 1 in weights, f"{loop.name}: weights in memory spaces {weights}"
     traffic = count_traffic(program, find_slice("v5e-8"))
     moved = sum(traffic.per_round[name] * times for name, times in traffic.rounds.items() if times >= steps) / steps
-    assert moved < 100_000, "HBM bytes of a time step; the weights of a layer on one chip have 39,321,600"
+    assert moved < 2_000_000, "HBM bytes of a time step: gates and states; a layer's weights on one chip have 39,321,600"
     within = [one for one in traffic.exchanges.values() if one.times >= steps]
     assert within and all(one.kinds.keys() == {"collective-permute"} and not one.waiting for one in within)
     part = rows // groups * units // chips
