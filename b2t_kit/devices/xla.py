@@ -21,7 +21,7 @@ from torch import nn
 from ..core.errors import KitError
 from ..core.signals import environment_with
 from ..core.distributed import Place
-from .device import Device, DeviceOptions, Division, Mesh, gradient_norms, tpu_chips
+from .device import Device, DeviceOptions, Division, ChipMesh, gradient_norms, tpu_chips
 from .topologies import SLICES, Slice
 from .torch import check_tracker, tracker_only
 from .xla_runtime import Watch, check_alone, check_chips, check_variables, check_versions
@@ -153,7 +153,7 @@ class XlaDevice(Device):
     ) -> None:
         self.torch_device, self.place_in_world, self.precision = torch_device, place, precision
         self.options, self.notes = options, notes
-        self.all_chips, self.mesh = chips, Mesh(trials=chips)
+        self.all_chips, self.mesh = chips, ChipMesh(trials=chips)
         self.chips = self.all_chips // place.world
         self.label = f"{torch_device}, {self.all_chips} x {notes.pop('chip')}"
         self.slice: Slice | None = None  # None: not known, or simulated
@@ -310,7 +310,7 @@ class XlaDevice(Device):
             sizes = " or ".join(f"layers of {width} units" for width in widths if width % units)
             raise KitError(f"units_over: {units} chips cannot divide {sizes or f'{self.all_chips} chips into groups'}")
         order = self.slice.groups(units) if self.slice and self.world == 1 else ()
-        self.mesh = Mesh(self.all_chips // units, units, order)
+        self.mesh = ChipMesh(self.all_chips // units, units, order)
         for prefix, layers in wide.items():
             layers.divide_units(lambda tensor, division: self.marked(tensor, division))
             found = layers.named_parameters(prefix, recurse=False)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ARRAY', 'BITS', 'CALLED', 'ARITHMETIC', 'SLICED', 'SENT', 'PASSING', 'HOP_SECONDS', 'VIEWS', 'Source', 'Array',
            'arrays_of', 'Instruction', 'read_instruction', 'Computation', 'Hlo', 'read_hlo', 'product_flops', 'Work',
-           'count_work', 'moved_bytes', 'groups_of', 'exchanged', 'pairs_of', 'sent_bytes', 'link_loads', 'hops',
+           'count_work', 'moved_bytes', 'chip_groups', 'exchanged', 'pairs_of', 'sent_bytes', 'link_loads', 'hops',
            'Exchange', 'transfers', 'Traffic', 'count_traffic', 'Roofline', 'roofline', 'Buffer', 'at_the_peak',
            'origin', 'by_kind']
 
@@ -394,7 +394,7 @@ def _slice_start(one: Instruction, inputs: list[Instruction]) -> int:
     return from_hbm + (taken.bytes if taken.space == 0 else 0)
 
 # %% ../../nbs/tpu/cost.ipynb #159c4d39
-def groups_of(
+def chip_groups(
     one: Instruction,  # an exchange
     chips: int,
 ) -> list[list[int]]:
@@ -435,7 +435,7 @@ def sent_bytes(
     chips: int,
 ) -> float:
     "The bytes that one run of an instruction sends from a chip to others."
-    size, count = exchanged(one, within), len(groups_of(one, chips)[0])
+    size, count = exchanged(one, within), len(chip_groups(one, chips)[0])
     kind = one.operation.removesuffix("-start")
     return SENT[kind] * size * (count - 1) / count if kind in SENT else float(size)
 
@@ -456,7 +456,7 @@ def link_loads(
     if kind == "collective-permute":
         for pair in pairs_of(one):
             add(*pair, 1.0)
-    for group in groups_of(one, where.chips) if kind in SENT else []:
+    for group in chip_groups(one, where.chips) if kind in SENT else []:
         count, ring = len(group), where.around(group)
         if kind == "all-to-all":
             for pair in permutations(group, 2):
@@ -478,7 +478,7 @@ def hops(
         return max((len(where.way(*pair)) for pair in pairs_of(one)), default=1)
     if kind not in SENT:
         return 0
-    ways = (len(where.way(*pair)) for group in groups_of(one, where.chips) for pair in permutations(group, 2))
+    ways = (len(where.way(*pair)) for group in chip_groups(one, where.chips) for pair in permutations(group, 2))
     return max(ways, default=0) * (2 if kind == "all-reduce" else 1)
 
 # %% ../../nbs/tpu/cost.ipynb #128fbf8c

@@ -26,7 +26,7 @@ from torch import nn
 
 from ..core.errors import KitError
 from ..core.distributed import Place
-from ..devices.device import DeviceOptions, Division, Mesh
+from ..devices.device import DeviceOptions, Division, ChipMesh
 from ..devices.topologies import Slice, find_slice
 from ..devices.xla import XlaAdamW, XlaDevice
 from ..devices.xla_runtime import fallbacks
@@ -64,7 +64,7 @@ class Program:
     module: bytes  # HloModuleProto
     arguments: list[Argument]
     results: list[tuple[int, Division]] = field(default_factory=list)  # number of dimensions, how they are divided
-    mesh: Mesh = Mesh()
+    mesh: ChipMesh = ChipMesh()
     times: int = 1  # that a training step runs it
 
     def job(self) -> dict[str, Any]:
