@@ -205,7 +205,7 @@ def test_what_the_kernel_says_of_its_recipe_is_so(name: str) -> None:
 
     notebook = ROOT / "kaggle/b2t-tpu-v5e8" / f"{name}.ipynb"
     (about,) = re.findall(r"^- `recipe`.*$", "\n".join(prose_of(notebook)), re.M)
-    reversal = RECIPES["tpu_v5e8"]().task.noise.reversal
+    reversal = RECIPES["tpu_v5e8"]().task.model.reversal
     assert reversal > 0 and re.search(rf"(times|乘以) {reversal:g}\D", about), about
     look = re.search(r'look = \{"units": \{"steps": 2, "units_over": (\d)\}', "\n".join(code_of(notebook)))
     assert look and int(look[1]) > 1
