@@ -30,7 +30,8 @@ def main() -> None:
     colours = ["#c0504d", "#d9b44a", "#3b6ea5"]
     best = len(times) - 1 - times[::-1].argmin(0)  # of equal ones the last
     axes.pcolormesh(latency, speed, best, cmap=ListedColormap(colours), vmin=0, vmax=2, alpha=0.6, rasterized=True)
-    lines = axes.contour(latency, speed, times.min(0), levels=[0.105, 0.15, 0.2, 0.4, 0.8], colors="black", linewidths=0.8)
+    levels = [0.105, 0.15, 0.2, 0.4, 0.8]  # seconds
+    lines = axes.contour(latency, speed, times.min(0), levels=levels, colors="black", linewidths=0.8)
     axes.clabel(lines, fmt="%g s", fontsize=8)
     axes.plot(1, 45, "k*", markersize=9)
     axes.annotate("assumed", (1, 45), (4, 4), textcoords="offset points", fontsize=8)
