@@ -34,39 +34,46 @@ class RecordingSet:
 
 
 _CC0 = "CC0 by host policy"
-_PEOPLE = ("These are recordings of people in a clinical trial, shared with their consent for research. Do not try to identify "
-           "anybody, and keep names in sentences to yourself.")
-_SAME_DAYS = ("Days of the brain-to-text competition are among them; b2t convert quarantines their trials, which may not be "
-              "trained on.")
+_PEOPLE = ("These are recordings of people in a clinical trial, shared with their consent for research. Do not try to "
+           "identify anybody, and keep names in sentences to yourself.")
+_SAME_DAYS = ("Days of the brain-to-text competition are among them; b2t convert quarantines their trials, which may "
+              "not be trained on.")
 SETS = {
-    "t15": RecordingSet("attempted speech, copy task (Card et al. 2024; Brain-to-Text '25)", "T15",
-                        "45 days, 10,948 sentences; 11.05 GB", "sentences and phonemes; the test's are secret", _CC0,
-                        "reads it as it is", T15_DOI, files=r"t15_copyTask_neuralData\.zip", terms=(_PEOPLE,)),
-    "t12": RecordingSet("attempted speech (Willett et al. 2023; Brain-to-Text '24)", "T12",
-                        "24 days, 10,880 sentences", "sentences; the hold-out's are secret", _CC0,
-                        "b2t convert t12", "10.5061/dryad.x69p8czpq", files=r"competitionData\.tar\.gz", terms=(_PEOPLE,)),
-    "brain-to-voice": RecordingSet("attempted speech (Wairagkar et al. 2025)", "T15", "36 days, 8,184 sentences; 26.2 GB",
-                                   "sentences", _CC0, "b2t convert brain-to-voice", "10.5061/dryad.2280gb64f",
-                                   files=r"t15_neural_data\.zip",
-                                   terms=(_PEOPLE, _SAME_DAYS, "The authors' code, not these data, is for non-commercial "
-                                          "academic use.")),
-    "inner-speech": RecordingSet("attempted, imagined, mouthed and heard words (Kunz et al. 2025)", "T12, T15, T16, T17",
-                                 "10.8 GB", "single words; the layout of its sentences is not known", _CC0,
-                                 "b2t convert inner-speech; sentenceData is refused", "10.5061/dryad.gf1vhhn1j",
-                                 files=r"(isolated|interleaved)VerbalBehaviors\.zip", terms=(_PEOPLE, _SAME_DAYS)),
-    "h2": RecordingSet("handwriting, FALCON H2", "T5", "26 days; 1.2 GB", "characters; the evaluation is secret", "CC-BY",
-                       "b2t convert h2; not trained on so far", by_hand="dandi download https://dandiarchive.org/dandiset/"
-                       "000950/draft", terms=(_PEOPLE,)),
-    "corp": RecordingSet("handwriting, CORP (Fan et al. 2023)", "T5", "26 days and more; 3.6 GB", "characters", _CC0,
-                         "b2t convert corp; not trained on so far", "10.5061/dryad.hqbzkh1p6",
-                         terms=(_PEOPLE, "FALCON H2's secret evaluation is among them; b2t convert quarantines its trials.")),
-    "qvac": RecordingSet("five sample trials of a speech BCI package", "not stated", "5 trials", "none",
-                         "Apache-2.0 (the package)", "b2t convert qvac; decoded only",
-                         by_hand="see the npm package @qvac/bci-whispercpp; its samples need a GitHub token"),
-    "speech-modes": RecordingSet("loudness and modes of speech (Srinivasan et al. 2026)", "T15, T16", "2.47 GB",
-                                 "single words", _CC0, "nothing so far", "10.5061/dryad.2547d7x5w", terms=(_PEOPLE,)),
-    "cursor": RecordingSet("cursor control and speech (T15)", "T15", "1.43 GB", "none", _CC0, "nothing so far",
-                           "10.5061/dryad.prr4xgxzq", terms=(_PEOPLE,)),
+    "t15": RecordingSet(
+        "attempted speech, copy task (Card et al. 2024; Brain-to-Text '25)", "T15",
+        "45 days, 10,948 sentences; 11.05 GB", "sentences and phonemes; the test's are secret", _CC0,
+        "reads it as it is", T15_DOI, files=r"t15_copyTask_neuralData\.zip", terms=(_PEOPLE,)),
+    "t12": RecordingSet(
+        "attempted speech (Willett et al. 2023; Brain-to-Text '24)", "T12", "24 days, 10,880 sentences",
+        "sentences; the hold-out's are secret", _CC0, "b2t convert t12", "10.5061/dryad.x69p8czpq",
+        files=r"competitionData\.tar\.gz", terms=(_PEOPLE,)),
+    "brain-to-voice": RecordingSet(
+        "attempted speech (Wairagkar et al. 2025)", "T15", "36 days, 8,184 sentences; 26.2 GB", "sentences", _CC0,
+        "b2t convert brain-to-voice", "10.5061/dryad.2280gb64f", files=r"t15_neural_data\.zip",
+        terms=(_PEOPLE, _SAME_DAYS, "The authors' code, not these data, is for non-commercial academic use.")),
+    "inner-speech": RecordingSet(
+        "attempted, imagined, mouthed and heard words (Kunz et al. 2025)", "T12, T15, T16, T17", "10.8 GB",
+        "single words; the layout of its sentences is not known", _CC0,
+        "b2t convert inner-speech; sentenceData is refused", "10.5061/dryad.gf1vhhn1j",
+        files=r"(isolated|interleaved)VerbalBehaviors\.zip", terms=(_PEOPLE, _SAME_DAYS)),
+    "h2": RecordingSet(
+        "handwriting, FALCON H2", "T5", "26 days; 1.2 GB", "characters; the evaluation is secret", "CC-BY",
+        "b2t convert h2; not trained on so far",
+        by_hand="dandi download https://dandiarchive.org/dandiset/000950/draft", terms=(_PEOPLE,)),
+    "corp": RecordingSet(
+        "handwriting, CORP (Fan et al. 2023)", "T5", "26 days and more; 3.6 GB", "characters", _CC0,
+        "b2t convert corp; not trained on so far", "10.5061/dryad.hqbzkh1p6",
+        terms=(_PEOPLE, "FALCON H2's secret evaluation is among them; b2t convert quarantines its trials.")),
+    "qvac": RecordingSet(
+        "five sample trials of a speech BCI package", "not stated", "5 trials", "none", "Apache-2.0 (the package)",
+        "b2t convert qvac; decoded only",
+        by_hand="see the npm package @qvac/bci-whispercpp; its samples need a GitHub token"),
+    "speech-modes": RecordingSet(
+        "loudness and modes of speech (Srinivasan et al. 2026)", "T15, T16", "2.47 GB", "single words", _CC0,
+        "nothing so far", "10.5061/dryad.2547d7x5w", terms=(_PEOPLE,)),
+    "cursor": RecordingSet(
+        "cursor control and speech", "T15", "1.43 GB", "none", _CC0, "nothing so far", "10.5061/dryad.prr4xgxzq",
+        terms=(_PEOPLE,)),
 }
 
 # %% ../../nbs/data/sets.ipynb #698773c3
@@ -90,10 +97,10 @@ def terms_said(
     terms: dict[str, Any],
 ) -> str:
     "The terms as text."
-    files = [f"  {file['name']}: {file['size'] / 1e9:.2f} GB, "
-             + (f"{file['digest_type']} {file['digest']}" if file["digest"] else "no checksum") for file in terms["files"]]
-    return "\n".join([f"{terms['set']}: {terms['about']}, https://doi.org/{terms['doi']}", f"licence: {terms['licence']}",
-                      *terms["terms"], *files])
+    checks = [f"{one['digest_type']} {one['digest']}" if one["digest"] else "no checksum" for one in terms["files"]]
+    files = [f"  {one['name']}: {one['size'] / 1e9:.2f} GB, {check}" for one, check in zip(terms["files"], checks)]
+    return "\n".join([f"{terms['set']}: {terms['about']}, https://doi.org/{terms['doi']}",
+                      f"licence: {terms['licence']}", *terms["terms"], *files])
 
 
 def fetch_set(
