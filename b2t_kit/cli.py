@@ -5,16 +5,16 @@
 # %% auto #0
 __all__ = ['Verb', 'VERBS', 'SUCCESS', 'FAULTS', 'UNRECOGNISED', 'MODEL_FILES', 'MEMORY_FIRST', 'PARTS', 'verb', 'sentence',
            'report_progress', 'add_subcommands', 'parse', 'main', 'demo_verb', 'simulate_verb', 'fetch_verb',
-           'validate_verb', 'from_t12', 'convert_verb', 'train_verb', 'add_lexicon', 'add_hotwords', 'add_route',
+           'validate_verb', 'convert_from', 'convert_verb', 'train_verb', 'add_lexicon', 'add_hotwords', 'add_route',
            'eval_verb', 'add_runs', 'add_combination', 'add_device', 'add_precision', 'add_adaptation', 'adaptation',
            'add_large_model', 'large_model', 'decode_verb', 'together', 'tell_together', 'add_live_data', 'live_verb',
            'live_source', 'tell_live', 'lm_verb', 'lm_build', 'add_model_out', 'add_fence', 'add_work_memory',
            'thresholds', 'share_list', 'lm_mix', 'lm_convert', 'lm_info', 'lm_check', 'lm_perplexity', 'add_guard',
-           'lm_finetune', 'lm_corrector', 'rescore_verb', 'correct_verb', 'submit_verb', 'check_submission_verb',
-           'score_verb', 'report_verb', 'export_verb', 'kernel_verb', 'kernel_build', 'add_configuration', 'plan_verb',
-           'add_global_batch', 'lengths_of', 'shaped', 'tell_plan', 'preflight_verb', 'tell_preflight', 'advice',
-           'doctor_verb', 'tell_of_log', 'tell_of_machine', 'tell_of_device', 'tell_remarks', 'tell_of_run',
-           'eit_simulate', 'add_original', 'in_processes', 'eit_train', 'training_of', 'eit_test', 'eit_verb']
+           'lm_finetune', 'rescore_verb', 'submit_verb', 'check_submission_verb', 'score_verb', 'report_verb',
+           'export_verb', 'kernel_verb', 'kernel_build', 'add_configuration', 'plan_verb', 'add_global_batch',
+           'lengths_of', 'shaped', 'tell_plan', 'preflight_verb', 'tell_preflight', 'advice', 'doctor_verb',
+           'tell_of_log', 'tell_of_machine', 'tell_of_device', 'tell_remarks', 'tell_of_run', 'eit_simulate',
+           'add_original', 'in_processes', 'eit_train', 'training_of', 'eit_test', 'eit_verb']
 
 # %% ../nbs/cli.ipynb #06a388d0
 import argparse
@@ -29,8 +29,10 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__
-from .core.config import Action, KitError, Parser, SettingsLayout, add_data, add_options, is_whole
-from .core.config import number_in, options_of, read_text, run_program, write_atomically
+from .core.errors import KitError
+from .core.files import read_text, write_atomically
+from .core.settings import Parser, SettingsLayout, add_data, add_options, is_whole, number_in, options_of
+from .core.signals import Action, run_program
 
 # %% ../nbs/cli.ipynb #38af3562
 Verb = Callable[[Parser], Action]  # declares its options, and returns what is to be done with them
@@ -188,27 +190,43 @@ def validate_verb(parser: Parser) -> Action:
     return act
 
 # %% ../nbs/cli.ipynb #90b145db
-def from_t12(parser: Parser) -> Action:
-    "write the MATLAB files of T12 (Willett et al. 2023) in the kit's layout, or go on with it"
-    parser.add_argument("folder", metavar="DIR", help="competitionData, or the folder that holds it")
-    parser.add_argument("--out", required=True, metavar="DIR", help="folder for the recordings; complete files in it "
-                        "are kept")
+def convert_from(
+    form: Any,  # a `data.convert.Format`: a layout with its default settings
+) -> Verb:
+    "The part of `b2t convert` for one format."
+    def declare(parser: Parser) -> Action:
+        parser.add_argument("folder", metavar="DIR", help=f"{type(form).__doc__}")
+        parser.add_argument("--out", required=True, metavar="DIR", help="folder for the recordings; days "
+                            "in it that were converted from the same files are kept")
+        parser.add_argument("--held-out", action="append", default=[], metavar="DIR",
+                            help="recordings whose held-out days may not be trained on either")
+        parser.add_argument("--skip-faulty", action="store_true",
+                            help="leave out single trials with a fault, instead of their whole day")
+        add_options(parser, form)
+        return act
 
     def act(options: argparse.Namespace) -> int:
-        from b2t_kit.data.t12 import convert_t12
+        from b2t_kit.data.convert import convert
+        from b2t_kit.data.quarantine import held_out_days
         from b2t_kit.data.validate import fault_lines
 
-        done = convert_t12(options.folder, options.out, progress=sys.stderr.isatty())
+        done = convert(options_of(options, form), options.folder, options.out, held_out_days(options.held_out),
+                       options.skip_faulty, progress=sys.stderr.isatty())
         print(*fault_lines(done.faults, Counter()), done, sep="\n")
         return FAULTS if done.faults else SUCCESS
 
-    return act
+    declare.__doc__ = f"write {type(form).__doc__.partition(':')[0]} in the kit's layout, or go on with it"
+    return declare
 
 # %% ../nbs/cli.ipynb #c043a254
 @verb
 def convert_verb(parser: Parser) -> Action:
     "write another project's recordings in the kit's layout"
-    return add_subcommands(parser, {"t12": from_t12})
+    from b2t_kit.data.brain_to_voice import BrainToVoice
+    from b2t_kit.data.t12 import T12Format
+
+    formats = {"t12": T12Format(), "brain-to-voice": BrainToVoice()}
+    return add_subcommands(parser, {name: convert_from(form) for name, form in formats.items()})
 
 # %% ../nbs/cli.ipynb #83e396bd
 @verb
@@ -399,8 +417,6 @@ def decode_verb(parser: Parser) -> Action:
                         "dataset 'logits' (frames, 41)")
     add_data(parser)
     parser.add_argument("--split", default="val", metavar="train|val|test", help="which trials to decode")
-    parser.add_argument("--left-out", action="store_true", help="of the split train, only the sentences that the run "
-                        "was not trained on (b2t train --leave-out)")
     parser.add_argument("--lm", metavar="FILE", help="language model (.b2tlm, .arpa, .arpa.gz, KenLM binary), or "
                         "'default' for a small one of the kit's own sentences; default: the model of the tuned "
                         "weights, or the small one")
@@ -432,7 +448,7 @@ def decode_verb(parser: Parser) -> Action:
         print(decode_sentences(options.run, options.data, options.split, options.logits, options.lm,
                                options.lexicon, options.tune, options.route, options.out,
                                options.device, given, report_progress, options.tokens, options.lm_preload,
-                               options.hotwords, options.tune_seconds, adapt, large, options.left_out))
+                               options.hotwords, options.tune_seconds, adapt, large))
         return SUCCESS
 
     return act
@@ -458,7 +474,7 @@ def tell_together(
     fusion: dict[str, Any] | None,  # from `large_model`
 ) -> int:  # exit status
     "Decode a split with several runs, and print what was found."
-    for name in ("tokens", "tune", "tune_seconds", "lm_preload", "left_out"):
+    for name in ("tokens", "tune", "tune_seconds", "lm_preload"):
         if getattr(options, name):
             raise KitError(f"{name}: is for one decoder, not for --runs; leave it out")
     print(together(options, options.split, options.out, given, fusion))
@@ -573,8 +589,7 @@ def tell_live(
 def lm_verb(parser: Parser) -> Action:
     "build, mix, convert, describe, check and measure n-gram language models; fine-tune large ones"
     return add_subcommands(parser, {"build": lm_build, "mix": lm_mix, "convert": lm_convert, "info": lm_info,
-                                    "check": lm_check, "perplexity": lm_perplexity, "finetune": lm_finetune,
-                                    "corrector": lm_corrector})
+                                    "check": lm_check, "perplexity": lm_perplexity, "finetune": lm_finetune})
 
 # %% ../nbs/cli.ipynb #8e1de2d4
 def lm_build(parser: Parser) -> Action:
@@ -762,33 +777,6 @@ def lm_finetune(parser: Parser) -> Action:
 
     return act
 
-# %% ../nbs/cli.ipynb #eb8bc0cf
-def lm_corrector(parser: Parser) -> Action:
-    "train a large language model to write the sentence that several decoders' candidates stand for, or resume doing so"
-    from b2t_kit.decode.correct import CorrectorConfig
-
-    parser.add_argument("nbest", nargs="+", metavar="NBEST", help="n-best lists of training sentences, from decoders "
-                        "that had not seen these: decode/train_left_out/nbest.jsonl of runs")
-    parser.add_argument("--llm", required=True, metavar="FOLDER", help="causal language model to start from: a folder "
-                        "as from `hf download`")
-    parser.add_argument("--out", required=True, metavar="DIR", help="folder for the corrector, which b2t correct "
-                        "takes; a run that was killed there goes on")
-    parser.add_argument("--not-seen", action="store_true", help="the decoders had not seen the sentences, though no "
-                        "record beside the lists says so")
-    add_guard(parser)
-    add_device(parser)
-    add_options(parser, CorrectorConfig())
-
-    def act(options: argparse.Namespace) -> int:
-        from b2t_kit.decode.correct import train_corrector
-
-        print(train_corrector(options.nbest, options.llm, options.out, options.exclude, options.leaks,
-                              options_of(options, CorrectorConfig()), options.not_seen, options.device,
-                              report_progress))
-        return SUCCESS
-
-    return act
-
 # %% ../nbs/cli.ipynb #a4dda9e7
 @verb
 def rescore_verb(parser: Parser) -> Action:
@@ -814,26 +802,6 @@ def rescore_verb(parser: Parser) -> Action:
 
         print(rescore(options.nbest, options.llm, options.out, options.weights, options.before, options.topic,
                       options.llm_bits, options.device))
-        return SUCCESS
-
-    return act
-
-# %% ../nbs/cli.ipynb #46d2311d
-@verb
-def correct_verb(parser: Parser) -> Action:
-    "write one sentence from the candidates of several decoders, with a large language model trained to do so"
-    parser.add_argument("nbest", nargs="+", metavar="NBEST", help="n-best lists of the same trials, a decoder "
-                        "each, the best one first")
-    parser.add_argument("--llm", required=True, metavar="FOLDER", help="corrector, from b2t lm corrector")
-    parser.add_argument("--out", required=True, metavar="FILE", help="n-best lists to write (.jsonl); b2t submit "
-                        "--nbest takes them")
-    parser.add_argument("--any-words", action="store_true", help="it may also write words that are in no candidate")
-    add_device(parser)
-
-    def act(options: argparse.Namespace) -> int:
-        from b2t_kit.decode.correct import correct
-
-        print(correct(options.nbest, options.llm, options.out, options.any_words, options.device))
         return SUCCESS
 
     return act
@@ -1073,7 +1041,7 @@ def tell_plan(
     options: argparse.Namespace,  # of `b2t plan`
 ) -> int:  # exit status
     "Print a plan, and write it to a file if asked."
-    from b2t_kit.core.config import check_target, save_json
+    from b2t_kit.core.files import check_target, save_json
     from b2t_kit.tpu.configs import batch_of, configuration, refuse_foreign, with_batch
     from b2t_kit.memory.plan import find_target, plan_run, plan_text, plan_values
 
@@ -1121,7 +1089,7 @@ def tell_preflight(
     options: argparse.Namespace,  # of `b2t preflight`
 ) -> int:  # exit status
     "Print the list or the report."
-    from b2t_kit.core.config import check_target, save_json
+    from b2t_kit.core.files import check_target, save_json
     from b2t_kit.tpu.configs import configuration, configuration_lines, refuse_foreign
 
     if options.list:

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from .core.config import KitError, check_writable, save_json, write_atomically
+from .core.errors import KitError
+from .core.files import check_writable, save_json, write_atomically
 from .data.augment import smooth
 from .data.dataset import BIN_SECONDS, Recordings, Trial, as_png
 from .decode.beam_search import BeamSearch

@@ -30,8 +30,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 import b2t_kit
-from .core.config import KitError, atomic_folder, load_json, platform, read_text, regular_file, save_json
-from .core.config import write_atomically
+from .core.errors import KitError
+from .core.files import atomic_folder, load_json, platform, read_text, regular_file, save_json
+from .core.files import write_atomically
 from .training.checkpoint import COMPLETE, ROLLING, checkpoint_steps, roll_in
 
 # %% ../nbs/kaggle.ipynb #4c581bdd

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .core.config import KitError
+from .core.errors import KitError
 
 # %% ../nbs/03_precision.ipynb #4650d612
 COMPUTE_TYPES = {

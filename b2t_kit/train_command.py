@@ -14,8 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .core.config import KitError, Parser, SettingsLayout, add_data, add_options, is_whole, new_folders
-from .core.config import options_of, run_program
+from .core.errors import KitError
+from .core.files import new_folders
+from .core.settings import Parser, SettingsLayout, add_data, add_options, is_whole, options_of
+from .core.signals import run_program
 from .core.distributed import Place, find_place, launch
 from .data.batches import check_shares, remove_caches
 from .speech.recipes import RECIPES, baseline, recipe
@@ -33,7 +35,7 @@ SPEECH_LAYOUT = SettingsLayout(
         "Transformer": ("task.transformer",),
         "augmentation": ("task.augment",),
         "batches": ("task.batches",),
-        "held-out days and sentences": ("task.holdout", "task.unseen", "task.leave_out"),
+        "held-out days and sentences": ("task.holdout", "task.unseen"),
         "words in validation": ("task.words",),
         "logging and checkpoints": (
             "train.log_every", "train.eval_every", "train.select", "train.checkpoint_every",
@@ -50,7 +52,7 @@ SPEECH_LAYOUT = SettingsLayout(
         "window_least": "SECONDS", "window_most": "SECONDS",
         "patch": "BINS", "stride": "BINS", "smooth": "BINS", "time_mask_bins": "BINS", "cut": "BINS",
         "max_bins": "BINS", "cache_gb": "GB", "scratch": "DIR", "compile_cache": "DIR", "lm": "FILE", "tuned": "FILE",
-        "holdout": "DAY,DAY", "leave_out": "K/N", "day_balance": "SHARE", "steps": "STEPS",
+        "holdout": "DAY,DAY", "day_balance": "SHARE", "steps": "STEPS",
     },
 )
 

@@ -32,7 +32,8 @@ sys.path.insert(0, str(ROOT))
 
 from recipes import recordings, trained
 
-from b2t_kit.core.config import from_dict, load_json, save_json
+from b2t_kit.core.files import load_json, save_json
+from b2t_kit.core.settings import from_dict
 from b2t_kit.data.augment import smooth
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.data.normalise import normalise_recordings

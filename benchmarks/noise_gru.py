@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 import torch
 
-from b2t_kit.core.config import save_json
+from b2t_kit.core.files import save_json
 from b2t_kit.data.augment import Augment, smooth
 from b2t_kit.data.batches import BatchConfig, EvalBatches
 from b2t_kit.simulate.neural import SimulateConfig, simulate

@@ -31,7 +31,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from b2t_kit.core.config import load_json, save_json
+from b2t_kit.core.files import load_json, save_json
 from b2t_kit.text.metrics import Counts, compare
 from b2t_kit.training.metrics_log import read_metrics
 

@@ -252,7 +252,8 @@ def two_logits(folder: Path) -> None:
 
 
 def tuned(folder: Path) -> None:
-    from b2t_kit.core.config import save_json, to_dict
+    from b2t_kit.core.files import save_json
+    from b2t_kit.core.settings import to_dict
     from b2t_kit.decode.beam_search import SearchConfig
     save_json(folder / "decoding.json", {"search": to_dict(SearchConfig()), "language_model": "a" * 32, "lm": "default"})
 
@@ -264,7 +265,8 @@ def read_tuned(folder: Path) -> None:
 
 
 def tuned_large(folder: Path) -> None:
-    from b2t_kit.core.config import save_json, to_dict
+    from b2t_kit.core.files import save_json
+    from b2t_kit.core.settings import to_dict
     from b2t_kit.decode.hypotheses import SearchConfig
     from b2t_kit.decode.llm import folder_name
     causal(folder)
@@ -286,11 +288,6 @@ def read_trained_on(folder: Path) -> None:
 def read_rescoring_weights(folder: Path) -> None:
     from b2t_kit.decode.llm import load_weights
     load_weights(folder / "weights.json")
-
-
-def read_corrector(folder: Path) -> None:
-    from b2t_kit.decode.correct import read_record
-    read_record(folder)
 
 
 def lora(folder: Path) -> object:
@@ -319,7 +316,7 @@ def causal(folder: Path) -> None:
     shutil.copytree(os.environ["CAMPAIGN_CAUSAL"], folder / "model")
 
 
-def write_causal(folder: Path, positions: int = 64) -> None:
+def write_causal(folder: Path) -> None:
     """A causal language model of a few thousand parameters."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -330,7 +327,7 @@ def write_causal(folder: Path, positions: int = 64) -> None:
     tokenizer.train_from_iterator(["we can hear you now"] * 9, trainer)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>").save_pretrained(folder)
     torch.manual_seed(1)
-    settings = GPT2Config(vocab_size=300, n_embd=8, n_layer=1, n_head=2, n_positions=positions, bos_token_id=1, eos_token_id=0)
+    settings = GPT2Config(vocab_size=300, n_embd=8, n_layer=1, n_head=2, n_positions=64, bos_token_id=1, eos_token_id=0)
     AutoModelForCausalLM.from_config(settings).save_pretrained(folder)
 
 
@@ -374,7 +371,7 @@ def read_measurements(folder: Path) -> None:
 
 def eit_run(folder: Path) -> None:
     import b2t_kit.tasks
-    from b2t_kit.core.config import load_json
+    from b2t_kit.core.files import load_json
     from b2t_kit.training.checkpoint import write_checkpoint
     from safetensors.torch import load_file
     shipped = Path(b2t_kit.tasks.__path__[0]) / "eit_weights"
@@ -509,8 +506,6 @@ READERS: dict[str, Reader] = {
                               "json", read_trained_on, ("repeated", "Unicode", "huge size"), without=LINKS),
     "rescoring weights": Reader(text_file("weights.json", '{"weights": {"acoustic_scale": 0.5, "alpha": 0.3, "word_bonus": 1.0}}\n'),
                                 ("weights.json",), "json", read_rescoring_weights, ("repeated", "Unicode", "huge size"), without=LINKS),
-    "corrector": Reader(text_file("corrector.json", '{"margin": 2.5, "candidates": 6}\n'), ("corrector.json",), "json",
-                        read_corrector, ("repeated", "Unicode", "huge size"), without=LINKS),
     "fine-tuning checkpoint": Reader(half_tuned, ("progress.safetensors",), "tensors", read_half_tuned, ("repeated",),
                                      without=LINKS | FLAT),
     "causal model": Reader(causal, tuple(f"model/{name}.json" for name in ("config", "tokenizer", "tokenizer_config")),
@@ -892,7 +887,7 @@ def work() -> None:
     """Read the folders that are named on standard input, and tell what happened."""
     import torch
 
-    from b2t_kit.core.config import KitError
+    from b2t_kit.core.errors import KitError
     for name, reader in READERS.items():  # what imports and compiles takes its time now
         with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Exception, SystemExit):
             if name not in ("submission",):

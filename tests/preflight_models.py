@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from b2t_kit.core.config import KitError
+from b2t_kit.core.errors import KitError
 from b2t_kit.models.ctc import ctc_losses
 from b2t_kit.models.layers import GRU
 from b2t_kit.models.scan_ops import gru_layer

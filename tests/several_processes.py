@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from b2t_kit.core.config import KitError
+from b2t_kit.core.errors import KitError
 from b2t_kit.devices.device import Device
 from b2t_kit.devices.select import open_device
 

@@ -16,7 +16,8 @@ import pytest
 import torch
 
 from b2t_kit.cli import main, parse
-from b2t_kit.core.config import KitError, clear_way
+from b2t_kit.core.errors import KitError
+from b2t_kit.core.files import clear_way
 from b2t_kit.data.dataset import begin_hdf5
 from b2t_kit.kaggle import bring_run
 from b2t_kit.models.gru import GRUConfig, GRUDecoder, load_pretrained
@@ -208,7 +209,6 @@ PIPES = {
     "lm build data/none.txt PIPE --out x.b2tlm": "none.txt", "lm build gru/config.json --vocabulary PIPE --out x.b2tlm": "PIPE",
     "lm build gru/config.json --exclude PIPE --out x.b2tlm": "PIPE", "decode --logits PIPE": "PIPE",
     "decode --run gru --data data --lm PIPE": "PIPE", "decode --run gru --data data --lexicon PIPE": "PIPE",
-    "lm corrector PIPE --not-seen --llm gru --out x": "PIPE", "correct PIPE --llm gru --out x.jsonl": "is not a corrector",
     "check-submission PIPE": "PIPE", "score --reference PIPE --hypothesis PIPE": "PIPE",
     "lm mix PIPE PIPE --shares 0.5,0.5 --out x.b2tlm": "PIPE", "fetch --out x --token-file PIPE": "PIPE",
     "simulate --out x --labels PIPE": "PIPE", "eval --run gru --data data --json PIPE": "PIPE",
@@ -249,7 +249,7 @@ def test_a_socket_and_a_device_are_no_files(here, capsys):
 
 # Calls that open something else than a path from outside, by module and function
 OPENED_SAFELY = {
-    "core/config": {"sync_folder", "forget_output", "_container_memory"},  # a folder, /dev/null, the system's own files
+    "core/files": {"sync_folder"}, "core/signals": {"forget_output", "_container_memory"},  # a folder, /dev/null, the system's own files
     "core/distributed": {"start_worker"}, "tpu/compile": {"work"}, "tpu/lower": {"lower_request", "requested_task"},  # temporary
     "tpu/preflight": {"judged", "lower_in_child", "compile_program"}, "demo": {"demo"},  # folders that the kit has just made
     "decode/external_sort": {"mapped"}, "data/dataset": {"read_attribute", "as_png", "close"}, "training/checkpoint": {"_flush"},

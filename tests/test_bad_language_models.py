@@ -18,10 +18,11 @@ import numpy as np
 import pytest
 
 from b2t_kit.cli import main
-from b2t_kit.core.config import csv_plain
+from b2t_kit.core.cache import Kept
+from b2t_kit.core.files import csv_plain
 from b2t_kit.decode.contamination import leak_warning
 from b2t_kit.decode.ngram import map_model
-from b2t_kit.decode.wfst import keep_graph, kept_graph
+from b2t_kit.decode.wfst import keep_graph
 
 ROOT = Path(__file__).resolve().parent.parent
 ARPA = """\\data\\
@@ -310,7 +311,7 @@ FORGE = """
 import json, sys
 from pathlib import Path
 import numpy as np
-from b2t_kit.core.config import KitError
+from b2t_kit.core.errors import KitError
 from b2t_kit.decode import ngram
 from b2t_kit.decode.arpa import read_language_model
 from b2t_kit.decode.beam_search import BeamSearch
@@ -532,13 +533,14 @@ def test_a_damaged_graph_is_built_again(tmp_path):
     kaldifst = pytest.importorskip("kaldifst")
     graph = kaldifst.compile("0 1 1 1 0.5\n1 2 2 2 0.5\n2 0.0\n")
     path = tmp_path / "TLG-0.fst"
-    keep_graph(graph, path)
-    assert kept_graph(path).num_states == 3
+    found = Kept([path], {"lm": "5eed"})
+    keep_graph(graph, found)
+    assert found.fresh and kaldifst.StdVectorFst.read(str(path)).num_states == 3
     data = path.read_bytes()
     for damaged in (data[:-5], data + b"x", data[:-20] + b"\xff" * 4 + data[-16:], b""):
         path.write_bytes(damaged)
-        assert kept_graph(path) is None
-    keep_graph(graph, path)
-    assert kept_graph(path).num_states == 3
-    path.with_suffix(".json").unlink()
-    assert kept_graph(path) is None
+        assert not found.fresh
+    keep_graph(graph, found)
+    assert found.fresh and not Kept([path], {"lm": "other"}).fresh
+    found.note.unlink()
+    assert not found.fresh

@@ -26,14 +26,12 @@ VERBS = {
     "lm convert": "lm convert model.arpa --out new/x.b2tlm",
     "lm mix": "lm mix model.arpa model.arpa --shares 0.5,0.5 --out new/x.b2tlm",
     "lm finetune": "lm finetune causal --labels train.txt --out new --epochs 1 --rank 2 --batch-size 64 --device cpu",
-    "lm corrector": "lm corrector said.jsonl --not-seen --llm causal --out new --epochs 1 --rank 2 --held-out 0.4 --device cpu",
     "convert t12": "convert t12 willett --out new",
     "simulate": "simulate --out new --sessions 2 --trials 6",
     "decode": "decode --run run --data data --out new --lm model.arpa --device cpu",
     "decode logits": "decode --logits run/decode/val/logits.hdf5 --lm model.arpa --out new",
     "decode with a large model": "decode --run run --data data --out new --lm model.arpa --device cpu --llm causal",
     "rescore": "rescore run/decode/val/nbest.jsonl --llm causal --tune --out new/x.jsonl --device cpu",
-    "correct": "correct said.jsonl --llm corrector --out new/x.jsonl --device cpu",
     "submit with a large model": "submit --run run --data data --lm model.arpa --out new/x.csv --device cpu --llm causal",
     "submit": "submit --run run --data data --lm model.arpa --out new/x.csv --device cpu",
     "submit lists": "submit --nbest nbest.jsonl --data data --out new/x.csv",
@@ -55,7 +53,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("good")
     tiny_recordings(folder / "data", sessions=2, trials=6, max_bins=60)
     tiny_mat_files(folder / "willett")
-    write_causal(folder / "causal", positions=1024)
+    write_causal(folder / "causal")
     (folder / "train.txt").write_text("".join(f"we can hear {one} and {other}\n" for one in "abcdefgh" for other in "abcdefgh"))
     (folder / "words.txt").write_text("".join(f"we can hear number{number} now\n" for number in range(400)))
     (folder / "said.csv").write_text("id,text\n0,we can\n1,you\n")
@@ -63,12 +61,9 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
         places = [(info.session, info.block, info.number) for info in recordings.infos]
     best = (Hypothesis(("we", "hear"), -1.0, -2.0, -3.0),)
     write_nbest(folder / "nbest.jsonl", [DecodedTrial(*place, best) for place in places])
-    write_nbest(folder / "said.jsonl", [DecodedTrial("day", 1, number, best, f"we can hear {one}")
-                                        for number, one in enumerate("you and me now or never".split())])
     before = Path.cwd()
     os.chdir(folder)
     try:
-        assert main(VERBS["lm corrector"].replace("--out new", "--out corrector").split()) == 0
         assert main("lm build words.txt --out model.arpa".split()) == 0
         assert main(VERBS["train"].replace("--out new", "--out run").split()) == 0
         assert main("decode --run run --data data --device cpu --lm model.arpa".split()) == 0

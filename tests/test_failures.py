@@ -21,7 +21,8 @@ import pytest
 import torch
 
 import several_processes
-from b2t_kit.core.config import KitError, from_dict
+from b2t_kit.core.errors import KitError
+from b2t_kit.core.settings import from_dict
 from b2t_kit.data.dataset import find_recordings
 from b2t_kit.devices.device import Device, DeviceOptions
 from b2t_kit.devices.select import open_device
@@ -238,7 +239,7 @@ def taken_port() -> int:
 
 
 MEET_AT = """
-from b2t_kit.core.config import KitError
+from b2t_kit.core.errors import KitError
 from b2t_kit.devices.select import open_device
 try:
     open_device("cpu", timeout=3.0)

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from b2t_kit.cli import main
-from b2t_kit.core.config import KitError
+from b2t_kit.core.errors import KitError
 from b2t_kit.decode.arpa import read_language_model
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.kenlm import KenlmModel, Published, fetch_language_model
@@ -181,7 +181,7 @@ import json, sys
 from pathlib import Path
 import numpy as np
 from hypothesis import HealthCheck, given, settings, strategies as st
-from b2t_kit.core.config import KitError
+from b2t_kit.core.errors import KitError
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.kenlm import KenlmModel, verify_kenlm
 from b2t_kit.decode.lexicon import build_lexicon

@@ -29,8 +29,6 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "text.txt").write_text("\n".join(text))
     assert main(["lm", "build", str(folder / "text.txt"), "--out", str(folder / "model.b2tlm")]) == 0
     write_causal(folder / "causal")
-    write_causal(folder / "long", positions=1024)
-    write_causal(folder / "short", positions=16)
     return folder
 
 
@@ -83,28 +81,6 @@ def test_rescore(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> N
     assert main([*words, "--weights", str(weights), "--out", str(tmp_path / "again.jsonl")]) == 0
     assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "new/val.jsonl").read_bytes()
     assert "5 lists rescored" in capsys.readouterr().out
-
-
-def test_correct(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """A corrector is trained on lists, and used on those of two decoders; what it was trained on is named."""
-    first, second = decoded(good, tmp_path / "a"), decoded(good, tmp_path / "b", "--temperature", "3")
-    assert len(first) == len(second)
-    lists = [str(tmp_path / name / "nbest.jsonl") for name in "ab"]
-    train = ["lm", "corrector", *lists, "--llm", str(good / "long"), "--device", "cpu", "--epochs", "1", "--held-out", "0.4"]
-    assert main([*train, "--out", str(tmp_path / "corrector")]) == 2
-    assert "nothing records that its decoder" in capsys.readouterr().err
-    assert main([*train, "--out", str(tmp_path / "corrector"), "--not-seen"]) == 0
-    corrector = ["--llm", str(tmp_path / "corrector"), "--device", "cpu"]
-    assert main(["correct", *lists, *corrector, "--out", str(tmp_path / "new/x.jsonl")]) == 0
-    said = capsys.readouterr().out
-    assert "5 lists corrected" in said and "fine-tuned on 5 of the 5" in said
-    assert len(list(read_nbest(tmp_path / "new/x.jsonl"))) == 5
-    scored = tmp_path / "scored.txt"
-    scored.write_text(next(read_nbest(lists[0])).truth)
-    assert main([*train, "--out", str(tmp_path / "none"), "--not-seen", "--exclude", str(scored)]) == 2
-    assert "will be scored" in capsys.readouterr().err and not (tmp_path / "none").exists()
-    assert main([*train, "--out", str(tmp_path / "none"), "--not-seen", "--llm", str(good / "short")]) == 2
-    assert "reads 16 tokens, too few for any of the examples" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("more, fault", [

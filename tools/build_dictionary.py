@@ -12,7 +12,7 @@ import argparse
 import random
 from pathlib import Path
 
-from b2t_kit.core.config import write_atomically
+from b2t_kit.core.files import write_atomically
 from b2t_kit.text.g2p import pack, read_pronunciations, scored_words
 from b2t_kit.text.g2p import chunk_sizes, estimate_chunks, pack_sizes
 

@@ -25,7 +25,7 @@ from typing import IO
 
 import torch.distributed as dist
 
-from .config import KitError
+from .errors import KitError
 
 # %% ../../nbs/core/distributed.ipynb #61208d49
 @dataclass(frozen=True)

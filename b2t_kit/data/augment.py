@@ -12,7 +12,7 @@ from typing import Literal
 
 import torch
 
-from ..core.config import KitError
+from ..core.errors import KitError
 from ..core.random import normals, uniforms
 
 # %% ../../nbs/data/augment.ipynb #d7c32a5f

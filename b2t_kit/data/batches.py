@@ -29,7 +29,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from ..core.config import KitError, check_writable, free_bytes, gib, memory, regular_file
+from ..core.errors import KitError
+from ..core.files import check_writable, free_bytes, regular_file
+from ..core.signals import gib, memory
 from ..core.random import fold_seed
 from .dataset import Fault, Recordings
 

@@ -31,8 +31,9 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from tqdm import tqdm
 
-from ..core.config import KitError, atomic_folder, check_writable, clear_way, free_bytes, new_folders
-from ..core.config import parse_json, regular_file
+from ..core.errors import KitError
+from ..core.files import atomic_folder, check_writable, clear_way, free_bytes, new_folders, parse_json
+from ..core.files import regular_file
 
 # %% ../../nbs/data/download.ipynb #5cdcb596
 @dataclass(frozen=True)

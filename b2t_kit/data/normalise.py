@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core.config import KitError, atomic_folder, check_writable
+from ..core.errors import KitError
+from ..core.files import atomic_folder, check_writable
 from .dataset import BIN_SECONDS, SPLITS, Recordings, SessionWriter
 
 # %% ../../nbs/data/normalise.ipynb #0acf42d3

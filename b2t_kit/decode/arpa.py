@@ -21,7 +21,8 @@ from typing import NoReturn
 
 import numpy as np
 
-from ..core.config import KitError, regular_file
+from ..core.errors import KitError
+from ..core.files import regular_file
 from .external_sort import Column, Sorter, Workspace, chunks, group_starts, written_aside
 from .kenlm import KENLM, KenlmModel
 from .ngram import END, MAGIC, MAX_ORDER, NEVER, START, UNKNOWN, Arrays, LanguageModel, Level

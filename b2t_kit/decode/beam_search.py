@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numba import njit
 
-from ..core.config import KitError
+from ..core.errors import KitError
 from .forced_align import combine, forced_align, spoken_arrays, with_quiet
 from .hotwords import Hotword, model_words, with_hotwords
 from .hypotheses import Hypothesis, Limits, Route, SearchConfig, with_confidences

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core.config import KitError, load_json
+from ..core.errors import KitError
+from ..core.files import load_json
 from ..data.dataset import Recordings
 from .ngram import LanguageModel
 from .ngram_train import Text, named_blocks

@@ -18,7 +18,9 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ..core.config import KitError, check_target, clear_way, new_folders, override, save_json
+from ..core.errors import KitError
+from ..core.files import check_target, clear_way, new_folders, save_json
+from ..core.settings import override
 from ..data.dataset import MAX_BINS, NewFile, open_dataset, open_file, reading
 from .beam_search import BeamSearch, available_cores, check_logits
 from .contamination import large_model_warning, leak_warning

@@ -19,7 +19,8 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from ..core.config import KitError, check_writable, sync_folder
+from ..core.errors import KitError
+from ..core.files import check_writable, sync_folder
 
 # %% ../../nbs/decode/external_sort.ipynb #e5698704
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def workspace_beside(
 # %% ../../nbs/decode/external_sort.ipynb #6761c17e
 def free(folder: Path) -> str:
     "Return the free disk space as text."
-    from b2t_kit.core.config import free_bytes
+    from b2t_kit.core.files import free_bytes
 
     return f"{free_bytes(folder) / 1e9:.1f} GB"
 

@@ -23,7 +23,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from ..core.config import KitError, load_json, new_folders, regular_file, save_json, write_atomically
+from ..core.errors import KitError
+from ..core.files import load_json, new_folders, regular_file, save_json, write_atomically
 from ..data.dataset import Recordings
 from .contamination import TRAINED_ON, Fence, fingerprints, scored_sentences
 from .llm import CausalScorer, folder_name, load_scorer

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numba import njit
 
-from ..core.config import KitError
+from ..core.errors import KitError
 from .beam_search import BeamSearch, available_cores, history_words, kept_frames
 from .hypotheses import DecodedTrial, Hypothesis, SearchConfig
 from .llm import CausalScorer, RescoreWeights, Tree, Writing, chain_of, load_scorer, rescored

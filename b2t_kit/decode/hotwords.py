@@ -14,7 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core.config import KitError, number_in, printable, read_text
+from ..core.errors import KitError, printable
+from ..core.files import read_text
+from ..core.settings import number_in
 from .lexicon import Lexicon, check_word
 from .ngram import LanguageModel
 from ..text.g2p import Pronouncer, Pronunciation, parse_pronunciation

@@ -17,7 +17,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from rapidfuzz.distance import Levenshtein
 
-from ..core.config import KitError, parse_json, regular_file, write_atomically
+from ..core.errors import KitError
+from ..core.files import parse_json, regular_file, write_atomically
 
 # %% ../../nbs/decode/hypotheses.ipynb #28c309a4
 @dataclass(frozen=True)

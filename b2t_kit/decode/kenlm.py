@@ -12,7 +12,6 @@ __all__ = ['KENLM', 'KENLM_KINDS', 'ABSENT', 'KENLM_STATE', 'LISTED', 'PUBLISHED
 
 # %% ../../nbs/decode/kenlm.ipynb #a007bba2
 import gzip
-import hashlib
 import math
 import shutil
 import struct
@@ -27,7 +26,9 @@ import numba
 import numpy as np
 from numba.extending import overload
 
-from ..core.config import KitError, new_folders, regular_file
+from ..core.cache import file_hash
+from ..core.errors import KitError
+from ..core.files import new_folders, regular_file
 from ..data.download import RemoteFile, check_download_space, describe_remote, download, size_on_disk
 from .external_sort import Workspace, written_aside
 from .ngram import MAX_ORDER, DamagedModel, LanguageModel, follow
@@ -566,13 +567,8 @@ class KenlmModel(LanguageModel):
 
     @cached_property
     def hash(self) -> str:  # 32 hexadecimal digits
-        "A fingerprint of the size and of 64 places of the file, for the names of caches."
-        digest, block = hashlib.blake2b(str(self.bytes).encode(), digest_size=16), 1 << 16
-        with open(regular_file(self.path), "rb") as file:
-            for place in sorted({at * max(self.bytes - block, 0) // 63 for at in range(64)}):
-                file.seek(place)
-                digest.update(file.read(block))
-        return digest.hexdigest()
+        "A fingerprint of the whole file, for the names of caches."
+        return file_hash(self.path)[:32]
 
     def score(self, state: Any, word: int) -> tuple[float, Any]:
         "Return ln of the probability of the next word, and the new state."

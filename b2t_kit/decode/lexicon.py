@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.config import KitError
+from ..core.errors import KitError
 from ..text.g2p import Pronouncer as Pronunciations, Pronunciation, read_lexicon
 from ..text.phonemes import PHONEMES, SILENCE, normalise
 

@@ -25,8 +25,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..core.config import KitError, check_target, environment_with, from_dict, load_json, new_folders
-from ..core.config import regular_file, save_json
+from ..core.errors import KitError
+from ..core.files import check_target, load_json, new_folders, regular_file, save_json
+from ..core.settings import from_dict
+from ..core.signals import environment_with
 from .contamination import large_model_warning
 from .hypotheses import DecodedTrial, Hypothesis, read_nbest, with_confidences, write_nbest
 from ..devices.device import to_device

@@ -26,7 +26,8 @@ import numba
 import numpy as np
 from numba.extending import overload
 
-from ..core.config import KitError, parse_json, regular_file
+from ..core.errors import KitError
+from ..core.files import parse_json, regular_file
 from .external_sort import Workspace, chunks, written_aside
 
 # %% ../../nbs/decode/ngram.ipynb #f8b123b6

@@ -20,7 +20,8 @@ from typing import Any, Literal
 import numpy as np
 from numba import njit
 
-from ..core.config import KitError, check_target, regular_file
+from ..core.errors import KitError
+from ..core.files import check_target, regular_file
 from ..data.dataset import Recordings
 from .arpa import as_levels, ngram_record, node_words, read_language_model, sorted_levels
 from .arpa import write_arpa

@@ -26,7 +26,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.config import KitError, regular_file
+from ..core.errors import KitError
+from ..core.files import regular_file
 from .external_sort import Column, Sorter, Workspace, chunks, distinct_rows, group_starts
 from .lexicon import check_word
 from .ngram import END, MAX_ORDER, START, UNKNOWN, LanguageModel, Level, NaiveModel, child_starts

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core.config import KitError, to_dict
+from ..core.errors import KitError
+from ..core.settings import to_dict
 from .beam_search import BeamSearch
 from .hotwords import Hotword
 from .hypotheses import Hypothesis, SearchConfig

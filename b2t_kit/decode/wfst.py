@@ -4,10 +4,9 @@
 
 # %% auto #0
 __all__ = ['GRAPH_BYTES', 'NOT_TRIED', 'ctc_lines', 'lexicon_lines', 'grammar_lines', 'kaldi', 'check_room', 'build_graph',
-           'graph_name', 'scaled_rows', 'GraphSearch', 'word_lines', 'paths_of', 'keep_graph', 'kept_graph']
+           'graph_key', 'graph_name', 'scaled_rows', 'GraphSearch', 'word_lines', 'paths_of', 'keep_graph']
 
 # %% ../../nbs/decode/wfst.ipynb #f5d92c24
-import hashlib
 import itertools
 import math
 from pathlib import Path
@@ -16,7 +15,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from ..core.config import KitError, clear_way, load_json, new_folders, regular_file, save_json
+from ..core.cache import Kept, content_hash
+from ..core.errors import KitError
+from ..core.files import clear_way, new_folders
 from .hypotheses import SearchConfig
 from .lexicon import Lexicon
 from .ngram import END, START, LanguageModel, verify_model
@@ -108,7 +109,7 @@ def check_room(
     free: int | None = None,  # free memory in bytes; None asks the system
 ) -> None:
     "Raise `KitError` if building the graph needs more memory than is free."
-    from b2t_kit.core.config import memory
+    from b2t_kit.core.signals import memory
 
     count = sum(model.counts) + len(lexicon.entries)
     free = memory()[1] if free is None else free
@@ -146,17 +147,21 @@ def build_graph(
     return fst.compose(frames, graph)
 
 # %% ../../nbs/decode/wfst.ipynb #f4a290b4
-def graph_name(
+def graph_key(
     lexicon: Lexicon,
     model: LanguageModel,
     config: SearchConfig,
+) -> dict[str, Any]:
+    "Everything that the graph depends on."
+    return {"computation": 1, "lexicon": lexicon.hash, "lm": model.hash, "word_bonus": config.word_bonus,
+            "missing_silence": config.missing_silence * config.acoustic_scale}
+
+
+def graph_name(
+    key: dict[str, Any],  # from `graph_key`
 ) -> str:
     "Return a file name with a hash of everything the graph depends on."
-    from hashlib import blake2b
-
-    costs = f"{config.missing_silence * config.acoustic_scale:.6g} {config.word_bonus:.6g}"
-    mark = blake2b(f"1 {lexicon.hash} {model.hash} {costs}".encode(), digest_size=8).hexdigest()
-    return f"TLG-{mark}.fst"
+    return f"TLG-{content_hash(key)[:16]}.fst"
 
 # %% ../../nbs/decode/wfst.ipynb #1bad4ca6
 NOT_TRIED = -200.0  # scaled ln P of a class that is not tried: below any beam
@@ -194,15 +199,16 @@ class GraphSearch:
         self.fst, self.decoder = kaldi()
         self.config = config
         self.options = self.decoder.FasterDecoderOptions(beam=config.threshold, max_active=10 * config.beam)
-        file = None if folder is None else Path(folder) / graph_name(lexicon, model, config)
-        self.graph = None if file is None else kept_graph(file)
-        if self.graph is not None:
+        key = graph_key(lexicon, model, config)
+        found = None if folder is None else Kept([Path(folder) / graph_name(key)], key)
+        if found and found.fresh:  # a damaged graph would crash the search
+            self.graph = self.fst.StdVectorFst.read(str(found.paths[0]))
             return
         check_room(lexicon, model)
         verify_model(model, model.path or "the language model")
         self.graph = build_graph(lexicon, model, config)
-        if file is not None:
-            keep_graph(self.graph, file)
+        if found:
+            keep_graph(self.graph, found)
 
     def propose(
         self,
@@ -274,33 +280,19 @@ def paths_of(
 # %% ../../nbs/decode/wfst.ipynb #112c728d
 def keep_graph(
     graph: Any,  # kaldifst.StdVectorFst
-    path: Path,  # appears only when complete
+    found: Kept,  # the file, which appears only when complete, and its key
 ) -> None:
     "Write a graph to a file; raises `KitError` if that fails."
+    path = found.paths[0]
     partial = path.with_name(f".{path.name}.partial")
     with new_folders(path.parent):
         try:
-            path.with_suffix(".json").unlink(missing_ok=True)
+            found.forget()
             if graph.write(str(clear_way(partial))) is False:
                 raise OSError("the disk may be full")
             partial.replace(path)
-            save_json(path.with_suffix(".json"), _mark_of(path))
+            found.seal()
         except (OSError, RuntimeError) as error:
             raise KitError(f"{path}: could not be written ({error})") from error
         finally:
             partial.unlink(missing_ok=True)
-
-# %% ../../nbs/decode/wfst.ipynb #b4d2a1d0
-def _mark_of(path: Path) -> dict[str, Any]:
-    with open(regular_file(path), "rb") as file:
-        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
-
-
-def kept_graph(
-    path: Path,  # written by `keep_graph`
-) -> Any:  # kaldifst.StdVectorFst; None if there is none, or it is not as it was written
-    "Return a stored graph: a damaged one would crash the search, and is built again."
-    note = path.with_suffix(".json")
-    if not path.is_file() or not note.is_file() or load_json(note) != _mark_of(path):
-        return None
-    return kaldi()[0].StdVectorFst.read(str(path))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core.config import KitError
+from ..core.errors import KitError
 from .beam_search import BeamSearch
 from .contamination import leak_warning
 from .hypotheses import SearchConfig

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from ..core.config import KitError
+from ..core.errors import KitError
 from ..core.distributed import Place
 from ..precision import Precision, autocast, checksum
 

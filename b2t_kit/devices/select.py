@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from ..core.config import KitError, from_dict
+from ..core.errors import KitError
+from ..core.settings import from_dict
 from ..core.distributed import Place, find_place
 from .device import Device, DeviceOptions, tpu_chips
 from ..precision import refuse_ambient

@@ -9,7 +9,7 @@ __all__ = ['CHIPS', 'SLICES', 'Chip', 'Slice', 'find_slice']
 import math
 from dataclasses import dataclass
 
-from ..core.config import KitError
+from ..core.errors import KitError
 
 # %% ../../nbs/devices/topologies.ipynb #04a8f73c
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..core.config import KitError, environment_with
+from ..core.errors import KitError
+from ..core.signals import environment_with
 from ..core.distributed import Place
 from .device import Device, DeviceOptions, gradient_norms, tpu_chips
 from .torch import check_tracker, tracker_only

@@ -25,7 +25,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..core.config import KitError, check_writable, environment_with
+from ..core.errors import KitError
+from ..core.files import check_writable
+from ..core.signals import environment_with
 from ..core.distributed import Place
 from ..precision import canary
 

@@ -25,7 +25,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from ..core.config import KitError
+from ..core.errors import KitError
 from ..devices.device import Device
 from ..devices.select import open_device
 from .machine import Remark

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..core.config import KitError, regular_file
+from ..core.errors import KitError
+from ..core.files import regular_file
 from .known_failures import FAILURES, Both, Failure, say, squeeze, squeezed
 
 # %% ../../nbs/doctor/doctor.ipynb #2c8d2059

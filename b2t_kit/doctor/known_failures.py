@@ -16,7 +16,7 @@ from importlib.resources import files
 from posixpath import relpath
 from typing import Any
 
-from ..core.config import KitError
+from ..core.errors import KitError
 
 # %% ../../nbs/doctor/known_failures.ipynb #f5f2cf82
 def _shipped() -> str:

@@ -23,7 +23,9 @@ from typing import Literal
 
 import psutil
 
-from ..core.config import GIB, KitError, free_bytes, platform
+from ..core.errors import KitError
+from ..core.files import free_bytes, platform
+from ..core.signals import GIB
 from ..devices.device import tpu_chips
 from ..precision import refuse_ambient
 

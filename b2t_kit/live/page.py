@@ -34,7 +34,8 @@ from typing import Any, Protocol, TextIO
 
 import numpy as np
 
-from ..core.config import KitError, override, printable
+from ..core.errors import KitError, printable
+from ..core.settings import override
 from ..decode.beam_search import BeamSearch
 from ..decode.hotwords import read_hotwords
 from ..decode.hypotheses import SearchConfig

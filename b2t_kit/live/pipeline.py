@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 from numba import njit
 
-from ..core.config import KitError
+from ..core.errors import KitError
 from ..data.augment import smooth, smoothing_taps
 from ..data.dataset import BIN_SECONDS
 from ..data.normalise import RunningNorm

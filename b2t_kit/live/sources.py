@@ -21,7 +21,9 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from ..core.config import KitError, from_dict, load_json
+from ..core.errors import KitError
+from ..core.files import load_json
+from ..core.settings import from_dict
 from ..data.dataset import BIN_SECONDS, MAX_BINS, MAX_FEATURES, MAX_VALUE, Recordings, find_recordings
 from ..simulate.neural import SessionSimulator, SimulateConfig, draw_timing, moments, open_sessions
 from ..simulate.neural import record_trial, zscore

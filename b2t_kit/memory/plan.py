@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from ..core.config import GIB, KitError, free_memory, gib
+from ..core.errors import KitError
+from ..core.signals import GIB, free_memory, gib
 from ..data.batches import Bucket
 from ..devices.device import Device, tpu_chips
 from ..devices.topologies import CHIPS, find_slice

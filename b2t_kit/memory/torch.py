@@ -17,7 +17,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..core.config import GIB, KitError
+from ..core.errors import KitError
+from ..core.signals import GIB
 from ..data.batches import Bucket, num_patches
 from ..data.dataset import NUM_FEATURES
 from ..models.gru import GRUConfig

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..core.config import KitError
+from ..core.errors import KitError
 from ..devices.device import Device
 from .torch import Part, PeakPoint
 from ..training.task import Task, TrainConfig

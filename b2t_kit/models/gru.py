@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..core.config import KitError, read_text, regular_file
+from ..core.errors import KitError
+from ..core.files import read_text, regular_file
 from .layers import GRU, DayLayer, patches
 
 # %% ../../nbs/02_models.ipynb #1a02e951

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.autograd.function import FunctionCtx
 
-from ..core.config import KitError
+from ..core.errors import KitError
 from .gru import GRUConfig, GRULayers, build_decoder, in_float32, initialise, windows_of
 from .layers import GRU, DayLayer
 

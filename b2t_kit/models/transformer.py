@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..core.config import KitError
+from ..core.errors import KitError
 from ..core.random import uniforms
 from .gru import GRUConfig, in_float32
 from .layers import dropout, patches

@@ -14,11 +14,14 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from .. import __version__
-from ..core.config import KitError, atomic_folder, load_json, save_json, to_dict
+from ..core.cache import file_mark
+from ..core.errors import KitError
+from ..core.files import atomic_folder, load_json, save_json
+from ..core.settings import to_dict
 from ..data.dataset import BIN_SECONDS
 from ..speech.evaluate import WEIGHTS, Decoder, load_decoder
 from ..speech.task import signal_record
-from ..training.checkpoint import file_mark, host_tensors
+from ..training.checkpoint import host_tensors
 from ..training.metrics_log import duration
 from ..training.run import task_digest
 

@@ -28,7 +28,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 
 from .. import __version__
-from ..core.config import KitError, check_target, load_json, read_text, save_json, write_atomically
+from ..core.errors import KitError
+from ..core.files import check_target, load_json, read_text, save_json, write_atomically
 from ..data.dataset import BIN_SECONDS, FEATURE_KINDS, T15, Recordings, Signal, as_png, check_split
 from ..decode.hypotheses import DecodedTrial, Hypothesis, posteriors, read_nbest
 from ..decode.pipeline import decode_sentences, read_trials

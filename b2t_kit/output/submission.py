@@ -27,8 +27,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.config import KitError, check_target, csv_plain, is_whole, new_folders, open_own, override
-from ..core.config import parse_json, read_bytes, read_text, save_json, to_dict, write_atomically
+from ..core.errors import KitError
+from ..core.files import check_target, csv_plain, new_folders, open_own, parse_json, read_bytes, read_text
+from ..core.files import save_json, write_atomically
+from ..core.settings import is_whole, override, to_dict
 from ..data.dataset import Recordings, TrialInfo
 from ..decode.beam_search import BeamSearch, available_cores
 from ..decode.fusion import FusedSearch, reconfigured, with_large_model

@@ -29,7 +29,9 @@ from typing import Literal
 import numpy as np
 from tqdm import tqdm
 
-from ..core.config import KitError, atomic_folder, check_writable, free_bytes, save_json, to_dict
+from ..core.errors import KitError
+from ..core.files import atomic_folder, check_writable, free_bytes, save_json
+from ..core.settings import to_dict
 from ..data.batches import read_ahead
 from ..data.dataset import NUM_FEATURES, SPLITS, SessionWriter, Trial
 from .sentences import KitSource, PlanConfig, Planned, day_number, draw_sentence, labels_of

@@ -22,7 +22,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core.config import KitError, number_in, read_text
+from ..core.errors import KitError
+from ..core.files import read_text
+from ..core.settings import number_in
 from ..data.dataset import LABEL_WIDTH
 from ..text.phonemes import normalise, to_ids
 

@@ -23,7 +23,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as safe_bytes
 from torch import nn
 
-from ..core.config import KitError, regular_file, write_atomically
+from ..core.errors import KitError
+from ..core.files import regular_file, write_atomically
 from ..core.random import fold_seed
 from ..data.batches import Batch, BatchConfig, num_patches
 from ..models.layers import DayLayer

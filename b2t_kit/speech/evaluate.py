@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['WEIGHTS', 'PseudoLabels', 'Decoder', 'load_decoder', 'exported_decoder', 'published_decoder', 'Decoded', 'decode',
            'LogitsWriter', 'read_logits', 'decoded_again', 'AdaptingDecoder', 'Evaluation', 'report_text',
-           'plain_rates', 'trials_csv', 'save_evaluation', 'png', 'evaluate_run', 'keep_left_out', 'save_logits']
+           'plain_rates', 'trials_csv', 'save_evaluation', 'png', 'evaluate_run', 'save_logits']
 
 # %% ../../nbs/speech/evaluate.ipynb #c607e34a
 import csv
@@ -23,8 +23,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from ..core.config import KitError, check_target, csv_text, from_dict, load_json, new_folders
-from ..core.config import regular_file, save_json, write_atomically
+from ..core.cache import file_mark
+from ..core.errors import KitError
+from ..core.files import check_target, csv_text, load_json, new_folders, regular_file, save_json
+from ..core.files import write_atomically
+from ..core.settings import from_dict
 from ..data.batches import Batch, EvalBatches, needed_patches
 from ..data.dataset import T15, Recordings, Signal, TrialInfo, begin_hdf5, check_split
 from ..devices.device import Device
@@ -33,11 +36,11 @@ from ..models.ctc import ctc_losses, greedy
 from ..models.gru import load_pretrained
 from .adapt import AdaptConfig, Adapter, AdaptProgress, Unseen, adapted_parameters, adapts_days
 from .adapt import fit_days, single_trial
-from .task import SpeechConfig, build_decoder_for, check_signal, in_part, logits_of, speech_loss
+from .task import SpeechConfig, build_decoder_for, check_signal, logits_of, speech_loss
 from ..text.metrics import Confusion, Counts, Rate, RateTable, confusion, count_edits, plot_confusion
 from ..text.metrics import plot_rates, rate_of, rates_by
 from ..text.phonemes import show
-from ..training.checkpoint import best_checkpoint, file_mark, read_part
+from ..training.checkpoint import best_checkpoint, read_part
 from ..training.run import check_task, task_digest
 
 # %% ../../nbs/speech/evaluate.ipynb #d5b34df7
@@ -515,18 +518,6 @@ def evaluate_run(
         save_json(json, evaluation.to_dict())
     return evaluation
 
-# %% ../../nbs/speech/evaluate.ipynb #bd1d5201
-def keep_left_out(
-    recordings: Recordings,  # training trials; the others are forgotten
-    decoder: Decoder,
-) -> None:
-    "Keep the trials whose sentences a decoder was not trained on; raises `KitError` if there are none."
-    if recordings.split != "train":
-        raise KitError(f"left_out: is for the split train, not for {recordings.split}, which no run is trained on")
-    if not decoder.config.leave_out:
-        raise KitError(f"{decoder.origin}: was trained on all sentences; train it with --leave-out to leave some out")
-    recordings.keep(in_part(decoder.config.leave_out))
-
 # %% ../../nbs/speech/evaluate.ipynb #7d83b789
 def save_logits(
     run: str | Path,  # run folder, or folder of the published baseline
@@ -536,12 +527,9 @@ def save_logits(
     unseen: Unseen | None = None,  # day layer of sessions without training; None: from the configuration
     device: str = "auto",  # "auto", "cpu" or "cuda"
     precision: str = "auto",  # "auto", "float32", "bfloat16" or "float16"
-    left_out: bool = False,  # only the training trials whose sentences the run was not trained on
 ) -> list[Decoded]:  # greedily decoded, in the order of the recordings
     "Decode every trial of a split and write its logits."
     decoder = load_decoder(run)
     with open_device(device, precision) as opened, Recordings(data, split) as recordings:
-        if left_out:
-            keep_left_out(recordings, decoder)
         with LogitsWriter(path) as writer:
             return decode(decoder, recordings, opened, unseen, writer)

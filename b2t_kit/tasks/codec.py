@@ -19,7 +19,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from ..core.config import KitError, to_dict, write_atomically
+from ..core.errors import KitError
+from ..core.files import write_atomically
+from ..core.settings import to_dict
 from ..core.random import fold_seed
 from ..devices.device import Device
 from ..training.optim import GroupRule, group_parameters
@@ -236,7 +238,7 @@ class CodecTask(Task):
     def describe(self) -> dict[str, Any]:
         return {"name": "codec", **asdict(self), "model": to_dict(self.model)}
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self, memo: Path | None = None) -> dict[str, Any]:
         first = codec_batch([0], self.model, 1)
         return {"rows": self.rows, "first": int((first.codes * torch.arange(1, self.model.channels + 1)).sum())}
 

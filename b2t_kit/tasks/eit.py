@@ -26,8 +26,9 @@ import torch
 from torch import nn
 from tqdm.auto import tqdm
 
-from ..core.config import KitError, from_dict, load_json, new_folders, regular_file, save_json, to_dict
-from ..core.config import write_atomically
+from ..core.errors import KitError
+from ..core.files import load_json, new_folders, regular_file, save_json, write_atomically
+from ..core.settings import from_dict, to_dict
 from ..core.random import fold_seed
 from ..data.batches import check_shares
 from ..devices.device import Device
@@ -331,7 +332,7 @@ class EITTask(Task):
         "Settings, and the digest of the statistics that are in the model."
         return {"name": "eit", "config": to_dict(self.config), "statistics": self.statistics.digest()}
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self, memo: Path | None = None) -> dict[str, Any]:
         "Counts, and a digest of all training voltages."
         return {"train": len(self.train), "valid": len(self.valid), "volts": self.digest}
 

@@ -21,7 +21,9 @@ from typing import Any
 import numpy as np
 from tqdm.auto import tqdm
 
-from ..core.config import KitError, check_writable, load_json, save_json, to_dict, write_atomically
+from ..core.errors import KitError
+from ..core.files import check_writable, load_json, save_json, write_atomically
+from ..core.settings import to_dict
 from ..core.random import fold_seed
 
 # %% ../../nbs/tasks/eit_physics.ipynb #063210d4

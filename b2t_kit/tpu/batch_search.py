@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..core.config import GIB, KitError
+from ..core.errors import KitError
+from ..core.signals import GIB
 from ..devices.topologies import Slice
 from .configs import batch_of
 from .preflight import PreflightReport

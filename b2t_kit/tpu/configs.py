@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..core.config import KitError, leaves
+from ..core.errors import KitError
+from ..core.settings import leaves
 from ..data.batches import Batch, BatchConfig, Bucket, Resident, num_patches, places_per_pile
 from ..data.dataset import NUM_FEATURES
 from ..devices.device import Device

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..core.config import KitError
+from ..core.errors import KitError
 from ..core.distributed import Place
 from ..devices.device import DeviceOptions
 from ..devices.xla import XlaAdamW, XlaDevice
@@ -444,7 +444,7 @@ def requested_task(
         from b2t_kit.tpu.any_model import unpack_task
 
         return unpack_task((folder / "model.pickle").read_bytes(), request["train"])
-    from b2t_kit.core.config import from_dict
+    from b2t_kit.core.settings import from_dict
     from b2t_kit.tpu.configs import shapes_of
     from b2t_kit.tasks.eit import EITRun
     from b2t_kit.speech.task import SpeechRun
@@ -479,7 +479,7 @@ def _main(
     folder: str,
 ) -> int:
     "Lower the request in a folder, and print an error as one line."
-    from b2t_kit.core.config import KitError
+    from b2t_kit.core.errors import KitError
 
     watch = threading.Thread(target=refuse_waiting, args=(threading.get_ident(),), daemon=True)
     watch.start()

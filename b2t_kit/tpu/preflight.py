@@ -26,7 +26,9 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..core.config import GIB, KitError, to_dict
+from ..core.errors import KitError
+from ..core.settings import to_dict
+from ..core.signals import GIB
 from ..devices.topologies import Slice, find_slice
 from ..doctor.doctor import Allocation, allocations
 from ..doctor.known_failures import squeeze

@@ -4,12 +4,11 @@
 
 # %% auto #0
 __all__ = ['COMPLETE', 'ROLLING', 'OWNER', 'checkpoint_folders', 'checkpoint_path', 'checkpoint_steps', 'host_tensors',
-           'explained', 'megabytes', 'file_mark', 'write_checkpoint', 'seal', 'remove_checkpoint', 'checkpoint_fault',
-           'read_state', 'read_part', 'latest_checkpoint', 'Best', 'mark_best', 'read_best', 'best_checkpoint', 'prune',
+           'explained', 'megabytes', 'write_checkpoint', 'seal', 'remove_checkpoint', 'checkpoint_fault', 'read_state',
+           'read_part', 'latest_checkpoint', 'Best', 'mark_best', 'read_best', 'best_checkpoint', 'prune',
            'clean_leftovers', 'checkpoint_bytes', 'check_disk_space', 'roll_in', 'bring_home', 'run_lock']
 
 # %% ../../nbs/training/checkpoint.ipynb #06f36e90
-import hashlib
 import json
 import os
 import re
@@ -26,8 +25,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from ..core.config import KitError, atomic_folder, free_bytes, from_dict, load_json, open_own, read_text
-from ..core.config import regular_file, save_json, sync_folder, write_atomically
+from ..core.cache import file_mark
+from ..core.errors import KitError
+from ..core.files import atomic_folder, free_bytes, load_json, open_own, read_text, regular_file
+from ..core.files import save_json, sync_folder, write_atomically
+from ..core.settings import from_dict
 
 # %% ../../nbs/training/checkpoint.ipynb #9cf0c160
 COMPLETE = ".complete"  # the marker: size and SHA-256 of every other file of the checkpoint
@@ -109,14 +111,6 @@ def explained(
 def megabytes(number: int) -> str:
     "A size as text, such as 12.3 MB."
     return f"{number / 1e6:,.1f} MB"
-
-# %% ../../nbs/training/checkpoint.ipynb #e3a0cb0d
-def file_mark(
-    path: Path,  # a file of a checkpoint
-) -> dict[str, Any]:  # "bytes" and "sha256"
-    "The size and SHA-256 of a file."
-    with open(regular_file(path), "rb") as file:
-        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 # %% ../../nbs/training/checkpoint.ipynb #0cc6d3ed
 def _flush(

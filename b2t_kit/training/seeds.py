@@ -22,7 +22,8 @@ from typing import Any
 
 import torch
 
-from ..core.config import KitError, save_json, write_atomically
+from ..core.errors import KitError
+from ..core.files import save_json, write_atomically
 from ..core.distributed import Worker, child_environment, start_worker, stop_workers
 from ..devices.device import tpu_chips
 from ..devices.select import find_device, open_device

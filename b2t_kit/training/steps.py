@@ -21,7 +21,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..core.config import KitError, clear_way, gib
+from ..core.errors import KitError
+from ..core.files import clear_way
+from ..core.signals import gib
 from ..precision import unchanged
 from .checkpoint import Best, check_disk_space, checkpoint_bytes, checkpoint_steps
 from .metrics_log import append_row, duration
