@@ -8,7 +8,7 @@ LABELS.csv has the columns session, sentence_label and phonemes, such as that of
 of its days, the same number of first sentences is taken. A run has been evaluated by `b2t eval`, which leaves
 eval/val/trials.csv with the labels and the phonemes that were heard.
 The real figures and the definitions are in `simulate.errors`: the published baseline on 766 validation sentences of 21
-days. "Before" is the noise that the kit had at first, kept here: independent, and confused by articulatory features.
+days. "Before" is the noise that the kit had at first, `even_logits`: independent, and confused by articulatory features.
 """
 
 import argparse
@@ -21,9 +21,9 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-from b2t_kit.simulate.errors import QUANTILES, ErrorStatistics, real_errors, statistics_of
-from b2t_kit.simulate.logits import Noise, closeness, noisy_logits, timeline
-from b2t_kit.text.phonemes import BLANK, collapse, to_ids
+from b2t_kit.simulate.errors import QUANTILES, ErrorStatistics, real_errors, error_statistics
+from b2t_kit.simulate.logits import Noise, even_logits, noisy_logits
+from b2t_kit.text.phonemes import collapse, to_ids
 
 RESULTS = Path(__file__).parent / "results"
 AIMS = {"phoneme errors, %": (9.5, 11.5), "sentences without an error, %": (25, 35), "dispersion": (2.8, 3.8),
@@ -31,21 +31,6 @@ AIMS = {"phoneme errors, %": (9.5, 11.5), "sentences without an error, %": (25, 
         "overlap of substitutions": (0.55, 1.0), "substitutions, %": (63.3, 71.3), "deletions, %": (18.0, 26.0),
         "insertions, %": (6.7, 14.7), "best day, %": (0, 3), "worst day, %": (15, 30)}
 Spoken = list[tuple[str, list[int]]]  # day, labels
-
-
-def before(labels: list[int], generator: np.random.Generator) -> np.ndarray:  # (P, 41)
-    "Logits with the kit's first noise: the same everywhere."
-    path, stretch = timeline(labels, generator)
-    close = closeness()
-    close[:, BLANK], close[BLANK, :] = 0.45, 0.25
-    np.fill_diagonal(close, 1.0)
-    missed = generator.random(stretch[-1] + 1)[stretch] < 0.02
-    clean = 14.0 * close[np.where(missed, BLANK, path)]
-    wrong = generator.standard_normal((stretch[-1] + 1, len(close)))[stretch]
-    ragged = generator.standard_normal((len(path), len(close)))
-    for frame in range(1, len(path)):
-        ragged[frame] = 0.8 * ragged[frame - 1] + 0.6 * ragged[frame]
-    return clean + 1.2 * wrong + 0.42 * ragged
 
 
 def sentences_of(path: Path, count: int) -> Spoken:
@@ -65,9 +50,9 @@ def simulated(spoken: Spoken, noise: Noise | None, seed: int = 0) -> ErrorStatis
     heard = []
     for number, (day, labels) in enumerate(spoken):
         generator = np.random.default_rng([seed, number])
-        logits = before(labels, generator) if noise is None else noisy_logits(labels, generator, noise, numbers[day])
+        logits = even_logits(labels, generator) if noise is None else noisy_logits(labels, generator, noise, numbers[day])
         heard.append(collapse(logits.argmax(axis=1)))
-    return statistics_of([labels for _, labels in spoken], heard, [day for day, _ in spoken])
+    return error_statistics([labels for _, labels in spoken], heard, [day for day, _ in spoken])
 
 
 def of_run(run: Path) -> ErrorStatistics:
@@ -75,7 +60,7 @@ def of_run(run: Path) -> ErrorStatistics:
     with open(run / "eval/val/trials.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     true, heard = ([to_ids(row[name]) for row in rows] for name in ("phonemes_true", "phonemes_decoded"))
-    return statistics_of(true, heard, [row["session"] for row in rows])
+    return error_statistics(true, heard, [row["session"] for row in rows])
 
 
 def row_of(found: dict) -> dict[str, float]:
@@ -108,7 +93,8 @@ def figure(columns: dict[str, dict], path: Path) -> None:
     fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained", dpi=110)
     for name, one in {"real": real_errors(), **columns}.items():
         style = {"color": "black", "linewidth": 2.5} if name == "real" else {}
-        left.plot(100 * np.array(QUANTILES), [100 * value for value in one["quantiles"].values()], "o-", label=name, **style)
+        rates = [100 * value for value in one["quantiles"].values()]
+        left.plot(100 * np.array(QUANTILES), rates, "o-", label=name, **style)
         days = np.sort(list(one["days"].values()))
         right.plot(100 * (np.arange(len(days)) + 0.5) / len(days), 100 * days, ".-", label=name, **style)
     left.set(xlabel="share of the sentences, %", ylabel="at most so many phoneme errors, %", title="by sentence")

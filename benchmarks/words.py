@@ -8,7 +8,8 @@ sentences are divided: some are scored, some are tuned on, and the language mode
 others, and any further text files (the builder drops lines that contain a scored sentence).
 Each scored sentence becomes noisy logits (`simulate.logits`); at level 1 with
 the phoneme error rate of the published baseline, at other levels with about that many times as
-many errors. `--flatness sharp,middle,flat` repeats everything with the same errors and other certainty. They are decoded in six ways:
+many errors. `--flatness sharp,middle,flat` repeats everything with the same errors and other certainty. They are
+decoded in six ways:
 
 greedy          the best class of each frame, and for each stretch between silences the likeliest
                 word with exactly these phonemes, or the phonemes themselves if there is none
@@ -138,7 +139,8 @@ class Level:
                   if one in self.counts}
         for kind, one in ratios.items():
             print(f"{kind}: {one['ratio']:.0%} ({one['low']:.0%}-{one['high']:.0%}) of the {low}'s errors")
-        return {"noise": self.noise.errors, "flatness": self.noise.flatness, "sentences": len(self.scored), "tuned_on": len(self.tuned_on),
+        return {"noise": self.noise.errors, "flatness": self.noise.flatness,
+                "sentences": len(self.scored), "tuned_on": len(self.tuned_on),
                 "per": self.per.rate, "ratios": ratios, "rows": self.rows,
                 "tuning": {name: one.to_dict() for name, one in tunings.items()}}
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['UNSEEN', 'FAINT', 'Flatness', 'CERTAINTY', 'BEHIND', 'SUBSTITUTED', 'DELETED', 'INSERTED', 'LIKELY', 'timeline',
            'closeness', 'rivals', 'Noise', 'error_rates', 'clarity', 'in_lapse', 'day_gain', 'noisy_logits',
-           'noisy_sentence']
+           'noisy_sentence', 'even_logits']
 
 # %% ../../nbs/simulate/logits.ipynb #ac75d437
 from collections.abc import Sequence
@@ -169,3 +169,21 @@ def noisy_sentence(
 ) -> np.ndarray:  # (P, 41) float32
     "The logits for a sentence; raises `KitError` if it contains digits."
     return noisy_logits(to_ids(sentence_to_phonemes(sentence)), generator, noise, day)
+
+# %% ../../nbs/simulate/logits.ipynb #e7ea11d1
+def even_logits(
+    labels: Sequence[int],  # classes 1..40
+    generator: np.random.Generator,
+) -> np.ndarray:  # (P, 41) float32
+    "Logits with equally strong, independent noise everywhere: easier than real ones, with long lists of hypotheses."
+    path, stretch = timeline(labels, generator)
+    close = closeness()
+    close[:, BLANK], close[BLANK, :] = 0.45, 0.25
+    np.fill_diagonal(close, 1.0)
+    missed = generator.random(stretch[-1] + 1)[stretch] < 0.02
+    clean = 14.0 * close[np.where(missed, BLANK, path)]  # (P, 41)
+    wrong = generator.standard_normal((stretch[-1] + 1, len(PHONEMES)))[stretch]  # (P, 41)
+    ragged = generator.standard_normal((len(path), len(PHONEMES)))  # (P, 41)
+    for frame in range(1, len(path)):
+        ragged[frame] = 0.8 * ragged[frame - 1] + np.sqrt(1 - 0.8**2) * ragged[frame]
+    return (clean + 1.2 * wrong + 0.42 * ragged).astype(np.float32)
