@@ -8,7 +8,7 @@ LABELS.csv has the columns session, sentence_label and phonemes, such as that of
 of its days, the same number of first sentences is taken. A run has been evaluated by `b2t eval`, which leaves
 eval/val/trials.csv with the labels and the phonemes that were heard.
 The real figures and the definitions are in `simulate.errors`: the published baseline on 766 validation sentences of 21
-days. "Before" is the noise that the kit had at first, `even_logits`: independent, and confused by articulatory features.
+days. "Before" is the noise that the kit had at first, `even_logits`: independent, and confused by articulation.
 """
 
 import argparse
@@ -50,7 +50,10 @@ def simulated(spoken: Spoken, noise: Noise | None, seed: int = 0) -> ErrorStatis
     heard = []
     for number, (day, labels) in enumerate(spoken):
         generator = np.random.default_rng([seed, number])
-        logits = even_logits(labels, generator) if noise is None else noisy_logits(labels, generator, noise, numbers[day])
+        if noise is None:
+            logits = even_logits(labels, generator)
+        else:
+            logits = noisy_logits(labels, generator, noise, numbers[day])
         heard.append(collapse(logits.argmax(axis=1)))
     return error_statistics([labels for _, labels in spoken], heard, [day for day, _ in spoken])
 

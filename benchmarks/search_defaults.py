@@ -32,8 +32,8 @@ from b2t_kit.decode.tune import Lists
 SCALES = (0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2)
 BONUSES = (-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0)
 PENALTIES, MISSING = (3.0, 9.0, 30.0, 90.0), (0.0, -1.0)
-NOISES = {"middle": Noise(), "sharp": Noise(flatness="sharp"), "flat": Noise(flatness="flat"), "half": Noise(errors=0.5),
-          "double": Noise(errors=2)}
+NOISES = {"middle": Noise(), "sharp": Noise(flatness="sharp"), "flat": Noise(flatness="flat"),
+          "half": Noise(errors=0.5), "double": Noise(errors=2)}
 Case = tuple[BeamSearch, list[np.ndarray], list[str]]
 
 
