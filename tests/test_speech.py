@@ -1,6 +1,11 @@
 """The speech task gives the same decoder for any number of processes and micro-batches."""
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -10,6 +15,7 @@ from b2t_kit.data.dataset import tiny_recordings
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.models.transformer import TransformerConfig
 from b2t_kit.core.distributed import launch
+from b2t_kit.core.errors import KitError
 from b2t_kit.training.task import TrainConfig
 from b2t_kit.speech.evaluate import evaluate_run, save_logits
 from b2t_kit.speech.task import SpeechConfig, SpeechTask
@@ -18,7 +24,7 @@ from b2t_kit.train import Result, train
 STEPS = 4
 
 
-def train_small(data: str, out: str, accumulation: str = "1") -> Result:
+def train_small(data: str, out: str, accumulation: str = "1", resume: bool = False) -> Result:
     """Train a small decoder without dropout; the steps hold 5 to 7 trials of three days."""
     model = GRUConfig(hidden=12, num_layers=2, dropout=0.0, day_dropout=0.0)
     task = SpeechTask(data, SpeechConfig(model, batches=BatchConfig(batch_size=7, buckets=2)))
@@ -26,9 +32,8 @@ def train_small(data: str, out: str, accumulation: str = "1") -> Result:
         steps=STEPS, lr=0.01, warmup_steps=1, eps=0.01, device="cpu", log_every=2, eval_every=0,
         checkpoint_every=0, ema_decay=0.9, accumulation=int(accumulation),
     )
-    result = train(task, settings, out, quiet=True)
-    task.close()
-    return result
+    with closing(task):
+        return train(task, settings, out, resume, quiet=True)
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +115,42 @@ def test_a_transformer_resumes_to_the_same_bits(data: str, tmp_path: Path) -> No
     assert found.values == straight.values and "unseen_per" in found.values
     evaluated = evaluate_run(found.folder, data, device="cpu")
     assert evaluated.per.rate > 0 and len(save_logits(found.folder, tmp_path / "logits.hdf5", data, device="cpu")) > 0
+
+
+def with_noise(trial: h5py.Group) -> None:
+    """Other features of the same shape."""
+    features = trial["input_features"]
+    features[...] = np.random.default_rng(1).standard_normal(features.shape, dtype=np.float32)
+
+
+def with_labels_reversed(trial: h5py.Group) -> None:
+    """The labels from back to front."""
+    count = int(trial.attrs["seq_len"])
+    trial["seq_class_ids"][:count] = trial["seq_class_ids"][:count][::-1]
+
+
+def with_another_sentence(trial: h5py.Group) -> None:
+    """Another sentence of the same length."""
+    trial.attrs["sentence_label"] = trial.attrs["sentence_label"][::-1]
+
+
+@pytest.mark.parametrize("change", [with_noise, with_labels_reversed, with_another_sentence])
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_changed_recordings_are_refused(
+    change: Callable[[h5py.Group], None], split: str, data: str, whole: Result, tmp_path: Path
+) -> None:
+    """A run does not go on with other content under the same names, lengths and times; one trial is enough."""
+    run, other = tmp_path / "run", tmp_path / "hdf5_data_final"
+    shutil.copytree(whole.folder, run)
+    shutil.copytree(data, other)
+    assert train_small(str(other), str(run), resume=True).step == STEPS  # a copy has the same content
+    changed = sorted(other.iterdir())[1] / f"data_{split}.hdf5"
+    before = changed.stat()
+    with h5py.File(changed, "r+") as file:
+        change(file["trial_0000"])
+    os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(KitError) as caught:
+        train_small(str(other), str(run), resume=True)
+    message = str(caught.value)
+    assert f"data.{split}.content.{changed.parent.name} was" in message and str(run) in message and "\n" not in message
+    assert sum(line.count("t15.") for line in message.splitlines()) == 1  # no other day

@@ -884,6 +884,15 @@ class Recordings:
             raise Fault(info.file, info.group, "input_features", message)
         return out
 
+    def file_mark(
+        self,
+        path: Path,  # one of the files
+    ) -> list[int]:
+        "Size, times of the last write and of any change in ns, and inode: what changes with a file's content."
+        with reading(path):
+            found = os.fstat(self._files[path].id.get_vfd_handle())
+        return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+
     def _checked(self, index: int, name: str, kinds: str, shape: tuple[int | None, ...]) -> h5py.Dataset:
         info = self.infos[index]
         with reading(info.file, info.group):

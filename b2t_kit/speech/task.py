@@ -5,11 +5,10 @@
 # %% auto #0
 __all__ = ['WordScorer', 'RoomCheck', 'WordsConfig', 'SpeechConfig', 'logits_of', 'draws_of', 'frames_of', 'training_losses',
            'alignable', 'speech_loss', 'SpeechTask', 'trained_sessions', 'held_out_recordings', 'build_decoder_for',
-           'settled', 'signal_record', 'check_signal', 'data_fingerprint', 'amount', 'count_greedy_edits',
-           'speech_rules', 'transformer_rules', 'SpeechRun']
+           'settled', 'signal_record', 'check_signal', 'amount', 'count_greedy_edits', 'speech_rules',
+           'transformer_rules', 'SpeechRun']
 
 # %% ../../nbs/speech/task.ipynb #9b9df6a0
-import hashlib
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from ..data.augment import Augment, augment, smooth, smoothing_taps
 from ..data.batches import Batch, BatchConfig, Bucket, EvalBatches, Resident, TrainBatches, check_lengths
 from ..data.batches import check_shares, end_to_end, gathered, map_trials
 from ..data.dataset import NUM_FEATURES, T15, Recordings, Signal, signal_difference
+from ..data.fingerprint import data_fingerprint
 from ..devices.device import Device
 from ..models.ctc import ctc_losses
 from ..models.gru import GRUConfig
@@ -223,9 +223,9 @@ class SpeechTask(Task):
         words |= signal_record(self.train.signal)
         return {"name": "speech", "config": to_dict(replace(self.config, batches=batches)), **sessions, **words}
 
-    def fingerprint(self) -> dict[str, Any]:
-        "Trial counts and an index hash of the training and validation data."
-        return {split.split: data_fingerprint(split) for split in (self.train, self.val)}
+    def fingerprint(self, memo: Path | None = None) -> dict[str, Any]:
+        "Counts and hashes of the training and validation recordings, by session."
+        return {split.split: data_fingerprint(split, memo) for split in (self.train, self.val)}
 
     def plan(self) -> dict[str, str]:
         "A summary of the data and batches, as lines of text."
@@ -433,22 +433,6 @@ def check_signal(
     "Raise `KitError` for recordings whose features are others."
     if message := signal_difference(recordings.infos[0].file, recordings.signal, origin, signal):
         raise KitError(f"{recordings.infos[0].file}: {message}")
-
-# %% ../../nbs/speech/task.ipynb #22e09548
-def data_fingerprint(
-    recordings: Recordings,
-) -> dict[str, Any]:
-    "Counts, and a hash over every trial's position, length and sentence."
-    infos = recordings.infos
-    lines = [f"{one.session} {one.block} {one.number} {one.group} {one.num_bins} {one.num_labels} "
-             f"{one.sentence}" for one in infos]
-    return {
-        "sessions": len({one.session for one in infos}),
-        "trials": len(infos),
-        "bins": sum(one.num_bins for one in infos),
-        "labels": sum(one.num_labels for one in infos),
-        "index": hashlib.sha256("\n".join(lines).encode("utf-8")).hexdigest(),
-    }
 
 # %% ../../nbs/speech/task.ipynb #ad640e70
 def amount(

@@ -238,7 +238,7 @@ class CodecTask(Task):
     def describe(self) -> dict[str, Any]:
         return {"name": "codec", **asdict(self), "model": to_dict(self.model)}
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self, memo: Path | None = None) -> dict[str, Any]:
         first = codec_batch([0], self.model, 1)
         return {"rows": self.rows, "first": int((first.codes * torch.arange(1, self.model.channels + 1)).sum())}
 

@@ -332,7 +332,7 @@ class EITTask(Task):
         "Settings, and the digest of the statistics that are in the model."
         return {"name": "eit", "config": to_dict(self.config), "statistics": self.statistics.digest()}
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self, memo: Path | None = None) -> dict[str, Any]:
         "Counts, and a digest of all training voltages."
         return {"train": len(self.train), "valid": len(self.valid), "volts": self.digest}
 

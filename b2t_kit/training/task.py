@@ -96,8 +96,9 @@ class Task(Protocol):
     def describe(self) -> dict[str, Any]:
         "Plain values for `config.json`: enough to rebuild the task; must be equal when resuming."
 
-    def fingerprint(self) -> dict[str, Any]:
-        "Plain values that change when the data change; must be equal when resuming."
+    def fingerprint(self, memo: Path | None = None) -> dict[str, Any]:
+        """Plain values that change when the data change; must be equal when resuming. `memo` is a file of the run
+        folder in which a task may keep what takes long to find out again."""
 
     def build_model(self) -> nn.Module:
         "A new float32 model on the CPU, with initial weights drawn from torch's generator."
@@ -246,7 +247,7 @@ class ToyTask(Task):
     def describe(self) -> dict[str, Any]:
         return {"name": "toy", **asdict(self)}
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self, memo: Path | None = None) -> dict[str, Any]:
         return {"rows": self.rows, "first": toy_row(0)[1][0].item()}
 
     def plan(self) -> dict[str, str]:
