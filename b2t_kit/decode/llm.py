@@ -204,7 +204,7 @@ class CausalScorer:
         self.known: dict[str, float] = {}
         kinds = {one.dtype for one in model.parameters() if one.dtype.is_floating_point}
         self.dtype = min(kinds, key=lambda kind: kind.itemsize)  # dtype of attention
-        self.key = f"{SCORES} {name} {self.dtype} {asdict(writing)}"
+        self.key = f"{name} {self.dtype} {asdict(writing)} {SCORES}"
         self.nodes = 0  # number of tokens processed so far
         start_token(tokenizer)
 

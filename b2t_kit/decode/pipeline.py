@@ -523,7 +523,7 @@ def cached_logits(
             with LogitsWriter(path) as writer:
                 decode(decoder, recordings, opened, logits=writer)
 
-        return kept(folder / "logits.hdf5", logits_key(decoder, recordings, opened), write)
+        return kept(folder / "logits.hdf5", logits_key(decoder, recordings, opened, folder=folder), write)
 
 # %% ../../nbs/decode/pipeline.ipynb #51690693
 def adapted_folder(
@@ -556,7 +556,7 @@ def adapted_logits(
     from b2t_kit.speech.evaluate import AdaptingDecoder, logits_key
 
     with open_device(device, precision) as opened, Recordings(data, split) as recordings:
-        plain = logits_key(decoder, recordings, opened, unseen)
+        plain = logits_key(decoder, recordings, opened, unseen, folder)
         key = {**plain, "adapted": ADAPTED, "adapt": to_dict(adapt), "words": search_key(search)}
         found = Kept([folder / "logits.hdf5", folder / "adapt.json"], key)
         path, note = found.paths

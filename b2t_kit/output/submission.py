@@ -437,7 +437,7 @@ def submit(
     hot = read_hotwords(hotwords, own_words(lexicon)) if hotwords else []
     decoder = load_decoder(run)
     with open_device(device) as opened, Recordings(data, "test") as recordings:
-        infos, record = recordings.infos, logits_key(decoder, recordings, opened)
+        infos, record = recordings.infos, logits_key(decoder, recordings, opened, folder=folder)
     with new_folders(folder):
         words, model = choose_words(model_file, lexicon, known_sentences(data))
         config = override(tuned_config(Path(run) / CHOICE, model, decoder) or SearchConfig(), settings or {})

@@ -31,19 +31,19 @@ from ..core.files import write_atomically
 from ..core.settings import from_dict, to_dict
 from ..data.batches import Batch, EvalBatches, needed_patches
 from ..data.dataset import T15, Recordings, Signal, TrialInfo, begin_hdf5, check_split
+from ..data.fingerprint import data_fingerprint
 from ..devices.device import Device
 from ..devices.select import open_device
 from ..models.ctc import ctc_losses, greedy
 from ..models.gru import load_pretrained
 from .adapt import AdaptConfig, Adapter, AdaptProgress, Unseen, adapted_parameters, adapts_days
 from .adapt import fit_days, single_trial
-from .task import SpeechConfig, build_decoder_for, check_signal, data_fingerprint, logits_of
-from .task import speech_loss
+from .task import SpeechConfig, build_decoder_for, check_signal, logits_of, speech_loss
 from ..text.metrics import Confusion, Counts, Rate, RateTable, confusion, count_edits, plot_confusion
 from ..text.metrics import plot_rates, rate_of, rates_by
 from ..text.phonemes import show
 from ..training.checkpoint import best_checkpoint, read_part, tensors_hash
-from ..training.run import check_task, task_digest
+from ..training.run import MEMO, check_task, task_digest
 
 # %% ../../nbs/speech/evaluate.ipynb #d5b34df7
 @dataclass(frozen=True)
@@ -195,12 +195,13 @@ def logits_key(
     recordings: Recordings,  # of the trials
     device: Device,
     unseen: Unseen | None = None,  # day layer of sessions without training; None: from the configuration
+    folder: Path | None = None,  # where the hashes of the recordings are kept; None: only in this process
 ) -> dict[str, Any]:  # plain values
     "Everything that the logits of these trials depend on, for the keys of caches."
     precision = device.precision
     return {"logits": LOGITS, "decoder": decoder.digest, "unseen": unseen or decoder.config.unseen,
             "device": f"{device.kind} {precision.compute}{' TF32' * precision.tf32}", "split": recordings.split,
-            "data": data_fingerprint(recordings)}
+            "data": data_fingerprint(recordings, folder and folder / MEMO)}
 
 # %% ../../nbs/speech/evaluate.ipynb #cb4d9363
 class LogitsWriter(AbstractContextManager):
@@ -542,7 +543,7 @@ def evaluate_run(
         with LogitsWriter(folder / "logits.hdf5") if logits else nullcontext() as writer:
             trials = decode(decoder, recordings, opened, how, writer)
         evaluation = Evaluation(decoder.origin, split, trials, frozenset(decoder.trained), how)
-        save_evaluation(evaluation, folder, logits_key(decoder, recordings, opened, unseen))
+        save_evaluation(evaluation, folder, logits_key(decoder, recordings, opened, unseen, folder))
     if json is not None:
         save_json(json, evaluation.to_dict())
     return evaluation
