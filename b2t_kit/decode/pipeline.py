@@ -408,7 +408,8 @@ def _place(name: Any) -> Any:  # an absolute path, so that it is found from othe
 
 
 def _asked(
-    lm: Any, lexicon: Any, hotwords: Any, route: str, settings: dict[str, Any], fusion: dict[str, Any] | None, tuned: bool
+    lm: Any, lexicon: Any, hotwords: Any, route: str, settings: dict[str, Any], fusion: dict[str, Any] | None,
+    tuned: bool,
 ) -> dict[str, Any]:
     "What `decode_sentences` was asked for, as its arguments: asked again, it looks at the same files."
     large = fusion and {name: value for name, value in fusion.items() if not tuned or name in ("llm", "bits")}

@@ -113,7 +113,8 @@ def export(
             raise KitError(f"{out}: the weights could not be written ({error})") from error
         record = {"name": Path(out).name, "b2t_kit": __version__, "origin": decoder.origin, "task": task,
                   "train": known.get("train", {}), "data": known.get("data", {}),
-                  "scores": rates_in(run, decoder, known.get("data", {})), "weights": file_mark(aside / f"{WEIGHTS}.safetensors")}
+                  "scores": rates_in(run, decoder, known.get("data", {})),
+                  "weights": file_mark(aside / f"{WEIGHTS}.safetensors")}
         save_json(aside / "config.json", record)
         (aside / "README.md").write_text(card(decoder, record, licence), encoding="utf-8")
     return Path(out)
