@@ -270,12 +270,12 @@ def test_tuned_weights(here: Path, capsys: pytest.CaptureFixture) -> None:
     assert not Path("s.csv").exists()
 
 
-SUBMITTED = {
+SUBMITTED = {  # in an order in which each changes one more part: hotwords and a model's words also change the lexicon
     "a feature": (lambda: rewrite(Path(TEST), one_feature), "data"),
     "a weight": (lambda: rewrite(weights(), one_weight), "decoder"),
-    "a language model": (lambda: rewrite(Path("model.b2tlm"), lambda path: shutil.copy("other.b2tlm", path)), "lm"),
     "a lexicon": (lambda: rewrite(Path("words.txt"), lambda path: path.write_text("family F EH M L IY\n")), "lexicon"),
     "hotwords": (lambda: rewrite(Path("names.txt"), lambda path: path.write_text("szczepanski\n")), "hotwords"),
+    "a language model": (lambda: rewrite(Path("model.b2tlm"), lambda path: shutil.copy("other.b2tlm", path)), "lm"),
     "a large model": (lambda: rewrite(Path("causal/model.safetensors"), lambda path: path.write_bytes(
         path.read_bytes()[:-4] + b"\0\0\0\1")), "fusion"),
 }
