@@ -46,7 +46,7 @@ def read_table(
     path: Path,  # trials.csv
 ) -> tuple[list[TableRow], list[Fault]]:
     "The rows of a table of trials, and what is wrong with others."
-    found, wrong = [], []
+    found, wrong = list[TableRow](), list[Fault]()
     rows = csv.DictReader(read_text(path).splitlines())
     missing = [name for name in TRIAL_COLUMNS if name not in (rows.fieldnames or ())]
     if missing:

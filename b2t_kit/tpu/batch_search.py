@@ -74,7 +74,7 @@ def _next_guess(
     return max(guess, low + multiple) if high is None or low + multiple < high else low
 
 # %% ../../nbs/tpu/batch_search.ipynb #cb090fc1
-ARRANGEMENTS = {"none": "everything on every chip", "moments": "moments and average divided",
+ARRANGEMENTS: dict[Any, str] = {"none": "everything on every chip", "moments": "moments and average divided",
                 "all": "weights, moments and average divided"}
 
 

@@ -209,6 +209,7 @@ def count_parameters(
     return trained, sum(one.numel() for one in every) - trained
 
 # %% ../../nbs/training/task.ipynb #bf403d4b
+@dataclass(frozen=True)
 class RunSettings:
     "All settings of a run: a frozen dataclass that derives from this class has a task's and a training's."
 
