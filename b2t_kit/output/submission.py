@@ -42,7 +42,7 @@ from ..decode.pipeline import CHOICE, adapted_folder, adapted_logits, cached_log
 from ..decode.pipeline import fusion_settings, known_sentences, read_trials, tuned_config, tuned_model
 from ..speech.adapt import AdaptConfig
 from ..speech.evaluate import load_decoder
-from ..text.metrics import Edits, Rate, count_edits, edits, rate_of
+from ..text.metrics import Edits, Rate, count_edits, edits, rate_of, redrawn
 from ..text.phonemes import normalise
 
 # %% ../../nbs/output/submission.ipynb #78cc185a
@@ -607,7 +607,7 @@ def score_rows(
     words = [[normalise(row.text).split() for row in side] for side in zip(*pairs)]
     counts = count_edits(*words)
     sessions = [one.session or other.session for one, other in pairs]
-    known = None not in sessions and len(set(sessions)) > 1
+    known = None not in sessions and redrawn(sessions)
     rate = rate_of(counts, sessions if known else None)
     kinds = Edits(*(sum(kind) for kind in zip(*map(edits, *words))))
     exact = int((counts.edits == 0).sum())
