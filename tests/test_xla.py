@@ -128,6 +128,14 @@ def test_a_transformer_trains_like_on_a_cpu(folder: Path, data: str, on_cpu: dic
     assert between[:5] + between[6:] == [1] * 10  # one row of metrics a step
 
 
+def test_a_model_of_ones_own_trains_like_on_a_cpu(folder: Path, data: str, on_cpu: dict) -> None:
+    """The tutorial's Conformer, from a file outside the package."""
+    settings = dict(data=data, model="own", steps=12, eval_every=6)
+    runs = [trained(folder / f"own_{device}", device=device, **settings) for device in ("cpu", "xla")]
+    assert runs[1]["since"]["compiled"] == 0 and runs[1]["fallbacks"] == []
+    assert_same_curve(runs[1], runs[0], steps=12)
+
+
 @pytest.fixture(scope="module")
 def accumulated(folder: Path, data: str) -> dict:
     """Three micro-batches a step, a row of metrics every fifth, moments divided over the chips."""

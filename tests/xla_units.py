@@ -14,14 +14,13 @@ from b2t_kit.devices import xla
 from b2t_kit.devices.device import Device
 from b2t_kit.devices.select import open_device
 from b2t_kit.models.ctc import ctc_losses
-from b2t_kit.models.gru import GRUConfig
-from b2t_kit.models.noise_gru import NoiseConfig, NoiseGRU
+from b2t_kit.models.noise_gru import NoiseGRUConfig
 from b2t_kit.training.optim import Ema, build_adamw, pack_optimizer, unpack_optimizer
 
 HIDDEN, ROWS, STEPS = 256, 16, 20
 xla.STAYS_ON_CHIP = 2 * 3 * (HIDDEN // 2) ** 2  # the noise model is wide, the decoders are not
-CONFIG = GRUConfig(num_days=2, num_features=8, hidden=32, num_layers=1, dropout=0.0, day_dropout=0.0)
-NOISE = NoiseConfig(noise_layers=2, noise_hidden=HIDDEN, noisy_layers=1, noisy_hidden=24, reversal=0.3)
+CONFIG = NoiseGRUConfig(num_days=2, num_features=8, hidden=32, num_layers=1, dropout=0.0, day_dropout=0.0, noise_layers=2,
+                        noise_hidden=HIDDEN, noisy_layers=1, noisy_hidden=24, reversal=0.3)
 
 
 class Training:
@@ -29,7 +28,7 @@ class Training:
 
     def __init__(self, device: Device, dropout: float = 0.0, recompute: bool = False) -> None:
         torch.manual_seed(0)
-        model = NoiseGRU(replace(CONFIG, dropout=dropout), replace(NOISE, recompute=recompute))
+        model = replace(CONFIG, dropout=dropout, recompute=recompute).build()
         groups = [{"params": list(model.parameters()), "lr": 0.002, "weight_decay": 0.01}]
         self.device, self.losses = device, []
         self.model, self.optimizer = device.prepare(model, build_adamw(groups, eps=0.01))

@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['Unseen', 'SAVE_EVERY', 'session_date', 'sources', 'day_mixture', 'refit', 'fit_days', 'AdaptConfig',
-           'adapted_parameters', 'adapts_days', 'single_trial', 'augmented_copies', 'Adapter', 'AdaptProgress',
-           'AdaptReport']
+           'adapted_parameters', 'single_trial', 'augmented_copies', 'Adapter', 'AdaptProgress', 'AdaptReport']
 
 # %% ../../nbs/speech/adapt.ipynb #f627bce8
 import copy
@@ -14,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +28,7 @@ from ..core.files import regular_file, write_atomically
 from ..core.random import fold_seed
 from ..data.batches import Batch, BatchConfig, num_patches
 from ..models.layers import DayLayer
-from ..models.transformer import PatchEmbedding
+from ..models.model import Adapted
 from ..text.metrics import Counts, Difference, Rate, compare, rate_of
 from ..training.checkpoint import read_part
 
@@ -136,20 +136,14 @@ class AdaptConfig:
 # %% ../../nbs/speech/adapt.ipynb #ceef93f9
 def adapted_parameters(
     model: nn.Module,
+    adapted: Adapted | None,  # as the model's settings say
 ) -> dict[str, nn.Parameter]:  # by name
-    "The parameters of the patch embedding, or of all day layers; `KitError` if the model has neither."
-    for kind in (PatchEmbedding, DayLayer):
-        parts = [f"{name}." for name, one in model.named_modules() if isinstance(one, kind)]
-        if parts:
-            return {name: one for name, one in model.named_parameters() if name.startswith(tuple(parts))}
-    raise KitError(f"adapt: {type(model).__name__} has no patch embedding and no day layer; there is nothing to adapt")
-
-
-def adapts_days(
-    model: nn.Module,
-) -> bool:
-    "Whether adaptation changes day layers, each on its own day only."
-    return any(isinstance(one, DayLayer) for one in model.modules())
+    "The parameters that adaptation changes; `KitError` if the model names none."
+    if adapted is None:
+        raise KitError(f"adapt: {type(model).__name__} names no parameters that could be adapted; its config would "
+                       "define `adapted`")
+    return {name: one for name, one in model.named_parameters()
+            if any(fnmatchcase(name, pattern) for pattern in adapted.patterns)}
 
 # %% ../../nbs/speech/adapt.ipynb #ed4ba4d8
 def single_trial(
@@ -186,13 +180,14 @@ class Adapter:
     def __init__(
         self,
         model: nn.Module,  # changed in place
+        adapted: Adapted | None,  # what changes, as the model's settings say
         loss: Callable[[nn.Module, Batch], torch.Tensor],  # mean loss of a batch's rows, in training mode
         config: AdaptConfig = AdaptConfig(),
     ) -> None:
         self.model, self.loss, self.config = model.requires_grad_(False).eval(), loss, config
-        self.parameters = adapted_parameters(model)
-        usual = 1e-3 if adapts_days(model) else 3e-5
-        rate = usual if config.lr is None else config.lr
+        self.parameters = adapted_parameters(model, adapted)
+        assert adapted is not None
+        rate = adapted.lr if config.lr is None else config.lr
         chosen = [one.requires_grad_() for one in self.parameters.values()]
         self.optimizer = torch.optim.AdamW(chosen, lr=rate, weight_decay=config.weight_decay)
 

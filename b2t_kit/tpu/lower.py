@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from ..core.distributed import Place
 from ..devices.device import DeviceOptions
 from ..devices.xla import XlaAdamW, XlaDevice
 from ..devices.xla_runtime import fallbacks
+from ..models.model import model_class
 from ..models.scan_ops import compiled_for
 from ..precision import audit_optimizer, audit_parameters, resolve_precision
 from ..training.task import TrainConfig
@@ -445,13 +447,12 @@ def requested_task(
 
         return unpack_task((folder / "model.pickle").read_bytes(), request["train"])
     from b2t_kit.core.settings import from_dict
-    from b2t_kit.tpu.configs import shapes_of
-    from b2t_kit.tasks.eit import EITRun
-    from b2t_kit.speech.task import SpeechRun
 
-    kinds = {kind.__name__: kind for kind in (SpeechRun, EITRun)}
-    run = from_dict(kinds[request["kind"]], request["settings"])
-    return shapes_of(run, request["data"]), run.train
+    for which in request["models"]:  # that a person named on the command line
+        model_class(which)
+    module, _, name = request["kind"].rpartition(":")
+    run = from_dict(getattr(import_module(module), name), request["settings"])
+    return run.without_data(request["data"]), run.train
 
 # %% ../../nbs/tpu/lower.ipynb #ba785757
 _PATIENCE = 5.0  # seconds for an operation on the host to fail by itself

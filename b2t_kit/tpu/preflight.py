@@ -32,9 +32,11 @@ from ..core.signals import GIB
 from ..devices.topologies import Slice, find_slice
 from ..doctor.doctor import Allocation, allocations
 from ..doctor.known_failures import squeeze
+from ..models.model import loaded_models
 from . import compile as compiler
 from .cost import Buffer, Exchange, Hlo, Roofline, at_the_peak, by_kind, count_traffic, count_work, read_hlo
 from .cost import roofline
+from ..training.task import RunSettings
 
 # %% ../../nbs/tpu/preflight.ipynb #aa565d80
 @dataclass
@@ -461,7 +463,7 @@ def compile_program(
 
 # %% ../../nbs/tpu/preflight.ipynb #1a1d5b2f
 def preflight_config(
-    settings: Any,  # a `SpeechRun` or an `EITRun`
+    settings: RunSettings,
     where: str = "v5e-8",  # a slice
     global_batch: int | None = None,  # rows per step over all chips; None: as configured
     name: str = "",  # of the configuration, for the report
@@ -471,13 +473,11 @@ def preflight_config(
     say: Callable[[str], None] = lambda line: None,  # called with one line per program
 ) -> PreflightReport:
     "Compile a configuration for a slice; `KitError` if its batch cannot be divided over the chips."
-    from b2t_kit.tpu.configs import batch_of, with_batch
-
     chosen, python = find_slice(where), find_compiler(python)
     check_torch_xla()
     if global_batch is not None:
-        settings = with_batch(settings, global_batch)
-    size = batch_of(settings)
+        settings = settings.with_rows(global_batch)
+    size = settings.task.rows
     rows = size / settings.train.accumulation / chosen.chips
     if rows < 1 or rows != int(rows):
         raise KitError(f"global_batch: {size} rows cannot be divided evenly over {chosen.chips} chips"
@@ -487,14 +487,14 @@ def preflight_config(
 
 
 def request_of(
-    settings: Any,  # a `SpeechRun` or an `EITRun`
+    settings: RunSettings,
     chips: int,
     data: str | Path | None = None,  # folder of recordings, for their lengths
     programs: str = "all",  # or "largest"
 ) -> dict[str, Any]:
     "The request for the process that lowers."
-    return {"kind": type(settings).__name__, "settings": to_dict(settings), "chips": chips,
-            "data": str(data) if data else None, "programs": programs}
+    return {"kind": f"{type(settings).__module__}:{type(settings).__name__}", "settings": to_dict(settings),
+            "chips": chips, "data": str(data) if data else None, "programs": programs, "models": loaded_models()}
 
 # %% ../../nbs/tpu/preflight.ipynb #b97a8b31
 def run_preflight(

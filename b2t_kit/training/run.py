@@ -281,9 +281,8 @@ def check_task(
     checkpoint: str | Path,  # one of its checkpoints
     task: Any,  # the entry `task` of its `config.json`
 ) -> None:
-    "Raise `KitError` if the weights were trained with another task; version 0.1.0 did not note it."
-    noted = read_state(checkpoint).get("task")
-    if noted is not None and noted != task_digest(task):
+    "Raise `KitError` if the weights were trained with another task."
+    if read_state(checkpoint).get("task") != task_digest(task):
         raise KitError(f"{Path(run) / 'config.json'}: was changed after {checkpoint} was written; put back the file "
                        "that belongs to the run")
 
