@@ -34,9 +34,9 @@ from ..devices.device import Device
 from ..devices.select import open_device
 from ..models.ctc import ctc_losses, greedy
 from ..models.gru import load_pretrained
-from .adapt import AdaptConfig, Adapter, AdaptProgress, Unseen, adapted_parameters, adapts_days
+from .adapt import AdaptConfig, Adapter, AdaptProgress, Unseen, adapted_parameters
 from .adapt import fit_days, single_trial
-from .task import SpeechConfig, build_decoder_for, check_signal, logits_of, speech_loss
+from .task import SpeechConfig, check_signal, logits_of, speech_loss
 from ..text.metrics import Confusion, Counts, Rate, RateTable, confusion, count_edits, plot_confusion
 from ..text.metrics import plot_rates, rate_of, rates_by, redrawn
 from ..text.phonemes import show
@@ -82,7 +82,7 @@ def _decoder_of(
 ) -> Decoder:
     config, sessions, trained, signal = spoken
     try:
-        model = build_decoder_for(config).eval()
+        model = config.model.build().eval()
         model.load_state_dict(read_part(folder, part))
     except RuntimeError as error:  # also if a size in config.json needs more memory than there is
         reason = " ".join(str(error).split())
@@ -259,16 +259,14 @@ class AdaptingDecoder:
     ) -> None:
         if device.kind == "xla":
             raise KitError("adapt: runs on a CPU or GPU, not on a TPU; add --device cpu")
-        adapted_parameters(decoder.model)
+        self.adapted = decoder.config.model.adapted
+        adapted_parameters(decoder.model, self.adapted)
         self.decoder, self.recordings, self.words = decoder, recordings, words
         self.device, self.unseen, self.adapt = device, unseen, adapt
         config = decoder.config
         noise = replace(config.augment, white_noise=adapt.noise, offset=adapt.offset)
-        self.config = replace(config, augment=noise)
-        if config.transformer.blocks:
-            masks = replace(config.transformer, mask_spans=adapt.masks, mask_share=adapt.mask_share)
-            self.config = replace(self.config, transformer=masks)
-        self.by_day, self.session = adapts_days(decoder.model), ""
+        self.config = replace(config, augment=noise, model=config.model.for_adaptation(adapt.masks, adapt.mask_share))
+        self.by_day, self.session = bool(self.adapted and self.adapted.by_day), ""
         self.adapter: Adapter | None = None
 
     @property
@@ -285,7 +283,7 @@ class AdaptingDecoder:
         if self.adapter is None or (self.by_day and session != self.session):
             days = self.decoder.sessions, self.decoder.trained, [session]
             model = fit_days(self.decoder.model, *days, self.unseen).to(self.device.torch_device)
-            self.adapter = Adapter(model, self._loss, self.adapt)
+            self.adapter = Adapter(model, self.adapted, self._loss, self.adapt)
         self.session = session
         return self.adapter
 
