@@ -56,7 +56,10 @@ def read_table(
         for row in rows:
             one = table_row(path, rows.line_num, {name: (text or "").strip() for name, text in row.items()
                                                   if isinstance(name, str) and not isinstance(text, list)})
-            (wrong if isinstance(one, Fault) else found).append(one)
+            if isinstance(one, Fault):
+                wrong.append(one)
+            else:
+                found.append(one)
     except csv.Error as error:
         raise Fault(path, "", "", f"line {rows.line_num} cannot be read ({error})") from error
     if len(found) > MAX_TRIALS * 100:

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MARKERS', 'ENDS', 'SENTENCE_END', 'LADDER', 'VALUES', 'CONTEXT_TOKENS', 'SCORING', 'CHOOSE_ON', 'WRITING', 'Grid',
-           'GRID', 'ScoreLists', 'Writing', 'pieces', 'markers_of', 'end_tokens', 'writings_of', 'Tree', 'tree_of',
+           'GRID', 'ScoreLists', 'Writing', 'token_ids', 'markers_of', 'end_tokens', 'writings_of', 'Tree', 'tree_of',
            'chain_of', 'node_scores', 'TokenBatch', 'batches_of', 'CausalScorer', 'Reading', 'word_perplexity',
            'unscored_sentences', 'choose_writing', 'weaker_line', 'transformers_library', 'folder_name', 'kept_writing',
            'load_scorer', 'Readings', 'read_writings', 'KeptScores', 'RescoreWeights', 'rescored', 'ScoreTable',
@@ -65,7 +65,7 @@ class Writing:
         return text[:1].upper() + text[1:]
 
 # %% ../../nbs/decode/llm.ipynb #2dc55493
-def pieces(
+def token_ids(
     tokenizer: Any,  # Hugging Face tokenizer
     text: str,  # as written; it may contain markers
 ) -> tuple[int, ...]:
@@ -89,7 +89,7 @@ def end_tokens(
     "Return the endings that add one token to a word, and change none of the word's."
     found: dict[str, int] = {}
     for end in ends:
-        word, whole = pieces(tokenizer, "see"), pieces(tokenizer, f"see{end}")
+        word, whole = token_ids(tokenizer, "see"), token_ids(tokenizer, f"see{end}")
         if whole[:-1] == word and whole[-1] not in found.values():
             found[end] = whole[-1]
     return found
@@ -102,7 +102,7 @@ def writings_of(
     markers = markers_of(tokenizer)
     ends, starts = tuple(end_tokens(tokenizer, (*ENDS, *markers))), dict[tuple[int, ...], str]()
     for start in (marker + gap for gap in ("", "\n", "\n\n") for marker in (*markers, "")):
-        starts.setdefault(pieces(tokenizer, start), start)  # some tokenizers drop line breaks
+        starts.setdefault(token_ids(tokenizer, start), start)  # some tokenizers drop line breaks
     found = [Writing(start, case, ends) for case in (True, False) for tokens, start in starts.items() if tokens]
     if not found or not ends:
         raise KitError("the tokenizer has no token that can stand before a sentence or after it, so the first word or "
@@ -254,12 +254,12 @@ class CausalScorer:
         "From now on, give the model sentences in this writing; raises `KitError` if its tokenizer cannot."
         self.writing = writing
         self.key = f"{self.name} {self.dtype} {asdict(writing)} {SCORING}"
-        self.start = pieces(self.tokenizer, writing.start)
+        self.start = token_ids(self.tokenizer, writing.start)
         self.ends = list(end_tokens(self.tokenizer, writing.ends).values())
         self.known: dict[str, float] = {}
         if not self.start or not self.ends:
-            raise KitError(f"{self.name}: its tokenizer has no token for the beginning {writing.start[:40]!r}, or for the "
-                           f"endings {', '.join(map(repr, writing.ends))[:80]}; remove {WRITING} if it says so")
+            raise KitError(f"{self.name}: its tokenizer has no token for the beginning {writing.start[:40]!r}, or for "
+                           f"the endings {', '.join(map(repr, writing.ends))[:80]}; remove {WRITING} if it says so")
 
     def tokens(
         self,
@@ -267,7 +267,7 @@ class CausalScorer:
         context: Sequence[int] = (),  # tokens of what was said before
     ) -> tuple[int, ...]:
         "Return the tokens of a sentence as the model sees them, and `SENTENCE_END`."
-        own = pieces(self.tokenizer, " " * bool(context) + self.writing(sentence))
+        own = token_ids(self.tokenizer, " " * bool(context) + self.writing(sentence))
         return *self.start, *context, *own, SENTENCE_END
 
     def _tensors(self, trees: list[Tree], nodes: int, masked: bool) -> dict[str, torch.Tensor]:
@@ -347,7 +347,7 @@ class CausalScorer:
         return [np.array([self.known[key] for key in names]) for names in keys]
 
     def _fitting(self, sentences: dict[str, str], context: str) -> list[tuple[list[str], Tree]]:
-        before = pieces(self.tokenizer, context)[-CONTEXT_TOKENS:] if context else ()
+        before = token_ids(self.tokenizer, context)[-CONTEXT_TOKENS:] if context else ()
         given = len(self.start) - 1 + len(before)
         tree = tree_of([self.tokens(sentence, before) for sentence in sentences.values()], given)
         if len(tree) <= self.budget or len(sentences) == 1:
@@ -412,8 +412,8 @@ def weaker_line(
     if not words or large.sum() >= ngram.sum():
         return None
     both = [math.exp(min(-one.sum() / words, 700)) for one in (large, ngram)]
-    return (f"the large model predicts worse than the n-gram: perplexity per word {both[0]:,.0f} against {both[1]:,.0f} "
-            f"on the same {len(sentences)} sentences; try another model, or fine-tune it (b2t lm finetune)")
+    return (f"the large model predicts worse than the n-gram: perplexity per word {both[0]:,.0f} against {both[1]:,.0f}"
+            f" on the same {len(sentences)} sentences; try another model, or fine-tune it (b2t lm finetune)")
 
 # %% ../../nbs/decode/llm.ipynb #8f1069b1
 def transformers_library() -> Any:

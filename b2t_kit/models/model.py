@@ -87,7 +87,7 @@ class ModelConfig:
     num_features: int | None  # features per bin; None: those of the recordings
     num_classes: int  # output classes
     partial = False  # a last incomplete patch has a frame too
-    padding: Literal["same", "valid"] = "same"  # evaluation: smooth the whole trial, or in "valid" drop the bins at its ends
+    padding: Literal["same", "valid"] = "same"  # evaluation: smooth whole trials, or in "valid" drop bins at their ends
     adapted: Adapted | None = None  # what adaptation changes; None: nothing can be adapted
 
     def build(self) -> nn.Module:
@@ -181,7 +181,7 @@ class ModelConfig:
         place: str,  # its dotted name, for messages
     ) -> "ModelConfig":
         "The settings in a record; raises `KitError` if there is no such model."
-        name = {key: record[key] for key in ("name", "file", "sha256") if key in record}
+        name: dict[str, Any] = {key: record[key] for key in ("name", "file", "sha256") if key in record}
         rest = {key: value for key, value in record.items() if key not in name}
         return from_dict(named(name, place), rest, place)
 

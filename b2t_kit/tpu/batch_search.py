@@ -107,7 +107,8 @@ def answer(
     for name, one in reports.items():
         say(f"{ARRANGEMENTS[name]}: {brief(one)}" + ("  <- best" if name == chosen else ""))
     found: dict[str, Any] = {"arrangements": {name: figures(one) for name, one in reports.items()}, "best": chosen}
-    arranged = replace(settings, train=replace(settings.train, shard=chosen or "moments"))
+    sharding: Any = chosen or "moments"
+    arranged = replace(settings, train=replace(settings.train, shard=sharding))
     for _, task in arranged.task.slower():
         report = measure(replace(arranged, task=task), batch)
         found["recompute"] = figures(report)

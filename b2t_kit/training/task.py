@@ -230,7 +230,7 @@ class RunSettings:
 
     def with_rows(self, rows: int) -> Self:
         "The settings with other rows of an optimizer step."
-        return replace(self, task=self.task.with_rows(rows))  # type: ignore[type-var]
+        return replace(self, task=self.task.with_rows(rows))
 
 # %% ../../nbs/training/task.ipynb #b49ee8f9
 @torch.no_grad()
