@@ -278,7 +278,7 @@ def convert_from(
         print(*fault_lines(done.faults, Counter()), done, sep="\n")
         return FAULTS if done.faults else SUCCESS
 
-    declare.__doc__ = f"write {type(form).__doc__.partition(':')[0]} in the kit's layout, or go on with it"
+    declare.__doc__ = f"write {str(type(form).__doc__).partition(':')[0]} in the kit's layout, or go on with it"
     return declare
 
 # %% ../nbs/cli.ipynb #c043a254

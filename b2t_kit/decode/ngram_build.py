@@ -699,10 +699,19 @@ class CheckLanguageModel:
 @dataclass(frozen=True)
 class Perplexity:
     "Measure how well a language model predicts a text."
-    model: Positional[ModelFile]  # model to read: .b2tlm, .arpa, .arpa.gz, or a binary of KenLM, whatever its name
+    # model to read: .b2tlm, .arpa, .arpa.gz, or a binary of KenLM, whatever its name; or the folder of a large model
+    model: Positional[ModelFile]
     text: Positional[File]  # file with a sentence a line, or a CSV with sentences
+    # large models: from now on write sentences for it in the way that predicts this text best, which must hold no
+    # sentence that will be scored
+    keep: bool = False
 
     def act(self) -> int:
+        if self.keep or Path(self.model).is_dir():
+            from b2t_kit.decode.llm import read_writings  # here, since n-grams need no transformers
+
+            print(read_writings(self.model, self.text, self.keep))
+            return SUCCESS
         model = read_language_model(self.model)
         sentences = [normalise(one.sentence, True) for one in read_prompts(self.text)]
         value, unknown = perplexity(model, sentences)
