@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PLACES', 'ABOUT_PARTS', 'Verb', 'VERBS', 'verb_at', 'docstring_at', 'verb', 'sentence', 'add_subcommands',
-           'choose_place', 'list_verbs', 'parse', 'load_own_model', 'main', 'act', 'fetch_verb', 'convert_from',
+           'choose_place', 'list_verbs', 'parse', 'load_own_model', 'main', 'do', 'fetch_verb', 'convert_from',
            'convert_verb', 'train_verb', 'add_lexicon', 'add_hotwords', 'add_route', 'eval_verb', 'add_runs',
            'add_combination', 'add_device', 'add_precision', 'add_adaptation', 'adaptation', 'add_large_model',
            'large_model', 'decode_verb', 'together', 'tell_together', 'add_live_data', 'live_verb', 'live_source',
@@ -146,7 +146,7 @@ def list_verbs(
     print(f"usage: {path} VERB [options]\n\n{ABOUT_PARTS.get(path.removeprefix('b2t '), __doc__)}\n\nverbs:")
     for name, place in known.items():
         written = docstring_at(place) if isinstance(place, str) and place else ""
-        about = ABOUT_PARTS.get(name) or written or sentence(VERBS.get(name, verb))
+        about = ABOUT_PARTS.get(name) or written or (sentence(VERBS[name]) if name in VERBS else "")
         print(*textwrap.wrap(about, shutil.get_terminal_size().columns, break_on_hyphens=False,
                              initial_indent=f"  {name:<18}", subsequent_indent=" " * 20), sep="\n")
     print("\nexit statuses:")
@@ -188,10 +188,10 @@ def main(
     words: list[str] | None = None,  # what follows `b2t`; the process's arguments if None
 ) -> int:  # exit status
     "Run the program."
-    return run_program(lambda: act(sys.argv[1:] if words is None else words))
+    return run_program(lambda: do(sys.argv[1:] if words is None else words))
 
 
-def act(
+def do(
     words: list[str],  # what follows `b2t`
 ) -> int:  # exit status
     "Do what a command line says."

@@ -8,7 +8,7 @@ __all__ = ['T', 'Positional', 'Folder', 'File', 'RunFolder', 'FreeText', 'Choose
            'as_words', 'flagged', 'command_for', 'exactly_one', 'value_in', 'tyro_type', 'view_of', 'values_in',
            'ask_tyro', 'one_line', 'read_verb', 'run_verb', 'show_help']
 
-# %% ../../nbs/core/verbs.ipynb #d4bd525b
+# %% ../../nbs/core/verbs.ipynb #2f4560aa
 import dataclasses
 import os
 import re
@@ -25,7 +25,7 @@ from typing import Annotated, Any, TypeVar
 from .errors import KitError
 from .settings import converted, field_comments, kinds_of, leaves, meanings, override
 
-# %% ../../nbs/core/verbs.ipynb #357bbb73
+# %% ../../nbs/core/verbs.ipynb #f1fbdc24
 T = TypeVar("T")
 Positional = Annotated[T, "positional"]
 Folder = Annotated[str, "DIR"]
@@ -33,7 +33,7 @@ File = Annotated[str, "FILE"]
 RunFolder = Annotated[str, "RUN"]
 FreeText = Annotated[str, "TEXT"]  # may hold commas, and may be empty
 
-# %% ../../nbs/core/verbs.ipynb #a91066f8
+# %% ../../nbs/core/verbs.ipynb #5e2ea7e8
 @dataclass(frozen=True)
 class Layout:
     "How help arranges the settings of a configuration."
@@ -70,7 +70,7 @@ def arranged(
     "A field for a configuration whose help is arranged."
     return field(default=config, metadata={"layout": layout})
 
-# %% ../../nbs/core/verbs.ipynb #ac3370af
+# %% ../../nbs/core/verbs.ipynb #3fbbc3ed
 @dataclass(frozen=True)
 class Option:
     "An option, or an argument without dashes, of a verb."
@@ -90,7 +90,7 @@ class Option:
     def required(self) -> bool:
         return self.default is dataclasses.MISSING
 
-# %% ../../nbs/core/verbs.ipynb #dc40687b
+# %% ../../nbs/core/verbs.ipynb #97ccc460
 def plain_type(
     annotation: Any,  # such as `Positional[Folder] | None`
 ) -> tuple[Any, set[str]]:  # `str | None`, and {"positional", "DIR"}
@@ -100,8 +100,8 @@ def plain_type(
         kind, more = plain_type(inner)
         return kind, {*notes, *more}
     if typing.get_origin(annotation) is tuple:
-        kind, notes = plain_type(typing.get_args(annotation)[0])
-        return tuple[kind, ...], notes
+        member, about = plain_type(typing.get_args(annotation)[0])
+        return types.GenericAlias(tuple, (member, ...)), about
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         parts = [plain_type(one) for one in typing.get_args(annotation)]
         kinds = tuple(kind for kind, _ in parts)
@@ -122,7 +122,7 @@ def metavar_of(
         return unit or "|".join(map(str, typing.get_args(first)))
     return unit or {int: "N", float: "X"}.get(first, "NAME")
 
-# %% ../../nbs/core/verbs.ipynb #e999416a
+# %% ../../nbs/core/verbs.ipynb #8ba7d6d6
 def own_option(
     one: Any,  # a field of a verb
     annotation: Any,  # its type
@@ -154,7 +154,7 @@ def setting_options(
                             metavar_of(kind, layout.units.get(last, "")), layout.title_of(dotted)))
     return found
 
-# %% ../../nbs/core/verbs.ipynb #7f2d6d98
+# %% ../../nbs/core/verbs.ipynb #a79c6ccc
 def is_config(
     one: Any,  # a field of a verb
 ) -> bool:
@@ -177,7 +177,7 @@ def verb_options(
         found += setting_options(one.name, config, layout, [each.name for each in own])
     return found, layout, chosen
 
-# %% ../../nbs/core/verbs.ipynb #2609b6f6
+# %% ../../nbs/core/verbs.ipynb #0198fe34
 def given_in(
     words: Sequence[str],  # of a command line
     options: Iterable[Option],
@@ -195,7 +195,7 @@ def given_in(
             found[path] = flag
     return found
 
-# %% ../../nbs/core/verbs.ipynb #a1d6cd5c
+# %% ../../nbs/core/verbs.ipynb #3d5be0fd
 def as_words(
     value: Any,  # of an option
 ) -> list[str]:
@@ -242,7 +242,7 @@ def exactly_one(
         raise KitError(f"{', '.join(names)}: give one of {' or '.join(flags)}, not {'several' if given else 'none'}")
     return given[0]
 
-# %% ../../nbs/core/verbs.ipynb #6f2cc3a7
+# %% ../../nbs/core/verbs.ipynb #1157589e
 def value_in(
     words: Sequence[str],  # of one option
     option: Option,
@@ -259,7 +259,7 @@ def value_in(
     except KitError as error:
         raise ValueError(str(error).removeprefix(": ")) from None
 
-# %% ../../nbs/core/verbs.ipynb #acf3dc7d
+# %% ../../nbs/core/verbs.ipynb #40513d3c
 def tyro_type(
     option: Option,
     typed: str,  # the flag by which it is given
@@ -275,16 +275,17 @@ def tyro_type(
                          metavar=None if first is bool else option.metavar,
                          help_behavior_hint=hint)
     if first is bool:
-        return Annotated[bool, said] if option.path[1] else tyro.conf.FlagCreatePairsOff[Annotated[bool, said]]
+        flag: Any = Annotated[bool, said]
+        return flag if option.path[1] else Annotated[flag, tyro.conf.FlagCreatePairsOff]
     closed = typing.get_origin(first) is typing.Literal
     made = PrimitiveConstructorSpec(
         nargs="*" if option.several else 1, metavar=option.metavar, is_instance=lambda value: True,
         instance_from_str=lambda words: value_in(words, option), str_from_instance=as_words,
         choices=tuple(map(str, typing.get_args(first))) if closed else None)
-    kind = Annotated[Any, made, said]
-    return kind if option.flags else tyro.conf.Positional[kind]
+    kind: Any = Annotated[Any, made, said]
+    return kind if option.flags else Annotated[kind, tyro.conf.Positional]
 
-# %% ../../nbs/core/verbs.ipynb #b3cb6975
+# %% ../../nbs/core/verbs.ipynb #00ab2e61
 def view_of(
     options: Sequence[Option],
     given: Mapping[tuple[str, str], str],  # from `given_in`
@@ -313,7 +314,7 @@ def values_in(
         found |= {int(number): value} if kind == "option" else values_in(value)
     return found
 
-# %% ../../nbs/core/verbs.ipynb #e8f550c4
+# %% ../../nbs/core/verbs.ipynb #31fb4a2c
 def ask_tyro(
     view: type,
     words: Sequence[str],
@@ -366,13 +367,12 @@ def read_verb(
             own[name] = values[number]
         elif one.path in given:
             settings[name][setting] = values[number]
-    for one in fields(verb):
-        if one.name in settings:
-            chosen = settings[one.name]
-            own[one.name] = chosen if "choose" in one.metadata else override(one.default, chosen)
+    for each in filter(is_config, fields(verb)):
+        chosen = settings[each.name]
+        own[each.name] = chosen if "choose" in each.metadata else override(each.default, chosen)
     return verb(**own)
 
-# %% ../../nbs/core/verbs.ipynb #2ed02466
+# %% ../../nbs/core/verbs.ipynb #3680d04e
 def run_verb(
     verb: type,  # a dataclass with `act`
     words: Sequence[str],
@@ -385,7 +385,7 @@ def run_verb(
         return 0
     return asked.act()
 
-# %% ../../nbs/core/verbs.ipynb #59bc075f
+# %% ../../nbs/core/verbs.ipynb #0fece235
 def show_help(
     verb: type,
     words: Sequence[str],

@@ -35,9 +35,9 @@ class Doctor:
         if self.out is not None and self.bundle is None:
             raise KitError("out: is the archive of --bundle; give both, or neither")
         if self.bundle is not None:
-            return tell_of_run(self)
+            return tell_of_run(self, self.bundle)
         if self.device is not None:
-            return tell_of_device(self)
+            return tell_of_device(self, self.device)
         if self.log is None:
             return tell_of_machine(self.json)
         return tell_of_log(self.log, self.json, self.language)
@@ -71,14 +71,15 @@ def tell_of_machine(
 
 
 def tell_of_device(
-    asked: Doctor,  # with `device`
+    asked: Doctor,
+    device: str,
 ) -> int:  # exit status
     "Test a device, and print what each part of the test found."
     from b2t_kit.doctor.device_step import check_device
 
     if asked.log is not None:
         raise KitError("device: leave out --log; one command tests the device or reads a log")
-    return tell_remarks(check_device(asked.device), asked.json)
+    return tell_remarks(check_device(device), asked.json)
 
 
 def tell_remarks(
@@ -100,13 +101,14 @@ def tell_remarks(
 
 # %% ../../nbs/doctor/verbs.ipynb #06648038
 def tell_of_run(
-    asked: Doctor,  # with `bundle`
+    asked: Doctor,
+    run: str,  # folder
 ) -> int:  # exit status
     "Write the archive of a run, and print where it is."
     from b2t_kit.doctor.bundle import bundle_run
 
     if asked.log is not None:
         raise KitError("bundle: leave out --log; the archive holds the run's own log")
-    path = bundle_run(asked.bundle, asked.out)
+    path = bundle_run(run, asked.out)
     print(json.dumps({"archive": str(path)}) if asked.json else path)
     return SUCCESS

@@ -36,9 +36,11 @@ def config_with(
 ) -> Any:  # `RunSettings`
     "A configuration, with another model if one is given; raises `KitError` if it has no choice of models."
     run = configuration(name)
-    if model is not None and not isinstance(run, SpeechRun):
+    if model is None:
+        return run
+    if not isinstance(run, SpeechRun):
         raise KitError(f"model: {name} has no choice of models; leave it out")
-    return with_model(run, model) if model is not None else run
+    return with_model(run, model)
 
 
 def named_config(
