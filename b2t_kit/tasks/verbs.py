@@ -110,7 +110,8 @@ def training_of(
     if epochs < 1:
         raise KitError(f"epochs: {epochs} is less than 1")
     settings = (original_training if original else small_training)(epochs * task.steps_per_epoch)
-    given: dict[str, Any] = {"log_every": asked.log_every, "eval_every": asked.ckpt_every, "checkpoint_every": asked.ckpt_every}
+    given: dict[str, Any] = {
+        "log_every": asked.log_every, "eval_every": asked.ckpt_every, "checkpoint_every": asked.ckpt_every}
     return task, replace(
         settings, seed=asked.global_seed, device=asked.device, precision=asked.precision,
         accumulation=asked.accumulation, hours=asked.hours, shard=asked.shard, memory_guard=asked.memory_guard,
