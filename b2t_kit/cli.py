@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Verb', 'VERBS', 'SUCCESS', 'FAULTS', 'UNRECOGNISED', 'MODEL_FILES', 'MEMORY_FIRST', 'PARTS', 'verb', 'sentence',
            'report_progress', 'add_subcommands', 'parse', 'main', 'demo_verb', 'simulate_verb', 'fetch_verb',
-           'validate_verb', 'from_t12', 'convert_verb', 'train_verb', 'add_lexicon', 'add_hotwords', 'add_route',
+           'validate_verb', 'convert_from', 'convert_verb', 'train_verb', 'add_lexicon', 'add_hotwords', 'add_route',
            'eval_verb', 'add_runs', 'add_combination', 'add_device', 'add_precision', 'add_adaptation', 'adaptation',
            'add_large_model', 'large_model', 'decode_verb', 'together', 'tell_together', 'add_live_data', 'live_verb',
            'live_source', 'tell_live', 'lm_verb', 'lm_build', 'add_model_out', 'add_fence', 'add_work_memory',
@@ -190,27 +190,43 @@ def validate_verb(parser: Parser) -> Action:
     return act
 
 # %% ../nbs/cli.ipynb #90b145db
-def from_t12(parser: Parser) -> Action:
-    "write the MATLAB files of T12 (Willett et al. 2023) in the kit's layout, or go on with it"
-    parser.add_argument("folder", metavar="DIR", help="competitionData, or the folder that holds it")
-    parser.add_argument("--out", required=True, metavar="DIR", help="folder for the recordings; complete files in it "
-                        "are kept")
+def convert_from(
+    form: Any,  # a `data.convert.Format`: a layout with its default settings
+) -> Verb:
+    "The part of `b2t convert` for one format."
+    def declare(parser: Parser) -> Action:
+        parser.add_argument("folder", metavar="DIR", help=f"{type(form).__doc__}")
+        parser.add_argument("--out", required=True, metavar="DIR", help="folder for the recordings; days "
+                            "in it that were converted from the same files are kept")
+        parser.add_argument("--held-out", action="append", default=[], metavar="DIR",
+                            help="recordings whose held-out days may not be trained on either")
+        parser.add_argument("--skip-faulty", action="store_true",
+                            help="leave out single trials with a fault, instead of their whole day")
+        add_options(parser, form)
+        return act
 
     def act(options: argparse.Namespace) -> int:
-        from b2t_kit.data.t12 import convert_t12
+        from b2t_kit.data.convert import convert
+        from b2t_kit.data.quarantine import held_out_days
         from b2t_kit.data.validate import fault_lines
 
-        done = convert_t12(options.folder, options.out, progress=sys.stderr.isatty())
+        done = convert(options_of(options, form), options.folder, options.out, held_out_days(options.held_out),
+                       options.skip_faulty, progress=sys.stderr.isatty())
         print(*fault_lines(done.faults, Counter()), done, sep="\n")
         return FAULTS if done.faults else SUCCESS
 
-    return act
+    declare.__doc__ = f"write {type(form).__doc__.partition(':')[0]} in the kit's layout, or go on with it"
+    return declare
 
 # %% ../nbs/cli.ipynb #c043a254
 @verb
 def convert_verb(parser: Parser) -> Action:
     "write another project's recordings in the kit's layout"
-    return add_subcommands(parser, {"t12": from_t12})
+    from b2t_kit.data.brain_to_voice import BrainToVoice
+    from b2t_kit.data.t12 import T12Format
+
+    formats = {"t12": T12Format(), "brain-to-voice": BrainToVoice()}
+    return add_subcommands(parser, {name: convert_from(form) for name, form in formats.items()})
 
 # %% ../nbs/cli.ipynb #83e396bd
 @verb

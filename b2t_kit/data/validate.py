@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from ..core.errors import KitError
 from .batches import needed_patches, num_patches
-from .dataset import LABEL_WIDTH, MAX_BINS, MAX_NUMBER, NUM_FEATURES, SPLITS, Fault, Signal
+from .dataset import LABEL_WIDTH, MAX_BINS, MAX_NUMBER, SPLITS, T15, Fault, Signal
 from .dataset import find_recordings, lost_days, names_in, open_dataset, open_file, open_trial
 from .dataset import read_attribute, read_signal, reading, signal_difference, value_fault
 from ..text.phonemes import SILENCE
@@ -73,6 +73,7 @@ def check_labels(
     group: h5py.Group,  # one trial
     num_bins: int | None,  # the attribute; None if it cannot be read
     num_labels: int | None,  # the attribute; None if it cannot be read
+    most: int = SILENCE,  # the largest label
     patch: int = 14,  # bins per patch of the model
     stride: int = 4,  # bins from one patch to the next
 ) -> Iterator[Fault]:
@@ -89,9 +90,9 @@ def check_labels(
     if num_labels is None:
         return
     labels, rest = stored[:num_labels], stored[num_labels:]
-    wrong = np.flatnonzero((labels < 1) | (labels > SILENCE))
+    wrong = np.flatnonzero((labels < 1) | (labels > most))
     if len(wrong):
-        message = f"id {labels[wrong[0]]} at position {wrong[0]} is not between 1 and {SILENCE}"
+        message = f"id {labels[wrong[0]]} at position {wrong[0]} is not between 1 and {most}"
         yield Fault(file, label, name, message)
     if rest.any():
         yield Fault(file, label, name, f"is not 0 after its {num_labels} ids")
@@ -130,7 +131,7 @@ def check_trial(
     group: h5py.Group,  # one trial
     labelled: bool,  # False for a test file
     session: str,  # name of the folder
-    num_features: int = NUM_FEATURES,  # C
+    signal: Signal = T15,  # what the file's features and labels are
 ) -> Iterator[Fault]:
     "All faults of one trial."
     numbers: dict[str, int] = {}
@@ -156,9 +157,9 @@ def check_trial(
         yield Fault(file, label, "session", f"is '{stored}', but the folder is '{session}'")
     if num_bins is not None and num_patches(num_bins, 14, 4) < 1:
         yield Fault(file, label, "n_time_steps", f"is {num_bins}, less than one patch of 14 bins")
-    yield from check_features(file, group, num_bins, num_features)
+    yield from check_features(file, group, num_bins, signal.num_features)
     if labelled:
-        yield from check_labels(file, group, num_bins, numbers.get("seq_len"))
+        yield from check_labels(file, group, num_bins, numbers.get("seq_len"), signal.num_labels)
         yield from check_sentence(file, group, texts.get("sentence_label"))
 
 # %% ../../nbs/data/validate.ipynb #873e24e8
@@ -191,7 +192,7 @@ def check_file(
             yield from _check_signal(path, signal, {} if signals is None else signals)
             yield from check_names(path, names)
             for name in sorted(name for name in names if name.startswith("trial_")):
-                yield from _check_group(path, file, name, split, seen, signal.num_features)
+                yield from _check_group(path, file, name, split, seen, signal)
     except Fault as fault:
         yield fault
     except KitError as error:
@@ -204,7 +205,7 @@ def _check_group(
     name: str,  # of a trial
     split: str,  # "train", "val" or "test"
     seen: dict[tuple[int, int], str],  # as in `check_file`; this trial is added
-    num_features: int,  # C
+    signal: Signal,  # of the file's features
 ) -> Iterator[Fault]:
     "All faults of one trial, including that it occurs twice."
     try:
@@ -212,7 +213,7 @@ def _check_group(
     except Fault as fault:
         yield fault
         return
-    yield from check_trial(path, group, split != "test", path.parent.name, num_features)
+    yield from check_trial(path, group, split != "test", path.parent.name, signal)
     yield from _check_unique(path, group, split, seen)
 
 # %% ../../nbs/data/validate.ipynb #d7660f19
