@@ -1343,11 +1343,12 @@ def eit_train(parser: Parser) -> Action:
             return in_processes("train", options, ("out", "run", "model", "statistics", "turns", "accumulation",
                                                    "shard", "memory_guard", "hours"))
         from b2t_kit.memory.plan import check_memory
-        from b2t_kit.train import train
+        from b2t_kit.train import train, uninterrupted
 
         task, config = training_of(options)
-        train(task, config, options.out or options.run, resume=options.run is not None,
-              check_memory=check_memory)
+        again = options.run is not None  # more epochs are asked for by --epochs, so the new rate is only said
+        uninterrupted(train(task, replace(config, new_schedule=again), options.out or options.run, resume=again,
+                            check_memory=check_memory))
         return SUCCESS
 
     return act
