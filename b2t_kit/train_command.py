@@ -69,9 +69,8 @@ def add_train_options(
     "The options of `b2t train`: data, run folder, recipe, and every setting of the recipe."
     parser.add_argument("--out", required=True, metavar="RUN", help="run folder, new unless --resume is given")
     add_data(parser)
-    parser.add_argument("--config", metavar="NAME", help=f"recipe, one of those below; default: {DEFAULT}")
-    parser.add_argument("--resume", action="store_true", help="continue the run in the run folder; it knows its "
-                        "recordings and settings, and options given again must agree with them")
+    parser.add_argument("--config", metavar="NAME", help=f"recipe, one of those below; default {DEFAULT}")
+    parser.add_argument("--resume", action="store_true", help="continue the run in RUN, with its settings and recordings")
     parser.add_argument("--seeds", metavar="N,N,N", help="train once per seed, and report how much the results differ; "
                         "default: one run with --seed")
     parser.add_argument("--side-by-side", action="store_true", help="with --seeds: all at once, each in a process that "
