@@ -823,6 +823,7 @@ class Recordings:
         folder: str | Path | None,  # as for `find_recordings`
         split: str = "train",  # "train", "val" or "test"
         sessions: list[str] | None = None,  # only these sessions; day indices do not change
+        quarantined: bool = True,  # also trials that nothing may be trained on
     ) -> None:
         check_split(split)
         self.folder, self.split = find_recordings(folder), split
@@ -843,6 +844,9 @@ class Recordings:
                 self._look(session)
         if not self.infos:
             raise KitError(f"{self.folder}: no selected session has data_{split}.hdf5")
+        self.infos = [info for info in self.infos if quarantined or not info.quarantine]
+        if not self.infos:
+            raise KitError(f"{self.folder}: all trials of data_{split}.hdf5 are quarantined; none may be trained on")
         self.signal = self._signals[self.infos[0].file]  # of every trial
         for path, signal in self._signals.items():
             if message := signal_difference(path, signal, self.infos[0].file, self.signal):

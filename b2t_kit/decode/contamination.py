@@ -17,7 +17,7 @@ import numpy as np
 
 from ..core.errors import KitError
 from ..core.files import load_json
-from ..data.dataset import Recordings
+from ..data.dataset import SPLITS, Recordings, find_recordings
 from .ngram import LanguageModel
 from .ngram_train import Text, named_blocks
 from ..simulate.sentences import read_prompts
@@ -95,8 +95,14 @@ def scored_sentences(
     source = Path(source)
     if not source.is_dir():
         return [prompt.sentence for prompt in read_prompts(source)]
-    with Recordings(source, "val") as recordings:
-        return [info.sentence for info in recordings.infos if info.sentence]
+    found = find_recordings(source)
+    said: list[str] = []
+    for split in SPLITS[:2]:
+        if list(found.glob(f"*/data_{split}.hdf5")) or split == "val":
+            with Recordings(found, split) as recordings:
+                said += [info.sentence for info in recordings.infos
+                         if info.sentence and (split == "val" or info.quarantine)]
+    return said
 
 # %% ../../nbs/decode/contamination.ipynb #cedd3f5f
 def fingerprints(

@@ -19,6 +19,7 @@ from ..core.errors import KitError
 from ..core.files import atomic_folder, load_json, save_json
 from ..core.settings import to_dict
 from ..data.dataset import BIN_SECONDS
+from ..data.quarantine import quarantine_record, quarantine_said
 from ..speech.evaluate import WEIGHTS, Decoder, load_decoder
 from ..speech.task import signal_record
 from ..training.checkpoint import host_tensors
@@ -61,6 +62,7 @@ def facts_of(
                           f"{decoder.config.unseen} day layer",
         **{split: f"{part['trials']:,} trials of {part['sessions']} days, {duration(part['bins'] * BIN_SECONDS)}"
            for split, part in record["data"].items()},
+        **{name: quarantine_said(left_out) for name, left_out in quarantine_record(record).items()},
         "training": ", ".join(f"{name} {settings[name]}" for name in TOLD if settings.get(name)) or "not known",
     }
 
@@ -99,7 +101,7 @@ def export(
     known = load_json(path) if path.is_file() else {}
     task = json.loads(json.dumps({"name": "speech", "config": to_dict(decoder.config),
                                   "sessions": decoder.sessions, "trained": decoder.trained,
-                                  **signal_record(decoder.signal)}))
+                                  **signal_record(decoder.signal), **quarantine_record(known)}))
     tensors = host_tensors(decoder.model.state_dict())
     with atomic_folder(out) as aside:
         try:

@@ -31,6 +31,7 @@ from .. import __version__
 from ..core.errors import KitError
 from ..core.files import check_target, load_json, read_text, save_json, write_atomically
 from ..data.dataset import BIN_SECONDS, FEATURE_KINDS, T15, Recordings, Signal, as_png, check_split
+from ..data.quarantine import quarantine_record, quarantine_said
 from ..decode.hypotheses import DecodedTrial, Hypothesis, posteriors, read_nbest
 from ..decode.pipeline import decode_sentences, read_trials
 from ..speech.evaluate import load_decoder, plain_rates
@@ -679,6 +680,8 @@ def report_run(
         shape = decoder.config.model
         looks = RunLooks(recordings, run / "decode" / split / "logits.hdf5", shape.patch, shape.stride)
         _check_same(trials, looks)
+        if said := quarantine_said(quarantine_record(load_json(run / "config.json")).get("quarantine", {})):
+            notes["quarantine"] = said
         known = None if split == "train" else [info.sentence for info in training.infos if info.sentence is not None]
         report = Report(decoder.origin, split, sentences_of(trials, looks.phonemes, corpora, known))
         write_atomically(page, report_html(report, looks, notes, pictures))

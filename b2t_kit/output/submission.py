@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['LETTERS', 'FILLER', 'HEADER', 'PLACE', 'submission_order', 'submission_text', 'text_faults', 'runs_of',
            'submission_faults', 'SubmissionCheck', 'check_submission', 'trials_key', 'journal_lines',
-           'SubmissionWriter', 'decoded_rows', 'submit', 'submit_nbest', 'ScoredRow', 'table_shape', 'read_rows',
-           'paired', 'Score', 'score_rows', 'score']
+           'SubmissionWriter', 'decoded_rows', 'check_unseen', 'submit', 'submit_nbest', 'ScoredRow', 'table_shape',
+           'read_rows', 'paired', 'Score', 'score_rows', 'score']
 
 # %% ../../nbs/output/submission.ipynb #50415c31
 import csv
@@ -32,6 +32,7 @@ from ..core.files import check_target, csv_plain, new_folders, open_own, parse_j
 from ..core.files import save_json, write_atomically
 from ..core.settings import is_whole, override, to_dict
 from ..data.dataset import Recordings, TrialInfo
+from ..data.quarantine import refuse_seen
 from ..decode.beam_search import BeamSearch, available_cores
 from ..decode.fusion import FusedSearch, reconfigured, with_large_model
 from ..decode.hotwords import read_hotwords
@@ -413,6 +414,17 @@ def decoded_rows(
             yield info, found[0].sentence if found else ""
 
 # %% ../../nbs/output/submission.ipynb #6a0c4f3c
+def check_unseen(
+    runs: Iterable[str | Path],  # run folders
+    data: str | Path | None,  # folder of the recordings; None searches this platform
+) -> None:
+    "Raise `KitError` if a run was trained on days of the test split in another set."
+    with Recordings(data, "test") as recordings:
+        for run in runs:
+            decoder = load_decoder(run)
+            refuse_seen(run, dict.fromkeys(decoder.trained, decoder.signal.dataset), recordings)
+
+
 def submit(
     run: str | Path,  # run folder
     out: str | Path,  # the submission to write
@@ -431,6 +443,7 @@ def submit(
     folder = Path(run) / "decode" / "test"
     model_file = lm or tuned_model(run)
     hot = read_hotwords(hotwords, own_words(lexicon)) if hotwords else []
+    check_unseen([run], data)
     with Recordings(data, "test") as recordings:
         infos = recordings.infos
     with new_folders(folder):

@@ -1,0 +1,153 @@
+"""Each importer's recordings go through the verbs; quarantined trials are kept, named and not trained on."""
+import json
+import os
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from b2t_kit.cli import main
+from b2t_kit.data.brain_to_voice import tiny_voice_files
+from b2t_kit.data.dataset import T15, Recordings, tiny_recordings
+from b2t_kit.data.handwriting import tiny_corp_files, tiny_nwb_files
+from b2t_kit.data.inner_speech import tiny_inner_files
+from b2t_kit.decode.contamination import scored_sentences
+from b2t_kit.speech.evaluate import load_decoder
+
+TRAIN = "train --config tiny --hidden 8 --steps 2 --batch-size 4 --buckets 1 --eval-every 2 --device cpu --data "
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Recordings in every layout; also the working directory."""
+    folder, before = tmp_path_factory.mktemp("sets"), Path.cwd()
+    os.chdir(folder)
+    tiny_voice_files("voice", days=(27, 67, 102), trials=10)
+    tiny_inner_files("inner")
+    for path in [*Path("inner").glob("*/t12*")]:
+        path.unlink()
+    tiny_nwb_files("h2")
+    tiny_corp_files("corp")
+    write_arrays(Path("mine"))
+    Path("qvac").mkdir()
+    Path("qvac/one.bin").write_bytes(struct.pack("<II", 70, 512) + np.ones((70, 512), "<f4").tobytes())
+    Path("words.txt").write_text("we can hear you\nyou can hear\nhear we can now\n")
+    assert main("lm build words.txt --out m.arpa".split()) == 0
+    yield folder
+    os.chdir(before)
+
+
+def write_arrays(folder: Path) -> None:
+    """Two days of arrays with a table of trials."""
+    folder.mkdir()
+    lines, random = ["session,split,block,trial,file,start,stop,sentence"], np.random.default_rng(0)
+    for day in ("m1.2026.03.01", "m1.2026.03.02"):
+        np.save(folder / f"{day}.npy", random.poisson(0.4, (1200, 6)).astype(np.uint8))
+        for index, split in enumerate(("train", "train", "train", "train", "val", "test")):
+            said = "" if split == "test" else "We can hear you."
+            lines.append(f"{day},{split},{1 + index // 2},{index},{day}.npy,{200 * index},{200 * index + 180},{said}")
+    (folder / "trials.csv").write_text("\n".join(lines))
+
+
+def run(words: str) -> None:
+    assert main(words.split()) == 0, words
+
+
+@pytest.mark.parametrize(("name", "options"), [("brain-to-voice voice", ""), ("inner-speech inner", "--validation 0.2"),
+                                               ("arrays mine", "")])
+def test_trained_on_and_decoded(name: str, options: str, here: Path) -> None:
+    """Sets with sentences and phonemes: every verb."""
+    out = name.split()[1]
+    run(f"convert {name} --out {out}_out {options}")
+    for words in (f"validate {out}_out", f"{TRAIN} {out}_out --out {out}_run", f"eval --run {out}_run --data {out}_out --device cpu",
+                  f"decode --run {out}_run --data {out}_out --device cpu --lm m.arpa --beam 4",
+                  f"report --run {out}_run --data {out}_out --device cpu", f"export --run {out}_run --out {out}_exported"):
+        run(words)
+    with Recordings(f"{out}_out") as recordings:
+        assert load_decoder(f"{out}_run").signal == recordings.signal
+
+
+def test_arrays_are_submitted(here: Path) -> None:
+    """Trials without sentences are decoded into a table, in their order."""
+    run("submit --run mine_run --data mine_out --device cpu --lm m.arpa --out mine.csv")
+    assert len(Path("mine.csv").read_text().splitlines()) == 3
+
+
+def test_quarantine(here: Path) -> None:
+    """Trials of the competition's days are in the files, with the reason, and not in the run; record, report and card say so."""
+    with Recordings("voice_out") as recordings:
+        marked = Counter(info.session for info in recordings.infos if info.quarantine)
+        sentences = {info.sentence for info in recordings.infos if info.quarantine}
+    assert marked == {"t15.2023.08.13": 10}
+    task = json.loads(Path("voice_run/config.json").read_text())["task"]
+    assert task["trained"] == ["t15.2023.09.22", "t15.2023.10.27"] and list(task["quarantine"].values()) == [10]
+    for page in ("voice_run/report/val.html", "voice_exported/README.md"):
+        assert "10 trials were not trained on: 10 as t15.2023.08.13 is a day of which t15 copy task" in Path(page).read_text(), page
+    assert json.loads(Path("voice_exported/config.json").read_text())["task"]["quarantine"] == task["quarantine"]
+    assert sentences <= set(scored_sentences("voice_out"))
+
+
+def test_only_quarantined(here: Path, capsys: pytest.CaptureFixture) -> None:
+    """A folder in which nothing may be trained on is refused."""
+    tiny_voice_files("days", days=(27,))
+    run("convert brain-to-voice days --out days_out")
+    assert main(f"{TRAIN} days_out --out never".split()) == 2
+    assert "quarantined" in capsys.readouterr().err.splitlines()[-1] and not Path("never").exists()
+
+
+def test_seen_days_are_not_submitted(here: Path, capsys: pytest.CaptureFixture) -> None:
+    """A run that was trained on a day of its test in another set makes no submission, alone or with others."""
+    tiny_recordings("own", sessions=2, trials=4)
+    tiny_recordings("other", sessions=2, trials=4, signal=replace(T15, dataset="another set"))
+    for name in ("other_run", "other_too"):
+        run(f"{TRAIN} other --out {name}")
+    for words in ("--run other_run", "--runs other_run,other_too"):
+        capsys.readouterr()
+        assert main(f"submit {words} --data own --device cpu --lm m.arpa --out no.csv".split()) == 2
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert "2 days of this test, from another set: 2 of the 2 test trials" in said, said
+    assert not Path("no.csv").exists()
+    tiny_recordings("later", sessions=2, trials=4, signal=replace(T15, dataset="another set"))
+    run("submit --run other_run --data later --device cpu --lm m.arpa --out yes.csv")  # its own set's test
+
+
+@pytest.mark.parametrize("name", ["h2", "corp"])
+def test_characters_are_data(name: str, here: Path, capsys: pytest.CaptureFixture) -> None:
+    """Handwriting is converted and validated with its own classes; training refuses it in a line."""
+    run(f"convert {name} {name} --out {name}_out --validation 0.2")
+    run(f"validate {name}_out")
+    with Recordings(f"{name}_out") as recordings:
+        assert recordings.signal.num_labels == 31 and recordings.signal.label_names[27] == ">"
+    assert main(f"{TRAIN} {name}_out --out no_run".split()) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "31 classes (a b c d e ...)" in said or "no selected session has data_val" in said, said
+
+
+def test_unlabelled(here: Path, capsys: pytest.CaptureFixture) -> None:
+    """Trials without labels are decoded by a run of the same signal, and never trained on."""
+    tiny_recordings("copy", sessions=2, trials=4)
+    run(f"{TRAIN} copy --out copy_run")
+    run("convert qvac qvac --out qvac_out --session t15.2023.08.01 --assume-t15 true")
+    run("submit --run copy_run --data qvac_out --device cpu --lm m.arpa --out qvac.csv")
+    assert len(Path("qvac.csv").read_text().splitlines()) == 2
+    assert main(f"{TRAIN} qvac_out --out no_run".split()) == 2
+    run("convert qvac qvac --out unknown_out")
+    assert main("submit --run copy_run --data unknown_out --device cpu --lm m.arpa --out no.csv".split()) == 2
+    assert "QVAC recordings" in capsys.readouterr().err
+
+
+def test_resumed_and_faulty(here: Path, capsys: pytest.CaptureFixture) -> None:
+    """A second conversion keeps what was made from the same bytes; a fault is one line, and status 1."""
+    capsys.readouterr()
+    run("convert h2 h2 --out h2_out --validation 0.2")
+    assert "2 parts were complete before" in capsys.readouterr().out
+    path = next(Path("corp").rglob("*.mat"))
+    content = path.read_bytes()
+    path.write_bytes(content[:len(content) // 2])
+    assert main("convert corp corp --out corp_out --validation 0.2".split()) == 1
+    said = capsys.readouterr().out
+    assert f"{path}: is damaged or cut off" in said and "Traceback" not in said
