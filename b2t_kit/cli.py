@@ -222,10 +222,14 @@ def convert_from(
 @verb
 def convert_verb(parser: Parser) -> Action:
     "write another project's recordings in the kit's layout"
+    from b2t_kit.data.arrays import ArraysFormat, QvacFormat
     from b2t_kit.data.brain_to_voice import BrainToVoice
+    from b2t_kit.data.handwriting import CorpFormat, H2Format
+    from b2t_kit.data.inner_speech import InnerSpeech
     from b2t_kit.data.t12 import T12Format
 
-    formats = {"t12": T12Format(), "brain-to-voice": BrainToVoice()}
+    formats = {"t12": T12Format(), "brain-to-voice": BrainToVoice(), "inner-speech": InnerSpeech(), "h2": H2Format(),
+               "corp": CorpFormat(), "arrays": ArraysFormat(), "qvac": QvacFormat()}
     return add_subcommands(parser, {name: convert_from(form) for name, form in formats.items()})
 
 # %% ../nbs/cli.ipynb #83e396bd
@@ -826,7 +830,8 @@ def submit_verb(parser: Parser) -> Action:
     add_large_model(parser)
 
     def act(options: argparse.Namespace) -> int:
-        from b2t_kit.output.submission import submit, submit_nbest
+        from b2t_kit.decode.ensemble import run_list
+        from b2t_kit.output.submission import check_unseen, submit, submit_nbest
 
         adapt, large = adaptation(options), large_model(options)
         if adapt is not None and options.nbest is not None:
@@ -837,6 +842,7 @@ def submit_verb(parser: Parser) -> Action:
                     raise KitError(f"{name}: is for decoding, and --nbest decodes nothing; leave it out")
             check = submit_nbest(options.nbest, options.out, options.data)
         elif options.runs is not None:
+            check_unseen(run_list(options.runs), options.data)
             found = together(options, "test", fusion=large)
             check = submit_nbest(found.folder / "nbest.jsonl", options.out, options.data)
         else:

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['WordScorer', 'RoomCheck', 'WordsConfig', 'SpeechConfig', 'logits_of', 'draws_of', 'frames_of', 'training_losses',
            'alignable', 'speech_loss', 'SpeechTask', 'trained_sessions', 'held_out_recordings', 'build_decoder_for',
-           'settled', 'signal_record', 'check_signal', 'amount', 'count_greedy_edits', 'speech_rules',
-           'transformer_rules', 'SpeechRun']
+           'settled', 'check_labels_known', 'signal_record', 'check_signal', 'amount', 'count_greedy_edits',
+           'speech_rules', 'transformer_rules', 'SpeechRun']
 
 # %% ../../nbs/speech/task.ipynb #9b9df6a0
 from collections.abc import Callable, Generator, Sequence
@@ -25,6 +25,7 @@ from ..data.batches import Batch, BatchConfig, Bucket, EvalBatches, Resident, Tr
 from ..data.batches import check_shares, end_to_end, gathered, map_trials
 from ..data.dataset import NUM_FEATURES, T15, Recordings, Signal, signal_difference
 from ..data.fingerprint import data_fingerprint
+from ..data.quarantine import quarantine_said, quarantined, spent_days
 from ..devices.device import Device
 from ..models.ctc import ctc_losses
 from ..models.gru import GRUConfig
@@ -185,10 +186,12 @@ class SpeechTask(Task):
     ) -> None:
         every = Recordings(data, "train")
         self.sessions = every.sessions  # day index -> session, also those held out
-        self.trained = trained_sessions(every.sessions, config.holdout)
+        self.trained = [day for day in trained_sessions(every.sessions, config.holdout) if day not in spent_days(every)]
+        self.left_out = quarantined(every)  # why -> training trials
         every.close()
-        self.train = Recordings(every.folder, "train", self.trained)
-        self.val = Recordings(every.folder, "val", self.trained)
+        self.train = Recordings(every.folder, "train", self.trained or None, quarantined=False)
+        self.val = Recordings(every.folder, "val", self.trained, quarantined=False)
+        check_labels_known(self.train)
         self.held_out = held_out_recordings(every.folder, config.holdout)
         self.config = settled(config, len(self.sessions), self.train.signal.num_features)
         for recordings in (self.val, self.held_out):
@@ -221,6 +224,7 @@ class SpeechTask(Task):
         batches = replace(self.config.batches, resident="off")  # changes no bit, so a resumed run may change it
         words = {"words": self.words.record} if self.words else {}
         words |= signal_record(self.train.signal)
+        words |= {"quarantine": dict(self.left_out)} if self.left_out else {}
         return {"name": "speech", "config": to_dict(replace(self.config, batches=batches)), **sessions, **words}
 
     def fingerprint(self, memo: Path | None = None) -> dict[str, Any]:
@@ -236,6 +240,7 @@ class SpeechTask(Task):
         held_out = f", {len(self.config.holdout)} held out" if self.config.holdout else ""
         lines = {"days": f"{len(self.trained)} trained{held_out}"}
         lines |= {one.split: amount(one) for one in (self.train, self.val)}
+        lines |= {"quarantine": quarantine_said(self.left_out)} if self.left_out else {}
         batches = TrainBatches(self.train, self.config.batches)
         shapes = ", ".join(f"{bins} bins, {labels} labels" for _, bins, labels in batches.shapes)
         size = self.config.batches.batch_size
@@ -422,6 +427,17 @@ def settled(
     return replace(config, model=model, batches=batches)
 
 # %% ../../nbs/speech/task.ipynb #1933695f
+def check_labels_known(
+    recordings: Recordings,
+) -> None:
+    "Raise `KitError` unless the labels are English phonemes: networks have those classes only so far."
+    signal = recordings.signal
+    if signal.labels != T15.labels:
+        names = " ".join(signal.label_names[1:6])
+        raise KitError(f"{recordings.infos[0].file}: its labels are {signal.num_labels} classes ({names} ...), and "
+                       "training knows English phonemes only so far; the recordings can be converted and validated")
+
+
 def signal_record(
     signal: Signal,
 ) -> dict[str, dict[str, Any]]:  # empty for T15
