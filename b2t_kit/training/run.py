@@ -680,7 +680,8 @@ def check_schedule(
     was, now = (config.lr * scale_at(one, step) for one in (replace(config, steps=steps), config))
     if was == now:
         return
-    jump = f"from {was:.3g} to {now:.3g} at step {step}, because it was planned for {steps} steps and is for {config.steps}"
+    plans = f"because the run was planned for {steps} steps and is for {config.steps}"
+    jump = f"from {was:.3g} to {now:.3g} at step {step}, {plans}"
     if not config.new_schedule:
         raise KitError(f"{run.folder}: the learning rate would go {jump}; to go on with the new schedule, add "
                        "--new-schedule true, or leave out --steps")
