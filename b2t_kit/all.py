@@ -17,7 +17,7 @@ __all__ = ['PLACES', 'simulate', 'recipe', 'train']
 
 # %% ../nbs/all.ipynb #ba1c2cb4
 if TYPE_CHECKING:
-    from b2t_kit.speech.task import SpeechRun
+    from b2t_kit.speech.shapes import SpeechRun
     from b2t_kit.train import Result
 
 # %% ../nbs/all.ipynb #e93e65b1

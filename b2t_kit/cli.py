@@ -4,17 +4,18 @@
 
 # %% auto #0
 __all__ = ['Verb', 'VERBS', 'SUCCESS', 'FAULTS', 'UNRECOGNISED', 'MODEL_FILES', 'MEMORY_FIRST', 'PARTS', 'verb', 'sentence',
-           'report_progress', 'add_subcommands', 'parse', 'main', 'demo_verb', 'simulate_verb', 'fetch_verb',
-           'validate_verb', 'convert_from', 'convert_verb', 'train_verb', 'add_lexicon', 'add_hotwords', 'add_route',
-           'eval_verb', 'add_runs', 'add_combination', 'add_device', 'add_precision', 'add_adaptation', 'adaptation',
-           'add_large_model', 'large_model', 'decode_verb', 'together', 'tell_together', 'add_live_data', 'live_verb',
-           'live_source', 'tell_live', 'lm_verb', 'lm_build', 'add_model_out', 'add_fence', 'add_work_memory',
-           'thresholds', 'share_list', 'lm_mix', 'lm_convert', 'lm_info', 'lm_check', 'lm_perplexity', 'add_guard',
-           'lm_finetune', 'rescore_verb', 'submit_verb', 'check_submission_verb', 'score_verb', 'report_verb',
-           'export_verb', 'kernel_verb', 'kernel_build', 'add_configuration', 'plan_verb', 'add_global_batch',
-           'lengths_of', 'shaped', 'tell_plan', 'preflight_verb', 'tell_preflight', 'advice', 'doctor_verb',
-           'tell_of_log', 'tell_of_machine', 'tell_of_device', 'tell_remarks', 'tell_of_run', 'eit_simulate',
-           'add_original', 'in_processes', 'eit_train', 'training_of', 'eit_test', 'eit_verb']
+           'report_progress', 'add_subcommands', 'parse', 'load_own_model', 'main', 'demo_verb', 'simulate_verb',
+           'fetch_verb', 'validate_verb', 'convert_from', 'convert_verb', 'train_verb', 'add_lexicon', 'add_hotwords',
+           'add_route', 'eval_verb', 'add_runs', 'add_combination', 'add_device', 'add_precision', 'add_adaptation',
+           'adaptation', 'add_large_model', 'large_model', 'decode_verb', 'together', 'tell_together', 'add_live_data',
+           'live_verb', 'live_source', 'tell_live', 'lm_verb', 'lm_build', 'add_model_out', 'add_fence',
+           'add_work_memory', 'thresholds', 'share_list', 'lm_mix', 'lm_convert', 'lm_info', 'lm_check',
+           'lm_perplexity', 'add_guard', 'lm_finetune', 'rescore_verb', 'submit_verb', 'check_submission_verb',
+           'score_verb', 'report_verb', 'export_verb', 'kernel_verb', 'kernel_build', 'add_configuration',
+           'with_model_of', 'configured', 'plan_verb', 'add_global_batch', 'lengths_of', 'shaped', 'tell_plan',
+           'preflight_verb', 'tell_preflight', 'advice', 'doctor_verb', 'tell_of_log', 'tell_of_machine',
+           'tell_of_device', 'tell_remarks', 'tell_of_run', 'eit_simulate', 'add_original', 'in_processes', 'eit_train',
+           'training_of', 'eit_test', 'eit_verb']
 
 # %% ../nbs/cli.ipynb #06a388d0
 import argparse
@@ -30,9 +31,11 @@ from typing import Any
 
 from . import __version__
 from .core.errors import KitError
+from .core.settings import add_data, add_options, is_whole, Parser, SettingsLayout
+from .core.signals import Action
 from .core.files import read_text, write_atomically
-from .core.settings import Parser, SettingsLayout, add_data, add_options, is_whole, number_in, options_of
-from .core.signals import Action, run_program
+from .core.settings import leaves, number_in, options_of, word_after
+from .core.signals import run_program
 
 # %% ../nbs/cli.ipynb #38af3562
 Verb = Callable[[Parser], Action]  # declares its options, and returns what is to be done with them
@@ -86,12 +89,29 @@ def parse(
             for name, declare in VERBS.items()}
     chosen = next((word for word in words if word in VERBS), None)
     action = VERBS[chosen](made[chosen]) if chosen else None
+    if chosen:
+        load_own_model(made[chosen], word_after(words, "--model"))
     options, rest = parser.parse_known_args(words)
     if rest:
         made.get(options.verb, parser).error(f"unrecognized arguments: {' '.join(rest)}")
     if options.verb is None:
         parser.print_help()
     return action, options
+
+
+def load_own_model(
+    parser: Parser,  # of a verb
+    which: str | None,  # value of --model
+) -> None:
+    "Let a verb that reads run folders know somebody's own model: its file is run because a person named it."
+    names = {name for action in parser._actions for name in action.option_strings}
+    if "--model" not in names and names & {"--run", "--runs", "--split"}:
+        parser.add_argument("--model", metavar="FILE.py:CLASS", help="of a run with a model of your own: the file that "
+                            "defines it, which is run")
+    if which is not None and which.rpartition(":")[0].endswith(".py"):
+        from b2t_kit.models.model import model_class
+
+        model_class(which)
 
 # %% ../nbs/cli.ipynb #734780bd
 def main(
@@ -141,10 +161,12 @@ def simulate_verb(parser: Parser) -> Action:
 @verb
 def fetch_verb(parser: Parser) -> Action:
     "download the T15 recordings from Dryad or Kaggle, or a published language model"
+    from b2t_kit.data.sets import SETS
     from b2t_kit.decode.kenlm import PUBLISHED
 
     parser.add_argument("--out", required=True, metavar="DIR", help="folder to unpack them in")
     parser.add_argument("--lm", metavar="NAME", help="instead of the recordings, one of the language models below")
+    parser.add_argument("--set", metavar="NAME", help="instead of T15's copy task, one of the sets below")
     parser.add_argument("--source", choices=("dryad", "kaggle"), default="dryad", metavar="dryad|kaggle",
                         help="where to download from")
     parser.add_argument("--baseline", action="store_true", help="also download the published pretrained decoder")
@@ -153,14 +175,24 @@ def fetch_verb(parser: Parser) -> Action:
     parser.add_list("published language models", {
         name: f"about {one.gigabytes:g} GB; licence {one.licence}; {one.about}" for name, one in PUBLISHED.items()})
 
+    parser.add_list("sets of recordings", {
+        name: f"{one.about}; {one.participants}; {one.amount}; {one.use}" for name, one in SETS.items()})
+
+    def tell(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
     def act(options: argparse.Namespace) -> int:
         from b2t_kit.data.download import fetch, read_token
+        from b2t_kit.data.sets import fetch_set
         from b2t_kit.decode.kenlm import fetch_language_model
 
         if options.lm is not None:
             print(fetch_language_model(options.lm, options.out))
             return SUCCESS
         token = read_token(options.token_file) if options.token_file else None
+        if options.set is not None:
+            print(*fetch_set(options.set, options.out, token, options.keep_archive, tell=tell), sep="\n")
+            return SUCCESS
         folders = fetch(options.out, options.source, baseline=options.baseline, token=token,
                         keep_archive=options.keep_archive)
         print(*folders, sep="\n")
@@ -962,9 +994,7 @@ def kernel_build(parser: Parser) -> Action:
     return act
 
 # %% ../nbs/cli.ipynb #783f932f
-MEMORY_FIRST = ("train.accumulation", "train.shard", "train.precision", "task.model.hidden", "task.model.num_layers",
-                "task.noise.noise_layers", "task.noise.noise_hidden", "task.noise.recompute", "task.transformer.blocks",
-                "task.transformer.width", "task.batches.buckets",
+MEMORY_FIRST = ("train.accumulation", "train.shard", "train.precision", "task.model", "task.batches.buckets",
                 "task.batches.max_bins")  # the settings on which memory depends most
 
 
@@ -974,18 +1004,46 @@ def add_configuration(
     first: tuple[str, ...] = MEMORY_FIRST,  # settings that `--help` shows
 ) -> None:
     "The configuration that a verb is about, and every setting of it."
-    from b2t_kit.speech.recipes import baseline
-    from b2t_kit.tpu.configs import CONFIGS, configuration
-    from b2t_kit.train_command import SPEECH_LAYOUT
-
-    def chosen(options: argparse.Namespace) -> tuple[str, Any]:
-        name = options.config or "baseline"
-        return name, configuration(name)
+    from b2t_kit.tpu.configs import configuration, configurations
+    from b2t_kit.train_command import SPEECH_LAYOUT, add_model
 
     parser.add_argument("config", nargs=nargs, metavar="CONFIG", help="one of the configurations below")
-    parser.add_list("configurations", {name: made.__doc__ or "" for name, made in CONFIGS.items()})
-    layout = replace(SPEECH_LAYOUT, first=first, title="settings that memory depends on most")
-    add_options(parser, baseline(), layout, chosen)
+    add_model(parser)
+    parser.add_list("configurations", {name: made.__doc__ or "" for name, made in configurations().items()})
+
+    def first_pass(words: list[str]) -> None:
+        name = next((word for word in words if word in configurations()), "baseline")
+        run = with_model_of(configuration(name), word_after(words, "--model"), name)
+        shown = tuple(name for one in first for name in leaves(run) if name == one or name.startswith(f"{one}."))
+        layout = replace(SPEECH_LAYOUT, first=shown, title="settings that memory depends on most")
+        add_options(parser, run, layout, lambda options: (name, run))
+
+    parser.first_pass = first_pass
+
+
+def with_model_of(
+    run: Any,  # `RunSettings`
+    which: str | None,  # value of --model
+    name: str,  # of the configuration
+) -> Any:
+    "The configuration with another model, if one is given; raises `KitError` if it has no choice of models."
+    from b2t_kit.speech.shapes import SpeechRun
+    from b2t_kit.train_command import with_model
+
+    if which is not None and not isinstance(run, SpeechRun):
+        raise KitError(f"model: {name} has no choice of models; leave it out")
+    return with_model(run, which)
+
+
+def configured(
+    options: argparse.Namespace,  # of `b2t plan` or `b2t preflight`
+) -> Any:  # `RunSettings`
+    "The configuration with the settings that were given."
+    from b2t_kit.tpu.configs import configuration, refuse_foreign
+
+    run = options_of(options, with_model_of(configuration(options.config), options.model, options.config))
+    refuse_foreign(list(vars(options)), run, options.config)
+    return run
 
 # %% ../nbs/cli.ipynb #24c788a7
 @verb
@@ -1024,23 +1082,20 @@ def lengths_of(
 
 
 def shaped(
-    run: Any,  # a `SpeechRun` or an `EITRun`
+    run: Any,  # `RunSettings`
     data: str | None,  # a folder of recordings
     bins: str | None,  # "658,2478"
-) -> tuple[Any, list[Any], int]:  # settings of the task, the shapes of its batches, bins of all recordings
-    "What to plan for; images have one shape and are not recorded."
+) -> Any:  # a `Task` without data
+    "What to plan for, with other lengths of its batches if they are given."
     from b2t_kit.data.batches import Bucket
-    from b2t_kit.tpu.configs import shapes_of
-    from b2t_kit.tasks.eit import EITRun
 
-    shapes = shapes_of(run, data)
-    if isinstance(run, EITRun):
-        if bins:
-            raise KitError("bins: all tomography measurements have the same shape; leave it out")
-        return run.task, [], 0
-    longest = shapes.buckets[-1].labels
-    chosen = [Bucket(size, min(longest, max(size // 10, 1))) for size in lengths_of(bins)] if bins else shapes.buckets
-    return shapes.config, chosen, shapes.bins
+    task = run.without_data(data)
+    if bins:
+        if not hasattr(task, "buckets"):
+            raise KitError("bins: all batches of this task have the same shape; leave it out")
+        longest = task.buckets[-1].labels
+        task.buckets = [Bucket(size, min(longest, max(size // 10, 1))) for size in lengths_of(bins)]
+    return task
 
 
 def tell_plan(
@@ -1048,26 +1103,23 @@ def tell_plan(
 ) -> int:  # exit status
     "Print a plan, and write it to a file if asked."
     from b2t_kit.core.files import check_target, save_json
-    from b2t_kit.tpu.configs import batch_of, configuration, refuse_foreign, with_batch
-    from b2t_kit.memory.plan import find_target, plan_run, plan_text, plan_values
+    from b2t_kit.memory.plan import find_target, plan_or_trace, plan_text, plan_values
 
     if options.json:
         check_target(options.json)
     kind = vars(options).pop("train.device", None)
-    run = options_of(options, configuration(options.config))
-    refuse_foreign(list(vars(options)), run, options.config)
+    run = configured(options)
     if options.global_batch is not None:
         if options.global_batch < 1:
             raise KitError(f"global batch: {options.global_batch} is less than 1")
-        run = with_batch(run, options.global_batch)
+        run = run.with_rows(options.global_batch)
     if kind is None:
         kind = "tpu" if options.slice else {"cpu": "cpu", "cuda": "gpu"}.get(run.train.device, "tpu")
     target = find_target(kind, options.slice, options.chips, options.memory)
-    task, buckets, rows = shaped(run, options.data, options.bins)
-    plan = plan_run(options.config, task, run.train, target, buckets, rows)
+    plan = plan_or_trace(options.config, shaped(run, options.data, options.bins), run.train, target)
     print(plan_text(plan))
     if options.json:
-        save_json(options.json, {"slice": options.slice, "global_batch": batch_of(run), **plan_values(plan)})
+        save_json(options.json, {"slice": options.slice, "global_batch": run.task.rows, **plan_values(plan)})
     return SUCCESS if plan.fits else FAULTS
 
 # %% ../nbs/cli.ipynb #28cad91c
@@ -1096,7 +1148,7 @@ def tell_preflight(
 ) -> int:  # exit status
     "Print the list or the report."
     from b2t_kit.core.files import check_target, save_json
-    from b2t_kit.tpu.configs import configuration, configuration_lines, refuse_foreign
+    from b2t_kit.tpu.configs import configuration_lines
 
     if options.list:
         print(*configuration_lines(), sep="\n")
@@ -1107,8 +1159,7 @@ def tell_preflight(
 
     for target in filter(None, (options.json, options.figure)):
         check_target(target)
-    settings = options_of(options, configuration(options.config))
-    refuse_foreign(list(vars(options)), settings, options.config)
+    settings = configured(options)
     report = preflight_config(settings, options.slice, options.global_batch, options.config, options.data,
                               options.programs, options.compiler, report_progress)
     print(report, flush=True)
@@ -1133,9 +1184,8 @@ def advice(
     "What to change if it does not fit, and, if asked, what is best."
     from b2t_kit.tpu.batch_search import answer, smallest_change
     from b2t_kit.tpu.preflight import preflight_config
-    from b2t_kit.tpu.configs import with_batch
 
-    settings = with_batch(settings, report.global_batch)
+    settings = settings.with_rows(report.global_batch)
     found: dict[str, Any] = {}
     if not report.fits:
         found["smallest_change"] = smallest_change(settings, report.slice)

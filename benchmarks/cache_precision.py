@@ -22,7 +22,8 @@ from b2t_kit.data.dataset import NUM_FEATURES
 from b2t_kit.simulate.neural import SimulateConfig, simulate
 from b2t_kit.speech.evaluate import Evaluation, evaluate_run
 from b2t_kit.speech.recipes import recipe
-from b2t_kit.speech.task import SpeechRun, SpeechTask
+from b2t_kit.speech.shapes import SpeechRun
+from b2t_kit.speech.task import SpeechTask
 from b2t_kit.text.metrics import compare
 from b2t_kit.train import train
 

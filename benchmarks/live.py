@@ -41,7 +41,8 @@ from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.hypotheses import SearchConfig
 from b2t_kit.decode.kenlm import preload
 from b2t_kit.decode.pipeline import choose_words
-from b2t_kit.live.pipeline import FrameSteps, LiveConfig, LiveDecoder, frame_steps
+from b2t_kit.live.pipeline import LiveConfig, LiveDecoder
+from b2t_kit.models.model import FrameSteps
 from b2t_kit.models.gru import T15_SESSIONS
 from b2t_kit.simulate.logits import noisy_sentence
 from b2t_kit.simulate.neural import CALIBRATION, SimulateConfig, draw_timing, moments
@@ -49,7 +50,7 @@ from b2t_kit.simulate.neural import open_sessions, record_trial, zscore
 from b2t_kit.speech.adapt import fit_days
 from b2t_kit.speech.evaluate import Decoder, load_decoder
 from b2t_kit.speech.recipes import recipe
-from b2t_kit.speech.task import build_decoder_for, settled
+from b2t_kit.speech.task import settled
 from b2t_kit.text.phonemes import SILENCE
 
 SEEDS = (1, 2)
@@ -98,9 +99,10 @@ def decoders(options: argparse.Namespace, recordings: Recordings) -> dict[str, D
             found[f"{name}, trained"] = load_decoder(options.out / run)
         else:
             torch.manual_seed(0)
-            config = settled(recipe(run.removesuffix("_usual_1")).task, len(recordings.sessions))
+            config = settled(recipe(run.removesuffix("_usual_1")).task, len(recordings.sessions),
+                             recordings.signal.num_features)
             days = tuple(recordings.sessions)
-            found[f"{name}, random weights"] = Decoder(build_decoder_for(config).eval(), config, days, days, run)
+            found[f"{name}, random weights"] = Decoder(config.model.build().eval(), config, days, days, run)
     return found
 
 
@@ -197,9 +199,9 @@ def delay(options: argparse.Namespace) -> dict[str, Any]:
     print(preload(options.lm))
     lexicon, model = choose_words(options.lm)
     search = BeamSearch(lexicon, model, SearchConfig(beam=200))
-    settings = recipe(options.model).task
+    settings = settled(recipe(options.model).task, len(T15_SESSIONS), 512)
     torch.manual_seed(0)
-    decoder = Decoder(build_decoder_for(settings).eval(), settings, T15_SESSIONS, T15_SESSIONS, options.model)
+    decoder = Decoder(settings.model.build().eval(), settings, T15_SESSIONS, T15_SESSIONS, options.model)
     said = options.said.read_text(encoding="utf-8").splitlines()
     generator, process = np.random.default_rng(1), psutil.Process()
     live = LiveDecoder(decoder, search, LiveConfig(end_silence=0))
@@ -240,10 +242,10 @@ def steps(options: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
     found = {}
     for name in ("baseline", "transformer"):
-        settings = recipe(name).task
+        settings = settled(recipe(name).task, 1, 512)
         torch.manual_seed(0)
-        model = build_decoder_for(replace(settings, model=replace(settings.model, num_days=1))).eval()
-        ways = {"live": frame_steps(model), "the model's own": FrameSteps(model)}
+        model = settings.model.build().eval()
+        ways = {"live": settings.model.stream(model), "the model's own": FrameSteps(model)}
         patch, stride = settings.model.patch, settings.model.stride
         bins = torch.randn(stride * options.trials + patch, settings.model.num_features)
         took: dict[str, list[float]] = {way: [] for way in ways}

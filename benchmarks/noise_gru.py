@@ -33,16 +33,17 @@ from b2t_kit.devices.select import open_device
 from b2t_kit.speech.evaluate import load_decoder
 from b2t_kit.models.ctc import greedy
 from b2t_kit.models.gru import GRUConfig
-from b2t_kit.models.noise_gru import NoiseConfig
+from b2t_kit.models.noise_gru import NoiseGRUConfig
 from b2t_kit.speech.task import SpeechConfig, SpeechTask
 from b2t_kit.text.metrics import edit_distance
 from b2t_kit.train import train
 from b2t_kit.training.task import TrainConfig
 
 CLEAN = GRUConfig(hidden=128, num_layers=1, patch=4, stride=4)
-NOISE = NoiseConfig(noise_layers=1, noise_hidden=64, noisy_layers=1, noisy_hidden=64)
+NOISE = NoiseGRUConfig(hidden=128, num_layers=1, patch=4, stride=4, noise_layers=1, noise_hidden=64, noisy_layers=1,
+                       noisy_hidden=64)
 ARMS = {
-    "no noise model": NoiseConfig(),
+    "no noise model": CLEAN,
     "reversal 0": replace(NOISE, reversal=0.0),
     "reversal 0.1": replace(NOISE, reversal=0.1),
     "reversal 1": replace(NOISE, reversal=1.0),
@@ -71,9 +72,7 @@ def noisy_rate(task: SpeechTask, folder: Path) -> float:
 def run(arm: str, seed: int, steps: int, data: Path, held_out: tuple[str, ...]) -> dict:
     "Train one arm from one seed, and score it."
     batches = BatchConfig(batch_size=8, buckets=3, day_balance=0.0)
-    config = SpeechConfig(
-        CLEAN, Augment(white_noise=0.6, offset=0.1), batches, holdout=held_out, noise=ARMS[arm],
-    )
+    config = SpeechConfig(ARMS[arm], Augment(white_noise=0.6, offset=0.1), batches, holdout=held_out)
     fitted = TrainConfig(
         steps=steps, seed=seed, warmup_steps=min(40, steps // 4), lr=0.003, eps=1e-8, ema_decay=0.98,
         log_every=50, eval_every=0, checkpoint_every=0, keep_checkpoints=1, device="cpu",
@@ -82,7 +81,7 @@ def run(arm: str, seed: int, steps: int, data: Path, held_out: tuple[str, ...]) 
     with tempfile.TemporaryDirectory() as folder:
         task = SpeechTask(data, config)
         values = train(task, fitted, Path(folder) / "run", quiet=True).values
-        noisy = noisy_rate(task, Path(folder) / "run") if config.noise.has_adversary else None
+        noisy = noisy_rate(task, Path(folder) / "run") if getattr(config.model, "has_adversary", False) else None
         task.close()
     kept = {name: round(values[name], 4) for name in ("per", "unseen_per", "loss", "unseen_loss")}
     noisy = {} if noisy is None else {"noisy_per": round(noisy, 4)}

@@ -29,19 +29,19 @@ sys.path.insert(0, str(ROOT))
 
 from b2t_kit.core.settings import override
 from b2t_kit.data.batches import Bucket
-from b2t_kit.tpu.configs import configuration, with_batch
+from b2t_kit.tpu.configs import configuration
 from b2t_kit.memory.plan import find_target
 from b2t_kit.memory.plan import plan_run
 from b2t_kit.devices.topologies import CHIPS
 
 RESULTS = ROOT / "benchmarks/results"
 LABELS = 64
-AGAIN, DIVIDED = (("noise.recompute", True),), (("train.shard", "moments"),)
+AGAIN, DIVIDED = (("model.recompute", True),), (("train.shard", "moments"),)
 EVERY_BIN = {"model.patch": 14, "model.subsample": 1}  # the small recipes read every fourth
 CASES = [  # configuration, slice, global batch, bins, settings
     *((name, "v5e-8", batch, bins, {**changes, **more}) for more in ({}, EVERY_BIN) for name, batch, bins, changes in (
         ("tiny", 64, 1010, {}), ("tiny", 512, 1010, {}), ("linear", 512, 1010, {}), ("noise_gru_tiny", 512, 1010, {}),
-        ("noise_gru_tiny", 64, 2478, {"noise.recompute": True}))),
+        ("noise_gru_tiny", 64, 2478, {"model.recompute": True}))),
     ("baseline", "v5e-8", 64, 1010, {}),
     ("baseline", "v5e-8", 512, 1010, {}),
     ("gpu_16gb", "v5e-8", 32, 2478, {}),
@@ -71,7 +71,7 @@ def settings_of(name: str, batch: int, changes: dict):
 
         task = CodecTask(CodecConfig(**changes), rows=batch, batch_size=batch)
         return SimpleNamespace(task=task, train=codec_config())
-    run = with_batch(configuration(name), batch)
+    run = configuration(name).with_rows(batch)
     changes = {"train.shard": "none", **changes}  # unless a case divides something
     return override(run, {key if key.startswith("train.") else f"task.{key}": value for key, value in changes.items()})
 
@@ -80,7 +80,8 @@ def planned(name: str, slice_name: str, batch: int, bins: int, changes: dict):
     "The plan of a case; images have no bins."
     run = settings_of(name, batch, changes)
     target = find_target("tpu", slice_name) if slice_name != "cpu" else find_target("cpu")
-    return plan_run(name, run.task, run.train, target, [Bucket(bins, LABELS)] if bins else [])
+    task = run.without_data().config
+    return plan_run(name, task, run.train, target, [Bucket(bins, LABELS)] if bins else [])
 
 
 def images(name: str, batch: int) -> dict | None:
@@ -92,7 +93,7 @@ def images(name: str, batch: int) -> dict | None:
 def lower(case: list, folder: Path) -> None:
     "Write a case's training step down; in a process of its own, which must not end orderly."
     from b2t_kit.tpu.lower import lower_run
-    from b2t_kit.tpu.configs import SpeechShapes
+    from b2t_kit.speech.shapes import SpeechShapes
     from b2t_kit.devices.topologies import find_slice
 
     name, slice_name, batch, bins, changes = case
@@ -104,7 +105,7 @@ def lower(case: list, folder: Path) -> None:
             (folder / "job.json").write_text(json.dumps(program.job()))
 
     task = SpeechShapes(run.task, [Bucket(bins, LABELS)])
-    lower_run(task, replace(run.train, device="auto"), find_slice(slice_name).chips, take, "largest")
+    lower_run(task, replace(run.train, device="auto"), find_slice(slice_name), take, "largest")
     sys.stdout.flush()
     os._exit(0)
 
@@ -134,14 +135,15 @@ def task_and_batch(run, batch: int, bins: int):
 
     from b2t_kit.data.batches import Batch
     from b2t_kit.tasks.codec import CodecTask, codec_batch
-    from b2t_kit.tasks.eit import make_batch
-    from b2t_kit.tpu.configs import EITShapes, SpeechShapes
+    from b2t_kit.tasks.eit import EITShapes, make_batch
+    from b2t_kit.speech.shapes import SpeechShapes
 
     if isinstance(run.task, CodecTask):
         return run.task, codec_batch(list(range(batch)), run.task.model, batch)
     if not bins:
         return EITShapes(run.task), make_batch(None, [], batch, batch)
-    task = SpeechShapes(run.task, [Bucket(bins, LABELS)], run.task.model.num_days)
+    days = {} if getattr(run.task.model, "num_days", None) is None else {"num_days": run.task.model.num_days}
+    task = SpeechShapes(run.task, [Bucket(bins, LABELS)], **days)
     patches = (bins - run.task.model.patch) // run.task.model.stride + 1
     one, number = torch.ones(batch), torch.arange(batch)
     return task, Batch(torch.randn(batch, bins, 512), (one * bins).int(), (one * patches).int(),
@@ -176,7 +178,8 @@ def small_run(run, name: str, bins: int):
     if not bins:
         return override(run, {"task.model.heads": 2, "task.model.width": 8})
     few = {"task.model.num_days": 2, "task.model.hidden": 8}
-    return override(run, few | {"task.noise.noise_hidden": 8, "task.noise.noisy_hidden": 8})
+    narrow = {"task.model.noise_hidden": 8, "task.model.noisy_hidden": 8}
+    return override(run, few | (narrow if hasattr(run.task.model, "noise_hidden") else {}))
 
 
 def estimated(case: list) -> dict:

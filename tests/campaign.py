@@ -207,8 +207,8 @@ def write_published(folder: Path) -> None:
     """A checkpoint like the published baseline's, but small."""
     import torch
 
-    from b2t_kit.models.gru import GRUConfig, build_decoder
-    state = build_decoder(GRUConfig(num_features=8, hidden=4, num_layers=1)).state_dict()
+    from b2t_kit.models.gru import GRUConfig
+    state = GRUConfig(num_days=45, num_features=8, hidden=4, num_layers=1).build().state_dict()
     weights, biases = state.pop("day_layer.weight"), state.pop("day_layer.bias")
     state |= {f"day_weights.{day}": weight.clone() for day, weight in enumerate(weights)}
     state |= {f"day_biases.{day}": bias[None].clone() for day, bias in enumerate(biases)}

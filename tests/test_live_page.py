@@ -23,7 +23,7 @@ from b2t_kit.live.sources import ParticipantSource
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.simulate.neural import SimulateConfig, simulate
 from b2t_kit.speech.evaluate import Decoder
-from b2t_kit.speech.task import SpeechConfig, build_decoder_for
+from b2t_kit.speech.task import SpeechConfig
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
@@ -39,8 +39,8 @@ OPTIONS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", 
 def random_decoder(hidden: int = 16) -> LiveDecoder:
     """A network with random weights and a search over the kit's words."""
     torch.manual_seed(0)
-    config = SpeechConfig(model=GRUConfig(hidden=hidden, num_layers=1, num_days=1))
-    model = build_decoder_for(config).eval()
+    config = SpeechConfig(model=GRUConfig(hidden=hidden, num_layers=1, num_days=1, num_features=512))
+    model = config.model.build().eval()
     day = "t15.2023.08.11"
     return LiveDecoder(Decoder(model, config, (day,), (day,), "random", T15), BeamSearch(*choose_words(None)),
                        LiveConfig(end_silence=0))

@@ -82,12 +82,11 @@ def train_transformer(
     data: str, out: Path, dropout: float, accumulation: int = 1, resume: bool = False, steps: int = STEPS, **more: object
 ) -> Result:
     """Train a small Transformer; each step has its own window, and each trial its own masks."""
-    attention = TransformerConfig(
+    model = TransformerConfig(
         blocks=2, width=16, heads=2, head_width=8, inner=32, reach=6, patch_dropout=dropout, block_dropout=dropout,
         window_least=0.3, window_most=2.0, mask_share=0.2)
     task = SpeechTask(data, SpeechConfig(
-        GRUConfig(patch=4, stride=4), batches=BatchConfig(batch_size=7, buckets=2, cut=0), transformer=attention,
-        per_label=True, **more))
+        model, batches=BatchConfig(batch_size=7, buckets=2, cut=0), per_label=True, **more))
     settings = TrainConfig(
         steps=steps, decay_start=3, decay_steps=3, lr_floor=0.1, lr_every=2, lr=0.01, warmup_steps=1, eps=1e-8,
         device="cpu", log_every=2, eval_every=0, checkpoint_every=0, ema_decay=0.9, accumulation=accumulation)

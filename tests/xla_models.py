@@ -8,6 +8,8 @@ import itertools
 import json
 from collections.abc import Callable
 
+from types import SimpleNamespace
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -20,8 +22,8 @@ from b2t_kit.models.ctc import ctc_loss
 from b2t_kit.models.ctc import ctc_losses
 from b2t_kit.models.gru import GRUConfig, GRUDecoder
 from b2t_kit.models.layers import GRU
-from b2t_kit.models.noise_gru import NoiseConfig, NoiseGRU
-from b2t_kit.models.transformer import TransformerConfig, TransformerDecoder, training_draws
+from b2t_kit.models.noise_gru import NoiseGRU, NoiseGRUConfig
+from b2t_kit.models.transformer import TransformerConfig, TransformerDecoder
 
 CLASSES = 41
 GIVEN = torch.Generator().manual_seed(0)
@@ -237,11 +239,10 @@ def report_decoder(mesh: spmd.Mesh) -> dict:
 
 def report_noise(mesh: spmd.Mesh) -> dict:
     "The three-part noise model: gradients of both losses, and what inference runs."
-    config = GRUConfig(num_days=3, num_features=8, hidden=10, num_layers=1, dropout=0.0,
-                       day_dropout=0.0)
-    noise = NoiseConfig(noise_layers=1, noisy_layers=1, noisy_hidden=6, reversal=0.5, recompute=True)
+    config = NoiseGRUConfig(num_days=3, num_features=8, hidden=10, num_layers=1, dropout=0.0, day_dropout=0.0,
+                            noise_layers=1, noisy_layers=1, noisy_hidden=6, reversal=0.5, recompute=True)
     torch.manual_seed(0)
-    here, there = NoiseGRU(config, noise), NoiseGRU(config, noise)
+    here, there = config.build(), config.build()
     there.load_state_dict(here.state_dict())
     there.to("xla")
     features = torch.randn(8, 60, 8, generator=GIVEN)
@@ -266,11 +267,10 @@ def report_noise(mesh: spmd.Mesh) -> dict:
 
 def report_transformer(mesh: spmd.Mesh) -> dict:
     "Loss and gradients with masks and windows that change from step to step."
-    config = GRUConfig(num_features=8, patch=4, stride=4)
-    attention = TransformerConfig(blocks=2, width=16, heads=2, head_width=8, inner=32, reach=6, patch_dropout=0.0,
-                                  block_dropout=0.0, window_least=0.2, window_most=1.0, mask_share=0.2)
+    config = TransformerConfig(num_features=8, blocks=2, width=16, heads=2, head_width=8, inner=32, reach=6,
+                               patch_dropout=0.0, block_dropout=0.0, window_least=0.2, window_most=1.0, mask_share=0.2)
     torch.manual_seed(0)
-    here, there = TransformerDecoder(config, attention), TransformerDecoder(config, attention)
+    here, there = config.build(), config.build()
     there.load_state_dict(here.state_dict())
     there.to("xla")
     features = torch.randn(8, 58, 8, generator=GIVEN)
@@ -280,7 +280,7 @@ def report_transformer(mesh: spmd.Mesh) -> dict:
 
     def results(model: TransformerDecoder, step: int, place: Callable) -> list[torch.Tensor]:
         given = [place(one) for one in (features, bins, keys, torch.full((8,), step), labels, counts)]
-        drawn = training_draws(given[1], given[2], given[3], 58, 4, attention)
+        drawn = config.draws(SimpleNamespace(features=given[0], num_bins=given[1], noise_key=given[2], step_key=given[3]))
         losses = ctc_losses(model(given[0], given[1], **drawn), (given[1] + 3) // 4, *given[4:])
         return [losses.detach(), *torch.autograd.grad(losses.sum(), list(model.parameters()))]
 

@@ -20,7 +20,9 @@ from b2t_kit.data.dataset import tiny_recordings
 from b2t_kit.devices import xla
 from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.models.gru import GRUConfig
-from b2t_kit.models.noise_gru import NoiseConfig
+from b2t_kit.models.linear import LinearConfig
+from b2t_kit.models.model import ModelConfig, model_class
+from b2t_kit.models.noise_gru import NoiseGRUConfig
 from b2t_kit.models.transformer import TransformerConfig
 from b2t_kit.speech.task import SpeechConfig, SpeechTask
 from b2t_kit.train import train
@@ -34,28 +36,33 @@ SETTINGS = TrainConfig(
 )
 STILL = {"dropout": 0.0, "day_dropout": 0.0}
 MODELS = {
-    "gru": (GRUConfig(hidden=16, num_layers=1, **STILL), NoiseConfig()),
-    "linear": (GRUConfig(num_layers=0, **STILL), NoiseConfig()),
-    "noise": (GRUConfig(hidden=16, num_layers=1),
-              NoiseConfig(noise_layers=1, noise_hidden=16, noisy_layers=1, noisy_hidden=16, reversal=0.1)),
-    "wide": (GRUConfig(hidden=32, num_layers=1, **STILL),
-             NoiseConfig(noise_layers=2, noise_hidden=256, noisy_layers=1, noisy_hidden=32)),
-    "transformer": (GRUConfig(patch=4, stride=4), NoiseConfig()),
+    "gru": GRUConfig(hidden=16, num_layers=1, **STILL),
+    "linear": LinearConfig(day_dropout=0.0),
+    "noise": NoiseGRUConfig(hidden=16, num_layers=1, noise_layers=1, noise_hidden=16, noisy_layers=1, noisy_hidden=16),
+    "wide": NoiseGRUConfig(hidden=32, num_layers=1, noise_layers=2, noise_hidden=256, noisy_layers=1, noisy_hidden=32,
+                           reversal=0.0, **STILL),
+    "transformer": TransformerConfig(blocks=2, width=16, heads=2, head_width=8, inner=32, reach=6, patch_dropout=0.0,
+                                     block_dropout=0.0, window_least=0.3, window_most=2.0, mask_share=0.2),
 }
 WIDE = 2 * 3 * 128**2  # bytes of recurrent weights from which these runs divide a layer by units
-ATTENTION = TransformerConfig(
-    blocks=2, width=16, heads=2, head_width=8, inner=32, reach=6, patch_dropout=0.0, block_dropout=0.0,
-    window_least=0.3, window_most=2.0, mask_share=0.2)
 
 
 def small_task(folder: Path, model: str, **batches: Any) -> SpeechTask:
     """Three short days; white noise and offsets are on."""
     if not folder.exists():
         tiny_recordings(folder, sessions=3, trials=9)
-    decoder, noise = MODELS[model]
-    attention = ATTENTION if model == "transformer" else TransformerConfig()
-    settings = SpeechConfig(decoder, noise=noise, batches=BatchConfig(batch_size=7, **batches), transformer=attention)
-    return SpeechTask(folder, settings)
+    settings = strangers(folder.parent) if model == "own" else MODELS[model]
+    return SpeechTask(folder, SpeechConfig(settings, batches=BatchConfig(batch_size=7, **batches)))
+
+
+def strangers(folder: Path) -> ModelConfig:
+    """The model of the tutorial, in a file outside the package, as a person would name it."""
+    page = Path(__file__).parents[1] / "nbs/tutorials/own_model.ipynb"
+    cells = ["".join(cell["source"]) for cell in json.loads(page.read_text(encoding="utf-8"))["cells"]]
+    source, = (one.partition("\n")[2] for one in cells if one.startswith("%%writefile own_model.py"))
+    path = folder / "own_model.py"
+    path.write_text(source)
+    return model_class(f"{path}:Conformer")(width=32, share=0.0)
 
 
 @contextmanager

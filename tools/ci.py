@@ -37,7 +37,7 @@ ONCE = " --ignore-glob='tests/test_bad_*.py'" + "".join(
     f" --ignore={path}" for path in (
         "tests/test_fetch.py", "tests/test_fuzz.py", "tests/test_house.py", "tests/test_kenlm.py",
         "tests/test_decoding.py", "tests/test_eit.py", "tests/test_kernels.py", "tests/test_large_model.py",
-        "tests/test_live_page.py", "tests/test_released.py", "tests/test_resume.py", "tests/test_simulate.py",
+        "tests/test_live_page.py", "tests/test_resume.py", "tests/test_simulate.py",
         "tests/test_t12.py", "tests/test_words.py", "nbs/live", "nbs/output", "nbs/simulate", "nbs/tasks", "nbs/text",
         "nbs/data/t12.ipynb", "nbs/tutorials/first_decoder.ipynb", "nbs/tutorials/live.ipynb", "kaggle/b2t-gpu",
         *(f"nbs/decode/{name}.ipynb" for name in (

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['is_whole', 'number_in', 'to_dict', 'from_dict', 'leaves', 'defaults', 'short_names', 'override', 'class_source',
            'comments_in', 'field_comments', 'meanings', 'HelpFormatter', 'GivenOnce', 'SettingsLayout', 'AskForHelp',
-           'Parser', 'value_name', 'as_typed', 'add_options', 'options_of', 'add_data']
+           'Parser', 'value_name', 'as_typed', 'add_options', 'options_of', 'word_after', 'add_data']
 
 # %% ../../nbs/core/settings.ipynb #e2f66af5
 import argparse
@@ -18,6 +18,7 @@ import linecache
 import math
 import re
 import shutil
+import sys
 import textwrap
 import tokenize
 import types
@@ -55,7 +56,18 @@ def to_dict(
     config: Any,  # a dataclass instance
 ) -> dict[str, Any]:
     "The configuration as plain dictionaries, lists, numbers and text, ready for JSON."
-    return json.loads(json.dumps(dataclasses.asdict(config)))
+    return json.loads(json.dumps(_plain(config)))
+
+
+def _plain(value: Any) -> Any:
+    "Dataclasses as dictionaries; one with `record` says itself what it is recorded as, such as a model with its name."
+    if hasattr(value, "record") and is_dataclass(value):
+        return value.record()
+    if is_dataclass(value):
+        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 # %% ../../nbs/core/settings.ipynb #31390497
 def _kinds(annotation: Any) -> tuple[Any, ...]:
@@ -75,6 +87,8 @@ def _convert(
         origin = typing.get_origin(kind)
         if kind is types.NoneType and (value is None or value in ("none", "None")):
             return None
+        if hasattr(kind, "from_record") and isinstance(value, dict):
+            return kind.from_record(value, name)
         if isinstance(kind, type) and is_dataclass(kind) and isinstance(value, dict):
             return from_dict(kind, value, name)
         if origin is typing.Literal and value in typing.get_args(kind):
@@ -338,6 +352,7 @@ class Parser(argparse.ArgumentParser):
         self.layout = SettingsLayout()
         self.chosen: Callable[[argparse.Namespace], tuple[str, Any]] = lambda options: ("", None)
         self.lists: dict[str, list[argparse.Action]] = {}  # title -> entries shown at the end of the help
+        self.first_pass: Callable[[list[str]], Any] = lambda words: None  # adds the options that depend on the words
         self._positionals.title = "arguments"
         for kind in (int, float):  # what `type=int` means in every verb
             self.register("type", kind, lambda word, kind=kind: number_in(word, kind))
@@ -349,6 +364,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         namespace, self.asked = argparse.Namespace() if namespace is None else namespace, None
+        self.first_pass(list(sys.argv[1:] if args is None else args))
         try:
             found = super().parse_known_args(args, namespace)
         except KitError:
@@ -399,7 +415,7 @@ class Parser(argparse.ArgumentParser):
                for group in self._action_groups]
         if self.layout.first and not everything:
             title = f"{self.layout.title} (defaults of {recipe})" if recipe else self.layout.title
-            return [*own, (title, [self.settings[name] for name in self.layout.first])]
+            return [*own, (title, [self.settings[name] for name in self.layout.first if name in self.settings])]
         parts: dict[str, list[argparse.Action]] = {title: [] for title in self.layout.groups}
         for name in sorted(self.settings, key=lambda name: self.layout.place_of(name)[1]):
             parts.setdefault(self.layout.place_of(name)[0], []).append(self.settings[name])
@@ -407,7 +423,7 @@ class Parser(argparse.ArgumentParser):
 
     def last_line(self, everything: bool, recipe: str) -> str:
         "Where the rest of the help is, and whose defaults it shows."
-        names = [*self.layout.first, *self.settings]
+        names = [name for name in (*self.layout.first, *self.settings) if name in self.settings]
         pairs = [pair for name in names if len(pair := self.settings[name].option_strings) > 1]
         hidden = [name for name, one in self.settings.items()
                   if name not in self.layout.first and one.help != argparse.SUPPRESS]
@@ -474,6 +490,19 @@ def options_of(
     return override(config, given)
 
 # %% ../../nbs/core/settings.ipynb #6c883d50
+def word_after(
+    words: list[str],  # of a command line
+    option: str,  # "--config"
+) -> str | None:  # None if it is not given
+    "The value of an option, before the command line is parsed."
+    for place, word in enumerate(words):
+        if word == option:
+            return words[place + 1] if place + 1 < len(words) else None
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2]
+    return None
+
+
 def add_data(
     parser: argparse.ArgumentParser,
 ) -> None:

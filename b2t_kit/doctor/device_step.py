@@ -30,7 +30,7 @@ from ..devices.device import Device
 from ..devices.select import open_device
 from .machine import Remark
 from ..models.ctc import ctc_losses
-from ..models.gru import GRUConfig, build_decoder
+from ..models.gru import GRUConfig
 from ..models.layers import GRU
 from ..training.metrics_log import GrowthWatch
 from ..training.optim import VANISHED, build_adamw
@@ -134,7 +134,7 @@ def train_steps(
     count, memory = ROWS_PER_CHIP * device.chips, [float(device.memory_bytes())]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = build_decoder(config)
+        model = config.build()
     groups = [{"params": list(model.parameters()), "lr": 0.01, "weight_decay": 0.0}]
     model, optimizer = device.prepare(model, build_adamw(groups, eps=1e-8))
     batch = {"features": numbers_of(count, 80, 16), "day": torch.arange(count, dtype=torch.int32) % 2,

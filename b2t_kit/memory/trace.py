@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..core.errors import KitError
 from ..devices.device import Device
-from .torch import Part, PeakPoint
+from ..models.footprint import Part, PeakPoint
 from ..training.task import Task, TrainConfig
 
 # %% ../../nbs/memory/trace.ipynb #358bfa6e

@@ -4,16 +4,17 @@
 
 # %% auto #0
 __all__ = ['Unseen', 'SAVE_EVERY', 'session_date', 'sources', 'day_mixture', 'refit', 'fit_days', 'AdaptConfig',
-           'adapted_parameters', 'adapts_days', 'single_trial', 'augmented_copies', 'Adapter', 'AdaptProgress',
-           'AdaptReport']
+           'adapted_parameters', 'single_trial', 'augmented_copies', 'Adapter', 'AdaptProgress', 'AdaptReport']
 
 # %% ../../nbs/speech/adapt.ipynb #f627bce8
 import copy
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,14 +24,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as safe_bytes
 from torch import nn
 
+from ..core.cache import content_hash, file_mark
 from ..core.errors import KitError
 from ..core.files import regular_file, write_atomically
 from ..core.random import fold_seed
 from ..data.batches import Batch, BatchConfig, num_patches
 from ..models.layers import DayLayer
-from ..models.transformer import PatchEmbedding
+from ..models.model import Adapted
 from ..text.metrics import Counts, Difference, Rate, compare, rate_of
-from ..training.checkpoint import read_part
+from ..training.checkpoint import read_part, tensors_hash
 
 # %% ../../nbs/speech/adapt.ipynb #30240ffe
 Unseen = Literal["nearest", "previous", "mean", "identity"]  # day layer of a session without training
@@ -136,20 +138,14 @@ class AdaptConfig:
 # %% ../../nbs/speech/adapt.ipynb #ceef93f9
 def adapted_parameters(
     model: nn.Module,
+    adapted: Adapted | None,  # as the model's settings say
 ) -> dict[str, nn.Parameter]:  # by name
-    "The parameters of the patch embedding, or of all day layers; `KitError` if the model has neither."
-    for kind in (PatchEmbedding, DayLayer):
-        parts = [f"{name}." for name, one in model.named_modules() if isinstance(one, kind)]
-        if parts:
-            return {name: one for name, one in model.named_parameters() if name.startswith(tuple(parts))}
-    raise KitError(f"adapt: {type(model).__name__} has no patch embedding and no day layer; there is nothing to adapt")
-
-
-def adapts_days(
-    model: nn.Module,
-) -> bool:
-    "Whether adaptation changes day layers, each on its own day only."
-    return any(isinstance(one, DayLayer) for one in model.modules())
+    "The parameters that adaptation changes; `KitError` if the model names none."
+    if adapted is None:
+        raise KitError(f"adapt: {type(model).__name__} names no parameters that could be adapted; its config would "
+                       "define `adapted`")
+    return {name: one for name, one in model.named_parameters()
+            if any(fnmatchcase(name, pattern) for pattern in adapted.patterns)}
 
 # %% ../../nbs/speech/adapt.ipynb #ed4ba4d8
 def single_trial(
@@ -186,13 +182,14 @@ class Adapter:
     def __init__(
         self,
         model: nn.Module,  # changed in place
+        adapted: Adapted | None,  # what changes, as the model's settings say
         loss: Callable[[nn.Module, Batch], torch.Tensor],  # mean loss of a batch's rows, in training mode
         config: AdaptConfig = AdaptConfig(),
     ) -> None:
         self.model, self.loss, self.config = model.requires_grad_(False).eval(), loss, config
-        self.parameters = adapted_parameters(model)
-        usual = 1e-3 if adapts_days(model) else 3e-5
-        rate = usual if config.lr is None else config.lr
+        self.parameters = adapted_parameters(model, adapted)
+        assert adapted is not None
+        rate = adapted.lr if config.lr is None else config.lr
         chosen = [one.requires_grad_() for one in self.parameters.values()]
         self.optimizer = torch.optim.AdamW(chosen, lr=rate, weight_decay=config.weight_decay)
 
@@ -237,7 +234,7 @@ SAVE_EVERY = 5  # trials
 
 
 class AdaptProgress:
-    "The trials an adaptation has done, in a folder; what was begun with other settings is dropped."
+    "The trials an adaptation has done, in a folder; what was begun with other settings, or is damaged, is dropped."
 
     def __init__(
         self,
@@ -246,6 +243,7 @@ class AdaptProgress:
     ) -> None:
         self.folder, self.mark = Path(folder), json.loads(json.dumps(mark))
         self.trials: list[dict[str, Any]] = []  # what was done after each trial
+        self.parts: dict[str, Any] = {}  # sizes and hashes of the files of logits
         self.tensors: dict[str, torch.Tensor] = {}  # of the adapter, after the last saved trial
         self._fresh: dict[str, torch.Tensor] = {}  # logits that are not saved yet
         if self._state.exists():
@@ -256,14 +254,20 @@ class AdaptProgress:
         return self.folder / "state.safetensors"
 
     def _read(self) -> None:
-        try:
+        with suppress(KitError, OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError):
             with safe_open(regular_file(self._state), "pt") as file:
                 record = json.loads((file.metadata() or {})["record"])
-                if record["mark"] == self.mark:
-                    self.trials = record["trials"]
-                    self.tensors = {name: file.get_tensor(name) for name in file.keys()}
-        except (OSError, SafetensorError, ValueError, LookupError, TypeError) as error:
-            raise KitError(f"{self._state}: cannot be read ({error}); remove the folder to start again") from error
+                tensors = {name: file.get_tensor(name) for name in file.keys()}
+            parts = {name: file_mark(self.folder / name) for name in record["parts"]}
+            if record == self._record(record["trials"], parts, tensors):
+                self.trials, self.parts, self.tensors = record["trials"], parts, tensors
+
+    def _record(
+        self, trials: list[dict[str, Any]], parts: dict[str, Any], tensors: dict[str, torch.Tensor]
+    ) -> dict[str, Any]:
+        "What is written beside the tensors: where anything differs, nothing is believed."
+        return {"mark": self.mark, "trials": trials, "parts": parts,
+                "check": content_hash([trials, tensors_hash(tensors)])}
 
     def add(
         self,
@@ -284,8 +288,9 @@ class AdaptProgress:
         "Write everything that is not saved yet."
         self.tensors = tensors
         if self._fresh:
-            write_atomically(self.folder / f"logits_{min(self._fresh)}.safetensors", safe_bytes(self._fresh))
-        record = json.dumps({"mark": self.mark, "trials": self.trials})
+            path = self.folder / f"logits_{min(self._fresh)}.safetensors"
+            self.parts[path.name] = file_mark(write_atomically(path, safe_bytes(self._fresh)))
+        record = json.dumps(self._record(self.trials, self.parts, tensors))
         write_atomically(self._state, safe_bytes(tensors, {"record": record}))
         self._fresh = {}
 

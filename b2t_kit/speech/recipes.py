@@ -14,9 +14,11 @@ from ..core.errors import KitError
 from ..data.augment import Augment
 from ..data.batches import BatchConfig
 from ..models.gru import GRU_SIZES
+from ..models.linear import LinearConfig
 from ..models.noise_gru import NOISE_GRU_SIZES
 from ..models.transformer import TRANSFORMER_SIZES
-from .task import SpeechConfig, SpeechRun
+from .shapes import SpeechRun
+from .task import SpeechConfig
 from ..training.task import TrainConfig
 
 # %% ../../nbs/speech/recipes.ipynb #565c96d1
@@ -48,23 +50,19 @@ def tiny() -> SpeechRun:
 # %% ../../nbs/speech/recipes.ipynb #f23fe628
 def linear() -> SpeechRun:
     "A linear decoder: the same without the GRU, on patches of 320 ms."
-    run = tiny()
-    model = replace(run.task.model, num_layers=0)
-    return SpeechRun(replace(run.task, model=model), replace(_SHORT, lr=0.002))
+    model = LinearConfig(patch=16, stride=8, subsample=4)
+    return SpeechRun(replace(tiny().task, model=model), replace(_SHORT, lr=0.002))
 
 # %% ../../nbs/speech/recipes.ipynb #bc004378
 def noise_gru_tiny() -> SpeechRun:
     "A small noise model for simulated recordings; minutes on two CPU cores."
-    run = tiny()
-    model, noise = NOISE_GRU_SIZES["noise_gru_tiny"]
-    model = replace(run.task.model, hidden=model.hidden)
-    return SpeechRun(replace(run.task, model=model, noise=noise), _SHORT)
+    model = replace(NOISE_GRU_SIZES["noise_gru_tiny"], patch=16, stride=8, subsample=4)
+    return SpeechRun(replace(tiny().task, model=model), _SHORT)
 
 # %% ../../nbs/speech/recipes.ipynb #61811e1a
 def noise_gru_687m() -> SpeechRun:
     "The large noise model: 687 million parameters, 11 GB of state; for several TPU chips."
-    model, noise = NOISE_GRU_SIZES["noise_gru_687m"]
-    return SpeechRun(SpeechConfig(model=model, noise=noise), TrainConfig())
+    return SpeechRun(SpeechConfig(model=NOISE_GRU_SIZES["noise_gru_687m"]), TrainConfig())
 
 # %% ../../nbs/speech/recipes.ipynb #a92d655e
 def tpu_v5e8() -> SpeechRun:
@@ -82,14 +80,14 @@ _EPOCH = 127  # updates: 8,072 trials of T15, 64 at a time
 
 def transformer() -> SpeechRun:
     "The published Transformer: 9.7 million parameters."
-    model, attention = TRANSFORMER_SIZES["transformer"]
     batches = BatchConfig(day_balance=0.0, cut=0)
     train = TrainConfig(
         steps=500 * _EPOCH, lr=0.002, warmup_steps=10 * _EPOCH, lr_every=_EPOCH, decay_start=300 * _EPOCH,
         decay_steps=300 * _EPOCH, lr_floor=0.1, weight_decay=1e-5, eps=1e-8, clip_norm=100.0, ema_decay=0.0,
         eval_every=5 * _EPOCH, checkpoint_every=10 * _EPOCH,
     )
-    task = SpeechConfig(model, Augment(white_noise=0.2, offset=0.05), batches, transformer=attention, per_label=True)
+    noise = Augment(white_noise=0.2, offset=0.05)
+    task = SpeechConfig(TRANSFORMER_SIZES["transformer"], noise, batches, per_label=True)
     return SpeechRun(task, train)
 
 # %% ../../nbs/speech/recipes.ipynb #1e8be476
@@ -105,9 +103,7 @@ def transformer_short() -> SpeechRun:
 # %% ../../nbs/speech/recipes.ipynb #b5ae5d5f
 def transformer_tiny() -> SpeechRun:
     "A small Transformer for simulated data; minutes on a CPU."
-    run = tiny()
-    model, attention = TRANSFORMER_SIZES["transformer_tiny"]
-    task = replace(run.task, model=model, transformer=attention, per_label=True)
+    task = replace(tiny().task, model=TRANSFORMER_SIZES["transformer_tiny"], per_label=True)
     train = replace(_SHORT, steps=400, lr=0.001, clip_norm=100.0, eval_every=200, checkpoint_every=200)
     return SpeechRun(task, train)
 

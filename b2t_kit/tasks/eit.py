@@ -5,21 +5,21 @@
 # %% auto #0
 __all__ = ['UNITS', 'NAMES', 'SMOOTHING', 'Units', 'find_measurements', 'Measurements', 'Statistics', 'statistics_in',
            'read_statistics', 'statistics_of', 'turned', 'EITConfig', 'EITBatch', 'ImageRow', 'make_batch',
-           'training_rows', 'validation_rows', 'EITTask', 'EITRun', 'original_training', 'small_training', 'Scores',
-           'score_images', 'correlation', 'overlap', 'plot_images', 'Reconstructor', 'load_reconstructor',
-           'reconstruct', 'mat_bytes', 'write_predictions', 'Tested', 'assess']
+           'training_rows', 'validation_rows', 'EITTask', 'EITRun', 'original_training', 'small_training', 'EITShapes',
+           'eit_cdeit', 'eit_small', 'eit_tiny', 'Scores', 'score_images', 'correlation', 'overlap', 'plot_images',
+           'Reconstructor', 'load_reconstructor', 'reconstruct', 'mat_bytes', 'write_predictions', 'Tested', 'assess']
 
 # %% ../../nbs/tasks/eit.ipynb #32e34d4b
 import hashlib
 import zipfile
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from io import BytesIO
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -33,12 +33,14 @@ from ..core.random import fold_seed
 from ..data.batches import check_shares
 from ..devices.device import Device
 from ..devices.select import open_device
+from ..models.footprint import MemoryTarget, StepPlan, rows_of, without_gradients
 from ..models.gru import read_tensors
-from .eit_model import TIMES, UNet, UNetConfig, mixture, noise_like, sample, sampling_times
+from .eit_footprint import tpu_unet_points, unet_points
+from .eit_model import TIMES, UNET_SIZES, UNet, UNetConfig, mixture, noise_like, sample, sampling_times
 from .eit_physics import ELECTRODES, READ, SIZE, classical_images, classical_matrix, read_pairs
 from ..training.checkpoint import best_checkpoint, read_part, read_state
 from ..training.optim import GroupRule, group_parameters
-from ..training.task import LossSum, Task, TrainConfig, mean_loss
+from ..training.task import LossSum, RunSettings, Task, TaskSettings, TrainConfig, count_parameters, mean_loss
 
 # %% ../../nbs/tasks/eit.ipynb #6fe6249a
 @dataclass(frozen=True)
@@ -222,7 +224,7 @@ def turned(
 
 # %% ../../nbs/tasks/eit.ipynb #b052f6ae
 @dataclass(frozen=True)
-class EITConfig:
+class EITConfig(TaskSettings):
     "The settings of the tomography task."
 
     model: UNetConfig = UNetConfig()  # the network
@@ -234,6 +236,30 @@ class EITConfig:
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.eval_batch < 1:
             raise KitError(f"batch_size: {min(self.batch_size, self.eval_batch)} is less than 1")
+
+    @property
+    def rows(self) -> int:  # type: ignore[override]
+        "Images of an optimizer step."
+        return self.batch_size
+
+    def with_rows(self, rows: int) -> Self:
+        "The settings with other batches, in validation too."
+        return replace(self, batch_size=rows, eval_batch=rows)
+
+    def counted(self) -> tuple[int, int]:
+        "The network's parameters; the table of positions is fixed."
+        return count_parameters(UNet, self.model)
+
+    def steps(
+        self, train: TrainConfig, target: MemoryTarget, shapes: Sequence[Any], state: int, divide: Callable[[int], int]
+    ) -> tuple[StepPlan, ...]:
+        "By the network's rules; all batches have one shape."
+        rows = rows_of(self.batch_size, target.replicas, train.accumulation)
+        shape = f"{rows} {'image' if rows == 1 else 'images'} of {self.model.size} x {self.model.size}"
+        if target.kind == "tpu":
+            return (StepPlan(shape, tpu_unet_points(self.model, rows, target.available - state)),)
+        points = unet_points(self.model, rows, target.compute_bytes < 4)
+        return (StepPlan(shape, without_gradients(points) if train.accumulation > 1 else points),)
 
 # %% ../../nbs/tasks/eit.ipynb #5fce9fda
 @dataclass
@@ -343,6 +369,10 @@ class EITTask(Task):
                 "steps": f"{self.steps_per_epoch} per epoch, of {self.config.batch_size} images",
                 "statistics": f"from {source}"}
 
+    def planned(self, config: TrainConfig, device: Device) -> tuple[str, EITConfig, Sequence[Any], int]:
+        "The settings; all batches have one shape."
+        return "tomography", self.config, (), 0
+
     def build_model(self) -> UNet:
         "A network with initial weights from torch's generator and the training set's statistics."
         model = UNet(self.config.model)
@@ -414,11 +444,22 @@ def _rounded_up(number: int, multiple: int) -> int:
 
 # %% ../../nbs/tasks/eit.ipynb #01a3c54e
 @dataclass(frozen=True)
-class EITRun:
+class EITRun(RunSettings):
     "The settings of a run."
 
     task: EITConfig = EITConfig()  # the task
     train: TrainConfig = TrainConfig()  # the training
+
+    def without_data(self, data: str | Path | None = None) -> "EITShapes":
+        "The task without measurements; `KitError` for a folder, since all measurements have one shape."
+        if data is not None:
+            raise KitError("data: all tomography measurements have the same shape; leave it out")
+        return EITShapes(self.task)
+
+    @classmethod
+    def recipes(cls) -> dict[str, Callable[[], RunSettings]]:
+        "The shipped networks by name."
+        return {made.__name__: made for made in (eit_cdeit, eit_small, eit_tiny)}
 
 
 def original_training(
@@ -438,6 +479,39 @@ def small_training(
     return TrainConfig(steps=steps, lr=0.002, lr_floor=0.01, warmup_steps=100, weight_decay=0.0, eps=1e-8,
                        clip_norm=1.0, ema_decay=0.995, log_every=20, eval_every=200,
                        checkpoint_every=100, select="rmse")
+
+# %% ../../nbs/tasks/eit.ipynb #234b4794
+class EITShapes(EITTask):
+    "The tomography task without data: its network, its loss, and one batch."
+
+    def __init__(self, config: EITConfig) -> None:
+        self.config = config
+
+    def build_model(self) -> UNet:
+        "A network with initial weights."
+        return UNet(self.config.model)
+
+    def shapes(self, config: TrainConfig, device: Device) -> tuple[list[list[EITBatch]], list[EITBatch]]:
+        "The batches of a training step, and one validation batch."
+        size = self.config.batch_size
+        part = make_batch(None, [], -(-size // config.accumulation), size)
+        whole = make_batch(None, [], self.config.eval_batch, self.config.eval_batch)
+        return [[part] * config.accumulation], [whole]
+
+# %% ../../nbs/tasks/eit.ipynb #8f436f51
+def eit_cdeit() -> EITRun:
+    "Impedance tomography at its original size: 110 million parameters, trained as published."
+    return EITRun(EITConfig(UNET_SIZES["cdeit"]), original_training())
+
+
+def eit_small() -> EITRun:
+    "The tomography network whose weights come with the kit: a million parameters."
+    return EITRun(EITConfig(UNET_SIZES["small"], turns=True), small_training())
+
+
+def eit_tiny() -> EITRun:
+    "The smallest tomography network, for tests."
+    return EITRun(EITConfig(UNET_SIZES["tiny"]), small_training())
 
 # %% ../../nbs/tasks/eit.ipynb #c3c1df7e
 @dataclass(frozen=True)

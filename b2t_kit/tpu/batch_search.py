@@ -14,8 +14,8 @@ from typing import Any
 from ..core.errors import KitError
 from ..core.signals import GIB
 from ..devices.topologies import Slice
-from .configs import batch_of
 from .preflight import PreflightReport
+from ..training.task import RunSettings
 
 # %% ../../nbs/tpu/batch_search.ipynb #9470f262
 @dataclass
@@ -94,13 +94,13 @@ Measure = Callable[[Any, int], PreflightReport]  # settings and batch -> report 
 
 
 def answer(
-    settings: Any,  # a `SpeechRun` or an `EITRun`
+    settings: RunSettings,
     where: Slice,
     measure: Measure,
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
     "Compare sharding and recomputation, and find the largest batch with the best sharding."
-    batch = batch_of(settings)
+    batch = settings.task.rows
     reports = {name: measure(replace(settings, train=replace(settings.train, shard=name)), batch)
                for name in ARRANGEMENTS if where.chips > 1 or name == "none"}
     chosen = best_arrangement(reports)
@@ -108,11 +108,8 @@ def answer(
         say(f"{ARRANGEMENTS[name]}: {brief(one)}" + ("  <- best" if name == chosen else ""))
     found: dict[str, Any] = {"arrangements": {name: figures(one) for name, one in reports.items()}, "best": chosen}
     arranged = replace(settings, train=replace(settings.train, shard=chosen or "moments"))
-    noise = getattr(settings.task, "noise", None)
-    if noise and noise.noise_layers and not noise.recompute:
-        noise = replace(noise, recompute=True)
-        again = replace(arranged, task=replace(arranged.task, noise=noise))
-        report = measure(again, batch)
+    for _, task in arranged.task.slower():
+        report = measure(replace(arranged, task=task), batch)
         found["recompute"] = figures(report)
         say(f"gates recomputed: {brief(report)}")
     multiple = where.chips * settings.train.accumulation
@@ -137,18 +134,19 @@ def brief(report: PreflightReport) -> str:
 
 # %% ../../nbs/tpu/batch_search.ipynb #203e581e
 def smallest_change(
-    settings: Any,  # a `SpeechRun` or an `EITRun` that does not fit
+    settings: RunSettings,  # that does not fit
     where: Slice,
     buckets: Any = None,  # shapes of batches; None: T15's
 ) -> str | None:  # such as "--shard moments"; None if no known change is enough
     "The smallest change that fits, according to the memory plan."
-    from b2t_kit.tpu.configs import shapes_of
-    from b2t_kit.memory.plan import find_target
-    from b2t_kit.memory.plan import remedy_of
+    from b2t_kit.memory.plan import NoRules, find_target, remedy_of
 
-    task = shapes_of(settings)
+    task: Any = settings.without_data()
     try:
         target = find_target("tpu", where.name)
     except KitError:  # the plan does not know this slice
         return None
-    return remedy_of(task.config, settings.train, target, buckets or getattr(task, "buckets", ())) or None
+    try:
+        return remedy_of(task.config, settings.train, target, buckets or getattr(task, "buckets", ())) or None
+    except NoRules:
+        return None

@@ -32,9 +32,11 @@ from ..core.signals import GIB
 from ..devices.topologies import Slice, find_slice
 from ..doctor.doctor import Allocation, allocations
 from ..doctor.known_failures import squeeze
+from ..models.model import loaded_models
 from . import compile as compiler
 from .cost import Buffer, Exchange, Hlo, Roofline, at_the_peak, by_kind, count_traffic, count_work, read_hlo
 from .cost import roofline
+from ..training.task import RunSettings
 
 # %% ../../nbs/tpu/preflight.ipynb #aa565d80
 @dataclass
@@ -127,7 +129,7 @@ def examine(
     one.kinds["results"] = one.bytes["outputs"] - one.bytes["aliased"]
     one.kinds["padding"] = max(0, one.bytes["arguments"] - sum(one.states.values()))
     one.kinds["code"] = one.bytes["code"]
-    traffic = count_traffic(after, where.shape)
+    traffic = count_traffic(after, where)
     one.roofline = roofline(count_work(before), traffic, where)
     one.rounds, one.exchanges = traffic.per_round, traffic.exchanges
 
@@ -145,7 +147,7 @@ def argument_bytes(
         number = WIDTHS[one["dtype"]]
         for size in one["shape"]:
             number *= size
-        shared = job["chips"] if one["divided"] is not None else 1
+        shared = job["chips"] if one["divided"] else 1
         sizes[one["role"]] = sizes.get(one["role"], 0) + number // shared
     return sizes
 
@@ -246,10 +248,15 @@ class PreflightReport:
             lines += complaint_lines(one)
         if one.roofline:
             bound = one.roofline
+            by_link = ""
+            if bound.busiest:
+                start, end = bound.busiest
+                by_link = (f"; busiest: the link from chip {start} to {end}, "
+                           f"{bound.links * self.slice.chip.link_speed / 1e9:.3g} GB")
             lines.append(f"  at best {bound.seconds:.3g} s, bound by {bound.bound}: matrix unit {bound.matrix:.3g} s "
                          f"({bound.flops:.3g} operations on {self.slice.chips} chips), memory {bound.memory:.3g} s "
                          f"({bound.bytes / 1e9:.3g} GB per chip), interconnect {bound.links:.3g} s "
-                         f"({bound.sent / 1e9:.3g} GB per chip) and its latency {bound.latency:.3g} s "
+                         f"({bound.sent / 1e9:.3g} GB per chip{by_link}) and its latency {bound.latency:.3g} s "
                          f"({bound.hops:,} hops; between {bound.latency / 2:.3g} and {2 * bound.latency:.3g} s)")
             lines.append(f"  {bound.apart:.3g} s if transfers between chips do not overlap with anything")
         if self.trials_per_second:
@@ -461,7 +468,7 @@ def compile_program(
 
 # %% ../../nbs/tpu/preflight.ipynb #1a1d5b2f
 def preflight_config(
-    settings: Any,  # a `SpeechRun` or an `EITRun`
+    settings: RunSettings,
     where: str = "v5e-8",  # a slice
     global_batch: int | None = None,  # rows per step over all chips; None: as configured
     name: str = "",  # of the configuration, for the report
@@ -471,30 +478,28 @@ def preflight_config(
     say: Callable[[str], None] = lambda line: None,  # called with one line per program
 ) -> PreflightReport:
     "Compile a configuration for a slice; `KitError` if its batch cannot be divided over the chips."
-    from b2t_kit.tpu.configs import batch_of, with_batch
-
     chosen, python = find_slice(where), find_compiler(python)
     check_torch_xla()
     if global_batch is not None:
-        settings = with_batch(settings, global_batch)
-    size = batch_of(settings)
+        settings = settings.with_rows(global_batch)
+    size = settings.task.rows
     rows = size / settings.train.accumulation / chosen.chips
     if rows < 1 or rows != int(rows):
         raise KitError(f"global_batch: {size} rows cannot be divided evenly over {chosen.chips} chips"
                        + (f" in {settings.train.accumulation} parts" if settings.train.accumulation > 1 else ""))
     report = PreflightReport(name, chosen, size, settings.train.steps)
-    return run_preflight(request_of(settings, chosen.chips, data, programs), report, python, say)
+    return run_preflight(request_of(settings, chosen, data, programs), report, python, say)
 
 
 def request_of(
-    settings: Any,  # a `SpeechRun` or an `EITRun`
-    chips: int,
+    settings: RunSettings,
+    where: Slice,
     data: str | Path | None = None,  # folder of recordings, for their lengths
     programs: str = "all",  # or "largest"
 ) -> dict[str, Any]:
     "The request for the process that lowers."
-    return {"kind": type(settings).__name__, "settings": to_dict(settings), "chips": chips,
-            "data": str(data) if data else None, "programs": programs}
+    return {"kind": f"{type(settings).__module__}:{type(settings).__name__}", "settings": to_dict(settings),
+            "slice": where.name, "data": str(data) if data else None, "programs": programs, "models": loaded_models()}
 
 # %% ../../nbs/tpu/preflight.ipynb #b97a8b31
 def run_preflight(

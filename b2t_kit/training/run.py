@@ -219,7 +219,7 @@ class Meter:
 # %% ../../nbs/training/run.ipynb #fd2d5f7c
 CHANGEABLE = {  # settings that a resumed run may change
     "steps", "hours", "device", "precision", "log_every", "new_schedule", "eval_every", "checkpoint_every", "scratch",
-    "keep_checkpoints", "abnormal_norm", "tracker", "shard", "compile_cache", "memory_guard"}
+    "keep_checkpoints", "abnormal_norm", "tracker", "shard", "units_over", "compile_cache", "memory_guard"}
 
 # %% ../../nbs/training/run.ipynb #80fa145e
 def differences(
@@ -283,9 +283,8 @@ def check_task(
     checkpoint: str | Path,  # one of its checkpoints
     task: Any,  # the entry `task` of its `config.json`
 ) -> None:
-    "Raise `KitError` if the weights were trained with another task; version 0.1.0 did not note it."
-    noted = read_state(checkpoint).get("task")
-    if noted is not None and noted != task_digest(task):
+    "Raise `KitError` if the weights were trained with another task."
+    if read_state(checkpoint).get("task") != task_digest(task):
         raise KitError(f"{Path(run) / 'config.json'}: was changed after {checkpoint} was written; put back the file "
                        "that belongs to the run")
 
@@ -480,7 +479,8 @@ def _open_device(
     "The device that the settings select."
     tracker = None if config.tracker == "none" else config.tracker
     return open_device(config.device, config.precision, config.accumulation, tracker,
-                       folder / "tracker", shard=config.shard, compile_cache=config.compile_cache)
+                       folder / "tracker", shard=config.shard, units_over=config.units_over,
+                       compile_cache=config.compile_cache)
 
 # %% ../../nbs/training/run.ipynb #a5a877f7
 def _prepare_folder(
