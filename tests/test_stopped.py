@@ -1,4 +1,4 @@
-"""A command that a signal stops says so by its status and by the command that goes on; that command needs nothing else."""
+"""A command that a signal stops says so by its status, and by the command that goes on, which needs nothing else."""
 import os
 import shlex
 import signal
@@ -87,8 +87,9 @@ def test_what_may_be_given_again(data: Path, tmp_path: Path) -> None:
     assert b2t(f"train --data {data} --out {run} {SETTINGS} --hours 1e-6")[0] == 0
     at, resume = newest(run), f"train --resume --out {run}"
     assert at < STEPS
-    for words, message in (("--lr 0.003", "train.lr was 0.002 and is 0.003"), ("--hidden 7", "model.hidden was"),
-                           ("--config tiny", "model.num_layers was 0 and is 1"), ("--seed 4", "train.seed was 1 and is 4")):
+    for words, message in (("--lr 0.003", "train.lr was 0.002 and is 0.003"),
+                           ("--batch-size 5", "batches.batch_size was 4 and is 5"),
+                           ("--config tiny", "task.config.model."), ("--seed 4", "train.seed was 1 and is 4")):
         status, said, errors = b2t(f"{resume} {words}")
         assert status == 2 and errors.startswith("error: ") and errors.count("\n") == 1 and message in errors, errors
     moved = data.rename(tmp_path / "elsewhere")
@@ -130,7 +131,8 @@ def test_stopped_seeds_go_on_by_the_printed_command(data: Path, tmp_path: Path, 
     out = tmp_path / "seeds"
     runs = [out / f"seed_{seed}" for seed in (5, 6)]
     begun = runs if how else runs[:1]
-    status, said, errors = stopped_early(f"train --data {data} --out {out} {SETTINGS} --seeds 5,6 {how}", begun, signal.SIGTERM)
+    words = f"train --data {data} --out {out} {SETTINGS} --seeds 5,6 {how}"
+    status, said, errors = stopped_early(words, begun, signal.SIGTERM)
     assert status == 143 and errors == "interrupted by SIGTERM\n", said + errors
     assert command_in(said) == f"train --resume --out {out}" and max(map(newest, runs)) < STEPS
     status, said, errors = b2t(command_in(said))
