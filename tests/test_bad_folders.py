@@ -25,8 +25,8 @@ from b2t_kit.training.run import task_digest
 
 ROOT = Path(__file__).resolve().parent.parent
 TRAIN = """train --data data --config tiny --batch-size 4 --checkpoint-every 3 --keep-checkpoints 5 --eval-every 0
---log-every 1 --warmup-steps 2 --device cpu --precision float32 --task.model.patch 2 --task.model.stride 2 --hidden 8
---task.model.subsample 1"""
+--log-every 1 --warmup-steps 2 --decay-steps 9 --device cpu --precision float32 --task.model.patch 2
+--task.model.stride 2 --hidden 8 --task.model.subsample 1"""
 
 
 @pytest.fixture(scope="module")
