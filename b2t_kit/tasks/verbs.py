@@ -19,7 +19,7 @@ from ..memory.plan import check_memory
 from .eit import EITConfig, EITTask, assess, original_training, small_training
 from .eit_model import UNET_SIZES
 from .eit_physics import PhantomConfig, simulate_folder
-from ..train import train
+from ..train import train, uninterrupted
 
 # %% ../../nbs/tasks/verbs.ipynb #b76a712a
 PARTS = {"train": 0, "valid": 1, "test": 2}  # folder -> what is added to the seed
@@ -91,7 +91,9 @@ class TrainTomography(_Original):
         if self.processes != 1:
             return self.in_processes("train")
         task, config = training_of(self)
-        train(task, config, getattr(self, out), resume=out == "run", check_memory=check_memory)
+        again = out == "run"  # more epochs are asked for by --epochs, so the new rate is only said
+        uninterrupted(train(task, replace(config, new_schedule=again), getattr(self, out), resume=again,
+                            check_memory=check_memory))
         return SUCCESS
 
 # %% ../../nbs/tasks/verbs.ipynb #620470e7
