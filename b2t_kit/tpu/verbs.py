@@ -17,7 +17,7 @@ from ..core.errors import KitError
 from ..core.files import check_target, save_json, write_atomically
 from ..core.settings import override, word_after
 from ..core.signals import FAULTS, SUCCESS, report_progress
-from ..core.verbs import File, Folder, Layout, Positional, settings_of
+from ..core.verbs import File, Folder, Layout, Positional, chosen_settings
 from ..data.batches import Bucket
 from ..memory.plan import find_target, plan_or_trace, plan_text, plan_values
 from ..speech.shapes import SpeechRun
@@ -55,7 +55,7 @@ def config_settings(
     first: tuple[str, ...] = MEMORY_FIRST,  # settings that `--help` shows
 ) -> Any:
     "A field for the settings of the named configuration."
-    return settings_of(named_config, Layout(SPEECH_LAYOUT.groups, first, SPEECH_LAYOUT.units))
+    return chosen_settings(named_config, Layout(SPEECH_LAYOUT.groups, first, SPEECH_LAYOUT.units))
 
 
 def config_list() -> Mapping[str, Mapping[str, str]]:
