@@ -293,13 +293,12 @@ def read_rescoring_weights(folder: Path) -> None:
 def lora(folder: Path) -> object:
     from b2t_kit.decode.finetune import FinetuneConfig, LoraTraining
     from b2t_kit.decode.llm import load_scorer
-    return LoraTraining(load_scorer(os.environ["CAMPAIGN_CAUSAL"]).model, FinetuneConfig(rank=2))
+    return LoraTraining(load_scorer(os.environ["CAMPAIGN_CAUSAL"]), FinetuneConfig(rank=2))
 
 
 def half_tuned(folder: Path) -> None:
-    from b2t_kit.decode.finetune import Example
     training = lora(folder)
-    training.step([Example((1, 2, 3))], 0.01)
+    training.step([(1, 2, 3)], 0.01)
     training.save(folder / "progress.safetensors", "mark")
 
 

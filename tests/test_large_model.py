@@ -1,5 +1,6 @@
 """A large model inside the search and after it, from the command line."""
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -81,6 +82,22 @@ def test_rescore(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> N
     assert main([*words, "--weights", str(weights), "--out", str(tmp_path / "again.jsonl")]) == 0
     assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "new/val.jsonl").read_bytes()
     assert "5 lists rescored" in capsys.readouterr().out
+
+
+def test_writing(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """How sentences are written for a model is measured on a text, and kept in the model's folder where it is asked for."""
+    model = tmp_path / "causal"
+    shutil.copytree(good / "causal", model)
+    words = ["lm", "perplexity", str(model), str(good / "text.txt")]
+    assert main(words) == 0 and not (model / "writing.json").exists()
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("perplexity per word of 40 sentences") and len(said) > 3
+    assert main([*words, "--keep"]) == 0 and "the first one is kept in" in capsys.readouterr().out
+    assert json.loads((model / "writing.json").read_text())["start"] in said[1].encode().decode("unicode_escape")
+    (model / "writing.json").write_text('{"ends": 3}')
+    assert main(["decode", "--logits", str(good / "theirs.h5"), "--lm", str(good / "model.b2tlm"), "--beam", "5",
+                 "--out", str(tmp_path / "out"), "--device", "cpu", "--llm", str(model)]) == 2
+    assert "writing.json: is not a record of how sentences are written" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("more, fault", [

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['BEGINNING', 'HISTORY', 'SLOT', 'FLOATS', 'Beam', 'Past', 'Fresh', 'new_past', 'new_beam', 'new_fresh', 'mix', 'put',
            'extend', 'enter', 'wait', 'advance', 'kth_largest', 'keep', 'advance_all', 'grown', 'index', 'emptied',
-           'finished', 'history_words', 'check_logits', 'as_rows', 'is_ordinary', 'find_fault', 'log_probs',
-           'relative_rows', 'tempered', 'kept_frames', 'is_sure', 'Proposer', 'PrefixSearch', 'TrialSearch',
-           'BeamSearch', 'available_cores', 'Stream']
+           'finished', 'history_words', 'check_logits', 'as_rows', 'is_ordinary', 'find_fault', 'log_probs', 'tempered',
+           'kept_frames', 'is_sure', 'Proposer', 'PrefixSearch', 'TrialSearch', 'BeamSearch', 'available_cores',
+           'Stream']
 
 # %% ../../nbs/decode/beam_search.ipynb #9ec7a51c
 import math
@@ -482,28 +482,6 @@ def log_probs(
         rows[frame, BLANK] -= penalty
     return rows
 
-# %% ../../nbs/decode/beam_search.ipynb #1e2c5970
-@njit(nogil=True)
-def relative_rows(
-    logits: np.ndarray,  # (P, 41)
-    penalty: float,  # ln of the blank penalty
-) -> tuple[np.ndarray, bool]:  # (P, 41) float64; the result of `is_ordinary`
-    "Return `log_probs` up to a constant per frame: the best class has 0, the blank is lowered."
-    rows, negative, different, wrong = np.empty(logits.shape), False, False, False
-    for frame in range(len(logits)):
-        high = np.float64(logits[frame, 0])
-        for label in range(logits.shape[1]):
-            value = logits[frame, label]
-            wrong |= not value <= 1e6
-            negative |= value < 0
-            different |= value != logits[frame, 0]
-            high = max(high, value)
-        wrong |= high == -np.inf
-        for label in range(logits.shape[1]):
-            rows[frame, label] = logits[frame, label] - high
-        rows[frame, BLANK] -= penalty
-    return rows, negative and different and not wrong
-
 # %% ../../nbs/decode/beam_search.ipynb #d7b7c4ef
 def tempered(
     logits: np.ndarray,  # (P, 41)
@@ -717,18 +695,9 @@ class BeamSearch:
         logits: np.ndarray,  # (P, 41)
         name: str = "logits",  # for error messages
     ) -> str:  # empty if no sentence fits
-        "Return the best sentence as ranked by the search, without scores and times, which is faster."
-        if self.config.blank_skip < 1:  # which needs probabilities
-            rows = self.log_probs(logits, name)
-            proposed = self.proposer.propose(rows[kept_frames(rows, self.config)], 1)
-        else:
-            given = as_rows(logits, name)
-            rows, ordinary = relative_rows(tempered(given, self.config.temperature),
-                                           math.log(self.config.blank_penalty))
-            if not ordinary:
-                find_fault(given, name)
-            proposed = self.proposer.propose(rows, 1)
-        return " ".join(self.lexicon.words[word] for word in proposed[0]) if proposed else ""
+        "Return the best sentence of `decode`: the order of the search alone leaves out how likely a sentence ends."
+        found = self.decode(logits, name)
+        return found[0].sentence if found else ""
 
     def decode_many(
         self,

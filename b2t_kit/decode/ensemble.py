@@ -54,8 +54,13 @@ def average_logits(
     weights = _shares(shares, len(checked))
     total = np.zeros(checked[0].shape)
     for one, weight in zip(checked, weights):
+        if weight == 0:  # or a class that it rules out would be 0 times minus infinity
+            continue
         high = one.max(axis=1, keepdims=True)
         total += weight * (one - high - np.log(np.exp(one - high).sum(axis=1, keepdims=True)))
+    if (nothing := np.flatnonzero(total.max(axis=1, initial=-np.inf) == -np.inf)).size:
+        raise KitError(f"{name}: in frame {nothing[0]}, each class is ruled out by one of the models; "
+                       "leave one of them out")
     return total.astype(np.float32)
 
 
@@ -315,7 +320,8 @@ def decode_runs(
         if fusion:
             config, large = fusion_settings(Path(weighted[0]) / CHOICE, fusion, config, settings or {})
             warnings.append(large_model_warning(large.llm, said))
-            decoded = decoded_with_large(searches[0], config, large, [average for average, in trials], device)
+            averages = [average for average, in trials]
+            decoded = decoded_with_large(searches[0], config, large, averages, device, warnings.append)
         else:
             with ThreadPoolExecutor(available_cores()) as pool:
                 decoded = list(pool.map(partial(decode_together, searches, risk=together == "risk"), trials))

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['SHARES', 'STOPS', 'inner_tree', 'PrefixScores', 'FusionConfig', 'rewrite_language', 'tokens_of', 'FusedTrial',
-           'check_prefixes', 'FusedSearch', 'reconfigured', 'FusionStep', 'tune_fusion', 'with_large_model']
+           'check_prefixes', 'FusedSearch', 'reconfigured', 'FusionStep', 'tune_fusion', 'weaker_than',
+           'with_large_model']
 
 # %% ../../nbs/decode/fusion.ipynb #79c789b3
 import math
@@ -23,8 +24,9 @@ from numba import njit
 from ..core.errors import KitError
 from .beam_search import BeamSearch, available_cores, history_words, kept_frames
 from .hypotheses import DecodedTrial, Hypothesis, SearchConfig
-from .llm import CausalScorer, RescoreWeights, Tree, Writing, chain_of, load_scorer, rescored
-from .llm import start_token, transformers_library, tree_of
+from .llm import SENTENCE_END, CausalScorer, RescoreWeights, Tree, chain_of, load_scorer, rescored
+from .llm import transformers_library, tree_of, unscored_sentences, weaker_line
+from .ngram import UNKNOWN, sentence_scores
 from .tune import BONUSES, SCALES, Lists, best_point
 from ..devices.select import open_device
 from ..text.phonemes import normalise
@@ -61,10 +63,10 @@ class PrefixScores:
     @torch.no_grad()
     def score(
         self,
-        sequences: Sequence[Sequence[int]],  # all beginning with the same token
-    ) -> np.ndarray:  # (sequences,) float64 ln P of each, without its first token
+        sequences: Sequence[Sequence[int]],  # all beginning as the scorer's sentences do
+    ) -> np.ndarray:  # (sequences,) float64 ln P of each, without its beginning
         "Return the scores; raises `KitError` if they are not finite."
-        tree = tree_of(sequences)
+        tree = tree_of(sequences, len(self.scorer.start) - 1)
         order, kept = inner_tree(tree, self.places)
         rank = np.full(len(tree), -1)
         rank[order] = np.arange(len(order))
@@ -80,8 +82,10 @@ class PrefixScores:
         scores = np.zeros(len(tree))
         if len(order):
             at = torch.tensor(rank[tree.parents[1:]], device=self.logits.device)
-            own = self.logits[at, torch.tensor(tree.tokens[1:], device=at.device)].float() - self.sums[at]
-            scores[1:] = own.cpu().numpy()
+            tokens = torch.tensor(tree.tokens[1:], device=at.device)
+            ended = torch.logsumexp(self.logits[:, self.scorer.ends].float(), dim=-1)
+            own = torch.where(tokens == SENTENCE_END, ended[at], self.logits[at, tokens.clamp(min=0)].float())
+            scores[1:] = (own - self.sums[at]).cpu().numpy()
         if not np.isfinite(scores).all():
             raise KitError(f"{self.scorer.key}: its scores are not finite; its weights are damaged, or too large for "
                            f"{self.scorer.dtype}")
@@ -156,13 +160,13 @@ def rewrite_language(
 def tokens_of(
     scorer: CausalScorer,
     sentences: Sequence[str],  # lower-case words
-    writing: Writing,
-) -> list[tuple[int, ...]]:  # beginning with the start token
+    ended: bool = True,  # False: more words may follow
+) -> list[tuple[int, ...]]:
     "Return the tokens of sentences, which the tokenizer does faster together."
     if not sentences:
         return []
-    start, texts = start_token(scorer.tokenizer), list(map(writing, sentences))
-    return [(start, *ids) for ids in scorer.tokenizer(texts, add_special_tokens=False).input_ids]
+    texts, end = list(map(scorer.writing, sentences)), (SENTENCE_END,) * ended
+    return [(*scorer.start, *ids, *end) for ids in scorer.tokenizer(texts, add_special_tokens=False).input_ids]
 
 # %% ../../nbs/decode/fusion.ipynb #9ec6e121
 class FusedTrial:
@@ -202,7 +206,7 @@ class FusedTrial:
         "Return what the large model is to score."
         words, fresh = self.search.lexicon.words, [one for one in self.histories() if one not in self.tokens]
         said = [" ".join(words[word] for word in history_words(self.state.past, one)) for one in fresh]
-        self.tokens.update(zip(fresh, tokens_of(scorer, said, replace(scorer.writing, ending=""))))
+        self.tokens.update(zip(fresh, tokens_of(scorer, said, ended=False)))
         return [self.tokens[one] for one in self.histories()]
 
     def take(
@@ -222,10 +226,11 @@ def check_prefixes(
 ) -> None:
     "Raise `KitError` if a model gives other scores to sentences in a tree than to single ones."
     prefixes = PrefixScores(scorer)
-    sequences = tokens_of(scorer, ["we", "we can", "we can see", "they can see"], scorer.writing)
+    sequences = tokens_of(scorer, ["we", "we can see you at home", "how did they like the food", "they can see"])
     prefixes.score(sequences[:3])
     found = prefixes.score(sequences[1:])
-    alone = np.concatenate(scorer.score_trees([chain_of(one) for one in sequences[1:]], masked=False))
+    alone = np.concatenate(scorer.score_trees([chain_of(one, len(scorer.start) - 1) for one in sequences[1:]],
+                                             masked=False))
     if np.abs(found - alone).max() > 0.5:  # rounding in half precision is far smaller
         raise KitError(f"{scorer.key}: scores sentences with a common beginning wrongly, because its layers do not "
                        "follow an attention mask; rescore lists with it, or take another model")
@@ -292,7 +297,7 @@ class FusedSearch:
                 self._stop(trials, prefixes)  # all, so that states of those at their end are kept
             proposed = [trial.state.best(self.search.config.n_best) for trial in trials]
             lists = list(pool.map(self.search.scored, rows, proposed))
-        ends = [tokens_of(self.scorer, [one.sentence for one in found], self.scorer.writing) for found in lists]
+        ends = [tokens_of(self.scorer, [one.sentence for one in found]) for found in lists]
         return lists, self._scores(ends, prefixes)
 
     def _stop(self, trials: list[FusedTrial], prefixes: PrefixScores) -> None:
@@ -381,15 +386,29 @@ def tune_fusion(
     return sorted(steps, key=lambda one: (max(one.seconds - budget, 0), one.wer, one.seconds))
 
 # %% ../../nbs/decode/fusion.ipynb #e3d4b1ff
+def weaker_than(
+    scorer: CausalScorer,
+    search: BeamSearch,
+) -> str | None:
+    "Return a warning if a large model predicts the kit's sentences worse than the n-gram, where that knows all words."
+    said = [one for one in unscored_sentences() if (search.model.numbers(one.split()) != UNKNOWN).all()]
+    large = np.concatenate(scorer.score_lists([[one] for one in said])) if said else np.zeros(0)
+    return weaker_line(large, sentence_scores(search.model, said), said)
+
+
 @contextmanager
 def with_large_model(
     search: BeamSearch,
     config: FusionConfig | None,  # None: no large model
     device: str = "auto",  # "auto", "cpu" or "cuda"
+    tell: Callable[[str], object] = str,  # called with a line if the model predicts worse than the n-gram
 ) -> Iterator[Any]:  # a `FusedSearch`, or the search itself
     "Load the large model that takes part in a search; raises `KitError` if it cannot be loaded."
     if config is None:
         yield search
         return
     with open_device(device) as opened:
-        yield FusedSearch(search, load_scorer(config.llm, opened, config.bits), config)
+        scorer = load_scorer(config.llm, opened, config.bits)
+        if line := weaker_than(scorer, search):
+            tell(line)
+        yield FusedSearch(search, scorer, config)

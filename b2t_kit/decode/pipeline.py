@@ -382,9 +382,9 @@ def decode_sentences(
             decoded = decode_trials(search, trials)
         elif tune_weights:
             decoded, config, large = tuned_with_large(search, large, known, trials, choice, tune_seconds, device,
-                                                      progress)
+                                                      progress, warnings.append)
         else:
-            decoded = decoded_with_large(search, config, large, trials, device)
+            decoded = decoded_with_large(search, config, large, trials, device, warnings.append)
         made = Sentences(decoded, word_error(decoded), found, folder, _joined(warnings), report, large)
         save_sentences(made, config)
         replace(lists, key={**lists.key, "fusion": fusion_key(config, large)}).seal()
@@ -460,11 +460,12 @@ def decoded_with_large(
     fusion: "FusionConfig",
     trials: list[LogitTrial],
     device: str = "auto",  # for the large model: "auto", "cpu" or "cuda"
+    tell: Any = str,  # called with a line if it predicts worse than the n-gram
 ) -> list[DecodedTrial]:
     "Decode trials with a large model inside the search; raises `KitError` if it cannot be loaded."
     from b2t_kit.decode.fusion import reconfigured, with_large_model
 
-    with with_large_model(reconfigured(search, config), fusion, device) as fused:
+    with with_large_model(reconfigured(search, config), fusion, device, tell) as fused:
         return decode_trials(fused, trials)
 
 # %% ../../nbs/decode/pipeline.ipynb #15c4abd5
@@ -477,12 +478,13 @@ def tuned_with_large(
     seconds: float | None,  # allowed per trial; None: no limit
     device: str,  # for the large model: "auto", "cpu" or "cuda"
     progress: Any,  # called with progress messages
+    tell: Any = str,  # called with a line if it predicts worse than the n-gram
 ) -> "tuple[list[DecodedTrial], SearchConfig, FusionConfig]":
     "Tune the weights of a search with a large model, keep them, and decode with them."
     from b2t_kit.decode.fusion import FusedSearch, reconfigured, tune_fusion, with_large_model
     from b2t_kit.decode.llm import folder_name
 
-    with with_large_model(search, fusion, device) as fused:
+    with with_large_model(search, fusion, device, tell) as fused:
         steps = tune_fusion(fused, [one.logits for one in known], [one.truth or "" for one in known],
                             seconds or math.inf, progress)
         best, tried = steps[0], [{"every": one.fusion.every, "share": one.fusion.share, "wer": one.wer,

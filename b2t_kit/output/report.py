@@ -37,7 +37,7 @@ from ..decode.hypotheses import DecodedTrial, Hypothesis, posteriors
 from ..decode.pipeline import decode_sentences, read_trials
 from ..speech.evaluate import load_decoder, plain_rates
 from ..text.metrics import NOTHING, Rate, RateTable, align_edits, count_edits, edit_distance, plot_rates
-from ..text.metrics import rate_of
+from ..text.metrics import FEWEST_GROUPS, rate_of, redrawn
 from ..text.phonemes import BLANK, GROUPS, PHONEMES, collapse, normalise, show, to_ids, to_phonemes
 
 # %% ../../nbs/output/report.ipynb #887b2364
@@ -160,17 +160,16 @@ def table_line(
     sentences: Sequence[Sentence],  # its trials
     resamples: int = 2000,  # bootstrap repetitions
 ) -> Line | None:
-    "Error rates of a group, resampled by session if there are several; None if it has no words."
+    "Error rates of a group, resampled by session if there are enough; None if it has no words."
     sessions = [one.session for one in sentences]
-    groups = sessions if len(set(sessions)) > 1 else None
     words = count_edits(*zip(*(one.words for one in sentences)))
     if not words.lengths.sum():
         return None
     sounds = [one.phonemes for one in sentences]
     per = None
     if None not in sounds:
-        per = rate_of(count_edits(*zip(*sounds)), groups, resamples)
-    return Line(name, len(sentences), len(set(sessions)), rate_of(words, groups, resamples), per)
+        per = rate_of(count_edits(*zip(*sounds)), sessions, resamples)
+    return Line(name, len(sentences), len(set(sessions)), rate_of(words, sessions, resamples), per)
 
 # %% ../../nbs/output/report.ipynb #e4f5bdb4
 _LAST = 6  # sessions
@@ -247,6 +246,14 @@ class Report:
         found = (table_line(*group) for group in groups_of(self.sentences).items())
         return Lines(line for line in found if line)
 
+    @property
+    def redrawn(self) -> str:
+        "What the intervals resample."
+        days = len({one.session for one in self.sentences})
+        kind = "sessions" if redrawn([one.session for one in self.sentences]) else "trials"
+        return (f"95 % intervals resample {kind} ({days} sessions; a group of fewer than {FEWEST_GROUPS} resamples "
+                "trials)")
+
     @cached_property
     def days(self) -> Lines:
         "Error rates of each day."
@@ -277,7 +284,7 @@ class Report:
         }
 
     def __repr__(self) -> str:
-        return f"{self.origin}, {self.split}: {len(self.sentences)} trials\n{self.groups}"
+        return f"{self.origin}, {self.split}: {len(self.sentences)} trials\n{self.groups}\n{self.redrawn}"
 
 
 def _plain(lines: Lines) -> dict[str, dict[str, Any]]:
@@ -592,7 +599,7 @@ def report_html(
     groups = report.groups
     return _TEMPLATES.get_template("report.html").render(
         title=f"{report.origin}: {report.split}, {len(report.sentences)} sentences",
-        rates=_rates(groups[0]), groups=lines_html(groups), days=lines_html(report.days),
+        rates=_rates(groups[0]), groups=lines_html(groups), redrawn=report.redrawn, days=lines_html(report.days),
         figure=_closed(plot_days(report)),
         errors=[(name, mistakes_html(found)) for name, found in errors if found],
         sentences=[(one.place, one.truth, edit_distance(*one.words), words_html(one), sentence_html(one, look))

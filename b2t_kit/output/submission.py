@@ -45,7 +45,7 @@ from ..decode.pipeline import tuned_config, tuned_model
 from ..devices.select import open_device
 from ..speech.adapt import AdaptConfig
 from ..speech.evaluate import load_decoder, logits_key
-from ..text.metrics import Edits, Rate, count_edits, edits, rate_of
+from ..text.metrics import Edits, Rate, count_edits, edits, rate_of, redrawn
 from ..text.phonemes import normalise
 
 # %% ../../nbs/output/submission.ipynb #78cc185a
@@ -619,7 +619,7 @@ def score_rows(
     words = [[normalise(row.text).split() for row in side] for side in zip(*pairs)]
     counts = count_edits(*words)
     sessions = [one.session or other.session for one, other in pairs]
-    known = None not in sessions and len(set(sessions)) > 1
+    known = None not in sessions and redrawn(sessions)
     rate = rate_of(counts, sessions if known else None)
     kinds = Edits(*(sum(kind) for kind in zip(*map(edits, *words))))
     exact = int((counts.edits == 0).sum())

@@ -40,7 +40,7 @@ from .adapt import AdaptConfig, Adapter, AdaptProgress, Unseen, adapted_paramete
 from .adapt import fit_days, single_trial
 from .task import SpeechConfig, check_signal, logits_of, speech_loss
 from ..text.metrics import Confusion, Counts, Rate, RateTable, confusion, count_edits, plot_confusion
-from ..text.metrics import plot_rates, rate_of, rates_by
+from ..text.metrics import plot_rates, rate_of, rates_by, redrawn
 from ..text.phonemes import show
 from ..training.checkpoint import best_checkpoint, read_part, tensors_hash
 from ..training.run import MEMO, check_task, task_digest
@@ -395,10 +395,10 @@ class Evaluation:
 
     @property
     def summary(self) -> RateTable:
-        "The rate over all trials with both intervals, and over days with and without training."
+        "The rate over all trials with both intervals (from eight days on), and over days with and without training."
         days = [one.info.session for one in self.trials]
         table = RateTable({"all trials": self.per})
-        if len(set(days)) > 1:
+        if redrawn(days):
             table["all, days redrawn"] = rate_of(self.counts, days)
         kinds = [self._kind(session) for session in days]
         return table if len(set(kinds)) < 2 else RateTable(table | rates_by(kinds, self.counts))

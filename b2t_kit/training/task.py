@@ -209,6 +209,7 @@ def count_parameters(
     return trained, sum(one.numel() for one in every) - trained
 
 # %% ../../nbs/training/task.ipynb #bf403d4b
+@dataclass(frozen=True)
 class RunSettings:
     "All settings of a run: a frozen dataclass that derives from this class has a task's and a training's."
 
@@ -229,7 +230,7 @@ class RunSettings:
 
     def with_rows(self, rows: int) -> Self:
         "The settings with other rows of an optimizer step."
-        return replace(self, task=self.task.with_rows(rows))  # type: ignore[type-var]
+        return replace(self, task=self.task.with_rows(rows))
 
 # %% ../../nbs/training/task.ipynb #b49ee8f9
 @torch.no_grad()

@@ -1,0 +1,70 @@
+"""Measure how a causal language model should be given sentences: perplexity per word by what stands before and after.
+
+    python benchmarks/writing.py LABELS.csv --llm FOLDER [--sentences 250] [--models DIR] [--json FILE]
+
+The sentences are the 250 for tuning of words.py; --models takes the 3-grams of general_model.py, whose shares were
+found on the same 250 sentences, and compares them on the same events: every word, and the end of every sentence.
+
+as before    the tokenizer's token for the beginning, capitals, and a full stop as the only end
+. ? !        the same with any of the three marks as its end, their probabilities added
+all ends     the same with everything that ends a sentence
+chosen       the writing that `load_scorer` chooses on the kit's own sentences, and uses from then on
+"""
+
+import argparse
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+from words import divided
+
+from b2t_kit.decode.arpa import read_language_model
+from b2t_kit.decode.llm import load_scorer, word_perplexity, writings_of
+from b2t_kit.decode.ngram import sentence_scores
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("labels", type=Path)
+    parser.add_argument("--llm", type=Path, required=True, help="folder of the model")
+    parser.add_argument("--sentences", type=int, default=250)
+    parser.add_argument("--models", type=Path, help="folder of general_model.py")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    said = divided(options.labels, 1426, 250)[1][: options.sentences]
+    scorer = load_scorer(options.llm)
+    chosen, tried = scorer.writing, scorer.readings
+    print("on the kit's sentences", *tried, sep="\n", flush=True)
+    plain = writings_of(scorer.tokenizer)[0]
+    found: dict[str, dict] = {}
+
+    def measure(name: str, writing) -> None:
+        scorer.write(writing)
+        found[name] = {"start": writing.start, "capitals": writing.capitals, "ends": list(writing.ends),
+                       "perplexity": word_perplexity(scorer, said)}
+        print(f"{found[name]['perplexity']:10.1f}  {name}: {writing.start!r}, capitals {writing.capitals}", flush=True)
+
+    measure("as before", replace(plain, ends=(".",)))
+    measure(". ? !", replace(plain, ends=(".", "?", "!")))
+    measure("all ends", plain)
+    measure("chosen", chosen)
+    measure("chosen, full stop only", replace(chosen, ends=(".",)))
+    for reading in tried[:3]:
+        case = 'capitals' if reading.writing.capitals else 'lower case'
+        measure(f"{reading.writing.start!r} {case}", reading.writing)
+    measure("chosen, other case", replace(chosen, capitals=not chosen.capitals))
+    words = sum(len(one.split()) for one in said)
+    for path in sorted(options.models.glob("*.b2tlm")) if options.models else ():
+        total = float(sentence_scores(read_language_model(path), said).sum())
+        found[path.name] = {"perplexity": math.exp(-total / words)}
+        print(f"{found[path.name]['perplexity']:10.1f}  {path.name}", flush=True)
+    if options.json:
+        content = {"model": options.llm.name, "sentences": len(said), "words": words, "rows": found,
+                   "chosen_on": [{"start": one.writing.start, "capitals": one.writing.capitals,
+                                  "perplexity": one.perplexity} for one in tried]}
+        options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
