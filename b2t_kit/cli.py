@@ -247,7 +247,7 @@ def convert_from(
         print(*fault_lines(done.faults, Counter()), done, sep="\n")
         return FAULTS if done.faults else SUCCESS
 
-    declare.__doc__ = f"write {type(form).__doc__.partition(':')[0]} in the kit's layout, or go on with it"
+    declare.__doc__ = f"write {str(type(form).__doc__).partition(':')[0]} in the kit's layout, or go on with it"
     return declare
 
 # %% ../nbs/cli.ipynb #c043a254
@@ -763,8 +763,10 @@ def lm_check(parser: Parser) -> Action:
 # %% ../nbs/cli.ipynb #773bd5a8
 def lm_perplexity(parser: Parser) -> Action:
     "measure how well a language model predicts a text"
-    parser.add_argument("model", metavar="MODEL", help=MODEL_FILES)
+    parser.add_argument("model", metavar="MODEL", help=f"{MODEL_FILES}; or the folder of a large model")
     parser.add_argument("text", metavar="TEXT", help="file with a sentence a line, or a CSV with sentences")
+    parser.add_argument("--keep", action="store_true", help="large models: from now on write sentences for it in the "
+                        "way that predicts this text best, which must hold no sentence that will be scored")
 
     def act(options: argparse.Namespace) -> int:
         from b2t_kit.simulate.sentences import read_prompts
@@ -772,6 +774,11 @@ def lm_perplexity(parser: Parser) -> Action:
         from b2t_kit.decode.ngram import perplexity
         from b2t_kit.text.phonemes import normalise
 
+        if options.keep or Path(options.model).is_dir():
+            from b2t_kit.decode.llm import read_writings
+
+            print(read_writings(options.model, options.text, options.keep))
+            return SUCCESS
         model = read_language_model(options.model)
         sentences = [normalise(one.sentence, True) for one in read_prompts(options.text)]
         value, unknown = perplexity(model, sentences)
