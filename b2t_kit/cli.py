@@ -1023,7 +1023,13 @@ def add_configuration(
         run = with_model_of(configuration(name), word_after(words, "--model"), name)
         shown = tuple(name for one in first for name in leaves(run) if name == one or name.startswith(f"{one}."))
         layout = replace(SPEECH_LAYOUT, first=shown, title="settings that memory depends on most")
-        add_options(parser, run, layout, lambda options: (name, run))
+
+        def chosen(options: argparse.Namespace) -> tuple[str, Any]:
+            if options.config is not None:
+                configuration(options.config)  # an unknown one is refused, also when help is asked for
+            return name, run
+
+        add_options(parser, run, layout, chosen)
 
     parser.first_pass = first_pass
 
@@ -1046,11 +1052,9 @@ def configured(
     options: argparse.Namespace,  # of `b2t plan` or `b2t preflight`
 ) -> Any:  # `RunSettings`
     "The configuration with the settings that were given."
-    from b2t_kit.tpu.configs import configuration, refuse_foreign
+    from b2t_kit.tpu.configs import configuration
 
-    run = options_of(options, with_model_of(configuration(options.config), options.model, options.config))
-    refuse_foreign(list(vars(options)), run, options.config)
-    return run
+    return options_of(options, with_model_of(configuration(options.config), options.model, options.config))
 
 # %% ../nbs/cli.ipynb #24c788a7
 @verb
