@@ -58,7 +58,8 @@ def average_logits(
         high = one.max(axis=1, keepdims=True)
         total += weight * (one - high - np.log(np.exp(one - high).sum(axis=1, keepdims=True)))
     if (nothing := np.flatnonzero(total.max(axis=1, initial=-np.inf) == -np.inf)).size:
-        raise KitError(f"{name}: in frame {nothing[0]}, each class is ruled out by one of the models; leave one of them out")
+        raise KitError(f"{name}: in frame {nothing[0]}, each class is ruled out by one of the models; "
+                       "leave one of them out")
     return total.astype(np.float32)
 
 

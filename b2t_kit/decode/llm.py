@@ -256,8 +256,8 @@ class CausalScorer:
         self.ends = list(end_tokens(self.tokenizer, writing.ends).values())
         self.known: dict[str, float] = {}
         if not self.start or not self.ends:
-            raise KitError(f"{self.name}: its tokenizer has no token for the beginning {writing.start[:40]!r}, or for the "
-                           f"endings {', '.join(map(repr, writing.ends))[:80]}; remove {WRITING} if it says so")
+            raise KitError(f"{self.name}: its tokenizer has no token for the beginning {writing.start[:40]!r}, or for "
+                           f"the endings {', '.join(map(repr, writing.ends))[:80]}; remove {WRITING} if it says so")
 
     def tokens(
         self,
@@ -410,8 +410,8 @@ def weaker_line(
     if not words or large.sum() >= ngram.sum():
         return None
     both = [math.exp(min(-one.sum() / words, 700)) for one in (large, ngram)]
-    return (f"the large model predicts worse than the n-gram: perplexity per word {both[0]:,.0f} against {both[1]:,.0f} "
-            f"on the same {len(sentences)} sentences; try another model, or fine-tune it (b2t lm finetune)")
+    return (f"the large model predicts worse than the n-gram: perplexity per word {both[0]:,.0f} against {both[1]:,.0f}"
+            f" on the same {len(sentences)} sentences; try another model, or fine-tune it (b2t lm finetune)")
 
 # %% ../../nbs/decode/llm.ipynb #8f1069b1
 def transformers_library() -> Any:
