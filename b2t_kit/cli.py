@@ -161,10 +161,12 @@ def simulate_verb(parser: Parser) -> Action:
 @verb
 def fetch_verb(parser: Parser) -> Action:
     "download the T15 recordings from Dryad or Kaggle, or a published language model"
+    from b2t_kit.data.sets import SETS
     from b2t_kit.decode.kenlm import PUBLISHED
 
     parser.add_argument("--out", required=True, metavar="DIR", help="folder to unpack them in")
     parser.add_argument("--lm", metavar="NAME", help="instead of the recordings, one of the language models below")
+    parser.add_argument("--set", metavar="NAME", help="instead of T15's copy task, one of the sets below")
     parser.add_argument("--source", choices=("dryad", "kaggle"), default="dryad", metavar="dryad|kaggle",
                         help="where to download from")
     parser.add_argument("--baseline", action="store_true", help="also download the published pretrained decoder")
@@ -173,14 +175,24 @@ def fetch_verb(parser: Parser) -> Action:
     parser.add_list("published language models", {
         name: f"about {one.gigabytes:g} GB; licence {one.licence}; {one.about}" for name, one in PUBLISHED.items()})
 
+    parser.add_list("sets of recordings", {
+        name: f"{one.about}; {one.participants}; {one.amount}; {one.use}" for name, one in SETS.items()})
+
+    def tell(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
     def act(options: argparse.Namespace) -> int:
         from b2t_kit.data.download import fetch, read_token
+        from b2t_kit.data.sets import fetch_set
         from b2t_kit.decode.kenlm import fetch_language_model
 
         if options.lm is not None:
             print(fetch_language_model(options.lm, options.out))
             return SUCCESS
         token = read_token(options.token_file) if options.token_file else None
+        if options.set is not None:
+            print(*fetch_set(options.set, options.out, token, options.keep_archive, tell=tell), sep="\n")
+            return SUCCESS
         folders = fetch(options.out, options.source, baseline=options.baseline, token=token,
                         keep_archive=options.keep_archive)
         print(*folders, sep="\n")

@@ -42,7 +42,8 @@ SPEECH_LAYOUT = SettingsLayout(
         "logging and checkpoints": (
             "train.log_every", "train.eval_every", "train.select", "train.checkpoint_every",
             "train.keep_checkpoints", "train.scratch", "train.abnormal_norm", "train.tracker"),
-        "device": ("train.device", "train.precision", "train.shard", "train.compile_cache", "train.memory_guard"),
+        "device": ("train.device", "train.precision", "train.shard", "train.units_over", "train.compile_cache",
+                   "train.memory_guard"),
     },
     first=("train.steps", "train.hours", "train.seed", "task.batches.batch_size", "train.lr", "task.model.hidden",
            "task.model.dropout", "train.eval_every", "train.device", "train.precision"),

@@ -63,7 +63,7 @@ def main() -> None:
     search = BeamSearch(build_lexicon(), build(text, scored + tuned_on, options.out, 3),
                         SearchConfig(beam=100, n_best=10))
     generator, noise = np.random.default_rng(1), Noise()
-    noise = replace(noise, stretches=options.noise * noise.stretches, frames=options.noise * noise.frames)
+    noise = replace(noise, errors=options.noise * noise.errors)
     parts: list[list[DecodedTrial]] = []
     for said in (scored[: options.sentences], tuned_on[: options.tune_on]):
         said = in_order(options.labels, said)

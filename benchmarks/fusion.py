@@ -106,7 +106,7 @@ def main() -> None:
     scored, tuned_on, _ = divided(options.labels, 1426, 250)
     scorer = load_scorer(options.llm) if options.llm.is_dir() else unpacked(options.llm)
     generator, noise = np.random.default_rng(1), Noise()
-    noise = replace(noise, stretches=options.noise * noise.stretches, frames=options.noise * noise.frames)
+    noise = replace(noise, errors=options.noise * noise.errors)
     scored, tuned_on = scored[: options.sentences], tuned_on[: options.tune_on]
     test, tune = ([noisy_sentence(one, generator, noise) for one in part] for part in (scored, tuned_on))
     model = read_language_model(options.models / "3.b2tlm")

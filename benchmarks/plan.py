@@ -105,7 +105,7 @@ def lower(case: list, folder: Path) -> None:
             (folder / "job.json").write_text(json.dumps(program.job()))
 
     task = SpeechShapes(run.task, [Bucket(bins, LABELS)])
-    lower_run(task, replace(run.train, device="auto"), find_slice(slice_name).chips, take, "largest")
+    lower_run(task, replace(run.train, device="auto"), find_slice(slice_name), take, "largest")
     sys.stdout.flush()
     os._exit(0)
 

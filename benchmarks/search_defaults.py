@@ -2,8 +2,8 @@
 
     python benchmarks/search_defaults.py LABELS.csv [--logits val/logits.hdf5] [--sentences 50] [--json FILE]
 
-Simulated networks of three phoneme error rates, one of them also more and less confident (its logits
-times 1.5 and 0.6), with a 3-gram over the whole dictionary; one with the small default language model; and,
+Simulated networks at three flatnesses, with half and twice the errors, one of them also more and less confident (its
+logits times 1.5 and 0.6), with a 3-gram over the whole dictionary; one with the small default language model; and,
 where `--logits` names the validation logits of a run on simulated recordings (`b2t demo`), a real network's.
 Each is decoded with every blank penalty and missing silence of a grid, and the lists are ranked with every
 acoustic scale and word bonus. A choice is judged by its mean excess: its word error rate divided by the best one
@@ -32,7 +32,8 @@ from b2t_kit.decode.tune import Lists
 SCALES = (0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2)
 BONUSES = (-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0)
 PENALTIES, MISSING = (3.0, 9.0, 30.0, 90.0), (0.0, -1.0)
-NOISES = {"11 %": Noise(), "6 %": Noise(stretches=1.0, missed=0.01), "19 %": Noise(stretches=1.45, missed=0.03)}
+NOISES = {"middle": Noise(), "sharp": Noise(flatness="sharp"), "flat": Noise(flatness="flat"),
+          "half": Noise(errors=0.5), "double": Noise(errors=2)}
 Case = tuple[BeamSearch, list[np.ndarray], list[str]]
 
 
@@ -56,7 +57,7 @@ def cases(labels: Path, logits: Path | None, count: int, folder: Path) -> dict[s
     large, said = BeamSearch(lexicon, model), tuned_on[:count]
     found = {name: (large, spoken(said, noise), said) for name, noise in NOISES.items()}
     for factor in (1.5, 0.6):
-        found[f"11 %, x{factor}"] = (large, [factor * one for one in found["11 %"][1]], said)
+        found[f"middle, x{factor}"] = (large, [factor * one for one in found["middle"][1]], said)
     generator = np.random.default_rng(7)
     simulated = [draw_sentence(generator, held_out=True) for _ in range(count)]
     found["small"] = (small_search(simulated), spoken(simulated, Noise()), simulated)

@@ -34,12 +34,12 @@ FRAMES = 215  # 874.8 bins of 20 ms on average in the published training split, 
 
 
 def stretched(trials: list[np.ndarray], generator: np.random.Generator) -> list[np.ndarray]:
-    "Trials of FRAMES frames on average: frames repeated, each with its own noise."
+    "Trials of FRAMES frames on average: frames repeated, each with its own certainty."
     factor, found = FRAMES / np.mean(list(map(len, trials))), []
     for one in trials:
         places = (np.arange(round(factor * len(one))) / factor).astype(int)
-        fresh = Noise().frames * generator.standard_normal((len(places), one.shape[1]))
-        found.append((one[np.minimum(places, len(one) - 1)] + fresh).astype(np.float32))
+        unsteady = np.exp(Noise().frames * generator.standard_normal((len(places), 1)))
+        found.append((one[np.minimum(places, len(one) - 1)] * unsteady).astype(np.float32))
     return found
 
 

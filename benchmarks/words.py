@@ -1,14 +1,15 @@
 """Measure what a language model adds: word error of the same logits with different models.
 
-    python benchmarks/words.py LABELS.csv [--levels 1] [--sentences 1426] [--tune-on 250]
+    python benchmarks/words.py LABELS.csv [--levels 1] [--flatness middle] [--sentences 1426] [--tune-on 250]
                                [--text FILE ...] [--models DIR] [--order 3] [--json FILE]
 
 LABELS.csv has a column sentence_label, such as that of the published training split. Its different
 sentences are divided: some are scored, some are tuned on, and the language models see only the
 others, and any further text files (the builder drops lines that contain a scored sentence).
 Each scored sentence becomes noisy logits (`simulate.logits`); at level 1 with
-the phoneme error rate of the published baseline, at other levels with noise that many times as
-large. They are decoded in six ways:
+the phoneme error rate of the published baseline, at other levels with about that many times as
+many errors. `--flatness sharp,middle,flat` repeats everything with the same errors and other certainty. They are
+decoded in six ways:
 
 greedy          the best class of each frame, and for each stretch between silences the likeliest
                 word with exactly these phonemes, or the phonemes themselves if there is none
@@ -28,7 +29,7 @@ import json
 import random
 import tempfile
 import time
-from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -91,19 +92,18 @@ def ratio(counts: Counts, base: Counts, resamples: int = 2000) -> dict[str, floa
 
 
 class Level:
-    "All ways of reading the sentences with one amount of noise."
+    "All ways of reading the sentences with one kind of noise."
 
-    def __init__(self, scored: list[str], tuned_on: list[str], factor: float, config: SearchConfig) -> None:
-        generator, usual = np.random.default_rng(1), Noise()
-        noise = replace(usual, stretches=factor * usual.stretches, frames=factor * usual.frames)
-        self.scored, self.tuned_on, self.factor, self.config = scored, tuned_on, factor, config
+    def __init__(self, scored: list[str], tuned_on: list[str], noise: Noise, config: SearchConfig) -> None:
+        generator = np.random.default_rng(1)
+        self.scored, self.tuned_on, self.noise, self.config = scored, tuned_on, noise, config
         self.trials = [noisy_sentence(one, generator, noise) for one in scored]
         self.others = [noisy_sentence(one, generator, noise) for one in tuned_on]
         true = [to_ids(sentence_to_phonemes(one)) for one in scored]
         self.per = per(true, [collapse(one.argmax(axis=1)) for one in self.trials])
         self.rows: dict[str, dict] = {}
         self.counts: dict[str, Counts] = {}
-        print(f"noise {factor:g}: phoneme error rate {self.per}", flush=True)
+        print(f"noise {noise.errors:g}, {noise.flatness}: phoneme error rate {self.per}", flush=True)
 
     def tell(self, name: str, found: list[str], speed: float | None = None) -> None:
         "Score one reading."
@@ -139,7 +139,8 @@ class Level:
                   if one in self.counts}
         for kind, one in ratios.items():
             print(f"{kind}: {one['ratio']:.0%} ({one['low']:.0%}-{one['high']:.0%}) of the {low}'s errors")
-        return {"noise": self.factor, "sentences": len(self.scored), "tuned_on": len(self.tuned_on),
+        return {"noise": self.noise.errors, "flatness": self.noise.flatness,
+                "sentences": len(self.scored), "tuned_on": len(self.tuned_on),
                 "per": self.per.rate, "ratios": ratios, "rows": self.rows,
                 "tuning": {name: one.to_dict() for name, one in tunings.items()}}
 
@@ -147,7 +148,8 @@ class Level:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("labels", type=Path)
-    parser.add_argument("--levels", default="1", help="factors of the noise, with commas")
+    parser.add_argument("--levels", default="1", help="factors of the errors, with commas")
+    parser.add_argument("--flatness", default="middle", help="levels of flatness, with commas")
     parser.add_argument("--sentences", type=int, default=1426)
     parser.add_argument("--tune-on", type=int, default=250)
     parser.add_argument("--text", type=Path, nargs="*", default=[], help="further text for the models")
@@ -168,8 +170,9 @@ def main() -> None:
         facts = {name: {"ngrams": sum(model.counts), "perplexity": perplexity(model, tuned_on)[0],
                         "origin": model.origin} for name, model in models.items()}
         print(facts, flush=True)
-        for factor in map(float, options.levels.split(",")):
-            level = Level(scored[: options.sentences], tuned_on[: options.tune_on], factor, config)
+        for factor, flatness in product(map(float, options.levels.split(",")), options.flatness.split(",")):
+            noise = Noise(errors=factor, flatness=flatness)
+            level = Level(scored[: options.sentences], tuned_on[: options.tune_on], noise, config)
             levels.append(level.read(lexicon, models))
             if options.json:
                 content = {"models": facts, "beam": options.beam, "levels": levels}

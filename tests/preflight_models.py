@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from b2t_kit.core.errors import KitError
+from b2t_kit.devices.topologies import find_slice
 from b2t_kit.models.ctc import ctc_losses
 from b2t_kit.models.layers import GRU
 from b2t_kit.models.scan_ops import gru_layer
@@ -115,7 +116,7 @@ def lower(name: str) -> None:
     task = ModelTask(model.to("meta"), batch_of(name).to("meta"), total, groups)
     try:
         with traced():
-            lower_run(task, TrainConfig(ema_decay=0.0, precision="float32"), 1, programs.append)
+            lower_run(task, TrainConfig(ema_decay=0.0, precision="float32"), find_slice("v5e-1"), programs.append)
     except KitError as error:
         print("REPORT" + json.dumps({"refused": str(error)}), flush=True)
         return
@@ -127,7 +128,7 @@ def lower(name: str) -> None:
                                  "results": len(made.results)}), flush=True)
 
 
-def lower_wide(folder: Path, shard: str) -> None:
+def lower_wide(folder: Path, shard: str, over: int | None = None) -> None:
     """Write down a step of the wide model on eight chips, for `compile_program`."""
     from b2t_kit.tpu.lower import lower_run
     from b2t_kit.tpu.any_model import ModelTask, optimizer_settings
@@ -136,13 +137,13 @@ def lower_wide(folder: Path, shard: str) -> None:
     with torch.device("meta"):
         model, batch = Wide(), torch.zeros(64, 24, WIDE // 4)
     task, programs = ModelTask(model, batch, total, optimizer_settings(model, None)[0]), []
-    lower_run(task, TrainConfig(shard=shard, precision="bfloat16"), 8, programs.append)
+    lower_run(task, TrainConfig(shard=shard, precision="bfloat16", units_over=over), find_slice("v5e-8"), programs.append)
     made = next(one for one in programs if one.kind == "train")
     (folder / "module.pb").write_bytes(made.module)
     (folder / "job.json").write_text(json.dumps(made.job()))
 
 
 if __name__ == "__main__":
-    lower(sys.argv[1]) if len(sys.argv) == 2 else lower_wide(Path(sys.argv[1]), sys.argv[2])
+    lower(sys.argv[1]) if len(sys.argv) == 2 else lower_wide(Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:]))
     sys.stdout.flush()
     os._exit(0)  # nothing may run: the tensors are empty

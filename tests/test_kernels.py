@@ -198,6 +198,19 @@ def test_gpu_kernel_keeps_its_promises() -> None:
     assert re.search(r"bring_run\(run\b", code) and "check = submit(run" in code
 
 
+@pytest.mark.parametrize("name", ["b2t-tpu-v5e8", "b2t-tpu-v5e8-zh"])
+def test_what_the_kernel_says_of_its_recipe_is_so(name: str) -> None:
+    """The factor of the third network's gradient, in both languages; and the rehearsal divides units too."""
+    from b2t_kit.speech.recipes import RECIPES
+
+    notebook = ROOT / "kaggle/b2t-tpu-v5e8" / f"{name}.ipynb"
+    (about,) = re.findall(r"^- `recipe`.*$", "\n".join(prose_of(notebook)), re.M)
+    reversal = RECIPES["tpu_v5e8"]().task.model.reversal
+    assert reversal > 0 and re.search(rf"(times|乘以) {reversal:g}\D", about), about
+    look = re.search(r'look = \{"units": \{"steps": 2, "units_over": (\d)\}', "\n".join(code_of(notebook)))
+    assert look and int(look[1]) > 1
+
+
 REPOSITORY = "git+https://github.com/b2t-kit/b2t_kit"
 FAILING_PIP = f"""
 import sys

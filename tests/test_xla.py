@@ -232,19 +232,24 @@ def test_killed_and_resumed_to_the_same_bits(model: str, shard: str, steps: int,
     assert [name for name in found if not torch.equal(found[name], expected[name])] == []
 
 
-@pytest.fixture(scope="module")
-def by_units() -> dict:
-    """What tests/xla_units.py reports: 20 steps of a small noise model, wide layers divided by units or not."""
-    done = subprocess.run([sys.executable, str(TESTS / "xla_units.py")], env=environment(8), capture_output=True,
-                          text=True, timeout=PATIENCE)
+def report_of_units(folder: Path, chips: int, *more: str) -> dict:
+    """What tests/xla_units.py reports."""
+    done = subprocess.run([sys.executable, str(TESTS / "xla_units.py"), str(folder), *more], env=environment(chips),
+                          capture_output=True, text=True, timeout=PATIENCE)
     reports = [line for line in done.stdout.splitlines() if line.startswith("REPORT")]
     assert reports, done.stdout[-1000:] + done.stderr[-3000:]
     return json.loads(reports[0].removeprefix("REPORT"))
 
 
-@pytest.mark.parametrize("other", ["rows", "one device", "recomputed", "dropout"])
+@pytest.fixture(scope="module")
+def by_units(folder: Path) -> dict:
+    """20 steps of a small noise model, its wide layers divided over two groups of four chips, or in other ways."""
+    return report_of_units(folder, 8)
+
+
+@pytest.mark.parametrize("other", ["rows", "one device", "eight", "recomputed", "dropout"])
 def test_dividing_units_changes_no_result(other: str, by_units: dict) -> None:
-    """Losses, norms, weights, moments and average in float32, against rows divided, a CPU, and gates recomputed."""
+    """Losses, norms, weights, moments and average in float32: rows divided, a CPU, eight chips, gates recomputed."""
     assert by_units[other] < 1e-5
     assert by_units["loss"][-1] < 0.9 * by_units["loss"][0]
 
@@ -254,14 +259,20 @@ def test_dividing_units_in_bfloat16(by_units: dict) -> None:
     assert 0 < by_units["bfloat16"] < by_units["rounding"]
 
 
-def test_a_run_may_change_between_rows_and_units(by_units: dict) -> None:
-    """Ten steps by units, ten by rows; what is loaded is what was saved."""
-    assert by_units["same bits"] and by_units["resumed"] < 1e-5
+def test_a_run_may_change_its_division(by_units: dict) -> None:
+    """Ten steps by groups, ten by rows; or five by eight chips and five with moments divided. What is loaded was saved."""
+    assert by_units["same bits"] and by_units["resumed"] < 1e-5 and by_units["resumed twice"] < 1e-5
+
+
+def test_a_run_may_change_its_number_of_chips(folder: Path, by_units: dict) -> None:
+    """Ten steps on eight chips, ten on two."""
+    found = report_of_units(folder, 2, "continue")
+    assert "noise.gru: 1 x 2 chips" in found["described"] and found["resumed"] < 1e-5
 
 
 def test_only_wide_layers_are_divided_by_units(by_units: dict) -> None:
     """Announced; their parameters have three rows on the device, and there is one program of a step."""
-    assert "units      noise.gru: divided by units, other layers by rows" in by_units["described"]
+    assert "units      noise.gru: 2 x 4 chips, by rows and by units; other layers by rows only" in by_units["described"]
     shapes = by_units["shapes"]
     assert shapes["noise.gru.weight_hh_l1"] == [3, 256, 256] and shapes["noise.gru.bias_ih_l0"] == [3, 256]
     assert by_units["programs"]["a step"] == 1

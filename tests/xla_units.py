@@ -1,11 +1,15 @@
 """Train a small noise model divided by units and by rows, and print one JSON report; run by test_xla.py.
 
-    PJRT_DEVICE=CPU CPU_NUM_DEVICES=8 python tests/xla_units.py
+    PJRT_DEVICE=CPU CPU_NUM_DEVICES=8 python tests/xla_units.py FOLDER
+    PJRT_DEVICE=CPU CPU_NUM_DEVICES=2 python tests/xla_units.py FOLDER continue
 
-All arrangements run in this process, on eight simulated devices, from the same initial weights.
+All arrangements run in this process, on eight simulated devices, from the same initial weights. The second command
+goes on from the middle of the first on another number of chips.
 """
 import json
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +22,7 @@ from b2t_kit.models.noise_gru import NoiseGRUConfig
 from b2t_kit.training.optim import Ema, build_adamw, pack_optimizer, unpack_optimizer
 
 HIDDEN, ROWS, STEPS = 256, 16, 20
-xla.STAYS_ON_CHIP = 2 * 3 * (HIDDEN // 2) ** 2  # the noise model is wide, the decoders are not
+xla.STAYS_ON_CHIP = 2 * 3 * (HIDDEN // 2) ** 2  # the noise model is wide for four chips, the decoders are not
 CONFIG = NoiseGRUConfig(num_days=2, num_features=8, hidden=32, num_layers=1, dropout=0.0, day_dropout=0.0, noise_layers=2,
                         noise_hidden=HIDDEN, noisy_layers=1, noisy_hidden=24, reversal=0.3)
 
@@ -86,7 +90,12 @@ def difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> 
     return max(float((one[name] - other[name]).norm() / other[name].norm().clamp(min=1e-6)) for name in one)
 
 
-def main() -> None:
+def without_losses(result: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The state at the end, of a run whose beginning may be another's."""
+    return {name: value for name, value in result.items() if name != "losses"}
+
+
+def main(folder: Path) -> None:
     report: dict[str, Any] = {}
     with open_device("xla", "float32", shard="units") as device:
         straight = Training(device).run(range(STEPS))
@@ -96,6 +105,11 @@ def main() -> None:
         again = Training(device, recompute=True).run(range(STEPS)).result()
         half = Training(device).run(range(STEPS // 2)).parts()
         with_dropout = Training(device, dropout=0.4).run(range(STEPS)).result()
+    with open_device("xla", "float32", shard="units", units_over=8) as device:
+        by_eight = Training(device).run(range(STEPS)).result()
+        onwards = Training(device).load(*half).run(range(STEPS // 2, STEPS * 3 // 4)).parts()
+    with open_device("xla", "float32", shard="moments") as device:
+        onwards = Training(device).load(*onwards).run(range(STEPS * 3 // 4, STEPS)).result()
     with open_device("xla", "float32") as device:
         by_rows = Training(device).run(range(STEPS)).result()
         resumed = Training(device).load(*half)
@@ -104,13 +118,15 @@ def main() -> None:
                                   for part, one in half[0].items() for name, value in one.items())
         resumed = resumed.run(range(STEPS // 2, STEPS)).result()
         dropout_by_rows = Training(device, dropout=0.4).run(range(STEPS)).result()
+    torch.save((half, without_losses(by_rows)), folder / "units.pt")
     with open_device("cpu", "float32") as device:
         alone = Training(device).run(range(STEPS)).result()
     for name, found, expected in (("rows", by_units, by_rows), ("one device", by_units, alone),
-                                  ("recomputed", again, by_units), ("dropout", with_dropout, dropout_by_rows)):
+                                  ("eight", by_eight, by_rows), ("recomputed", again, by_units),
+                                  ("dropout", with_dropout, dropout_by_rows)):
         report[name] = difference(found, expected)
-    second = {name: value for name, value in resumed.items() if name != "losses"}
-    report["resumed"] = difference(second, {name: by_rows[name] for name in second})
+    report["resumed"] = difference(without_losses(resumed), without_losses(by_rows))
+    report["resumed twice"] = difference(without_losses(onwards), without_losses(by_rows))
     halves = []
     for shard in ("units", "none"):
         with open_device("xla", "bfloat16", shard=shard) as device:
@@ -121,5 +137,13 @@ def main() -> None:
     print("REPORT" + json.dumps(report))
 
 
+def go_on(folder: Path) -> None:
+    """The second half, on the chips of this process."""
+    half, by_rows = torch.load(folder / "units.pt")
+    with open_device("xla", "float32", shard="units") as device:
+        found = without_losses(Training(device).load(*half).run(range(STEPS // 2, STEPS)).result())
+        print("REPORT" + json.dumps({"described": device.describe(), "resumed": difference(found, by_rows)}))
+
+
 if __name__ == "__main__":
-    main()
+    go_on(Path(sys.argv[1])) if len(sys.argv) > 2 else main(Path(sys.argv[1]))

@@ -10,6 +10,7 @@ __all__ = ['REMEMBERED', 'file_mark', 'plain', 'content_hash', 'remembered_hashe
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ def content_hash(
 
 # %% ../../nbs/core/cache.ipynb #7786e504
 REMEMBERED = 1 << 26  # bytes; the hashes of larger files are remembered
+_SETTLED = 2_000_000_000  # ns without a change before that: the longest step of a file system's times
 
 
 def remembered_hashes() -> Path:
@@ -67,8 +69,9 @@ def file_hash(
     if isinstance(kept, list) and len(kept) == 2 and kept[0] == times and isinstance(kept[1], str):
         return kept[1]
     made = file_mark(path)["sha256"]
-    with suppress(KitError):  # a home that cannot be written to only costs time
-        save_json(remembered_hashes(), known | {place: [times, made]})
+    if time.time_ns() - max(times[2:]) > _SETTLED:
+        with suppress(KitError):  # a home that cannot be written to only costs time
+            save_json(remembered_hashes(), known | {place: [times, made]})
     return made
 
 # %% ../../nbs/core/cache.ipynb #18d5d1bd

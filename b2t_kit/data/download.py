@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['HEADERS', 'PASSING_FAULTS', 'DRYAD', 'T15_DOI', 'ARCHIVES', 'COMPETITION', 'UNPACKED', 'RemoteFile', 'check_address',
            'refusal', 'size_on_disk', 'verify_file', 'download', 'check_download_space', 'unpack_archive', 'list_files',
-           'describe_remote', 'download_from_kaggle', 'fetch', 'read_token']
+           'get_record', 'describe_remote', 'download_from_kaggle', 'own_token', 'fetch', 'read_token']
 
 # %% ../../nbs/data/download.ipynb #c448533e
 import errno
@@ -387,6 +387,19 @@ def list_files(
     entries = _entries(check_address(href, base_url), "stash:files")
     return [_remote_file(entry, base_url) for entry in entries if entry.get("status") != "deleted"]
 
+
+def get_record(
+    doi: str,  # of the data set
+    base_url: str = DRYAD,  # address of the service; another one in tests
+) -> dict[str, Any]:  # as the archive describes it; empty if it has no such page
+    "A data set's own record, with its licence; raises `KitError` if there is no answer."
+    try:
+        return _get_json(f"{base_url}/api/v2/datasets/{quote(f'doi:{doi}', safe='')}")
+    except KitError as error:
+        if "the server answered 404" in str(error):
+            return {}
+        raise
+
 # %% ../../nbs/data/download.ipynb #fe1936b6
 def describe_remote(
     url: str,  # of a file; on the model hub of the form HOST/OWNER/NAME/resolve/main/FILE
@@ -467,9 +480,16 @@ def _from_dryad(
     here = sum(size_on_disk(out / name) + size_on_disk(out / f"{name}.part") for name in names)
     needed = sum(file.size for file in files) * (1 + UNPACKED) - here
     check_download_space(out, int(needed), "download and unpack")
-    host = urlsplit(base_url)[:2]  # scheme and host: the token is not sent in the clear either
-    tokens = [token if urlsplit(file.url)[:2] == host else None for file in files]
-    return [download(file, out, own, progress) for file, own in zip(files, tokens)]
+    return [download(file, out, own_token(file, token, base_url), progress) for file in files]
+
+
+def own_token(
+    file: RemoteFile,
+    token: str | None,
+    base_url: str,  # address of the service that the token is for
+) -> str | None:
+    "The token, if the file is on the service itself: it is not sent to others, nor in the clear."
+    return token if urlsplit(file.url)[:2] == urlsplit(base_url)[:2] else None
 
 # %% ../../nbs/data/download.ipynb #5e597698
 def _is_there(folder: Path) -> bool:

@@ -32,7 +32,8 @@ from .pipeline import CHOICE, LogitTrial, Sentences, cached_logits, choose_words
 from .pipeline import fusion_settings, known_sentences, read_trials, save_sentences, tuned_config
 from .pipeline import tuned_model, word_error
 from ..speech.adapt import Unseen
-from ..speech.evaluate import Evaluation, decoded_again, evaluate_run, load_decoder, save_evaluation
+from ..speech.evaluate import Decoder, Evaluation, decoded_again, evaluate_run, load_decoder
+from ..speech.evaluate import save_evaluation
 from ..text.metrics import edit_distance
 from ..text.phonemes import PHONEMES, normalise
 
@@ -300,11 +301,10 @@ def decode_runs(
         raise KitError("llm: with several runs, a large model needs --combine average and the route 'prefix'; "
                        "to use it on pooled lists, give them to b2t rescore")
     folder = ensemble_folder(runs, together, split) if out is None else Path(out)
-    for run in runs:
-        load_decoder(run)
+    decoders = [load_decoder(run) for run in runs]
     hot = read_hotwords(hotwords, own_words(lexicon)) if hotwords else []
     with new_folders(folder):
-        sources = [_logits_of(run, data, split, device) for run in runs]
+        sources = [_logits_of(run, decoder, data, split, device) for run, decoder in zip(runs, decoders)]
         if together == "average":
             sources = [average_files(sources, folder / "average.hdf5")]
         trials = list(zip(*same_trials([read_trials(source) for source in sources])))
@@ -313,8 +313,8 @@ def decode_runs(
         words, model = choose_words(lm or (tuned_model(tuned[0]) if tuned else None), lexicon,
                                     said + known_sentences(data))
         weighted = tuned[:1] or runs[:1] if together == "average" else runs
-        configs = [override(tuned_config(Path(run) / CHOICE, model) or SearchConfig(), settings or {})
-                   for run in weighted]
+        configs = [override(tuned_config(Path(run) / CHOICE, model, decoder) or SearchConfig(), settings or {})
+                   for run, decoder in zip(runs, decoders) if run in weighted]
         searches = [BeamSearch(words, model, config, route, folder, hot) for config in configs]
         config, large, warnings = configs[0], None, [leak_warning(model, said)]
         if fusion:
@@ -329,10 +329,10 @@ def decode_runs(
         return save_sentences(Sentences(decoded, word_error(decoded), None, folder, warning, fusion=large), config)
 
 
-def _logits_of(run: str | Path, data: str | Path | None, split: str, device: str) -> Path:
+def _logits_of(run: str | Path, decoder: Decoder, data: str | Path | None, split: str, device: str) -> Path:
     folder = Path(run) / "decode" / split
     with new_folders(folder):
-        return cached_logits(run, data, split, folder, device)
+        return cached_logits(decoder, data, split, folder, device)
 
 # %% ../../nbs/decode/ensemble.ipynb #2cff473c
 def same_trials(

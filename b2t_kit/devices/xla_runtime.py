@@ -275,12 +275,11 @@ def check_alone() -> None:
 # %% ../../nbs/devices/xla_runtime.ipynb #d5777b26
 def start_runtime(
     cache: str,  # folder of compiled programs, "none", or "auto"
-) -> tuple[torch.device, Any, str]:  # XLA's device, the mesh of all chips, a line on the cache
-    "Start torch_xla in SPMD mode with all chips in a row; raises `KitError` if a test fails."
+) -> tuple[torch.device, int, str]:  # XLA's device, the number of chips, a line on the cache
+    "Start torch_xla in SPMD mode; raises `KitError` if a test fails."
     with environment_with(quiet()):
         import torch_xla
         import torch_xla.runtime as runtime
-        from torch_xla.distributed import spmd
 
         if not runtime.is_spmd():
             runtime.use_spmd()
@@ -288,10 +287,9 @@ def start_runtime(
     told = "none" if where == "none" else open_cache(where)
     with environment_with(quiet()):
         torch_device, count = torch_xla.device(), runtime.global_runtime_device_count()
-        mesh = spmd.Mesh(list(range(count)), (count,), ("chips",))
         canary(torch_device)
         _try_backward(torch_device)
-    return torch_device, mesh, told
+    return torch_device, int(count), told
 
 
 def quiet() -> dict[str, str]:

@@ -44,6 +44,7 @@ from ..decode.pipeline import CHOICE, choose_words, tuned_config, tuned_model
 from .pipeline import LiveConfig, LiveDecoder, Update
 from .sources import Bridge, BridgeConfig, Inbox, LiveSource, ParticipantSource, Piece
 from .sources import RecordingSource, StreamSource, live_library
+from ..speech.evaluate import load_decoder
 from ..training.live_plot import notebook_display
 
 # %% ../../nbs/live/page.ipynb #f6c37b4d
@@ -563,8 +564,9 @@ def open_decoder(
     "A decoder that is ready for bins; raises `KitError` if a file cannot be used."
     hot = read_hotwords(hotwords, own_words(lexicon)) if hotwords else []
     words, model = choose_words(lm or tuned_model(run), lexicon, exclude)
-    search = override(tuned_config(Path(run) / CHOICE, model) or SearchConfig(), settings or {})
-    return LiveDecoder(run, BeamSearch(words, model, search, hotwords=hot), config, session)
+    decoder = load_decoder(run)
+    search = override(tuned_config(Path(run) / CHOICE, model, decoder) or SearchConfig(), settings or {})
+    return LiveDecoder(decoder, BeamSearch(words, model, search, hotwords=hot), config, session)
 
 # %% ../../nbs/live/page.ipynb #64d4580d
 def choose_source(

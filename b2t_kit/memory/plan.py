@@ -20,7 +20,7 @@ from ..core.signals import free_memory, GIB, gib
 from ..core.distributed import Place
 from ..devices.device import Device, tpu_chips
 from ..devices.topologies import CHIPS, find_slice
-from ..devices.xla import divided_by_units
+from ..devices.xla import chips_of_a_layer
 from .trace import NotTraced, Trace, trace_task, traced_points
 from ..models.footprint import MemoryTarget, Part, StepPlan, part, without_gradients
 from ..precision import Precision, resolve_precision
@@ -194,7 +194,12 @@ def dividing(
 ) -> Callable[[int], int]:
     "The chips that divide the units of a layer, by their number."
     chips = target.replicas if train.shard == "units" else 1
-    return lambda units: chips if divided_by_units(units, chips) else 1
+
+    def divide(units: int) -> int:
+        needed = chips_of_a_layer(units, chips)
+        return train.units_over if train.units_over and needed > 1 else needed
+
+    return divide
 
 
 def state_of(

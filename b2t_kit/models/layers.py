@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ..core.random import uniforms
-from .scan_ops import Mark, gru_layer, unmarked
+from .scan_ops import Mark, by_rows, gru_layer, unmarked
 
 # %% ../../nbs/models/layers.ipynb #60ba1bc6
 def patches(
@@ -156,7 +156,7 @@ class GRU(_TorchGRU):
     def _by_loops(
         self, inputs: torch.Tensor, state: torch.Tensor | None, lengths: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        last = []
+        last, inputs = [], by_rows(inputs, self.mark)
         for level, parameters in enumerate(self.all_weights):
             if level > 0:
                 inputs = dropout(inputs, self.dropout, self.training)
@@ -165,7 +165,7 @@ class GRU(_TorchGRU):
             inputs, end = gru_layer(inputs, first, weight_ih, weight_hh, bias_ih, bias_hh, lengths,
                                     self.recompute, self.mark)
             last.append(end)
-        return inputs, torch.stack(last)
+        return by_rows(inputs, self.mark), torch.stack(last)
 
     def _packed(
         self, inputs: torch.Tensor, state: torch.Tensor | None, lengths: torch.Tensor

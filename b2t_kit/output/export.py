@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from .. import __version__
-from ..core.cache import file_mark
+from ..core.cache import file_mark, stored_key
 from ..core.errors import KitError
 from ..core.files import atomic_folder, load_json, save_json
 from ..core.settings import to_dict
@@ -29,14 +29,17 @@ from ..training.run import task_digest
 # %% ../../nbs/output/export.ipynb #bf0a947e
 def rates_in(
     run: str | Path,  # run folder
-    origin: str,  # the decoder, as evaluations name it
+    decoder: Decoder,  # the run's
+    data: dict[str, Any],  # fingerprints of the recordings it was trained and validated on, by split
 ) -> dict[str, dict[str, Any]]:  # split -> "trials", and "edits", "total", "rate", "low" and "high" of all trials
-    "The phoneme error rates in a run folder that belong to this decoder."
+    "The phoneme error rates in a run folder that are of this decoder's weights."
     found = {}
     for path in sorted(Path(run).glob("eval/*/result.json")):
-        result = load_json(path)
-        if isinstance(result, dict) and result.get("decoder") == origin:
-            found[str(result["split"])] = {"trials": result["trials"], **result["summary"]["all trials"]}
+        key = stored_key(path)
+        if isinstance(key, dict) and key.get("decoder") == decoder.digest and "adapted" not in key:
+            result, same = load_json(path), key["data"] == data.get(key["split"])
+            name = key["split"] if same else f"{key['split']}, other trials than in training's record"
+            found[name] = {"trials": result["trials"], **result["summary"]["all trials"], "data": key["data"]}
     return found
 
 # %% ../../nbs/output/export.ipynb #26e97e00
@@ -110,7 +113,8 @@ def export(
             raise KitError(f"{out}: the weights could not be written ({error})") from error
         record = {"name": Path(out).name, "b2t_kit": __version__, "origin": decoder.origin, "task": task,
                   "train": known.get("train", {}), "data": known.get("data", {}),
-                  "scores": rates_in(run, decoder.origin), "weights": file_mark(aside / f"{WEIGHTS}.safetensors")}
+                  "scores": rates_in(run, decoder, known.get("data", {})),
+                  "weights": file_mark(aside / f"{WEIGHTS}.safetensors")}
         save_json(aside / "config.json", record)
         (aside / "README.md").write_text(card(decoder, record, licence), encoding="utf-8")
     return Path(out)

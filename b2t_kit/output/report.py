@@ -28,11 +28,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 
 from .. import __version__
+from ..core.cache import stored_key
 from ..core.errors import KitError
 from ..core.files import check_target, load_json, read_text, save_json, write_atomically
 from ..data.dataset import BIN_SECONDS, FEATURE_KINDS, T15, Recordings, Signal, as_png, check_split
 from ..data.quarantine import quarantine_record, quarantine_said
-from ..decode.hypotheses import DecodedTrial, Hypothesis, posteriors, read_nbest
+from ..decode.hypotheses import DecodedTrial, Hypothesis, posteriors
 from ..decode.pipeline import decode_sentences, read_trials
 from ..speech.evaluate import load_decoder, plain_rates
 from ..text.metrics import NOTHING, Rate, RateTable, align_edits, count_edits, edit_distance, plot_rates
@@ -622,14 +623,12 @@ def decoded_trials(
     split: str,  # "train" or "val"
     device: str,  # for the network, if it has to decode
 ) -> tuple[list[DecodedTrial], dict[str, str]]:  # and the settings of the search
-    "What `b2t decode` found with the run's best checkpoint; decodes if the lists are missing or older."
+    "What `b2t decode` found, asked as it was last; decodes again if anything that the lists were made from changed."
     folder = run / "decode" / split
-    lists, made, note = (folder / name for name in ("nbest.jsonl", "result.json", "logits.json"))
-    fresh = all(path.is_file() for path in (lists, made, note))
-    if not fresh or load_json(note).get("decoder") != load_decoder(run).origin:
-        decode_sentences(run, data, split, device=device)
-    found = load_json(made).get("search", {})
-    return list(read_nbest(lists)), {name: str(value) for name, value in found.items()}
+    asked = (stored_key(folder / "nbest.jsonl") or {}).get("asked", {})
+    sentences = decode_sentences(run, data, split, device=device, kept_lists=True, **asked)
+    found = load_json(folder / "result.json").get("search", {})
+    return sentences.trials, {name: str(value) for name, value in found.items()}
 
 # %% ../../nbs/output/report.ipynb #9aa0b25e
 class RunLooks:

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..core.cache import content_hash, differing, file_hash, plain
 from ..core.errors import KitError
 from ..core.files import check_target, csv_plain, new_folders, open_own, parse_json, read_bytes, read_text
 from ..core.files import save_json, write_atomically
@@ -38,11 +39,12 @@ from ..decode.fusion import FusedSearch, reconfigured, with_large_model
 from ..decode.hotwords import read_hotwords
 from ..decode.hypotheses import Route, SearchConfig, read_nbest
 from ..decode.lexicon import own_words
-from ..decode.llm import folder_name
 from ..decode.pipeline import CHOICE, adapted_folder, adapted_logits, cached_logits, choose_words
-from ..decode.pipeline import fusion_settings, known_sentences, read_trials, tuned_config, tuned_model
+from ..decode.pipeline import fusion_key, fusion_settings, known_sentences, read_trials, search_key
+from ..decode.pipeline import tuned_config, tuned_model
+from ..devices.select import open_device
 from ..speech.adapt import AdaptConfig
-from ..speech.evaluate import load_decoder
+from ..speech.evaluate import load_decoder, logits_key
 from ..text.metrics import Edits, Rate, count_edits, edits, rate_of, redrawn
 from ..text.phonemes import normalise
 
@@ -291,8 +293,7 @@ class SubmissionWriter(AbstractContextManager):
     ) -> None:
         self.path, self.infos = Path(path), submission_order(infos)
         self.journal = self.path.with_name(f".{self.path.name}.journal")
-        plain = json.loads(json.dumps(settings or {}))
-        self.head = {"trials": len(self.infos), "key": trials_key(self.infos), "settings": plain}
+        self.head = {"trials": len(self.infos), "key": trials_key(self.infos), "settings": plain(settings or {})}
         places = [(info.session, info.block, info.number) for info in self.infos]
         self.ids = {place: number for number, place in enumerate(places)}
         self.texts: dict[int, str] = {}
@@ -324,16 +325,19 @@ class SubmissionWriter(AbstractContextManager):
         if not lines:
             self._append(self.head)
             return
-        for name, value in self.head.items():
-            if lines[0].get(name) != value:
-                what = "settings" if name == "settings" else "test trials"
-                raise KitError(f"{self.journal}: was begun with other {what}; "
-                               "remove it to start again, or choose another output file")
+        if changed := differing(self.head, lines[0]):
+            names = ", ".join(differing(self.head["settings"], lines[0].get("settings")))
+            what = f"settings ({names})" if changed == ["settings"] else "test trials"
+            raise KitError(f"{self.journal}: was begun with other {what}; "
+                           "remove it to start again, or choose another output file")
         for number, line in enumerate(lines[1:], 2):
             known = isinstance(line.get("id"), int) and 0 <= line["id"] < len(self.infos)
-            if not known or text_faults(str(line.get("text"))):
+            if not known or text_faults(str(line.get("text"))) or line != self._row(line["id"], line["text"]):
                 raise KitError(f"{self.journal}: line {number} is damaged; remove the file")
             self.texts[line["id"]] = line["text"]
+
+    def _row(self, number: int, text: str) -> dict[str, Any]:
+        return {"id": number, "text": text, "mark": content_hash([self.head, number, text])[:8]}
 
     def _append(self, line: dict[str, Any]) -> None:
         try:
@@ -372,7 +376,7 @@ class SubmissionWriter(AbstractContextManager):
             place = f"{info.session}, block {info.block}, trial {info.number}"
             raise KitError(f"{self.path}: {place} already has a sentence")
         text = submission_text(sentence)
-        self._append({"id": number, "text": text})
+        self._append(self._row(number, text))
         self.texts[number] = text
 
     def finish(self) -> Path:
@@ -444,28 +448,23 @@ def submit(
     model_file = lm or tuned_model(run)
     hot = read_hotwords(hotwords, own_words(lexicon)) if hotwords else []
     check_unseen([run], data)
-    with Recordings(data, "test") as recordings:
-        infos = recordings.infos
+    decoder = load_decoder(run)
+    with open_device(device) as opened, Recordings(data, "test") as recordings:
+        infos, record = recordings.infos, logits_key(decoder, recordings, opened, folder=folder)
     with new_folders(folder):
         words, model = choose_words(model_file, lexicon, known_sentences(data))
-        config = override(tuned_config(Path(run) / CHOICE, model) or SearchConfig(), settings or {})
-        record = {"decoder": load_decoder(run).origin, "lm": model.hash, "lexicon": words.hash,
-                  "search": to_dict(config), "route": route}
-        if hot:
-            record["hotwords"] = hashlib.sha256(repr(hot).encode()).hexdigest()
-        if adapt:
-            record["adapt"] = to_dict(adapt)
+        config = override(tuned_config(Path(run) / CHOICE, model, decoder) or SearchConfig(), settings or {})
+        search = BeamSearch(words, model, config, route, folder, hot)
         fused, large = config, None
         if fusion:
             fused, large = fusion_settings(Path(run) / CHOICE, fusion, config, settings or {})
-            record["fusion"] = {"model": folder_name(Path(large.llm)), **to_dict(large), "search": to_dict(fused)}
+        record |= {**search_key(search), "adapt": adapt and to_dict(adapt), "fusion": fusion_key(fused, large)}
         with SubmissionWriter(out, infos, record) as writer:
             if writer.missing:
-                search = BeamSearch(words, model, config, route, folder, hot)
                 if adapt:
-                    source = adapted_logits(run, data, "test", adapted_folder(run, "test"), search, adapt, device)
+                    source = adapted_logits(decoder, data, "test", adapted_folder(run, "test"), search, adapt, device)
                 else:
-                    source = cached_logits(run, data, "test", folder, device)
+                    source = cached_logits(decoder, data, "test", folder, device)
                 with with_large_model(reconfigured(search, fused) if large else search, large, device) as decoder:
                     for info, sentence in decoded_rows(decoder, source, writer.missing):
                         writer.write(info, sentence)
@@ -488,7 +487,7 @@ def submit_nbest(
         rows.append((infos[trial.place], trial.sentence))
     if len(rows) != len(infos):
         raise KitError(f"{nbest}: holds {len(rows)} trials, but there are {len(infos)} test trials")
-    with SubmissionWriter(out, infos.values(), {"nbest": str(Path(nbest).resolve())}) as writer:
+    with SubmissionWriter(out, infos.values(), {"nbest": file_hash(nbest)}) as writer:
         for info, sentence in rows:
             if info not in writer:
                 writer.write(info, sentence)

@@ -11,6 +11,7 @@ import copy
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
 from fnmatch import fnmatchcase
@@ -23,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as safe_bytes
 from torch import nn
 
+from ..core.cache import content_hash, file_mark
 from ..core.errors import KitError
 from ..core.files import regular_file, write_atomically
 from ..core.random import fold_seed
@@ -30,7 +32,7 @@ from ..data.batches import Batch, BatchConfig, num_patches
 from ..models.layers import DayLayer
 from ..models.model import Adapted
 from ..text.metrics import Counts, Difference, Rate, compare, rate_of
-from ..training.checkpoint import read_part
+from ..training.checkpoint import read_part, tensors_hash
 
 # %% ../../nbs/speech/adapt.ipynb #30240ffe
 Unseen = Literal["nearest", "previous", "mean", "identity"]  # day layer of a session without training
@@ -232,7 +234,7 @@ SAVE_EVERY = 5  # trials
 
 
 class AdaptProgress:
-    "The trials an adaptation has done, in a folder; what was begun with other settings is dropped."
+    "The trials an adaptation has done, in a folder; what was begun with other settings, or is damaged, is dropped."
 
     def __init__(
         self,
@@ -241,6 +243,7 @@ class AdaptProgress:
     ) -> None:
         self.folder, self.mark = Path(folder), json.loads(json.dumps(mark))
         self.trials: list[dict[str, Any]] = []  # what was done after each trial
+        self.parts: dict[str, Any] = {}  # sizes and hashes of the files of logits
         self.tensors: dict[str, torch.Tensor] = {}  # of the adapter, after the last saved trial
         self._fresh: dict[str, torch.Tensor] = {}  # logits that are not saved yet
         if self._state.exists():
@@ -251,14 +254,20 @@ class AdaptProgress:
         return self.folder / "state.safetensors"
 
     def _read(self) -> None:
-        try:
+        with suppress(KitError, OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError):
             with safe_open(regular_file(self._state), "pt") as file:
                 record = json.loads((file.metadata() or {})["record"])
-                if record["mark"] == self.mark:
-                    self.trials = record["trials"]
-                    self.tensors = {name: file.get_tensor(name) for name in file.keys()}
-        except (OSError, SafetensorError, ValueError, LookupError, TypeError) as error:
-            raise KitError(f"{self._state}: cannot be read ({error}); remove the folder to start again") from error
+                tensors = {name: file.get_tensor(name) for name in file.keys()}
+            parts = {name: file_mark(self.folder / name) for name in record["parts"]}
+            if record == self._record(record["trials"], parts, tensors):
+                self.trials, self.parts, self.tensors = record["trials"], parts, tensors
+
+    def _record(
+        self, trials: list[dict[str, Any]], parts: dict[str, Any], tensors: dict[str, torch.Tensor]
+    ) -> dict[str, Any]:
+        "What is written beside the tensors: where anything differs, nothing is believed."
+        return {"mark": self.mark, "trials": trials, "parts": parts,
+                "check": content_hash([trials, tensors_hash(tensors)])}
 
     def add(
         self,
@@ -279,8 +288,9 @@ class AdaptProgress:
         "Write everything that is not saved yet."
         self.tensors = tensors
         if self._fresh:
-            write_atomically(self.folder / f"logits_{min(self._fresh)}.safetensors", safe_bytes(self._fresh))
-        record = json.dumps({"mark": self.mark, "trials": self.trials})
+            path = self.folder / f"logits_{min(self._fresh)}.safetensors"
+            self.parts[path.name] = file_mark(write_atomically(path, safe_bytes(self._fresh)))
+        record = json.dumps(self._record(self.trials, self.parts, tensors))
         write_atomically(self._state, safe_bytes(tensors, {"record": record}))
         self._fresh = {}
 

@@ -146,7 +146,7 @@ def preflight(
     packed = pack_shapes((model, batch, loss or own_loss, groups))
     train = dict(steps=max(1, steps), precision=precision, clip_norm=clip_norm, ema_decay=ema_decay,
                  shard=shard, betas=betas, eps=eps)
-    request = {"kind": "model", "train": train, "chips": chosen.chips, "programs": "all"}
+    request = {"kind": "model", "train": train, "slice": chosen.name, "programs": "all"}
     report = PreflightReport(type(model).__name__, chosen, rows, steps)
     return run_preflight(request, report, python, say,
                          lambda folder: (folder / "model.pickle").write_bytes(packed))

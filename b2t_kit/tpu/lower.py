@@ -27,7 +27,8 @@ from torch import nn
 
 from ..core.errors import KitError
 from ..core.distributed import Place
-from ..devices.device import DeviceOptions
+from ..devices.device import DeviceOptions, Division, ChipMesh
+from ..devices.topologies import Slice, find_slice
 from ..devices.xla import XlaAdamW, XlaDevice
 from ..devices.xla_runtime import fallbacks
 from ..models.model import model_class
@@ -43,7 +44,7 @@ class Argument:
     name: str  # of the parameter or batch field
     shape: tuple[int, ...]
     dtype: str  # as torch names it
-    divided: int | None = None  # the dimension divided over chips; None: replicated
+    divided: Division = field(default_factory=dict)  # empty: replicated
     result: int | None = None  # index of the result that takes over its memory
 
 
@@ -53,7 +54,7 @@ class Held:
     tensor: torch.Tensor
     role: str
     name: str
-    divided: int | None = None
+    divided: Division = field(default_factory=dict)
     number: int = -1  # torch_xla's id; changes with every update
 
 
@@ -64,16 +65,17 @@ class Program:
     kind: str  # "train", "accumulate" or "validate"
     module: bytes  # HloModuleProto
     arguments: list[Argument]
-    results: list[tuple[str, int | None]] = field(default_factory=list)  # role, divided dimension
-    chips: int = 1
+    results: list[tuple[int, Division]] = field(default_factory=list)  # number of dimensions, how they are divided
+    mesh: ChipMesh = ChipMesh()
     times: int = 1  # that a training step runs it
 
     def job(self) -> dict[str, Any]:
         "What the compiler needs to know, as plain values."
-        return {
-            "name": self.name, "kind": self.kind, "chips": self.chips, "times": self.times,
-            "arguments": [vars(one) for one in self.arguments], "results": self.results,
-        }
+        notation = self.mesh.notation
+        given = [{**vars(one), "sharding": notation(len(one.shape), one.divided)} for one in self.arguments]
+        made = [notation(dims, divided) for dims, divided in self.results]
+        return {"name": self.name, "kind": self.kind, "chips": self.mesh.chips, "times": self.times,
+                "arguments": given, "results": made}
 
 # %% ../../nbs/tpu/lower.ipynb #fa64cc2d
 MARKER = "Sharding"  # XLA's operation; `tpu.compile` completes it
@@ -84,25 +86,25 @@ class LoweringDevice(XlaDevice):
 
     def __init__(
         self,
-        chips: int,  # of the slice
+        where: Slice,
         options: DeviceOptions,
         torch_device: torch.device,  # torch_xla's, on its CPU backend
         precision: str = "auto",  # "auto", "bfloat16" or "float32"
     ) -> None:
-        mesh = _Mesh(chips)
         chosen = resolve_precision(precision, "xla")
-        super().__init__(torch_device, Place(), chosen, mesh, options, ExitStack(), {"chip": "TPU"})
+        super().__init__(torch_device, Place(), chosen, where.chips, options, ExitStack(), {"chip": "TPU"})
+        self.slice = where
         self.watch.close()
         self.accumulation = options.accumulation
         self.programs: list[Program] = []
         self.taken: Callable[[Program], None] = self.programs.append
         self.held: dict[int, Held] = {}  # by Python's id of the tensor
         self.known: dict[int, Argument] = {}  # torch_xla's id of a tensor -> its argument
-        self.wanted: list[tuple[torch.Tensor, str, int | None]] = []  # results besides the state
+        self.wanted: list[torch.Tensor] = []  # results besides the state, on every chip
 
-    def hold(self, tensor: torch.Tensor, role: str, name: str, divided: int | None = None) -> None:
+    def hold(self, tensor: torch.Tensor, role: str, name: str, divided: Division | None = None) -> None:
         "Make a tensor an argument of all later programs, and its new value a result."
-        self.held[id(tensor)] = Held(tensor, role, name, divided)
+        self.held[id(tensor)] = Held(tensor, role, name, divided or {})
         self._renew(self.held[id(tensor)])
 
     def _renew(self, one: Held) -> None:
@@ -113,14 +115,14 @@ class LoweringDevice(XlaDevice):
         one.number = _XLAC._xla_get_tensor_id(one.tensor)
 
     def _blank(
-        self, like: torch.Tensor, role: str, name: str, divided: int | None = None
+        self, like: torch.Tensor, role: str, name: str, divided: Division | None = None
     ) -> torch.Tensor:
         "A placeholder with a tensor's shape and type."
         from torch_xla import _XLAC
         from torch_xla.core.xla_builder import create_placeholder_tensor
 
         made = create_placeholder_tensor(tuple(like.shape), like.dtype)
-        about = Argument(role, name, tuple(like.shape), str(like.dtype).removeprefix("torch."), divided)
+        about = Argument(role, name, tuple(like.shape), str(like.dtype).removeprefix("torch."), divided or {})
         self.known[_XLAC._xla_get_tensor_id(made)] = about
         return made
 
@@ -129,7 +131,7 @@ class LoweringDevice(XlaDevice):
             if one.ndim and len(one) % self.chips:
                 raise KitError(f"{name}: {len(one)} rows cannot be divided evenly over {self.chips} chips; "
                                "change the batch size")
-        return {name: self._blank(one, "batch", name, 0 if one.ndim and self.chips > 1 else None)
+        return {name: self._blank(one, "batch", name, {0: "all"} if one.ndim and self.chips > 1 else {})
                 for name, one in tensors.items()}
 
     def share(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -148,41 +150,41 @@ class LoweringDevice(XlaDevice):
         self._model, groups = _emptied(model, optimizer, self.torch_device)
         names = {id(one): name for name, one in model.named_parameters()}
         for name, one in model.named_parameters():
-            self.hold(one, "parameter", name, self._dimension(one, self.options.shard == "all"))
+            self.hold(one, "parameter", name, self._division(one, self.options.shard == "all"))
         for name, one in model.named_buffers():
             self.hold(one, "buffer", name)
         placed = XlaAdamW(groups, optimizer.defaults, self._send, self.options.accumulation > 1, self._whole)
         for one, state in placed.state.items():
-            divided = self._dimension(one, self.options.shard != "none")
+            divided = self._division(one, self.options.shard != "none")
             state["step"] = torch.zeros((), device="cpu")  # the model may be made on torch's meta device
             for moment in ("exp_avg", "exp_avg_sq"):
                 self.hold(state[moment], "moment", f"{names[id(one)]}/{moment}", divided)
             if one.grad is not None:
-                whole = self._dimension(one, self.options.shard == "all")
+                whole = self._division(one, self.options.shard == "all")
                 self.hold(one.grad, "gradient", names[id(one)], whole)
         return model, placed
 
     def lay_out_average(self, model: nn.Module) -> None:
         for name, one in model.named_parameters():
-            self.hold(one, "average", name, self._dimension(one, self.options.shard != "none"))
+            self.hold(one, "average", name, self._division(one, self.options.shard != "none"))
         for name, one in model.named_buffers():
             self.hold(one, "buffer", f"average {name}")
 
-    def _mark(self, tensor: torch.Tensor, chosen: int | None) -> None:
+    def _mark(self, tensor: torch.Tensor, division: Division) -> None:
         "Insert the marker that the runtime inserts."
-        tensor.data = self.marked(tensor, chosen)
+        tensor.data = self.marked(tensor, division)
 
-    def marked(self, tensor: torch.Tensor, divided: int | None) -> torch.Tensor:
-        "A tensor with the marker that the runtime inserts; its configuration is the divided dimension."
+    def marked(self, tensor: torch.Tensor, division: Division) -> torch.Tensor:
+        "A tensor with the marker that the runtime inserts; its configuration says how it is divided."
         from torch_xla import _XLAC
 
-        where = "" if divided is None else str(divided % tensor.ndim)
+        where = self.mesh.notation(tensor.ndim, division)
         shapes, dtypes = [list(tensor.shape)], [tensor.dtype]
         return _XLAC._xla_custom_call([tensor], MARKER, shapes, dtypes, False, where, 0, {})[0]
 
     def keep(self, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         copies = {name: value.detach() + 0 for name, value in values.items()}
-        self.wanted += [(one, name, None) for name, one in copies.items()]
+        self.wanted += copies.values()
         return copies
 
     def fetch(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -205,15 +207,15 @@ class LoweringDevice(XlaDevice):
         number = _XLAC._xla_get_tensor_id
         refuse_fallbacks()
         changed = [one for one in self.held.values() if number(one.tensor) != one.number]
-        outputs = [one.tensor.detach() for one in changed] + [one[0] for one in self.wanted]
-        results = [(one.role, one.divided) for one in changed]
-        results += [("result", divided) for _, _, divided in self.wanted]
+        outputs = [one.tensor.detach() for one in changed] + self.wanted
+        results = [(one.tensor.ndim, one.divided) for one in changed]
+        results += [(one.ndim, {}) for one in self.wanted]
         context = _XLAC.lowering.LoweringContext("Step")
         context.build(outputs)
         inputs = _XLAC._get_tensors_xla_device_data_node(outputs)[0]
         taken = {(one.role, one.name): place for place, one in enumerate(changed)}
         arguments = [self._argument(one, taken) for one in inputs]
-        made = Program(name, kind, context.hlo(), arguments, results, self.all_chips)
+        made = Program(name, kind, context.hlo(), arguments, results, self.mesh)
         for one in changed:
             self._renew(one)
         self.wanted = []
@@ -234,15 +236,6 @@ def _size_of(
         return ""
     empty = [one for one in tensors if one.ndim > 2 and not one.numel()]  # features that the device gathers
     return " of " + " x ".join(str(size) for size in max(empty or tensors, key=torch.numel).shape if size)
-
-
-@dataclass(frozen=True)
-class _Mesh:
-    "A number of chips."
-    chips: int
-
-    def size(self) -> int:
-        return self.chips
 
 # %% ../../nbs/tpu/lower.ipynb #4a32428f
 def _emptied(
@@ -305,16 +298,16 @@ def source_line(
 def lower_run(
     task: Any,  # a `Task`; only its shapes are used
     config: TrainConfig,
-    chips: int,  # of the slice
+    where: Slice,
     take: Callable[[Program], None],  # called with each program
     programs: str = "all",  # "all", or "largest": only the first training step
 ) -> None:
     "Lower every program of a run; the process must not have used XLA before."
     from b2t_kit.training.run import build_training
 
-    options = DeviceOptions(accumulation=config.accumulation, shard=config.shard)
+    options = DeviceOptions(accumulation=config.accumulation, shard=config.shard, units_over=config.units_over)
     with ExitStack() as stack:
-        device = start_lowering(chips, options, config.precision)
+        device = start_lowering(where, options, config.precision)
         stack.callback(device.close)
         stack.enter_context(compiled_for("TPU"))
         with torch.device("meta"):
@@ -329,7 +322,7 @@ def lower_run(
 
 # %% ../../nbs/tpu/lower.ipynb #1fc634d9
 def start_lowering(
-    chips: int,  # of the slice
+    where: Slice,
     options: DeviceOptions,
     precision: str = "auto",
 ) -> LoweringDevice:
@@ -341,7 +334,7 @@ def start_lowering(
     torch_device = torch_xla.device()
     use_float32_products()
     torch_xla._XLAC._set_allow_execution(False)  # needing a value is an error
-    return LoweringDevice(chips, options, torch_device, precision)
+    return LoweringDevice(where, options, torch_device, precision)
 
 # %% ../../nbs/tpu/lower.ipynb #72d2dd32
 class _Run:
@@ -405,11 +398,11 @@ def watch_meter(
     class WatchedMeter(Meter):
         def add(self, values: dict[str, torch.Tensor], work: dict[str, int]) -> None:
             super().add(values, work)
-            run.device.wanted += [(one, "result", None) for one in self.open[-1].values()]
+            run.device.wanted += self.open[-1].values()
 
         def end_step(self, norm: torch.Tensor, groups: Sequence[str] = ()) -> None:
             super().end_step(norm, groups)
-            run.device.wanted.append((self.norms[-1], "result", None))
+            run.device.wanted.append(self.norms[-1])
 
     run.meter = WatchedMeter()
 
@@ -434,7 +427,7 @@ def lower_request(
 
     task, train = requested_task(request, folder)
     with traced():
-        lower_run(task, train, request["chips"], take, request["programs"])
+        lower_run(task, train, find_slice(request["slice"]), take, request["programs"])
 
 
 def requested_task(

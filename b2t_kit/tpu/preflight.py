@@ -129,7 +129,7 @@ def examine(
     one.kinds["results"] = one.bytes["outputs"] - one.bytes["aliased"]
     one.kinds["padding"] = max(0, one.bytes["arguments"] - sum(one.states.values()))
     one.kinds["code"] = one.bytes["code"]
-    traffic = count_traffic(after, where.shape)
+    traffic = count_traffic(after, where)
     one.roofline = roofline(count_work(before), traffic, where)
     one.rounds, one.exchanges = traffic.per_round, traffic.exchanges
 
@@ -147,7 +147,7 @@ def argument_bytes(
         number = WIDTHS[one["dtype"]]
         for size in one["shape"]:
             number *= size
-        shared = job["chips"] if one["divided"] is not None else 1
+        shared = job["chips"] if one["divided"] else 1
         sizes[one["role"]] = sizes.get(one["role"], 0) + number // shared
     return sizes
 
@@ -248,10 +248,15 @@ class PreflightReport:
             lines += complaint_lines(one)
         if one.roofline:
             bound = one.roofline
+            by_link = ""
+            if bound.busiest:
+                start, end = bound.busiest
+                by_link = (f"; busiest: the link from chip {start} to {end}, "
+                           f"{bound.links * self.slice.chip.link_speed / 1e9:.3g} GB")
             lines.append(f"  at best {bound.seconds:.3g} s, bound by {bound.bound}: matrix unit {bound.matrix:.3g} s "
                          f"({bound.flops:.3g} operations on {self.slice.chips} chips), memory {bound.memory:.3g} s "
                          f"({bound.bytes / 1e9:.3g} GB per chip), interconnect {bound.links:.3g} s "
-                         f"({bound.sent / 1e9:.3g} GB per chip) and its latency {bound.latency:.3g} s "
+                         f"({bound.sent / 1e9:.3g} GB per chip{by_link}) and its latency {bound.latency:.3g} s "
                          f"({bound.hops:,} hops; between {bound.latency / 2:.3g} and {2 * bound.latency:.3g} s)")
             lines.append(f"  {bound.apart:.3g} s if transfers between chips do not overlap with anything")
         if self.trials_per_second:
@@ -483,18 +488,18 @@ def preflight_config(
         raise KitError(f"global_batch: {size} rows cannot be divided evenly over {chosen.chips} chips"
                        + (f" in {settings.train.accumulation} parts" if settings.train.accumulation > 1 else ""))
     report = PreflightReport(name, chosen, size, settings.train.steps)
-    return run_preflight(request_of(settings, chosen.chips, data, programs), report, python, say)
+    return run_preflight(request_of(settings, chosen, data, programs), report, python, say)
 
 
 def request_of(
     settings: RunSettings,
-    chips: int,
+    where: Slice,
     data: str | Path | None = None,  # folder of recordings, for their lengths
     programs: str = "all",  # or "largest"
 ) -> dict[str, Any]:
     "The request for the process that lowers."
     return {"kind": f"{type(settings).__module__}:{type(settings).__name__}", "settings": to_dict(settings),
-            "chips": chips, "data": str(data) if data else None, "programs": programs, "models": loaded_models()}
+            "slice": where.name, "data": str(data) if data else None, "programs": programs, "models": loaded_models()}
 
 # %% ../../nbs/tpu/preflight.ipynb #b97a8b31
 def run_preflight(

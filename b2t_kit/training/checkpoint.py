@@ -4,18 +4,20 @@
 
 # %% auto #0
 __all__ = ['COMPLETE', 'ROLLING', 'OWNER', 'checkpoint_folders', 'checkpoint_path', 'checkpoint_steps', 'host_tensors',
-           'explained', 'megabytes', 'write_checkpoint', 'seal', 'remove_checkpoint', 'checkpoint_fault', 'read_state',
-           'read_part', 'latest_checkpoint', 'Best', 'mark_best', 'read_best', 'best_checkpoint', 'prune',
-           'clean_leftovers', 'checkpoint_bytes', 'check_disk_space', 'roll_in', 'bring_home', 'run_lock']
+           'tensors_hash', 'explained', 'megabytes', 'write_checkpoint', 'seal', 'remove_checkpoint',
+           'checkpoint_fault', 'read_state', 'read_part', 'latest_checkpoint', 'Best', 'mark_best', 'read_best',
+           'best_checkpoint', 'prune', 'clean_leftovers', 'checkpoint_bytes', 'check_disk_space', 'roll_in',
+           'bring_home', 'run_lock']
 
 # %% ../../nbs/training/checkpoint.ipynb #06f36e90
+import hashlib
 import json
 import os
 import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +93,17 @@ def host_tensors(
         host[name] = copy.clone() if address in seen else copy
         seen.add(address)
     return host
+
+# %% ../../nbs/training/checkpoint.ipynb #f38e751d
+def tensors_hash(
+    tensors: Mapping[str, torch.Tensor],  # by name, on any device
+) -> str:  # 32 hexadecimal digits
+    "A hash of the names, types, shapes and bytes of tensors, for the keys of caches."
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 # %% ../../nbs/training/checkpoint.ipynb #36d143b2
 @contextmanager

@@ -219,7 +219,7 @@ class Meter:
 # %% ../../nbs/training/run.ipynb #fd2d5f7c
 CHANGEABLE = {  # settings that a resumed run may change
     "steps", "hours", "device", "precision", "log_every", "eval_every", "checkpoint_every", "scratch",
-    "keep_checkpoints", "abnormal_norm", "tracker", "shard", "compile_cache", "memory_guard"}
+    "keep_checkpoints", "abnormal_norm", "tracker", "shard", "units_over", "compile_cache", "memory_guard"}
 
 # %% ../../nbs/training/run.ipynb #80fa145e
 def differences(
@@ -476,7 +476,8 @@ def _open_device(
     "The device that the settings select."
     tracker = None if config.tracker == "none" else config.tracker
     return open_device(config.device, config.precision, config.accumulation, tracker,
-                       folder / "tracker", shard=config.shard, compile_cache=config.compile_cache)
+                       folder / "tracker", shard=config.shard, units_over=config.units_over,
+                       compile_cache=config.compile_cache)
 
 # %% ../../nbs/training/run.ipynb #a5a877f7
 def _prepare_folder(

@@ -54,6 +54,9 @@ class TrainConfig:
     # what TPU chips divide among them instead of copying: nothing, the moments,
     # with them the units of wide layers, or all weights
     shard: Literal["none", "moments", "units", "all"] = "none"
+    # with shard=units, how many chips divide a wide layer, while groups of that size divide the trials;
+    # by default the fewest whose own memory holds its weights
+    units_over: int | None = None
     # folder for compiled TPU programs; "auto" keeps them in the run folder, "none" keeps none
     compile_cache: str = "auto"
     # if the run cannot fit the device's memory: refuse to start, or warn and start
