@@ -20,7 +20,7 @@ from pathlib import Path
 from words import divided
 
 from b2t_kit.decode.arpa import read_language_model
-from b2t_kit.decode.llm import load_scorer, word_perplexity, writings_of
+from b2t_kit.decode.llm import Writing, load_scorer, word_perplexity, writings_of
 from b2t_kit.decode.ngram import sentence_scores
 
 
@@ -39,7 +39,7 @@ def main() -> None:
     plain = writings_of(scorer.tokenizer)[0]
     found: dict[str, dict] = {}
 
-    def measure(name: str, writing) -> None:
+    def measure(name: str, writing: Writing) -> None:
         scorer.write(writing)
         found[name] = {"start": writing.start, "capitals": writing.capitals, "ends": list(writing.ends),
                        "perplexity": word_perplexity(scorer, said)}
@@ -51,7 +51,8 @@ def main() -> None:
     measure("chosen", chosen)
     measure("chosen, full stop only", replace(chosen, ends=(".",)))
     for reading in tried[:3]:
-        measure(f"{reading.writing.start!r} {'capitals' if reading.writing.capitals else 'lower case'}", reading.writing)
+        case = "capitals" if reading.writing.capitals else "lower case"
+        measure(f"{reading.writing.start!r} {case}", reading.writing)
     measure("chosen, other case", replace(chosen, capitals=not chosen.capitals))
     words = sum(len(one.split()) for one in said)
     for path in sorted(options.models.glob("*.b2tlm")) if options.models else ():

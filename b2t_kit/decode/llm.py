@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MARKERS', 'ENDS', 'SENTENCE_END', 'LADDER', 'VALUES', 'CONTEXT_TOKENS', 'SCORING', 'CHOOSE_ON', 'WRITING', 'Grid',
-           'GRID', 'ScoreLists', 'Writing', 'pieces', 'markers_of', 'end_tokens', 'writings_of', 'Tree', 'tree_of',
+           'GRID', 'ScoreLists', 'Writing', 'text_tokens', 'markers_of', 'end_tokens', 'writings_of', 'Tree', 'tree_of',
            'chain_of', 'node_scores', 'TokenBatch', 'batches_of', 'CausalScorer', 'Reading', 'word_perplexity',
            'unscored_sentences', 'choose_writing', 'weaker_line', 'transformers_library', 'folder_name', 'kept_writing',
            'load_scorer', 'Readings', 'read_writings', 'KeptScores', 'RescoreWeights', 'rescored', 'ScoreTable',
@@ -65,7 +65,7 @@ class Writing:
         return text[:1].upper() + text[1:]
 
 # %% ../../nbs/decode/llm.ipynb #2dc55493
-def pieces(
+def text_tokens(
     tokenizer: Any,  # Hugging Face tokenizer
     text: str,  # as written; it may contain markers
 ) -> tuple[int, ...]:
@@ -89,7 +89,7 @@ def end_tokens(
     "Return the endings that add one token to a word, and change none of the word's."
     found: dict[str, int] = {}
     for end in ends:
-        word, whole = pieces(tokenizer, "see"), pieces(tokenizer, f"see{end}")
+        word, whole = text_tokens(tokenizer, "see"), text_tokens(tokenizer, f"see{end}")
         if whole[:-1] == word and whole[-1] not in found.values():
             found[end] = whole[-1]
     return found
@@ -102,7 +102,7 @@ def writings_of(
     markers = markers_of(tokenizer)
     ends, starts = tuple(end_tokens(tokenizer, (*ENDS, *markers))), dict[tuple[int, ...], str]()
     for start in (marker + gap for gap in ("", "\n", "\n\n") for marker in (*markers, "")):
-        starts.setdefault(pieces(tokenizer, start), start)  # some tokenizers drop line breaks
+        starts.setdefault(text_tokens(tokenizer, start), start)  # some tokenizers drop line breaks
     found = [Writing(start, case, ends) for case in (True, False) for tokens, start in starts.items() if tokens]
     if not found or not ends:
         raise KitError("the tokenizer has no token that can stand before a sentence or after it, so the first word or "
@@ -145,7 +145,7 @@ def tree_of(
     given: int = 0,  # tokens after it that are also the same, and get no score
 ) -> Tree:
     "Return the tree of some token sequences."
-    nodes: dict[tuple[int, int], int] = {(0, sequences[0][0]): 0}
+    nodes: dict[tuple[int, int], int] = {(-1, sequences[0][0]): 0}  # (parent, token) -> node
     parents, depths, leaves = [0], [0], []
     for sequence in sequences:
         node = 0
@@ -247,16 +247,47 @@ class CausalScorer:
         self.readings: list[Any] = []  # how the writing was chosen, from `choose_writing`
         self.write(writing or writings_of(tokenizer)[0])
 
+    def decide_on(
+        self,
+        sentences: Sequence[str],  # lower-case words; none that will be scored
+    ) -> None:
+        "Choose the writing by the likelihood of sentences, when it is first needed: not if all scores are known."
+        self.undecided = sentences
+        self.key = f"{self.name} {self.dtype} chosen on {content_hash(list(sentences))[:16]} {SCORING}"
+
+    def _decided(self) -> "CausalScorer":
+        if self.undecided:
+            key, known = self.key, self.known
+            choose_writing(self, self.undecided)
+            self.key, self.known = key, known
+        return self
+
+    @property
+    def writing(self) -> Writing:
+        "How it is given sentences."
+        return self._decided()._writing
+
+    @property
+    def start(self) -> tuple[int, ...]:
+        "The tokens before each sentence."
+        return self._decided()._start
+
+    @property
+    def ends(self) -> list[int]:
+        "The tokens that end a sentence."
+        return self._decided()._ends
+
     def write(
         self,
         writing: Writing,
     ) -> None:
         "From now on, give the model sentences in this writing; raises `KitError` if its tokenizer cannot."
-        self.writing, self.key = writing, f"{self.name} {self.dtype} {asdict(writing)} {SCORING}"
-        self.start = pieces(self.tokenizer, writing.start)
-        self.ends = list(end_tokens(self.tokenizer, writing.ends).values())
+        self.undecided: Sequence[str] = ()
+        self._writing, self.key = writing, f"{self.name} {self.dtype} {asdict(writing)} {SCORING}"
+        self._start = text_tokens(self.tokenizer, writing.start)
+        self._ends = list(end_tokens(self.tokenizer, writing.ends).values())
         self.known: dict[str, float] = {}
-        if not self.start or not self.ends:
+        if not self._start or not self._ends:
             raise KitError(f"{self.name}: its tokenizer has no token for the beginning {writing.start[:40]!r}, or for "
                            f"the endings {', '.join(map(repr, writing.ends))[:80]}; remove {WRITING} if it says so")
 
@@ -266,7 +297,7 @@ class CausalScorer:
         context: Sequence[int] = (),  # tokens of what was said before
     ) -> tuple[int, ...]:
         "Return the tokens of a sentence as the model sees them, and `SENTENCE_END`."
-        own = pieces(self.tokenizer, " " * bool(context) + self.writing(sentence))
+        own = text_tokens(self.tokenizer, " " * bool(context) + self.writing(sentence))
         return *self.start, *context, *own, SENTENCE_END
 
     def _tensors(self, trees: list[Tree], nodes: int, masked: bool) -> dict[str, torch.Tensor]:
@@ -346,7 +377,7 @@ class CausalScorer:
         return [np.array([self.known[key] for key in names]) for names in keys]
 
     def _fitting(self, sentences: dict[str, str], context: str) -> list[tuple[list[str], Tree]]:
-        before = pieces(self.tokenizer, context)[-CONTEXT_TOKENS:] if context else ()
+        before = text_tokens(self.tokenizer, context)[-CONTEXT_TOKENS:] if context else ()
         given = len(self.start) - 1 + len(before)
         tree = tree_of([self.tokens(sentence, before) for sentence in sentences.values()], given)
         if len(tree) <= self.budget or len(sentences) == 1:
@@ -497,8 +528,10 @@ def load_scorer(
     shared = device if kind == "xla" else None
     kept = writing or (None if sentences else kept_writing(folder))
     scorer = CausalScorer(model, tokenizer, name, kept, shared, values)
-    if kept is None:
-        choose_writing(scorer, sentences or unscored_sentences())
+    if sentences:
+        choose_writing(scorer, sentences)
+    elif kept is None:
+        scorer.decide_on(unscored_sentences())
     return scorer
 
 # %% ../../nbs/decode/llm.ipynb #0c7837ec
