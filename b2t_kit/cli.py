@@ -247,7 +247,7 @@ def convert_from(
         print(*fault_lines(done.faults, Counter()), done, sep="\n")
         return FAULTS if done.faults else SUCCESS
 
-    declare.__doc__ = f"write {type(form).__doc__.partition(':')[0]} in the kit's layout, or go on with it"
+    declare.__doc__ = f"write {str(type(form).__doc__).partition(':')[0]} in the kit's layout, or go on with it"
     return declare
 
 # %% ../nbs/cli.ipynb #c043a254
@@ -1023,7 +1023,13 @@ def add_configuration(
         run = with_model_of(configuration(name), word_after(words, "--model"), name)
         shown = tuple(name for one in first for name in leaves(run) if name == one or name.startswith(f"{one}."))
         layout = replace(SPEECH_LAYOUT, first=shown, title="settings that memory depends on most")
-        add_options(parser, run, layout, lambda options: (name, run))
+
+        def chosen(options: argparse.Namespace) -> tuple[str, Any]:
+            if options.config is not None:
+                configuration(options.config)  # an unknown one is refused, also when help is asked for
+            return name, run
+
+        add_options(parser, run, layout, chosen)
 
     parser.first_pass = first_pass
 
@@ -1046,11 +1052,9 @@ def configured(
     options: argparse.Namespace,  # of `b2t plan` or `b2t preflight`
 ) -> Any:  # `RunSettings`
     "The configuration with the settings that were given."
-    from b2t_kit.tpu.configs import configuration, refuse_foreign
+    from b2t_kit.tpu.configs import configuration
 
-    run = options_of(options, with_model_of(configuration(options.config), options.model, options.config))
-    refuse_foreign(list(vars(options)), run, options.config)
-    return run
+    return options_of(options, with_model_of(configuration(options.config), options.model, options.config))
 
 # %% ../nbs/cli.ipynb #24c788a7
 @verb
@@ -1406,11 +1410,12 @@ def eit_train(parser: Parser) -> Action:
             return in_processes("train", options, ("out", "run", "model", "statistics", "turns", "accumulation",
                                                    "shard", "memory_guard", "hours"))
         from b2t_kit.memory.plan import check_memory
-        from b2t_kit.train import train
+        from b2t_kit.train import train, uninterrupted
 
         task, config = training_of(options)
-        train(task, config, options.out or options.run, resume=options.run is not None,
-              check_memory=check_memory)
+        again = options.run is not None  # more epochs are asked for by --epochs, so the new rate is only said
+        uninterrupted(train(task, replace(config, new_schedule=again), options.out or options.run, resume=again,
+                            check_memory=check_memory))
         return SUCCESS
 
     return act

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .core.errors import KitError
 from .core.files import save_json
 from .training.checkpoint import Best, bring_home, mark_best
 from .training.run import MemoryCheck, Run, check_wish, on_main, open_run, seed_step
@@ -82,9 +81,9 @@ def train(
 def uninterrupted(
     result: Result,
 ) -> Result:
-    "The result; raises `KitError` if a signal ended the run, so that no other run starts."
+    "The result; raises `KeyboardInterrupt` with the signal's name if one ended the run, so that nothing else starts."
     if result.stopped not in ("steps", "hours"):
-        raise KitError(f"{result.folder}: stopped by {result.stopped} and saved; resume to continue")
+        raise KeyboardInterrupt(result.stopped)
     return result
 
 # %% ../nbs/04_training.ipynb #42319699

@@ -41,7 +41,8 @@ from b2t_kit.core.settings import from_dict
 from b2t_kit.decode.arpa import read_language_model
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.hypotheses import SearchConfig
-from b2t_kit.decode.llm import CausalScorer, KeptScores, Writing, load_scorer, text_tokens, unscored_sentences
+from b2t_kit.decode.llm import CausalScorer, KeptScores, Writing, load_scorer
+from b2t_kit.decode.llm import token_ids, unscored_sentences
 from b2t_kit.decode.hypotheses import DecodedTrial
 from b2t_kit.decode.lexicon import build_lexicon
 from b2t_kit.simulate.logits import noisy_sentence
@@ -63,7 +64,7 @@ def trained(texts: list[str], tokenizer: PreTrainedTokenizerFast, minutes: float
     "A small transformer, trained for some minutes of CPU time."
     torch.manual_seed(seed)
     writing, chance = Writing(), random.Random(seed)
-    sequences = [text_tokens(tokenizer, f"</s>{writing(text)}.") for text in texts]
+    sequences = [token_ids(tokenizer, f"</s>{writing(text)}.") for text in texts]
     config = GPT2Config(vocab_size=len(tokenizer), n_embd=128, n_layer=3, n_head=4, n_positions=160,
                         resid_pdrop=0.2, embd_pdrop=0.2, attn_pdrop=0.2, bos_token_id=0, eos_token_id=0)
     model = AutoModelForCausalLM.from_config(config).train()

@@ -20,7 +20,7 @@ from pathlib import Path
 from words import divided
 
 from b2t_kit.decode.arpa import read_language_model
-from b2t_kit.decode.llm import Writing, load_scorer, word_perplexity, writings_of
+from b2t_kit.decode.llm import load_scorer, word_perplexity, writings_of
 from b2t_kit.decode.ngram import sentence_scores
 
 
@@ -39,7 +39,7 @@ def main() -> None:
     plain = writings_of(scorer.tokenizer)[0]
     found: dict[str, dict] = {}
 
-    def measure(name: str, writing: Writing) -> None:
+    def measure(name: str, writing) -> None:
         scorer.write(writing)
         found[name] = {"start": writing.start, "capitals": writing.capitals, "ends": list(writing.ends),
                        "perplexity": word_perplexity(scorer, said)}

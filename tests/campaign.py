@@ -154,12 +154,12 @@ def cached_recordings(folder: Path) -> None:
     recordings(folder)
     with Recordings(folder, "val") as trials:
         map_trials(trials, "float32", folder / "cache")
-        (written,) = (folder / "cache").iterdir()
+        (written,) = (folder / "cache").glob("val_*")
         written.rename(folder / "cache/trials")
 
 
 def read_cache(folder: Path) -> None:
-    """The cache's name holds the time of the recordings, which a copy changes."""
+    """The cache's name is a hash of the recordings."""
     from b2t_kit.data.batches import cache_name, map_trials
     from b2t_kit.data.dataset import Recordings
     with Recordings(folder, "val") as trials:

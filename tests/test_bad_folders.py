@@ -25,8 +25,8 @@ from b2t_kit.training.run import task_digest
 
 ROOT = Path(__file__).resolve().parent.parent
 TRAIN = """train --data data --config tiny --batch-size 4 --checkpoint-every 3 --keep-checkpoints 5 --eval-every 0
---log-every 1 --warmup-steps 2 --device cpu --precision float32 --task.model.patch 2 --task.model.stride 2 --hidden 8
---task.model.subsample 1"""
+--log-every 1 --warmup-steps 2 --decay-steps 9 --device cpu --precision float32 --task.model.patch 2
+--task.model.stride 2 --hidden 8 --task.model.subsample 1"""
 
 
 @pytest.fixture(scope="module")
@@ -277,6 +277,7 @@ OPENED_SAFELY = {
     "tpu/preflight": {"judged", "lower_in_child", "compile_program"}, "demo": {"demo"},  # folders that the kit has just made
     "decode/external_sort": {"mapped"}, "data/dataset": {"read_attribute", "as_png", "close"}, "training/checkpoint": {"_flush"},
     "data/download": {"_open", "_receive"},  # the network, and a name that was cleared
+    "simulate/errors": {"real_errors"},  # part of the package
     "decode/ngram": {"_header"},  # a path that `map_model` has looked at
     "devices/device": {"tpu_chips"}, "doctor/machine": {"memory_limit"},  # /sys
     "doctor/known_failures": {"_shipped"}, "kaggle": {"package_files", "installed_notes"}, "live/page": {"page"},

@@ -73,9 +73,9 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """The files below a folder; a run's lock and the time stamps in its record do not count."""
+    """The files below a folder; a run's lock and the hashes of recordings that it remembers do not count."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*"))
-            if path.is_file() and path.name != ".lock"}
+            if path.is_file() and path.name not in (".lock", "fingerprint.json")}
 
 
 def whole_or_absent(before: dict[str, bytes], here: Path, complete: set[str]) -> None:

@@ -61,8 +61,9 @@ def to_dict(
 
 def _plain(value: Any) -> Any:
     "Dataclasses as dictionaries; one with `record` says itself what it is recorded as, such as a model with its name."
-    if hasattr(value, "record") and is_dataclass(value):
-        return value.record()
+    record = getattr(value, "record", None)
+    if is_dataclass(value) and record:
+        return record()
     if is_dataclass(value):
         return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
     if isinstance(value, dict):

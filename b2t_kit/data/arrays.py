@@ -46,7 +46,7 @@ def read_table(
     path: Path,  # trials.csv
 ) -> tuple[list[TableRow], list[Fault]]:
     "The rows of a table of trials, and what is wrong with others."
-    found, wrong = [], []
+    found, wrong = list[TableRow](), list[Fault]()
     rows = csv.DictReader(read_text(path).splitlines())
     missing = [name for name in TRIAL_COLUMNS if name not in (rows.fieldnames or ())]
     if missing:
@@ -56,7 +56,10 @@ def read_table(
         for row in rows:
             one = table_row(path, rows.line_num, {name: (text or "").strip() for name, text in row.items()
                                                   if isinstance(name, str) and not isinstance(text, list)})
-            (wrong if isinstance(one, Fault) else found).append(one)
+            if isinstance(one, Fault):
+                wrong.append(one)
+            else:
+                found.append(one)
     except csv.Error as error:
         raise Fault(path, "", "", f"line {rows.line_num} cannot be read ({error})") from error
     if len(found) > MAX_TRIALS * 100:

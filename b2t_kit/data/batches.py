@@ -10,7 +10,6 @@ __all__ = ['LIMITS', 'num_patches', 'needed_patches', 'Bucket', 'choose_buckets'
            'check_shares', 'check_lengths', 'EvalBatches']
 
 # %% ../../nbs/data/batches.ipynb #727e89e7
-import hashlib
 import math
 import os
 import re
@@ -29,11 +28,13 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from ..core.cache import content_hash
 from ..core.errors import KitError
 from ..core.files import check_writable, free_bytes, regular_file
 from ..core.signals import gib, memory
 from ..core.random import fold_seed
 from .dataset import Fault, Recordings
+from .fingerprint import trial_digests
 
 # %% ../../nbs/data/batches.ipynb #375d1e8a
 def num_patches(
@@ -375,15 +376,15 @@ def copy_rows(
 def cache_name(
     recordings: Recordings,
     precision: str,  # "float32" or "float16"
+    memo: Path | None = None,  # as for `trial_digests`
 ) -> str:  # such as "train_2c26b46b68ffc68f.float32"
-    "A name for the cache of these trials: it changes with the files' sizes and times and with the selected trials."
-    files = {info.file: info.file.stat() for info in recordings.infos}
-    marks = [f"{path.resolve()} {one.st_size} {one.st_mtime_ns}" for path, one in files.items()]
-    marks += [f"{info.session} {info.group} {info.num_bins}" for info in recordings.infos]
-    mark = hashlib.sha256("\n".join(marks).encode()).hexdigest()
+    "A name for the cache of these trials: it changes with what they contain, and with their order."
+    lengths = [info.num_bins for info in recordings.infos]
+    mark = content_hash([recordings.signal.num_features, lengths, trial_digests(recordings, memo)])
     return f"{recordings.split}_{mark[:16]}.{precision}"
 
 
+_HASHES = "hashes.json"  # in the folder of the caches: hashes of the recordings' files
 _CACHE_NAME = re.compile(r"\.?(train|val|test)_[0-9a-f]{16}\.float(16|32)(\..+)?")  # with a dot in front: half written
 
 # %% ../../nbs/data/batches.ipynb #bcabdfd0
@@ -417,7 +418,9 @@ def map_trials(
     "Map the trials from a file, written if missing; raises `KitError` if the disk is too small or the file damaged."
     if precision == "none":
         return
-    path = Path(folder) / cache_name(recordings, precision)
+    if not os.path.lexists(folder):
+        check_writable(folder)
+    path = Path(folder) / cache_name(recordings, precision, Path(folder) / _HASHES)
     dtype = np.dtype(precision)
     ends = np.cumsum([info.num_bins for info in recordings.infos])
     if not os.path.lexists(path):
@@ -459,7 +462,7 @@ def remove_caches(
     "Remove the caches in a folder, and the folder unless it holds other files."
     with suppress(OSError):
         for path in list(Path(folder).glob("*")):
-            if _CACHE_NAME.fullmatch(path.name):
+            if _CACHE_NAME.fullmatch(path.name) or path.name == _HASHES:
                 path.unlink()
         Path(folder).rmdir()
 

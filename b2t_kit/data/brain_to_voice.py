@@ -75,7 +75,7 @@ class BrainToVoice(Format):
             raise KitError(f"validation is {self.validation:g}, expected a share in [0, 1)")
         days: dict[str, list[Path]] = {}
         for path in files_below(folder, NAME):
-            number = int(re.fullmatch(NAME, path.name)[1])
+            number = int(re.findall(NAME, path.name)[0][0])
             days.setdefault(voice_session(number), []).append(path)
         if not days:
             raise KitError(f"{folder}: holds no brain-to-voice recordings; expected t15_dayNNN_neural_data.mat")
@@ -147,7 +147,7 @@ def read_voice(
     if len(said) != len(crossings):
         yield Fault(path, "", text, f"has {len(said)} sentences, but there are {len(crossings)} trials")
         return
-    block = int(re.fullmatch(NAME, path.name)[2] or 1)
+    block = int(re.findall(NAME, path.name)[0][1] or 1)
     for index, sentence in enumerate(said):
         place = f"trial_{index:04d}"
         if place in bad:

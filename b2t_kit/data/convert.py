@@ -131,7 +131,7 @@ def finite_fault(
     features: np.ndarray,  # (T, C) as stored
 ) -> str:  # empty if nothing is wrong
     "The first number that is NaN or infinite."
-    bad = np.argwhere(~np.isfinite(features)) if features.dtype.kind == "f" else ()
+    bad = np.argwhere(~np.isfinite(features)) if features.dtype.kind == "f" else []
     return f"{features[tuple(bad[0])]:g} at bin {bad[0][0]}, column {bad[0][1]}" if len(bad) else ""
 
 

@@ -186,7 +186,7 @@ class H2Format(Format):
         "A part for each file."
         found = []
         for path in files_below(folder, H2_FILE):
-            _, year, month, day = re.fullmatch(H2_FILE, path.name).groups()
+            _, year, month, day = re.findall(H2_FILE, path.name)[0]
             found.append(SourceDay(f"t5.{year}.{month}.{day}", (path,), ("train", "val")))
         if not found:
             raise KitError(f"{folder}: holds no files of FALCON H2; expected sub-T5-held-in-calib_ses-YYYYMMDD.nwb")

@@ -97,10 +97,9 @@ class InnerSpeech(Format):
                 except Fault as fault:
                     wrong.append(fault)
                 continue
-            kind, splits = name["behaviour"], ("train", "val")
-            if kind is None:
-                kind, splits = name["task"], ("test",)
-            found.append(SourceDay(f"{name[1]}.{name[2]}.{kind}", (path,), splits))
+            kind = name["behaviour"]
+            splits = ("train", "val") if kind else ("test",)
+            found.append(SourceDay(f"{name[1]}.{name[2]}.{kind or name['task']}", (path,), splits))
         if not found and not wrong:
             raise KitError(f"{folder}: holds no inner speech recordings; expected <session>_<behaviour>_raw.mat")
         return sorted(found, key=lambda one: one.session), wrong
@@ -116,7 +115,7 @@ class InnerSpeech(Format):
         if wrong:
             return
         found = load_mat(path, (*INNER_FIELDS, "binSize"))
-        width = 20 if part.splits == ("test",) else INNER_RATES[participant]
+        width: float = 20 if part.splits == ("test",) else INNER_RATES[participant]
         width = float(found["binSize"].reshape(-1)[0]) if "binSize" in found else width
         if width not in (10, 20):
             yield Fault(path, "", "binSize", f"is {width:g}, expected 10 or 20 ms")

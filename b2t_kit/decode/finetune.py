@@ -244,8 +244,8 @@ def train_lora(
             raise KitError(f"{path}: is damaged; remove it to start again (step {training.steps} of {len(batches)})")
         progress(f"goes on after step {training.steps} of {len(batches)}")
     for batch in batches[training.steps:]:
-        taken = [scorer.tokens(sentences[index]) for index in batch]
-        loss = training.step(taken, config.rate(training.steps, len(batches)))
+        rate = config.rate(training.steps, len(batches))
+        loss = training.step([scorer.tokens(sentences[index]) for index in batch], rate)
         if training.steps % config.keep_every == 0:
             training.save(path, mark)
             progress(f"step {training.steps} of {len(batches)}: loss {loss:.2f} per token")
@@ -290,8 +290,8 @@ def finetune(
     out = Path(out)
     with new_folders(out), open_device(device) as opened:
         scorer = load_scorer(model, opened)
-        used = [folder_name(Path(model)), asdict(config), asdict(scorer.writing), fingerprints(rest).tolist()]
-        mark = json.dumps(used)
+        settings = asdict(config), asdict(scorer.writing)
+        mark = json.dumps([folder_name(Path(model)), *settings, fingerprints(rest).tolist()])
         mark = hashlib.sha256(mark.encode()).hexdigest()
         record = out / "finetune.json"
         if os.path.lexists(record) and load_json(record).get("mark") == mark:

@@ -390,7 +390,7 @@ def weaker_than(
     scorer: CausalScorer,
     search: BeamSearch,
 ) -> str | None:
-    "Return a warning if a large model predicts the kit's sentences worse than the n-gram, if that knows all words."
+    "Return a warning if a large model predicts the kit's sentences worse than the n-gram, where that knows all words."
     said = [one for one in unscored_sentences() if (search.model.numbers(one.split()) != UNKNOWN).all()]
     large = np.concatenate(scorer.score_lists([[one] for one in said])) if said else np.zeros(0)
     return weaker_line(large, sentence_scores(search.model, said), said)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MARKERS', 'ENDS', 'SENTENCE_END', 'LADDER', 'VALUES', 'CONTEXT_TOKENS', 'SCORING', 'CHOOSE_ON', 'WRITING', 'Grid',
-           'GRID', 'ScoreLists', 'Writing', 'text_tokens', 'markers_of', 'end_tokens', 'writings_of', 'Tree', 'tree_of',
+           'GRID', 'ScoreLists', 'Writing', 'token_ids', 'markers_of', 'end_tokens', 'writings_of', 'Tree', 'tree_of',
            'chain_of', 'node_scores', 'TokenBatch', 'batches_of', 'CausalScorer', 'Reading', 'word_perplexity',
            'unscored_sentences', 'choose_writing', 'weaker_line', 'transformers_library', 'folder_name', 'kept_writing',
            'load_scorer', 'Readings', 'read_writings', 'KeptScores', 'RescoreWeights', 'rescored', 'ScoreTable',
@@ -65,7 +65,7 @@ class Writing:
         return text[:1].upper() + text[1:]
 
 # %% ../../nbs/decode/llm.ipynb #2dc55493
-def text_tokens(
+def token_ids(
     tokenizer: Any,  # Hugging Face tokenizer
     text: str,  # as written; it may contain markers
 ) -> tuple[int, ...]:
@@ -89,7 +89,7 @@ def end_tokens(
     "Return the endings that add one token to a word, and change none of the word's."
     found: dict[str, int] = {}
     for end in ends:
-        word, whole = text_tokens(tokenizer, "see"), text_tokens(tokenizer, f"see{end}")
+        word, whole = token_ids(tokenizer, "see"), token_ids(tokenizer, f"see{end}")
         if whole[:-1] == word and whole[-1] not in found.values():
             found[end] = whole[-1]
     return found
@@ -102,7 +102,7 @@ def writings_of(
     markers = markers_of(tokenizer)
     ends, starts = tuple(end_tokens(tokenizer, (*ENDS, *markers))), dict[tuple[int, ...], str]()
     for start in (marker + gap for gap in ("", "\n", "\n\n") for marker in (*markers, "")):
-        starts.setdefault(text_tokens(tokenizer, start), start)  # some tokenizers drop line breaks
+        starts.setdefault(token_ids(tokenizer, start), start)  # some tokenizers drop line breaks
     found = [Writing(start, case, ends) for case in (True, False) for tokens, start in starts.items() if tokens]
     if not found or not ends:
         raise KitError("the tokenizer has no token that can stand before a sentence or after it, so the first word or "
@@ -284,7 +284,7 @@ class CausalScorer:
         "From now on, give the model sentences in this writing; raises `KitError` if its tokenizer cannot."
         self.undecided: Sequence[str] = ()
         self._writing, self.key = writing, f"{self.name} {self.dtype} {asdict(writing)} {SCORING}"
-        self._start = text_tokens(self.tokenizer, writing.start)
+        self._start = token_ids(self.tokenizer, writing.start)
         self._ends = list(end_tokens(self.tokenizer, writing.ends).values())
         self.known: dict[str, float] = {}
         if not self._start or not self._ends:
@@ -297,7 +297,7 @@ class CausalScorer:
         context: Sequence[int] = (),  # tokens of what was said before
     ) -> tuple[int, ...]:
         "Return the tokens of a sentence as the model sees them, and `SENTENCE_END`."
-        own = text_tokens(self.tokenizer, " " * bool(context) + self.writing(sentence))
+        own = token_ids(self.tokenizer, " " * bool(context) + self.writing(sentence))
         return *self.start, *context, *own, SENTENCE_END
 
     def _tensors(self, trees: list[Tree], nodes: int, masked: bool) -> dict[str, torch.Tensor]:
@@ -377,7 +377,7 @@ class CausalScorer:
         return [np.array([self.known[key] for key in names]) for names in keys]
 
     def _fitting(self, sentences: dict[str, str], context: str) -> list[tuple[list[str], Tree]]:
-        before = text_tokens(self.tokenizer, context)[-CONTEXT_TOKENS:] if context else ()
+        before = token_ids(self.tokenizer, context)[-CONTEXT_TOKENS:] if context else ()
         given = len(self.start) - 1 + len(before)
         tree = tree_of([self.tokens(sentence, before) for sentence in sentences.values()], given)
         if len(tree) <= self.budget or len(sentences) == 1:

@@ -281,7 +281,7 @@ class ChipMesh:
 
     def notation(self, dims: int, division: Division) -> str:
         "The division of a tensor with so many dimensions, in XLA's notation."
-        tiles, taken = [1] * dims, []
+        tiles, taken = [1] * dims, list[str]()
         for place, axis in sorted((place % dims, axis) for place, axis in division.items()):
             tiles[place] = self.size(axis)
             taken += AXES[axis]

@@ -345,7 +345,7 @@ class LiveDecoder:
         fitted = fit_days(self.decoder.model, *days, [self.day], settings.unseen)
         self.steps = settings.model.stream(fitted.cpu().eval())
         self.windows, self.ledger = Windows(settings), TimeLedger(config.budget)
-        self.norm = RunningNorm(settings.model.num_features) if config.normalise else None
+        self.norm = RunningNorm(settings.model.num_features or 0) if config.normalise else None
         self.frame_seconds = settings.model.stride * BIN_SECONDS
         self.bins, self.logits = 0, np.empty((0, len(PHONEMES)), np.float32)
         self._lock, self._open, self._next = threading.RLock(), False, search

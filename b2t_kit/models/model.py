@@ -12,11 +12,11 @@ import importlib
 import inspect
 import pkgutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -87,7 +87,7 @@ class ModelConfig:
     num_features: int | None  # features per bin; None: those of the recordings
     num_classes: int  # output classes
     partial = False  # a last incomplete patch has a frame too
-    padding = "same"  # evaluation: smooth the whole trial, or in "valid" drop the bins at its ends
+    padding: Literal["same", "valid"] = "same"  # evaluation: smooth whole trials, or in "valid" drop bins at their ends
     adapted: Adapted | None = None  # what adaptation changes; None: nothing can be adapted
 
     def build(self) -> nn.Module:
@@ -181,7 +181,7 @@ class ModelConfig:
         place: str,  # its dotted name, for messages
     ) -> "ModelConfig":
         "The settings in a record; raises `KitError` if there is no such model."
-        name = {key: record[key] for key in ("name", "file", "sha256") if key in record}
+        name: dict[str, Any] = {key: record[key] for key in ("name", "file", "sha256") if key in record}
         rest = {key: value for key, value in record.items() if key not in name}
         return from_dict(named(name, place), rest, place)
 
@@ -265,7 +265,7 @@ def model_name(
 
 
 def named(
-    name: dict[str, str],  # as `model_name` gave it
+    name: Mapping[str, Any],  # as `model_name` gave it
     place: str,  # its dotted name, for messages
 ) -> type[ModelConfig]:
     "The settings class of a name in config.json; raises `KitError` if it is not here."
@@ -287,6 +287,7 @@ def named(
 
 def _below(parent: type) -> Iterator[type[ModelConfig]]:
     "All classes that derive from a class and are alive."
+    one: type[ModelConfig]
     for one in parent.__subclasses__():
         yield one
         yield from _below(one)

@@ -251,7 +251,8 @@ class Report:
         "What the intervals resample."
         days = len({one.session for one in self.sentences})
         kind = "sessions" if redrawn([one.session for one in self.sentences]) else "trials"
-        return f"95 % intervals resample {kind} ({days} sessions; groups of fewer than {FEWEST_GROUPS} resample trials)"
+        return (f"95 % intervals resample {kind} ({days} sessions; a group of fewer than {FEWEST_GROUPS} resamples "
+                "trials)")
 
     @cached_property
     def days(self) -> Lines:

@@ -87,7 +87,7 @@ class SpeechShapes(SpeechTask):
             dtype = torch.float16 if self.config.batches.cache == "float16" else torch.float32
             rows = torch.empty(self.bins + 1, model.num_features, dtype=dtype, device="meta")
             self.resident = Resident(device.share(rows), np.empty(0, np.int32))
-        patches = model.patch, model.stride, self.config.batches.partial, model.num_features
+        patches = model.patch, model.stride, self.config.batches.partial, model.num_features or NUM_FEATURES
         train = places_per_pile(size, config.accumulation, device.chips)
         score = places_per_pile(size, 1, device.chips)
         largest_first = self.buckets[::-1]
@@ -118,7 +118,7 @@ def speech_shapes(
     try:
         found = TrainBatches(task.train, task.config.batches, train.seed)
         bins = sum(task.train.infos[trial].num_bins for trial in found.trials)
-        return SpeechShapes(config, found.buckets, len(task.sessions), task.config.model.num_features, bins)
+        return SpeechShapes(config, found.buckets, len(task.sessions), task.train.signal.num_features, bins)
     finally:
         task.close()
 

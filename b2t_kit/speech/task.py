@@ -246,6 +246,10 @@ class SpeechTask(Task):
         "Counts and hashes of the training and validation recordings, by session."
         return {split.split: data_fingerprint(split, memo) for split in (self.train, self.val)}
 
+    def circumstances(self) -> dict[str, Any]:
+        "Where the recordings lie, and whether they rest on the device."
+        return {"data": str(self.train.folder.resolve()), "task.batches.resident": self.config.batches.resident}
+
     def plan(self) -> dict[str, str]:
         "A summary of the data and batches, as lines of text."
         held_out = f", {len(self.config.holdout)} held out" if self.config.holdout else ""

@@ -74,7 +74,7 @@ def _next_guess(
     return max(guess, low + multiple) if high is None or low + multiple < high else low
 
 # %% ../../nbs/tpu/batch_search.ipynb #cb090fc1
-ARRANGEMENTS = {"none": "everything on every chip", "moments": "moments and average divided",
+ARRANGEMENTS: dict[Any, str] = {"none": "everything on every chip", "moments": "moments and average divided",
                 "all": "weights, moments and average divided"}
 
 
@@ -107,7 +107,8 @@ def answer(
     for name, one in reports.items():
         say(f"{ARRANGEMENTS[name]}: {brief(one)}" + ("  <- best" if name == chosen else ""))
     found: dict[str, Any] = {"arrangements": {name: figures(one) for name, one in reports.items()}, "best": chosen}
-    arranged = replace(settings, train=replace(settings.train, shard=chosen or "moments"))
+    sharding: Any = chosen or "moments"
+    arranged = replace(settings, train=replace(settings.train, shard=sharding))
     for _, task in arranged.task.slower():
         report = measure(replace(arranged, task=task), batch)
         found["recompute"] = figures(report)

@@ -38,6 +38,7 @@ class TrainConfig:
     decay_start: int = 0  # step at which the learning rate begins to fall; 0 means the end of the warm-up
     decay_steps: int = 0  # step at which the floor is reached; 0 means the last step
     lr_every: int = 1  # steps between two changes of the learning rate, such as those of an epoch
+    new_schedule: bool = False  # a resumed run may go on at the learning rate of a longer or shorter schedule
     weight_decay: float = 0.001  # AdamW's weight decay, for the parameter groups that have one
     betas: tuple[float, ...] = (0.9, 0.999)  # AdamW's two decay rates, each from 0 to below 1
     eps: float = 0.1  # AdamW's epsilon; 0.1 suits a loss summed over a trial
@@ -145,6 +146,10 @@ class Task(Protocol):
         "Lines about data and batches for the printed plan, text by name."
         return {}
 
+    def circumstances(self) -> dict[str, Any]:
+        "Plain values for `resume.json`: what a resumed run takes up again and may change, such as the data's folder."
+        return {}
+
     def hooks(self) -> dict[str, Callable[[nn.Module, int, Path], None]]:
         "Functions called after each validation with the evaluated model, the step and the run folder."
         return {}
@@ -209,6 +214,7 @@ def count_parameters(
     return trained, sum(one.numel() for one in every) - trained
 
 # %% ../../nbs/training/task.ipynb #bf403d4b
+@dataclass(frozen=True)
 class RunSettings:
     "All settings of a run: a frozen dataclass that derives from this class has a task's and a training's."
 
@@ -229,7 +235,7 @@ class RunSettings:
 
     def with_rows(self, rows: int) -> Self:
         "The settings with other rows of an optimizer step."
-        return replace(self, task=self.task.with_rows(rows))  # type: ignore[type-var]
+        return replace(self, task=self.task.with_rows(rows))
 
 # %% ../../nbs/training/task.ipynb #b49ee8f9
 @torch.no_grad()

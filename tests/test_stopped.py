@@ -1,0 +1,143 @@
+"""A command that a signal stops says so by its status, and by the command that goes on, which needs nothing else."""
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from b2t_kit.core.files import load_json
+from b2t_kit.data.dataset import tiny_recordings
+from b2t_kit.training.checkpoint import checkpoint_path, checkpoint_steps
+from b2t_kit.training.metrics_log import read_metrics, series
+
+STEPS = 400
+SETTINGS = f"""--config linear --steps {STEPS} --checkpoint-every 20 --keep-checkpoints 1000 --eval-every 0 --log-every 1
+--warmup-steps 2 --batch-size 4 --lr 0.002 --device cpu --precision float32 --resident on"""
+PATIENCE = 240  # seconds
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Recordings of two days."""
+    return tiny_recordings(tmp_path / "data", sessions=2, trials=6, max_bins=60)
+
+
+def begin(words: str) -> subprocess.Popen:
+    """`b2t` with these words, in its own process."""
+    command = [sys.executable, "-m", "b2t_kit.cli", *shlex.split(words)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def b2t(words: str) -> tuple[int, str, str]:
+    """Status, output and errors of a whole command."""
+    process = begin(words)
+    said, errors = process.communicate(timeout=PATIENCE)
+    return process.returncode, said, errors
+
+
+def newest(run: Path) -> int:
+    """The step of the newest checkpoint, -1 if there is none."""
+    return max(checkpoint_steps(run), default=-1)
+
+
+def stopped_early(words: str, runs: list[Path], number: signal.Signals) -> tuple[int, str, str]:
+    """Start a command, and stop it once each run has trained."""
+    process, deadline = begin(words), time.monotonic() + PATIENCE
+    while min(map(newest, runs)) < 20:
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        time.sleep(0.005)
+    process.send_signal(number)
+    said, errors = process.communicate(timeout=PATIENCE)
+    return process.returncode, said, errors
+
+
+def command_in(said: str) -> str:
+    """The words of the printed command after `b2t`."""
+    (line,) = [line for line in said.splitlines() if "b2t train" in line]
+    return line.partition("b2t ")[2]
+
+
+def bits(run: Path) -> dict[str, bytes]:
+    """The tensors of a run's last checkpoint."""
+    return {path.name: path.read_bytes() for path in checkpoint_path(run, newest(run)).glob("*.safetensors")}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_run_goes_on_by_the_printed_command(data: Path, tmp_path: Path, number: signal.Signals) -> None:
+    """With the same bits as a run that was not stopped, and on the device as before."""
+    run, alone = tmp_path / "a run", tmp_path / "alone"
+    status, said, errors = stopped_early(f"train --data {data} --out '{run}' {SETTINGS}", [run], number)
+    assert status == 128 + number and newest(run) < STEPS, said + errors
+    assert errors == ("interrupted\n" if number == signal.SIGINT else "interrupted by SIGTERM\n")
+    assert command_in(said) == f"train --resume --out '{run}'"
+    status, said, errors = b2t(command_in(said))
+    assert status == 0 and newest(run) == STEPS and "recordings on the device" in said, said + errors
+    assert b2t(f"train --data {data} --out {alone} {SETTINGS}")[0] == 0
+    assert bits(run) == bits(alone)
+
+
+def test_what_may_be_given_again(data: Path, tmp_path: Path) -> None:
+    """A setting that the run did not have is refused by name; what changes nothing, and the folder, may be others."""
+    run = tmp_path / "run"
+    assert b2t(f"train --data {data} --out {run} {SETTINGS} --hours 1e-6")[0] == 0
+    at, resume = newest(run), f"train --resume --out {run}"
+    assert at < STEPS
+    for words, message in (("--lr 0.003", "train.lr was 0.002 and is 0.003"),
+                           ("--batch-size 5", "batches.batch_size was 4 and is 5"),
+                           ("--config tiny", "task.config.model."), ("--seed 4", "train.seed was 1 and is 4")):
+        status, said, errors = b2t(f"{resume} {words}")
+        assert status == 2 and errors.startswith("error: ") and errors.count("\n") == 1 and message in errors, errors
+    moved = data.rename(tmp_path / "elsewhere")
+    status, said, errors = b2t(resume)
+    assert status == 2 and errors.count("\n") == 1 and str(data) in errors and "--data" in errors
+    status, said, errors = b2t(f"{resume} --data {moved} --lr 0.002 --log-every 7 --hours 1e-6 --resident off")
+    assert status == 0 and newest(run) > at, said + errors
+    assert command_in(said) == resume.removeprefix("b2t ")
+    assert b2t(f"{resume} --hours 1e-6 ")[0] == 0  # where it was last time
+
+
+def test_a_run_without_a_record_is_not_begun_by_resuming(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    status, _, errors = b2t(f"train --resume --out {tmp_path / 'run'}")
+    assert status == 2 and errors.count("\n") == 1 and "config.json" in errors and "without --resume" in errors
+
+
+def test_a_longer_schedule_is_asked_for(data: Path, tmp_path: Path) -> None:
+    """More steps would raise the learning rate of a finished run from its floor; that must be wanted."""
+    run, steps = tmp_path / "run", 20
+    assert b2t(f"train --data {data} --out {run} {SETTINGS} --steps {steps}".replace(f"--steps {STEPS}", ""))[0] == 0
+    before = sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*") if path.name != ".lock")
+    status, said, errors = b2t(f"train --resume --out {run} --steps 40")
+    assert status == 2 and errors.count("\n") == 1, said + errors
+    assert "from 4e-05 to 0.0011" in errors and "--new-schedule" in errors and str(run) in errors
+    after = sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*") if path.name != ".lock")
+    assert before == after
+    status, said, errors = b2t(f"train --resume --out {run} --steps 40 --new-schedule true")
+    assert status == 0 and newest(run) == 40 and "from 4e-05 to 0.0011" in said, said + errors
+    _, rates = series(read_metrics(run), "train", "lr")
+    assert rates[steps - 1] < 0.0001 < 0.001 < rates[steps]
+    status, _, errors = b2t(f"train --resume --out {run} --steps 60")  # permitted once is not permitted for ever
+    assert status == 2 and "--new-schedule" in errors
+
+
+@pytest.mark.parametrize("how", ["", "--side-by-side --threads-per-seed 1"])
+def test_stopped_seeds_go_on_by_the_printed_command(data: Path, tmp_path: Path, how: str) -> None:
+    """Also those that had not begun."""
+    out = tmp_path / "seeds"
+    runs = [out / f"seed_{seed}" for seed in (5, 6)]
+    begun = runs if how else runs[:1]
+    words = f"train --data {data} --out {out} {SETTINGS} --seeds 5,6 {how}"
+    status, said, errors = stopped_early(words, begun, signal.SIGTERM)
+    assert status == 143 and errors == "interrupted by SIGTERM\n", said + errors
+    assert command_in(said) == f"train --resume --out {out}" and max(map(newest, runs)) < STEPS
+    status, said, errors = b2t(command_in(said))
+    assert status == 0 and [newest(run) for run in runs] == [STEPS, STEPS], said + errors
+    assert ("threads" in said or "1 thread each" in said) == bool(how)
+    assert set(load_json(out / "seeds.json")["values"]) == {"5", "6"}
+    records = [load_json(run / "config.json") for run in runs]
+    assert [one["train"].pop("seed") for one in records] == [5, 6] and records[0] == records[1]
