@@ -41,7 +41,7 @@ from b2t_kit.core.settings import from_dict
 from b2t_kit.decode.arpa import read_language_model
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.hypotheses import SearchConfig
-from b2t_kit.decode.llm import CausalScorer, KeptScores, Writing, choose_writing, load_scorer
+from b2t_kit.decode.llm import CausalScorer, KeptScores, Writing, load_scorer
 from b2t_kit.decode.llm import token_ids, unscored_sentences
 from b2t_kit.decode.hypotheses import DecodedTrial
 from b2t_kit.decode.lexicon import build_lexicon
@@ -108,7 +108,7 @@ def unpacked(source: Path) -> CausalScorer:
     model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
     scorer = CausalScorer(model.eval(), tokenizer, source.stem)
-    choose_writing(scorer, unscored_sentences())
+    scorer.decide_on(unscored_sentences())
     return scorer
 
 

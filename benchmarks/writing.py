@@ -51,7 +51,7 @@ def main() -> None:
     measure("chosen", chosen)
     measure("chosen, full stop only", replace(chosen, ends=(".",)))
     for reading in tried[:3]:
-        case = 'capitals' if reading.writing.capitals else 'lower case'
+        case = "capitals" if reading.writing.capitals else "lower case"
         measure(f"{reading.writing.start!r} {case}", reading.writing)
     measure("chosen, other case", replace(chosen, capitals=not chosen.capitals))
     words = sum(len(one.split()) for one in said)

@@ -277,6 +277,7 @@ OPENED_SAFELY = {
     "tpu/preflight": {"judged", "lower_in_child", "compile_program"}, "demo": {"demo"},  # folders that the kit has just made
     "decode/external_sort": {"mapped"}, "data/dataset": {"read_attribute", "as_png", "close"}, "training/checkpoint": {"_flush"},
     "data/download": {"_open", "_receive"},  # the network, and a name that was cleared
+    "simulate/errors": {"real_errors"},  # part of the package
     "decode/ngram": {"_header"},  # a path that `map_model` has looked at
     "devices/device": {"tpu_chips"}, "doctor/machine": {"memory_limit"},  # /sys
     "doctor/known_failures": {"_shipped"}, "kaggle": {"package_files", "installed_notes"}, "live/page": {"page"},

@@ -355,7 +355,7 @@ HOSTILE: dict[str, tuple[Spoil, str]] = {
                           "a link into a missing file": h5py.ExternalLink("nowhere.hdf5", "/"),
                           "a link into its own file": h5py.ExternalLink(FILE.name, "/trial_0000"),
                           "a link into another file": h5py.ExternalLink("data_val.hdf5", "/trial_0000")}.items()},
-    "shared features": (in_file(shared), f"{FEATURES}: is shared"),
+    "shared features": (in_file(shared), "/input_features: is shared"),  # either of the two trials
     "features outside": (in_file(outside), f"{FEATURES}: is stored in another file"),
     "virtual features": (in_file(virtual), f"{FEATURES}: is virtual"),
     "features never written": (declared("input_features", ()), f"{FEATURES}: was never written"),

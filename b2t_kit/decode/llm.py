@@ -145,7 +145,7 @@ def tree_of(
     given: int = 0,  # tokens after it that are also the same, and get no score
 ) -> Tree:
     "Return the tree of some token sequences."
-    nodes: dict[tuple[int, int], int] = {(0, sequences[0][0]): 0}
+    nodes: dict[tuple[int, int], int] = {(-1, sequences[0][0]): 0}  # (parent, token) -> node
     parents, depths, leaves = [0], [0], []
     for sequence in sequences:
         node = 0
@@ -221,7 +221,7 @@ def batches_of(
 # %% ../../nbs/decode/llm.ipynb #5dbe47f1
 VALUES = 2**28  # logits at a time: 1 GiB as float32
 CONTEXT_TOKENS = 64  # of what was said before: the last ones
-SCORING = 1  # version of the computation of scores: raised when other code gives other numbers
+SCORING = 2  # version of the computation of scores: raised when other code gives other numbers
 
 
 class CausalScorer:
@@ -247,17 +247,47 @@ class CausalScorer:
         self.readings: list[Any] = []  # how the writing was chosen, from `choose_writing`
         self.write(writing or writings_of(tokenizer)[0])
 
+    def decide_on(
+        self,
+        sentences: Sequence[str],  # lower-case words; none that will be scored
+    ) -> None:
+        "Choose the writing by the likelihood of sentences, when it is first needed: not if all scores are known."
+        self.undecided = sentences
+        self.key = f"{self.name} {self.dtype} chosen on {content_hash(list(sentences))[:16]} {SCORING}"
+
+    def _decided(self) -> "CausalScorer":
+        if self.undecided:
+            key, known = self.key, self.known
+            choose_writing(self, self.undecided)
+            self.key, self.known = key, known
+        return self
+
+    @property
+    def writing(self) -> Writing:
+        "How it is given sentences."
+        return self._decided()._writing
+
+    @property
+    def start(self) -> tuple[int, ...]:
+        "The tokens before each sentence."
+        return self._decided()._start
+
+    @property
+    def ends(self) -> list[int]:
+        "The tokens that end a sentence."
+        return self._decided()._ends
+
     def write(
         self,
         writing: Writing,
     ) -> None:
         "From now on, give the model sentences in this writing; raises `KitError` if its tokenizer cannot."
-        self.writing = writing
-        self.key = f"{self.name} {self.dtype} {asdict(writing)} {SCORING}"
-        self.start = token_ids(self.tokenizer, writing.start)
-        self.ends = list(end_tokens(self.tokenizer, writing.ends).values())
+        self.undecided: Sequence[str] = ()
+        self._writing, self.key = writing, f"{self.name} {self.dtype} {asdict(writing)} {SCORING}"
+        self._start = token_ids(self.tokenizer, writing.start)
+        self._ends = list(end_tokens(self.tokenizer, writing.ends).values())
         self.known: dict[str, float] = {}
-        if not self.start or not self.ends:
+        if not self._start or not self._ends:
             raise KitError(f"{self.name}: its tokenizer has no token for the beginning {writing.start[:40]!r}, or for "
                            f"the endings {', '.join(map(repr, writing.ends))[:80]}; remove {WRITING} if it says so")
 
@@ -498,8 +528,10 @@ def load_scorer(
     shared = device if kind == "xla" else None
     kept = writing or (None if sentences else kept_writing(folder))
     scorer = CausalScorer(model, tokenizer, name, kept, shared, values)
-    if kept is None:
-        choose_writing(scorer, sentences or unscored_sentences())
+    if sentences:
+        choose_writing(scorer, sentences)
+    elif kept is None:
+        scorer.decide_on(unscored_sentences())
     return scorer
 
 # %% ../../nbs/decode/llm.ipynb #0c7837ec

@@ -299,9 +299,10 @@ def fusion_key(
     "Everything that the lists depend on if a large model takes part in the search."
     if fusion is None:
         return None
-    from b2t_kit.decode.llm import folder_name
+    from b2t_kit.decode.llm import SCORING, folder_name
 
-    return {**to_dict(fusion), "llm": folder_name(Path(fusion.llm)), "settings": to_dict(config)}
+    name = f"{folder_name(Path(fusion.llm))} {SCORING}"
+    return {**to_dict(fusion), "llm": name, "settings": to_dict(config)}
 
 # %% ../../nbs/decode/pipeline.ipynb #ea216165
 def decode_sentences(

@@ -233,7 +233,7 @@ def _load(path: Path, name: str) -> type[ModelConfig]:
     sys.modules[path.stem] = module  # so that dataclasses, and a child process, find it
     try:
         exec(compile(source, str(path), "exec"), vars(module))
-    except Exception as error:  # the file is somebody else's
+    except Exception as error:  # the file is another author's
         raise KitError(f"{path.name}: cannot be run ({type(error).__name__}: {error})") from error
     found = getattr(module, name, None)
     if not (inspect.isclass(found) and issubclass(found, ModelConfig) and is_dataclass(found)):
