@@ -28,15 +28,16 @@ if not importlib.util.find_spec("b2t_kit"):
                      *(wheel for folder in folders for wheel in folder.glob("b2t_kit-*.whl"))],
                     key=lambda wheel: wheel.name, reverse=True)
     checkouts = [folder for folder in folders if (folder / "b2t_kit/__init__.py").exists()]
-    sources = [source for wheel in wheels for source in (["--no-index", f"--find-links={{wheel.parent}}", wheel], [wheel])]
+    sources = [source for wheel in wheels
+               for source in (["--no-index", f"--find-links={{wheel.parent}}", wheel], [wheel])]
     for source in [*sources, *([folder] for folder in checkouts), *([name] for name in {owned})]:
         done = subprocess.run([*pip, *source], capture_output=True, text=True)
         print(f"pip install {{source[-1]}}:", done.stderr or "done")
         if done.returncode == 0:
             break
     else:
-        raise SystemExit("b2t_kit could not be installed. On Kaggle, attach the dataset that `b2t kernel build` writes; "
-                         "on Colab, upload the file b2t_kit-*.whl in it, or clone the repository")'''
+        raise SystemExit("b2t_kit could not be installed. On Kaggle, attach the dataset that `b2t kernel build` "
+                         "writes; on Colab, upload the file b2t_kit-*.whl in it, or clone the repository")'''
 
 
 def installs(cell: dict) -> bool:
