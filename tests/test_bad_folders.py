@@ -340,14 +340,14 @@ def test_the_batch_of_a_bad_step_is_not_written_through_a_link(here, capsys):
 @pytest.mark.parametrize("option", [
     "--steps 10000000000000000000000", f"--steps {'9' * 5000}", "--steps \u0663", "--num-layers 1000000000",
     "--hidden 1000000000000", "--patch 99999999999", "--accumulation 10000000000000000000000", "--num-days 77",
-    "--noise-layers 1000000000", "--warmup-steps 10000000000000000000", "--seeds \u0663,4", f"--seeds {'9' * 5000}",
+    "--noise-layers 1000000000", "--warmup-steps 10000000000000000000", "--seeds \u0663 4", f"--seeds {'9' * 5000}",
     "--eval-every 99999999999999999999", "--noise-hidden 99999999999",
 ])
 def test_a_number_that_no_training_can_mean(option, capsys):
     name = option.split()[0].strip("-").replace("-", "_")
     recipe = "noise_gru_tiny" if "nois" in option else "tiny"
     told = refused(f"train --data data --out new --config {recipe} --device cpu {option}", capsys)
-    assert name in told, told
+    assert name in told.replace("-", "_"), told
 
 
 ODD = ["\u0663", "9" * 5000, "1_0", "nan", "1e999", "\uff11"]

@@ -143,7 +143,7 @@ PARTS: dict[str, Callable[[], object]] = {  # of the key of logits
 
 def test_noise_instead_of_features(here: Path, ran: list[str]) -> None:
     "`decode`, an ensemble, the report and rescoring of its lists: the old score is gone."
-    both = ["--runs", "1/run,2/run"]
+    both = ["--runs", "1/run", "2/run"]
     nbest = "1/run/decode/val/nbest.jsonl"
 
     def everything() -> tuple:
@@ -256,7 +256,7 @@ TUNED = {
 def test_tuned_weights(here: Path, capsys: pytest.CaptureFixture) -> None:
     "`decode`, `submit`, `report`, an ensemble and adaptation refuse weights of something else."
     calls = [["decode", "--run", "1/run"], ["submit", "--run", "1/run", "--out", "s.csv"], ["report", "--run", "1/run"],
-             ["decode", "--runs", "1/run,2/run"], ["eval", "--run", "1/run", "--adapt", "--adapt-copies", "2"]]
+             ["decode", "--runs", "1/run", "2/run"], ["eval", "--run", "1/run", "--adapt", "--adapt-copies", "2"]]
     assert decode("--tune") == 0
     shutil.copytree(".", "../tuned")
     for part, (change, message) in TUNED.items():

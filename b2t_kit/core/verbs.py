@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['T', 'Positional', 'Folder', 'File', 'RunFolder', 'FreeText', 'Choose', 'Layout', 'chosen_settings', 'arranged',
            'Option', 'plain_type', 'metavar_of', 'own_option', 'setting_options', 'is_config', 'verb_options',
-           'given_in', 'as_words', 'flagged', 'command_for', 'exactly_one', 'value_in', 'tyro_type', 'view_of',
-           'values_in', 'ask_tyro', 'one_line', 'read_verb', 'run_verb', 'show_help']
+           'given_in', 'as_words', 'flagged', 'command_for', 'exactly_one', 'refuse', 'value_in', 'tyro_type',
+           'view_of', 'values_in', 'ask_tyro', 'one_line', 'read_verb', 'run_verb', 'show_help']
 
 # %% ../../nbs/core/verbs.ipynb #2f4560aa
 import dataclasses
@@ -152,7 +152,7 @@ def setting_options(
         flags = tuple(f"--{one.replace('_', '-')}" for one in names)
         found.append(Option((name, dotted), kind, value, meaning[dotted], flags,
                             metavar_of(kind, layout.units.get(last, "")), layout.title_of(dotted)))
-    return found
+    return sorted(found, key=lambda one: [*layout.groups, one.title].index(one.title))
 
 # %% ../../nbs/core/verbs.ipynb #a79c6ccc
 def is_config(
@@ -166,9 +166,11 @@ def verb_options(
     verb: type,  # a dataclass
     words: Sequence[str] = (),  # of the command line, on which the settings may depend
 ) -> tuple[list[Option], Layout, str]:  # with the layout, and the name of the settings that were chosen
-    "The options of a verb, in the order of its fields."
+    "The options of a verb, in the order of its fields; those that it shares with other verbs follow its own."
     comments, hints = field_comments(verb), typing.get_type_hints(verb, include_extras=True)
-    own = [one for one in fields(verb) if not is_config(one)]
+    places = {name: place for place, parent in reversed(list(enumerate(verb.__mro__)))
+              for name in vars(parent).get("__annotations__", {})}
+    own = sorted((one for one in fields(verb) if not is_config(one)), key=lambda one: places[one.name])
     found = [own_option(one, hints[one.name], comments[one.name]) for one in own]
     layout, chosen = Layout(), ""
     for one in filter(is_config, fields(verb)):
@@ -238,9 +240,20 @@ def exactly_one(
     "Which of several options is given; raises `KitError` if it is not exactly one."
     given = [name for name in names if getattr(asked, name)]
     if len(given) != 1:
-        flags = [f"--{name.replace('_', '-')}" for name in names]
-        raise KitError(f"{', '.join(names)}: give one of {' or '.join(flags)}, not {'several' if given else 'none'}")
+        flags = " or ".join(f"--{name.replace('_', '-')}" for name in names)
+        raise KitError(f"{', '.join(names)}: give one of {flags}, not {'several' if given else 'none'}")
     return given[0]
+
+
+def refuse(
+    asked: Any,  # a verb
+    why: str,  # such as "needs --adapt"
+    *names: str,  # of its fields
+) -> None:
+    "Raise `KitError` for the first of some options that is given."
+    for name in names:
+        if getattr(asked, name) != type(asked).__dataclass_fields__[name].default:
+            raise KitError(f"--{name.replace('_', '-')}: {why}")
 
 # %% ../../nbs/core/verbs.ipynb #1157589e
 def value_in(
