@@ -208,7 +208,7 @@ def validate_verb(parser: Parser) -> Action:
                         "for, also on Kaggle and Colab")
 
     def act(options: argparse.Namespace) -> int:
-        from b2t_kit.data.dataset import find_recordings
+        from b2t_kit.data.folders import find_recordings
         from b2t_kit.data.validate import check_folder, fault_lines
 
         folder = find_recordings(options.data)

@@ -33,7 +33,9 @@ from ..core.errors import KitError
 from ..core.files import atomic_folder, check_writable, free_bytes, save_json
 from ..core.settings import to_dict
 from ..data.batches import read_ahead
-from ..data.dataset import NUM_FEATURES, SPLITS, SessionWriter, Trial
+from ..data.dataset import NUM_FEATURES, Trial
+from ..data.folders import SPLITS
+from ..data.writer import SessionWriter
 from .sentences import KitSource, PlanConfig, Planned, day_number, draw_sentence, labels_of
 from .sentences import open_source, plan_session
 from ..text.phonemes import FEATURE_NAMES, FEATURES, PHONEMES, SILENCE
