@@ -117,7 +117,8 @@ def test_saved_outputs_are_small_and_portable(notebook):
     assert not traces, f"outputs that tell of one machine: {traces}"
 
 
-FRONT = {"01_dataset": "data.dataset", "02_models": "models.gru", "03_precision": "precision", "04_training": "train"}
+FRONT = {"01_dataset": "data.dataset", "02_models": "models.gru", "03_precision": "precision", "04_training": "train",
+         "main": "__main__"}  # nbdev leaves out notebooks whose name begins with "_"
 
 
 def exported_module(notebook: Path) -> str | None:

@@ -14,7 +14,7 @@ __all__ = ['SEQUENTIAL', 'GESTURES', 'GLIDES', 'PAUSE_EFFORT', 'LEAD', 'TAIL', '
            'spread', 'Participant', 'participant', 'walk', 'Electrodes', 'electrodes_on', 'knotted_noise',
            'shared_noise', 'wandering', 'recent_average', 'drive', 'record_trial', 'SimulateConfig', 'Moments',
            'moments', 'zscore', 'SessionSimulator', 'open_sessions', 'Summary', 'expected_gigabytes', 'check_output',
-           'write_session', 'simulate']
+           'write_session', 'simulate', 'Simulate']
 
 # %% ../../nbs/simulate/neural.ipynb #de8586bb
 import sys
@@ -32,6 +32,8 @@ from tqdm import tqdm
 from ..core.errors import KitError
 from ..core.files import atomic_folder, check_writable, free_bytes, save_json
 from ..core.settings import to_dict
+from ..core.signals import SUCCESS
+from ..core.verbs import Folder, Layout, arranged
 from ..data.batches import read_ahead
 from ..data.dataset import NUM_FEATURES, Trial
 from ..data.folders import SPLITS
@@ -620,3 +622,15 @@ def simulate(
     save_json(out / "simulation.json", to_dict(config))
     size = sum(file.stat().st_size for file in (out / "hdf5_data_final").rglob("*.hdf5"))
     return Summary(str(out), len(sessions), counts, bins * 0.02 / 3600, size / 1e9)
+
+# %% ../../nbs/simulate/neural.ipynb #c3161826
+@dataclass(frozen=True)
+class Simulate:
+    "Write simulated recordings in the T15 layout."
+    out: Folder  # new folder for the recordings
+    settings: SimulateConfig = arranged(SimulateConfig(), Layout(
+        units={"held_out": "SHARE", "labels": "FILE", "bins_per_phoneme": "BINS"}))
+
+    def act(self) -> int:
+        print(simulate(self.out, self.settings))
+        return SUCCESS
