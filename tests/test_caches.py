@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 from b2t_kit.cli import main
 from b2t_kit.core.cache import stored_key
 from b2t_kit.core.files import load_json, save_json
-from b2t_kit.data.dataset import SessionWriter
+from b2t_kit.data.writer import SessionWriter
 from b2t_kit.decode import pipeline
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.hypotheses import SearchConfig, read_nbest

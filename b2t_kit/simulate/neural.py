@@ -14,7 +14,7 @@ __all__ = ['SEQUENTIAL', 'GESTURES', 'GLIDES', 'PAUSE_EFFORT', 'LEAD', 'TAIL', '
            'strengths', 'spread', 'Participant', 'participant', 'walk', 'Electrodes', 'electrodes_on', 'knotted_noise',
            'shared_noise', 'wandering', 'recent_average', 'drive', 'record_trial', 'SimulateConfig', 'Moments',
            'moments', 'zscore', 'SessionSimulator', 'open_sessions', 'Summary', 'expected_gigabytes', 'check_output',
-           'write_session', 'simulate']
+           'write_session', 'simulate', 'Simulate']
 
 # %% ../../nbs/simulate/neural.ipynb #de8586bb
 import sys
@@ -32,11 +32,15 @@ from tqdm import tqdm
 from ..core.errors import KitError
 from ..core.files import atomic_folder, check_writable, free_bytes, save_json
 from ..core.settings import to_dict
+from ..core.signals import SUCCESS
+from ..core.verbs import Folder, Layout, arranged
 from ..data.batches import read_ahead
-from ..data.dataset import NUM_FEATURES, SPLITS, SessionWriter, Trial
+from ..data.dataset import NUM_FEATURES, Trial
+from ..data.folders import SPLITS
+from ..data.writer import SessionWriter
 from .sentences import KitSource, Planned, day_number, draw_sentence, labels_of
 from .sentences import open_source, plan_session
-from .strict import DisturbedConfig, day_tempo, drifted, lost_electrodes, misspoken, of_day, SESSION
+from .strict import SESSION, DisturbedConfig, day_tempo, drifted, lost_electrodes, misspoken, of_day
 from .strict import tuning_gain
 from ..text.phonemes import FEATURE_NAMES, FEATURES, PHONEMES, SILENCE
 
@@ -652,3 +656,15 @@ def simulate(
     save_json(out / "simulation.json", to_dict(config))
     size = sum(file.stat().st_size for file in (out / "hdf5_data_final").rglob("*.hdf5"))
     return Summary(str(out), len(sessions), counts, bins * 0.02 / 3600, size / 1e9)
+
+# %% ../../nbs/simulate/neural.ipynb #c3161826
+@dataclass(frozen=True)
+class Simulate:
+    "Write simulated recordings in the T15 layout."
+    out: Folder  # new folder for the recordings
+    settings: SimulateConfig = arranged(SimulateConfig(), Layout(
+        units={"held_out": "SHARE", "labels": "FILE", "bins_per_phoneme": "BINS"}))
+
+    def act(self) -> int:
+        print(simulate(self.out, self.settings))
+        return SUCCESS
