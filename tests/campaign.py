@@ -56,7 +56,7 @@ class Reader:
 
 
 def recordings(folder: Path) -> None:
-    from b2t_kit.data.dataset import tiny_recordings
+    from b2t_kit.data.writer import tiny_recordings
     tiny_recordings(folder, sessions=2, trials=3, max_bins=50)
 
 
@@ -926,7 +926,7 @@ def work() -> None:
 
 def prepare(folder: Path) -> None:
     """A trained run and a small published checkpoint, made once."""
-    from b2t_kit.data.dataset import tiny_recordings
+    from b2t_kit.data.writer import tiny_recordings
     tiny_recordings(folder / "data", sessions=2, trials=4, max_bins=60)
     run = [sys.executable, "-m", "b2t_kit.cli", "train", "--data", folder / "data", "--out", folder / "run", *SETTINGS.split()]
     subprocess.run(run, cwd=ROOT, check=True, capture_output=True)

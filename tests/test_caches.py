@@ -23,8 +23,9 @@ from b2t_kit.core.files import load_json, save_json
 from b2t_kit.core.settings import to_dict
 from b2t_kit.data.arrays import ArraysFormat, QvacFormat
 from b2t_kit.data.convert import SourceDay, content_key
-from b2t_kit.data.dataset import Recordings, SessionWriter
+from b2t_kit.data.dataset import Recordings
 from b2t_kit.data.quarantine import Quarantine
+from b2t_kit.data.writer import SessionWriter
 from b2t_kit.decode import llm, ngram, pipeline
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.fusion import FusionConfig

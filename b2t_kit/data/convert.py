@@ -21,8 +21,13 @@ from tqdm import tqdm
 
 from ..core.cache import MEMO, content_hash, file_hash
 from ..core.errors import KitError
-from .dataset import LABEL_WIDTH, MAX_BINS, MAX_NUMBER, SPLITS, Fault, SessionWriter, Trial
-from .dataset import check_text, entries_of, open_file, read_attribute, value_fault
+from .dataset import LABEL_WIDTH, MAX_BINS, MAX_NUMBER, Trial
+from .folders import SPLITS
+from .hdf5 import Fault
+from .writer import SessionWriter
+from .dataset import value_fault
+from .folders import entries_of
+from .hdf5 import check_text, open_file, read_attribute
 from .matlab import Variable, cell_faults, missing_faults, variables_said
 from .quarantine import Quarantine
 from ..text.g2p import sentence_to_phonemes

@@ -22,7 +22,8 @@ from ..core.cache import MEMO
 from ..core.errors import KitError
 from ..core.files import check_target, clear_way, new_folders, save_json
 from ..core.settings import override
-from ..data.dataset import MAX_BINS, NewFile, open_dataset, open_file, reading
+from ..data.dataset import MAX_BINS
+from ..data.hdf5 import NewFile, open_dataset, open_file, reading
 from .beam_search import BeamSearch, available_cores, check_logits
 from .contamination import large_model_warning, leak_warning
 from .hotwords import read_hotwords

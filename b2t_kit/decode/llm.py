@@ -245,6 +245,8 @@ class CausalScorer:
         self.dtype = min(kinds, key=lambda kind: kind.itemsize)  # dtype of attention
         self.nodes = 0  # number of tokens processed so far
         self.name = name
+        self.undecided: Sequence[str] = ()  # sentences that choose the writing when it is first needed
+        self.known: dict[str, float] = {}  # sentence -> score
         self.readings: list[Any] = []  # how the writing was chosen, from `choose_writing`
         self.write(writing or writings_of(tokenizer)[0])
 
@@ -283,11 +285,11 @@ class CausalScorer:
         writing: Writing,
     ) -> None:
         "From now on, give the model sentences in this writing; raises `KitError` if its tokenizer cannot."
-        self.undecided: Sequence[str] = ()
+        self.undecided = ()
         self._writing, self.key = writing, f"{self.name} {self.dtype} {asdict(writing)} {SCORING}"
         self._start = token_ids(self.tokenizer, writing.start)
         self._ends = list(end_tokens(self.tokenizer, writing.ends).values())
-        self.known: dict[str, float] = {}
+        self.known = {}
         if not self._start or not self._ends:
             raise KitError(f"{self.name}: its tokenizer has no token for the beginning {writing.start[:40]!r}, or for "
                            f"the endings {', '.join(map(repr, writing.ends))[:80]}; remove {WRITING} if it says so")

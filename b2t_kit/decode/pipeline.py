@@ -29,7 +29,8 @@ from ..core.cache import MEMO, Kept, differing, file_hash, kept, stored_key
 from ..core.errors import KitError, printable
 from ..core.files import csv_text, load_json, new_folders, read_text, save_json, write_atomically
 from ..core.settings import from_dict, number_in, override, to_dict
-from ..data.dataset import MAX_BINS, Recordings, open_dataset, open_file, reading
+from ..data.dataset import MAX_BINS, Recordings
+from ..data.hdf5 import open_dataset, open_file, reading
 from .arpa import read_language_model
 from .beam_search import BeamSearch, check_logits
 from .contamination import large_model_warning, leak_warning
@@ -522,7 +523,7 @@ def cached_logits(
     device: str = "auto",  # for the network: "auto", "cpu" or "cuda"
 ) -> Path:  # logits.hdf5
     "Return the file with the logits of a split, computed only if it is missing or of other weights or recordings."
-    from b2t_kit.data.dataset import check_split
+    from b2t_kit.data.folders import check_split
     from b2t_kit.devices.select import open_device
     from b2t_kit.speech.evaluate import LogitsWriter, decode, logits_key
 

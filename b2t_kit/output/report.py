@@ -31,7 +31,8 @@ from .. import __version__
 from ..core.cache import note_of
 from ..core.errors import KitError
 from ..core.files import check_target, load_json, read_text, save_json, write_atomically
-from ..data.dataset import BIN_SECONDS, FEATURE_KINDS, T15, Recordings, Signal, as_png, check_split
+from ..data.dataset import BIN_SECONDS, FEATURE_KINDS, T15, Recordings, Signal, as_png
+from ..data.folders import check_split
 from ..data.quarantine import quarantine_record, quarantine_said
 from ..decode.hypotheses import DecodedTrial, Hypothesis, posteriors
 from ..decode.pipeline import decode_sentences, read_trials

@@ -6,7 +6,7 @@
 __all__ = ['LETTERS', 'FILLER', 'HEADER', 'PLACE', 'submission_order', 'submission_text', 'text_faults', 'runs_of',
            'submission_faults', 'SubmissionCheck', 'check_submission', 'trials_key', 'journal_lines',
            'SubmissionWriter', 'decoded_rows', 'check_unseen', 'submit', 'submit_nbest', 'ScoredRow', 'table_shape',
-           'read_rows', 'paired', 'Score', 'score_rows', 'score']
+           'read_rows', 'paired', 'Score', 'score_rows', 'score', 'CheckSubmission', 'ScoreSentences']
 
 # %% ../../nbs/output/submission.ipynb #50415c31
 import csv
@@ -32,6 +32,8 @@ from ..core.errors import KitError
 from ..core.files import check_target, csv_plain, new_folders, open_own, parse_json, read_bytes, read_text
 from ..core.files import save_json, write_atomically
 from ..core.settings import is_whole, override, to_dict
+from ..core.signals import FAULTS, SUCCESS
+from ..core.verbs import File, Folder, Positional
 from ..data.dataset import Recordings, TrialInfo
 from ..data.quarantine import refuse_seen
 from ..decode.beam_search import BeamSearch, available_cores
@@ -643,3 +645,27 @@ def score(
     if json is not None:
         save_json(json, found.to_dict())
     return found
+
+# %% ../../nbs/output/submission.ipynb #d3359985
+@dataclass(frozen=True)
+class CheckSubmission:
+    "Check a submission file, and list every fault."
+    file: Positional[File]  # submission to check (CSV)
+    data: Folder | None = None  # recordings whose test trials it should cover; default: the competition's 1,450 rows
+
+    def act(self) -> int:
+        check = check_submission(self.file, self.data)
+        print(check)
+        return SUCCESS if check else FAULTS
+
+
+@dataclass(frozen=True)
+class ScoreSentences:
+    "Score sentences against references: word error rate with its confidence interval."
+    reference: File  # what was said (CSV): columns id and text, or sentence_label with session, block_num and trial_num
+    hypothesis: File  # what was decoded (CSV): the same columns
+    json: File | None = None  # also write the result to this file
+
+    def act(self) -> int:
+        print(score(self.reference, self.hypothesis, self.json))
+        return SUCCESS

@@ -31,7 +31,9 @@ from ..core.files import check_target, csv_text, load_json, new_folders, regular
 from ..core.files import write_atomically
 from ..core.settings import from_dict, to_dict
 from ..data.batches import Batch, EvalBatches, needed_patches
-from ..data.dataset import T15, Recordings, Signal, TrialInfo, begin_hdf5, check_split
+from ..data.dataset import T15, Recordings, Signal, TrialInfo
+from ..data.folders import check_split
+from ..data.hdf5 import begin_hdf5
 from ..data.fingerprint import data_fingerprint
 from ..devices.device import Device
 from ..devices.select import open_device
