@@ -131,8 +131,9 @@ def runs_text(
     rows = [["run", "model", "data", "step", "best", "last written"]]
     for one in lines:
         if "error" not in one:
-            best = f"{value_text(one['best']['metric'], one['best']['value'])} (step {one['best']['step']})" if one["best"] else ""
-            rows.append([one["run"], one["model"], one["data"], f"{one['step']}/{one['steps']}", best, one["changed"]])
+            best, step = one["best"], f"{one['step']}/{one['steps']}"
+            said = f"{value_text(best['metric'], best['value'])} (step {best['step']})" if best else ""
+            rows.append([one["run"], one["model"], one["data"], step, said, one["changed"]])
     faults = [f"{one['run']}: {one['error']}" for one in lines if "error" in one]
     return "\n".join([aligned(rows)] * (len(rows) > 1) + faults)
 
@@ -188,7 +189,8 @@ def curve_lines(
 ) -> list[str]:
     "A line for the loss, and one for each measure of validation: first value, bars, last value."
     rows = [dict(row) for row in state.rows]
-    names = [("train", "loss"), *(("eval", name) for name in eval_names([row for row in rows if row["kind"] == "eval"]))]
+    measures = eval_names([row for row in rows if row["kind"] == "eval"])
+    names = [("train", "loss"), *(("eval", name) for name in measures)]
     found = []
     for kind, name in names:
         _, values = series(rows, kind, name)
@@ -207,10 +209,11 @@ def next_steps(
         return [f"b2t train --resume --out {run}"]
     if state.task != "speech":
         return []
-    steps = [] if (run / "eval/val/result.json").exists() else [f"b2t eval --run {run} --data {data}"]
+    given = f"--run {run} --data {data}"
+    steps = [] if (run / "eval/val/result.json").exists() else [f"b2t eval {given}"]
     if not (run / "decode/val/result.json").exists():
-        return [*steps, f"b2t decode --run {run} --data {data} --tune"]
-    return [*steps, f"b2t report --run {run} --data {data}", f"b2t submit --run {run} --data {data} --out submission.csv",
+        return [*steps, f"b2t decode {given} --tune"]
+    return [*steps, f"b2t report {given}", f"b2t submit {given} --out submission.csv",
             f"b2t export --run {run} --out EXPORTED"]
 
 # %% ../../nbs/output/runs.ipynb #4dabb481
