@@ -80,8 +80,8 @@ class Remembered:
         "The hashes of a file that need not be computed."
         found: dict[str, str] = {}
         for entry in (self.kept.get(f"{path.parent.name}/{path.name}"), _of_this_process.get(str(path.resolve()))):
-            if state and isinstance(entry, dict) and entry.get("state") == state and isinstance(entry.get("hashes"), dict):
-                found |= entry["hashes"]
+            if state and isinstance(entry, dict) and entry.get("state") == state:
+                found |= entry["hashes"] if isinstance(entry.get("hashes"), dict) else {}
         return found
 
     def keep(

@@ -936,13 +936,14 @@ def weights_warning(
     "Raise `KitError` if weights were tuned for something else; return a warning if that cannot be told."
     record = load_json(path)
     if record.get("llm") != llm:
-        raise KitError(f"{path}: was tuned for another large model, or for other weights or settings of it; give that one, "
-                       "or tune again")
+        raise KitError(f"{path}: was tuned for another large model, or for other weights or settings of it; give that "
+                       "one, or tune again")
     tuned = record.get("lists")
     if lists is None or tuned is None:
         return "nobody has checked whether the weights fit these lists: there is no record of the search that made them"
     if others := differing(lists, tuned):
-        raise KitError(f"{path}: was tuned for lists of another search ({', '.join(others)}); tune again on lists like these")
+        raise KitError(f"{path}: was tuned for lists of another search ({', '.join(others)}); tune again on lists like "
+                       "these")
     return None
 
 # %% ../../nbs/decode/llm.ipynb #417a2729

@@ -18,7 +18,7 @@ import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -351,9 +351,10 @@ class LanguageModel:
         if self._hash is None:
             self._hash = model_fingerprint(self.words, self.arrays)
         if self.stated and self.path:
-            made = remembered_hash(Path(self.path), "model", lambda: model_fingerprint(self.words, self.arrays), self.memo)
-            if made != self.stated:
-                raise KitError(f"{self.path}: its content does not fit its fingerprint, so it is damaged; copy it again")
+            make = partial(model_fingerprint, self.words, self.arrays)
+            if remembered_hash(Path(self.path), "model", make, self.memo) != self.stated:
+                raise KitError(f"{self.path}: its content does not fit its fingerprint, so it is damaged; copy it "
+                               "again")
             self.stated = ""
         return self._hash
 

@@ -222,9 +222,9 @@ def sentences_csv(
 
 # %% ../../nbs/decode/pipeline.ipynb #63c716a9
 CHOICE = "decoding.json"  # in a run folder: the weights tuned for the run
-_OTHERS = {"language_model": "with another language model; give that one", "decoder": "for other weights of the network",
-           "lexicon": "with other words; give the same lexicon", "hotwords": "with other hotwords; give the same",
-           "search": "with another version of the search"}
+_OTHERS = {"language_model": "with another language model; give that one",
+           "decoder": "for other weights of the network", "lexicon": "with other words; give the same lexicon",
+           "hotwords": "with other hotwords; give the same", "search": "with another version of the search"}
 
 
 def tuned_for(
@@ -234,8 +234,9 @@ def tuned_for(
     decoder: "Decoder | None" = None,  # that the logits come from; None: any
 ) -> dict[str, Any]:  # plain values
     "What tuned weights belong to, and nothing else can use."
-    return {"search": SEARCH, "language_model": model.hash, "lexicon": words.hash} | (
-        {} if hotwords is None else {"hotwords": repr(tuple(hotwords))}) | ({"decoder": decoder.digest} if decoder else {})
+    found = {"search": SEARCH, "language_model": model.hash, "lexicon": words.hash}
+    found |= {} if hotwords is None else {"hotwords": repr(tuple(hotwords))}
+    return found | ({"decoder": decoder.digest} if decoder else {})
 
 
 def tuned_config(
@@ -386,8 +387,8 @@ def decode_sentences(
             warnings.append(large_model_warning(large.llm, said))
         asked = _asked(lm, lexicon, hotwords, route, {} if tune_weights else given, fusion, tune_weights)
         lists = Kept([folder / "nbest.jsonl", folder / "result.json"], {
-            "logits": stored_key(source) or file_hash(source, folder / MEMO), "words": search_key(search), "asked": asked,
-            "fusion": fusion_key(config, large)})
+            "logits": stored_key(source) or file_hash(source, folder / MEMO), "words": search_key(search),
+            "asked": asked, "fusion": fusion_key(config, large)})
         if kept_lists and not (adapt or tune_weights) and lists.fresh:
             decoded = list(read_nbest(lists.paths[0]))
             return Sentences(decoded, word_error(decoded), None, folder, _joined(warnings), fusion=large)
