@@ -54,6 +54,8 @@ PLACES: dict[str, str | dict[str, str]] = {  # verb, in the order of `b2t --help
     "score": "output.submission:ScoreSentences",
     "report": "output.verbs:Report",
     "export": "output.verbs:Export",
+    "runs": "output.runs:Runs",
+    "show": "output.runs:ShowRun",
     "kernel": {"build": "kaggle:KernelBuild"},
     "plan": "tpu.verbs:Plan",
     "preflight": "tpu.verbs:Preflight",

@@ -17,7 +17,7 @@ import torch
 from b2t_kit.cli import main, parse
 from b2t_kit.core.errors import KitError
 from b2t_kit.core.files import clear_way
-from b2t_kit.data.dataset import begin_hdf5
+from b2t_kit.data.hdf5 import begin_hdf5
 from b2t_kit.kaggle import bring_run
 from b2t_kit.models.gru import GRUConfig, GRUDecoder, load_pretrained
 from b2t_kit.training.checkpoint import checkpoint_fault, checkpoint_steps

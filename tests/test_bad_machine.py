@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from b2t_kit.cli import main
-from b2t_kit.data.dataset import Recordings, tiny_recordings
+from b2t_kit.data.dataset import Recordings
+from b2t_kit.data.writer import tiny_recordings
 from b2t_kit.data.t12 import tiny_mat_files
 from b2t_kit.decode.hypotheses import DecodedTrial, Hypothesis, write_nbest
 from campaign import write_causal

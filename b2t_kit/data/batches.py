@@ -33,7 +33,8 @@ from ..core.errors import KitError
 from ..core.files import check_writable, free_bytes, regular_file
 from ..core.signals import gib, memory
 from ..core.random import fold_seed
-from .dataset import Fault, Recordings
+from .dataset import Recordings
+from .hdf5 import Fault
 from .fingerprint import trial_digests
 
 # %% ../../nbs/data/batches.ipynb #375d1e8a
