@@ -113,7 +113,7 @@ class Train:
     resume: bool = False  # continue the run in RUN, with its settings and recordings
     # train once per seed, and report how much the results differ; default: one run with --seed
     seeds: tuple[int, ...] = ()
-    # with --seeds: all at once, each in a process that has a GPU or TPU chip of its own, or its share of the CPU's cores
+    # with --seeds: all at once, each in a process with a GPU or TPU chip of its own, or its share of the CPU's cores
     side_by_side: bool = False
     # with --side-by-side on a CPU: threads of each process; default: cores divided by seeds
     threads_per_seed: int | None = None
@@ -234,7 +234,7 @@ def taken_up(
     if asked.data is None and known["data"] is not None and not Path(known["data"]).is_dir():
         raise KitError(f"{asked.out}: its recordings were in {known['data']}, which is not there; name their folder "
                        "with --data")
-    absent = {name: tuple(value) if name == "seeds" else value for name, value in known.items()
+    absent: dict[str, Any] = {name: tuple(value) if name == "seeds" else value for name, value in known.items()
               if name in names and not getattr(asked, name)}
     settings = {name: value for name, value in known.items() if "." in name}
     return replace(asked, **absent, settings={**settings, **asked.settings})

@@ -126,7 +126,8 @@ def measure_killed(out: Path) -> dict[str, Any]:
     "A seed killed beside others on a few short trials, resumed, and compared with the same seed alone."
     data = tiny_recordings(out / "small", sessions=2, trials=8, max_bins=60)
     train = [*SMALL, "--data", str(data), "--device", "cpu", "--steps", "120", "--checkpoint-every", "20"]
-    beside = [*train, "--seeds", "1", "2", "3", "--side-by-side", "--threads-per-seed", "1", "--out", str(out / "killed")]
+    beside = [*train, "--seeds", "1", "2", "3", "--side-by-side", "--threads-per-seed", "1",
+              "--out", str(out / "killed")]
     found: dict[str, Any] = {"killed": b2t(beside, killer(out / "killed/seed_2", 20)),
                              "resumed": b2t([*beside, "--resume"])}
     one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}

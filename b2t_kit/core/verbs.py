@@ -6,18 +6,19 @@
 __all__ = ['T', 'Positional', 'Folder', 'File', 'RunFolder', 'FreeText', 'Choose', 'Layout', 'chosen_settings', 'arranged',
            'Option', 'plain_type', 'metavar_of', 'own_option', 'setting_options', 'is_config', 'verb_options',
            'given_in', 'as_words', 'flagged', 'command_for', 'exactly_one', 'refuse', 'value_in', 'tyro_type',
-           'view_of', 'values_in', 'ask_tyro', 'one_line', 'read_verb', 'run_verb', 'show_help']
+           'view_of', 'values_in', 'ask_tyro', 'one_line', 'read_verb', 'run_verb', 'Told', 'show_help']
 
 # %% ../../nbs/core/verbs.ipynb #2f4560aa
 import dataclasses
 import os
 import re
 import shutil
+import sys
 import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import redirect_stderr, suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from io import StringIO
 from typing import Annotated, Any, TypeVar
@@ -117,7 +118,7 @@ def metavar_of(
     first = kinds_of(kind)[0]
     if typing.get_origin(first) is tuple:
         one = metavar_of(typing.get_args(first)[0], unit)
-        return f"{one} {one} ..."
+        return f"{one} ..."
     if typing.get_origin(first) is typing.Literal:
         return unit or "|".join(map(str, typing.get_args(first)))
     return unit or {int: "N", float: "X"}.get(first, "NAME")
@@ -399,6 +400,24 @@ def run_verb(
     return asked.act()
 
 # %% ../../nbs/core/verbs.ipynb #0fece235
+class Told(StringIO):
+    "What is printed, with the colours and boxes that the screen can show."
+
+    def __init__(
+        self,
+        screen: Any,  # `sys.stdout`
+    ) -> None:
+        super().__init__()
+        self.screen = screen
+
+    def isatty(self) -> bool:
+        return self.screen.isatty()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self.screen.encoding
+
+
 def show_help(
     verb: type,
     words: Sequence[str],
@@ -415,8 +434,11 @@ def show_help(
         options = [one for one in options if not one.path[1]] + top
     columns = shutil.get_terminal_size().columns
     print(textwrap.fill(verb.__doc__ or "", columns), end="\n\n")
-    with suppress(SystemExit):
+    told = Told(sys.stdout)
+    with redirect_stdout(told), suppress(SystemExit):
         ask_tyro(view_of(options, {}), ["--help"], program)
+    usage, _, rest = told.getvalue().partition("\n")  # which tyro does not wrap
+    print(textwrap.fill(usage, columns, subsequent_indent=" " * 7, break_on_hyphens=False), rest, sep="\n", end="")
     for title, entries in getattr(verb, "lists", dict)().items():
         print(f"\n{title}:")
         for name, text in entries.items():

@@ -107,7 +107,7 @@ class ConvertCorp(Conversion):
 
 @dataclass(frozen=True)
 class ConvertArrays(Conversion):
-    "Write recordings of your own in the kit's layout: a folder with trials.csv and the NumPy or NWB files that it names."
+    "Write recordings of your own in the kit's layout: a folder with trials.csv and the NumPy or NWB files it names."
     form: ArraysFormat = ArraysFormat()
 
 

@@ -55,7 +55,7 @@ class SendStream(Speaks):
 class Live(Speaks, ReadsRun):
     "Decode while somebody speaks: a recording in real time, a simulated participant, or a stream."
     run: RunFolder  # run folder, or exported decoder
-    # recording, participant (says what is typed), or HOST:PORT of a stream; default: recording, or participant with --say
+    # recording, participant (says what is typed), or HOST:PORT of a stream; default: recording; participant with --say
     source: Annotated[str, "SOURCE"] | None = None
     page: bool = False  # show a page for a browser instead of lines of text
     # address of the page; other than this machine's own, the page needs a token, which is printed
