@@ -58,7 +58,7 @@ def noisy_rate(task: SpeechTask, folder: Path) -> float:
     "PER of the noisy speech model on validation trials of the days in training."
     model = load_decoder(folder).model
     edits = labels = 0
-    for batch in EvalBatches(task.val, task.config.batches):
+    for batch in EvalBatches(task.val, task.config.batches, frames=task.config.model.framing):
         features = smooth(batch.features, task.config.augment.smooth, "same", batch.num_bins)
         _, noisy = model(features, batch.day, mode="full")
         rows = zip(greedy(noisy, batch.num_patches), batch.labels, batch.num_labels, batch.weight)

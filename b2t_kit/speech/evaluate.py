@@ -187,7 +187,7 @@ def decode(
     model = model.to(device.torch_device).eval()
     found: dict[int, Decoded] = {}
     settings = replace(decoder.config.batches, cache="none")
-    for batch in EvalBatches(recordings, settings, multiple=device.chips):
+    for batch in EvalBatches(recordings, settings, multiple=device.chips, frames=decoder.config.model.framing):
         placed = device.place(batch)
         with device.autocast():
             scores, frames = logits_of(model, placed, decoder.config)
@@ -339,9 +339,9 @@ class AdaptingDecoder:
         index: int,  # into the recordings
     ) -> tuple[dict[str, Any], np.ndarray]:  # what was done; (P, 41) float32 logits from before the step
         "Decode one trial, then take a step on it."
-        info, batches = self.recordings.infos[index], self.decoder.config.batches
+        info, frames = self.recordings.infos[index], self.decoder.config.model.framing
         adapter, place = self.enter(info.session), (info.session, info.block, info.number)
-        batch = self.device.place(single_trial(self.recordings.features(index), 0, batches))
+        batch = self.device.place(single_trial(self.recordings.features(index), 0, frames))
         with torch.no_grad(), self.device.autocast():
             scores, frames = logits_of(adapter.model, batch, self.decoder.config)
         scores, frames = self.device.fetch([scores, frames])
