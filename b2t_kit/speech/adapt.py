@@ -154,9 +154,9 @@ def single_trial(
     frames: Frames,  # of the model
 ) -> Batch:  # of one row, without labels
     "A trial as a batch of its exact length."
-    one = torch.ones(1, dtype=torch.int32)
+    one, count = torch.ones(1, dtype=torch.int32), frames.of(len(features))
     key = torch.zeros(1, dtype=torch.int64)
-    return Batch(torch.from_numpy(features)[None], one * len(features), one * frames.of(len(features)), one[None] * 0, one * 0,
+    return Batch(torch.from_numpy(features)[None], one * len(features), one * count, one[None] * 0, one * 0,
                  one * day, torch.ones(1), key, key, key, 1)
 
 
