@@ -55,6 +55,8 @@ PLACES: dict[str, str | dict[str, str]] = {  # verb, in the order of `b2t --help
     "score": "output.submission:ScoreSentences",
     "report": "",
     "export": "",
+    "runs": "output.runs:Runs",
+    "show": "output.runs:ShowRun",
     "kernel": {"build": "kaggle:KernelBuild"},
     "plan": "tpu.verbs:Plan",
     "preflight": "tpu.verbs:Preflight",

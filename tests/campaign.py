@@ -255,13 +255,14 @@ def tuned(folder: Path) -> None:
     from b2t_kit.core.files import save_json
     from b2t_kit.core.settings import to_dict
     from b2t_kit.decode.beam_search import SearchConfig
-    save_json(folder / "decoding.json", {"search": to_dict(SearchConfig()), "language_model": "a" * 32, "lm": "default"})
+    save_json(folder / "decoding.json", {"search": to_dict(SearchConfig()), "tuned_for": {"language_model": "a" * 32},
+                                          "lm": "default"})
 
 
 def read_tuned(folder: Path) -> None:
     from b2t_kit.decode.pipeline import tuned_config, tuned_model
     tuned_model(folder)
-    tuned_config(folder / "decoding.json", SimpleNamespace(hash="a" * 32))
+    tuned_config(folder / "decoding.json", {"language_model": "a" * 32})
 
 
 def tuned_large(folder: Path) -> None:

@@ -66,7 +66,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     ".complete": lambda path: checkpoint_fault(path.parent), "best": lambda path: read_best(path.parent),
     "rolling.json": lambda path: checkpoint_folders(path.parent), "state.json": lambda path: read_state(path.parent),
     "vocabulary.txt": read_vocabulary, "token.txt": read_token, "sub.journal": journal_lines, "mean.pth": read_tensors,
-    "decoding.json": lambda path: tuned_config(path, SimpleNamespace(hash="a" * 32)),
+    "decoding.json": lambda path: tuned_config(path, {"language_model": "a" * 32}),
     "scores.json": lambda path: KeptScores(SimpleNamespace(known={}, key="model"), path),
     "0.npz": lambda path: Measurements(path.parent)[0],
     "data.zip": lambda path: unpack_archive(path, path.parent / "unpacked", progress=False),

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import h5py
 import numpy as np
 
+from ..core.cache import file_state
 from ..core.errors import KitError
 from .folders import SPLITS, check_split, find_recordings, lost_days, sessions_of
 from .hdf5 import Fault, open_dataset, open_file, open_member, read_attribute, read_number, reading
@@ -353,14 +354,13 @@ class Recordings:
             raise Fault(info.file, info.group, "input_features", message)
         return out
 
-    def file_mark(
+    def file_state(
         self,
         path: Path,  # one of the files
-    ) -> list[int]:
-        "Size, times of the last write and of any change in ns, and inode: what changes with a file's content."
+    ) -> list[int] | None:  # as from `core.cache.file_state`
+        "What changes with a file's content; None if a write from now on could leave it as it is."
         with reading(path):
-            found = os.fstat(self._files[path].id.get_vfd_handle())
-        return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+            return file_state(self._files[path].id.get_vfd_handle())
 
     def _checked(self, index: int, name: str, kinds: str, shape: tuple[int | None, ...]) -> h5py.Dataset:
         info = self.infos[index]

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.cache import content_hash, differing, file_hash, plain
+from ..core.cache import MEMO, content_hash, differing, file_hash, plain
 from ..core.errors import KitError
 from ..core.files import check_target, csv_plain, new_folders, open_own, parse_json, read_bytes, read_text
 from ..core.files import save_json, write_atomically
@@ -43,7 +43,7 @@ from ..decode.hypotheses import Route, SearchConfig, read_nbest
 from ..decode.lexicon import own_words
 from ..decode.pipeline import CHOICE, adapted_folder, adapted_logits, cached_logits, choose_words
 from ..decode.pipeline import fusion_key, fusion_settings, known_sentences, read_trials, search_key
-from ..decode.pipeline import tuned_config, tuned_model
+from ..decode.pipeline import tuned_config, tuned_for, tuned_model
 from ..devices.select import open_device
 from ..speech.adapt import AdaptConfig
 from ..speech.evaluate import load_decoder, logits_key
@@ -454,8 +454,9 @@ def submit(
     with open_device(device) as opened, Recordings(data, "test") as recordings:
         infos, record = recordings.infos, logits_key(decoder, recordings, opened, folder=folder)
     with new_folders(folder):
-        words, model = choose_words(model_file, lexicon, known_sentences(data))
-        config = override(tuned_config(Path(run) / CHOICE, model, decoder) or SearchConfig(), settings or {})
+        words, model = choose_words(model_file, lexicon, known_sentences(data), folder / MEMO)
+        tuned = tuned_config(Path(run) / CHOICE, tuned_for(words, model, hot, decoder))
+        config = override(tuned or SearchConfig(), settings or {})
         search = BeamSearch(words, model, config, route, folder, hot)
         fused, large = config, None
         if fusion:

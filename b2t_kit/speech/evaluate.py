@@ -25,7 +25,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from ..core.cache import Kept, content_hash, file_mark
+from ..core.cache import MEMO, Kept, content_hash, file_mark
 from ..core.errors import KitError
 from ..core.files import check_target, csv_text, load_json, new_folders, regular_file, save_json
 from ..core.files import write_atomically
@@ -47,7 +47,7 @@ from ..text.metrics import Confusion, Counts, Rate, RateTable, confusion, count_
 from ..text.metrics import plot_rates, rate_of, rates_by, redrawn
 from ..text.phonemes import show
 from ..training.checkpoint import best_checkpoint, read_part, tensors_hash
-from ..training.run import MEMO, check_task, task_digest
+from ..training.run import check_task, task_digest
 from ..training.task import TrainConfig
 
 # %% ../../nbs/speech/evaluate.ipynb #d5b34df7
