@@ -4,9 +4,10 @@
     python benchmarks/adapt.py --recipe tiny --steps 200 --seed 1
 
 Trains the recipes `tiny` and `transformer_tiny` shortly with the last days held out, then evaluates the held-out
-days as trained and with `--adapt`; the same with each participant. Both decode the same trials. Intervals of a difference
-are over participants (Student's t): three participants are three, however many trials they have. The learning rates are those of `--adapt`, tuned on nothing
-here. The result goes to benchmarks/results/adapt.json, the errors by trial to adapt.png beside it.
+days as trained and with `--adapt`; the same with each participant. Both decode the same trials. Intervals of a
+difference are over participants (Student's t): three participants are three, however many trials they have. The
+learning rates are those of `--adapt`, tuned on nothing here. The result goes to benchmarks/results/adapt.json, the
+errors by trial to adapt.png beside it.
 """
 
 import argparse

@@ -3,13 +3,15 @@
     python benchmarks/hotwords.py LABELS.csv [--with 150] [--without 150] [--distractors 1000] [--settings 150]
                                   [--flatness middle,sharp,flat] [--tune-on 40] [--json FILE] [--figure FILE]
 
-LABELS.csv is as for words.py, and its sentences are divided in the same way: 1,426 are scored, 250 are tuned on, and
-the language models see only the others. Words that are rare in their text are chosen as targets until --with scored
-sentences have one. The 3-gram `known` and its lexicon (the whole dictionary) know them; `unknown` is built from the
-same text with every target as <unk>, and its lexicon lacks them. The hotword list is all targets, without boosts; then
-with --distractors other words of the dictionary, which nobody says: `unknown` lacks them too. A target counts as found if it is in the decoded sentence. --without other scored sentences have no target: are they
-the same with the list? All this at each flatness of the logits. Then settings are compared on the first --settings scored sentences, each with the CPU seconds
-of the same run, and `tune` with a budget of seconds chooses on --tune-on sentences.
+LABELS.csv is as for words.py, and its sentences are divided in the same way: 1,426 are scored, 250 are tuned on,
+and the language models see only the others. Words that are rare in their text are chosen as targets until --with
+scored sentences have one. The 3-gram `known` and its lexicon (the whole dictionary) know them; `unknown` is built
+from the same text with every target as <unk>, and its lexicon lacks them. The hotword list is all targets, without
+boosts; then with --distractors other words of the dictionary, which nobody says: `unknown` lacks them too. A
+target counts as found if it is in the decoded sentence. --without other scored sentences have no target: are they
+the same with the list? All this at each flatness of the logits. Then settings are compared on the first --settings
+scored sentences, each with the CPU seconds of the same run, and `tune` with a budget of seconds chooses on --tune-
+on sentences.
 """
 
 import argparse

@@ -6,8 +6,9 @@
 
 LABELS.csv has the columns session, sentence_label and phonemes, such as that of the published training split. From each
 of its days, the same number of first sentences is taken.
---recordings writes strict recordings and three small GRUs to DIR, if they are not there yet: one as `tiny` is trained,
-one without its noise, and one without the days after the fifteenth. DIR/demo, if it is there, is a folder of `b2t demo`.
+--recordings writes strict recordings and three small GRUs to DIR, if they are not there yet: one as `tiny` is
+trained, one without its noise, and one without the days after the fifteenth. DIR/demo, if it is there, is a folder
+of `b2t demo`.
 The real figures and the definitions are in `simulate.errors`: the published baseline on 766 validation sentences of 21
 days. "Before" is the noise that the kit had at first, `even_logits`: independent, and confused by articulation.
 """
