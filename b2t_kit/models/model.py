@@ -25,7 +25,6 @@ from torch import nn
 from ..core.errors import KitError
 from ..core.files import read_bytes
 from ..core.settings import class_source, from_dict, to_dict
-from ..data.batches import Frames
 from .ctc import ctc_losses
 from .footprint import MemoryTarget, PeakPoint, Size
 
@@ -90,11 +89,6 @@ class ModelConfig:
     partial = False  # a last incomplete patch has a frame too
     padding: Literal["same", "valid"] = "same"  # evaluation: smooth whole trials, or in "valid" drop bins at their ends
     adapted: Adapted | None = None  # what adaptation changes; None: nothing can be adapted
-
-    @property
-    def framing(self) -> Frames:
-        "How bins become frames."
-        return Frames(self.patch, self.stride, self.partial)
 
     def build(self) -> nn.Module:
         "The network, with initial weights from torch's generator."

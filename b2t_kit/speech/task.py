@@ -20,7 +20,7 @@ from ..core.errors import KitError
 from ..core.settings import to_dict
 from ..core.signals import gib
 from ..data.augment import Augment, augment, smooth, smoothing_taps
-from ..data.batches import Batch, BatchConfig, Bucket, EvalBatches, Resident, TrainBatches, check_lengths
+from ..data.batches import Batch, BatchConfig, Bucket, EvalBatches, Frames, Resident, TrainBatches, check_lengths
 from ..data.batches import check_shares, end_to_end, gathered, map_trials
 from ..data.dataset import T15, Recordings, Signal, signal_difference
 from ..data.fingerprint import data_fingerprint
@@ -256,7 +256,7 @@ class SpeechTask(Task):
         lines = {"days": f"{len(self.trained)} trained{held_out}"}
         lines |= {one.split: amount(one) for one in (self.train, self.val)}
         lines |= {"quarantine": quarantine_said(self.left_out)} if self.left_out else {}
-        batches = TrainBatches(self.train, self.config.batches, frames=self.config.model.framing)
+        batches = TrainBatches(self.train, self.config.batches, frames=frames_of(self.config.model))
         shapes = ", ".join(f"{bins} bins, {labels} labels" for _, bins, labels in batches.shapes)
         size = self.config.batches.batch_size
         steps = f"{batches.steps_per_epoch} per epoch, of up to {size} trials"
@@ -289,7 +289,7 @@ class SpeechTask(Task):
         if place not in self._to_train:
             check_shares(self.config.batches.batch_size, device.world, config.accumulation)
             pin = device.kind == "cuda"
-            made = TrainBatches(self.train, self.config.batches, *place, device.chips, pin, self.config.model.framing)
+            made = TrainBatches(self.train, self.config.batches, *place, device.chips, pin, frames_of(self.config.model))
             self._to_train[place] = made
         return self._to_train[place]
 
@@ -382,7 +382,7 @@ class SpeechTask(Task):
         key = (id(recordings), *place)
         if key not in self._to_score:
             self._to_score[key] = EvalBatches(recordings, self.config.batches, *place, multiple=device.chips,
-                                               frames=self.config.model.framing)
+                                               frames=frames_of(self.config.model))
         return self._to_score[key]
 
     def size(self, batch: Batch) -> dict[str, int]:
@@ -420,6 +420,13 @@ def held_out_recordings(
     return Recordings(folder, "val", present) if present else None
 
 # %% ../../nbs/speech/task.ipynb #0a66994a
+def frames_of(
+    model: ModelConfig,
+) -> Frames:
+    "How a model turns bins into frames; raises `KitError` if it cannot."
+    return Frames(model.patch, model.stride, model.partial)
+
+
 def settled(
     config: SpeechConfig,
     num_days: int,  # number of sessions
@@ -427,7 +434,7 @@ def settled(
 ) -> SpeechConfig:
     "The configuration with days and features filled in; `KitError` if the data have others, or if no frame can be."
     model = config.model.fitted(num_days=num_days, num_features=num_features)
-    assert model.framing
+    frames_of(model)
     return replace(config, model=model)
 
 
@@ -444,7 +451,7 @@ def size_of(
         raise KitError(f"bins: {bucket.bins} are less than one patch of {model.patch}")
     if model.num_features is None:
         raise KitError("num_features: is not known yet; the recordings decide it")
-    patches = model.framing.of(bucket.bins)
+    patches = frames_of(model).of(bucket.bins)
     return Size(rows, bucket.bins, patches, bucket.labels, model.num_features, model.num_classes, model.patch,
                 model.stride, getattr(model, "subsample", 1))
 
