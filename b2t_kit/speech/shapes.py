@@ -18,7 +18,7 @@ from ..core.errors import KitError
 from ..data.batches import Batch, BatchConfig, Bucket, Resident, TrainBatches, num_patches, places_per_pile
 from ..data.dataset import NUM_FEATURES
 from ..devices.device import Device
-from .task import SpeechConfig, SpeechTask, frames_of, settled
+from .task import SpeechConfig, SpeechTask, framing, settled
 from ..training.task import RunSettings, TrainConfig
 
 # %% ../../nbs/speech/shapes.ipynb #82994071
@@ -116,7 +116,7 @@ def speech_shapes(
         return SpeechShapes(config, published_buckets(config.batches))
     task = SpeechTask(data, config)
     try:
-        found = TrainBatches(task.train, task.config.batches, train.seed, frames=frames_of(task.config.model))
+        found = TrainBatches(task.train, task.config.batches, train.seed, frames=framing(task.config.model))
         bins = sum(task.train.infos[trial].num_bins for trial in found.trials)
         return SpeechShapes(config, found.buckets, len(task.sessions), task.train.signal.num_features, bins)
     finally:

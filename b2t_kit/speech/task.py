@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['WordScorer', 'RoomCheck', 'WordsConfig', 'SpeechConfig', 'logits_of', 'frames_of', 'alignable', 'speech_loss',
-           'SpeechTask', 'trained_sessions', 'held_out_recordings', 'settled', 'size_of', 'check_labels_known',
-           'signal_record', 'check_signal', 'amount', 'count_greedy_edits']
+           'SpeechTask', 'trained_sessions', 'held_out_recordings', 'framing', 'settled', 'size_of',
+           'check_labels_known', 'signal_record', 'check_signal', 'amount', 'count_greedy_edits']
 
 # %% ../../nbs/speech/task.ipynb #9b9df6a0
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -256,7 +256,7 @@ class SpeechTask(Task):
         lines = {"days": f"{len(self.trained)} trained{held_out}"}
         lines |= {one.split: amount(one) for one in (self.train, self.val)}
         lines |= {"quarantine": quarantine_said(self.left_out)} if self.left_out else {}
-        batches = TrainBatches(self.train, self.config.batches, frames=frames_of(self.config.model))
+        batches = TrainBatches(self.train, self.config.batches, frames=framing(self.config.model))
         shapes = ", ".join(f"{bins} bins, {labels} labels" for _, bins, labels in batches.shapes)
         size = self.config.batches.batch_size
         steps = f"{batches.steps_per_epoch} per epoch, of up to {size} trials"
@@ -289,7 +289,7 @@ class SpeechTask(Task):
         if place not in self._to_train:
             check_shares(self.config.batches.batch_size, device.world, config.accumulation)
             pin = device.kind == "cuda"
-            made = TrainBatches(self.train, self.config.batches, *place, device.chips, pin, frames_of(self.config.model))
+            made = TrainBatches(self.train, self.config.batches, *place, device.chips, pin, framing(self.config.model))
             self._to_train[place] = made
         return self._to_train[place]
 
@@ -382,7 +382,7 @@ class SpeechTask(Task):
         key = (id(recordings), *place)
         if key not in self._to_score:
             self._to_score[key] = EvalBatches(recordings, self.config.batches, *place, multiple=device.chips,
-                                               frames=frames_of(self.config.model))
+                                               frames=framing(self.config.model))
         return self._to_score[key]
 
     def size(self, batch: Batch) -> dict[str, int]:
@@ -420,7 +420,7 @@ def held_out_recordings(
     return Recordings(folder, "val", present) if present else None
 
 # %% ../../nbs/speech/task.ipynb #0a66994a
-def frames_of(
+def framing(
     model: ModelConfig,
 ) -> Frames:
     "How a model turns bins into frames; raises `KitError` if it cannot."
@@ -434,7 +434,7 @@ def settled(
 ) -> SpeechConfig:
     "The configuration with days and features filled in; `KitError` if the data have others, or if no frame can be."
     model = config.model.fitted(num_days=num_days, num_features=num_features)
-    frames_of(model)
+    framing(model)
     return replace(config, model=model)
 
 
@@ -451,7 +451,7 @@ def size_of(
         raise KitError(f"bins: {bucket.bins} are less than one patch of {model.patch}")
     if model.num_features is None:
         raise KitError("num_features: is not known yet; the recordings decide it")
-    patches = frames_of(model).of(bucket.bins)
+    patches = framing(model).of(bucket.bins)
     return Size(rows, bucket.bins, patches, bucket.labels, model.num_features, model.num_classes, model.patch,
                 model.stride, getattr(model, "subsample", 1))
 
