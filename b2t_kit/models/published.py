@@ -71,7 +71,7 @@ class Pretrained:
 
     model: nn.Module  # in evaluation mode, on the CPU
     config: Any  # a `ModelConfig`: sizes, and how its inputs are smoothed
-    sessions: tuple[str, ...]  # the recording day of each day layer, in order; of a model without: those it was trained on
+    sessions: tuple[str, ...]  # recording day of each day layer, in order; without such layers, days of training
     val_per: float | None  # phoneme error rate on the validation split, if its authors stored it
 
 # %% ../../nbs/models/published.ipynb #bd69fe29
