@@ -577,7 +577,7 @@ def live_verb(parser: Parser) -> Action:
     parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="address of the page; other than this "
                         "machine's own, the page needs a token, which is printed")
     parser.add_argument("--port", type=int, default=8787, metavar="N", help="port of the page; 0 takes any free one")
-    parser.add_argument("--origin", default="", metavar="URL", help="https://NAME of a proxy that brings TLS to the page")
+    parser.add_argument("--origin", default="", metavar="URL", help="https://NAME of a proxy with TLS for the page")
     parser.add_argument("--log", action="store_true", help="write a line to standard error for each frame that is late")
     parser.add_argument("--lm", metavar="FILE", help="language model, as for b2t decode")
     add_lexicon(parser)
