@@ -383,7 +383,8 @@ class Feed:
         self.now: dict[str, Any] = {"words": None, "alternatives": [], "final": False, "words_ms": None,
                                     "counted": "", "state": "waiting", "text": "", "over": False}
         self.finals = 0  # finished sentences
-        self.count, self.arrived = Reader(), (0, 0.0)  # what there has been in all; bins of the last update, its arrival
+        self.count = Reader()  # what there has been in all
+        self.arrived = 0, 0.0  # bins of the last update, and when the last of them came
         self._before: np.ndarray | None = None
         self._phoneme = ""
 
@@ -777,7 +778,8 @@ class Widget:
         self.past.value = "<br>".join(map(html.escape, lines))
         notes = "; ".join(one["text"] for one in message["notes"])
         delay = f"{message['words_ms']:.1f} ms from last bin to words; " if message["words_ms"] is not None else ""
-        self.state.value = html.escape(f"{message['text']}; {delay}stream: {message['counted']}{'; ' if notes else ''}{notes}")
+        parts = [message["text"], f"{delay}stream: {message['counted']}", notes]
+        self.state.value = html.escape("; ".join(filter(None, parts)))
 
     def _run(self) -> None:
         try:

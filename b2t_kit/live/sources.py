@@ -365,8 +365,9 @@ class StreamSource:
         zmq = self.zmq
         context = zmq.Context()
         socket = context.socket(zmq.SUB)
-        for name, value in (("RCVHWM", BUFFERED // 4), ("MAXMSGSIZE", MOST_BYTES), ("LINGER", 0), ("IPV6", "[" in self.address),
-                            ("HANDSHAKE_IVL", 3000), ("HEARTBEAT_IVL", 2000), ("RECONNECT_IVL_MAX", 1000)):
+        for name, value in (("RCVHWM", BUFFERED // 4), ("MAXMSGSIZE", MOST_BYTES), ("LINGER", 0),
+                            ("IPV6", "[" in self.address), ("HANDSHAKE_IVL", 3000), ("HEARTBEAT_IVL", 2000),
+                            ("RECONNECT_IVL_MAX", 1000)):
             socket.setsockopt(getattr(zmq, name), value)
         monitor = socket.get_monitor_socket()
         try:
