@@ -19,7 +19,7 @@ import torch
 from b2t_kit.data.dataset import T15
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.pipeline import choose_words
-from b2t_kit.live.page import LiveSession, Mark, Moment, PageServer, Terminal
+from b2t_kit.live.page import LiveSession, SentenceMark, Moment, PageServer, Terminal
 from b2t_kit.live.pipeline import LiveConfig, LiveDecoder, TimeLedger, Update
 from b2t_kit.live.sources import ParticipantSource, Piece, StreamSender, StreamSource
 from b2t_kit.models.gru import GRUConfig
@@ -476,7 +476,7 @@ def test_a_listener(browser) -> None:
     """The voice is called when a sentence is final, if it is switched on, and never for what was said before. No sound is heard here."""
     words = Words()
     session = LiveSession(words, Spoken())
-    kept: list[Mark] = []
+    kept: list[SentenceMark] = []
     session.watchers.append(Marks(kept))
 
     def said(*sentence: str, final: bool = True) -> None:
@@ -510,7 +510,7 @@ def test_a_listener(browser) -> None:
         until(lambda: text(browser, "words") == "go away")
         browser.find_element("id", "wrong").click()
         until(lambda: browser.find_element("id", "words").get_attribute("data-wrong") is not None)
-        assert kept == [Mark(3, "corrected", "maybe later"), Mark(3, "corrected", "much later"), Mark(4, "wrong")]
+        assert kept == [SentenceMark(3, "corrected", "maybe later"), SentenceMark(3, "corrected", "much later"), SentenceMark(4, "wrong")]
         assert "Not a medical device" in browser.page_source
         assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
 
@@ -518,7 +518,7 @@ def test_a_listener(browser) -> None:
 class Marks:
     """Keeps what is said of sentences."""
 
-    def __init__(self, kept: list[Mark]) -> None:
+    def __init__(self, kept: list[SentenceMark]) -> None:
         self.kept = kept
 
     def show(self, moment: Moment) -> None:

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['Answer', 'MOST_HOTWORDS', 'MOST_WAITING', 'ENDED', 'REASONS', 'KEPT_BINS', 'KEPT_SENTENCES', 'KEPT_NOTES', 'ROWS',
            'CLIP', 'PAGE', 'MOST_READERS', 'MOST_ON_THEIR_WAY', 'PAUSE', 'PULSE', 'GONE', 'LOOPBACK', 'TRY_LATER',
-           'NOT_ALLOWED', 'Mark', 'Moment', 'Watcher', 'LiveSession', 'Terminal', 'colour_bytes', 'Reader', 'Feed',
-           'page', 'listen', 'own_address', 'bracketed', 'qr_code', 'PageServer', 'Widget', 'heat_map', 'watch',
+           'NOT_ALLOWED', 'SentenceMark', 'Moment', 'Watcher', 'LiveSession', 'Terminal', 'colour_bytes', 'Reader',
+           'Feed', 'page', 'listen', 'own_address', 'bracketed', 'qr_code', 'PageServer', 'Widget', 'heat_map', 'watch',
            'open_decoder', 'choose_source', 'say_lines']
 
 # %% ../../nbs/live/page.ipynb #2c0ddfac
@@ -47,13 +47,13 @@ from ..decode.pipeline import CHOICE, choose_words, tuned_config, tuned_for, tun
 from .pipeline import LiveConfig, LiveDecoder, Update
 from .sources import Bridge, BridgeConfig, Inbox, LiveSource, ParticipantSource, Piece
 from .sources import RecordingSource, StreamSource, live_library
-from .state import Quality, Seen, State, counted, judge
+from .state import Quality, Seen, StreamState, counted, judge
 from ..speech.evaluate import load_decoder
 from ..training.live_plot import notebook_display
 
 # %% ../../nbs/live/page.ipynb #f6c37b4d
 @dataclass(frozen=True)
-class Mark:
+class SentenceMark:
     "What somebody says of a finished sentence."
     number: int  # of the sentence, from 1
     verdict: str  # "right", "wrong" or "corrected"
@@ -69,9 +69,9 @@ class Moment:
     said: str = ""  # the sentence that ends here, if the source knows it
     note: str = ""  # something that everybody should know
     bad: bool = False  # it was refused
-    state: State = State("waiting", "")  # what the stream is doing
+    state: StreamState = StreamState("waiting", "")  # what the stream is doing
     counted: str = ""  # what was mended and refused so far
-    mark: Mark | None = None
+    mark: SentenceMark | None = None
     over: bool = False  # the session has ended
 
 
@@ -111,7 +111,7 @@ class LiveSession:
         self.workers = {what: ThreadPoolExecutor(1, what) for what in ("hotword", "say")}  # neither delays the other
         self.waiting: Counter[str] = Counter()  # requests that a worker has not done yet
         self.sentences: deque[tuple[str, str]] = deque(maxlen=1000)  # said, if known, and decoded
-        self.bins, self.finals, self._state = 0, 0, State("", "")
+        self.bins, self.finals, self._state = 0, 0, StreamState("", "")
         self._refused: Counter[str] = Counter()  # what had been refused a moment ago
 
     @property
@@ -124,7 +124,7 @@ class LiveSession:
         "What was refused, by what is wrong with it."
         return self.bridge.refused + getattr(self.source, "refused", Counter())
 
-    def state(self) -> State:
+    def state(self) -> StreamState:
         "What the stream is doing now; from any thread, at any time."
         return judge(self.seen, time.perf_counter(), getattr(self.source, "waiting", ""), self.says)
 
@@ -160,7 +160,7 @@ class LiveSession:
         if not known or verdict not in ("right", "wrong", "corrected") or (verdict == "corrected") != bool(correction):
             raise KitError(f"mark: '{printable(text[:20])}' should be the number of a sentence and right, wrong, or "
                            "corrected with the correction")
-        self._tell(Moment(_nothing(self), time.perf_counter(), mark=Mark(int(number), verdict, correction)))
+        self._tell(Moment(_nothing(self), time.perf_counter(), mark=SentenceMark(int(number), verdict, correction)))
 
     def _ask_cue(self, answer: Answer) -> None:
         if self.seen.warming:
@@ -425,7 +425,7 @@ class Feed:
             self.now["words_ms"] = milliseconds
             self.arrived = update.bins, moment.arrived
 
-    def _mark(self, mark: Mark) -> None:
+    def _mark(self, mark: SentenceMark) -> None:
         "Give a sentence to all readers again, with its mark."
         for place, (_, one) in enumerate(self.sentences):
             if one["number"] == mark.number:
@@ -691,7 +691,7 @@ class PageServer:
                 sent, before = time.monotonic(), state
                 await asyncio.wait_for(websocket.send_text(json.dumps(message | self._about(state, place))), GONE)
 
-    def _about(self, state: State, place: Reader) -> dict[str, Any]:
+    def _about(self, state: StreamState, place: Reader) -> dict[str, Any]:
         "What a message says of the session as it is now."
         answers, place.answers = place.answers, []
         return {"state": state.name, "text": state.text, "counted": self.session.counted(), "says": self.session.says,
