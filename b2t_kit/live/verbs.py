@@ -18,7 +18,8 @@ from ..core.signals import SUCCESS, report_progress
 from ..core.verbs import File, FreeText, RunFolder
 from ..decode.pipeline import known_sentences
 from ..decode.verbs import ReadsRecordings, ReadsRun
-from .page import LiveSession, PageServer, Terminal, choose_source, open_decoder, say_lines
+from .page import LiveSession, PageServer, Terminal, choose_source, listen, open_decoder, qr_code
+from .page import say_lines
 from .pipeline import LiveConfig
 from .sources import ADDRESS, StreamSender, send
 
@@ -61,6 +62,7 @@ class Live(Speaks, ReadsRun):
     # address of the page; other than this machine's own, the page needs a token, which is printed
     host: Annotated[str, "HOST"] = "127.0.0.1"
     port: int = 8787  # port of the page; 0 takes any free one
+    origin: Annotated[str, "URL"] = ""  # https://NAME of a proxy with TLS for the page
     log: bool = False  # write a line to standard error for each frame that is late
     lm: File | None = None  # language model, as for b2t decode
     lexicon: File | None = None  # additional words, one 'word PH PH ...' a line, possibly with a last SIL
@@ -80,12 +82,15 @@ class Live(Speaks, ReadsRun):
                                sentences=list(self.say), stays=typed or self.page)
         log = logging.getLogger("b2t_kit.live")
         log.addHandler(handler := logging.StreamHandler() if self.log else logging.NullHandler())
+        bound = listen(self.host, self.port) if self.page else None  # before the decoder, which takes long
         report_progress("preparing the decoder")
         decoder = open_decoder(self.run, getattr(source, "session", self.session), self.lm, self.lexicon,
                                self.hotwords, config=self.settings,
                                exclude=() if kind == "participant" else known_sentences(self.data))
-        session = LiveSession(decoder, source, [] if self.page else [Terminal()])
-        with PageServer(session, self.host, self.port) if self.page else nullcontext() as server:
+        session = LiveSession(decoder, source, [Terminal()])
+        with PageServer(session, self.host, origin=self.origin, bound=bound) if bound else nullcontext() as server:
+            if server and server.token:
+                report_progress(f"for a phone: {server.url_of('listen')}\n{qr_code(server.url_of('listen'))}")
             if typed:
                 say_lines(session, sys.stdin or ())
                 report_progress("type a sentence, and Enter")
@@ -97,5 +102,5 @@ class Live(Speaks, ReadsRun):
                     server.finish()
             finally:
                 log.removeHandler(handler)
-                print(f"\n{decoder.ledger}\nstream: {session.bridge.mended}", flush=True)
+                print(f"\n{decoder.ledger}\nstream: {session.counted()}", flush=True)
         return SUCCESS
