@@ -184,12 +184,15 @@ def read_nbest(
     "Yield the trials of a file; raises `KitError` naming the file and the line at fault."
     try:
         with open(regular_file(path), encoding="utf-8") as file:
-            number = 0
+            number, seen = 0, dict[tuple[str, int, int], int]()
             for number, line in enumerate(file, 1):
                 try:
-                    yield from_line(line)
+                    found = from_line(line)
                 except KitError as error:
                     raise KitError(f"{path}, line {number}: {error}") from error
+                if (first := seen.setdefault(found.place, number)) != number:
+                    raise KitError(f"{path}, line {number}: is of the same session, block and trial as line {first}")
+                yield found
     except (OSError, UnicodeDecodeError) as error:
         raise KitError(f"{path}: cannot be read ({error})") from error
     if not number:
@@ -228,7 +231,8 @@ def marks_of(
     "What a score of these trials has to tell."
     known = [one for one in trials if one.truth and normalise(one.truth)]
     counts = {name: sum(name in one.chose for one in known) for name in CHOSEN}
-    return tuple(Mark(words, counts[name], len(known), held_out if name == "weights" and counts[name] == len(known) else None)
+    fair = {"weights": held_out} if counts["weights"] == len(known) else {}
+    return tuple(Mark(words, counts[name], len(known), fair.get(name))
                  for name, words in CHOSEN.items() if counts[name])
 
 # %% ../../nbs/decode/hypotheses.ipynb #562a2955

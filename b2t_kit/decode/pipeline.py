@@ -274,8 +274,8 @@ def trials_tuned_on(
     record = load_json(path)
     with suppress(KeyError, TypeError, ValueError):
         if isinstance(record["chose"], list):
-            fair = record.get("held_out")
-            return frozenset(map(str, record["chose"])), None if fair is None else float(fair), str(record.get("logits"))
+            chose, fair = frozenset(map(str, record["chose"])), record.get("held_out")
+            return chose, None if fair is None else float(fair), str(record.get("logits"))
     raise KitError(f"{path}: is not a record of tuned weights; remove it or tune again")
 
 # %% ../../nbs/decode/pipeline.ipynb #b4265581
@@ -691,9 +691,10 @@ def evaluate_adapting(
                           precision, unseen, progress)
     report = adaptation_report(data, split, search, folder / "as_trained" / "logits.hdf5", path)
     chose, marks = trials_tuned_on(Path(run) / CHOICE)[0], plain.marks
-    keys = {choice_key((one.info.session, one.info.block, one.info.number), one.info.sentence or "") for one in plain.trials}
-    if keys & chose:
-        marks += (Mark(WEIGHTS_TUNED, len(keys & chose), len(plain.trials)),)
+    infos = [one.info for one in plain.trials]
+    tuned_on = chose & {choice_key((one.session, one.block, one.number), one.sentence or "") for one in infos}
+    if tuned_on:
+        marks += (Mark(WEIGHTS_TUNED, len(tuned_on), len(infos)),)
     made = replace(plain, origin=f"{plain.origin}, adapted", trials=decoded_again(plain.trials, path), marks=marks)
     save_evaluation(made, folder, stored_key(path))
     if json is not None:

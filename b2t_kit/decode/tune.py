@@ -274,8 +274,9 @@ class Searches:
     ) -> TuningStep:
         "Return a search of one half or both, and the cheap weights that its lists propose."
         parts = [self.half(config, side) for side in sides if len(self.rows[side])]
-        words, count = sum(self.words[side] for side in sides), sum(len(self.rows[side]) for side in sides)
-        run = Timed(config, sum(int(one.edits.sum()) for one in parts) / words, sum(one.seconds for one in parts) / count)
+        words, count = (sum(one[side] for side in sides) for one in (self.words, list(map(len, self.rows))))
+        edits, seconds = sum(int(one.edits.sum()) for one in parts), sum(one.seconds for one in parts)
+        run = Timed(config, edits / words, seconds / count)
         surface = sum(one.grid for one in parts) / max(words, 1)
         row, column = best_point(surface)
         return TuningStep(run, replace(config, acoustic_scale=SCALES[row], word_bonus=BONUSES[column]), surface)

@@ -79,8 +79,9 @@ def card(
     "The page for people, in Markdown."
     named = decoder.signal.participant.upper()
     facts = [f"| {name} | {text} |" for name, text in facts_of(decoder, record).items()]
-    rates = [f"| {split} | {one['trials']:,} | {one['rate']:.1%} ({one['low']:.1%} to {one['high']:.1%}), "
-             f"{'; '.join(['{:,} of {:,}'.format(one['edits'], one['total']), *one['marks']])} |" for split, one in record["scores"].items()]
+    rates = ["; ".join([f"| {split} | {one['trials']:,} | {one['rate']:.1%} ({one['low']:.1%} to {one['high']:.1%}), "
+                        f"{one['edits']:,} of {one['total']:,}", *one["marks"]]) + " |"
+             for split, one in record["scores"].items()]
     return "\n".join([
         f"# {record['name']}", "",
         f"A phoneme decoder for intracortical recordings of attempted speech in the {named} brain-to-text format,",

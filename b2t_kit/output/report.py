@@ -576,9 +576,10 @@ def _rates(
 ) -> list[tuple[str, str, str]]:  # name, percent, interval and counts
     "The two error rates as text."
     rates = {"word error rate": line.wer, "phoneme error rate": line.per}
-    words = [one for one in marks if one.what == WEIGHTS_TUNED]  # they have no part in phonemes before the search
-    return [(name, f"{100 * rate.rate:.1f}", marked(str(rate).partition(" % ")[2], [
-        one for one in marks if rate is line.wer or one not in words])) for name, rate in rates.items() if rate is not None]
+    before = [one for one in marks if one.what != WEIGHTS_TUNED]  # weights have no part in phonemes before the search
+    return [(name, f"{100 * rate.rate:.1f}",
+             marked(str(rate).partition(" % ")[2], marks if rate is line.wer else before))
+            for name, rate in rates.items() if rate is not None]
 
 
 def _closed(
@@ -606,7 +607,8 @@ def report_html(
     groups = report.groups
     return _TEMPLATES.get_template("report.html").render(
         title=f"{report.origin}: {report.split}, {len(report.sentences)} sentences",
-        rates=_rates(groups[0], report.marks), groups=lines_html(groups), redrawn=report.redrawn, days=lines_html(report.days),
+        rates=_rates(groups[0], report.marks), groups=lines_html(groups), redrawn=report.redrawn,
+        days=lines_html(report.days),
         figure=_closed(plot_days(report)),
         errors=[(name, mistakes_html(found)) for name, found in errors if found],
         sentences=[(one.place, one.truth, edit_distance(*one.words), words_html(one), sentence_html(one, look))
@@ -696,7 +698,8 @@ def report_run(
         if said := quarantine_said(quarantine_record(load_json(run / "config.json")).get("quarantine", {})):
             notes["quarantine"] = said
         known = None if split == "train" else [info.sentence for info in training.infos if info.sentence is not None]
-        report = Report(decoder.origin, split, sentences_of(decoded.trials, looks.phonemes, corpora, known), decoded.marks)
+        sentences = sentences_of(decoded.trials, looks.phonemes, corpora, known)
+        report = Report(decoder.origin, split, sentences, decoded.marks)
         write_atomically(page, report_html(report, looks, notes, pictures))
         save_json(page.with_suffix(".json"), report.to_dict())
     return report
