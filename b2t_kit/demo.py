@@ -81,10 +81,10 @@ def demo_text(
 ) -> str:
     "The result as a table, a few sentences, and where the figures are."
     rows = {"GRU decoder": result.decoder, "linear readout": result.linear}
-    lines = ["", "phoneme error rate on sentences never seen in training"]
+    lines = ["", "easy simulated recordings: phoneme error rate on sentences never seen in training"]
     lines += [f"  {name:<16} {marked(evaluation.per, evaluation.marks)}" for name, evaluation in rows.items()]
-    words = marked(result.words.wer, result.words.marks)
-    lines += ["", f"word error rate with the small default language model: {words}"]
+    lines += ["", f"word error rate: {marked(result.words.wer, result.words.marks)}",
+              "with the language model of the grammar that the sentences come from, 636 words"]
     lines += ["", "the first sentences, as they are and as they were decoded"]
     said = {trial.place: trial.sentence for trial in result.words.trials}
     for one in result.decoder.trials[:3]:

@@ -147,8 +147,7 @@ def plain_settings(
     "Settings of a speech run as nested plain values, without what comes from the recordings."
     config = dict(record["task"]["config"])
     config["model"] = {name: value for name, value in config["model"].items() if name not in NOT_CHOSEN}
-    config["batches"] = {name: value for name, value in config["batches"].items()
-                         if name not in ("patch", "stride", "partial", "resident")}
+    config["batches"] = {name: value for name, value in config["batches"].items() if name != "resident"}
     return {"train": dict(record["train"]), "task": config}
 
 

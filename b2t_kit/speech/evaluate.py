@@ -42,7 +42,7 @@ from ..models.gru import load_pretrained
 from .adapt import AdaptConfig, Adapter, AdaptProgress, Unseen, adapted_parameters
 from .adapt import fit_days, single_trial
 from .shapes import SpeechRun
-from .task import SpeechConfig, check_signal, logits_of, speech_loss
+from .task import SpeechConfig, check_signal, framing, logits_of, speech_loss
 from ..text.metrics import CHECKPOINT_CHOSEN, Mark, marked, plain_marks
 from ..text.metrics import Confusion, Counts, Rate, RateTable, confusion, count_edits, plot_confusion
 from ..text.metrics import plot_rates, rate_of, rates_by, redrawn
@@ -206,7 +206,7 @@ def decode(
     model = model.to(device.torch_device).eval()
     found: dict[int, Decoded] = {}
     settings = replace(decoder.config.batches, cache="none")
-    for batch in EvalBatches(recordings, settings, multiple=device.chips):
+    for batch in EvalBatches(recordings, settings, multiple=device.chips, frames=framing(decoder.config.model)):
         placed = device.place(batch)
         with device.autocast():
             scores, frames = logits_of(model, placed, decoder.config)
@@ -358,9 +358,9 @@ class AdaptingDecoder:
         index: int,  # into the recordings
     ) -> tuple[dict[str, Any], np.ndarray]:  # what was done; (P, 41) float32 logits from before the step
         "Decode one trial, then take a step on it."
-        info, batches = self.recordings.infos[index], self.decoder.config.batches
+        info, frames = self.recordings.infos[index], framing(self.decoder.config.model)
         adapter, place = self.enter(info.session), (info.session, info.block, info.number)
-        batch = self.device.place(single_trial(self.recordings.features(index), 0, batches))
+        batch = self.device.place(single_trial(self.recordings.features(index), 0, frames))
         with torch.no_grad(), self.device.autocast():
             scores, frames = logits_of(adapter.model, batch, self.decoder.config)
         scores, frames = self.device.fetch([scores, frames])
