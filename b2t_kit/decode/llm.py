@@ -895,7 +895,7 @@ def made_by(
     nbest: str | Path,  # n-best lists
 ) -> dict[str, Any] | None:  # plain values; None if there is no record beside them
     "What made lists, whatever their trials: the network, and the search without its pruning."
-    key = stored_key(nbest)
+    key: Any = stored_key(nbest)
     with suppress(KeyError, TypeError, AttributeError):
         settings = {name: value for name, value in key["words"]["settings"].items() if name not in _PRUNING}
         network = key["logits"]["decoder"] if isinstance(key["logits"], dict) else None

@@ -38,7 +38,8 @@ from ..data.fingerprint import data_fingerprint
 from ..devices.device import Device
 from ..devices.select import open_device
 from ..models.ctc import ctc_losses, greedy
-from ..models.gru import load_pretrained
+from ..models.model import model_name, published_in
+from ..models.published import Pretrained
 from .adapt import AdaptConfig, Adapter, AdaptProgress, Unseen, adapted_parameters
 from .adapt import fit_days, single_trial
 from .shapes import SpeechRun
@@ -87,9 +88,9 @@ def load_decoder(
 ) -> Decoder:
     "The decoder of a run's best step; `KitError` if the folder, its record or its weights are unusable."
     run = Path(run)
-    if any((run / part).is_file() for part in ("best_checkpoint", "checkpoint/best_checkpoint")):
-        return published_decoder(run)
     if not (run / "config.json").is_file():
+        if found := published_in(run):
+            return published_decoder(found)
         raise KitError(f"{run}: is not a run folder; it has no config.json")
     if (run / f"{WEIGHTS}.safetensors").exists():
         return exported_decoder(run)
@@ -173,12 +174,11 @@ def exported_decoder(
 
 # %% ../../nbs/speech/evaluate.ipynb #d4ae85a6
 def published_decoder(
-    folder: str | Path,  # t15_pretrained_rnn_baseline
+    found: Pretrained,
 ) -> Decoder:
-    "The published baseline, with the smoothing that its authors use in evaluation."
-    found = load_pretrained(folder)
-    config = SpeechConfig(model=found.config)
-    return Decoder(found.model, config, found.sessions, found.sessions, "published baseline")
+    "A decoder that others published, with the smoothing that its authors use in evaluation."
+    name = model_name(type(found.config))["name"]
+    return Decoder(found.model, SpeechConfig(model=found.config), found.sessions, found.sessions, f"published {name}")
 
 # %% ../../nbs/speech/evaluate.ipynb #de12181c
 @dataclass(frozen=True)
