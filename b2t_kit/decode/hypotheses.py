@@ -20,7 +20,7 @@ from rapidfuzz.distance import Levenshtein
 from ..core.cache import content_hash
 from ..core.errors import KitError
 from ..core.files import parse_json, regular_file, write_atomically
-from ..text.metrics import CHECKPOINT_CHOSEN, WEIGHTS_TUNED, Mark
+from ..text.metrics import CHECKPOINT_CHOSEN, WEIGHTS_TUNED, Choice
 from ..text.phonemes import normalise
 
 # %% ../../nbs/decode/hypotheses.ipynb #28c309a4
@@ -227,12 +227,12 @@ def with_choices(
 def marks_of(
     trials: Sequence[DecodedTrial],
     held_out: float | None = None,  # error rate with each half scored by the weights of the other; None: not known
-) -> tuple[Mark, ...]:
+) -> tuple[Choice, ...]:
     "What a score of these trials has to tell."
     known = [one for one in trials if one.truth and normalise(one.truth)]
     counts = {name: sum(name in one.chose for one in known) for name in CHOSEN}
     fair = {"weights": held_out} if counts["weights"] == len(known) else {}
-    return tuple(Mark(words, counts[name], len(known), fair.get(name))
+    return tuple(Choice(words, counts[name], len(known), fair.get(name))
                  for name, words in CHOSEN.items() if counts[name])
 
 # %% ../../nbs/decode/hypotheses.ipynb #562a2955

@@ -39,7 +39,7 @@ from .tune import halves
 from ..devices.device import to_device
 from ..devices.select import open_device
 from ..simulate.sentences import fixed_sentences, is_held_out, read_prompts
-from ..text.metrics import Counts, Mark, Rate, edit_distance, marked, rate_of, wer
+from ..text.metrics import Counts, Choice, Rate, edit_distance, marked, rate_of, wer
 from ..text.phonemes import normalise
 
 # %% ../../nbs/decode/llm.ipynb #823399b2
@@ -967,7 +967,7 @@ class Rescoring:
     after: Rate | None  # first choices now
     tuned: Tuned | None  # None for weights that were given
     warning: str | None  # why the word error rate may be too low, or the large model useless
-    marks: tuple[tuple[Mark, ...], ...] = ((), ())  # what was chosen on these trials: before, and now
+    marks: tuple[tuple[Choice, ...], ...] = ((), ())  # what was chosen on these trials: before, and now
 
     def __repr__(self) -> str:
         lines = [f"{len(self.trials)} lists rescored, in {self.path}"]

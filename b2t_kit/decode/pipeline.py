@@ -42,7 +42,7 @@ from .kenlm import preload
 from .lexicon import Lexicon, build_lexicon, own_words, spell
 from .ngram import LanguageModel
 from .tune import Tuning, plot_frontier, plot_tuning, tune
-from ..text.metrics import WEIGHTS_TUNED, Mark, Rate, count_edits, marked, plain_marks, wer
+from ..text.metrics import WEIGHTS_TUNED, Choice, Rate, count_edits, marked, plain_marks, wer
 from ..text.phonemes import PHONEMES, collapse, normalise
 
 # %% ../../nbs/decode/pipeline.ipynb #119cbca1
@@ -182,7 +182,7 @@ class Sentences:
     held_out: float | None = None  # word error rate with each half scored by the weights of the other; None: not known
 
     @property
-    def marks(self) -> tuple[Mark, ...]:
+    def marks(self) -> tuple[Choice, ...]:
         "What was chosen on these trials."
         return marks_of(self.trials, self.held_out)
 
@@ -694,7 +694,7 @@ def evaluate_adapting(
     infos = [one.info for one in plain.trials]
     tuned_on = chose & {choice_key((one.session, one.block, one.number), one.sentence or "") for one in infos}
     if tuned_on:
-        marks += (Mark(WEIGHTS_TUNED, len(tuned_on), len(infos)),)
+        marks += (Choice(WEIGHTS_TUNED, len(tuned_on), len(infos)),)
     made = replace(plain, origin=f"{plain.origin}, adapted", trials=decoded_again(plain.trials, path), marks=marks)
     save_evaluation(made, folder, stored_key(path))
     if json is not None:

@@ -37,7 +37,7 @@ from ..data.quarantine import quarantine_record, quarantine_said
 from ..decode.hypotheses import DecodedTrial, Hypothesis, posteriors
 from ..decode.pipeline import Sentences, decode_sentences, read_trials
 from ..speech.evaluate import load_decoder, plain_rates
-from ..text.metrics import NOTHING, WEIGHTS_TUNED, Mark, marked, plain_marks
+from ..text.metrics import NOTHING, WEIGHTS_TUNED, Choice, marked, plain_marks
 from ..text.metrics import Rate, RateTable, align_edits, count_edits, edit_distance, plot_rates
 from ..text.metrics import FEWEST_GROUPS, rate_of, redrawn
 from ..text.phonemes import BLANK, GROUPS, PHONEMES, collapse, normalise, show, to_ids, to_phonemes
@@ -241,7 +241,7 @@ class Report:
     origin: str  # name of the decoder
     split: str
     sentences: list[Sentence]
-    marks: tuple[Mark, ...] = ()  # what was chosen on these trials
+    marks: tuple[Choice, ...] = ()  # what was chosen on these trials
 
     @cached_property
     def groups(self) -> Lines:
@@ -572,7 +572,7 @@ def mistakes_html(
 # %% ../../nbs/output/report.ipynb #9625d201
 def _rates(
     line: Line,  # all trials
-    marks: Sequence[Mark] = (),  # of the word error rate
+    marks: Sequence[Choice] = (),  # of the word error rate
 ) -> list[tuple[str, str, str]]:  # name, percent, interval and counts
     "The two error rates as text."
     rates = {"word error rate": line.wer, "phoneme error rate": line.per}

@@ -44,7 +44,7 @@ from .adapt import AdaptConfig, Adapter, AdaptProgress, Unseen, adapted_paramete
 from .adapt import fit_days, single_trial
 from .shapes import SpeechRun
 from .task import SpeechConfig, check_signal, framing, logits_of, speech_loss
-from ..text.metrics import CHECKPOINT_CHOSEN, Mark, marked, plain_marks
+from ..text.metrics import CHECKPOINT_CHOSEN, Choice, marked, plain_marks
 from ..text.metrics import Confusion, Counts, Rate, RateTable, confusion, count_edits, plot_confusion
 from ..text.metrics import plot_rates, rate_of, rates_by, redrawn
 from ..text.phonemes import show
@@ -413,7 +413,7 @@ class Evaluation:
     trials: list[Decoded]
     trained: frozenset[str]  # sessions that were in training
     unseen: str  # the day layer used for the other sessions
-    marks: tuple[Mark, ...] = ()  # what was chosen on these trials
+    marks: tuple[Choice, ...] = ()  # what was chosen on these trials
 
     @property
     def counts(self) -> Counts:
@@ -581,7 +581,7 @@ def evaluate_run(
             trials = decode(decoder, recordings, opened, how, writer)
         key = logits_key(decoder, recordings, opened, unseen, folder)
         chose = sum(one.info.session in decoder.chose(key["data"]) for one in trials)
-        marks = (Mark(CHECKPOINT_CHOSEN, chose, len(trials)),) if chose else ()
+        marks = (Choice(CHECKPOINT_CHOSEN, chose, len(trials)),) if chose else ()
         evaluation = Evaluation(decoder.origin, split, trials, frozenset(decoder.trained), how, marks)
         save_evaluation(evaluation, folder, key)
     if json is not None:

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CHECKPOINT_CHOSEN', 'WEIGHTS_TUNED', 'FEWEST_GROUPS', 'NOTHING', 'items_of', 'edit_distance', 'Edits', 'edits',
-           'Alignment', 'align_edits', 'Counts', 'check_same_number', 'count_edits', 'Rate', 'Mark', 'marked',
+           'Alignment', 'align_edits', 'Counts', 'check_same_number', 'count_edits', 'Rate', 'Choice', 'marked',
            'plain_marks', 'redrawn', 'rate_of', 'error_rate', 'scored_phonemes', 'per', 'wer', 'RateTable', 'rates_by',
            'plot_rates', 'Difference', 'compare', 'Confusion', 'confusion', 'plot_confusion']
 
@@ -135,7 +135,7 @@ CHECKPOINT_CHOSEN, WEIGHTS_TUNED = "checkpoint chosen", "weights tuned"
 
 
 @dataclass(frozen=True)
-class Mark:
+class Choice:
     "That something was chosen on trials of a score."
     what: str  # what was chosen, and how, such as "weights tuned"
     trials: int  # scored trials that chose it
@@ -151,14 +151,14 @@ class Mark:
 
 def marked(
     score: object,  # such as a `Rate`
-    marks: Sequence[Mark],
+    marks: Sequence[Choice],
 ) -> str:
     "A score with its marks, as text."
     return f"{score} ({'; '.join(map(str, marks))})" if marks else str(score)
 
 
 def plain_marks(
-    marks: Sequence[Mark],
+    marks: Sequence[Choice],
 ) -> list[dict[str, Any]]:
     "Marks as plain values, each with its text."
     return [{**vars(one), "text": str(one)} for one in marks]
