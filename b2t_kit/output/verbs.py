@@ -6,7 +6,7 @@
 __all__ = ['Submit', 'WriteReport', 'Export']
 
 # %% ../../nbs/output/verbs.ipynb #9326de61
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from ..core.files import read_text
@@ -34,6 +34,7 @@ class Submit(Combines, ReadsRecordings, Searches, Adapts, ReadsRun):
             check_unseen(self.runs, self.data)
             found = decode_several(self, "test")
             check = submit_nbest(found.folder / "nbest.jsonl", self.out, self.data)
+            check = replace(check, warnings=(found.warning,) if found.warning else ())
         else:
             check = submit(str(self.run), self.out, self.data, lm=self.lm, lexicon=self.lexicon, route=self.route,
                            device=self.device, hotwords=self.hotwords, adapt=adapt, fusion=self.fusion())
