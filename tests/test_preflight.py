@@ -233,6 +233,27 @@ def test_a_layer_divided_by_units_keeps_its_weights_on_the_chips(tmp_path: Path)
     assert passed == 2 * (2 + 3), "one after the other, each to a neighbour, since the chips of a group form a ring"
 
 
+PLACES = """
+import json, os, sys
+from b2t_kit.tpu.compile import _QUIET
+os.environ.update(_QUIET)
+from jax.experimental import topologies
+for name in sys.argv[1:]:
+    found = topologies.get_topology_desc(name, platform="tpu").devices
+    print("FOUND", json.dumps({one.id: one.coords[:2] for one in found}))
+"""
+
+
+@compiler
+def test_chips_lie_where_the_compiler_has_them() -> None:
+    """Links are counted by the chips' numbers, so these must have the compiler's places."""
+    slices = [find_slice(name) for name in ("v5e-4", "v5e-8", "v5e-16", "v6e-8")]
+    done = child("-c", PLACES, *(one.topology for one in slices))
+    found = [json.loads(line[6:]) for line in done.stdout.splitlines() if line.startswith("FOUND")]
+    ours = [{str(chip): list(one.place(chip)) for chip in range(one.chips)} for one in slices]
+    assert found == ours, done.stderr[-2000:]
+
+
 KNOWN = json.loads((ROOT / "benchmarks/results/lowered.json").read_text())
 
 
