@@ -33,7 +33,7 @@ def table() -> str:
     for case, one in json.loads((RESULTS / "preflight.json").read_text()).items():
         for program in one["by_program"] if "--shard units" in case else []:
             bound = program["roofline"]
-            if not bound or "hops" not in bound:
+            if not bound or not bound.get("busiest"):
                 continue
             size, times = program["bytes"]["total"] / 2**30, program["times"]
             busiest = bound["links"] * find_slice(one["slice"]).chip.link_speed / 1e9
