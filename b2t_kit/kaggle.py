@@ -6,7 +6,8 @@
 __all__ = ['NOBODY', 'WHEEL', 'IMAGE_PYTHON', 'IMAGE_TORCH', 'IMAGE_PLATFORMS', 'REHEARSAL', 'kernels_folder', 'kernel_names',
            'slug', 'check_user', 'check_dataset', 'package_files', 'installed_notes', 'record_line', 'write_wheel',
            'build_wheel', 'download_wheels', 'without_outputs', 'kernel_settings', 'BuiltKernel', 'earlier_build',
-           'build_kernel', 'must_rehearse', 'stamp', 'find_language_model', 'Stages', 'find_run', 'bring_run']
+           'build_kernel', 'must_rehearse', 'stamp', 'find_language_model', 'Stages', 'find_run', 'bring_run',
+           'KernelBuild']
 
 # %% ../nbs/kaggle.ipynb #83be9fdb
 import base64
@@ -25,7 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from matplotlib.figure import Figure
 
@@ -33,6 +34,8 @@ import b2t_kit
 from .core.errors import KitError
 from .core.files import atomic_folder, load_json, platform, read_text, regular_file, save_json
 from .core.files import write_atomically
+from .core.signals import SUCCESS
+from .core.verbs import Folder
 from .training.checkpoint import COMPLETE, ROLLING, checkpoint_steps, roll_in
 
 # %% ../nbs/kaggle.ipynb #4c581bdd
@@ -410,3 +413,22 @@ def _copy_folder(
         shutil.copytree(source, target, dirs_exist_ok=True, copy_function=copy, ignore=left_out)
     except OSError as error:
         raise KitError(f"{source}: cannot be copied ({' '.join(str(error).split())[:200]})") from error
+
+# %% ../nbs/kaggle.ipynb #9c47cd4f
+@dataclass(frozen=True)
+class KernelBuild:
+    "Write the notebook, the kit's wheel and the metadata of both, from which a notebook can be pushed to Kaggle."
+    out: Folder  # new folder
+    kernel: str = "b2t-tpu-v5e8"  # b2t-tpu-v5e8, b2t-tpu-ensemble, b2t-gpu or b2t-eit-tpu
+    user: str | None = None  # your Kaggle account, as in the address of your profile; default: a placeholder to fill in
+    # Kaggle dataset with the kit's wheel; default: USER/b2t-kit-wheel
+    wheel_dataset: Annotated[str, "USER/NAME"] | None = None
+    # run the kernel without internet: add the wheels of all requirements to the dataset; downloads them, about 170 MB
+    offline: bool = False
+    resume: bool = False  # attach the kernel's last output, to resume its run; from the second push on
+    language: str = "en"  # language of the notebook's text: en or zh
+
+    def act(self) -> int:
+        print(build_kernel(self.out, self.kernel, self.user, self.wheel_dataset, internet=not self.offline,
+                           resume=self.resume, language=self.language))
+        return SUCCESS

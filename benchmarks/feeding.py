@@ -35,7 +35,8 @@ sys.path.insert(0, str(ROOT))
 from loading import write_recordings
 
 from b2t_kit.data.batches import BatchConfig, TrainBatches, end_to_end, gathered
-from b2t_kit.data.dataset import Recordings, SessionWriter, Trial
+from b2t_kit.data.dataset import Recordings, Trial
+from b2t_kit.data.writer import SessionWriter
 
 BATCH, BINS = 64, 1022
 CASES = ("float32", "float32 resident", "float16 resident")

@@ -1,15 +1,17 @@
 """Measure hotwords, blank skipping, temperature and tuning for time on simulated trials of real sentences.
 
-    python benchmarks/hotwords.py LABELS.csv [--with 150] [--without 150] [--settings 150] [--tune-on 40] [--json FILE]
-                                  [--figure FILE]
+    python benchmarks/hotwords.py LABELS.csv [--with 150] [--without 150] [--distractors 1000] [--settings 150]
+                                  [--flatness middle,sharp,flat] [--tune-on 40] [--json FILE] [--figure FILE]
 
-LABELS.csv is as for words.py, and its sentences are divided in the same way: 1,426 are scored, 250 are tuned on, and
-the language models see only the others. Words that are rare in their text are chosen as targets until --with scored
-sentences have one. The 3-gram `known` and its lexicon (the whole dictionary) know them; `unknown` is built from the
-same text with every target as <unk>, and its lexicon lacks them. The hotword list is all targets, without boosts.
-A target counts as found if it is in the decoded sentence. --without other scored sentences have no target: are they
-the same with the list? Then settings are compared on the first --settings scored sentences, each with the CPU seconds
-of the same run, and `tune` with a budget of seconds chooses on --tune-on sentences.
+LABELS.csv is as for words.py, and its sentences are divided in the same way: 1,426 are scored, 250 are tuned on,
+and the language models see only the others. Words that are rare in their text are chosen as targets until --with
+scored sentences have one. The 3-gram `known` and its lexicon (the whole dictionary) know them; `unknown` is built
+from the same text with every target as <unk>, and its lexicon lacks them. The hotword list is all targets, without
+boosts; then with --distractors other words of the dictionary, which nobody says: `unknown` lacks them too. A
+target counts as found if it is in the decoded sentence. --without other scored sentences have no target: are they
+the same with the list? All this at each flatness of the logits. Then settings are compared on the first --settings
+scored sentences, each with the CPU seconds of the same run, and `tune` with a budget of seconds chooses on --tune-
+on sentences.
 """
 
 import argparse
@@ -32,7 +34,7 @@ from b2t_kit.decode.lexicon import Lexicon, build_lexicon
 from b2t_kit.decode.ngram import LanguageModel
 from b2t_kit.decode.ngram_build import build_language_model
 from b2t_kit.decode.tune import plot_frontier, tune
-from b2t_kit.simulate.logits import noisy_sentence
+from b2t_kit.simulate.logits import Noise, noisy_sentence
 from b2t_kit.text.metrics import rate_of
 
 CONFIG = SearchConfig(beam=100, n_best=20)
@@ -49,6 +51,12 @@ def chosen_words(scored: list[str], text: list[str], lexicon: Lexicon, wanted: i
         targets.append(rare.pop())
         count = sum(bool(set(targets) & set(one.split())) for one in scored)
     return targets
+
+
+def unsaid_words(said: set[str], lexicon: Lexicon, count: int) -> list[str]:
+    "Words of at least three phonemes that are in no sentence."
+    words = [word for word in lexicon.words if word not in said and len(lexicon.forms[word][0]) >= 3]
+    return random.Random(1).sample(words, count)
 
 
 def model_of(text: list[str], folder: Path, name: str, words: list[str]) -> LanguageModel:
@@ -81,43 +89,48 @@ def interval(first: np.ndarray, second: np.ndarray, resamples: int = 2000) -> tu
 
 
 def compare_lists(options: argparse.Namespace, scored: list[str], text: list[str], folder: Path) -> dict:
-    "The rates of targets and the errors, known and unknown, with and without the list."
+    "The rates of targets and the errors, known and unknown, without a list, with one, and with distractors in it."
     whole = build_lexicon()
     targets = chosen_words(scored, text, whole, options.with_)
+    others = unsaid_words({word for one in (*scored, *text) for word in one.split()}, whole, options.distractors)
     has = [one for one in scored if set(targets) & set(one.split())][: options.with_]
     lacks = [one for one in scored if not set(targets) & set(one.split())][: options.without]
-    fewer = build_lexicon([word for word in whole.words if word not in set(targets)])
+    fewer = build_lexicon([word for word in whole.words if word not in {*targets, *others}])
     models = {"known": (whole, model_of(text, folder, "known", list(whole.words))),
               "unknown": (fewer, model_of(text, folder, "unknown", list(fewer.words)))}
-    generator = np.random.default_rng(1)
-    trials = [[noisy_sentence(one, generator) for one in part] for part in (has, lacks)]
-    result: dict = {"targets": len(targets), "with": len(has), "without": len(lacks), "rows": {}}
-    texts, rates = {}, {}
+    result: dict = {"targets": len(targets), "with": len(has), "without": len(lacks), "distractors": len(others)}
+    for flatness in options.flatness.split(","):
+        generator = np.random.default_rng(1)
+        trials = [[noisy_sentence(one, generator, Noise(flatness=flatness)) for one in part] for part in (has, lacks)]
+        result[flatness] = listed(models, {"": [], " + list": targets, " + list, distractors": targets + others},
+                                  set(targets), (has, lacks), trials)
+        print(flatness, json.dumps(result[flatness], indent=1), flush=True)
+    return result
+
+
+def listed(models: dict[str, tuple[Lexicon, LanguageModel]], lists: dict[str, list[str]], targets: set[str],
+           said: tuple[list[str], list[str]], trials: list[list[np.ndarray]]) -> dict:
+    "The rows of one flatness: sentences with targets, and without."
+    rows, rates, texts = {}, {}, {}
     for name, (lexicon, model) in models.items():
-        for hot in (False, True):
-            label = name + (" + hotwords" if hot else "")
-            start = time.process_time()
-            search = BeamSearch(lexicon, model, CONFIG, hotwords=parse_hotwords(targets) if hot else ())
+        for extra, hot in lists.items():
+            label, start = name + extra, time.process_time()
+            search = BeamSearch(lexicon, model, CONFIG, hotwords=parse_hotwords(hot) if hot else ())
             _ = search.prefix
             opened = time.process_time() - start
             found, seconds = read(search, trials[0])
-            others, _ = read(search, trials[1])
-            rates[label], texts[label] = hits(has, found, set(targets)), others
-            errors = [counts_of(said, heard) for said, heard in ((has, found), (lacks, others))]
-            result["rows"][label] = {
+            texts[label], _ = read(search, trials[1])
+            rates[label] = hits(said[0], found, targets)
+            errors = [counts_of(one, heard) for one, heard in zip(said, (found, texts[label]))]
+            changed = sum(one != other for one, other in zip(texts[name], texts[label]))
+            rows[label] = {
                 "found": int(rates[label][:, 1].sum()), "of": int(rates[label][:, 0].sum()),
-                "wer_with": rate_of(errors[0]).rate, "wer_without": rate_of(errors[1]).rate,
-                "invented": sum(bool(set(targets) & set(one.split())) for one in others),
+                "wer_with": rate_of(errors[0]).rate, "wer_without": rate_of(errors[1]).rate, "changed": changed,
+                "invented": sum(bool(set(hot) & set(one.split())) for one in texts[label]),
                 "seconds": seconds, "opened": opened}
-            print(label, result["rows"][label], flush=True)
-    for name in models:
-        changed = [(one, other) for one, other in zip(texts[name], texts[f"{name} + hotwords"]) if one != other]
-        result["rows"][f"{name} + hotwords"]["changed"] = len(changed)
-        print(name, "changed by the list:", changed, flush=True)
-    for base in ("known", "known + hotwords"):
-        result[f"unknown + hotwords minus {base}"] = interval(rates["unknown + hotwords"], rates[base])
-    print({name: one for name, one in result.items() if "minus" in name}, flush=True)
-    return result
+    gaps = {f"unknown + list minus {one}": interval(rates["unknown + list"], rates[one])
+            for one in ("known", "known + list")}
+    return {"rows": rows, **gaps}
 
 
 def compare_settings(lexicon: Lexicon, model: LanguageModel, said: list[str]) -> list[dict]:
@@ -143,7 +156,9 @@ def main() -> None:
     parser.add_argument("labels", type=Path)
     parser.add_argument("--with", type=int, default=150, dest="with_")
     parser.add_argument("--without", type=int, default=150)
-    parser.add_argument("--settings", type=int, default=150)
+    parser.add_argument("--distractors", type=int, default=1000)
+    parser.add_argument("--flatness", default="middle,sharp,flat", help="of the logits: sharp, middle, flat")
+    parser.add_argument("--settings", type=int, default=150, help="sentences for comparing settings; 0: none")
     parser.add_argument("--tune-on", type=int, default=40)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--figure", type=Path)
@@ -154,7 +169,8 @@ def main() -> None:
         result["hotwords"] = compare_lists(options, scored, text, Path(folder))
         lexicon = build_lexicon()
         model = model_of(text, Path(folder), "again", list(lexicon.words))
-        result["settings"] = compare_settings(lexicon, model, scored[: options.settings])
+        if options.settings:
+            result["settings"] = compare_settings(lexicon, model, scored[: options.settings])
         if options.tune_on:
             generator, said = np.random.default_rng(3), tuned_on[: options.tune_on]
             found = tune(lexicon, model, [noisy_sentence(one, generator) for one in said], said, CONFIG, print,

@@ -34,7 +34,7 @@ from b2t_kit.speech.evaluate import load_decoder
 from b2t_kit.models.ctc import greedy
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.models.noise_gru import NoiseGRUConfig
-from b2t_kit.speech.task import SpeechConfig, SpeechTask
+from b2t_kit.speech.task import SpeechConfig, SpeechTask, framing
 from b2t_kit.text.metrics import edit_distance
 from b2t_kit.train import train
 from b2t_kit.training.task import TrainConfig
@@ -58,7 +58,7 @@ def noisy_rate(task: SpeechTask, folder: Path) -> float:
     "PER of the noisy speech model on validation trials of the days in training."
     model = load_decoder(folder).model
     edits = labels = 0
-    for batch in EvalBatches(task.val, task.config.batches):
+    for batch in EvalBatches(task.val, task.config.batches, frames=framing(task.config.model)):
         features = smooth(batch.features, task.config.augment.smooth, "same", batch.num_bins)
         _, noisy = model(features, batch.day, mode="full")
         rows = zip(greedy(noisy, batch.num_patches), batch.labels, batch.num_labels, batch.weight)

@@ -1,12 +1,14 @@
 """Hold simulated errors against the real ones: how many, how dispersed, in runs, by day, and what is taken for what.
 
     python benchmarks/ruler.py LABELS.csv [--sentences 1440] [--json FILE]      simulated logits
-    python benchmarks/ruler.py --runs RUN ... [--names NAME ...] --json FILE    runs on simulated recordings
+    python benchmarks/ruler.py --recordings DIR [--steps 900]                   decoders of simulated recordings
     python benchmarks/ruler.py --figure [--json FILE]                           the figure, from the results
 
 LABELS.csv has the columns session, sentence_label and phonemes, such as that of the published training split. From each
-of its days, the same number of first sentences is taken. A run has been evaluated by `b2t eval`, which leaves
-eval/val/trials.csv with the labels and the phonemes that were heard.
+of its days, the same number of first sentences is taken.
+--recordings writes strict recordings and three small GRUs to DIR, if they are not there yet: one as `tiny` is
+trained, one without its noise, and one without the days after the fifteenth. DIR/demo, if it is there, is a folder
+of `b2t demo`.
 The real figures and the definitions are in `simulate.errors`: the published baseline on 766 validation sentences of 21
 days. "Before" is the noise that the kit had at first, `even_logits`: independent, and confused by articulation.
 """
@@ -15,7 +17,8 @@ import argparse
 import csv
 import json
 from collections import defaultdict
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -23,13 +26,22 @@ import numpy as np
 
 from b2t_kit.simulate.errors import QUANTILES, ErrorStatistics, real_errors, error_statistics
 from b2t_kit.simulate.logits import Noise, even_logits, noisy_logits
+from b2t_kit.simulate.neural import STRICT, simulate
+from b2t_kit.simulate.sentences import day_number, session_names
+from b2t_kit.speech.evaluate import evaluate_run
+from b2t_kit.speech.recipes import tiny
+from b2t_kit.speech.shapes import SpeechRun
+from b2t_kit.speech.task import SpeechTask
 from b2t_kit.text.phonemes import collapse, to_ids
+from b2t_kit.train import train
 
 RESULTS = Path(__file__).parent / "results"
 AIMS = {"phoneme errors, %": (9.5, 11.5), "sentences without an error, %": (25, 35), "dispersion": (2.8, 3.8),
         "dispersion within days": (2.1, 2.7), "errors in runs of three or more, %": (26, 36),
         "overlap of substitutions": (0.55, 1.0), "substitutions, %": (63.3, 71.3), "deletions, %": (18.0, 26.0),
         "insertions, %": (6.7, 14.7), "best day, %": (0, 3), "worst day, %": (15, 30)}
+RECORDINGS = replace(STRICT, trials=50, held_out=0.36, seed=1)
+EARLY = session_names(RECORDINGS.sessions)[:15]
 Spoken = list[tuple[str, list[int]]]  # day, labels
 
 
@@ -58,12 +70,47 @@ def simulated(spoken: Spoken, noise: Noise | None, seed: int = 0) -> ErrorStatis
     return error_statistics([labels for _, labels in spoken], heard, [day for day, _ in spoken])
 
 
-def of_run(run: Path) -> ErrorStatistics:
-    "The errors of an evaluated run."
+def decoders(steps: int) -> dict[str, SpeechRun]:
+    "The recipe `tiny` at T15's pace, four frames a phoneme; without noise; without later days."
+    run = tiny()
+    model = replace(run.task.model, patch=24, stride=12, subsample=6)
+    task = replace(run.task, model=model, batches=replace(run.task.batches, cache="float16"))
+    fitted = replace(run.train, steps=steps, eval_every=0, checkpoint_every=0, log_every=50)
+    quiet = replace(task, augment=replace(task.augment, white_noise=0.0, offset=0.0))
+    early = replace(task, holdout=tuple(session_names(RECORDINGS.sessions)[len(EARLY):]))
+    return {name: SpeechRun(one, fitted) for name, one in (("strict", task), ("quiet", quiet), ("early", early))}
+
+
+def train_missing(out: Path, steps: int) -> None:
+    "Write what is not there yet: the recordings, and each decoder with its evaluation."
+    if not (out / "data").is_dir():
+        simulate(out / "data", RECORDINGS)
+    for name, run in decoders(steps).items():
+        if not (out / name).is_dir():
+            task = SpeechTask(out / "data", run.task)
+            train(task, run.train, out / name)
+            task.close()
+        if not (out / name / "eval/val").is_dir():
+            evaluate_run(out / name, out / "data")
+
+
+def of_run(run: Path, days: Sequence[str] = ()) -> ErrorStatistics:
+    "The errors of an evaluated run, on some of its days."
     with open(run / "eval/val/trials.csv", newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+        rows = [row for row in csv.DictReader(file) if not days or row["session"] in days]
     true, heard = ([to_ids(row[name]) for row in rows] for name in ("phonemes_true", "phonemes_decoded"))
     return error_statistics(true, heard, [row["session"] for row in rows])
+
+
+def harms(out: Path) -> dict[str, float]:
+    "Phoneme errors, %, without noise and on days without training."
+    early, late = of_run(out / "early", EARLY), of_run(out / "early", session_names(RECORDINGS.sessions)[len(EARLY):])
+    found = {"strict": of_run(out / "strict").rate, "quiet": of_run(out / "quiet").rate,
+             "strict, first 15 days": of_run(out / "strict", EARLY).rate, "early, its days": early.rate,
+             "early, later days": late.rate}
+    last = day_number(EARLY[-1])
+    found |= {f"early, {day_number(day) - last} days later": rate for day, rate in late.days.items()}
+    return {name: 100 * rate for name, rate in found.items()}
 
 
 def row_of(found: dict) -> dict[str, float]:
@@ -111,8 +158,8 @@ def main() -> None:
     parser.add_argument("labels", type=Path, nargs="?")
     parser.add_argument("--sentences", type=int, default=1440)
     parser.add_argument("--seeds", type=int, default=8, help="other days and errors, for the range of each number")
-    parser.add_argument("--runs", type=Path, nargs="*", default=[])
-    parser.add_argument("--names", nargs="*", default=[])
+    parser.add_argument("--recordings", type=Path)
+    parser.add_argument("--steps", type=int, default=900, help="of each training")
     parser.add_argument("--figure", action="store_true")
     parser.add_argument("--json", type=Path, default=RESULTS / "ruler.json")
     options = parser.parse_args()
@@ -124,10 +171,12 @@ def main() -> None:
         columns = {"before": asdict(simulated(spoken, None)), "now": asdict(simulated(spoken, Noise()))}
         others = [row_of(asdict(simulated(spoken, Noise(seed=seed), seed))) for seed in range(1, options.seeds + 1)]
         stored |= {"logits": columns, "other_seeds": others}
-    if options.runs:
-        names = options.names or [run.name for run in options.runs]
-        columns = {name: asdict(of_run(run)) for name, run in zip(names, options.runs, strict=True)}
-        stored["recordings"] = stored.get("recordings", {}) | columns
+    if options.recordings:
+        train_missing(options.recordings, options.steps)
+        runs = {"demo": options.recordings / "demo/decoder", "strict": options.recordings / "strict"}
+        columns = {name: asdict(of_run(run)) for name, run in runs.items() if run.is_dir()}
+        stored |= {"recordings": columns, "harms": harms(options.recordings)}
+        print(json.dumps(stored["harms"], indent=1))
     if columns:
         print(table(columns, others))
         options.json.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")

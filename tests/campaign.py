@@ -56,7 +56,7 @@ class Reader:
 
 
 def recordings(folder: Path) -> None:
-    from b2t_kit.data.dataset import tiny_recordings
+    from b2t_kit.data.writer import tiny_recordings
     tiny_recordings(folder, sessions=2, trials=3, max_bins=50)
 
 
@@ -255,13 +255,14 @@ def tuned(folder: Path) -> None:
     from b2t_kit.core.files import save_json
     from b2t_kit.core.settings import to_dict
     from b2t_kit.decode.beam_search import SearchConfig
-    save_json(folder / "decoding.json", {"search": to_dict(SearchConfig()), "language_model": "a" * 32, "lm": "default"})
+    save_json(folder / "decoding.json", {"search": to_dict(SearchConfig()), "tuned_for": {"language_model": "a" * 32},
+                                          "lm": "default"})
 
 
 def read_tuned(folder: Path) -> None:
     from b2t_kit.decode.pipeline import tuned_config, tuned_model
     tuned_model(folder)
-    tuned_config(folder / "decoding.json", SimpleNamespace(hash="a" * 32))
+    tuned_config(folder / "decoding.json", {"language_model": "a" * 32})
 
 
 def tuned_large(folder: Path) -> None:
@@ -925,7 +926,7 @@ def work() -> None:
 
 def prepare(folder: Path) -> None:
     """A trained run and a small published checkpoint, made once."""
-    from b2t_kit.data.dataset import tiny_recordings
+    from b2t_kit.data.writer import tiny_recordings
     tiny_recordings(folder / "data", sessions=2, trials=4, max_bins=60)
     run = [sys.executable, "-m", "b2t_kit.cli", "train", "--data", folder / "data", "--out", folder / "run", *SETTINGS.split()]
     subprocess.run(run, cwd=ROOT, check=True, capture_output=True)

@@ -24,7 +24,7 @@ import pytest
 
 from b2t_kit import __version__
 from b2t_kit.cli import main
-from b2t_kit.data.dataset import tiny_recordings
+from b2t_kit.data.writer import tiny_recordings
 
 ROOT = Path(__file__).resolve().parent.parent
 SESSIONS = ("t15.2023.08.01", "t15.2023.08.02")
@@ -793,9 +793,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture) -> None:
     """Without a verb: the help, and an exit status that means failure."""
     assert main([]) == 2
     assert "validate" in capsys.readouterr().out
-    with pytest.raises(SystemExit) as ended:
-        main(["--version"])
-    assert ended.value.code == 0 and capsys.readouterr().out == f"b2t_kit {__version__}\n"
+    assert main(["--version"]) == 0 and capsys.readouterr().out == f"b2t_kit {__version__}\n"
 
 
 # Signals, and a machine that is full: one line, and nothing half-written

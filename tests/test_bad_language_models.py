@@ -193,10 +193,10 @@ def test_broken_kit_model(spoil, message, capsys):
     ("good.txt --out new.b2tlm --order 0", "order: 0 is not from 1 to 6"),
     ("good.txt --out new.b2tlm --order 7", "order: 7 is not from 1 to 6"),
     ("good.txt --out new.b2tlm --order x", "--order"),
-    ("good.txt --out new.b2tlm --prune 0,2,1", "never become smaller"),
+    ("good.txt --out new.b2tlm --prune 0 2 1", "never become smaller"),
     ("good.txt --out new.b2tlm --prune 1", "the threshold of single words must be 0"),
-    ("good.txt --out new.b2tlm --prune 0,0,0,0", "4 thresholds for a model of order 3"),
-    ("good.txt --out new.b2tlm --prune 0,-1", "prune: '0,-1' should be whole numbers"),
+    ("good.txt --out new.b2tlm --prune 0 0 0 0", "4 thresholds for a model of order 3"),
+    ("good.txt --out new.b2tlm --prune 0 -1", "the thresholds 0 -1 must be 0 or more"),
     ("good.txt --out new.b2tlm --memory 1", "memory: 1 MB is too little; the minimum is 50 MB"),
     ("good.txt --out new.b2tlm --min-count 99", "no word of the text occurs 99 times"),
     ("good.txt --out new.b2tlm --vocabulary none.txt", "none.txt: cannot be read as a list of words"),
@@ -227,14 +227,14 @@ def test_bad_build(command, message, capsys):
     ("good.b2tlm lm.bin --text held.txt", "lm.bin: its header is damaged"),
     ("good.b2tlm probing.bin --text held.txt", "probing.bin: is a probing file, which holds hashes of n-grams"),
     ("good.b2tlm held.txt --text held.txt", "held.txt: line 1: is not \\data\\"),
-    ("good.b2tlm good.arpa", "shares: give one for each model (--shares 0.4,0.6), or a text"),
-    ("good.b2tlm good.arpa --shares 0.5,0.5 --text held.txt", "not both"),
+    ("good.b2tlm good.arpa", "shares: give one for each model (--shares 0.4 0.6), or a text"),
+    ("good.b2tlm good.arpa --shares 0.5 0.5 --text held.txt", "not both"),
     ("good.b2tlm good.arpa --shares 1", "shares: 1 given for 2 models"),
-    ("good.b2tlm good.arpa --shares 0.2,0.3,0.5", "shares: 3 given for 2 models"),
-    ("good.b2tlm good.arpa --shares 0.5,0.6", "should be from 0 to 1 and sum to 1, not 1.1"),
-    ("good.b2tlm good.arpa --shares 1.5,-0.5", "shares: 1.5, -0.5 should be from 0 to 1"),
-    ("good.b2tlm good.arpa --shares nan,0.5", "shares: 'nan,0.5' should be numbers such as 0.4,0.6"),
-    ("good.b2tlm good.arpa --shares half,half", "shares: 'half,half' should be numbers"),
+    ("good.b2tlm good.arpa --shares 0.2 0.3 0.5", "shares: 3 given for 2 models"),
+    ("good.b2tlm good.arpa --shares 0.5 0.6", "should be from 0 to 1 and sum to 1, not 1.1"),
+    ("good.b2tlm good.arpa --shares 1.5 -0.5", "shares: 1.5, -0.5 should be from 0 to 1"),
+    ("good.b2tlm good.arpa --shares nan 0.5", "--shares: 'nan' is not a number"),
+    ("good.b2tlm good.arpa --shares half half", "--shares: 'half' is not a number"),
     ("good.b2tlm good.arpa --text none.txt", "none.txt: there is no such text file"),
     ("good.b2tlm good.arpa --text empty.txt", "empty.txt: has no sentence to find shares on"),
     ("good.b2tlm good.arpa --text latin.txt", "latin.txt: line 2: is not UTF-8"),
@@ -244,7 +244,7 @@ def test_bad_build(command, message, capsys):
      "1 of the 2 sentences that will be scored are in the text, the first one is 'no tea' (held.txt, line 2)"),
     ("good.b2tlm good.arpa --text leak.txt --exclude val.txt --leaks drop",
      "leak.txt: has no sentence to find shares on, after those that will be scored were left out"),
-    ("good.b2tlm seen.b2tlm --shares 0.5,0.5 --exclude tea.txt", "in the text of one of the models"),
+    ("good.b2tlm seen.b2tlm --shares 0.5 0.5 --exclude tea.txt", "in the text of one of the models"),
     ("good.b2tlm good.arpa --text held.txt --leaks maybe", "--leaks"),
     ("good.b2tlm good.arpa --text held.txt --memory 1", "memory: 1 MB is too little"),
 ])
@@ -272,7 +272,7 @@ def test_bad_mixture(command, message, capsys):
     ("new.lm", "new.lm: the name should end in"), ("good.arpa/new.b2tlm", "good.arpa/new.b2tlm: cannot be written")])
 def test_bad_place_for_a_mixture(out, message, capsys):
     Path("good.arpa").write_text(ARPA)
-    assert message in refused(f"lm mix good.arpa good.arpa --shares 0.5,0.5 --out {out}", capsys)
+    assert message in refused(f"lm mix good.arpa good.arpa --shares 0.5 0.5 --out {out}", capsys)
 
 
 LIMITED = """

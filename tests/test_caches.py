@@ -7,7 +7,9 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -15,17 +17,29 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from b2t_kit.cli import main
-from b2t_kit.core.cache import stored_key
+from b2t_kit.core.cache import differing, file_hash, file_mark, plain, stored_key
+from b2t_kit.core.errors import KitError
 from b2t_kit.core.files import load_json, save_json
-from b2t_kit.data.dataset import SessionWriter
-from b2t_kit.decode import pipeline
+from b2t_kit.core.settings import to_dict
+from b2t_kit.data.arrays import ArraysFormat, QvacFormat
+from b2t_kit.data.convert import SourceDay, content_key
+from b2t_kit.data.dataset import Recordings
+from b2t_kit.data.quarantine import Quarantine
+from b2t_kit.data.writer import SessionWriter
+from b2t_kit.decode import llm, ngram, pipeline
 from b2t_kit.decode.beam_search import BeamSearch
+from b2t_kit.decode.fusion import FusionConfig
+from b2t_kit.decode.hotwords import read_hotwords
 from b2t_kit.decode.hypotheses import SearchConfig, read_nbest
-from b2t_kit.decode.llm import CausalScorer, folder_name, load_scorer
+from b2t_kit.decode.lexicon import own_words
+from b2t_kit.decode.llm import CausalScorer, folder_name, load_scorer, writings_of
 from b2t_kit.decode.ngram import map_model
+from b2t_kit.decode.pipeline import fusion_key, search_key
 from b2t_kit.output import submission
+from b2t_kit.precision import Precision
 from b2t_kit.speech import evaluate
-from b2t_kit.speech.evaluate import load_decoder
+from b2t_kit.speech.adapt import AdaptConfig
+from b2t_kit.speech.evaluate import load_decoder, logits_key
 from b2t_kit.training.checkpoint import best_checkpoint
 from campaign import write_causal
 from test_words import SAID, legible_trial
@@ -109,7 +123,6 @@ def one_weight(path: Path) -> None:
     save_file(tensors, path)
     marker = path.parent / ".complete"
     record = load_json(marker)
-    from b2t_kit.core.cache import file_mark
     record["files"][path.name] = file_mark(path)
     save_json(marker, record)
 
@@ -226,12 +239,13 @@ SEARCHES: dict[str, Callable[[], object]] = {  # of the key of decoded lists
         path.read_text().replace("hear", "fear"))),
     "a result": lambda: rewrite(Path("1/run/decode/val/result.json"), lambda path: path.write_text("{}")),
     "tuned weights": lambda: save_json("1/run/decoding.json", {
-        "search": {"word_bonus": 3.0}, "language_model": map_model("model.b2tlm").hash, "lm": str(Path("model.b2tlm").resolve()),
-        "decoder": load_decoder("1/run").digest}),
+        "search": {"word_bonus": 3.0}, "lm": str(Path("model.b2tlm").resolve()), "tuned_for": pipeline.tuned_for(
+            *pipeline.choose_words("model.b2tlm", "words.txt"), read_hotwords("names.txt", own_words("words.txt")),
+            load_decoder("1/run"))}),
 }
 
 
-def test_decoded_lists_of_a_report(here: Path, ran: list[str]) -> None:
+def test_decoded_lists_of_a_report(here: Path, ran: list[str], capsys: pytest.CaptureFixture) -> None:
     "Each part alone."
     Path("words.txt").write_text("family F AE M L IY\n")
     Path("names.txt").write_text("wojciechowski\n")
@@ -241,32 +255,39 @@ def test_decoded_lists_of_a_report(here: Path, ran: list[str]) -> None:
         ran.clear()
         assert main(report) == 0 and ran == [], part
         change()
-        assert main(report) == 0 and ran == ["search"], part
-
-
-TUNED = {
-    "weights": (lambda: rewrite(weights(), one_weight), "was tuned for other weights"),
-    "another run": (lambda: shutil.copytree("2/run/checkpoints", "1/run/checkpoints", dirs_exist_ok=True),
-                    "was tuned for other weights"),
-    "language model": (lambda: rewrite(Path("model.b2tlm"), lambda path: shutil.copy("other.b2tlm", path)),
-                       "was tuned with another language model"),
-}
+        assert main(report) == 0 and ran == ["search"], (part, ran, capsys.readouterr().err)
 
 
 def test_tuned_weights(here: Path, capsys: pytest.CaptureFixture) -> None:
-    "`decode`, `submit`, `report`, an ensemble and adaptation refuse weights of something else."
-    calls = [["decode", "--run", "1/run"], ["submit", "--run", "1/run", "--out", "s.csv"], ["report", "--run", "1/run"],
-             ["decode", "--runs", "1/run,2/run"], ["eval", "--run", "1/run", "--adapt", "--adapt-copies", "2"]]
-    assert decode("--tune") == 0
-    shutil.copytree(".", "../tuned")
-    for part, (change, message) in TUNED.items():
-        shutil.copytree("../tuned", ".", dirs_exist_ok=True)
-        change()
-        for words in calls if part == "weights" else calls[:1]:
-            capsys.readouterr()
-            assert main([*words, "--data", "data", "--device", "cpu"]) == 2, words
-            said = capsys.readouterr().err.splitlines()
-            assert len(said) == 1 and message in said[0] and "decoding.json" in said[0], said
+    "Search's version, language model, lexicon, hotwords, network: each part alone; and every verb refuses."
+    Path("words.txt").write_text("family F AE M L IY\n")
+    Path("names.txt").write_text("wojciechowski\n")
+    same = ["--lexicon", "words.txt", "--hotwords", "names.txt"]
+    assert decode("--tune", *same) == 0 and decode(*same) == 0
+    words, model = pipeline.choose_words("model.b2tlm", "words.txt")
+    other, (more, _) = map_model("other.b2tlm"), pipeline.choose_words("model.b2tlm")
+    hot, run = read_hotwords("names.txt", own_words("words.txt")), load_decoder("1/run")
+    record, choice = load_json(Path("1/run/decoding.json")), Path("1/run/decoding.json")
+    right = pipeline.tuned_for(words, model, hot, run)
+    assert record["tuned_for"] == plain(right) and pipeline.tuned_config(choice, right).beam == 10
+    for wanted, message in ((pipeline.tuned_for(words, other, hot, run), "another language model"),
+                            (pipeline.tuned_for(more, model, hot, run), "other words"),
+                            (pipeline.tuned_for(words, model, [replace(hot[0], boost=9)], run), "other hotwords"),
+                            (pipeline.tuned_for(words, model, hot, load_decoder("2/run")), "other weights of the network"),
+                            ({**right, "search": pipeline.SEARCH + 1}, "another version of the search")):
+        assert len(differing(right, wanted)) == 1
+        with pytest.raises(KitError, match=rf"decoding.json: was tuned (with|for) {message}"):
+            pipeline.tuned_config(choice, wanted)
+    assert pipeline.tuned_config(choice, pipeline.tuned_for(words, model, None)).beam == 10  # for live sessions
+
+    rewrite(weights(), one_weight)
+    for words in (["decode", "--run", "1/run", *same], ["submit", "--run", "1/run", "--out", "s.csv", *same],
+                  ["report", "--run", "1/run"], ["decode", "--runs", "1/run,2/run", *same],
+                  ["eval", "--run", "1/run", "--adapt", "--adapt-copies", "2", "--lexicon", "words.txt"]):
+        capsys.readouterr()
+        assert main([*words, "--data", "data", "--device", "cpu"]) == 2, words
+        said = capsys.readouterr().err.splitlines()
+        assert len(said) == 1 and "decoding.json: was tuned for other weights of the network" in said[0], said
     assert not Path("s.csv").exists()
 
 
@@ -336,9 +357,8 @@ def test_noise_in_a_submission(here: Path) -> None:
     assert all(one != other for one, other in pairs)
 
 
-ADAPTED = {
-    **PARTS,
-    "a language model": SEARCHES["a language model"],
+ADAPTED = {  # each part of the key is in `test_each_part_of_the_key_of_adapted_logits`
+    "a feature": PARTS["a feature"],
     "logits": lambda: rewrite(Path("1/run/adapt/val/logits.hdf5"), lambda path: path.write_bytes(path.read_bytes()[:-1] + b"x")),
     "what was done": lambda: Path("1/run/adapt/val/adapt.json").write_text('{"trials": []}'),
 }
@@ -383,10 +403,50 @@ def test_scores_of_a_large_model(here: Path, ran: list[str], capsys: pytest.Capt
     assert main(command) == 2 and "better.scores.json: is not a file of scores, or is damaged" in capsys.readouterr().err
 
 
-def test_quantised_scores_have_a_name_of_their_own(here: Path) -> None:
-    plain = load_scorer("causal")
-    assert plain.key != CausalScorer(plain.model, plain.tokenizer, f"{folder_name(Path('causal'))} 8 bits").key
-    assert plain.key != CausalScorer(plain.model.bfloat16(), plain.tokenizer, folder_name(Path("causal"))).key
+def test_names_of_a_large_model(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    "Bits, dtype, how sentences are written, the version, what was said before."
+    scorer, folder = load_scorer("causal"), folder_name(Path("causal"))
+    first, second, *_ = writings_of(scorer.tokenizer)
+    keys = [CausalScorer(scorer.model, scorer.tokenizer, name, writing).key
+            for name, writing in ((folder, first), (f"{folder} 8 bits", first), (folder, second))]
+    monkeypatch.setattr(llm, "SCORING", llm.SCORING + 1)
+    keys += [CausalScorer(scorer.model, scorer.tokenizer, folder, first).key]
+    keys += [CausalScorer(scorer.model.bfloat16(), scorer.tokenizer, folder, first).key]
+    assert len(set(keys)) == 5
+    scorer = load_scorer("causal")
+    scorer.score_lists([["we can"]])
+    scorer.score_lists([["we can"]], ["bring it"])
+    assert len(scorer.known) == 2
+
+
+def test_weights_of_rescoring(here: Path, capsys: pytest.CaptureFixture) -> None:
+    "Refused for another model, and for lists of another network, language model or search; pruning may differ."
+    def again(**settings: float) -> object:
+        return pipeline.decode_sentences("1/run", "data", lm="model.b2tlm", device="cpu", settings={"beam": 10, **settings})
+
+    assert again()
+    command = ["rescore", "1/run/decode/val/nbest.jsonl", "--llm", "causal", "--device", "cpu", "--out"]
+    assert main([*command, "new.jsonl", "--tune"]) == 0
+    weights = [*command, "again.jsonl", "--weights", "new.weights.json"]
+    assert main(weights) == 0 and again(n_best=3) and main(weights) == 0
+    shutil.copytree(".", "../scored")
+    model = Path("causal/model.safetensors")
+    changes = {
+        "another large model": lambda: rewrite(model, lambda path: path.write_bytes(path.read_bytes()[:-4] + b"\0\0\0\1")),
+        "another search (network)": lambda: shutil.copytree("2/run/checkpoints", "1/run/checkpoints", dirs_exist_ok=True) and again(),
+        "another search (lexicon, lm)": lambda: shutil.copy("other.b2tlm", "model.b2tlm") and again(),
+        "another search (settings)": lambda: again(blank_penalty=3.0),
+    }
+    for message, change in changes.items():
+        shutil.copytree("../scored", ".", dirs_exist_ok=True)
+        change()
+        capsys.readouterr()
+        assert main(weights) == 2
+        assert f"new.weights.json: was tuned for {'' if 'large' in message else 'lists of '}{message}" in (
+            said := capsys.readouterr().err), said
+    shutil.copytree("../scored", ".", dirs_exist_ok=True)
+    Path("1/run/decode/val/nbest.jsonl.key").unlink()
+    assert main(weights) == 0 and "no record of the search that made them" in capsys.readouterr().out
 
 
 def card_rows(out: str) -> dict:
@@ -408,17 +468,135 @@ def test_scores_on_a_card(here: Path) -> None:
     assert card_rows("e") == {}
 
 
-def test_a_graph(here: Path) -> None:
+def test_each_part_of_the_key_of_logits(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    "Weights, sessions, features, labels, split, day layer of unseen days, device, precision, version: each changes it alone."
+    decoder, cpu = load_decoder("1/run"), SimpleNamespace(kind="cpu", precision=Precision("float32", False, False, ""))
+    with Recordings("data", "val") as val, Recordings("data", "test") as test:
+        def key(decoder=decoder, recordings=val, device=cpu, unseen=None):
+            return logits_key(decoder, recordings, device, unseen)
+
+        first = key()
+        assert key() == first and differing(first, key(load_decoder("2/run"))) == ["decoder"]
+        assert differing(first, key(replace(decoder, sessions=("t15.2023.08.12",)))) == ["decoder"]
+        assert differing(first, key(replace(decoder, config=replace(decoder.config, per_label=True)))) == ["decoder"]
+        for unseen in {"nearest", "previous", "mean", "identity"} - {decoder.config.unseen}:
+            assert differing(first, key(unseen=unseen)) == ["unseen"]
+        for device in (SimpleNamespace(kind="cuda", precision=Precision("float32", False, False, "")),
+                       SimpleNamespace(kind="cpu", precision=Precision("bfloat16", False, False, "")),
+                       SimpleNamespace(kind="cpu", precision=Precision("float32", True, False, ""))):
+            assert differing(first, key(device=device)) == ["device"]
+        assert differing(first, key(recordings=test)) == ["data", "split"]
+        monkeypatch.setattr(evaluate, "LOGITS", evaluate.LOGITS + 1)
+        assert differing(first, key()) == ["logits"]
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    for change in (one_feature, one_label, one_sentence):
+        rewrite(Path(VAL), change)
+        with Recordings("data", "val") as val:
+            assert differing(first, logits_key(decoder, val, cpu)) == ["data"]
+            first = logits_key(decoder, val, cpu)
+
+
+def test_each_part_of_the_key_of_a_search(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    "Language model, lexicon, hotwords, route, every setting, version; with a large model, also its files and settings."
+    words, model = pipeline.choose_words("model.b2tlm")
+    first = search_key(BeamSearch(words, model))
+    assert first == search_key(BeamSearch(words, model))
+    assert differing(first, search_key(BeamSearch(words, map_model("other.b2tlm")))) == ["lm"]
+    more, _ = pipeline.choose_words("model.b2tlm", lexicon=_words_file())
+    assert differing(first, search_key(BeamSearch(more, model))) == ["lexicon"]
+    known = read_hotwords(_hot_file(), {})
+    assert differing(first, search_key(BeamSearch(words, model, hotwords=known))) == ["hotwords", "lexicon"]
+    stronger = [replace(one, boost=one.boost + 1) for one in known]
+    assert differing(search_key(BeamSearch(words, model, hotwords=known)),
+                     search_key(BeamSearch(words, model, hotwords=stronger))) == ["hotwords"]
+    for name, value in to_dict(SearchConfig()).items():
+        other = not value if isinstance(value, bool) else value - 1 if name == "missing_silence" else value / 2 or 1.0
+        config = replace(SearchConfig(), **{name: type(value)(other)})
+        assert differing(first, search_key(BeamSearch(words, model, config))) == ["settings"], name
+    search = BeamSearch(words, model)
+    search.route = "wfst"
+    assert differing(first, search_key(search)) == ["route"]
+
+    large = fusion_key(SearchConfig(), FusionConfig(llm="causal"))
+    assert fusion_key(SearchConfig(), None) is None
+    for name, config in {"every": FusionConfig(every=5, llm="causal"), "share": FusionConfig(share=0.5, llm="causal"),
+                         "bits": FusionConfig(bits=8, llm="causal")}.items():
+        assert differing(large, fusion_key(SearchConfig(), config)) == [name]
+    assert differing(large, fusion_key(SearchConfig(word_bonus=2.0), FusionConfig(llm="causal"))) == ["settings"]
+    monkeypatch.setattr(llm, "SCORING", llm.SCORING + 1)
+    assert differing(large, fusion_key(SearchConfig(), FusionConfig(llm="causal"))) == ["llm"]
+    monkeypatch.setattr(pipeline, "SEARCH", pipeline.SEARCH + 1)
+    assert differing(first, search_key(BeamSearch(words, model))) == ["search"]
+    large = fusion_key(SearchConfig(), FusionConfig(llm="causal"))
+    rewrite(Path("causal/tokenizer.json"), lambda path: path.write_text(path.read_text() + "\n"))
+    assert differing(large, fusion_key(SearchConfig(), FusionConfig(llm="causal"))) == ["llm"]
+
+
+def test_each_part_of_the_key_of_adapted_logits(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    "The key of logits, every setting of adaptation, the search of the pseudo-labels, the version."
+    search = BeamSearch(*pipeline.choose_words("model.b2tlm"))
+    first = pipeline.adapted_key({"logits": 1, "data": "a"}, AdaptConfig(), search)
+    assert differing(first, pipeline.adapted_key({"logits": 1, "data": "b"}, AdaptConfig(), search)) == ["data"]
+    for name, value in to_dict(AdaptConfig()).items():
+        config = replace(AdaptConfig(), **{name: 1 if value is None else type(value)(value + 1)})
+        assert differing(first, pipeline.adapted_key({"logits": 1, "data": "a"}, config, search)) == ["adapt"], name
+    other = BeamSearch(search.lexicon, search.model, SearchConfig(word_bonus=2.0))
+    assert differing(first, pipeline.adapted_key({"logits": 1, "data": "a"}, AdaptConfig(), other)) == ["words"]
+    monkeypatch.setattr(pipeline, "ADAPTED", pipeline.ADAPTED + 1)
+    assert differing(first, pipeline.adapted_key({"logits": 1, "data": "a"}, AdaptConfig(), search)) == ["adapted"]
+
+
+def test_each_part_of_a_begun_submission(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    "Whatever differs in what a journal was begun with is named."
+    with monkeypatch.context() as patch:
+        patch.setattr(submission.SubmissionWriter, "finish", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert main(["submit", "--run", "1/run", "--data", "data", "--lm", "model.b2tlm", "--device", "cpu", "--out", "s.csv"]) == 130
+    journal = Path(".s.csv.journal")
+    head, *rows = journal.read_text().splitlines()
+    begun = json.loads(head)["settings"]
+    assert {"logits", "decoder", "unseen", "device", "split", "data", "search", "lm", "lexicon", "route", "settings", "hotwords",
+            "adapt", "fusion"} == set(begun)
+    with Recordings("data", "test") as recordings:
+        infos = recordings.infos
+    with submission.SubmissionWriter("s.csv", infos, begun) as writer:
+        assert not writer.missing
+    for name in begun:
+        with pytest.raises(KitError, match=rf"other settings \({name}\)"):
+            submission.SubmissionWriter("s.csv", infos, {**begun, name: "another"})
+    with pytest.raises(KitError, match="other test trials"):
+        submission.SubmissionWriter("s.csv", infos[1:], begun)
+
+
+def test_a_large_model_file(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    "A .b2tlm that is too large to be read when it is opened is named by its content, not by what its header says."
+    monkeypatch.setattr(ngram, "VERIFIED", -1)
+    whole, path = Path("model.b2tlm").read_bytes(), Path("model.b2tlm")
+    right = ngram.model_fingerprint((opened := map_model(path)).words, opened.arrays)
+    assert opened.stated == right == opened.hash and not opened.stated
+    place = whole.rindex(np.float32(opened.arrays.ln_p[-1]).tobytes())
+    rewrite(path, lambda path: path.write_bytes(whole[:place] + np.float32(-0.7).tobytes() + whole[place + 4:]))
+    assert map_model(path).stated == right
+    assert decode() == 2 and "model.b2tlm: its content does not fit its fingerprint" in capsys.readouterr().err
+    with pytest.raises(KitError, match="does not fit its fingerprint"):
+        ngram.verify_model(map_model(path), path)
+
+
+def test_a_graph(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     "The graph of the search `wfst`: its words, its language model, its weights, its bytes."
     pytest.importorskip("kaldifst")
+    from b2t_kit.decode import wfst
     from b2t_kit.decode.wfst import graph_key
     words, model = pipeline.choose_words("model.b2tlm")
     other = map_model("other.b2tlm")
     more, _ = pipeline.choose_words("model.b2tlm", lexicon=_words_file())
     keys = [graph_key(words, model, SearchConfig()), graph_key(words, other, SearchConfig()),
             graph_key(more, model, SearchConfig()), graph_key(words, model, SearchConfig(word_bonus=0.1)),
-            graph_key(words, model, SearchConfig(missing_silence=-9.0))]
-    assert len({json.dumps(key) for key in keys}) == 5
+            graph_key(words, model, SearchConfig(missing_silence=-9.0)),
+            graph_key(words, model, SearchConfig(acoustic_scale=0.4))]
+    monkeypatch.setattr(wfst, "GRAPH", wfst.GRAPH + 1)
+    keys += [graph_key(words, model, SearchConfig())]
+    assert len({json.dumps(key) for key in keys}) == 7
 
 
 def _words_file() -> Path:
@@ -427,9 +605,32 @@ def _words_file() -> Path:
     return path
 
 
+def _hot_file() -> Path:
+    path = Path("hot.txt")
+    path.write_text("wojciechowski\n")
+    return path
+
+
+def test_each_part_of_the_key_of_a_conversion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    "Format, version, every option, day, splits, sources, quarantine."
+    (tmp_path / "a.npy").write_bytes(b"one")
+    form, part, held_out = ArraysFormat(), SourceDay("t15.2024.01.01", (tmp_path / "a.npy",)), Quarantine()
+    keys = [content_key(form, part, held_out), content_key(QvacFormat(), part, held_out),
+            content_key(form, replace(part, session="t15.2024.01.02"), held_out),
+            content_key(form, replace(part, splits=("val",)), held_out),
+            content_key(form, part, Quarantine({("t15", "2024.01.01"): ("another",)}))]
+    for name, value in vars(form).items():
+        keys.append(content_key(replace(form, **{name: f"{value}2" if isinstance(value, str) else value / 2}), part, held_out))
+    assert content_key(form, part, held_out) == keys[0]
+    monkeypatch.setattr(ArraysFormat, "version", 99)
+    keys.append(content_key(form, part, held_out))
+    rewrite(tmp_path / "a.npy", lambda path: path.write_bytes(b"two"))
+    keys.append(content_key(form, part, held_out))
+    assert len(set(keys)) == len(keys) == 7 + len(vars(form))
+
+
 def test_kenlm_files_are_named_by_all_their_bytes(tmp_path: Path) -> None:
     "One bit in 20 MB, wherever it is."
-    from b2t_kit.core.cache import file_hash
     path = tmp_path / "model.bin"
     path.write_bytes(bytes(20_000_000))
     before = file_hash(path)

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 from b2t_kit.core.errors import KitError
 from b2t_kit.core.files import load_json, read_text
-from b2t_kit.data.dataset import MAX_VALUE, Recordings, tiny_recordings
+from b2t_kit.data.dataset import MAX_VALUE, Recordings
+from b2t_kit.data.writer import tiny_recordings
 from b2t_kit.data.download import read_token, unpack_archive
 from b2t_kit.data.validate import faults
 from b2t_kit.decode.arpa import read_language_model
@@ -65,7 +66,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     ".complete": lambda path: checkpoint_fault(path.parent), "best": lambda path: read_best(path.parent),
     "rolling.json": lambda path: checkpoint_folders(path.parent), "state.json": lambda path: read_state(path.parent),
     "vocabulary.txt": read_vocabulary, "token.txt": read_token, "sub.journal": journal_lines, "mean.pth": read_tensors,
-    "decoding.json": lambda path: tuned_config(path, SimpleNamespace(hash="a" * 32)),
+    "decoding.json": lambda path: tuned_config(path, {"language_model": "a" * 32}),
     "scores.json": lambda path: KeptScores(SimpleNamespace(known={}, key="model"), path),
     "0.npz": lambda path: Measurements(path.parent)[0],
     "data.zip": lambda path: unpack_archive(path, path.parent / "unpacked", progress=False),

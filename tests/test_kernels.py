@@ -16,6 +16,8 @@ from b2t_kit.core.errors import KitError
 from b2t_kit.kaggle import build_kernel, kernel_names, kernels_folder, slug
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+import install_cell
 FIELDS = {  # what `kaggle kernels push` reads, and its type
     "id": str, "title": str, "code_file": str, "language": str, "kernel_type": str, "is_private": bool,
     "enable_gpu": bool, "enable_tpu": bool, "enable_internet": bool, "machine_shape": str, "dataset_sources": list,
@@ -218,11 +220,11 @@ def test_what_the_kernel_says_of_its_recipe_is_so(name: str) -> None:
     assert "units      noise.gru: 2 x 4 chips, by rows and by units" in json.dumps(outputs_of(notebook))
 
 
-REPOSITORY = "git+https://github.com/b2t-kit/b2t_kit"
-FAILING_PIP = f"""
+RECORDING_PIP = """
 import sys
-print(*sys.argv[1:], file=open("asked", "a"))
-sys.exit(sys.argv[-1] != "{REPOSITORY}")
+from pathlib import Path
+print(*sys.argv[1:], file=open(Path(__file__).with_name("asked"), "a"))
+sys.exit(sys.argv[-1].endswith({!r}))
 """
 INSTALLING = {path: cells for path in sorted([*ROOT.glob("nbs/**/*.ipynb"), *ROOT.glob("kaggle/*/*.ipynb")])
               if (cells := [code for code in code_of(path) if re.search(r'%pip|"pip", "install"', code)])}
@@ -235,14 +237,43 @@ def test_notebooks_that_install_are_found() -> None:
 
 
 @pytest.mark.parametrize("notebook", INSTALLING, ids=lambda path: path.stem)
-def test_notebook_installs_from_the_repository(tmp_path: Path, notebook: Path) -> None:
-    """Where the package index has no b2t_kit, the repository is used, and the output says so."""
-    (code,) = INSTALLING[notebook]
-    venv.create(tmp_path / "env", with_pip=False)
-    (tmp_path / "pip.py").write_text(FAILING_PIP)
-    done = subprocess.run([tmp_path / "env/bin/python", "-c", code], cwd=tmp_path, capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": str(tmp_path)})
-    assert done.returncode == 0, done.stderr
-    asked = (tmp_path / "asked").read_text().splitlines()
-    assert asked == ["install -q b2t_kit", f"install -q {REPOSITORY}"]
-    assert any(name in done.stdout for name in ("from its repository", REPOSITORY))
+def test_notebook_installs_by_the_common_cell(notebook: Path) -> None:
+    (cell,) = INSTALLING[notebook]
+    assert cell.endswith(install_cell.code()), "run python tools/install_cell.py"
+
+
+def asked_of_pip(place: Path, owned: list[str], failing: str = "nothing") -> tuple[list[str], str]:
+    """What the cell asks of pip in an environment without the kit, where `failing` does not install; and its errors."""
+    library = place.parent.with_name("library")
+    venv.create(library / "env", with_pip=False)
+    (library / "pip.py").write_text(RECORDING_PIP.format(failing))
+    place.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run([library / "env/bin/python", "-c", install_cell.code(owned)], cwd=place,
+                          capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(library)})
+    asked = library / "asked"
+    lines = asked.read_text().splitlines() if asked.exists() else []
+    asked.unlink(missing_ok=True)
+    assert done.returncode == (not lines or lines[-1].endswith(failing)), done.stderr
+    return lines, done.stderr
+
+
+def test_nothing_is_installed_from_a_name_that_is_not_owned(tmp_path: Path) -> None:
+    """A stranger who registers the name on an index, or the repository's address, must not run code in a notebook."""
+    asked, errors = asked_of_pip(tmp_path / "empty/place", install_cell.OWNED)
+    assert install_cell.OWNED == [] and asked == []
+    assert "attach the dataset that `b2t kernel build`" in errors and "Traceback" not in errors
+
+
+def test_an_attached_wheel_comes_before_a_clone_and_a_clone_before_the_internet(tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    (clone / "b2t_kit").mkdir(parents=True)
+    (clone / "b2t_kit/__init__.py").touch()
+    wheel = clone / "b2t_kit-0.2.0-py3-none-any.whl"
+    wheel.touch()
+    offline = f"install -q --no-index --find-links={clone} {wheel}"
+    assert asked_of_pip(clone / "nbs", ["b2t_kit"]) == ([offline], "")
+    asked, _ = asked_of_pip(clone / "nbs", ["b2t_kit"], failing=wheel.name)
+    assert asked == [offline, f"install -q {wheel}", f"install -q {clone}"]
+    wheel.unlink()
+    asked, _ = asked_of_pip(clone / "nbs", ["b2t_kit"], failing="clone")
+    assert asked == [f"install -q {clone}", "install -q b2t_kit"]

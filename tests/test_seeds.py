@@ -15,7 +15,7 @@ import torch
 from b2t_kit.cli import main
 from b2t_kit.core.errors import KitError
 from b2t_kit.core.files import load_json
-from b2t_kit.data.dataset import tiny_recordings
+from b2t_kit.data.writer import tiny_recordings
 from b2t_kit.decode.ensemble import average_files, least_risk
 from b2t_kit.decode.hypotheses import read_nbest
 from b2t_kit.decode.pipeline import decode_sentences, read_trials

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from b2t_kit.core.errors import KitError
-from b2t_kit.data.dataset import find_recordings
+from b2t_kit.data.folders import find_recordings
 from b2t_kit.data.validate import faults
 
 HOUSE = Path(__file__).resolve().parents[1]

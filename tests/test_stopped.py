@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from b2t_kit.core.files import load_json
-from b2t_kit.data.dataset import tiny_recordings
+from b2t_kit.data.writer import tiny_recordings
 from b2t_kit.training.checkpoint import checkpoint_path, checkpoint_steps
 from b2t_kit.training.metrics_log import read_metrics, series
 

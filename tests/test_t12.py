@@ -8,7 +8,8 @@ import torch
 
 from b2t_kit.cli import main
 from b2t_kit.data.batches import TrialCache, map_trials
-from b2t_kit.data.dataset import Recordings, tiny_recordings
+from b2t_kit.data.dataset import Recordings
+from b2t_kit.data.writer import tiny_recordings
 from b2t_kit.data.t12 import T12, tiny_mat_files
 from b2t_kit.models.transformer import TransformerDecoder
 from b2t_kit.speech.evaluate import load_decoder

@@ -18,7 +18,8 @@ from b2t_kit.core.errors import KitError
 from b2t_kit.data.batches import BatchConfig, TrainBatches
 from b2t_kit.data.batches import choose_buckets, num_patches
 from b2t_kit.data.batches import pile, places_per_pile
-from b2t_kit.data.dataset import Recordings, tiny_recordings
+from b2t_kit.data.dataset import Recordings
+from b2t_kit.data.writer import tiny_recordings
 from b2t_kit.precision import refuse_ambient, resolve_precision
 
 TESTS = Path(__file__).parent

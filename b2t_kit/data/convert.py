@@ -19,10 +19,15 @@ from typing import ClassVar
 import numpy as np
 from tqdm import tqdm
 
-from ..core.cache import content_hash, file_hash
+from ..core.cache import MEMO, content_hash, file_hash
 from ..core.errors import KitError
-from .dataset import LABEL_WIDTH, MAX_BINS, MAX_NUMBER, SPLITS, Fault, SessionWriter, Trial
-from .dataset import check_text, entries_of, open_file, read_attribute, value_fault
+from .dataset import LABEL_WIDTH, MAX_BINS, MAX_NUMBER, Trial
+from .folders import SPLITS
+from .hdf5 import Fault
+from .writer import SessionWriter
+from .dataset import value_fault
+from .folders import entries_of
+from .hdf5 import check_text, open_file, read_attribute
 from .matlab import Variable, cell_faults, missing_faults, variables_said
 from .quarantine import Quarantine
 from ..text.g2p import sentence_to_phonemes
@@ -164,12 +169,13 @@ def content_key(
     form: Format,
     part: SourceDay,
     held_out: Quarantine,
+    memo: Path | None = None,  # as for `file_hash`
 ) -> str:  # hexadecimal
     "A hash of everything that a part's files are computed from."
     options = {name: value for name, value in vars(form).items() if not isinstance(value, Path)}
     said = (type(form).__name__, form.version, sorted(options.items()), part.session, part.splits, held_out.key)
     try:
-        sources = [(path.name, file_hash(path)) for path in part.sources]
+        sources = [(path.name, file_hash(path, memo)) for path in part.sources]
     except OSError as error:
         raise Fault(error.filename, "", "", f"cannot be read ({error.strerror})") from error
     return content_hash([said, sources])
@@ -300,7 +306,7 @@ def convert(
     try:
         for part in tqdm(parts, disable=not progress, unit="day"):
             try:
-                key = content_key(form, part, held_out)
+                key = content_key(form, part, held_out, done.folder.parent / MEMO)
                 if is_complete(done.folder, part, key):
                     done.kept += 1
                     continue

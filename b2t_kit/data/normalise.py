@@ -15,7 +15,9 @@ import numpy as np
 
 from ..core.errors import KitError
 from ..core.files import atomic_folder, check_writable
-from .dataset import BIN_SECONDS, SPLITS, Recordings, SessionWriter
+from .dataset import BIN_SECONDS, Recordings
+from .folders import SPLITS
+from .writer import SessionWriter
 
 # %% ../../nbs/data/normalise.ipynb #0acf42d3
 _SMALLEST = 0.01  # standard deviation; the features of a dead electrode become 0, not NaN

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import KitError
-from .dataset import SPLITS, Recordings, Trial, TrialInfo, find_recordings
+from .dataset import Recordings, Trial, TrialInfo
+from .folders import SPLITS, find_recordings
 from ..text.phonemes import normalise
 
 # %% ../../nbs/data/quarantine.ipynb #a055a3fc

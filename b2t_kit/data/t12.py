@@ -17,7 +17,9 @@ import numpy as np
 
 from ..core.errors import KitError
 from .convert import Format, SourceDay, spoken_labels
-from .dataset import FEATURE_KINDS, MAX_BINS, MAX_NUMBER, SPLITS, Fault, Signal, Trial, entries_of
+from .dataset import FEATURE_KINDS, MAX_BINS, MAX_NUMBER, Signal, Trial
+from .folders import SPLITS, entries_of
+from .hdf5 import Fault
 from .matlab import Variable, load_mat, mat_variables, texts_in
 
 # %% ../../nbs/data/t12.ipynb #061b98ab

@@ -4,13 +4,15 @@
 
 # %% auto #0
 __all__ = ['read_dataset', 'check_features', 'check_labels', 'check_sentence', 'check_trial', 'check_names', 'check_file',
-           'check_folder', 'faults', 'fault_lines']
+           'check_folder', 'faults', 'fault_lines', 'Validate']
 
 # %% ../../nbs/data/validate.ipynb #0a34f5a7
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import h5py
@@ -18,10 +20,17 @@ import numpy as np
 from tqdm import tqdm
 
 from ..core.errors import KitError
+from ..core.signals import FAULTS, SUCCESS
+from ..core.verbs import Folder, Positional
 from .batches import needed_patches, num_patches
-from .dataset import LABEL_WIDTH, MAX_BINS, MAX_NUMBER, SPLITS, T15, Fault, Signal
-from .dataset import find_recordings, lost_days, names_in, open_dataset, open_file, open_trial
-from .dataset import read_attribute, read_signal, reading, signal_difference, value_fault
+from .dataset import LABEL_WIDTH, MAX_BINS, MAX_NUMBER, T15, Signal
+from .folders import SPLITS
+from .hdf5 import Fault
+from .dataset import names_in, open_trial
+from .folders import find_recordings, lost_days
+from .hdf5 import open_dataset, open_file
+from .dataset import read_signal, signal_difference, value_fault
+from .hdf5 import read_attribute, reading
 from ..text.phonemes import SILENCE
 
 # %% ../../nbs/data/validate.ipynb #52e457e5
@@ -293,3 +302,19 @@ def fault_lines(
         counts[fault.kind] += 1
     for kind, count in hidden.items():
         yield f"{count} more like this: {first[kind]}"
+
+# %% ../../nbs/data/validate.ipynb #5d4d80b0
+@dataclass(frozen=True)
+class Validate:
+    "Check a folder of recordings trial by trial, and list every fault."
+    # folder of the recordings; by default it is searched for, also on Kaggle and Colab
+    data: Positional[Folder | None] = None
+
+    def act(self) -> int:
+        folder = find_recordings(self.data)
+        counts: Counter[tuple[str, str]] = Counter()
+        for line in fault_lines(check_folder(folder, progress=sys.stderr.isatty()), counts):
+            print(line, flush=True)
+        count = counts.total()
+        print(f"{folder}: {count or 'no'} fault{'' if count == 1 else 's'}")
+        return FAULTS if count else SUCCESS

@@ -17,7 +17,8 @@ import numpy as np
 
 from ..core.errors import KitError
 from ..core.files import load_json
-from ..data.dataset import SPLITS, Recordings, find_recordings
+from ..data.dataset import Recordings
+from ..data.folders import SPLITS, find_recordings
 from .ngram import LanguageModel
 from .ngram_train import Text, named_blocks
 from ..simulate.sentences import read_prompts

@@ -18,10 +18,12 @@ from typing import Any
 import h5py
 import numpy as np
 
+from ..core.cache import MEMO
 from ..core.errors import KitError
 from ..core.files import check_target, clear_way, new_folders, save_json
 from ..core.settings import override
-from ..data.dataset import MAX_BINS, NewFile, open_dataset, open_file, reading
+from ..data.dataset import MAX_BINS
+from ..data.hdf5 import NewFile, open_dataset, open_file, reading
 from .beam_search import BeamSearch, available_cores, check_logits
 from .contamination import large_model_warning, leak_warning
 from .hotwords import read_hotwords
@@ -30,7 +32,7 @@ from .hypotheses import with_confidences
 from .lexicon import own_words
 from .pipeline import CHOICE, LogitTrial, Sentences, cached_logits, choose_words, decoded_with_large
 from .pipeline import fusion_settings, known_sentences, read_trials, save_sentences, tuned_config
-from .pipeline import tuned_model, word_error
+from .pipeline import tuned_for, tuned_model, word_error
 from ..speech.adapt import Unseen
 from ..speech.evaluate import Decoder, Evaluation, decoded_again, evaluate_run, load_decoder
 from ..speech.evaluate import save_evaluation
@@ -311,10 +313,10 @@ def decode_runs(
         said = tuple(first.truth for first, *_ in trials if first.truth and normalise(first.truth))
         tuned = [run for run in runs if (Path(run) / CHOICE).exists()]
         words, model = choose_words(lm or (tuned_model(tuned[0]) if tuned else None), lexicon,
-                                    said + known_sentences(data))
+                                    said + known_sentences(data), folder / MEMO)
         weighted = tuned[:1] or runs[:1] if together == "average" else runs
-        configs = [override(tuned_config(Path(run) / CHOICE, model, decoder) or SearchConfig(), settings or {})
-                   for run, decoder in zip(runs, decoders) if run in weighted]
+        configs = [override(tuned_config(Path(run) / CHOICE, tuned_for(words, model, hot, decoder)) or SearchConfig(),
+                            settings or {}) for run, decoder in zip(runs, decoders) if run in weighted]
         searches = [BeamSearch(words, model, config, route, folder, hot) for config in configs]
         config, large, warnings = configs[0], None, [leak_warning(model, said)]
         if fusion:

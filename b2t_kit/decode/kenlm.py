@@ -469,6 +469,8 @@ def _follow_trie(model: Any, states: Any, before: Any, after: Any, word: Any) ->
 class KenlmModel(LanguageModel):
     "A KenLM file: mapped, not loaded."
 
+    memo: Path | None = None  # file that remembers the hashes of large files; None: only in this process
+
     def __init__(
         self,
         path: str | Path,  # in KenLM's binary format
@@ -568,7 +570,7 @@ class KenlmModel(LanguageModel):
     @cached_property
     def hash(self) -> str:  # 32 hexadecimal digits
         "A fingerprint of the whole file, for the names of caches."
-        return file_hash(self.path)[:32]
+        return file_hash(self.path, self.memo)[:32]
 
     def score(self, state: Any, word: int) -> tuple[float, Any]:
         "Return ln of the probability of the next word, and the new state."

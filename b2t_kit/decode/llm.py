@@ -9,7 +9,8 @@ __all__ = ['MARKERS', 'ENDS', 'SENTENCE_END', 'LADDER', 'VALUES', 'CONTEXT_TOKEN
            'unscored_sentences', 'choose_writing', 'weaker_line', 'transformers_library', 'folder_name', 'kept_writing',
            'load_scorer', 'Readings', 'read_writings', 'KeptScores', 'RescoreWeights', 'rescored', 'ScoreTable',
            'tabulate', 'surface_of', 'best_weights', 'Tuned', 'tune_weights', 'plot_surface', 'contexts_of',
-           'llm_scores', 'tune_rescoring', 'save_weights', 'load_weights', 'Rescoring', 'weaker_on', 'rescore']
+           'llm_scores', 'tune_rescoring', 'made_by', 'save_weights', 'load_weights', 'weights_warning', 'Rescoring',
+           'weaker_on', 'rescore']
 
 # %% ../../nbs/decode/llm.ipynb #333e4681
 import importlib.util
@@ -18,7 +19,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..core.cache import content_hash, file_hash
+from ..core.cache import MEMO, content_hash, differing, file_hash, stored_key
 from ..core.errors import KitError
 from ..core.files import check_target, load_json, new_folders, save_json
 from ..core.settings import from_dict
@@ -244,6 +245,8 @@ class CausalScorer:
         self.dtype = min(kinds, key=lambda kind: kind.itemsize)  # dtype of attention
         self.nodes = 0  # number of tokens processed so far
         self.name = name
+        self.undecided: Sequence[str] = ()  # sentences that choose the writing when it is first needed
+        self.known: dict[str, float] = {}  # sentence -> score
         self.readings: list[Any] = []  # how the writing was chosen, from `choose_writing`
         self.write(writing or writings_of(tokenizer)[0])
 
@@ -282,11 +285,11 @@ class CausalScorer:
         writing: Writing,
     ) -> None:
         "From now on, give the model sentences in this writing; raises `KitError` if its tokenizer cannot."
-        self.undecided: Sequence[str] = ()
+        self.undecided = ()
         self._writing, self.key = writing, f"{self.name} {self.dtype} {asdict(writing)} {SCORING}"
         self._start = token_ids(self.tokenizer, writing.start)
         self._ends = list(end_tokens(self.tokenizer, writing.ends).values())
-        self.known: dict[str, float] = {}
+        self.known = {}
         if not self._start or not self._ends:
             raise KitError(f"{self.name}: its tokenizer has no token for the beginning {writing.start[:40]!r}, or for "
                            f"the endings {', '.join(map(repr, writing.ends))[:80]}; remove {WRITING} if it says so")
@@ -477,11 +480,12 @@ def _quantised(
 # %% ../../nbs/decode/llm.ipynb #7ac34551
 def folder_name(
     folder: Path,  # folder of a model
+    memo: Path | None = None,  # as for `file_hash`
 ) -> str:
     "Return a name for a model with a hash of all its files: weights, settings and vocabulary."
     kinds = (".json", ".safetensors", ".model", ".txt", ".jinja")
     paths = sorted(path for path in folder.glob("[!.]*") if path.suffix in kinds and path.is_file())
-    return f"{folder.name} {content_hash({path.name: file_hash(path) for path in paths})[:16]}"
+    return f"{folder.name} {content_hash({path.name: file_hash(path, memo) for path in paths})[:16]}"
 
 # %% ../../nbs/decode/llm.ipynb #47cf1cb8
 WRITING = "writing.json"  # in a model's folder: the writing that was chosen, or that it was fine-tuned with
@@ -885,15 +889,32 @@ def tune_rescoring(
     return tune_weights(table, Counts(np.array(edits), table.lengths), grid)
 
 # %% ../../nbs/decode/llm.ipynb #1c99b97a
+_PRUNING = ("beam", "threshold", "token_threshold", "n_best")  # settings that change no score
+
+
+def made_by(
+    nbest: str | Path,  # n-best lists
+) -> dict[str, Any] | None:  # plain values; None if there is no record beside them
+    "What made lists, whatever their trials: the network, and the search without its pruning."
+    key = stored_key(nbest)
+    with suppress(KeyError, TypeError, AttributeError):
+        settings = {name: value for name, value in key["words"]["settings"].items() if name not in _PRUNING}
+        network = key["logits"]["decoder"] if isinstance(key["logits"], dict) else None
+        return {**key["words"], "settings": settings, "network": network, "fusion": key["fusion"]}
+    return None
+
+
 def save_weights(
     path: str | Path,  # JSON file
     tuned: Tuned,
+    llm: str = "",  # the large model, by its content
+    lists: dict[str, Any] | None = None,  # what made the lists, from `made_by`
 ) -> Path:
-    "Write the weights and their error rates, and return the path."
+    "Write the weights, their error rates and what they were tuned for, and return the path."
     rates = {name: getattr(tuned, name).rate for name in ("before", "after", "held_out", "oracle")}
-    return save_json(path, {"weights": asdict(tuned.weights), "wer": rates})
+    return save_json(path, {"weights": asdict(tuned.weights), "wer": rates, "llm": llm, "lists": lists})
 
-
+# %% ../../nbs/decode/llm.ipynb #57826f90
 def load_weights(
     path: str | Path,  # written by `save_weights`
 ) -> RescoreWeights:
@@ -905,6 +926,25 @@ def load_weights(
         return from_dict(RescoreWeights, found["weights"])
     except KitError as error:
         raise KitError(f"{path}: {error}") from error
+
+
+def weights_warning(
+    path: str | Path,  # written by `save_weights`
+    llm: str,  # the large model, by its content
+    lists: dict[str, Any] | None,  # what made the lists, from `made_by`
+) -> str | None:
+    "Raise `KitError` if weights were tuned for something else; return a warning if that cannot be told."
+    record = load_json(path)
+    if record.get("llm") != llm:
+        raise KitError(f"{path}: was tuned for another large model, or for other weights or settings of it; give that "
+                       "one, or tune again")
+    tuned = record.get("lists")
+    if lists is None or tuned is None:
+        return "nobody has checked whether the weights fit these lists: there is no record of the search that made them"
+    if others := differing(lists, tuned):
+        raise KitError(f"{path}: was tuned for lists of another search ({', '.join(others)}); tune again on lists like "
+                       "these")
+    return None
 
 # %% ../../nbs/decode/llm.ipynb #417a2729
 @dataclass(frozen=True, eq=False)
@@ -956,17 +996,20 @@ def rescore(
     chosen = load_weights(weights) if weights else None
     trials = list(read_nbest(nbest))
     with new_folders(out.parent), open_device(device) as opened:
-        scorer = load_scorer(llm, opened, bits)
+        folder_name(Path(llm), out.with_name(MEMO))  # remembered from now on
+        scorer, made_of = load_scorer(llm, opened, bits), made_by(nbest)
+        large = f"{scorer.name.removeprefix(Path(llm).name)} {SCORING}".strip()
+        doubt = weights_warning(weights, large, made_of) if weights else None
         contexts = contexts_of(trials, before, topic, scorer.writing) if before or topic else None
         with KeptScores(scorer, out.with_suffix(".scores.json")) as kept:
             llm_lists = llm_scores(trials, kept.score_lists, contexts)
         tuned = None if chosen else tune_rescoring(trials, llm_lists)
         if tuned:
-            save_weights(out.with_suffix(".weights.json"), tuned)
+            save_weights(out.with_suffix(".weights.json"), tuned, large, made_of)
         best = chosen or (tuned.weights if tuned else RescoreWeights())
         made = [rescored(*pair, best) for pair in zip(trials, llm_lists)]
         write_nbest(out, made)
     said = [one.truth for one in trials if one.truth]
     first, now = (wer(said, [one.sentence for one in part if one.truth]) if said else None for part in (trials, made))
-    warnings = filter(None, [large_model_warning(llm, said), weaker_on(trials, llm_lists)])
+    warnings = filter(None, [large_model_warning(llm, said), weaker_on(trials, llm_lists), doubt])
     return Rescoring(out, made, first, now, tuned, "; ".join(warnings) or None)

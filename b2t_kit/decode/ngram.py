@@ -18,7 +18,7 @@ import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ import numba
 import numpy as np
 from numba.extending import overload
 
+from ..core.cache import remembered_hash
 from ..core.errors import KitError
 from ..core.files import parse_json, regular_file
 from .external_sort import Workspace, chunks, written_aside
@@ -302,6 +303,8 @@ class LanguageModel:
     "An n-gram model with backoff, over words."
 
     end = END  # the number of </s>
+    stated = ""  # the fingerprint that the header of a large file claims; empty if the content was read
+    memo: Path | None = None  # file that remembers the hashes of large files; None: only in this process
 
     def __init__(
         self,
@@ -344,9 +347,15 @@ class LanguageModel:
 
     @property
     def hash(self) -> str:  # 32 hexadecimal digits
-        "A fingerprint of all words and numbers, for the names of caches."
+        "A fingerprint of all words and numbers, for the names of caches; raises `KitError` for a damaged file."
         if self._hash is None:
             self._hash = model_fingerprint(self.words, self.arrays)
+        if self.stated and self.path:
+            make = partial(model_fingerprint, self.words, self.arrays)
+            if remembered_hash(Path(self.path), "model", make, self.memo) != self.stated:
+                raise KitError(f"{self.path}: its content does not fit its fingerprint, so it is damaged; copy it "
+                               "again")
+            self.stated = ""
         return self._hash
 
     def numbers(
@@ -516,6 +525,8 @@ def map_model(
         raise KitError(f"{path}: its header is damaged ({error!r}); copy it again") from error
     if len(whole) <= VERIFIED:
         verify_model(model, path)
+    else:
+        model.stated = model.hash
     return model
 
 # %% ../../nbs/decode/ngram.ipynb #98b05664
@@ -588,8 +599,9 @@ def verify_model(
     path: str | Path,  # for the error message
 ) -> None:
     "Read the whole model: its fingerprint, every index and every number; raises `KitError` at the first fault."
-    if model_fingerprint(model.words, model.arrays) != model.hash:
+    if model_fingerprint(model.words, model.arrays) != (model.stated or model.hash):
         raise KitError(f"{path}: its content does not fit its fingerprint, so it is damaged; copy it again")
+    model.stated = ""
     if fault := number_fault(model.arrays, model.counts):
         raise KitError(f"{path}: {fault}, so it is damaged; copy it again, or build it again")
 

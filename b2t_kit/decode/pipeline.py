@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['DEFAULT', 'CHOICE', 'SEARCH', 'ADAPTED', 'LogitTrial', 'read_trials', 'words_in', 'choose_words', 'class_order',
-           'Sentences', 'word_error', 'sentences_csv', 'tuned_config', 'tuned_model', 'known_sentences',
+           'Sentences', 'word_error', 'sentences_csv', 'tuned_for', 'tuned_config', 'tuned_model', 'known_sentences',
            'decode_trials', 'search_key', 'fusion_key', 'decode_sentences', 'fusion_settings', 'decoded_with_large',
-           'tuned_with_large', 'save_sentences', 'cached_logits', 'adapted_folder', 'adapted_logits', 'pseudo_labels',
-           'adaptation_report', 'evaluate_adapting']
+           'tuned_with_large', 'save_sentences', 'cached_logits', 'adapted_folder', 'adapted_key', 'adapted_logits',
+           'pseudo_labels', 'adaptation_report', 'evaluate_adapting']
 
 # %% ../../nbs/decode/pipeline.ipynb #c670767a
 import csv
@@ -17,6 +17,7 @@ import os
 import re
 import shutil
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,15 +25,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.cache import Kept, file_hash, kept, stored_key
+from ..core.cache import MEMO, Kept, differing, file_hash, kept, stored_key
 from ..core.errors import KitError, printable
 from ..core.files import csv_text, load_json, new_folders, read_text, save_json, write_atomically
 from ..core.settings import from_dict, number_in, override, to_dict
-from ..data.dataset import MAX_BINS, Recordings, open_dataset, open_file, reading
+from ..data.dataset import MAX_BINS, Recordings
+from ..data.hdf5 import open_dataset, open_file, reading
 from .arpa import read_language_model
 from .beam_search import BeamSearch, check_logits
 from .contamination import large_model_warning, leak_warning
-from .hotwords import read_hotwords
+from .hotwords import Hotword, read_hotwords
 from .hypotheses import DecodedTrial, Route, SearchConfig, read_nbest, write_nbest
 from .kenlm import preload
 from .lexicon import Lexicon, build_lexicon, own_words, spell
@@ -131,6 +133,7 @@ def choose_words(
     lm: str | Path | None,  # model file; "default" or None builds the small default model
     lexicon: str | Path | None = None,  # file with additional words, one "word PH PH ..." per line
     exclude: tuple[str, ...] = (),  # sentences to be scored; the default model is built without them
+    memo: Path | None = None,  # file that remembers the hash of a large model; None: only in this process
 ) -> tuple[Lexicon, LanguageModel]:
     "Return lexicon and language model; raises `KitError` if a file cannot be used."
     from b2t_kit.decode.ngram_build import default_language_model
@@ -139,6 +142,7 @@ def choose_words(
         model = default_language_model(exclude)
     else:
         model = read_language_model(lm)
+        model.memo = memo
     words = words_in(model)
     if not model.words:  # a KenLM file without words: those of the dictionary that it knows
         known = list(own_words(lexicon))
@@ -218,28 +222,38 @@ def sentences_csv(
 
 # %% ../../nbs/decode/pipeline.ipynb #63c716a9
 CHOICE = "decoding.json"  # in a run folder: the weights tuned for the run
+_OTHERS = {"language_model": "with another language model; give that one",
+           "decoder": "for other weights of the network", "lexicon": "with other words; give the same lexicon",
+           "hotwords": "with other hotwords; give the same", "search": "with another version of the search"}
+
+
+def tuned_for(
+    words: Lexicon,
+    model: LanguageModel,
+    hotwords: Sequence[Hotword] | None,  # None: any
+    decoder: "Decoder | None" = None,  # that the logits come from; None: any
+) -> dict[str, Any]:  # plain values
+    "What tuned weights belong to, and nothing else can use."
+    found = {"search": SEARCH, "language_model": model.hash, "lexicon": words.hash}
+    found |= {} if hotwords is None else {"hotwords": repr(tuple(hotwords))}
+    return found | ({"decoder": decoder.digest} if decoder else {})
 
 
 def tuned_config(
     path: Path,  # decoding.json; may be missing
-    model: LanguageModel,
-    decoder: "Decoder | None" = None,  # that the logits come from; None: any
+    wanted: Mapping[str, Any],  # what they should have been tuned for, from `tuned_for`
 ) -> SearchConfig | None:  # None if the file does not exist
-    "Return the tuned weights; raises `KitError` if they belong to another language model or other weights of the run."
+    "Return the tuned weights; raises `KitError` if they were tuned for something else."
     if not os.path.lexists(path):
         return None
     record = load_json(path)
     try:
-        config, hash = from_dict(SearchConfig, record["search"]), record["language_model"]
-        tuned = record.get("decoder")
+        config = from_dict(SearchConfig, record["search"])
+        others = [name for name in differing(wanted, record["tuned_for"]) if name in wanted]
     except (KeyError, TypeError) as error:
         raise KitError(f"{path}: is not a record of tuned weights; remove it or tune again") from error
-    if hash != model.hash:
-        raise KitError(f"{path}: was tuned with another language model; give that one, tune again, "
-                       "or remove the file")
-    if decoder is not None and tuned != decoder.digest:
-        raise KitError(f"{path}: was tuned for other weights than those of {decoder.origin}; tune again, or remove "
-                       "the file")
+    if others:
+        raise KitError(f"{path}: was tuned {_OTHERS[others[0]]}, tune again, or remove the file")
     return config
 
 # %% ../../nbs/decode/pipeline.ipynb #b4265581
@@ -350,16 +364,16 @@ def decode_sentences(
         name = lm or tuned_model(choice.parent) or DEFAULT
         if preloaded and name != DEFAULT:
             progress(preload(name))
-        words, model = choose_words(name, lexicon, said + (known_sentences(data) if run else ()))
-        found, given = None, settings or {}
+        words, model = choose_words(name, lexicon, said + (known_sentences(data) if run else ()), folder / MEMO)
+        found, given, wanted = None, settings or {}, tuned_for(words, model, hot, decoder)
         if tune_weights:
             found = tune(words, model, [one.logits for one in known], said,
                          override(SearchConfig(), given), progress, hot, tune_seconds)
             write_atomically(folder / "tuning.png", _png(plot_tuning(found)))
             if found.frontier:
                 write_atomically(folder / "frontier.png", _png(plot_frontier(found.frontier)))
-            save_json(choice, _choice(found, model, name, decoder) | {"split": split})
-        best = found.best if found else tuned_config(choice, model, decoder) or SearchConfig()
+            save_json(choice, found.to_dict() | {"tuned_for": wanted, "lm": _place(name), "split": split})
+        best = found.best if found else tuned_config(choice, wanted) or SearchConfig()
         config = best if found else override(best, given)
         search, report = BeamSearch(words, model, config, route, folder, hot), None
         if adapt and decoder:
@@ -373,8 +387,8 @@ def decode_sentences(
             warnings.append(large_model_warning(large.llm, said))
         asked = _asked(lm, lexicon, hotwords, route, {} if tune_weights else given, fusion, tune_weights)
         lists = Kept([folder / "nbest.jsonl", folder / "result.json"], {
-            "logits": stored_key(source) or file_hash(source), "words": search_key(search), "asked": asked,
-            "fusion": fusion_key(config, large)})
+            "logits": stored_key(source) or file_hash(source, folder / MEMO), "words": search_key(search),
+            "asked": asked, "fusion": fusion_key(config, large)})
         if kept_lists and not (adapt or tune_weights) and lists.fresh:
             decoded = list(read_nbest(lists.paths[0]))
             return Sentences(decoded, word_error(decoded), None, folder, _joined(warnings), fusion=large)
@@ -396,12 +410,6 @@ def _target(run: Any, split: str, logits: Any, out: Any) -> Path:
     if out is not None:
         return Path(out)
     return Path(run) / "decode" / split if run else Path(logits).with_suffix("")
-
-
-def _choice(
-    tuning: Tuning, model: LanguageModel, name: str | Path, decoder: "Decoder | None"
-) -> dict[str, Any]:
-    return tuning.to_dict() | {"language_model": model.hash, "lm": _place(name), "decoder": decoder and decoder.digest}
 
 
 def _place(name: Any) -> Any:  # an absolute path, so that it is found from other folders too
@@ -446,7 +454,7 @@ def fusion_settings(
 
     record = load_json(path) if os.path.lexists(path) else {}
     found = record.get("fusion") if isinstance(record, dict) else None
-    if not isinstance(found, dict) or found.get("model") != folder_name(Path(fusion["llm"])):
+    if not isinstance(found, dict) or found.get("model") != folder_name(Path(fusion["llm"]), path.with_name(MEMO)):
         return config, override(FusionConfig(), fusion)
     try:
         tuned = from_dict(FusionConfig, {name: found[name] for name in ("every", "share")})
@@ -516,7 +524,7 @@ def cached_logits(
     device: str = "auto",  # for the network: "auto", "cpu" or "cuda"
 ) -> Path:  # logits.hdf5
     "Return the file with the logits of a split, computed only if it is missing or of other weights or recordings."
-    from b2t_kit.data.dataset import check_split
+    from b2t_kit.data.folders import check_split
     from b2t_kit.devices.select import open_device
     from b2t_kit.speech.evaluate import LogitsWriter, decode, logits_key
 
@@ -541,6 +549,15 @@ def adapted_folder(
 
 ADAPTED = 1  # version of the computation of adapted logits: raised when other code gives other numbers
 
+
+def adapted_key(
+    plain: Mapping[str, Any],  # of the logits without adaptation, from `logits_key`
+    adapt: "AdaptConfig",
+    search: BeamSearch,  # decodes the pseudo-labels
+) -> dict[str, Any]:  # plain values
+    "Everything that adapted logits depend on, for the keys of caches."
+    return {**plain, "adapted": ADAPTED, "adapt": to_dict(adapt), "words": search_key(search)}
+
 # %% ../../nbs/decode/pipeline.ipynb #b4492926
 def adapted_logits(
     decoder: "Decoder",
@@ -561,7 +578,7 @@ def adapted_logits(
 
     with open_device(device, precision) as opened, Recordings(data, split) as recordings:
         plain = logits_key(decoder, recordings, opened, unseen, folder)
-        key = {**plain, "adapted": ADAPTED, "adapt": to_dict(adapt), "words": search_key(search)}
+        key = adapted_key(plain, adapt, search)
         found = Kept([folder / "logits.hdf5", folder / "adapt.json"], key)
         path, note = found.paths
         if found.fresh:
@@ -637,9 +654,10 @@ def evaluate_adapting(
     plain = evaluate_run(run, data, split, None, unseen, True, device, precision, folder / "as_trained")
     name = lm or tuned_model(run)
     said = tuple(one.info.sentence for one in plain.trials if one.info.sentence is not None)
-    words, model = choose_words(name, lexicon, said + known_sentences(data))
+    words, model = choose_words(name, lexicon, said + known_sentences(data), folder / MEMO)
     decoder = load_decoder(run)
-    search = BeamSearch(words, model, tuned_config(Path(run) / CHOICE, model, decoder) or SearchConfig(), folder=folder)
+    tuned = tuned_config(Path(run) / CHOICE, tuned_for(words, model, None, decoder))
+    search = BeamSearch(words, model, tuned or SearchConfig(), folder=folder)
     path = adapted_logits(decoder, data, split, adapted_folder(run, split), search, adapt or AdaptConfig(), device,
                           precision, unseen, progress)
     report = adaptation_report(data, split, search, folder / "as_trained" / "logits.hdf5", path)

@@ -40,7 +40,7 @@ class WordCounter:
         if config.tuned:
             if not Path(config.tuned).is_file():
                 raise KitError(f"tuned: there is no file {config.tuned}")
-            weights = tuned_config(Path(config.tuned), model) or weights
+            weights = tuned_config(Path(config.tuned), {"language_model": model.hash}) or weights
         self.config = replace(weights, beam=config.beam, n_best=FEW)
         self.search = BeamSearch(lexicon, model, self.config)
         self.warning = leak_warning(model, scored)

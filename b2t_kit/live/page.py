@@ -40,7 +40,7 @@ from ..decode.beam_search import BeamSearch
 from ..decode.hotwords import read_hotwords
 from ..decode.hypotheses import SearchConfig
 from ..decode.lexicon import own_words
-from ..decode.pipeline import CHOICE, choose_words, tuned_config, tuned_model
+from ..decode.pipeline import CHOICE, choose_words, tuned_config, tuned_for, tuned_model
 from .pipeline import LiveConfig, LiveDecoder, Update
 from .sources import Bridge, BridgeConfig, Inbox, LiveSource, ParticipantSource, Piece
 from .sources import RecordingSource, StreamSource, live_library
@@ -565,7 +565,8 @@ def open_decoder(
     hot = read_hotwords(hotwords, own_words(lexicon)) if hotwords else []
     words, model = choose_words(lm or tuned_model(run), lexicon, exclude)
     decoder = load_decoder(run)
-    search = override(tuned_config(Path(run) / CHOICE, model, decoder) or SearchConfig(), settings or {})
+    wanted = tuned_for(words, model, None, decoder)  # hotwords come and go while it runs
+    search = override(tuned_config(Path(run) / CHOICE, wanted) or SearchConfig(), settings or {})
     return LiveDecoder(decoder, BeamSearch(words, model, search, hotwords=hot), config, session)
 
 # %% ../../nbs/live/page.ipynb #64d4580d

@@ -24,9 +24,9 @@ import numpy as np
 from ..core.errors import KitError
 from ..core.files import load_json
 from ..core.settings import from_dict
-from ..data.dataset import BIN_SECONDS, MAX_BINS, MAX_FEATURES, MAX_VALUE, Recordings, find_recordings
-from ..simulate.neural import SessionSimulator, SimulateConfig, draw_timing, moments, open_sessions
-from ..simulate.neural import record_trial, zscore
+from ..data.dataset import BIN_SECONDS, MAX_BINS, MAX_FEATURES, MAX_VALUE, Recordings
+from ..data.folders import find_recordings
+from ..simulate.neural import SessionSimulator, SimulateConfig, moments, open_sessions, zscore
 from ..simulate.sentences import labels_of
 
 # %% ../../nbs/live/sources.ipynb #7dd871f2
@@ -182,8 +182,7 @@ class ParticipantSource:
     ) -> np.ndarray:  # (T, C) float32, z-scored
         "The recording of a sentence."
         rng = np.random.default_rng([self.day.config.seed, 10, self.day.day, number])
-        timing = draw_timing(np.array(labels_of(sentence)), self.day.config.bins_per_phoneme, rng)
-        return zscore(record_trial(self.day.electrodes, timing, rng, len(self.day) + number), self.moments)
+        return zscore(self.day.say(labels_of(sentence), rng, len(self.day) + number)[0], self.moments)
 
     def pieces(self, stop: threading.Event) -> Iterator[Piece]:
         "Yield each sentence in pieces; between sentences there are none."

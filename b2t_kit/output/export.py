@@ -84,7 +84,7 @@ def card(
         f"# {record['name']}", "",
         f"A phoneme decoder for intracortical recordings of attempted speech in the {named} brain-to-text format,",
         f"exported by b2t_kit {record['b2t_kit']}.", "",
-        "```sh", "pip install b2t_kit  # or git+https://github.com/b2t-kit/b2t_kit",
+        "```sh", "pip install .  # in a clone of b2t_kit, or its wheel",
         "b2t decode --run FOLDER --data RECORDINGS", "```", "",
         "| | |", "|---|---|", *facts, "",
         "| split | trials | phoneme error rate, 95 % interval |", "|---|---|---|",

@@ -28,10 +28,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 
 from .. import __version__
-from ..core.cache import stored_key
+from ..core.cache import note_of
 from ..core.errors import KitError
 from ..core.files import check_target, load_json, read_text, save_json, write_atomically
-from ..data.dataset import BIN_SECONDS, FEATURE_KINDS, T15, Recordings, Signal, as_png, check_split
+from ..data.dataset import BIN_SECONDS, FEATURE_KINDS, T15, Recordings, Signal, as_png
+from ..data.folders import check_split
 from ..data.quarantine import quarantine_record, quarantine_said
 from ..decode.hypotheses import DecodedTrial, Hypothesis, posteriors
 from ..decode.pipeline import decode_sentences, read_trials
@@ -626,7 +627,7 @@ def decoded_trials(
 ) -> tuple[list[DecodedTrial], dict[str, str]]:  # and the settings of the search
     "What `b2t decode` found, asked as it was last; decodes again if anything that the lists were made from changed."
     folder = run / "decode" / split
-    asked = (stored_key(folder / "nbest.jsonl") or {}).get("asked", {})
+    asked = note_of(folder / "nbest.jsonl").get("key", {}).get("asked", {})  # also if the lists are damaged
     sentences = decode_sentences(run, data, split, device=device, kept_lists=True, **asked)
     found = load_json(folder / "result.json").get("search", {})
     return sentences.trials, {name: str(value) for name, value in found.items()}

@@ -6,7 +6,7 @@
 __all__ = ['LETTERS', 'FILLER', 'HEADER', 'PLACE', 'submission_order', 'submission_text', 'text_faults', 'runs_of',
            'submission_faults', 'SubmissionCheck', 'check_submission', 'trials_key', 'journal_lines',
            'SubmissionWriter', 'decoded_rows', 'check_unseen', 'submit', 'submit_nbest', 'ScoredRow', 'table_shape',
-           'read_rows', 'paired', 'Score', 'score_rows', 'score']
+           'read_rows', 'paired', 'Score', 'score_rows', 'score', 'CheckSubmission', 'ScoreSentences']
 
 # %% ../../nbs/output/submission.ipynb #50415c31
 import csv
@@ -27,11 +27,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.cache import content_hash, differing, file_hash, plain
+from ..core.cache import MEMO, content_hash, differing, file_hash, plain
 from ..core.errors import KitError
 from ..core.files import check_target, csv_plain, new_folders, open_own, parse_json, read_bytes, read_text
 from ..core.files import save_json, write_atomically
 from ..core.settings import is_whole, override, to_dict
+from ..core.signals import FAULTS, SUCCESS
+from ..core.verbs import File, Folder, Positional
 from ..data.dataset import Recordings, TrialInfo
 from ..data.quarantine import refuse_seen
 from ..decode.beam_search import BeamSearch, available_cores
@@ -41,7 +43,7 @@ from ..decode.hypotheses import Route, SearchConfig, read_nbest
 from ..decode.lexicon import own_words
 from ..decode.pipeline import CHOICE, adapted_folder, adapted_logits, cached_logits, choose_words
 from ..decode.pipeline import fusion_key, fusion_settings, known_sentences, read_trials, search_key
-from ..decode.pipeline import tuned_config, tuned_model
+from ..decode.pipeline import tuned_config, tuned_for, tuned_model
 from ..devices.select import open_device
 from ..speech.adapt import AdaptConfig
 from ..speech.evaluate import load_decoder, logits_key
@@ -452,8 +454,9 @@ def submit(
     with open_device(device) as opened, Recordings(data, "test") as recordings:
         infos, record = recordings.infos, logits_key(decoder, recordings, opened, folder=folder)
     with new_folders(folder):
-        words, model = choose_words(model_file, lexicon, known_sentences(data))
-        config = override(tuned_config(Path(run) / CHOICE, model, decoder) or SearchConfig(), settings or {})
+        words, model = choose_words(model_file, lexicon, known_sentences(data), folder / MEMO)
+        tuned = tuned_config(Path(run) / CHOICE, tuned_for(words, model, hot, decoder))
+        config = override(tuned or SearchConfig(), settings or {})
         search = BeamSearch(words, model, config, route, folder, hot)
         fused, large = config, None
         if fusion:
@@ -642,3 +645,27 @@ def score(
     if json is not None:
         save_json(json, found.to_dict())
     return found
+
+# %% ../../nbs/output/submission.ipynb #d3359985
+@dataclass(frozen=True)
+class CheckSubmission:
+    "Check a submission file, and list every fault."
+    file: Positional[File]  # submission to check (CSV)
+    data: Folder | None = None  # recordings whose test trials it should cover; default: the competition's 1,450 rows
+
+    def act(self) -> int:
+        check = check_submission(self.file, self.data)
+        print(check)
+        return SUCCESS if check else FAULTS
+
+
+@dataclass(frozen=True)
+class ScoreSentences:
+    "Score sentences against references: word error rate with its confidence interval."
+    reference: File  # what was said (CSV): columns id and text, or sentence_label with session, block_num and trial_num
+    hypothesis: File  # what was decoded (CSV): the same columns
+    json: File | None = None  # also write the result to this file
+
+    def act(self) -> int:
+        print(score(self.reference, self.hypothesis, self.json))
+        return SUCCESS

@@ -8,20 +8,20 @@ __all__ = ['SEQUENTIAL', 'GESTURES', 'GLIDES', 'PAUSE_EFFORT', 'LEAD', 'TAIL', '
            'LEADS', 'LAG_SPREAD', 'MAX_LAG', 'ADAPTATION_BINS', 'ADAPTATION', 'TUNED_SHARE', 'MEAN_COUNT', 'DEAD_SHARE',
            'SHARED_FACTORS', 'SHARED_DEPTH', 'SHARED_SIGN', 'DRIFT_DAYS', 'PERMANENT', 'MORNING', 'GAIN_SPREAD',
            'DISTANT_SHARE', 'EFFORT_DEPTH', 'SLOW_BINS', 'SLOW_DEPTH', 'SHARED_BINS', 'WANDER_DEPTH', 'POWER_SHAPE',
-           'POWER_DEPTH', 'POWER_SLOW', 'POWER_SHARED', 'SPIKE_POWER', 'LOG_LIMITS', 'SMALLEST_SPREAD', 'WINDOW',
-           'CALIBRATION', 'RECORDED_AHEAD', 'constellations', 'targets', 'intrinsic_duration', 'Timing', 'draw_timing',
-           'Segments', 'split_segments', 'dominance', 'rest_dominance', 'trajectory', 'Strengths', 'strengths',
-           'spread', 'Participant', 'participant', 'walk', 'Electrodes', 'electrodes_on', 'knotted_noise',
+           'POWER_DEPTH', 'POWER_SLOW', 'POWER_SHARED', 'SPIKE_POWER', 'LOG_LIMITS', 'STRICT', 'SMALLEST_SPREAD',
+           'WINDOW', 'CALIBRATION', 'RECORDED_AHEAD', 'constellations', 'targets', 'intrinsic_duration', 'Timing',
+           'draw_timing', 'Segments', 'split_segments', 'dominance', 'rest_dominance', 'trajectory', 'Strengths',
+           'strengths', 'spread', 'Participant', 'participant', 'walk', 'Electrodes', 'electrodes_on', 'knotted_noise',
            'shared_noise', 'wandering', 'recent_average', 'drive', 'record_trial', 'SimulateConfig', 'Moments',
            'moments', 'zscore', 'SessionSimulator', 'open_sessions', 'Summary', 'expected_gigabytes', 'check_output',
-           'write_session', 'simulate']
+           'write_session', 'simulate', 'Simulate']
 
 # %% ../../nbs/simulate/neural.ipynb #de8586bb
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -32,10 +32,16 @@ from tqdm import tqdm
 from ..core.errors import KitError
 from ..core.files import atomic_folder, check_writable, free_bytes, save_json
 from ..core.settings import to_dict
+from ..core.signals import SUCCESS
+from ..core.verbs import Folder, Layout, arranged
 from ..data.batches import read_ahead
-from ..data.dataset import NUM_FEATURES, SPLITS, SessionWriter, Trial
-from .sentences import KitSource, PlanConfig, Planned, day_number, draw_sentence, labels_of
+from ..data.dataset import NUM_FEATURES, Trial
+from ..data.folders import SPLITS
+from ..data.writer import SessionWriter
+from .sentences import KitSource, Planned, day_number, draw_sentence, labels_of
 from .sentences import open_source, plan_session
+from .strict import SESSION, DisturbedConfig, day_tempo, drifted, lost_electrodes, misspoken, of_day
+from .strict import tuning_gain
 from ..text.phonemes import FEATURE_NAMES, FEATURES, PHONEMES, SILENCE
 
 # %% ../../nbs/simulate/neural.ipynb #1c9d7501
@@ -181,9 +187,10 @@ class Strengths:
 
 def strengths(
     difficulty: float,  # at least 0; 0 easiest, 1 default, above 1 harder
+    drift: float = 1.0,  # changes from day to day, relative to what the difficulty gives
 ) -> Strengths:
     "The scales for a difficulty: tuning halves with each step, disturbances grow in proportion."
-    return Strengths(TUNING * 2.0 ** (1 - difficulty), difficulty, difficulty)
+    return Strengths(TUNING * 2.0 ** (1 - difficulty), difficulty, difficulty * drift)
 
 # %% ../../nbs/simulate/neural.ipynb #2593cf24
 ARRAY_SIZE = 64
@@ -291,9 +298,10 @@ def electrodes_on(
     who: Participant,
     day: int,  # days since implantation, from 0
     difficulty: float = 1.0,  # see `strengths`
+    drift: float = 1.0,  # likewise
 ) -> Electrodes:
     "The electrodes of a participant on a day."
-    scales = strengths(difficulty)
+    scales = strengths(difficulty, drift)
     rng = np.random.default_rng([who.seed, 3, day])
     state = walk(who.seed, day, scales.drift)
     shape = who.tuning.shape
@@ -384,16 +392,17 @@ def record_trial(
     timing: Timing,
     rng: np.random.Generator,
     position: int = 0,  # number of trials recorded before in this session
+    gain: np.ndarray | float = 1.0,  # (T, 1) gain of the tuning
 ) -> np.ndarray:  # (T, 512) float32: log(1 + threshold crossings), then spike-band power
     "The features of a trial, before z-scoring."
     who, scales, bins = electrodes.participant, electrodes.strengths, timing.num_bins
     course = trajectory(timing, -MAX_LAG, bins + MAX_LAG)
     shared = shared_noise(bins, who.shared, rng) + wandering(electrodes, position)
     slow = SLOW_DEPTH * knotted_noise(bins, SLOW_BINS, NUM_ELECTRODES, rng)
-    log_change = drive(course, electrodes.weights, who) + scales.nuisance * (slow + shared)
+    log_change = gain * drive(course, electrodes.weights, who) + scales.nuisance * (slow + shared)
     rate = np.exp(electrodes.log_rate + np.clip(log_change, *LOG_LIMITS))
     counts = rng.poisson(np.where(who.dead, 0.0, rate))
-    hum = POWER_DEPTH * drive(course, electrodes.power_weights, who)
+    hum = POWER_DEPTH * gain * drive(course, electrodes.power_weights, who)
     hum = hum + scales.nuisance * (POWER_SLOW * slow + POWER_SHARED * shared)
     hum = np.where(who.dead, 0.0, np.clip(hum, *LOG_LIMITS))
     flicker = rng.standard_gamma(POWER_SHAPE, hum.shape) / POWER_SHAPE
@@ -402,8 +411,8 @@ def record_trial(
 
 # %% ../../nbs/simulate/neural.ipynb #06fee842
 @dataclass(frozen=True)
-class SimulateConfig(PlanConfig):
-    "What to simulate: the settings of the plan, the difficulty and the speaking rate."
+class SimulateConfig(DisturbedConfig):
+    "What to simulate: the plan, what goes wrong, the difficulty and the speaking rate."
     difficulty: float = 1.0  # how hard the recordings are to decode, from 0 (easiest) to 10
     bins_per_phoneme: float = 33.0  # speaking rate, bins of 20 ms, 6 to 200; T15: 33; everyday speech: 5 to 10
     normalise: Literal["trials", "blocks"] = "trials"  # update the z-scoring statistics per trial or per block
@@ -415,6 +424,11 @@ class SimulateConfig(PlanConfig):
         if not 6 <= self.bins_per_phoneme <= 200:
             rule = "must be between 6 (below that, CTC has too few patches per label) and 200"
             raise KitError(f"bins_per_phoneme: {rule}, not {self.bins_per_phoneme}")
+
+# %% ../../nbs/simulate/neural.ipynb #d5e3d53d
+STRICT = SimulateConfig(
+    sessions=40, trials=200, difficulty=0.5, drift=2.0, shared_noise=2.0, day_gain=0.25, trial_gain=0.3, wander=0.3,
+    session_drift=0.1, lost=0.05, tempo=0.1, wrong_labels=0.02)
 
 # %% ../../nbs/simulate/neural.ipynb #198c7110
 @dataclass(frozen=True, eq=False)
@@ -464,7 +478,7 @@ class SessionSimulator:
     ) -> None:
         self.config, self.planned = config, planned
         self.day = day_number(planned[0].session)
-        self.electrodes = electrodes_on(who, self.day, config.difficulty)
+        self.electrodes = electrodes_on(who, self.day, config.difficulty, config.drift)
 
     def __len__(self) -> int:
         return len(self.planned)
@@ -489,8 +503,31 @@ class SessionSimulator:
             labels = labels_of(draw_sentence(rng, held_out=False))
         else:
             labels = self.planned[position].labels
-        timing = draw_timing(np.array(labels, np.int64), self.config.bins_per_phoneme, rng)
-        return record_trial(self.electrodes, timing, rng, position), timing
+        return self.say(labels, rng, position)
+
+    def electrodes_at(
+        self,
+        position: int,  # number of trials recorded before in this session
+    ) -> Electrodes:
+        "The electrodes at a moment of the session: drifted, and some lost."
+        now, config = self.electrodes, self.config
+        share = config.session_drift * min(max(position, 0) / SESSION, 1.0)
+        weights, power = (drifted(one, share, of_day(config, self.day, 14)) for one in (now.weights, now.power_weights))
+        dead = now.participant.dead | lost_electrodes(config, self.day, position, NUM_ELECTRODES)
+        return replace(now, weights=weights, power_weights=power, participant=replace(now.participant, dead=dead))
+
+    def say(
+        self,
+        labels: Sequence[int],  # what is asked for
+        rng: np.random.Generator,  # of this trial
+        position: int,  # number of trials recorded before in this session
+    ) -> tuple[np.ndarray, Timing]:  # (T, 512) float32 before z-scoring, and the time of what is said
+        "The recording of an attempt."
+        config, disturbances = self.config, rng.spawn(1)[0]  # so that they leave the other draws alone
+        said = misspoken(np.array(labels, np.int64), config.wrong_labels, disturbances)
+        timing = draw_timing(said, config.bins_per_phoneme * day_tempo(config, self.day), rng)
+        gain = tuning_gain(config, self.day, timing.num_bins, disturbances)
+        return record_trial(self.electrodes_at(position), timing, rng, position, gain), timing
 
     def starts_block(self, position: int) -> bool:
         "True for the first trial of a block."
@@ -539,6 +576,7 @@ def open_sessions(
 ) -> list[SessionSimulator]:
     "One simulator per session of the plan; nothing is simulated yet."
     source, who = source or open_source(config), participant(config.seed)
+    who = replace(who, shared=config.shared_noise * who.shared)
     return [SessionSimulator(config, who, plan_session(source, name)) for name in source.sessions]
 
 # %% ../../nbs/simulate/neural.ipynb #6543fbf5
@@ -618,3 +656,15 @@ def simulate(
     save_json(out / "simulation.json", to_dict(config))
     size = sum(file.stat().st_size for file in (out / "hdf5_data_final").rglob("*.hdf5"))
     return Summary(str(out), len(sessions), counts, bins * 0.02 / 3600, size / 1e9)
+
+# %% ../../nbs/simulate/neural.ipynb #c3161826
+@dataclass(frozen=True)
+class Simulate:
+    "Write simulated recordings in the T15 layout."
+    out: Folder  # new folder for the recordings
+    settings: SimulateConfig = arranged(SimulateConfig(), Layout(
+        units={"held_out": "SHARE", "labels": "FILE", "bins_per_phoneme": "BINS"}))
+
+    def act(self) -> int:
+        print(simulate(self.out, self.settings))
+        return SUCCESS

@@ -28,7 +28,7 @@ from ..core.cache import content_hash, file_mark
 from ..core.errors import KitError
 from ..core.files import regular_file, write_atomically
 from ..core.random import fold_seed
-from ..data.batches import Batch, BatchConfig, num_patches
+from ..data.batches import Batch, Frames
 from ..models.layers import DayLayer
 from ..models.model import Adapted
 from ..text.metrics import Counts, Difference, Rate, compare, rate_of
@@ -151,13 +151,12 @@ def adapted_parameters(
 def single_trial(
     features: np.ndarray,  # (T, C) float32
     day: int,  # index of the day layer
-    config: BatchConfig,  # patches
+    frames: Frames,  # of the model
 ) -> Batch:  # of one row, without labels
     "A trial as a batch of its exact length."
-    frames = num_patches(len(features), config.patch, config.stride, config.partial)
-    one = torch.ones(1, dtype=torch.int32)
+    one, count = torch.ones(1, dtype=torch.int32), frames.of(len(features))
     key = torch.zeros(1, dtype=torch.int64)
-    return Batch(torch.from_numpy(features)[None], one * len(features), one * frames, one[None] * 0, one * 0,
+    return Batch(torch.from_numpy(features)[None], one * len(features), one * count, one[None] * 0, one * 0,
                  one * day, torch.ones(1), key, key, key, 1)
 
 

@@ -25,13 +25,15 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from ..core.cache import Kept, content_hash, file_mark
+from ..core.cache import MEMO, Kept, content_hash, file_mark
 from ..core.errors import KitError
 from ..core.files import check_target, csv_text, load_json, new_folders, regular_file, save_json
 from ..core.files import write_atomically
 from ..core.settings import from_dict, to_dict
 from ..data.batches import Batch, EvalBatches, needed_patches
-from ..data.dataset import T15, Recordings, Signal, TrialInfo, begin_hdf5, check_split
+from ..data.dataset import T15, Recordings, Signal, TrialInfo
+from ..data.folders import check_split
+from ..data.hdf5 import begin_hdf5
 from ..data.fingerprint import data_fingerprint
 from ..devices.device import Device
 from ..devices.select import open_device
@@ -40,12 +42,12 @@ from ..models.gru import load_pretrained
 from .adapt import AdaptConfig, Adapter, AdaptProgress, Unseen, adapted_parameters
 from .adapt import fit_days, single_trial
 from .shapes import SpeechRun
-from .task import SpeechConfig, check_signal, logits_of, speech_loss
+from .task import SpeechConfig, check_signal, framing, logits_of, speech_loss
 from ..text.metrics import Confusion, Counts, Rate, RateTable, confusion, count_edits, plot_confusion
 from ..text.metrics import plot_rates, rate_of, rates_by, redrawn
 from ..text.phonemes import show
 from ..training.checkpoint import best_checkpoint, read_part, tensors_hash
-from ..training.run import MEMO, check_task, task_digest
+from ..training.run import check_task, task_digest
 from ..training.task import TrainConfig
 
 # %% ../../nbs/speech/evaluate.ipynb #d5b34df7
@@ -185,7 +187,7 @@ def decode(
     model = model.to(device.torch_device).eval()
     found: dict[int, Decoded] = {}
     settings = replace(decoder.config.batches, cache="none")
-    for batch in EvalBatches(recordings, settings, multiple=device.chips):
+    for batch in EvalBatches(recordings, settings, multiple=device.chips, frames=framing(decoder.config.model)):
         placed = device.place(batch)
         with device.autocast():
             scores, frames = logits_of(model, placed, decoder.config)
@@ -337,9 +339,9 @@ class AdaptingDecoder:
         index: int,  # into the recordings
     ) -> tuple[dict[str, Any], np.ndarray]:  # what was done; (P, 41) float32 logits from before the step
         "Decode one trial, then take a step on it."
-        info, batches = self.recordings.infos[index], self.decoder.config.batches
+        info, frames = self.recordings.infos[index], framing(self.decoder.config.model)
         adapter, place = self.enter(info.session), (info.session, info.block, info.number)
-        batch = self.device.place(single_trial(self.recordings.features(index), 0, batches))
+        batch = self.device.place(single_trial(self.recordings.features(index), 0, frames))
         with torch.no_grad(), self.device.autocast():
             scores, frames = logits_of(adapter.model, batch, self.decoder.config)
         scores, frames = self.device.fetch([scores, frames])

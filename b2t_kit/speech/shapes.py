@@ -18,7 +18,7 @@ from ..core.errors import KitError
 from ..data.batches import Batch, BatchConfig, Bucket, Resident, TrainBatches, num_patches, places_per_pile
 from ..data.dataset import NUM_FEATURES
 from ..devices.device import Device
-from .task import SpeechConfig, SpeechTask, settled
+from .task import SpeechConfig, SpeechTask, framing, settled
 from ..training.task import RunSettings, TrainConfig
 
 # %% ../../nbs/speech/shapes.ipynb #82994071
@@ -87,7 +87,7 @@ class SpeechShapes(SpeechTask):
             dtype = torch.float16 if self.config.batches.cache == "float16" else torch.float32
             rows = torch.empty(self.bins + 1, model.num_features, dtype=dtype, device="meta")
             self.resident = Resident(device.share(rows), np.empty(0, np.int32))
-        patches = model.patch, model.stride, self.config.batches.partial, model.num_features or NUM_FEATURES
+        patches = model.patch, model.stride, model.partial, model.num_features or NUM_FEATURES
         train = places_per_pile(size, config.accumulation, device.chips)
         score = places_per_pile(size, 1, device.chips)
         largest_first = self.buckets[::-1]
@@ -116,7 +116,7 @@ def speech_shapes(
         return SpeechShapes(config, published_buckets(config.batches))
     task = SpeechTask(data, config)
     try:
-        found = TrainBatches(task.train, task.config.batches, train.seed)
+        found = TrainBatches(task.train, task.config.batches, train.seed, frames=framing(task.config.model))
         bins = sum(task.train.infos[trial].num_bins for trial in found.trials)
         return SpeechShapes(config, found.buckets, len(task.sessions), task.train.signal.num_features, bins)
     finally:

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['WordScorer', 'RoomCheck', 'WordsConfig', 'SpeechConfig', 'logits_of', 'frames_of', 'alignable', 'speech_loss',
-           'SpeechTask', 'trained_sessions', 'held_out_recordings', 'settled', 'size_of', 'check_labels_known',
-           'signal_record', 'check_signal', 'amount', 'count_greedy_edits']
+           'SpeechTask', 'trained_sessions', 'held_out_recordings', 'framing', 'settled', 'size_of',
+           'check_labels_known', 'signal_record', 'check_signal', 'amount', 'count_greedy_edits']
 
 # %% ../../nbs/speech/task.ipynb #9b9df6a0
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -20,8 +20,8 @@ from ..core.errors import KitError
 from ..core.settings import to_dict
 from ..core.signals import gib
 from ..data.augment import Augment, augment, smooth, smoothing_taps
-from ..data.batches import Batch, BatchConfig, Bucket, EvalBatches, Resident, TrainBatches, check_lengths
-from ..data.batches import check_shares, end_to_end, gathered, map_trials, num_patches
+from ..data.batches import Batch, BatchConfig, Bucket, EvalBatches, Frames, Resident, TrainBatches, check_lengths
+from ..data.batches import check_shares, end_to_end, gathered, map_trials
 from ..data.dataset import T15, Recordings, Signal, signal_difference
 from ..data.fingerprint import data_fingerprint
 from ..data.quarantine import quarantine_said, quarantined, spent_days
@@ -58,7 +58,7 @@ class SpeechConfig(TaskSettings):
 
     model: ModelConfig = GRUConfig()  # the decoder; days and features are set from the recordings
     augment: Augment = Augment()  # noise in training; smoothing in training and evaluation
-    batches: BatchConfig = BatchConfig()  # `patch` and `stride` are set from the model
+    batches: BatchConfig = BatchConfig()
     holdout: tuple[str, ...] = ()  # sessions left out of training and scored separately
     # day layer for sessions without training: of the nearest or previous day, the mean, or none
     unseen: Unseen = "mean"
@@ -256,7 +256,7 @@ class SpeechTask(Task):
         lines = {"days": f"{len(self.trained)} trained{held_out}"}
         lines |= {one.split: amount(one) for one in (self.train, self.val)}
         lines |= {"quarantine": quarantine_said(self.left_out)} if self.left_out else {}
-        batches = TrainBatches(self.train, self.config.batches)
+        batches = TrainBatches(self.train, self.config.batches, frames=framing(self.config.model))
         shapes = ", ".join(f"{bins} bins, {labels} labels" for _, bins, labels in batches.shapes)
         size = self.config.batches.batch_size
         steps = f"{batches.steps_per_epoch} per epoch, of up to {size} trials"
@@ -289,7 +289,7 @@ class SpeechTask(Task):
         if place not in self._to_train:
             check_shares(self.config.batches.batch_size, device.world, config.accumulation)
             pin = device.kind == "cuda"
-            made = TrainBatches(self.train, self.config.batches, *place, device.chips, pin)
+            made = TrainBatches(self.train, self.config.batches, *place, device.chips, pin, framing(self.config.model))
             self._to_train[place] = made
         return self._to_train[place]
 
@@ -381,7 +381,8 @@ class SpeechTask(Task):
         place = (device.rank, device.world)
         key = (id(recordings), *place)
         if key not in self._to_score:
-            self._to_score[key] = EvalBatches(recordings, self.config.batches, *place, multiple=device.chips)
+            self._to_score[key] = EvalBatches(recordings, self.config.batches, *place, multiple=device.chips,
+                                               frames=framing(self.config.model))
         return self._to_score[key]
 
     def size(self, batch: Batch) -> dict[str, int]:
@@ -419,15 +420,22 @@ def held_out_recordings(
     return Recordings(folder, "val", present) if present else None
 
 # %% ../../nbs/speech/task.ipynb #0a66994a
+def framing(
+    model: ModelConfig,
+) -> Frames:
+    "How a model turns bins into frames; raises `KitError` if it cannot."
+    return Frames(model.patch, model.stride, model.partial)
+
+
 def settled(
     config: SpeechConfig,
     num_days: int,  # number of sessions
     num_features: int,  # of the recordings
 ) -> SpeechConfig:
-    "The configuration with days, features, patch and stride filled in; `KitError` if the data have others."
+    "The configuration with days and features filled in; `KitError` if the data have others, or if no frame can be."
     model = config.model.fitted(num_days=num_days, num_features=num_features)
-    batches = replace(config.batches, patch=model.patch, stride=model.stride, partial=model.partial)
-    return replace(config, model=model, batches=batches)
+    framing(model)
+    return replace(config, model=model)
 
 
 def size_of(
@@ -443,7 +451,7 @@ def size_of(
         raise KitError(f"bins: {bucket.bins} are less than one patch of {model.patch}")
     if model.num_features is None:
         raise KitError("num_features: is not known yet; the recordings decide it")
-    patches = num_patches(bucket.bins, model.patch, model.stride, model.partial)
+    patches = framing(model).of(bucket.bins)
     return Size(rows, bucket.bins, patches, bucket.labels, model.num_features, model.num_classes, model.patch,
                 model.stride, getattr(model, "subsample", 1))
 
