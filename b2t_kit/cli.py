@@ -19,6 +19,7 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module, resources
 from typing import Any
 
@@ -577,6 +578,7 @@ def live_verb(parser: Parser) -> Action:
     parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="address of the page; other than this "
                         "machine's own, the page needs a token, which is printed")
     parser.add_argument("--port", type=int, default=8787, metavar="N", help="port of the page; 0 takes any free one")
+    parser.add_argument("--origin", default="", metavar="URL", help="https://NAME of a proxy with TLS for the page")
     parser.add_argument("--log", action="store_true", help="write a line to standard error for each frame that is late")
     parser.add_argument("--lm", metavar="FILE", help="language model, as for b2t decode")
     add_lexicon(parser)
@@ -622,7 +624,8 @@ def tell_live(
     from contextlib import nullcontext
 
     from b2t_kit.decode.pipeline import known_sentences
-    from b2t_kit.live.page import LiveSession, PageServer, Terminal, choose_source, open_decoder, say_lines
+    from b2t_kit.live.page import LiveSession, PageServer, Terminal, choose_source, listen, open_decoder, qr_code
+    from b2t_kit.live.page import say_lines
     from b2t_kit.live.pipeline import LiveConfig
 
     if not options.run:
@@ -631,17 +634,20 @@ def tell_live(
     typed = kind == "participant" and not options.say and not options.page
     source = choose_source(kind, options.data, options.split, options.session, options.trials, options.pace,
                            options.say, stays=typed or options.page)
+    bound = listen(options.host, options.port) if options.page else None  # before the decoder, which takes long
     log = logging.getLogger("b2t_kit.live")
     log.addHandler(handler := logging.StreamHandler() if options.log else logging.NullHandler())
     report_progress("preparing the decoder")
     decoder = open_decoder(options.run, getattr(source, "session", options.session), options.lm, options.lexicon,
                            options.hotwords, options_of(options, LiveConfig()),
                            exclude=() if kind == "participant" else known_sentences(options.data))
-    session = LiveSession(decoder, source, [] if options.page else [Terminal()])
-    with PageServer(session, options.host, options.port) if options.page else nullcontext() as server:
+    session = LiveSession(decoder, source, [Terminal()])
+    with PageServer(session, options.host, origin=options.origin, bound=bound) if bound else nullcontext() as server:
         if typed:
             say_lines(session, sys.stdin or ())
             report_progress("type a sentence, and Enter")
+        if server and server.token:
+            report_progress(f"for a phone: {server.url_of('listen')}\n{qr_code(server.url_of('listen'))}")
         place = f"{server.url}   " if server else ""
         report_progress(f"{place}Ctrl-C ends; the decoder warms up for about ten seconds")
         try:
@@ -650,7 +656,7 @@ def tell_live(
                 server.finish()
         finally:
             log.removeHandler(handler)
-            print(f"\n{decoder.ledger}\nstream: {session.bridge.mended}", flush=True)
+            print(f"\n{decoder.ledger}\nstream: {session.counted()}", flush=True)
     return SUCCESS
 
 # %% ../nbs/cli.ipynb #a4dda9e7
@@ -717,6 +723,7 @@ def submit_verb(parser: Parser) -> Action:
             check_unseen(run_list(options.runs), options.data)
             found = together(options, "test", fusion=large)
             check = submit_nbest(found.folder / "nbest.jsonl", options.out, options.data)
+            check = replace(check, warnings=(found.warning,) if found.warning else ())
         else:
             check = submit(options.run, options.out, options.data, options.lm, options.lexicon,
                            options.route, options.device, hotwords=options.hotwords, adapt=adapt, fusion=large)

@@ -10,8 +10,8 @@ from the same text with every target as <unk>, and its lexicon lacks them. The h
 boosts; then with --distractors other words of the dictionary, which nobody says: `unknown` lacks them too. A
 target counts as found if it is in the decoded sentence. --without other scored sentences have no target: are they
 the same with the list? All this at each flatness of the logits. Then settings are compared on the first --settings
-scored sentences, each with the CPU seconds of the same run, and `tune` with a budget of seconds chooses on --tune-
-on sentences.
+scored sentences, each with the CPU seconds of the same run, and `tune` with a budget of seconds chooses on
+--tune-on sentences.
 """
 
 import argparse

@@ -43,7 +43,7 @@ from b2t_kit.decode.kenlm import preload
 from b2t_kit.decode.pipeline import choose_words
 from b2t_kit.live.pipeline import LiveConfig, LiveDecoder
 from b2t_kit.models.model import FrameSteps
-from b2t_kit.models.gru import T15_SESSIONS
+from b2t_kit.models.published import T15_SESSIONS
 from b2t_kit.simulate.logits import noisy_sentence
 from b2t_kit.simulate.neural import CALIBRATION, SimulateConfig, draw_timing, moments
 from b2t_kit.simulate.neural import open_sessions, record_trial, zscore

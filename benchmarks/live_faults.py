@@ -3,7 +3,7 @@
     python benchmarks/live_faults.py RUN DATA [--seeds 3] [--trials 72] [--real-time 8] [--json FILE]
 
 RUN is a trained run and DATA its recordings, such as `demo/decoder` and `demo/data` of `b2t demo`. The first --trials
-validation trials of each day are cut into single bins, disturbed by each fault of `live.sources.INJECTED`, mended by a
+validation trials of each day are cut into single bins, disturbed by each fault of `INJECTED`, mended by a
 bridge that repeats the last bin, by one that puts zeros, or not at all, and decoded live. Arrival times are those of
 real time, but nothing waits for them. Phoneme errors are of the most likely path, word errors of the final sentence.
 --seeds draws each fault anew. Then --real-time trials are decoded in real time with the page served and no reader, with
@@ -14,7 +14,7 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import fields, replace
 
@@ -24,12 +24,103 @@ from b2t_kit.data.dataset import Recordings
 from b2t_kit.decode.pipeline import known_sentences
 from b2t_kit.live.page import LiveSession, PageServer, open_decoder
 from b2t_kit.live.pipeline import LiveConfig, LiveDecoder
-from b2t_kit.live.sources import INJECTED, Bridge, BridgeConfig, Mended, Piece, RecordingSource, inject
+from b2t_kit.live.sources import Bridge, BridgeConfig, Mended, Piece, RecordingSource
 from b2t_kit.models.ctc import collapse
 from b2t_kit.text.metrics import edit_distance
 from b2t_kit.text.phonemes import normalise
 
 WAYS = ("repeat", "zero", "no bridge")
+FAULT_RATE = 0.01  # share of the pieces that a fault meets
+BURST = 25  # bins that are lost together: 500 ms
+BETWEEN = 500  # bins from one burst or restart to the next, on average
+
+
+def _lost(piece: Piece) -> list[Piece]:
+    "A cue is a separate event and is not lost with the bins."
+    return [replace(piece, first=piece.end, bins=piece.bins[:0])] if piece.cue else []
+
+
+def _lose(pieces: Iterable[Piece], rng: np.random.Generator) -> Iterator[Piece]:
+    "One piece in a hundred does not come."
+    for piece in pieces:
+        yield from _lost(piece) if rng.random() < FAULT_RATE else [piece]
+
+
+def _lose_bursts(pieces: Iterable[Piece], rng: np.random.Generator) -> Iterator[Piece]:
+    "Every ten seconds, 500 ms do not come."
+    left = 0
+    for piece in pieces:
+        left = BURST if not left and rng.random() < 1 / BETWEEN else left
+        yield from _lost(piece) if left else [piece]
+        left = max(left - 1, 0)
+
+def _delay(
+    pieces: Iterable[Piece],
+    rng: np.random.Generator,
+    pieces_later: int,  # by how many pieces one is overtaken
+    share: float = FAULT_RATE,
+) -> Iterator[Piece]:
+    "Some pieces are overtaken."
+    slow: list[tuple[int, Piece]] = []  # position at which it arrives
+    now = 0.0
+    for place, piece in enumerate(pieces):
+        now = piece.arrived
+        if rng.random() < share and not piece.cue:
+            slow.append((place + pieces_later, piece))
+        else:
+            yield piece
+        due = [one for one in slow if one[0] <= place]
+        slow = [one for one in slow if one[0] > place]
+        yield from (replace(one, arrived=now) for _, one in due)
+    yield from (replace(one, arrived=now) for _, one in slow)
+
+
+def _repeat(pieces: Iterable[Piece], rng: np.random.Generator) -> Iterator[Piece]:
+    "One piece in a hundred comes twice."
+    for piece in pieces:
+        yield from [piece, replace(piece, cue=False)] if rng.random() < FAULT_RATE else [piece]
+
+def _damage(pieces: Iterable[Piece], rng: np.random.Generator) -> Iterator[Piece]:
+    "One piece in a hundred has NaN or infinity in a tenth of its features."
+    for piece in pieces:
+        if rng.random() < FAULT_RATE:
+            wrong = rng.random(piece.bins.shape) < 0.1
+            value = rng.choice(np.float32([np.nan, np.inf, -np.inf]))
+            piece = replace(piece, bins=np.where(wrong, value, piece.bins))
+        yield piece
+
+
+def _restart(pieces: Iterable[Piece], rng: np.random.Generator) -> Iterator[Piece]:
+    "Every ten seconds, the sender starts again: 300 ms do not come, and it counts from 0."
+    stream, offset, left = 1, 0, 0
+    for piece in pieces:
+        if not left and rng.random() < 1 / BETWEEN:
+            stream, left = stream + 1, 15
+            offset = piece.first + left
+        if not left:
+            yield replace(piece, stream=stream, first=piece.first - offset)
+        elif piece.cue:
+            yield replace(piece, stream=stream, first=0, bins=piece.bins[:0])
+        left = max(left - 1, 0)
+
+INJECTED: dict[str, Callable[[Iterable[Piece], np.random.Generator], Iterator[Piece]]] = {
+    "loss of 1 %": _lose,
+    "bursts of 500 ms": _lose_bursts,
+    "5 % out of order": lambda pieces, rng: _delay(pieces, rng, 2, 0.05),
+    "1 % late by 200 ms": lambda pieces, rng: _delay(pieces, rng, 10),
+    "1 % twice": _repeat,
+    "1 % with NaN": _damage,
+    "restart of the sender": _restart,
+}
+
+
+def inject(
+    pieces: Iterable[Piece],  # single bins, numbered from 0
+    fault: str,  # a key of `INJECTED`
+    seed: int = 0,
+) -> Iterator[Piece]:
+    "Yield the pieces with a fault, always the same for a seed."
+    return INJECTED[fault](pieces, np.random.default_rng(seed))
 
 
 def stream_of(data: str, session: str, trials: int) -> list[Piece]:
@@ -53,16 +144,19 @@ def bridged(pieces: Iterable[Piece], bridge: Bridge) -> Iterable[Piece]:
 def errors(decoder: LiveDecoder, pieces: Iterable[Piece], labels: list[list[int]]) -> np.ndarray:
     "Phoneme errors, phonemes, word errors and words; a sentence that never ended counts as empty."
     total, number = np.zeros(4, int), 0
+    words: list[str] = []
+    heard: list[int] = []
     for piece in pieces:
         if len(piece.bins):
             decoder.push(piece.bins)
-        if piece.cue:
-            found = [one for one in decoder.cue() if one.final]
-            words = found[-1].sentence.split() if found else []
-            heard = collapse(decoder.logits.argmax(1)) if found else []
+        if piece.cue:  # a restart of the sender ends a sentence too; what follows is the rest of the same recording
+            found = [one for one in decoder.end(piece.reason) if one.final]
+            words += found[-1].sentence.split() if found else []
+            heard += collapse(decoder.logits.argmax(1)) if found else []
+        if piece.cue and piece.reason == "cue":
             said = normalise(piece.said).split()
             total += (edit_distance(labels[number], heard), len(labels[number]), edit_distance(said, words), len(said))
-            number += 1
+            number, words, heard = number + 1, [], []
     assert number == len(labels)
     return total
 

@@ -1,7 +1,7 @@
 """Hold simulated errors against the real ones: how many, how dispersed, in runs, by day, and what is taken for what.
 
     python benchmarks/ruler.py LABELS.csv [--sentences 1440] [--json FILE]      simulated logits
-    python benchmarks/ruler.py --recordings DIR [--steps 900]                   decoders of simulated recordings
+    python benchmarks/ruler.py --recordings DIR [--difficulty 0.5] [--decoders strict,quiet,early] [--steps 500]
     python benchmarks/ruler.py --figure [--json FILE]                           the figure, from the results
 
 LABELS.csv has the columns session, sentence_label and phonemes, such as that of the published training split. From each
@@ -26,7 +26,7 @@ import numpy as np
 
 from b2t_kit.simulate.errors import QUANTILES, ErrorStatistics, real_errors, error_statistics
 from b2t_kit.simulate.logits import Noise, even_logits, noisy_logits
-from b2t_kit.simulate.neural import STRICT, simulate
+from b2t_kit.simulate.neural import STRICT, SimulateConfig, simulate
 from b2t_kit.simulate.sentences import day_number, session_names
 from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.speech.recipes import tiny
@@ -40,8 +40,8 @@ AIMS = {"phoneme errors, %": (9.5, 11.5), "sentences without an error, %": (25, 
         "dispersion within days": (2.1, 2.7), "errors in runs of three or more, %": (26, 36),
         "overlap of substitutions": (0.55, 1.0), "substitutions, %": (63.3, 71.3), "deletions, %": (18.0, 26.0),
         "insertions, %": (6.7, 14.7), "best day, %": (0, 3), "worst day, %": (15, 30)}
-RECORDINGS = replace(STRICT, trials=50, held_out=0.36, seed=1)
-EARLY = session_names(RECORDINGS.sessions)[:15]
+DAYS = session_names(STRICT.sessions)
+EARLY, LATE = DAYS[:15], DAYS[15:]
 Spoken = list[tuple[str, list[int]]]  # day, labels
 
 
@@ -70,6 +70,12 @@ def simulated(spoken: Spoken, noise: Noise | None, seed: int = 0) -> ErrorStatis
     return error_statistics([labels for _, labels in spoken], heard, [day for day, _ in spoken])
 
 
+def recorded(difficulty: float) -> SimulateConfig:
+    "Strict recordings with another signal; drift and shared noise stay as large as in `STRICT`."
+    same = {name: getattr(STRICT, name) * STRICT.difficulty / difficulty for name in ("drift", "shared_noise")}
+    return replace(STRICT, trials=50, held_out=0.36, seed=1, difficulty=difficulty, **same)
+
+
 def decoders(steps: int) -> dict[str, SpeechRun]:
     "The recipe `tiny` at T15's pace, four frames a phoneme; without noise; without later days."
     run = tiny()
@@ -77,15 +83,16 @@ def decoders(steps: int) -> dict[str, SpeechRun]:
     task = replace(run.task, model=model, batches=replace(run.task.batches, cache="float16"))
     fitted = replace(run.train, steps=steps, eval_every=0, checkpoint_every=0, log_every=50)
     quiet = replace(task, augment=replace(task.augment, white_noise=0.0, offset=0.0))
-    early = replace(task, holdout=tuple(session_names(RECORDINGS.sessions)[len(EARLY):]))
+    early = replace(task, holdout=tuple(LATE))
     return {name: SpeechRun(one, fitted) for name, one in (("strict", task), ("quiet", quiet), ("early", early))}
 
 
-def train_missing(out: Path, steps: int) -> None:
+def train_missing(out: Path, names: list[str], difficulty: float, steps: int) -> None:
     "Write what is not there yet: the recordings, and each decoder with its evaluation."
     if not (out / "data").is_dir():
-        simulate(out / "data", RECORDINGS)
-    for name, run in decoders(steps).items():
+        simulate(out / "data", recorded(difficulty))
+    for name in names:
+        run = decoders(steps)[name]
         if not (out / name).is_dir():
             task = SpeechTask(out / "data", run.task)
             train(task, run.train, out / name)
@@ -98,16 +105,17 @@ def of_run(run: Path, days: Sequence[str] = ()) -> ErrorStatistics:
     "The errors of an evaluated run, on some of its days."
     with open(run / "eval/val/trials.csv", newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if not days or row["session"] in days]
-    true, heard = ([to_ids(row[name]) for row in rows] for name in ("phonemes_true", "phonemes_decoded"))
+    true, heard = ([to_ids(row[name]) for row in rows] for name in ("true", "decoded"))
     return error_statistics(true, heard, [row["session"] for row in rows])
 
 
 def harms(out: Path) -> dict[str, float]:
     "Phoneme errors, %, without noise and on days without training."
-    early, late = of_run(out / "early", EARLY), of_run(out / "early", session_names(RECORDINGS.sessions)[len(EARLY):])
+    late = of_run(out / "early", LATE)
     found = {"strict": of_run(out / "strict").rate, "quiet": of_run(out / "quiet").rate,
-             "strict, first 15 days": of_run(out / "strict", EARLY).rate, "early, its days": early.rate,
-             "early, later days": late.rate}
+             "strict, first 15 days": of_run(out / "strict", EARLY).rate,
+             "early, first 15 days": of_run(out / "early", EARLY).rate, "early, other days": late.rate,
+             "strict, other days": of_run(out / "strict", LATE).rate}
     last = day_number(EARLY[-1])
     found |= {f"early, {day_number(day) - last} days later": rate for day, rate in late.days.items()}
     return {name: 100 * rate for name, rate in found.items()}
@@ -159,7 +167,9 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=1440)
     parser.add_argument("--seeds", type=int, default=8, help="other days and errors, for the range of each number")
     parser.add_argument("--recordings", type=Path)
-    parser.add_argument("--steps", type=int, default=900, help="of each training")
+    parser.add_argument("--difficulty", type=float, default=STRICT.difficulty)
+    parser.add_argument("--decoders", default="strict,quiet,early")
+    parser.add_argument("--steps", type=int, default=500, help="of each training")
     parser.add_argument("--figure", action="store_true")
     parser.add_argument("--json", type=Path, default=RESULTS / "ruler.json")
     options = parser.parse_args()
@@ -172,11 +182,15 @@ def main() -> None:
         others = [row_of(asdict(simulated(spoken, Noise(seed=seed), seed))) for seed in range(1, options.seeds + 1)]
         stored |= {"logits": columns, "other_seeds": others}
     if options.recordings:
-        train_missing(options.recordings, options.steps)
-        runs = {"demo": options.recordings / "demo/decoder", "strict": options.recordings / "strict"}
+        names = options.decoders.split(",")
+        train_missing(options.recordings, names, options.difficulty, options.steps)
+        runs = {"demo": options.recordings / "demo/decoder",
+                f"strict, difficulty {options.difficulty:g}": options.recordings / "strict"}
         columns = {name: asdict(of_run(run)) for name, run in runs.items() if run.is_dir()}
-        stored |= {"recordings": columns, "harms": harms(options.recordings)}
-        print(json.dumps(stored["harms"], indent=1))
+        stored["recordings"] = stored.get("recordings", {}) | columns
+        if {"strict", "quiet", "early"} <= set(names):
+            stored["harms"] = harms(options.recordings)
+            print(json.dumps(stored["harms"], indent=1))
     if columns:
         print(table(columns, others))
         options.json.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")

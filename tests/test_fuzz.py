@@ -31,7 +31,8 @@ from b2t_kit.decode.llm import KeptScores
 from b2t_kit.decode.ngram_build import read_vocabulary
 from b2t_kit.decode.pipeline import tuned_config
 from b2t_kit.doctor.doctor import diagnose_file
-from b2t_kit.models.gru import load_pretrained, read_args, read_tensors
+from b2t_kit.models.gru import load_pretrained, read_args
+from b2t_kit.models.published import read_tensors
 from b2t_kit.output.report import read_description
 from b2t_kit.output.submission import check_submission, journal_lines, read_rows
 from b2t_kit.simulate.sentences import read_prompts

@@ -1,8 +1,10 @@
 """The live page in a real browser: what it shows, what it asks for, and that strangers' pages cannot use it."""
 import http.server
+import io
 import json
 import logging
 import shutil
+import socket
 import sys
 import threading
 import time
@@ -17,9 +19,9 @@ import torch
 from b2t_kit.data.dataset import T15
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.pipeline import choose_words
-from b2t_kit.live.page import LiveSession, Moment, PageServer
-from b2t_kit.live.pipeline import LiveConfig, LiveDecoder
-from b2t_kit.live.sources import ParticipantSource
+from b2t_kit.live.page import LiveSession, SentenceMark, Moment, PageServer, Terminal
+from b2t_kit.live.pipeline import LiveConfig, LiveDecoder, TimeLedger, Update
+from b2t_kit.live.sources import ParticipantSource, Piece, StreamSender, StreamSource
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.simulate.neural import SimulateConfig, simulate
 from b2t_kit.speech.evaluate import Decoder
@@ -120,22 +122,25 @@ def test_page_shows_and_asks(decoder: LiveDecoder, recordings: Path, browser) ->
 
     with serving(decoder, recordings) as (session, server):
         browser.get(server.url)
-        until(lambda: text(browser, "state") == "live" and browser.find_element("id", "say").is_displayed())
+        until(lambda: text(browser, "state") == "waiting for a sentence to say" and browser.find_element("id", "say").is_displayed())
         browser.find_element("id", "say-text").send_keys("How are you today?" + Keys.ENTER)
         until(lambda: text(browser, "sentences"))
         (said, decoded), = session.sentences
         lines = text(browser, "sentences").splitlines()
         assert said == "How are you today?" and lines[0] == (decoded or "(nothing)")
-        assert "said: How are you today? · ended by cue" in lines[1]
+        assert "said: How are you today? · ended by cue" in lines[-1]
         assert text(browser, "words").split() == decoded.split()
         rows, colours = browser.execute_script(PAINTED)
         assert rows == 128 and colours > 50
         until(lambda: text(browser, "words-ms").endswith(" ms") and text(browser, "display-ms").endswith(" ms"))
         assert not np.isnan(session.decoder.ledger.rows["display"]).all()  # the page said when it had drawn
-        assert text(browser, "mended") == "Stream: nothing to mend. Page: nothing left out."
+        until(lambda: text(browser, "state") == "waiting for a sentence to say")
+        assert text(browser, "counted") == "Stream: no fault counted. Page: nothing left out."
+        assert browser.execute_script("return document.getElementById('words').textContent").split() == decoded.split()
 
         browser.find_element("id", "hotword-text").send_keys("wojciechowski V OY CH EH HH AO F S K IY" + Keys.ENTER)
         until(lambda: text(browser, "note").startswith("expected from the next sentence on: wojciechowski"))
+        assert text(browser, "hotwords") == "wojciechowski ✕"
         browser.find_element("id", "hotword-text").send_keys("x XX" + Keys.ENTER)
         until(lambda: browser.find_element("id", "note").get_attribute("class") == "bad")
         browser.find_element("id", "say-text").send_keys("We should have another look at it." + Keys.ENTER)
@@ -146,10 +151,18 @@ def test_page_shows_and_asks(decoder: LiveDecoder, recordings: Path, browser) ->
         assert "wojciechowski" in {one.word for one in session.decoder.search.hotwords}
 
         browser.find_element("id", "cue").send_keys(Keys.TAB)  # the controls are reached one after the other
-        assert browser.switch_to.active_element.get_attribute("id") == "hotword-text"
+        assert browser.switch_to.active_element.get_attribute("id") == "say-text"
+        browser.find_element("css selector", "#hotwords button").click()
+        until(lambda: text(browser, "note").startswith("not expected any more"))
+        until(lambda: not text(browser, "hotwords"))
+        browser.find_element("id", "cue").click()
+        until(lambda: text(browser, "note") == "no sentence is open, so there was nothing to end")
         severe = [one for one in browser.get_log("browser") if one["level"] == "SEVERE" and "favicon" not in one["message"]]
         assert not severe, severe
-    until(lambda: text(browser, "state") != "live")
+    until(lambda: text(browser, "state") == "stopped")
+    time.sleep(2.5)  # the page does not try again, and says why its controls do nothing
+    assert text(browser, "state") == "stopped" and not browser.find_element("id", "cue").is_enabled()
+    assert "do nothing any more" in text(browser, "note") and "nothing to mend" not in text(browser, "counted")
 
 
 STRANGER = """<!doctype html><title>trying</title><script>
@@ -190,7 +203,7 @@ def stranger(port: int, token: str = "") -> Iterator[int]:
 def test_strangers_page_gets_nothing(decoder: LiveDecoder, recordings: Path, browser, host: str) -> None:
     """Neither from another port nor under a host name that was made to point here, and not even with the token."""
     with serving(decoder, recordings, host) as (session, server):
-        before = {one.word for one in session.decoder.search.hotwords}
+        before = set(session.decoder.hotwords)
         token = f"?token={server.token}" if server.token else ""
         with stranger(server.port, token) as port:
             browser.get(f"http://127.0.0.1:{port}/")
@@ -201,7 +214,7 @@ def test_strangers_page_gets_nothing(decoder: LiveDecoder, recordings: Path, bro
             assert "not allowed" in browser.page_source
         session.source.say("Hello.")
         until(lambda: len(session.sentences) == 1)
-        assert {one.word for one in session.decoder.search.hotwords} == before
+        assert set(session.decoder.hotwords) == before
 
 
 def test_slow_reader_of_the_page_slows_nobody(decoder: LiveDecoder, recordings: Path) -> None:
@@ -217,13 +230,297 @@ def test_slow_reader_of_the_page_slows_nobody(decoder: LiveDecoder, recordings: 
 
             def behind() -> bool:
                 server.feed.show(Moment(flood, 0.0))
-                quick.recv(20)
+                next_of(quick)
                 return slow.bins < reading.bins - 4_000
 
             until(behind)
-            before = vars(slow).copy()
+            before = slow.messages, slow.bins, slow.shown
             session.source.say("We should have another look at it.")
             sentences: list[dict] = []
             while not sentences:
-                sentences += json.loads(quick.recv(20))["sentences"]
-            assert sentences[0]["said"] == "We should have another look at it." and vars(slow) == before
+                sentences += next_of(quick)["sentences"]
+            assert sentences[0]["said"] == "We should have another look at it."
+            assert (slow.messages, slow.bins, slow.shown) == before
+
+
+def next_of(stream) -> dict:
+    """A page's next message, which it says to have drawn."""
+    message = json.loads(stream.recv(20))
+    stream.send(json.dumps({"ask": "shown", "text": str(message["number"])}))
+    return message
+
+
+class Words:
+    """Stands for a decoder: a word per ten bins. What these tests are about is the stream."""
+
+    norm, num_features = None, 512
+
+    def __init__(self) -> None:
+        self.decoder = self.config = self.model = self
+        self.bins, self.words, self.ledger, self.hotwords = 0, [], TimeLedger(), []
+
+    def prepare(self, tell: Callable[[str], None]) -> None:
+        tell("nothing to prepare")
+
+    def __enter__(self) -> "Words":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def push(self, bins: np.ndarray, arrived: float | None = None) -> list[Update]:
+        assert np.isfinite(bins).all() and bins.shape[1] == 512
+        before, self.bins = self.bins // 10, self.bins + len(bins)
+        self.words += [f"word{number + 1}" for number in range(before, self.bins // 10)]
+        return [self.update("")] if self.bins // 10 > before else []
+
+    def update(self, reason: str) -> Update:
+        seconds = {"wait": 0.0, "model": 0.0, "search": 0.0, "final": 0.0}
+        words = tuple((word, 0.9) for word in self.words)
+        return Update(self.bins // 10, self.bins, "AH", words, ("another",), bool(reason), reason, seconds)
+
+    def end(self, reason: str) -> list[Update]:
+        found, self.words = [self.update(reason)] if self.words else [], []
+        return found
+
+    def cue(self) -> list[Update]:
+        return self.end("cue")
+
+
+class Rig:
+    """A sender that can be made to fail in many ways."""
+
+    def __init__(self, port: int) -> None:
+        self.address, self.port, self.sender, self.number = f"127.0.0.1:{port}", port, None, 0
+        self.rng, self.stop = np.random.default_rng(0), threading.Event()
+
+    def start(self) -> None:
+        self.sender, self.number = StreamSender(self.address), 0
+        self.sender.wait_for_receiver(self.stop)
+
+    def send(self, bins: int, cue: bool = False) -> None:
+        """Send bins, at twice the pace of real time."""
+        for at in range(bins):
+            self.bin(self.rng.standard_normal((1, 512)), cue and at == bins - 1)
+            time.sleep(0.01)
+
+    def bin(self, row: np.ndarray, cue: bool = False) -> None:
+        self.sender.send(Piece(self.number, row.astype(np.float32), 0.0, cue=cue))
+        self.number += 1
+
+    @contextmanager
+    def sending(self, made: Callable[[np.ndarray], np.ndarray | None]) -> Iterator[None]:
+        """Send such bins, or such messages, in a thread for as long as the block takes."""
+        done = threading.Event()
+
+        def go() -> None:
+            while not done.wait(0.01):
+                row = made(self.rng.standard_normal((1, 512)))
+                if row is None:
+                    self.sender.socket.send_multipart([b"not", b"ours"])
+                else:
+                    self.bin(row)
+
+        thread = threading.Thread(target=go)
+        thread.start()
+        yield
+        done.set()
+        thread.join()
+
+    def end(self) -> None:
+        self.sender.send(Piece(self.number, np.zeros((0, 512), np.float32), 0.0), end=True)
+        self.kill()
+
+    def kill(self) -> None:
+        self.sender.close()
+        self.sender = None
+
+    @contextmanager
+    def web_server(self) -> Iterator[None]:
+        with http.server.ThreadingHTTPServer(("127.0.0.1", self.port), http.server.SimpleHTTPRequestHandler) as server:
+            server.RequestHandlerClass.log_message = lambda *words: None
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            yield
+            server.shutdown()
+
+
+BAD_BINS = [  # what comes, and what page and terminal call it
+    (lambda rows: rows[:, :256], "refused", "256 features, 512 wanted (", "256 features, 512 wanted"),
+    (lambda rows: None, "refused", "a message is not of a b2t stream", "refused"),
+    (lambda rows: rows * np.nan, "damaged", "100% of the bins have NaN or enormous values", "NaN"),
+    (lambda rows: np.ones((1, 512)), "damaged", "100% of the features have had the same value for 3 s", "same value"),
+    (lambda rows: np.abs(rows * 3).round(), "damaged", "whole numbers, such as counts of spikes", "whole numbers"),
+    (lambda rows: 40 * rows, "damaged", "values of about", "values of about"),
+]
+
+
+@browser_needed
+def test_ways_to_fail(browser) -> None:
+    """What page and terminal say of each, in order; the server goes on through all of them but the last two."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    rig, terminal = Rig(port), io.StringIO()
+    session = LiveSession(Words(), StreamSource(rig.address, stays=True), [Terminal(terminal)])
+    thread = threading.Thread(target=session.run)
+
+    def seen(state: str, words: str, written: str) -> None:
+        where = "return [find('state').dataset.state, find('state').textContent + find('sentences').textContent]"
+        until(lambda: (now := browser.execute_script(where))[0] == state and words in now[1])
+        until(lambda: written in terminal.getvalue())
+        footer = text(browser, "counted")
+        assert state == "live" or "nothing to mend" not in footer, footer
+
+    with PageServer(session, port=0) as server:
+        browser.get(server.url)
+        seen("warming up", "warming up", "")
+        thread.start()
+        seen("waiting", f"nobody answers at {rig.address}", "nobody answers")
+        with rig.web_server():
+            seen("refused", "is not a b2t stream", "is not a b2t stream")
+        rig.start()
+        for wrong, state, words, written in BAD_BINS:
+            with rig.sending(wrong):
+                seen(state, words, written)
+        with rig.sending(lambda rows: rows):
+            seen("live", "live", "[live]")
+        seen("no data", f" s: the sender at {rig.address} sends nothing", "no data for")  # it stalls
+        seen("no data", "ended by a stream that stopped", "(a stream that stopped)")
+        with rig.sending(lambda rows: rows):
+            seen("live", "live", "")
+        rig.kill()
+        seen("no data", "has gone", "")
+        rig.start()
+        rig.send(60)
+        rig.kill()
+        rig.start()  # at once: before the sentence was given up
+        with rig.sending(lambda rows: rows):
+            seen("live", "live", "(a restart of the sender)")
+            assert "ended by a restart of the sender" in text(browser, "sentences")
+        rig.send(60)
+        rig.end()
+        seen("waiting", f"the sender at {rig.address} has ended", "has ended")
+        seen("waiting", "ended by the end of the sender", "(the end of the sender)")
+        rig.start()  # the server is still there
+        with rig.sending(lambda rows: rows):
+            seen("live", "live", "")
+        rig.send(60, cue=True)
+        until(lambda: "ended by cue" in text(browser, "sentences"))
+        assert thread.is_alive()
+        shown = [one for one in text(browser, "sentences").splitlines() if one.startswith("word")]
+        assert shown == [one for _, one in reversed(session.sentences)]  # each once, none glued to another
+        server.server.force_exit = True
+        server.server.should_exit = True  # the page's server dies; the decoder goes on
+        seen("connection lost", "connection lost", "")
+    session.ask("stop")
+    thread.join(10)
+    rig.kill()
+    assert not thread.is_alive()
+
+
+@browser_needed
+def test_a_page_that_comes_back_shows_nothing_twice(browser) -> None:
+    session = LiveSession(Words(), Spoken())
+    session.run()
+    with PageServer(session, port=0) as server:
+        for _ in range(3):
+            server.feed.show(Moment(np.zeros((1, 512), np.float32), 0.0, [Words().update("cue")]))
+        browser.get(server.url)
+        until(lambda: text(browser, "sentences").count("ended by cue") == 3)
+        browser.execute_script("socket.close()")
+        until(lambda: browser.execute_script("return socket.readyState") != 1)
+        session.seen.ended = ""
+        until(lambda: browser.execute_script("return socket.readyState") == 1, 10)
+        until(lambda: len(server.places) == 1 and server.places[0].shown > 0)
+        assert text(browser, "sentences").count("ended by cue") == 3 and server.places[0].skipped == 0
+        assert browser.execute_script("return find('say').offsetHeight") == 0  # hidden is hidden: this source says nothing
+
+
+class Spoken:
+    """A source that has nothing to say."""
+
+    num_features, waits = 512, True
+
+    def pieces(self, stop: threading.Event) -> Iterator[Piece]:
+        yield Piece(0, np.zeros((5, 512), np.float32), 0.0)
+
+
+def test_messages_that_are_not_text_and_readers_that_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A binary frame drops nobody; a page that gives no sign of life is closed."""
+    from websockets.exceptions import ConnectionClosed
+    from websockets.sync.client import connect
+
+    monkeypatch.setattr("b2t_kit.live.page.GONE", 3.0)
+    session = LiveSession(Words(), Spoken())
+    with PageServer(session, port=0) as server:
+        own = f"127.0.0.1:{server.port}"
+        page = {"uri": f"ws://{own}/stream", "origin": f"http://{own}"}
+        with connect(**page) as alive, connect(**page) as silent, never_reading(server):
+            until(lambda: len(server.places) == 3)
+            alive.send(b"\x00\xff")
+            until(lambda: next_of(alive)["number"] > 5)
+            until(lambda: next_of(alive) and len(server.places) == 1, 15)
+            with pytest.raises(ConnectionClosed):
+                for _ in range(5):
+                    silent.recv(1)
+
+
+VOICE = """
+window.spoken = [];
+speechSynthesis.speak = one => spoken.push([one.text, one.rate]);
+speechSynthesis.cancel = () => spoken.push("stop");
+"""
+
+
+@browser_needed
+def test_a_listener(browser) -> None:
+    """The voice is called when a sentence is final, if it is switched on, and never for what was said before. No sound is heard here."""
+    words = Words()
+    session = LiveSession(words, Spoken())
+    kept: list[SentenceMark] = []
+    session.watchers.append(Marks(kept))
+
+    def said(*sentence: str, final: bool = True) -> None:
+        updates = [Update(1, 1, "AH", tuple((word, 0.3 if word == "maybe" else 0.9) for word in sentence),
+                          ("maybe later", "later"), final, "cue" if final else "", {"model": 0.0})]
+        session._tell(Moment(np.zeros((1, 512), np.float32), 0.0, updates))
+
+    with PageServer(session, port=0) as server:
+        said("before", "my", "time")
+        browser.get(server.url_of("listen"))
+        browser.execute_script(VOICE)
+        until(lambda: text(browser, "words") == "before my time")
+        said("maybe", "now", final=False)
+        until(lambda: text(browser, "words") == "maybe now" and text(browser, "before") == "before my time")
+        assert [one.text for one in browser.find_elements("css selector", "#words .unsure")] == ["maybe"]
+        said("maybe", "now")
+        until(lambda: browser.find_element("id", "right").is_displayed())
+        assert browser.execute_script("return spoken") == []  # off, unless it is asked for
+        browser.find_element("id", "aloud").click()
+        said("come", "here")
+        until(lambda: browser.execute_script("return spoken").count(["come here", 1]) == 1)
+        browser.find_element("css selector", "#choices button").click()  # the first alternative was meant
+        until(lambda: text(browser, "words") == "maybe later")
+        until(lambda: browser.execute_script("return spoken").count(["maybe later", 1]) == 1)
+        browser.find_element("id", "repeat").click()
+        browser.find_element("id", "stop").click()
+        assert browser.execute_script("return spoken.slice(-2)") == [["maybe later", 1], "stop"]
+        browser.find_element("id", "correct-text").send_keys("much later\n")
+        until(lambda: text(browser, "words") == "much later")
+        said("go", "away")
+        until(lambda: text(browser, "words") == "go away")
+        browser.find_element("id", "wrong").click()
+        until(lambda: browser.find_element("id", "words").get_attribute("data-wrong") is not None)
+        assert kept == [SentenceMark(3, "corrected", "maybe later"), SentenceMark(3, "corrected", "much later"), SentenceMark(4, "wrong")]
+        assert "Not a medical device" in browser.page_source
+        assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+
+
+class Marks:
+    """Keeps what is said of sentences."""
+
+    def __init__(self, kept: list[SentenceMark]) -> None:
+        self.kept = kept
+
+    def show(self, moment: Moment) -> None:
+        if moment.mark:
+            self.kept.append(moment.mark)

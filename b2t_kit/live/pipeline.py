@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,12 +20,12 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from ..core.errors import KitError
+from ..core.errors import KitError, printable
 from ..data.augment import smooth, smoothing_taps
 from ..data.dataset import BIN_SECONDS
 from ..data.normalise import RunningNorm
 from ..decode.beam_search import BeamSearch
-from ..decode.hotwords import parse_hotwords
+from ..decode.hotwords import Hotword, parse_hotwords
 from ..decode.hypotheses import Hypothesis
 from ..speech.adapt import fit_days
 from ..speech.evaluate import Decoder, load_decoder
@@ -256,7 +257,7 @@ class TimeLedger:
         seen = time.perf_counter() if at is None else at
         for back in range(1, min(self.count, 200) + 1):
             row = self._rows[(self.count - back) % len(self._rows)]
-            if row["bins"] == bins:
+            if row["bins"] == bins and np.isnan(row["display"]):  # by the first screen
                 row["display"] = seen - row["arrived"]
                 return
 
@@ -303,7 +304,7 @@ class Update:
     words: tuple[tuple[str, float], ...]  # words so far, each with its confidence, 0 to 1
     alternatives: tuple[str, ...]  # next-best sentences
     final: bool  # True: the sentence has ended
-    reason: str  # why it ended: "cue", "silence", "source" or "length"; empty before the end
+    reason: str  # why it ended: "cue", "silence", "source", "length", "restart", "stall" or "sender"; else empty
     seconds: dict[str, float]  # per stage: "wait", "model", "search", "final"; the sum is since the last bin arrived
 
     @property
@@ -351,9 +352,10 @@ class LiveDecoder:
         self._lock, self._open, self._next = threading.RLock(), False, search
         self._stream = search.stream()  # of this sentence, or of the one before
         self._before: tuple[bool, int] | None = None  # set while this is a context
+        self.ready = False  # warmed up
 
     def __enter__(self) -> "LiveDecoder":
-        self.warm_up()
+        self.prepare()
         self._before = gc.isenabled(), torch.get_num_threads()
         torch.set_num_threads(self.config.threads)
         gc.collect()
@@ -368,17 +370,30 @@ class LiveDecoder:
         gc.unfreeze()
         (gc.enable if enabled else gc.disable)()
 
+    def prepare(
+        self,
+        tell: Callable[[str], None] = lambda part: None,  # is told what is done now
+    ) -> None:
+        "Warm up, once."
+        if not self.ready:
+            self.warm_up(tell=tell)
+            self.ready = True
+
     def warm_up(
         self,
         frames: int = 20,
+        tell: Callable[[str], None] = lambda part: None,  # is told what is done now
     ) -> None:
         "Decode noise and forget it, so that no frame waits for compilation or for memory."
         noise = np.random.default_rng(0)
+        tell("reading the language model, part 1 of 4")
         into_memory(self.search.model, self.config.copied)
         stream = self._stream = self.search.stream(self._stream)
         stream.reserve(self.config.histories)
-        for _ in range(frames):
+        for number in range(frames):
+            tell("running the network, part 2 of 4" if number == 0 else f"trying {frames} frames, part 4 of 4")
             row = self.steps.frame(torch.zeros(self.windows.patch, self.decoder.config.model.num_features))
+            tell("compiling the search, part 3 of 4" if number == 0 else f"trying {frames} frames, part 4 of 4")
             stream.push(row + noise.normal(size=row.shape).astype(np.float32))
             stream.partial(self.config.considered)
         stream.finish()
@@ -464,9 +479,9 @@ class LiveDecoder:
 
     def end(
         self,
-        reason: str,  # "cue", "source", "silence" or "length"
+        reason: str,  # as in `Update`
     ) -> list[Update]:  # the last frames, then the final sentence; none if there is nothing to end
-        "End the sentence now; silence that follows no words ends nothing."
+        "End the sentence now; only a cue ends one without words."
         with self._lock:
             if not self._open:
                 return []
@@ -475,7 +490,7 @@ class LiveDecoder:
             updates = [self._frame(window) for window in self.windows.finish()]
             words, others = self._shown(self._stream.finish() if self._rows else [])
             self.logits = np.array(self._rows, np.float32).reshape(-1, len(PHONEMES))
-            if reason == "silence" and not words:
+            if reason != "cue" and not words:
                 return updates
             self.ledger.rest()
             took = time.perf_counter() - begun
@@ -502,5 +517,23 @@ class LiveDecoder:
         new = [one for one in parse_hotwords([text], "hotword") if known.get(one.word) != one]
         if new:
             kept = [one for word, one in known.items() if word not in {one.word for one in new}]
-            before = self._next
-            self._next = BeamSearch(before.lexicon, before.model, before.config, hotwords=[*kept, *new])
+            self._expect([*kept, *new])
+
+    def remove_hotword(
+        self,
+        word: str,
+    ) -> None:
+        "Expect a word no more, from the next sentence on; raises `KitError` if it was not expected."
+        kept = [one for one in self._next.hotwords if one.word != word]
+        if len(kept) == len(self._next.hotwords):
+            raise KitError(f"hotword: '{printable(word)}' is not expected")
+        self._expect(kept)
+
+    def _expect(self, hotwords: list[Hotword]) -> None:
+        before = self._next
+        self._next = BeamSearch(before.lexicon, before.model, before.config, hotwords=hotwords)
+
+    @property
+    def hotwords(self) -> list[str]:
+        "The words that are expected from the next sentence on."
+        return [one.word for one in self._next.hotwords]

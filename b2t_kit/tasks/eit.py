@@ -34,7 +34,7 @@ from ..data.batches import check_shares
 from ..devices.device import Device
 from ..devices.select import open_device
 from ..models.footprint import MemoryTarget, StepPlan, rows_of, without_gradients
-from ..models.gru import read_tensors
+from ..models.published import read_tensors
 from .eit_footprint import tpu_unet_points, unet_points
 from .eit_model import TIMES, UNET_SIZES, UNet, UNetConfig, mixture, noise_like, sample, sampling_times
 from .eit_physics import ELECTRODES, READ, SIZE, classical_images, classical_matrix, read_pairs
