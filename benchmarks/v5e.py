@@ -28,18 +28,20 @@ def limit(slow: dict, fast: dict, speed: float = 45e9) -> float:
 
 def table() -> str:
     "A row for each recorded program of the large model by units whose links are counted."
-    lines = ["| `b2t preflight ...` | program | memory, GiB | products, s | HBM, s | busiest link, GB | s | hops | at best, s "
-             "| nothing overlaps, s |", "|---|---|" + "--:|" * 8]
+    lines = ["| `b2t preflight ...` | program | memory, GiB | products, s | HBM, s | busiest link, GB | s | hops "
+             "| at best, s | nothing overlaps, s |", "|---|---|" + "--:|" * 8]
     for case, one in json.loads((RESULTS / "preflight.json").read_text()).items():
         for program in one["by_program"] if "--shard units" in case else []:
             bound = program["roofline"]
             if not bound or not bound.get("busiest"):
                 continue
-            size, times = program["bytes"]["total"] / 2**30, program["times"]
             busiest = bound["links"] * find_slice(one["slice"]).chip.link_speed / 1e9
-            name = program["name"].removesuffix(" x 512") + f", {times} times a step" * (times > 1)
-            lines.append(f"| {case} | {name} | {size:.2f} | {bound['matrix']:.3f} | {bound['memory']:.3f} | {busiest:.2f} "
-                         f"| {bound['links']:.3f} | {bound['hops']:,} | {bound['seconds']:.3f} | {bound['apart']:.3f} |")
+            name = program["name"].removesuffix(" x 512")
+            name += f", {program['times']} times a step" if program["times"] > 1 else ""
+            times = " | ".join(f"{bound[part]:.3f}" for part in ("matrix", "memory"))
+            lines.append(f"| {case} | {name} | {program['bytes']['total'] / 2**30:.2f} | {times} | {busiest:.2f} "
+                         f"| {bound['links']:.3f} | {bound['hops']:,} | {bound['seconds']:.3f} "
+                         f"| {bound['apart']:.3f} |")
     return "\n".join(lines)
 
 

@@ -223,7 +223,7 @@ def test_a_layer_divided_by_units_keeps_its_weights_on_the_chips(tmp_path: Path)
         assert 1 in weights, f"{loop.name}: weights in memory spaces {weights}"
     traffic = count_traffic(program, find_slice("v5e-8"))
     moved = sum(traffic.per_round[name] * times for name, times in traffic.rounds.items() if times >= steps) / steps
-    assert moved < 1_500_000, f"{moved:,.0f} HBM bytes of a time step: gates and states; a layer has 39,321,600 of weights on a chip"
+    assert moved < 1_500_000, f"{moved:,.0f} HBM bytes of a time step: gates, states; a chip has 39,321,600 of weights"
     within = [one for one in traffic.exchanges.values() if one.times >= steps]
     assert within and all(one.kinds.keys() == {"collective-permute"} and not one.waiting for one in within)
     part = rows // groups * units // chips
