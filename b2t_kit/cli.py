@@ -578,6 +578,8 @@ def live_verb(parser: Parser) -> Action:
                         "machine's own, the page needs a token, which is printed")
     parser.add_argument("--port", type=int, default=8787, metavar="N", help="port of the page; 0 takes any free one")
     parser.add_argument("--origin", default="", metavar="URL", help="https://NAME of a proxy with TLS for the page")
+    parser.add_argument("--keep", metavar="DIR", help="keep what is heard in a new folder: words, logits, corrections")
+    parser.add_argument("--keep-features", action="store_true", help="with --keep: keep the recording too")
     parser.add_argument("--log", action="store_true", help="write a line to standard error for each frame that is late")
     parser.add_argument("--lm", metavar="FILE", help="language model, as for b2t decode")
     add_lexicon(parser)
@@ -641,6 +643,10 @@ def tell_live(
                            options.hotwords, options_of(options, LiveConfig()),
                            exclude=() if kind == "participant" else known_sentences(options.data))
     session = LiveSession(decoder, source, [Terminal()])
+    if options.keep:
+        from b2t_kit.live.keep import keep
+
+        report_progress(keep(session, options.keep, vars(options), options.keep_features).promise)
     with PageServer(session, options.host, origin=options.origin, bound=bound) if bound else nullcontext() as server:
         if typed:
             say_lines(session, sys.stdin or ())
@@ -655,6 +661,8 @@ def tell_live(
                 server.finish()
         finally:
             log.removeHandler(handler)
+            if session.keeper:
+                session.keeper.stop()
             print(f"\n{decoder.ledger}\nstream: {session.counted()}", flush=True)
     return SUCCESS
 
