@@ -32,6 +32,7 @@ from .simulate.neural import SimulateConfig, simulate
 from .speech.evaluate import Evaluation, evaluate_run
 from .speech.recipes import linear, tiny
 from .speech.shapes import SpeechRun
+from .text.metrics import marked
 from .text.phonemes import PHONEMES, SILENCE, show
 from .train import train, uninterrupted
 from .train_command import open_task
@@ -81,8 +82,8 @@ def demo_text(
     "The result as a table, a few sentences, and where the figures are."
     rows = {"GRU decoder": result.decoder, "linear readout": result.linear}
     lines = ["", "easy simulated recordings: phoneme error rate on sentences never seen in training"]
-    lines += [f"  {name:<16} {evaluation.per}" for name, evaluation in rows.items()]
-    lines += ["", f"word error rate: {result.words.wer}",
+    lines += [f"  {name:<16} {marked(evaluation.per, evaluation.marks)}" for name, evaluation in rows.items()]
+    lines += ["", f"word error rate: {marked(result.words.wer, result.words.marks)}",
               "with the language model of the grammar that the sentences come from, 636 words"]
     lines += ["", "the first sentences, as they are and as they were decoded"]
     said = {trial.place: trial.sentence for trial in result.words.trials}

@@ -239,7 +239,7 @@ SEARCHES: dict[str, Callable[[], object]] = {  # of the key of decoded lists
         path.read_text().replace("hear", "fear"))),
     "a result": lambda: rewrite(Path("1/run/decode/val/result.json"), lambda path: path.write_text("{}")),
     "tuned weights": lambda: save_json("1/run/decoding.json", {
-        "search": {"word_bonus": 3.0}, "lm": str(Path("model.b2tlm").resolve()), "tuned_for": pipeline.tuned_for(
+        "search": {"word_bonus": 3.0}, "chose": [], "lm": str(Path("model.b2tlm").resolve()), "tuned_for": pipeline.tuned_for(
             *pipeline.choose_words("model.b2tlm", "words.txt"), read_hotwords("names.txt", own_words("words.txt")),
             load_decoder("1/run"))}),
 }

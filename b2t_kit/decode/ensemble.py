@@ -18,7 +18,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ..core.cache import MEMO
+from ..core.cache import MEMO, stored_key
 from ..core.errors import KitError
 from ..core.files import check_target, clear_way, new_folders, save_json
 from ..core.settings import override
@@ -28,11 +28,11 @@ from .beam_search import BeamSearch, available_cores, check_logits
 from .contamination import large_model_warning, leak_warning
 from .hotwords import read_hotwords
 from .hypotheses import DecodedTrial, Hypothesis, Route, SearchConfig, Weights, posteriors
-from .hypotheses import with_confidences
+from .hypotheses import with_choices, with_confidences
 from .lexicon import own_words
 from .pipeline import CHOICE, LogitTrial, Sentences, cached_logits, choose_words, decoded_with_large
 from .pipeline import fusion_settings, known_sentences, read_trials, save_sentences, tuned_config
-from .pipeline import tuned_for, tuned_model, word_error
+from .pipeline import trials_tuned_on, tuned_for, tuned_model, word_error
 from ..speech.adapt import Unseen
 from ..speech.evaluate import Decoder, Evaluation, decoded_again, evaluate_run, load_decoder
 from ..speech.evaluate import save_evaluation
@@ -281,7 +281,8 @@ def average_evaluation(
     trained = frozenset.intersection(*(member.trained for member in members))
     origin = f"average of {len(members)} runs" if len(members) > 1 else members[0].origin
     trials = decoded_again(members[0].trials, logits)
-    return replace(members[0], origin=origin, trials=trials, trained=trained)
+    marks = max((member.marks for member in members), key=lambda marks: sum(one.trials for one in marks))
+    return replace(members[0], origin=origin, trials=trials, trained=trained, marks=marks)
 
 # %% ../../nbs/decode/ensemble.ipynb #c8ce61df
 def decode_runs(
@@ -307,6 +308,8 @@ def decode_runs(
     hot = read_hotwords(hotwords, own_words(lexicon)) if hotwords else []
     with new_folders(folder):
         sources = [_logits_of(run, decoder, data, split, device) for run, decoder in zip(runs, decoders)]
+        days = frozenset().union(*(decoder.chose((stored_key(source) or {"data": {"content": {}}})["data"])
+                                   for decoder, source in zip(decoders, sources)))
         if together == "average":
             sources = [average_files(sources, folder / "average.hdf5")]
         trials = list(zip(*same_trials([read_trials(source) for source in sources])))
@@ -327,6 +330,8 @@ def decode_runs(
         else:
             with ThreadPoolExecutor(available_cores()) as pool:
                 decoded = list(pool.map(partial(decode_together, searches, risk=together == "risk"), trials))
+        chose = frozenset().union(*(trials_tuned_on(Path(run) / CHOICE)[0] for run in weighted))
+        decoded = with_choices(decoded, chose, days)
         warning = "; ".join(filter(None, warnings)) or None
         return save_sentences(Sentences(decoded, word_error(decoded), None, folder, warning, fusion=large), config)
 

@@ -9,8 +9,8 @@ __all__ = ['MARKERS', 'ENDS', 'SENTENCE_END', 'LADDER', 'VALUES', 'CONTEXT_TOKEN
            'unscored_sentences', 'choose_writing', 'weaker_line', 'transformers_library', 'folder_name', 'kept_writing',
            'load_scorer', 'Readings', 'read_writings', 'KeptScores', 'RescoreWeights', 'rescored', 'ScoreTable',
            'tabulate', 'surface_of', 'best_weights', 'Tuned', 'tune_weights', 'plot_surface', 'contexts_of',
-           'llm_scores', 'tune_rescoring', 'made_by', 'save_weights', 'load_weights', 'weights_warning', 'Rescoring',
-           'weaker_on', 'rescore']
+           'llm_scores', 'tune_rescoring', 'made_by', 'save_weights', 'load_weights', 'weights_warning',
+           'trials_chosen_by', 'Rescoring', 'weaker_on', 'rescore']
 
 # %% ../../nbs/decode/llm.ipynb #333e4681
 import importlib.util
@@ -33,11 +33,13 @@ from ..core.files import check_target, load_json, new_folders, save_json
 from ..core.settings import from_dict
 from ..core.signals import environment_with
 from .contamination import large_model_warning
-from .hypotheses import DecodedTrial, Hypothesis, read_nbest, with_confidences, write_nbest
+from .hypotheses import DecodedTrial, Hypothesis, choice_key, marks_of, read_nbest, with_choices
+from .hypotheses import with_confidences, write_nbest
+from .tune import halves
 from ..devices.device import to_device
 from ..devices.select import open_device
 from ..simulate.sentences import fixed_sentences, is_held_out, read_prompts
-from ..text.metrics import Counts, Rate, edit_distance, rate_of, wer
+from ..text.metrics import Counts, Choice, Rate, edit_distance, marked, rate_of, wer
 from ..text.phonemes import normalise
 
 # %% ../../nbs/decode/llm.ipynb #823399b2
@@ -813,10 +815,7 @@ def tune_weights(
 ) -> Tuned:
     "Return the best weights, and their error rate on days they were not tuned on."
     weights = best_weights(table, grid)
-    days = sorted(set(table.sessions))
-    half = np.array([days.index(day) % 2 for day in table.sessions])
-    if len(days) < 2:
-        half = np.arange(len(table.sessions)) % 2
+    half = halves(table.sessions)
     edits = np.zeros(len(half), dtype=np.int64)
     for side in (0, 1):
         here, there = np.flatnonzero(half == side), np.flatnonzero(half != side)
@@ -909,10 +908,12 @@ def save_weights(
     tuned: Tuned,
     llm: str = "",  # the large model, by its content
     lists: dict[str, Any] | None = None,  # what made the lists, from `made_by`
+    chose: Sequence[str] = (),  # `choice_key` of the trials that they were tuned on
 ) -> Path:
     "Write the weights, their error rates and what they were tuned for, and return the path."
     rates = {name: getattr(tuned, name).rate for name in ("before", "after", "held_out", "oracle")}
-    return save_json(path, {"weights": asdict(tuned.weights), "wer": rates, "llm": llm, "lists": lists})
+    return save_json(path, {"weights": asdict(tuned.weights), "wer": rates, "llm": llm, "lists": lists,
+                            "chose": sorted(chose)})
 
 # %% ../../nbs/decode/llm.ipynb #57826f90
 def load_weights(
@@ -946,6 +947,16 @@ def weights_warning(
                        "these")
     return None
 
+# %% ../../nbs/decode/llm.ipynb #14ef73df
+def trials_chosen_by(
+    path: str | Path,  # written by `save_weights`
+) -> frozenset[str]:  # `choice_key` of each
+    "Return the trials that weights were tuned on; raises `KitError` if the record does not tell."
+    found = load_json(path).get("chose")
+    if not isinstance(found, list):
+        raise KitError(f"{path}: does not tell on which trials it was tuned; tune again")
+    return frozenset(map(str, found))
+
 # %% ../../nbs/decode/llm.ipynb #417a2729
 @dataclass(frozen=True, eq=False)
 class Rescoring:
@@ -956,13 +967,15 @@ class Rescoring:
     after: Rate | None  # first choices now
     tuned: Tuned | None  # None for weights that were given
     warning: str | None  # why the word error rate may be too low, or the large model useless
+    marks: tuple[tuple[Choice, ...], ...] = ((), ())  # what was chosen on these trials: before, and now
 
     def __repr__(self) -> str:
         lines = [f"{len(self.trials)} lists rescored, in {self.path}"]
         if self.tuned:
             lines.append(repr(self.tuned))
-        elif self.before and self.after:
-            lines.append(f"word error rate {self.before} before, {self.after} now")
+        if self.before and self.after:
+            lines.append(f"word error rate {marked(self.before, self.marks[0])} before, "
+                         f"{marked(self.after, self.marks[1])} now")
         return "\n".join(lines + [f"warning: {self.warning}"] * bool(self.warning))
 
 # %% ../../nbs/decode/llm.ipynb #7a342898
@@ -1004,12 +1017,16 @@ def rescore(
         with KeptScores(scorer, out.with_suffix(".scores.json")) as kept:
             llm_lists = llm_scores(trials, kept.score_lists, contexts)
         tuned = None if chosen else tune_rescoring(trials, llm_lists)
+        chose = trials_chosen_by(weights) if weights else {
+            choice_key(one.place, one.truth) for one in trials if one.truth}
         if tuned:
-            save_weights(out.with_suffix(".weights.json"), tuned, large, made_of)
+            save_weights(out.with_suffix(".weights.json"), tuned, large, made_of, sorted(chose))
         best = chosen or (tuned.weights if tuned else RescoreWeights())
-        made = [rescored(*pair, best) for pair in zip(trials, llm_lists)]
+        made = with_choices([rescored(*pair, best) for pair in zip(trials, llm_lists)], chose)
         write_nbest(out, made)
     said = [one.truth for one in trials if one.truth]
     first, now = (wer(said, [one.sentence for one in part if one.truth]) if said else None for part in (trials, made))
     warnings = filter(None, [large_model_warning(llm, said), weaker_on(trials, llm_lists), doubt])
-    return Rescoring(out, made, first, now, tuned, "; ".join(warnings) or None)
+    earlier = any("weights" in one.chose for one in trials)  # then the other half was seen by the search's weights
+    marks = marks_of(trials), marks_of(made, tuned.held_out.rate if tuned and not earlier else None)
+    return Rescoring(out, made, first, now, tuned, "; ".join(warnings) or None, marks)

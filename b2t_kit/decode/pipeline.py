@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['DEFAULT', 'CHOICE', 'SEARCH', 'ADAPTED', 'LogitTrial', 'read_trials', 'words_in', 'choose_words', 'class_order',
-           'Sentences', 'word_error', 'sentences_csv', 'tuned_for', 'tuned_config', 'tuned_model', 'known_sentences',
-           'decode_trials', 'search_key', 'fusion_key', 'decode_sentences', 'fusion_settings', 'decoded_with_large',
-           'tuned_with_large', 'save_sentences', 'cached_logits', 'adapted_folder', 'adapted_key', 'adapted_logits',
-           'pseudo_labels', 'adaptation_report', 'evaluate_adapting']
+           'Sentences', 'word_error', 'sentences_csv', 'tuned_for', 'tuned_config', 'trials_tuned_on', 'tuned_model',
+           'known_sentences', 'decode_trials', 'search_key', 'fusion_key', 'decode_sentences', 'fusion_settings',
+           'decoded_with_large', 'tuned_with_large', 'save_sentences', 'cached_logits', 'adapted_folder', 'adapted_key',
+           'adapted_logits', 'pseudo_labels', 'adaptation_report', 'evaluate_adapting']
 
 # %% ../../nbs/decode/pipeline.ipynb #c670767a
 import csv
@@ -18,6 +18,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.cache import MEMO, Kept, differing, file_hash, kept, stored_key
+from ..core.cache import MEMO, Kept, content_hash, differing, file_hash, kept, stored_key
 from ..core.errors import KitError, printable
 from ..core.files import csv_text, load_json, new_folders, read_text, save_json, write_atomically
 from ..core.settings import from_dict, number_in, override, to_dict
@@ -35,12 +36,13 @@ from .arpa import read_language_model
 from .beam_search import BeamSearch, check_logits
 from .contamination import large_model_warning, leak_warning
 from .hotwords import Hotword, read_hotwords
-from .hypotheses import DecodedTrial, Route, SearchConfig, read_nbest, write_nbest
+from .hypotheses import DecodedTrial, Route, SearchConfig, choice_key, marks_of, read_nbest
+from .hypotheses import with_choices, write_nbest
 from .kenlm import preload
 from .lexicon import Lexicon, build_lexicon, own_words, spell
 from .ngram import LanguageModel
 from .tune import Tuning, plot_frontier, plot_tuning, tune
-from ..text.metrics import Rate, count_edits, wer
+from ..text.metrics import WEIGHTS_TUNED, Choice, Rate, count_edits, marked, plain_marks, wer
 from ..text.phonemes import PHONEMES, collapse, normalise
 
 # %% ../../nbs/decode/pipeline.ipynb #119cbca1
@@ -177,6 +179,12 @@ class Sentences:
     warning: str | None = None  # why the word error rate may be too low
     adaptation: "AdaptReport | None" = None  # None: decoded as trained
     fusion: "FusionConfig | None" = None  # None: no large model took part in the search
+    held_out: float | None = None  # word error rate with each half scored by the weights of the other; None: not known
+
+    @property
+    def marks(self) -> tuple[Choice, ...]:
+        "What was chosen on these trials."
+        return marks_of(self.trials, self.held_out)
 
     def to_dict(self) -> dict[str, Any]:
         "Return what result.json holds."
@@ -184,14 +192,14 @@ class Sentences:
         if self.wer:
             low, high = (None if math.isnan(one) else one for one in (self.wer.low, self.wer.high))
             found |= {"edits": self.wer.edits, "words": self.wer.total, "wer": self.wer.rate,
-                      "wer_low": low, "wer_high": high}
+                      "wer_low": low, "wer_high": high, "marks": plain_marks(self.marks)}
         return found | ({"warning": self.warning} if self.warning else {}) | (
             {"adaptation": self.adaptation.to_dict()} if self.adaptation else {}) | (
             {"fusion": to_dict(self.fusion)} if self.fusion else {})
 
     def __repr__(self) -> str:
         lines = [f"{len(self.trials)} trials decoded, in {self.folder}"]
-        lines += [f"word error rate {self.wer}"] if self.wer else []
+        lines += [f"word error rate {marked(self.wer, self.marks)}"] if self.wer else []
         lines += [f"warning: {self.warning}"] if self.warning else []
         lines += [repr(self.adaptation)] if self.adaptation else []
         lines += [repr(self.tuning)] if self.tuning else []
@@ -255,6 +263,20 @@ def tuned_config(
     if others:
         raise KitError(f"{path}: was tuned {_OTHERS[others[0]]}, tune again, or remove the file")
     return config
+
+# %% ../../nbs/decode/pipeline.ipynb #24802003
+def trials_tuned_on(
+    path: Path,  # decoding.json; may be missing
+) -> tuple[frozenset[str], float | None, str]:  # `choice_key` of each; the fair error rate; of which logits
+    "Return the trials that chose tuned weights; raises `KitError` if the record does not tell."
+    if not os.path.lexists(path):
+        return frozenset(), None, ""
+    record = load_json(path)
+    with suppress(KeyError, TypeError, ValueError):
+        if isinstance(record["chose"], list):
+            chose, fair = frozenset(map(str, record["chose"])), record.get("held_out")
+            return chose, None if fair is None else float(fair), str(record.get("logits"))
+    raise KitError(f"{path}: is not a record of tuned weights; remove it or tune again")
 
 # %% ../../nbs/decode/pipeline.ipynb #b4265581
 def tuned_model(
@@ -366,15 +388,22 @@ def decode_sentences(
             progress(preload(name))
         words, model = choose_words(name, lexicon, said + (known_sentences(data) if run else ()), folder / MEMO)
         found, given, wanted = None, settings or {}, tuned_for(words, model, hot, decoder)
+        trained = stored_key(source) or {}
+        heard = content_hash(trained or file_hash(source, folder / MEMO))
         if tune_weights:
             found = tune(words, model, [one.logits for one in known], said,
-                         override(SearchConfig(), given), progress, hot, tune_seconds)
+                         override(SearchConfig(), given), progress, hot, tune_seconds, [one.session for one in known])
             write_atomically(folder / "tuning.png", _png(plot_tuning(found)))
             if found.frontier:
                 write_atomically(folder / "frontier.png", _png(plot_frontier(found.frontier)))
-            save_json(choice, found.to_dict() | {"tuned_for": wanted, "lm": _place(name), "split": split})
+            save_json(choice, found.to_dict() | {
+                "tuned_for": wanted, "lm": _place(name), "split": split, "logits": heard,
+                "chose": sorted(choice_key(one.place, one.truth or "") for one in known)})
         best = found.best if found else tuned_config(choice, wanted) or SearchConfig()
         config = best if found else override(best, given)
+        tuned_on, fair, there = trials_tuned_on(choice)
+        fair = None if adapt or fusion or there != heard or config != best else fair
+        chosen = partial(with_choices, weights=tuned_on, days=decoder.chose(trained["data"]) if decoder else ())
         search, report = BeamSearch(words, model, config, route, folder, hot), None
         if adapt and decoder:
             place = adapted_folder(run, split, out)
@@ -390,8 +419,8 @@ def decode_sentences(
             "logits": stored_key(source) or file_hash(source, folder / MEMO), "words": search_key(search),
             "asked": asked, "fusion": fusion_key(config, large)})
         if kept_lists and not (adapt or tune_weights) and lists.fresh:
-            decoded = list(read_nbest(lists.paths[0]))
-            return Sentences(decoded, word_error(decoded), None, folder, _joined(warnings), fusion=large)
+            decoded = chosen(list(read_nbest(lists.paths[0])))
+            return Sentences(decoded, word_error(decoded), None, folder, _joined(warnings), None, large, fair)
         lists.forget()
         if large is None:
             decoded = decode_trials(search, trials)
@@ -400,7 +429,7 @@ def decode_sentences(
                                                       progress, warnings.append)
         else:
             decoded = decoded_with_large(search, config, large, trials, device, warnings.append)
-        made = Sentences(decoded, word_error(decoded), found, folder, _joined(warnings), report, large)
+        made = Sentences(chosen(decoded), word_error(decoded), found, folder, _joined(warnings), report, large, fair)
         save_sentences(made, config)
         replace(lists, key={**lists.key, "fusion": fusion_key(config, large)}).seal()
         return made
@@ -661,7 +690,12 @@ def evaluate_adapting(
     path = adapted_logits(decoder, data, split, adapted_folder(run, split), search, adapt or AdaptConfig(), device,
                           precision, unseen, progress)
     report = adaptation_report(data, split, search, folder / "as_trained" / "logits.hdf5", path)
-    made = replace(plain, origin=f"{plain.origin}, adapted", trials=decoded_again(plain.trials, path))
+    chose, marks = trials_tuned_on(Path(run) / CHOICE)[0], plain.marks
+    infos = [one.info for one in plain.trials]
+    tuned_on = chose & {choice_key((one.session, one.block, one.number), one.sentence or "") for one in infos}
+    if tuned_on:
+        marks += (Choice(WEIGHTS_TUNED, len(tuned_on), len(infos)),)
+    made = replace(plain, origin=f"{plain.origin}, adapted", trials=decoded_again(plain.trials, path), marks=marks)
     save_evaluation(made, folder, stored_key(path))
     if json is not None:
         save_json(json, made.to_dict() | {"adaptation": report.to_dict()})

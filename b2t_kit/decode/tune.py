@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SCALES', 'BONUSES', 'BLANK_PENALTIES', 'MISSING_SILENCES', 'TEMPERATURES', 'BEAMS', 'BLANK_SKIPS', 'Lists',
-           'best_point', 'Timed', 'on_frontier', 'Frontier', 'TuningStep', 'halfway', 'Tuning', 'tune', 'plot_tuning',
-           'plot_frontier']
+           'best_point', 'Timed', 'on_frontier', 'Frontier', 'TuningStep', 'halfway', 'Tuning', 'halves', 'Searched',
+           'Searches', 'climb', 'both_ways', 'tune', 'plot_tuning', 'plot_frontier']
 
 # %% ../../nbs/decode/tune.ipynb #45b73622
 import itertools
@@ -24,7 +24,7 @@ from .hotwords import Hotword
 from .hypotheses import Hypothesis, SearchConfig
 from .lexicon import Lexicon
 from .ngram import LanguageModel
-from ..text.metrics import edit_distance
+from ..text.metrics import Counts, Rate, edit_distance, rate_of
 from ..text.phonemes import normalise
 
 # %% ../../nbs/decode/tune.ipynb #86828b0c
@@ -57,15 +57,27 @@ class Lists:
                 self.words[row, column] = one.num_words
                 self.edits[row, column] = edit_distance(reference, list(one.words))
 
+    def trial_edits(
+        self,
+        scale: float,  # acoustic scale
+        bonus: float,  # word bonus
+    ) -> np.ndarray:  # (trials,) int64
+        "Return the word errors of each trial with these weights."
+        totals = scale * self.acoustic + self.language + bonus * self.words
+        best = totals.argmax(axis=1)
+        return self.edits[np.arange(len(best)), best]
+
     def word_edits(
         self,
         scale: float,  # acoustic scale
         bonus: float,  # word bonus
     ) -> int:
         "Return the word errors of all trials with these weights."
-        totals = scale * self.acoustic + self.language + bonus * self.words
-        best = totals.argmax(axis=1)
-        return int(self.edits[np.arange(len(best)), best].sum())
+        return int(self.trial_edits(scale, bonus).sum())
+
+    def grid(self) -> np.ndarray:  # (scales, bonuses) int64
+        "Return the word errors of all trials with each pair of cheap weights."
+        return np.array([[self.word_edits(scale, bonus) for bonus in BONUSES] for scale in SCALES])
 
     def surface(
         self,
@@ -179,6 +191,7 @@ class Tuning:
     steps: tuple[TuningStep, ...]
     trials: int  # number of trials
     frontier: Frontier | None = None  # None unless seconds were asked for
+    held_out: Rate | None = None  # each half of the trials scored with the weights of the other; None: not asked for
 
     def to_dict(self) -> dict[str, Any]:
         "Return what decoding.json holds."
@@ -187,7 +200,8 @@ class Tuning:
                  for step in self.steps]
         found = {"search": to_dict(self.best), "wer": self.wer, "before": to_dict(self.before),
                  "before_wer": self.before_wer, "trials": self.trials, "tried": tried}
-        return found | ({"frontier": self.frontier.to_dict()} if self.frontier else {})
+        return found | ({"frontier": self.frontier.to_dict()} if self.frontier else {}) | (
+            {"held_out": self.held_out.rate} if self.held_out else {})
 
     def __repr__(self) -> str:
         names = ("acoustic_scale", "blank_penalty", "word_bonus", "missing_silence")
@@ -195,42 +209,96 @@ class Tuning:
                 for name in names]
         title = (f"word error rate {self.before_wer:.1%} -> {self.wer:.1%} "
                  f"on the {self.trials} trials tuned on")
+        title += f"; tuned on one half and scored on the other: {self.held_out.rate:.1%}" if self.held_out else ""
         return "\n".join([title, *rows, *([repr(self.frontier)] if self.frontier else [])])
 
+# %% ../../nbs/decode/tune.ipynb #a898e7df
+def halves(
+    days: Sequence[str],  # session of each trial
+) -> np.ndarray:  # (trials,) 0 or 1
+    "Return the half of each trial: of every second day, or of every second trial of a single day."
+    names = sorted(set(days))
+    if len(names) < 2:
+        return np.arange(len(days)) % 2
+    return np.array([names.index(day) % 2 for day in days])
+
+# %% ../../nbs/decode/tune.ipynb #18fb2a78
+@dataclass(frozen=True)
+class Searched:
+    "What a search of half of the trials found."
+
+    edits: np.ndarray  # (trials,) word errors with the search's own weights
+    grid: np.ndarray  # (scales, bonuses) word errors of its lists with other cheap weights
+    seconds: float  # CPU seconds
+
+
+class Searches:
+    "Searches of two halves of some trials, each done once."
+
+    def __init__(
+        self,
+        decoder_of: Callable[[SearchConfig], BeamSearch],
+        trials: Sequence[np.ndarray],  # logits, each (P, 41)
+        truths: Sequence[str],  # their true sentences
+        half: np.ndarray,  # (trials,) 0 or 1
+    ) -> None:
+        self.decoder_of, self.trials, self.truths = decoder_of, trials, truths
+        self.rows = [np.flatnonzero(half == side) for side in (0, 1)]
+        self.lengths = np.array([len(normalise(truth).split()) for truth in truths])
+        self.words = [int(self.lengths[rows].sum()) for rows in self.rows]
+        self.found: dict[tuple[SearchConfig, int], Searched] = {}
+        self.last: tuple[SearchConfig, BeamSearch] | None = None  # a search is not prepared again for the other half
+
+    def half(
+        self,
+        config: SearchConfig,
+        side: int,  # 0 or 1
+    ) -> Searched:
+        "Return what a search of one half finds."
+        if (config, side) not in self.found:
+            if self.last is None or self.last[0] != config:
+                self.last = config, self.decoder_of(config)
+            rows = self.rows[side]
+            start = time.process_time()
+            lists = self.last[1].decode_many([self.trials[row] for row in rows])
+            seconds = time.process_time() - start
+            found = Lists(lists, [self.truths[row] for row in rows])
+            edits = found.trial_edits(config.acoustic_scale, config.word_bonus)
+            self.found[config, side] = Searched(edits, found.grid(), seconds)
+        return self.found[config, side]
+
+    def step(
+        self,
+        config: SearchConfig,
+        sides: Sequence[int],  # which halves
+    ) -> TuningStep:
+        "Return a search of one half or both, and the cheap weights that its lists propose."
+        parts = [self.half(config, side) for side in sides if len(self.rows[side])]
+        words, count = (sum(one[side] for side in sides) for one in (self.words, list(map(len, self.rows))))
+        edits, seconds = sum(int(one.edits.sum()) for one in parts), sum(one.seconds for one in parts)
+        run = Timed(config, edits / words, seconds / count)
+        surface = sum(one.grid for one in parts) / max(words, 1)
+        row, column = best_point(surface)
+        return TuningStep(run, replace(config, acoustic_scale=SCALES[row], word_bonus=BONUSES[column]), surface)
+
 # %% ../../nbs/decode/tune.ipynb #619f59aa
-def tune(
-    lexicon: Lexicon,
-    model: LanguageModel,
-    trials: Sequence[np.ndarray],  # logits, each (P, 41)
-    truths: Sequence[str],  # their true sentences
-    config: SearchConfig = SearchConfig(),  # starting point; beam and thresholds are kept
+def climb(
+    searches: Searches,
+    sides: Sequence[int],  # the halves that choose
+    config: SearchConfig,  # starting point
+    budget: float | None,  # CPU seconds per trial
     progress: Callable[[str], object] = str,  # called with a message after each search
-    hotwords: Sequence[Hotword] = (),  # words that are expected
-    budget: float | None = None,  # CPU seconds per trial; also tunes what decides about the time
-) -> Tuning:
-    "Return the best weights for these trials; raises `KitError` if they have no true sentences, or for a bad budget."
-    if budget is not None and not budget > 0:
-        raise KitError(f"the seconds per trial should be above 0, not {budget:g}")
-    if len(trials) != len(truths) or not any(normalise(truth) for truth in truths):
-        raise KitError("tuning needs trials with known sentences, and there are none")
-    words = sum(len(normalise(truth).split()) for truth in truths)
+) -> tuple[list[TuningStep], Timed, Frontier | None]:  # all steps, and the choice
+    "Tune on one half or both."
     steps: list[TuningStep] = []
 
     def search(config: SearchConfig) -> TuningStep:
-        decoder = BeamSearch(lexicon, model, config, hotwords=hotwords)
-        start = time.process_time()
-        lists = decoder.decode_many(trials)
-        seconds = (time.process_time() - start) / len(trials)
-        found = Lists(lists, truths)
-        run = Timed(config, found.word_edits(config.acoustic_scale, config.word_bonus) / words, seconds)
-        surface = found.surface(SCALES, BONUSES)
-        row, column = best_point(surface)
-        proposed = replace(config, acoustic_scale=SCALES[row], word_bonus=BONUSES[column])
+        found = searches.step(config, sides)
         about = "" if budget is None else (f", temperature {config.temperature:g}, beam {config.beam}, blank skip "
-                                           f"{config.blank_skip:g}, {seconds:.4f} s per trial")
+                                           f"{config.blank_skip:g}, {found.run.seconds:.4f} s per trial")
         progress(f"blank penalty {config.blank_penalty:g}, missing silence {config.missing_silence:g}, acoustic scale "
-                 f"{config.acoustic_scale:.3g}, word bonus {config.word_bonus:g}{about}: {run.wer:.2%}")
-        return TuningStep(run, proposed, surface)
+                 f"{config.acoustic_scale:.3g}, word bonus {config.word_bonus:g}{about}: {found.run.wer:.2%}")
+        return found
 
     def confirm() -> None:
         "Search with what the most promising lists propose; with half the change, if that makes more errors."
@@ -254,13 +322,55 @@ def tune(
         changes: list[dict[str, Any]] = [{name: value} for value in values if value != getattr(start, name)]
         steps += [search(replace(start, **change)) for change in changes]
         confirm()
-    chosen, before = best(), steps[0].run.wer
     if budget is None:
-        return Tuning(config, before, chosen.config, chosen.wer, tuple(steps), len(trials))
-    timed = [search(replace(chosen.config, beam=beam, blank_skip=skip)).run
+        return steps, best(), None
+    chosen = best().config
+    timed = [search(replace(chosen, beam=beam, blank_skip=skip)).run
              for beam, skip in itertools.product(sorted({*BEAMS, config.beam}), BLANK_SKIPS)]
     frontier = Frontier((*(step.run for step in steps[1:]), *timed), budget)  # the first one compiled
-    return Tuning(config, before, frontier.chosen.config, frontier.chosen.wer, tuple(steps), len(trials), frontier)
+    return steps, frontier.chosen, frontier
+
+# %% ../../nbs/decode/tune.ipynb #b7d07310
+def both_ways(
+    searches: Searches,
+    config: SearchConfig,  # starting point
+    budget: float | None,  # CPU seconds per trial
+    days: Sequence[str],  # session of each trial
+) -> Rate | None:  # None if a half has no words
+    "Return the word error rate of each half with the weights that the other half chose."
+    if not all(searches.words):
+        return None
+    edits = np.zeros(len(searches.lengths), dtype=np.int64)
+    for side in (0, 1):
+        _, chosen, _ = climb(searches, [1 - side], config, budget)
+        edits[searches.rows[side]] = searches.half(chosen.config, side).edits
+    return rate_of(Counts(edits, searches.lengths), days)
+
+
+def tune(
+    lexicon: Lexicon,
+    model: LanguageModel,
+    trials: Sequence[np.ndarray],  # logits, each (P, 41)
+    truths: Sequence[str],  # their true sentences
+    config: SearchConfig = SearchConfig(),  # starting point; beam and thresholds are kept
+    progress: Callable[[str], object] = str,  # called with a message after each search
+    hotwords: Sequence[Hotword] = (),  # words that are expected
+    budget: float | None = None,  # CPU seconds per trial; also tunes what decides about the time
+    days: Sequence[str] | None = None,  # session of each trial, to score each half by the other; None: do not
+) -> Tuning:
+    "Return the best weights for these trials; raises `KitError` if they have no true sentences, or for a bad budget."
+    if budget is not None and not budget > 0:
+        raise KitError(f"the seconds per trial should be above 0, not {budget:g}")
+    if len(trials) != len(truths) or not any(normalise(truth) for truth in truths):
+        raise KitError("tuning needs trials with known sentences, and there are none")
+    searches = Searches(lambda config: BeamSearch(lexicon, model, config, hotwords=hotwords), trials, truths,
+                        halves(days or [""] * len(trials)))
+    steps, chosen, frontier = climb(searches, (0, 1), config, budget, progress)
+    held_out = None
+    if days is not None:
+        progress("the same on each half of the trials, to score it on the other")
+        held_out = both_ways(searches, config, budget, days)
+    return Tuning(config, steps[0].run.wer, chosen.config, chosen.wer, tuple(steps), len(trials), frontier, held_out)
 
 # %% ../../nbs/decode/tune.ipynb #df2eb289
 def plot_tuning(

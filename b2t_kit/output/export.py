@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 
 from .. import __version__
 from ..core.cache import file_mark, stored_key
@@ -22,7 +21,7 @@ from ..data.dataset import BIN_SECONDS
 from ..data.quarantine import quarantine_record, quarantine_said
 from ..speech.evaluate import WEIGHTS, Decoder, load_decoder
 from ..speech.task import signal_record
-from ..training.checkpoint import host_tensors
+from ..training.checkpoint import write_tensors
 from ..training.metrics_log import duration
 from ..training.run import task_digest
 
@@ -39,7 +38,8 @@ def rates_in(
         if isinstance(key, dict) and key.get("decoder") == decoder.digest and "adapted" not in key:
             result, same = load_json(path), key["data"] == data.get(key["split"])
             name = key["split"] if same else f"{key['split']}, other trials than in training's record"
-            found[name] = {"trials": result["trials"], **result["summary"]["all trials"], "data": key["data"]}
+            found[name] = {"trials": result["trials"], **result["summary"]["all trials"], "data": key["data"],
+                           "marks": [one["text"] for one in result["marks"]]}
     return found
 
 # %% ../../nbs/output/export.ipynb #26e97e00
@@ -78,8 +78,9 @@ def card(
     "The page for people, in Markdown."
     named = decoder.signal.participant.upper()
     facts = [f"| {name} | {text} |" for name, text in facts_of(decoder, record).items()]
-    rates = [f"| {split} | {one['trials']:,} | {one['rate']:.1%} ({one['low']:.1%} to {one['high']:.1%}), "
-             f"{one['edits']:,} of {one['total']:,} |" for split, one in record["scores"].items()]
+    rates = ["; ".join([f"| {split} | {one['trials']:,} | {one['rate']:.1%} ({one['low']:.1%} to {one['high']:.1%}), "
+                        f"{one['edits']:,} of {one['total']:,}", *one["marks"]]) + " |"
+             for split, one in record["scores"].items()]
     return "\n".join([
         f"# {record['name']}", "",
         f"A phoneme decoder for intracortical recordings of attempted speech in the {named} brain-to-text format,",
@@ -105,10 +106,9 @@ def export(
     task = json.loads(json.dumps({"name": "speech", "config": to_dict(decoder.config),
                                   "sessions": decoder.sessions, "trained": decoder.trained,
                                   **signal_record(decoder.signal), **quarantine_record(known)}))
-    tensors = host_tensors(decoder.model.state_dict())
     with atomic_folder(out) as aside:
         try:
-            save_file(tensors, aside / f"{WEIGHTS}.safetensors", {"task": task_digest(task)})
+            write_tensors(aside / f"{WEIGHTS}.safetensors", decoder.model.state_dict(), {"task": task_digest(task)})
         except (OSError, SafetensorError) as error:
             raise KitError(f"{out}: the weights could not be written ({error})") from error
         record = {"name": Path(out).name, "b2t_kit": __version__, "origin": decoder.origin, "task": task,

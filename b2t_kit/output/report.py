@@ -35,9 +35,10 @@ from ..data.dataset import BIN_SECONDS, FEATURE_KINDS, T15, Recordings, Signal, 
 from ..data.folders import check_split
 from ..data.quarantine import quarantine_record, quarantine_said
 from ..decode.hypotheses import DecodedTrial, Hypothesis, posteriors
-from ..decode.pipeline import decode_sentences, read_trials
+from ..decode.pipeline import Sentences, decode_sentences, read_trials
 from ..speech.evaluate import load_decoder, plain_rates
-from ..text.metrics import NOTHING, Rate, RateTable, align_edits, count_edits, edit_distance, plot_rates
+from ..text.metrics import NOTHING, WEIGHTS_TUNED, Choice, marked, plain_marks
+from ..text.metrics import Rate, RateTable, align_edits, count_edits, edit_distance, plot_rates
 from ..text.metrics import FEWEST_GROUPS, rate_of, redrawn
 from ..text.phonemes import BLANK, GROUPS, PHONEMES, collapse, normalise, show, to_ids, to_phonemes
 
@@ -240,6 +241,7 @@ class Report:
     origin: str  # name of the decoder
     split: str
     sentences: list[Sentence]
+    marks: tuple[Choice, ...] = ()  # what was chosen on these trials
 
     @cached_property
     def groups(self) -> Lines:
@@ -279,13 +281,15 @@ class Report:
         return {
             "decoder": self.origin,
             "split": self.split,
+            "marks": plain_marks(self.marks),
             **{name: _plain(getattr(self, name)) for name in ("groups", "days")},
             **{name: [vars(one) for one in getattr(self, name)]
                for name in ("word_errors", "phoneme_errors")},
         }
 
     def __repr__(self) -> str:
-        return f"{self.origin}, {self.split}: {len(self.sentences)} trials\n{self.groups}\n{self.redrawn}"
+        title = marked(f"{self.origin}, {self.split}: {len(self.sentences)} trials", self.marks)
+        return f"{title}\n{self.groups}\n{self.redrawn}"
 
 
 def _plain(lines: Lines) -> dict[str, dict[str, Any]]:
@@ -568,10 +572,13 @@ def mistakes_html(
 # %% ../../nbs/output/report.ipynb #9625d201
 def _rates(
     line: Line,  # all trials
+    marks: Sequence[Choice] = (),  # of the word error rate
 ) -> list[tuple[str, str, str]]:  # name, percent, interval and counts
     "The two error rates as text."
     rates = {"word error rate": line.wer, "phoneme error rate": line.per}
-    return [(name, f"{100 * rate.rate:.1f}", str(rate).partition(" % ")[2])
+    before = [one for one in marks if one.what != WEIGHTS_TUNED]  # weights have no part in phonemes before the search
+    return [(name, f"{100 * rate.rate:.1f}",
+             marked(str(rate).partition(" % ")[2], marks if rate is line.wer else before))
             for name, rate in rates.items() if rate is not None]
 
 
@@ -600,7 +607,8 @@ def report_html(
     groups = report.groups
     return _TEMPLATES.get_template("report.html").render(
         title=f"{report.origin}: {report.split}, {len(report.sentences)} sentences",
-        rates=_rates(groups[0]), groups=lines_html(groups), redrawn=report.redrawn, days=lines_html(report.days),
+        rates=_rates(groups[0], report.marks), groups=lines_html(groups), redrawn=report.redrawn,
+        days=lines_html(report.days),
         figure=_closed(plot_days(report)),
         errors=[(name, mistakes_html(found)) for name, found in errors if found],
         sentences=[(one.place, one.truth, edit_distance(*one.words), words_html(one), sentence_html(one, look))
@@ -624,13 +632,13 @@ def decoded_trials(
     data: str | Path | None,  # folder of the recordings; None searches this platform
     split: str,  # "train" or "val"
     device: str,  # for the network, if it has to decode
-) -> tuple[list[DecodedTrial], dict[str, str]]:  # and the settings of the search
+) -> tuple[Sentences, dict[str, str]]:  # and the settings of the search
     "What `b2t decode` found, asked as it was last; decodes again if anything that the lists were made from changed."
     folder = run / "decode" / split
     asked = note_of(folder / "nbest.jsonl").get("key", {}).get("asked", {})  # also if the lists are damaged
     sentences = decode_sentences(run, data, split, device=device, kept_lists=True, **asked)
     found = load_json(folder / "result.json").get("search", {})
-    return sentences.trials, {name: str(value) for name, value in found.items()}
+    return sentences, {name: str(value) for name, value in found.items()}
 
 # %% ../../nbs/output/report.ipynb #9aa0b25e
 class RunLooks:
@@ -683,14 +691,15 @@ def report_run(
     with Recordings(data, split) as recordings, Recordings(data, "train") as training:
         table = description or find_description(recordings.folder)
         corpora = read_description(table) if table else None
-        trials, notes = decoded_trials(run, data, split, device)
+        decoded, notes = decoded_trials(run, data, split, device)
         shape = decoder.config.model
         looks = RunLooks(recordings, run / "decode" / split / "logits.hdf5", shape.patch, shape.stride)
-        _check_same(trials, looks)
+        _check_same(decoded.trials, looks)
         if said := quarantine_said(quarantine_record(load_json(run / "config.json")).get("quarantine", {})):
             notes["quarantine"] = said
         known = None if split == "train" else [info.sentence for info in training.infos if info.sentence is not None]
-        report = Report(decoder.origin, split, sentences_of(trials, looks.phonemes, corpora, known))
+        sentences = sentences_of(decoded.trials, looks.phonemes, corpora, known)
+        report = Report(decoder.origin, split, sentences, decoded.marks)
         write_atomically(page, report_html(report, looks, notes, pictures))
         save_json(page.with_suffix(".json"), report.to_dict())
     return report

@@ -23,7 +23,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +238,7 @@ class SubmissionCheck:
     path: Path
     rows: int  # the expected number
     faults: list[str]
+    warnings: tuple[str, ...] = ()  # of the decoding
 
     def __bool__(self) -> bool:
         return not self.faults
@@ -245,7 +246,8 @@ class SubmissionCheck:
     def __repr__(self) -> str:
         count = len(self.faults)
         total = f"{count or 'no'} fault{'' if count == 1 else 's'}, {self.rows} rows expected"
-        return "\n".join([*(f"{self.path}: {one}" for one in self.faults), f"{self.path}: {total}"])
+        lines = [f"warning: {one}" for one in self.warnings] + [f"{self.path}: {one}" for one in self.faults]
+        return "\n".join([*lines, f"{self.path}: {total}"])
 
 # %% ../../nbs/output/submission.ipynb #d0361bc3
 def check_submission(
@@ -446,6 +448,7 @@ def submit(
 ) -> SubmissionCheck:  # of the file as written
     "Decode the test split into a submission, or resume one that was begun. Raises KitError."
     check_target(out)
+    warnings: list[str] = []
     folder = Path(run) / "decode" / "test"
     model_file = lm or tuned_model(run)
     hot = read_hotwords(hotwords, own_words(lexicon)) if hotwords else []
@@ -468,11 +471,12 @@ def submit(
                     source = adapted_logits(decoder, data, "test", adapted_folder(run, "test"), search, adapt, device)
                 else:
                     source = cached_logits(decoder, data, "test", folder, device)
-                with with_large_model(reconfigured(search, fused) if large else search, large, device) as decoder:
+                plan = reconfigured(search, fused) if large else search
+                with with_large_model(plan, large, device, warnings.append) as decoder:
                     for info, sentence in decoded_rows(decoder, source, writer.missing):
                         writer.write(info, sentence)
             writer.finish()
-    return check_submission(out, data)
+    return replace(check_submission(out, data), warnings=tuple(warnings))
 
 # %% ../../nbs/output/submission.ipynb #8c26c416
 def submit_nbest(

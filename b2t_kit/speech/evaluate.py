@@ -13,8 +13,8 @@ import csv
 import io
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields, replace
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ from .adapt import AdaptConfig, Adapter, AdaptProgress, Unseen, adapted_paramete
 from .adapt import fit_days, single_trial
 from .shapes import SpeechRun
 from .task import SpeechConfig, check_signal, framing, logits_of, speech_loss
+from ..text.metrics import CHECKPOINT_CHOSEN, Choice, marked, plain_marks
 from ..text.metrics import Confusion, Counts, Rate, RateTable, confusion, count_edits, plot_confusion
 from ..text.metrics import plot_rates, rate_of, rates_by, redrawn
 from ..text.phonemes import show
@@ -62,12 +63,21 @@ class Decoder:
     trained: tuple[str, ...]  # sessions that were in training
     origin: str  # its name in reports
     signal: Signal = T15  # what its features are
+    # session -> content of the trials by which the best of several steps was chosen
+    chosen_on: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @cached_property
     def digest(self) -> str:  # 32 hexadecimal digits
         "A hash of its weights, settings and sessions, for the keys of caches: two decoders can share `origin`."
         settings = [type(self.model).__name__, to_dict(self.config), self.sessions, self.trained, to_dict(self.signal)]
         return content_hash([settings, tensors_hash(self.model.state_dict())])
+
+    def chose(
+        self,
+        data: Mapping[str, Any],  # of a split, from `data_fingerprint`
+    ) -> frozenset[str]:
+        "The sessions whose trials chose the decoder among the steps of its training."
+        return frozenset(day for day, content in data["content"].items() if self.chosen_on.get(day) == content)
 
 # %% ../../nbs/speech/evaluate.ipynb #1a3efc75
 WEIGHTS = "model"  # of an exported decoder: model.safetensors, beside config.json
@@ -79,8 +89,8 @@ def load_decoder(
     "The decoder of a run's best step; `KitError` if the folder, its record or its weights are unusable."
     run = Path(run)
     if not (run / "config.json").is_file():
-        if found := published_in(run):
-            return published_decoder(found)
+        if published := published_in(run):
+            return published_decoder(published)
         raise KitError(f"{run}: is not a run folder; it has no config.json")
     if (run / f"{WEIGHTS}.safetensors").exists():
         return exported_decoder(run)
@@ -88,7 +98,8 @@ def load_decoder(
     checkpoint = best_checkpoint(run)
     check_task(run, checkpoint, load_json(run / "config.json")["task"])
     averaged = (checkpoint / "ema.safetensors").exists()
-    return _decoder_of(spoken, checkpoint, "ema" if averaged else "model", f"{run.name}, step {int(checkpoint.name)}")
+    found = _decoder_of(spoken, checkpoint, "ema" if averaged else "model", f"{run.name}, step {int(checkpoint.name)}")
+    return replace(found, chosen_on=_chosen_on(load_json(run / "config.json")))
 
 
 def _decoder_of(
@@ -102,6 +113,13 @@ def _decoder_of(
         reason = " ".join(str(error).split())
         raise KitError(f"{folder}: its weights do not fit config.json: {reason}") from error
     return Decoder(model, config, sessions, trained, origin, signal)
+
+def _chosen_on(record: dict[str, Any]) -> dict[str, str]:
+    "The content of the validation trials by session, if they chose among several steps."
+    with suppress(KeyError, TypeError, ValueError):
+        if 0 < record["train"]["eval_every"] < record["train"]["steps"]:
+            return dict(record["data"]["val"]["content"])
+    return {}
 
 # %% ../../nbs/speech/evaluate.ipynb #92572043
 def _speech_of(
@@ -151,7 +169,8 @@ def exported_decoder(
     if noted != task_digest(record.get("task")):
         raise KitError(f"{folder / 'config.json'}: was changed after {path.name} was written; download both again")
     origin = str(record.get("origin", folder.name))[:200]
-    return _decoder_of(_speech_of(folder / "config.json"), folder, WEIGHTS, origin)
+    found = _decoder_of(_speech_of(folder / "config.json"), folder, WEIGHTS, origin)
+    return replace(found, chosen_on=_chosen_on(record))
 
 # %% ../../nbs/speech/evaluate.ipynb #d4ae85a6
 def published_decoder(
@@ -394,6 +413,7 @@ class Evaluation:
     trials: list[Decoded]
     trained: frozenset[str]  # sessions that were in training
     unseen: str  # the day layer used for the other sessions
+    marks: tuple[Choice, ...] = ()  # what was chosen on these trials
 
     @property
     def counts(self) -> Counts:
@@ -453,6 +473,7 @@ class Evaluation:
             "loss": self.loss,
             "per": self.per.rate,
             "unseen": self.unseen,
+            "marks": plain_marks(self.marks),
             **{name: plain_rates(table) for name, table in tables.items()},
             "edits": confusions.edits._asdict(),
             "confusions": [list(one) for one in confusions.most_common(40)],
@@ -460,7 +481,7 @@ class Evaluation:
 
     def __repr__(self) -> str:
         title = f"{self.origin}: phoneme error rate on {self.split}, {len(self.trials)} trials"
-        return "\n".join([title, repr(self.summary)])
+        return "\n".join([marked(title, self.marks), repr(self.summary)])
 
 # %% ../../nbs/speech/evaluate.ipynb #dce2c2f9
 def report_text(
@@ -558,8 +579,11 @@ def evaluate_run(
           new_folders(folder)):
         with LogitsWriter(folder / "logits.hdf5") if logits else nullcontext() as writer:
             trials = decode(decoder, recordings, opened, how, writer)
-        evaluation = Evaluation(decoder.origin, split, trials, frozenset(decoder.trained), how)
-        save_evaluation(evaluation, folder, logits_key(decoder, recordings, opened, unseen, folder))
+        key = logits_key(decoder, recordings, opened, unseen, folder)
+        chose = sum(one.info.session in decoder.chose(key["data"]) for one in trials)
+        marks = (Choice(CHECKPOINT_CHOSEN, chose, len(trials)),) if chose else ()
+        evaluation = Evaluation(decoder.origin, split, trials, frozenset(decoder.trained), how, marks)
+        save_evaluation(evaluation, folder, key)
     if json is not None:
         save_json(json, evaluation.to_dict())
     return evaluation
