@@ -19,6 +19,7 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module, resources
 from typing import Any
 
@@ -730,6 +731,7 @@ def submit_verb(parser: Parser) -> Action:
             check_unseen(run_list(options.runs), options.data)
             found = together(options, "test", fusion=large)
             check = submit_nbest(found.folder / "nbest.jsonl", options.out, options.data)
+            check = replace(check, warnings=(found.warning,) if found.warning else ())
         else:
             check = submit(options.run, options.out, options.data, options.lm, options.lexicon,
                            options.route, options.device, hotwords=options.hotwords, adapt=adapt, fusion=large)
