@@ -645,9 +645,9 @@ def tell_live(
                            exclude=() if kind == "participant" else known_sentences(options.data))
     session = LiveSession(decoder, source, [Terminal()])
     if options.keep:
-        from b2t_kit.live.keep import keep
+        from b2t_kit.live.keep import keep_session
 
-        report_progress(keep(session, options.keep, vars(options), options.keep_features).promise)
+        report_progress(keep_session(session, options.keep, vars(options), options.keep_features).promise)
     with PageServer(session, options.host, origin=options.origin, bound=bound) if bound else nullcontext() as server:
         if typed:
             say_lines(session, sys.stdin or ())

@@ -19,7 +19,7 @@ import torch
 from b2t_kit.data.dataset import T15
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.pipeline import choose_words, read_trials
-from b2t_kit.live.keep import keep, read_kept
+from b2t_kit.live.keep import keep_session, read_kept
 from b2t_kit.live.page import LiveSession, SentenceMark, Moment, PageServer, Terminal
 from b2t_kit.live.pipeline import LiveConfig, LiveDecoder, TimeLedger, Update
 from b2t_kit.live.sources import ParticipantSource, Piece, StreamSender, StreamSource
@@ -362,7 +362,7 @@ def test_ways_to_fail(browser, tmp_path: Path) -> None:
         port = free.getsockname()[1]
     rig, terminal = Rig(port), io.StringIO()
     session = LiveSession(Words(), StreamSource(rig.address, stays=True), [Terminal(terminal)])
-    keeper = keep(session, tmp_path / "kept", {})
+    keeper = keep_session(session, tmp_path / "kept", {})
     thread = threading.Thread(target=session.run)
 
     def seen(state: str, words: str, written: str) -> None:
@@ -430,7 +430,7 @@ def test_a_kept_session(decoder: LiveDecoder, recordings: Path, tmp_path: Path) 
     """Its logits are decoded to the sentences that were shown; the page can stop and delete it."""
     source = ParticipantSource(recordings, ["Hello there.", "How are you today?"], pace=0)
     session = LiveSession(decoder, source)
-    keeper = keep(session, tmp_path / "kept", {"run": "random"}, features=True)
+    keeper = keep_session(session, tmp_path / "kept", {"run": "random"}, features=True)
     session.run()
     session.ask("keep-stop")
     trials = read_trials(tmp_path / "kept/logits.hdf5")
