@@ -199,7 +199,7 @@ def keep_session(
     "Begin to keep a session."
     plain = (str, int, float, bool, list, type(None))
     width = session.bridge.num_features or 0
-    settings = {name: value for name, value in options.items() if isinstance(value, plain)}
+    settings = {name: value if isinstance(value, plain) else str(value) for name, value in options.items()}
     keeper = Keeper(folder, {"num_features": width, "options": settings}, features)
     keeper.promise = (f"what is heard is kept in {folder}, {kept_megabytes(width if features else 0):.0f} MB per hour; "
                       f"b2t decode --logits {folder}/logits.hdf5 decodes it again")
