@@ -346,7 +346,7 @@ def train_beside(
     run.check()
     budget, out = Budget(run.train.hours), Path(options.out)
     variables, plan = share_devices(run.train.device, len(seeds), options.threads_per_seed)
-    runs = seed_runs(out, dict(zip(seeds, variables)), run.train.steps, options.resume)
+    runs = seed_runs(out, dict(zip(seeds, variables)), run.train.steps, options.resume, run.train)
     with new_folders(out), shared_cache(run, options) as cache, remembered(options):
         at_once = None
         refused = probe(variables) if "TPU_VISIBLE_CHIPS" in variables[0] else ""
