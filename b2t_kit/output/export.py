@@ -37,8 +37,8 @@ def naming(
     try:
         yield
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise KitError(f"{path}: lacks a part, or one is not what it should be ({error!r}); put back the file as the run "
-                       "wrote it") from error
+        raise KitError(f"{path}: lacks a part, or one is not what it should be ({error!r}); put back the file as the "
+                       "run wrote it") from error
 
 
 def rates_in(

@@ -66,7 +66,8 @@ def read_metrics(
             rows.append(row)
         except (TypeError, ValueError) as error:
             if number < len(lines):
-                raise KitError(f"{path}: line {number} is not a row of measurements ({error}); remove the line") from error
+                raise KitError(f"{path}: line {number} is not a row of measurements ({error}); remove the "
+                               "line") from error
     return rows
 
 # %% ../../nbs/training/metrics_log.ipynb #5e2e0e57
