@@ -120,6 +120,6 @@ def main() -> None:
 
 # %% ../nbs/04_training.ipynb #405e23de
 if __name__ == "__main__" and __spec__ is not None:  # a notebook is __main__ too, but has no spec
-    from b2t_kit.train_command import run_train
+    from b2t_kit.cli import main as b2t
 
-    sys.exit(run_train(sys.argv[1:], train, train_seeds))
+    sys.exit(b2t(["train", *sys.argv[1:]]))

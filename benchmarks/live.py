@@ -63,7 +63,7 @@ def causal(options: argparse.Namespace) -> dict[str, Any]:
     data, running = recordings(options.out / "data", 21, options), options.out / "running"
     if not running.exists():
         normalise_recordings(data, running)
-    ways = {"usual": (data, {}), "causal": (data, {"causal": "true"}), "running": (running, {})}
+    ways = {"usual": (data, {}), "causal": (data, {"causal": True}), "running": (running, {})}
     found: dict[str, Any] = {}
     for name, steps in STEPS.items():
         for seed in SEEDS:

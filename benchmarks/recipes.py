@@ -32,6 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from b2t_kit.core.files import load_json, save_json
+from b2t_kit.core.verbs import flagged
 from b2t_kit.text.metrics import Counts, compare
 from b2t_kit.training.metrics_log import read_metrics
 
@@ -83,18 +84,18 @@ def trained(
         words = ["train", "--config", recipe, "--data", str(data), "--out", str(run), "--steps", str(steps)]
         words += ["--seed", str(seed), "--device", "cpu", "--eval-every", str(max(1, steps // 6)),
                   "--checkpoint-every", str(steps)]
-        words += [word for name, value in setting.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+        words += [word for name, value in setting.items() for word in flagged(name, value)]
         seconds = command(words, run.with_suffix(".txt"))
-        rate = scored("--run", str(run), data, run.with_name(f"{run.name}_scores.json"))
+        rate = scored(["--run", str(run)], data, run.with_name(f"{run.name}_scores.json"))
         curve = [(row["step"], row["per"]) for row in read_metrics(run) if row["kind"] == "eval"]
         save_json(result, {"recipe": recipe, "setting": setting, "steps": steps, "seed": seed,
                            "seconds": round(seconds, 1), "per": rate, "curve": curve})
     return load_json(result)
 
 
-def scored(name: str, runs: str, data: Path, file: Path) -> dict[str, float]:
+def scored(runs: list[str], data: Path, file: Path) -> dict[str, float]:
     "Phoneme errors on the validation trials: count, rate, 95 % interval."
-    command(["eval", name, runs, "--data", str(data), "--device", "cpu", "--json", str(file)], file.with_suffix(".txt"))
+    command(["eval", *runs, "--data", str(data), "--device", "cpu", "--json", str(file)], file.with_suffix(".txt"))
     return load_json(file)["summary"]["all trials"]
 
 
@@ -130,8 +131,8 @@ def measure(out: Path, options: argparse.Namespace) -> dict[str, Any]:
         judged = {recipe: [asked("judging", recipe, seed) for seed in SEEDS] for recipe in SETTINGS}
         found["judging"] = {recipe: [one.result() for one in runs] for recipe, runs in judged.items()}
     for recipe in SETTINGS:
-        runs = ",".join(str(out / f"judge_{recipe}_{seed}") for seed in SEEDS)
-        found["ensemble"][recipe] = scored("--runs", runs, judging, out / f"ensemble_{recipe}.json")
+        runs = [str(out / f"judge_{recipe}_{seed}") for seed in SEEDS]
+        found["ensemble"][recipe] = scored(["--runs", *runs], judging, out / f"ensemble_{recipe}.json")
     gru, attention = (counts_of([out / f"judge_{recipe}_{seed}" for seed in SEEDS]) for recipe in SETTINGS)
     found["transformer minus gru"] = vars(compare(gru, attention))
     return found

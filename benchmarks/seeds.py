@@ -98,26 +98,26 @@ def killer(run: Path, step: int) -> Callable[[subprocess.Popen], None]:
 def measure(data: Path, out: Path, steps: int, threads: int, xla: str | None) -> dict[str, Any]:
     "All parts of the benchmark."
     train = ["train", "--data", str(data), "--device", "cpu", "--steps", str(steps), "--eval-every", "20"]
-    listed = ",".join(map(str, SEEDS))
-    beside = [*train, "--seeds", listed, "--side-by-side", "--threads-per-seed", "1"]
+    listed = [*map(str, SEEDS)]
+    beside = [*train, "--seeds", *listed, "--side-by-side", "--threads-per-seed", "1"]
     found: dict[str, Any] = {"cores": os.cpu_count(), "steps": steps, "threads": threads}
     found["side by side"] = b2t([*beside, "--out", str(out / "beside")])
     found["figure"] = (out / "beside/seeds.png").read_bytes()
     given = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
-    found["one after another"] = b2t([*train, "--seeds", listed, "--out", str(out / "after")], **given)
+    found["one after another"] = b2t([*train, "--seeds", *listed, "--out", str(out / "after")], **given)
     if threads == 1:
         found["same bits as one after another"] = all(
             bits(out / f"after/seed_{seed}") == bits(out / f"beside/seed_{seed}") for seed in SEEDS)
     found |= measure_killed(out)
     runs = [str(out / f"beside/seed_{seed}") for seed in SEEDS]
-    found["phonemes"] = {run[-6:]: per(data, "--run", run, out / "one.json") for run in runs}
-    found["phonemes"]["average"] = per(data, "--runs", ",".join(runs), out / "one.json")
+    found["phonemes"] = {run[-6:]: per(data, ["--run", run], out / "one.json") for run in runs}
+    found["phonemes"]["average"] = per(data, ["--runs", *runs], out / "one.json")
     found["words"] = {run[-6:]: wer(data, ["--run", run], out / "words") for run in runs}
     for way in ("average", "pool", "risk"):
-        found["words"][way] = wer(data, ["--runs", ",".join(runs), "--combine", way], out / "words")
+        found["words"][way] = wer(data, ["--runs", *runs, "--combine", way], out / "words")
     if xla:
         few = [*SMALL, "--data", str(out / "small/hdf5_data_final"), "--device", "xla", "--steps", "2"]
-        few += ["--seeds", "1,2", "--side-by-side"]
+        few += ["--seeds", "1", "2", "--side-by-side"]
         found["probe"] = b2t([*few, "--out", str(out / "xla")], python=xla, PJRT_DEVICE="CPU", CPU_NUM_DEVICES="8")
     return found
 
@@ -126,7 +126,8 @@ def measure_killed(out: Path) -> dict[str, Any]:
     "A seed killed beside others on a few short trials, resumed, and compared with the same seed alone."
     data = tiny_recordings(out / "small", sessions=2, trials=8, max_bins=60)
     train = [*SMALL, "--data", str(data), "--device", "cpu", "--steps", "120", "--checkpoint-every", "20"]
-    beside = [*train, "--seeds", "1,2,3", "--side-by-side", "--threads-per-seed", "1", "--out", str(out / "killed")]
+    beside = [*train, "--seeds", "1", "2", "3", "--side-by-side", "--threads-per-seed", "1",
+              "--out", str(out / "killed")]
     found: dict[str, Any] = {"killed": b2t(beside, killer(out / "killed/seed_2", 20)),
                              "resumed": b2t([*beside, "--resume"])}
     one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -134,9 +135,9 @@ def measure_killed(out: Path) -> dict[str, Any]:
     return {**found, "same bits": bits(out / "alone") == bits(out / "killed/seed_2")}
 
 
-def per(data: Path, name: str, run: str, file: Path) -> dict[str, float]:
+def per(data: Path, words: list[str], file: Path) -> dict[str, float]:
     "Phoneme errors and their rate."
-    done = b2t(["eval", name, run, "--data", str(data), "--device", "cpu", "--json", str(file)])
+    done = b2t(["eval", *words, "--data", str(data), "--device", "cpu", "--json", str(file)])
     assert done["status"] == 0, done["said"]
     return load_json(file)["summary"]["all trials"]
 

@@ -1,13 +1,17 @@
 """Which division of the 687M step is fastest, by latency and speed of a link: results/v5e_divisions.png.
 
     python benchmarks/v5e.py            # from results/v5e.json, the figures of v5e.md
+    python benchmarks/v5e.py --table    # rows of v5e.md, from results/preflight.json
 """
 import json
+import sys
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import ListedColormap
+
+from b2t_kit.devices.topologies import find_slice
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -22,7 +26,29 @@ def limit(slow: dict, fast: dict, speed: float = 45e9) -> float:
     return (max(slow["products_s"], slow["hbm_s"]) - fast["busiest_bytes"] / speed) / fast["hops"]
 
 
+def table() -> str:
+    "A row for each recorded program of the large model by units whose links are counted."
+    lines = ["| `b2t preflight ...` | program | memory, GiB | products, s | HBM, s | busiest link, GB | s | hops "
+             "| at best, s | nothing overlaps, s |", "|---|---|" + "--:|" * 8]
+    for case, one in json.loads((RESULTS / "preflight.json").read_text()).items():
+        for program in one["by_program"] if "--shard units" in case else []:
+            bound = program["roofline"]
+            if not bound or not bound.get("busiest"):
+                continue
+            busiest = bound["links"] * find_slice(one["slice"]).chip.link_speed / 1e9
+            name = program["name"].removesuffix(" x 512")
+            name += f", {program['times']} times a step" if program["times"] > 1 else ""
+            times = " | ".join(f"{bound[part]:.3f}" for part in ("matrix", "memory"))
+            lines.append(f"| {case} | {name} | {program['bytes']['total'] / 2**30:.2f} | {times} | {busiest:.2f} "
+                         f"| {bound['links']:.3f} | {bound['hops']:,} | {bound['seconds']:.3f} "
+                         f"| {bound['apart']:.3f} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
+    if sys.argv[1:] == ["--table"]:
+        print(table())
+        return
     known = json.loads((RESULTS / "v5e.json").read_text())
     latency, speed = np.meshgrid(np.geomspace(0.1, 1000, 300), np.geomspace(5, 100, 200))  # us, GB/s
     times = np.stack([seconds(one, latency * 1e-6, speed * 1e9) for one in known.values()])

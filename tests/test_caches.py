@@ -156,7 +156,7 @@ PARTS: dict[str, Callable[[], object]] = {  # of the key of logits
 
 def test_noise_instead_of_features(here: Path, ran: list[str]) -> None:
     "`decode`, an ensemble, the report and rescoring of its lists: the old score is gone."
-    both = ["--runs", "1/run,2/run"]
+    both = ["--runs", "1/run", "2/run"]
     nbest = "1/run/decode/val/nbest.jsonl"
 
     def everything() -> tuple:
@@ -282,7 +282,7 @@ def test_tuned_weights(here: Path, capsys: pytest.CaptureFixture) -> None:
 
     rewrite(weights(), one_weight)
     for words in (["decode", "--run", "1/run", *same], ["submit", "--run", "1/run", "--out", "s.csv", *same],
-                  ["report", "--run", "1/run"], ["decode", "--runs", "1/run,2/run", *same],
+                  ["report", "--run", "1/run"], ["decode", "--runs", "1/run", "2/run", *same],
                   ["eval", "--run", "1/run", "--adapt", "--adapt-copies", "2", "--lexicon", "words.txt"]):
         capsys.readouterr()
         assert main([*words, "--data", "data", "--device", "cpu"]) == 2, words

@@ -189,9 +189,9 @@ def test_imports_follow_the_data(who, what, why):
 
 
 def test_the_loop_imports_only_training():
-    "The loop imports only `training`, and the training command where it runs as a program."
+    "The loop imports only `training`, and the command line where it runs as a program."
     assert {name for name in IMPORTS["b2t_kit.train"] if not name.startswith("b2t_kit.training.")} == {
-        "b2t_kit.core.files", "b2t_kit.train_command"}
+        "b2t_kit.core.files", "b2t_kit.cli"}
 
 
 def test_importing_the_speech_task_does_not_load_the_search():

@@ -106,7 +106,7 @@ def test_seen_days_are_not_submitted(here: Path, capsys: pytest.CaptureFixture) 
     tiny_recordings("other", sessions=2, trials=4, signal=replace(T15, dataset="another set"))
     for name in ("other_run", "other_too"):
         run(f"{TRAIN} other --out {name}")
-    for words in ("--run other_run", "--runs other_run,other_too"):
+    for words in ("--run other_run", "--runs other_run other_too"):
         capsys.readouterr()
         assert main(f"submit {words} --data own --device cpu --lm m.arpa --out no.csv".split()) == 2
         said = capsys.readouterr().err.splitlines()[-1]

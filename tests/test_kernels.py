@@ -106,6 +106,12 @@ def test_translation_runs_the_same_code(translation: Path) -> None:
     assert all(re.search("[\u4e00-\u9fff]", text) for text in ours)
 
 
+def outputs_of(notebook: Path) -> list[list[dict]]:
+    """The saved outputs of its code cells."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return [cell["outputs"] for cell in cells if cell["cell_type"] == "code"]
+
+
 NOTEBOOKS = [kernels_folder() / kernel / f"{kernel}.ipynb" for kernel in MACHINES]
 
 
@@ -209,8 +215,9 @@ def test_what_the_kernel_says_of_its_recipe_is_so(name: str) -> None:
     (about,) = re.findall(r"^- `recipe`.*$", "\n".join(prose_of(notebook)), re.M)
     reversal = RECIPES["tpu_v5e8"]().task.model.reversal
     assert reversal > 0 and re.search(rf"(times|乘以) {reversal:g}\D", about), about
-    look = re.search(r'look = \{"units": \{"steps": 2, "units_over": (\d)\}', "\n".join(code_of(notebook)))
-    assert look and int(look[1]) > 1
+    settings = re.search(r'if rehearsal:.*?"units_over": (\d)\}.*?\nelse:', "\n".join(code_of(notebook)), re.S)
+    assert settings and int(settings[1]) > 1
+    assert "units      noise.gru: 2 x 4 chips, by rows and by units" in json.dumps(outputs_of(notebook))
 
 
 RECORDING_PIP = """

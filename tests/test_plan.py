@@ -50,17 +50,17 @@ def test_plan_of_a_tiny_network_is_above_recorded_figures(name, batch):
 
 
 UNITS = {name: one for name, one in json.loads((ROOT / "benchmarks/results/preflight.json").read_text()).items()
-         if name.startswith("noise_gru_687m --slice v5e-8") and "--shard units" in name and one["fits"]}
+         if re.fullmatch(r"noise_gru_687m --slice v5e-8 [^,]*--shard units --programs largest", name) and one["fits"]}
 
 
 @pytest.mark.parametrize("name", UNITS)
 def test_plan_with_units_divided_agrees_with_the_compiler(name):
-    "Within 5 %, and 6 % with recomputed gates; each was compiled for a v5e-8, with one group of eight chips."
+    "Within 8 %; each was compiled for a v5e-8, with two groups of four chips."
     _, _, bins, _ = re.split(r"\D+", UNITS[name]["by_program"][0]["name"].partition("of")[2] + ".")[:4]
-    again, parts = "--recompute true" in name, re.findall(r"--accumulation (\d+)", name)
+    parts = re.findall(r"--accumulation (\d+)", name)
     plan = planned("noise_gru_687m", "v5e-8", UNITS[name]["global_batch"], int(bins),
-                   {"train.shard": "units", "train.units_over": 8, "model.recompute": again, "train.accumulation": int(*parts or [1])})
-    assert abs(plan.total / UNITS[name]["bytes_per_chip"]["total"] - 1) < (0.06 if again else 0.05)
+                   {"train.shard": "units", "train.accumulation": int(*parts or [1])})
+    assert abs(plan.total / UNITS[name]["bytes_per_chip"]["total"] - 1) < 0.08
 
 
 def test_enough_is_recorded():

@@ -88,7 +88,7 @@ def trained_bits(run: Path) -> dict[str, bytes]:
 
 def test_seeds_end_with_the_bits_of_a_run_alone(data: Path, tmp_path: Path) -> None:
     """One of three is killed: it is named, the others go on; resumed, it ends like the run alone, and so do they."""
-    out, words = tmp_path / "seeds", "--seeds 1,2,3 --side-by-side --threads-per-seed 1"
+    out, words = tmp_path / "seeds", "--seeds 1 2 3 --side-by-side --threads-per-seed 1"
     with started(data, out, words) as (process, children):
         wait_for(lambda: newest(out / "seed_2") >= 20)
         victim = next(one for one in children() if str(out / "seed_2") in one.cmdline())
@@ -120,7 +120,7 @@ def test_seeds_end_with_the_bits_of_a_run_alone(data: Path, tmp_path: Path) -> N
 def test_a_stopped_command_leaves_nothing_running(data: Path, tmp_path: Path, number: signal.Signals) -> None:
     """A stop signal lets each seed save; a killed parent takes its children with it."""
     out, runs = tmp_path / "seeds", [tmp_path / "seeds/seed_1", tmp_path / "seeds/seed_2"]
-    with started(data, out, "--seeds 1,2 --side-by-side", 1_000_000) as (process, children):
+    with started(data, out, "--seeds 1 2 --side-by-side", 1_000_000) as (process, children):
         wait_for(lambda: min(map(newest, runs)) >= 20)
         assert len(children()) == 2
         process.send_signal(number)
@@ -152,7 +152,7 @@ def test_too_few_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_probe_decides_on_xla(data: Path, tmp_path: Path, chips: int) -> None:
     """Processes that see one device each train side by side; if they see two, one seed follows the other."""
     out = tmp_path / "seeds"
-    with started(data, out, "--seeds 1,2 --side-by-side", 2, "xla", PJRT_DEVICE="CPU",
+    with started(data, out, "--seeds 1 2 --side-by-side", 2, "xla", PJRT_DEVICE="CPU",
                  CPU_NUM_DEVICES=str(chips)) as (process, _):
         said, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, said + errors
@@ -168,7 +168,7 @@ def test_runs_decode_together(data: Path, tmp_path: Path, capsys: pytest.Capture
     for seed, run in enumerate(runs, 1):
         main(["train", "--data", str(data), "--out", str(run), *SMALL.split(), "--steps", "30", "--device", "cpu",
               "--seed", str(seed)])
-    given = ["--runs", ",".join(map(str, runs)), "--data", str(data), "--device", "cpu"]
+    given = ["--runs", *map(str, runs), "--data", str(data), "--device", "cpu"]
     assert main(["eval", *given, "--json", str(tmp_path / "per.json")]) == 0
     together = tmp_path / "ensemble"
     for number, run in enumerate(runs, 1):

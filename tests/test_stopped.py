@@ -117,7 +117,7 @@ def test_a_longer_schedule_is_asked_for(data: Path, tmp_path: Path) -> None:
     assert "from 4e-05 to 0.0011" in errors and "--new-schedule" in errors and str(run) in errors
     after = sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*") if path.name != ".lock")
     assert before == after
-    status, said, errors = b2t(f"train --resume --out {run} --steps 40 --new-schedule true")
+    status, said, errors = b2t(f"train --resume --out {run} --steps 40 --new-schedule")
     assert status == 0 and newest(run) == 40 and "from 4e-05 to 0.0011" in said, said + errors
     _, rates = series(read_metrics(run), "train", "lr")
     assert rates[steps - 1] < 0.0001 < 0.001 < rates[steps]
@@ -131,7 +131,7 @@ def test_stopped_seeds_go_on_by_the_printed_command(data: Path, tmp_path: Path, 
     out = tmp_path / "seeds"
     runs = [out / f"seed_{seed}" for seed in (5, 6)]
     begun = runs if how else runs[:1]
-    words = f"train --data {data} --out {out} {SETTINGS} --seeds 5,6 {how}"
+    words = f"train --data {data} --out {out} {SETTINGS} --seeds 5 6 {how}"
     status, said, errors = stopped_early(words, begun, signal.SIGTERM)
     assert status == 143 and errors == "interrupted by SIGTERM\n", said + errors
     assert command_in(said) == f"train --resume --out {out}" and max(map(newest, runs)) < STEPS

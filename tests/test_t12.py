@@ -76,7 +76,7 @@ def test_cache(here: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", [
     "eval --run other --data t12", "eval --run tiny --data t15", "eval --run exported_tiny --data t15",
     "decode --run other --data t12 --lm m.arpa", "submit --run tiny --data t15 --lm m.arpa --out no.csv",
-    "report --run other --data t12", "eval --runs other,tiny --data t12",
+    "report --run other --data t12", "eval --runs other tiny --data t12",
     f"{TRAIN} t15 --out tiny --resume {RECIPES['tiny']}",
 ])
 def test_refused(words: str, here: Path, capsys: pytest.CaptureFixture) -> None:

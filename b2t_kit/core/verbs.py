@@ -5,19 +5,20 @@
 # %% auto #0
 __all__ = ['T', 'Positional', 'Folder', 'File', 'RunFolder', 'FreeText', 'Choose', 'Layout', 'chosen_settings', 'arranged',
            'Option', 'plain_type', 'metavar_of', 'own_option', 'setting_options', 'is_config', 'verb_options',
-           'given_in', 'as_words', 'flagged', 'command_for', 'exactly_one', 'value_in', 'tyro_type', 'view_of',
-           'values_in', 'ask_tyro', 'one_line', 'read_verb', 'run_verb', 'show_help']
+           'given_in', 'as_words', 'flagged', 'command_for', 'exactly_one', 'refuse', 'value_in', 'tyro_type',
+           'view_of', 'values_in', 'ask_tyro', 'one_line', 'read_verb', 'run_verb', 'Told', 'show_help']
 
 # %% ../../nbs/core/verbs.ipynb #2f4560aa
 import dataclasses
 import os
 import re
 import shutil
+import sys
 import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import redirect_stderr, suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from io import StringIO
 from typing import Annotated, Any, TypeVar
@@ -117,7 +118,7 @@ def metavar_of(
     first = kinds_of(kind)[0]
     if typing.get_origin(first) is tuple:
         one = metavar_of(typing.get_args(first)[0], unit)
-        return f"{one} {one} ..."
+        return f"{one} ..."
     if typing.get_origin(first) is typing.Literal:
         return unit or "|".join(map(str, typing.get_args(first)))
     return unit or {int: "N", float: "X"}.get(first, "NAME")
@@ -152,7 +153,7 @@ def setting_options(
         flags = tuple(f"--{one.replace('_', '-')}" for one in names)
         found.append(Option((name, dotted), kind, value, meaning[dotted], flags,
                             metavar_of(kind, layout.units.get(last, "")), layout.title_of(dotted)))
-    return found
+    return sorted(found, key=lambda one: [*layout.groups, one.title].index(one.title))
 
 # %% ../../nbs/core/verbs.ipynb #a79c6ccc
 def is_config(
@@ -166,9 +167,11 @@ def verb_options(
     verb: type,  # a dataclass
     words: Sequence[str] = (),  # of the command line, on which the settings may depend
 ) -> tuple[list[Option], Layout, str]:  # with the layout, and the name of the settings that were chosen
-    "The options of a verb, in the order of its fields."
+    "The options of a verb, in the order of its fields; those that it shares with other verbs follow its own."
     comments, hints = field_comments(verb), typing.get_type_hints(verb, include_extras=True)
-    own = [one for one in fields(verb) if not is_config(one)]
+    places = {name: place for place, parent in reversed(list(enumerate(verb.__mro__)))
+              for name in vars(parent).get("__annotations__", {})}
+    own = sorted((one for one in fields(verb) if not is_config(one)), key=lambda one: places[one.name])
     found = [own_option(one, hints[one.name], comments[one.name]) for one in own]
     layout, chosen = Layout(), ""
     for one in filter(is_config, fields(verb)):
@@ -238,9 +241,20 @@ def exactly_one(
     "Which of several options is given; raises `KitError` if it is not exactly one."
     given = [name for name in names if getattr(asked, name)]
     if len(given) != 1:
-        flags = [f"--{name.replace('_', '-')}" for name in names]
-        raise KitError(f"{', '.join(names)}: give one of {' or '.join(flags)}, not {'several' if given else 'none'}")
+        flags = " or ".join(f"--{name.replace('_', '-')}" for name in names)
+        raise KitError(f"{', '.join(names)}: give one of {flags}, not {'several' if given else 'none'}")
     return given[0]
+
+
+def refuse(
+    asked: Any,  # a verb
+    why: str,  # such as "needs --adapt"
+    *names: str,  # of its fields
+) -> None:
+    "Raise `KitError` for the first of some options that is given."
+    for name in names:
+        if getattr(asked, name) != type(asked).__dataclass_fields__[name].default:
+            raise KitError(f"--{name.replace('_', '-')}: {why}")
 
 # %% ../../nbs/core/verbs.ipynb #1157589e
 def value_in(
@@ -386,6 +400,24 @@ def run_verb(
     return asked.act()
 
 # %% ../../nbs/core/verbs.ipynb #0fece235
+class Told(StringIO):
+    "What is printed, with the colours and boxes that the screen can show."
+
+    def __init__(
+        self,
+        screen: Any,  # `sys.stdout`
+    ) -> None:
+        super().__init__()
+        self.screen = screen
+
+    def isatty(self) -> bool:
+        return self.screen.isatty()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self.screen.encoding
+
+
 def show_help(
     verb: type,
     words: Sequence[str],
@@ -402,8 +434,11 @@ def show_help(
         options = [one for one in options if not one.path[1]] + top
     columns = shutil.get_terminal_size().columns
     print(textwrap.fill(verb.__doc__ or "", columns), end="\n\n")
-    with suppress(SystemExit):
+    told = Told(sys.stdout)
+    with redirect_stdout(told), suppress(SystemExit):
         ask_tyro(view_of(options, {}), ["--help"], program)
+    usage, _, rest = told.getvalue().partition("\n")  # which tyro does not wrap
+    print(textwrap.fill(usage, columns, subsequent_indent=" " * 7, break_on_hyphens=False), rest, sep="\n", end="")
     for title, entries in getattr(verb, "lists", dict)().items():
         print(f"\n{title}:")
         for name, text in entries.items():

@@ -22,8 +22,8 @@ from typing import NoReturn
 import numpy as np
 
 from ..core.errors import KitError
-from ..core.files import regular_file
-from .external_sort import Column, Sorter, Workspace, chunks, group_starts, written_aside
+from ..core.files import regular_file, written_aside
+from .external_sort import Column, Sorter, Workspace, chunks, group_starts
 from .kenlm import KENLM, KenlmModel
 from .ngram import END, MAGIC, MAX_ORDER, NEVER, START, UNKNOWN, Arrays, LanguageModel, Level
 from .ngram import child_starts, compile_levels, find_rows, map_model

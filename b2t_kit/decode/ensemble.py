@@ -228,13 +228,14 @@ COMBINATIONS = ("average", "pool", "risk")  # of runs: their logits, their lists
 
 
 def run_list(
-    text: str,  # such as "seeds/seed_1,seeds/seed_2"
+    runs: Sequence[str | Path],  # such as "seeds/seed_1", "seeds/seed_2"
 ) -> list[Path]:
-    "Run folders from text; raises `KitError` unless there are at least two different ones."
-    runs = [Path(word.strip()) for word in text.split(",")]
-    if len(runs) < 2 or len({run.resolve() for run in runs}) < len(runs) or "" in map(str.strip, text.split(",")):
-        raise KitError(f"runs: '{text}' should be two or more different run folders such as seeds/seed_1,seeds/seed_2")
-    return runs
+    "The folders; raises `KitError` unless there are at least two different ones."
+    found = [Path(run) for run in runs]
+    if len(found) < 2 or len({run.resolve() for run in found}) < len(found):
+        named = " ".join(map(str, runs))
+        raise KitError(f"runs: '{named}' should be two or more different run folders such as seeds/seed_1 seeds/seed_2")
+    return found
 
 
 def ensemble_folder(

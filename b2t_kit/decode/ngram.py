@@ -28,8 +28,8 @@ from numba.extending import overload
 
 from ..core.cache import remembered_hash
 from ..core.errors import KitError
-from ..core.files import parse_json, regular_file
-from .external_sort import Workspace, chunks, written_aside
+from ..core.files import parse_json, regular_file, written_aside
+from .external_sort import Workspace, chunks
 
 # %% ../../nbs/decode/ngram.ipynb #f8b123b6
 class NaiveModel:

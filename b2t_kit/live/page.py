@@ -122,7 +122,8 @@ class LiveSession:
     @property
     def refused(self) -> Counter[str]:
         "What was refused, by what is wrong with it."
-        return self.bridge.refused + getattr(self.source, "refused", Counter())
+        at_source: Counter[str] = getattr(self.source, "refused", Counter())
+        return self.bridge.refused + at_source
 
     def state(self) -> StreamState:
         "What the stream is doing now; from any thread, at any time."
@@ -754,7 +755,8 @@ class Widget:
 
     def show(self, moment: Moment) -> None:
         "Draw, unless that was done a moment ago."
-        changed, _ = moment.state.name != self.feed.now["state"], self.feed.show(moment)
+        changed = moment.state.name != self.feed.now["state"]
+        self.feed.show(moment)
         if changed or moment.over or moment.note or time.monotonic() - self.drawn_at > self.every:
             self.drawn_at = time.monotonic()
             self._draw(self.feed.since(self.place))

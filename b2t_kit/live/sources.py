@@ -261,7 +261,7 @@ def endpoint(
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise KitError(f"address: '{printable(address)}' should be HOST:PORT, such as {ADDRESS}")
     try:
-        found = host == "*" or socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+        found = host == "*" or bool(socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM))
     except (OSError, UnicodeError):
         found = False
     if not found:

@@ -84,7 +84,7 @@ class NoiseGRUConfig(GRUConfig):
     def slower(self) -> Iterator[tuple[str, Self]]:
         "Gates computed again in the backward pass."
         if not self.recompute:
-            yield "--recompute true", replace(self, recompute=True)
+            yield "--recompute", replace(self, recompute=True)
 
 # %% ../../nbs/models/noise_gru.ipynb #dd96e659
 NOISE_GRU_SIZES = {

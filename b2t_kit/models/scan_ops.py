@@ -300,18 +300,35 @@ def _backward_loop(
     return first, totals
 
 # %% ../../nbs/models/scan_ops.ipynb #7042a9f7
-def _hidden_from_compiler(
-    tensor: torch.Tensor,  # tensor to recompute from
-    grad: torch.Tensor,  # gradient that must arrive first
-) -> torch.Tensor:  # equal to `tensor`
-    "A copy that XLA does not recognise, so that it recomputes what depends on it."
-    if tensor.device.type != "xla":
-        return tensor
+def _stored(
+    tensors: Sequence[torch.Tensor],
+) -> list[torch.Tensor]:  # the same values
+    "Copies that XLA does not recognise: it stores them, and computes what needs them once all are there."
+    if tensors[0].device.type != "xla":
+        return list(tensors)
     from torch_xla.core.xla_model import optimization_barrier_
 
-    copies = [tensor.clone(), grad.clone()]
+    copies = [one.clone() for one in tensors]
     optimization_barrier_(copies)
-    return copies[0]
+    return copies
+
+
+def _at_products(
+    slopes: Sequence[torch.Tensor],  # of reset, update, new by the state, new by the input: each (T, B, H)
+    totals: torch.Tensor,  # (T, B, H) gradient at the states
+    compute: torch.dtype,  # type of products' operands
+    by_units: bool,
+    mark: Mark,
+) -> Sequence[torch.Tensor]:  # of the state and of the input: (T, B, 3H) or (T, B, 3, H); their sums, (3H,) or (3, H)
+    "The gradients at both products' contributions to the gates, and at the biases."
+    if not by_units:
+        both = [_at_gates(three, totals, by_units) for three in (slopes[:3], [*slopes[:2], slopes[3]])]
+        return [*both, *(one.sum((0, 1)) for one in both)]
+    parts = [slope * totals for slope in slopes]
+    sums = [part.sum((0, 1)) for part in parts]
+    parts = [inner(mark, part) for part in _stored([part.to(compute) for part in parts])]
+    found = [_as_one(three, by_units) for each in (parts, sums) for three in (each[:3], [*each[:2], each[3]])]
+    return [*(inner(mark, one) for one in found[:2]), *found[2:]]
 
 # %% ../../nbs/models/scan_ops.ipynb #a5ddad81
 class _Recurrence(torch.autograd.Function):
@@ -333,9 +350,9 @@ class _Recurrence(torch.autograd.Function):
         ctx.options = compute, recompute, mark, inputs.dtype
         keep_gates = any(ctx.needs_input_grad) and not recompute
         with torch.autocast(inputs.device.type, enabled=False):
-            inputs, weight = inputs.to(compute), mark(weight_hh.to(compute), OF_WEIGHTS)
-            every, input_weight = outer(mark, inputs), mark(weight_ih.to(compute), OF_WEIGHTS)
-            from_input = inner(mark, _input_product(every, input_weight, bias_ih, held, compute))
+            weight, input_weight = (mark(one.to(compute), OF_WEIGHTS) for one in (weight_hh, weight_ih))
+            inputs = inner(mark, inputs.to(compute))
+            from_input = inner(mark, _input_product(outer(mark, inputs), input_weight, bias_ih, held, compute))
             bias = mark(bias_hh, {-1: "units"})
             found = _forward_loop(from_input, inner(mark, state), weight, bias, keep_gates)
             states, *gates = (inner(mark, one) for one in found)
@@ -360,24 +377,25 @@ class _Recurrence(torch.autograd.Function):
             weight, input_weight = (mark(one.to(compute), OF_WEIGHTS) for one in (weight_hh, weight_ih))
             grad_states = inner(mark, grad_states)
             before = inner(mark, torch.cat([state[None], states[:-1]]))  # (T, B, H)
-            every_before = outer(mark, before.to(compute))
             if recompute:
-                again = outer(mark, _hidden_from_compiler(inputs, grad_states))
+                again = outer(mark, _stored([inputs, grad_states])[0])
                 from_input = inner(mark, _input_product(again, input_weight, bias_ih, held, compute))
+                every_before = outer(mark, before.to(compute))
                 from_state = inner(mark, contract(every_before, weight, LAST, compute) + bias_hh)
                 gates = _gates(from_input, from_state, by_units)
-            *slopes, by_input = _slopes(before, *gates)
-            grad_state, totals = _backward_loop(grad_states, slopes, gates[1], weight, mark)
-            totals = inner(mark, totals)
-            at_state = inner(mark, _at_gates(slopes, totals, by_units))  # (T, B, 3H) or (T, B, 3, H)
-            at_input = inner(mark, _at_gates([*slopes[:2], by_input], totals, by_units))
+            slopes = _slopes(before, *gates)
+            grad_state, totals = _backward_loop(grad_states, slopes[:3], gates[1], weight, mark)
+            totals, before = inner(mark, totals), before.to(compute)
+            at_state, at_input, of_bias_hh, of_bias_ih = _at_products(slopes, totals, compute, by_units, mark)
+            if by_units:  # collected after the loop, since the compiler would keep all units' values until then
+                before, inputs = (inner(mark, one) for one in _stored([before, inputs, totals])[:2])
             gradients = (
                 inner(mark, _through(at_input, input_weight, compute)).to(given_type),
                 grad_state,
                 of_weight(at_input, outer(mark, inputs)),
-                of_weight(at_state, every_before),
-                at_input.sum((0, 1)),
-                at_state.sum((0, 1)),
+                of_weight(at_state, outer(mark, before)),
+                of_bias_ih,
+                of_bias_hh,
             )
         return *gradients, None, None
 

@@ -29,9 +29,9 @@ def steps_of(stack: Stack, size: Size) -> dict[str, int]:
     return dict(patches=size.patches, rows=size.rows, units=stack.hidden)
 
 
-def input_kept(stack: Stack, level: int, size: Size) -> Part:
-    "A layer's input in bfloat16; of all chips' rows where they divide its units."
-    return part(f"{stack.name} layer {level + 1}: input", 2, patches=size.patches, rows=size.rows * stack.chips,
+def input_kept(stack: Stack, level: int, size: Size, chips: int = 1) -> Part:
+    "A layer's input in bfloat16; of so many chips' rows while their share of a weight is multiplied with it."
+    return part(f"{stack.name} layer {level + 1}: input", 2, patches=size.patches, rows=size.rows * chips,
                 values=stack.layer_inputs(level))
 
 
@@ -78,7 +78,7 @@ def tpu_gru_backward(
         part(f"{name}: states", 4, **shape),
         part(f"{name}: gradient of its input", 2, rows=size.rows, patches=size.patches,
              values=stack.layer_inputs(level)),
-        own, *waiting, *shared)
+        input_kept(stack, level, size, stack.chips), *waiting, *shared)
     return [PeakPoint(f"backward loop of {name}", loop), PeakPoint(f"weight gradients of {name}", products)]
 
 # %% ../../nbs/models/tpu_footprint.ipynb #00b4fca8
@@ -101,7 +101,7 @@ def patches_backward(
 
 # %% ../../nbs/models/tpu_footprint.ipynb #f159b26b
 HOLES = 0.35  # of the activations in a GRU loop
-WIDE_HOLES = 0.9  # the same where chips divide the units of a layer: some products exist for all rows then
+WIDE_HOLES = 0.7  # the same where chips divide the units of a layer: some products exist for all units then
 ON_CHIP = 96 * 2**20  # bytes of temporaries that lie on the chip itself, where a step has as many
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 
 from .. import __version__
 from ..core.cache import file_mark, stored_key
@@ -24,7 +23,7 @@ from ..data.dataset import BIN_SECONDS
 from ..data.quarantine import quarantine_record, quarantine_said
 from ..speech.evaluate import WEIGHTS, Decoder, load_decoder
 from ..speech.task import signal_record
-from ..training.checkpoint import host_tensors
+from ..training.checkpoint import write_tensors
 from ..training.metrics_log import duration
 from ..training.run import task_digest
 
@@ -125,10 +124,9 @@ def export(
     task = json.loads(json.dumps({"name": "speech", "config": to_dict(decoder.config),
                                   "sessions": decoder.sessions, "trained": decoder.trained,
                                   **signal_record(decoder.signal), **quarantine_record(known)}))
-    tensors = host_tensors(decoder.model.state_dict())
     with atomic_folder(out) as aside:
         try:
-            save_file(tensors, aside / f"{WEIGHTS}.safetensors", {"task": task_digest(task)})
+            write_tensors(aside / f"{WEIGHTS}.safetensors", decoder.model.state_dict(), {"task": task_digest(task)})
         except (OSError, SafetensorError) as error:
             raise KitError(f"{out}: the weights could not be written ({error})") from error
         record = {"name": Path(out).name, "b2t_kit": __version__, "origin": decoder.origin, "task": task,

@@ -89,8 +89,8 @@ def load_decoder(
     "The decoder of a run's best step; `KitError` if the folder, its record or its weights are unusable."
     run = Path(run)
     if not (run / "config.json").is_file():
-        if found := published_in(run):
-            return published_decoder(found)
+        if published := published_in(run):
+            return published_decoder(published)
         raise KitError(f"{run}: is not a run folder; it has no config.json")
     if (run / f"{WEIGHTS}.safetensors").exists():
         return exported_decoder(run)

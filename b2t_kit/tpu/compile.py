@@ -75,7 +75,8 @@ def compile_module(
     from jax.experimental import topologies
     from jaxlib import _jax, xla_client
 
-    devices = topologies.get_topology_desc(topology, platform="tpu").devices[:chips]
+    found = topologies.get_topology_desc(topology, platform="tpu").devices
+    devices = sorted(found, key=lambda one: one.id)[:chips]  # jax goes host by host, torch_xla by number
     options = xla_client.CompileOptions()
     options.num_replicas, options.num_partitions = 1, chips
     build = options.executable_build_options

@@ -323,7 +323,7 @@ def _read_of(
             continue
         elif user.operation in SENT or user is within.root and user.operation == "tuple":
             continue  # an exchange beside the fusion's own work, counted by itself; or passed on
-        elif user.operation == "bitcast":
+        elif user.operation in ("bitcast", "pad"):  # a slice of a padded array reads no more than the slice
             total += _read_of(user.name, within, program, whole)
         elif user.operation == "fusion":
             inner = program.computations[user.called["calls"][0]]

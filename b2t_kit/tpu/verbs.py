@@ -9,7 +9,7 @@ __all__ = ['MEMORY_FIRST', 'config_with', 'named_config', 'config_settings', 'co
 # %% ../../nbs/tpu/verbs.ipynb #8138b23c
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -17,7 +17,7 @@ from ..core.errors import KitError
 from ..core.files import check_target, save_json, write_atomically
 from ..core.settings import override, word_after
 from ..core.signals import FAULTS, SUCCESS, report_progress
-from ..core.verbs import File, Folder, Layout, Positional, chosen_settings
+from ..core.verbs import File, Folder, Positional, chosen_settings
 from ..data.batches import Bucket
 from ..memory.plan import find_target, plan_or_trace, plan_text, plan_values
 from ..speech.shapes import SpeechRun
@@ -48,14 +48,14 @@ def named_config(
 ) -> tuple[str, Any]:  # name and settings
     "The configuration that a command line names; the baseline if it names none."
     name = next((word for word in words if word in configurations()), "baseline")
-    return name, config_with(name, word_after(list(words), "--model"))
+    return name, config_with(name, word_after(words, "--model"))
 
 
 def config_settings(
     first: tuple[str, ...] = MEMORY_FIRST,  # settings that `--help` shows
 ) -> Any:
     "A field for the settings of the named configuration."
-    return chosen_settings(named_config, Layout(SPEECH_LAYOUT.groups, first, SPEECH_LAYOUT.units))
+    return chosen_settings(named_config, replace(SPEECH_LAYOUT, first=first))
 
 
 def config_list() -> Mapping[str, Mapping[str, str]]:

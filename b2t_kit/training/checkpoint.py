@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['COMPLETE', 'ROLLING', 'OWNER', 'checkpoint_folders', 'checkpoint_path', 'checkpoint_steps', 'host_tensors',
-           'tensors_hash', 'explained', 'megabytes', 'write_checkpoint', 'seal', 'remove_checkpoint',
+           'tensors_hash', 'explained', 'megabytes', 'write_tensors', 'write_checkpoint', 'seal', 'remove_checkpoint',
            'checkpoint_fault', 'read_state', 'read_part', 'latest_checkpoint', 'Best', 'mark_best', 'read_best',
            'best_checkpoint', 'prune', 'clean_leftovers', 'checkpoint_bytes', 'check_disk_space', 'roll_in',
            'bring_home', 'run_lock']
@@ -126,6 +126,16 @@ def megabytes(number: int) -> str:
     return f"{number / 1e6:,.1f} MB"
 
 # %% ../../nbs/training/checkpoint.ipynb #0cc6d3ed
+def write_tensors(
+    path: Path,  # a new .safetensors file
+    tensors: dict[str, torch.Tensor],  # on any device
+    notes: dict[str, str] | None = None,  # kept in the file
+) -> None:
+    "Write tensors that others on the machine may read: safetensors alone makes files for their owner only."
+    save_file(host_tensors(tensors), path, notes)
+    path.chmod(0o644)
+
+
 def _flush(
     path: Path,  # a file written by other code
 ) -> None:
@@ -146,7 +156,7 @@ def write_checkpoint(
         remove_checkpoint(target)
         with atomic_folder(target) as aside:
             for name, tensors in parts.items():
-                save_file(host_tensors(tensors), aside / f"{name}.safetensors")
+                write_tensors(aside / f"{name}.safetensors", tensors)
             _write_json(aside / "state.json", {"step": step, **state})
             seal(aside, step)
     return target

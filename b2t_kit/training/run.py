@@ -684,7 +684,7 @@ def check_schedule(
     jump = f"from {was:.3g} to {now:.3g} at step {step}, {plans}"
     if not config.new_schedule:
         raise KitError(f"{run.folder}: the learning rate would go {jump}; to go on with the new schedule, add "
-                       "--new-schedule true, or leave out --steps")
+                       "--new-schedule, or leave out --steps")
     run.say(f"the learning rate goes {jump}")
 
 # %% ../../nbs/training/run.ipynb #15509396
