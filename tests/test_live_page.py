@@ -18,7 +18,8 @@ import torch
 
 from b2t_kit.data.dataset import T15
 from b2t_kit.decode.beam_search import BeamSearch
-from b2t_kit.decode.pipeline import choose_words
+from b2t_kit.decode.pipeline import choose_words, read_trials
+from b2t_kit.live.keep import keep_session, read_kept
 from b2t_kit.live.page import LiveSession, SentenceMark, Moment, PageServer, Terminal
 from b2t_kit.live.pipeline import LiveConfig, LiveDecoder, TimeLedger, Update
 from b2t_kit.live.sources import ParticipantSource, Piece, StreamSender, StreamSource
@@ -355,12 +356,13 @@ BAD_BINS = [  # what comes, and what page and terminal call it
 
 
 @browser_needed
-def test_ways_to_fail(browser) -> None:
+def test_ways_to_fail(browser, tmp_path: Path) -> None:
     """What page and terminal say of each, in order; the server goes on through all of them but the last two."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     rig, terminal = Rig(port), io.StringIO()
     session = LiveSession(Words(), StreamSource(rig.address, stays=True), [Terminal(terminal)])
+    keeper = keep_session(session, tmp_path / "kept", {})
     thread = threading.Thread(target=session.run)
 
     def seen(state: str, words: str, written: str) -> None:
@@ -415,6 +417,28 @@ def test_ways_to_fail(browser) -> None:
     thread.join(10)
     rig.kill()
     assert not thread.is_alive()
+    keeper.stop()
+    events, _ = read_kept(tmp_path / "kept")
+    assert {"waiting", "refused", "damaged", "no data", "live", "ended"} <= {one.get("state") for one in events}
+    ends = [one for one in events if one["event"] == "final"]
+    assert {"stall", "restart", "sender", "cue"} == {one["reason"] for one in ends}
+    assert [" ".join(word for word, _ in one["words"]) for one in ends] == [one for _, one in session.sentences]
+    assert any("30 refused" in one.get("counted", "") or "refused: a message" in one.get("counted", "") for one in events)
+
+
+def test_a_kept_session(decoder: LiveDecoder, recordings: Path, tmp_path: Path) -> None:
+    """Its logits are decoded to the sentences that were shown; the page can stop and delete it."""
+    source = ParticipantSource(recordings, ["Hello there.", "How are you today?"], pace=0)
+    session = LiveSession(decoder, source)
+    keeper = keep_session(session, tmp_path / "kept", {"run": "random"}, features=True)
+    session.run()
+    session.ask("keep-stop")
+    trials = read_trials(tmp_path / "kept/logits.hdf5")
+    assert [(one.truth, decoder.search.sentence(one.logits)) for one in trials] == list(session.sentences)
+    assert (tmp_path / "kept/features.bin").stat().st_size == 4 * 512 * session.bins
+    assert not keeper.on and f"was kept in {tmp_path / 'kept'}" in keeper.line
+    session.ask("keep-delete")
+    assert not (tmp_path / "kept").exists()
 
 
 @browser_needed

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['Answer', 'MOST_HOTWORDS', 'MOST_WAITING', 'ENDED', 'REASONS', 'KEPT_BINS', 'KEPT_SENTENCES', 'KEPT_NOTES', 'ROWS',
            'CLIP', 'PAGE', 'MOST_READERS', 'MOST_ON_THEIR_WAY', 'PAUSE', 'PULSE', 'GONE', 'LOOPBACK', 'TRY_LATER',
-           'NOT_ALLOWED', 'SentenceMark', 'Moment', 'Watcher', 'LiveSession', 'Terminal', 'colour_bytes', 'Reader',
-           'Feed', 'page', 'listen', 'own_address', 'bracketed', 'qr_code', 'PageServer', 'Widget', 'heat_map', 'watch',
-           'open_decoder', 'choose_source', 'say_lines']
+           'NOT_ALLOWED', 'SentenceMark', 'Moment', 'Watcher', 'Keeping', 'LiveSession', 'Terminal', 'colour_bytes',
+           'Reader', 'Feed', 'page', 'listen', 'own_address', 'bracketed', 'qr_code', 'PageServer', 'Widget',
+           'heat_map', 'watch', 'open_decoder', 'choose_source', 'say_lines']
 
 # %% ../../nbs/live/page.ipynb #2c0ddfac
 import asyncio
@@ -84,6 +84,18 @@ class Watcher(Protocol):
     def show(self, moment: Moment) -> None:
         "Show what has just happened; called by the decoder's thread, so it must return at once."
 
+
+class Keeping(Watcher, Protocol):
+    "A watcher that keeps the session, until it is told to stop."
+    on: bool
+    line: str  # what a page says of it
+
+    def stop(self) -> None:
+        "Keep nothing more."
+
+    def delete(self) -> None:
+        "Remove what was kept."
+
 # %% ../../nbs/live/page.ipynb #67179b58
 MOST_HOTWORDS = 100  # that may be added while a session goes on
 MOST_WAITING = 20  # requests of one kind
@@ -112,6 +124,7 @@ class LiveSession:
         self.waiting: Counter[str] = Counter()  # requests that a worker has not done yet
         self.sentences: deque[tuple[str, str]] = deque(maxlen=1000)  # said, if known, and decoded
         self.bins, self.finals, self._state = 0, 0, StreamState("", "")
+        self.keeper: Keeping | None = None  # also among the watchers
         self._refused: Counter[str] = Counter()  # what had been refused a moment ago
 
     @property
@@ -141,12 +154,16 @@ class LiveSession:
     ) -> None:
         "Ask for something, from any thread; raises `KitError` if that is not possible now."
         answer = answer or self.note
-        if what not in ("cue", "hotword", "forget", "say", "mark", "stop") or (what == "say" and not self.says):
+        known = what in ("cue", "hotword", "forget", "say", "mark", "stop", "keep-stop", "keep-delete")
+        if not known or (what == "say" and not self.says) or (what.startswith("keep") and not self.keeper):
             raise KitError(f"'{what[:20]}': cannot be asked of this session")
         if what == "stop":
             self.stop.set()
         elif what == "mark":
             self._mark(text)
+        elif self.keeper and what.startswith("keep"):
+            (self.keeper.stop if what == "keep-stop" else self.keeper.delete)()
+            self.note(self.keeper.line)
         elif self.seen.ended:
             raise KitError(ENDED)
         elif what == "cue":
@@ -359,7 +376,7 @@ def colour_bytes(
 @dataclass
 class Reader:
     "How far a reader of a feed has come."
-    bins: int = 0
+    bins: int = 0  # -1: it has just come
     phonemes: int = 0
     sentences: int = 0
     notes: int = 0
@@ -437,8 +454,7 @@ class Feed:
     def enter(self) -> Reader:
         "A place for a new reader: what was before its time it has not missed, and earlier notes are not for it."
         with self.lock:
-            first = self.columns[0][0] - 1 if self.columns else 0
-            return Reader(bins=first, notes=self.count.notes)
+            return Reader(bins=-1, notes=self.count.notes)
 
     def shown(
         self,
@@ -467,7 +483,7 @@ class Feed:
             if place.version == self.count.version and not again:
                 return None
             columns = [column for number, column in self.columns if number > place.bins]
-            place.skipped += self.count.bins - place.bins - len(columns)
+            place.skipped += self.count.bins - place.bins - len(columns) if place.bins >= 0 else 0
             place.messages += 1
             if self.arrived[0] > 0:
                 place.sent[place.messages] = self.arrived
@@ -695,8 +711,10 @@ class PageServer:
     def _about(self, state: StreamState, place: Reader) -> dict[str, Any]:
         "What a message says of the session as it is now."
         answers, place.answers = place.answers, []
+        keeper = self.session.keeper
         return {"state": state.name, "text": state.text, "counted": self.session.counted(), "says": self.session.says,
-                "hotwords": self.session.decoder.hotwords, "answers": answers, "kept": "", "keeps": False}
+                "hotwords": self.session.decoder.hotwords, "answers": answers,
+                "kept": keeper.line if keeper else "", "keeps": bool(keeper and keeper.on)}
 
     async def _read(self, websocket: Any, place: Reader) -> None:
         "Do what a page asks, until it goes."

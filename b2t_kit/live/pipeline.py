@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -306,6 +306,7 @@ class Update:
     final: bool  # True: the sentence has ended
     reason: str  # why it ended: "cue", "silence", "source", "length", "restart", "stall" or "sender"; else empty
     seconds: dict[str, float]  # per stage: "wait", "model", "search", "final"; the sum is since the last bin arrived
+    logits: np.ndarray | None = field(default=None, compare=False, repr=False)  # (41,) of the frame
 
     @property
     def sentence(self) -> str:
@@ -457,7 +458,7 @@ class LiveDecoder:
         words, others = self._shown(self._stream.partial(self.config.considered))
         seconds = self.ledger.add(self.bins, begun, at, usage())
         name = "" if label == BLANK else PHONEMES[label]
-        return Update(len(self._rows) - 1, self.bins, name, words, others, False, "", seconds | {"final": 0.0})
+        return Update(len(self._rows) - 1, self.bins, name, words, others, False, "", seconds | {"final": 0.0}, row)
 
     def _shown(self, found: list[Hypothesis]) -> tuple[tuple[tuple[str, float], ...], tuple[str, ...]]:
         "The best sentence with its confidences, and those after it."

@@ -18,6 +18,7 @@ from ..core.signals import SUCCESS, report_progress
 from ..core.verbs import File, FreeText, RunFolder
 from ..decode.pipeline import known_sentences
 from ..decode.verbs import ReadsRecordings, ReadsRun
+from .keep import keep_session
 from .page import LiveSession, PageServer, Terminal, choose_source, listen, open_decoder, qr_code
 from .page import say_lines
 from .pipeline import LiveConfig
@@ -63,6 +64,8 @@ class Live(Speaks, ReadsRun):
     host: Annotated[str, "HOST"] = "127.0.0.1"
     port: int = 8787  # port of the page; 0 takes any free one
     origin: Annotated[str, "URL"] = ""  # https://NAME of a proxy with TLS for the page
+    keep: Annotated[str, "DIR"] | None = None  # keep what is heard in a new folder: words, logits, corrections
+    keep_features: bool = False  # with --keep: keep the recording too
     log: bool = False  # write a line to standard error for each frame that is late
     lm: File | None = None  # language model, as for b2t decode
     lexicon: File | None = None  # additional words, one 'word PH PH ...' a line, possibly with a last SIL
@@ -88,6 +91,9 @@ class Live(Speaks, ReadsRun):
                                self.hotwords, config=self.settings,
                                exclude=() if kind == "participant" else known_sentences(self.data))
         session = LiveSession(decoder, source, [Terminal()])
+        if self.keep:
+            options = vars(self) | vars(self.settings)
+            report_progress(keep_session(session, self.keep, options, self.keep_features).promise)
         with PageServer(session, self.host, origin=self.origin, bound=bound) if bound else nullcontext() as server:
             if server and server.token:
                 report_progress(f"for a phone: {server.url_of('listen')}\n{qr_code(server.url_of('listen'))}")
@@ -102,5 +108,7 @@ class Live(Speaks, ReadsRun):
                     server.finish()
             finally:
                 log.removeHandler(handler)
+                if session.keeper:
+                    session.keeper.stop()
                 print(f"\n{decoder.ledger}\nstream: {session.counted()}", flush=True)
         return SUCCESS
