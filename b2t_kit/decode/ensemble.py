@@ -253,6 +253,7 @@ def evaluate_runs(
     split: str = "val",  # "val" or "train"
     json: str | Path | None = None,  # file for a copy of the average's result.json; None: no copy
     unseen: Unseen | None = None,  # day layer of sessions without training; None: from the configuration
+    *,
     device: str = "auto",  # for the network: "auto", "cpu" or "cuda"
     precision: str = "auto",  # "auto", "float32", "bfloat16" or "float16"
 ) -> list[Evaluation]:  # of each run, then of their average
@@ -264,7 +265,8 @@ def evaluate_runs(
         load_decoder(run)
     with new_folders(folder):
         places = [folder / f"run_{number}" for number, _ in enumerate(runs, 1)]
-        members = [evaluate_run(run, data, split, None, unseen, True, device, precision, place)
+        members = [evaluate_run(run, data, split, None, unseen, logits=True, device=device, precision=precision,
+                                out=place)
                    for run, place in zip(runs, places)]
         path = average_files([place / "logits.hdf5" for place in places], folder / "logits.hdf5")
         together = average_evaluation(members, path)
@@ -292,6 +294,7 @@ def decode_runs(
     split: str = "val",  # train, val or test
     together: str = "average",  # one of `COMBINATIONS`
     lm: str | Path | None = None,  # language model file or "default"; None: that of the first tuned weights
+    *,
     lexicon: str | Path | None = None,  # file with additional words
     route: Route = "auto",  # search: auto, prefix or wfst
     out: str | Path | None = None,  # output folder; None: beside the first run

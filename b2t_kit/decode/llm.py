@@ -997,6 +997,7 @@ def rescore(
     out: str | Path,  # file for the lists in their new order
     weights: str | Path | None = None,  # file of weights; None: tune them on these lists
     before: int = 0,  # sentences before each trial that the model reads first
+    *,
     topic: str = "",  # text that it reads before these
     bits: int = 0,  # 4 or 8: store its weights in so many bits, CUDA only; 0: the precision of the device
     device: str = "auto",  # "auto", "cpu" or "cuda"

@@ -347,6 +347,7 @@ def decode_sentences(
     split: str = "val",  # train, val or test
     logits: str | Path | None = None,  # HDF5 file of another program, instead of a run
     lm: str | Path | None = None,  # language model file or "default"; None: the model of the tuned weights
+    *,
     lexicon: str | Path | None = None,  # file with additional words
     tune_weights: bool = False,  # tune the weights on these trials first
     route: Route = "auto",  # search: auto, prefix or wfst
@@ -668,6 +669,7 @@ def evaluate_adapting(
     split: str = "val",  # "val" or "train"
     json: str | Path | None = None,  # file for a copy of result.json; None: no copy
     unseen: "Unseen | None" = None,  # day layer of sessions without training; None: from the configuration
+    *,
     device: str = "auto",  # for the network: "auto", "cpu" or "cuda"
     precision: str = "auto",  # "auto", "float32", "bfloat16" or "float16"
     lm: str | Path | None = None,  # language model file or "default"; None: the model of the tuned weights
@@ -680,7 +682,8 @@ def evaluate_adapting(
     from b2t_kit.speech.evaluate import decoded_again, evaluate_run, load_decoder, save_evaluation
 
     folder = Path(run) / "eval" / f"{split}_adapted"
-    plain = evaluate_run(run, data, split, None, unseen, True, device, precision, folder / "as_trained")
+    plain = evaluate_run(run, data, split, None, unseen, logits=True, device=device, precision=precision,
+                         out=folder / "as_trained")
     name = lm or tuned_model(run)
     said = tuple(one.info.sentence for one in plain.trials if one.info.sentence is not None)
     words, model = choose_words(name, lexicon, said + known_sentences(data), folder / MEMO)

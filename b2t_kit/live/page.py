@@ -841,6 +841,7 @@ def open_decoder(
     lm: str | Path | None = None,  # language model file or "default"; None: the model of the tuned weights
     lexicon: str | Path | None = None,  # file with additional words
     hotwords: str | Path | None = None,  # file with words that are expected
+    *,
     config: LiveConfig = LiveConfig(),
     settings: dict[str, Any] | None = None,  # of `SearchConfig`, replacing tuned or default values
     exclude: tuple[str, ...] = (),  # sentences to be scored; the default language model is built without them
@@ -860,6 +861,7 @@ def choose_source(
     split: str = "val",  # of a recording
     session: str | None = None,  # recording day; None: the last one
     trials: int | None = None,  # only so many sentences of a recording
+    *,
     pace: float = 1.0,  # 1: real time; 0: as fast as it goes
     sentences: Sequence[str] = (),  # that a participant says first
     stays: bool = True,  # a participant then waits for more

@@ -678,6 +678,7 @@ def report_run(
     split: str = "val",  # "val", or "train" to see what was memorised
     description: str | Path | None = None,  # t15_copyTaskData_description.csv; None searches near the data
     out: str | Path | None = None,  # the page; None: report/<split>.html in the run folder
+    *,
     pictures: int = 300,  # how many sentences have pictures
     device: str = "auto",  # for the network, if it has to decode
 ) -> Report:

@@ -439,6 +439,7 @@ def submit(
     data: str | Path | None = None,  # folder of the recordings; None searches this platform
     lm: str | Path | None = None,  # language model; None: the tuned one
     lexicon: str | Path | None = None,  # file with words to add
+    *,
     route: Route = "auto",  # search: "auto", "prefix" or "wfst"
     device: str = "auto",  # for the network: "auto", "cpu" or "cuda"
     settings: dict[str, Any] | None = None,  # of `SearchConfig`; they replace tuned and default ones

@@ -561,6 +561,7 @@ def evaluate_run(
     split: str = "val",  # "val" or "train"
     json: str | Path | None = None,  # file for a copy of result.json; None: no copy
     unseen: Unseen | None = None,  # day layer of sessions without training; None: from the configuration
+    *,
     logits: bool = False,  # also write each trial's logits to logits.hdf5
     device: str = "auto",  # "auto", "cpu" or "cuda"
     precision: str = "auto",  # "auto", "float32", "bfloat16" or "float16"
