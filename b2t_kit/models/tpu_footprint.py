@@ -101,7 +101,7 @@ def patches_backward(
 
 # %% ../../nbs/models/tpu_footprint.ipynb #f159b26b
 HOLES = 0.35  # of the activations in a GRU loop
-WIDE_HOLES = 0.7  # the same where chips divide the units of a layer: some products exist for all units then
+WIDE_HOLES = 0.67  # the same where chips divide the units of a layer: some products exist for all units then
 ON_CHIP = 96 * 2**20  # bytes of temporaries that lie on the chip itself, where a step has as many
 
 
