@@ -17,7 +17,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from b2t_kit.cli import main
-from b2t_kit.core.cache import differing, file_hash, file_mark, plain, stored_key
+from b2t_kit.core.cache import Kept, differing, file_hash, file_mark, plain, stored_key
 from b2t_kit.core.errors import KitError
 from b2t_kit.core.files import load_json, save_json
 from b2t_kit.core.settings import to_dict
@@ -466,6 +466,31 @@ def test_scores_on_a_card(here: Path) -> None:
     result = Path("1/run/eval/val/result.json")
     rewrite(result, lambda path: path.write_text(path.read_text().replace('"trials": 4', '"trials": 9')))
     assert card_rows("e") == {}
+
+
+def test_records_that_lack_a_part(here: Path, capsys: pytest.CaptureFixture) -> None:
+    "Export and report name the record; nothing is written."
+    assert decode() == 0 and main(["eval", "--run", "1/run", "--data", "data", "--device", "cpu"]) == 0
+    path, result = Path("1/run/config.json"), Path("1/run/eval/val/result.json")
+    record, rates = load_json(path), load_json(result)
+    for wrong in ({"data": []}, {"data": {"val": {}}}, {"data": {"val": 3}}, {"train": 3}):
+        save_json(path, {**record, **wrong})
+        capsys.readouterr()
+        assert main(["export", "--run", "1/run", "--out", "card"]) == 2 and not Path("card").exists(), wrong
+        assert "1/run/config.json: " in (said := capsys.readouterr().err) and said.count("\n") == 1, said
+    save_json(path, record)
+    key = stored_key(result)
+    for wrong in ([], {**rates, "summary": []}, {**rates, "marks": 3}, {"trials": 4}):
+        save_json(result, wrong)
+        Kept([result], key).seal()
+        assert main(["export", "--run", "1/run", "--out", "card"]) == 2 and not Path("card").exists(), wrong
+        assert "1/run/eval/val/result.json: " in (said := capsys.readouterr().err) and said.count("\n") == 1, said
+    note = Path("1/run/decode/val/nbest.jsonl.key")
+    found = load_json(note)
+    for asked in ([], {"beam": 3}):
+        save_json(note, {**found, "key": {**found["key"], "asked": asked}})
+        assert main(["report", "--run", "1/run", "--data", "data", "--device", "cpu"]) == 2
+        assert "nbest.jsonl.key: does not say what was asked" in capsys.readouterr().err
 
 
 def test_each_part_of_the_key_of_logits(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,10 +60,14 @@ def read_metrics(
     rows = []
     for number, line in enumerate(lines, start=1):
         try:
-            rows.append(dict(parse_json(line)))
+            row = dict(parse_json(line))
+            if not (isinstance(row.get("step"), int) and isinstance(row.get("kind"), str)):
+                raise TypeError("it names no step and kind")
+            rows.append(row)
         except (TypeError, ValueError) as error:
             if number < len(lines):
-                raise KitError(f"{path}: line {number} is not JSON ({error})") from error
+                raise KitError(f"{path}: line {number} is not a row of measurements ({error}); remove the "
+                               "line") from error
     return rows
 
 # %% ../../nbs/training/metrics_log.ipynb #5e2e0e57

@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['POOLED', 'CONTROLLER_PORT', 'SAVED', 'spread_of', 'spread_text', 'device_variables', 'share_devices', 'report_chips',
-           'probe', 'seen_chips', 'with_device', 'SeedRun', 'seed_runs', 'check_seeds_folder', 'SeedBoard',
-           'board_lines', 'start_seed', 'close_seed', 'hours_left', 'start_waiting', 'ask_to_stop',
+           'probe', 'seen_chips', 'with_device', 'SeedRun', 'seed_runs', 'check_trained_so', 'check_seeds_folder',
+           'SeedBoard', 'board_lines', 'start_seed', 'close_seed', 'hours_left', 'start_waiting', 'ask_to_stop',
            'train_side_by_side']
 
 # %% ../../nbs/training/seeds.ipynb #72f2134c
+import json
 import math
 import os
 import signal
@@ -24,14 +25,15 @@ from typing import Any
 import torch
 
 from ..core.errors import KitError
-from ..core.files import save_json, write_atomically
+from ..core.files import load_json, save_json, write_atomically
+from ..core.settings import to_dict
 from ..core.distributed import Worker, child_environment, start_worker, stop_workers
 from ..devices.device import tpu_chips
 from ..devices.select import find_device, open_device
-from .checkpoint import Best, checkpoint_steps, read_best
+from .checkpoint import Best, checkpoint_fault, checkpoint_path, checkpoint_steps, read_best
 from .live_plot import Canvas, draw_runs, eval_names, in_notebook
 from .metrics_log import METRICS, read_metrics
-from .run import Budget, StopRequest, check_wish
+from .run import CHANGEABLE, Budget, StopRequest, check_wish, differences
 from .task import TrainConfig
 
 # %% ../../nbs/training/seeds.ipynb #7816348d
@@ -182,8 +184,9 @@ class SeedRun:
         self,
         steps: int,  # of the whole run
     ) -> bool:
-        "Whether the run has a checkpoint of its last step."
-        return max(checkpoint_steps(self.folder), default=-1) >= steps
+        "Whether the run has a sound checkpoint of its last step."
+        last = max(checkpoint_steps(self.folder), default=-1)
+        return last >= steps and not checkpoint_fault(checkpoint_path(self.folder, last))
 
     def rows(self) -> list[dict[str, Any]]:
         "The rows of its metrics so far."
@@ -195,8 +198,9 @@ def seed_runs(
     variables: Mapping[int, Mapping[str, str]],  # seed -> those of its process
     steps: int,  # of each run
     resume: bool = False,  # continue the seeds that are not finished
+    config: TrainConfig | None = None,  # the settings that finished seeds must have; None: any
 ) -> list[SeedRun]:
-    "The seeds and what is left to do; raises `KitError` if the folder holds other runs."
+    "The seeds and what is left to do; raises `KitError` if the folder holds other runs, or seeds trained otherwise."
     out = Path(out)
     check_seeds_folder(out)
     runs = [SeedRun(seed, out / f"seed_{seed}", own) for seed, own in variables.items()]
@@ -204,7 +208,28 @@ def seed_runs(
         check_wish(run.folder, resume and run.folder.is_dir())
         if run.folder.is_dir() and run.is_finished(steps):
             run.state = "finished"
+            check_trained_so(run, config)
     return runs
+
+
+def check_trained_so(
+    run: SeedRun,  # a finished one
+    config: TrainConfig | None,  # the settings of all seeds; None: any
+) -> None:
+    "Raise `KitError` if a finished seed has other settings, so that its result is of another training."
+    if config is None:
+        return
+    path = run.folder / "config.json"
+    record, own = load_json(path), CHANGEABLE | {"seed"}
+    before = record.get("train") if isinstance(record, dict) else None
+    if not isinstance(before, dict):
+        raise KitError(f"{path}: is not the record of a run")
+    now = json.loads(json.dumps(to_dict(config), default=str))
+    found = differences({name: value for name, value in before.items() if name not in own},
+                        {name: value for name, value in now.items() if name not in own}, "train")
+    if found or before.get("seed") != run.seed:
+        raise KitError(f"{run.folder}: does not belong to these seeds: {found[0] if found else 'its seed is another'}; "
+                       "train into another folder, or give the settings that it was trained with")
 
 
 def check_seeds_folder(
