@@ -80,7 +80,7 @@ class FinetuneConfig:
     "Settings of fine-tuning; raises `KitError` for values out of range."
 
     epochs: int = 2  # passes over the training sentences
-    rank: int = 16  # of the added matrices
+    rank: int = 16  # LoRA rank
     lr: float = 2e-4  # highest learning rate; reached after a tenth of the steps, then linearly down to 0
     batch_size: int = 16  # sentences per step
     held_out: float = 0.1  # share of the different sentences that only measure the perplexity

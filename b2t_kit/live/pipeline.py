@@ -152,14 +152,14 @@ class LiveConfig:
     "Settings of live decoding; invalid values raise `KitError`."
 
     end_silence: float = 1.5  # seconds without a phoneme after which a sentence ends; 0: only a cue ends it
-    idle: float = 10.0  # seconds of silence at the start of a sentence after which it begins anew
+    idle: float = 10.0  # restart the sentence after this much initial silence, seconds
     longest: float = 120.0  # seconds after which a sentence ends in any case, so that memory stays bounded
     budget: float = 0.02  # seconds from last bin to words: one bin, so that no bin waits for the frame before it
-    normalise: bool = False  # z-score raw features without future; stored T15 features are z-scored already
+    normalise: bool = False  # z-score raw features causally; stored T15 features are z-scored already
     alternatives: int = 3  # next-best sentences in an update
-    considered: int = 20  # likely sentences that confidences are computed from
-    histories: int = 1 << 18  # word histories of a sentence that memory is taken for beforehand
-    copied: float = 2.0  # largest language model, GB, that is copied from its file; the system may drop mapped pages
+    considered: int = 20  # hypotheses used for confidences
+    histories: int = 1 << 18  # word prefixes of a sentence to preallocate memory for
+    copied: float = 2.0  # copy language models up to so many GB into memory; the system may drop mapped pages
     threads: int = 1  # of the network; for one trial at a time, one is fastest
 
     def __post_init__(self) -> None:
