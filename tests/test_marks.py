@@ -111,7 +111,7 @@ def test_report(here: Path, capsys: pytest.CaptureFixture) -> None:
 def test_ensemble(here: Path, capsys: pytest.CaptureFixture) -> None:
     "What was chosen for one of the runs was chosen for all together."
     said(capsys, f"{DECODE} --tune")
-    both = "--runs run,other --data data --device cpu"
+    both = "--runs run other --data data --device cpu"
     for combine in ("average", "pool"):
         found = said(capsys, f"decode {both} --combine {combine} --lm model.b2tlm --beam 10")
         assert f"({CHECKPOINT}; {WEIGHTS})" in found and FAIR not in found
@@ -140,4 +140,4 @@ def test_submission_names_a_weak_large_model(here: Path, capsys: pytest.CaptureF
     words = "--data data --lm default --device cpu --llm causal --out"
     line = "warning: the large model predicts worse than the n-gram"
     assert line in said(capsys, f"submit --run run {words} one.csv")
-    assert line in said(capsys, f"submit --runs run,other {words} both.csv")
+    assert line in said(capsys, f"submit --runs run other {words} both.csv")
