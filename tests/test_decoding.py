@@ -71,7 +71,7 @@ def test_bad_logits_are_named_and_nothing_is_written(fault, tmp_path, capsys):
 
 
 BAD_CALLS = {
-    "neither run nor logits": ([], "either a run or a file of logits"),
+    "neither run nor logits": ([], "give one of --run or --runs or --logits, not none"),
     "a missing file": (["--logits", "none.h5"], "none.h5"),
     "a beam of nothing": (["--logits", "GOOD", "--beam", "0"], "beam"),
     "a scale of nothing": (["--logits", "GOOD", "--acoustic-scale", "0"], "acoustic_scale"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from b2t_kit.cli import main, parse
+from b2t_kit.cli import main
 from b2t_kit.devices.select import open_device
 from b2t_kit.tasks.eit import Measurements
 from b2t_kit.tasks.eit_physics import PhantomConfig, simulate_folder
@@ -52,8 +52,7 @@ def test_results_do_not_depend_on_processes(data: Path, tmp_path: Path) -> None:
     """`b2t eit test --processes 2`: three and two measurements, one file, the same numbers."""
     words = ["eit", "test", "--data-path", str(data), "--samplingsteps", "2", "--device", "cpu",
              "--global-batch-size", "4", "--draws", "2", "--processes", "2", "--out", str(tmp_path / "two")]
-    action, options = parse(words)
-    assert action(options) == 0
+    assert main(words) == 0
     alone = assess(data, out=tmp_path / "one", steps=2, device="cpu", draws=2)
     with np.load(tmp_path / "two/predictions.npz") as two, np.load(tmp_path / "one/predictions.npz") as one:
         assert two["names"].tolist() == one["names"].tolist() and len(one["names"]) == COUNT

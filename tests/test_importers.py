@@ -132,7 +132,7 @@ def test_unlabelled(here: Path, capsys: pytest.CaptureFixture) -> None:
     """Trials without labels are decoded by a run of the same signal, and never trained on."""
     tiny_recordings("copy", sessions=2, trials=4)
     run(f"{TRAIN} copy --out copy_run")
-    run("convert qvac qvac --out qvac_out --session t15.2023.08.01 --assume-t15 true")
+    run("convert qvac qvac --out qvac_out --session t15.2023.08.01 --assume-t15")
     run("submit --run copy_run --data qvac_out --device cpu --lm m.arpa --out qvac.csv")
     assert len(Path("qvac.csv").read_text().splitlines()) == 2
     assert main(f"{TRAIN} qvac_out --out no_run".split()) == 2

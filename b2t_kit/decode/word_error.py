@@ -16,7 +16,7 @@ from ..core.errors import KitError
 from .beam_search import BeamSearch
 from .contamination import leak_warning
 from .hypotheses import SearchConfig
-from .pipeline import choose_words, tuned_config
+from .pipeline import choose_words, tuned_config, tuned_for
 from ..speech.task import WordsConfig
 from ..text.metrics import edit_distance
 from ..text.phonemes import normalise
@@ -40,7 +40,7 @@ class WordCounter:
         if config.tuned:
             if not Path(config.tuned).is_file():
                 raise KitError(f"tuned: there is no file {config.tuned}")
-            weights = tuned_config(Path(config.tuned), {"language_model": model.hash}) or weights
+            weights = tuned_config(Path(config.tuned), tuned_for(lexicon, model, None)) or weights
         self.config = replace(weights, beam=config.beam, n_best=FEW)
         self.search = BeamSearch(lexicon, model, self.config)
         self.warning = leak_warning(model, scored)

@@ -57,7 +57,7 @@ class _Original:
     ckpt_every: int | None = None
     num_workers: int = 4  # threads that read batches ahead; training only
     samplingsteps: int | None = None  # steps of the sampler; default: 5, and 1 in validations during training
-    device: Literal["auto", "cpu", "cuda", "tpu"] = "auto"  # where the network runs
+    device: Annotated[str, "auto|cpu|cuda|tpu"] = "auto"  # where the network runs
     precision: str = "auto"  # dtype of matrix products: auto, float32, bfloat16 or float16
     processes: int = 1  # processes to start on this machine, one per GPU; leave this out under accelerate launch
 
