@@ -88,7 +88,10 @@ class Watcher(Protocol):
 class Keeping(Watcher, Protocol):
     "A watcher that keeps the session, until it is told to stop."
     on: bool
-    line: str  # what a page says of it
+
+    @property
+    def line(self) -> str:
+        "What a page says of it."
 
     def stop(self) -> None:
         "Keep nothing more."
@@ -135,8 +138,7 @@ class LiveSession:
     @property
     def refused(self) -> Counter[str]:
         "What was refused, by what is wrong with it."
-        at_source: Counter[str] = getattr(self.source, "refused", Counter())
-        return self.bridge.refused + at_source
+        return self.bridge.refused + (getattr(self.source, "refused", None) or Counter())
 
     def state(self) -> StreamState:
         "What the stream is doing now; from any thread, at any time."
