@@ -8,9 +8,9 @@ kept until their sources change:
              a skip is a failure
     nbdev3   the current nbdev, over base's libraries
 
-README.md's second command runs in base and in xla, where tests of damaged and hostile files, of caches, of n-gram models
-and searches, of live decoding, of simulation, conversion and submissions, of EIT on a CPU, of runs resumed on a CPU, of the
-command line, and of the rules of the house are left out: torch_xla does not change them.
+README.md's second command runs in base and in xla, where tests of damaged and hostile files, of caches, of n-gram
+models and searches, of live decoding, of simulation, conversion and submissions, of EIT on a CPU, of runs resumed on a
+CPU, of the command line, and of the rules of the house are left out: torch_xla does not change them.
 Chromium, for the tests of the live page, is installed by apt-get where it is missing; where that fails, they are
 reported as skipped.
 The notebooks run once more under the current nbdev's test command, and one folder of them under nbdev 2's, which runs
@@ -36,8 +36,8 @@ COMMAND = re.compile(r"^```sh\n(pip install .*)\n```$", re.M)
 ONCE = " --ignore-glob='tests/test_bad_*.py'" + "".join(
     f" --ignore={path}" for path in (
         *(f"tests/test_{name}.py" for name in (
-            "caches", "decoding", "eit", "fetch", "fuzz", "house", "importers", "kenlm", "kernels", "large_model", "live_page",
-            "marks", "resume", "simulate", "t12", "words", "world_errors")),
+            "caches", "decoding", "eit", "fetch", "fuzz", "house", "importers", "kenlm", "kernels", "large_model",
+            "live_page", "marks", "resume", "simulate", "t12", "words", "world_errors")),
         "nbs/live", "nbs/output", "nbs/simulate", "nbs/tasks", "nbs/text", "nbs/cli.ipynb", "kaggle/b2t-gpu",
         *(f"nbs/tutorials/{name}.ipynb" for name in ("first_decoder", "first_hour", "live", "own_recordings")),
         *(f"nbs/core/{name}.ipynb" for name in ("cache", "errors", "files", "settings", "verbs")),
