@@ -5,11 +5,12 @@
     python benchmarks/live.py ends --out FOLDER                      # when a sentence is taken as ended
     python benchmarks/live.py delay --lm MODEL --said TEXT [--minutes 30] [--model baseline|transformer]
     python benchmarks/live.py steps [--trials 400]                  # a frame of a network, two ways
+    python benchmarks/live.py calm [--trials 200]                   # how soon words are right, and how often they change
 
 `causal` simulates recordings and trains recipes with the usual kernel, with the causal one, and with the usual one on
 the same recordings normalised bin by bin (`b2t normalise`); `parity` and `ends` use its runs. `delay`
 takes the model and the sentences that large_vocabulary.py keeps (--keep). Its network has random weights, which cost
-as much time as others; the search gets simulated logits of the sentences instead of its output. A bin arrives
+as much time as others; the search gets simulated logits of the sentences instead of its output (in `calm` too). A bin arrives
 when its 20 ms are over by the clock, so also the time in which the machine let this process sleep too long counts.
 Each part writes its entry into benchmarks/results/live.json.
 """
@@ -19,7 +20,7 @@ import logging
 import math
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,16 +42,19 @@ from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.hypotheses import SearchConfig
 from b2t_kit.decode.kenlm import preload
 from b2t_kit.decode.pipeline import choose_words
+from b2t_kit.live.measures import delays_figure, ovmi
 from b2t_kit.live.pipeline import LiveConfig, LiveDecoder
 from b2t_kit.models.model import FrameSteps
 from b2t_kit.models.published import T15_SESSIONS
 from b2t_kit.simulate.logits import noisy_sentence
 from b2t_kit.simulate.neural import CALIBRATION, SimulateConfig, draw_timing, moments
 from b2t_kit.simulate.neural import open_sessions, record_trial, zscore
+from b2t_kit.simulate.sentences import draw_sentence
 from b2t_kit.speech.adapt import fit_days
 from b2t_kit.speech.evaluate import Decoder, load_decoder
 from b2t_kit.speech.recipes import recipe
 from b2t_kit.speech.task import settled
+from b2t_kit.text.metrics import wer
 from b2t_kit.text.phonemes import SILENCE
 
 SEEDS = (1, 2)
@@ -266,7 +270,41 @@ def steps(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-PARTS = {"causal": causal, "parity": parity, "ends": ends, "delay": delay, "steps": steps}
+def calm(options: argparse.Namespace) -> dict[str, Any]:
+    "The measures of live.measures for each setting of the dial, on the same simulated logits."
+    torch.set_num_threads(1)
+    lexicon, model = choose_words(None)
+    search = BeamSearch(lexicon, model, SearchConfig(beam=200))
+    small = settled(recipe("tiny").task, 1, 64)
+    settings = replace(small, model=replace(small.model, patch=14, stride=4))
+    decoder = Decoder(settings.model.build().eval(), settings, ("day",), ("day",), "tiny")
+    generator = np.random.default_rng(7)
+    said = [draw_sentence(generator, True) for _ in range(options.trials)]
+    heard = [noisy_sentence(one, generator) for one in said]
+    counts = dict(zip(model.words, np.exp(model.unigrams.astype(np.float64)).tolist()))
+    found: dict[str, Any] = {}
+    drawn = {}
+    for seconds in (0.0, 0.08, 0.16, 0.24, 0.4, 0.8):
+        live = LiveDecoder(decoder, search, LiveConfig(end_silence=0, calm=seconds))
+        live.steps = spoken = Spoken(live.steps)
+        finals = []
+        with live:
+            for logits in heard:
+                spoken.said = iter(logits)
+                for _ in range(live.windows.smoother.missing + 14 + 4 * (len(logits) - 1)):
+                    live.push(np.zeros((1, 64), np.float32))
+                finals.append(live.cue()[-1].sentence)
+        drawn[f"{seconds:g}"] = measures = live.ledger.measures()
+        rate = wer(said, finals)
+        bits = ovmi(counts, model.words, 1 - rate.rate)
+        found[f"{seconds:g} s"] = asdict(measures) | {"word errors": rate.rate, "bits per word": bits,
+                                                      "bits per minute": bits * measures.words_per_minute}
+        print(f"{seconds:g} s", found[f"{seconds:g} s"], flush=True)
+    delays_figure(drawn).savefig(RESULTS.with_name("live_calm.png"))
+    return found
+
+
+PARTS = {"calm": calm, "causal": causal, "parity": parity, "ends": ends, "delay": delay, "steps": steps}
 
 
 def main() -> None:

@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['EVERY_SECONDS', 'MOST_WAITING_BYTES', 'FRAME', 'kept_megabytes', 'clock', 'Keeper', 'logits_file', 'keep_session',
-           'read_kept']
+           'read_kept', 'meant_in', 'report_kept']
 
 # %% ../../nbs/live/keep.ipynb #84e30a35
 import datetime
+import html
 import io
 import json
 import os
@@ -15,6 +16,7 @@ import re
 import shutil
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,10 @@ import numpy as np
 from ..core.errors import KitError
 from ..core.files import check_writable, regular_file, save_json, write_atomically
 from ..data.dataset import BIN_SECONDS
+from ..decode.ngram_build import default_language_model
+from .measures import Shown, measure, ovmi
 from .page import LiveSession, Moment, SentenceMark
+from ..text.metrics import wer
 from ..text.phonemes import PHONEMES
 
 # %% ../../nbs/live/keep.ipynb #10c18243
@@ -124,7 +129,8 @@ class Keeper:
             self.lines.append((self.start, seconds, update.sentence))
             self.finished.append((np.array(self.rows, np.float32).reshape(-1, len(PHONEMES)), moment.said))
             self._event(seconds, "final", number=self.sentences, words=update.words, others=update.alternatives,
-                        reason=update.reason, said=moment.said, frames=len(self.rows))
+                        reason=update.reason, said=moment.said, frames=len(self.rows),
+                        came=asdict(update.came) if update.came else None)
             self.rows, self.start, self.words, self.fresh = [], None, "", True
         elif update.sentence != self.words:
             self.words = update.sentence
@@ -135,6 +141,7 @@ class Keeper:
         if mark.text and 0 < mark.number <= len(self.lines):
             start, end, _ = self.lines[mark.number - 1]
             self.lines[mark.number - 1] = start, end, mark.text
+            self.finished[mark.number - 1] = self.finished[mark.number - 1][0], mark.text  # what was meant
             self.fresh = True
 
     def _run(self) -> None:
@@ -219,3 +226,47 @@ def read_kept(
     text, body = (regular_file(one).read_bytes() if one.exists() else b"" for one in files)
     events = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith(b"\n")]
     return events, np.frombuffer(body[: len(body) // FRAME.itemsize * FRAME.itemsize], FRAME)
+
+# %% ../../nbs/live/keep.ipynb #72f2192b
+def meant_in(
+    events: list[dict[str, Any]],  # of `read_kept`
+) -> dict[int, str]:  # by the number of the sentence, from 1
+    "What was meant, where somebody knows it."
+    shown = {one["number"]: one for one in events if one["event"] == "final"}
+    found = {number: one["said"] for number, one in shown.items() if one["said"]}
+    for one in events:
+        if one["event"] == "mark" and one["verdict"] != "wrong" and one["number"] in shown:
+            found[one["number"]] = one["text"] or " ".join(word for word, _ in shown[one["number"]]["words"])
+    return found
+
+
+def report_kept(
+    folder: str | Path,
+    out: str | Path | None = None,  # page to write; None: report.html in the folder
+) -> str:
+    "Write a page about a kept session, and return its measures; raises `KitError` if the folder is none."
+    folder, events = Path(folder), read_kept(folder)[0]
+    finals, meant = [one for one in events if one["event"] == "final"], meant_in(events)
+    shown = [Shown(**one["came"]) for one in finals if one.get("came")]
+    found, lines = measure(shown), [f"{len(finals):,} sentences"]
+    if found:
+        lines = repr(found).splitlines()
+    heard = {one["number"]: " ".join(word for word, _ in one["words"]) for one in finals}
+    if meant:
+        rate = wer([*meant.values()], [heard[number] for number in meant])
+        lines.append(f"word error rate {rate!r} in the {len(meant):,} sentences of which it is known what was meant")
+    if meant and found:
+        model = default_language_model()
+        counts = dict(zip(model.words, np.exp(model.unigrams.astype(np.float64)).tolist()))
+        bits = ovmi(counts, model.words, max(0.0, 1 - rate.rate))
+        lines.append(f"{bits:.2f} bits per word, {bits * found.words_per_minute:.0f} bits per minute")
+    rows = [(clock(one["seconds"]), " ".join(word for word, _ in one["words"]) or "(nothing)",
+             meant.get(one["number"], ""), one["reason"]) for one in finals]
+    table = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>\n" for row in rows)
+    write_atomically(Path(out or folder / "report.html"), (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>A kept session</title>\n'
+        "<style>body { font: 16px/1.5 sans-serif; margin: 2em } td, th { text-align: left; padding: 0 1em 0 0 }</style>\n"
+        f"<h1>A kept session</h1>\n<pre>{html.escape(chr(10).join(lines))}</pre>\n"
+        "<table><tr><th>time</th><th>shown</th><th>meant</th><th>ended by</th></tr>\n"
+        f"{table}</table></html>\n"))
+    return "\n".join(lines)

@@ -10,7 +10,7 @@ import gc
 import logging
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +27,7 @@ from ..data.normalise import RunningNorm
 from ..decode.beam_search import BeamSearch
 from ..decode.hotwords import Hotword, parse_hotwords
 from ..decode.hypotheses import Hypothesis
+from .measures import Measures, Shown, measure
 from ..speech.adapt import fit_days
 from ..speech.evaluate import Decoder, load_decoder
 from ..speech.task import SpeechConfig
@@ -152,6 +153,7 @@ class LiveConfig:
     "Settings of live decoding; invalid values raise `KitError`."
 
     end_silence: float = 1.5  # seconds without a phoneme after which a sentence ends; 0: only a cue ends it
+    calm: float = 0.0  # seconds that a word must have stood before it is shown; more: later, with fewer revisions
     idle: float = 10.0  # restart the sentence after this much initial silence, seconds
     longest: float = 120.0  # seconds after which a sentence ends in any case, so that memory stays bounded
     budget: float = 0.02  # seconds from last bin to words: one bin, so that no bin waits for the frame before it
@@ -163,7 +165,7 @@ class LiveConfig:
     threads: int = 1  # of the network; for one trial at a time, one is fastest
 
     def __post_init__(self) -> None:
-        for name, least in {"end_silence": 0, "idle": 1, "longest": 1, "budget": 0, "alternatives": 0, "considered": 1,
+        for name, least in {"end_silence": 0, "calm": 0, "idle": 1, "longest": 1, "budget": 0, "alternatives": 0, "considered": 1,
                             "histories": 1, "copied": 0, "threads": 1}.items():
             if not getattr(self, name) >= least:
                 raise KitError(f"{name}: {getattr(self, name)} is less than {least}")
@@ -187,6 +189,7 @@ class TimeLedger:
         self.budget, self.count = budget, 0
         self.late: Counter[str] = Counter()  # frames over the budget, by fault
         self.finals: list[float] = []  # seconds from the end of each sentence to its final words
+        self.shown: deque[Shown] = deque(maxlen=1000)  # how the last sentences came
         self._rows = np.zeros(frames, _ROW)
         self._rows["display"] = np.nan  # also makes the memory ours now, not while frames arrive
         self._begun = self._rested = usage()  # the work on the newest bins; the end of the work before
@@ -261,6 +264,10 @@ class TimeLedger:
                 row["display"] = seen - row["arrived"]
                 return
 
+    def measures(self) -> Measures | None:
+        "How soon and how calm the words came; None before the first."
+        return measure(self.shown)
+
     def summary(self) -> dict[str, dict[str, float]]:
         "The 50th, 95th and 99th percentile and the maximum of each stage that has times, in seconds."
         values = {name: self.rows[name][~np.isnan(self.rows[name])] for name in STAGES} | {
@@ -274,7 +281,7 @@ class TimeLedger:
                  f"{'ms':8}" + "".join(f"{name:>8}" for name in ("p50", "p95", "p99", "max"))]
         lines += [f"{name:8}" + "".join(f"{1e3 * value:8.2f}" for value in one.values())
                   for name, one in self.summary().items()]
-        return "\n".join(lines)
+        return "\n".join(lines + [repr(one) for one in (self.measures(),) if one])
 
     def figure(self) -> Figure:
         "Left: the time of each frame; right: the share of frames that take longer than so much, by stage."
@@ -307,6 +314,7 @@ class Update:
     reason: str  # why it ended: "cue", "silence", "source", "length", "restart", "stall" or "sender"; else empty
     seconds: dict[str, float]  # per stage: "wait", "model", "search", "final"; the sum is since the last bin arrived
     logits: np.ndarray | None = field(default=None, compare=False, repr=False)  # (41,) of the frame
+    came: Shown | None = field(default=None, compare=False, repr=False)  # of a final sentence: how it came
 
     @property
     def sentence(self) -> str:
@@ -410,6 +418,8 @@ class LiveDecoder:
             self._stream = self.search.stream(self._stream)
             self._rows: list[np.ndarray] = []
             self._silent, self._heard, self._open = 0, False, True
+            self._began, self._changes = self.bins, list[tuple[float, tuple[str, ...]]]()
+            self._stood: list[tuple[str, float]] = []  # words, and since when they and all before them are the same
 
     def push(
         self,
@@ -456,7 +466,11 @@ class LiveDecoder:
         self._silent, self._heard = self._silent + 1 if quiet else 0, self._heard or not quiet
         self._rows.append(row)
         words, others = self._shown(self._stream.partial(self.config.considered))
+        words = words[: self._steady([word for word, _ in words])]
         seconds = self.ledger.add(self.bins, begun, at, usage())
+        plain = tuple(word for word, _ in words)
+        if plain != (self._changes[-1][1] if self._changes else ()):
+            self._changes.append((self.bins * BIN_SECONDS + sum(seconds.values()), plain))
         name = "" if label == BLANK else PHONEMES[label]
         return Update(len(self._rows) - 1, self.bins, name, words, others, False, "", seconds | {"final": 0.0}, row)
 
@@ -466,6 +480,21 @@ class LiveDecoder:
             return (), ()
         others = tuple(one.sentence for one in found[1 : 1 + self.config.alternatives])
         return tuple(zip(found[0].words, found[0].confidences)), others
+
+    def _steady(self, words: list[str]) -> int:
+        "How many words have stood long enough."
+        now, before = len(self._rows) * self.frame_seconds, self._stood
+        same = next((at for at, (word, one) in enumerate(zip(words, before)) if word != one[0]),
+                    min(len(words), len(before)))
+        self._stood = before[:same] + [(word, now) for word in words[same:]]
+        return sum(since <= now - self.config.calm + 1e-9 for _, since in self._stood)
+
+    def _came(self, best: Hypothesis | None, took: float) -> Shown:
+        "How the sentence that has just ended came."
+        first = self._began + self.windows.smoother.missing + self.windows.patch  # bins until the first frame
+        ends = [min(first + self.windows.stride * (end - 1), self.bins) for _, end in best.times] if best else []
+        return Shown(self._began * BIN_SECONDS, tuple(self._changes), best.words if best else (),
+                     self.bins * BIN_SECONDS + took, tuple(BIN_SECONDS * end for end in ends))
 
     def _ended(self) -> list[Update]:
         "What there is to say if the sentence ends here by itself."
@@ -489,7 +518,8 @@ class LiveDecoder:
             begun, self._open = time.perf_counter(), False
             self.ledger.begin()
             updates = [self._frame(window) for window in self.windows.finish()]
-            words, others = self._shown(self._stream.finish() if self._rows else [])
+            found = self._stream.finish() if self._rows else []
+            words, others = self._shown(found)
             self.logits = np.array(self._rows, np.float32).reshape(-1, len(PHONEMES))
             if reason != "cue" and not words:
                 return updates
@@ -497,7 +527,10 @@ class LiveDecoder:
             took = time.perf_counter() - begun
             self.ledger.finals.append(took)
             seconds = {"wait": 0.0, "model": 0.0, "search": 0.0, "final": took}
-            return [*updates, Update(len(self._rows) - 1, self.bins, "", words, others, True, reason, seconds)]
+            came = self._came(found[0] if found else None, took)
+            self.ledger.shown.append(came)
+            return [*updates, Update(len(self._rows) - 1, self.bins, "", words, others, True, reason, seconds,
+                                     came=came)]
 
     def block(self) -> None:
         "Begin a block: the normalisation starts from the block before, and soon outweighs it."
