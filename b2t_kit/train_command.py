@@ -105,7 +105,9 @@ def begun_by(
 class Train:
     "Train a phoneme decoder, or resume a run."
     out: RunFolder  # run folder, new unless --resume is given
-    data: Folder | None = None  # folder of the recordings; by default it is searched for, also on Kaggle and Colab
+    # folder of the recordings, or several, for one decoder of all; by default it is searched for, also on Kaggle and
+    # Colab
+    data: tuple[Folder, ...] = ()
     config: str | None = None  # recipe, one of those below; default: tiny
     # another model in this recipe: gru, noise_gru, transformer, linear, or FILE.py:CLASS for one of your own, which is
     # run; default: the recipe's
@@ -136,7 +138,7 @@ class Train:
 # %% ../nbs/train_command.ipynb #8c37f8d9
 def open_task(
     run: SpeechRun,  # a recipe's settings
-    data: str | Path | None = None,  # folder of the recordings; None searches this platform
+    data: str | Path | Sequence[str | Path] | None = None,  # folder of the recordings, or several; None searches
     cache_dir: str | Path | None = None,  # folder of a cache that several processes map; None: one in memory
 ) -> SpeechTask:
     "The speech task of a run, with a word scorer if validation is to decode to words."
@@ -230,9 +232,11 @@ def taken_up(
     names = [one.name for one in fields(Train) if one.name != "settings"]
     if not all(isinstance(one, dict) and all("." in name or name in names for name in one) for one in found):
         raise KitError(f"{notes[0]}: is not what a command wrote; remove it, and give --data and the settings again")
-    known = {**found[0], "data": found[-1].get("data")}  # that of a run is where its recordings were last
-    if asked.data is None and known["data"] is not None and not Path(known["data"]).is_dir():
-        raise KitError(f"{asked.out}: its recordings were in {known['data']}, which is not there; name their folder "
+    places = found[-1].get("data") or ()  # that of a run is where its recordings were last
+    known = {**found[0], "data": (places,) if isinstance(places, str) else tuple(places)}
+    gone = [place for place in known["data"] if not Path(place).is_dir()]
+    if not asked.data and gone:
+        raise KitError(f"{asked.out}: its recordings were in {gone[0]}, which is not there; name their folder "
                        "with --data")
     absent: dict[str, Any] = {name: tuple(value) if name == "seeds" else value for name, value in known.items()
               if name in names and not getattr(asked, name)}
@@ -254,7 +258,8 @@ def remembered(
     given = {one.name: getattr(asked, one.name) for one in fields(asked)} | asked.settings
     once = ("out", "resume", "processes", "settings", "train.new_schedule")
     kept = {name: value for name, value in given.items() if name not in once and ("." in name or value)}
-    places = {name: str(Path(kept[name]).resolve()) for name in ("data", "cache_dir") if name in kept}
+    places: dict[str, Any] = {"data": [str(Path(one).resolve()) for one in asked.data]} if asked.data else {}
+    places |= {"cache_dir": str(Path(asked.cache_dir).resolve())} if asked.cache_dir else {}
     with new_folders(out):
         try:
             save_json(note, {"config": DEFAULT_RECIPE, **kept, **places})

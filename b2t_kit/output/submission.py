@@ -430,7 +430,8 @@ def check_unseen(
     with Recordings(data, "test") as recordings:
         for run in runs:
             decoder = load_decoder(run)
-            refuse_seen(run, dict.fromkeys(decoder.trained, decoder.signal.dataset), recordings)
+            seen = {one: decoder.signals.get(one, decoder.signal).dataset for one in decoder.trained}
+            refuse_seen(run, seen, recordings)
 
 
 def submit(
