@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SPEECH_LAYOUT', 'DEFAULT_RECIPE', 'ONE_SEED', 'begun_with', 'with_model', 'begun_by', 'Train', 'open_task',
-           'settings_of', 'train_with', 'train_here', 'check_seeds', 'taken_up', 'remembered', 'say_how_to_resume',
-           'check_processes', 'train_in_processes', 'check_beside', 'train_beside', 'shared_cache']
+           'start_of', 'settings_of', 'train_with', 'train_here', 'check_seeds', 'taken_up', 'remembered',
+           'say_how_to_resume', 'check_processes', 'train_in_processes', 'check_beside', 'train_beside', 'shared_cache']
 
 # %% ../nbs/train_command.ipynb #ffb81c4b
 import shlex
@@ -25,6 +25,7 @@ from .models.model import model_class
 from .speech.recipes import RECIPES, recipe
 from .speech.shapes import SpeechRun
 from .speech.task import SpeechTask, WordsConfig
+from .speech.transfer import Start
 from .training.checkpoint import checkpoint_steps
 
 # %% ../nbs/train_command.ipynb #2260d83b
@@ -65,8 +66,9 @@ def begun_with(
     out: str | None,  # run folder
     config: str | None,  # recipe, if it was given
     model: str | None,  # another model in it, if it was given
+    start: str | None = None,  # decoder to begin with, if it was given
 ) -> SpeechRun:
-    "The settings that a command begins with: a recipe's, or those of the run that it resumes."
+    "The settings that a command begins with: a recipe's, or those of the run that it resumes or begins with."
     if resume and config is None and out is not None:
         from b2t_kit.speech.evaluate import recorded_settings
         from b2t_kit.training.run import RESUME
@@ -77,7 +79,14 @@ def begun_with(
             return run if chosen in (None, type(run.task.model)) else with_model(run, model)
         note = Path(out) / RESUME  # of several seeds
         kept = load_json(note) if note.exists() else {}
-        config, model = kept.get("config"), model or kept.get("model")
+        config, model, start = kept.get("config"), model or kept.get("model"), kept.get("from_run")
+    if start is not None and config is None and model is None and (Path(start) / "config.json").is_file():
+        from b2t_kit.speech.evaluate import recorded_settings
+
+        run = recorded_settings(start)
+        batches = replace(run.task.batches, set_shares=())  # of other folders, as what follows
+        task = replace(run.task, batches=batches, holdout=(), rates=())
+        return SpeechRun(task, replace(run.train, select=run.train.select.partition("/")[0]))
     return with_model(recipe(config or DEFAULT_RECIPE), model)
 
 # %% ../nbs/train_command.ipynb #6c78005a
@@ -96,8 +105,8 @@ def begun_by(
     words: Sequence[str],  # of a command line
 ) -> tuple[str, SpeechRun]:  # the recipe's name, and the settings
     "What a command line begins with, from a first look at it."
-    out, config, model = (word_after(words, f"--{name}") for name in ("out", "config", "model"))
-    return config or DEFAULT_RECIPE, begun_with("--resume" in words, out, config, model)
+    out, config, model, start = (word_after(words, f"--{name}") for name in ("out", "config", "model", "from-run"))
+    return config or DEFAULT_RECIPE, begun_with("--resume" in words, out, config, model, start)
 
 
 # %% ../nbs/train_command.ipynb #7d3e5a10
@@ -112,6 +121,7 @@ class Train:
     # another model in this recipe: gru, noise_gru, transformer, linear, or FILE.py:CLASS for one of your own, which is
     # run; default: the recipe's
     model: str | None = None
+    from_run: RunFolder | None = None  # begin with its weights, and its settings unless --config is given
     resume: bool = False  # continue the run in RUN, with its settings and recordings
     # train once per seed, and report how much the results differ; default: one run with --seed
     seeds: tuple[int, ...] = ()
@@ -140,12 +150,28 @@ def open_task(
     run: SpeechRun,  # a recipe's settings
     data: str | Path | Sequence[str | Path] | None = None,  # folder of the recordings, or several; None searches
     cache_dir: str | Path | None = None,  # folder of a cache that several processes map; None: one in memory
+    start: Start | None = None,  # the decoder to begin with; None: initial weights
 ) -> SpeechTask:
     "The speech task of a run, with a word scorer if validation is to decode to words."
     from b2t_kit.decode.word_error import WordCounter  # here, since `--help` should not wait for the search
     from b2t_kit.memory.plan import lack_of_room
 
-    return SpeechTask(data, run.task, WordCounter, cache_dir, lack_of_room)
+    return SpeechTask(data, run.task, WordCounter, cache_dir, lack_of_room, start=start)
+
+
+def start_of(
+    asked: "Train",
+) -> Start | None:
+    "The decoder that a command begins with; raises `KitError` if it cannot be read."
+    from b2t_kit.speech.evaluate import load_decoder
+
+    config = Path(asked.out) / "config.json"
+    if asked.resume and config.exists():
+        begun = load_json(config)["task"].get("begun")
+        if begun and not checkpoint_steps(Path(asked.out)):
+            raise KitError(f"{asked.out}: has no checkpoint yet; remove it, and begin again with --from-run")
+        return Start(begun) if begun else None
+    return None if asked.from_run is None else load_decoder(asked.from_run).as_start
 
 # %% ../nbs/train_command.ipynb #e779dc8b
 def settings_of(
@@ -158,7 +184,8 @@ def settings_of(
         check_wish(Path(asked.out), resume=True)
         if not (Path(asked.out) / "config.json").exists():
             raise KitError(f"{asked.out}: has no config.json, so nothing was trained in it; start without --resume")
-    return override(begun_with(asked.resume, asked.out, asked.config, asked.model), asked.settings)
+    begun = begun_with(asked.resume, asked.out, asked.config, asked.model, asked.from_run)
+    return override(begun, asked.settings)
 
 # %% ../nbs/train_command.ipynb #80033800
 def train_with(
@@ -199,7 +226,7 @@ def train_here(
         return True
     run = settings_of(asked)
     run.check()
-    with closing(open_task(run, asked.data, asked.cache_dir)) as task:
+    with closing(open_task(run, asked.data, asked.cache_dir, start_of(asked))) as task:
         if not asked.seeds:
             stopped = train(task, run.train, asked.out, asked.resume, check_memory=check_memory).stopped
             if stopped not in ("steps", "hours"):
@@ -259,10 +286,11 @@ def remembered(
     once = ("out", "resume", "processes", "settings", "train.new_schedule")
     kept = {name: value for name, value in given.items() if name not in once and ("." in name or value)}
     places: dict[str, Any] = {"data": [str(Path(one).resolve()) for one in asked.data]} if asked.data else {}
-    places |= {"cache_dir": str(Path(asked.cache_dir).resolve())} if asked.cache_dir else {}
+    single = {"cache_dir": asked.cache_dir, "from_run": asked.from_run}
+    places |= {name: str(Path(value).resolve()) for name, value in single.items() if value}
     with new_folders(out):
         try:
-            save_json(note, {"config": DEFAULT_RECIPE, **kept, **places})
+            save_json(note, {**({} if asked.from_run else {"config": DEFAULT_RECIPE}), **kept, **places})
             yield
         except BaseException:
             if not any(out.glob("seed_*")):

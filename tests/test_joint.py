@@ -9,13 +9,16 @@ import torch
 
 from b2t_kit.cli import main
 from b2t_kit.core.errors import KitError
+from b2t_kit.core.files import load_json
 from b2t_kit.data.augment import Augment
 from b2t_kit.data.batches import BatchConfig
 from b2t_kit.data.dataset import T15, Recordings
+from b2t_kit.data.quarantine import refuse_seen
 from b2t_kit.data.writer import SessionWriter, tiny_recordings
 from b2t_kit.devices.select import open_device
 from b2t_kit.models.gru import GRUConfig
-from b2t_kit.speech.evaluate import evaluate_run, load_decoder
+from b2t_kit.models.transformer import TransformerConfig
+from b2t_kit.speech.evaluate import evaluate_run, load_decoder, recorded_settings
 from b2t_kit.speech.task import SpeechConfig, SpeechTask
 from b2t_kit.train import train
 from b2t_kit.training.checkpoint import checkpoint_path, read_best, read_part
@@ -137,3 +140,41 @@ def test_refused(folders: list[Path], changes: dict[str, Any], said: str) -> Non
     with pytest.raises(KitError, match=said):
         with open_device("cpu", "float32") as device:
             SpeechTask(folders, replace(SPEECH, batches=batches, **own)).train_buckets(STEPS, device)
+
+
+def test_begin_with_a_decoder(folders: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """New day layers for a new participant, frozen parts, the same bits after a stop, and a leak that is remembered."""
+    source, few = tmp_path / "source", str(folders[1])
+    options = ["--steps", "6", "--eval-every", "6", "--checkpoint-every", "3", "--warmup-steps", "1"]
+    small = ["--config", "tiny", "--hidden", "16", "--batch-size", "4"]
+    assert main(["train", "--data", str(folders[0]), "--out", str(source), *small, *options]) == 0
+    rates = ["--rates", "gru.*=0", "h0=0"]
+    started = ["train", "--data", few, "--from-run", str(source), *options, *rates]
+    assert main([*started, "--out", str(tmp_path / "once")]) == 0
+    assert "begins     with source, step 6; new: only layers of sessions" in capsys.readouterr().out
+    before, after = load_decoder(source), load_decoder(tmp_path / "once")
+    assert after.sessions == ("s2.2023.08.01",) and after.config.model == replace(before.config.model, num_days=1)
+    known, found = before.model.state_dict(), after.model.state_dict()
+    for name, value in found.items():
+        assert name.startswith("day_layer") or torch.equal(value, known[name]) == name.startswith(("gru", "h0"))
+    assert not torch.equal(found["day_layer.weight"][0, :64], torch.eye(512)[:64]), "the new layer is trained"
+    assert torch.equal(found["day_layer.weight"][0, 64:], torch.eye(512)[64:]), "columns that it lacks are not"
+    assert after.seen == {"t15.2023.08.01": "t15 copy task", "t15.2023.08.02": "t15 copy task",
+                          "s2.2023.08.01": "simulated"}
+    with Recordings(folders[0], "test") as test, pytest.raises(KitError, match="trained on 2 days of this test"):
+        refuse_seen("run", {**after.seen, **dict.fromkeys(before.trained, "free speech")}, test)
+    assert main(["export", "--run", str(tmp_path / "once"), "--out", str(tmp_path / "exported")]) == 0
+    assert load_decoder(tmp_path / "exported").seen == after.seen
+
+    task = Interrupted(few, after.config, start=before.as_start)
+    settings = replace(recorded_settings(tmp_path / "once").train, steps=12)
+    with pytest.raises(RuntimeError, match="killed"):
+        train(task, settings, tmp_path / "killed", quiet=True)
+    assert main(["train", "--resume", "--out", str(tmp_path / "killed")]) == 0
+    train(SpeechTask(few, after.config, start=before.as_start), settings, tmp_path / "straight", quiet=True)
+    for part in ("model", "optimizer"):
+        one, other = (read_part(checkpoint_path(tmp_path / run, 12), part) for run in ("killed", "straight"))
+        assert all(torch.equal(one[name], other[name]) for name in one)
+    assert load_json(tmp_path / "killed/config.json")["task"] == load_json(tmp_path / "straight/config.json")["task"]
+    with pytest.raises(KitError, match="none of its weights fits"):
+        SpeechTask(few, replace(SPEECH, model=TransformerConfig(blocks=1)), start=before.as_start).build_model()

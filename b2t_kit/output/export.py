@@ -124,6 +124,7 @@ def export(
     task = json.loads(json.dumps({"name": "speech", "config": to_dict(decoder.config),
                                   "sessions": decoder.sessions, "trained": decoder.trained,
                                   **signal_record(decoder.signal), **sets_record(decoder.signals),
+                                  **({"begun": dict(decoder.begun)} if decoder.begun else {}),
                                   **quarantine_record(known)}))
     with atomic_folder(out) as aside:
         try:

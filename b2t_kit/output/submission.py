@@ -429,9 +429,7 @@ def check_unseen(
     "Raise `KitError` if a run was trained on days of the test split in another set."
     with Recordings(data, "test") as recordings:
         for run in runs:
-            decoder = load_decoder(run)
-            seen = {one: decoder.signals.get(one, decoder.signal).dataset for one in decoder.trained}
-            refuse_seen(run, seen, recordings)
+            refuse_seen(run, load_decoder(run).seen, recordings)
 
 
 def submit(

@@ -34,6 +34,7 @@ from ..models.footprint import MemoryTarget, Part, Size, StepPlan, part, rows_of
 from ..models.gru import GRUConfig
 from ..models.model import ModelConfig
 from .adapt import Unseen, fit_days
+from .transfer import Start, begin_with, read_rates, with_rates
 from ..text.metrics import edit_distance
 from ..text.phonemes import PHONEMES, collapse
 from ..training.optim import GroupRule, group_parameters
@@ -66,11 +67,14 @@ class SpeechConfig(TaskSettings):
     # day layer for sessions without training: of the nearest or previous day, the mean, or none
     unseen: Unseen = "mean"
     words: WordsConfig = WordsConfig()  # word decoding in validation; none by default
+    # learning rates of parameters by pattern of their names, as shares of the usual, such as gru.*=0.1; 0 freezes
+    rates: tuple[str, ...] = ()
     per_label: bool = False  # divide each trial's loss by its number of labels, as torch's mean reduction does
 
     def __post_init__(self) -> None:
         if self.model.num_classes != len(PHONEMES):
             raise KitError(f"num_classes: {self.model.num_classes}, but recordings have {len(PHONEMES)}")
+        read_rates(self.rates)
 
     rows_option = "--batch-size"
 
@@ -211,6 +215,8 @@ class SpeechTask(Task):
         count_words: WordScorer | None = None,  # needed if `config.words` asks for words in validation
         cache_dir: str | Path | None = None,  # folder of a cache that several processes map; None: one in memory
         lack_of_room: RoomCheck | None = None,  # needed if recordings are to rest on the device where memory allows
+        *,
+        start: Start | None = None,  # the decoder to begin with; None: initial weights
     ) -> None:
         every = open_recordings(data, "train")
         if len(every.folders) > 1:
@@ -223,7 +229,9 @@ class SpeechTask(Task):
         self.val = open_recordings(every.folders, "val", self.trained, quarantined=False)
         check_labels_known(self.train)
         self.held_out = held_out_recordings(every.folder, config.holdout)
-        self.config = settled(config, len(self.sessions), self.train.signal.num_features)
+        self.start, self.new = start, list[str]()  # parameters that the start did not give
+        width = max(self.train.signal.num_features, start.record["num_features"] if start else 0)
+        self.config = settled(config, len(self.sessions), width)
         for recordings in (self.val, self.held_out):
             for trained, one in zip(self.train.sets, recordings.sets if recordings else []):
                 check_lengths(one, self.config.model.patch)
@@ -261,6 +269,7 @@ class SpeechTask(Task):
         words = {"words": self.words.record} if self.words else {}
         words |= signal_record(self.train.signal) | sets_record(self.signals)
         words |= {"quarantine": dict(self.left_out)} if self.left_out else {}
+        words |= {"begun": self.start.record} if self.start else {}
         return {"name": "speech", "config": to_dict(replace(self.config, batches=batches)), **sessions, **words}
 
     def fingerprint(self, memo: Path | None = None) -> dict[str, Any]:
@@ -290,6 +299,9 @@ class SpeechTask(Task):
                 for name, one, share in zip(self.train.names, self.train.sets, turns))
             if not hasattr(self.config.model, "num_days"):
                 lines["first layer"] = "shared by all sets: this model has no layer for each session"
+        if self.start:
+            new = f"; new: {', '.join(self.new) or 'only layers of sessions'}" if self.start.model is not None else ""
+            lines["begins"] = f"with {self.start.record['decoder']}{new}"
         lines |= {"words": f"{self.words.search.model!r}, for validation"} if self.words else {}
         lines |= {"warning": self.words.warning} if self.words and self.words.warning else {}
         lines |= {"recordings": self.where} if self.where else {}
@@ -304,14 +316,18 @@ class SpeechTask(Task):
         return "speech", self.config, self.train_buckets(config, device), self.train_bins(config, device)
 
     def build_model(self) -> nn.Module:
-        "A decoder with initial weights from torch's generator."
-        return self.config.model.build()
+        "A decoder with initial weights from torch's generator, or from the decoder to begin with."
+        model = self.config.model.build()
+        if self.start and self.start.model is not None:
+            self.new = begin_with(model, self.start, self.sessions, self.config.unseen)
+        return model
 
     def parameter_groups(self, model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
         "The model's groups, with the rates of this run."
-        return group_parameters(model, [
+        groups = group_parameters(model, [
             GroupRule(one.name, one.patterns, config.lr * one.lr, config.weight_decay * one.decay)
             for one in self.config.model.groups()])
+        return with_rates(groups, model, self.config.rates)
 
     def _train_batches(self, config: TrainConfig, device: Device) -> TrainBatches:
         place = (config.seed, device.rank, device.world, config.accumulation)
