@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SPEECH_LAYOUT', 'DEFAULT_RECIPE', 'ONE_SEED', 'begun_with', 'with_model', 'begun_by', 'Train', 'open_task',
-           'start_of', 'settings_of', 'train_with', 'train_here', 'check_seeds', 'taken_up', 'remembered',
+           'decoder_to_begin_with', 'settings_of', 'train_with', 'train_here', 'check_seeds', 'taken_up', 'remembered',
            'say_how_to_resume', 'check_processes', 'train_in_processes', 'check_beside', 'train_beside', 'shared_cache']
 
 # %% ../nbs/train_command.ipynb #ffb81c4b
@@ -34,7 +34,7 @@ SPEECH_LAYOUT = Layout(
         "schedule": ("train.steps", "train.hours", "train.seed", "train.accumulation", "train.new_schedule"),
         "optimizer": ("train.lr", "train.lr_floor", "train.lr_every", "train.warmup_steps", "train.decay_start",
                       "train.decay_steps", "train.weight_decay", "train.betas", "train.eps", "train.clip_norm",
-                      "train.ema_decay", "task.per_label"),
+                      "train.ema_decay", "task.per_label", "task.rates"),
         "model": ("task.model",),
         "augmentation": ("task.augment",),
         "batches": ("task.batches",),
@@ -56,7 +56,8 @@ SPEECH_LAYOUT = Layout(
         "window_least": "SECONDS", "window_most": "SECONDS",
         "patch": "BINS", "stride": "BINS", "smooth": "BINS", "time_mask_bins": "BINS", "cut": "BINS",
         "max_bins": "BINS", "cache_gb": "GB", "scratch": "DIR", "compile_cache": "DIR", "lm": "FILE", "tuned": "FILE",
-        "holdout": "DAY", "day_balance": "SHARE", "steps": "STEPS",
+        "holdout": "DAY", "day_balance": "SHARE", "set_balance": "SHARE", "set_shares": "SHARE", "steps": "STEPS",
+        "rates": "PATTERN=SHARE",
     },
 )
 
@@ -159,8 +160,8 @@ def open_task(
     return SpeechTask(data, run.task, WordCounter, cache_dir, lack_of_room, start=start)
 
 
-def start_of(
-    asked: "Train",
+def decoder_to_begin_with(
+    asked: Train,
 ) -> Start | None:
     "The decoder that a command begins with; raises `KitError` if it cannot be read."
     from b2t_kit.speech.evaluate import load_decoder
@@ -226,7 +227,7 @@ def train_here(
         return True
     run = settings_of(asked)
     run.check()
-    with closing(open_task(run, asked.data, asked.cache_dir, start_of(asked))) as task:
+    with closing(open_task(run, asked.data, asked.cache_dir, decoder_to_begin_with(asked))) as task:
         if not asked.seeds:
             stopped = train(task, run.train, asked.out, asked.resume, check_memory=check_memory).stopped
             if stopped not in ("steps", "hours"):

@@ -45,7 +45,7 @@ def begin_with(
     own, known = model.state_dict(), fitted.state_dict()
     taken = {name: value for name, value in known.items() if name in own and own[name].shape == value.shape}
     if not any(value.ndim > 1 for value in taken.values()):
-        raise KitError(f"{start.record['decoder']}: none of its weights fits this model; leave --config and --model out")
+        raise KitError(f"{start.record['decoder']}: its weights do not fit this model; leave --config and --model out")
     model.load_state_dict(own | taken)
     return [name for name in own if name not in taken]
 
