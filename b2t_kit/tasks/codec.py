@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['VALIDATION', 'CodecConfig', 'delayed', 'undelayed', 'Norm', 'GroupedAttention', 'CodecLayer', 'CodecModel',
            'write_codes', 'sounds_of', 'CodecBatch', 'synthetic', 'codec_batch', 'CodecTask', 'read_codes',
-           'GivenCodes', 'with_codes', 'codec_config', 'CodecRun', 'codec_tiny', 'codec_large']
+           'GivenCodes', 'with_codes', 'codec_config', 'CodecRun', 'codec_tiny']
 
 # %% ../../nbs/tasks/codec.ipynb #e09966b7
 import hashlib
@@ -385,7 +385,7 @@ def read_codes(
     except KeyError as error:
         raise KitError(f"{path}: lacks the array 'text' or 'codes'") from error
     except (OSError, ValueError, TypeError, AttributeError, EOFError, MemoryError, zipfile.BadZipFile) as error:
-        raise KitError(f"{path}: is not an npz file of numbers, or is damaged") from error
+        raise KitError(f"{path}: is not there, is not an npz file of numbers, or is damaged") from error
     for name, array, axes in (("text", text, 2), ("codes", codes, 3)):
         if array.dtype.kind not in "iu" or array.ndim != axes or 0 in array.shape:
             raise KitError(f"{path}: '{name}' is {array.dtype} {array.shape}; expected whole numbers with {axes} axes")
@@ -448,18 +448,10 @@ class CodecRun(RunSettings):
     @classmethod
     def recipes(cls) -> dict[str, Callable[[], RunSettings]]:
         "Named settings."
-        return {made.__name__: made for made in (codec_tiny, codec_large)}
+        return {"codec_tiny": codec_tiny}
 
 
 def codec_tiny() -> CodecRun:
     "A language model of synthetic audio codes that a CPU trains in a minute."
     return CodecRun()
-
-
-def codec_large() -> CodecRun:
-    "A language model of audio codes with Dia's shapes of text and codes, and a quarter of its parameters."
-    model = CodecConfig(channels=18, audio=1025, text=512, frames=640, width=1024, heads=16, encoder=12, decoder=18)
-    return CodecRun(CodecTask(replace(model, shared=4), batch_size=16),
-                    codec_config(steps=10_000, device="auto", lr=1e-4, warmup_steps=500, ema_decay=0.999, log_every=50,
-                                 eval_every=500, checkpoint_every=500))
 

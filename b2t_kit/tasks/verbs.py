@@ -148,17 +148,15 @@ def codec_begun_by(
     words: Sequence[str],  # of a command line
 ) -> tuple[str, RunSettings]:  # the recipe's name, and the settings
     "The settings that a command begins with: a recipe's, or those of the run that it resumes."
-    out, name = word_after(words, "--out"), word_after(words, "--config") or "codec_tiny"
+    out = word_after(words, "--out")
     path = Path(out or "") / "config.json"
     if "--resume" in words and out and path.exists():
         record = load_json(path)
         task = dict(record["task"]) if isinstance(record, dict) and isinstance(record.get("task"), dict) else {}
         if task.pop("name", None) != "codec":
             raise KitError(f"{path}: is not the record of a run of `b2t codec train`")
-        return name, CodecRun(from_dict(CodecTask, task), from_dict(TrainConfig, record.get("train", {})))
-    if name not in CodecRun.recipes():
-        raise KitError(f"config: '{name}' is unknown; choose {', '.join(CodecRun.recipes())}")
-    return name, CodecRun.recipes()[name]()
+        return str(out), CodecRun(from_dict(CodecTask, task), from_dict(TrainConfig, record.get("train", {})))
+    return "codec_tiny", CodecRun()
 
 
 @dataclass(frozen=True)
@@ -167,7 +165,6 @@ class TrainCodec:
     out: RunFolder  # run folder, new unless --resume is given
     # npz file with text (examples, bytes) and codes (examples, frames, channels); default: synthetic codes
     codes: File | None = None
-    config: str | None = None  # recipe: codec_tiny or codec_large; default: codec_tiny
     resume: bool = False  # continue the run in RUN, with its settings
     processes: int = 1  # processes to start on this machine, one per GPU; leave this out under torchrun
     settings: dict[str, Any] = chosen_settings(codec_begun_by, Layout(
