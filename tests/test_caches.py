@@ -310,9 +310,9 @@ def test_a_submission_that_was_begun(here: Path, monkeypatch: pytest.MonkeyPatch
                "names.txt", "--device", "cpu", "--llm", "causal", "--out", "new.csv"]
     rows, asked = submission.decoded_rows, []
 
-    def dying(search, source, wanted):
+    def dying(line, source, wanted, *more):
         asked.append(len(wanted))
-        for number, row in enumerate(rows(search, source, wanted)):
+        for number, row in enumerate(rows(line, source, wanted, *more)):
             if number == 2:
                 raise KeyboardInterrupt
             yield row

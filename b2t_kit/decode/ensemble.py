@@ -21,18 +21,13 @@ import numpy as np
 from ..core.cache import MEMO, stored_key
 from ..core.errors import KitError
 from ..core.files import check_target, clear_way, new_folders, save_json
-from ..core.settings import override
 from ..data.dataset import MAX_BINS
 from ..data.hdf5 import NewFile, open_dataset, open_file, reading
 from .beam_search import BeamSearch, available_cores, check_logits
 from .contamination import large_model_warning, leak_warning
-from .hotwords import read_hotwords
-from .hypotheses import DecodedTrial, Hypothesis, Route, SearchConfig, Weights, posteriors
-from .hypotheses import with_choices, with_confidences
-from .lexicon import own_words
-from .pipeline import CHOICE, LogitTrial, Sentences, cached_logits, choose_words, decoded_with_large
-from .pipeline import fusion_settings, known_sentences, read_trials, save_sentences, tuned_config
-from .pipeline import trials_tuned_on, tuned_for, tuned_model, word_error
+from .hypotheses import DecodedTrial, Hypothesis, Weights, posteriors, with_choices, with_confidences
+from .pipeline import CHOICE, Asked, LogitTrial, Sentences, cached_logits, choose_words, known_sentences
+from .pipeline import read_trials, save_sentences, trials_tuned_on, tuned_model, word_error
 from ..speech.adapt import Unseen
 from ..speech.evaluate import Decoder, Evaluation, decoded_again, evaluate_run, load_decoder
 from ..speech.evaluate import save_evaluation
@@ -295,21 +290,17 @@ def decode_runs(
     together: str = "average",  # one of `COMBINATIONS`
     lm: str | Path | None = None,  # language model file or "default"; None: that of the first tuned weights
     *,
-    lexicon: str | Path | None = None,  # file with additional words
-    route: Route = "auto",  # search: auto, prefix or wfst
     out: str | Path | None = None,  # output folder; None: beside the first run
     device: str = "auto",  # for the networks: "auto", "cpu" or "cuda"
-    settings: dict[str, Any] | None = None,  # of `SearchConfig`, replacing tuned or default values
-    hotwords: str | Path | None = None,  # file with words that are expected, known or not
-    fusion: dict[str, Any] | None = None,  # of `FusionConfig`, with the folder `llm`; None: no large model
+    **search: Any,  # what is asked of the search, as for `decode_sentences`
 ) -> Sentences:
     "Decode a split with several runs together, write and return its sentences; raises `KitError` as `b2t decode`."
-    if fusion and (together != "average" or route == "wfst"):
-        raise KitError("llm: with several runs, a large model needs --combine average and the route 'prefix'; "
-                       "to use it on pooled lists, give them to b2t rescore")
+    asked = Asked(lm, **search)
+    if asked.fusion and together != "average":
+        raise KitError("llm: with several runs, a large model needs --combine average; to use it on pooled lists, give "
+                       "them to b2t rescore")
     folder = ensemble_folder(runs, together, split) if out is None else Path(out)
     decoders = [load_decoder(run) for run in runs]
-    hot = read_hotwords(hotwords, own_words(lexicon)) if hotwords else []
     with new_folders(folder):
         sources = [_logits_of(run, decoder, data, split, device) for run, decoder in zip(runs, decoders)]
         days = frozenset().union(*(decoder.chose((stored_key(source) or {"data": {"content": {}}})["data"])
@@ -318,26 +309,26 @@ def decode_runs(
             sources = [average_files(sources, folder / "average.hdf5")]
         trials = list(zip(*same_trials([read_trials(source) for source in sources])))
         said = tuple(first.truth for first, *_ in trials if first.truth and normalise(first.truth))
-        tuned = [run for run in runs if (Path(run) / CHOICE).exists()]
-        words, model = choose_words(lm or (tuned_model(tuned[0]) if tuned else None), lexicon,
-                                    said + known_sentences(data), folder / MEMO)
-        weighted = tuned[:1] or runs[:1] if together == "average" else runs
-        configs = [override(tuned_config(Path(run) / CHOICE, tuned_for(words, model, hot, decoder)) or SearchConfig(),
-                            settings or {}) for run, decoder in zip(runs, decoders) if run in weighted]
-        searches = [BeamSearch(words, model, config, route, folder, hot) for config in configs]
-        config, large, warnings = configs[0], None, [leak_warning(model, said)]
-        if fusion:
-            config, large = fusion_settings(Path(weighted[0]) / CHOICE, fusion, config, settings or {})
+        choices = [Path(run) / CHOICE for run in runs]
+        first = next((number for number, choice in enumerate(choices) if choice.exists()), 0)
+        words = choose_words(lm or tuned_model(runs[first]), asked.lexicon, said + known_sentences(data),
+                             folder / MEMO)
+        weighted = [first] if together == "average" else range(len(runs))
+        lines = [asked.line(words, choices[number], decoders[number], folder) for number in weighted]
+        warnings, large = [leak_warning(words[1], said)], lines[0].large
+        if large:
             warnings.append(large_model_warning(large.llm, said))
-            averages = [average for average, in trials]
-            decoded = decoded_with_large(searches[0], config, large, averages, device, warnings.append)
+        if together == "average":
+            decoded = list(lines[0].decode([average for average, in trials], device, warnings.append))
         else:
             with ThreadPoolExecutor(available_cores()) as pool:
-                decoded = list(pool.map(partial(decode_together, searches, risk=together == "risk"), trials))
-        chose = frozenset().union(*(trials_tuned_on(Path(run) / CHOICE)[0] for run in weighted))
+                combined = partial(decode_together, [line.search for line in lines], risk=together == "risk")
+                decoded = list(pool.map(combined, trials))
+        chose = frozenset().union(*(trials_tuned_on(choices[number])[0] for number in weighted))
         decoded = with_choices(decoded, chose, days)
         warning = "; ".join(filter(None, warnings)) or None
-        return save_sentences(Sentences(decoded, word_error(decoded), None, folder, warning, fusion=large), config)
+        return save_sentences(Sentences(decoded, word_error(decoded), None, folder, warning, fusion=large),
+                              lines[0].config)
 
 
 def _logits_of(run: str | Path, decoder: Decoder, data: str | Path | None, split: str, device: str) -> Path:
@@ -365,8 +356,6 @@ def decode_together(
 ) -> DecodedTrial:
     "One trial decoded by all models."
     first = trials[0]
-    if len(searches) == 1:
-        return DecodedTrial(*first.place, tuple(searches[0].decode(first.logits)), first.truth)
     lists = scored_by_all(searches, [trial.logits for trial in trials], first.name)
     pool = pooled([DecodedTrial(*first.place, tuple(one), first.truth) for one in lists], searches[0].config.weights)
     return least_risk(pool) if risk else pool

@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -399,14 +398,11 @@ def weaker_than(
 @contextmanager
 def with_large_model(
     search: BeamSearch,
-    config: FusionConfig | None,  # None: no large model
+    config: FusionConfig,
     device: str = "auto",  # "auto", "cpu" or "cuda"
     tell: Callable[[str], object] = str,  # called with a line if the model predicts worse than the n-gram
-) -> Iterator[Any]:  # a `FusedSearch`, or the search itself
+) -> Iterator[FusedSearch]:
     "Load the large model that takes part in a search; raises `KitError` if it cannot be loaded."
-    if config is None:
-        yield search
-        return
     with open_device(device) as opened:
         scorer = load_scorer(config.llm, opened, config.bits)
         if line := weaker_than(scorer, search):
