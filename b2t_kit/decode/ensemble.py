@@ -24,10 +24,11 @@ from ..core.files import check_target, clear_way, new_folders, save_json
 from ..data.dataset import MAX_BINS
 from ..data.hdf5 import NewFile, open_dataset, open_file, reading
 from .beam_search import BeamSearch, available_cores, check_logits
-from .contamination import large_model_warning, leak_warning
+from .contamination import leak_warning
 from .hypotheses import DecodedTrial, Hypothesis, Weights, posteriors, with_choices, with_confidences
 from .pipeline import CHOICE, Asked, LogitTrial, Sentences, cached_logits, choose_words, known_sentences
-from .pipeline import read_trials, save_sentences, trials_tuned_on, tuned_model, word_error
+from .pipeline import decode_trials, read_trials, save_sentences, trials_tuned_on, tuned_config, tuned_for
+from .pipeline import tuned_model, word_error
 from ..speech.adapt import Unseen
 from ..speech.evaluate import Decoder, Evaluation, decoded_again, evaluate_run, load_decoder
 from ..speech.evaluate import save_evaluation
@@ -296,9 +297,6 @@ def decode_runs(
 ) -> Sentences:
     "Decode a split with several runs together, write and return its sentences; raises `KitError` as `b2t decode`."
     asked = Asked(lm, **search)
-    if asked.fusion and together != "average":
-        raise KitError("llm: with several runs, a large model needs --combine average; to use it on pooled lists, give "
-                       "them to b2t rescore")
     folder = ensemble_folder(runs, together, split) if out is None else Path(out)
     decoders = [load_decoder(run) for run in runs]
     with new_folders(folder):
@@ -314,21 +312,17 @@ def decode_runs(
         words = choose_words(lm or tuned_model(runs[first]), asked.lexicon, said + known_sentences(data),
                              folder / MEMO)
         weighted = [first] if together == "average" else range(len(runs))
-        lines = [asked.line(words, choices[number], decoders[number], folder) for number in weighted]
-        warnings, large = [leak_warning(words[1], said)], lines[0].large
-        if large:
-            warnings.append(large_model_warning(large.llm, said))
+        searches = [asked.search(words, tuned_config(choices[number], tuned_for(*words, asked.hot, decoders[number])),
+                                 folder) for number in weighted]
         if together == "average":
-            decoded = list(lines[0].decode([average for average, in trials], device, warnings.append))
+            decoded = list(decode_trials(searches[0], [average for average, in trials]))
         else:
             with ThreadPoolExecutor(available_cores()) as pool:
-                combined = partial(decode_together, [line.search for line in lines], risk=together == "risk")
-                decoded = list(pool.map(combined, trials))
+                decoded = list(pool.map(partial(decode_together, searches, risk=together == "risk"), trials))
         chose = frozenset().union(*(trials_tuned_on(choices[number])[0] for number in weighted))
         decoded = with_choices(decoded, chose, days)
-        warning = "; ".join(filter(None, warnings)) or None
-        return save_sentences(Sentences(decoded, word_error(decoded), None, folder, warning, fusion=large),
-                              lines[0].config)
+        made = Sentences(decoded, word_error(decoded), None, folder, leak_warning(words[1], said))
+        return save_sentences(made, searches[0].config)
 
 
 def _logits_of(run: str | Path, decoder: Decoder, data: str | Path | None, split: str, device: str) -> Path:

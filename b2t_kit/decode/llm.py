@@ -878,7 +878,7 @@ def made_by(
     with suppress(KeyError, TypeError, AttributeError):
         settings = {name: value for name, value in key["words"]["settings"].items() if name not in _PRUNING}
         network = key["logits"]["decoder"] if isinstance(key["logits"], dict) else None
-        return {**key["words"], "settings": settings, "network": network, "fusion": key["fusion"]}
+        return {**key["words"], "settings": settings, "network": network}
     return None
 
 

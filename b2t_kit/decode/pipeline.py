@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['DEFAULT', 'CHOICE', 'SEARCH', 'ADAPTED', 'LogitTrial', 'read_trials', 'words_in', 'choose_words', 'class_order',
            'Sentences', 'word_error', 'sentences_csv', 'tuned_for', 'tuned_config', 'trials_tuned_on', 'tuned_model',
-           'known_sentences', 'decode_trials', 'search_key', 'fusion_key', 'fusion_settings', 'Line', 'Asked',
-           'tune_large', 'decode_sentences', 'save_sentences', 'cached_logits', 'adapted_folder', 'adapted_key',
-           'adapted_logits', 'pseudo_labels', 'adaptation_report', 'evaluate_adapting']
+           'known_sentences', 'decode_trials', 'search_key', 'Asked', 'decode_sentences', 'save_sentences',
+           'cached_logits', 'adapted_folder', 'adapted_key', 'adapted_logits', 'pseudo_labels', 'adaptation_report',
+           'evaluate_adapting']
 
 # %% ../../nbs/decode/pipeline.ipynb #c670767a
 import csv
@@ -34,7 +34,7 @@ from ..data.dataset import MAX_BINS, Recordings
 from ..data.hdf5 import open_dataset, open_file, reading
 from .arpa import read_language_model
 from .beam_search import BeamSearch, check_logits
-from .contamination import large_model_warning, leak_warning
+from .contamination import leak_warning
 from .hotwords import Hotword, read_hotwords
 from .hypotheses import DecodedTrial, Route, SearchConfig, choice_key, marks_of, read_nbest
 from .hypotheses import with_choices, write_nbest
@@ -47,7 +47,6 @@ from ..text.phonemes import PHONEMES, collapse, normalise
 
 # %% ../../nbs/decode/pipeline.ipynb #119cbca1
 if TYPE_CHECKING:  # they import torch, which decoding another program's logits does not need
-    from b2t_kit.decode.fusion import FusedSearch, FusionConfig
     from b2t_kit.speech.adapt import AdaptConfig, AdaptReport, Unseen
     from b2t_kit.speech.evaluate import Decoder, Evaluation
 
@@ -178,7 +177,6 @@ class Sentences:
     folder: Path  # where the files are written
     warning: str | None = None  # why the word error rate may be too low
     adaptation: "AdaptReport | None" = None  # None: decoded as trained
-    fusion: "FusionConfig | None" = None  # None: no large model took part in the search
     held_out: float | None = None  # word error rate with each half scored by the weights of the other; None: not known
 
     @property
@@ -194,8 +192,7 @@ class Sentences:
             found |= {"edits": self.wer.edits, "words": self.wer.total, "wer": self.wer.rate,
                       "wer_low": low, "wer_high": high, "marks": plain_marks(self.marks)}
         return found | ({"warning": self.warning} if self.warning else {}) | (
-            {"adaptation": self.adaptation.to_dict()} if self.adaptation else {}) | (
-            {"fusion": to_dict(self.fusion)} if self.fusion else {})
+            {"adaptation": self.adaptation.to_dict()} if self.adaptation else {})
 
     def __repr__(self) -> str:
         lines = [f"{len(self.trials)} trials decoded, in {self.folder}"]
@@ -308,7 +305,7 @@ def known_sentences(
 
 # %% ../../nbs/decode/pipeline.ipynb #77206009
 def decode_trials(
-    search: "BeamSearch | FusedSearch",
+    search: BeamSearch,
     trials: Sequence[LogitTrial],
 ) -> Iterator[DecodedTrial]:
     "Yield each trial with its n-best list, in their order, decoded on all cores."
@@ -327,135 +324,40 @@ def search_key(
     return {"search": SEARCH, "lm": search.model.hash, "lexicon": search.lexicon.hash, "route": search.route,
             "settings": to_dict(search.config), "hotwords": repr(search.hotwords)}
 
-
-def fusion_key(
-    config: SearchConfig,  # weights with the large model
-    fusion: "FusionConfig | None",  # None: no large model
-) -> dict[str, Any] | None:  # plain values
-    "Everything that the lists depend on if a large model takes part in the search."
-    if fusion is None:
-        return None
-    from b2t_kit.decode.llm import SCORING, folder_name
-
-    name = f"{folder_name(Path(fusion.llm))} {SCORING}"
-    return {**to_dict(fusion), "llm": name, "settings": to_dict(config)}
-
-# %% ../../nbs/decode/pipeline.ipynb #11f49501
-def fusion_settings(
-    path: Path,  # decoding.json; may be missing
-    fusion: dict[str, Any],  # of `FusionConfig`, with the folder `llm`; they replace tuned or default values
-    config: SearchConfig,  # weights without a large model
-    settings: dict[str, Any],  # of `SearchConfig`, replacing tuned or default values
-) -> "tuple[SearchConfig, FusionConfig]":
-    "Return the settings of a search with a large model; raises `KitError` for a damaged record."
-    from b2t_kit.decode.fusion import FusionConfig
-    from b2t_kit.decode.llm import folder_name
-
-    record = load_json(path) if os.path.lexists(path) else {}
-    found = record.get("fusion") if isinstance(record, dict) else None
-    if not isinstance(found, dict) or found.get("model") != folder_name(Path(fusion["llm"]), path.with_name(MEMO)):
-        return config, override(FusionConfig(), fusion)
-    try:
-        tuned = from_dict(FusionConfig, {name: found[name] for name in ("every", "share")})
-        return override(from_dict(SearchConfig, found["search"]), settings), override(tuned, fusion)
-    except (KeyError, TypeError) as error:
-        raise KitError(f"{path}: is not a record of tuned weights; remove it or tune again") from error
-
 # %% ../../nbs/decode/pipeline.ipynb #ffb43019
 @dataclass(frozen=True)
-class Line:
-    "From logits to lists: a search, and a large model that may take part in it."
-
-    search: BeamSearch  # with its weights if it is alone
-    config: SearchConfig  # the weights used
-    large: "FusionConfig | None" = None
-    tuned: SearchConfig | None = None  # the tuned weights, if there are some
-
-    @property
-    def key(self) -> dict[str, Any]:
-        "Everything that its lists depend on besides the logits, for the keys of caches."
-        return {**search_key(self.search), "fusion": fusion_key(self.config, self.large)}
-
-    def decode(
-        self,
-        trials: Sequence[LogitTrial],
-        device: str = "auto",  # for the large model: "auto", "cpu" or "cuda"
-        tell: Any = str,  # called with a line if it predicts worse than the n-gram
-    ) -> Iterator[DecodedTrial]:
-        "Yield each trial with its n-best list, in their order; raises `KitError` if the large model cannot be loaded."
-        if self.large is None:
-            yield from decode_trials(self.search, trials)
-            return
-        from b2t_kit.decode.fusion import reconfigured, with_large_model
-
-        with with_large_model(reconfigured(self.search, self.config), self.large, device, tell) as fused:
-            yield from decode_trials(fused, trials)
-
-
-@dataclass(frozen=True)
 class Asked:
-    "What a person says about the search; raises `KitError` for what cannot go together."
+    "What a person says about the search."
 
     lm: str | Path | None = None  # language model file or "default"; None: the model of the tuned weights
     lexicon: str | Path | None = None  # file with additional words
     hotwords: str | Path | None = None  # file with words that are expected, known or not
     route: Route = "auto"  # search: auto, prefix or wfst
     settings: dict[str, Any] = field(default_factory=dict)  # of `SearchConfig`, replacing tuned or default values
-    fusion: dict[str, Any] | None = None  # of `FusionConfig`, with the folder `llm`; None: no large model
     hot: tuple[Hotword, ...] = field(init=False, default=())  # the words of the file
 
     def __post_init__(self) -> None:
-        if self.fusion and self.route == "wfst":
-            raise KitError("llm: the route 'wfst' cannot use a large model; use the route 'prefix'")
         if self.hotwords:
             object.__setattr__(self, "hot", tuple(read_hotwords(self.hotwords, own_words(self.lexicon))))
 
-    def line(
+    def search(
         self,
         words: tuple[Lexicon, LanguageModel],  # from `choose_words`
-        choice: Path,  # decoding.json, with tuned weights; may be missing
-        decoder: "Decoder | None",  # that the logits come from; None: another program
+        tuned: SearchConfig | None,  # from `tuned_config`
         folder: Path,  # where the search may keep files
-    ) -> Line:
-        "Return search and large model with tuned weights; raises `KitError` if they were tuned for something else."
-        tuned = tuned_config(choice, tuned_for(*words, self.hot, decoder))
+    ) -> BeamSearch:
+        "Return the search with tuned or default weights, and the settings that replace them."
         config = override(tuned or SearchConfig(), self.settings)
-        search = BeamSearch(*words, config, self.route, folder, self.hot)
-        if not self.fusion:
-            return Line(search, config, None, tuned)
-        return Line(search, *fusion_settings(choice, self.fusion, config, self.settings), tuned)
+        return BeamSearch(*words, config, self.route, folder, self.hot)
 
     def plain(self) -> dict[str, Any]:
         "The arguments of `decode_sentences`: asked again, it looks at the same files."
         files = {name: _place(getattr(self, name)) for name in ("lm", "lexicon", "hotwords")}
-        large = self.fusion and {**self.fusion, "llm": _place(self.fusion["llm"])}
-        return {**files, "route": self.route, "settings": self.settings, "fusion": large}
+        return {**files, "route": self.route, "settings": self.settings}
 
 
 def _place(name: Any) -> Any:  # an absolute path, so that it is found from other folders too
     return name if name is None or str(name) == DEFAULT else str(Path(name).resolve())
-
-# %% ../../nbs/decode/pipeline.ipynb #15c4abd5
-def tune_large(
-    line: Line,  # its large model's settings are the starting point
-    known: Sequence[LogitTrial],  # with true sentences
-    path: Path,  # decoding.json, which gets the weights
-    seconds: float | None,  # allowed per trial; None: no limit
-    device: str,  # for the large model: "auto", "cpu" or "cuda"
-    progress: Any,  # called with progress messages
-) -> None:
-    "Tune the weights of a search with a large model, and keep them."
-    from b2t_kit.decode.fusion import tune_fusion, with_large_model
-    from b2t_kit.decode.llm import folder_name
-
-    assert line.large
-    with with_large_model(line.search, line.large, device) as fused:
-        steps = tune_fusion(fused, [one.logits for one in known], [one.truth or "" for one in known],
-                            seconds or math.inf, progress)
-    tried = [{"every": one.fusion.every, "share": one.fusion.share, "wer": one.wer, "seconds": one.seconds}
-             for one in steps]
-    save_json(path, load_json(path) | {"fusion": {
-        "model": folder_name(Path(line.large.llm)), "search": to_dict(steps[0].search), **tried[0], "tried": tried}})
 
 # %% ../../nbs/decode/pipeline.ipynb #ea216165
 def decode_sentences(
@@ -477,11 +379,10 @@ def decode_sentences(
     hotwords: str | Path | None = None,  # file with words that are expected, known or not
     tune_seconds: float | None = None,  # with `tune_weights`: also tune for time, up to so many CPU seconds per trial
     adapt: "AdaptConfig | None" = None,  # adapt the decoder after each trial; None: decode with the decoder as trained
-    fusion: dict[str, Any] | None = None,  # of `FusionConfig`, with the folder `llm`; None: no large model
     kept_lists: bool = False,  # return the lists in the folder, if they were decoded from just this
 ) -> Sentences:
     "Decode a split, write and return its sentences; raises `KitError` if an input is missing or invalid."
-    asked = Asked(lm, lexicon, hotwords, route, settings or {}, fusion)
+    asked = Asked(lm, lexicon, hotwords, route, settings or {})
     if (run is None) == (logits is None):
         raise KitError("give either a run or a file of logits")
     if tokens and run is not None:
@@ -505,7 +406,7 @@ def decode_sentences(
         words = choose_words(name, lexicon, said + (known_sentences(data) if run else ()), folder / MEMO)
         trained = stored_key(source) or {}
         heard = content_hash(trained or file_hash(source, folder / MEMO))
-        found = None
+        found, wanted = None, tuned_for(*words, asked.hot, decoder)
         if tune_weights:
             found = tune(*words, [one.logits for one in known], said, override(SearchConfig(), asked.settings), progress,
                          asked.hot, tune_seconds, [one.session for one in known])
@@ -513,35 +414,31 @@ def decode_sentences(
             if found.frontier:
                 write_atomically(folder / "frontier.png", _png(plot_frontier(found.frontier)))
             save_json(choice, found.to_dict() | {
-                "tuned_for": tuned_for(*words, asked.hot, decoder), "lm": _place(name), "split": split, "logits": heard,
+                "tuned_for": wanted, "lm": _place(name), "split": split, "logits": heard,
                 "chose": sorted(choice_key(one.place, one.truth or "") for one in known)})
             asked = replace(asked, settings={})
-            if fusion:
-                tune_large(asked.line(words, choice, decoder, folder), known, choice, tune_seconds, device, progress)
-                asked = replace(asked, fusion={key: fusion[key] for key in ("llm", "bits") if key in fusion})
-        line = asked.line(words, choice, decoder, folder)
+        tuned = found.best if found else tuned_config(choice, wanted)
+        search = asked.search(words, tuned, folder)
         tuned_on, fair, there = trials_tuned_on(choice)
-        fair = None if adapt or fusion or there != heard or line.config != line.tuned else fair
+        fair = None if adapt or there != heard or search.config != tuned else fair
         chosen = partial(with_choices, weights=tuned_on, days=decoder.chose(trained["data"]) if decoder else ())
         report = None
         if adapt and decoder:
             place = adapted_folder(run, split, out)
-            path = adapted_logits(decoder, data, split, place, line.search, adapt, device, progress=progress)
-            report = adaptation_report(data, split, line.search, source, path)
+            path = adapted_logits(decoder, data, split, place, search, adapt, device, progress=progress)
+            report = adaptation_report(data, split, search, source, path)
             trials, source = read_trials(path), path
-        warnings = [leak_warning(words[1], said), *([large_model_warning(line.large.llm, said)] if line.large else [])]
-        key = line.key
         lists = Kept([folder / "nbest.jsonl", folder / "result.json"], {
             "logits": stored_key(source) or file_hash(source, folder / MEMO), "asked": asked.plain(),
-            "fusion": key.pop("fusion"), "words": key})
+            "words": search_key(search)})
         if kept_lists and not (adapt or tune_weights) and lists.fresh:
             decoded = chosen(list(read_nbest(lists.paths[0])))
         else:
             lists.forget()
-            decoded = chosen(list(line.decode(trials, device, warnings.append)))
-        made = Sentences(decoded, word_error(decoded), found, folder, _joined(warnings), report, line.large, fair)
+            decoded = chosen(list(decode_trials(search, trials)))
+        made = Sentences(decoded, word_error(decoded), found, folder, leak_warning(words[1], said), report, fair)
         if not lists.fresh:
-            save_sentences(made, line.config)
+            save_sentences(made, search.config)
             lists.seal()
         return made
 
@@ -550,10 +447,6 @@ def _target(run: Any, split: str, logits: Any, out: Any) -> Path:
     if out is not None:
         return Path(out)
     return Path(run) / "decode" / split if run else Path(logits).with_suffix("")
-
-
-def _joined(warnings: list[str | None]) -> str | None:
-    return "; ".join(filter(None, warnings)) or None
 
 
 def _load(run: str | Path) -> "Decoder":

@@ -70,23 +70,10 @@ class FindsSentences:
     # names and other expected words, known or not: a line is 'word [PH PH ...] [boost]'
     hotwords: File | None = None
     route: Route = "auto"  # which search decodes
-    llm: Folder | None = None  # causal language model that takes part in the search: a folder as from `hf download`
-    # frames between two stops at which the large model scores the beam; default: the tuned number, or 12
-    llm_every: int | None = None
-    # weight of the large model in the language score of a word, 0 to 1; default: the tuned weight, or 0.3
-    llm_share: float | None = None
-    # quantise the large model to 4 or 8 bits; needs CUDA and bitsandbytes; default: the precision of the device
-    llm_bits: Literal[4, 8] | None = None
 
     def search(self) -> dict[str, Any]:
-        "What is asked of the search, as arguments of `decode_sentences`. Raises `KitError` for what needs `--llm`."
-        asked = {name: getattr(self, name) for name in ("lm", "lexicon", "hotwords", "route")}
-        if self.llm is None:
-            refuse(self, "is a setting of a large model; add --llm", "llm_every", "llm_share", "llm_bits")
-            return asked
-        given = {name: getattr(self, f"llm_{name}") for name in ("every", "share", "bits")}
-        large = {name: value for name, value in given.items() if value is not None}
-        return asked | {"fusion": {"llm": self.llm, **large}}
+        "What is asked of the search, as arguments of `decode_sentences`."
+        return {name: getattr(self, name) for name in ("lm", "lexicon", "hotwords", "route")}
 
 # %% ../../nbs/decode/verbs.ipynb #6948ce1c
 @dataclass(frozen=True, kw_only=True)

@@ -636,7 +636,7 @@ def decoded_trials(
     "What `b2t decode` found, asked as it was last; decodes again if anything that the lists were made from changed."
     folder = run / "decode" / split
     asked = note_of(folder / "nbest.jsonl").get("key", {}).get("asked", {})  # also if the lists are damaged
-    if not isinstance(asked, dict) or not set(asked) <= {"lm", "lexicon", "hotwords", "route", "settings", "fusion"}:
+    if not isinstance(asked, dict) or not set(asked) <= {"lm", "lexicon", "hotwords", "route", "settings"}:
         raise KitError(f"{folder / 'nbest.jsonl.key'}: does not say what was asked; remove it, and run b2t decode "
                        "again")
     sentences = decode_sentences(run, data, split, device=device, kept_lists=True, **asked)

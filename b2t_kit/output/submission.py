@@ -22,7 +22,7 @@ import time
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,11 @@ from ..core.signals import FAULTS, SUCCESS
 from ..core.verbs import File, Folder, Positional
 from ..data.dataset import Recordings, TrialInfo
 from ..data.quarantine import refuse_seen
+from ..decode.beam_search import BeamSearch
 from ..decode.hypotheses import read_nbest
-from ..decode.pipeline import CHOICE, Asked, Line, adapted_folder, adapted_logits, cached_logits, choose_words
-from ..decode.pipeline import known_sentences, read_trials, tuned_model
+from ..decode.pipeline import CHOICE, Asked, adapted_folder, adapted_logits, cached_logits, choose_words
+from ..decode.pipeline import decode_trials, known_sentences, read_trials, search_key, tuned_config, tuned_for
+from ..decode.pipeline import tuned_model
 from ..devices.select import open_device
 from ..speech.adapt import AdaptConfig
 from ..speech.evaluate import load_decoder, logits_key
@@ -399,18 +401,16 @@ class SubmissionWriter(AbstractContextManager):
 
 # %% ../../nbs/output/submission.ipynb #0e93e216
 def decoded_rows(
-    line: Line,  # search, words and settings
+    search: BeamSearch,  # with its words, model and settings
     source: Path,  # HDF5 with the logits of all test trials
     wanted: list[TrialInfo],  # trials without a sentence
-    device: str = "auto",  # for a large model
-    tell: Any = str,  # called with a line if it predicts worse than the n-gram
 ) -> Iterator[tuple[TrialInfo, str]]:
     "Trials and their best sentences. Raises KitError for a trial without logits."
     trials = {trial.place: trial for trial in read_trials(source)}
     places = [(info.session, info.block, info.number) for info in wanted]
     if missing := [place for place in places if place not in trials]:
         raise KitError(f"{source}: has no logits of {' '.join(map(str, missing[0]))}")
-    for info, found in zip(wanted, line.decode([trials[place] for place in places], device, tell)):
+    for info, found in zip(wanted, decode_trials(search, [trials[place] for place in places])):
         yield info, found.sentence
 
 # %% ../../nbs/output/submission.ipynb #6a0c4f3c
@@ -431,11 +431,11 @@ def submit(
     data: str | Path | None = None,  # folder of the recordings; None searches this platform
     device: str = "auto",  # for the network: "auto", "cpu" or "cuda"
     adapt: AdaptConfig | None = None,  # adapt the decoder after each trial; None: decode with the decoder as trained
-    **search: Any,  # what is asked of the search, as for `decode_sentences`
+    **asked_for: Any,  # what is asked of the search, as for `decode_sentences`
 ) -> SubmissionCheck:  # of the file as written
     "Decode the test split into a submission, or resume one that was begun. Raises KitError."
     check_target(out)
-    asked, warnings = Asked(**search), list[str]()
+    asked = Asked(**asked_for)
     folder, choice = Path(run) / "decode" / "test", Path(run) / CHOICE
     model_file = asked.lm or tuned_model(run)
     check_unseen([run], data)
@@ -444,18 +444,19 @@ def submit(
         infos, record = recordings.infos, logits_key(decoder, recordings, opened, folder=folder)
     with new_folders(folder):
         words = choose_words(model_file, asked.lexicon, known_sentences(data), folder / MEMO)
-        line = asked.line(words, choice, decoder, folder)
-        with SubmissionWriter(out, infos, record | line.key | {"adapt": adapt and to_dict(adapt)}) as writer:
+        search = asked.search(words, tuned_config(choice, tuned_for(*words, asked.hot, decoder)), folder)
+        record |= {**search_key(search), "adapt": adapt and to_dict(adapt)}
+        with SubmissionWriter(out, infos, record) as writer:
             if writer.missing:
                 if adapt:
                     place = adapted_folder(run, "test")
-                    source = adapted_logits(decoder, data, "test", place, line.search, adapt, device)
+                    source = adapted_logits(decoder, data, "test", place, search, adapt, device)
                 else:
                     source = cached_logits(decoder, data, "test", folder, device)
-                for info, sentence in decoded_rows(line, source, writer.missing, device, warnings.append):
+                for info, sentence in decoded_rows(search, source, writer.missing):
                     writer.write(info, sentence)
             writer.finish()
-    return replace(check_submission(out, data), warnings=tuple(warnings))
+    return check_submission(out, data)
 
 # %% ../../nbs/output/submission.ipynb #8c26c416
 def submit_nbest(

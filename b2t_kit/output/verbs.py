@@ -28,7 +28,7 @@ class Submit(Combines, ReadsRecordings, FindsSentences, Adapts, ReadsRun):
 
         if source == "nbest":
             refuse(self, "is for decoding, and --nbest decodes nothing; leave it out", "lm", "lexicon", "hotwords",
-                   "llm", "adapt")
+                   "adapt")
             check = submit_nbest(str(self.nbest), self.out, self.data)
         elif source == "runs":
             check_unseen(self.runs, self.data)
