@@ -85,8 +85,7 @@ def test_writing(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> N
 
 
 @pytest.mark.parametrize("more, fault", [
-    ("nowhere --tune", "not a model folder"), ("CAUSAL --tune --llm-bits 4", "bits"), ("CAUSAL", "not none"),
-    ("CAUSAL --tune --before -1", "is negative")])
+    ("nowhere --tune", "not a model folder"), ("CAUSAL --tune --llm-bits 4", "bits"), ("CAUSAL", "not none")])
 def test_one_line(good: Path, tmp_path: Path, more: str, fault: str, capsys: pytest.CaptureFixture) -> None:
     """What cannot be done is said in one line, and nothing is left."""
     decoded(good, tmp_path / "plain")

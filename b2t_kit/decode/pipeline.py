@@ -61,6 +61,7 @@ class LogitTrial:
     truth: str | None  # the true sentence as written; None if unknown
     logits: np.ndarray  # (P, 41) float32, P frames
     name: str  # file and group, for error messages
+    group: str = ""  # in the file, without the session
 
     @property
     def place(self) -> tuple[str, int, int]:
@@ -108,7 +109,8 @@ def _read_trial(file: Any, group_name: str, path: Path, number: int, order: np.n
     truth = None if truth is None else printable(truth)
     with reading(path, group_name, "logits"):
         logits = data[()] if order is None else data[()][:, order]
-    return LogitTrial(session, block, trial, truth, check_logits(logits, name), name)
+    inside = group_name.removeprefix(f"{session}/")
+    return LogitTrial(session, block, trial, truth, check_logits(logits, name), name, inside)
 
 
 def _whole(value: Any) -> int:
