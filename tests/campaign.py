@@ -317,7 +317,7 @@ def write_causal(folder: Path) -> None:
 
 def read_causal(folder: Path) -> None:
     from b2t_kit.decode.llm import load_scorer
-    scores = load_scorer(folder / "model").score(["we can hear"])
+    scores = load_scorer(folder / "model").score_lists([["we can hear"]])[0]
     assert len(scores) == 1
 
 
