@@ -410,8 +410,9 @@ def decode_sentences(
         heard = content_hash(trained or file_hash(source, folder / MEMO))
         found, wanted = None, tuned_for(*words, asked.hot, decoder)
         if tune_weights:
-            found = tune(*words, [one.logits for one in known], said, override(SearchConfig(), asked.settings), progress,
-                         asked.hot, tune_seconds, [one.session for one in known])
+            first = override(SearchConfig(), asked.settings)
+            found = tune(*words, [one.logits for one in known], said, first, progress, asked.hot, tune_seconds,
+                         [one.session for one in known])
             write_atomically(folder / "tuning.png", _png(plot_tuning(found)))
             if found.frontier:
                 write_atomically(folder / "frontier.png", _png(plot_frontier(found.frontier)))
