@@ -69,7 +69,7 @@ def settings_of(name: str, batch: int, changes: dict):
     if name == "codec":
         from b2t_kit.tasks.codec import CodecConfig, CodecTask, codec_config
 
-        task = CodecTask(CodecConfig(**changes), rows=batch, batch_size=batch)
+        task = CodecTask(CodecConfig(**changes), examples=batch, batch_size=batch)
         return SimpleNamespace(task=task, train=codec_config())
     run = configuration(name).with_rows(batch)
     changes = {"train.shard": "none", **changes}  # unless a case divides something
