@@ -76,16 +76,12 @@ MEASURED = [one for one in json.loads((ROOT / "benchmarks/results/plan_cpu.json"
 
 
 def test_estimates_agree_with_recorded_processes():
-    "Within 10 %, and 15 % where most blocks are smaller than a megabyte; with the rules, within 7 %."
+    "Within 10 %, and 15 % where most blocks are smaller than a megabyte."
     apart = [abs(one["estimate"]["total"] / one["returned"] - 1) for one in MEASURED]
     assert len(apart) >= 12 and max(apart) < 0.15 and sum(one < 0.1 for one in apart) >= 10
-    for one in MEASURED:
-        if one["case"][0] != "codec":
-            plan = planned(one["case"][0], "cpu", *one["case"][1:])
-            assert abs(one["estimate"]["total"] / plan.total - 1) < 0.07, one["case"]
 
 
-@pytest.mark.parametrize("case", [one["case"] for one in MEASURED if one["case"][0] in ("codec", "eit_tiny")], ids=str)
+@pytest.mark.parametrize("case", [one["case"] for one in MEASURED if one["case"][0] in ("tiny", "codec", "eit_tiny")], ids=str)
 def test_the_recorded_estimates_are_those_of_today(case):
     "Estimates equal the recorded ones and take less than ten seconds."
     (before,) = [one["estimate"] for one in MEASURED if one["case"] == case]
@@ -247,8 +243,8 @@ def test_a_tomography_run_starts_in_spite_of_its_plan(tanks, tmp_path, capsys, m
     words = "--model", "tiny", "--global-batch-size", "4"
     assert eit_train(tanks, tmp_path / guard, *words, *(["--memory-guard", guard] if guard == "warn" else [])) == 0
     lines = capsys.readouterr().out.splitlines()
-    planned_lines = [line for line in lines if line.startswith("planned ")]
-    assert len(planned_lines) == 3 and "does not fit" in planned_lines[0] and "4 images of 128 x 128" in planned_lines[1]
+    planned_lines = [line for line in lines if line.startswith("estimated ")]
+    assert len(planned_lines) == 3 and "does not fit" in planned_lines[0] and "image of 4 x 1 x 128 x 128" in planned_lines[1]
     (warning,) = [line for line in lines if line.startswith("warning ") and "memory" in line]
     assert "to make it fit: --accumulation 4" in warning
 

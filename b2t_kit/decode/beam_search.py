@@ -12,7 +12,7 @@ __all__ = ['BEGINNING', 'HISTORY', 'SLOT', 'FLOATS', 'Beam', 'Past', 'Fresh', 'n
 # %% ../../nbs/decode/beam_search.ipynb #9ec7a51c
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -699,14 +699,22 @@ class BeamSearch:
         found = self.decode(logits, name)
         return found[0].sentence if found else ""
 
+    def decode_each(
+        self,
+        trials: Iterable[np.ndarray],  # each (P, 41)
+        threads: int = 0,  # 0: one per core
+    ) -> Iterator[list[Hypothesis]]:
+        "Yield the n-best list of each trial, in their order, decoded on several cores."
+        with ThreadPoolExecutor(threads or available_cores()) as pool:
+            yield from pool.map(self.decode, trials)
+
     def decode_many(
         self,
-        trials: Sequence[np.ndarray],  # each (P, 41)
+        trials: Iterable[np.ndarray],  # each (P, 41)
         threads: int = 0,  # 0: one per core
     ) -> list[list[Hypothesis]]:  # in the order of the trials
         "Return the n-best list of each trial, decoded on several cores."
-        with ThreadPoolExecutor(threads or available_cores()) as pool:
-            return list(pool.map(self.decode, trials))
+        return list(self.decode_each(trials, threads))
 
     def stream(self, before: "Stream | None" = None) -> "Stream":
         "Return a `Stream`, in the memory of one that is not used any more; it always uses the prefix search."

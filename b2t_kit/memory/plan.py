@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['GPU_MEMORY', 'UNCERTAIN', 'find_target', 'target_of', 'state_parts', 'MemoryPlan', 'verdict', 'plan_text',
-           'plan_values', 'dividing', 'state_of', 'plan_once', 'NoRules', 'has_room', 'with_recordings', 'changes',
-           'remedy_of', 'plan_run', 'trace_remedy', 'estimate_task', 'PlannedDevice', 'plan_or_trace', 'impossible',
-           'guard', 'plan_task', 'lack_of_room', 'check_memory']
+           'plan_values', 'dividing', 'state_of', 'plan_once', 'Traced', 'NoRules', 'has_room', 'with_recordings',
+           'changes', 'remedy_of', 'plan_run', 'TracedSettings', 'planned_or_traced', 'plan_task', 'PlannedDevice',
+           'plan_or_trace', 'impossible', 'guard', 'lack_of_room', 'check_memory']
 
 # %% ../../nbs/memory/plan.ipynb #cac37af2
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ from ..devices.device import Device, tpu_chips
 from ..devices.topologies import CHIPS, find_slice
 from ..devices.xla import chips_of_a_layer
 from .trace import NotTraced, Trace, trace_task, traced_points
-from ..models.footprint import MemoryTarget, Part, StepPlan, part, without_gradients
+from ..models.footprint import MemoryTarget, Part, StepPlan, part, rows_of, without_gradients
 from ..precision import Precision, resolve_precision
 from ..training.task import Task, TaskSettings, TrainConfig
 
@@ -46,35 +46,33 @@ def find_target(
         raise KitError(f"slice '{slice_name}': a {device} has none; leave it out, or plan for --device tpu")
     if device == "tpu":
         found = find_slice(slice_name or "v5e-8")
-        size, label, compute = found.chip.memory, f"TPU {found.chip.name}", 2
+        size, label = found.chip.memory, f"TPU {found.chip.name}"
         chips = found.chips if chips is None else chips
     elif device == "cpu":
-        size, label, compute = free_memory() / GIB, "CPU", 4
+        size, label = free_memory() / GIB, "CPU"
     elif device in GPU_MEMORY or device == "gpu":
         name = "t4" if device == "gpu" else device
         size, label = GPU_MEMORY[name], f"GPU {name.upper()}"
-        compute = 2
     else:
         known = ", ".join(("cpu", "gpu", "tpu", *GPU_MEMORY))
         raise KitError(f"device '{device}' is unknown; there are {known}")
     given = size if memory is None else memory
-    return MemoryTarget("gpu" if device in GPU_MEMORY else device, chips or 1, int(given * GIB), label, compute)
+    return MemoryTarget("gpu" if device in GPU_MEMORY else device, chips or 1, int(given * GIB), label)
 
 # %% ../../nbs/memory/plan.ipynb #e7fe867e
 def target_of(
     device: Device,  # open
 ) -> MemoryTarget:
     "The device that a run will train on."
-    compute = 4 if device.precision.compute == "float32" else 2
     if device.kind == "cuda":
         free = torch.cuda.mem_get_info(device.torch_device)[0] + torch.cuda.memory_reserved(device.torch_device)
-        return MemoryTarget("gpu", device.world, free, torch.cuda.get_device_name(device.torch_device), compute)
+        return MemoryTarget("gpu", device.world, free, torch.cuda.get_device_name(device.torch_device))
     if device.kind == "cpu":
-        return MemoryTarget("cpu", device.world, free_memory() // device.world, "CPU", compute)
+        return MemoryTarget("cpu", device.world, free_memory() // device.world, "CPU")
     replicas, models = device.chips * device.world, tpu_chips()
     if models and models[0] in CHIPS:
-        return MemoryTarget("tpu", replicas, int(CHIPS[models[0]].memory * GIB), f"TPU {models[0]}", compute)
-    return MemoryTarget("tpu", replicas, free_memory() // device.chips, "simulated chip", compute)
+        return MemoryTarget("tpu", replicas, int(CHIPS[models[0]].memory * GIB), f"TPU {models[0]}")
+    return MemoryTarget("tpu", replicas, free_memory() // device.chips, "simulated chip")
 
 # %% ../../nbs/memory/plan.ipynb #7e68a0c1
 def state_parts(
@@ -222,16 +220,33 @@ def plan_once(
     train: TrainConfig,
     target: MemoryTarget,
     shapes: Sequence[Any] = (),  # of batches; images have one shape
+    traced: "Traced | None" = None,  # a step of this configuration with any rows; None: there are rules
 ) -> MemoryPlan:
     "The plan of a configuration without changes; raises `NoRules` if its step must be traced."
     if target.kind != "tpu" and train.shard != "none":
         raise KitError(f"shard={train.shard}: only TPU chips divide state; leave it out for a {target.kind}")
     divide = dividing(train, target)
     state, gradients = state_of(*task.counted(), train, target, task.wide_parameters(divide))
-    steps = task.steps(train, target, shapes, sum(one.bytes for one in state), divide)
+    steps = (traced.step(task.rows, train, target),) if traced else \
+        task.steps(train, target, shapes, sum(one.bytes for one in state), divide)
     if not steps:
         raise NoRules(f"{name}: has no rules for its memory")
-    return MemoryPlan(name, target, tuple(state), steps, gradients=gradients)
+    return MemoryPlan(name, target, tuple(state), steps, gradients=gradients, estimated=traced is not None)
+
+
+@dataclass(frozen=True)
+class Traced:
+    "A traced step, from which plans with other rows follow."
+    trace: Trace
+    accumulation: int  # micro-batches of the traced step
+    chips: int  # devices of this process that share the traced rows
+
+    def step(self, rows: int, train: TrainConfig, target: MemoryTarget) -> StepPlan:
+        "The step with so many rows in all."
+        here, then = (rows_of(count, target.replicas, parts) for count, parts in (
+            (rows, train.accumulation), (self.trace.rows, self.accumulation)))
+        points = traced_points(self.trace, self.chips, here / then)
+        return StepPlan(self.trace.shape, without_gradients(points) if train.accumulation > 1 else points)
 
 
 class NoRules(KitError):
@@ -277,7 +292,7 @@ def changes(
         if can_divide:
             yield f"--shard moments --accumulation {times}", task, replace(divided, accumulation=times)
         times *= 2
-    while rows > 1:
+    while rows > 1 and task.rows_option:
         rows //= 2
         yield f"{task.rows_option} {rows}", task.with_rows(rows), train
 
@@ -288,9 +303,10 @@ def remedy_of(
     target: MemoryTarget,
     shapes: Sequence[Any] = (),  # of batches
     bins: int = 0,  # of all recordings to train on
+    traced: Traced | None = None,  # a step, if there are no rules
 ) -> str:  # empty if no known change helps
     "The first change that fits."
-    plans = ((words, with_recordings(plan_once("", other_task, other_train, target, shapes), other_task, bins))
+    plans = ((words, with_recordings(plan_once("", other_task, other_train, target, shapes, traced), other_task, bins))
              for words, other_task, other_train in changes(task, train, target))
     return next((words for words, plan in plans if plan.margin > 0), "")
 
@@ -302,43 +318,50 @@ def plan_run(
     target: MemoryTarget,
     shapes: Sequence[Any] = (),  # of batches
     bins: int = 0,  # of all recordings to train on, which may rest on the device
+    traced: Traced | None = None,  # a step, if there are no rules
 ) -> MemoryPlan:
     "The plan of a configuration, with the smallest change that makes it fit if it does not; raises `NoRules`."
-    plan = with_recordings(plan_once(name, task, train, target, shapes), task, bins)
-    return plan if plan.fits else replace(plan, remedy=remedy_of(task, train, target, shapes, bins))
+    plan = with_recordings(plan_once(name, task, train, target, shapes, traced), task, bins)
+    return plan if plan.fits else replace(plan, remedy=remedy_of(task, train, target, shapes, bins, traced))
 
 # %% ../../nbs/memory/plan.ipynb #c2cd0fb0
-def trace_remedy(
-    trace: Trace,
-    plan: MemoryPlan,  # that does not fit
+@dataclass(frozen=True)
+class TracedSettings(TaskSettings):
+    "All that is known of a task that tells nothing of itself."
+    rows: int
+    numbers: tuple[int, int]  # of trained and of fixed parameters
+    rows_option = ""
+
+    def counted(self) -> tuple[int, int]:
+        "As the trace has counted them."
+        return self.numbers
+
+
+def planned_or_traced(
+    task: Task,
     config: TrainConfig,
-    replicas: int,
-) -> str:  # empty if no known change helps
-    "The fewest micro-batches with which an estimate fits, if any."
-    gradients = 4 * trace.trained
-    state = sum(one.bytes for one in plan.state) + gradients * (config.accumulation == 1)
-    activations = max(0, plan.total - state)
-    times = 2 * config.accumulation
-    while times * replicas <= trace.rows:
-        if state + activations * config.accumulation / times < plan.target.available:
-            return f"--accumulation {times}"
-        times *= 2
-    return ""
+    device: Device,  # open, or one that is only planned
+    target: MemoryTarget,  # its memory
+) -> tuple[str, TaskSettings, Sequence[Any], int, Traced | None]:  # the last: None if there are rules
+    "Name, settings, shapes, length of all recordings, and a traced step; raises `NotTraced`."
+    name, settings, shapes, bins = task.planned(config, device) or (type(task).__name__, None, (), 0)
+    if settings and settings.steps(config, target, shapes, 0, dividing(config, target)):
+        return name, settings, shapes, bins, None
+    trace = trace_task(task.as_traced(), config, device)
+    settings = settings or TracedSettings(trace.rows, (trace.trained, trace.fixed))
+    return name, settings, shapes, bins, Traced(trace, config.accumulation, device.chips)
 
 
-def estimate_task(
+def plan_task(
     task: Task,
     config: TrainConfig,
     device: Device,  # open, or one that is only planned
     target: MemoryTarget | None = None,  # its memory; None: that of the open device
 ) -> MemoryPlan:
-    "The plan of any task, with its step traced; raises `NotTraced` with the reason if that cannot be done."
-    target, trace = target or target_of(device), trace_task(task, config, device)
-    state, gradients = state_of(trace.trained, trace.fixed, config, target)
-    points = traced_points(trace, device.chips)
-    step = StepPlan(trace.shape, without_gradients(points) if config.accumulation > 1 else points)
-    plan = MemoryPlan(type(task).__name__, target, tuple(state), (step,), "", gradients, True)
-    return plan if plan.fits else replace(plan, remedy=trace_remedy(trace, plan, config, target.replicas))
+    "The plan of a task that is about to train: by rules if it has any, else traced, or `NotTraced`."
+    target = target or target_of(device)
+    name, settings, shapes, bins, traced = planned_or_traced(task, config, device, target)
+    return plan_run(name, settings, config, target, shapes, bins, traced)
 
 # %% ../../nbs/memory/plan.ipynb #f247c3f1
 @dataclass(frozen=True)
@@ -359,10 +382,6 @@ class PlannedDevice:
         "As an open device calls itself."
         return {"tpu": "xla", "gpu": "cuda"}.get(self.target.kind, self.target.kind)
 
-    def share(self, tensor: torch.Tensor) -> torch.Tensor:
-        "The recordings of a batch that rest on the device; here they have no numbers."
-        return tensor
-
 
 def plan_or_trace(
     name: str,  # what is planned
@@ -371,14 +390,9 @@ def plan_or_trace(
     target: MemoryTarget,
 ) -> MemoryPlan:
     "The plan of a task without data, by rules or traced; raises `NotTraced`."
-    device: Any = PlannedDevice(target, resolve_precision(train.precision, {"tpu": "xla"}.get(target.kind, "cpu")))
-    known = task.planned(train, device)
-    try:
-        if known:
-            return plan_run(name, known[1], train, target, *known[2:])
-    except NoRules:
-        pass
-    return replace(estimate_task(task, train, device, target), name=name)
+    kind, capability = {"tpu": ("xla", None), "gpu": ("cuda", (8, 0))}.get(target.kind, ("cpu", None))
+    device: Any = PlannedDevice(target, resolve_precision(train.precision, kind, capability))
+    return replace(plan_task(task, train, device, target), name=name)
 
 # %% ../../nbs/memory/plan.ipynb #4673f054
 def impossible(
@@ -419,36 +433,20 @@ def guard(
     return lines
 
 # %% ../../nbs/memory/plan.ipynb #560404c4
-def plan_task(
-    task: Task,
-    config: TrainConfig,
-    device: Device,  # open
-) -> MemoryPlan:
-    "The plan of a task that is about to train: by rules if it has any, else traced, or `NotTraced`."
-    known = task.planned(config, device)
-    try:
-        if known:
-            name, settings, shapes, bins = known
-            return plan_run(name, settings, config, target_of(device), shapes, bins)
-    except NoRules:
-        pass
-    return estimate_task(task, config, device)
-
-
 def lack_of_room(
     task: Task,
     config: TrainConfig,
     device: Device,  # open, a GPU or XLA
 ) -> str:  # empty if there is room
     "Why the recordings cannot rest on a device, in one line: they pass through the host's memory first."
-    known = task.planned(config, device)
-    resting = known and known[1].resting(known[3])
-    if not known or not resting:
-        return "the task says nothing of its recordings"
     try:
-        plan = plan_once("", known[1], config, target_of(device), known[2])
-    except NoRules:
-        plan = estimate_task(task, config, device)
+        _, settings, shapes, bins, traced = planned_or_traced(task, config, device, target_of(device))
+    except NotTraced as error:
+        return str(error)
+    resting = settings.resting(bins)
+    if not resting:
+        return "the task says nothing of its recordings"
+    plan = plan_once("", settings, config, target_of(device), shapes, traced)
     held, sure = resting[0], not resting[1]
     host, beside = free_memory() // device.place_in_world.local_world, f"{held.name} are {gib(held.bytes)}"
     if not has_room(plan, held.bytes, sure):

@@ -9,6 +9,7 @@ __all__ = ['WordScorer', 'RoomCheck', 'WordsConfig', 'SpeechConfig', 'logits_of'
            'count_greedy_edits']
 
 # %% ../../nbs/speech/task.ipynb #9b9df6a0
+from copy import copy
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from ..data.fingerprint import data_fingerprint
 from ..data.quarantine import quarantine_said, quarantined, spent_days
 from ..devices.device import Device
 from ..models.ctc import ctc_losses
-from ..models.footprint import MemoryTarget, Part, Size, StepPlan, part, rows_of, without_gradients
+from ..models.footprint import MemoryTarget, Part, Size, StepPlan, part, rows_of
 from ..models.gru import GRUConfig
 from ..models.model import ModelConfig
 from .adapt import Unseen, fit_days
@@ -99,16 +100,11 @@ class SpeechConfig(TaskSettings):
         self, train: TrainConfig, target: MemoryTarget, shapes: Sequence[Bucket], state: int,
         divide: Callable[[int], int],
     ) -> tuple[StepPlan, ...]:
-        "By the rules of the model, if it has any."
-        found = []
-        for bucket in shapes:
-            size = size_of(bucket, self.model, self.rows, target.replicas, train.accumulation)
-            points = self.model.footprint(size, target, divide)
-            if not points:
-                return ()
-            in_place = target.kind != "tpu" and train.accumulation > 1
-            found.append(StepPlan(str(size), without_gradients(points) if in_place else points))
-        return tuple(found)
+        "By the rules of the model for a TPU, if it has any."
+        sizes = [size_of(one, self.model, self.rows, target.replicas, train.accumulation)
+                 for one in shapes if target.kind == "tpu"]
+        found = tuple(StepPlan(str(size), self.model.footprint(size, divide)) for size in sizes)
+        return found if all(one.points for one in found) else ()
 
     def resting(self, bins: int) -> tuple[Part, bool] | None:
         "The recordings in the precision of the cache, unless they may not rest on the device."
@@ -314,6 +310,12 @@ class SpeechTask(Task):
     def planned(self, config: TrainConfig, device: Device) -> tuple[str, SpeechConfig, list[Bucket], int]:
         "The settings, and the lengths of batches and recordings."
         return "speech", self.config, self.train_buckets(config, device), self.train_bins(config, device)
+
+    def as_traced(self) -> Self:
+        "With features in every batch: what rests on the device is planned apart."
+        traced, batches = copy(self), replace(self.config.batches, resident="off")
+        traced.config, traced.resident, traced._to_train = replace(self.config, batches=batches), None, {}
+        return traced
 
     def build_model(self) -> nn.Module:
         "A decoder with initial weights from torch's generator, or from the decoder to begin with."

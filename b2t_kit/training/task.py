@@ -159,12 +159,16 @@ class Task(Protocol):
         rest on the device. None: the step is traced instead."""
         return None
 
+    def as_traced(self) -> Self:
+        "The task as a plan traces its step: all that a batch needs is in the batch."
+        return self
+
 # %% ../../nbs/training/task.ipynb #c0cdc425
 class TaskSettings:
     "What planning asks of the settings of a task, a frozen dataclass that derives from this class."
 
     rows: int  # of an optimizer step, over all devices and micro-batches
-    rows_option = "--global-batch"  # the option that changes it
+    rows_option = "--global-batch"  # the option that changes it; empty: there is none
 
     def with_rows(self, rows: int) -> Self:
         "The settings with other rows."
