@@ -4,7 +4,7 @@
     python benchmarks/pretraining.py FOLDER --trials 20 --seeds 1
 
 The target has one array and one day, the other participant two arrays and two days. Alone and joint see the same number
-of steps of the target's trials; the best of five validations counts for each.
+of steps of the target's trials, joint as many of the other's; the best of five validations counts for each.
 """
 import argparse
 import statistics
@@ -54,7 +54,9 @@ def rates(folder: Path, trials: int, seed: int) -> dict[str, float]:
     settings = replace(STEPS, seed=seed)
     shares = replace(SPEECH, batches=replace(SPEECH.batches, set_shares=(0.5, 0.5)))
     joint = replace(settings, steps=2 * STEPS.steps, eval_every=2 * STEPS.eval_every, select="per/s1")
+    longer = replace(settings, steps=joint.steps, eval_every=joint.eval_every)
     return {"alone": best_of(SpeechTask(few, SPEECH), settings, folder / f"alone_{seed}"),
+            "alone, twice the steps": best_of(SpeechTask(few, SPEECH), longer, folder / f"longer_{seed}"),
             "joint": best_of(SpeechTask([few, many], shares), joint, folder / f"joint_{seed}")}
 
 
@@ -73,7 +75,7 @@ def main() -> None:
         for name in every[0]:
             values = [one[name] for one in every]
             found[f"{sharing:g} {name}"] = values
-            print(f"sharing {sharing:g}  {name:<9} {statistics.fmean(values):6.1%}   "
+            print(f"sharing {sharing:g}  {name:<22} {statistics.fmean(values):6.1%}   "
                   f"{'  '.join(f'{value:.1%}' for value in values)}", flush=True)
     save_json(options.folder / "rates.json", found)
 

@@ -203,6 +203,8 @@ RoomCheck = Callable[["SpeechTask", TrainConfig, Device], str]
 class SpeechTask(Task):
     "Decode phonemes from the recordings in a folder, or in several."
 
+    start: Start | None = None  # the decoder to begin with
+
     def __init__(
         self,
         # folder of the recordings, or several that are trained jointly; None: the platform's input folders
