@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PREFIX', 'HISTORY', 'SLOT', 'FLOATS', 'Beam', 'Histories', 'Candidates', 'new_histories', 'new_beam',
-           'new_candidates', 'mix', 'add_paths', 'extend', 'expand', 'wait', 'advance', 'kth_largest', 'keep',
+           'new_candidates', 'mix', 'add_paths', 'extend', 'expand_node', 'wait', 'advance', 'kth_largest', 'keep',
            'advance_all', 'grown', 'index', 'emptied', 'finished', 'history_words', 'check_logits', 'as_rows',
            'is_ordinary', 'find_fault', 'log_probs', 'tempered', 'kept_frames', 'is_sure', 'Proposer', 'PrefixSearch',
            'TrialSearch', 'BeamSearch', 'available_cores', 'Stream']
@@ -177,7 +177,7 @@ def extend(
 
 # %% ../../nbs/decode/beam_search.ipynb #b68c87ea
 @njit(nogil=True)
-def expand(
+def expand_node(
     node: int,  # of the trie
     owner: int,  # the word history
     mass: float,  # ln P of the paths that reach the node in this frame
@@ -259,7 +259,7 @@ def advance(
             spoken = trie.label[child]
             mass = (again if spoken == last else both) + row[spoken]
             if row[spoken] >= floor and mass > -math.inf:
-                best = expand(child, owner, mass, best, trie, words, model, limits, histories, candidates)
+                best = expand_node(child, owner, mass, best, trie, words, model, limits, histories, candidates)
         if candidates.state[2]:
             return False
     keep(trie, limits, histories, beam, candidates)
