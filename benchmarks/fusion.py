@@ -1,16 +1,17 @@
 """Measure delayed fusion: word error of the same logits with a causal model in the search, after it, both, neither.
 
-    python benchmarks/fusion.py LABELS.csv --llm FOLDER_OR_GGUF --models DIR --words FILE [--sentences 1426]
+    python benchmarks/fusion.py LABELS.csv --llm FOLDER_OR_GGUF [--models DIR] [--words FILE] [--sentences 1426]
                                 [--tune-on 60] [--beam 100] [--n-best 10] [--every 12] [--shares 0.2,0.35,0.5]
-                                [--noise 1] [--keep-weights] [--json FILE]
+                                [--noise 1] [--flatness middle] [--keep-weights] [--json FILE]
 
 Sentences are divided, and their logits simulated, as in words.py; DIR and FILE are those of general_model.py and
-words.py, as for rescoring.py, which also says where the small pretrained model comes from. Four ways:
+words.py, as for rescoring.py, which also says where the small pretrained model comes from. Without them the 3-gram is
+that of words.py, with default weights. --flatness sharp,middle,flat repeats everything. Four ways:
 
-3-gram      the search with its tuned weights
+3-gram      the search
 rescored    the lists of that search, with acoustic scale, word bonus and share tuned
-fusion      the model inside the search; share, acoustic scale and word bonus tuned on its lists (--keep-weights:
-            only the share is tuned)
+fusion      the model inside the search; share, acoustic scale and word bonus tuned on its lists, the last two kept
+            if a search with them makes more errors on the tuning sentences (--keep-weights: always)
 both        the lists of that search, rescored with weights tuned once more
 
 Weights are found on the tuning sentences only. Differences come with a 95 % interval of a paired bootstrap over
@@ -20,13 +21,14 @@ sentences, and seconds are wall-clock and CPU seconds per trial, with the number
 import argparse
 import json
 import resource
+import tempfile
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 from rescoring import config_of, unpacked
-from words import divided
+from words import build, divided
 
 from b2t_kit.decode.arpa import read_language_model
 from b2t_kit.decode.beam_search import BeamSearch
@@ -34,6 +36,7 @@ from b2t_kit.decode.fusion import FusedSearch, FusionConfig, reconfigured
 from b2t_kit.decode.hypotheses import DecodedTrial
 from b2t_kit.decode.lexicon import build_lexicon
 from b2t_kit.decode.llm import GRID, CausalScorer, RescoreWeights, ScoreTable, best_weights, load_scorer, tabulate
+from b2t_kit.decode.ngram import LanguageModel
 from b2t_kit.simulate.logits import Noise, noisy_sentence
 from b2t_kit.text.metrics import Counts, compare, count_edits, rate_of
 
@@ -87,33 +90,17 @@ def cost_on_t4(tokens: float, stops: float, together: int = 8) -> dict[str, floa
             "gb_in_4_bits": (small + states) / 1e9}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("labels", type=Path)
-    parser.add_argument("--llm", type=Path, required=True)
-    parser.add_argument("--models", type=Path, required=True)
-    parser.add_argument("--words", type=Path, required=True)
-    parser.add_argument("--sentences", type=int, default=1426)
-    parser.add_argument("--tune-on", type=int, default=60)
-    parser.add_argument("--beam", type=int, default=100)
-    parser.add_argument("--n-best", type=int, default=10)
-    parser.add_argument("--every", type=int, default=12)
-    parser.add_argument("--shares", default="0.2,0.35,0.5")
-    parser.add_argument("--noise", type=float, default=1.0, help="factor of the noise, as the levels of words.py")
-    parser.add_argument("--keep-weights", action="store_true", help="the fused search keeps the search's weights")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    scored, tuned_on, _ = divided(options.labels, 1426, 250)
-    scorer = load_scorer(options.llm) if options.llm.is_dir() else unpacked(options.llm)
-    generator, noise = np.random.default_rng(1), Noise()
-    noise = replace(noise, errors=options.noise * noise.errors)
-    scored, tuned_on = scored[: options.sentences], tuned_on[: options.tune_on]
-    test, tune = ([noisy_sentence(one, generator, noise) for one in part] for part in (scored, tuned_on))
-    model = read_language_model(options.models / "3.b2tlm")
+def measured(flatness: str, sentences: tuple[list[str], list[str]], model: LanguageModel, scorer: CausalScorer,
+             options: argparse.Namespace) -> dict:
+    "The four ways on logits of one flatness."
+    scored, tuned_on = sentences
+    generator, noise = np.random.default_rng(1), Noise(errors=options.noise, flatness=flatness)
+    test, tune = ([noisy_sentence(one, generator, noise) for one in part] for part in sentences)
     search = BeamSearch(build_lexicon(), model, config_of(options.words, options.beam, options.n_best))
     search.decode(test[0])  # compiles
     frames = float(np.mean([len(one) for one in test]))
-    print(f"{len(test)} trials of {frames:.0f} frames, {len(tune)} to tune on; {search.config}", flush=True)
+    print(f"{flatness}: {len(test)} trials of {frames:.0f} frames, {len(tune)} to tune on; {search.config}", flush=True)
+
     counts: dict[str, Counts] = {}
     costs: dict[str, dict[str, float]] = {}
 
@@ -139,9 +126,15 @@ def main() -> None:
         steps.append((table.counts(best).edits.sum(), share, best, table))
         print(f"share {share}: {steps[-1][0]} errors on the tuning sentences, {best}", flush=True)
     _, share, best, table = min(steps, key=lambda one: one[:2])
-    config = replace(search.config, acoustic_scale=best.acoustic_scale, word_bonus=best.word_bonus)
-    fused = FusedSearch(reconfigured(search, config), scorer, FusionConfig(options.every, share))
-    again = best_weights(table if options.keep_weights else table_of(tuned_on, fused.scored_lists(tune)))
+    usual = RescoreWeights(search.config.acoustic_scale, share, search.config.word_bonus)
+    while True:
+        config = replace(search.config, acoustic_scale=best.acoustic_scale, word_bonus=best.word_bonus)
+        fused = FusedSearch(reconfigured(search, config), scorer, FusionConfig(options.every, share))
+        found = table if best == usual else table_of(tuned_on, fused.scored_lists(tune))
+        if best == usual or found.counts(best).edits.sum() <= table.counts(usual).edits.sum():
+            break
+        best = usual  # weights of lists are not always weights of a search
+    again = best_weights(found)
     clock, pairs = Clock(scorer), []
     for start in range(0, len(test), 48):
         pairs += fused.scored_lists(test[start:start + 48])
@@ -163,18 +156,46 @@ def main() -> None:
           *(f"oracle {name}: {one}" for name, one in oracle.items()),
           f"fusion: {fused.config}, {config}; both: {again}; {memory:.1f} GB",
           *(f"1B on a T4, {name}: {cost}" for name, cost in t4.items()), sep="\n", flush=True)
-    if options.json:
-        rates = {name: rate_of(one, None) for name, one in counts.items()}
-        content = {
-            "sentences": len(test), "tuned_on": len(tune), "frames": frames, "noise": options.noise,
-            "model": options.llm.name,
-            "search": vars(search.config), "fused": {"every": options.every, "share": share, **vars(config)},
-            "weights": {"rescored": asdict(weights), "both": asdict(again)}, "cost": costs, "peak_gb": memory, "t4": t4,
-            "rows": {name: {"wer": one.rate, "low": one.low, "high": one.high, "edits": one.edits, "words": one.total}
-                     for name, one in rates.items()},
-            "gains": {name: vars(one) for name, one in gains.items()},
-            "oracle": {name: one.rate for name, one in oracle.items()}}
-        options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    rates = {name: rate_of(one, None) for name, one in counts.items()}
+    return {
+        "sentences": len(test), "tuned_on": len(tune), "frames": frames, "noise": options.noise,
+        "flatness": flatness,
+        "model": options.llm.name,
+        "search": vars(search.config), "fused": {"every": options.every, "share": share, **vars(config)},
+        "weights": {"rescored": asdict(weights), "both": asdict(again)}, "cost": costs, "peak_gb": memory, "t4": t4,
+        "rows": {name: {"wer": one.rate, "low": one.low, "high": one.high, "edits": one.edits, "words": one.total}
+                 for name, one in rates.items()},
+        "gains": {name: vars(one) for name, one in gains.items()},
+        "oracle": {name: one.rate for name, one in oracle.items()}}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("labels", type=Path)
+    parser.add_argument("--llm", type=Path, required=True)
+    parser.add_argument("--models", type=Path, help="folder of general_model.py, instead of building a 3-gram")
+    parser.add_argument("--words", type=Path, help="result of words.py with the search's weights")
+    parser.add_argument("--sentences", type=int, default=1426)
+    parser.add_argument("--tune-on", type=int, default=60)
+    parser.add_argument("--beam", type=int, default=100)
+    parser.add_argument("--n-best", type=int, default=10)
+    parser.add_argument("--every", type=int, default=12)
+    parser.add_argument("--shares", default="0.2,0.35,0.5")
+    parser.add_argument("--noise", type=float, default=1.0, help="factor of the noise, as the levels of words.py")
+    parser.add_argument("--flatness", default="middle", help="levels of flatness, with commas")
+    parser.add_argument("--keep-weights", action="store_true", help="the fused search keeps the search's weights")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    scored, tuned_on, text = divided(options.labels, 1426, 250)
+    scorer = load_scorer(options.llm) if options.llm.is_dir() else unpacked(options.llm)
+    with tempfile.TemporaryDirectory() as folder:
+        ready = options.models and read_language_model(options.models / "3.b2tlm")
+        model = ready or build(text, scored + tuned_on, Path(folder), 3)
+        parts, levels = (scored[: options.sentences], tuned_on[: options.tune_on]), []
+        for flatness in options.flatness.split(","):
+            levels.append(measured(flatness, parts, model, scorer, options))
+            if options.json:
+                options.json.write_text(json.dumps(levels, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
