@@ -23,6 +23,7 @@ failure there.
 import json
 import os
 import re
+import signal
 import sys
 import tempfile
 import traceback
@@ -42,6 +43,8 @@ LIBRARIES = {"torch_xla"}  # flags that stand for a library
 # Variables that libraries and pytest set for themselves.
 FOREIGN = ("PYTEST_", "TORCHINDUCTOR_", "XLA_", "PJRT_", "TPU_", "PTXLA_", "TF_", "GRPC_")
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell does that to what it starts in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # or no command that a test starts would hear Ctrl-C
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers share the cores
 

@@ -39,7 +39,7 @@ from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.hypotheses import SearchConfig
 from b2t_kit.decode.ngram_build import build_language_model
 from b2t_kit.decode.ngram import LanguageModel, perplexity
-from b2t_kit.decode.lexicon import Lexicon, build_lexicon, words_sounding
+from b2t_kit.decode.lexicon import Lexicon, build_lexicon
 from b2t_kit.simulate.logits import Noise, noisy_sentence
 from b2t_kit.decode.tune import Tuning, tune
 from b2t_kit.text.metrics import Counts, count_edits, per, rate_of
@@ -70,9 +70,9 @@ def build(text: list[str], kept_out: list[str], folder: Path, order: int,
 def spelled_out(logits: np.ndarray, lexicon: Lexicon, model: LanguageModel) -> str:
     "The greedy result: words where a stretch is one, else phonemes."
     classes = collapse(logits.argmax(axis=1))
-    stretches = split_words(to_phonemes(classes))
     found = []
-    for stretch, words in zip(stretches, words_sounding(lexicon, classes)):
+    for stretch in split_words(to_phonemes(classes)):
+        words = [lexicon.words[word] for word in lexicon.spoken.get(tuple(to_ids(stretch)), ())]
         likely = {word: model.unigrams[model.numbers([word])[0]] for word in words}
         found.append(max(likely, key=likely.get) if likely else "".join(stretch).lower())
     return " ".join(found)

@@ -21,7 +21,7 @@ from b2t_kit.models.ctc import ctc_losses
 from b2t_kit.models.noise_gru import NoiseGRUConfig
 from b2t_kit.training.optim import Ema, build_adamw, pack_optimizer, unpack_optimizer
 
-HIDDEN, ROWS, STEPS = 256, 16, 20
+HIDDEN, ROWS, STEPS, DROPOUT = 256, 16, 20, 0.4
 xla.STAYS_ON_CHIP = 2 * 3 * (HIDDEN // 2) ** 2  # the noise model is wide for four chips, the decoders are not
 CONFIG = NoiseGRUConfig(num_days=2, num_features=8, hidden=32, num_layers=1, dropout=0.0, day_dropout=0.0, noise_layers=2,
                         noise_hidden=HIDDEN, noisy_layers=1, noisy_hidden=24, reversal=0.3)
@@ -61,7 +61,8 @@ class Training:
         """The tensors of a checkpoint, and the optimizer's settings."""
         tensors, groups = pack_optimizer(self.optimizer, self.model)
         found = {"model": self.model.state_dict(), "optimizer": tensors, "average": self.average.model.state_dict()}
-        return {part: self.device.fetch_named(one) for part, one in found.items()}, groups
+        fetched = {part: self.device.fetch_named(one) for part, one in found.items()}
+        return {part: {name: one.clone() for name, one in tensors.items()} for part, tensors in fetched.items()}, groups
 
     def load(self, parts: dict[str, dict[str, torch.Tensor]], groups: list) -> "Training":
         """Continue from what `parts` returned."""
@@ -103,30 +104,30 @@ def main(folder: Path) -> None:
         report["shapes"] = {name: list(one.shape) for name, one in straight.model.named_parameters() if "noise" in name}
         by_units = straight.result()
         again = Training(device, recompute=True).run(range(STEPS)).result()
-        half = Training(device).run(range(STEPS // 2)).parts()
-        with_dropout = Training(device, dropout=0.4).run(range(STEPS)).result()
+        with_dropout = Training(device, DROPOUT).run(range(STEPS // 2))
+        half, with_dropout = with_dropout.parts(), with_dropout.run(range(STEPS // 2, STEPS)).result()
     with open_device("xla", "float32", shard="units", units_over=8) as device:
-        by_eight = Training(device).run(range(STEPS)).result()
-        onwards = Training(device).load(*half).run(range(STEPS // 2, STEPS * 3 // 4)).parts()
+        by_eight = Training(device, DROPOUT).run(range(STEPS)).result()
+        onwards = Training(device, DROPOUT).load(*half).run(range(STEPS // 2, STEPS * 3 // 4)).parts()
     with open_device("xla", "float32", shard="moments") as device:
-        onwards = Training(device).load(*onwards).run(range(STEPS * 3 // 4, STEPS)).result()
+        onwards = Training(device, DROPOUT).load(*onwards).run(range(STEPS * 3 // 4, STEPS)).result()
     with open_device("xla", "float32") as device:
         by_rows = Training(device).run(range(STEPS)).result()
-        resumed = Training(device).load(*half)
+        resumed = Training(device, DROPOUT).load(*half)
         loaded = resumed.parts()[0]
         report["same bits"] = all(torch.equal(loaded[part][name], value)
                                   for part, one in half[0].items() for name, value in one.items())
         resumed = resumed.run(range(STEPS // 2, STEPS)).result()
-        dropout_by_rows = Training(device, dropout=0.4).run(range(STEPS)).result()
-    torch.save((half, without_losses(by_rows)), folder / "units.pt")
+        dropout_by_rows = Training(device, DROPOUT).run(range(STEPS)).result()
+    torch.save((half, without_losses(dropout_by_rows)), folder / "units.pt")
     with open_device("cpu", "float32") as device:
         alone = Training(device).run(range(STEPS)).result()
     for name, found, expected in (("rows", by_units, by_rows), ("one device", by_units, alone),
-                                  ("eight", by_eight, by_rows), ("recomputed", again, by_units),
+                                  ("eight", by_eight, dropout_by_rows), ("recomputed", again, by_units),
                                   ("dropout", with_dropout, dropout_by_rows)):
         report[name] = difference(found, expected)
-    report["resumed"] = difference(without_losses(resumed), without_losses(by_rows))
-    report["resumed twice"] = difference(without_losses(onwards), without_losses(by_rows))
+    report["resumed"] = difference(without_losses(resumed), without_losses(dropout_by_rows))
+    report["resumed twice"] = difference(without_losses(onwards), without_losses(dropout_by_rows))
     halves = []
     for shard in ("units", "none"):
         with open_device("xla", "bfloat16", shard=shard) as device:
@@ -139,10 +140,10 @@ def main(folder: Path) -> None:
 
 def go_on(folder: Path) -> None:
     """The second half, on the chips of this process."""
-    half, by_rows = torch.load(folder / "units.pt")
+    half, straight = torch.load(folder / "units.pt")
     with open_device("xla", "float32", shard="units") as device:
-        found = without_losses(Training(device).load(*half).run(range(STEPS // 2, STEPS)).result())
-        print("REPORT" + json.dumps({"described": device.describe(), "resumed": difference(found, by_rows)}))
+        found = without_losses(Training(device, DROPOUT).load(*half).run(range(STEPS // 2, STEPS)).result())
+        print("REPORT" + json.dumps({"described": device.describe(), "resumed": difference(found, straight)}))
 
 
 if __name__ == "__main__":

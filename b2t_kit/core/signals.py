@@ -63,18 +63,31 @@ def stopped_by_signals() -> Iterator[None]:
     before: dict[int, Any] = {}
     waiting: list[threading.Timer] = []
     raised: list[str] = []  # names of the signals
+    report_unraisable = sys.unraisablehook
+
+    def send_again(number: int) -> None:
+        waiting.append(threading.Timer(0.02, os.kill, (os.getpid(), number)))
+        waiting[-1].daemon = True
+        waiting[-1].start()
 
     def stop(number: int, frame: types.FrameType | None) -> None:
         if loses_exceptions(frame):
-            waiting.append(threading.Timer(0.02, os.kill, (os.getpid(), number)))
-            waiting[-1].daemon = True
-            waiting[-1].start()
+            send_again(number)
             return
         signal.signal(number, signal.SIG_IGN)  # a second one would disturb the cleaning
         raised.append(signal.Signals(number).name)
         raise KeyboardInterrupt(raised[-1])
 
+    def dropped(one: Any) -> None:
+        if not raised or one.exc_type is not KeyboardInterrupt:
+            report_unraisable(one)
+            return
+        number = signal.Signals[raised.pop()]
+        signal.signal(number, stop)
+        send_again(number)
+
     if threading.current_thread() is threading.main_thread():
+        sys.unraisablehook = dropped
         names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
         for number in [getattr(signal, name) for name in names]:
             if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):  # nohup ignores SIGHUP
@@ -90,6 +103,9 @@ def stopped_by_signals() -> Iterator[None]:
             one.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
+        if sys.unraisablehook is dropped:
+            sys.unraisablehook = report_unraisable
+
 
 # %% ../../nbs/core/signals.ipynb #913740a2
 # What a machine does to a command: a full disk, quotas, limits, read-only or broken disks.

@@ -8,9 +8,9 @@ __all__ = ['MARKERS', 'ENDS', 'SENTENCE_END', 'LADDER', 'VALUES', 'CONTEXT_TOKEN
            'chain_of', 'node_scores', 'TokenBatch', 'batches_of', 'CausalScorer', 'Reading', 'word_perplexity',
            'unscored_sentences', 'choose_writing', 'weaker_line', 'transformers_library', 'folder_name', 'kept_writing',
            'load_scorer', 'Readings', 'read_writings', 'KeptScores', 'RescoreWeights', 'rescored', 'ScoreTable',
-           'tabulate', 'surface_of', 'best_weights', 'Tuned', 'tune_weights', 'plot_surface', 'contexts_of',
-           'llm_scores', 'tune_rescoring', 'made_by', 'save_weights', 'load_weights', 'weights_warning',
-           'trials_chosen_by', 'Rescoring', 'weaker_on', 'rescore']
+           'tabulate', 'surface_of', 'best_weights', 'Tuned', 'tune_weights', 'contexts_of', 'llm_scores',
+           'tune_rescoring', 'made_by', 'save_weights', 'load_weights', 'weights_warning', 'trials_chosen_by',
+           'Rescoring', 'weaker_on', 'rescore']
 
 # %% ../../nbs/decode/llm.ipynb #333e4681
 import importlib.util
@@ -792,8 +792,6 @@ class Tuned:
     after: Rate  # tuned weights, on the set they were tuned on
     held_out: Rate  # tuned on half of the days, evaluated on the other half
     oracle: Rate  # best sentence of each list
-    surface: np.ndarray  # word errors over `GRID`
-    words: int  # words in the true sentences
 
     def __repr__(self) -> str:
         rows = {"search": self.before, "rescored": self.after, "rescored, other days": self.held_out,
@@ -822,26 +820,7 @@ def tune_weights(
         if len(here) and len(there):
             edits[here] = _part(table, here).counts(best_weights(_part(table, there), grid)).edits
     return Tuned(weights, rate_of(before, table.sessions), table.rate(weights),
-                 rate_of(Counts(edits, table.lengths), table.sessions), table.oracle,
-                 surface_of(table, GRID), int(table.lengths.sum()))
-
-# %% ../../nbs/decode/llm.ipynb #d720560d
-def plot_surface(
-    tuned: Tuned,
-) -> Any:  # a matplotlib figure
-    "Plot the word error rate over acoustic scale and alpha, at the best word bonus of each point."
-    import matplotlib.pyplot as plt  # only plotting needs it
-
-    rates = 100 * tuned.surface.min(axis=2).T / tuned.words  # (alpha, acoustic_scale)
-    figure, axes = plt.subplots(figsize=(5.4, 3.6), dpi=72, layout="constrained")
-    scales, shares = GRID["acoustic_scale"], GRID["alpha"]
-    image = axes.pcolormesh(scales, shares, rates, shading="nearest", cmap="viridis_r",
-                            vmax=min(rates.max(), 3 * rates.min() + 1))
-    axes.plot(tuned.weights.acoustic_scale, tuned.weights.alpha, "o", color="white",
-              markeredgecolor="black", clip_on=False)
-    axes.set(xscale="log", xlabel="acoustic scale", ylabel="alpha: weight of the large model")
-    figure.colorbar(image, ax=axes, label="word error rate, %")
-    return figure
+                 rate_of(Counts(edits, table.lengths), table.sessions), table.oracle)
 
 # %% ../../nbs/decode/llm.ipynb #4fa91c92
 def contexts_of(

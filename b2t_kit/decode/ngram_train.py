@@ -5,10 +5,9 @@
 # %% auto #0
 __all__ = ['BLOCK', 'LINE', 'Text', 'Keep', 'CHARACTERS', 'FALLBACK', 'LN_START', 'normalise_lines', 'open_text', 'whole_lines',
            'text_blocks', 'named_blocks', 'Tokens', 'read_tokens', 'choose_vocabulary', 'ngram_windows', 'sort_windows',
-           'add_counts', 'sentence_chunks', 'CountTable', 'check_order', 'count_ngrams', 'naive_counts', 'discounts',
-           'naive_adjusted', 'naive_kneser_ney', 'adjusted_counts', 'kept_rows', 'check_prune', 'table_discounts',
-           'Smoothed', 'smooth_order', 'context_chunks', 'smooth_words', 'kneser_ney', 'kept_levels',
-           'train_language_model']
+           'add_counts', 'sentence_chunks', 'CountTable', 'check_order', 'count_ngrams', 'discounts', 'adjusted_counts',
+           'kept_rows', 'check_prune', 'table_discounts', 'Smoothed', 'smooth_order', 'context_chunks', 'smooth_words',
+           'kneser_ney', 'kept_levels']
 
 # %% ../../nbs/decode/ngram_train.ipynb #cb1d9797
 import gzip
@@ -16,7 +15,6 @@ import math
 import re
 import string
 import zlib
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,7 +28,7 @@ from ..core.errors import KitError
 from ..core.files import regular_file
 from .external_sort import Column, Sorter, Workspace, chunks, distinct_rows, group_starts
 from .lexicon import check_word
-from .ngram import END, MAX_ORDER, START, UNKNOWN, LanguageModel, Level, NaiveModel, child_starts
+from .ngram import END, MAX_ORDER, START, UNKNOWN, LanguageModel, Level, child_starts
 from .ngram import compile_levels, find_rows
 
 # %% ../../nbs/decode/ngram_train.ipynb #9c8fd57c
@@ -364,19 +362,6 @@ def _with_suffixes(raw: list[dict[str, np.ndarray]], room: Workspace) -> list[Co
     return [CountTable(**level, suffix=suffix, starts=start)
             for level, suffix, start in zip(raw, suffixes, starts)]
 
-# %% ../../nbs/decode/ngram_train.ipynb #bc7c69ee
-def naive_counts(
-    sentences: Iterable[Sequence[str]],  # sentences as lists of words
-    order: int,
-) -> list[Counter]:  # n-grams of 1, 2, ... words
-    "Return the count of each n-gram as dictionaries; the end of a sentence counts as a word."
-    counts: list[Counter[tuple[str, ...]]] = [Counter() for _ in range(order)]
-    for words in sentences:
-        path = ("<s>", *words, "</s>")
-        for n, counter in enumerate(counts, 1):
-            counter.update(path[at : at + n] for at in range(len(path) - n + 1))
-    return counts
-
 # %% ../../nbs/decode/ngram_train.ipynb #a3f36319
 FALLBACK = (0.5, 1.0, 1.5)  # as lmplz --discount_fallback, if there are too few counts
 
@@ -393,60 +378,6 @@ def discounts(
     if not all(0 <= amount <= k for k, amount in enumerate(found, 1)):
         return np.array([0.0, *FALLBACK]), True
     return np.array([0.0, *found]), False
-
-# %% ../../nbs/decode/ngram_train.ipynb #d5644e78
-def naive_adjusted(
-    counts: Sequence[Counter],  # n-grams of 1, 2, ... words
-) -> list[dict[tuple[str, ...], int]]:
-    "Return the adjusted counts of each order as dictionaries."
-    adjusted = []
-    for n, counter in enumerate(counts, 1):
-        table = dict(counter)
-        if n < len(counts):
-            before = Counter(ngram[1:] for ngram in counts[n])
-            table = {one: count if one[0] == "<s>" else before[one] for one, count in table.items()}
-        adjusted.append(table)
-    adjusted[0].pop(("<s>",), None)
-    return adjusted
-
-# %% ../../nbs/decode/ngram_train.ipynb #952887bc
-def naive_kneser_ney(
-    sentences: Iterable[Sequence[str]],  # sentences as lists of words
-    order: int,
-    prune: Sequence[int] = (),  # n-grams of 1, 2, ... words with counts up to these are dropped
-    vocabulary: Iterable[str] | None = None,  # other words become <unk>
-) -> NaiveModel:
-    "Return a model computed by the definition: slow and large, used as the reference in tests."
-    sentences = [list(words) for words in sentences]
-    known = set(vocabulary or (word for words in sentences for word in words))
-    sentences = [[word if word in known else "<unk>" for word in words] for words in sentences]
-    counts = naive_counts(sentences, order)
-    adjusted = naive_adjusted(counts)
-    words = {"<unk>", "</s>", *known}
-    p: dict[tuple[str, ...], float] = {}
-    gamma: dict[tuple[str, ...], float] = {}
-    for n, table in enumerate(adjusted):
-        times = [sum(count == k for count in table.values()) for k in (1, 2, 3, 4)]
-        amount, _ = discounts(times)
-        limit = prune[n] if n < len(prune) else prune[-1] if prune else 0
-        kept = {one for one in table if counts[n][one] > limit and "<unk>" not in one} if n else table
-        totals: Counter[tuple[str, ...]] = Counter()
-        freed: dict[tuple[str, ...], float] = defaultdict(float)
-        for one, count in table.items():
-            totals[one[:-1]] += count
-            freed[one[:-1]] += amount[min(count, 3)] if one in kept else count
-        gamma |= {context: freed[context] / total for context, total in totals.items()}
-        if n == 0:
-            for word in words:
-                count = table.get((word,), 0)
-                p[(word,)] = ((count - amount[min(count, 3)]) / totals[()]
-                              + gamma[()] / len(words))
-        for one in kept if n else ():
-            share = (table[one] - amount[min(table[one], 3)]) / totals[one[:-1]]
-            p[one] = share + gamma[one[:-1]] * p[one[1:]]
-    ln_p = {one: math.log(value) for one, value in p.items()} | {("<s>",): LN_START}
-    back = {one: math.log(gamma[one]) for one in ln_p if one in gamma}
-    return NaiveModel(ln_p, back, order)
 
 # %% ../../nbs/decode/ngram_train.ipynb #c35e4918
 LN_START = -99 * math.log(10)  # never queried; ARPA files write probability 0 as -99
@@ -631,15 +562,3 @@ def kept_levels(
         levels.append(Level(**{name: column.array() for name, column in columns.items()}))
         number = new
     return levels
-
-# %% ../../nbs/decode/ngram_train.ipynb #f93fd21c
-def train_language_model(
-    sentences: Sequence[str],  # any text, one sentence per item
-    order: int = 3,
-    prune: Sequence[int] = (),  # thresholds of 1, 2, ... words, as in `kneser_ney`
-    vocabulary: Iterable[str] | None = None,  # None: the words of the sentences
-    min_count: int = 1,  # without a vocabulary: least number of occurrences of a word
-) -> LanguageModel:
-    "Return a model trained in memory; `ngram_build.build_language_model` takes files of any size."
-    tokens = read_tokens([sentences], Workspace())
-    return kneser_ney(choose_vocabulary(tokens, vocabulary, min_count), order, prune)

@@ -88,7 +88,10 @@ class Watcher(Protocol):
 class Keeping(Watcher, Protocol):
     "A watcher that keeps the session, until it is told to stop."
     on: bool
-    line: str  # what a page says of it
+
+    @property
+    def line(self) -> str:
+        "What a page says of it."
 
     def stop(self) -> None:
         "Keep nothing more."
@@ -135,8 +138,7 @@ class LiveSession:
     @property
     def refused(self) -> Counter[str]:
         "What was refused, by what is wrong with it."
-        at_source: Counter[str] = getattr(self.source, "refused", Counter())
-        return self.bridge.refused + at_source
+        return self.bridge.refused + (getattr(self.source, "refused", None) or Counter())
 
     def state(self) -> StreamState:
         "What the stream is doing now; from any thread, at any time."
@@ -384,6 +386,7 @@ class Reader:
     skipped: int = 0  # bins that were gone before it could read them
     messages: int = 0  # that were made for it
     shown: int = 0  # the last one that it said to have drawn
+    told: StreamState | None = None  # in the last one
     display_ms: float | None = None  # from a bin to its screen
     answers: list[dict[str, Any]] = field(default_factory=list)  # to what it asked for
     sent: dict[int, tuple[int, float]] = field(default_factory=dict)  # bins and arrival, by message on its way
@@ -622,6 +625,7 @@ class PageServer:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
+        self.finish()
         self.server.should_exit = True
         self.thread.join(5.0)
         self.socket.close()
@@ -631,13 +635,13 @@ class PageServer:
         self,
         seconds: float = 2.0,  # at most
     ) -> None:
-        "Give open pages time to get the last words."
+        "Give open pages time to get the last words, and why there are no more."
         until = time.monotonic() + seconds
-        while any(one.version < self.feed.count.version or one.shown < one.messages for one in self.places):
+        while any(one.version < self.feed.count.version or one.shown < one.messages or one.told != self.session.state()
+                  for one in self.places):
             if time.monotonic() > until:
                 break
             time.sleep(PAUSE)
-        time.sleep(PAUSE)
 
     def _application(self) -> Any:
         live_library("starlette")
@@ -694,7 +698,7 @@ class PageServer:
     async def _write(self, websocket: Any, place: Reader) -> None:
         "Send what is new, if the last messages were drawn; a reader that does not read is waited for here only."
         sent = alive = time.monotonic()
-        before, shown = None, -1
+        shown = -1
         while time.monotonic() - alive < GONE:
             await asyncio.sleep(PAUSE)
             if place.shown != shown:
@@ -702,11 +706,12 @@ class PageServer:
             if place.messages - place.shown >= MOST_ON_THEIR_WAY:
                 continue
             state = self.session.state()
-            again = state != before or time.monotonic() - sent > PULSE or bool(place.answers)
+            again = state != place.told or time.monotonic() - sent > PULSE or bool(place.answers)
             message = self.feed.since(place, again)
             if message is not None:
-                sent, before = time.monotonic(), state
+                sent = time.monotonic()
                 await asyncio.wait_for(websocket.send_text(json.dumps(message | self._about(state, place))), GONE)
+                place.told = state
 
     def _about(self, state: StreamState, place: Reader) -> dict[str, Any]:
         "What a message says of the session as it is now."

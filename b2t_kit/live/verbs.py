@@ -104,8 +104,6 @@ class Live(Speaks, ReadsRun):
             report_progress(f"{place}Ctrl-C ends; the decoder warms up for about ten seconds")
             try:
                 session.run()
-                if server:
-                    server.finish()
             finally:
                 log.removeHandler(handler)
                 if session.keeper:

@@ -11,12 +11,13 @@ __all__ = ['SEQUENTIAL', 'GESTURES', 'GLIDES', 'PAUSE_EFFORT', 'LEAD', 'TAIL', '
            'POWER_DEPTH', 'POWER_SLOW', 'POWER_SHARED', 'SPIKE_POWER', 'LOG_LIMITS', 'STRICT', 'SMALLEST_SPREAD',
            'WINDOW', 'CALIBRATION', 'RECORDED_AHEAD', 'constellations', 'targets', 'intrinsic_duration', 'Timing',
            'draw_timing', 'Segments', 'split_segments', 'dominance', 'rest_dominance', 'trajectory', 'Strengths',
-           'strengths', 'spread', 'Participant', 'participant', 'walk', 'Electrodes', 'electrodes_on', 'knotted_noise',
-           'shared_noise', 'wandering', 'recent_average', 'drive', 'record_trial', 'SimulateConfig', 'Moments',
-           'moments', 'zscore', 'SessionSimulator', 'open_sessions', 'Summary', 'expected_gigabytes', 'check_output',
-           'write_session', 'simulate', 'Simulate']
+           'strengths', 'own_code', 'spread', 'Participant', 'participant', 'walk', 'Electrodes', 'electrodes_on',
+           'knotted_noise', 'shared_noise', 'wandering', 'recent_average', 'drive', 'record_trial', 'SimulateConfig',
+           'Moments', 'moments', 'zscore', 'SessionSimulator', 'open_sessions', 'Summary', 'expected_gigabytes',
+           'check_output', 'write_session', 'simulate', 'Simulate']
 
 # %% ../../nbs/simulate/neural.ipynb #de8586bb
+import re
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -35,7 +36,7 @@ from ..core.settings import to_dict
 from ..core.signals import SUCCESS
 from ..core.verbs import Folder, Layout, arranged
 from ..data.batches import read_ahead
-from ..data.dataset import NUM_FEATURES, Trial
+from ..data.dataset import ARRAYS, NUM_FEATURES, T15, Signal, Trial
 from ..data.folders import SPLITS
 from ..data.writer import SessionWriter
 from .sentences import KitSource, Planned, day_number, draw_sentence, labels_of
@@ -206,6 +207,17 @@ TUNED_SHARE = 0.5  # share of the gestures that an electrode responds to
 MEAN_COUNT = 0.6  # median threshold crossings per bin of an electrode at rest
 DEAD_SHARE = 0.03  # share of the electrodes that record nothing
 
+# %% ../../nbs/simulate/neural.ipynb #5f21d33d
+def own_code(
+    seed: int,  # of the participant
+    sharing: float,  # share of the phonemes with everybody's gestures, 0 to 1
+) -> np.ndarray:  # (41,) int64 phoneme ids; blank and silence stay
+    "The phoneme whose gestures a participant makes for each phoneme."
+    moved = np.random.default_rng([seed, 15]).permutation(np.arange(1, SILENCE))
+    moved, code = moved[: round((1 - sharing) * len(moved))], np.arange(SILENCE + 1)
+    code[moved] = np.roll(moved, 1)
+    return code
+
 # %% ../../nbs/simulate/neural.ipynb #56e9693d
 def spread(
     per_array: tuple[float, ...],  # one value for each of the four arrays
@@ -227,6 +239,7 @@ class Participant:
     shared: np.ndarray  # (256, 2) loadings of the array's shared noise
     adapted: np.ndarray  # (256,) share of a lasting drive that adaptation removes
     dead: np.ndarray  # (256,) bool
+    code: np.ndarray  # (41,) the phoneme whose gestures each phoneme has: itself, where the code is everybody's
 
 # %% ../../nbs/simulate/neural.ipynb #1d541bc5
 SHARED_FACTORS = 2  # sources of common noise in each array
@@ -236,6 +249,7 @@ SHARED_SIGN = 1.0  # mean loading: a source raises more electrodes than it lower
 
 def participant(
     seed: int,  # another seed is another participant
+    sharing: float = 1.0,  # share of the phonemes with everybody's gestures
 ) -> Participant:
     "A participant with random permanent properties."
     rng = np.random.default_rng([seed, 1])
@@ -255,6 +269,7 @@ def participant(
         shared=SHARED_DEPTH * (rng.standard_normal((NUM_ELECTRODES, SHARED_FACTORS)) + SHARED_SIGN),
         adapted=rng.uniform(*ADAPTATION, NUM_ELECTRODES),
         dead=rng.random(NUM_ELECTRODES) < DEAD_SHARE,
+        code=own_code(seed, sharing),
     )
 
 # %% ../../nbs/simulate/neural.ipynb #200d8d1b
@@ -396,7 +411,7 @@ def record_trial(
 ) -> np.ndarray:  # (T, 512) float32: log(1 + threshold crossings), then spike-band power
     "The features of a trial, before z-scoring."
     who, scales, bins = electrodes.participant, electrodes.strengths, timing.num_bins
-    course = trajectory(timing, -MAX_LAG, bins + MAX_LAG)
+    course = trajectory(replace(timing, labels=who.code[timing.labels]), -MAX_LAG, bins + MAX_LAG)
     shared = shared_noise(bins, who.shared, rng) + wandering(electrodes, position)
     slow = SLOW_DEPTH * knotted_noise(bins, SLOW_BINS, NUM_ELECTRODES, rng)
     log_change = gain * drive(course, electrodes.weights, who) + scales.nuisance * (slow + shared)
@@ -416,6 +431,9 @@ class SimulateConfig(DisturbedConfig):
     difficulty: float = 1.0  # how hard the recordings are to decode, from 0 (easiest) to 10
     bins_per_phoneme: float = 33.0  # speaking rate, bins of 20 ms, 6 to 200; T15: 33; everyday speech: 5 to 10
     normalise: Literal["trials", "blocks"] = "trials"  # update the z-scoring statistics per trial or per block
+    participant: str = "t15"  # name of the participant, such as s2; another seed is another person
+    arrays: int = 4  # arrays of 64 electrodes, 1 to 4
+    sharing: float = 1.0  # share of the phonemes with the gestures of all other participants, 0 to 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -424,6 +442,20 @@ class SimulateConfig(DisturbedConfig):
         if not 6 <= self.bins_per_phoneme <= 200:
             rule = "must be between 6 (below that, CTC has too few patches per label) and 200"
             raise KitError(f"bins_per_phoneme: {rule}, not {self.bins_per_phoneme}")
+        if not re.fullmatch("[a-z]+[0-9]+", self.participant):
+            raise KitError(f"participant: must be letters and a number, such as s2, not '{self.participant[:40]}'")
+        if self.arrays not in range(1, len(ARRAYS) + 1):
+            raise KitError(f"arrays: must be from 1 to {len(ARRAYS)}, not {self.arrays}")
+        if not 0 <= self.sharing <= 1:
+            raise KitError(f"sharing: must be in [0, 1], not {self.sharing}")
+
+    @property
+    def signal(self) -> Signal:
+        "What the features are: T15's, unless the participant is another or has fewer arrays."
+        if (self.participant, self.arrays) == (T15.participant, len(ARRAYS)):
+            return T15
+        return replace(T15, participant=self.participant, num_features=NUM_FEATURES * self.arrays // len(ARRAYS),
+                       arrays=", ".join(ARRAYS[: self.arrays]), dataset="simulated")
 
 # %% ../../nbs/simulate/neural.ipynb #d5e3d53d
 STRICT = SimulateConfig(
@@ -476,8 +508,9 @@ class SessionSimulator:
         who: Participant,
         planned: list[Planned],  # of one session, in order of recording
     ) -> None:
-        self.config, self.planned = config, planned
-        self.day = day_number(planned[0].session)
+        self.config, self.signal, self.day = config, config.signal, day_number(planned[0].session)
+        self.planned = [replace(one, session=config.participant + one.session.removeprefix(T15.participant))
+                        for one in planned]
         self.electrodes = electrodes_on(who, self.day, config.difficulty, config.drift)
 
     def __len__(self) -> int:
@@ -527,7 +560,9 @@ class SessionSimulator:
         said = misspoken(np.array(labels, np.int64), config.wrong_labels, disturbances)
         timing = draw_timing(said, config.bins_per_phoneme * day_tempo(config, self.day), rng)
         gain = tuning_gain(config, self.day, timing.num_bins, disturbances)
-        return record_trial(self.electrodes_at(position), timing, rng, position, gain), timing
+        features = record_trial(self.electrodes_at(position), timing, rng, position, gain)
+        kinds = features.reshape(len(features), len(self.signal.kinds), -1)
+        return kinds[:, :, : ARRAY_SIZE * config.arrays].reshape(len(features), -1), timing
 
     def starts_block(self, position: int) -> bool:
         "True for the first trial of a block."
@@ -556,7 +591,7 @@ class SessionSimulator:
         plan = self.planned[position]
         labels = np.array(plan.labels, np.int64)
         features = zscore(raw, preceding)
-        return Trial(features, labels, plan.session, plan.block, plan.number, plan.sentence)
+        return Trial(features, labels, plan.session, plan.block, plan.number, plan.sentence, signal=self.signal)
 
     def __iter__(self) -> Iterator[tuple[str, Trial]]:
         "All trials in order of recording, each with its split."
@@ -575,7 +610,7 @@ def open_sessions(
     source: KitSource | None = None,  # what is said; None: as the settings say
 ) -> list[SessionSimulator]:
     "One simulator per session of the plan; nothing is simulated yet."
-    source, who = source or open_source(config), participant(config.seed)
+    source, who = source or open_source(config), participant(config.seed, config.sharing)
     who = replace(who, shared=config.shared_noise * who.shared)
     return [SessionSimulator(config, who, plan_session(source, name)) for name in source.sessions]
 
@@ -601,7 +636,7 @@ def expected_gigabytes(
 ) -> float:
     "About the size of the recordings, from the length of an average sentence."
     bins = trials * (1 + 2 * config.held_out) * MEAN_LABELS * config.bins_per_phoneme
-    return bins * NUM_FEATURES * 4 / 1e9
+    return bins * config.signal.num_features * 4 / 1e9
 
 # %% ../../nbs/simulate/neural.ipynb #1d1ea4b6
 def check_output(

@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['IPA', 'EXAMPLES', 'FEATURES', 'FEATURE_FAMILIES', 'FEATURE_NAMES', 'GROUPS', 'BLANK', 'SILENCE', 'BAR', 'PHONEMES',
-           'Inventory', 'feature_matrix', 'to_ids', 'to_phonemes', 'show', 'collapse', 'join_words', 'split_words',
-           'normalise']
+           'feature_matrix', 'to_ids', 'to_phonemes', 'show', 'collapse', 'join_words', 'split_words', 'normalise']
 
 # %% ../../nbs/text/phonemes.ipynb #b375283a
 import itertools
@@ -88,21 +87,6 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "approximants": ("W", "L", "R", "Y"),
     "silence": ("SIL",),
 }
-
-# %% ../../nbs/text/phonemes.ipynb #29afeeeb
-class Inventory:
-    "The phonemes by group: a table in notebooks, aligned text elsewhere."
-
-    def __repr__(self) -> str:
-        rows = [f"{group:13} {' '.join(members)}" for group, members in GROUPS.items()]
-        return "\n".join(rows)
-
-    def _repr_markdown_(self) -> str:
-        rows = ["| | phoneme, IPA symbol, example |", "|---|---|"]
-        for group, members in GROUPS.items():
-            cells = [f"**{name}** {IPA[name]} *{EXAMPLES[name]}*" for name in members]
-            rows.append(f"| {group} | {' · '.join(cells)} |")
-        return "\n".join(rows)
 
 # %% ../../nbs/text/phonemes.ipynb #3f5041a0
 BLANK = 0  # class of the CTC blank
