@@ -255,7 +255,8 @@ def tpu_gru_backward(
     "The backward pass of one GRU layer: its loop, and then the gradients of its weights."
     name = f"{stack.name} layer {level + 1}"
     waiting = [one for each, at in left for one in tpu_gru_kept(each, at, size)]
-    work = part(f"{name}: gates, slopes and gradients", 4, **steps_of(stack, size), tensors=WORKING)
+    tensors = WORKING + 3 * (stack.recompute and stack.chips > 1)
+    work = part(f"{name}: gates, slopes and gradients", 4, **steps_of(stack, size), tensors=tensors)
     own = input_kept(stack, level, size)
     loop = (*gradients_of(done), *rounded_weights([*left, (stack, level)]), work, own, *waiting, *shared)
     shape = steps_of(stack, size)
