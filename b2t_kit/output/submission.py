@@ -421,8 +421,7 @@ def check_unseen(
     "Raise `KitError` if a run was trained on days of the test split in another set."
     with Recordings(data, "test") as recordings:
         for run in runs:
-            decoder = load_decoder(run)
-            refuse_seen(run, dict.fromkeys(decoder.trained, decoder.signal.dataset), recordings)
+            refuse_seen(run, load_decoder(run).seen, recordings)
 
 
 def submit(
