@@ -641,8 +641,8 @@ class BatchConfig:
 
 # %% ../../nbs/data/batches.ipynb #c35da25a
 LIMITS = {  # smallest and largest allowed value
-    "batch_size": (1, math.inf), "buckets": (1, 6), "day_balance": (0, 1), "set_balance": (0, 1), "cut": (0, math.inf),
-    "max_bins": (1, math.inf), "cache_gb": (0, math.inf), "prefetch": (0, math.inf), "readers": (1, math.inf),
+    "batch_size": (1, 1_000_000), "buckets": (1, 6), "day_balance": (0, 1), "set_balance": (0, 1), "cut": (0, math.inf),
+    "max_bins": (1, math.inf), "cache_gb": (0, math.inf), "prefetch": (0, 1000), "readers": (1, 1000),
 }
 
 # %% ../../nbs/data/batches.ipynb #ad4814bd
