@@ -65,12 +65,14 @@ PLACES: dict[str, str | dict[str, str]] = {  # verb, in the order of `b2t --help
         "train": "tasks.verbs:TrainTomography",
         "test": "tasks.verbs:AssessTomography",
     },
+    "codec": {"train": "tasks.verbs:TrainCodec"},
 }
 ABOUT_PARTS = {
     "convert": "Write another project's recordings in the kit's layout.",
     "lm": "Build, mix, convert, describe, check and measure n-gram language models; fine-tune large ones.",
     "kernel": "Prepare a folder from which a notebook can be pushed to Kaggle.",
     "eit": "Electrical impedance tomography: simulate measurements, train, and test.",
+    "codec": "A language model of audio codes, in the manner of Dia: train it on synthetic codes, or on yours.",
 }
 
 # %% ../nbs/cli.ipynb #f21833c2

@@ -157,7 +157,7 @@ def draw_decoded_trial(
     smoothed = smooth(torch.from_numpy(trial.features)[None])[0]  # (T, 512), as the decoder gets it
     recording.imshow(smoothed.T, aspect="auto", cmap="RdBu_r", vmin=-1.5, vmax=1.5, interpolation="nearest",
                      extent=(0, end, smoothed.shape[1], 0))
-    recording.set(ylabel="512 features", yticks=[], title=f'said: "{trial.sentence}"')
+    recording.set(ylabel="512 features", yticks=[], title=f'simulated recording of "{trial.sentence}"')
     shares = np.exp(logits - logits.max(1, keepdims=True))
     shares /= shares.sum(1, keepdims=True)
     seconds = (np.arange(len(logits)) + 0.5) * frame

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SPEECH_LAYOUT', 'DEFAULT_RECIPE', 'ONE_SEED', 'begun_with', 'with_model', 'begun_by', 'Train', 'open_task',
-           'settings_of', 'train_with', 'train_here', 'check_seeds', 'taken_up', 'remembered', 'say_how_to_resume',
-           'check_processes', 'train_in_processes', 'check_beside', 'train_beside', 'shared_cache']
+           'decoder_to_begin_with', 'settings_of', 'train_with', 'train_here', 'check_seeds', 'taken_up', 'remembered',
+           'say_how_to_resume', 'check_processes', 'train_in_processes', 'check_beside', 'train_beside', 'shared_cache']
 
 # %% ../nbs/train_command.ipynb #ffb81c4b
 import shlex
@@ -25,6 +25,7 @@ from .models.model import model_class
 from .speech.recipes import RECIPES, recipe
 from .speech.shapes import SpeechRun
 from .speech.task import SpeechTask, WordsConfig
+from .speech.transfer import Start
 from .training.checkpoint import checkpoint_steps
 
 # %% ../nbs/train_command.ipynb #2260d83b
@@ -33,7 +34,7 @@ SPEECH_LAYOUT = Layout(
         "schedule": ("train.steps", "train.hours", "train.seed", "train.accumulation", "train.new_schedule"),
         "optimizer": ("train.lr", "train.lr_floor", "train.lr_every", "train.warmup_steps", "train.decay_start",
                       "train.decay_steps", "train.weight_decay", "train.betas", "train.eps", "train.clip_norm",
-                      "train.ema_decay", "task.per_label"),
+                      "train.ema_decay", "task.per_label", "task.rates"),
         "model": ("task.model",),
         "augmentation": ("task.augment",),
         "batches": ("task.batches",),
@@ -55,7 +56,8 @@ SPEECH_LAYOUT = Layout(
         "window_least": "SECONDS", "window_most": "SECONDS",
         "patch": "BINS", "stride": "BINS", "smooth": "BINS", "time_mask_bins": "BINS", "cut": "BINS",
         "max_bins": "BINS", "cache_gb": "GB", "scratch": "DIR", "compile_cache": "DIR", "lm": "FILE", "tuned": "FILE",
-        "holdout": "DAY", "day_balance": "SHARE", "steps": "STEPS",
+        "holdout": "DAY", "day_balance": "SHARE", "set_balance": "SHARE", "set_shares": "SHARE", "steps": "STEPS",
+        "rates": "PATTERN=SHARE",
     },
 )
 
@@ -65,8 +67,9 @@ def begun_with(
     out: str | None,  # run folder
     config: str | None,  # recipe, if it was given
     model: str | None,  # another model in it, if it was given
+    start: str | None = None,  # decoder to begin with, if it was given
 ) -> SpeechRun:
-    "The settings that a command begins with: a recipe's, or those of the run that it resumes."
+    "The settings that a command begins with: a recipe's, or those of the run that it resumes or begins with."
     if resume and config is None and out is not None:
         from b2t_kit.speech.evaluate import recorded_settings
         from b2t_kit.training.run import RESUME
@@ -77,7 +80,14 @@ def begun_with(
             return run if chosen in (None, type(run.task.model)) else with_model(run, model)
         note = Path(out) / RESUME  # of several seeds
         kept = load_json(note) if note.exists() else {}
-        config, model = kept.get("config"), model or kept.get("model")
+        config, model, start = kept.get("config"), model or kept.get("model"), kept.get("from_run")
+    if start is not None and config is None and model is None and (Path(start) / "config.json").is_file():
+        from b2t_kit.speech.evaluate import recorded_settings
+
+        run = recorded_settings(start)
+        batches = replace(run.task.batches, set_shares=())  # of other folders, as what follows
+        task = replace(run.task, batches=batches, holdout=(), rates=())
+        return SpeechRun(task, replace(run.train, select=run.train.select.partition("/")[0]))
     return with_model(recipe(config or DEFAULT_RECIPE), model)
 
 # %% ../nbs/train_command.ipynb #6c78005a
@@ -96,8 +106,8 @@ def begun_by(
     words: Sequence[str],  # of a command line
 ) -> tuple[str, SpeechRun]:  # the recipe's name, and the settings
     "What a command line begins with, from a first look at it."
-    out, config, model = (word_after(words, f"--{name}") for name in ("out", "config", "model"))
-    return config or DEFAULT_RECIPE, begun_with("--resume" in words, out, config, model)
+    out, config, model, start = (word_after(words, f"--{name}") for name in ("out", "config", "model", "from-run"))
+    return config or DEFAULT_RECIPE, begun_with("--resume" in words, out, config, model, start)
 
 
 # %% ../nbs/train_command.ipynb #7d3e5a10
@@ -105,11 +115,14 @@ def begun_by(
 class Train:
     "Train a phoneme decoder, or resume a run."
     out: RunFolder  # run folder, new unless --resume is given
-    data: Folder | None = None  # folder of the recordings; by default it is searched for, also on Kaggle and Colab
+    # folder of the recordings, or several, for one decoder of all; by default it is searched for, also on Kaggle and
+    # Colab
+    data: tuple[Folder, ...] = ()
     config: str | None = None  # recipe, one of those below; default: tiny
     # another model in this recipe: gru, noise_gru, transformer, linear, or FILE.py:CLASS for one of your own, which is
     # run; default: the recipe's
     model: str | None = None
+    from_run: RunFolder | None = None  # begin with its weights, and its settings unless --config is given
     resume: bool = False  # continue the run in RUN, with its settings and recordings
     # train once per seed, and report how much the results differ; default: one run with --seed
     seeds: tuple[int, ...] = ()
@@ -136,14 +149,30 @@ class Train:
 # %% ../nbs/train_command.ipynb #8c37f8d9
 def open_task(
     run: SpeechRun,  # a recipe's settings
-    data: str | Path | None = None,  # folder of the recordings; None searches this platform
+    data: str | Path | Sequence[str | Path] | None = None,  # folder of the recordings, or several; None searches
     cache_dir: str | Path | None = None,  # folder of a cache that several processes map; None: one in memory
+    start: Start | None = None,  # the decoder to begin with; None: initial weights
 ) -> SpeechTask:
     "The speech task of a run, with a word scorer if validation is to decode to words."
     from b2t_kit.decode.word_error import WordCounter  # here, since `--help` should not wait for the search
     from b2t_kit.memory.plan import lack_of_room
 
-    return SpeechTask(data, run.task, WordCounter, cache_dir, lack_of_room)
+    return SpeechTask(data, run.task, WordCounter, cache_dir, lack_of_room, start=start)
+
+
+def decoder_to_begin_with(
+    asked: Train,
+) -> Start | None:
+    "The decoder that a command begins with; raises `KitError` if it cannot be read."
+    from b2t_kit.speech.evaluate import load_decoder
+
+    config = Path(asked.out) / "config.json"
+    if asked.resume and config.exists():
+        begun = load_json(config)["task"].get("begun")
+        if begun and not checkpoint_steps(Path(asked.out)):
+            raise KitError(f"{asked.out}: has no checkpoint yet; remove it, and begin again with --from-run")
+        return Start(begun) if begun else None
+    return None if asked.from_run is None else load_decoder(asked.from_run).as_start
 
 # %% ../nbs/train_command.ipynb #e779dc8b
 def settings_of(
@@ -156,7 +185,8 @@ def settings_of(
         check_wish(Path(asked.out), resume=True)
         if not (Path(asked.out) / "config.json").exists():
             raise KitError(f"{asked.out}: has no config.json, so nothing was trained in it; start without --resume")
-    return override(begun_with(asked.resume, asked.out, asked.config, asked.model), asked.settings)
+    begun = begun_with(asked.resume, asked.out, asked.config, asked.model, asked.from_run)
+    return override(begun, asked.settings)
 
 # %% ../nbs/train_command.ipynb #80033800
 def train_with(
@@ -197,7 +227,7 @@ def train_here(
         return True
     run = settings_of(asked)
     run.check()
-    with closing(open_task(run, asked.data, asked.cache_dir)) as task:
+    with closing(open_task(run, asked.data, asked.cache_dir, decoder_to_begin_with(asked))) as task:
         if not asked.seeds:
             stopped = train(task, run.train, asked.out, asked.resume, check_memory=check_memory).stopped
             if stopped not in ("steps", "hours"):
@@ -230,9 +260,11 @@ def taken_up(
     names = [one.name for one in fields(Train) if one.name != "settings"]
     if not all(isinstance(one, dict) and all("." in name or name in names for name in one) for one in found):
         raise KitError(f"{notes[0]}: is not what a command wrote; remove it, and give --data and the settings again")
-    known = {**found[0], "data": found[-1].get("data")}  # that of a run is where its recordings were last
-    if asked.data is None and known["data"] is not None and not Path(known["data"]).is_dir():
-        raise KitError(f"{asked.out}: its recordings were in {known['data']}, which is not there; name their folder "
+    places = found[-1].get("data") or ()  # that of a run is where its recordings were last
+    known = {**found[0], "data": (places,) if isinstance(places, str) else tuple(places)}
+    gone = [place for place in known["data"] if not Path(place).is_dir()]
+    if not asked.data and gone:
+        raise KitError(f"{asked.out}: its recordings were in {gone[0]}, which is not there; name their folder "
                        "with --data")
     absent: dict[str, Any] = {name: tuple(value) if name == "seeds" else value for name, value in known.items()
               if name in names and not getattr(asked, name)}
@@ -254,10 +286,12 @@ def remembered(
     given = {one.name: getattr(asked, one.name) for one in fields(asked)} | asked.settings
     once = ("out", "resume", "processes", "settings", "train.new_schedule")
     kept = {name: value for name, value in given.items() if name not in once and ("." in name or value)}
-    places = {name: str(Path(kept[name]).resolve()) for name in ("data", "cache_dir") if name in kept}
+    places: dict[str, Any] = {"data": [str(Path(one).resolve()) for one in asked.data]} if asked.data else {}
+    single = {"cache_dir": asked.cache_dir, "from_run": asked.from_run}
+    places |= {name: str(Path(value).resolve()) for name, value in single.items() if value}
     with new_folders(out):
         try:
-            save_json(note, {"config": DEFAULT_RECIPE, **kept, **places})
+            save_json(note, {**({} if asked.from_run else {"config": DEFAULT_RECIPE}), **kept, **places})
             yield
         except BaseException:
             if not any(out.glob("seed_*")):

@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from b2t_kit.decode.arpa import node_words, read_language_model, write_arpa
 from b2t_kit.decode.ngram_build import build_language_model, convert_language_model
 from b2t_kit.decode.ngram import LanguageModel, perplexity
-from b2t_kit.decode.ngram import END, NaiveModel, plain_step
+from b2t_kit.decode.ngram import END, NaiveModel, step
 from b2t_kit.text.g2p import dictionary
 from b2t_kit.text.phonemes import normalise
 
@@ -161,7 +161,7 @@ def walk_compiled() -> Callable:
     "A loop over words in compiled code."
     import numba
 
-    from b2t_kit.decode.ngram import plain_step as compiled_step
+    from b2t_kit.decode.ngram import step as compiled_step
 
     @numba.njit
     def walk(arrays, start, numbers):
@@ -180,7 +180,7 @@ def walk_plain(model: LanguageModel, numbers: np.ndarray) -> float:
     "The same in Python."
     state, total = model.start, 0.0
     for number in numbers.tolist():
-        ln_p, state = plain_step(model.arrays, state, number)
+        ln_p, state = step.py_func(model.arrays, state, number)
         total += ln_p
         state = model.start if number == END else state
     return total

@@ -69,7 +69,7 @@ def settings_of(name: str, batch: int, changes: dict):
     if name == "codec":
         from b2t_kit.tasks.codec import CodecConfig, CodecTask, codec_config
 
-        task = CodecTask(CodecConfig(**changes), rows=batch, batch_size=batch)
+        task = CodecTask(CodecConfig(**changes), examples=batch, batch_size=batch)
         return SimpleNamespace(task=task, train=codec_config())
     run = configuration(name).with_rows(batch)
     changes = {"train.shard": "none", **changes}  # unless a case divides something
@@ -79,9 +79,8 @@ def settings_of(name: str, batch: int, changes: dict):
 def planned(name: str, slice_name: str, batch: int, bins: int, changes: dict):
     "The plan of a case; images have no bins."
     run = settings_of(name, batch, changes)
-    target = find_target("tpu", slice_name) if slice_name != "cpu" else find_target("cpu")
     task = run.without_data().config
-    return plan_run(name, task, run.train, target, [Bucket(bins, LABELS)] if bins else [])
+    return plan_run(name, task, run.train, find_target("tpu", slice_name), [Bucket(bins, LABELS)] if bins else [])
 
 
 def images(name: str, batch: int) -> dict | None:
@@ -268,19 +267,18 @@ def table() -> str:
             total = row["bytes_per_chip"]["total"]
             lines.append(f"| {name} | v5e-8 | {batch} | | - | {total / 2**30:.2f} | {plan.total / 2**30:.2f} "
                          f"| {plan.total / total - 1:+.1%} | {plan.fullest.fullest.name} |")
-    lines += ["", "| configuration | batch | bins | settings | measured, MiB | large blocks returned | plan, MiB "
-              "| difference to that | estimate, MiB | difference to that | traced in, s |", "|" + "---|" * 11]
+    lines += ["", "| configuration | batch | bins | settings | measured, MiB | large blocks returned | estimate, MiB "
+              "| difference to that | traced in, s |", "|" + "---|" * 9]
     path = RESULTS / "plan_cpu.json"
     for row in json.loads(path.read_text()) if path.exists() else []:
         name, batch, bins, changes = row["case"]
         returned, guess = row.get("returned"), row.get("estimate")
-        plan = None if name == "codec" else planned(name, "cpu", batch, bins, changes).total
-        cells = [name, str(batch), str(bins or ""), named(changes), f"{row['increment'] / 2**20:.0f}",
-                 f"{returned / 2**20:.0f}" if returned else "not measured"]
-        for total in (plan, guess and guess["total"]):
-            cells += [f"{total / 2**20:.0f}" if total else "-",
-                      f"{total / returned - 1:+.1%}" if total and returned else "-"]
-        lines.append(f"| {' | '.join([*cells, str(guess['seconds']) if guess else '-'])} |")
+        if not (returned and guess):
+            continue
+        cells = [name, str(batch), str(bins or ""), named(changes)]
+        cells += [f"{one / 2**20:.0f}" for one in (row["increment"], returned, guess["total"])]
+        cells += [f"{guess['total'] / returned - 1:+.1%}", str(guess["seconds"])]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

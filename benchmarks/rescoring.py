@@ -141,7 +141,7 @@ def main() -> None:
         scorer = trained(text, tokenizer_of(text, 2000), options.minutes)
     else:
         scorer = load_scorer(options.llm) if options.llm.is_dir() else unpacked(options.llm)
-    print(f"causal model: ln P of a sentence {scorer.score(['how is that good'])[0]:.1f}", flush=True)
+    print(f"causal model: ln P of a sentence {scorer.score_lists([['how is that good']])[0][0]:.1f}", flush=True)
     generator = np.random.default_rng(1)
     with tempfile.TemporaryDirectory() as folder:
         ready = options.models and read_language_model(options.models / "3.b2tlm")

@@ -265,22 +265,6 @@ def read_tuned(folder: Path) -> None:
     tuned_config(folder / "decoding.json", {"language_model": "a" * 32})
 
 
-def tuned_large(folder: Path) -> None:
-    from b2t_kit.core.files import save_json
-    from b2t_kit.core.settings import to_dict
-    from b2t_kit.decode.hypotheses import SearchConfig
-    from b2t_kit.decode.llm import folder_name
-    causal(folder)
-    save_json(folder / "decoding.json", {"fusion": {"model": folder_name(folder / "model"), "every": 6, "share": 0.3,
-                                                    "search": to_dict(SearchConfig())}})
-
-
-def read_tuned_large(folder: Path) -> None:
-    from b2t_kit.decode.hypotheses import SearchConfig
-    from b2t_kit.decode.pipeline import fusion_settings
-    fusion_settings(folder / "decoding.json", {"llm": str(folder / "model")}, SearchConfig(), {})
-
-
 def read_trained_on(folder: Path) -> None:
     from b2t_kit.decode.contamination import large_model_warning
     large_model_warning(folder, ["we can"])
@@ -333,7 +317,7 @@ def write_causal(folder: Path) -> None:
 
 def read_causal(folder: Path) -> None:
     from b2t_kit.decode.llm import load_scorer
-    scores = load_scorer(folder / "model").score(["we can hear"])
+    scores = load_scorer(folder / "model").score_lists([["we can hear"]])[0]
     assert len(scores) == 1
 
 
@@ -501,7 +485,6 @@ READERS: dict[str, Reader] = {
     "kept scores": Reader(text_file("scores.json", '{"model": {"we can": -3.5, "you": -2.0}, "other": {"a": -1.0}}\n'),
                           ("scores.json",), "json", read_scores, ("Unicode", "repeated", "huge size", "non-finite"),
                           without=LINKS),
-    "tuned large model": Reader(tuned_large, ("decoding.json",), "json", read_tuned_large, ("huge size", "repeated", "wrong shape", "Unicode"), without=LINKS),
     "training record": Reader(text_file("trained_on.json", '{"sentences": ["a1b2c3d4e5f60718", "17"]}\n'), ("trained_on.json",),
                               "json", read_trained_on, ("repeated", "Unicode", "huge size"), without=LINKS),
     "rescoring weights": Reader(text_file("weights.json", '{"weights": {"acoustic_scale": 0.5, "alpha": 0.3, "word_bonus": 1.0}}\n'),

@@ -28,13 +28,12 @@ from b2t_kit.data.quarantine import Quarantine
 from b2t_kit.data.writer import SessionWriter
 from b2t_kit.decode import llm, ngram, pipeline
 from b2t_kit.decode.beam_search import BeamSearch
-from b2t_kit.decode.fusion import FusionConfig
 from b2t_kit.decode.hotwords import read_hotwords
 from b2t_kit.decode.hypotheses import SearchConfig, read_nbest
 from b2t_kit.decode.lexicon import own_words
 from b2t_kit.decode.llm import CausalScorer, folder_name, load_scorer, writings_of
 from b2t_kit.decode.ngram import map_model
-from b2t_kit.decode.pipeline import fusion_key, search_key
+from b2t_kit.decode.pipeline import search_key
 from b2t_kit.output import submission
 from b2t_kit.precision import Precision
 from b2t_kit.speech import evaluate
@@ -297,8 +296,6 @@ SUBMITTED = {  # in an order in which each changes one more part: hotwords and a
     "a lexicon": (lambda: rewrite(Path("words.txt"), lambda path: path.write_text("family F EH M L IY\n")), "lexicon"),
     "hotwords": (lambda: rewrite(Path("names.txt"), lambda path: path.write_text("szczepanski\n")), "hotwords"),
     "a language model": (lambda: rewrite(Path("model.b2tlm"), lambda path: shutil.copy("other.b2tlm", path)), "lm"),
-    "a large model": (lambda: rewrite(Path("causal/model.safetensors"), lambda path: path.write_bytes(
-        path.read_bytes()[:-4] + b"\0\0\0\1")), "fusion"),
 }
 
 
@@ -307,7 +304,7 @@ def test_a_submission_that_was_begun(here: Path, monkeypatch: pytest.MonkeyPatch
     Path("words.txt").write_text("family F AE M L IY\n")
     Path("names.txt").write_text("wojciechowski\n")
     command = ["submit", "--run", "1/run", "--data", "data", "--lm", "model.b2tlm", "--lexicon", "words.txt", "--hotwords",
-               "names.txt", "--device", "cpu", "--llm", "causal", "--out", "new.csv"]
+               "names.txt", "--device", "cpu", "--out", "new.csv"]
     rows, asked = submission.decoded_rows, []
 
     def dying(search, source, wanted):
@@ -523,7 +520,7 @@ def test_each_part_of_the_key_of_logits(here: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_each_part_of_the_key_of_a_search(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    "Language model, lexicon, hotwords, route, every setting, version; with a large model, also its files and settings."
+    "Language model, lexicon, hotwords, route, every setting, version."
     words, model = pipeline.choose_words("model.b2tlm")
     first = search_key(BeamSearch(words, model))
     assert first == search_key(BeamSearch(words, model))
@@ -542,20 +539,8 @@ def test_each_part_of_the_key_of_a_search(here: Path, monkeypatch: pytest.Monkey
     search = BeamSearch(words, model)
     search.route = "wfst"
     assert differing(first, search_key(search)) == ["route"]
-
-    large = fusion_key(SearchConfig(), FusionConfig(llm="causal"))
-    assert fusion_key(SearchConfig(), None) is None
-    for name, config in {"every": FusionConfig(every=5, llm="causal"), "share": FusionConfig(share=0.5, llm="causal"),
-                         "bits": FusionConfig(bits=8, llm="causal")}.items():
-        assert differing(large, fusion_key(SearchConfig(), config)) == [name]
-    assert differing(large, fusion_key(SearchConfig(word_bonus=2.0), FusionConfig(llm="causal"))) == ["settings"]
-    monkeypatch.setattr(llm, "SCORING", llm.SCORING + 1)
-    assert differing(large, fusion_key(SearchConfig(), FusionConfig(llm="causal"))) == ["llm"]
     monkeypatch.setattr(pipeline, "SEARCH", pipeline.SEARCH + 1)
     assert differing(first, search_key(BeamSearch(words, model))) == ["search"]
-    large = fusion_key(SearchConfig(), FusionConfig(llm="causal"))
-    rewrite(Path("causal/tokenizer.json"), lambda path: path.write_text(path.read_text() + "\n"))
-    assert differing(large, fusion_key(SearchConfig(), FusionConfig(llm="causal"))) == ["llm"]
 
 
 def test_each_part_of_the_key_of_adapted_logits(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -581,7 +566,7 @@ def test_each_part_of_a_begun_submission(here: Path, monkeypatch: pytest.MonkeyP
     head, *rows = journal.read_text().splitlines()
     begun = json.loads(head)["settings"]
     assert {"logits", "decoder", "unseen", "device", "split", "data", "search", "lm", "lexicon", "route", "settings", "hotwords",
-            "adapt", "fusion"} == set(begun)
+            "adapt"} == set(begun)
     with Recordings("data", "test") as recordings:
         infos = recordings.infos
     with submission.SubmissionWriter("s.csv", infos, begun) as writer:

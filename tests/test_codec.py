@@ -6,6 +6,9 @@ at half the speed. The experiment varies the possible causes: the embeddings' ty
 whether the demonstration casts the model as the original's did.
 """
 import itertools
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from b2t_kit.cli import main
 from b2t_kit.core.errors import KitError
 from b2t_kit.tasks.codec import CodecConfig, CodecModel, write_codes
 from b2t_kit.tasks.codec import CodecTask, codec_batch, codec_config
@@ -20,7 +24,7 @@ from b2t_kit.train import train
 from b2t_kit.training.metrics_log import read_metrics, series
 
 SMALL = CodecConfig(text=6, frames=6, channels=2, audio=12, width=32, decoder=1)
-TASK = CodecTask(SMALL, rows=32, batch_size=8)
+TASK = CodecTask(SMALL, examples=32, batch_size=8)
 STEPS, DEMONSTRATION = 6, 4  # of the experiment; the report's were thousands and 400
 WAYS = list(itertools.product(["embeddings in float32", "embeddings in bfloat16"],
                               ["no autocast", "autocast"], ["no cast", "cast"]))
@@ -94,7 +98,7 @@ def test_c18a_the_kit_refuses_or_stops_at_the_hook(
     kind: Callable[..., CodecTask], named: str, steps: int, tmp_path: Path
 ) -> None:
     """Mixed types are rejected before the first step; a cast is reported at the hook, by name."""
-    task = kind(SMALL, TASK.rows, TASK.batch_size)
+    task = kind(SMALL, TASK.examples, TASK.batch_size)
     config = codec_config(steps=20, log_every=1, eval_every=8, checkpoint_every=0)
     with pytest.raises(KitError, match=named):
         train(task, config, tmp_path / "run", quiet=True)
@@ -110,3 +114,68 @@ def test_training_goes_past_its_demonstrations(tmp_path: Path) -> None:
     assert result.step == 24 and np.mean(losses[-4:]) < losses[0] - 0.3
     assert sorted(path.name for path in result.folder.glob("demo_*.npz")) == [
         "demo_16.npz", "demo_24.npz", "demo_8.npz"]
+
+
+SMALL_RUN = "--steps 12 --eval-every 6 --log-every 6 --checkpoint-every 6 --width 16 --frames 8 --text 4 --channels 3".split()
+
+
+def losses_of(folder: Path) -> list[float]:
+    """Losses of training and validation, in order."""
+    return [float(row["loss"]) for row in read_metrics(folder) if "loss" in row]
+
+
+def command_line(*words: str, **variables: str) -> None:
+    """Run a module in a process of its own."""
+    path = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), *sys.path]))
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("XLA_", "ACCELERATE_"))}
+    done = subprocess.run([sys.executable, "-m", *words], env={**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **variables},
+                          capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
+
+
+def test_codec_train_in_processes_and_parts(tmp_path: Path) -> None:
+    """`b2t codec train`: micro-batches, and two processes under Accelerate's launcher, give the losses of one."""
+    words = ["codec", "train", *SMALL_RUN, "--out"]
+    assert main([*words, str(tmp_path / "one")]) == 0
+    assert main([*words, str(tmp_path / "parts"), "--accumulation", "4"]) == 0
+    launcher = ["accelerate.commands.launch", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    command_line(*launcher, "--cpu", "--num_processes", "1", "-m", "b2t_kit", *words, str(tmp_path / "cpu"), "--processes", "2",
+                 USE_TORCH_XLA="0")
+    command_line(*launcher, "--multi_gpu", "--num_processes", "2", "--main_process_port", "0", "-m", "b2t_kit", *words,
+                 str(tmp_path / "two"), ACCELERATE_USE_CPU="true", USE_TORCH_XLA="0")
+    alone = losses_of(tmp_path / "one")
+    assert len(alone) == 4 and alone[2] < alone[0]
+    for name in ("parts", "cpu", "two"):
+        assert losses_of(tmp_path / name) == pytest.approx(alone, rel=1e-4), name
+
+
+@pytest.mark.torch_xla
+def test_codec_train_on_eight_chips(tmp_path: Path) -> None:
+    """Steps and validation on eight simulated XLA devices, with two micro-batches, as on the CPU."""
+    words = ["codec", "train", *SMALL_RUN, "--out"]
+    assert main([*words, str(tmp_path / "one")]) == 0
+    command_line("b2t_kit", *words, str(tmp_path / "xla"), "--device", "xla", "--accumulation", "2", "--precision", "float32",
+                 PJRT_DEVICE="CPU", CPU_NUM_DEVICES="8")
+    assert losses_of(tmp_path / "xla") == pytest.approx(losses_of(tmp_path / "one"), rel=1e-3)
+    assert (tmp_path / "xla/demo_12.npz").exists()
+
+
+def test_codec_train_with_given_codes(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Codes of a file are learnt, a run goes on with its settings, and another file or a bad one is refused."""
+    generator = np.random.default_rng(1)
+    given = {"text": generator.integers(97, 105, (48, 4), np.uint8), "codes": generator.integers(0, 20, (48, 8, 3), np.int16)}
+    np.savez(tmp_path / "codes.npz", **given)
+    words = ["codec", "train", "--out", str(tmp_path / "run"), "--codes", str(tmp_path / "codes.npz")]
+    assert main([*words, "--steps", "8", "--width", "16"]) == 0
+    assert "given: 32 examples to train on, 16 to validate on; 3 channels of 8 frames" in capsys.readouterr().out
+    assert main([*words, "--resume", "--steps", "16", "--new-schedule"]) == 0
+    assert read_metrics(tmp_path / "run")[-1]["step"] == 16
+    given["codes"][40] += 1
+    np.savez(tmp_path / "codes.npz", **given)
+    assert main([*words, "--resume", "--steps", "20", "--new-schedule"]) == 2
+    assert main([*words, "--resume"][:4] + ["--resume", "--steps", "20", "--new-schedule"]) == 2
+    (tmp_path / "codes.npz").write_bytes(b"PK\3\4 nothing")
+    assert main([*words[:3], str(tmp_path / "new"), *words[4:]]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 3 and said[2].endswith("codes.npz: is not there, is not an npz file of numbers, or is damaged")
+    assert not (tmp_path / "new").exists()

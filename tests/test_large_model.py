@@ -1,4 +1,4 @@
-"""A large model inside the search and after it, from the command line."""
+"""A large model after the search, from the command line."""
 import json
 import shutil
 import sys
@@ -40,37 +40,21 @@ def decoded(good: Path, out: Path, *more: str) -> list[str]:
     return [trial.sentence for trial in read_nbest(out / "nbest.jsonl")]
 
 
-def test_decode(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """Its share counts and is recorded, and without it nothing changes, also after tuning for it."""
-    causal = str(good / "causal")
-    plain = decoded(good, tmp_path / "plain")
-    none = decoded(good, tmp_path / "none", "--llm", causal, "--llm-share", "0", "--device", "cpu")
-    all_of_it = decoded(good, tmp_path / "all", "--llm", causal, "--llm-share", "1", "--llm-every", "5", "--device", "cpu")
-    assert none == plain != all_of_it
-    result = json.loads((tmp_path / "all/result.json").read_text())
-    assert result["fusion"] == {"every": 5, "share": 1.0, "llm": causal, "bits": 0}
-    assert "pretrained on" in result["warning"]
-    tuned = decoded(good, tmp_path / "plain", "--llm", causal, "--tune", "--device", "cpu")
-    record = json.loads((tmp_path / "plain/decoding.json").read_text())
-    assert {one["share"] for one in record["fusion"]["tried"]} == {0.15, 0.3, 0.5, 0.7}
-    capsys.readouterr()
-    assert decoded(good, tmp_path / "plain", "--llm", causal, "--device", "cpu") == tuned
-    found = json.loads((tmp_path / "plain/result.json").read_text())
-    assert found["fusion"]["share"] == record["fusion"]["share"] and found["search"]["beam"] == 30
-    assert found["search"]["acoustic_scale"] == record["fusion"]["search"]["acoustic_scale"]
-    without = decoded(good, tmp_path / "plain")
-    assert "fusion" not in json.loads((tmp_path / "plain/result.json").read_text()) and len(without) == 5
+def rescore(folder: Path, model: Path | str, *more: str) -> int:
+    """The status of rescoring what was decoded in a folder."""
+    return main(["rescore", str(folder / "plain/nbest.jsonl"), "--llm", str(model), "--device", "cpu", "--out",
+                 str(folder / "new/out.jsonl"), *more])
 
 
-def test_leaks(good: Path, tmp_path: Path) -> None:
+def test_leaks(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """A model that was fine-tuned on a scored sentence is named."""
     with h5py.File(good / "theirs.h5") as file:
         sentence = file["3"].attrs["sentence_label"]
     seen = tmp_path / "causal"
     write_causal(seen)
     (seen / TRAINED_ON).write_text(json.dumps({"sentences": [f"{one:x}" for one in fingerprints([sentence]).tolist()]}))
-    decoded(good, tmp_path / "out", "--llm", str(seen), "--device", "cpu")
-    assert "fine-tuned on 1 of the 5 sentences" in json.loads((tmp_path / "out/result.json").read_text())["warning"]
+    decoded(good, tmp_path / "plain")
+    assert rescore(tmp_path, seen, "--tune") == 0 and "fine-tuned on 1 of the 5 sentences" in capsys.readouterr().out
 
 
 def test_rescore(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -95,28 +79,25 @@ def test_writing(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> N
     assert main([*words, "--keep"]) == 0 and "the first one is kept in" in capsys.readouterr().out
     assert json.loads((model / "writing.json").read_text())["start"] in said[1].encode().decode("unicode_escape")
     (model / "writing.json").write_text('{"ends": 3}')
-    assert main(["decode", "--logits", str(good / "theirs.h5"), "--lm", str(good / "model.b2tlm"), "--beam", "5",
-                 "--out", str(tmp_path / "out"), "--device", "cpu", "--llm", str(model)]) == 2
+    decoded(good, tmp_path / "plain")
+    assert rescore(tmp_path, model, "--tune") == 2
     assert "writing.json: is not a record of how sentences are written" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("more, fault", [
-    ("--llm-share 0.2", "add --llm"), ("--llm nowhere", "not a model folder"), ("--llm CAUSAL --llm-share 2", "from 0 to 1"),
-    ("--llm CAUSAL --llm-every 0", "every"), ("--llm CAUSAL --route wfst", "use the route 'prefix'"),
-    ("--llm CAUSAL --llm-bits 4", "bits")])
+    ("nowhere --tune", "not a model folder"), ("CAUSAL --tune --llm-bits 4", "bits"), ("CAUSAL", "not none")])
 def test_one_line(good: Path, tmp_path: Path, more: str, fault: str, capsys: pytest.CaptureFixture) -> None:
-    """What cannot be done is said in one line, before or after decoding without it."""
-    words = more.replace("CAUSAL", str(good / "causal")).split()
-    status = main(["decode", "--logits", str(good / "theirs.h5"), "--lm", str(good / "model.b2tlm"), "--beam", "5",
-                   "--out", str(tmp_path / "out"), "--device", "cpu", *words])
+    """What cannot be done is said in one line, and nothing is left."""
+    decoded(good, tmp_path / "plain")
+    capsys.readouterr()
+    status = rescore(tmp_path, *more.replace("CAUSAL", str(good / "causal")).split())
     said = capsys.readouterr().err.splitlines()
     assert status == 2 and len(said) == 1 and fault in said[0], said
-    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "new").exists()
 
 
 def test_without_transformers(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     """The package that is missing is named, with the command that installs it."""
+    decoded(good, tmp_path / "plain")
     monkeypatch.setitem(sys.modules, "transformers", None)
-    status = main(["decode", "--logits", str(good / "theirs.h5"), "--lm", str(good / "model.b2tlm"), "--beam", "5",
-                   "--out", str(tmp_path / "out"), "--device", "cpu", "--llm", str(good / "causal")])
-    assert status == 2 and "pip install 'b2t_kit[rescore]'" in capsys.readouterr().err
+    assert rescore(tmp_path, good / "causal", "--tune") == 2 and "pip install 'b2t_kit[rescore]'" in capsys.readouterr().err

@@ -134,10 +134,3 @@ def test_rescore(here: Path, capsys: pytest.CaptureFixture) -> None:
     said(capsys, f"{DECODE} --tune")
     found = said(capsys, f"{command} third.jsonl --tune")
     assert f"({CHECKPOINT}; {WEIGHTS}) before" in found and FAIR not in found  # the other half tuned the search
-
-
-def test_submission_names_a_weak_large_model(here: Path, capsys: pytest.CaptureFixture) -> None:
-    words = "--data data --lm default --device cpu --llm causal --out"
-    line = "warning: the large model predicts worse than the n-gram"
-    assert line in said(capsys, f"submit --run run {words} one.csv")
-    assert line in said(capsys, f"submit --runs run other {words} both.csv")

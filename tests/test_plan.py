@@ -76,16 +76,12 @@ MEASURED = [one for one in json.loads((ROOT / "benchmarks/results/plan_cpu.json"
 
 
 def test_estimates_agree_with_recorded_processes():
-    "Within 10 %, and 15 % where most blocks are smaller than a megabyte; with the rules, within 7 %."
+    "Within 10 %, and 15 % where most blocks are smaller than a megabyte."
     apart = [abs(one["estimate"]["total"] / one["returned"] - 1) for one in MEASURED]
     assert len(apart) >= 12 and max(apart) < 0.15 and sum(one < 0.1 for one in apart) >= 10
-    for one in MEASURED:
-        if one["case"][0] != "codec":
-            plan = planned(one["case"][0], "cpu", *one["case"][1:])
-            assert abs(one["estimate"]["total"] / plan.total - 1) < 0.07, one["case"]
 
 
-@pytest.mark.parametrize("case", [one["case"] for one in MEASURED if one["case"][0] in ("codec", "eit_tiny")], ids=str)
+@pytest.mark.parametrize("case", [one["case"] for one in MEASURED if one["case"][0] in ("tiny", "codec", "eit_tiny")], ids=str)
 def test_the_recorded_estimates_are_those_of_today(case):
     "Estimates equal the recorded ones and take less than ten seconds."
     (before,) = [one["estimate"] for one in MEASURED if one["case"] == case]
@@ -112,6 +108,13 @@ def test_a_run_whose_state_cannot_fit_does_not_start(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_run_that_needs_several_times_the_memory_does_not_start(tmp_path):
+    "No plan is as wrong as that."
+    with pytest.raises(KitError, match="to make it fit: use --batch-size 4; --memory-guard warn") as refused:
+        train(ToyTask(), toy_config(), tmp_path / "run", check_memory=planning(1.0, 400.0))
+    assert "it needs 401.00 GiB of 16.00 GiB" in str(refused.value) and not (tmp_path / "run").exists()
+
+
 def test_a_run_that_the_compiler_rejected_does_not_start(tmp_path):
     "The compiler overrides a plan that fits."
     with pytest.raises(KitError, match="the TPU compiler said that this configuration does not fit") as refused:
@@ -127,9 +130,9 @@ def logged(tmp_path, capsys, check: Callable[..., None], **settings) -> list[str
 
 
 @pytest.mark.parametrize("guard", ["refuse", "warn"])
-@pytest.mark.parametrize("step", [15.5, 17.0, 400.0])
+@pytest.mark.parametrize("step", [15.5, 17.0, 40.0])
 def test_a_run_whose_activations_do_not_fit_warns_and_starts(tmp_path, capsys, step, guard):
-    "It starts even if the plan is far too large; one line says what would help."
+    "It starts, since a plan may be wrong; one line says what would help."
     lines = logged(tmp_path, capsys, planning(1.0, step), memory_guard=guard)
     assert lines[0].startswith("planned ") and f"{step + 1:.2f} GiB of 16.00 GiB" in lines[0]
     assert "does not fit" in lines[0] and sum(line.startswith("planned ") for line in lines) == 3
@@ -146,9 +149,10 @@ def test_a_run_that_fits_is_not_warned(tmp_path, capsys, state, step, options):
 
 
 @pytest.mark.parametrize("state, options", [(20.0, {}), (1.0, {"compiler_said": False})])
-def test_warn_never_stops_a_run(tmp_path, capsys, state, options):
+@pytest.mark.parametrize("step", [1.0, 400.0])
+def test_warn_never_stops_a_run(tmp_path, capsys, state, step, options):
     "`warn` starts even a run that cannot fit; the log says so."
-    lines = logged(tmp_path, capsys, planning(state, 1.0, **options), memory_guard="warn")
+    lines = logged(tmp_path, capsys, planning(state, step, **options), memory_guard="warn")
     (warning,) = [line for line in lines if line.startswith("warning ")]
     assert "the run starts because of --memory-guard warn; to make it fit: use --batch-size 4" in warning
 
@@ -191,8 +195,8 @@ def test_a_task_that_cannot_be_traced_trains(tmp_path, capsys):
 
 
 def test_an_estimate_too_large_warns_and_starts(tmp_path, capsys, monkeypatch):
-    "The toy task in 20 kB: its state fits, a step does not; fewer rows at once would help."
-    give_memory(monkeypatch, 20_000)
+    "The toy task in 100 kB: its state fits, a step does not; fewer rows at once would help."
+    give_memory(monkeypatch, 100_000)
     train(NamesShapes(), toy_config(steps=2), tmp_path / "run", check_memory=check_memory)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("estimated ") and "does not fit" in lines[0]
@@ -247,8 +251,8 @@ def test_a_tomography_run_starts_in_spite_of_its_plan(tanks, tmp_path, capsys, m
     words = "--model", "tiny", "--global-batch-size", "4"
     assert eit_train(tanks, tmp_path / guard, *words, *(["--memory-guard", guard] if guard == "warn" else [])) == 0
     lines = capsys.readouterr().out.splitlines()
-    planned_lines = [line for line in lines if line.startswith("planned ")]
-    assert len(planned_lines) == 3 and "does not fit" in planned_lines[0] and "4 images of 128 x 128" in planned_lines[1]
+    planned_lines = [line for line in lines if line.startswith("estimated ")]
+    assert len(planned_lines) == 3 and "does not fit" in planned_lines[0] and "image of 4 x 1 x 128 x 128" in planned_lines[1]
     (warning,) = [line for line in lines if line.startswith("warning ") and "memory" in line]
     assert "to make it fit: --accumulation 4" in warning
 

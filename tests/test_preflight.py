@@ -126,11 +126,10 @@ def on_eight(folder: Path, *words: str) -> dict:
 
 
 @compiler
-@pytest.mark.parametrize("name", ["linear", "eit_tiny"])
-def test_small_configurations_fit(name: str, tmp_path: Path) -> None:
-    """A speech decoder and a tomography network, with the command; `benchmarks/preflight.md` has all configurations."""
-    found = on_eight(tmp_path, name)
-    assert found["fits"] and found["config"] == name and found["slice"] == "v5e-8"
+def test_a_small_configuration_fits(tmp_path: Path) -> None:
+    """A tomography network, with the command; `benchmarks/preflight.md` has all configurations."""
+    found = on_eight(tmp_path, "eit_tiny")
+    assert found["fits"] and found["config"] == "eit_tiny" and found["slice"] == "v5e-8"
     assert {"arguments", "temporaries", "outputs", "aliased", "total", "available"} <= set(found["bytes_per_chip"])
 
 
@@ -138,6 +137,7 @@ def test_small_configurations_fit(name: str, tmp_path: Path) -> None:
 def test_micro_batches_are_compiled_once_and_all_take_time(tmp_path: Path) -> None:
     """Four per step: one program for the first three, another for the last, which ends with the update."""
     found = on_eight(tmp_path, "linear", "--global-batch", "64", "--accumulation", "4")
+    assert found["fits"] and found["slice"] == "v5e-8"
     seconds = {one["kind"]: one["roofline"]["seconds"] for one in found["by_program"]}
     assert [one["kind"] for one in found["by_program"]] == ["accumulate", "train"]
     assert found["step_seconds_at_least"] == pytest.approx(3 * seconds["accumulate"] + seconds["train"])
@@ -257,16 +257,22 @@ def test_chips_lie_where_the_compiler_has_them() -> None:
 KNOWN = json.loads((ROOT / "benchmarks/results/lowered.json").read_text())
 
 
+@pytest.fixture(scope="module")
+def sizes_now() -> dict[str, dict[str, int]]:
+    """The sizes of all configurations, by one process."""
+    done = child(str(ROOT / "benchmarks/preflight.py"), "--sizes", *KNOWN)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return {name: found for line in done.stdout.splitlines() for name, found in json.loads(line).items()}
+
+
 @compiler
 @pytest.mark.parametrize("name", KNOWN)
-def test_what_fitted_has_not_grown_since_recorded(name: str) -> None:
+def test_what_fitted_has_not_grown_since_recorded(name: str, sizes_now: dict[str, dict[str, int]]) -> None:
     """The largest step before compiling: arguments, what loops carry, the largest array.
 
     If a change makes one of them larger, compile the step to see whether it still fits, and record it.
     """
-    done = child(str(ROOT / "benchmarks/preflight.py"), "--sizes", name)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found, known = json.loads(done.stdout)[name], KNOWN[name]
+    found, known = sizes_now[name], KNOWN[name]
     grown = [f"{part}: {found[part]} bytes, were {known[part]}" for part in known if found[part] > 1.005 * known[part]]
     assert not grown, f"{grown}; does it still fit? b2t preflight {name}; then benchmarks/preflight.py --sizes"
 

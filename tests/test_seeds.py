@@ -25,7 +25,6 @@ from b2t_kit.text.phonemes import collapse
 from b2t_kit.training.checkpoint import checkpoint_path, checkpoint_steps
 from b2t_kit.training.metrics_log import read_metrics
 from b2t_kit.training.seeds import share_devices
-from campaign import write_causal
 
 STEPS = 120
 SMALL = "--hidden 8 --num-layers 1 --batch-size 4 --log-every 20 --eval-every 40 --checkpoint-every 20"
@@ -188,18 +187,6 @@ def test_runs_decode_together(data: Path, tmp_path: Path, capsys: pytest.Capture
     lists = {way: read_nbest(together / way / "val/nbest.jsonl") for way in ("pool", "risk")}
     assert [trial.sentence for trial in map(least_risk, lists["pool"])] == said["risk"]
     assert main(["submit", *given, "--combine", "pool", "--out", str(tmp_path / "submission.csv")]) == 0
-
-    write_causal(tmp_path / "causal")
-    large = ["--llm", str(tmp_path / "causal"), "--llm-share", "1"]
-    assert main(["decode", *given, "--lm", "default", "--out", str(tmp_path / "fused"), *large]) == 0
-    fused = decode_sentences(None, data, logits=tmp_path / "average.hdf5", lm="default", out=tmp_path / "plain_fused",
-                             device="cpu", fusion={"llm": str(tmp_path / "causal"), "share": 1.0})
-    totals = [one.hypotheses[0].total for one in read_nbest(tmp_path / "fused/nbest.jsonl")]
-    assert totals == [one.hypotheses[0].total for one in read_nbest(fused.folder / "nbest.jsonl")]
-    assert load_json(tmp_path / "fused/result.json")["fusion"] == load_json(fused.folder / "result.json")["fusion"]
-    assert main(["submit", *given, "--out", str(tmp_path / "fused.csv"), *large]) == 0
-    capsys.readouterr()
-    assert main(["decode", *given, "--combine", "pool", *large]) == 2 and "--combine average" in capsys.readouterr().err
 
     (tmp_path / "names.txt").write_text("aaa AH 100\n")  # so much expected that it is heard everywhere
     hot = ["--hotwords", str(tmp_path / "names.txt")]

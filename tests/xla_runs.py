@@ -38,9 +38,7 @@ STILL = {"dropout": 0.0, "day_dropout": 0.0}
 MODELS = {
     "gru": GRUConfig(hidden=16, num_layers=1, **STILL),
     "linear": LinearConfig(day_dropout=0.0),
-    "noise": NoiseGRUConfig(hidden=16, num_layers=1, noise_layers=1, noise_hidden=16, noisy_layers=1, noisy_hidden=16),
-    "wide": NoiseGRUConfig(hidden=32, num_layers=1, noise_layers=2, noise_hidden=256, noisy_layers=1, noisy_hidden=32,
-                           reversal=0.0, **STILL),
+    "wide": NoiseGRUConfig(hidden=32, num_layers=1, noise_layers=2, noise_hidden=256, noisy_layers=1, noisy_hidden=32),
     "transformer": TransformerConfig(blocks=2, width=16, heads=2, head_width=8, inner=32, reach=6, patch_dropout=0.0,
                                      block_dropout=0.0, window_least=0.3, window_most=2.0, mask_share=0.2),
 }

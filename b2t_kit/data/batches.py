@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['LIMITS', 'num_patches', 'Frames', 'needed_patches', 'Bucket', 'choose_buckets', 'bucket_of', 'extend_buckets',
-           'day_draws', 'round_randomly', 'spread_draws', 'Step', 'Sampler', 'places_per_pile', 'pile', 'TrialCache',
-           'to_half', 'copy_rows', 'cache_name', 'check_cache', 'map_trials', 'remove_caches', 'BlockPool',
-           'read_ahead', 'Batch', 'BatchConfig', 'Assembler', 'trainable', 'TrainBatches', 'Resident', 'end_to_end',
-           'gathered', 'check_shares', 'check_lengths', 'EvalBatches']
+           'day_draws', 'round_randomly', 'spread_draws', 'Step', 'Sampler', 'Mixture', 'places_per_pile', 'pile',
+           'TrialCache', 'to_half', 'copy_rows', 'cache_name', 'check_cache', 'map_trials', 'remove_caches',
+           'BlockPool', 'read_ahead', 'Batch', 'BatchConfig', 'Assembler', 'trainable', 'TrainBatches', 'Resident',
+           'end_to_end', 'gathered', 'check_shares', 'check_lengths', 'EvalBatches']
 
 # %% ../../nbs/data/batches.ipynb #727e89e7
 import math
@@ -228,6 +228,7 @@ class Step:
     bucket: int  # index of the bucket that all trials are padded to
     trials: np.ndarray  # (rows,) int64 indices into the recordings, at most `batch_size`
     uses: np.ndarray  # (rows,) int64 number of earlier draws in this epoch
+    epoch: int = 0  # of the set that they are drawn from
 
 # %% ../../nbs/data/batches.ipynb #b0945a7e
 class Sampler:
@@ -268,8 +269,52 @@ class Sampler:
             offset = generator.random()
             for index, (start, end) in enumerate(zip(ends[:-1], ends[1:])):
                 place = (index + offset) / self.steps[k]
-                placed.append((place, k, Step(k, trials[start:end], uses[start:end])))
+                placed.append((place, k, Step(k, trials[start:end], uses[start:end], number)))
         return [step for _, _, step in sorted(placed, key=lambda item: item[:2])]
+
+# %% ../../nbs/data/batches.ipynb #0afc2304
+class Mixture:
+    "The steps of several sets, mixed evenly; of one set, its own steps."
+
+    def __init__(
+        self,
+        places: list[np.ndarray],  # of each set: its trials' places among all that are trained on
+        samplers: list[Sampler],  # of each set
+        balance: float = 0.0,  # 0: all trials equally often, 1: all sets equally often
+        shares: tuple[float, ...] = (),  # of the steps, one for each set; empty: by `balance`
+        seed: int = 0,  # seed of the run
+    ) -> None:
+        if shares and (len(shares) != len(samplers) or min(shares) <= 0):
+            given = " ".join(f"{one:g}" for one in shares)
+            raise KitError(f"set_shares: {given} should be {len(samplers)} numbers above 0, one for each folder")
+        self.places, self.samplers, self.seed = places, samplers, seed
+        steps = np.array([one.steps_per_epoch for one in samplers])
+        wanted = np.array(shares or [len(one) ** (1.0 - balance) for one in places])
+        self.turns = np.maximum(1, np.rint(wanted / wanted.sum() * steps.sum())).astype(int)  # (sets,) in an epoch
+        self._epochs: dict[int, tuple[int, list[Step]]] = {}  # set -> its last epoch
+
+    def turn(
+        self,
+        which: int,  # the set
+        position: int,  # steps of the set before
+    ) -> Step:
+        "A step of a set, with places among all trials."
+        epoch, first = divmod(position, self.samplers[which].steps_per_epoch)
+        kept = self._epochs.get(which)
+        if kept is None or kept[0] != epoch:
+            kept = self._epochs[which] = epoch, self.samplers[which].epoch(epoch)
+        return replace(kept[1][first], trials=self.places[which][kept[1][first].trials])
+
+    def epoch(
+        self,
+        number: int,  # 0, 1, 2, ...
+    ) -> list[Step]:
+        "All steps of an epoch of all sets, in order."
+        offsets = np.random.default_rng(fold_seed(self.seed, "sets", number)).random(len(self.turns))
+        order = sorted(((turn + offset) / turns, which, turn)
+                       for which, (turns, offset) in enumerate(zip(self.turns.tolist(), offsets))
+                       for turn in range(turns))
+        return [self.turn(which, number * int(self.turns[which]) + turn) for _, which, turn in order]
 
 # %% ../../nbs/data/batches.ipynb #163664f9
 def places_per_pile(
@@ -573,6 +618,8 @@ class BatchConfig:
     batch_size: int = 64  # trials per optimizer step, over all processes and micro-batches
     buckets: int = 6  # largest number of batch lengths, 1 to 6; an XLA device compiles a program for each
     day_balance: float = 1.0  # 0: all trials equally often, 1: all days equally often (as in the T15 baseline)
+    set_balance: float = 0.0  # of several folders of recordings: 0: all trials equally often, 1: all folders
+    set_shares: tuple[float, ...] = ()  # share of the steps for each of several folders; default: by set_balance
     cut: int = 3  # training only: random shift that drops 0 to cut - 1 bins at a trial's start
     cut_per: Literal["trial", "batch"] = "trial"  # draw the cut per trial, or per batch as the T15 baseline does
     max_bins: int | None = None  # training only: leave out trials of more bins; None keeps all
@@ -594,8 +641,8 @@ class BatchConfig:
 
 # %% ../../nbs/data/batches.ipynb #c35da25a
 LIMITS = {  # smallest and largest allowed value
-    "batch_size": (1, math.inf), "buckets": (1, 6), "day_balance": (0, 1), "cut": (0, math.inf),
-    "max_bins": (1, math.inf), "cache_gb": (0, math.inf), "prefetch": (0, math.inf), "readers": (1, math.inf),
+    "batch_size": (1, 1_000_000), "buckets": (1, 6), "day_balance": (0, 1), "set_balance": (0, 1), "cut": (0, math.inf),
+    "max_bins": (1, math.inf), "cache_gb": (0, math.inf), "prefetch": (0, 1000), "readers": (1, 1000),
 }
 
 # %% ../../nbs/data/batches.ipynb #ad4814bd
@@ -612,10 +659,10 @@ class Assembler:
         pin: bool = False,  # features in page-locked memory
     ) -> None:
         self.recordings, self.config, self.frames = recordings, config, frames
-        self.num_features = recordings.signal.num_features  # C
+        self.widths = sorted({recordings.signal_of(one).num_features for one in range(len(recordings))})  # each C
         self.buckets, self.places = buckets, places
         self.cache = TrialCache(recordings, config.cache, config.cache_gb)
-        self.pool = BlockPool(places * buckets[-1].bins * self.num_features, pin)
+        self.pool = BlockPool(places * buckets[-1].bins * self.widths[-1], pin)
         self.starts: np.ndarray | None = None  # rows where trials begin on the device; None: they are not there
         self._labels: dict[int, np.ndarray] = {}
 
@@ -664,9 +711,12 @@ class Assembler:
     def filled(
         self,
         batch: Batch,  # with any features
+        width: int | None = None,  # of an empty batch; None: the largest
     ) -> Batch:
         "The batch with its features in host memory; raises `Fault` if a trial cannot be read."
-        features = self.pool.take((*batch.features.shape[:2], self.num_features))
+        first = int(batch.trial.max())  # all rows are of one set
+        width = self.recordings.signal_of(first).num_features if first >= 0 else width or self.widths[-1]
+        features = self.pool.take((*batch.features.shape[:2], width))
         rows, lengths = features.numpy(), batch.num_bins * (batch.trial >= 0)
         for row, (trial, length) in enumerate(zip(batch.trial.tolist(), lengths.tolist())):
             if length:
@@ -677,9 +727,11 @@ class Assembler:
     def blank(
         self,
         bucket: Bucket,  # shape of the batch
+        width: int | None = None,  # features per bin; None: the most
     ) -> Batch:
         "A batch of empty rows only."
-        return self.batch(bucket, np.empty(0, np.int64), [], [], 1)
+        made = self.batch(bucket, np.empty(0, np.int64), [], [], 1)
+        return made if made.start is not None else self.filled(made, width)
 
     def _empty(self, bucket: Bucket, step_rows: int, step_key: int) -> Batch:
         count = self.places
@@ -743,14 +795,20 @@ class TrainBatches:
         self.buckets = choose_buckets(bins, labels, config.buckets, config.batch_size, frames.patch, frames.stride)
         day = np.array([info.day for info in infos])
         bucket = bucket_of(self.buckets, bins, labels)
-        self.sampler = Sampler(day, bucket, config.batch_size, config.day_balance, seed)
+        ends = np.cumsum([len(one) for one in recordings.sets])
+        owner = np.searchsorted(ends, self.trials, side="right")
+        sets = [np.flatnonzero(owner == one) for one in range(len(ends))]
+        if not all(len(one) for one in sets):
+            raise KitError("one of the folders has no trial that can be trained on")
+        samplers = [Sampler(day[one], bucket[one], config.batch_size, config.day_balance, seed) for one in sets]
+        self.mixture = Mixture(sets, samplers, config.set_balance, config.set_shares, seed)
         places = places_per_pile(config.batch_size, world * accumulation, multiple)
         self.assembler = Assembler(recordings, config, frames, self.buckets, places, pin)
 
     @property
     def steps_per_epoch(self) -> int:
         "Optimizer steps per epoch, the same for every epoch and process."
-        return self.sampler.steps_per_epoch
+        return int(self.mixture.turns.sum())
 
     @property
     def shapes(self) -> list[tuple[int, int, int]]:
@@ -759,8 +817,8 @@ class TrainBatches:
 
     def blanks(self) -> list[list[Batch]]:
         "A step of empty rows in every shape, largest first."
-        return [[self.assembler.blank(bucket) for _ in range(self.accumulation)]
-                for bucket in reversed(self.buckets)]
+        return [[self.assembler.blank(bucket, width) for _ in range(self.accumulation)]
+                for bucket in reversed(self.buckets) for width in self.assembler.widths[::-1]]
 
     def rest_on(
         self,
@@ -777,17 +835,15 @@ class TrainBatches:
         steps = self._steps(position)
         return read_ahead(self._assemble, steps, self.config.prefetch, self.config.readers)
 
-    def _steps(self, position: int) -> Iterator[tuple[int, Step]]:
+    def _steps(self, position: int) -> Iterator[Step]:
         epoch, first = divmod(position, self.steps_per_epoch)
         while True:
-            for step in self.sampler.epoch(epoch)[first:]:
-                yield epoch, step
+            yield from self.mixture.epoch(epoch)[first:]
             epoch, first = epoch + 1, 0
 
-    def _assemble(self, numbered: tuple[int, Step]) -> list[Batch]:
-        epoch, step = numbered
+    def _assemble(self, step: Step) -> list[Batch]:
         trials = self.trials[step.trials]
-        keys = [fold_seed(self.seed, "noise", epoch, int(trial), int(use))
+        keys = [fold_seed(self.seed, "noise", step.epoch, int(trial), int(use))
                 for trial, use in zip(trials, step.uses)]
         cuts = self._cuts(trials, keys)
         piles, first = self.world * self.accumulation, self.rank * self.accumulation
@@ -806,15 +862,16 @@ class TrainBatches:
 
     def padded_share(self) -> float:
         "The share of an epoch's bins that is padding, on average."
-        infos, draws = self.recordings.infos, self.sampler.draws
-        real = 0.0
-        for k, cells in enumerate(self.sampler.cells):
-            for count, cell in zip(draws[:, k], cells):
-                if count:
-                    real += count * np.mean([infos[self.trials[one]].num_bins for one in cell])
-        piles = self.world * self.accumulation
-        rows = self.sampler.steps * self.assembler.places * piles
-        return 1 - real / float(sum(rows * [bucket.bins for bucket in self.buckets]))
+        real = padded = 0.0
+        lengths = np.array([self.recordings.infos[trial].num_bins for trial in self.trials])
+        rows = self.assembler.places * self.world * self.accumulation
+        for places, sampler, turns in zip(self.mixture.places, self.mixture.samplers, self.mixture.turns):
+            epochs = turns / sampler.steps_per_epoch
+            for k, cells in enumerate(sampler.cells):
+                padded += epochs * sampler.steps[k] * rows * self.buckets[k].bins
+                real += epochs * sum(count * lengths[places[cell]].mean()
+                                     for count, cell in zip(sampler.draws[:, k], cells) if count)
+        return float(1 - real / padded)
 
     def describe(self) -> str:
         "Steps, shapes, padding and cache, one line each."

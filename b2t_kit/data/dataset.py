@@ -268,6 +268,7 @@ class Recordings:
     ) -> None:
         check_split(split)
         self.folder, self.split = find_recordings(folder), split
+        self.folders = [self.folder]
         for fault in lost_days(self.folder):
             raise fault
         self.sessions = sessions_of(self.folder)  # every session of the folder, selected or not
@@ -329,7 +330,19 @@ class Recordings:
         info = self.infos[index]
         index = range(len(self))[index]
         return Trial(self.features(index), self.labels(index), info.session, info.block,
-                     info.number, info.sentence, info.group, self.signal, info.quarantine)
+                     info.number, info.sentence, info.group, self.signal_of(index), info.quarantine)
+
+    @property
+    def sets(self) -> "list[Recordings]":
+        "The parts that were recorded as one; each has its own signal."
+        return [self]
+
+    def signal_of(
+        self,
+        index: int,  # which trial
+    ) -> Signal:
+        "What a trial's features are."
+        return self._signals[self.infos[index].file]
 
     def features(
         self,
@@ -338,7 +351,7 @@ class Recordings:
     ) -> np.ndarray:  # (T, C) float32
         "Read a trial's features; raises `Fault` if they do not match the attributes or are not finite."
         info = self.infos[index]
-        shape = info.num_bins, self.signal.num_features
+        shape = info.num_bins, self.signal_of(index).num_features
         if index not in self._places:
             dataset = self._checked(index, "input_features", "f", shape)
             self._places[index] = contiguous_place(dataset)

@@ -57,9 +57,9 @@ def data_fingerprint(
 ) -> dict[str, Any]:  # plain values
     "Counts, and by session a hash of the trials' places, sentences, features and labels."
     infos, days = recordings.infos, dict[str, list[Any]]()
-    for info, digest in zip(infos, trial_digests(recordings, memo)):
+    for index, (info, digest) in enumerate(zip(infos, trial_digests(recordings, memo))):
         line = [info.block, info.number, info.num_bins, info.num_labels, info.sentence, digest]
-        days.setdefault(info.session, [to_dict(recordings.signal)]).append(line)
+        days.setdefault(info.session, [to_dict(recordings.signal_of(index))]).append(line)
     return {
         "sessions": len(days),
         "trials": len(infos),

@@ -27,6 +27,7 @@ from .external_sort import Column, Sorter, Workspace, chunks, group_starts
 from .kenlm import KENLM, KenlmModel
 from .ngram import END, MAGIC, MAX_ORDER, NEVER, START, UNKNOWN, Arrays, LanguageModel, Level
 from .ngram import child_starts, compile_levels, find_rows, map_model
+from .ngram_train import open_text
 
 # %% ../../nbs/decode/arpa.ipynb #53c2da4a
 LONGEST = 1 << 14  # bytes of a line
@@ -81,13 +82,8 @@ def open_lines(
     path: str | Path,  # plain or gzip, recognised by the first bytes
 ) -> Iterator[ArpaLines]:
     "Open a file for reading by line; raises `KitError` if it cannot be opened."
-    try:
-        with open(regular_file(path), "rb") as raw:
-            packed = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            yield ArpaLines(path, gzip.open(raw) if packed else raw)
-    except OSError as error:
-        raise KitError(f"{path}: cannot be read ({error.strerror or error})") from error
+    with open_text(path) as file:
+        yield ArpaLines(path, file)
 
 # %% ../../nbs/decode/arpa.ipynb #64da3d85
 def read_counts(

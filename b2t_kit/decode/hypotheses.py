@@ -232,8 +232,8 @@ class Limits(NamedTuple):
     scale: float  # factor of the acoustic log-probability
     bonus: float  # added for each word
     missing: float  # at most 0: added where no silence separates two words
-    beam: int  # beginnings kept after each frame
-    threshold: float  # beginnings this far below the best are dropped; infinity keeps all
+    beam: int  # prefixes kept after each frame
+    threshold: float  # prefixes this far below the best are dropped; infinity keeps all
     token_threshold: float  # phonemes this far below a frame's best class are not tried
     best_path: bool  # score the best alignment (Viterbi) instead of the sum over all
 

@@ -147,7 +147,7 @@ class Trie(NamedTuple):
 
     first: np.ndarray  # (nodes + 1,) int32, first child of each node
     label: np.ndarray  # (nodes,) uint8 class that leads to the node; 0 for the root
-    look: np.ndarray  # (nodes,) float32, the largest ln P of a word at or below the node
+    lookahead: np.ndarray  # (nodes,) float32, the largest ln P of a word at or below the node
     word_first: np.ndarray  # (nodes + 1,) int32, first entry of `word` at each node
     word: np.ndarray  # (ends,) int32, word numbers by node
 
@@ -200,12 +200,12 @@ def _flatten(
     parent: np.ndarray, label: np.ndarray, at: np.ndarray, words: np.ndarray, unigram: np.ndarray
 ) -> Trie:
     nodes = np.arange(len(parent) + 1)
-    look = np.full(len(parent), -np.inf, dtype=np.float32)
-    np.maximum.at(look, at, unigram[words])
+    lookahead = np.full(len(parent), -np.inf, dtype=np.float32)
+    np.maximum.at(lookahead, at, unigram[words])
     for node in range(len(parent) - 1, 0, -1):  # children come after their parents
-        look[parent[node]] = max(look[parent[node]], look[node])
+        lookahead[parent[node]] = max(lookahead[parent[node]], lookahead[node])
     order = np.argsort(at, kind="stable")
     first = 1 + np.searchsorted(parent[1:], nodes)
     word_first = np.searchsorted(at[order], nodes)
-    ints = (first.astype(np.int32), label.astype(np.uint8), look, word_first.astype(np.int32))
+    ints = (first.astype(np.int32), label.astype(np.uint8), lookahead, word_first.astype(np.int32))
     return Trie(*ints, words[order].astype(np.int32))

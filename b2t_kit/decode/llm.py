@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MARKERS', 'ENDS', 'SENTENCE_END', 'LADDER', 'VALUES', 'CONTEXT_TOKENS', 'SCORING', 'CHOOSE_ON', 'WRITING', 'Grid',
            'GRID', 'ScoreLists', 'Writing', 'token_ids', 'markers_of', 'end_tokens', 'writings_of', 'Tree', 'tree_of',
-           'chain_of', 'node_scores', 'TokenBatch', 'batches_of', 'CausalScorer', 'Reading', 'word_perplexity',
+           'node_scores', 'TokenBatch', 'batches_of', 'CausalScorer', 'Reading', 'word_perplexity',
            'unscored_sentences', 'choose_writing', 'weaker_line', 'transformers_library', 'folder_name', 'kept_writing',
            'load_scorer', 'Readings', 'read_writings', 'KeptScores', 'RescoreWeights', 'rescored', 'ScoreTable',
            'tabulate', 'surface_of', 'best_weights', 'Tuned', 'tune_weights', 'contexts_of', 'llm_scores',
@@ -164,15 +164,6 @@ def tree_of(
         np.array(values, dtype=np.int64) for values in (tokens, parents, depths, leaves))
     return Tree(token_array, parent_array, depth_array, leaf_array, given)
 
-# %% ../../nbs/decode/llm.ipynb #45039860
-def chain_of(
-    sequence: Sequence[int],
-    given: int = 0,  # tokens after the first that get no score
-) -> Tree:
-    "Return a single sequence as a tree without branches."
-    order = np.arange(len(sequence), dtype=np.int64)
-    return Tree(np.array(sequence, dtype=np.int64), np.maximum(order - 1, 0), order, order[-1:], given)
-
 # %% ../../nbs/decode/llm.ipynb #e8f5f926
 def node_scores(
     logits: torch.Tensor,  # (B, N, V), any float dtype
@@ -305,7 +296,7 @@ class CausalScorer:
         own = token_ids(self.tokenizer, " " * bool(context) + self.writing(sentence))
         return *self.start, *context, *own, SENTENCE_END
 
-    def _tensors(self, trees: list[Tree], nodes: int, masked: bool) -> dict[str, torch.Tensor]:
+    def _tensors(self, trees: list[Tree], nodes: int) -> dict[str, torch.Tensor]:
         parts = {name: np.zeros((len(trees), nodes), dtype=np.int64)
                  for name in ("tokens", "parents", "depths")}
         seen = np.zeros((len(trees), nodes, nodes), dtype=bool)
@@ -314,20 +305,14 @@ class CausalScorer:
             for name, part in parts.items():
                 part[row, :len(tree)] = getattr(tree, name)
             seen[row, :len(tree), :len(tree)] = tree.mask()
-        if masked:
-            mask = torch.where(torch.tensor(seen)[:, None], 0.0, -1e9)  # (B, 1, N, N)
-        else:
-            sizes = np.array([len(tree) for tree in trees])
-            mask = torch.tensor(np.arange(nodes) < sizes[:, None]).long()  # (B, N)
+        mask = torch.where(torch.tensor(seen)[:, None], 0.0, -1e9)  # (B, 1, N, N)
         return {name: torch.tensor(part) for name, part in parts.items()} | {"mask": mask}
 
     @torch.no_grad()
-    def _scores(self, trees: list[Tree], nodes: int, masked: bool) -> np.ndarray:  # (B, N)
-        tensors = self._tensors(trees, nodes, masked)
+    def _scores(self, trees: list[Tree], nodes: int) -> np.ndarray:  # (B, N)
+        tensors = self._tensors(trees, nodes)
         placed = self.device.place(tensors) if self.device else to_device(tensors, self.model.device)
-        mask = placed["mask"]
-        if masked:
-            mask = mask.to(self.dtype).clamp(min=torch.finfo(self.dtype).min)
+        mask = placed["mask"].to(self.dtype).clamp(min=torch.finfo(self.dtype).min)
         logits = self.model(input_ids=placed["tokens"].clamp(min=0), attention_mask=mask,
                             position_ids=placed["depths"], use_cache=False).logits
         self.nodes += placed["tokens"].numel()
@@ -336,13 +321,12 @@ class CausalScorer:
     def score_trees(
         self,
         trees: Sequence[Tree],
-        masked: bool = True,  # False: all trees are single sequences and need no mask
     ) -> list[np.ndarray]:  # per tree, ln P of its sequences
         "Return the scores of trees, computed in batches."
         multiple = getattr(self.device, "chips", 1) if self.on_xla else 0
         found: dict[int, np.ndarray] = {}
         for batch in batches_of([len(tree) for tree in trees], self.budget, multiple):
-            scores = self._scores([trees[row] for row in batch.rows], batch.nodes, masked)
+            scores = self._scores([trees[row] for row in batch.rows], batch.nodes)
             for row, values in zip(batch.rows, scores):
                 found[row] = trees[row].totals(values[:len(trees[row])])
         if not all(np.isfinite(totals).all() for totals in found.values()):
@@ -354,17 +338,6 @@ class CausalScorer:
     def on_xla(self) -> bool:
         "Whether the model is on an XLA device, where shapes are fixed."
         return self.model.device.type == "xla"
-
-    def score(
-        self,
-        sentences: Sequence[str],  # lower-case words
-    ) -> np.ndarray:  # (sentences,) float64 ln P
-        "Return the scores of sentences, one per row of a padded batch."
-        fresh = [one for one in dict.fromkeys(sentences) if one not in self.known]
-        trees = [chain_of(self.tokens(sentence), len(self.start) - 1) for sentence in fresh]
-        totals = self.score_trees(trees, masked=False)
-        self.known.update(zip(fresh, (float(total[0]) for total in totals)))
-        return np.array([self.known[sentence] for sentence in sentences])
 
     def score_lists(
         self,
@@ -878,7 +851,7 @@ def made_by(
     with suppress(KeyError, TypeError, AttributeError):
         settings = {name: value for name, value in key["words"]["settings"].items() if name not in _PRUNING}
         network = key["logits"]["decoder"] if isinstance(key["logits"], dict) else None
-        return {**key["words"], "settings": settings, "network": network, "fusion": key["fusion"]}
+        return {**key["words"], "settings": settings, "network": network}
     return None
 
 

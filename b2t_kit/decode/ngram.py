@@ -4,10 +4,9 @@
 
 # %% auto #0
 __all__ = ['UNKNOWN', 'START', 'END', 'MAX_ORDER', 'NEVER', 'DTYPES', 'MAGIC', 'SUFFIX', 'VERIFIED', 'NaiveModel', 'Arrays',
-           'DamagedModel', 'plain_find', 'plain_step', 'is_context', 'shorter_context', 'start_state', 'Level',
-           'compile_levels', 'child_starts', 'find_rows', 'compiled', 'LanguageModel', 'frozen', 'model_fingerprint',
-           'perplexity', 'seal_of', 'write_model', 'map_model', 'verify_model', 'number_fault', 'find', 'step',
-           'follow', 'sentence_scores']
+           'DamagedModel', 'is_context', 'shorter_context', 'start_state', 'find', 'step', 'Level', 'compile_levels',
+           'child_starts', 'find_rows', 'compiled', 'LanguageModel', 'frozen', 'model_fingerprint', 'perplexity',
+           'seal_of', 'write_model', 'map_model', 'verify_model', 'number_fault', 'follow', 'sentence_scores']
 
 # %% ../../nbs/decode/ngram.ipynb #03b125c7
 import hashlib
@@ -15,7 +14,6 @@ import json
 import math
 import re
 import sys
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -87,40 +85,6 @@ class DamagedModel(KitError):
 
 _LEAST, _GREATEST = -1e6, 100.0  # ln p of a word is between these in any model, however badly scaled
 
-
-def plain_find(
-    arrays: Arrays,
-    state: int,
-    word: int,
-) -> int:  # 0 if the context has not seen the word
-    "Return the node of the context extended by one word; raises `DamagedModel` if an index is out of range."
-    if state == 0:
-        return 1 + word
-    start, end = int(arrays.first[state]), int(arrays.first[state + 1])
-    if end > len(arrays.word):
-        raise DamagedModel("the children of an n-gram end outside the model")
-    node = bisect_left(arrays.word, word, start, end)
-    return node if node < end and arrays.word[node] == word else 0
-
-# %% ../../nbs/decode/ngram.ipynb #44e772be
-def plain_step(
-    arrays: Arrays,
-    state: int,  # the context
-    word: int,  # number of the word that follows
-) -> tuple[float, int]:  # ln of its probability, the state after it
-    "Return ln p of the next word and the new state; `step` is the compiled version, with the same errors."
-    ln_p, node = 0.0, plain_find(arrays, state, word)
-    while not node:
-        ln_p += float(arrays.back[state])
-        longer, state = state, int(arrays.link[state])
-        if state >= longer:
-            raise DamagedModel("a context backs off to one that is not shorter")
-        node = plain_find(arrays, state, word)
-    ln_p += float(arrays.ln_p[node])
-    if not _LEAST < ln_p < _GREATEST:
-        raise DamagedModel("a probability is not a number, or out of range")
-    return ln_p, node if is_context(arrays, node) else shorter_context(arrays, node)
-
 # %% ../../nbs/decode/ngram.ipynb #950e8596
 def is_context(
     arrays: Arrays,
@@ -149,6 +113,56 @@ def start_state(
     "Return the state at the beginning of a sentence."
     node = 1 + START
     return node if is_context(arrays, node) else shorter_context(arrays, node)
+
+# %% ../../nbs/decode/ngram.ipynb #3eb4fbab
+@numba.njit(nogil=True)
+def find(
+    arrays,  # Arrays
+    state,  # the context
+    word,  # word number
+):  # node of the context extended by the word; 0 if there is none
+    "Return a child of a context, by bisection; raises `DamagedModel` if the children end outside the arrays."
+    if state == 0:
+        return np.int64(1 + word)
+    low, end = np.int64(arrays.first[state]), np.int64(arrays.first[state + 1])
+    if end > len(arrays.word):
+        raise DamagedModel("the children of an n-gram end outside the model")
+    high = end
+    while low < high:
+        middle = (low + high) >> 1
+        if arrays.word[middle] < word:
+            low = middle + 1
+        else:
+            high = middle
+    if low < end and arrays.word[low] == word:
+        return low
+    return np.int64(0)
+
+# %% ../../nbs/decode/ngram.ipynb #54b5a80b
+@numba.njit(nogil=True)
+def step(
+    arrays,  # Arrays of a LanguageModel
+    state,  # the context, a whole number
+    word,  # number of the word that follows
+):  # (float64 ln of its probability, int64 state after it)
+    "Return ln p of the next word and the new state; raises `DamagedModel` if an index or number is out of range."
+    ln_p, node = 0.0, find(arrays, state, word)
+    while node == 0:
+        ln_p += arrays.back[state]
+        longer, state = state, np.int64(arrays.link[state])
+        if state >= longer:
+            raise DamagedModel("a context backs off to one that is not shorter")
+        node = find(arrays, state, word)
+    ln_p += arrays.ln_p[node]
+    if not _LEAST < ln_p < _GREATEST:
+        raise DamagedModel("a probability is not a number, or out of range")
+    inner = node < len(arrays.back)
+    if inner and (arrays.first[node] < arrays.first[node + 1] or arrays.back[node] != 0):
+        return ln_p, node
+    after = np.int64(arrays.link[node])
+    if after >= len(arrays.back):
+        raise DamagedModel("an n-gram leads to a context outside the model")
+    return ln_p, after
 
 # %% ../../nbs/decode/ngram.ipynb #0d0d4d77
 class Level(NamedTuple):
@@ -371,7 +385,7 @@ class LanguageModel:
         word: int,  # word number
     ) -> tuple[float, int]:  # ln of its probability, the next state
         "Return ln of the probability of the next word, and the new state."
-        return plain_step(self.arrays, state, word)
+        return step(self.arrays, state, word)
 
     def sentence(
         self,
@@ -642,56 +656,6 @@ def _context_fault(arrays: Arrays) -> str:
         if not rises.all():
             return "the words after a context are not in order"
     return ""
-
-# %% ../../nbs/decode/ngram.ipynb #3eb4fbab
-@numba.njit(nogil=True)
-def find(
-    arrays,  # Arrays
-    state,  # the context
-    word,  # word number
-):  # node of the context extended by the word; 0 if there is none
-    "Return a child of a context, by bisection; raises `DamagedModel` if the children end outside the arrays."
-    if state == 0:
-        return np.int64(1 + word)
-    low, end = np.int64(arrays.first[state]), np.int64(arrays.first[state + 1])
-    if end > len(arrays.word):
-        raise DamagedModel("the children of an n-gram end outside the model")
-    high = end
-    while low < high:
-        middle = (low + high) >> 1
-        if arrays.word[middle] < word:
-            low = middle + 1
-        else:
-            high = middle
-    if low < end and arrays.word[low] == word:
-        return low
-    return np.int64(0)
-
-# %% ../../nbs/decode/ngram.ipynb #54b5a80b
-@numba.njit(nogil=True)
-def step(
-    arrays,  # Arrays of a LanguageModel
-    state,  # the context, a whole number
-    word,  # number of the word that follows
-):  # (float64 ln of its probability, int64 state after it)
-    "Return ln p of the next word and the new state; raises `DamagedModel` if an index or number is out of range."
-    ln_p, node = 0.0, find(arrays, state, word)
-    while node == 0:
-        ln_p += arrays.back[state]
-        longer, state = state, np.int64(arrays.link[state])
-        if state >= longer:
-            raise DamagedModel("a context backs off to one that is not shorter")
-        node = find(arrays, state, word)
-    ln_p += arrays.ln_p[node]
-    if not _LEAST < ln_p < _GREATEST:
-        raise DamagedModel("a probability is not a number, or out of range")
-    inner = node < len(arrays.back)
-    if inner and (arrays.first[node] < arrays.first[node + 1] or arrays.back[node] != 0):
-        return ln_p, node
-    after = np.int64(arrays.link[node])
-    if after >= len(arrays.back):
-        raise DamagedModel("an n-gram leads to a context outside the model")
-    return ln_p, after
 
 # %% ../../nbs/decode/ngram.ipynb #38da60c1
 def follow(

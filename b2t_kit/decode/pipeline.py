@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['DEFAULT', 'CHOICE', 'SEARCH', 'ADAPTED', 'LogitTrial', 'read_trials', 'words_in', 'choose_words', 'class_order',
            'Sentences', 'word_error', 'sentences_csv', 'tuned_for', 'tuned_config', 'trials_tuned_on', 'tuned_model',
-           'known_sentences', 'decode_trials', 'search_key', 'fusion_key', 'decode_sentences', 'fusion_settings',
-           'decoded_with_large', 'tuned_with_large', 'save_sentences', 'cached_logits', 'adapted_folder', 'adapted_key',
-           'adapted_logits', 'pseudo_labels', 'adaptation_report', 'evaluate_adapting']
+           'known_sentences', 'decode_trials', 'search_key', 'Asked', 'decode_sentences', 'save_sentences',
+           'cached_logits', 'adapted_folder', 'adapted_key', 'adapted_logits', 'pseudo_labels', 'adaptation_report',
+           'evaluate_adapting']
 
 # %% ../../nbs/decode/pipeline.ipynb #c670767a
 import csv
@@ -17,9 +17,9 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,7 @@ from ..data.dataset import MAX_BINS, Recordings
 from ..data.hdf5 import open_dataset, open_file, reading
 from .arpa import read_language_model
 from .beam_search import BeamSearch, check_logits
-from .contamination import large_model_warning, leak_warning
+from .contamination import leak_warning
 from .hotwords import Hotword, read_hotwords
 from .hypotheses import DecodedTrial, Route, SearchConfig, choice_key, marks_of, read_nbest
 from .hypotheses import with_choices, write_nbest
@@ -47,7 +47,6 @@ from ..text.phonemes import PHONEMES, collapse, normalise
 
 # %% ../../nbs/decode/pipeline.ipynb #119cbca1
 if TYPE_CHECKING:  # they import torch, which decoding another program's logits does not need
-    from b2t_kit.decode.fusion import FusedSearch, FusionConfig
     from b2t_kit.speech.adapt import AdaptConfig, AdaptReport, Unseen
     from b2t_kit.speech.evaluate import Decoder, Evaluation
 
@@ -62,6 +61,7 @@ class LogitTrial:
     truth: str | None  # the true sentence as written; None if unknown
     logits: np.ndarray  # (P, 41) float32, P frames
     name: str  # file and group, for error messages
+    group: str = ""  # in the file, without the session
 
     @property
     def place(self) -> tuple[str, int, int]:
@@ -109,7 +109,8 @@ def _read_trial(file: Any, group_name: str, path: Path, number: int, order: np.n
     truth = None if truth is None else printable(truth)
     with reading(path, group_name, "logits"):
         logits = data[()] if order is None else data[()][:, order]
-    return LogitTrial(session, block, trial, truth, check_logits(logits, name), name)
+    inside = group_name.removeprefix(f"{session}/")
+    return LogitTrial(session, block, trial, truth, check_logits(logits, name), name, inside)
 
 
 def _whole(value: Any) -> int:
@@ -178,7 +179,6 @@ class Sentences:
     folder: Path  # where the files are written
     warning: str | None = None  # why the word error rate may be too low
     adaptation: "AdaptReport | None" = None  # None: decoded as trained
-    fusion: "FusionConfig | None" = None  # None: no large model took part in the search
     held_out: float | None = None  # word error rate with each half scored by the weights of the other; None: not known
 
     @property
@@ -194,8 +194,7 @@ class Sentences:
             found |= {"edits": self.wer.edits, "words": self.wer.total, "wer": self.wer.rate,
                       "wer_low": low, "wer_high": high, "marks": plain_marks(self.marks)}
         return found | ({"warning": self.warning} if self.warning else {}) | (
-            {"adaptation": self.adaptation.to_dict()} if self.adaptation else {}) | (
-            {"fusion": to_dict(self.fusion)} if self.fusion else {})
+            {"adaptation": self.adaptation.to_dict()} if self.adaptation else {})
 
     def __repr__(self) -> str:
         lines = [f"{len(self.trials)} trials decoded, in {self.folder}"]
@@ -308,13 +307,13 @@ def known_sentences(
 
 # %% ../../nbs/decode/pipeline.ipynb #77206009
 def decode_trials(
-    search: "BeamSearch | FusedSearch",
-    trials: list[LogitTrial],
-) -> list[DecodedTrial]:  # in the same order
-    "Return each trial with its n-best list, decoded on all cores."
-    lists = search.decode_many([trial.logits for trial in trials])
-    return [DecodedTrial(*trial.place, tuple(found), trial.truth)
-            for trial, found in zip(trials, lists)]
+    search: BeamSearch,
+    trials: Sequence[LogitTrial],
+) -> Iterator[DecodedTrial]:
+    "Yield each trial with its n-best list, in their order, decoded on all cores."
+    lists = search.decode_each([trial.logits for trial in trials])
+    for trial, found in zip(trials, lists):
+        yield DecodedTrial(*trial.place, tuple(found), trial.truth)
 
 # %% ../../nbs/decode/pipeline.ipynb #d3f635c9
 SEARCH = 1  # version of the search: raised when other code gives other lists
@@ -327,18 +326,40 @@ def search_key(
     return {"search": SEARCH, "lm": search.model.hash, "lexicon": search.lexicon.hash, "route": search.route,
             "settings": to_dict(search.config), "hotwords": repr(search.hotwords)}
 
+# %% ../../nbs/decode/pipeline.ipynb #ffb43019
+@dataclass(frozen=True)
+class Asked:
+    "What a person says about the search."
 
-def fusion_key(
-    config: SearchConfig,  # weights with the large model
-    fusion: "FusionConfig | None",  # None: no large model
-) -> dict[str, Any] | None:  # plain values
-    "Everything that the lists depend on if a large model takes part in the search."
-    if fusion is None:
-        return None
-    from b2t_kit.decode.llm import SCORING, folder_name
+    lm: str | Path | None = None  # language model file or "default"; None: the model of the tuned weights
+    lexicon: str | Path | None = None  # file with additional words
+    hotwords: str | Path | None = None  # file with words that are expected, known or not
+    route: Route = "auto"  # search: auto, prefix or wfst
+    settings: dict[str, Any] = field(default_factory=dict)  # of `SearchConfig`, replacing tuned or default values
+    hot: tuple[Hotword, ...] = field(init=False, default=())  # the words of the file
 
-    name = f"{folder_name(Path(fusion.llm))} {SCORING}"
-    return {**to_dict(fusion), "llm": name, "settings": to_dict(config)}
+    def __post_init__(self) -> None:
+        if self.hotwords:
+            object.__setattr__(self, "hot", tuple(read_hotwords(self.hotwords, own_words(self.lexicon))))
+
+    def search(
+        self,
+        words: tuple[Lexicon, LanguageModel],  # from `choose_words`
+        tuned: SearchConfig | None,  # from `tuned_config`
+        folder: Path,  # where the search may keep files
+    ) -> BeamSearch:
+        "Return the search with tuned or default weights, and the settings that replace them."
+        config = override(tuned or SearchConfig(), self.settings)
+        return BeamSearch(*words, config, self.route, folder, self.hot)
+
+    def plain(self) -> dict[str, Any]:
+        "The arguments of `decode_sentences`: asked again, it looks at the same files."
+        files = {name: _place(getattr(self, name)) for name in ("lm", "lexicon", "hotwords")}
+        return {**files, "route": self.route, "settings": self.settings}
+
+
+def _place(name: Any) -> Any:  # an absolute path, so that it is found from other folders too
+    return name if name is None or str(name) == DEFAULT else str(Path(name).resolve())
 
 # %% ../../nbs/decode/pipeline.ipynb #ea216165
 def decode_sentences(
@@ -360,21 +381,18 @@ def decode_sentences(
     hotwords: str | Path | None = None,  # file with words that are expected, known or not
     tune_seconds: float | None = None,  # with `tune_weights`: also tune for time, up to so many CPU seconds per trial
     adapt: "AdaptConfig | None" = None,  # adapt the decoder after each trial; None: decode with the decoder as trained
-    fusion: dict[str, Any] | None = None,  # of `FusionConfig`, with the folder `llm`; None: no large model
     kept_lists: bool = False,  # return the lists in the folder, if they were decoded from just this
 ) -> Sentences:
     "Decode a split, write and return its sentences; raises `KitError` if an input is missing or invalid."
+    asked = Asked(lm, lexicon, hotwords, route, settings or {})
     if (run is None) == (logits is None):
         raise KitError("give either a run or a file of logits")
     if tokens and run is not None:
         raise KitError(f"{tokens}: is for logits of another program (--logits), not for a run")
     if tune_seconds is not None and not (tune_weights and tune_seconds > 0):
         raise KitError("--tune-seconds needs --tune, and seconds above 0")
-    if fusion and route == "wfst":
-        raise KitError("llm: the route 'wfst' cannot use a large model; use the route 'prefix'")
     if adapt and (logits is not None or tune_weights):
         raise KitError("adapt: is for a run whose weights are tuned already; leave out --logits and --tune")
-    hot = read_hotwords(hotwords, own_words(lexicon)) if hotwords else []
     folder = _target(run, split + "_adapted" * bool(adapt), logits, out)
     plain = folder / "as_trained" if adapt and out else _target(run, split, logits, out)
     with new_folders(folder), new_folders(plain):
@@ -387,52 +405,44 @@ def decode_sentences(
         name = lm or tuned_model(choice.parent) or DEFAULT
         if preloaded and name != DEFAULT:
             progress(preload(name))
-        words, model = choose_words(name, lexicon, said + (known_sentences(data) if run else ()), folder / MEMO)
-        found, given, wanted = None, settings or {}, tuned_for(words, model, hot, decoder)
+        words = choose_words(name, lexicon, said + (known_sentences(data) if run else ()), folder / MEMO)
         trained = stored_key(source) or {}
         heard = content_hash(trained or file_hash(source, folder / MEMO))
+        found, wanted = None, tuned_for(*words, asked.hot, decoder)
         if tune_weights:
-            found = tune(words, model, [one.logits for one in known], said,
-                         override(SearchConfig(), given), progress, hot, tune_seconds, [one.session for one in known])
+            first = override(SearchConfig(), asked.settings)
+            found = tune(*words, [one.logits for one in known], said, first, progress, asked.hot, tune_seconds,
+                         [one.session for one in known])
             write_atomically(folder / "tuning.png", _png(plot_tuning(found)))
             if found.frontier:
                 write_atomically(folder / "frontier.png", _png(plot_frontier(found.frontier)))
             save_json(choice, found.to_dict() | {
                 "tuned_for": wanted, "lm": _place(name), "split": split, "logits": heard,
                 "chose": sorted(choice_key(one.place, one.truth or "") for one in known)})
-        best = found.best if found else tuned_config(choice, wanted) or SearchConfig()
-        config = best if found else override(best, given)
+            asked = replace(asked, settings={})
+        tuned = found.best if found else tuned_config(choice, wanted)
+        search = asked.search(words, tuned, folder)
         tuned_on, fair, there = trials_tuned_on(choice)
-        fair = None if adapt or fusion or there != heard or config != best else fair
+        fair = None if adapt or there != heard or search.config != tuned else fair
         chosen = partial(with_choices, weights=tuned_on, days=decoder.chose(trained["data"]) if decoder else ())
-        search, report = BeamSearch(words, model, config, route, folder, hot), None
+        report = None
         if adapt and decoder:
             place = adapted_folder(run, split, out)
             path = adapted_logits(decoder, data, split, place, search, adapt, device, progress=progress)
             report = adaptation_report(data, split, search, source, path)
             trials, source = read_trials(path), path
-        warnings, large = [leak_warning(model, said)], None
-        if fusion:
-            config, large = fusion_settings(choice, fusion, config, given)
-            warnings.append(large_model_warning(large.llm, said))
-        asked = _asked(lm, lexicon, hotwords, route, {} if tune_weights else given, fusion, tune_weights)
         lists = Kept([folder / "nbest.jsonl", folder / "result.json"], {
-            "logits": stored_key(source) or file_hash(source, folder / MEMO), "words": search_key(search),
-            "asked": asked, "fusion": fusion_key(config, large)})
+            "logits": stored_key(source) or file_hash(source, folder / MEMO), "asked": asked.plain(),
+            "words": search_key(search)})
         if kept_lists and not (adapt or tune_weights) and lists.fresh:
             decoded = chosen(list(read_nbest(lists.paths[0])))
-            return Sentences(decoded, word_error(decoded), None, folder, _joined(warnings), None, large, fair)
-        lists.forget()
-        if large is None:
-            decoded = decode_trials(search, trials)
-        elif tune_weights:
-            decoded, config, large = tuned_with_large(search, large, known, trials, choice, tune_seconds, device,
-                                                      progress, warnings.append)
         else:
-            decoded = decoded_with_large(search, config, large, trials, device, warnings.append)
-        made = Sentences(chosen(decoded), word_error(decoded), found, folder, _joined(warnings), report, large, fair)
-        save_sentences(made, config)
-        replace(lists, key={**lists.key, "fusion": fusion_key(config, large)}).seal()
+            lists.forget()
+            decoded = chosen(list(decode_trials(search, trials)))
+        made = Sentences(decoded, word_error(decoded), found, folder, leak_warning(words[1], said), report, fair)
+        if not lists.fresh:
+            save_sentences(made, search.config)
+            lists.seal()
         return made
 
 # %% ../../nbs/decode/pipeline.ipynb #239d2f2b
@@ -440,24 +450,6 @@ def _target(run: Any, split: str, logits: Any, out: Any) -> Path:
     if out is not None:
         return Path(out)
     return Path(run) / "decode" / split if run else Path(logits).with_suffix("")
-
-
-def _place(name: Any) -> Any:  # an absolute path, so that it is found from other folders too
-    return name if name is None or str(name) == DEFAULT else str(Path(name).resolve())
-
-
-def _asked(
-    lm: Any, lexicon: Any, hotwords: Any, route: str, settings: dict[str, Any], fusion: dict[str, Any] | None,
-    tuned: bool,
-) -> dict[str, Any]:
-    "What `decode_sentences` was asked for, as its arguments: asked again, it looks at the same files."
-    large = fusion and {name: value for name, value in fusion.items() if not tuned or name in ("llm", "bits")}
-    return {"lm": _place(lm), "lexicon": _place(lexicon), "hotwords": _place(hotwords), "route": route,
-            "settings": settings, "fusion": large and {**large, "llm": _place(large["llm"])}}
-
-
-def _joined(warnings: list[str | None]) -> str | None:
-    return "; ".join(filter(None, warnings)) or None
 
 
 def _load(run: str | Path) -> "Decoder":
@@ -470,68 +462,6 @@ def _png(figure: Any) -> bytes:
     from b2t_kit.speech.evaluate import png
 
     return png(figure)
-
-# %% ../../nbs/decode/pipeline.ipynb #11f49501
-def fusion_settings(
-    path: Path,  # decoding.json; may be missing
-    fusion: dict[str, Any],  # of `FusionConfig`, with the folder `llm`; they replace tuned or default values
-    config: SearchConfig,  # weights without a large model
-    settings: dict[str, Any],  # of `SearchConfig`, replacing tuned or default values
-) -> "tuple[SearchConfig, FusionConfig]":
-    "Return the settings of a search with a large model; raises `KitError` for a damaged record."
-    from b2t_kit.decode.fusion import FusionConfig
-    from b2t_kit.decode.llm import folder_name
-
-    record = load_json(path) if os.path.lexists(path) else {}
-    found = record.get("fusion") if isinstance(record, dict) else None
-    if not isinstance(found, dict) or found.get("model") != folder_name(Path(fusion["llm"]), path.with_name(MEMO)):
-        return config, override(FusionConfig(), fusion)
-    try:
-        tuned = from_dict(FusionConfig, {name: found[name] for name in ("every", "share")})
-        return override(from_dict(SearchConfig, found["search"]), settings), override(tuned, fusion)
-    except (KeyError, TypeError) as error:
-        raise KitError(f"{path}: is not a record of tuned weights; remove it or tune again") from error
-
-# %% ../../nbs/decode/pipeline.ipynb #ffb43019
-def decoded_with_large(
-    search: BeamSearch,
-    config: SearchConfig,  # its weights with the large model
-    fusion: "FusionConfig",
-    trials: list[LogitTrial],
-    device: str = "auto",  # for the large model: "auto", "cpu" or "cuda"
-    tell: Any = str,  # called with a line if it predicts worse than the n-gram
-) -> list[DecodedTrial]:
-    "Decode trials with a large model inside the search; raises `KitError` if it cannot be loaded."
-    from b2t_kit.decode.fusion import reconfigured, with_large_model
-
-    with with_large_model(reconfigured(search, config), fusion, device, tell) as fused:
-        return decode_trials(fused, trials)
-
-# %% ../../nbs/decode/pipeline.ipynb #15c4abd5
-def tuned_with_large(
-    search: BeamSearch,
-    fusion: "FusionConfig",  # starting point
-    known: list[LogitTrial],  # with true sentences
-    trials: list[LogitTrial],  # to decode
-    path: Path,  # decoding.json, which gets the weights
-    seconds: float | None,  # allowed per trial; None: no limit
-    device: str,  # for the large model: "auto", "cpu" or "cuda"
-    progress: Any,  # called with progress messages
-    tell: Any = str,  # called with a line if it predicts worse than the n-gram
-) -> "tuple[list[DecodedTrial], SearchConfig, FusionConfig]":
-    "Tune the weights of a search with a large model, keep them, and decode with them."
-    from b2t_kit.decode.fusion import FusedSearch, reconfigured, tune_fusion, with_large_model
-    from b2t_kit.decode.llm import folder_name
-
-    with with_large_model(search, fusion, device, tell) as fused:
-        steps = tune_fusion(fused, [one.logits for one in known], [one.truth or "" for one in known],
-                            seconds or math.inf, progress)
-        best, tried = steps[0], [{"every": one.fusion.every, "share": one.fusion.share, "wer": one.wer,
-                                  "seconds": one.seconds} for one in steps]
-        save_json(path, load_json(path) | {"fusion": {
-            "model": folder_name(Path(fusion.llm)), "search": to_dict(best.search), **tried[0], "tried": tried}})
-        again = FusedSearch(reconfigured(search, best.search), fused.scorer, best.fusion)
-        return decode_trials(again, trials), best.search, best.fusion
 
 # %% ../../nbs/decode/pipeline.ipynb #5de1f3ef
 def save_sentences(

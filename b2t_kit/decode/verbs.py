@@ -70,21 +70,10 @@ class FindsSentences:
     # names and other expected words, known or not: a line is 'word [PH PH ...] [boost]'
     hotwords: File | None = None
     route: Route = "auto"  # which search decodes
-    llm: Folder | None = None  # causal language model that takes part in the search: a folder as from `hf download`
-    # frames between two stops at which the large model scores the beam; default: the tuned number, or 12
-    llm_every: int | None = None
-    # weight of the large model in the language score of a word, 0 to 1; default: the tuned weight, or 0.3
-    llm_share: float | None = None
-    # quantise the large model to 4 or 8 bits; needs CUDA and bitsandbytes; default: the precision of the device
-    llm_bits: Literal[4, 8] | None = None
 
-    def fusion(self) -> dict[str, Any] | None:
-        "The settings of a large model in the search; None without it. Raises `KitError` for those that need `--llm`."
-        if self.llm is None:
-            refuse(self, "is a setting of a large model; add --llm", "llm_every", "llm_share", "llm_bits")
-            return None
-        given = {name: getattr(self, f"llm_{name}") for name in ("every", "share", "bits")}
-        return {"llm": self.llm, **{name: value for name, value in given.items() if value is not None}}
+    def search(self) -> dict[str, Any]:
+        "What is asked of the search, as arguments of `decode_sentences`."
+        return {name: getattr(self, name) for name in ("lm", "lexicon", "hotwords", "route")}
 
 # %% ../../nbs/decode/verbs.ipynb #6948ce1c
 @dataclass(frozen=True, kw_only=True)
@@ -106,9 +95,8 @@ def decode_several(
     "Decode a split with several runs."
     from b2t_kit.decode.ensemble import decode_runs, run_list
 
-    return decode_runs(run_list(asked.runs), asked.data, split, asked.combine, lm=asked.lm, lexicon=asked.lexicon,
-                       route=asked.route, out=out, device=asked.device, settings=dict(settings),
-                       hotwords=asked.hotwords, fusion=asked.fusion())
+    return decode_runs(run_list(asked.runs), asked.data, split, asked.combine, out=out, device=asked.device,
+                       settings=dict(settings), **asked.search())
 
 # %% ../../nbs/decode/verbs.ipynb #acb5b37c
 @dataclass(frozen=True)
@@ -172,10 +160,9 @@ class Decode(Combines, ReadsRecordings, FindsSentences, Adapts, ReadsRun):
         from b2t_kit.decode.pipeline import decode_sentences
 
         print(decode_sentences(
-            self.run, self.data, self.split, logits=self.logits, tokens=self.tokens, lm=self.lm, lexicon=self.lexicon,
-            hotwords=self.hotwords, tune_weights=self.tune, tune_seconds=self.tune_seconds, route=self.route,
-            out=self.out, device=self.device, settings=self.settings, preloaded=self.lm_preload,
-            adapt=self.adaptation(), fusion=self.fusion(), progress=report_progress))
+            self.run, self.data, self.split, logits=self.logits, tokens=self.tokens, tune_weights=self.tune,
+            tune_seconds=self.tune_seconds, out=self.out, device=self.device, settings=self.settings,
+            preloaded=self.lm_preload, adapt=self.adaptation(), progress=report_progress, **self.search()))
         return SUCCESS
 
 # %% ../../nbs/decode/verbs.ipynb #10b2448e

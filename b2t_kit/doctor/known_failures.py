@@ -49,6 +49,8 @@ def squeeze(
 Both = tuple[str, str]  # in English and in Chinese
 SHOWN: dict[str, Both] = {
     "happens": ("the failure happens in the test", "测试中真实发生"),
+    "with more installed": ("the failure happens in the test, if an older Accelerate or the TPU compiler is installed",
+                            "测试中真实发生，但须另装旧版 Accelerate 或 TPU 编译器"),
     "imitated": ("imitated: its message needs a TPU or a GPU", "模拟其成因：原消息需要 TPU 或 GPU"),
     "cure only": ("only the cure", "只测试解决办法"),
 }

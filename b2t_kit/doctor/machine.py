@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['Versions', 'OLDEST_ACCELERATE', 'NEWEST_ACCELERATE', 'IDLE', 'TPU_IMAGE', 'LEAST_MEMORY', 'LEAST_DISK',
            'LARGE_CHECKPOINT', 'Remark', 'installed', 'minor', 'wanted_by_torch_xla', 'check_packages',
-           'inspect_variables', 'inspect_chips', 'memory_limit', 'inspect_memory', 'check_disk', 'ask_kaggle',
-           'check_quota', 'inspect_machine']
+           'inspect_variables', 'inspect_chips', 'memory_limit', 'inspect_memory', 'check_disk', 'ask_gpus',
+           'inspect_gpus', 'ask_kaggle', 'check_quota', 'inspect_machine']
 
 # %% ../../nbs/doctor/machine.ipynb #136f5f86
 import csv
@@ -225,6 +225,48 @@ def check_disk(
         return Remark("disk", "note", f"{found}; {need}")
     return Remark("disk", "ok", found)
 
+# %% ../../nbs/doctor/machine.ipynb #2e726f24
+def ask_gpus(
+    what: str,  # such as "gpu=index,name": a query of nvidia-smi and its columns
+) -> list[list[str]]:  # a row per line; empty without the program
+    "What `nvidia-smi` says."
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    try:
+        done = subprocess.run([program, f"--query-{what}", "--format=csv,noheader,nounits"], capture_output=True,
+                              text=True, timeout=_PATIENCE, stdin=subprocess.DEVNULL, errors="replace")
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    rows = [[word.strip() for word in row] for row in csv.reader(io.StringIO(done.stdout))]
+    return rows if done.returncode == 0 else []
+
+
+def inspect_gpus(
+    gpus: list[list[str]],  # index, name, compute mode, MiB in use
+    contexts: list[list[str]],  # process, MiB
+    alive: Callable[[int], bool] = psutil.pid_exists,
+) -> list[Remark]:
+    "Remarks on modes that keep processes out, and on memory that a process holds which does not run here."
+    checks: list[Remark] = []
+    kind: Literal["ok", "note", "problem"]
+    for row in filter(lambda one: len(one) == 4, gpus):
+        index, name, mode, used = row
+        found = f"{name}, {mode.replace('_', ' ').lower()} mode, {used} MiB in use"
+        kind, remark = "ok", ""
+        if "prohibited" in mode.lower():
+            kind, remark = "problem", f": no process may compute; nvidia-smi -i {index} -c 0"
+        elif "exclusive" in mode.lower():
+            kind, remark = "note", ": one process at a time may use it, so give each its own (C18d)"
+        checks.append(Remark(f"gpu {index}", kind, found + remark))
+    gone = [row for row in contexts if len(row) == 2 and row[0].isdecimal() and not alive(int(row[0]))]
+    if gone:
+        held = " and ".join(f"process {process} holds {size} MiB" for process, size in gone)
+        checks.append(Remark("gpu memory", "note", f"{held}, but does not run here (C18e): another container's, or "
+                            "left behind; if it is yours, end it where it runs, or restart the session"))
+    return checks
+
+
 # %% ../../nbs/doctor/machine.ipynb #11f6c7e1
 _PATIENCE = 20.0  # seconds for Kaggle to answer
 
@@ -264,13 +306,14 @@ def check_quota(
 def inspect_machine(
     environment: Mapping[str, str] | None = None,  # environment variables; None: this process's
 ) -> list[Remark]:
-    "Remarks on versions, variables, chips, memory, disk and quota, without opening a device."
+    "Remarks on versions, variables, chips, GPUs, memory, disk and quota, without opening a device."
     environment = os.environ if environment is None else environment
     chips, where = tpu_chips(), platform(dict(environment))
     return [
         *check_packages(),
         *inspect_variables(environment, len(chips)),
         inspect_chips(environment, chips, installed("torch_xla") is not None),
+        *inspect_gpus(ask_gpus("gpu=index,name,compute_mode,memory.used"), ask_gpus("compute-apps=pid,used_memory")),
         inspect_memory(psutil.virtual_memory().available, memory_limit()),
         check_disk(where.output_folder, free_bytes(where.output_folder)),
         *check_quota(ask_kaggle()),

@@ -15,10 +15,9 @@ import torch
 from torch import nn
 
 from ..core.errors import KitError
-from .footprint import MemoryTarget, PeakPoint, Size, Stack, stack_points
+from .footprint import PeakPoint, Size, Stack, tpu_stack_points
 from .layers import DayLayer, in_float32, patches
 from .model import Adapted, FrameSteps, ModelConfig, ParameterGroup
-from .tpu_footprint import tpu_stack_points
 
 # %% ../../nbs/models/linear.ipynb #4346265e
 @dataclass(frozen=True)
@@ -93,13 +92,9 @@ class LinearConfig(ModelConfig):
         "The network as stacks of layers."
         return [Stack("decoder", self.width, 0, 0, self.num_classes, *self.known)]
 
-    def footprint(
-        self, size: Size, target: MemoryTarget, divide: Callable[[int], int] = lambda units: 1
-    ) -> tuple[PeakPoint, ...]:
+    def footprint(self, size: Size, divide: Callable[[int], int] = lambda units: 1) -> tuple[PeakPoint, ...]:
         "By the rules for stacks."
-        if target.kind == "tpu":
-            return tpu_stack_points(self.stacks(divide), size)
-        return stack_points(self.stacks(), size, target.compute_bytes < 4)
+        return tpu_stack_points(self.stacks(divide), size)
 
     def wide_parameters(self, divide: Callable[[int], int]) -> int:
         "Parameters of the layers whose units chips divide."

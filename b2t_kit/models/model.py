@@ -26,7 +26,7 @@ from ..core.errors import KitError
 from ..core.files import read_bytes
 from ..core.settings import class_source, from_dict, to_dict
 from .ctc import ctc_losses
-from .footprint import MemoryTarget, PeakPoint, Size
+from .footprint import PeakPoint, Size
 from .published import Pretrained
 
 # %% ../../nbs/models/model.ipynb #576dd4ef
@@ -149,11 +149,10 @@ class ModelConfig:
 
     def footprint(
         self,
-        size: Size,  # of a replica's share of a batch
-        target: MemoryTarget,
+        size: Size,  # of a chip's share of a batch
         divide: Callable[[int], int] = lambda units: 1,  # units of a layer -> chips that divide them
     ) -> tuple[PeakPoint, ...]:
-        "The points of a training step at which the device may be fullest; empty: the step is traced instead."
+        "The points of a training step at which a TPU chip may be fullest; empty: the step is traced there too."
         return ()
 
     def wide_parameters(

@@ -22,11 +22,10 @@ from torch import nn
 
 from ..core.errors import KitError
 from ..core.random import uniforms
-from .footprint import Blocks, MemoryTarget, PeakPoint, Size, transformer_points
+from .footprint import Blocks, PeakPoint, Size, tpu_transformer_points
 from .layers import dropout, in_float32, patches, times
 from .model import Adapted, FrameSteps, ModelConfig
 from .published import T15_SESSIONS, Pretrained, check_numbers, check_sizes, read_tensors
-from .tpu_footprint import tpu_transformer_points
 
 # %% ../../nbs/models/transformer.ipynb #f8087636
 @dataclass(frozen=True)
@@ -105,13 +104,9 @@ class TransformerConfig(ModelConfig):
             count = sum(one.numel() for one in self.build().parameters())
         return Blocks(self.blocks, self.patch_values, self.width, self.heads, self.head_width, self.inner, count)
 
-    def footprint(
-        self, size: Size, target: MemoryTarget, divide: Callable[[int], int] = lambda units: 1
-    ) -> tuple[PeakPoint, ...]:
+    def footprint(self, size: Size, divide: Callable[[int], int] = lambda units: 1) -> tuple[PeakPoint, ...]:
         "By the rules for blocks."
-        if target.kind == "tpu":
-            return tpu_transformer_points(self.sizes(), size)
-        return transformer_points(self.sizes(), size, target.compute_bytes < 4)
+        return tpu_transformer_points(self.sizes(), size)
 
 # %% ../../nbs/models/transformer.ipynb #680ebbae
 TRANSFORMER_SIZES = {

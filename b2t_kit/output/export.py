@@ -22,7 +22,7 @@ from ..core.settings import to_dict
 from ..data.dataset import BIN_SECONDS
 from ..data.quarantine import quarantine_record, quarantine_said
 from ..speech.evaluate import WEIGHTS, Decoder, load_decoder
-from ..speech.task import signal_record
+from ..speech.task import sets_record, signal_record
 from ..training.checkpoint import write_tensors
 from ..training.metrics_log import duration
 from ..training.run import task_digest
@@ -123,7 +123,9 @@ def export(
         facts_of(decoder, {"train": {}, "data": {}, "origin": "", **known})
     task = json.loads(json.dumps({"name": "speech", "config": to_dict(decoder.config),
                                   "sessions": decoder.sessions, "trained": decoder.trained,
-                                  **signal_record(decoder.signal), **quarantine_record(known)}))
+                                  **signal_record(decoder.signal), **sets_record(decoder.signals),
+                                  **({"begun": dict(decoder.begun)} if decoder.begun else {}),
+                                  **quarantine_record(known)}))
     with atomic_folder(out) as aside:
         try:
             write_tensors(aside / f"{WEIGHTS}.safetensors", decoder.model.state_dict(), {"task": task_digest(task)})

@@ -83,6 +83,7 @@ def run_state(
         raise KitError(f"{path}: is not the record of a run")
     note = load_json(folder / RESUME) if (folder / RESUME).is_file() else {}
     data = note.get("data") if isinstance(note, dict) else None
+    data = data[0] if isinstance(data, list) and data else data  # of several folders, the first
     rows = read_metrics(folder) if metrics.is_file() else []
     if not all(type(row.get("step")) is int and isinstance(row.get("kind"), str) for row in rows):
         raise KitError(f"{metrics}: has a line without kind and step; put back the file that belongs to the run")

@@ -21,9 +21,8 @@ import string
 import time
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +30,16 @@ from ..core.cache import MEMO, content_hash, differing, file_hash, plain
 from ..core.errors import KitError
 from ..core.files import check_target, csv_plain, new_folders, open_own, parse_json, read_bytes, read_text
 from ..core.files import save_json, write_atomically
-from ..core.settings import is_whole, override, to_dict
+from ..core.settings import is_whole, to_dict
 from ..core.signals import FAULTS, SUCCESS
 from ..core.verbs import File, Folder, Positional
 from ..data.dataset import Recordings, TrialInfo
 from ..data.quarantine import refuse_seen
-from ..decode.beam_search import BeamSearch, available_cores
-from ..decode.fusion import FusedSearch, reconfigured, with_large_model
-from ..decode.hotwords import read_hotwords
-from ..decode.hypotheses import Route, SearchConfig, read_nbest
-from ..decode.lexicon import own_words
-from ..decode.pipeline import CHOICE, adapted_folder, adapted_logits, cached_logits, choose_words
-from ..decode.pipeline import fusion_key, fusion_settings, known_sentences, read_trials, search_key
-from ..decode.pipeline import tuned_config, tuned_for, tuned_model
+from ..decode.beam_search import BeamSearch
+from ..decode.hypotheses import read_nbest
+from ..decode.pipeline import CHOICE, Asked, adapted_folder, adapted_logits, cached_logits, choose_words
+from ..decode.pipeline import decode_trials, known_sentences, read_trials, search_key, tuned_config, tuned_for
+from ..decode.pipeline import tuned_model
 from ..devices.select import open_device
 from ..speech.adapt import AdaptConfig
 from ..speech.evaluate import load_decoder, logits_key
@@ -405,21 +401,17 @@ class SubmissionWriter(AbstractContextManager):
 
 # %% ../../nbs/output/submission.ipynb #0e93e216
 def decoded_rows(
-    search: BeamSearch | FusedSearch,  # with its words, model and settings
+    search: BeamSearch,  # with its words, model and settings
     source: Path,  # HDF5 with the logits of all test trials
     wanted: list[TrialInfo],  # trials without a sentence
 ) -> Iterator[tuple[TrialInfo, str]]:
     "Trials and their best sentences. Raises KitError for a trial without logits."
-    logits = {trial.place: trial.logits for trial in read_trials(source)}
+    trials = {trial.place: trial for trial in read_trials(source)}
     places = [(info.session, info.block, info.number) for info in wanted]
-    missing = [place for place in places if place not in logits]
-    if missing:
+    if missing := [place for place in places if place not in trials]:
         raise KitError(f"{source}: has no logits of {' '.join(map(str, missing[0]))}")
-    chosen = [logits[place] for place in places]
-    with ThreadPoolExecutor(available_cores()) as pool:
-        lists = pool.map(search.decode, chosen) if isinstance(search, BeamSearch) else search.decode_each(chosen)
-        for info, found in zip(wanted, lists):
-            yield info, found[0].sentence if found else ""
+    for info, found in zip(wanted, decode_trials(search, [trials[place] for place in places])):
+        yield info, found.sentence
 
 # %% ../../nbs/output/submission.ipynb #6a0c4f3c
 def check_unseen(
@@ -429,55 +421,41 @@ def check_unseen(
     "Raise `KitError` if a run was trained on days of the test split in another set."
     with Recordings(data, "test") as recordings:
         for run in runs:
-            decoder = load_decoder(run)
-            refuse_seen(run, dict.fromkeys(decoder.trained, decoder.signal.dataset), recordings)
+            refuse_seen(run, load_decoder(run).seen, recordings)
 
 
 def submit(
     run: str | Path,  # run folder
     out: str | Path,  # the submission to write
     data: str | Path | None = None,  # folder of the recordings; None searches this platform
-    lm: str | Path | None = None,  # language model; None: the tuned one
-    lexicon: str | Path | None = None,  # file with words to add
-    *,
-    route: Route = "auto",  # search: "auto", "prefix" or "wfst"
     device: str = "auto",  # for the network: "auto", "cpu" or "cuda"
-    settings: dict[str, Any] | None = None,  # of `SearchConfig`; they replace tuned and default ones
-    hotwords: str | Path | None = None,  # file with words that are expected, known or not
     adapt: AdaptConfig | None = None,  # adapt the decoder after each trial; None: decode with the decoder as trained
-    fusion: dict[str, Any] | None = None,  # of `FusionConfig`, with the folder `llm`; None: no large model
+    **asked_for: Any,  # what is asked of the search, as for `decode_sentences`
 ) -> SubmissionCheck:  # of the file as written
     "Decode the test split into a submission, or resume one that was begun. Raises KitError."
     check_target(out)
-    warnings: list[str] = []
-    folder = Path(run) / "decode" / "test"
-    model_file = lm or tuned_model(run)
-    hot = read_hotwords(hotwords, own_words(lexicon)) if hotwords else []
+    asked = Asked(**asked_for)
+    folder, choice = Path(run) / "decode" / "test", Path(run) / CHOICE
+    model_file = asked.lm or tuned_model(run)
     check_unseen([run], data)
     decoder = load_decoder(run)
     with open_device(device) as opened, Recordings(data, "test") as recordings:
         infos, record = recordings.infos, logits_key(decoder, recordings, opened, folder=folder)
     with new_folders(folder):
-        words, model = choose_words(model_file, lexicon, known_sentences(data), folder / MEMO)
-        tuned = tuned_config(Path(run) / CHOICE, tuned_for(words, model, hot, decoder))
-        config = override(tuned or SearchConfig(), settings or {})
-        search = BeamSearch(words, model, config, route, folder, hot)
-        fused, large = config, None
-        if fusion:
-            fused, large = fusion_settings(Path(run) / CHOICE, fusion, config, settings or {})
-        record |= {**search_key(search), "adapt": adapt and to_dict(adapt), "fusion": fusion_key(fused, large)}
+        words = choose_words(model_file, asked.lexicon, known_sentences(data), folder / MEMO)
+        search = asked.search(words, tuned_config(choice, tuned_for(*words, asked.hot, decoder)), folder)
+        record |= {**search_key(search), "adapt": adapt and to_dict(adapt)}
         with SubmissionWriter(out, infos, record) as writer:
             if writer.missing:
                 if adapt:
-                    source = adapted_logits(decoder, data, "test", adapted_folder(run, "test"), search, adapt, device)
+                    place = adapted_folder(run, "test")
+                    source = adapted_logits(decoder, data, "test", place, search, adapt, device)
                 else:
                     source = cached_logits(decoder, data, "test", folder, device)
-                plan = reconfigured(search, fused) if large else search
-                with with_large_model(plan, large, device, warnings.append) as decoder:
-                    for info, sentence in decoded_rows(decoder, source, writer.missing):
-                        writer.write(info, sentence)
+                for info, sentence in decoded_rows(search, source, writer.missing):
+                    writer.write(info, sentence)
             writer.finish()
-    return replace(check_submission(out, data), warnings=tuple(warnings))
+    return check_submission(out, data)
 
 # %% ../../nbs/output/submission.ipynb #8c26c416
 def submit_nbest(

@@ -29,7 +29,7 @@ class Submit(Combines, ReadsRecordings, FindsSentences, Adapts, ReadsRun):
 
         if source == "nbest":
             refuse(self, "is for decoding, and --nbest decodes nothing; leave it out", "lm", "lexicon", "hotwords",
-                   "llm", "adapt")
+                   "adapt")
             check = submit_nbest(str(self.nbest), self.out, self.data)
         elif source == "runs":
             check_unseen(self.runs, self.data)
@@ -37,8 +37,7 @@ class Submit(Combines, ReadsRecordings, FindsSentences, Adapts, ReadsRun):
             check = submit_nbest(found.folder / "nbest.jsonl", self.out, self.data)
             check = replace(check, warnings=(found.warning,) if found.warning else ())
         else:
-            check = submit(str(self.run), self.out, self.data, lm=self.lm, lexicon=self.lexicon, route=self.route,
-                           device=self.device, hotwords=self.hotwords, adapt=adapt, fusion=self.fusion())
+            check = submit(str(self.run), self.out, self.data, self.device, adapt, **self.search())
         print(check)
         return SUCCESS if check else FAULTS
 

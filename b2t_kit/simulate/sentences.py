@@ -4,16 +4,15 @@
 
 # %% auto #0
 __all__ = ['GRAMMAR', 'SENTENCES', 'HELD_OUT_SHARE', 'FIXED_SHARE', 'IMPLANTATION', 'T15_DATES', 'TRAINING_ONLY', 'MOST_SESSIONS',
-           'TRAIN_BLOCK', 'EVALUATION_HALF', 'PlannedRow', 'rules', 'expand', 'count_expansions', 'fixed_sentences',
-           'is_held_out', 'kit_sentence', 'draw_sentence', 'Prompt', 'read_prompts', 'table_prompts', 'row_prompt',
-           'labels_of', 'day_number', 'session_names', 'PlanConfig', 'Planned', 'trial_numbers', 'pieces', 'KitSource',
-           'ListSource', 'TableSource', 'open_source', 'plan_session', 'placed_rows', 'new_blocks', 'evaluation_blocks']
+           'TRAIN_BLOCK', 'EVALUATION_HALF', 'PlannedRow', 'rules', 'expand', 'fixed_sentences', 'is_held_out',
+           'kit_sentence', 'draw_sentence', 'Prompt', 'read_prompts', 'table_prompts', 'row_prompt', 'labels_of',
+           'day_number', 'session_names', 'PlanConfig', 'Planned', 'trial_numbers', 'pieces', 'KitSource', 'ListSource',
+           'TableSource', 'open_source', 'plan_session', 'placed_rows', 'new_blocks', 'evaluation_blocks']
 
 # %% ../../nbs/simulate/sentences.ipynb #c768e526
 import csv
 import hashlib
 import io
-import math
 import re
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -125,14 +124,6 @@ def expand(
     choices = rules()[symbol]
     chosen = choices[rng.integers(len(choices))]
     return re.sub(r"<(\w+)>", lambda match: expand(match[1], rng), chosen)
-
-# %% ../../nbs/simulate/sentences.ipynb #3b9efb64
-def count_expansions(
-    symbol: str = "sentence",  # a symbol of the grammar
-) -> int:
-    "The number of ways to expand a symbol."
-    parts = [re.findall(r"<(\w+)>", choice) for choice in rules()[symbol]]
-    return sum(math.prod(count_expansions(name) for name in names) for names in parts)
 
 # %% ../../nbs/simulate/sentences.ipynb #d7c8def4
 SENTENCES = """

@@ -57,6 +57,8 @@ def sources(
     "The trained sessions whose layers replace that of a session without training."
     if unseen == "identity":
         return []
+    person = session.partition(".")[0]  # of several participants, only the same one's days tell anything
+    trained = [one for one in trained if one.partition(".")[0] == person] or trained
     if unseen == "mean":
         return list(trained)
     today = session_date(session)

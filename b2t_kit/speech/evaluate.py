@@ -43,7 +43,8 @@ from ..models.published import Pretrained
 from .adapt import AdaptConfig, Adapter, AdaptProgress, Unseen, adapted_parameters
 from .adapt import fit_days, single_trial
 from .shapes import SpeechRun
-from .task import SpeechConfig, check_signal, framing, logits_of, speech_loss
+from .task import SpeechConfig, check_signal, framing, logits_of, signals_in, speech_loss
+from .transfer import Start
 from ..text.metrics import CHECKPOINT_CHOSEN, Choice, marked, plain_marks
 from ..text.metrics import Confusion, Counts, Rate, RateTable, confusion, count_edits, plot_confusion
 from ..text.metrics import plot_rates, rate_of, rates_by, redrawn
@@ -63,14 +64,37 @@ class Decoder:
     trained: tuple[str, ...]  # sessions that were in training
     origin: str  # its name in reports
     signal: Signal = T15  # what its features are
+    signals: Mapping[str, Signal] = field(default_factory=dict, compare=False)  # session -> the same, of several sets
+    begun: Mapping[str, Any] = field(default_factory=dict, compare=False)  # what its training began with
     # session -> content of the trials by which the best of several steps was chosen
     chosen_on: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @cached_property
     def digest(self) -> str:  # 32 hexadecimal digits
         "A hash of its weights, settings and sessions, for the keys of caches: two decoders can share `origin`."
-        settings = [type(self.model).__name__, to_dict(self.config), self.sessions, self.trained, to_dict(self.signal)]
+        settings = [type(self.model).__name__, to_dict(self.config), self.sessions, self.trained, to_dict(self.signal),
+                    *(to_dict(one) for one in self.signals.values())]
         return content_hash([settings, tensors_hash(self.model.state_dict())])
+
+    @property
+    def seen(self) -> dict[str, str]:
+        "Session -> its set, of all that it was trained on, also before its last training."
+        own = {one: self.signals.get(one, self.signal).dataset for one in self.trained}
+        return {**self.begun.get("seen", {}), **own}
+
+    @property
+    def as_start(self) -> Start:
+        "It as what another run begins with."
+        record = {"decoder": self.origin, "digest": self.digest, "num_features": self.config.model.num_features,
+                  "seen": self.seen}
+        return Start(record, self.model, self.sessions, self.trained)
+
+    def signal_like(
+        self,
+        other: Signal,  # of recordings
+    ) -> Signal:
+        "The signal among those it was trained on that fits recordings; if none does, its own."
+        return other if other in self.signals.values() else self.signal
 
     def chose(
         self,
@@ -102,17 +126,19 @@ def load_decoder(
     return replace(found, chosen_on=_chosen_on(load_json(run / "config.json")))
 
 
-def _decoder_of(
-    spoken: tuple[SpeechConfig, tuple[str, ...], tuple[str, ...], Signal], folder: Path, part: str, origin: str
-) -> Decoder:
-    config, sessions, trained, signal = spoken
+# Settings, sessions, those trained, features, those of each session where there are several sets, and the start.
+_Spoken = tuple[SpeechConfig, tuple[str, ...], tuple[str, ...], Signal, dict[str, Signal], dict[str, Any]]
+
+
+def _decoder_of(spoken: _Spoken, folder: Path, part: str, origin: str) -> Decoder:
+    config, sessions, trained, signal, signals, begun = spoken
     try:
         model = config.model.build().eval()
         model.load_state_dict(read_part(folder, part))
     except RuntimeError as error:  # also if a size in config.json needs more memory than there is
         reason = " ".join(str(error).split())
         raise KitError(f"{folder}: its weights do not fit config.json: {reason}") from error
-    return Decoder(model, config, sessions, trained, origin, signal)
+    return Decoder(model, config, sessions, trained, origin, signal, signals, begun)
 
 def _chosen_on(record: dict[str, Any]) -> dict[str, str]:
     "The content of the validation trials by session, if they chose among several steps."
@@ -124,14 +150,15 @@ def _chosen_on(record: dict[str, Any]) -> dict[str, str]:
 # %% ../../nbs/speech/evaluate.ipynb #92572043
 def _speech_of(
     path: Path,  # a run's config.json
-) -> tuple[SpeechConfig, tuple[str, ...], tuple[str, ...], Signal]:  # settings, sessions, those trained, features
+) -> _Spoken:
     "Settings and sessions from a run's config.json; `KitError` if its task is not speech."
     try:
         task = load_json(path)["task"]
         if task["name"] == "speech":
             config = from_dict(SpeechConfig, task["config"])
             signal = from_dict(Signal, task.get("signal", {}))
-            return config, tuple(task["sessions"]), tuple(task["trained"]), signal
+            sessions, trained = tuple(task["sessions"]), tuple(task["trained"])
+            return config, sessions, trained, signal, signals_in(task), dict(task.get("begun", {}))
     except (KeyError, TypeError) as error:
         raise KitError(f"{path}: is not the record of a run, or lacks a part ({error})") from error
     except KitError as error:
@@ -200,7 +227,7 @@ def decode(
     logits: "LogitsWriter | None" = None,  # where to write each trial's logits, if anywhere
 ) -> list[Decoded]:  # in the order of the recordings
     "Decode every trial of the recordings greedily."
-    check_signal(recordings, decoder.signal, decoder.origin)
+    check_signal(recordings, decoder.signal_like(recordings.signal), decoder.origin)
     days = (decoder.sessions, decoder.trained, recordings.sessions)
     model = fit_days(decoder.model, *days, unseen or decoder.config.unseen)
     model = model.to(device.torch_device).eval()

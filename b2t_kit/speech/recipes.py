@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['RECIPES', 'baseline', 'gpu_16gb', 'tiny', 'linear', 'noise_gru_tiny', 'noise_gru_687m', 'tpu_v5e8', 'transformer',
-           'transformer_short', 'transformer_tiny', 'recipe', 'recipe_lines']
+           'transformer_short', 'transformer_tiny', 'recipe']
 
 # %% ../../nbs/speech/recipes.ipynb #a574be35
 from collections.abc import Callable
@@ -124,8 +124,3 @@ def recipe(
     if name not in RECIPES:
         raise KitError(f"configuration '{name}' is unknown; there are {', '.join(RECIPES)}")
     return RECIPES[name]()
-
-# %% ../../nbs/speech/recipes.ipynb #34c5f278
-def recipe_lines() -> list[str]:
-    "One line per recipe: its name and description."
-    return [f"{name:<14} {made.__doc__}" for name, made in RECIPES.items()]

@@ -65,7 +65,7 @@ class SpeechShapes(SpeechTask):
     ) -> None:
         self.config = settled(config, num_days, config.model.num_features or num_features)
         self.bins, self.resident = bins, None
-        self.buckets = list(buckets)
+        self.buckets, self._to_train = list(buckets), {}
 
     def close(self) -> None:
         "Do nothing: there are no files."

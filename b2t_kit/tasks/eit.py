@@ -33,9 +33,9 @@ from ..core.random import fold_seed
 from ..data.batches import check_shares
 from ..devices.device import Device
 from ..devices.select import open_device
-from ..models.footprint import MemoryTarget, StepPlan, rows_of, without_gradients
+from ..models.footprint import MemoryTarget, StepPlan, rows_of
 from ..models.published import read_tensors
-from .eit_footprint import tpu_unet_points, unet_points
+from .eit_footprint import tpu_unet_points
 from .eit_model import TIMES, UNET_SIZES, UNet, UNetConfig, mixture, noise_like, sample, sampling_times
 from .eit_physics import ELECTRODES, READ, SIZE, classical_images, classical_matrix, read_pairs
 from ..training.checkpoint import best_checkpoint, read_part, read_state
@@ -253,13 +253,12 @@ class EITConfig(TaskSettings):
     def steps(
         self, train: TrainConfig, target: MemoryTarget, shapes: Sequence[Any], state: int, divide: Callable[[int], int]
     ) -> tuple[StepPlan, ...]:
-        "By the network's rules; all batches have one shape."
+        "By the network's rules for a TPU; all batches have one shape."
+        if target.kind != "tpu":
+            return ()
         rows = rows_of(self.batch_size, target.replicas, train.accumulation)
         shape = f"{rows} {'image' if rows == 1 else 'images'} of {self.model.size} x {self.model.size}"
-        if target.kind == "tpu":
-            return (StepPlan(shape, tpu_unet_points(self.model, rows, target.available - state)),)
-        points = unet_points(self.model, rows, target.compute_bytes < 4)
-        return (StepPlan(shape, without_gradients(points) if train.accumulation > 1 else points),)
+        return (StepPlan(shape, tpu_unet_points(self.model, rows, target.available - state)),)
 
 # %% ../../nbs/tasks/eit.ipynb #5fce9fda
 @dataclass

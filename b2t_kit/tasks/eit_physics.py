@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['ELECTRODES', 'READ', 'AMPERES', 'PHANTOM_KINDS', 'SIZE', 'read_pairs', 'Mesh', 'disc_mesh', 'transfer', 'read',
-           'exact_empty', 'exact_change', 'relative_error', 'disc_conductivity', 'Thing', 'pixel_centres', 'draw_image',
-           'PhantomConfig', 'draw_things', 'measure', 'empty_tank', 'with_noise', 'simulate_one', 'file_name',
-           'simulate_folder', 'sensitivity', 'classical_matrix', 'classical_images']
+           'Thing', 'pixel_centres', 'draw_image', 'PhantomConfig', 'draw_things', 'measure', 'empty_tank',
+           'with_noise', 'simulate_one', 'file_name', 'simulate_folder', 'sensitivity', 'classical_matrix',
+           'classical_images']
 
 # %% ../../nbs/tasks/eit_physics.ipynb #bf79f205
 import multiprocessing
@@ -128,49 +128,6 @@ def read(
 ) -> np.ndarray:  # (208,) float64
     "The voltages that are read, drive by drive, at 1 mA."
     return AMPERES * np.take_along_axis(matrix, read_pairs(), axis=1).ravel()
-
-# %% ../../nbs/tasks/eit_physics.ipynb #9e48529e
-def exact_empty() -> np.ndarray:  # (16, 16) float64; the diagonal and its neighbours are not finite
-    "The exact `transfer` matrix for conductivity 1."
-    steps = np.arange(ELECTRODES)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        response = -np.log(2 * np.sin(np.pi * steps / ELECTRODES)) / np.pi  # by distance
-        pairs = np.roll(response, 1) + np.roll(response, -1) - 2 * response  # (16,)
-    return pairs[(steps[None] - steps[:, None]) % ELECTRODES]
-
-
-def exact_change(
-    radius: float,  # of the disc, below 1
-    conductivity: float,  # inside it; 1 outside
-    terms: int = 2000,  # of the series
-) -> np.ndarray:  # (16, 16) float64
-    "The exact change of the `transfer` matrix caused by a disc in the middle."
-    order, steps = np.arange(1, terms + 1), np.arange(ELECTRODES)
-    power = (1 - conductivity) / (1 + conductivity) * radius ** (2.0 * order)
-    change = 2 * power / (1 - power) / order / np.pi  # of each order
-    response = np.cos(2 * np.pi * np.outer(steps, order) / ELECTRODES) @ change  # by distance
-    pairs = np.roll(response, 1) + np.roll(response, -1) - 2 * response
-    return pairs[(steps[None] - steps[:, None]) % ELECTRODES]
-
-# %% ../../nbs/tasks/eit_physics.ipynb #5a12afde
-def relative_error(
-    found: np.ndarray,  # (16, 16), as `transfer` gives it
-    exact: np.ndarray,  # (16, 16)
-) -> float:
-    "Root mean square error at the pairs that are read, divided by the root mean square of the exact values."
-    one, other = read(found), read(exact)
-    return float(np.linalg.norm(one - other) / np.linalg.norm(other))
-
-
-def disc_conductivity(
-    mesh: Mesh,
-    centre: tuple[float, float],
-    radius: float,
-    conductivity: float,  # inside; 1 outside
-) -> np.ndarray:  # (M,) float64
-    "Conductivity of each triangle for one disc; a mean where its edge cuts a triangle."
-    inside = (np.hypot(*(mesh.corners - np.array(centre)).transpose(2, 0, 1)) < radius).mean(1)
-    return 1 + inside * (conductivity - 1)
 
 # %% ../../nbs/tasks/eit_physics.ipynb #972cf5c3
 PHANTOM_KINDS = ("disc", "half", "ring", "triangle", "square")

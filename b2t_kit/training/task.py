@@ -81,7 +81,7 @@ class TrainConfig:
 
 # %% ../../nbs/training/task.ipynb #1ad68594
 _LEAST = {  # the smallest value that each setting may have
-    "steps": 1, "hours": 0, "accumulation": 1, "lr": 0, "lr_floor": 0, "warmup_steps": 0,
+    "steps": 1, "hours": 0, "accumulation": 1, "lr": 1e-12, "lr_floor": 0, "warmup_steps": 0,
     "decay_start": 0, "decay_steps": 0, "lr_every": 1, "weight_decay": 0, "eps": 0, "clip_norm": 1e-12,
     "ema_decay": 0, "log_every": 1,
     "eval_every": 0, "checkpoint_every": 0, "keep_checkpoints": 1, "abnormal_norm": 1,
@@ -159,12 +159,16 @@ class Task(Protocol):
         rest on the device. None: the step is traced instead."""
         return None
 
+    def as_traced(self) -> Self:
+        "The task as a plan traces its step: all that a batch needs is in the batch."
+        return self
+
 # %% ../../nbs/training/task.ipynb #c0cdc425
 class TaskSettings:
     "What planning asks of the settings of a task, a frozen dataclass that derives from this class."
 
     rows: int  # of an optimizer step, over all devices and micro-batches
-    rows_option = "--global-batch"  # the option that changes it
+    rows_option = "--global-batch"  # the option that changes it; empty: there is none
 
     def with_rows(self, rows: int) -> Self:
         "The settings with other rows."

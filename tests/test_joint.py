@@ -1,0 +1,180 @@
+"""One run on several folders: the same bits after a stop, sets apart in batches and validation, and no leak."""
+from collections.abc import Generator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from b2t_kit.cli import main
+from b2t_kit.core.errors import KitError
+from b2t_kit.core.files import load_json
+from b2t_kit.data.augment import Augment
+from b2t_kit.data.batches import BatchConfig
+from b2t_kit.data.dataset import T15, Recordings
+from b2t_kit.data.quarantine import refuse_seen
+from b2t_kit.data.writer import SessionWriter, tiny_recordings
+from b2t_kit.devices.select import open_device
+from b2t_kit.models.gru import GRUConfig
+from b2t_kit.models.transformer import TransformerConfig
+from b2t_kit.speech.evaluate import evaluate_run, load_decoder, recorded_settings
+from b2t_kit.speech.task import SpeechConfig, SpeechTask
+from b2t_kit.train import train
+from b2t_kit.training.checkpoint import checkpoint_path, read_best, read_part
+from b2t_kit.training.metrics_log import read_metrics
+from b2t_kit.training.task import TrainConfig
+
+S2 = replace(T15, participant="s2", num_features=64, arrays="ventral 6v", dataset="simulated")
+MODEL = GRUConfig(hidden=16, num_layers=1)
+SPEECH = SpeechConfig(MODEL, batches=BatchConfig(batch_size=4, buckets=2, set_balance=1.0))
+STEPS = TrainConfig(steps=12, lr=0.003, eps=1e-8, warmup_steps=2, ema_decay=0.9, log_every=1, eval_every=6,
+                    checkpoint_every=3, device="cpu", select="per/s2")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Recordings of two participants, the second with fewer features and trials."""
+    return [tiny_recordings(tmp_path_factory.mktemp("t15"), sessions=2, trials=12, signal=T15),
+            tiny_recordings(tmp_path_factory.mktemp("s2"), sessions=1, trials=8, seed=1, signal=S2)]
+
+
+class Interrupted(SpeechTask):
+    """A task whose batches end with an error after step 8."""
+
+    def batches(self, config: Any, device: Any, position: int) -> Generator:
+        for step, micro_batches in enumerate(super().batches(config, device, position), start=position):
+            if step == 8:
+                raise RuntimeError("killed")
+            yield micro_batches
+
+
+def test_stopped_and_resumed(folders: list[Path], tmp_path: Path) -> None:
+    """A run that dies between checkpoints goes on to the same bits; the best step is chosen by one set."""
+    train(SpeechTask(folders, SPEECH), STEPS, tmp_path / "straight", quiet=True)
+    with pytest.raises(RuntimeError, match="killed"):
+        train(Interrupted(folders, SPEECH), STEPS, tmp_path / "killed", quiet=True)
+    train(SpeechTask(folders, SPEECH), STEPS, tmp_path / "killed", resume=True, quiet=True)
+    for part in ("model", "ema", "optimizer"):
+        one, other = (read_part(checkpoint_path(tmp_path / run, 12), part) for run in ("straight", "killed"))
+        assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    rows = [row for row in read_metrics(tmp_path / "straight") if row["kind"] == "eval"]
+    assert read_best(tmp_path / "straight").value == pytest.approx(min(row["per/s2"] for row in rows), abs=1e-5)
+    assert all(row["per"] == pytest.approx((row["per/s2"] + row["per/t15"]) / 2, abs=1e-5) for row in rows)
+    with pytest.raises(KitError, match="cannot be resumed"):
+        train(SpeechTask(folders[::-1], SPEECH), STEPS, tmp_path / "killed", resume=True, quiet=True)
+
+
+def test_sets_keep_apart(folders: list[Path]) -> None:
+    """A step has trials of one set at its own width, six lengths at most; noise stays off the columns it lacks."""
+    task = SpeechTask(folders, replace(SPEECH, augment=Augment(white_noise=1.0)))
+    alone = [SpeechTask(folder, SPEECH) for folder in folders]
+    with open_device("cpu", "float32") as device:
+        drawn = [micro for step, (micro,) in zip(range(12), task.batches(STEPS, device, 0))]
+        again = [next(task.batches(STEPS, device, position))[0] for position in range(12)]
+    widths = [batch.features.shape[2] for batch in drawn]
+    assert widths.count(64) == widths.count(512) == 6, "with set_balance 1 each set has as many steps"
+    assert len({batch.features.shape[1] for batch in drawn}) <= 2
+    for batch, same in zip(drawn, again):
+        assert torch.equal(batch.noise_key, same.noise_key) and torch.equal(batch.trial, same.trial)
+        source = alone[batch.features.shape[2] == 64]
+        for row, trial in enumerate(batch.trial.tolist()):
+            if trial >= 0:
+                info = task.train.infos[trial]
+                index = trial - (len(alone[0].train) if source is alone[1] else 0)
+                assert source.train.infos[index].file == info.file and task.sessions[batch.day[row]] == info.session
+    model = task.build_model().train()
+    narrow = drawn[widths.index(64)]
+    seen: list[torch.Tensor] = []
+    model.day_layer.register_forward_pre_hook(lambda layer, given: seen.append(given[0]))
+    task.compute_loss(model, narrow).sum.backward()
+    assert not seen[0][:, :, 64:].any() and seen[0][:, :, :64].any()
+    days = model.day_layer.weight.grad.abs().sum(dim=(1, 2))
+    assert [float(one) > 0 for one in days] == [False, False, True], "only the layer of the session is trained"
+
+
+def test_each_folder_is_scored_as_in_validation(folders: list[Path], tmp_path: Path) -> None:
+    """The command trains on both, and `b2t eval` of a folder finds what validation found for its set."""
+    run, words = tmp_path / "run", [str(folder) for folder in folders]
+    options = ["--config", "tiny", "--steps", "4", "--eval-every", "4", "--hidden", "16", "--batch-size", "4"]
+    assert main(["train", "--data", *words, "--out", str(run), *options]) == 0
+    (row,) = [one for one in read_metrics(run) if one["kind"] == "eval"]
+    for name, folder in zip(("t15", "s2"), folders):
+        assert evaluate_run(run, folder, device="cpu").per.rate == pytest.approx(row[f"per/{name}"], abs=1e-5)
+    assert main(["train", "--resume", "--out", str(run), "--steps", "6", "--new-schedule"]) == 0
+    assert {one: signal.participant for one, signal in load_decoder(run).signals.items()} == {
+        "t15.2023.08.01": "t15", "t15.2023.08.02": "t15", "s2.2023.08.01": "s2"}
+    assert main(["export", "--run", str(run), "--out", str(tmp_path / "exported")]) == 0
+    assert load_decoder(tmp_path / "exported").signals == load_decoder(run).signals
+    with pytest.raises(KitError, match="cannot be mixed"):
+        evaluate_run(run, tiny_recordings(tmp_path / "s3", sessions=1, signal=replace(S2, participant="s3")))
+
+
+def test_days_in_two_sets(folders: list[Path], tmp_path: Path) -> None:
+    """A day of two sets is refused, unless one of them is in quarantine; a run that saw a test's days is named."""
+    twin = replace(S2, participant="t15", dataset="free speech")
+    source = tiny_recordings(tmp_path / "twin", sessions=3, trials=4, signal=twin)
+    with pytest.raises(KitError, match="has the session 't15.2023.08.0[12]'"):
+        SpeechTask([folders[0], source], SPEECH)
+    for session, split in ((day, split) for day in ("t15.2023.08.01", "t15.2023.08.02") for split in ("train", "val")):
+        with Recordings(source, split, [session]) as recordings:
+            trials = [replace(trial, quarantine="held out") for trial in recordings]
+        with SessionWriter(source / session, split, overwrite=True) as writer:
+            for trial in trials:
+                writer.write(trial)
+    task = SpeechTask([folders[0], source], SPEECH)
+    assert task.trained == ["t15.2023.08.01", "t15.2023.08.02", "t15.2023.08.03"]
+    assert task.left_out == {"held out": 8} and [len(one) for one in task.train.sets] == [24, 4]
+    assert task.signals["t15.2023.08.01"] == T15 and task.signals["t15.2023.08.03"] == twin
+    assert [one["signal"]["dataset"] for one in task.describe()["sets"]] == ["t15 copy task", "free speech"]
+
+
+
+
+@pytest.mark.parametrize("changes, said", [
+    ({"holdout": ("s2.2023.08.01",)}, "holdout"), ({"resident": "on"}, "resident"), ({"set_shares": (1.0,)}, "set_shares")])
+def test_refused(folders: list[Path], changes: dict[str, Any], said: str) -> None:
+    """What several folders cannot do is said in a line."""
+    own = {name: value for name, value in changes.items() if name == "holdout"}
+    batches = replace(SPEECH.batches, **{name: value for name, value in changes.items() if name != "holdout"})
+    with pytest.raises(KitError, match=said):
+        with open_device("cpu", "float32") as device:
+            SpeechTask(folders, replace(SPEECH, batches=batches, **own)).train_buckets(STEPS, device)
+
+
+def test_begin_with_a_decoder(folders: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """New day layers for a new participant, frozen parts, the same bits after a stop, and a leak that is remembered."""
+    source, few = tmp_path / "source", str(folders[1])
+    options = ["--steps", "6", "--eval-every", "6", "--checkpoint-every", "3", "--warmup-steps", "1"]
+    small = ["--config", "tiny", "--hidden", "16", "--batch-size", "4"]
+    assert main(["train", "--data", str(folders[0]), "--out", str(source), *small, *options]) == 0
+    rates = ["--rates", "gru.*=0", "h0=0"]
+    started = ["train", "--data", few, "--from-run", str(source), *options, *rates]
+    assert main([*started, "--out", str(tmp_path / "once")]) == 0
+    assert "begins     with source, step 6; new: only layers of sessions" in capsys.readouterr().out
+    before, after = load_decoder(source), load_decoder(tmp_path / "once")
+    assert after.sessions == ("s2.2023.08.01",) and after.config.model == replace(before.config.model, num_days=1)
+    known, found = before.model.state_dict(), after.model.state_dict()
+    for name, value in found.items():
+        assert name.startswith("day_layer") or torch.equal(value, known[name]) == name.startswith(("gru", "h0"))
+    assert not torch.equal(found["day_layer.weight"][0, :64], torch.eye(512)[:64]), "the new layer is trained"
+    assert torch.equal(found["day_layer.weight"][0, 64:], torch.eye(512)[64:]), "columns that it lacks are not"
+    assert after.seen == {"t15.2023.08.01": "t15 copy task", "t15.2023.08.02": "t15 copy task",
+                          "s2.2023.08.01": "simulated"}
+    with Recordings(folders[0], "test") as test, pytest.raises(KitError, match="trained on 2 days of this test"):
+        refuse_seen("run", {**after.seen, **dict.fromkeys(before.trained, "free speech")}, test)
+    assert main(["export", "--run", str(tmp_path / "once"), "--out", str(tmp_path / "exported")]) == 0
+    assert load_decoder(tmp_path / "exported").seen == after.seen
+
+    task = Interrupted(few, after.config, start=before.as_start)
+    settings = replace(recorded_settings(tmp_path / "once").train, steps=12)
+    with pytest.raises(RuntimeError, match="killed"):
+        train(task, settings, tmp_path / "killed", quiet=True)
+    assert main(["train", "--resume", "--out", str(tmp_path / "killed")]) == 0
+    train(SpeechTask(few, after.config, start=before.as_start), settings, tmp_path / "straight", quiet=True)
+    for part in ("model", "optimizer"):
+        one, other = (read_part(checkpoint_path(tmp_path / run, 12), part) for run in ("killed", "straight"))
+        assert all(torch.equal(one[name], other[name]) for name in one)
+    assert load_json(tmp_path / "killed/config.json")["task"] == load_json(tmp_path / "straight/config.json")["task"]
+    with pytest.raises(KitError, match="its weights do not fit"):
+        SpeechTask(few, replace(SPEECH, model=TransformerConfig(blocks=1)), start=before.as_start).build_model()
