@@ -52,7 +52,7 @@ PLACES: dict[str, str | dict[str, str]] = {  # verb, in the order of `b2t --help
     "submit": "output.verbs:Submit",
     "check-submission": "output.submission:CheckSubmission",
     "score": "output.submission:ScoreSentences",
-    "report": "output.verbs:WriteReport",
+    "report": "live.verbs:ReportAny",
     "export": "output.verbs:Export",
     "runs": "output.runs:Runs",
     "show": "output.runs:ShowRun",

@@ -5,13 +5,13 @@
     python benchmarks/live.py ends --out FOLDER                      # when a sentence is taken as ended
     python benchmarks/live.py delay --lm MODEL --said TEXT [--minutes 30] [--model baseline|transformer]
     python benchmarks/live.py steps [--trials 400]                  # a frame of a network, two ways
-    python benchmarks/live.py calm [--trials 200]                   # how soon words are right, and how often they change
+    python benchmarks/live.py calm [--trials 200]                  # how soon words are right, how often they change
 
 `causal` simulates recordings and trains recipes with the usual kernel, with the causal one, and with the usual one on
-the same recordings normalised bin by bin (`b2t normalise`); `parity` and `ends` use its runs. `delay`
-takes the model and the sentences that large_vocabulary.py keeps (--keep). Its network has random weights, which cost
-as much time as others; the search gets simulated logits of the sentences instead of its output (in `calm` too). A bin arrives
-when its 20 ms are over by the clock, so also the time in which the machine let this process sleep too long counts.
+the same recordings normalised bin by bin (`b2t normalise`); `parity` and `ends` use its runs. `delay` takes the model
+and the sentences that large_vocabulary.py keeps (--keep). Its network has random weights, which cost as much time as
+others; the search gets simulated logits of the sentences instead of its output (in `calm` too). A bin arrives when
+its 20 ms are over by the clock, so also the time in which the machine let this process sleep too long counts.
 Each part writes its entry into benchmarks/results/live.json.
 """
 
@@ -276,7 +276,7 @@ def calm(options: argparse.Namespace) -> dict[str, Any]:
     lexicon, model = choose_words(None)
     search = BeamSearch(lexicon, model, SearchConfig(beam=200))
     small = settled(recipe("tiny").task, 1, 64)
-    settings = replace(small, model=replace(small.model, patch=14, stride=4))
+    settings = replace(small, model=replace(small.model, patch=14, stride=4, subsample=1))
     decoder = Decoder(settings.model.build().eval(), settings, ("day",), ("day",), "tiny")
     generator = np.random.default_rng(7)
     said = [draw_sentence(generator, True) for _ in range(options.trials)]

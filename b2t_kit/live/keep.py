@@ -27,7 +27,7 @@ from ..core.errors import KitError
 from ..core.files import check_writable, regular_file, save_json, write_atomically
 from ..data.dataset import BIN_SECONDS
 from ..decode.ngram_build import default_language_model
-from .measures import Shown, measure, ovmi
+from .measures import Shown, measures_of, ovmi
 from .page import LiveSession, Moment, SentenceMark
 from ..text.metrics import wer
 from ..text.phonemes import PHONEMES
@@ -248,7 +248,7 @@ def report_kept(
     folder, events = Path(folder), read_kept(folder)[0]
     finals, meant = [one for one in events if one["event"] == "final"], meant_in(events)
     shown = [Shown(**one["came"]) for one in finals if one.get("came")]
-    found, lines = measure(shown), [f"{len(finals):,} sentences"]
+    found, lines = measures_of(shown), [f"{len(finals):,} sentences"]
     if found:
         lines = repr(found).splitlines()
     heard = {one["number"]: " ".join(word for word, _ in one["words"]) for one in finals}
@@ -265,7 +265,8 @@ def report_kept(
     table = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>\n" for row in rows)
     write_atomically(Path(out or folder / "report.html"), (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>A kept session</title>\n'
-        "<style>body { font: 16px/1.5 sans-serif; margin: 2em } td, th { text-align: left; padding: 0 1em 0 0 }</style>\n"
+        "<style>body { font: 16px/1.5 sans-serif; margin: 2em } "
+        "td, th { text-align: left; padding: 0 1em 0 0 }</style>\n"
         f"<h1>A kept session</h1>\n<pre>{html.escape(chr(10).join(lines))}</pre>\n"
         "<table><tr><th>time</th><th>shown</th><th>meant</th><th>ended by</th></tr>\n"
         f"{table}</table></html>\n"))

@@ -27,7 +27,7 @@ from ..data.normalise import RunningNorm
 from ..decode.beam_search import BeamSearch
 from ..decode.hotwords import Hotword, parse_hotwords
 from ..decode.hypotheses import Hypothesis
-from .measures import Measures, Shown, measure
+from .measures import Measures, Shown, measures_of
 from ..speech.adapt import fit_days
 from ..speech.evaluate import Decoder, load_decoder
 from ..speech.task import SpeechConfig
@@ -165,7 +165,8 @@ class LiveConfig:
     threads: int = 1  # of the network; for one trial at a time, one is fastest
 
     def __post_init__(self) -> None:
-        for name, least in {"end_silence": 0, "calm": 0, "idle": 1, "longest": 1, "budget": 0, "alternatives": 0, "considered": 1,
+        for name, least in {"end_silence": 0, "calm": 0, "idle": 1, "longest": 1, "budget": 0,
+                            "alternatives": 0, "considered": 1,
                             "histories": 1, "copied": 0, "threads": 1}.items():
             if not getattr(self, name) >= least:
                 raise KitError(f"{name}: {getattr(self, name)} is less than {least}")
@@ -266,7 +267,7 @@ class TimeLedger:
 
     def measures(self) -> Measures | None:
         "How soon and how calm the words came; None before the first."
-        return measure(self.shown)
+        return measures_of(self.shown)
 
     def summary(self) -> dict[str, dict[str, float]]:
         "The 50th, 95th and 99th percentile and the maximum of each stage that has times, in seconds."

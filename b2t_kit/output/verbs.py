@@ -7,7 +7,6 @@ __all__ = ['Submit', 'WriteReport', 'Export']
 
 # %% ../../nbs/output/verbs.ipynb #9326de61
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated
 
 from ..core.files import read_text
@@ -44,8 +43,8 @@ class Submit(Combines, ReadsRecordings, FindsSentences, Adapts, ReadsRun):
 # %% ../../nbs/output/verbs.ipynb #5a81b9b6
 @dataclass(frozen=True)
 class WriteReport(ReadsRecordings, ReadsRun):
-    "Write a page about a decoded split, or about a session that b2t live has kept."
-    run: RunFolder  # run folder, or folder of a kept session
+    "Write a page about a decoded split: error rates by day and corpus, common errors, every sentence."
+    run: RunFolder  # run folder
     split: Annotated[str, "val|train"] = "val"  # which trials to report on
     # t15_copyTaskData_description.csv, which names the corpus of each block; default: searched for near the recordings
     description: Annotated[str, "CSV"] | None = None
@@ -54,11 +53,6 @@ class WriteReport(ReadsRecordings, ReadsRun):
     device: DeviceName = "auto"  # where the network runs, if it has to decode
 
     def act(self) -> int:
-        if (Path(self.run) / "session.json").is_file():
-            from b2t_kit.live.keep import report_kept
-
-            print(report_kept(self.run, self.out))
-            return SUCCESS
         from b2t_kit.output.report import report_run
 
         print(report_run(self.run, self.data, self.split, description=self.description, out=self.out,
