@@ -128,9 +128,9 @@ class Train:
     seeds: tuple[int, ...] = ()
     # with --seeds: all at once, each in a process with a GPU or TPU chip of its own, or its share of the CPU's cores
     side_by_side: bool = False
-    # with --side-by-side on a CPU: threads of each process; default: cores divided by seeds
+    # with --side-by-side on a CPU: threads per process; default: cores per seed
     threads_per_seed: int | None = None
-    # cache of the recordings on disk, which several runs share; default: each has its own in memory
+    # cache on disk that several runs share; default: recordings are kept in memory
     cache_dir: Folder | None = None
     processes: int = 1  # processes to start on this machine, one per GPU; leave this out under accelerate launch
     settings: dict[str, Any] = chosen_settings(begun_by, SPEECH_LAYOUT)

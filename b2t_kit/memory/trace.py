@@ -388,6 +388,8 @@ def trace_task(
     "Trace a step of a task before it trains; raises `NotTraced` with the reason if that is not possible."
     try:
         batch = batch_to_trace(task, config, device)
+    except KitError:
+        raise
     except Exception as error:  # the task's own code; the run will meet it again and stop
         raise NotTraced(f"{type(task).__name__} gave no batch ({type(error).__name__}: {error})") from error
     compute = device.precision.compute

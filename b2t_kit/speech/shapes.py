@@ -38,7 +38,10 @@ def shape_batch(
     num_features: int = NUM_FEATURES,  # C
     resident: bool = False,  # the batch has rows of recordings on the device, and no features
 ) -> Batch:  # every row full, features on torch's meta device
-    "A batch of a given shape, without features."
+    "A batch of a given shape, without features; raises `KitError` if it has no patch."
+    if bucket.bins < patch:
+        raise KitError(f"bins: {bucket.bins} are less than one patch of {patch}")
+
     def whole(value: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
         return torch.full((rows,), value, dtype=dtype)
 
