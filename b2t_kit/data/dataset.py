@@ -354,6 +354,8 @@ class Recordings:
         shape = info.num_bins, self.signal_of(index).num_features
         if index not in self._places:
             dataset = self._checked(index, "input_features", "f", shape)
+            if dataset.dtype != np.float32:  # h5py would convert it, at a loss or not
+                raise Fault(info.file, info.group, "input_features", f"holds {dataset.dtype}, expected float32")
             self._places[index] = contiguous_place(dataset)
         out = np.empty(shape, np.float32) if out is None else out
         place, complete = self._places[index], True

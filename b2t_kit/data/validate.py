@@ -7,6 +7,7 @@ __all__ = ['read_dataset', 'check_features', 'check_labels', 'check_sentence', '
            'check_folder', 'faults', 'fault_lines', 'Validate']
 
 # %% ../../nbs/data/validate.ipynb #0a34f5a7
+import hashlib
 import os
 import re
 import sys
@@ -52,8 +53,9 @@ def check_features(
     group: h5py.Group,  # one trial
     num_bins: int | None,  # the attribute; None if it cannot be read
     num_features: int,  # C
+    heard: dict[bytes, str] | None = None,  # hash of features -> where, for the folder's trials so far; this is added
 ) -> Iterator[Fault]:
-    "Faults in shape, type and values of the features."
+    "Faults in shape, type and values of the features, and features that were there before."
     label, name = group.name.strip("/"), "input_features"
     try:
         features = read_dataset(file, group, name, "f", (None, num_features))
@@ -73,8 +75,18 @@ def check_features(
     empty = len(features) - 1 - np.max(np.flatnonzero(features.any(1)), initial=-1)
     if empty and not message:
         message = f"is 0 in its last {empty} bins; was it written completely?"
+    if not message and (features == features[:1]).all():
+        message = "is the same in all bins"
+    small = np.count_nonzero((features != 0) & (np.abs(features) < np.finfo(np.float32).tiny)) if not message else 0
+    if small:
+        message = f"{small} values are not 0 and below 1e-38; were these bytes another type?"
     if message:
         yield Fault(file, label, name, message)
+        return
+    place = f"{label} of {file.parent.name}, {file.name}"
+    twin = (heard if heard is not None else {}).setdefault(hashlib.blake2b(features, digest_size=16).digest(), place)
+    if twin != place:
+        yield Fault(file, label, name, f"is the same as in {twin}")
 
 # %% ../../nbs/data/validate.ipynb #358f8390
 def check_labels(
@@ -141,6 +153,7 @@ def check_trial(
     labelled: bool,  # False for a test file
     session: str,  # name of the folder
     signal: Signal = T15,  # what the file's features and labels are
+    heard: dict[bytes, str] | None = None,  # as in `check_features`
 ) -> Iterator[Fault]:
     "All faults of one trial."
     numbers: dict[str, int] = {}
@@ -166,7 +179,7 @@ def check_trial(
         yield Fault(file, label, "session", f"is '{stored}', but the folder is '{session}'")
     if num_bins is not None and num_patches(num_bins, 14, 4) < 1:
         yield Fault(file, label, "n_time_steps", f"is {num_bins}, less than one patch of 14 bins")
-    yield from check_features(file, group, num_bins, signal.num_features)
+    yield from check_features(file, group, num_bins, signal.num_features, heard)
     if labelled:
         yield from check_labels(file, group, num_bins, numbers.get("seq_len"), signal.num_labels)
         yield from check_sentence(file, group, texts.get("sentence_label"))
@@ -193,6 +206,7 @@ def check_file(
     split: str,  # "train", "val" or "test"
     seen: dict[tuple[int, int], str],  # (block, trial number) -> where, for the session's trials so far
     signals: dict[Path, Signal] | None = None,  # of the folder's files so far
+    heard: dict[bytes, str] | None = None,  # as in `check_features`
 ) -> Iterator[Fault]:
     "All faults of one file; adds its trials to `seen`, and it to `signals`."
     try:
@@ -201,7 +215,7 @@ def check_file(
             yield from _check_signal(path, signal, {} if signals is None else signals)
             yield from check_names(path, names)
             for name in sorted(name for name in names if name.startswith("trial_")):
-                yield from _check_group(path, file, name, split, seen, signal)
+                yield from _check_group(path, file, name, split, seen, signal, heard)
     except Fault as fault:
         yield fault
     except KitError as error:
@@ -215,6 +229,7 @@ def _check_group(
     split: str,  # "train", "val" or "test"
     seen: dict[tuple[int, int], str],  # as in `check_file`; this trial is added
     signal: Signal,  # of the file's features
+    heard: dict[bytes, str] | None,  # as in `check_features`
 ) -> Iterator[Fault]:
     "All faults of one trial, including that it occurs twice."
     try:
@@ -222,7 +237,7 @@ def _check_group(
     except Fault as fault:
         yield fault
         return
-    yield from check_trial(path, group, split != "test", path.parent.name, signal)
+    yield from check_trial(path, group, split != "test", path.parent.name, signal, heard)
     yield from _check_unique(path, group, split, seen)
 
 # %% ../../nbs/data/validate.ipynb #d7660f19
@@ -265,6 +280,7 @@ def check_folder(
     yield from lost_days(root)
     sessions = sorted(path for path in root.iterdir() if path.is_dir() and path.name[0] != ".")
     signals: dict[Path, Signal] = {}
+    heard: dict[bytes, str] = {}
     for session in tqdm(sessions, disable=not progress, unit="session"):
         seen: dict[tuple[int, int], str] = {}
         paths = [(split, session / f"data_{split}.hdf5") for split in SPLITS]
@@ -274,7 +290,7 @@ def check_folder(
             if path.with_name(f".{path.name}.partial").exists():
                 yield Fault(path, "", "", "an unfinished file lies beside it; remove or rewrite it")
             if os.path.lexists(path):
-                yield from check_file(path, split, seen, signals)
+                yield from check_file(path, split, seen, signals, heard)
 
 # %% ../../nbs/data/validate.ipynb #50ab837d
 def faults(
