@@ -23,6 +23,10 @@ class KitError(Exception):
         text = super().__str__()
         return text if len(text) <= LONGEST_ERROR else f"{text[:1200]} ... {text[-700:]}"
 
+    def _render_traceback_(self) -> list[str]:
+        "What IPython shows instead of a traceback; the cell is above it."
+        return [f"error: {printable(self)}"]
+
 # %% ../../nbs/core/errors.ipynb #9428aa64
 def printable(
     text: Any,  # shown as text
