@@ -479,6 +479,14 @@ def test_kaggle_complaints_are_passed_on(tmp_path, capsys):
         download_from_kaggle(tmp_path / "data", silent)
 
 
+def test_a_file_without_a_byte(tmp_path):
+    done = download(RemoteFile("x.txt", 0, "http://127.0.0.1:9/x.txt"), tmp_path, progress=False)
+    assert done.read_bytes() == b"" and sorted(tmp_path.iterdir()) == [done]
+    entry = {"path": "x.zip", "size": -1, "_links": {"stash:download": {"href": "https://datadryad.org/x"}}}
+    with pytest.raises(KitError, match="entry is incomplete"):
+        download_module._remote_file(entry, "https://datadryad.org")
+
+
 @pytest.mark.parametrize("link", ["file:///etc/passwd", "ftp://example.org/x", "data:,x", "http://datadryad.org/x"])
 def test_only_https_is_followed_from_https(link):
     entry = {"path": "x.zip", "size": 5, "_links": {"stash:download": {"href": link}}}

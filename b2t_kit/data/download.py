@@ -47,6 +47,10 @@ class RemoteFile:
     digest_type: str | None = None  # such as "sha-256"; None if the host gives no checksum
     digest: str | None = None  # hexadecimal
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.size < 2**50:
+            raise ValueError("size")
+
     def __repr__(self) -> str:
         check = f", {self.digest_type}" if self.digest else ", no checksum"
         return f"{self.name} ({self.size / 1e9:.2f} GB{check})"
@@ -177,6 +181,8 @@ def _complete(
 ) -> None:
     "Repeat attempts until `part` is complete; raises `KitError` after `patience` failures in a row."
     failures = 0
+    if file.size == 0:
+        part.touch()  # there is nothing to attempt
     while (have := size_on_disk(part)) < file.size:
         trouble = _attempt(file, part, token, bar)
         failures = 0 if size_on_disk(part) > have else failures + 1
@@ -242,7 +248,7 @@ def _members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     for member in archive.infolist():
         parts = PurePosixPath(member.filename.replace("\\", "/")).parts
         is_link = stat.S_ISLNK(member.external_attr >> 16)
-        if member.filename.startswith(("/", "\\")) or ".." in parts or ":" in parts[:1] or is_link:
+        if not parts or member.filename.startswith(("/", "\\")) or ".." in parts or ":" in parts[:1] or is_link:
             raise KitError(f"{archive.filename}: refused, it would write to {member.filename!r}")
         if not member.is_dir() and "__MACOSX" not in parts and parts[-1] != ".DS_Store":
             members.append(member)
@@ -361,14 +367,13 @@ def _remote_file(entry: dict[str, Any], base_url: str) -> RemoteFile:
         link = urljoin(base_url, entry["_links"]["stash:download"]["href"])
         name, size = str(entry["path"]), int(entry["size"])
         digests = [None if one is None else str(one) for one in (entry.get("digestType"), entry.get("digest"))]
-        if not 0 <= size < 2**50:
-            raise ValueError("size")
+        found = RemoteFile(name, size, link, *digests)
     except (KeyError, TypeError, ValueError, OverflowError):
         raise KitError(f"{base_url}: a file's entry is incomplete: {str(entry)[:200]}") from None
     check_address(link, base_url)
     if PurePosixPath(name).name != name or name in ("", ".", "..") or not name.isprintable():
         raise KitError(f"{base_url}: refused a file named {name!r}")
-    return RemoteFile(name, size, link, *digests)
+    return found
 
 # %% ../../nbs/data/download.ipynb #4035e24f
 def list_files(
