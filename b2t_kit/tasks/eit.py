@@ -127,7 +127,7 @@ def _array(
             found = np.asarray(file[key])
     except KeyError as error:
         raise KitError(f"{path}: has no array '{key}'") from error
-    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile) as error:
+    except (OSError, TypeError, ValueError, EOFError, MemoryError, zipfile.BadZipFile) as error:  # TypeError: .npy
         raise KitError(f"{path}: is not an npz file of numbers, or is damaged") from error
     if found.shape != shape or found.dtype.kind not in "fiu":
         raise KitError(f"{path}: '{key}' is {found.dtype} {found.shape}; expected numbers of shape {shape}")
