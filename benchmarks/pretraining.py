@@ -1,6 +1,6 @@
 """Does a participant with few sentences gain from another's many? Simulated; the dial of what they share at 1 and 0.
 
-    python benchmarks/pretraining.py FOLDER            # about 10 minutes on two cores
+    python benchmarks/pretraining.py FOLDER            # half an hour on two busy cores
     python benchmarks/pretraining.py FOLDER --trials 20 --seeds 1
 
 The target has one array and one day, the other participant two arrays and two days. Alone and joint see the same number
