@@ -17,6 +17,7 @@ from b2t_kit.data.quarantine import refuse_seen
 from b2t_kit.data.writer import SessionWriter, tiny_recordings
 from b2t_kit.devices.select import open_device
 from b2t_kit.models.gru import GRUConfig
+from b2t_kit.models.model import ModelConfig
 from b2t_kit.models.transformer import TransformerConfig
 from b2t_kit.speech.evaluate import evaluate_run, load_decoder, recorded_settings
 from b2t_kit.speech.task import SpeechConfig, SpeechTask
@@ -178,3 +179,24 @@ def test_begin_with_a_decoder(folders: list[Path], tmp_path: Path, capsys: pytes
     assert load_json(tmp_path / "killed/config.json")["task"] == load_json(tmp_path / "straight/config.json")["task"]
     with pytest.raises(KitError, match="its weights do not fit"):
         SpeechTask(few, replace(SPEECH, model=TransformerConfig(blocks=1)), start=before.as_start).build_model()
+
+
+@pytest.mark.parametrize("model", [replace(MODEL, num_layers=3), TransformerConfig(
+    blocks=2, width=16, heads=2, head_width=8, inner=32)])
+def test_inner_losses_stay_in_training(folders: list[Path], tmp_path: Path, model: ModelConfig) -> None:
+    """Their heads are trained and resumed, but neither decoded with, nor exported, nor part of what a decoder is."""
+    config, run = replace(SPEECH, model=model, inner_ctc=0.3), tmp_path / "run"
+    with pytest.raises(RuntimeError, match="killed"):
+        train(Interrupted(folders, config), STEPS, run, quiet=True)
+    train(SpeechTask(folders, config), STEPS, run, resume=True, quiet=True)
+    saved = read_part(checkpoint_path(run, 12), "model")
+    assert {name.partition(".")[0] for name in saved} > {"inner_heads"}
+    assert all("inner_loss" in row for row in read_metrics(run) if row["kind"] == "train")
+    decoder = load_decoder(run)
+    assert not any("inner_heads" in name for name in decoder.model.state_dict()) and decoder.config.inner_ctc == 0
+    rows = [row for row in read_metrics(run) if row["kind"] == "eval"]
+    best = min(rows, key=lambda row: row["per/s2"])
+    assert evaluate_run(run, folders[1], device="cpu").per.rate == pytest.approx(best["per/s2"], abs=1e-5)
+    assert main(["export", "--run", str(run), "--out", str(tmp_path / "exported")]) == 0
+    assert load_decoder(tmp_path / "exported").digest == decoder.digest
+    assert recorded_settings(run).task.inner_ctc == 0.3

@@ -22,6 +22,7 @@ from b2t_kit.models.ctc import ctc_loss
 from b2t_kit.models.ctc import ctc_losses
 from b2t_kit.models.gru import GRUConfig, GRUDecoder
 from b2t_kit.models.layers import GRU
+from b2t_kit.models.model import InnerHeads
 from b2t_kit.models.noise_gru import NoiseGRU, NoiseGRUConfig
 from b2t_kit.models.transformer import TransformerConfig, TransformerDecoder
 
@@ -238,11 +239,13 @@ def report_decoder(mesh: spmd.Mesh) -> dict:
 
 
 def report_noise(mesh: spmd.Mesh) -> dict:
-    "The three-part noise model: gradients of both losses, and what inference runs."
-    config = NoiseGRUConfig(num_days=3, num_features=8, hidden=10, num_layers=1, dropout=0.0, day_dropout=0.0,
+    "The three-part noise model: gradients of both losses and of an inner one, and what inference runs."
+    config = NoiseGRUConfig(num_days=3, num_features=8, hidden=10, num_layers=2, dropout=0.0, day_dropout=0.0,
                             noise_layers=1, noisy_layers=1, noisy_hidden=6, reversal=0.5, recompute=True)
     torch.manual_seed(0)
     here, there = config.build(), config.build()
+    for one in (here, there):
+        one.inner_heads = InnerHeads(config.inner_widths(), CLASSES)
     there.load_state_dict(here.state_dict())
     there.to("xla")
     features = torch.randn(8, 60, 8, generator=GIVEN)
@@ -252,9 +255,9 @@ def report_noise(mesh: spmd.Mesh) -> dict:
 
     def results(model: NoiseGRU, place: Callable) -> list[torch.Tensor]:
         given = [place(one) for one in (features, day, frames, labels, counts)]
-        clean, noisy = model(*given[:2], mode="full")
-        losses = [ctc_losses(one, *given[2:]) for one in (clean, noisy)]
-        total = losses[0].sum() + 0.3 * losses[1].sum()
+        (clean, noisy), (inner,) = model(*given[:2], mode="full", inner=True)
+        losses = [ctc_losses(one, *given[2:]) for one in (clean, noisy, inner)]
+        total = losses[0].sum() + 0.3 * losses[1].sum() + 0.2 * losses[2].sum()
         return [*(one.detach() for one in losses), *torch.autograd.grad(total, list(model.parameters()))]
 
     theirs = results(here, lambda one: one)

@@ -47,6 +47,10 @@ class GRUConfig(LinearConfig):
         "The network, with initial weights from torch's generator."
         return GRUDecoder(self)
 
+    def inner_widths(self) -> list[int]:
+        "The layers below the last."
+        return [self.hidden] * (self.num_layers - 1)
+
     def stream(self, model: nn.Module) -> FrameSteps:
         "With what is known multiplied before a patch is complete, if all bins are read."
         return GRUAhead(model) if self.subsample == 1 else FrameSteps(model)
@@ -96,10 +100,14 @@ class GRUDecoder(GRULayers):
         day: torch.Tensor,  # (B,) integers: recording day of each trial
         states: torch.Tensor | None = None,  # (N, B, H) from the previous piece; None at the start
         return_state: bool = False,  # also return the state for the next piece
-    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:  # (B, P, 41) float32; (N, B, H)
+        inner: bool = False,  # also return the logits of `inner_heads`
+    ) -> Any:  # (B, P, 41) float32; (N, B, H) or a list of (B, P, 41)
         windows = self.config.windows(self.day_layer, features, day)  # (B, P, width)
         if states is None:
             states = self.h0.expand(self.config.num_layers, len(day), -1).contiguous()
+        if inner:
+            every = self.gru.levels(windows, states)
+            return in_float32(self.out, every[-1]), self.inner_heads(every)
         hidden, states = self.gru(windows, states)  # (B, P, H), (N, B, H)
         logits = in_float32(self.out, hidden)  # (B, P, 41)
         return (logits, states) if return_state else logits

@@ -148,15 +148,16 @@ class GRU(_TorchGRU):
     ) -> tuple[torch.Tensor, torch.Tensor]:  # (B, P, H) last layer's output, 0 past a trial's
         # end if lengths are given; (N, B, H) state after the last step of each trial
         if inputs.device.type == "xla":
-            return self._by_loops(inputs, state, lengths)
+            outputs, last = self._by_loops(inputs, state, lengths)
+            return by_rows(outputs[-1], self.mark), last
         if lengths is None:
             return super().forward(inputs, state)
         return self._packed(inputs, state, lengths)
 
     def _by_loops(
         self, inputs: torch.Tensor, state: torch.Tensor | None, lengths: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        last, inputs = [], by_rows(inputs, self.mark)
+    ) -> tuple[list[torch.Tensor], torch.Tensor]:
+        outputs, last, inputs = [], [], by_rows(inputs, self.mark)
         for level, parameters in enumerate(self.all_weights):
             if level > 0:
                 inputs = dropout(inputs, self.dropout, self.training)
@@ -164,8 +165,24 @@ class GRU(_TorchGRU):
             weight_ih, weight_hh, bias_ih, bias_hh = parameters
             inputs, end = gru_layer(inputs, first, weight_ih, weight_hh, bias_ih, bias_hh, lengths,
                                     self.recompute, self.mark)
+            outputs.append(inputs)
             last.append(end)
-        return by_rows(inputs, self.mark), torch.stack(last)
+        return outputs, torch.stack(last)
+
+    def levels(
+        self,
+        inputs: torch.Tensor,  # (B, P, I)
+        state: torch.Tensor,  # (N, B, H) initial state
+    ) -> list[torch.Tensor]:  # N outputs, each (B, P, H); the last is that of `forward`
+        "The output of every layer, computed layer by layer."
+        if inputs.device.type == "xla":
+            return [by_rows(one, self.mark) for one in self._by_loops(inputs, state, None)[0]]
+        outputs: list[torch.Tensor] = []
+        for level, weights in enumerate(self.all_weights):
+            inputs = dropout(outputs[-1], self.dropout, self.training) if outputs else inputs
+            first = state[level : level + 1].contiguous()
+            outputs.append(torch.gru(inputs, first, weights, True, 1, 0.0, self.training, False, True)[0])
+        return outputs
 
     def _packed(
         self, inputs: torch.Tensor, state: torch.Tensor | None, lengths: torch.Tensor

@@ -79,6 +79,10 @@ class TransformerConfig(ModelConfig):
         "The network, with initial weights from torch's generator."
         return TransformerDecoder(self)
 
+    def inner_widths(self) -> list[int]:
+        "The blocks before the last."
+        return [self.width] * (self.blocks - 1)
+
     def draws(self, batch: Any) -> dict[str, torch.Tensor]:
         "Time masks and the window of a training step."
         count = -(-batch.features.shape[1] // self.patch)
@@ -340,16 +344,20 @@ class TransformerDecoder(nn.Module):
         return_state: bool = False,  # also return the states for the next piece
         window: torch.Tensor | None = None,  # (1,) or (B,) int32 frames of the past; None: as in evaluation
         masked: torch.Tensor | None = None,  # (B, P) bool: patches to set to zero
-    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:  # (B, P, 41) float32; (N, 2, B, H, F, D)
+        inner: bool = False,  # also return the logits of `inner_heads`
+    ) -> Any:  # (B, P, 41) float32; (N, 2, B, H, F, D) or a list of (B, P, 41)
         frames = self.embed(features, masked)
         count = frames.shape[1]
         earlier = 0 if states is None else states.shape[4]
         seen = sees(count, earlier + count, self.window if window is None else window, frames.device)
-        kept = []
+        kept, every = [], []
         for level, block in enumerate(self.blocks):
             frames, both = block(frames, seen, None if states is None else states[level])
+            every.append(frames)
             kept.append(both[:, :, :, max(0, earlier + count - self.window) :])
         logits = in_float32(self.out, self.norm(frames))
+        if inner:
+            return logits, self.inner_heads(every)
         return (logits, torch.stack(kept)) if return_state else logits
 
 # %% ../../nbs/models/transformer.ipynb #5fd20cf3

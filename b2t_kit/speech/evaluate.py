@@ -132,9 +132,11 @@ _Spoken = tuple[SpeechConfig, tuple[str, ...], tuple[str, ...], Signal, dict[str
 
 def _decoder_of(spoken: _Spoken, folder: Path, part: str, origin: str) -> Decoder:
     config, sessions, trained, signal, signals, begun = spoken
+    config = replace(config, inner_ctc=0.0)  # its heads are for training only
     try:
-        model = config.model.build().eval()
-        model.load_state_dict(read_part(folder, part))
+        model = config.build().eval()
+        state = read_part(folder, part)
+        model.load_state_dict({name: one for name, one in state.items() if not name.startswith("inner_heads.")})
     except RuntimeError as error:  # also if a size in config.json needs more memory than there is
         reason = " ".join(str(error).split())
         raise KitError(f"{folder}: its weights do not fit config.json: {reason}") from error

@@ -33,7 +33,7 @@ from ..devices.device import Device
 from ..models.ctc import ctc_losses
 from ..models.footprint import MemoryTarget, Part, Size, StepPlan, part, rows_of
 from ..models.gru import GRUConfig
-from ..models.model import ModelConfig
+from ..models.model import InnerHeads, ModelConfig
 from .adapt import Unseen, fit_days
 from .transfer import Start, begin_with, read_rates, with_rates
 from ..text.metrics import edit_distance
@@ -71,11 +71,17 @@ class SpeechConfig(TaskSettings):
     # learning rates of parameters by pattern of their names, as shares of the usual, such as gru.*=0.1; 0 freezes
     rates: tuple[str, ...] = ()
     per_label: bool = False  # divide each trial's loss by its number of labels, as torch's mean reduction does
+    # weight of CTC losses at one or two inner layers, in training only: 0.3 as published for joint training; 0: none
+    inner_ctc: float = 0.0
 
     def __post_init__(self) -> None:
         if self.model.num_classes != len(PHONEMES):
             raise KitError(f"num_classes: {self.model.num_classes}, but recordings have {len(PHONEMES)}")
         read_rates(self.rates)
+        if not 0 <= self.inner_ctc <= 100:
+            raise KitError(f"inner_ctc: {self.inner_ctc:g} is not in [0, 100]")
+        if self.inner_ctc and not self.model.inner_widths():
+            raise KitError(f"inner_ctc: this {type(self.model).__name__} names no layers below its last; leave it out")
 
     rows_option = "--batch-size"
 
@@ -90,7 +96,14 @@ class SpeechConfig(TaskSettings):
 
     def counted(self) -> tuple[int, int]:
         "The parameters of the model."
-        return count_parameters(type(self.model).build, self.model)
+        return count_parameters(SpeechConfig.build, self)
+
+    def build(self) -> nn.Module:
+        "The network, with initial weights from torch's generator, and the heads of inner CTC losses if there are any."
+        model = self.model.build()
+        if self.inner_ctc:
+            model.inner_heads = InnerHeads(self.model.inner_widths(), self.model.num_classes)
+        return model
 
     def wide_parameters(self, divide: Callable[[int], int]) -> int:
         "As the model says."
@@ -102,7 +115,7 @@ class SpeechConfig(TaskSettings):
     ) -> tuple[StepPlan, ...]:
         "By the rules of the model for a TPU, if it has any."
         sizes = [size_of(one, self.model, self.rows, target.replicas, train.accumulation)
-                 for one in shapes if target.kind == "tpu"]
+                 for one in shapes if target.kind == "tpu" and not self.inner_ctc]
         found = tuple(StepPlan(str(size), self.model.footprint(size, divide)) for size in sizes)
         return found if all(one.points for one in found) else ()
 
@@ -180,7 +193,19 @@ def speech_loss(
     labels = batch.num_labels.clamp(min=1) if config.per_label else 1
     if model.training:
         features = augment(batch.features, batch.num_bins, batch.noise_key, config.augment)
-        losses, parts = config.model.losses(model, widened(features, config), batch)  # (B,) each
+        inner: list[torch.Tensor] = []  # logits of inner layers
+
+        def network(*given: Any, **named: Any) -> Any:
+            logits, found = model(*given, inner=True, **named)
+            inner.extend(found)
+            return logits
+
+        called = network if config.inner_ctc else model
+        losses, parts = config.model.losses(called, widened(features, config), batch)  # (B,) each
+        if inner:
+            counts = batch.num_patches, batch.labels, batch.num_labels
+            parts["inner_loss"] = torch.stack([ctc_losses(one, *counts) for one in inner]).sum(0)
+            losses = losses + config.inner_ctc * parts["inner_loss"]
         sums = {name: (batch.weight * one / labels).sum() for name, one in parts.items()}
         return LossSum((batch.weight * losses / labels).sum(), (batch.weight > 0).sum(), sums)
     logits, frames = logits_of(model, batch, config)
@@ -321,7 +346,7 @@ class SpeechTask(Task):
 
     def build_model(self) -> nn.Module:
         "A decoder with initial weights from torch's generator, or from the decoder to begin with."
-        model = self.config.model.build()
+        model = self.config.build()
         if self.start and self.start.model is not None:
             self.new = begin_with(model, self.start, self.sessions, self.config.unseen)
         return model
