@@ -28,7 +28,7 @@ COMPUTE_TYPES = {
     "float16": torch.float16,
 }
 
-# %% ../nbs/03_precision.ipynb #cffef05a
+
 @dataclass(frozen=True)
 class Precision:
     "The type that matrix products are computed in; everything else is float32."
@@ -49,7 +49,7 @@ class Precision:
 # %% ../nbs/03_precision.ipynb #acb0305a
 BFLOAT16_CAPABILITY = (8, 0)  # NVIDIA Ampere, the first with bfloat16 and TF32 matrix units
 
-# %% ../nbs/03_precision.ipynb #9a6962b4
+
 def _automatic(
     device_type: str,  # "cpu", "cuda", "xla" or "tpu"
     capability: tuple[int, int],  # a GPU's compute capability; (0, 0) elsewhere
@@ -201,6 +201,16 @@ def canary(
         )
 
 # %% ../nbs/03_precision.ipynb #f4d1bef2
+def _short(dtype: torch.dtype) -> str:
+    "The name of a type, such as bfloat16."
+    return str(dtype).removeprefix("torch.")
+
+
+def _is_reduced(tensor: torch.Tensor) -> bool:
+    "Whether a tensor is floating point or complex, but not float32."
+    return (tensor.is_floating_point() or tensor.is_complex()) and tensor.dtype != torch.float32
+
+
 def _complain(
     what: str,  # "parameters", "gradients" ...
     offenders: dict[str, torch.dtype],  # type by tensor name
@@ -212,16 +222,6 @@ def _complain(
     listed = [f"{name} is {_short(dtype)}" for name, dtype in offenders.items()]
     more = f" and {len(listed) - 4} more" if len(listed) > 4 else ""
     raise KitError(f"{what} must be float32: {', '.join(listed[:4])}{more}; {remedy}")
-
-# %% ../nbs/03_precision.ipynb #35fa096b
-def _short(dtype: torch.dtype) -> str:
-    "The name of a type, such as bfloat16."
-    return str(dtype).removeprefix("torch.")
-
-# %% ../nbs/03_precision.ipynb #3439204b
-def _is_reduced(tensor: torch.Tensor) -> bool:
-    "Whether a tensor is floating point or complex, but not float32."
-    return (tensor.is_floating_point() or tensor.is_complex()) and tensor.dtype != torch.float32
 
 # %% ../nbs/03_precision.ipynb #9220a2bf
 def audit_parameters(
@@ -262,7 +262,7 @@ def audit_optimizer(
 # %% ../nbs/03_precision.ipynb #b1d38f05
 Entry = tuple[str, tuple[int, ...], bool]  # type, shape, requires_grad
 
-# %% ../nbs/03_precision.ipynb #dd877cb5
+
 def tensor_fingerprint(
     model: nn.Module,
 ) -> dict[str, Entry]:

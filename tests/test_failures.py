@@ -1,9 +1,9 @@
 """Failures that people reported from real runs.
 
 Each test first makes the reported failure happen, then shows that the kit names or prevents it.
-Failures that fit in a cell are in the notebooks: C12 in devices/torch, C18a to C18c in 03_precision,
-C18d in devices/select.
+Failures that fit in a cell are in the notebooks: C12 in devices/torch, C18d in devices/select.
 """
+import contextlib
 import dataclasses
 import json
 import os
@@ -27,6 +27,7 @@ from b2t_kit.data.folders import find_recordings
 from b2t_kit.devices.device import Device, DeviceOptions
 from b2t_kit.devices.select import open_device
 from b2t_kit.core.distributed import launch
+from b2t_kit.precision import audit_gradients, audit_parameters
 from b2t_kit.training.task import ToyTask, toy_config
 from b2t_kit.train import train
 
@@ -126,7 +127,7 @@ def test_c17c_a_run_does_not_continue_on_other_data(tmp_path: Path) -> None:
         train(ToyTask(rows=48), config, tmp_path / "run", resume=True, quiet=True)
 
 
-# C18a: a hook casts the model (matrix and causes: 01a_audits)
+# C18a: a hook casts the model (the causes one by one: test_codec.py)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +148,37 @@ def test_c18a_training_stops_at_the_hook_and_names_it(tmp_path: Path) -> None:
         train(CastingTask(), config, tmp_path / "run", quiet=True)
 
 
-# C18d (which GPU): 02_devices. C18e: processes left behind
+# C18b, C18c: parameters of two types, before the crash
+
+
+def test_c18b_mismatch_warning_is_a_mixed_model() -> None:
+    """A float32 norm behind a bfloat16 embedding only warns; the audit rejects the model that causes it."""
+    model = torch.nn.Sequential(torch.nn.Embedding(6, 4, dtype=torch.bfloat16), torch.nn.RMSNorm(4))
+    torch.set_warn_always(True)  # torch gives this warning once per process
+    try:
+        with pytest.warns(UserWarning, match="Mismatch dtype between input and weight: input dtype = c10::BFloat16"):
+            model(torch.tensor([1, 2]))
+    finally:
+        torch.set_warn_always(False)
+    with pytest.raises(KitError, match="parameters must be float32: 0.weight is bfloat16"):
+        audit_parameters(model)
+
+
+@pytest.mark.parametrize("dtype, refused", [(torch.float16, "Attempting to unscale FP16 gradients."),
+                                            (torch.bfloat16, "")])
+def test_c18c_scaler_sees_float32_gradients_only(dtype: torch.dtype, refused: str) -> None:
+    """torch's CPU scaler rejects float16 gradients but accepts bfloat16 ones; the audit names both."""
+    model = torch.nn.Linear(2, 1).to(dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(model(torch.ones(1, 2, dtype=dtype)).float().sum()).backward()
+    with pytest.raises(KitError, match=f"gradients must be float32: weight is {str(dtype)[6:]}"):
+        audit_gradients(model)
+    with pytest.raises(ValueError, match=refused) if refused else contextlib.nullcontext():
+        scaler.unscale_(optimizer)
+
+
+# C18d (which GPU): devices/select. C18e: processes left behind
 
 
 def wait_for(condition: object, seconds: float = 120.0) -> None:

@@ -19,11 +19,11 @@ import numpy as np
 from ..core.errors import KitError
 from ..core.files import read_text, regular_file
 from .convert import Format, SourceDay, files_below, finite_fault, join_bins, spoken_labels, z_score
-from .dataset import BIN_SECONDS, FEATURE_KINDS, LABEL_WIDTH, MAX_BINS, MAX_FEATURES, MAX_NUMBER, MAX_TRIALS
+from .dataset import BIN_SECONDS, FEATURE_KINDS, LABEL_WIDTH
 from .dataset import T15, UNCONFIRMED, Signal, Trial
 from .folders import SPLITS
-from .hdf5 import Fault, check_text, open_dataset, open_file
-from .hdf5 import open_member, reading
+from .hdf5 import MAX_BINS, MAX_FEATURES, MAX_NUMBER, MAX_TRIALS, Fault, check_text, open_dataset
+from .hdf5 import open_file, open_member, reading
 
 # %% ../../nbs/data/arrays.ipynb #8980dabf
 TRIAL_COLUMNS = ("session", "split", "block", "trial", "file")

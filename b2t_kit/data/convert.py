@@ -21,13 +21,11 @@ from tqdm import tqdm
 
 from ..core.cache import MEMO, content_hash, file_hash
 from ..core.errors import KitError
-from .dataset import LABEL_WIDTH, MAX_BINS, MAX_NUMBER, Trial
+from .dataset import LABEL_WIDTH, Trial
+from .hdf5 import MAX_BINS, MAX_NUMBER, Fault, check_text, open_file, read_attribute, value_fault
 from .folders import SPLITS
-from .hdf5 import Fault
 from .writer import SessionWriter
-from .dataset import value_fault
 from .folders import entries_of
-from .hdf5 import check_text, open_file, read_attribute
 from .matlab import Variable, cell_faults, missing_faults, variables_said
 from .quarantine import Quarantine
 from ..text.g2p import sentence_to_phonemes

@@ -4,10 +4,8 @@
 
 # %% auto #0
 __all__ = ['ARRAYS', 'FEATURE_KINDS', 'NUM_FEATURES', 'BIN_SECONDS', 'AS_PUBLISHED', 'UNCONFIRMED', 'LABEL_WIDTH', 'T15',
-           'MAX_BINS', 'MAX_TRIALS', 'MAX_FEATURES', 'MAX_NUMBER', 'MAX_VALUE', 'Signal', 'Trial', 'TrialInfo',
-           'open_trial', 'names_in', 'group_names', 'read_signal', 'signal_difference', 'read_info', 'contiguous_place',
-           'read_at', 'value_fault', 'Recordings', 'show_trial', 'as_png', 'show_sessions', 'TrialBrowser',
-           'browse_trials']
+           'Signal', 'Trial', 'TrialInfo', 'read_signal', 'signal_difference', 'read_info', 'Recordings', 'show_trial',
+           'as_png', 'show_sessions', 'TrialBrowser', 'browse_trials']
 
 # %% ../../nbs/01_dataset.ipynb #0f21ddb6
 import os
@@ -25,8 +23,13 @@ import numpy as np
 from ..core.cache import file_state
 from ..core.errors import KitError
 from .folders import SPLITS, check_split, find_recordings, lost_days, sessions_of
-from .hdf5 import Fault, open_dataset, open_file, open_member, read_attribute, read_number, reading
+from .hdf5 import MAX_VALUE as MAX_VALUE
+from .hdf5 import MAX_BINS, MAX_FEATURES, MAX_NUMBER, Fault, contiguous_place, group_names, open_dataset
+from .hdf5 import open_file, open_trial, read_at, read_attribute, read_number, reading, value_fault
 from ..text.phonemes import BLANK, PHONEMES, show
+
+if TYPE_CHECKING:  # matplotlib takes half a second to import, and only the figures need it
+    from matplotlib.figure import Figure
 
 # %% ../../nbs/01_dataset.ipynb #8db07b15
 ARRAYS = ("ventral 6v", "area 4", "55b", "dorsal 6v")  # 64 electrodes each, in column order
@@ -108,56 +111,6 @@ class TrialInfo:
     file: Path  # the HDF5 file
     quarantine: str = ""  # why nothing may be trained on it
 
-# %% ../../nbs/01_dataset.ipynb #a4e4a1e3
-MAX_BINS = 10_000  # of a trial: 200 s, or 20 MB of features
-MAX_TRIALS = 10_000  # of a file: trial_0000 to trial_9999
-MAX_FEATURES = 2048  # of a bin
-MAX_NUMBER = 1_000_000  # block and trial numbers
-# Of a feature. T15's files are z-scored, but not every z-score is small: a channel that was silent for 20 trials has a
-# standard deviation near 0, and 20 spikes over 1e-8 are 2e9. T12's spike power is in square microvolts, at most 7e7
-# for an amplifier that ends at 8 mV. The square of 1e10, summed over a trial, still fits float32 with room to spare.
-MAX_VALUE = 1e10
-
-# %% ../../nbs/01_dataset.ipynb #3ef14a7a
-def open_trial(
-    path: Path,  # for messages
-    file: h5py.File,  # an open file
-    name: str,  # "trial_0007"
-) -> h5py.Group:
-    "The group of a trial; raises `Fault` if it is missing, a link, or not a group."
-    group = open_member(path, file, name)
-    if not isinstance(group, h5py.Group):
-        raise Fault(path, name, "", "group is missing" if group is None else "is not a group")
-    return group
-
-# %% ../../nbs/01_dataset.ipynb #686ea5c1
-def names_in(
-    path: Path,  # for messages
-    file: h5py.File,  # an open file
-) -> set[str]:
-    "What a file holds; raises `Fault` if it holds nothing, or more than a day's trials."
-    with reading(path):
-        if len(file) > MAX_TRIALS:
-            raise Fault(path, "", "", f"holds {len(file)} groups, more than {MAX_TRIALS}")
-        names = {os.fsdecode(name) for name in file}  # h5py gives bytes where a name is not UTF-8
-    if not names:
-        raise Fault(path, "", "", "holds no trials; remove the file or write it again")
-    return names
-
-# %% ../../nbs/01_dataset.ipynb #0296ffb9
-def group_names(
-    path: Path,  # for messages
-    file: h5py.File,  # an open file
-) -> list[str]:
-    "The groups trial_0000, trial_0001, ... of a file; raises `Fault` if one is missing."
-    names = names_in(path, file)
-    wanted = [f"trial_{index:04d}" for index in range(len(names))]
-    missing = [name for name in wanted if name not in names]
-    if missing:
-        extra = sorted(names - set(wanted))[0]
-        raise Fault(path, missing[0], "", f"group is missing, although there is {extra}")
-    return wanted
-
 # %% ../../nbs/01_dataset.ipynb #f8e703d4
 def read_signal(
     path: Path,  # for messages
@@ -169,7 +122,7 @@ def read_signal(
             return T15
     count = read_number(path, file, "num_features", 1, MAX_FEATURES)
     width = read_number(path, file, "bin_ms", T15.bin_ms, T15.bin_ms)
-    names = [one.name for one in fields(Signal) if one.name not in ("num_features", "bin_ms")]
+    names = [item.name for item in fields(Signal) if item.name not in ("num_features", "bin_ms")]
     texts = {name: read_attribute(path, file, name, str) for name in names}
     signal = Signal(num_features=count, bin_ms=width, **texts)
     if len(set(signal.label_names)) < len(signal.label_names):
@@ -189,7 +142,7 @@ def signal_difference(
     "Why two files do not go together, and what to do."
     if signal == known:
         return ""
-    compared = [one.name for one in fields(Signal) if one.compare]
+    compared = [item.name for item in fields(Signal) if item.compare]
     names = [name for name in compared if getattr(signal, name) != getattr(known, name)]
     how = f"{signal}, but {other} has {known}"
     if str(signal) == str(known):
@@ -216,44 +169,6 @@ def read_info(
     number = read_number(path, group, "trial_num", 0, MAX_NUMBER)
     kept = h5py.h5a.exists(group.id, b"quarantine") and read_attribute(path, group, "quarantine", str)
     return TrialInfo(session, day, block, number, name, num_bins, num_labels, sentence, path, kept or "")
-
-# %% ../../nbs/01_dataset.ipynb #10ec4732
-def contiguous_place(
-    dataset: h5py.Dataset,  # the features of a trial
-) -> int | None:  # byte offset in the file; None if it must be read through h5py
-    "The offset of a dataset that is stored in one piece as little-endian float32."
-    plain = dataset.dtype == np.dtype("<f4") and hasattr(os, "preadv")
-    return dataset.id.get_offset() if plain else None
-
-# %% ../../nbs/01_dataset.ipynb #c6e6dffa
-def read_at(
-    handle: int,  # file descriptor
-    out: np.ndarray,  # C-contiguous; filled completely
-    offset: int,  # byte offset in the file
-) -> bool:  # False if the file ends first
-    "Fill an array with bytes from a file, without moving the file position."
-    view = memoryview(out).cast("B")
-    while len(view):
-        count = os.preadv(handle, [view], offset)
-        if count == 0:
-            return False
-        view, offset = view[count:], offset + count
-    return True
-
-# %% ../../nbs/01_dataset.ipynb #2c09a5a5
-def value_fault(
-    features: np.ndarray,  # (T, C) float32
-) -> str:  # empty if nothing is wrong
-    "The first NaN, infinity or enormous number; if there is none, found in one pass without allocation."
-    flat = features.reshape(-1)
-    with np.errstate(over="ignore"):
-        if 0 < np.dot(flat, flat) <= MAX_VALUE**2:
-            return ""
-    bad = np.argwhere(~(np.abs(features) <= MAX_VALUE))
-    if len(bad) == 0:
-        return "" if features.any() else "is 0 everywhere"
-    value, place = features[tuple(bad[0])], f"at bin {bad[0][0]}, feature {bad[0][1]}"
-    return f"{value:g} {place}" + (f", beyond {MAX_VALUE:g}" if np.isfinite(value) else "")
 
 # %% ../../nbs/01_dataset.ipynb #db5b6339
 class Recordings:
@@ -414,10 +329,6 @@ class Recordings:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
         self.close()
 
-# %% ../../nbs/01_dataset.ipynb #c8b393da
-if TYPE_CHECKING:  # matplotlib takes half a second to import, and only the figures need it
-    from matplotlib.figure import Figure
-
 # %% ../../nbs/01_dataset.ipynb #9dc171e6
 def _title(
     trial: Trial,  # with or without labels
@@ -427,12 +338,12 @@ def _title(
     place = f"{trial.session}, block {trial.block}, trial {trial.number}"
     if trial.labels is None:
         return f"{place} (no labels)"
-    names = trial.signal.label_names
-    phonemes = show(trial.labels) if trial.signal.labels == T15.labels else "".join(names[one] for one in trial.labels)
+    names, spoken = trial.signal.label_names, trial.signal.labels == T15.labels
+    phonemes = show(trial.labels) if spoken else "".join(names[label] for label in trial.labels)
     phonemes = phonemes if len(phonemes) <= width else phonemes[:width - 4] + " ..."
     return f"{place}: {trial.sentence}\n{phonemes}"
 
-# %% ../../nbs/01_dataset.ipynb #666509d9
+
 def _heat_map(
     axis: Any,  # matplotlib axes, drawn on
     features: np.ndarray,  # (T, C / 2) of one kind

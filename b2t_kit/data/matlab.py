@@ -21,8 +21,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..core.files import regular_file
-from .dataset import MAX_BINS, MAX_TRIALS
-from .hdf5 import H5_ERRORS, Fault
+from .hdf5 import H5_ERRORS, MAX_BINS, MAX_TRIALS, Fault
 
 # %% ../../nbs/data/matlab.ipynb #8c66bfa1
 PIECE = 1 << 16  # bytes unpacked at a time

@@ -20,9 +20,9 @@ import numpy as np
 
 from ..core.errors import KitError
 from .convert import Format, SourceDay, spoken_labels
-from .dataset import FEATURE_KINDS, MAX_BINS, MAX_NUMBER, Signal, Trial
+from .dataset import FEATURE_KINDS, Signal, Trial
+from .hdf5 import MAX_BINS, MAX_NUMBER, Fault
 from .folders import SPLITS, entries_of
-from .hdf5 import Fault
 from .matlab import Variable, load_mat, mat_variables, texts_in
 
 # %% ../../nbs/data/t12.ipynb #061b98ab

@@ -24,14 +24,10 @@ from ..core.errors import KitError
 from ..core.signals import FAULTS, SUCCESS
 from ..core.verbs import Folder, Positional
 from .batches import needed_patches, num_patches
-from .dataset import LABEL_WIDTH, MAX_BINS, MAX_NUMBER, T15, Signal
-from .folders import SPLITS
-from .hdf5 import Fault
-from .dataset import names_in, open_trial
-from .folders import find_recordings, lost_days
-from .hdf5 import open_dataset, open_file
-from .dataset import read_signal, signal_difference, value_fault
-from .hdf5 import read_attribute, reading
+from .dataset import LABEL_WIDTH, T15, Signal, read_signal, signal_difference
+from .folders import SPLITS, find_recordings, lost_days
+from .hdf5 import MAX_BINS, MAX_NUMBER, Fault, names_in, open_dataset, open_file, open_trial
+from .hdf5 import read_attribute, reading, value_fault
 from ..text.phonemes import SILENCE
 
 # %% ../../nbs/data/validate.ipynb #52e457e5

@@ -27,7 +27,8 @@ import numpy as np
 from ..core.errors import KitError, printable
 from ..core.files import load_json
 from ..core.settings import from_dict
-from ..data.dataset import BIN_SECONDS, MAX_BINS, MAX_FEATURES, MAX_VALUE, Recordings
+from ..data.dataset import BIN_SECONDS, Recordings
+from ..data.hdf5 import MAX_BINS, MAX_FEATURES, MAX_VALUE
 from ..data.folders import find_recordings
 from ..simulate.neural import SessionSimulator, SimulateConfig, moments, open_sessions, zscore
 from ..simulate.sentences import labels_of

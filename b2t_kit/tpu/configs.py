@@ -37,4 +37,5 @@ def configuration(
 
 def configuration_lines() -> list[str]:
     "One line per configuration: its name and description."
-    return [f"{name:<14} {made.__doc__}" for name, made in configurations().items()]
+    width = max(map(len, configurations()))
+    return [f"{name:<{width}}  {made.__doc__}" for name, made in configurations().items()]
