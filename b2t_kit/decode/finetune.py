@@ -8,7 +8,6 @@ __all__ = ['PROGRESS', 'transcripts', 'without_leaks', 'divided_sentences', 'Fin
 
 # %% ../../nbs/decode/finetune.ipynb #1e12db1c
 import hashlib
-import json
 import math
 import os
 import shutil
@@ -23,6 +22,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
+from ..core.cache import content_hash
 from ..core.errors import KitError
 from ..core.files import load_json, new_folders, regular_file, save_json, write_atomically
 from ..core.signals import SUCCESS, report_progress
@@ -292,9 +292,7 @@ def finetune(
     out = Path(out)
     with new_folders(out), open_device(device) as opened:
         scorer = load_scorer(model, opened)
-        settings = asdict(config), asdict(scorer.writing)
-        mark = json.dumps([folder_name(Path(model)), *settings, fingerprints(rest).tolist()])
-        mark = hashlib.sha256(mark.encode()).hexdigest()
+        mark = content_hash([folder_name(Path(model)), asdict(config), asdict(scorer.writing), rest, held])
         record = out / "finetune.json"
         if os.path.lexists(record) and load_json(record).get("mark") == mark:
             found = load_json(record)

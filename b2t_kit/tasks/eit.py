@@ -27,6 +27,7 @@ from torch import nn
 from tqdm.auto import tqdm
 
 from ..core.errors import KitError
+from ..core.cache import content_hash, file_mark
 from ..core.files import load_json, new_folders, regular_file, save_json, write_atomically
 from ..core.settings import from_dict, to_dict
 from ..core.random import fold_seed
@@ -115,6 +116,10 @@ class Measurements:
         values = _array(self.files[number], "ys", (ELECTRODES * READ, 1))
         return (values / self.units.volts).astype(np.float32).reshape(ELECTRODES, READ)
 
+    def digest(self) -> str:
+        "A hash of the bytes of all files."
+        return content_hash([file_mark(path) for path in self.files])
+
 # %% ../../nbs/tasks/eit.ipynb #e276b098
 def _array(
     path: Path,
@@ -193,19 +198,18 @@ def statistics_of(
     hints: int = 0,  # classical reconstructions shown to the network, 0 to 2
     quiet: bool = True,  # show no progress
     given: tuple[np.ndarray, np.ndarray] | None = None,  # mean and standard deviation; None computes them
-) -> tuple[Statistics, str]:  # and a digest of all voltages
+) -> Statistics:
     "The statistics of a training set, and the matrices of its hints."
     if len(measurements) < 2 or hints > len(SMOOTHING):
         raise KitError(f"{measurements.folder}: needs at least 2 files and at most {len(SMOOTHING)} hints")
     numbers = tqdm(range(len(measurements)), disable=quiet, desc="statistics", unit="file")
     volts = np.stack([measurements.volts(number) for number in numbers])  # (n, 16, 13)
-    digest = hashlib.sha256(np.ascontiguousarray(volts, "<f4").tobytes()).hexdigest()[:16]
     mean, std = given or (volts.mean(0, dtype=np.float64, keepdims=True).astype(np.float32),
                           volts.std(0, dtype=np.float64, ddof=1, keepdims=True).astype(np.float32))
     matrices = [classical_matrix(strength) * std.reshape(1, -1) for strength in SMOOTHING[:hints]]
     scaled = [matrix / (volts / std).reshape(len(volts), -1)[:500].dot(matrix.T).std() for matrix in matrices]
     stacked = np.concatenate(scaled) if scaled else np.zeros((0, ELECTRODES * READ))
-    return Statistics(mean, std, stacked.astype(np.float32)), digest
+    return Statistics(mean, std, stacked.astype(np.float32))
 
 # %% ../../nbs/tasks/eit.ipynb #a660c38f
 def turned(
@@ -346,7 +350,7 @@ class EITTask(Task):
             raise KitError(f"{self.train.folder}: {len(self.train)} files are fewer than one batch "
                            f"of {config.batch_size}; simulate more, or choose a smaller batch")
         given = None if statistics is None else read_statistics(statistics)
-        self.statistics, self.digest = statistics_of(self.train, config.model.hints, given=given)
+        self.statistics = statistics_of(self.train, config.model.hints, given=given)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -358,8 +362,9 @@ class EITTask(Task):
         return {"name": "eit", "config": to_dict(self.config), "statistics": self.statistics.digest()}
 
     def fingerprint(self, memo: Path | None = None) -> dict[str, Any]:
-        "Counts, and a digest of all training voltages."
-        return {"train": len(self.train), "valid": len(self.valid), "volts": self.digest}
+        "Counts, and digests of all images and voltages."
+        content = {"train": self.train.digest(), "valid": self.valid.digest()}
+        return {"train": len(self.train), "valid": len(self.valid), "content": content}
 
     def plan(self) -> dict[str, str]:
         "The data, the length of an epoch, and the origin of the statistics."
