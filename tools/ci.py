@@ -9,14 +9,16 @@ kept until their sources change:
     nbdev3   the current nbdev, over base's libraries
 
 README.md's second command runs in base and in xla, where tests of damaged and hostile files, of caches, of n-gram
-models and searches, of live decoding, of simulation, conversion and submissions, of EIT on a CPU, of runs resumed on a
-CPU, of the command line, and of the rules of the house are left out: torch_xla does not change them.
+models and searches, of live decoding, of simulation, conversion and submissions, of EIT, joint training and seeds on a
+CPU, of runs stopped and resumed there, of the demo, of the command line, and of the rules of the house are left out:
+torch_xla does not change them.
 Chromium, for the tests of the live page, is installed by apt-get where it is missing; where that fails, they are
 reported as skipped.
-The notebooks run once more under the current nbdev's test command, and one folder of them under nbdev 2's, which runs
-cells as pytest does in base. README.md's first command runs in base; ruff and mypy run once. Seconds are printed below
-each step and in a table at the end. The last line sums the tests of base and xla; any other failed step counts as one
-failure.
+pytest runs all notebooks. One folder of them runs under nbdev 2's test command too, and two under nbdev 3's, whose
+shell runs cells in a thread with an event loop: those of signals, processes and servers. For all notebooks
+tools/same_cells.py checks that nbdev 3 would run the same cells. README.md's first command runs in base; ruff and mypy
+run once. Seconds are printed below each step and in a table at the end. The last line sums the tests of base and xla;
+any other failed step counts as one failure.
 """
 import hashlib
 import os
@@ -36,16 +38,21 @@ COMMAND = re.compile(r"^```sh\n(pip install .*)\n```$", re.M)
 ONCE = " --ignore-glob='tests/test_bad_*.py'" + "".join(
     f" --ignore={path}" for path in (
         *(f"tests/test_{name}.py" for name in (
-            "caches", "decoding", "eit", "fetch", "fuzz", "house", "importers", "kenlm", "kernels", "large_model",
-            "live_page", "marks", "resume", "simulate", "t12", "words", "world_errors")),
-        "nbs/live", "nbs/output", "nbs/simulate", "nbs/tasks", "nbs/text", "nbs/cli.ipynb", "kaggle/b2t-gpu",
+            "caches", "decoding", "eit", "fetch", "front_page", "fuzz", "house", "importers", "joint", "kenlm",
+            "kernels", "large_model", "live_page", "marks", "resume", "simulate", "stopped", "t12", "words",
+            "world_errors")),
+        "nbs/live", "nbs/output", "nbs/simulate", "nbs/tasks", "nbs/text", "kaggle/b2t-gpu",
+        *(f"nbs/{name}.ipynb" for name in ("cli", "demo", "index", "training/live_plot", "training/metrics_log")),
         *(f"nbs/tutorials/{name}.ipynb" for name in ("first_decoder", "first_hour", "live", "own_recordings")),
         *(f"nbs/core/{name}.ipynb" for name in ("cache", "errors", "files", "settings", "verbs")),
         # What is left: batches, augmentation and fingerprints, and a large model, which runs on XLA too.
         *(path.relative_to(ROOT) for path in sorted((ROOT / "nbs/data").glob("*.ipynb"))
           if path.stem not in ("augment", "batches", "fingerprint", "normalise")),
         *(path.relative_to(ROOT) for path in sorted((ROOT / "nbs/decode").glob("*.ipynb")) if path.stem != "llm"))
-)
+) + "".join(f" --deselect=tests/test_{name}" for name in (  # beside tests of XLA
+    "codec.py::test_codec_train_in_processes_and_parts", "codec.py::test_codec_train_with_given_codes",
+    "seeds.py::test_a_stopped_command_leaves_nothing_running", "seeds.py::test_runs_decode_together",
+    "seeds.py::test_seeds_end_with_the_bits_of_a_run_alone"))
 TOTALS = re.compile(r"(\d+) passed, (\d+) failed, (\d+) skipped")
 STEP_LIMIT = 50 * 60  # seconds
 
@@ -146,8 +153,8 @@ def main() -> int:
         ("xla", tests + ONCE),
         ("base", "ruff check && mypy --cache-dir=/dev/null"),
         ("base", "nbdev_test --path nbs/core"),
-        ("nbdev3", "python tools/in_step.py"),
-        ("nbdev3", "nbdev-test"),
+        ("nbdev3", "python tools/in_step.py && python tools/same_cells.py"),
+        ("nbdev3", "nbdev-test nbs/core && nbdev-test nbs/live"),
         ("base", demo),
     ]
     install_browser()
