@@ -122,7 +122,7 @@ def list_verbs(
     "Print verbs, a line each, and the exit statuses."
     print(f"usage: {path} VERB [options]\n\n{ABOUT_PARTS.get(path.removeprefix('b2t '), __doc__)}\n\nverbs:")
     for name, place in known.items():
-        about = ABOUT_PARTS.get(name) or docstring_at(place[""] if isinstance(place, dict) else place)
+        about = docstring_at(place) if isinstance(place, str) else ABOUT_PARTS.get(name) or docstring_at(place[""])
         print(*textwrap.wrap(about, shutil.get_terminal_size().columns, break_on_hyphens=False,
                              initial_indent=f"  {name:<18}", subsequent_indent=" " * 20), sep="\n")
     print("\nexit statuses:")

@@ -119,16 +119,16 @@ class Train:
     # Colab
     data: tuple[Folder, ...] = ()
     config: str | None = None  # recipe, one of those below; default: tiny
-    # another model in this recipe: gru, noise_gru, transformer, linear, or FILE.py:CLASS for one of your own, which is
-    # run; default: the recipe's
+    # another model in this recipe: gru, noise_gru, transformer, linear, or your own FILE.py:CLASS, which is executed;
+    # default: the recipe's
     model: str | None = None
-    from_run: RunFolder | None = None  # begin with its weights, and its settings unless --config is given
+    from_run: RunFolder | None = None  # start from its weights, and its settings unless --config is given
     resume: bool = False  # continue the run in RUN, with its settings and recordings
     # train once per seed, and report how much the results differ; default: one run with --seed
     seeds: tuple[int, ...] = ()
     # with --seeds: all at once, each in a process with a GPU or TPU chip of its own, or its share of the CPU's cores
     side_by_side: bool = False
-    # with --side-by-side on a CPU: threads per process; default: cores per seed
+    # with --side-by-side on a CPU: threads per process; default: cores / seeds
     threads_per_seed: int | None = None
     # cache on disk that several runs share; default: recordings are kept in memory
     cache_dir: Folder | None = None

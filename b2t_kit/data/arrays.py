@@ -234,7 +234,7 @@ class ArraysFormat(Format):
         letters = [one for one in "_".join(re.sub(r"[^a-z' ]", "", sentence.lower()).split()) if one in TABLE_LETTERS]
         if not 1 <= len(letters) <= LABEL_WIDTH:
             raise Fault(table, place, "sentence", f"has {len(letters)} letters, expected 1 to {LABEL_WIDTH}")
-        return np.array([TABLE_LETTERS.index(one) + 1 for one in letters], np.int64)
+        return np.array([TABLE_LETTERS.index(letter) + 1 for letter in letters], np.int64)
 
     def signal(
         self,

@@ -79,7 +79,7 @@ class Augment:
     smooth: float = 2.0  # standard deviation of the Gaussian smoothing, bins; also used in evaluation; 0: none
     time_masks: int = 0  # stretches of each trial that are set to zero
     time_mask_bins: int = 0  # longest such stretch, in bins
-    causal: bool = False  # smooth with the present bin and those before it, so that live decoding waits for none
+    causal: bool = False  # smooth causally, with this bin and earlier ones, so that live decoding waits for none
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

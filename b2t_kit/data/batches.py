@@ -247,7 +247,7 @@ class Sampler:
         if len(day) == 0:
             raise KitError("there are no trials to draw from")
         self.batch_size, self.seed = batch_size, seed
-        self.cells = [[np.flatnonzero((day == one) & (bucket == k)) for one in range(day.max() + 1)]
+        self.cells = [[np.flatnonzero((day == number) & (bucket == k)) for number in range(day.max() + 1)]
                       for k in range(bucket.max() + 1)]
         sizes = np.array([[len(cell) for cell in cells] for cells in self.cells]).T
         self.draws = day_draws(sizes, day_balance)  # (days, buckets)
@@ -285,11 +285,11 @@ class Mixture:
         seed: int = 0,  # seed of the run
     ) -> None:
         if shares and (len(shares) != len(samplers) or min(shares) <= 0):
-            given = " ".join(f"{one:g}" for one in shares)
+            given = " ".join(f"{share:g}" for share in shares)
             raise KitError(f"set_shares: {given} should be {len(samplers)} numbers above 0, one for each folder")
         self.places, self.samplers, self.seed = places, samplers, seed
-        steps = np.array([one.steps_per_epoch for one in samplers])
-        wanted = np.array(shares or [len(one) ** (1.0 - balance) for one in places])
+        steps = np.array([sampler.steps_per_epoch for sampler in samplers])
+        wanted = np.array(shares or [len(place) ** (1.0 - balance) for place in places])
         self.turns = np.maximum(1, np.rint(wanted / wanted.sum() * steps.sum())).astype(int)  # (sets,) in an epoch
         self._epochs: dict[int, tuple[int, list[Step]]] = {}  # set -> its last epoch
 
@@ -659,7 +659,7 @@ class Assembler:
         pin: bool = False,  # features in page-locked memory
     ) -> None:
         self.recordings, self.config, self.frames = recordings, config, frames
-        self.widths = sorted({recordings.signal_of(one).num_features for one in range(len(recordings))})  # each C
+        self.widths = sorted({recordings.signal_of(index).num_features for index in range(len(recordings))})  # each C
         self.buckets, self.places = buckets, places
         self.cache = TrialCache(recordings, config.cache, config.cache_gb)
         self.pool = BlockPool(places * buckets[-1].bins * self.widths[-1], pin)
@@ -724,7 +724,7 @@ class Assembler:
             rows[row, length:] = 0
         return replace(batch, features=features, start=None)
 
-    def blank(
+    def empty(
         self,
         bucket: Bucket,  # shape of the batch
         width: int | None = None,  # features per bin; None: the most
@@ -795,12 +795,12 @@ class TrainBatches:
         self.buckets = choose_buckets(bins, labels, config.buckets, config.batch_size, frames.patch, frames.stride)
         day = np.array([info.day for info in infos])
         bucket = bucket_of(self.buckets, bins, labels)
-        ends = np.cumsum([len(one) for one in recordings.sets])
+        ends = np.cumsum([len(part) for part in recordings.sets])
         owner = np.searchsorted(ends, self.trials, side="right")
-        sets = [np.flatnonzero(owner == one) for one in range(len(ends))]
-        if not all(len(one) for one in sets):
+        sets = [np.flatnonzero(owner == index) for index in range(len(ends))]
+        if not all(len(part) for part in sets):
             raise KitError("one of the folders has no trial that can be trained on")
-        samplers = [Sampler(day[one], bucket[one], config.batch_size, config.day_balance, seed) for one in sets]
+        samplers = [Sampler(day[part], bucket[part], config.batch_size, config.day_balance, seed) for part in sets]
         self.mixture = Mixture(sets, samplers, config.set_balance, config.set_shares, seed)
         places = places_per_pile(config.batch_size, world * accumulation, multiple)
         self.assembler = Assembler(recordings, config, frames, self.buckets, places, pin)
@@ -815,9 +815,9 @@ class TrainBatches:
         "All shapes (B, T, L) that occur."
         return [(self.assembler.places, bucket.bins, bucket.labels) for bucket in self.buckets]
 
-    def blanks(self) -> list[list[Batch]]:
+    def empty_batches(self) -> list[list[Batch]]:
         "A step of empty rows in every shape, largest first."
-        return [[self.assembler.blank(bucket, width) for _ in range(self.accumulation)]
+        return [[self.assembler.empty(bucket, width) for _ in range(self.accumulation)]
                 for bucket in reversed(self.buckets) for width in self.assembler.widths[::-1]]
 
     def rest_on(
@@ -974,10 +974,10 @@ class EvalBatches:
         used = sorted(set(self._bucket.tolist()))
         return [(self.assembler.places, self.buckets[k].bins, self.buckets[k].labels) for k in used]
 
-    def blanks(self) -> list[Batch]:
+    def empty_batches(self) -> list[Batch]:
         "A batch of empty rows in every shape that occurs, largest first."
         used = sorted(set(self._bucket.tolist()), reverse=True)
-        return [self.assembler.blank(self.buckets[k]) for k in used]
+        return [self.assembler.empty(self.buckets[k]) for k in used]
 
     def _steps(self) -> list[Step]:
         size, steps = self.config.batch_size, []

@@ -49,7 +49,7 @@ def tiny_voice_files(
         cues = [" ".join(random.permutation(words)[:2]).capitalize() + "." for _ in range(trials)]
         path = root / f"t15_day{day:03d}" / f"t15_day{day:03d}_neural_data.mat"
         path.parent.mkdir(parents=True, exist_ok=True)
-        savemat(path, {**cells, "cues": np.array([f"{one:<70}" for one in cues]), "session": f"t15_day{day:03d}"},
+        savemat(path, {**cells, "cues": np.array([f"{cue:<70}" for cue in cues]), "session": f"t15_day{day:03d}"},
                 do_compression=True)
     return root
 
@@ -84,14 +84,14 @@ class BrainToVoice(Format):
 
     def trials(self, part: SourceDay) -> Iterator[tuple[str, Trial] | Fault]:
         "The trials of a day, or everything that is wrong with its files."
-        found = [one for path in part.sources for one in read_voice(path)]
-        wrong = [one for one in found if isinstance(one, Fault)]
+        found = [trial for path in part.sources for trial in read_voice(path)]
+        wrong = [item for item in found if isinstance(item, Fault)]
         yield from wrong
-        rows = [one for one in found if not isinstance(one, Fault)]
+        rows = [item for item in found if not isinstance(item, Fault)]
         if wrong and not rows:
             return
-        counted = are_counts([one.crossings for one in rows])
-        features = [one.joined(counted) for one in rows]
+        counted = are_counts([kept.crossings for kept in rows])
+        features = [kept.joined(counted) for kept in rows]
         z_score(features)
         first = len(rows) - int(self.validation * len(rows))
         if Quarantine().reason("t15 brain-to-voice", part.session):
@@ -139,9 +139,9 @@ def read_voice(
     text = "cues" if "cues" in declared else "sentences"
     wrong = cells_faults(path, declared, dict.fromkeys(VOICE_ARRAYS, CHANNELS), (text,), 2 * MAX_BINS)
     yield from wrong
-    if any(not one.group for one in wrong):
+    if any(not fault.group for fault in wrong):
         return
-    bad = {one.group for one in wrong}
+    bad = {fault.group for fault in wrong}
     found = load_mat(path, (*VOICE_ARRAYS, text))
     said = texts_in(found[text])
     crossings, power = (found[name].reshape(-1) for name in VOICE_ARRAYS)
@@ -153,7 +153,7 @@ def read_voice(
         place = f"trial_{index:04d}"
         if place in bad:
             continue
-        numbers = [(name, finite_fault(one)) for name, one in zip(VOICE_ARRAYS, (crossings[index], power[index]))]
+        numbers = [(name, finite_fault(array)) for name, array in zip(VOICE_ARRAYS, (crossings[index], power[index]))]
         spoiled = [Fault(path, place, name, message) for name, message in numbers if message]
         if len(crossings[index]) < 2:
             spoiled.append(Fault(path, place, VOICE_ARRAYS[0], "has less than two bins"))

@@ -72,7 +72,7 @@ def are_counts(
     trials: list[np.ndarray],  # (T, C) each
 ) -> bool:
     "Whether all numbers are whole and none is negative."
-    return all(one.dtype.kind in "ub" or bool(((one >= 0) & (one == np.floor(one))).all()) for one in trials)
+    return all(trial.dtype.kind in "ub" or bool(((trial >= 0) & (trial == np.floor(trial))).all()) for trial in trials)
 
 
 def z_score(
@@ -80,8 +80,8 @@ def z_score(
 ) -> None:
     "Mean 0 and standard deviation 1 of each channel over all the trials."
     count = max(1, sum(map(len, trials)))
-    mean = np.sum([one.sum(0, np.float64) for one in trials], axis=0) / count
-    spread = np.sqrt(np.sum([((one - mean) ** 2).sum(0) for one in trials], axis=0) / count)
+    mean = np.sum([trial.sum(0, np.float64) for trial in trials], axis=0) / count
+    spread = np.sqrt(np.sum([((trial - mean) ** 2).sum(0) for trial in trials], axis=0) / count)
     for one in trials:
         one[:] = (one - mean) / (spread + 1e-8)
 
@@ -200,7 +200,7 @@ def is_complete(
     paths = [root / part.session / f"data_{split}.hdf5" for split in part.splits]
     marks = [stored_mark(path) for path in paths if path.exists()]
     names = [path.name[5:-5] for path in paths if path.exists()]
-    return bool(marks) and all(one["content"] == key and one["splits"].split() == names for one in marks)
+    return bool(marks) and all(mark["content"] == key and mark["splits"].split() == names for mark in marks)
 
 # %% ../../nbs/data/convert.ipynb #1bba1182
 @dataclass

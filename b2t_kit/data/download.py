@@ -366,7 +366,7 @@ def _remote_file(entry: dict[str, Any], base_url: str) -> RemoteFile:
     try:
         link = urljoin(base_url, entry["_links"]["stash:download"]["href"])
         name, size = str(entry["path"]), int(entry["size"])
-        digests = [None if one is None else str(one) for one in (entry.get("digestType"), entry.get("digest"))]
+        digests = [None if value is None else str(value) for value in (entry.get("digestType"), entry.get("digest"))]
         found = RemoteFile(name, size, link, *digests)
     except (KeyError, TypeError, ValueError, OverflowError):
         raise KitError(f"{base_url}: a file's entry is incomplete: {str(entry)[:200]}") from None
@@ -583,9 +583,9 @@ def fetch_language_model(
     with new_folders(out) as folder:
         found = [describe_remote(address) for address in published[name].files]
         here = sum(size_on_disk(folder / one.name) + size_on_disk(folder / f"{one.name}.part") for one in found)
-        packed = sum(one.size for one in found if one.name.endswith(".gz"))
+        packed = sum(remote.size for remote in found if remote.name.endswith(".gz"))
         check_download_space(folder, sum(one.size for one in found) + 3 * packed - here, f"download and unpack {name}")
-        paths = [unpacked(folder / one.name.removesuffix(".gz"), one, folder, progress) for one in found]
+        paths = [unpacked(folder / remote.name.removesuffix(".gz"), remote, folder, progress) for remote in found]
     return paths[0]
 
 
@@ -614,7 +614,7 @@ class _Table:
     "The published models as a table."
 
     def __repr__(self) -> str:
-        return "\n".join(f"{name:<16} {one.gigabytes:>6g} GB  {one.about}" for name, one in PUBLISHED.items())
+        return "\n".join(f"{name:<16} {model.gigabytes:>6g} GB  {model.about}" for name, model in PUBLISHED.items())
 
     def _repr_markdown_(self) -> str:
         rows = [f"| {name} | {one.gigabytes:g} | {one.licence} | {one.about} |" for name, one in PUBLISHED.items()]

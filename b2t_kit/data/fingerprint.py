@@ -63,7 +63,7 @@ def data_fingerprint(
     return {
         "sessions": len(days),
         "trials": len(infos),
-        "bins": sum(one.num_bins for one in infos),
-        "labels": sum(one.num_labels for one in infos),
+        "bins": sum(trial.num_bins for trial in infos),
+        "labels": sum(trial.num_labels for trial in infos),
         "content": {day: hashlib.sha256(json.dumps(lines).encode()).hexdigest()[:32] for day, lines in days.items()},
     }

@@ -54,7 +54,7 @@ def written_labels(
         message = f"has {len(cue)} characters, more than {LABEL_WIDTH}"
         said = f"'{cue[:40]}' has the character {unknown[:1]}, expected a-z > , ' ~ ?"
         raise Fault(path, place, name, said if unknown else message)
-    return np.array([WRITTEN.index(one) + 1 for one in cue], np.int64)
+    return np.array([WRITTEN.index(letter) + 1 for letter in cue], np.int64)
 
 # %% ../../nbs/data/handwriting.ipynb #dc523857
 @dataclass(eq=False)
@@ -244,12 +244,12 @@ class CorpFormat(Format):
 
     def trials(self, part: SourceDay) -> Iterator[tuple[str, Trial] | Fault]:
         "The trials of a day."
-        found = [one for path in part.sources for one in corp_rows(path)]
-        wrong = [one for one in found if isinstance(one, Fault)]
+        found = [row for path in part.sources for row in corp_rows(path)]
+        wrong = [item for item in found if isinstance(item, Fault)]
         yield from wrong
         if not wrong:
             secret = 0.6 if part.session.partition(".")[2] in H2_HELD_IN else 1.0
-            rows = [one for one in found if isinstance(one, Written)]
+            rows = [item for item in found if isinstance(item, Written)]
             yield from written_trials(part.session, rows, "corp", self.validation, secret)
 
 

@@ -103,9 +103,9 @@ def form_fault(
 ) -> str:  # empty if nothing is wrong
     "What is wrong with the shape or dtype of a dataset."
     found = dataset.shape or ()
-    if len(found) != len(shape) or any(wanted not in (None, one) for wanted, one in zip(shape, found)):
+    if len(found) != len(shape) or any(wanted not in (None, length) for wanted, length in zip(shape, found)):
         return f"has shape {found}, expected {str(shape).replace('None', 'any')}"
-    if any(one > most for wanted, one in zip(shape, found) if wanted is None):
+    if any(length > most for wanted, length in zip(shape, found) if wanted is None):
         return f"has shape {found}, longer than {most}"
     if dataset.dtype.kind not in kinds:
         return f"holds {dataset.dtype}, expected {'floating-point numbers' if kinds == 'f' else 'integers'}"
@@ -147,7 +147,7 @@ def chunk_fault(
     if written < wanted:
         return f"{written} of its {wanted} chunks were written"
     filters = [settings.get_filter(index)[0] for index in range(settings.get_nfilters())]
-    plain = [one for one in filters if one != h5py.h5z.FILTER_FLETCHER32]  # checksums do not change the data
+    plain = [code for code in filters if code != h5py.h5z.FILTER_FLETCHER32]  # checksums do not change the data
     if plain[:1] == [h5py.h5z.FILTER_SHUFFLE]:
         plain = plain[1:]
     if plain and (len(plain) > 1 or plain[0] not in PACKERS):

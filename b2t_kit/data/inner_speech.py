@@ -122,8 +122,8 @@ class InnerSpeech(Format):
             yield Fault(path, "", "binSize", f"is {width:g}, expected 10 or 20 ms")
             return
         rows = list(inner_rows(path, found, participant == "t12" and kind == "listening", part.splits == ("test",)))
-        yield from (one for one in rows if isinstance(one, Fault))
-        kept = [one for one in rows if not isinstance(one, Fault)]
+        yield from (item for item in rows if isinstance(item, Fault))
+        kept = [item for item in rows if not isinstance(item, Fault)]
         times = int(20 // width)
         features = [np.concatenate([join_bins(found["binnedTX"][one.bins], times, True),
                                     join_bins(found["spikePow"][one.bins], times, False)], 1) for one in kept]

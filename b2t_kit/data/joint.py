@@ -25,8 +25,8 @@ class JointRecordings(Recordings):
         quarantined: bool = True,  # also trials that nothing may be trained on
     ) -> None:
         listed = [Recordings(folder, split) for folder in folders]
-        self.folder, self.split, self.folders = listed[0].folder, split, [one.folder for one in listed]
-        self.sessions = list(dict.fromkeys(session for one in listed for session in one.sessions))
+        self.folder, self.split, self.folders = listed[0].folder, split, [part.folder for part in listed]
+        self.sessions = list(dict.fromkeys(session for part in listed for session in part.sessions))
         chosen = self._selected(sessions)
         for one in listed:
             one.infos = [replace(info, day=self.sessions.index(info.session)) for info in one.infos
@@ -35,11 +35,11 @@ class JointRecordings(Recordings):
             if not one.infos:
                 raise KitError(f"{one.folder}: no trial of data_{split}.hdf5 may be used")
         self._sets = listed
-        self.infos = [info for one in listed for info in one.infos]
-        self._files = {path: file for one in listed for path, file in one._files.items()}
-        self._signals = {path: signal for one in listed for path, signal in one._signals.items()}
+        self.infos = [info for part in listed for info in part.infos]
+        self._files = {path: file for part in listed for path, file in part._files.items()}
+        self._signals = {path: signal for part in listed for path, signal in part._signals.items()}
         self._places, self.mapped = {}, {}
-        self.signal = max((one.signal for one in listed), key=lambda signal: signal.num_features)
+        self.signal = max((part.signal for part in listed), key=lambda signal: signal.num_features)
         for one in listed:
             if one.signal.labels != self.signal.labels:
                 path, known = one.infos[0].file, self.signal
@@ -49,10 +49,10 @@ class JointRecordings(Recordings):
 
     def _check_days(self) -> None:
         owners: dict[str, Recordings] = {}
-        for one in self._sets:
-            for session in sorted({info.session for info in one.infos}):
-                if owners.setdefault(session, one) is not one:
-                    raise KitError(f"{one.folder}: has the session '{session}', and so has {owners[session].folder}; "
+        for part in self._sets:
+            for session in sorted({info.session for info in part.infos}):
+                if owners.setdefault(session, part) is not part:
+                    raise KitError(f"{part.folder}: has the session '{session}', and so has {owners[session].folder}; "
                                    "its layer cannot be of both: leave one of the two out")
 
     @property
@@ -63,9 +63,9 @@ class JointRecordings(Recordings):
     @property
     def names(self) -> list[str]:
         "The participant of each set, numbered where one has several sets."
-        people = [one.signal.participant for one in self._sets]
-        return [f"{one}-{people[:place].count(one) + 1}" if one in people[:place] else one
-                for place, one in enumerate(people)]
+        people = [part.signal.participant for part in self._sets]
+        return [f"{person}-{people[:place].count(person) + 1}" if person in people[:place] else person
+                for place, person in enumerate(people)]
 
 
 def open_recordings(

@@ -65,7 +65,7 @@ def likenesses(
     others: Sequence[Trial | np.ndarray],  # of the same day in another set
 ) -> np.ndarray:  # (len(trials), len(others)) float32
     "The likeness of every pair whose lengths differ by at most what may have been cut; 0 for the others."
-    ours, theirs = ([likeness_curves(one.features if isinstance(one, Trial) else one) for one in side]
+    ours, theirs = ([likeness_curves(trial.features if isinstance(trial, Trial) else trial) for trial in side]
                     for side in (trials, others))
     found = np.zeros((len(ours), len(theirs)), np.float32)
     for row, one in enumerate(ours):

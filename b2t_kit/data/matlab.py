@@ -219,8 +219,8 @@ def cell_faults(
         yield Fault(path, "", variable.name, message)
     elif not variable.cells:
         yield Fault(path, "", variable.name, "has no trials")
-    for index, one in enumerate(variable.cells):
-        if message := array_fault(one, columns, most):
+    for index, cell in enumerate(variable.cells):
+        if message := array_fault(cell, columns, most):
             yield Fault(path, f"trial_{index:04d}", variable.name, message)
 
 
@@ -269,4 +269,4 @@ def texts_in(
     value: np.ndarray,  # rows of text, or cells
 ) -> list[str]:
     "The text of each row or cell, without padding."
-    return [text_in(one) for one in value.reshape(-1)]
+    return [text_in(item) for item in value.reshape(-1)]

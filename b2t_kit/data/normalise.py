@@ -83,8 +83,8 @@ def normalise_recordings(
 
 
 def _normalise_session(session: str, splits: list[Recordings], folder: Path, norm: RunningNorm) -> None:
-    trials = sorted((info.block, info.number, which, index) for which, one in enumerate(splits)
-                    for index, info in enumerate(one.infos) if info.session == session)
+    trials = sorted((info.block, info.number, which, index) for which, split in enumerate(splits)
+                    for index, info in enumerate(split.infos) if info.session == session)
     with ExitStack() as stack:
         writers = {which: stack.enter_context(SessionWriter(folder / session, splits[which].split))
                    for which in sorted({which for _, _, which, _ in trials})}

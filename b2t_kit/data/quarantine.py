@@ -114,7 +114,7 @@ def held_out_days(
                         continue
                     days[day] = tuple(sorted({*days.get(day, ()), recordings.signal.dataset}))
                     said.setdefault(day, set()).update({normalise(info.sentence, True)} if info.sentence else ())
-    return Quarantine(days, {day: frozenset(one) for day, one in said.items()})
+    return Quarantine(days, {day: frozenset(sentences) for day, sentences in said.items()})
 
 # %% ../../nbs/data/quarantine.ipynb #c7db747a
 def quarantined(

@@ -97,8 +97,8 @@ def terms_said(
     terms: dict[str, Any],
 ) -> str:
     "The terms as text."
-    checks = [f"{one['digest_type']} {one['digest']}" if one["digest"] else "no checksum" for one in terms["files"]]
-    files = [f"  {one['name']}: {one['size'] / 1e9:.2f} GB, {check}" for one, check in zip(terms["files"], checks)]
+    checks = [f"{file['digest_type']} {file['digest']}" if file["digest"] else "no checksum" for file in terms["files"]]
+    files = [f"  {file['name']}: {file['size'] / 1e9:.2f} GB, {check}" for file, check in zip(terms["files"], checks)]
     return "\n".join([f"{terms['set']}: {terms['about']}, https://doi.org/{terms['doi']}",
                       f"licence: {terms['licence']}", *terms["terms"], *files])
 

@@ -50,7 +50,7 @@ def tiny_mat_files(
             random = np.random.default_rng([seed, day, part])
             count = trials if split == "train" else max(2, trials // 3)
             bins = random.integers(80, 141, count)
-            cells = {one: np.empty((1, count), object) for one in MAT_FEATURES}
+            cells = {kind: np.empty((1, count), object) for kind in MAT_FEATURES}
             for index, length in enumerate(bins):
                 cells["tx1"][0, index] = random.poisson(0.4, (length, STORED_COLUMNS)).astype(np.uint8)
                 cells["spikePow"][0, index] = random.gamma(4, 9, (length, STORED_COLUMNS)).astype(np.float32)
@@ -96,7 +96,7 @@ def form_faults(
             yield Fault(path, "", name, f"is {one.kind} of shape {one.shape}, {expected}")
     if count == 0:
         yield Fault(path, "", "tx1", "has no trials")
-    wrong = [fault for one in cells for fault in trial_faults(path, one)]
+    wrong = [fault for cell in cells for fault in trial_faults(path, cell)]
     yield from wrong
     named = {fault.group for fault in wrong}
     for index, (counts, power) in enumerate(zip(cells[0].cells, cells[1].cells)):
@@ -117,16 +117,16 @@ def trial_faults(
     variable: Variable,  # of `MAT_FEATURES`
 ) -> Iterator[Fault]:
     "Trials that are not arrays of at least one bin and 256 columns."
-    for index, one in enumerate(variable.cells):
+    for index, cell in enumerate(variable.cells):
         message = ""
-        if one.kind != "an array":
-            message = f"is {one.kind}, not an array"
-        elif 0 in one.shape:
+        if cell.kind != "an array":
+            message = f"is {cell.kind}, not an array"
+        elif 0 in cell.shape:
             message = "is empty"
-        elif len(one.shape) != 2 or one.shape[1] != STORED_COLUMNS:
-            message = f"has shape {one.shape}, expected (any, {STORED_COLUMNS})"
-        elif one.shape[0] > MAX_BINS:
-            message = f"has {one.shape[0]} bins, more than {MAX_BINS}"
+        elif len(cell.shape) != 2 or cell.shape[1] != STORED_COLUMNS:
+            message = f"has shape {cell.shape}, expected (any, {STORED_COLUMNS})"
+        elif cell.shape[0] > MAX_BINS:
+            message = f"has {cell.shape[0]} bins, more than {MAX_BINS}"
         if message:
             yield Fault(path, f"trial_{index:04d}", variable.name, message)
 
@@ -207,13 +207,13 @@ def block_features(
     power: list[np.ndarray],  # (T, 256) each
 ) -> list[np.ndarray]:  # (T, 256) float32 each: 128 channels of crossings, then of power
     "The features of a block's trials, z-scored over all of them."
-    counts = np.concatenate([one[:, :USED_COLUMNS] for one in crossings]).astype(np.float64)
-    measured = np.concatenate([one[:, :USED_COLUMNS] for one in power]).astype(np.float64)
+    counts = np.concatenate([trial[:, :USED_COLUMNS] for trial in crossings]).astype(np.float64)
+    measured = np.concatenate([trial[:, :USED_COLUMNS] for trial in power]).astype(np.float64)
     least = np.where(measured > 0, measured, np.inf).min(0)  # (128,), infinite for a dead channel
     filled = np.where(measured > 0, measured, np.where(np.isfinite(least), least, 1.0))
     features = np.concatenate([np.log1p(counts), np.log(filled)], 1)
     features = (features - features.mean(0)) / (features.std(0) + 1e-8)
-    ends = np.cumsum([len(one) for one in crossings])
+    ends = np.cumsum([len(trial) for trial in crossings])
     return np.split(features.astype(np.float32), ends[:-1])
 
 # %% ../../nbs/data/t12.ipynb #faade933

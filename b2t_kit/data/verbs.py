@@ -43,8 +43,8 @@ class Fetch:
         "What `--help` lists at its end."
         return {"published language models": {name: f"about {one.gigabytes:g} GB; licence {one.licence}; {one.about}"
                                               for name, one in PUBLISHED.items()},
-                "sets of recordings": {name: f"{one.about}; {one.participants}; {one.amount}; {one.use}"
-                                       for name, one in SETS.items()}}
+                "sets of recordings": {name: f"{entry.about}; {entry.participants}; {entry.amount}; {entry.use}"
+                                       for name, entry in SETS.items()}}
 
     def act(self) -> int:
         if self.lm is not None:

@@ -81,11 +81,11 @@ class FinetuneConfig:
 
     epochs: int = 2  # passes over the training sentences
     rank: int = 16  # LoRA rank
-    lr: float = 2e-4  # highest learning rate; reached after a tenth of the steps, then linearly down to 0
+    lr: float = 2e-4  # peak learning rate: warm-up over a tenth of the steps, then linear decay to 0
     batch_size: int = 16  # sentences per step
-    held_out: float = 0.1  # share of the different sentences that only measure the perplexity
-    keep_every: int = 50  # steps between two checkpoints, from which a killed run goes on
-    seed: int = 0  # of the order of sentences, the division and the first matrices
+    held_out: float = 0.1  # share of the distinct sentences held out to measure perplexity
+    keep_every: int = 50  # steps between two checkpoints; a killed run resumes from the last
+    seed: int = 0  # random seed: order of sentences, held-out sentences, initial LoRA weights
 
     def __post_init__(self) -> None:
         for name in ("epochs", "rank", "batch_size", "keep_every"):
@@ -312,7 +312,7 @@ class Finetune:
     "Fine-tune a large language model on training sentences (LoRA), or resume doing so."
     model: Positional[Folder]  # causal language model: a folder as from `hf download`
     labels: File  # training sentences: CSV, text, or a folder of recordings, for its training split
-    out: Folder  # folder for the model, which --llm takes; a run that was killed there goes on
+    out: Folder  # folder for the model, for --llm; a run that was killed is resumed
     exclude: tuple[File, ...] = ()  # sentences that will be scored: text, CSV, or a folder of recordings
     leaks: Literal["refuse", "drop"] = "refuse"  # what to do if the training sentences contain such sentences
     device: Literal["auto", "cpu", "cuda"] = "auto"  # where the network runs

@@ -635,8 +635,8 @@ class BuildLanguageModel(_Fenced):
     # files with a sentence a line, possibly compressed (.gz); or a folder of recordings, for its training sentences
     texts: Positional[tuple[Annotated[str, "TEXT"], ...]]
     order: int = 3  # words in the longest n-grams
-    # drop n-grams of 1, 2, 3, ... words that occur at most so often, such as 0 0 1; the last number also holds for
-    # longer ones; default: none are dropped
+    # drop n-grams seen at most this often: a count per order, such as 0 0 1, the last also for higher orders; default:
+    # none are dropped
     prune: tuple[int, ...] = ()
     # words of the model, one a line, or 'dictionary' for those of the CMU dictionary; default: all words of the text
     vocabulary: File | None = None
@@ -702,8 +702,8 @@ class Perplexity:
     # model to read: .b2tlm, .arpa, .arpa.gz, or a binary of KenLM, whatever its name; or the folder of a large model
     model: Positional[ModelFile]
     text: Positional[File]  # file with a sentence a line, or a CSV with sentences
-    # large models: from now on write sentences for it in the way that predicts this text best, which must hold no
-    # sentence that will be scored
+    # large models: from now on write sentences the way that predicts this text best (case, punctuation); the text must
+    # hold no sentence that will be scored
     keep: bool = False
 
     def act(self) -> int:

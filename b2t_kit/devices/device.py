@@ -35,8 +35,8 @@ def to_device(
     if torch.is_tensor(data):
         return data.to(device, non_blocking=True)
     if dataclasses.is_dataclass(data) and not isinstance(data, type):
-        moved = {one.name: to_device(getattr(data, one.name), device)
-                 for one in dataclasses.fields(data)}
+        moved = {item.name: to_device(getattr(data, item.name), device)
+                 for item in dataclasses.fields(data)}
         return dataclasses.replace(data, **moved)
     if isinstance(data, dict):
         return {key: to_device(value, device) for key, value in data.items()}
@@ -50,15 +50,15 @@ def gradient_norms(
     groups: Sequence[Sequence[nn.Parameter]] = (),  # of some of these parameters
 ) -> torch.Tensor:  # () over all parameters; with groups (1 + G,), with each group's behind it
     "The norm of the gradients, with the same bits as torch's `get_total_norm`."
-    owners = [one for one in parameters if one.grad is not None]
-    gradients = [one.grad for one in owners]
+    owners = [parameter for parameter in parameters if parameter.grad is not None]
+    gradients = [owner.grad for owner in owners]
     if not groups or not gradients:
         total = nn.utils.get_total_norm(gradients)
         return torch.stack([total] * (1 + len(groups))) if groups else total
     on_xla = gradients[0].device.type == "xla"
-    each = [torch.linalg.vector_norm(one) for one in gradients] if on_xla else torch._foreach_norm(gradients)
+    each = [torch.linalg.vector_norm(gradient) for gradient in gradients] if on_xla else torch._foreach_norm(gradients)
     norms = {id(owner): norm for owner, norm in zip(owners, each)}
-    parts = [[norms[id(one)] for one in group if id(one) in norms] for group in groups]
+    parts = [[norms[id(parameter)] for parameter in group if id(parameter) in norms] for group in groups]
     nothing = torch.zeros_like(each[0])
     return torch.stack([torch.linalg.vector_norm(torch.stack(part or [nothing])) for part in (each, *parts)])
 
@@ -122,12 +122,12 @@ class Device(ABC):
 
     def fetch(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         "The tensors in host memory, in as few transfers as the device allows."
-        small = all(one.ndim < 2 and one.is_floating_point() for one in tensors)
-        if small and len({one.dtype for one in tensors}) == 1:
-            whole = torch.cat([one.detach().reshape(-1) for one in tensors]).cpu()
-            pieces = whole.split([one.numel() for one in tensors])
-            return [piece.reshape(one.shape).clone() for piece, one in zip(pieces, tensors)]
-        return [one.detach().cpu() for one in tensors]
+        small = all(tensor.ndim < 2 and tensor.is_floating_point() for tensor in tensors)
+        if small and len({tensor.dtype for tensor in tensors}) == 1:
+            whole = torch.cat([tensor.detach().reshape(-1) for tensor in tensors]).cpu()
+            pieces = whole.split([tensor.numel() for tensor in tensors])
+            return [piece.reshape(tensor.shape).clone() for piece, tensor in zip(pieces, tensors)]
+        return [tensor.detach().cpu() for tensor in tensors]
 
     def fetch_named(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         "The same tensors by the same names in host memory."

@@ -133,7 +133,7 @@ def _slices() -> dict[str, Slice]:
     for name, parts in (("v4", 2), ("v5p", 1)):  # named after TensorCores, two to a chip
         made += [Slice(f"{name}-{2 * chips}", CHIPS[name], f"{name}:{shape}", parts * chips, chips // 4)
                  for chips, shape in cubes.items()]
-    return {one.name: one for one in made}
+    return {where.name: where for where in made}
 
 
 SLICES = _slices()

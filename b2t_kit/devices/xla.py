@@ -54,7 +54,7 @@ class XlaAdamW(torch.optim.AdamW):
 
     def trained(self) -> list[torch.nn.Parameter]:
         "The parameters of all groups."
-        return [one for group in self.param_groups for one in group["params"]]
+        return [parameter for group in self.param_groups for parameter in group["params"]]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         "Drop gradients; kept ones were already zeroed at the end of the step."
@@ -184,7 +184,7 @@ class XlaDevice(Device):
 
     def place(self, batch: Any) -> Any:
         if is_dataclass(batch) and not isinstance(batch, type):
-            named = {one.name: getattr(batch, one.name) for one in fields(batch)}
+            named = {item.name: getattr(batch, item.name) for item in fields(batch)}
             return replace(batch, **self.place(named))
         if isinstance(batch, dict):
             tensors = {name: value for name, value in batch.items() if torch.is_tensor(value)}
@@ -197,11 +197,11 @@ class XlaDevice(Device):
         from torch_xla.distributed.spmd import ShardingSpec
 
         placed: dict[str, torch.Tensor] = {}
-        for dims in {one.ndim for one in tensors.values()}:
-            group = {name: one for name, one in tensors.items() if one.ndim == dims}
-            for name, one in group.items():
-                if dims and len(one) % self.chips:
-                    raise KitError(f"{name}: {len(one)} rows cannot be divided over {self.chips} chips; "
+        for dims in {tensor.ndim for tensor in tensors.values()}:
+            group = {name: tensor for name, tensor in tensors.items() if tensor.ndim == dims}
+            for name, value in group.items():
+                if dims and len(value) % self.chips:
+                    raise KitError(f"{name}: {len(value)} rows cannot be divided over {self.chips} chips; "
                                    "pad the batch with rows of weight 0, or choose another batch_size")
             rows = self.mesh.axes(dims, {0: "all"} if dims else {})
             spec = ShardingSpec(self._chips_of_xla(), rows, minibatch=self.world > 1)
@@ -229,7 +229,7 @@ class XlaDevice(Device):
     def fetch(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         from torch_xla import _XLAC
 
-        found: list[Any] = [one.detach() for one in tensors]
+        found: list[Any] = [tensor.detach() for tensor in tensors]
         whole = []
         for place, one in enumerate(found):
             if one.device.type != "xla":
@@ -299,13 +299,13 @@ class XlaDevice(Device):
         "Form groups of chips for the wide layers, and give them the units; called before the model is moved."
         if self.options.shard != "units" or self.all_chips == 1:
             return
-        stacks = {prefix: one for prefix, one in model.named_modules() if isinstance(one, GRU)}
-        needed = {prefix: chips_of_a_layer(one.hidden_size, self.all_chips) for prefix, one in stacks.items()}
+        stacks = {prefix: module for prefix, module in model.named_modules() if isinstance(module, GRU)}
+        needed = {prefix: chips_of_a_layer(stack.hidden_size, self.all_chips) for prefix, stack in stacks.items()}
         units = self.options.units_over or max(needed.values(), default=1)
-        least = max((one.hidden_size for one in stacks.values()), default=0)  # asked for, so the widest are wide
-        wide = {prefix: one for prefix, one in stacks.items() if needed[prefix] > 1
-                or self.options.units_over and one.hidden_size >= least}
-        widths = sorted({one.hidden_size for one in wide.values()})
+        least = max((stack.hidden_size for stack in stacks.values()), default=0)  # asked for, so the widest are wide
+        wide = {prefix: stack for prefix, stack in stacks.items() if needed[prefix] > 1
+                or self.options.units_over and stack.hidden_size >= least}
+        widths = sorted({layer.hidden_size for layer in wide.values()})
         if self.all_chips % units or any(width % units for width in widths):
             sizes = " or ".join(f"layers of {width} units" for width in widths if width % units)
             raise KitError(f"units_over: {units} chips cannot divide {sizes or f'{self.all_chips} chips into groups'}")
@@ -405,14 +405,14 @@ class XlaDevice(Device):
 
     def fetch_named(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         found = super().fetch_named(tensors)
-        for name, one in found.items():
-            if one.ndim and {name, name.rpartition("/")[0]} & self.by_units.keys():
-                found[name] = one.flatten(0, 1)  # torch's shape, as in checkpoints
+        for name, value in found.items():
+            if value.ndim and {name, name.rpartition("/")[0]} & self.by_units.keys():
+                found[name] = value.flatten(0, 1)  # torch's shape, as in checkpoints
         return found
 
     def host_state_dict(self, model: nn.Module) -> dict[str, torch.Tensor]:
         found = self.fetch_named(model.state_dict())
-        return {name: one.contiguous() for name, one in found.items()}
+        return {name: value.contiguous() for name, value in found.items()}
 
     def track(self, metrics: dict[str, float], step: int) -> None:
         if self._accelerator is not None:
@@ -469,8 +469,8 @@ def _moved(
     if len(before) > len(set(map(id, before.values()))):
         raise KitError("the model uses one parameter under two names, which XLA would separate")
     model.to(torch_device)
-    after = {id(before[name]): one for name, one in model.named_parameters()}
-    groups = [{**group, "params": [after[id(one)] for one in group["params"]]}
+    after = {id(before[name]): parameter for name, parameter in model.named_parameters()}
+    groups = [{**group, "params": [after[id(parameter)] for parameter in group["params"]]}
               for group in optimizer.param_groups]
     return model, [{key: value for key, value in group.items() if key not in ("fused", "foreach")}
                    for group in groups]

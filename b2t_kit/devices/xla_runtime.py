@@ -47,7 +47,7 @@ class ProgramCounts:
 
     def since(self, before: "ProgramCounts") -> "ProgramCounts":
         "The difference between two counts."
-        return ProgramCounts(*(getattr(self, one.name) - getattr(before, one.name) for one in fields(self)))
+        return ProgramCounts(*(getattr(self, item.name) - getattr(before, item.name) for item in fields(self)))
 
 # %% ../../nbs/devices/xla_runtime.ipynb #e322ecd8
 def count_programs() -> ProgramCounts:
@@ -56,7 +56,7 @@ def count_programs() -> ProgramCounts:
 
     def timed(*names: str) -> tuple[int, float]:
         found = [metrics.metric_data(name) or (0, 0.0) for name in names]
-        return sum(int(one[0]) for one in found), sum(one[1] for one in found) / 1e9
+        return sum(int(match[0]) for match in found), sum(match[1] for match in found) / 1e9
 
     def counted(name: str) -> int:
         return int(metrics.counter_value(name) or 0)
@@ -181,7 +181,7 @@ def _largest_printed(
         asked = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except subprocess.SubprocessError as error:
         raise RuntimeError(str(error)) from error
-    return max(int(float(one)) for one in asked.stdout.split())
+    return max(int(float(number)) for number in asked.stdout.split())
 
 # %% ../../nbs/devices/xla_runtime.ipynb #1fac795c
 @cache

@@ -54,7 +54,7 @@ class PeakPoint:
     @property
     def bytes(self) -> int:
         "All parts together."
-        return sum(one.bytes for one in self.parts)
+        return sum(piece.bytes for piece in self.parts)
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ def gradients_of(
 
 def without_gradients(points: Sequence[PeakPoint]) -> tuple[PeakPoint, ...]:
     "The points with micro-batches, whose gradients torch sums in place: they count as state."
-    return tuple(PeakPoint(one.name, tuple(each for each in one.parts if each.name != "gradients"))
-                 for one in points)
+    return tuple(PeakPoint(point.name, tuple(each for each in point.parts if each.name != "gradients"))
+                 for point in points)
 
 # %% ../../nbs/models/footprint.ipynb #1c3d9181
 LANES = 128  # the last dimension is stored in multiples of this
@@ -208,7 +208,7 @@ WORKING = 12  # such tensors in the backward pass of one layer, those it kept in
 def days_kept(stacks: Sequence[Stack], size: Size) -> list[Part]:
     "Features, and products of the day layers."
     return [part("features in bfloat16", 2, **read_of(size)),
-            part("products of the day layers", 2, **read_of(size), layers=sum(one.days > 0 for one in stacks))]
+            part("products of the day layers", 2, **read_of(size), layers=sum(stack.days > 0 for stack in stacks))]
 
 # %% ../../nbs/models/footprint.ipynb #bd2255ab
 def steps_of(stack: Stack, size: Size) -> dict[str, int]:
@@ -254,7 +254,7 @@ def tpu_gru_backward(
 ) -> list[PeakPoint]:
     "The backward pass of one GRU layer: its loop, and then the gradients of its weights."
     name = f"{stack.name} layer {level + 1}"
-    waiting = [one for each, at in left for one in tpu_gru_kept(each, at, size)]
+    waiting = [kept for each, at in left for kept in tpu_gru_kept(each, at, size)]
     tensors = WORKING + 3 * (stack.recompute and stack.chips > 1)
     work = part(f"{name}: gates, slopes and gradients", 4, **steps_of(stack, size), tensors=tensors)
     own = input_kept(stack, level, size)
@@ -277,7 +277,7 @@ def patches_backward(
     stride = size.stride // size.subsample
     whole, rest = divmod(size.patch // size.subsample, stride)
     bins, steps = read_of(size), dict(rows=size.rows, patches=size.patches)
-    waiting = [one for one in stacks if one.days][1:]
+    waiting = [stack for stack in stacks if stack.days][1:]
     return PeakPoint("gradient of the patches", (
         *gradients_of(done), *shared,
         part("masks of the slices", 1, **bins, slices=rest),
@@ -295,9 +295,9 @@ ON_CHIP = 96 * 2**20  # bytes of temporaries that lie on the chip itself, where 
 
 def settle_speech(point: PeakPoint, batch: list[Part], holes: float) -> PeakPoint:
     "Add the batch, and the two corrections; `holes` is the share of the activations."
-    activations = sum(one.bytes for one in point.parts if one.name not in ("gradients", "weights in bfloat16"))
+    activations = sum(piece.bytes for piece in point.parts if piece.name not in ("gradients", "weights in bfloat16"))
     more = [Part("holes between tensors", ((activations, "B"), (holes, "of them")))] * (holes > 0)
-    temporaries = point.bytes + sum(one.bytes for one in more)
+    temporaries = point.bytes + sum(piece.bytes for piece in more)
     inside = Part("of these on the chip", ((min(ON_CHIP, temporaries * 3 // 5), "B"), (-1, "taken off")))
     return PeakPoint(point.name, (*batch, *point.parts, *more, inside))
 
@@ -308,22 +308,22 @@ def tpu_stack_points(
 ) -> tuple[PeakPoint, ...]:
     "The points of a training step at which a TPU chip may be fullest."
     batch = [part("features of the batch", 4, **bins_of(size))]
-    shared, layers = days_kept(stacks, size), [(one, level) for one in stacks for level in range(one.layers)]
+    shared, layers = days_kept(stacks, size), [(gru, level) for gru in stacks for level in range(gru.layers)]
     kept = [each for one, level in layers for each in tpu_gru_kept(one, level, size)]
     loss = PeakPoint("loss", (*rounded_weights(layers), *kept, *shared, *loss_parts(stacks, size)))
-    holes = WIDE_HOLES if any(one.chips > 1 for one in stacks) else HOLES
+    holes = WIDE_HOLES if any(gru.chips > 1 for gru in stacks) else HOLES
     points, done = [settle_speech(loss, batch, holes)], 0
     for stack in reversed(stacks):
         done += stack.other_parameters
         for level in reversed(range(stack.layers)):
             layers.pop()
             found = tpu_gru_backward(stack, level, layers, size, done, shared)
-            points += [settle_speech(one, batch, holes * ("loop" in one.name)) for one in found]
+            points += [settle_speech(point, batch, holes * ("loop" in point.name)) for point in found]
             done += stack.layer_share(level)
     points.append(settle_speech(patches_backward(stacks, size, done, shared), batch, 0))
-    total = done + sum(one.day_parameters for one in stacks)
-    largest = max(max(one.days * one.channels**2,
-                      3 * one.hidden * max(one.inputs, one.hidden) if one.layers else 0) for one in stacks)
+    total = done + sum(gru.day_parameters for gru in stacks)
+    largest = max(max(gru.days * gru.channels**2,
+                      3 * gru.hidden * max(gru.inputs, gru.hidden) if gru.layers else 0) for gru in stacks)
     update = *gradients_of(total), part("new value of the largest weight", 4, parameters=largest)
     return (*points, settle_speech(PeakPoint("update", update), batch, 0))
 
@@ -376,4 +376,4 @@ def tpu_transformer_points(
     update = (*gradients_of(total), largest)
     points = [grouped_point("loss", loss), grouped_point("backward of the last block", [*kept, *ends, *slopes]),
               PeakPoint("update", update)]
-    return tuple(settle_speech(one, batch, 0) for one in points)
+    return tuple(settle_speech(point, batch, 0) for point in points)

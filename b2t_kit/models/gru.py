@@ -134,7 +134,7 @@ class GRUAhead(FrameSteps):
         model: GRUDecoder,  # with one day layer; all its bins are read
     ) -> None:
         self.model, self.config, gru = model, model.config, model.gru
-        self.layers = [tuple(one.detach() for one in layer) for layer in gru.all_weights]
+        self.layers = [tuple(weight.detach() for weight in layer) for layer in gru.all_weights]
         self.day = model.day_layer.weight.detach()[0].T.contiguous(), model.day_layer.bias.detach()[0]
         self.start()
 
@@ -262,6 +262,6 @@ def load_pretrained(
     except (KitError, LookupError, RuntimeError, TypeError, ValueError, AttributeError, OverflowError) as error:
         reason = " ".join(str(error).split())[:300]
         raise KitError(f"{path}: its parameters or args.yaml do not fit the baseline: {reason}") from error
-    if len(sessions) != config.num_days or not all(isinstance(one, str) for one in sessions):
+    if len(sessions) != config.num_days or not all(isinstance(session, str) for session in sessions):
         raise KitError(f"{path}: {config.num_days} day layers, but {len(sessions)} sessions")
     return Pretrained(model, config, sessions, val_per)

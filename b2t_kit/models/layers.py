@@ -129,15 +129,15 @@ class GRU(_TorchGRU):
     ) -> None:
         "Keep each parameter as (3, H, ...), so that chips can divide the units; for XLA only."
         self.mark = mark
-        for one in self.parameters():
-            one.data = one.data.unflatten(0, (3, self.hidden_size))
+        for parameter in self.parameters():
+            parameter.data = parameter.data.unflatten(0, (3, self.hidden_size))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
         "Load parameters of torch's shapes, whatever shapes they have here."
-        for name, one in self.named_parameters(recurse=False):
+        for name, parameter in self.named_parameters(recurse=False):
             saved = state_dict.get(prefix + name)
-            if one.shape[0] == 3 and saved is not None and saved.shape == one.flatten(0, 1).shape:
-                state_dict[prefix + name] = saved.view_as(one)
+            if parameter.shape[0] == 3 and saved is not None and saved.shape == parameter.flatten(0, 1).shape:
+                state_dict[prefix + name] = saved.view_as(parameter)
         super()._load_from_state_dict(state_dict, prefix, *more)
 
     def forward(
@@ -176,7 +176,7 @@ class GRU(_TorchGRU):
     ) -> list[torch.Tensor]:  # N outputs, each (B, P, H); the last is that of `forward`
         "The output of every layer, computed layer by layer."
         if inputs.device.type == "xla":
-            return [by_rows(one, self.mark) for one in self._by_loops(inputs, state, None)[0]]
+            return [by_rows(tensor, self.mark) for tensor in self._by_loops(inputs, state, None)[0]]
         outputs: list[torch.Tensor] = []
         for level, weights in enumerate(self.all_weights):
             inputs = dropout(outputs[-1], self.dropout, self.training) if outputs else inputs

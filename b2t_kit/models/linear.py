@@ -98,8 +98,8 @@ class LinearConfig(ModelConfig):
 
     def wide_parameters(self, divide: Callable[[int], int]) -> int:
         "Parameters of the layers whose units chips divide."
-        wide = [one for one in self.stacks(divide) if one.chips > 1]
-        return sum(one.layer_parameters(level) for one in wide for level in range(one.layers))
+        wide = [stack for stack in self.stacks(divide) if stack.chips > 1]
+        return sum(stack.layer_parameters(level) for stack in wide for level in range(stack.layers))
 
 # %% ../../nbs/models/linear.ipynb #346bf38b
 class LinearReadout(nn.Module):

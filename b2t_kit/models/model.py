@@ -185,8 +185,8 @@ class ModelConfig:
 
     def record(self) -> dict[str, Any]:
         "Name and settings, as they stand in config.json."
-        return {**model_name(type(self)), **{one.name: to_dict(getattr(self, one.name))
-                                          for one in fields(self)}}  # type: ignore[arg-type]
+        return {**model_name(type(self)), **{item.name: to_dict(getattr(self, item.name))
+                                          for item in fields(self)}}  # type: ignore[arg-type]
 
     @classmethod
     def from_record(
@@ -232,15 +232,15 @@ def published_in(
 ) -> Pretrained | None:
     "The decoder that others published in a folder; None if no model knows the layout."
     found = (model_class(name).published(Path(folder)) for name in model_names())
-    return next((one for one in found if one is not None), None)
+    return next((kind for kind in found if kind is not None), None)
 
 
 def config_in(
     module: str,  # its full name
 ) -> "type[ModelConfig] | None":  # None if there is none, or several
     "The settings of a model that a module defines."
-    found = [one for one in vars(importlib.import_module(module)).values() if inspect.isclass(one)
-             and issubclass(one, ModelConfig) and one.__module__ == module and is_dataclass(one)]
+    found = [value for value in vars(importlib.import_module(module)).values() if inspect.isclass(value)
+             and issubclass(value, ModelConfig) and value.__module__ == module and is_dataclass(value)]
     return found[0] if len(found) == 1 else None
 
 
@@ -317,8 +317,8 @@ def named(
             raise KitError(f"{place}: names no model; the run is of a version before 0.2.0, which cannot be read")
         return model_class(word) if word in model_names() else model_class(f"{word[:40]!r}")
     spelled = f"{name.get('file') or 'FILE.py'}:{word}"
-    same = [one for one in _below(ModelConfig) if one.__name__ == word]
-    found = [one for one in same if model_name(one) == name]
+    same = [kind for kind in _below(ModelConfig) if kind.__name__ == word]
+    found = [kind for kind in same if model_name(kind) == name]
     if found:
         return found[-1]
     if same:

@@ -81,8 +81,8 @@ def check_sizes(
 ) -> None:
     "Raise `KitError` if the configuration asks for another number of parameters than the file holds."
     with torch.device("meta"):
-        wanted = sum(one.numel() for one in config.build().parameters())
-    held = sum(one.numel() for one in state.values())
+        wanted = sum(parameter.numel() for parameter in config.build().parameters())
+    held = sum(tensor.numel() for tensor in state.values())
     if wanted != held:
         raise KitError(f"{held:,} numbers are in the file, and {wanted:,} are needed")
 

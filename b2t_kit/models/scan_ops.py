@@ -308,7 +308,7 @@ def _stored(
         return list(tensors)
     from torch_xla.core.xla_model import optimization_barrier_
 
-    copies = [one.clone() for one in tensors]
+    copies = [tensor.clone() for tensor in tensors]
     optimization_barrier_(copies)
     return copies
 
@@ -323,12 +323,12 @@ def _at_products(
     "The gradients at both products' contributions to the gates, and at the biases."
     if not by_units:
         both = [_at_gates(three, totals, by_units) for three in (slopes[:3], [*slopes[:2], slopes[3]])]
-        return [*both, *(one.sum((0, 1)) for one in both)]
+        return [*both, *(tensor.sum((0, 1)) for tensor in both)]
     parts = [slope * totals for slope in slopes]
     sums = [part.sum((0, 1)) for part in parts]
     parts = [inner(mark, part) for part in _stored([part.to(compute) for part in parts])]
     found = [_as_one(three, by_units) for each in (parts, sums) for three in (each[:3], [*each[:2], each[3]])]
-    return [*(inner(mark, one) for one in found[:2]), *found[2:]]
+    return [*(inner(mark, tensor) for tensor in found[:2]), *found[2:]]
 
 # %% ../../nbs/models/scan_ops.ipynb #a5ddad81
 class _Recurrence(torch.autograd.Function):
@@ -355,7 +355,7 @@ class _Recurrence(torch.autograd.Function):
             from_input = inner(mark, _input_product(outer(mark, inputs), input_weight, bias_ih, held, compute))
             bias = mark(bias_hh, {-1: "units"})
             found = _forward_loop(from_input, inner(mark, state), weight, bias, keep_gates)
-            states, *gates = (inner(mark, one) for one in found)
+            states, *gates = (inner(mark, tensor) for tensor in found)
         ctx.save_for_backward(
             inputs, state, weight_ih, weight_hh, bias_ih, bias_hh, held, states, *gates
         )
@@ -388,7 +388,7 @@ class _Recurrence(torch.autograd.Function):
             totals, before = inner(mark, totals), before.to(compute)
             at_state, at_input, of_bias_hh, of_bias_ih = _at_products(slopes, totals, compute, by_units, mark)
             if by_units:  # collected after the loop, since the compiler would keep all units' values until then
-                before, inputs = (inner(mark, one) for one in _stored([before, inputs, totals])[:2])
+                before, inputs = (inner(mark, tensor) for tensor in _stored([before, inputs, totals])[:2])
             gradients = (
                 inner(mark, _through(at_input, input_weight, compute)).to(given_type),
                 grad_state,

@@ -105,7 +105,7 @@ class TransformerConfig(ModelConfig):
     def sizes(self) -> Blocks:
         "What memory depends on."
         with torch.device("meta"):
-            count = sum(one.numel() for one in self.build().parameters())
+            count = sum(parameter.numel() for parameter in self.build().parameters())
         return Blocks(self.blocks, self.patch_values, self.width, self.heads, self.head_width, self.inner, count)
 
     def footprint(self, size: Size, divide: Callable[[int], int] = lambda units: 1) -> tuple[PeakPoint, ...]:

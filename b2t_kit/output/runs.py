@@ -266,7 +266,7 @@ class Runs:
 class ShowRun:
     "Show one run: settings that differ from the recipe, curves, error rates by day, and what to do next."
     run: Positional[RunFolder]  # run folder
-    json: bool = False  # print what it says of itself as JSON
+    json: bool = False  # print the answer as JSON
 
     def act(self) -> int:
         state = run_state(self.run)

@@ -118,10 +118,10 @@ def error_statistics(
 ) -> ErrorStatistics:
     "The statistics of greedy phonemes; raises `KitError` without a label."
     edits = [phoneme_edits(*pair) for pair in zip(said, heard, strict=True)]
-    errors, lengths = np.array([len(one) for one in edits]), np.array([len(one) for one in said])
+    errors, lengths = np.array([len(edit) for edit in edits]), np.array([len(sentence) for sentence in said])
     if not lengths.sum():
         raise KitError("statistics of errors: no sentence has a label")
-    everything, labels = [one for part in edits for one in part], np.array(days)
+    everything, labels = [edit for part in edits for edit in part], np.array(days)
     rates = {str(day): float(errors[labels == day].sum() / lengths[labels == day].sum()) for day in sorted(set(days))}
     table, runs = np.zeros((len(PHONEMES), len(PHONEMES))), np.array([0])
     np.add.at(table, ([one for *_, one, _ in everything], [other for *_, other in everything]), 1)

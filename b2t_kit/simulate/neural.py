@@ -75,7 +75,7 @@ def targets(
     if label == SILENCE:
         return np.array([[PAUSE_EFFORT * (name == "effort") for name in GESTURES]])
     sets = constellations(PHONEMES[label])
-    return np.array([[float(name in one or name == "effort") for name in GESTURES] for one in sets])
+    return np.array([[float(name in part or name == "effort") for name in GESTURES] for part in sets])
 
 # %% ../../nbs/simulate/neural.ipynb #dff7fffa
 LEAD, TAIL = 1.8, 1.2  # mean quiet time before and after, in mean label durations
@@ -433,7 +433,7 @@ class SimulateConfig(DisturbedConfig):
     normalise: Literal["trials", "blocks"] = "trials"  # update the z-scoring statistics per trial or per block
     participant: str = "t15"  # name of the participant, such as s2; another seed is another person
     arrays: int = 4  # arrays of 64 electrodes, 1 to 4
-    sharing: float = 1.0  # share of the phonemes with the gestures of all other participants, 0 to 1
+    sharing: float = 1.0  # share of the phonemes tuned as in all other participants, 0 to 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -487,9 +487,9 @@ def zscore(
     preceding: list[Moments],  # moments of the trials before it
 ) -> np.ndarray:  # (T, 512) float32
     "Features minus the mean, divided by the standard deviation, of the preceding trials."
-    count = sum(one.num_bins for one in preceding)
-    mean = sum(one.total for one in preceding) / count
-    variance = sum(one.squares for one in preceding) / count - mean**2
+    count = sum(earlier.num_bins for earlier in preceding)
+    mean = sum(earlier.total for earlier in preceding) / count
+    variance = sum(earlier.squares for earlier in preceding) / count - mean**2
     spread = np.sqrt(np.maximum(variance, SMALLEST_SPREAD**2))
     return ((features - mean) / spread).astype(np.float32)
 
@@ -509,8 +509,8 @@ class SessionSimulator:
         planned: list[Planned],  # of one session, in order of recording
     ) -> None:
         self.config, self.signal, self.day = config, config.signal, day_number(planned[0].session)
-        self.planned = [replace(one, session=config.participant + one.session.removeprefix(T15.participant))
-                        for one in planned]
+        self.planned = [replace(plan, session=config.participant + plan.session.removeprefix(T15.participant))
+                        for plan in planned]
         self.electrodes = electrodes_on(who, self.day, config.difficulty, config.drift)
 
     def __len__(self) -> int:
@@ -681,7 +681,7 @@ def simulate(
     check_output(out, expected_gigabytes(config, source.count()), free_bytes(out) / 1e9)
     sessions = open_sessions(config, source)
     check_writable(out)
-    counts = {split: sum(plan.split == split for one in sessions for plan in one.planned)
+    counts = {split: sum(plan.split == split for session in sessions for plan in session.planned)
               for split in SPLITS}
     often = 0.1 if sys.stderr.isatty() else 5.0  # seconds; in a log, each update is a line
     bar = tqdm(total=sum(counts.values()), unit="trial", desc="simulate", disable=not progress,

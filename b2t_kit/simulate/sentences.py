@@ -112,7 +112,7 @@ def rules() -> dict[str, tuple[str, ...]]:  # symbol -> its alternatives
     table: dict[str, tuple[str, ...]] = {}
     for line in GRAMMAR.strip().splitlines():
         name, _, choices = line.partition(":")
-        table[name] = (*table.get(name, ()), *(one.strip() for one in choices.split("|")))
+        table[name] = (*table.get(name, ()), *(choice.strip() for choice in choices.split("|")))
     return table
 
 # %% ../../nbs/simulate/sentences.ipynb #38b9e2eb
@@ -173,7 +173,7 @@ The boys enjoyed the toys. | His voice was louder than the noise. | I usually me
 @cache
 def fixed_sentences() -> tuple[str, ...]:
     "The kit's fixed sentences."
-    return tuple(one.strip() for one in re.split(r"[|\n]", SENTENCES) if one.strip())
+    return tuple(line.strip() for line in re.split(r"[|\n]", SENTENCES) if line.strip())
 
 # %% ../../nbs/simulate/sentences.ipynb #08d07e58
 HELD_OUT_SHARE = 5  # one sentence in five is never used for training
@@ -344,7 +344,7 @@ class PlanConfig:
     sessions: int = 4  # recording days, 1 to 1000; with a table of sessions, so many from its start
     trials: int = 100  # training trials per session; with a table, the most per session
     held_out: float = 0.18  # validation trials per training trial, 0 to 1; as many test trials
-    labels: str | None = None  # .csv table or text file with sentences; None: sentences of the kit
+    labels: str | None = None  # .csv table or text file with sentences; None: the kit's grammar
     seed: int = 0  # random seed of sentences and recordings
 
     def __post_init__(self) -> None:
@@ -425,7 +425,7 @@ class ListSource(KitSource):
     def __init__(self, config: PlanConfig, prompts: list[Prompt]) -> None:
         super().__init__(config)
         self.held_out = [prompt for prompt in prompts if is_held_out(prompt.sentence)]
-        self.trained = [one for one in prompts if not is_held_out(one.sentence)]
+        self.trained = [prompt for prompt in prompts if not is_held_out(prompt.sentence)]
         if not self.trained:
             self.trained, self.held_out = prompts, []
 

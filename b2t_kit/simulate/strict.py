@@ -27,10 +27,10 @@ class DisturbedConfig(PlanConfig):
     day_gain: float = 0.0  # standard deviation of the log gain of the tuning among days, 0 to 1
     trial_gain: float = 0.0  # likewise among trials of a day
     wander: float = 0.0  # likewise within a trial, with a time constant of 1.2 s
-    drift: float = 1.0  # changes of the tuning from day to day, relative to what the difficulty gives, 0 to 10
-    session_drift: float = 0.0  # share of the tuning that 200 trials of a session replace, 0 to 1
+    drift: float = 1.0  # drift of the tuning from day to day; 1: as the difficulty sets it; 0 to 10
+    session_drift: float = 0.0  # share of the tuning replaced over 200 trials of a session, 0 to 1
     lost: float = 0.0  # share of the electrodes silent all day, 0 to 0.5; half as many fall silent during the day
-    shared_noise: float = 1.0  # noise that an array's electrodes share, relative to what the difficulty gives, 0 to 10
+    shared_noise: float = 1.0  # noise common to an array's electrodes; 1: as the difficulty sets it; 0 to 10
     tempo: float = 0.0  # standard deviation of the log duration of phonemes among days, 0 to 1
     wrong_labels: float = 0.0  # share of the trials in which a word is skipped or said twice, 0 to 1
 

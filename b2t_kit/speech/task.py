@@ -409,8 +409,8 @@ class SpeechTask(Task):
         "One empty step per training bucket, and one empty batch per validation bucket."
         self._settle_recordings(config, device)
         validation = [batch for every in (self.val, self.held_out) if every is not None
-                      for one in every.sets for batch in self._eval_batches(one, device).blanks()]
-        return self._train_batches(config, device).blanks(), validation
+                      for one in every.sets for batch in self._eval_batches(one, device).empty_batches()]
+        return self._train_batches(config, device).empty_batches(), validation
 
     def compute_loss(self, model: nn.Module, batch: Batch) -> LossSum:
         "Summed CTC loss of a batch; in evaluation mode also the outputs that `score` needs."

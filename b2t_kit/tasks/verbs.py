@@ -87,7 +87,7 @@ class TrainTomography(_Original):
     statistics: Folder | None = None
     turns: bool = False  # also train on rotated and mirrored tanks
     accumulation: int = 1  # micro-batches per optimizer step
-    shard: Literal["none", "moments", "all"] = "none"  # what TPU chips divide among them instead of copying
+    shard: Literal["none", "moments", "all"] = "none"  # what TPU chips divide instead of each holding a copy
     # if the run cannot fit the device's memory: refuse to start, or warn and start
     memory_guard: Literal["refuse", "warn"] = "refuse"
     hours: float = 0.0  # stop cleanly before this many hours have passed; 0 sets no limit

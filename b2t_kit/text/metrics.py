@@ -161,7 +161,7 @@ def plain_marks(
     marks: Sequence[Choice],
 ) -> list[dict[str, Any]]:
     "Marks as plain values, each with its text."
-    return [{**vars(one), "text": str(one)} for one in marks]
+    return [{**vars(mark), "text": str(mark)} for mark in marks]
 
 # %% ../../nbs/text/metrics.ipynb #9b8e534d
 def _resampled_sums(

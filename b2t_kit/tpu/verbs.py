@@ -67,7 +67,7 @@ def config_list() -> Mapping[str, Mapping[str, str]]:
 class Plan:
     "Compute the memory that a training run needs, part by part, and whether it fits."
     config: Positional[Annotated[str, "CONFIG"]]  # one of the configurations below
-    # another model in this configuration: a name, or one of your own, FILE.py:CLASS, which is run
+    # another model in this configuration: a name, or FILE.py:CLASS for one of your own (the file is executed)
     model: str | None = None
     slice: str | None = None  # TPU slice, such as v5e-8, v4-8, v5p-8, v6e-8; default: v5e-8
     chips: int | None = None  # devices that share a batch; default: the slice's chips, or 1
@@ -123,7 +123,7 @@ def shaped(
 class Preflight:
     "Compile a configuration for a TPU slice without a TPU: does it fit, and what limits its speed."
     config: Positional[Annotated[str, "CONFIG"] | None] = None  # one of the configurations below
-    # another model in this configuration: a name, or one of your own, FILE.py:CLASS, which is run
+    # another model in this configuration: a name, or FILE.py:CLASS for one of your own (the file is executed)
     model: str | None = None
     list: bool = False  # list the configurations, a line each
     slice: str = "v5e-8"  # TPU slice, such as v5e-1, v5e-8, v5e-16

@@ -45,7 +45,7 @@ def checkpoint_folders(
     "The folders of a run's checkpoints: the one that `roll_in` chose, if any, and the run's own."
     note = Path(run) / ROLLING
     rolling = [_named_in(note)] if os.path.lexists(note) else []
-    return [*(one for one in rolling if os.path.isdir(one)), Path(run) / "checkpoints"]
+    return [*(path for path in rolling if os.path.isdir(path)), Path(run) / "checkpoints"]
 
 
 def _named_in(
@@ -75,8 +75,8 @@ def checkpoint_steps(
     run: str | Path,  # the run folder
 ) -> list[int]:
     "The steps that have a checkpoint folder, sound or damaged, in rising order."
-    found = [one for folder in checkpoint_folders(run) if folder.is_dir() for one in folder.iterdir()]
-    return sorted({int(one.name) for one in found if re.fullmatch("[0-9]{8,12}", one.name) and one.is_dir()})
+    found = [path for folder in checkpoint_folders(run) if folder.is_dir() for path in folder.iterdir()]
+    return sorted({int(path.name) for path in found if re.fullmatch("[0-9]{8,12}", path.name) and path.is_dir()})
 
 # %% ../../nbs/training/checkpoint.ipynb #b23fc67a
 def host_tensors(
@@ -331,7 +331,7 @@ def checkpoint_bytes(
 ) -> int:
     "The approximate size of a checkpoint in bytes."
     tensors = [tensor for part in parts.values() for tensor in part.values()]
-    return sum(one.numel() * one.element_size() for one in tensors) + 200 * len(tensors) + 50_000
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors) + 200 * len(tensors) + 50_000
 
 # %% ../../nbs/training/checkpoint.ipynb #3a22ecea
 def check_disk_space(

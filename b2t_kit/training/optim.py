@@ -57,7 +57,7 @@ def group_parameters(
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        rule = next((one for one in rules if _matches(name, one)), None)
+        rule = next((candidate for candidate in rules if _matches(name, candidate)), None)
         if rule is None:
             raise KitError(f"{name}: no group rule matches this parameter; add a rule")
         members[rule].append(parameter)
@@ -191,7 +191,7 @@ def optimizer_names(
 ) -> list[str]:  # one name per parameter, in the optimizer's own order
     "The parameters' names, in the order of the optimizer's numbers."
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    return [names[id(one)] for group in optimizer.param_groups for one in group["params"]]
+    return [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
 
 # %% ../../nbs/training/optim.ipynb #b80eaf15
 def pack_optimizer(

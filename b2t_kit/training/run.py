@@ -677,7 +677,7 @@ def check_schedule(
     "Raise `KitError` if another number of steps would make the learning rate jump, unless that is permitted."
     path, config = run.folder / "config.json", run.config
     steps = on_main(run.device, lambda: load_json(path)["train"]["steps"] if path.exists() else config.steps)
-    was, now = (config.lr * scale_at(one, step) for one in (replace(config, steps=steps), config))
+    was, now = (config.lr * scale_at(schedule, step) for schedule in (replace(config, steps=steps), config))
     if was == now:
         return
     plans = f"because the run was planned for {steps} steps and is for {config.steps}"
@@ -721,7 +721,7 @@ def _better(
 ) -> Best | None:
     "The better of the checkpoint's best and the file `best`, which may be newer."
     marked = read_best(run.folder)
-    known = [one for one in (best, marked) if one is not None and one.step <= run.step]
+    known = [saved for saved in (best, marked) if saved is not None and saved.step <= run.step]
     return min(known, key=lambda one: one.value, default=None)
 
 # %% ../../nbs/training/run.ipynb #521ccce4

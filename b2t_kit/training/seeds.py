@@ -143,7 +143,7 @@ def seen_chips(worker: Worker) -> int:  # 0: none yet
     "The number of chips that a process of the probe has printed."
     worker.listen()
     words = [line.split() for line in worker.said.splitlines()]
-    return next((int(one[1]) for one in words if len(one) == 2 and one[0] == "chips"), 0)
+    return next((int(word[1]) for word in words if len(word) == 2 and word[0] == "chips"), 0)
 
 
 def _objection(worker: Worker) -> str:

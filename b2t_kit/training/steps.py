@@ -117,7 +117,7 @@ def stop_at_bad_step(
     suffix = f"_process_{run.device.rank}" if run.device.world > 1 else ""
     path = run.folder / f"bad_step_{step}{suffix}.npz"
     np.savez(clear_way(path), step=step, **batch_arrays(micro_batches))
-    faults = [fault for one in run.device.gather_objects(input_faults(micro_batches)) for fault in one]
+    faults = [fault for answer in run.device.gather_objects(input_faults(micro_batches)) for fault in answer]
     inputs = "; ".join(faults[:3]) or "its inputs are finite"
     good = checkpoint_steps(run.folder)
     raise KitError(f"step {step}: the {what} is {value}; {inputs}; the batch is in {path}; "
@@ -128,8 +128,8 @@ def batch_arrays(
     micro_batches: list[Any],  # dataclasses of tensors and integers
 ) -> dict[str, np.ndarray]:  # "0.features", "0.trial", "1.features" ...
     "The fields of a step's batches as named arrays, for an .npz file."
-    return {f"{number}.{one.name}": np.asarray(getattr(batch, one.name))
-            for number, batch in enumerate(micro_batches) for one in fields(batch)}
+    return {f"{number}.{item.name}": np.asarray(getattr(batch, item.name))
+            for number, batch in enumerate(micro_batches) for item in fields(batch)}
 
 # %% ../../nbs/training/steps.ipynb #7666f228
 def input_faults(
@@ -139,12 +139,12 @@ def input_faults(
     found = []
     for batch in micro_batches:
         trials = getattr(batch, "trial", None)
-        for one in fields(batch):
-            value = getattr(batch, one.name)
+        for item in fields(batch):
+            value = getattr(batch, item.name)
             if torch.is_tensor(value) and value.is_floating_point() and value.ndim:
                 bad = ~torch.isfinite(value).flatten(1).all(1) if value.ndim > 1 else ~torch.isfinite(value)
                 names = trials[bad.cpu()].tolist() if trials is not None else bad.nonzero().flatten().tolist()
-                found += [f"{one.name} of trial {name} are not finite" for name in names]
+                found += [f"{item.name} of trial {name} are not finite" for name in names]
     return found
 
 # %% ../../nbs/training/steps.ipynb #7b0cb957
@@ -307,7 +307,7 @@ def should_stop(
     wish = run.stop.name or ("hours" if run.budget.over() else "")
     if not any_process(run.device, bool(wish)):
         return False
-    run.stopped = next(one for one in run.device.gather_objects(wish) if one)
+    run.stopped = next(answer for answer in run.device.gather_objects(wish) if answer)
     return True
 
 # %% ../../nbs/training/steps.ipynb #72732ee2
@@ -315,7 +315,7 @@ def time_gradient(
     run: Run,
 ) -> float:  # seconds of one forward and backward pass
     "The time of the next step's gradient, computed twice and discarded; the second is timed."
-    kept = [(one, one.clone()) for one in run.plain_model.buffers()]
+    kept = [(tensor, tensor.clone()) for tensor in run.plain_model.buffers()]
     with closing(run.task.batches(run.config, run.device, run.step)) as batches:
         micro_batches = next(batches)
     for _ in range(2):
@@ -382,7 +382,7 @@ def checkpoint_sizes(
     run: Run,
 ) -> tuple[int, int]:  # bytes of a checkpoint now, and extra bytes of later ones
     "The size of a checkpoint, and how much it grows when the optimizer creates its moments."
-    trained = sum(one.numel() for group in run.optimizer.param_groups for one in group["params"])
+    trained = sum(parameter.numel() for group in run.optimizer.param_groups for parameter in group["params"])
     return checkpoint_bytes(checkpoint_parts(run)[0]), 0 if run.optimizer.state else 8 * trained
 
 # %% ../../nbs/training/steps.ipynb #71e9596c
@@ -400,7 +400,7 @@ def state_bytes(
     run: Run,
 ) -> int:  # on each device
     "Bytes of weights, gradients, moments and average, after dividing what the chips share."
-    numbers = sum(one.numel() for group in run.optimizer.param_groups for one in group["params"])
+    numbers = sum(parameter.numel() for group in run.optimizer.param_groups for parameter in group["params"])
     replicas = run.device.chips * run.device.world
     weights = 4 * numbers / (replicas if run.config.shard == "all" else 1)
     others = 4 * numbers * (3 if run.ema else 2) / (1 if run.config.shard == "none" else replicas)
@@ -413,7 +413,7 @@ def describe_run(
 ) -> dict[str, str]:  # text by name
     "The lines of the printed plan; raises `KitError` if the disk is too small."
     config = run.config
-    groups = [f"{group.get('name', 'all')} {sum(one.numel() for one in group['params']):,} "
+    groups = [f"{group.get('name', 'all')} {sum(parameter.numel() for parameter in group['params']):,} "
               f"(lr {group['peak_lr']:g}, decay {group['weight_decay']:g})"
               for group in run.optimizer.param_groups]
     floor = config.lr * config.lr_floor
@@ -424,7 +424,7 @@ def describe_run(
     total = duration(step_seconds * (config.steps - run.step))
     return {
         "run": f"{run.folder}, from step {run.step} to {config.steps}{limit}",
-        "parameters": f"{sum(one.numel() for one in run.plain_model.parameters()):,}: {', '.join(groups)}",
+        "parameters": f"{sum(parameter.numel() for parameter in run.plain_model.parameters()):,}: {', '.join(groups)}",
         **run.task.plan(),
         **_programs(run),
         "schedule": f"{config.warmup_steps} steps of warm-up to {config.lr:g}, then a cosine{later} to "

@@ -52,8 +52,8 @@ class TrainConfig:
     select: str = "per"  # the validation value that chooses the best step; lower is better
     abnormal_norm: float = 5.0  # warn if the gradient norm exceeds this many times its running median
     tracker: str = "none"  # "none", "tensorboard" or another tracker that Accelerate supports
-    # what TPU chips divide among them instead of copying: nothing, the moments,
-    # with them the units of wide layers, or all weights
+    # what TPU chips divide instead of each holding a copy: nothing, AdamW's moments, also the units of wide layers,
+    # or all weights
     shard: Literal["none", "moments", "units", "all"] = "none"
     # with shard=units, how many chips divide a wide layer, while groups of that size divide the trials;
     # by default the fewest whose own memory holds its weights
@@ -214,8 +214,8 @@ def count_parameters(
     "Numbers of trained and of fixed parameters, counted on torch's meta device, which takes no memory."
     with torch.device("meta"), torch.random.fork_rng(devices=[]):
         every = list(make(config).parameters())
-    trained = sum(one.numel() for one in every if one.requires_grad)
-    return trained, sum(one.numel() for one in every) - trained
+    trained = sum(parameter.numel() for parameter in every if parameter.requires_grad)
+    return trained, sum(parameter.numel() for parameter in every) - trained
 
 # %% ../../nbs/training/task.ipynb #bf403d4b
 @dataclass(frozen=True)
@@ -331,7 +331,7 @@ def toy_batch(
     return ToyBatch(
         nn.utils.rnn.pad_sequence(features, batch_first=True),
         nn.utils.rnn.pad_sequence(targets, batch_first=True),
-        torch.tensor([len(one) for one in targets]), torch.tensor(numbers), step_rows)
+        torch.tensor([len(target) for target in targets]), torch.tensor(numbers), step_rows)
 
 # %% ../../nbs/training/task.ipynb #30cbd498
 @dataclass(frozen=True)
