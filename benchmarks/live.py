@@ -6,12 +6,15 @@
     python benchmarks/live.py delay --lm MODEL --said TEXT [--minutes 30] [--model baseline|transformer]
     python benchmarks/live.py steps [--trials 400]                  # a frame of a network, two ways
     python benchmarks/live.py calm [--trials 200]                  # how soon words are right, how often they change
+    python benchmarks/live.py heard --out DEMO [--trials 100]      # the same from the sound, with trained weights
 
 `causal` simulates recordings and trains recipes with the usual kernel, with the causal one, and with the usual one on
 the same recordings normalised bin by bin (`b2t normalise`); `parity` and `ends` use its runs. `delay` takes the model
 and the sentences that large_vocabulary.py keeps (--keep). Its network has random weights, which cost as much time as
 others; the search gets simulated logits of the sentences instead of its output (in `calm` too). A bin arrives when
 its 20 ms are over by the clock, so also the time in which the machine let this process sleep too long counts.
+`heard` takes the folder of `b2t demo`: its decoder hears its validation trials bin by bin, and a word ends where the
+simulator ended its last sound. Times count bins, not computation.
 Each part writes its entry into benchmarks/results/live.json.
 """
 
@@ -42,7 +45,7 @@ from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.hypotheses import SearchConfig
 from b2t_kit.decode.kenlm import preload
 from b2t_kit.decode.pipeline import choose_words
-from b2t_kit.live.measures import delays_figure, ovmi
+from b2t_kit.live.measures import Shown, delays_figure, ovmi, word_delays
 from b2t_kit.live.pipeline import LiveConfig, LiveDecoder
 from b2t_kit.models.model import FrameSteps
 from b2t_kit.models.published import T15_SESSIONS
@@ -55,7 +58,7 @@ from b2t_kit.speech.evaluate import Decoder, load_decoder
 from b2t_kit.speech.recipes import recipe
 from b2t_kit.speech.task import settled
 from b2t_kit.text.metrics import wer
-from b2t_kit.text.phonemes import SILENCE
+from b2t_kit.text.phonemes import SILENCE, normalise
 
 SEEDS = (1, 2)
 STEPS = {"tiny": 320, "transformer_tiny": 480}
@@ -304,7 +307,38 @@ def calm(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-PARTS = {"calm": calm, "causal": causal, "parity": parity, "ends": ends, "delay": delay, "steps": steps}
+def heard(options: argparse.Namespace) -> dict[str, Any]:
+    "Seconds of recording from the end of a word's sound to its first right appearance, and to its last change."
+    torch.set_num_threads(1)
+    decoder = load_decoder(options.out / "decoder")
+    config = from_dict(SimulateConfig, load_json(options.out / "data/simulation.json"))
+    search, rows, right = BeamSearch(*choose_words(None), SearchConfig(beam=200)), [], 0
+    sessions = {one.planned[0].session: one for one in open_sessions(config)}
+    with Recordings(options.out / "data", "val") as recordings:
+        chosen = range(0, len(recordings), max(1, len(recordings) // options.trials))
+        for trial in (recordings[number] for number in chosen):
+            session = sessions[trial.session]
+            place = [(one.block, one.number) for one in session.planned].index((trial.block, trial.number))
+            timing = session.raw(place)[1]
+            spoken = timing.edges[np.flatnonzero(timing.labels == SILENCE)] * 0.02
+            live = LiveDecoder(for_day(decoder, trial.session), search, LiveConfig(end_silence=0))
+            with live:
+                changes = [(one.bins * 0.02, tuple(one.sentence.split())) for one in live.push(trial.features)]
+                final = tuple(live.cue()[-1].sentence.split())
+            if final != tuple(normalise(trial.sentence, True).split()):
+                continue  # its words have no end of their own
+            right += 1
+            rows.append(word_delays(Shown(0.0, tuple(changes), final, len(trial.features) * 0.02, tuple(spoken))))
+    delays, model = np.concatenate(rows), decoder.config.model
+    found = {"trials": len(chosen), "all words right": right, "words": len(delays), "patch": model.patch * 0.02,
+             "stride": model.stride * 0.02}
+    for name, column in zip(("first right", "last change"), delays.T):
+        found[name] = dict(zip(("p5", "p50", "p95"), np.percentile(column, [5, 50, 95]).tolist()))
+    print(found)
+    return found
+
+
+PARTS = {"calm": calm, "heard": heard, "causal": causal, "parity": parity, "ends": ends, "delay": delay, "steps": steps}
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
     python benchmarks/ruler.py LABELS.csv [--sentences 1440] [--json FILE]      simulated logits
     python benchmarks/ruler.py --recordings DIR [--difficulty 0.5] [--decoders strict,quiet,early] [--steps 500]
+    python benchmarks/ruler.py --tuning                                         how similar tuning is after months
     python benchmarks/ruler.py --figure [--json FILE]                           the figure, from the results
 
 LABELS.csv has the columns session, sentence_label and phonemes, such as that of the published training split. From each
@@ -26,7 +27,7 @@ import numpy as np
 
 from b2t_kit.simulate.errors import QUANTILES, ErrorStatistics, real_errors, error_statistics
 from b2t_kit.simulate.logits import Noise, even_logits, noisy_logits
-from b2t_kit.simulate.neural import STRICT, SimulateConfig, simulate
+from b2t_kit.simulate.neural import STRICT, SimulateConfig, electrodes_on, participant, simulate
 from b2t_kit.simulate.sentences import day_number, session_names
 from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.speech.recipes import tiny
@@ -121,6 +122,19 @@ def harms(out: Path) -> dict[str, float]:
     return {name: 100 * rate for name, rate in found.items()}
 
 
+def tuning_left() -> None:
+    "Correlation of the tuning of the fifteenth day with that of later ones, with and without `lasting`."
+    who, config = participant(1), STRICT
+    last = day_number(EARLY[-1])
+    for lasting in (1.0, config.lasting):
+        first, *others = (electrodes_on(who, day_number(day), config.difficulty, config.drift, lasting)
+                          for day in (EARLY[-1], *LATE))
+        for kind in ("weights", "power_weights"):
+            row = {day_number(day) - last: np.corrcoef(getattr(first, kind).ravel(), getattr(one, kind).ravel())[0, 1]
+                   for day, one in zip(LATE, others)}
+            print(f"lasting {lasting:g}, {kind}:", *(f"{days} days {like:.2f}" for days, like in row.items()))
+
+
 def row_of(found: dict) -> dict[str, float]:
     "The numbers that are compared."
     return {"phoneme errors, %": 100 * found["rate"], "sentences without an error, %": 100 * found["free"],
@@ -170,6 +184,7 @@ def main() -> None:
     parser.add_argument("--difficulty", type=float, default=STRICT.difficulty)
     parser.add_argument("--decoders", default="strict,quiet,early")
     parser.add_argument("--steps", type=int, default=500, help="of each training")
+    parser.add_argument("--tuning", action="store_true")
     parser.add_argument("--figure", action="store_true")
     parser.add_argument("--json", type=Path, default=RESULTS / "ruler.json")
     options = parser.parse_args()
@@ -194,6 +209,8 @@ def main() -> None:
     if columns:
         print(table(columns, others))
         options.json.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+    if options.tuning:
+        tuning_left()
     if options.figure:
         figure({f"{kind}, {name}": one for kind in ("logits", "recordings")
                 for name, one in stored.get(kind, {}).items()}, options.json.with_suffix(".png"))

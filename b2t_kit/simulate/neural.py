@@ -314,21 +314,25 @@ def electrodes_on(
     day: int,  # days since implantation, from 0
     difficulty: float = 1.0,  # see `strengths`
     drift: float = 1.0,  # likewise
+    lasting: float = 1.0,  # share of the permanent tuning that does not drift either
 ) -> Electrodes:
     "The electrodes of a participant on a day."
     scales = strengths(difficulty, drift)
     rng = np.random.default_rng([who.seed, 3, day])
     state = walk(who.seed, day, scales.drift)
     shape = who.tuning.shape
-    mixed = np.sqrt(PERMANENT) * who.tuning + np.sqrt(1 - PERMANENT) * state[:, :-1]
+    # what another electrode's walk adds is independent of this one's
+    own, distant = (np.sqrt(lasting) * fixed + np.sqrt(1 - lasting) * np.roll(state[:, :-1], shift, 0)
+                    for shift, fixed in enumerate((who.tuning, who.power_tuning), 1))
+    mixed = np.sqrt(PERMANENT) * own + np.sqrt(1 - PERMANENT) * state[:, :-1]
     mixed = mixed + MORNING * scales.drift * rng.standard_normal(shape)
     log_gain = GAIN_SPREAD * scales.drift * state[:, -1]
     depth = scales.tuning * who.depth * np.exp(0.5 * log_gain)[:, None]
     depth[:, GESTURES.index("effort")] *= EFFORT_DEPTH
-    own = np.sqrt(1 - DISTANT_SHARE**2) * mixed + DISTANT_SHARE * who.power_tuning
+    power = np.sqrt(1 - DISTANT_SHARE**2) * mixed + DISTANT_SHARE * distant
     periods = rng.uniform(40, 200, NUM_ELECTRODES)
     wander = np.stack([periods, rng.uniform(0, 2 * np.pi, NUM_ELECTRODES)], 1)
-    return Electrodes(who, scales, depth * mixed, depth * own, who.log_rate + log_gain, wander)
+    return Electrodes(who, scales, depth * mixed, depth * power, who.log_rate + log_gain, wander)
 
 # %% ../../nbs/simulate/neural.ipynb #77e02e4f
 SLOW_BINS, SLOW_DEPTH = 30, 0.32  # spacing of the knots; standard deviation of the log rate at a knot
@@ -460,7 +464,7 @@ class SimulateConfig(DisturbedConfig):
 # %% ../../nbs/simulate/neural.ipynb #d5e3d53d
 STRICT = SimulateConfig(
     sessions=40, trials=200, difficulty=0.5, drift=2.0, shared_noise=2.0, day_gain=0.25, trial_gain=0.3, wander=0.3,
-    session_drift=0.1, lost=0.05, tempo=0.1, wrong_labels=0.02)
+    lasting=0.3, session_drift=0.1, lost=0.05, tempo=0.1, wrong_labels=0.02)
 
 # %% ../../nbs/simulate/neural.ipynb #198c7110
 @dataclass(frozen=True, eq=False)
@@ -511,7 +515,7 @@ class SessionSimulator:
         self.config, self.signal, self.day = config, config.signal, day_number(planned[0].session)
         self.planned = [replace(plan, session=config.participant + plan.session.removeprefix(T15.participant))
                         for plan in planned]
-        self.electrodes = electrodes_on(who, self.day, config.difficulty, config.drift)
+        self.electrodes = electrodes_on(who, self.day, config.difficulty, config.drift, config.lasting)
 
     def __len__(self) -> int:
         return len(self.planned)

@@ -17,8 +17,8 @@ from .sentences import PlanConfig
 from ..text.phonemes import SILENCE
 
 # %% ../../nbs/simulate/strict.ipynb #26dd27de
-MOST_DISTURBED = {"day_gain": 1.0, "trial_gain": 1.0, "wander": 1.0, "drift": 10.0, "session_drift": 1.0, "lost": 0.5,
-                  "shared_noise": 10.0, "tempo": 1.0, "wrong_labels": 1.0}
+MOST_DISTURBED = {"day_gain": 1.0, "trial_gain": 1.0, "wander": 1.0, "drift": 10.0, "lasting": 1.0,
+                  "session_drift": 1.0, "lost": 0.5, "shared_noise": 10.0, "tempo": 1.0, "wrong_labels": 1.0}
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class DisturbedConfig(PlanConfig):
     trial_gain: float = 0.0  # likewise among trials of a day
     wander: float = 0.0  # likewise within a trial, with a time constant of 1.2 s
     drift: float = 1.0  # drift of the tuning from day to day; 1: as the difficulty sets it; 0 to 10
+    lasting: float = 1.0  # how much of the tuning that otherwise never changes is kept from drifting, 0 to 1
     session_drift: float = 0.0  # share of the tuning replaced over 200 trials of a session, 0 to 1
     lost: float = 0.0  # share of the electrodes silent all day, 0 to 0.5; half as many fall silent during the day
     shared_noise: float = 1.0  # noise common to an array's electrodes; 1: as the difficulty sets it; 0 to 10
