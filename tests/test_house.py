@@ -117,6 +117,17 @@ def test_saved_outputs_are_small_and_portable(notebook):
     assert not traces, f"outputs that tell of one machine: {traces}"
 
 
+MAX_LINES = 50  # of a function or method
+LONGER = {"decode_sentences"}  # to be cut; this only becomes shorter
+
+
+def test_functions_fit_on_a_screen():
+    found = [f"{by_name(module)}: {node.name} has {node.end_lineno - node.lineno + 1} lines"
+             for module in MODULES for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+             if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno >= MAX_LINES and node.name not in LONGER]
+    assert not found
+
+
 FRONT = {"01_dataset": "data.dataset", "02_models": "models.gru", "03_precision": "precision", "04_training": "train",
          "main": "__main__"}  # nbdev leaves out notebooks whose name begins with "_"
 

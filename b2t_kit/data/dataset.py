@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['ARRAYS', 'FEATURE_KINDS', 'NUM_FEATURES', 'BIN_SECONDS', 'AS_PUBLISHED', 'UNCONFIRMED', 'LABEL_WIDTH', 'T15',
-           'Signal', 'Trial', 'TrialInfo', 'read_signal', 'signal_difference', 'read_info', 'Recordings', 'show_trial',
-           'as_png', 'show_sessions', 'TrialBrowser', 'browse_trials']
+           'Signal', 'Trial', 'TrialInfo', 'read_signal', 'signal_difference', 'read_info', 'RecordingFile',
+           'Recordings', 'show_trial', 'as_png', 'show_sessions', 'TrialBrowser', 'browse_trials']
 
 # %% ../../nbs/01_dataset.ipynb #0f21ddb6
 import os
@@ -170,6 +170,73 @@ def read_info(
     kept = h5py.h5a.exists(group.id, b"quarantine") and read_attribute(path, group, "quarantine", str)
     return TrialInfo(session, day, block, number, name, num_bins, num_labels, sentence, path, kept or "")
 
+# %% ../../nbs/01_dataset.ipynb #68f97730
+class RecordingFile:
+    "The trials of one session and split: an open HDF5 file."
+
+    def __init__(
+        self,
+        path: Path,  # <session>/data_train.hdf5
+        day: int,  # index of the session
+        labelled: bool,  # False for the test split
+    ) -> None:
+        self.path, self.file = path, open_file(path)
+        self.signal = read_signal(path, self.file)
+        self.infos: list[TrialInfo] = []
+        self.places: dict[str, int | None] = {}  # group -> where its features begin, once it was read
+        seen: dict[tuple[int, int], str] = {}
+        for name in group_names(path, self.file):
+            info = read_info(path, open_trial(path, self.file, name), path.parent.name, day, labelled)
+            twin = seen.setdefault((info.block, info.number), name)
+            if twin != name:
+                raise Fault(path, name, "trial_num", f"repeats {twin}: {info.block}/{info.number}")
+            self.infos.append(info)
+
+    def features(
+        self,
+        info: TrialInfo,  # which trial
+        out: np.ndarray | None = None,  # (T, C) float32, C-contiguous; filled if given
+    ) -> np.ndarray:  # (T, C) float32
+        "Read a trial's features; raises `Fault` if they do not match the attributes or are not finite."
+        shape = info.num_bins, self.signal.num_features
+        if info.group not in self.places:
+            dataset = self._checked(info.group, "input_features", "f", shape)
+            if dataset.dtype != np.float32:  # h5py would convert it, at a loss or not
+                raise Fault(self.path, info.group, "input_features", f"holds {dataset.dtype}, expected float32")
+            self.places[info.group] = contiguous_place(dataset)
+        out = np.empty(shape, np.float32) if out is None else out
+        place, complete = self.places[info.group], True
+        with reading(self.path, info.group, "input_features"):
+            if place is None:
+                self.file[info.group]["input_features"].read_direct(out)
+            else:
+                complete = read_at(self.file.id.get_vfd_handle(), out, place)
+        message = value_fault(out) if complete else "file ends inside it"
+        if message:
+            raise Fault(self.path, info.group, "input_features", message)
+        return out
+
+    def labels(
+        self,
+        info: TrialInfo,  # which trial, with labels
+    ) -> np.ndarray:  # (L,) int64
+        "Read a trial's label ids; raises `Fault` if one is not among the file's classes."
+        dataset = self._checked(info.group, "seq_class_ids", "iu", (None,))
+        with reading(self.path, info.group, "seq_class_ids"):
+            stored = dataset[:].astype(np.int64)
+        labels, rest = stored[:info.num_labels], stored[info.num_labels:]
+        if len(labels) < info.num_labels or labels.min() < 1 or labels.max() > self.signal.num_labels:
+            expected = f"{info.num_labels} ids between 1 and {self.signal.num_labels}"
+            raise Fault(self.path, info.group, "seq_class_ids", f"does not begin with {expected}")
+        if rest.any():
+            raise Fault(self.path, info.group, "seq_class_ids", f"is not 0 after {info.num_labels} ids")
+        return labels
+
+    def _checked(self, group: str, name: str, kinds: str, shape: tuple[int | None, ...]) -> h5py.Dataset:
+        with reading(self.path, group):
+            found = self.file[group]
+        return open_dataset(self.path, found, name, kinds, shape, LABEL_WIDTH)
+
 # %% ../../nbs/01_dataset.ipynb #db5b6339
 class Recordings:
     "One split: `recordings[i]` is a `Trial`, `recordings.infos[i]` its `TrialInfo`."
@@ -188,15 +255,16 @@ class Recordings:
             raise fault
         self.sessions = sessions_of(self.folder)  # every session of the folder, selected or not
         self.infos: list[TrialInfo] = []
-        self._files: dict[Path, h5py.File] = {}
+        self._files: dict[Path, RecordingFile] = {}
         self._signals: dict[Path, Signal] = {}
-        self._places: dict[int, int | None] = {}
         self.mapped: dict[str, dict[int, Any]] = {}  # dtype -> trials in a mapped file, from `batches.map_trials`
         selected = self._selected(sessions)
         for day, session in enumerate(self.sessions):
             path = self.folder / session / f"data_{split}.hdf5"
             if session in selected and os.path.lexists(path):
-                self._add(path, session, day)
+                file = self._files[path] = RecordingFile(path, day, split != "test")
+                self._signals[path] = file.signal
+                self.infos += file.infos
             else:
                 self._look(session)
         if not self.infos:
@@ -214,17 +282,6 @@ class Recordings:
         if unknown:
             raise KitError(f"{self.folder}: has no session '{unknown[0]}'")
         return set(self.sessions if sessions is None else sessions)
-
-    def _add(self, path: Path, session: str, day: int) -> None:
-        file = self._files[path] = open_file(path)
-        self._signals[path] = read_signal(path, file)
-        seen: dict[tuple[int, int], str] = {}
-        for name in group_names(path, file):
-            info = read_info(path, open_trial(path, file, name), session, day, self.split != "test")
-            twin = seen.setdefault((info.block, info.number), name)
-            if twin != name:
-                raise Fault(path, name, "trial_num", f"repeats {twin}: {info.block}/{info.number}")
-            self.infos.append(info)
 
     def _look(self, session: str) -> None:
         "Note the signal of a session that is not read; what else is wrong with it is no matter here."
@@ -266,23 +323,7 @@ class Recordings:
     ) -> np.ndarray:  # (T, C) float32
         "Read a trial's features; raises `Fault` if they do not match the attributes or are not finite."
         info = self.infos[index]
-        shape = info.num_bins, self.signal_of(index).num_features
-        if index not in self._places:
-            dataset = self._checked(index, "input_features", "f", shape)
-            if dataset.dtype != np.float32:  # h5py would convert it, at a loss or not
-                raise Fault(info.file, info.group, "input_features", f"holds {dataset.dtype}, expected float32")
-            self._places[index] = contiguous_place(dataset)
-        out = np.empty(shape, np.float32) if out is None else out
-        place, complete = self._places[index], True
-        with reading(info.file, info.group, "input_features"):
-            if place is None:
-                self._files[info.file][info.group]["input_features"].read_direct(out)
-            else:
-                complete = read_at(self._files[info.file].id.get_vfd_handle(), out, place)
-        message = value_fault(out) if complete else "file ends inside it"
-        if message:
-            raise Fault(info.file, info.group, "input_features", message)
-        return out
+        return self._files[info.file].features(info, out)
 
     def file_state(
         self,
@@ -290,13 +331,7 @@ class Recordings:
     ) -> list[int] | None:  # as from `core.cache.file_state`
         "What changes with a file's content; None if a write from now on could leave it as it is."
         with reading(path):
-            return file_state(self._files[path].id.get_vfd_handle())
-
-    def _checked(self, index: int, name: str, kinds: str, shape: tuple[int | None, ...]) -> h5py.Dataset:
-        info = self.infos[index]
-        with reading(info.file, info.group):
-            group = self._files[info.file][info.group]
-        return open_dataset(info.file, group, name, kinds, shape, LABEL_WIDTH)
+            return file_state(self._files[path].file.id.get_vfd_handle())
 
     def labels(
         self,
@@ -304,24 +339,12 @@ class Recordings:
     ) -> np.ndarray | None:  # (L,) int64, or None in the test split
         "Read a trial's label ids; raises `Fault` if one is not among the recordings' classes."
         info = self.infos[index]
-        if self.split == "test":
-            return None
-        dataset = self._checked(index, "seq_class_ids", "iu", (None,))
-        with reading(info.file, info.group, "seq_class_ids"):
-            stored = dataset[:].astype(np.int64)
-        labels, rest = stored[:info.num_labels], stored[info.num_labels:]
-        if len(labels) < info.num_labels or labels.min() < 1 or labels.max() > self.signal.num_labels:
-            expected = f"{info.num_labels} ids between 1 and {self.signal.num_labels}"
-            raise Fault(info.file, info.group, "seq_class_ids", f"does not begin with {expected}")
-        if rest.any():
-            message = f"is not 0 after {info.num_labels} ids"
-            raise Fault(info.file, info.group, "seq_class_ids", message)
-        return labels
+        return None if self.split == "test" else self._files[info.file].labels(info)
 
     def close(self) -> None:
         "Close the files."
         for file in self._files.values():
-            file.close()
+            file.file.close()
 
     def __enter__(self) -> "Recordings":
         return self

@@ -38,7 +38,7 @@ class JointRecordings(Recordings):
         self.infos = [info for part in listed for info in part.infos]
         self._files = {path: file for part in listed for path, file in part._files.items()}
         self._signals = {path: signal for part in listed for path, signal in part._signals.items()}
-        self._places, self.mapped = {}, {}
+        self.mapped = {}
         self.signal = max((part.signal for part in listed), key=lambda signal: signal.num_features)
         for one in listed:
             if one.signal.labels != self.signal.labels:
