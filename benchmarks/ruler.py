@@ -74,7 +74,7 @@ def simulated(spoken: Spoken, noise: Noise | None, seed: int = 0) -> ErrorStatis
 def recorded(difficulty: float) -> SimulateConfig:
     "Strict recordings with another signal; drift and shared noise stay as large as in `STRICT`."
     same = {name: getattr(STRICT, name) * STRICT.difficulty / difficulty for name in ("drift", "shared_noise")}
-    return replace(STRICT, trials=50, held_out=0.36, seed=1, difficulty=difficulty, **same)
+    return replace(STRICT, trials=150, held_out=0.12, seed=1, difficulty=difficulty, **same)
 
 
 def decoders(steps: int) -> dict[str, SpeechRun]:
@@ -200,7 +200,7 @@ def main() -> None:
         names = options.decoders.split(",")
         train_missing(options.recordings, names, options.difficulty, options.steps)
         runs = {"demo": options.recordings / "demo/decoder",
-                f"strict, difficulty {options.difficulty:g}": options.recordings / "strict"}
+                f"strict, difficulty {options.difficulty:g}, {options.steps} updates": options.recordings / "strict"}
         columns = {name: asdict(of_run(run)) for name, run in runs.items() if run.is_dir()}
         stored["recordings"] = stored.get("recordings", {}) | columns
         if {"strict", "quiet", "early"} <= set(names):
