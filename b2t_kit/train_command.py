@@ -17,7 +17,7 @@ from typing import Any
 
 from .core.errors import KitError
 from .core.files import load_json, new_folders, save_json
-from .core.settings import override, word_after
+from .core.settings import SEED, check_bounds, override, word_after
 from .core.verbs import Folder, Layout, RunFolder, chosen_settings, command_for
 from .core.distributed import Place, find_place, launch
 from .data.batches import check_shares, remove_caches
@@ -135,6 +135,9 @@ class Train:
     processes: int = 1  # processes to start on this machine, one per GPU; leave this out under accelerate launch
     settings: dict[str, Any] = chosen_settings(begun_by, SPEECH_LAYOUT)
 
+    def __post_init__(self) -> None:
+        check_bounds(self, {"seeds": SEED, "threads_per_seed": (1, 1000), "processes": (1, 1000)})
+
     @staticmethod
     def lists() -> Mapping[str, Mapping[str, str]]:
         "What `--help` lists at its end."
@@ -144,7 +147,6 @@ class Train:
         from b2t_kit.train import train, train_seeds  # here, since `--help` should not wait for figures
 
         return train_with(self, train, train_seeds)
-
 
 # %% ../nbs/train_command.ipynb #8c37f8d9
 def open_task(
@@ -347,8 +349,6 @@ def check_beside(
         raise KitError("side_by_side: needs seeds to train, such as --seeds 1 2 3")
     if asked.processes != 1 or find_place().world > 1:
         raise KitError("side_by_side: starts a process per seed by itself; leave out --processes and the launcher")
-    if asked.threads_per_seed is not None and asked.threads_per_seed < 1:
-        raise KitError(f"threads_per_seed: {asked.threads_per_seed} is less than 1")
 
 # %% ../nbs/train_command.ipynb #ccd9872b
 ONE_SEED = ("out", "resume", "seeds", "side_by_side", "threads_per_seed", "cache_dir", "train.seed", "train.hours")

@@ -458,3 +458,10 @@ def test_settings_beside_a_published_checkpoint(text, here):
     published(folder := here / "baseline")
     (folder / "args.yaml").write_text(text)
     opened(folder)
+
+
+@pytest.mark.parametrize("content", ["[1]", "5", '{"days": [1]}', '{"days": {"t15.2023.08.01": {"rate": 1}}}'])
+def test_a_record_of_eval_that_is_none(content, here, capsys):
+    (here / "gru/eval/val").mkdir(parents=True, exist_ok=True)
+    (here / "gru/eval/val/result.json").write_text(content)
+    assert "eval/val/result.json: is not a record of `b2t eval`" in refused("show gru", capsys)

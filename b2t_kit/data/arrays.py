@@ -18,6 +18,7 @@ import numpy as np
 
 from ..core.errors import KitError
 from ..core.files import read_text, regular_file
+from ..core.settings import check_bounds
 from .convert import Format, SourceDay, files_below, finite_fault, join_bins, spoken_labels, z_score
 from .dataset import BIN_SECONDS, FEATURE_KINDS, LABEL_WIDTH
 from .dataset import T15, UNCONFIRMED, Signal, Trial
@@ -150,12 +151,15 @@ class ArraysFormat(Format):
     labels: str = "phonemes"  # "phonemes" by the kit's pronunciations, or "characters"
     dataset_path: str = "/acquisition/binned_spikes/data"  # of the rows in an NWB or HDF5 file
 
+    def __post_init__(self) -> None:
+        check_bounds(self, {"bin_ms": (0.001, 1000 * BIN_SECONDS)})
+
     def parts(self, folder: Path) -> tuple[list[SourceDay], list[Fault]]:
         "A part for each session of the table."
         for name, allowed in (("scale", ("day", "block", "none")), ("labels", ("phonemes", "characters"))):
             if getattr(self, name) not in allowed:
                 raise KitError(f"{name} is '{getattr(self, name)}', expected {', '.join(allowed)}")
-        if not 0 < self.bin_ms <= 1000 * BIN_SECONDS or (1000 * BIN_SECONDS) % self.bin_ms:
+        if (1000 * BIN_SECONDS) % self.bin_ms:
             raise KitError(f"bin_ms is {self.bin_ms:g}; it must divide the kit's {1000 * BIN_SECONDS:g} ms")
         if not (folder / "trials.csv").is_file():
             raise KitError(f"{folder}: holds no trials.csv; it names the trials and the files that they are in")

@@ -14,6 +14,7 @@ import torch
 
 from ..core.errors import KitError
 from ..core.random import normals, uniforms
+from ..core.settings import check_bounds
 
 # %% ../../nbs/data/augment.ipynb #d7c32a5f
 def smoothing_taps(
@@ -71,7 +72,7 @@ MOST_SMOOTH = 39.0  # bins; of a wider Gaussian every tap is below 1 %, and so d
 
 @dataclass(frozen=True)
 class Augment:
-    "The strength of each augmentation; the defaults are the T15 baseline's. Raises `KitError` if one is negative."
+    "The strength of each augmentation; the defaults are the T15 baseline's. Raises `KitError` if one is out of bounds."
     white_noise: float = 1.0  # standard deviation of noise added to every bin and channel
     offset: float = 0.2  # standard deviation of a constant added to each channel for a whole trial
     gain: float = 0.0  # standard deviation of a factor around 1 for each channel and trial
@@ -82,11 +83,8 @@ class Augment:
     causal: bool = False  # smooth causally, with this bin and earlier ones, so that live decoding waits for none
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value < 0:
-                raise KitError(f"augmentation '{name}' is {value}; it cannot be negative")
-        if not self.smooth <= MOST_SMOOTH:
-            raise KitError(f"augmentation 'smooth' is {self.smooth:g} bins; at most {MOST_SMOOTH:g} can be smoothed")
+        check_bounds(self, {"white_noise": (0, 100), "offset": (0, 100), "gain": (0, 100), "walk": (0, 100),
+                            "smooth": (0, MOST_SMOOTH), "time_masks": (0, 1000), "time_mask_bins": (0, 10_000)})
 
 # %% ../../nbs/data/augment.ipynb #7b6b5f17
 _WHITE, _OFFSET, _GAIN, _WALK, _MASKS = range(1, 6)  # each purpose has its own random numbers

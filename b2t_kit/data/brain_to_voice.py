@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ..core.errors import KitError
-from .convert import Format, SourceDay, are_counts, cells_faults, files_below, join_bins, finite_fault
+from .convert import Divided, SourceDay, are_counts, cells_faults, files_below, join_bins, finite_fault
 from .convert import spoken_labels, z_score
 from .dataset import ARRAYS, FEATURE_KINDS, T15, UNCONFIRMED, Signal, Trial
 from .hdf5 import MAX_BINS, Fault
@@ -66,14 +66,11 @@ def voice_session(
 
 
 @dataclass(frozen=True)
-class BrainToVoice(Format):
+class BrainToVoice(Divided):
     "T15's brain-to-voice recordings (Wairagkar et al. 2025): t15_neural_data, or the folder that holds it"
-    validation: float = 0.1  # share of each day's trials, its last ones, that become the split val
 
     def parts(self, folder: Path) -> tuple[list[SourceDay], list[Fault]]:
         "A part for each day; the blocks of a control day are one."
-        if not 0 <= self.validation < 1:
-            raise KitError(f"validation is {self.validation:g}, expected a share in [0, 1)")
         days: dict[str, list[Path]] = {}
         for path in files_below(folder, NAME):
             number = int(re.findall(NAME, path.name)[0][0])

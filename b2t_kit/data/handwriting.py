@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 
 from ..core.errors import KitError
-from .convert import Format, SourceDay, cells_faults, files_below, finite_fault, z_score
+from .convert import Divided, SourceDay, cells_faults, files_below, finite_fault, z_score
 from .dataset import LABEL_WIDTH, Signal, Trial
 from .hdf5 import MAX_NUMBER, MAX_TRIALS, Fault, check_text, open_dataset, open_file, open_member, reading
 from .matlab import load_mat, mat_variables, text_in, texts_in
@@ -178,9 +178,8 @@ def nwb_rows(
 
 
 @dataclass(frozen=True)
-class H2Format(Format):
+class H2Format(Divided):
     "T5's handwriting, FALCON H2 (DANDI 000950): the folder with its .nwb files"
-    validation: float = 0.1  # share of each held-in day's trials, its last ones, that become the split val
 
     def parts(self, folder: Path) -> tuple[list[SourceDay], list[Fault]]:
         "A part for each file."
@@ -229,9 +228,8 @@ def tiny_corp_files(
 
 
 @dataclass(frozen=True)
-class CorpFormat(Format):
+class CorpFormat(Divided):
     "T5's handwriting, CORP (Dryad hqbzkh1p6): the folder with its t5.YYYY.MM.DD.mat files"
-    validation: float = 0.1  # share of each day's trials, its last ones, that become the split val
 
     def parts(self, folder: Path) -> tuple[list[SourceDay], list[Fault]]:
         "A part for each day."

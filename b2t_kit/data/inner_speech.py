@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ..core.errors import KitError
-from .convert import Format, SourceDay, files_below, finite_fault, join_bins, spoken_labels, unknown_layout
+from .convert import Divided, SourceDay, files_below, finite_fault, join_bins, spoken_labels, unknown_layout
 from .convert import z_score
 from .dataset import FEATURE_KINDS, Signal, Trial
 from .hdf5 import MAX_NUMBER, MAX_TRIALS, Fault
@@ -83,9 +83,8 @@ def word_of(
 
 
 @dataclass(frozen=True)
-class InnerSpeech(Format):
+class InnerSpeech(Divided):
     "inner speech (Kunz et al. 2025): the folder with the unpacked archives"
-    validation: float = 0.1  # share of each file's trials, its last ones, that become the split val
 
     def parts(self, folder: Path) -> tuple[list[SourceDay], list[Fault]]:
         "A part for each file; files of another layout are refused with their variables."

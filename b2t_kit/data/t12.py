@@ -256,7 +256,8 @@ def mat_files(
         for entry in entries_of(roots[0] / name) if roots else []:
             path = Path(entry.path)
             if is_day(entry.name):
-                twin = next((one for one, *_ in found if filecmp.cmp(one, path, shallow=False)), None)
+                twin = next((one for one, *_ in found if one.is_file() and path.is_file()
+                             and filecmp.cmp(one, path, shallow=False)), None)
                 found.append((path, entry.name.removesuffix(".mat"), split))
                 if twin:
                     wrong.append(Fault(path, "", "", f"is a copy of {twin}"))

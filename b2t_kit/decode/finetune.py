@@ -25,6 +25,7 @@ from safetensors.torch import save
 from ..core.cache import content_hash
 from ..core.errors import KitError
 from ..core.files import load_json, new_folders, regular_file, save_json, write_atomically
+from ..core.settings import SEED, check_bounds
 from ..core.signals import SUCCESS, report_progress
 from ..core.verbs import File, Folder, Positional
 from ..data.dataset import Recordings
@@ -88,9 +89,8 @@ class FinetuneConfig:
     seed: int = 0  # random seed: order of sentences, held-out sentences, initial LoRA weights
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "rank", "batch_size", "keep_every"):
-            if getattr(self, name) < 1:
-                raise KitError(f"{name}: {getattr(self, name)} is less than 1")
+        check_bounds(self, {"epochs": (1, 10**6), "rank": (1, 10**5), "lr": (0, 1000), "batch_size": (1, 10**5),
+                            "keep_every": (1, 10**12), "seed": SEED})
         if not (0 < self.lr < math.inf and 0 < self.held_out < 1):
             raise KitError(f"lr and held_out must be above 0, and held_out below 1, not {self.lr} and {self.held_out}")
 

@@ -20,6 +20,7 @@ from rapidfuzz.distance import Levenshtein
 from ..core.cache import content_hash
 from ..core.errors import KitError
 from ..core.files import parse_json, regular_file, write_atomically
+from ..core.settings import check_bounds
 from ..text.metrics import CHECKPOINT_CHOSEN, WEIGHTS_TUNED, Choice
 from ..text.phonemes import normalise
 
@@ -261,18 +262,11 @@ class SearchConfig:
         for name in ("acoustic_scale", "blank_penalty", "threshold", "token_threshold"):
             if not 0 < getattr(self, name):
                 raise KitError(f"{name}: {getattr(self, name)} is not above 0")
-        for name in ("acoustic_scale", "blank_penalty", "word_bonus"):
-            if not math.isfinite(getattr(self, name)):
-                raise KitError(f"{name}: {getattr(self, name)} is not a finite number")
-        for name in ("beam", "n_best"):
-            if getattr(self, name) < 1:
-                raise KitError(f"{name}: {getattr(self, name)} is less than 1")
-        if not 0.01 <= self.temperature <= 100:
-            raise KitError(f"temperature: {self.temperature} is not from 0.01 to 100")
+        check_bounds(self, {
+            "acoustic_scale": (0, 1e6), "blank_penalty": (0, 1e9), "word_bonus": (-1e6, 1e6),
+            "missing_silence": (-1e6, 0), "beam": (1, 100_000), "n_best": (1, 100_000), "temperature": (0.01, 100)})
         if not 0 < self.blank_skip <= 1:
             raise KitError(f"blank_skip: {self.blank_skip} is not a probability above 0, up to 1 (which keeps all)")
-        if not -math.inf < self.missing_silence <= 0:
-            raise KitError(f"missing_silence: {self.missing_silence} is not a number up to 0")
 
     @property
     def weights(self) -> Weights:

@@ -490,6 +490,8 @@ def load_scorer(
     if not (folder / "config.json").is_file():
         raise KitError(f"{folder}: is not a model folder; fetch one with "
                        "`hf download NAME --local-dir FOLDER`")
+    if spoiled := [path for path in folder.glob("*.json") if not path.is_file()]:  # which the library takes as missing
+        raise KitError(f"{spoiled[0]}: is not a file, or a link to none; fetch the model again")
     library = transformers_library()
     kind = "cpu" if device is None else device.kind
     options = {"quantization_config": _quantised(bits, kind)} if bits else {}

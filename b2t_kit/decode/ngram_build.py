@@ -24,6 +24,7 @@ from numba import njit
 
 from ..core.errors import KitError
 from ..core.files import check_target, regular_file
+from ..core.settings import check_bounds
 from ..core.signals import SUCCESS, report_progress
 from ..core.verbs import File, Positional
 from ..data.dataset import Recordings
@@ -621,6 +622,9 @@ class _Written:
     out: File  # model to write: .b2tlm, .arpa or .arpa.gz
     memory: Annotated[int, "MB"] = 1000  # memory that sorting may use
 
+    def __post_init__(self) -> None:
+        check_bounds(self, {"memory": (1, 10**7)})
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Fenced(_Written):
@@ -642,6 +646,10 @@ class BuildLanguageModel(_Fenced):
     vocabulary: File | None = None
     min_count: int = 1  # without --vocabulary, leave out words that occur less often
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_bounds(self, {"order": (1, 20), "prune": (0, 10**9), "min_count": (0, 10**9)})
+
     def act(self) -> int:
         print(build_language_model(
             self.texts, self.out, order=self.order, prune=self.prune, vocabulary=self.vocabulary,
@@ -658,6 +666,10 @@ class MixLanguageModels(_Fenced):
     # or CSV
     text: File | None = None
     shares: tuple[float, ...] | None = None  # share of each model, instead of --text, such as 0.4 0.6
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_bounds(self, {"shares": (0, 1)})
 
     def act(self) -> int:
         print(mix_language_models(

@@ -21,6 +21,7 @@ import torch
 from matplotlib.figure import Figure
 
 from ..core.errors import KitError, printable
+from ..core.settings import check_bounds
 from ..data.augment import smooth, smoothing_taps
 from ..data.dataset import BIN_SECONDS
 from ..data.normalise import RunningNorm
@@ -165,11 +166,10 @@ class LiveConfig:
     threads: int = 1  # of the network; for one trial at a time, one is fastest
 
     def __post_init__(self) -> None:
-        for name, least in {"end_silence": 0, "calm": 0, "idle": 1, "longest": 1, "budget": 0,
-                            "alternatives": 0, "considered": 1,
-                            "histories": 1, "copied": 0, "threads": 1}.items():
-            if not getattr(self, name) >= least:
-                raise KitError(f"{name}: {getattr(self, name)} is less than {least}")
+        check_bounds(self, {
+            "end_silence": (0, 3600), "calm": (0, 3600), "idle": (1, 86_400), "longest": (1, 3600), "budget": (0, 3600),
+            "alternatives": (0, 1000), "considered": (1, 10_000), "histories": (1, 2**28), "copied": (0, 1e6),
+            "threads": (1, 1000)})
 
 # %% ../../nbs/live/pipeline.ipynb #5cc77bc5
 # "words" is the sum of the first three; "computed" is what the thread computed of it.

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from ..core.errors import KitError
+from ..core.settings import check_bounds
 from .footprint import PeakPoint, Size, Stack, tpu_stack_points
 from .layers import DayLayer, in_float32, patches
 from .model import Adapted, FrameSteps, ModelConfig, ParameterGroup
@@ -44,8 +45,7 @@ class LinearConfig(ModelConfig):
                 raise KitError(f"{name}: {getattr(self, name)} bins are not a multiple of subsample, {self.subsample}")
         if not 0 <= self.day_dropout < 1:
             raise KitError(f"day_dropout: {self.day_dropout} is not in [0, 1)")
-        if self.day_lr < 0:
-            raise KitError(f"day_lr: {self.day_lr} is negative")
+        check_bounds(self, {"day_lr": (0, 1000)})
 
     @property
     def known(self) -> tuple[int, int]:  # days, features

@@ -16,6 +16,7 @@ from torch import nn
 from torch.autograd.function import FunctionCtx
 
 from ..core.errors import KitError
+from ..core.settings import check_bounds
 from .ctc import ctc_losses
 from .footprint import Stack
 from .gru import GRUConfig, GRULayers, initialise
@@ -39,13 +40,9 @@ class NoiseGRUConfig(GRUConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        least = {"noise_layers": 1, "noise_hidden": 0, "noisy_layers": 1, "noisy_hidden": 1}
-        least |= {"reversal": 0, "clean_weight": 0, "noisy_weight": 0}
-        for name, smallest in least.items():
-            if getattr(self, name) < smallest:
-                raise KitError(f"{name}: {getattr(self, name)} is less than {smallest}")
-            if getattr(self, name) > (1000 if name.endswith("layers") else 10**6):
-                raise KitError(f"{name}: {getattr(self, name)} is too large")
+        check_bounds(self, {
+            "noise_layers": (1, 1000), "noise_hidden": (0, 10**6), "noisy_layers": (1, 1000),
+            "noisy_hidden": (1, 10**6), "reversal": (0, 1e6), "clean_weight": (0, 1e6), "noisy_weight": (0, 1e6)})
 
     @property
     def has_adversary(self) -> bool:

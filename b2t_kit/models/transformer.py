@@ -22,6 +22,7 @@ from torch import nn
 
 from ..core.errors import KitError
 from ..core.random import uniforms
+from ..core.settings import check_bounds
 from .footprint import Blocks, PeakPoint, Size, tpu_transformer_points
 from .layers import dropout, in_float32, patches, times
 from .model import Adapted, FrameSteps, ModelConfig
@@ -52,11 +53,10 @@ class TransformerConfig(ModelConfig):
     adapted = Adapted(("embed.*",), 3e-5, False)
 
     def __post_init__(self) -> None:
-        for name in ("num_classes", "patch", "blocks", "width", "heads", "head_width", "inner", "reach"):
-            if not 1 <= getattr(self, name) <= 10**6:
-                raise KitError(f"{name}: {getattr(self, name)} is not from 1 to a million")
-        if not 0 <= self.mask_spans <= 10**6:
-            raise KitError(f"mask_spans: {self.mask_spans} is not from 0 to a million")
+        sizes = ("num_features", "num_classes", "patch", "blocks", "width", "heads", "head_width", "inner", "reach")
+        seconds = ("window", "window_least", "window_most")
+        check_bounds(self, {name: (1, 10**6) for name in sizes})
+        check_bounds(self, {name: (0, 10**6) for name in ("mask_spans", *seconds)})
         for name in ("patch_dropout", "block_dropout", "mask_share"):
             if not 0 <= getattr(self, name) < 1:
                 raise KitError(f"{name}: {getattr(self, name)} is not in [0, 1)")

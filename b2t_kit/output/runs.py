@@ -222,10 +222,11 @@ def day_lines(
 ) -> list[str]:
     "Phoneme error rates by recording day, if `b2t eval` was here."
     path = state.folder / "eval/val/result.json"
-    days = load_json(path).get("days") if path.is_file() else None
-    if not isinstance(days, dict):
-        return []
-    return [f"{day:<20} {one['rate']:.1%}  {one['edits']}/{one['total']}" for day, one in days.items()]
+    try:
+        days = load_json(path).get("days") if path.is_file() else None
+        return [f"{day:<20} {one['rate']:.1%}  {one['edits']}/{one['total']}" for day, one in (days or {}).items()]
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise KitError(f"{path}: is not a record of `b2t eval`, which writes it again") from error
 
 
 def show_text(

@@ -23,7 +23,7 @@ import numpy as np
 
 from ..core.errors import KitError
 from ..core.files import read_text
-from ..core.settings import number_in
+from ..core.settings import SEED, check_bounds, number_in
 from ..data.dataset import LABEL_WIDTH
 from ..text.phonemes import normalise, to_ids
 
@@ -348,15 +348,7 @@ class PlanConfig:
     seed: int = 0  # random seed of sentences and recordings
 
     def __post_init__(self) -> None:
-        for name in ("sessions", "trials"):
-            if getattr(self, name) < 1:
-                raise KitError(f"{name}: must be at least 1, not {getattr(self, name)}")
-        if not 0 <= self.held_out <= 1:
-            raise KitError(f"held_out: must be between 0 and 1, not {self.held_out}")
-        if self.sessions > MOST_SESSIONS:
-            raise KitError(f"sessions: must be at most {MOST_SESSIONS}, not {self.sessions}")
-        if self.seed < 0:
-            raise KitError(f"seed: must not be negative, not {self.seed}")
+        check_bounds(self, {"sessions": (1, MOST_SESSIONS), "trials": (1, 10_000), "held_out": (0, 1), "seed": SEED})
 
 # %% ../../nbs/simulate/sentences.ipynb #497cc170
 @dataclass(frozen=True)

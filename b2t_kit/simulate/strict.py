@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.signal import lfilter
 
-from ..core.errors import KitError
+from ..core.settings import check_bounds
 from .sentences import PlanConfig
 from ..text.phonemes import SILENCE
 
@@ -37,9 +37,7 @@ class DisturbedConfig(PlanConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, most in MOST_DISTURBED.items():
-            if not 0 <= getattr(self, name) <= most:
-                raise KitError(f"{name}: must be in [0, {most:g}], not {getattr(self, name)}")
+        check_bounds(self, {name: (0, most) for name, most in MOST_DISTURBED.items()})
 
 # %% ../../nbs/simulate/strict.ipynb #a69a5151
 WANDER_BINS = 60  # time constant of the gain within a trial: 1.2 s

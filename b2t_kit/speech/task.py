@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..core.errors import KitError
-from ..core.settings import from_dict, to_dict
+from ..core.settings import check_bounds, from_dict, to_dict
 from ..core.signals import gib
 from ..data.augment import Augment, augment, smooth, smoothing_taps
 from ..data.batches import Batch, BatchConfig, Bucket, EvalBatches, Frames, Resident, TrainBatches, check_lengths
@@ -53,8 +53,7 @@ class WordsConfig:
     def __post_init__(self) -> None:
         if self.tuned and not self.lm:
             raise KitError("tuned: needs the language model that the weights were tuned for; add --lm MODEL")
-        if self.beam < 1:
-            raise KitError(f"beam: {self.beam} is less than 1; give the number of hypotheses to keep")
+        check_bounds(self, {"beam": (1, 100_000)})
 
 # %% ../../nbs/speech/task.ipynb #8b4db458
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from ..core.errors import KitError
 from ..core.files import regular_file, write_atomically
-from ..core.settings import to_dict
+from ..core.settings import check_bounds, to_dict
 from ..core.random import fold_seed
 from ..data.batches import check_shares
 from ..devices.device import Device
@@ -260,6 +260,7 @@ class CodecTask(Task, TaskSettings):
     textless: float = 0.125  # share of rows without text
 
     def __post_init__(self) -> None:
+        check_bounds(self, {"first_channel": (0, 1e6), "textless": (0, 1)})
         if not 1 <= self.batch_size <= self.examples <= 2**40:
             raise KitError(f"batch_size: {self.batch_size} is not in [1, {self.examples}], the examples of an epoch")
 
@@ -370,7 +371,6 @@ class CodecTask(Task, TaskSettings):
 def _share(rows: int, parts: int, chips: int) -> int:
     "Rows of each part, enough for all and divisible by the chips."
     return math.ceil(math.ceil(rows / parts) / chips) * chips
-
 
 # %% ../../nbs/tasks/codec.ipynb #8725aa98
 def read_codes(

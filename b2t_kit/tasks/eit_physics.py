@@ -23,7 +23,7 @@ from tqdm.auto import tqdm
 
 from ..core.errors import KitError
 from ..core.files import check_writable, load_json, save_json, write_atomically
-from ..core.settings import to_dict
+from ..core.settings import SEED, check_bounds, to_dict
 from ..core.random import fold_seed
 
 # %% ../../nbs/tasks/eit_physics.ipynb #063210d4
@@ -210,8 +210,12 @@ class PhantomConfig:
             values = getattr(self, name)
             if len(values) != 2 or not 0 < values[0] <= values[1]:
                 raise KitError(f"{name}: {values} should be two positive numbers, the smaller one first")
-        if self.count < 1 or self.most < 1 or not self.radius[1] <= self.reach <= 1:
-            raise KitError("count and most must be at least 1, radius at most reach, and reach at most 1")
+        check_bounds(self, {
+            "count": (1, 10**8), "seed": SEED, "noise_db": (-1000, 1000), "gain": (0, 10), "uneven": (0, 10),
+            "most": (1, 100), "reach": (0, 1), "resistive": (0, 1e6), "conductive": (0, 1e6), "share_resistive": (0, 1),
+            "mixed": (0, 1), "refinements": (0, 9)})
+        if not self.radius[1] <= self.reach:
+            raise KitError(f"radius: {self.radius[1]:g} is more than reach, {self.reach:g}")
 
 # %% ../../nbs/tasks/eit_physics.ipynb #c8b6d9d2
 def draw_things(

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from ..core.distributed import launch
 from ..core.errors import KitError
 from ..core.files import load_json
-from ..core.settings import from_dict, override, word_after
+from ..core.settings import SEED, check_bounds, from_dict, override, word_after
 from ..core.signals import SUCCESS
 from ..core.verbs import File, Folder, Layout, RunFolder, arranged, chosen_settings, exactly_one, command_for
 from ..memory.plan import check_memory
@@ -40,6 +40,9 @@ class SimulateTanks:
     settings: PhantomConfig = arranged(PhantomConfig(), Layout(
         first=("count", "seed", "noise_db", "most"),
         units={"noise_db": "DB", "share_resistive": "SHARE", "mixed": "SHARE"}))
+
+    def __post_init__(self) -> None:
+        check_bounds(self, {"processes": (1, 1000)})
 
     def act(self) -> int:
         config = replace(self.settings, seed=self.settings.seed + PARTS[self.part])
@@ -67,6 +70,11 @@ class _Original:
     precision: str = "auto"  # dtype of matrix products: auto, float32, bfloat16 or float16
     processes: int = 1  # processes to start on this machine, one per GPU; leave this out under accelerate launch
 
+    def __post_init__(self) -> None:
+        check_bounds(self, {
+            "global_batch_size": (1, 10**6), "epochs": (1, 10**9), "global_seed": SEED, "log_every": (1, 10**12),
+            "ckpt_every": (0, 10**12), "num_workers": (0, 1000), "samplingsteps": (1, 10_000), "processes": (1, 1000)})
+
     def in_processes(
         self,
         part: str,  # "train" or "test"
@@ -92,6 +100,10 @@ class TrainTomography(_Original):
     memory_guard: Literal["refuse", "warn"] = "refuse"
     hours: float = 0.0  # stop cleanly before this many hours have passed; 0 sets no limit
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_bounds(self, {"accumulation": (1, 10**6), "hours": (0, 10**5)})
+
     def act(self) -> int:
         out = exactly_one(self, "out", "run")
         if self.processes != 1:
@@ -115,8 +127,6 @@ def training_of(
     config = EITConfig(UNET_SIZES[asked.model], size, size, asked.turns, asked.samplingsteps or 1)
     task = EITTask(asked.data_path, config, asked.num_workers, asked.statistics)
     epochs = asked.epochs if asked.epochs is not None else (1400 if original else 3)
-    if epochs < 1:
-        raise KitError(f"epochs: {epochs} is less than 1")
     settings = (original_training if original else small_training)(epochs * task.steps_per_epoch)
     given: dict[str, Any] = {
         "log_every": asked.log_every, "eval_every": asked.ckpt_every, "checkpoint_every": asked.ckpt_every}
@@ -132,6 +142,10 @@ class AssessTomography(_Original):
     run: RunFolder | None = None  # run folder; default: the weights that come with the kit
     out: Folder | None = None  # folder for DEIT.mat, predictions.npz, scores and a figure; default: nothing is written
     draws: int = 8  # reconstructions that are averaged for each image; the original takes 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_bounds(self, {"draws": (1, 10_000)})
 
     def act(self) -> int:
         if self.processes != 1:
@@ -171,6 +185,9 @@ class TrainCodec:
         first=("train.steps", "task.batch_size", "train.accumulation", "train.lr", "task.model", "train.device",
                "train.precision")))
 
+    def __post_init__(self) -> None:
+        check_bounds(self, {"processes": (1, 1000)})
+
     def act(self) -> int:
         if self.processes != 1:
             launch("b2t_kit.cli", ["codec", "train", *command_for(self, without=("processes",))], self.processes,
@@ -180,4 +197,3 @@ class TrainCodec:
         task = run.task if self.codes is None else with_codes(run.task, self.codes)
         uninterrupted(train(task, run.train, self.out, self.resume, check_memory=check_memory))
         return SUCCESS
-

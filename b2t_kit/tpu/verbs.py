@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from ..core.errors import KitError
 from ..core.files import check_target, save_json, write_atomically
-from ..core.settings import override, word_after
+from ..core.settings import check_bounds, override, word_after
 from ..core.signals import FAULTS, SUCCESS, report_progress
 from ..core.verbs import File, Folder, Positional, chosen_settings
 from ..data.batches import Bucket
@@ -82,6 +82,9 @@ class Plan:
 
     lists = staticmethod(config_list)
 
+    def __post_init__(self) -> None:
+        check_bounds(self, {"chips": (1, 10**6), "memory": (1e-3, 1e6), "global_batch": (1, 10**9), "bins": (1, 10**6)})
+
     def act(self) -> int:
         if self.json:
             check_target(self.json)
@@ -89,8 +92,6 @@ class Plan:
         kind = given.pop("train.device", None)
         run = override(config_with(self.config, self.model), given)
         if self.global_batch is not None:
-            if self.global_batch < 1:
-                raise KitError(f"global batch: {self.global_batch} is less than 1")
             run = run.with_rows(self.global_batch)
         if kind is None:
             kind = "tpu" if self.slice else {"cpu": "cpu", "cuda": "gpu"}.get(run.train.device, "tpu")
@@ -141,6 +142,9 @@ class Preflight:
     settings: dict[str, Any] = config_settings()
 
     lists = staticmethod(config_list)
+
+    def __post_init__(self) -> None:
+        check_bounds(self, {"global_batch": (1, 10**9)})
 
     def act(self) -> int:
         if self.list:

@@ -18,6 +18,7 @@ from torch import nn
 
 from ..core.errors import KitError
 from ..core.random import fold_seed
+from ..core.settings import SEED, check_bounds
 from ..devices.device import Device
 from ..models.footprint import MemoryTarget, Part, StepPlan
 from .optim import GroupRule, group_parameters
@@ -64,13 +65,7 @@ class TrainConfig:
     memory_guard: Literal["refuse", "warn"] = "refuse"
 
     def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
-            if not getattr(self, name) >= least:
-                raise KitError(f"{name}: {getattr(self, name)} is less than {least}")
-            if type(getattr(self, name)) is int and getattr(self, name) > 10**12:
-                raise KitError(f"{name}: {getattr(self, name)} is too large")
-        if not self.lr_floor <= 1:
-            raise KitError(f"lr_floor: {self.lr_floor} is more than 1")
+        check_bounds(self, _BOUNDS)
         if self.decay_start > (self.decay_steps or self.steps):
             raise KitError(f"decay_start: step {self.decay_start} is after the floor is reached, "
                            f"step {self.decay_steps or self.steps}")
@@ -80,11 +75,14 @@ class TrainConfig:
             raise KitError(f"betas: {self.betas} are not two numbers from 0 to below 1")
 
 # %% ../../nbs/training/task.ipynb #1ad68594
-_LEAST = {  # the smallest value that each setting may have
-    "steps": 1, "hours": 0, "accumulation": 1, "lr": 1e-12, "lr_floor": 0, "warmup_steps": 0,
-    "decay_start": 0, "decay_steps": 0, "lr_every": 1, "weight_decay": 0, "eps": 0, "clip_norm": 1e-12,
-    "ema_decay": 0, "log_every": 1,
-    "eval_every": 0, "checkpoint_every": 0, "keep_checkpoints": 1, "abnormal_norm": 1,
+_LONG = 10**12  # steps: at a thousand a second, thirty years
+_BOUNDS = {  # smallest and largest value that each setting may have
+    "steps": (1, _LONG), "hours": (0, 10**5), "seed": SEED, "accumulation": (1, 10**6), "lr": (1e-12, 1000),
+    "lr_floor": (0, 1), "warmup_steps": (0, _LONG), "decay_start": (0, _LONG), "decay_steps": (0, _LONG),
+    "lr_every": (1, _LONG), "weight_decay": (0, 1000), "eps": (0, 1000), "clip_norm": (1e-12, 1e12),
+    "ema_decay": (0, 1), "log_every": (1, _LONG), "eval_every": (0, _LONG), "checkpoint_every": (0, _LONG),
+    "keep_checkpoints": (1, _LONG),
+    "abnormal_norm": (1, 1e12), "units_over": (1, 10**6),
 }
 
 # %% ../../nbs/training/task.ipynb #01e027d8

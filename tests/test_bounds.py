@@ -1,0 +1,84 @@
+"""Every number that a command line takes has bounds: a walk over the options of all verbs, recipes and models."""
+import typing
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from functools import partial
+from typing import Any
+
+import pytest
+
+from b2t_kit.cli import PLACES, main, verb_at
+from b2t_kit.core.errors import KitError
+from b2t_kit.core.settings import kinds_of, leaves, override
+from b2t_kit.core.verbs import is_config, verb_options
+from b2t_kit.models.model import model_class, model_names
+
+VERBS = [verb_at(place) for known in PLACES.values()
+         for place in ([known] if isinstance(known, str) else known.values())]
+SEEDS = {"seed", "seeds", "adapt_seed", "global_seed"}  # which may be any number that is not negative
+ENDLESS = {"threshold", "token_threshold"}  # of the search: infinity drops nothing
+# checked where they are used
+ELSEWHERE = {"adapt_copies", "adapt_lr", "adapt_seed", "before", "pace", "pictures", "port", "trials", "tune_seconds"}
+
+
+def number_kind(annotation: Any) -> type | None:
+    """Whether a value is a number, or several: int or float; None for all else."""
+    kinds = [kind for one in kinds_of(annotation) for kind in (one, *typing.get_args(one))]
+    return next((kind for kind in (int, float) if kind in kinds), None)
+
+
+def open_ends(name: str, annotation: Any, make: Callable[[str, Any], object]) -> list[str]:
+    """The ends at which a number has no bound; `make` builds what takes it, and raises KitError."""
+    kind, last = number_kind(annotation), name.rpartition(".")[2]
+    several = any(typing.get_origin(one) is tuple for one in kinds_of(annotation))
+    found = []
+    for end, value in (("above", 2**62), ("below", -(2**62))):
+        free = end == "above" and last in SEEDS | ENDLESS
+        number = value if kind is int else value * 1e280
+        try:
+            make(name, (number, number) if several else number)
+        except KitError as error:
+            assert last.replace("adapt_", "") in str(error), (name, str(error))
+        else:
+            found += [] if free else [f"{name} {end}"]
+    return found
+
+
+def changed(config: Any, name: str, value: Any) -> Any:
+    """Settings with another number."""
+    return override(config, {name: value})
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__)
+def test_every_number_of_a_verb_has_bounds(verb: type) -> None:
+    """Also those of the recipe that the verb begins with."""
+    configs = {one.name: one.metadata["choose"](())[1] if "choose" in one.metadata else one.default
+               for one in fields(verb) if is_config(one)}
+    needed = {one.name: "x" for one in fields(verb) if one.default is MISSING and one.default_factory is MISSING}
+    found = []
+    for option in verb_options(verb)[0]:
+        field, setting = option.path
+        if number_kind(option.kind) is not None and (setting or field not in ELSEWHERE and verb.__name__ != "RunDemo"):
+            found += open_ends(setting or field, option.kind, partial(changed, configs[field]) if setting else
+                               lambda name, value: verb(**needed | {name: value}))
+    assert found == []
+
+
+@pytest.mark.parametrize("model", model_names())
+def test_every_number_of_a_model_has_bounds(model: str) -> None:
+    """Models that no recipe begins with."""
+    config = model_class(model)()
+    assert [end for name, (kind, _) in leaves(config).items() if number_kind(kind) is not None
+            for end in open_ends(name, kind, partial(changed, config))] == []
+
+
+@pytest.mark.parametrize("words", [
+    "train --out RUN --cut 1000000000", "train --out RUN --max-bins 1e15", "train --out RUN --cache-gb 1e30",
+    "lm build text.txt --out m.b2tlm --order 1e9", "plan tiny --chips 1e15",
+    "simulate --out DATA --trials 1e9", "eit simulate --out TANKS --refinements 40",
+])
+def test_the_command_line_names_the_number(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line, status 2, and nothing begun."""
+    assert main(words.split()) == 2
+    said = capsys.readouterr().err
+    assert words.split()[-2].lstrip("-").replace("-", "_") in said and "must be in [" in said and said.count("\n") == 1
