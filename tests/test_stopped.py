@@ -1,29 +1,49 @@
 """A command that a signal stops says so by its status, and by the command that goes on, which needs nothing else."""
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from b2t_kit.cli import main
 from b2t_kit.core.files import load_json
 from b2t_kit.data.writer import tiny_recordings
 from b2t_kit.training.checkpoint import checkpoint_path, checkpoint_steps
 from b2t_kit.training.metrics_log import read_metrics, series
 
-STEPS = 400
+STEPS = 200
 SETTINGS = f"""--config linear --steps {STEPS} --checkpoint-every 20 --keep-checkpoints 1000 --eval-every 0 --log-every 1
 --warmup-steps 2 --batch-size 4 --lr 0.002 --device cpu --precision float32 --resident on"""
 PATIENCE = 240  # seconds
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Recordings of two days."""
-    return tiny_recordings(tmp_path / "data", sessions=2, trials=6, max_bins=60)
+    return tiny_recordings(tmp_path_factory.mktemp("stopped") / "data", sessions=2, trials=6, max_bins=60)
+
+
+@pytest.fixture(scope="module")
+def alone(data: Path) -> Path:
+    """A run that was not stopped."""
+    process = begin(f"train --data {data} --out {data.parent / 'alone'} {SETTINGS}")
+    said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, said
+    return data.parent / "alone"
+
+
+@pytest.fixture
+def b2t(capsys: pytest.CaptureFixture) -> Callable[[str], tuple[int, str, str]]:
+    """Status, output and errors of a command in this process: torch is imported already."""
+    def run(words: str) -> tuple[int, str, str]:
+        return main(shlex.split(words)), *capsys.readouterr()
+    return run
 
 
 def begin(words: str) -> subprocess.Popen:
@@ -31,13 +51,6 @@ def begin(words: str) -> subprocess.Popen:
     command = [sys.executable, "-m", "b2t_kit.cli", *shlex.split(words)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                             env={**os.environ, "OMP_NUM_THREADS": "1"})
-
-
-def b2t(words: str) -> tuple[int, str, str]:
-    """Status, output and errors of a whole command."""
-    process = begin(words)
-    said, errors = process.communicate(timeout=PATIENCE)
-    return process.returncode, said, errors
 
 
 def newest(run: Path) -> int:
@@ -48,11 +61,14 @@ def newest(run: Path) -> int:
 def stopped_early(words: str, runs: list[Path], number: signal.Signals) -> tuple[int, str, str]:
     """Start a command, and stop it once each run has trained."""
     process, deadline = begin(words), time.monotonic() + PATIENCE
-    while min(map(newest, runs)) < 20:
-        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
-        time.sleep(0.005)
-    process.send_signal(number)
-    said, errors = process.communicate(timeout=PATIENCE)
+    try:
+        while min(map(newest, runs)) < 20:
+            assert process.poll() is None and time.monotonic() < deadline, words
+            time.sleep(0.005)
+        process.send_signal(number)
+        said, errors = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
     return process.returncode, said, errors
 
 
@@ -68,22 +84,24 @@ def bits(run: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_run_goes_on_by_the_printed_command(data: Path, tmp_path: Path, number: signal.Signals) -> None:
+def test_a_stopped_run_goes_on_by_the_printed_command(
+    data: Path, alone: Path, tmp_path: Path, number: signal.Signals
+) -> None:
     """With the same bits as a run that was not stopped, and on the device as before."""
-    run, alone = tmp_path / "a run", tmp_path / "alone"
+    run = tmp_path / "a run"
     status, said, errors = stopped_early(f"train --data {data} --out '{run}' {SETTINGS}", [run], number)
     assert status == 128 + number and newest(run) < STEPS, said + errors
     assert errors == ("interrupted\n" if number == signal.SIGINT else "interrupted by SIGTERM\n")
     assert command_in(said) == f"train --resume --out '{run}'"
-    status, said, errors = b2t(command_in(said))
-    assert status == 0 and newest(run) == STEPS and "recordings on the device" in said, said + errors
-    assert b2t(f"train --data {data} --out {alone} {SETTINGS}")[0] == 0
+    process = begin(command_in(said))
+    said, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0 and newest(run) == STEPS and "recordings on the device" in said, said + errors
     assert bits(run) == bits(alone)
 
 
-def test_what_may_be_given_again(data: Path, tmp_path: Path) -> None:
+def test_what_may_be_given_again(data: Path, tmp_path: Path, b2t: Callable) -> None:
     """A setting that the run did not have is refused by name; what changes nothing, and the folder, may be others."""
-    run = tmp_path / "run"
+    data, run = shutil.copytree(data, tmp_path / "data"), tmp_path / "run"
     assert b2t(f"train --data {data} --out {run} {SETTINGS} --hours 1e-6")[0] == 0
     at, resume = newest(run), f"train --resume --out {run}"
     assert at < STEPS
@@ -101,7 +119,7 @@ def test_what_may_be_given_again(data: Path, tmp_path: Path) -> None:
     assert b2t(f"{resume} --hours 1e-6 ")[0] == 0  # where it was last time
 
 
-def test_a_run_without_a_record_is_not_begun_by_resuming(tmp_path: Path) -> None:
+def test_a_run_without_a_record_is_not_begun_by_resuming(tmp_path: Path, b2t: Callable) -> None:
     (tmp_path / "run").mkdir()
     status, _, errors = b2t(f"train --resume --out {tmp_path / 'run'}")
     assert status == 2 and errors.count("\n") == 1 and "config.json" in errors and "without --resume" in errors
@@ -113,7 +131,7 @@ def kept(run: Path) -> list[tuple[Path, int]]:
     return sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*") if path.name not in memos)
 
 
-def test_a_longer_schedule_is_asked_for(data: Path, tmp_path: Path) -> None:
+def test_a_longer_schedule_is_asked_for(data: Path, tmp_path: Path, b2t: Callable) -> None:
     """More steps would raise the learning rate of a finished run from its floor; that must be wanted."""
     run, steps = tmp_path / "run", 20
     assert b2t(f"train --data {data} --out {run} {SETTINGS} --steps {steps}".replace(f"--steps {STEPS}", ""))[0] == 0
@@ -131,7 +149,7 @@ def test_a_longer_schedule_is_asked_for(data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["", "--side-by-side --threads-per-seed 1"])
-def test_stopped_seeds_go_on_by_the_printed_command(data: Path, tmp_path: Path, how: str) -> None:
+def test_stopped_seeds_go_on_by_the_printed_command(data: Path, tmp_path: Path, b2t: Callable, how: str) -> None:
     """Also those that had not begun."""
     out = tmp_path / "seeds"
     runs = [out / f"seed_{seed}" for seed in (5, 6)]
