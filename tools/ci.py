@@ -38,8 +38,8 @@ COMMAND = re.compile(r"^```sh\n(pip install .*)\n```$", re.M)
 ONCE = " --ignore-glob='tests/test_bad_*.py'" + "".join(
     f" --ignore={path}" for path in (
         *(f"tests/test_{name}.py" for name in (
-            "caches", "decoding", "eit", "fetch", "front_page", "fuzz", "house", "importers", "joint", "kenlm",
-            "kernels", "large_model", "live_page", "marks", "resume", "simulate", "stopped", "t12", "words",
+            "bounds", "caches", "decoding", "eit", "fetch", "front_page", "fuzz", "house", "importers", "joint",
+            "kenlm", "kernels", "large_model", "live_page", "marks", "resume", "simulate", "stopped", "t12", "words",
             "world_errors")),
         "nbs/live", "nbs/output", "nbs/simulate", "nbs/tasks", "nbs/text", "kaggle/b2t-gpu",
         *(f"nbs/{name}.ipynb" for name in ("cli", "demo", "index", "training/live_plot", "training/metrics_log")),
