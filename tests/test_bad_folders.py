@@ -465,3 +465,9 @@ def test_a_record_of_eval_that_is_none(content, here, capsys):
     (here / "gru/eval/val").mkdir(parents=True, exist_ok=True)
     (here / "gru/eval/val/result.json").write_text(content)
     assert "eval/val/result.json: is not a record of `b2t eval`" in refused("show gru", capsys)
+
+
+def test_the_output_of_a_seed_that_is_a_folder(here, capsys):
+    (here / "seeds/seed_1.txt").mkdir(parents=True)
+    told = refused(f"{TRAIN} --steps 2 --out seeds --seeds 1 2 --side-by-side", capsys)
+    assert "seeds/seed_1.txt: is not a plain file" in told

@@ -71,6 +71,8 @@ ARPA_FAULTS: dict[str, Fault] = {
     "no probability": ("-0.9\ttea\t-0.1", "tea", "line 10: should have a probability, 1 word"),
     "a word too many": ("more tea\t-0.05", "more tea now\t-0.05", "line 15: should have a probability, 2 words"),
     "letters for a number": ("-0.2\tmore tea", "-o.2\tmore tea", "line 15: the probability '-o.2' is not a finite number"),
+    "an underscore": ("-0.2\tmore tea", "-1_0\tmore tea", "line 15: the probability '-1_0' is not a finite number"),
+    "below the smallest": ("-0.2\tmore tea", "-1e400\tmore tea", "line 15: the probability '-1e400' is not a finite"),
     "NaN": ("-0.2\tmore tea", "nan\tmore tea", "line 15: the probability 'nan' is not a finite number"),
     "infinite backoff": ("more tea\t-0.05", "more tea\tinf", "line 15: the backoff weight 'inf' is not a finite number"),
     "above 1": ("-0.2\tmore tea", "0.2\tmore tea", "line 15: the probability is above 1"),

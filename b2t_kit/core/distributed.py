@@ -26,6 +26,7 @@ from typing import IO
 import torch.distributed as dist
 
 from .errors import KitError
+from .files import check_target
 
 # %% ../../nbs/core/distributed.ipynb #61208d49
 @dataclass(frozen=True)
@@ -248,6 +249,7 @@ def start_worker(
 ) -> Worker:
     "Start one process in its own session."
     command = [sys.executable, "-c", BOOTSTRAP, str(pipe), target, *arguments]
+    check_target(path)
     with open(path, "ab") as output:
         reader = open(path, encoding="utf-8", errors="replace")
         reader.seek(0, os.SEEK_END)

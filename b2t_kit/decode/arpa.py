@@ -151,10 +151,13 @@ def _column(lines: ArpaLines, first: int, fields: list[list[bytes]], column: int
     "Return one column of base-10 logarithms as natural logarithms; missing ones are 0."
     texts = [field[column] if column < len(field) else b"0" for field in fields]
     try:
+        if b"_" in b"".join(texts):  # float("1_0") is 10
+            raise ValueError
         values = np.array(texts).astype(np.float64)
     except ValueError:
         values = np.array([_number(text) for text in texts])
-    values[values == -np.inf] = -99.0  # how SRILM writes a probability of 0
+    for place in np.flatnonzero(values == -np.inf):  # how SRILM writes a probability of 0; -1e400 is none
+        values[place] = -99.0 if texts[place].lower() in (b"-inf", b"-infinity") else np.nan
     usable = np.abs(values) < WILD
     if not usable.all():
         place = int(np.argmin(usable))
@@ -165,7 +168,7 @@ def _column(lines: ArpaLines, first: int, fields: list[list[bytes]], column: int
 
 def _number(text: bytes) -> float:
     try:
-        return float(text)
+        return math.nan if b"_" in text else float(text)
     except ValueError:
         return math.nan
 
