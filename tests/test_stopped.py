@@ -99,6 +99,36 @@ def test_a_stopped_run_goes_on_by_the_printed_command(
     assert bits(run) == bits(alone)
 
 
+SLOW = """
+import sys, time
+from b2t_kit.core.signals import run_program
+from b2t_kit.train import train
+from b2t_kit.training.task import ToyTask, toy_config
+
+class Slow(ToyTask):
+    def batches(self, config, device, position):
+        print("reading", flush=True)
+        time.sleep(100)
+        yield from super().batches(config, device, position)
+
+sys.exit(run_program(lambda: train(Slow(), toy_config(), sys.argv[1], quiet=True).step))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_first_step_ends_the_command(tmp_path: Path, number: signal.Signals) -> None:
+    """At once, while it waits for the first batch; nothing stays."""
+    process = subprocess.Popen([sys.executable, "-c", SLOW, str(tmp_path / "new/run")], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "reading\n"
+    started = time.monotonic()
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert time.monotonic() - started < 50 and process.returncode == 128 + number
+    assert errors == ("interrupted\n" if number == signal.SIGINT else "interrupted by SIGTERM\n")
+    assert not any(tmp_path.iterdir())
+
+
 def test_what_may_be_given_again(data: Path, tmp_path: Path, b2t: Callable) -> None:
     """A setting that the run did not have is refused by name; what changes nothing, and the folder, may be others."""
     data, run = shutil.copytree(data, tmp_path / "data"), tmp_path / "run"

@@ -283,6 +283,7 @@ def start_runtime(
 
         if not runtime.is_spmd():
             runtime.use_spmd()
+    logging.getLogger().addFilter(_needs_no_jax)  # the same function is added once
     where = "none" if cache in ("none", "auto") else cache
     told = "none" if where == "none" else open_cache(where)
     with environment_with(quiet()):
@@ -295,6 +296,11 @@ def start_runtime(
 def quiet() -> dict[str, str]:
     "Variables that silence XLA's line per compilation; errors are still printed."
     return {} if "TF_CPP_MIN_LOG_LEVEL" in os.environ else {"TF_CPP_MIN_LOG_LEVEL": "2"}
+
+
+def _needs_no_jax(record: logging.LogRecord) -> bool:
+    "Whether a warning is not the one of torch_xla's scan, at each call, that jax is missing; nothing here needs it."
+    return "requires jax/pallas" not in record.getMessage()
 
 # %% ../../nbs/devices/xla_runtime.ipynb #e3a4018e
 def _try_backward(

@@ -87,8 +87,9 @@ class _Original:
 @dataclass(frozen=True, kw_only=True)
 class TrainTomography(_Original):
     "Train a network on simulated measurements, or resume a run."
-    out: RunFolder | None = None  # new run folder; give this or --run
-    run: RunFolder | None = None  # run folder of a run to resume
+    out: RunFolder | None = None  # run folder, new unless --resume is given
+    resume: bool = False  # continue the run in RUN; give its other options again
+    run: RunFolder | None = None  # the same as --resume --out RUN
     model: str = "small"  # size of the network: cdeit (the original's), small or tiny
     # folder with the original's mean.pth and std.pth, which normalise the voltages; default: computed from the
     # training set
@@ -109,7 +110,7 @@ class TrainTomography(_Original):
         if self.processes != 1:
             return self.in_processes("train")
         task, config = training_of(self)
-        again = out == "run"  # more epochs are asked for by --epochs, so the new rate is only said
+        again = self.resume or out == "run"  # more epochs are asked for by --epochs, so the new rate is only said
         uninterrupted(train(task, replace(config, new_schedule=again), getattr(self, out), resume=again,
                             check_memory=check_memory))
         return SUCCESS

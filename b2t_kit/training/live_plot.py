@@ -58,8 +58,10 @@ def _draw_curve(
     curve: tuple[list[int], list[float]],  # steps and values
     **style: Any,  # matplotlib line settings
 ) -> None:
-    "Draw one curve, with markers if there are few points."
+    "Draw one curve, with markers if there are few points; one or two make no curve, and get no line."
     steps, values = curve
+    if len(steps) < 3:
+        style["linestyle"] = ""
     if steps:
         axis.plot(steps, values, marker="o" if len(steps) < 30 else None, markersize=3, **style)
 

@@ -45,14 +45,24 @@ from .task import Task, TrainConfig
 
 # %% ../../nbs/training/run.ipynb #65345c1c
 class StopRequest:
-    "Records SIGINT, SIGTERM and SIGHUP while it is open; a second SIGINT raises `KeyboardInterrupt`."
+    "Records SIGINT, SIGTERM and SIGHUP while it is open and `waits`; a second SIGINT raises `KeyboardInterrupt`."
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        waits: bool = True,  # False: until it is set, signals do what they did before, or raise `KeyboardInterrupt`
+    ) -> None:
+        self.waits = waits
         self.name = ""  # name of the signal that arrived, such as "SIGTERM"
         self.before: dict[int, Any] = {}
 
     def note(self, number: int, frame: Any = None) -> None:
         "Record a signal; the signal handler."
+        if not self.waits:
+            before = self.before[number]
+            if callable(before):
+                before(number, frame)
+                return
+            raise KeyboardInterrupt(signal.Signals(number).name)
         if self.name and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.name = signal.Signals(number).name
@@ -418,7 +428,7 @@ def open_run(
     "Claim the folder, open the device, build or restore the run; raises `KitError` if one of them fails."
     with ExitStack() as stack:
         budget = Budget(config.hours)
-        stop = stack.enter_context(StopRequest())
+        stop = stack.enter_context(StopRequest(waits=False))
         if find_place().rank == 0:
             stack.enter_context(_begun_or_absent(Path(out), resume))
         device = _open_device(config, Path(out))

@@ -81,6 +81,7 @@ def remaining_batches(
     with closing(run.task.batches(run.config, run.device, run.step)) as batches:
         for micro_batches in islice(batches, left):
             given += 1
+            run.stop.waits = True
             yield micro_batches
     if given < left:
         raise KitError(f"the task's batches ended after step {run.step} of {run.config.steps}")
