@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 from b2t_kit.core.errors import KitError
 from b2t_kit.core.files import load_json, read_text
-from b2t_kit.data.dataset import MAX_VALUE, Recordings
+from b2t_kit.data.dataset import Recordings
+from b2t_kit.data.hdf5 import MAX_VALUE
 from b2t_kit.data.writer import tiny_recordings
 from b2t_kit.data.download import read_token, unpack_archive
 from b2t_kit.data.validate import faults

@@ -23,7 +23,6 @@ import numpy as np
 from ..core.cache import file_state
 from ..core.errors import KitError
 from .folders import SPLITS, check_split, find_recordings, lost_days, sessions_of
-from .hdf5 import MAX_VALUE as MAX_VALUE
 from .hdf5 import MAX_BINS, MAX_FEATURES, MAX_NUMBER, Fault, contiguous_place, group_names, open_dataset
 from .hdf5 import open_file, open_trial, read_at, read_attribute, read_number, reading, value_fault
 from ..text.phonemes import BLANK, PHONEMES, show
