@@ -69,10 +69,8 @@ def read_recordings(folder: Path) -> int:
 def program(words: str) -> Callable[[Path], int]:
     """Call `b2t`; FOLDER stands for the input."""
     def read(folder: Path) -> int:
-        from b2t_kit.cli import VERBS, parse  # without main's own handler: the worker has one
-        assert VERBS
-        action, options = parse([word.replace("FOLDER", str(folder)).replace("DATA", os.environ["CAMPAIGN_DATA"]) for word in words.split()])
-        return action(options)
+        from b2t_kit.cli import parse  # without main's own handler: the worker has one
+        return parse([word.replace("FOLDER", str(folder)).replace("DATA", os.environ["CAMPAIGN_DATA"]) for word in words.split()]).act()
     return read
 
 
@@ -291,6 +289,13 @@ def read_half_tuned(folder: Path) -> None:
     lora(folder).load(folder / "progress.safetensors", "mark")
 
 
+def kept_scores(folder: Path) -> None:
+    from b2t_kit.core.cache import content_hash
+    from b2t_kit.core.files import save_json
+    scores = {"model": {"we can": -3.5, "you": -2.0}, "other": {"a": -1.0}}
+    save_json(folder / "scores.json", {"scores": scores, "check": content_hash(scores)})
+
+
 def read_scores(folder: Path) -> None:
     from b2t_kit.decode.llm import KeptScores
     KeptScores(SimpleNamespace(known={}, key="model"), folder / "scores.json")
@@ -482,7 +487,7 @@ READERS: dict[str, Reader] = {
                          build_with("FOLDER/words.txt --vocabulary FOLDER/vocabulary.txt"), ANY_TEXT, without=LINKS | FLAT),
     "excluded": Reader(with_excluded, ("scored.txt",), "text", build_with("FOLDER/words.txt --exclude FOLDER/scored.txt"),
                        ANY_TEXT, without=LINKS | FLAT),
-    "kept scores": Reader(text_file("scores.json", '{"model": {"we can": -3.5, "you": -2.0}, "other": {"a": -1.0}}\n'),
+    "kept scores": Reader(kept_scores,
                           ("scores.json",), "json", read_scores, ("Unicode", "repeated", "huge size", "non-finite"),
                           without=LINKS),
     "training record": Reader(text_file("trained_on.json", '{"sentences": ["a1b2c3d4e5f60718", "17"]}\n'), ("trained_on.json",),
