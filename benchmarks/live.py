@@ -2,14 +2,18 @@
 
     python benchmarks/live.py causal --out FOLDER [--steps 1.0]      # phoneme errors without a look at the future
     python benchmarks/live.py parity --out FOLDER [--trials 200]     # logits and sentences against `b2t decode`
+    python benchmarks/live.py parity_together --out FOLDER          # the same for several decoders, strict recordings
     python benchmarks/live.py ends --out FOLDER                      # when a sentence is taken as ended
     python benchmarks/live.py delay --lm MODEL --said TEXT [--minutes 30] [--model baseline|transformer]
     python benchmarks/live.py steps [--trials 400]                  # a frame of a network, two ways
     python benchmarks/live.py calm [--trials 200]                  # how soon words are right, how often they change
+    python benchmarks/live.py together [--trials 100]              # a frame of several networks
+    python benchmarks/live.py copies --out FOLDER                   # one decoder made into several by noise
     python benchmarks/live.py heard --out DEMO [--trials 100]      # the same from the sound, with trained weights
 
 `causal` simulates recordings and trains recipes with the usual kernel, with the causal one, and with the usual one on
-the same recordings normalised bin by bin (`b2t normalise`); `parity` and `ends` use its runs. `delay` takes the model
+the same recordings normalised bin by bin (`b2t normalise`); `parity` uses its runs.
+`ends` and `copies` train a GRU of their own on strict recordings. `delay` takes the model
 and the sentences that large_vocabulary.py keeps (--keep). Its network has random weights, which cost as much time as
 others; the search gets simulated logits of the sentences instead of its output (in `calm` too). A bin arrives when
 its 20 ms are over by the clock, so also the time in which the machine let this process sleep too long counts.
@@ -19,6 +23,8 @@ Each part writes its entry into benchmarks/results/live.json.
 """
 
 import argparse
+import copy
+import itertools
 import logging
 import math
 import sys
@@ -30,6 +36,7 @@ from typing import Any
 import numpy as np
 import psutil
 import torch
+from matplotlib.figure import Figure
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -42,27 +49,29 @@ from b2t_kit.data.augment import smooth
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.data.normalise import normalise_recordings
 from b2t_kit.decode.beam_search import BeamSearch
+from b2t_kit.decode.ensemble import average_logits
 from b2t_kit.decode.hypotheses import SearchConfig
 from b2t_kit.decode.kenlm import preload
 from b2t_kit.decode.pipeline import choose_words
 from b2t_kit.live.measures import Shown, delays_figure, ovmi, word_delays
-from b2t_kit.live.pipeline import LiveConfig, LiveDecoder
+from b2t_kit.live.pipeline import Averaged, LiveConfig, LiveDecoder
 from b2t_kit.models.model import FrameSteps
 from b2t_kit.models.published import T15_SESSIONS
 from b2t_kit.simulate.logits import noisy_sentence
-from b2t_kit.simulate.neural import CALIBRATION, SimulateConfig, draw_timing, moments
-from b2t_kit.simulate.neural import open_sessions, record_trial, zscore
+from b2t_kit.simulate.neural import CALIBRATION, STRICT, SimulateConfig, draw_timing, moments
+from b2t_kit.simulate.neural import open_sessions, record_trial, simulate, zscore
 from b2t_kit.simulate.sentences import draw_sentence
 from b2t_kit.speech.adapt import fit_days
 from b2t_kit.speech.evaluate import Decoder, load_decoder
 from b2t_kit.speech.recipes import recipe
 from b2t_kit.speech.task import settled
-from b2t_kit.text.metrics import wer
-from b2t_kit.text.phonemes import SILENCE, normalise
+from b2t_kit.text.metrics import per, wer
+from b2t_kit.text.phonemes import SILENCE, collapse, normalise
 
 SEEDS = (1, 2)
 STEPS = {"tiny": 320, "transformer_tiny": 480}
 RESULTS = ROOT / "benchmarks/results/live.json"
+COPIES = (4, 8, 16)
 
 
 def causal(options: argparse.Namespace) -> dict[str, Any]:
@@ -95,6 +104,16 @@ def for_day(decoder: Decoder, day: str) -> Decoder:
     "The decoder with one day layer, that of a session."
     fitted = fit_days(decoder.model, decoder.sessions, decoder.trained, [day], decoder.config.unseen)
     return replace(decoder, model=fitted.eval(), sessions=(day,), trained=(day,))
+
+
+def strict_run(options: argparse.Namespace, seed: int) -> Path:
+    "A small GRU with frames every 80 ms, trained on strict recordings, unless it is there."
+    data, run = options.out / "strict", options.out / f"strict_{seed}"
+    if not data.exists():
+        same = {name: getattr(STRICT, name) * STRICT.difficulty / 0.3 for name in ("drift", "shared_noise")}
+        simulate(data, replace(STRICT, sessions=4, trials=150, seed=31, bins_per_phoneme=18, difficulty=0.3, **same))
+    trained("tiny", {"stride": 4, "hidden": 256}, {1: 400, 2: 140}[seed], seed, data, run)
+    return run
 
 
 def decoders(options: argparse.Namespace, recordings: Recordings) -> dict[str, Decoder]:
@@ -150,42 +169,125 @@ def parity(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def ends(options: argparse.Namespace) -> dict[str, Any]:
-    "How long after the last sound a sentence is taken as ended, and how often before it."
+def parity_together(options: argparse.Namespace) -> dict[str, Any]:
+    "Words of strict recordings, live and offline: one decoder, and its average with a disturbed copy of itself."
     torch.set_num_threads(1)
-    decoder = load_decoder(options.out / "tiny_usual_1")
-    config = from_dict(SimulateConfig, load_json(options.out / "data/simulation.json"))
-    lexicon, model = choose_words(None)
-    search = BeamSearch(lexicon, model, SearchConfig(beam=60))
-    sessions = [one for one in open_sessions(config) if any(plan.split == "val" for plan in one.planned)]
-    found: dict[str, Any] = {}
-    rows: dict[float, list[float]] = {seconds: [] for seconds in (0.1, 0.2, 0.3, 0.5, 1.0, 1.5)}
-    for number in range(options.trials):
-        session = sessions[number % len(sessions)]
-        held = [place for place, plan in enumerate(session.planned) if plan.split == "val"]
-        place = held[number // len(sessions) % len(held)]
-        generator = np.random.default_rng([5, number])
-        timing = draw_timing(np.array(session.planned[place].labels), config.bins_per_phoneme, generator)
-        over = timing.edges[1 + np.flatnonzero(timing.labels != SILENCE)[-1]] * 0.02  # the end of the last sound
-        timing = replace(timing, num_bins=timing.num_bins + 200)  # four seconds of quiet
-        raw = record_trial(session.electrodes, timing, generator, place)
-        bins = zscore(raw, [moments(session.raw(one)[0]) for one in range(-CALIBRATION, 0)])
-        fitted = for_day(decoder, session.planned[0].session)
-        for seconds, late in rows.items():
-            live = LiveDecoder(fitted, search, LiveConfig(end_silence=seconds, considered=1))
-            ended = [one for one in live.push(bins) if one.final]
-            late.append(ended[0].bins * 0.02 - over if ended else math.inf)
-    for seconds, late in rows.items():
-        gaps = np.array(late)
-        after = gaps > 0
-        found[f"{seconds:g} s"] = {
-            "trials": len(gaps), "before the end": int((~after).sum()),
-            "within 300 ms of the end": int((after & (gaps <= 0.3)).sum()),
-            "within 300 ms of the silence asked for": int((after & (gaps <= seconds + 0.3)).sum()),
-            "not in four seconds": int(np.isinf(gaps).sum()),
-            "median": float(np.median(gaps[after])) if after.any() else None}
-        print(f"{seconds:g} s", found[f"{seconds:g} s"], flush=True)
+    decoder = load_decoder(strict_run(options, 1))
+    torch.manual_seed(0)
+    model = copy.deepcopy(decoder.model)
+    with torch.no_grad():
+        for one in model.parameters():
+            one.add_(0.05 * one.std() * torch.randn_like(one) if one.numel() > 1 else 0.0)
+    pair = [decoder, replace(decoder, model=model, origin="disturbed")]
+    row = {"trials": 0, "other words": 0, "largest difference": 0.0, "word errors": 0}
+    found = {f"{count}": dict(row) for count in (1, 2)}
+    with Recordings(options.out / "strict", "val") as recordings:
+        trials = [recordings[index] for index in range(min(options.trials, len(recordings)))]
+    search = BeamSearch(*choose_words(None, exclude=tuple(one.sentence or "" for one in trials)), SearchConfig(beam=60))
+    for trial in trials:
+        for count in (1, 2):
+            live = LiveDecoder(pair[0], search, LiveConfig(end_silence=0, considered=1), trial.session, pair[1:count])
+            for piece in np.array_split(trial.features, 20):
+                live.push(piece)
+            last = live.cue()[-1]
+            rows = [offline(for_day(one, trial.session), trial.features) for one in pair[:count]]
+            expected, row = average_logits(rows) if count > 1 else rows[0], found[f"{count}"]
+            row["trials"] += 1
+            row["largest difference"] = max(row["largest difference"], float(np.abs(live.logits - expected).max()))
+            row["other words"] += last.sentence != search.sentence(expected)
+            row["word errors"] += wer([trial.sentence or ""], [last.sentence]).edits
+    print(found)
     return found
+
+
+PAUSES = {  # share of the word boundaries with a longer pause, and its mean in seconds; exponential
+    "as simulated": (0.0, 0.0), "few short": (0.1, 0.3), "many short": (0.3, 0.3), "few long": (0.1, 0.8),
+    "many long": (0.3, 0.8)}
+SILENCES = (0.3, 0.5, 0.7, 1.0, 1.5)
+SURETIES = tuple(itertools.product((0.9, 0.95, 0.98, 0.99), (0.1, 0.2, 0.3, 0.5)))  # surety, pause
+
+
+def paused(timing: Any, share: float, mean: float, generator: np.random.Generator) -> Any:
+    "The same words, with some pauses between them longer."
+    inside = np.flatnonzero(timing.labels[:-1] == SILENCE)
+    longer = np.zeros(len(timing.edges))
+    longer[inside + 1] = (generator.random(len(inside)) < share) * generator.exponential(mean / 0.02, len(inside))
+    extra = np.cumsum(longer)
+    return replace(timing, edges=timing.edges + extra, num_bins=timing.num_bins + math.ceil(extra[-1]))
+
+
+def traced(live: LiveDecoder, bins: np.ndarray) -> np.ndarray:
+    "After each frame: seconds, seconds of silence, P(</s>), and whether the words are those of the whole trial."
+    rows, words, before = [], [], live.bins * 0.02
+    for count in range(0, len(bins), live.windows.stride):
+        if live.push(bins[count : count + live.windows.stride]) and live._heard:
+            rows.append((live.bins * 0.02 - before, live._silent * live.frame_seconds, live._stream.ending()))
+            words.append(live._stream._search.best(1)[0])
+    live.cue()
+    return np.array([(*row, one == words[-1]) for row, one in zip(rows, words)])
+
+
+def ended(rows: np.ndarray, longest: float, surety: float = 2.0, pause: float = 1.0) -> np.ndarray:
+    "The row in which a rule ends the sentence."
+    _, silent, ending, _ = rows.T
+    sure = ending / (ending + (1 - ending) * np.exp(-silent / pause)) >= surety
+    return rows[np.argmax((silent >= longest - 1e-9) | (sure & (silent > 0)))]
+
+
+def ends(options: argparse.Namespace) -> dict[str, Any]:
+    "How long after the last sound each rule ends a sentence, and how often before it, for several kinds of pauses."
+    torch.set_num_threads(1)
+    decoder = load_decoder(strict_run(options, 1))
+    config = from_dict(SimulateConfig, load_json(options.out / "strict/simulation.json"))
+    sessions = [one for one in open_sessions(config) if any(plan.split == "val" for plan in one.planned)]
+    said = tuple(plan.sentence for one in sessions for plan in one.planned if plan.split == "val")
+    search = BeamSearch(*choose_words(None, exclude=said), SearchConfig(beam=60))
+    zscores = [[moments(one.raw(before)[0]) for before in range(-CALIBRATION, 0)] for one in sessions]
+    lives = [LiveDecoder(decoder, search, LiveConfig(end_silence=0, considered=1), one.planned[0].session)
+             for one in sessions]
+    found: dict[str, Any] = {}
+    for kind, (share, mean) in PAUSES.items():
+        traces = []
+        for number in range(options.trials):
+            which = number % len(sessions)
+            session = sessions[which]
+            held = [at for at, plan in enumerate(session.planned) if plan.split == "val"]
+            place = held[number // len(sessions) % len(held)]
+            generator = np.random.default_rng([5, number])
+            timing = draw_timing(np.array(session.planned[place].labels), config.bins_per_phoneme, generator)
+            timing = paused(timing, share, mean, np.random.default_rng([6, number]))
+            over = timing.edges[1 + np.flatnonzero(timing.labels != SILENCE)[-1]] * 0.02  # the end of the last sound
+            quiet = replace(timing, num_bins=timing.num_bins + 150)  # three more seconds
+            bins = zscore(record_trial(session.electrodes_at(place), quiet, generator, place), zscores[which])
+            traces.append(traced(lives[which], bins) - [[over, 0, 0, 0]])
+        rules = {f"silence {one:g} s": (one,) for one in SILENCES} | {
+            f"surety {sure:g}, pause {pause:g} s": (1.5, sure, pause) for sure, pause in SURETIES}
+        found[kind] = {}
+        for name, rule in rules.items():
+            late, *_, whole = np.array([ended(rows, *rule) for rows in traces]).T
+            found[kind][name] = {"trials": len(late), "too early": int((whole == 0).sum()),
+                                 "within 500 ms": int(((whole == 1) & (late <= 0.5)).sum()),
+                                 "p50": float(np.median(late)), "p67": float(np.percentile(late, 200 / 3)),
+                                 "p95": float(np.percentile(late, 95))}
+            print(kind, name, found[kind][name], flush=True)
+    ends_figure(found).savefig(RESULTS.with_name("live_ends.png"))
+    return found
+
+
+def ends_figure(found: dict[str, Any]) -> Figure:
+    "Of each rule: how many sentences it cuts, and how many it ends within half a second."
+    figure = Figure(figsize=(3 * len(found), 3), dpi=80, layout="constrained")
+    axes = figure.subplots(1, len(found), sharey=True)
+    for axis, (kind, rules) in zip(axes, found.items()):
+        for name, mark in (("silence", "s"), ("surety", "o")):
+            rows = [one for rule, one in rules.items() if rule.startswith(name)]
+            axis.plot([100 * one["too early"] / one["trials"] for one in rows],
+                      [100 * one["within 500 ms"] / one["trials"] for one in rows], mark, label=name, alpha=0.6)
+        axis.axhline(200 / 3, color="0.7", linestyle=":")
+        axis.set(xlabel="sentences cut, %", title=kind, ylim=(-3, 103))
+    axes[0].set(ylabel="ended within 500 ms, %")
+    axes[0].legend(frameon=False)
+    return figure
 
 
 class Spoken:
@@ -244,6 +346,39 @@ def delay(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+def copies(options: argparse.Namespace) -> dict[str, Any]:
+    "Errors of the average over copies of one decoder, each with noise of its own on the smoothed bins."
+    torch.set_num_threads(1)
+    decoder, generator = load_decoder(strict_run(options, 1)), torch.Generator().manual_seed(0)
+    with Recordings(options.out / "strict", "val") as recordings:
+        trials = [recordings[index] for index in range(min(options.trials, len(recordings)))]
+    said = [one.sentence or "" for one in trials]
+    search = BeamSearch(*choose_words(None, exclude=tuple(said)), SearchConfig(beam=60))
+    smooths = decoder.config.augment
+    true = [one.labels.tolist() for one in trials]
+    rows: dict[tuple[float, int], list[np.ndarray]] = {}
+    for trial in trials:
+        fitted = for_day(decoder, trial.session).model
+        smoothed = smooth(torch.from_numpy(trial.features)[None], smooths.smooth, decoder.config.model.padding, None,
+                          smooths.causal)
+        for spread in (0.0, 0.1, 0.2, 0.4, 0.8):
+            count = max(COPIES) if spread else 1
+            noise = spread * torch.randn(count, *smoothed.shape[1:], generator=generator)
+            noise[0] = 0.0  # the clean copy stays in
+            with torch.inference_mode():
+                logits = fitted(smoothed + noise, torch.zeros(count, dtype=torch.int32)).numpy()
+            for number in COPIES if spread else (1,):
+                rows.setdefault((spread, number), []).append(average_logits(list(logits[:number])))
+    found = {}
+    for (spread, number), logits in rows.items():
+        phonemes = per(true, [collapse(one.argmax(1)) for one in logits])
+        words = wer(said, [search.sentence(one) for one in logits])
+        found[f"{spread:g}, {number}"] = {"phonemes": phonemes.rate, "words": words.rate, "edits": words.edits,
+                                          "total": words.total}
+        print(spread, number, found[f"{spread:g}, {number}"], flush=True)
+    return found
+
+
 def steps(options: argparse.Namespace) -> dict[str, Any]:
     "Milliseconds from the last bin of a patch to the logits, with the steps of live decoding and with the model's own."
     torch.set_num_threads(1)
@@ -270,6 +405,36 @@ def steps(options: argparse.Namespace) -> dict[str, Any]:
         found[name] = {way: float(1e3 * np.median(one[options.trials // 2 :])) for way, one in took.items()}
         found[name] |= {"frames": options.trials // 2, "largest difference of a logit": gap}
         print(name, found[name], flush=True)
+    return found
+
+
+def together(options: argparse.Namespace) -> dict[str, Any]:
+    "Milliseconds of a frame of one, two and three networks of the baseline's size, in turns."
+    torch.set_num_threads(1)
+    settings = settled(recipe("baseline").task, 1, 512)
+    torch.manual_seed(0)
+    nets = [settings.model.stream(settings.model.build().eval()) for _ in range(3)]
+    ways = {1: nets[0]} | {count: Averaged(nets[:count]) for count in (2, 3)}
+    bins = torch.randn(4 * options.trials + 14, 512)
+    took: dict[int, list[tuple[float, float, float]]] = {count: [] for count in ways}
+    for frame in range(options.trials):
+        window = bins[4 * frame : 4 * frame + 14]
+        for count, way in ways.items():
+            if not frame:
+                way.start()
+            begun, spent = time.perf_counter(), time.process_time()
+            way.ahead(window[:-1])
+            ahead = time.perf_counter()
+            way.frame(window)
+            done = time.perf_counter()
+            took[count].append((done - ahead, done - begun, time.process_time() - spent))
+    found: dict[str, Any] = {"load": psutil.getloadavg()[0], "frames": options.trials}
+    for count, rows in took.items():
+        last, whole, cpu = 1e3 * np.array(rows[5:]).T
+        found[f"{count}"] = {"after the last bin, p10": float(np.percentile(last, 10)),
+                             "whole frame, p10": float(np.percentile(whole, 10)),
+                             "whole frame, p50": float(np.median(whole)), "CPU, p50": float(np.median(cpu))}
+        print(count, found[f"{count}"], flush=True)
     return found
 
 
@@ -338,7 +503,8 @@ def heard(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-PARTS = {"calm": calm, "heard": heard, "causal": causal, "parity": parity, "ends": ends, "delay": delay, "steps": steps}
+PARTS = {"calm": calm, "heard": heard, "copies": copies, "causal": causal, "parity": parity, "ends": ends,
+         "delay": delay, "parity_together": parity_together, "steps": steps, "together": together}
 
 
 def main() -> None:

@@ -11,6 +11,8 @@ import pytest
 from b2t_kit.cli import main
 from b2t_kit.decode.contamination import TRAINED_ON, fingerprints
 from b2t_kit.decode.hypotheses import read_nbest
+from b2t_kit.decode.llm import load_scorer, load_weights
+from b2t_kit.live.pipeline import LargeModel
 from b2t_kit.simulate.logits import noisy_sentence
 from b2t_kit.simulate.sentences import draw_sentence
 from campaign import write_causal
@@ -66,6 +68,13 @@ def test_rescore(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> N
     assert main([*words, "--weights", str(weights), "--out", str(tmp_path / "again.jsonl")]) == 0
     assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "new/val.jsonl").read_bytes()
     assert "5 lists rescored" in capsys.readouterr().out
+    scorer = load_scorer(good / "causal")  # live, each list comes for itself, a few sentences at a time
+    live = LargeModel(scorer.score_lists, load_weights(weights))
+    for before, after in zip(read_nbest(tmp_path / "plain/nbest.jsonl"), read_nbest(tmp_path / "again.jsonl")):
+        ordered, why = live.order(list(before.hypotheses), 60.0, step=3)
+        assert [one.sentence for one in ordered] == [one.sentence for one in after.hypotheses] and why == ""
+    kept = list(before.hypotheses)
+    assert live.order(kept, 0.0) == (kept, f"the large model is left out: 0 of {len(kept)} sentences in 0 ms, and it may take 0")
 
 
 def test_writing(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -254,7 +254,7 @@ def next_of(stream) -> dict:
 class Words:
     """Stands for a decoder: a word per ten bins. What these tests are about is the stream."""
 
-    norm, num_features = None, 512
+    norm, num_features, plan = None, 512, ""
 
     def __init__(self) -> None:
         self.decoder = self.config = self.model = self

@@ -787,6 +787,15 @@ class Stream:
         "The finished words of the best prefix; later frames may change them."
         return " ".join(self._owner.lexicon.words[word] for word in self._search.words)
 
+    def ending(self) -> float:
+        "Return the probability that the best sentence ends here, by the language model."
+        model, words = self._owner.model, self._search.best(1)[0]
+        with model.blamed():
+            state = model.start
+            for word in model.numbers(self._owner.lexicon.words[one] for one in words).tolist():
+                _, state = model.score(state, word)
+            return math.exp(model.score(state, model.end)[0])
+
     def partial(
         self,
         count: int = 20,  # largest number of sentences, of which the confidences are computed

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['MARGIN', 'COMBINATIONS', 'average_logits', 'same_trials', 'average_files', 'pooled', 'scored_by_all', 'least_risk',
-           'run_list', 'ensemble_folder', 'evaluate_runs', 'average_evaluation', 'decode_runs', 'decode_together']
+           'run_list', 'ensemble_folder', 'first_tuned', 'evaluate_runs', 'average_evaluation', 'decode_runs',
+           'decode_together']
 
 # %% ../../nbs/decode/ensemble.ipynb #1cbdc1c4
 import math
@@ -203,6 +204,13 @@ def ensemble_folder(
     "The folder of an ensemble's results, beside the first run."
     return Path(runs[0]).parent / "ensemble" / part / split
 
+
+def first_tuned(
+    runs: Sequence[str | Path],  # run folders
+) -> int:  # index
+    "The first run with tuned weights, or else the first: its search decodes averaged logits."
+    return next((number for number, run in enumerate(runs) if (Path(run) / CHOICE).exists()), 0)
+
 # %% ../../nbs/decode/ensemble.ipynb #16adc1be
 def evaluate_runs(
     runs: Sequence[str | Path],  # run folders
@@ -269,7 +277,7 @@ def decode_runs(
         trials = list(zip(*same_trials([read_trials(source) for source in sources])))
         said = tuple(first.truth for first, *_ in trials if first.truth and normalise(first.truth))
         choices = [Path(run) / CHOICE for run in runs]
-        first = next((number for number, choice in enumerate(choices) if choice.exists()), 0)
+        first = first_tuned(runs)
         words = choose_words(lm or tuned_model(runs[first]), asked.lexicon, said + known_sentences(data),
                              folder / MEMO)
         weighted = [first] if together == "average" else range(len(runs))

@@ -9,8 +9,8 @@ __all__ = ['MARKERS', 'ENDS', 'SENTENCE_END', 'LADDER', 'VALUES', 'CONTEXT_TOKEN
            'unscored_sentences', 'choose_writing', 'weaker_line', 'transformers_library', 'folder_name', 'kept_writing',
            'load_scorer', 'Readings', 'read_writings', 'KeptScores', 'RescoreWeights', 'rescored', 'ScoreTable',
            'tabulate', 'surface_of', 'best_weights', 'Tuned', 'tune_weights', 'contexts_of', 'llm_scores',
-           'tune_rescoring', 'made_by', 'save_weights', 'load_weights', 'weights_warning', 'trials_chosen_by',
-           'Rescoring', 'weaker_on', 'rescore']
+           'tune_rescoring', 'made_by', 'save_weights', 'scored_by', 'load_weights', 'weights_warning',
+           'trials_chosen_by', 'Rescoring', 'weaker_on', 'rescore']
 
 # %% ../../nbs/decode/llm.ipynb #333e4681
 import importlib.util
@@ -870,6 +870,14 @@ def save_weights(
                             "chose": sorted(chose)})
 
 # %% ../../nbs/decode/llm.ipynb #57826f90
+def scored_by(
+    scorer: CausalScorer,
+    folder: str | Path,  # of its model
+) -> str:
+    "A large model by its content, whatever its folder is called, as weights name it."
+    return f"{scorer.name.removeprefix(Path(folder).name)} {SCORING}".strip()
+
+
 def load_weights(
     path: str | Path,  # written by `save_weights`
 ) -> RescoreWeights:
@@ -966,7 +974,7 @@ def rescore(
     with new_folders(out.parent), open_device(device) as opened:
         folder_name(Path(llm), out.with_name(MEMO))  # remembered from now on
         scorer, made_of = load_scorer(llm, opened, bits), made_by(nbest)
-        large = f"{scorer.name.removeprefix(Path(llm).name)} {SCORING}".strip()
+        large = scored_by(scorer, llm)
         doubt = weights_warning(weights, large, made_of) if weights else None
         contexts = contexts_of(trials, before, topic, scorer.writing) if before or topic else None
         with KeptScores(scorer, out.with_suffix(".scores.json")) as kept:

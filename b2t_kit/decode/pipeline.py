@@ -346,7 +346,7 @@ class Asked:
         self,
         words: tuple[Lexicon, LanguageModel],  # from `choose_words`
         tuned: SearchConfig | None,  # from `tuned_config`
-        folder: Path,  # where the search may keep files
+        folder: Path | None = None,  # where the search may keep files
     ) -> BeamSearch:
         "Return the search with tuned or default weights, and the settings that replace them."
         config = override(tuned or SearchConfig(), self.settings)

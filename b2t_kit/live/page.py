@@ -38,13 +38,10 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from ..core.errors import KitError, printable
-from ..core.settings import override
-from ..decode.beam_search import BeamSearch
-from ..decode.hotwords import read_hotwords
-from ..decode.hypotheses import SearchConfig
-from ..decode.lexicon import own_words
-from ..decode.pipeline import CHOICE, choose_words, tuned_config, tuned_for, tuned_model
-from .pipeline import LiveConfig, LiveDecoder, Update
+from ..decode.ensemble import first_tuned, run_list
+from ..decode.llm import load_scorer, load_weights, scored_by, weights_warning
+from ..decode.pipeline import CHOICE, Asked, choose_words, tuned_config, tuned_for, tuned_model
+from .pipeline import LargeModel, LiveConfig, LiveDecoder, Update
 from .sources import Bridge, BridgeConfig, Inbox, LiveSource, ParticipantSource, Piece
 from .sources import RecordingSource, StreamSource, live_library
 from .state import Quality, Seen, StreamState, counted, judge
@@ -203,6 +200,8 @@ class LiveSession:
         self.seen.began = time.perf_counter()
         try:
             self.decoder.prepare(self._prepared)
+            if self.decoder.plan:
+                self.note(self.decoder.plan)
             with self.decoder:
                 self.seen.warming = ""
                 with inbox:
@@ -301,6 +300,7 @@ class LiveSession:
             if update.final:
                 self.finals += 1
                 self.sentences.append((moment.said, update.sentence))
+                moment = replace(moment, note=moment.note or update.note)
         self._state = self.state()
         moment = replace(moment, state=self._state, counted=self.counted())
         for watcher in self.watchers:
@@ -841,23 +841,34 @@ def watch(
 
 # %% ../../nbs/live/page.ipynb #482d2b39
 def open_decoder(
-    run: str | Path,  # run folder, or an exported decoder
+    runs: str | Path | Sequence[str | Path],  # run folder, or exported decoder; several decode together
     session: str | None = None,  # recording day whose day layer is used; None: the last that was in training
     lm: str | Path | None = None,  # language model file or "default"; None: the model of the tuned weights
-    lexicon: str | Path | None = None,  # file with additional words
-    hotwords: str | Path | None = None,  # file with words that are expected
     *,
     config: LiveConfig = LiveConfig(),
-    settings: dict[str, Any] | None = None,  # of `SearchConfig`, replacing tuned or default values
+    llm: str | Path | None = None,  # folder of a large model that orders the candidates of finished sentences again
+    llm_weights: str | Path | None = None,  # weights from `b2t rescore --tune`; None: the defaults
     exclude: tuple[str, ...] = (),  # sentences to be scored; the default language model is built without them
+    **search: Any,  # what is asked of the search, as for `decode_sentences`
 ) -> LiveDecoder:
     "A decoder that is ready for bins; raises `KitError` if a file cannot be used."
-    hot = read_hotwords(hotwords, own_words(lexicon)) if hotwords else []
-    words, model = choose_words(lm or tuned_model(run), lexicon, exclude)
-    decoder = load_decoder(run)
-    wanted = tuned_for(words, model, None, decoder)  # hotwords come and go while it runs
-    search = override(tuned_config(Path(run) / CHOICE, wanted) or SearchConfig(), settings or {})
-    return LiveDecoder(decoder, BeamSearch(words, model, search, hotwords=hot), config, session)
+    folders = [Path(runs)] if isinstance(runs, str | Path) else run_list(runs)
+    asked, decoders = Asked(lm, **search), [load_decoder(one) for one in folders]
+    tuned = first_tuned(folders)
+    words = choose_words(lm or tuned_model(folders[tuned]), asked.lexicon, exclude)
+    wanted = tuned_for(*words, None, decoders[tuned])  # hotwords come and go while it runs
+    line = asked.search(words, tuned_config(folders[tuned] / CHOICE, wanted))
+    return LiveDecoder(decoders[0], line, config, session, decoders[1:], _large(llm, llm_weights))
+
+
+def _large(llm: str | Path | None, weights: str | Path | None) -> LargeModel | None:
+    if llm is None:
+        return None
+    scorer = load_scorer(llm)
+    if weights is None:
+        return LargeModel(scorer.score_lists)
+    weights_warning(weights, scored_by(scorer, llm), None)
+    return LargeModel(scorer.score_lists, load_weights(weights))
 
 # %% ../../nbs/live/page.ipynb #64d4580d
 def choose_source(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated
 
 from ..core.signals import SUCCESS, report_progress
-from ..core.verbs import File, FreeText, RunFolder
+from ..core.verbs import File, Folder, FreeText, RunFolder, exactly_one, refuse
 from ..decode.pipeline import known_sentences
 from ..decode.verbs import ReadsRecordings, ReadsRun
 from .keep import keep_session, report_kept
@@ -58,7 +58,9 @@ class SendStream(Speaks):
 @dataclass(frozen=True)
 class Live(Speaks, ReadsRun):
     "Decode while somebody speaks: a recording in real time, a simulated participant, or a stream."
-    run: RunFolder  # run folder, or exported decoder
+    run: RunFolder | None = None  # run folder, or exported decoder; give this or --runs
+    # several run folders, such as those of several seeds, whose logits are averaged; as many as there is time for
+    runs: tuple[RunFolder, ...] = ()
     # recording, participant (says what is typed), or HOST:PORT of a stream; default: recording; participant with --say
     source: Annotated[str, "SOURCE"] | None = None
     page: bool = False  # show a page for a browser instead of lines of text
@@ -73,6 +75,8 @@ class Live(Speaks, ReadsRun):
     lexicon: File | None = None  # additional words, one 'word PH PH ...' a line, possibly with a last SIL
     # names and other expected words, known or not: a line is 'word [PH PH ...] [boost]'
     hotwords: File | None = None
+    llm: Folder | None = None  # folder of a large model that orders the candidates of a finished sentence again
+    llm_weights: File | None = None  # with --llm: its weights, from b2t rescore --tune
     settings: LiveConfig = LiveConfig()
 
     @staticmethod
@@ -81,6 +85,9 @@ class Live(Speaks, ReadsRun):
         return {"parts": {"source": SendStream.__doc__ or ""}}
 
     def act(self) -> int:
+        exactly_one(self, "run", "runs")
+        if self.llm is None:
+            refuse(self, "is for a large model; add --llm", "llm_weights")
         kind = self.source or ("participant" if self.say else "recording")
         typed = kind == "participant" and not self.say and not self.page
         source = choose_source(kind, self.data, self.split, self.session, self.trials, pace=self.pace,
@@ -89,8 +96,9 @@ class Live(Speaks, ReadsRun):
         log.addHandler(handler := logging.StreamHandler() if self.log else logging.NullHandler())
         bound = listen(self.host, self.port) if self.page else None  # before the decoder, which takes long
         report_progress("preparing the decoder")
-        decoder = open_decoder(self.run, getattr(source, "session", self.session), self.lm, self.lexicon,
-                               self.hotwords, config=self.settings,
+        decoder = open_decoder(self.run or self.runs, getattr(source, "session", self.session), self.lm,
+                               lexicon=self.lexicon, hotwords=self.hotwords, config=self.settings,
+                               llm=self.llm, llm_weights=self.llm_weights,
                                exclude=() if kind == "participant" else known_sentences(self.data))
         session = LiveSession(decoder, source, [Terminal()])
         if self.keep:
