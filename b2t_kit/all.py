@@ -25,7 +25,7 @@ PLACES = {  # name here -> module, and name there
     "Recordings": ("data.dataset", "Recordings"),
     "browse_trials": ("data.dataset", "browse_trials"),
     "evaluate": ("speech.evaluate", "evaluate_run"),
-    "decode": ("decode.pipeline", "decode_sentences"),
+    "decode": ("decode.pipeline", "decode_run"),
     "submit": ("output.submission", "submit"),
     "report": ("output.report", "report_run"),
     "preflight": ("tpu.preflight", "preflight_config"),

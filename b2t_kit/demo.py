@@ -25,7 +25,8 @@ from .data.augment import smooth
 from .data.dataset import BIN_SECONDS, Recordings, Trial, as_png
 from .decode.beam_search import BeamSearch
 from .decode.hypotheses import Hypothesis
-from .decode.pipeline import Sentences, choose_words, decode_sentences, read_trials
+from .decode.pipeline import Sentences, choose_words, decode_run
+from .decode.sources import read_trials
 from .memory.plan import check_memory
 from .output.submission import SubmissionCheck, submit
 from .simulate.neural import SimulateConfig, simulate
@@ -134,7 +135,7 @@ def demo(
     for figure in ("days", "confusion"):
         drawn = out / "decoder/eval/val" / f"{figure}.png"
         write_atomically(out / drawn.name, drawn.read_bytes())
-    words = decode_sentences(out / "decoder", out / "data", settings={"beam": 60})
+    words = decode_run(out / "decoder", out / "data", settings={"beam": 60})
     draw_shortest(out, words, (runs or (tiny(),))[0].task.model.stride)
     check = submit(out / "decoder", out / "submission.csv", out / "data", settings={"beam": 60})
     decoder, readout = evaluations

@@ -21,7 +21,7 @@ from dataclasses import fields, replace
 import numpy as np
 
 from b2t_kit.data.dataset import Recordings
-from b2t_kit.decode.pipeline import known_sentences
+from b2t_kit.decode.sources import known_sentences
 from b2t_kit.live.page import LiveSession, PageServer, open_decoder
 from b2t_kit.live.pipeline import LiveConfig, LiveDecoder
 from b2t_kit.live.sources import Bridge, BridgeConfig, Mended, Piece, RecordingSource

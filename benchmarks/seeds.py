@@ -113,7 +113,7 @@ def measure(data: Path, out: Path, steps: int, threads: int, xla: str | None) ->
     found["phonemes"] = {run[-6:]: per(data, ["--run", run], out / "one.json") for run in runs}
     found["phonemes"]["average"] = per(data, ["--runs", *runs], out / "one.json")
     found["words"] = {run[-6:]: wer(data, ["--run", run], out / "words") for run in runs}
-    for way in ("average", "pool", "risk"):
+    for way in ("average", "pool"):
         found["words"][way] = wer(data, ["--runs", *runs, "--combine", way], out / "words")
     if xla:
         few = [*SMALL, "--data", str(out / "small/hdf5_data_final"), "--device", "xla", "--steps", "2"]

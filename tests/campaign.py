@@ -90,7 +90,7 @@ def logits(folder: Path) -> None:
 
 
 def read_logits(folder: Path) -> None:
-    from b2t_kit.decode.pipeline import read_trials
+    from b2t_kit.decode.sources import read_trials
     read_trials(folder / "logits.hdf5")
 
 
@@ -258,8 +258,8 @@ def tuned(folder: Path) -> None:
 
 
 def read_tuned(folder: Path) -> None:
-    from b2t_kit.decode.pipeline import tuned_config, tuned_model
-    tuned_model(folder)
+    from b2t_kit.decode.tune import tuned_config, tuned_model
+    tuned_model(folder / "decoding.json")
     tuned_config(folder / "decoding.json", {"language_model": "a" * 32})
 
 

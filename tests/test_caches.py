@@ -26,14 +26,14 @@ from b2t_kit.data.convert import SourceDay, content_key
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.data.quarantine import Quarantine
 from b2t_kit.data.writer import SessionWriter
-from b2t_kit.decode import llm, ngram, pipeline
+from b2t_kit.decode import beam_search, llm, ngram, pipeline, sources, tune
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.hotwords import read_hotwords
 from b2t_kit.decode.hypotheses import SearchConfig, read_nbest
 from b2t_kit.decode.lexicon import own_words
 from b2t_kit.decode.llm import CausalScorer, folder_name, load_scorer, writings_of
 from b2t_kit.decode.ngram import map_model
-from b2t_kit.decode.pipeline import search_key
+from b2t_kit.decode.beam_search import search_key
 from b2t_kit.output import submission
 from b2t_kit.precision import Precision
 from b2t_kit.speech import evaluate
@@ -238,9 +238,9 @@ SEARCHES: dict[str, Callable[[], object]] = {  # of the key of decoded lists
         path.read_text().replace("hear", "fear"))),
     "a result": lambda: rewrite(Path("1/run/decode/val/result.json"), lambda path: path.write_text("{}")),
     "tuned weights": lambda: save_json("1/run/decoding.json", {
-        "search": {"word_bonus": 3.0}, "chose": [], "lm": str(Path("model.b2tlm").resolve()), "tuned_for": pipeline.tuned_for(
+        "search": {"word_bonus": 3.0}, "chose": [], "lm": str(Path("model.b2tlm").resolve()), "tuned_for": tune.tuned_for(
             *pipeline.choose_words("model.b2tlm", "words.txt"), read_hotwords("names.txt", own_words("words.txt")),
-            load_decoder("1/run"))}),
+            load_decoder("1/run").digest)}),
 }
 
 
@@ -265,19 +265,19 @@ def test_tuned_weights(here: Path, capsys: pytest.CaptureFixture) -> None:
     assert decode("--tune", *same) == 0 and decode(*same) == 0
     words, model = pipeline.choose_words("model.b2tlm", "words.txt")
     other, (more, _) = map_model("other.b2tlm"), pipeline.choose_words("model.b2tlm")
-    hot, run = read_hotwords("names.txt", own_words("words.txt")), load_decoder("1/run")
+    hot, run = read_hotwords("names.txt", own_words("words.txt")), load_decoder("1/run").digest
     record, choice = load_json(Path("1/run/decoding.json")), Path("1/run/decoding.json")
-    right = pipeline.tuned_for(words, model, hot, run)
-    assert record["tuned_for"] == plain(right) and pipeline.tuned_config(choice, right).beam == 10
-    for wanted, message in ((pipeline.tuned_for(words, other, hot, run), "another language model"),
-                            (pipeline.tuned_for(more, model, hot, run), "other words"),
-                            (pipeline.tuned_for(words, model, [replace(hot[0], boost=9)], run), "other hotwords"),
-                            (pipeline.tuned_for(words, model, hot, load_decoder("2/run")), "other weights of the network"),
-                            ({**right, "search": pipeline.SEARCH + 1}, "another version of the search")):
+    right = tune.tuned_for(words, model, hot, run)
+    assert record["tuned_for"] == plain(right) and tune.tuned_config(choice, right).beam == 10
+    for wanted, message in ((tune.tuned_for(words, other, hot, run), "another language model"),
+                            (tune.tuned_for(more, model, hot, run), "other words"),
+                            (tune.tuned_for(words, model, [replace(hot[0], boost=9)], run), "other hotwords"),
+                            (tune.tuned_for(words, model, hot, load_decoder("2/run").digest), "other weights of the network"),
+                            ({**right, "search": beam_search.SEARCH + 1}, "another version of the search")):
         assert len(differing(right, wanted)) == 1
         with pytest.raises(KitError, match=rf"decoding.json: was tuned (with|for) {message}"):
-            pipeline.tuned_config(choice, wanted)
-    assert pipeline.tuned_config(choice, pipeline.tuned_for(words, model, None)).beam == 10  # for live sessions
+            tune.tuned_config(choice, wanted)
+    assert tune.tuned_config(choice, tune.tuned_for(words, model, None)).beam == 10  # for live sessions
 
     rewrite(weights(), one_weight)
     for words in (["decode", "--run", "1/run", *same], ["submit", "--run", "1/run", "--out", "s.csv", *same],
@@ -419,7 +419,7 @@ def test_names_of_a_large_model(here: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_weights_of_rescoring(here: Path, capsys: pytest.CaptureFixture) -> None:
     "Refused for another model, and for lists of another network, language model or search; pruning may differ."
     def again(**settings: float) -> object:
-        return pipeline.decode_sentences("1/run", "data", lm="model.b2tlm", device="cpu", settings={"beam": 10, **settings})
+        return pipeline.decode_run("1/run", "data", lm="model.b2tlm", device="cpu", settings={"beam": 10, **settings})
 
     assert again()
     command = ["rescore", "1/run/decode/val/nbest.jsonl", "--llm", "causal", "--device", "cpu", "--out"]
@@ -539,22 +539,22 @@ def test_each_part_of_the_key_of_a_search(here: Path, monkeypatch: pytest.Monkey
     search = BeamSearch(words, model)
     search.route = "wfst"
     assert differing(first, search_key(search)) == ["route"]
-    monkeypatch.setattr(pipeline, "SEARCH", pipeline.SEARCH + 1)
+    monkeypatch.setattr(beam_search, "SEARCH", beam_search.SEARCH + 1)
     assert differing(first, search_key(BeamSearch(words, model))) == ["search"]
 
 
 def test_each_part_of_the_key_of_adapted_logits(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     "The key of logits, every setting of adaptation, the search of the pseudo-labels, the version."
     search = BeamSearch(*pipeline.choose_words("model.b2tlm"))
-    first = pipeline.adapted_key({"logits": 1, "data": "a"}, AdaptConfig(), search)
-    assert differing(first, pipeline.adapted_key({"logits": 1, "data": "b"}, AdaptConfig(), search)) == ["data"]
+    first = sources.adapted_key({"logits": 1, "data": "a"}, AdaptConfig(), search)
+    assert differing(first, sources.adapted_key({"logits": 1, "data": "b"}, AdaptConfig(), search)) == ["data"]
     for name, value in to_dict(AdaptConfig()).items():
         config = replace(AdaptConfig(), **{name: 1 if value is None else type(value)(value + 1)})
-        assert differing(first, pipeline.adapted_key({"logits": 1, "data": "a"}, config, search)) == ["adapt"], name
+        assert differing(first, sources.adapted_key({"logits": 1, "data": "a"}, config, search)) == ["adapt"], name
     other = BeamSearch(search.lexicon, search.model, SearchConfig(word_bonus=2.0))
-    assert differing(first, pipeline.adapted_key({"logits": 1, "data": "a"}, AdaptConfig(), other)) == ["words"]
-    monkeypatch.setattr(pipeline, "ADAPTED", pipeline.ADAPTED + 1)
-    assert differing(first, pipeline.adapted_key({"logits": 1, "data": "a"}, AdaptConfig(), search)) == ["adapted"]
+    assert differing(first, sources.adapted_key({"logits": 1, "data": "a"}, AdaptConfig(), other)) == ["words"]
+    monkeypatch.setattr(sources, "ADAPTED", sources.ADAPTED + 1)
+    assert differing(first, sources.adapted_key({"logits": 1, "data": "a"}, AdaptConfig(), search)) == ["adapted"]
 
 
 def test_each_part_of_a_begun_submission(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -664,5 +664,5 @@ def test_the_key_of_a_search_names_everything() -> None:
 def test_read_lists_are_those_that_were_written(here: Path) -> None:
     assert decode() == 0
     asked = stored_key("1/run/decode/val/nbest.jsonl")["asked"]
-    again = pipeline.decode_sentences("1/run", "data", device="cpu", kept_lists=True, **asked)
+    again = pipeline.decode_run("1/run", "data", device="cpu", kept_lists=True, **asked)
     assert again.trials == list(read_nbest("1/run/decode/val/nbest.jsonl"))

@@ -18,7 +18,7 @@ from b2t_kit.decode.ngram import LanguageModel
 from b2t_kit.decode.lexicon import Lexicon, build_lexicon
 from b2t_kit.decode.ngram import NaiveModel, compiled
 from b2t_kit.simulate.logits import noisy_sentence
-from b2t_kit.decode.pipeline import read_trials
+from b2t_kit.decode.sources import read_trials
 from b2t_kit.text.phonemes import BLANK, SILENCE, to_phonemes
 
 WORDS = ("to", "two", "it", "see", "sea", "i", "would", "wood")

@@ -30,7 +30,7 @@ from b2t_kit.decode.arpa import read_language_model
 from b2t_kit.decode.hypotheses import read_nbest
 from b2t_kit.decode.llm import KeptScores
 from b2t_kit.decode.ngram_build import read_vocabulary
-from b2t_kit.decode.pipeline import tuned_config
+from b2t_kit.decode.tune import tuned_config
 from b2t_kit.doctor.doctor import diagnose_file
 from b2t_kit.models.gru import load_pretrained, read_args
 from b2t_kit.models.published import read_tensors

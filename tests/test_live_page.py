@@ -18,7 +18,8 @@ import torch
 
 from b2t_kit.data.dataset import T15
 from b2t_kit.decode.beam_search import BeamSearch
-from b2t_kit.decode.pipeline import choose_words, read_trials
+from b2t_kit.decode.pipeline import choose_words
+from b2t_kit.decode.sources import read_trials
 from b2t_kit.live.keep import keep_session, read_kept
 from b2t_kit.live.page import LiveSession, SentenceMark, Moment, PageServer, Terminal
 from b2t_kit.live.pipeline import LiveConfig, LiveDecoder, TimeLedger, Update

@@ -16,7 +16,8 @@ from ..core.errors import KitError
 from .beam_search import BeamSearch
 from .contamination import leak_warning
 from .hypotheses import SearchConfig
-from .pipeline import choose_words, tuned_config, tuned_for
+from .pipeline import choose_words
+from .tune import tuned_config, tuned_for
 from ..speech.task import WordsConfig
 from ..text.metrics import edit_distance
 from ..text.phonemes import normalise

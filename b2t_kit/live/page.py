@@ -40,7 +40,8 @@ import numpy as np
 from ..core.errors import KitError, printable
 from ..decode.ensemble import first_tuned, run_list
 from ..decode.llm import load_scorer, load_weights, scored_by, weights_warning
-from ..decode.pipeline import CHOICE, Asked, choose_words, tuned_config, tuned_for, tuned_model
+from ..decode.pipeline import Asked, choose_words
+from ..decode.tune import CHOICE, tuned_config, tuned_for, tuned_model
 from .pipeline import LargeModel, LiveConfig, LiveDecoder, Update
 from .sources import Bridge, BridgeConfig, Inbox, LiveSource, ParticipantSource, Piece
 from .sources import RecordingSource, StreamSource, live_library
@@ -855,8 +856,8 @@ def open_decoder(
     folders = [Path(runs)] if isinstance(runs, str | Path) else run_list(runs)
     asked, decoders = Asked(lm, **search), [load_decoder(one) for one in folders]
     tuned = first_tuned(folders)
-    words = choose_words(lm or tuned_model(folders[tuned]), asked.lexicon, exclude)
-    wanted = tuned_for(*words, None, decoders[tuned])  # hotwords come and go while it runs
+    words = choose_words(lm or tuned_model(folders[tuned] / CHOICE), asked.lexicon, exclude)
+    wanted = tuned_for(*words, None, decoders[tuned].digest)  # hotwords come and go while it runs
     line = asked.search(words, tuned_config(folders[tuned] / CHOICE, wanted))
     return LiveDecoder(decoders[0], line, config, session, decoders[1:], _large(llm, llm_weights))
 

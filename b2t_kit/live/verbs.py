@@ -17,7 +17,7 @@ from typing import Annotated
 
 from ..core.signals import SUCCESS, report_progress
 from ..core.verbs import File, Folder, FreeText, RunFolder, exactly_one, refuse
-from ..decode.pipeline import known_sentences
+from ..decode.sources import known_sentences
 from ..decode.verbs import ReadsRecordings, ReadsRun
 from .keep import keep_session, report_kept
 from .page import LiveSession, PageServer, Terminal, choose_source, listen, open_decoder, qr_code

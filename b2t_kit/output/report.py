@@ -34,7 +34,8 @@ from ..data.dataset import BIN_SECONDS, FEATURE_KINDS, T15, Recordings, Signal, 
 from ..data.folders import check_split
 from ..data.quarantine import quarantine_record, quarantine_said
 from ..decode.hypotheses import DecodedTrial, Hypothesis, posteriors
-from ..decode.pipeline import Sentences, decode_sentences, read_trials
+from ..decode.pipeline import Sentences, decode_run
+from ..decode.sources import read_trials
 from ..speech.evaluate import load_decoder, plain_rates
 from ..text.metrics import NOTHING, WEIGHTS_TUNED, Choice, marked, plain_marks
 from ..text.metrics import Rate, RateTable, align_edits, count_edits, edit_distance, plot_rates
@@ -574,7 +575,7 @@ def decoded_trials(
     if not isinstance(asked, dict) or not set(asked) <= {"lm", "lexicon", "hotwords", "route", "settings"}:
         raise KitError(f"{folder / 'nbest.jsonl.key'}: does not say what was asked; remove it, and run b2t decode "
                        "again")
-    sentences = decode_sentences(run, data, split, device=device, kept_lists=True, **asked)
+    sentences = decode_run(run, data, split, device, kept_lists=True, **asked)
     found = load_json(folder / "result.json").get("search", {})
     return sentences, {name: str(value) for name, value in found.items()}
 

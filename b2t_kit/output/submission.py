@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.cache import MEMO, content_hash, differing, file_hash, plain
+from ..core.cache import content_hash, differing, file_hash, plain
 from ..core.errors import KitError
 from ..core.files import check_target, csv_plain, new_folders, open_own, parse_json, read_bytes, read_text
 from ..core.files import save_json, write_atomically
@@ -35,14 +35,12 @@ from ..core.signals import FAULTS, SUCCESS
 from ..core.verbs import File, Folder, Positional
 from ..data.dataset import Recordings, TrialInfo
 from ..data.quarantine import refuse_seen
-from ..decode.beam_search import BeamSearch
+from ..decode.beam_search import BeamSearch, search_key
 from ..decode.hypotheses import read_nbest
-from ..decode.pipeline import CHOICE, Asked, adapted_folder, adapted_logits, cached_logits, choose_words
-from ..decode.pipeline import decode_trials, known_sentences, read_trials, search_key, tuned_config, tuned_for
-from ..decode.pipeline import tuned_model
-from ..devices.select import open_device
+from ..decode.pipeline import Asked, DecodingLine
+from ..decode.sources import AdaptedRun, Heard, RunLogits, LogitSource, decode_trials
 from ..speech.adapt import AdaptConfig
-from ..speech.evaluate import load_decoder, logits_key
+from ..speech.evaluate import load_decoder
 from ..text.metrics import Edits, Rate, count_edits, edits, rate_of, redrawn
 from ..text.phonemes import normalise
 
@@ -402,14 +400,14 @@ class SubmissionWriter(AbstractContextManager):
 # %% ../../nbs/output/submission.ipynb #0e93e216
 def decoded_rows(
     search: BeamSearch,  # with its words, model and settings
-    source: Path,  # HDF5 with the logits of all test trials
+    heard: Heard,  # the logits of all test trials
     wanted: list[TrialInfo],  # trials without a sentence
 ) -> Iterator[tuple[TrialInfo, str]]:
     "Trials and their best sentences. Raises KitError for a trial without logits."
-    trials = {trial.place: trial for trial in read_trials(source)}
+    trials = {trial.place: trial for trial in heard.trials}
     places = [(info.session, info.block, info.number) for info in wanted]
     if missing := [place for place in places if place not in trials]:
-        raise KitError(f"{source}: has no logits of {' '.join(map(str, missing[0]))}")
+        raise KitError(f"{heard.path}: has no logits of {' '.join(map(str, missing[0]))}")
     for info, found in zip(wanted, decode_trials(search, [trials[place] for place in places])):
         yield info, found.sentence
 
@@ -434,25 +432,19 @@ def submit(
 ) -> SubmissionCheck:  # of the file as written
     "Decode the test split into a submission, or resume one that was begun. Raises KitError."
     check_target(out)
-    asked = Asked(**asked_for)
-    folder, choice = Path(run) / "decode" / "test", Path(run) / CHOICE
-    model_file = asked.lm or tuned_model(run)
     check_unseen([run], data)
-    decoder = load_decoder(run)
-    with open_device(device) as opened, Recordings(data, "test") as recordings:
-        infos, record = recordings.infos, logits_key(decoder, recordings, opened, folder=folder)
-    with new_folders(folder):
-        words = choose_words(model_file, asked.lexicon, known_sentences(data), folder / MEMO)
-        search = asked.search(words, tuned_config(choice, tuned_for(*words, asked.hot, decoder)), folder)
-        record |= {**search_key(search), "adapt": adapt and to_dict(adapt)}
+    trained = RunLogits(run, data, "test", device)
+    source: LogitSource = AdaptedRun(trained, adapt) if adapt else trained
+    with Recordings(data, "test") as recordings:
+        infos = recordings.infos
+    with new_folders(source.folder):
+        line = DecodingLine(source, Asked(**asked_for), source.folder)
+        search = line.search()
+        record = {**line.heard.key, **search_key(search), "adapt": adapt and to_dict(adapt)}
         with SubmissionWriter(out, infos, record) as writer:
             if writer.missing:
-                if adapt:
-                    place = adapted_folder(run, "test")
-                    source = adapted_logits(decoder, data, "test", place, search, adapt, device)
-                else:
-                    source = cached_logits(decoder, data, "test", folder, device)
-                for info, sentence in decoded_rows(search, source, writer.missing):
+                heard, _ = source.adapted(line.heard, search, source.folder)
+                for info, sentence in decoded_rows(search, heard, writer.missing):
                     writer.write(info, sentence)
             writer.finish()
     return check_submission(out, data)

@@ -12,7 +12,7 @@ from typing import Annotated
 from ..core.files import read_text
 from ..core.signals import FAULTS, SUCCESS
 from ..core.verbs import File, Folder, FreeText, RunFolder, exactly_one, refuse
-from ..decode.verbs import Adapts, Combines, DeviceName, ReadsRecordings, ReadsRun, FindsSentences, decode_several
+from ..decode.verbs import Adapts, Combines, DeviceName, ReadsRecordings, ReadsRun, FindsSentences
 
 # %% ../../nbs/output/verbs.ipynb #ef5e985f
 @dataclass(frozen=True)
@@ -31,8 +31,10 @@ class Submit(Combines, ReadsRecordings, FindsSentences, Adapts, ReadsRun):
                    "adapt")
             check = submit_nbest(str(self.nbest), self.out, self.data)
         elif source == "runs":
+            from b2t_kit.decode.ensemble import decode_runs
+
             check_unseen(self.runs, self.data)
-            found = decode_several(self, "test")
+            found = decode_runs(self.runs, self.data, "test", self.combine, device=self.device, **self.search())
             check = submit_nbest(found.folder / "nbest.jsonl", self.out, self.data)
             check = replace(check, warnings=(found.warning,) if found.warning else ())
         else:

@@ -1,0 +1,145 @@
+"""Run each script in benchmarks/ at its smallest size: `python tools/smoke.py [NAME ...] [--keep DIR]`.
+
+The numbers mean nothing: this finds scripts that no longer fit the package. It takes a quarter of an hour on two cores
+and belongs to no other check. Scripts run in a copy of the checkout, so that no recorded result is overwritten. Exit
+status 1 if one fails; what cannot run here is named with the reason.
+"""
+import argparse
+import csv
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+LIMIT = 600  # seconds of one script
+B2T = "-m b2t_kit"
+MAKE = {  # what scripts read, made once: name -> command that makes it
+    "DATA": f"{B2T} simulate --out DATA --sessions 2 --trials 12 --bins-per-phoneme 20 --seed 3",
+    "RUN": f"{B2T} train --data DATA --out RUN --config tiny --steps 4 --device cpu",
+    "LM": f"{B2T} lm build TEXT --out LM",
+}
+SMALLEST = {  # script -> arguments; several commands with ;
+    "adapt": "--recipe tiny --steps 4 --sessions 3 --held-out 1 --trials 8 --seed 1 --copies 2 --out OUT",
+    "cache_precision": "--steps 4 --trials 8",
+    "decoding": "LABELS --work OUT --trials 2 --beams 20 --seconds 20",
+    "doctor": "",
+    "eit": "lines",
+    "feeding": "--rounds 1 --model-rows 1 --steps 1",
+    "finetune": "LABELS --llm LLM --out OUT --sentences 6 --tune-on 4 --text 20",
+    "hotwords": "LABELS --with 4 --without 4 --distractors 10 --flatness middle --settings 0 --tune-on 4",
+    "house": "; --notebooks",
+    "labels": "DATA OUT.csv",
+    "language_model": "--words 20000 --keep OUT",
+    "large_vocabulary": "--words 20000 --trials 2 --beams 20",
+    "layers": "--rounds 1",
+    "live": "calm --out OUT --trials 2 --steps 0.01",
+    "live_faults": "RUN DATA --seeds 1 --trials 2 --real-time 0",
+    "loading": "--sessions 2 --trials 8 --rounds 1",
+    "noise_gru": "--steps 2 --seeds 1 --out OUT.json",
+    "plan": "--table",
+    "preflight": "--table",
+    "pretraining": "OUT --trials 8 --seeds 1",
+    "pronunciations": "--labels LABELS",
+    "readout": "--seeds 1 --steps 4",
+    "recipes": "--out OUT --steps 0.002 --beside 1",
+    "rescoring": "LABELS --sentences 6 --tune-on 4 --llm LLM --beam 20 --n-best 5",
+    "ruler": "LABELS --sentences 60 --seeds 1 --json OUT.json",
+    "same_bits": "OUT.json",
+    "same_decoding": "--trials 2",
+    "search_defaults": "LABELS --sentences 4",
+    "seeds": "--steps 2 --trials 8 --out OUT.json",
+    "simulate": "--trials 4 8",
+    "train_step": "--batch 4 --trials 8",
+    "unseen_days": "--steps 4 --sessions 4 --trials 8",
+    "v5e": "--table",
+    "whole_split": "LABELS --lm LM --tuned TUNED --trials 2 --beam 20",
+    "words": "LABELS --sentences 6 --tune-on 4 --beam 20",
+    "writing": "LABELS --llm LLM --sentences 6",
+    "xla_ctc": "--rounds 1",
+    "xla_gru": "--rounds 1",
+    "xla_readers": "--steps 2 --rounds 1",
+}
+LEFT_OUT = {
+    "general_model": "needs a file of another package", "ideas": "trains twelve models of 1,000 steps",
+    "kenlm_files": "needs KenLM's program", "kernels": "needs an environment like Kaggle's image",
+    "large_inputs": "writes 3 GB", "xla_measure": "is imported by others",
+}
+
+
+def prepare(folder: Path) -> dict[str, str]:
+    "Make what scripts read; returns the path of each."
+    from b2t_kit.simulate.sentences import draw_sentence
+    from b2t_kit.text.g2p import sentence_to_phonemes
+
+    paths = {name: str(folder / name.lower()) for name in (*MAKE, "TEXT", "LABELS", "LLM", "TUNED", "OUT")}
+    paths |= {"LM": str(folder / "model.b2tlm"), "TUNED": "benchmarks/results/words_general.json"}
+    generator = np.random.default_rng(7)
+    said = sorted({draw_sentence(generator, held_out=False) for _ in range(6000)})
+    Path(paths["TEXT"]).write_text("\n".join(said) + "\n", encoding="utf-8")
+    with open(paths["LABELS"], "w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file)
+        table.writerow("session block_num trial_num sentence_label phonemes".split())
+        for number, sentence in enumerate(said):
+            day, place = divmod(number, 100)
+            table.writerow([f"t15.2024.{1 + day // 28:02}.{1 + day % 28:02}", place // 50 + 1, place % 50, sentence,
+                            " ".join(sentence_to_phonemes(sentence))])
+    sys.path.insert(0, str(ROOT))
+    from tests.campaign import write_causal
+
+    write_causal(Path(paths["LLM"]))
+    return paths
+
+
+def run(line: str, paths: dict[str, str], copy: Path) -> str:
+    "Run one command; returns its fault, or nothing."
+    words = [paths.get(word.partition(".")[0], word.partition(".")[0]) + "".join(word.partition(".")[1:])
+             if word.partition(".")[0] in paths else word for word in line.split()]
+    environment = os.environ | {"PYTHONPATH": f"{copy}{os.pathsep}{copy / 'benchmarks'}"}
+    try:
+        done = subprocess.run([sys.executable, *words], cwd=copy, env=environment, capture_output=True, text=True,
+                              timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        return f"took more than {LIMIT} s"
+    return "" if done.returncode == 0 else (done.stderr.strip() or done.stdout.strip())[-600:]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="scripts; default: all")
+    options = parser.parse_args()
+    known = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
+    if forgotten := sorted(known ^ {*SMALLEST, *LEFT_OUT}):
+        print(f"not in the table, or no longer there: {' '.join(forgotten)}")
+    failed = len(forgotten)
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "checkout"
+        ignored = shutil.ignore_patterns(".git", ".ci", "__pycache__", ".*_cache")
+        shutil.copytree(ROOT, copy, ignore=ignored)
+        paths = prepare(Path(folder))
+        for name, line in MAKE.items():
+            if fault := run(line, paths, copy):
+                print(f"{name}: {fault}")
+                return 1
+        for name in options.names or sorted(SMALLEST):
+            if name.startswith("xla") and not find_spec("torch_xla"):
+                print(f"{name:20} left out: needs torch_xla", flush=True)
+                continue
+            start, mine = time.monotonic(), paths | {"OUT": f"{folder}/out_{name}"}
+            faults = [run(f"benchmarks/{name}.py {part}", mine, copy) for part in SMALLEST[name].split(";")]
+            fault = next(filter(None, faults), "")
+            failed += bool(fault)
+            print(f"{name:20} {time.monotonic() - start:5.0f} s  {fault or 'ok'}", flush=True)
+    for name, why in LEFT_OUT.items():
+        print(f"{name:20} left out: {why}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
