@@ -227,7 +227,8 @@ class LiveConfig:
         check_bounds(self, {
             "end_silence": (0, 3600), "surety": (0, 1), "pause": (0.01, 60), "calm": (0, 3600),
             "llm_seconds": (0, 3600), "idle": (1, 86_400), "longest": (1, 3600), "budget": (0, 3600),
-            "alternatives": (0, 1000), "considered": (1, 10_000), "histories": (1, 2**28), "copied": (0, 1e6), "threads": (1, 1000)})
+            "alternatives": (0, 1000), "considered": (1, 10_000), "histories": (1, 2**28),
+            "copied": (0, 1e6), "threads": (1, 1000)})
 
 # %% ../../nbs/live/pipeline.ipynb #5cc77bc5
 # "words" is the sum of the first three; "computed" is what the thread computed of it.
