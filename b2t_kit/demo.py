@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 
 from .core.errors import KitError
 from .core.files import check_writable, save_json, write_atomically
+from .core.settings import SEED, check_bounds
 from .core.signals import SUCCESS
 from .core.verbs import Folder
 from .data.augment import smooth
@@ -199,6 +200,9 @@ class RunDemo:
     "Simulate recordings, train a decoder and a linear readout on them, and compare the two, in minutes."
     out: Folder  # new folder for the results
     seed: int = 1  # random seed of data and training
+
+    def __post_init__(self) -> None:
+        check_bounds(self, {"seed": SEED})
 
     def act(self) -> int:
         print(demo(self.out, self.seed))

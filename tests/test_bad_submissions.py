@@ -240,7 +240,7 @@ REFUSED: dict[str, tuple[str, str, Callable[[], object] | None]] = {
     "report: unknown split": (f"{REPORT} --split dev", "'dev'", None),
     "report: split without sentences": (f"{REPORT} --split test", "split test", None),
     "report: out is a folder": (f"{REPORT} --out data", "data: is not a plain file", None),
-    "report: negative pictures": (f"{REPORT} --pictures -1", "pictures: -1", None),
+    "report: negative pictures": (f"{REPORT} --pictures -1", "pictures: must be", None),
     "report: pictures in words": (f"{REPORT} --pictures all", "--pictures", None),
 }
 

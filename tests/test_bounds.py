@@ -17,8 +17,6 @@ VERBS = [verb_at(place) for known in PLACES.values()
          for place in ([known] if isinstance(known, str) else known.values())]
 SEEDS = {"seed", "seeds", "adapt_seed", "global_seed"}  # which may be any number that is not negative
 ENDLESS = {"threshold", "token_threshold"}  # of the search: infinity drops nothing
-# checked where they are used
-ELSEWHERE = {"adapt_copies", "adapt_lr", "adapt_seed", "before", "pace", "pictures", "port", "trials", "tune_seconds"}
 
 
 def number_kind(annotation: Any) -> type | None:
@@ -58,7 +56,7 @@ def test_every_number_of_a_verb_has_bounds(verb: type) -> None:
     found = []
     for option in verb_options(verb)[0]:
         field, setting = option.path
-        if number_kind(option.kind) is not None and (setting or field not in ELSEWHERE and verb.__name__ != "RunDemo"):
+        if number_kind(option.kind) is not None:
             found += open_ends(setting or field, option.kind, partial(changed, configs[field]) if setting else
                                lambda name, value: verb(**needed | {name: value}))
     assert found == []
@@ -74,7 +72,7 @@ def test_every_number_of_a_model_has_bounds(model: str) -> None:
 
 @pytest.mark.parametrize("words", [
     "train --out RUN --cut 1000000000", "train --out RUN --max-bins 1e15", "train --out RUN --cache-gb 1e30",
-    "lm build text.txt --out m.b2tlm --order 1e9", "plan tiny --chips 1e15",
+    "lm build text.txt --out m.b2tlm --order 1e9", "plan tiny --chips 1e15", "live --run RUN --port 65536",
     "simulate --out DATA --trials 1e9", "eit simulate --out TANKS --refinements 40",
 ])
 def test_the_command_line_names_the_number(words: str, capsys: pytest.CaptureFixture[str]) -> None:

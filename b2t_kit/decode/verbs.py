@@ -10,6 +10,7 @@ __all__ = ['DeviceName', 'PrecisionName', 'ReadsRun', 'ReadsRecordings', 'Adapts
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from ..core.settings import SEED, check_bounds
 from ..core.signals import SUCCESS, report_progress
 from ..core.verbs import File, Folder, FreeText, Positional, RunFolder
 from ..core.verbs import chosen_settings, exactly_one, refuse
@@ -46,6 +47,9 @@ class Adapts:
     # learning rate of the steps; default: 3e-5 for a patch embedding, 1e-3 for a day layer
     adapt_lr: Annotated[float, "RATE"] | None = None
     adapt_seed: int | None = None  # random seed of the steps; default: 0
+
+    def __post_init__(self) -> None:
+        check_bounds(self, {"adapt_copies": (1, 10_000), "adapt_lr": (0, 1000), "adapt_seed": SEED})
 
     def adaptation(self) -> "AdaptConfig | None":
         "The settings of adaptation; None without it. Raises `KitError` for those that need `--adapt`."
@@ -135,6 +139,10 @@ class Decode(Combines, ReadsRecordings, FindsSentences, Adapts, ReadsRun):
     device: DeviceName = "auto"  # where the network runs
     settings: dict[str, Any] = chosen_settings(lambda words: ("", SearchConfig()))
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_bounds(self, {"tune_seconds": (0, 10**6)})
+
     def act(self) -> int:
         from b2t_kit.decode.ensemble import decode_pooled
         from b2t_kit.decode.pipeline import Tune, decode_sentences
@@ -187,6 +195,9 @@ class Rescore:
     # quantise the model to 4 or 8 bits; needs CUDA and bitsandbytes; default: the precision of the device
     llm_bits: Literal[4, 8] | None = None
     device: DeviceName = "auto"  # where the model runs
+
+    def __post_init__(self) -> None:
+        check_bounds(self, {"before": (0, 1000)})
 
     def act(self) -> int:
         exactly_one(self, "tune", "weights")

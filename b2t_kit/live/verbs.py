@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from ..core.settings import check_bounds
 from ..core.signals import SUCCESS, report_progress
 from ..core.verbs import File, Folder, FreeText, RunFolder, exactly_one, refuse
 from ..decode.sources import known_sentences
@@ -35,6 +36,9 @@ class Speaks(ReadsRecordings):
     trials: int | None = None  # only so many sentences of a recording
     pace: float = 1.0  # 1 is real time, 2 twice as fast, 0 as fast as it goes
     say: tuple[FreeText, ...] = ()  # sentences for a simulated participant, instead of a recording
+
+    def __post_init__(self) -> None:
+        check_bounds(self, {"trials": (1, 10**6), "pace": (0, 100)})
 
 # %% ../../nbs/live/verbs.ipynb #fd1ad84b
 @dataclass(frozen=True)
@@ -78,6 +82,10 @@ class Live(Speaks, ReadsRun):
     llm: Folder | None = None  # folder of a large model that orders the candidates of a finished sentence again
     llm_weights: File | None = None  # with --llm: its weights, from b2t rescore --tune
     settings: LiveConfig = LiveConfig()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_bounds(self, {"port": (0, 65_535)})
 
     @staticmethod
     def lists() -> Mapping[str, Mapping[str, str]]:

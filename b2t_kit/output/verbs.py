@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from ..core.files import read_text
+from ..core.settings import check_bounds
 from ..core.signals import FAULTS, SUCCESS
 from ..core.verbs import File, Folder, FreeText, RunFolder, exactly_one, refuse
 from ..decode.verbs import Adapts, Combines, DeviceName, ReadsRecordings, ReadsRun, FindsSentences
@@ -53,6 +54,9 @@ class WriteReport(ReadsRecordings, ReadsRun):
     out: File | None = None  # page to write; default: report/SPLIT.html in the run folder
     pictures: int = 300  # how many sentences get pictures, those with most errors first
     device: DeviceName = "auto"  # where the network runs, if it has to decode
+
+    def __post_init__(self) -> None:
+        check_bounds(self, {"pictures": (0, 10**6)})
 
     def act(self) -> int:
         from b2t_kit.output.report import report_run

@@ -9,7 +9,6 @@ __all__ = ['Unseen', 'SAVE_EVERY', 'session_date', 'sources', 'day_mixture', 're
 # %% ../../nbs/speech/adapt.ipynb #f627bce8
 import copy
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -28,6 +27,7 @@ from ..core.cache import content_hash, file_mark
 from ..core.errors import KitError
 from ..core.files import regular_file, write_atomically
 from ..core.random import fold_seed
+from ..core.settings import SEED, check_bounds
 from ..data.batches import Batch, Frames
 from ..models.layers import DayLayer
 from ..models.model import Adapted
@@ -130,12 +130,9 @@ class AdaptConfig:
     mask_share: float = 0.075  # longest time mask, as a share of the trial
 
     def __post_init__(self) -> None:
-        if self.copies < 1:
-            raise KitError(f"adapt_copies: {self.copies} is less than 1")
-        for name in ("lr", "weight_decay", "noise", "offset"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < math.inf:
-                raise KitError(f"adapt_{name}: {value} is not a finite number, 0 or more")
+        check_bounds(self, {
+            "copies": (1, 10_000), "lr": (0, 1000), "seed": SEED, "weight_decay": (0, 1000), "noise": (0, 100),
+            "offset": (0, 100), "masks": (0, 1000), "mask_share": (0, 1)}, "adapt_")
 
 # %% ../../nbs/speech/adapt.ipynb #ceef93f9
 def adapted_parameters(
