@@ -4,25 +4,28 @@
 
 # %% auto #0
 __all__ = ['TrialPlace', 'Phonemes', 'DESCRIPTION', 'TITLES', 'NEIGHBOURS', 'BINS', 'SPAN', 'Looking', 'DESCRIPTION_FILE',
-           'Sentence', 'read_description', 'sentences_of', 'Line', 'Lines', 'table_line', 'groups_of', 'Mistake',
-           'Mistakes', 'mistakes', 'Report', 'plot_days', 'html_part', 'words_html', 'alternatives_html',
-           'features_picture', 'posteriors_picture', 'Look', 'recording_html', 'sentence_html', 'worst', 'lines_html',
-           'mistakes_html', 'report_html', 'find_description', 'decoded_trials', 'RunLooks', 'report_run']
+           'Sentence', 'read_description', 'sentences_of', 'Line', 'Table', 'table_line', 'groups_of', 'thirds_of',
+           'Mistake', 'mistakes', 'Band', 'calibration', 'Report', 'plot_days', 'html_part', 'words_html',
+           'alternatives_html', 'features_picture', 'posteriors_picture', 'Look', 'recording_html', 'sentence_html',
+           'worst', 'table_html', 'report_html', 'find_description', 'decoded_trials', 'RunLooks', 'report_run']
 
 # %% ../../nbs/output/report.ipynb #fb51bae7
 import base64
 import csv
 import io
 import math
+import platform
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 
@@ -36,10 +39,12 @@ from ..data.quarantine import quarantine_record, quarantine_said
 from ..decode.hypotheses import DecodedTrial, Hypothesis, posteriors
 from ..decode.pipeline import Sentences, decode_run
 from ..decode.sources import read_trials
+from ..decode.tune import CHOICE, DEFAULT, tuned_model
+from .runs import nearest_recipe
 from ..speech.evaluate import load_decoder, plain_rates
 from ..text.metrics import NOTHING, WEIGHTS_TUNED, Choice, marked, plain_marks
-from ..text.metrics import Rate, RateTable, align_edits, count_edits, edit_distance, plot_rates
-from ..text.metrics import FEWEST_GROUPS, rate_of, redrawn
+from ..text.metrics import Difference, Edits, Rate, RateTable, align_edits, compare, count_edits, edit_distance
+from ..text.metrics import FEWEST_GROUPS, edits, plot_rates, rate_of, redrawn
 from ..text.phonemes import BLANK, GROUPS, PHONEMES, collapse, normalise, show, to_ids, to_phonemes
 
 # %% ../../nbs/output/report.ipynb #887b2364
@@ -56,6 +61,8 @@ class Sentence:
     phonemes: Phonemes | None = None
     corpus: str | None = None  # None if unknown
     seen: bool | None = None  # whether the training set contains it; None if unknown
+    seconds: float | None = None  # length of the recording; None if unknown
+    other: str | None = None  # what another run decoded; None without one
 
     @property
     def session(self) -> str:
@@ -67,6 +74,13 @@ class Sentence:
         "Words as they are scored: the true ones, and those of the best hypothesis."
         decoded = self.hypotheses[0].sentence if self.hypotheses else ""
         return normalise(self.truth).split(), normalise(decoded).split()
+
+    @cached_property
+    def aligned(self) -> list[tuple[str | None, str | None, float | None]]:
+        "Pairs of a true and a decoded word with its confidence; None for a missing side, or if there is none."
+        known = self.hypotheses[0].confidences if self.hypotheses else ()
+        confidences = iter(known if len(known) == len(self.words[1]) else [None] * len(self.words[1]))
+        return [(true, said, None if said is None else next(confidences)) for true, said in align_edits(*self.words)]
 
 # %% ../../nbs/output/report.ipynb #6814a48e
 DESCRIPTION = ("Date", "Block number", "Corpus")  # columns
@@ -102,17 +116,23 @@ def sentences_of(
     phonemes: dict[TrialPlace, Phonemes] | None = None,  # of the same trials
     corpora: dict[tuple[str, int], str] | None = None,  # from `read_description`
     training: Iterable[str] | None = None,  # all training sentences, as written
+    seconds: dict[TrialPlace, float] | None = None,  # length of each recording
+    other: Iterable[DecodedTrial] | None = None,  # the same trials, decoded by another run
 ) -> list[Sentence]:  # by session, block and trial
     "Trials as `Sentence`s. Raises KitError if a trial has no true sentence, or if there are no trials."
     known = None if training is None else {normalise(one) for one in training}
+    others = None if other is None else {one.place: one.sentence for one in other}
     found = []
     for one in sorted(trials, key=lambda trial: trial.place):
         if one.truth is None:
             place = " ".join(map(str, one.place))
             raise KitError(f"{place}: has no sentence to compare with; report on train or val")
+        if others is not None and one.place not in others:
+            raise KitError(f"{' '.join(map(str, one.place))}: was not decoded by the other run; decode the same split")
         found.append(Sentence(
             one.place, one.truth, one.hypotheses, (phonemes or {}).get(one.place),
-            (corpora or {}).get(one.place[:2]), None if known is None else normalise(one.truth) in known))
+            (corpora or {}).get(one.place[:2]), None if known is None else normalise(one.truth) in known,
+            (seconds or {}).get(one.place), None if others is None else others[one.place]))
     if not found:
         raise KitError("there are no trials to report on; decode a split first")
     return found
@@ -143,18 +163,27 @@ def _percent(rate: Rate | None) -> list[str]:
 TITLES = ("", "trials", "days", "WER, %", "95 %", "PER, %", "95 %")
 
 
-class Lines(list):
-    "Lines of a report, printed as a table."
+class Table(list):
+    "Things with `cells()`, a list of text each, printed as a table whose last columns are numbers."
+
+    def __init__(
+        self,
+        items: Iterable[Any],
+        titles: Sequence[str] = TITLES,
+        numbers: int = 6,  # columns of numbers
+    ) -> None:
+        super().__init__(items)
+        self.titles, self.numbers = titles, numbers
 
     def __repr__(self) -> str:
-        rows = [list(TITLES), *(line.cells() for line in self)]
-        widths = [max(map(len, column)) for column in zip(*rows)]
-        return "\n".join("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])
-                         .rstrip() for row in rows)
+        rows = [list(self.titles), *(item.cells() for item in self)]
+        widths, first = [max(map(len, column)) for column in zip(*rows)], len(self.titles) - self.numbers
+        return "\n".join("  ".join(text.ljust(width) if place < first else text.rjust(width) for place, (text, width)
+                                   in enumerate(zip(row, widths))).rstrip() for row in rows)
 
     def _repr_markdown_(self) -> str:
-        rows = [TITLES, ("---", *["--:"] * 6), *(line.cells() for line in self)]
-        return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+        lines = ["---"] * (len(self.titles) - self.numbers) + ["--:"] * self.numbers
+        return "\n".join(f"| {' | '.join(row)} |" for row in (self.titles, lines, *(item.cells() for item in self)))
 
 # %% ../../nbs/output/report.ipynb #c82ffb69
 def table_line(
@@ -195,6 +224,24 @@ def groups_of(
         groups["last six sessions"] = [one for one in sentences if one.session >= days[-_LAST]]
     return {name: members for name, members in groups.items() if members}
 
+
+def thirds_of(
+    sentences: Sequence[Sentence],
+    measure: Callable[[Sentence], float],
+    unit: str,  # of the measure
+) -> dict[str, list[Sentence]]:  # name -> its trials
+    "The trials with low, middle and high values of a measure, a third each; equal values stay together."
+    if not sentences:
+        return {}
+    values = np.array([measure(one) for one in sentences])
+    places = np.searchsorted(np.quantile(values, [1 / 3, 2 / 3], method="higher"), values)
+    found = {}
+    for place in sorted(set(places.tolist())):
+        low, high = (f"{end(values[places == place]):.3g}" for end in (np.min, np.max))
+        name = f"{low} {unit}" if low == high else f"{low} to {high} {unit}"
+        found[name] = [one for one, where in zip(sentences, places) if where == place]
+    return found
+
 # %% ../../nbs/output/report.ipynb #5264fa5f
 @dataclass(frozen=True)
 class Mistake:
@@ -204,25 +251,15 @@ class Mistake:
     times: int
     said: int  # count of the true item in all sentences; 0 for insertions
 
-
-class Mistakes(list):
-    "Confusions, most frequent first, printed as a table."
-
-    def __repr__(self) -> str:
-        width = max([len(one.true) for one in self], default=0)
-        return "\n".join(f"{one.true:>{width}} as {one.decoded:{width}} {one.times:5}"
-                         + (f" of {one.said}" if one.said else "") for one in self)
-
-    def _repr_markdown_(self) -> str:
-        rows = ["| true | decoded | times | of |", "|---|---|--:|--:|"]
-        return "\n".join(rows + [f"| {one.true} | {one.decoded} | {one.times} | {one.said or ''} |"
-                                 for one in self])
+    def cells(self) -> list[str]:
+        "As text."
+        return [self.true, self.decoded, str(self.times), str(self.said or "")]
 
 # %% ../../nbs/output/report.ipynb #1714e4f6
 def mistakes(
     pairs: Iterable[tuple[Sequence[str], Sequence[str]]],  # true and decoded items of each trial
     count: int = 20,  # at most this many
-) -> Mistakes:
+) -> Table:  # of `Mistake`
     "The most frequent confusions of words or of phoneme names; ties in alphabetical order."
     wrong: Counter = Counter()
     said: Counter = Counter()
@@ -232,7 +269,34 @@ def mistakes(
                    for pair in align_edits(list(true), list(decoded))]
         wrong.update(pair for pair in aligned if pair[0] != pair[1])
     order = sorted(wrong.items(), key=lambda item: (-item[1], item[0]))[:count]
-    return Mistakes(Mistake(true, decoded, times, said[true]) for (true, decoded), times in order)
+    found = (Mistake(true, decoded, times, said[true]) for (true, decoded), times in order)
+    return Table(found, ("true", "decoded", "times", "of"), 2)
+
+
+@dataclass(frozen=True)
+class Band:
+    "Decoded words of about the same confidence."
+    words: int
+    confidence: float  # mean, from 0 to 1
+    right: float  # share that is right, from 0 to 1
+
+    def cells(self) -> list[str]:
+        "As text."
+        return [str(self.words), f"{100 * self.confidence:.0f}", f"{100 * self.right:.0f}"]
+
+
+def calibration(
+    sentences: Iterable[Sentence],
+    edges: Sequence[float] = (0.5, 0.8, 0.95, 0.99),  # of confidence, between the bands
+) -> Table:  # of `Band`, empty without confidences
+    "How often words of each confidence are right."
+    known = [(confidence, true == said) for one in sentences for true, said, confidence in one.aligned
+             if confidence is not None]
+    values = np.array(known, dtype=float).reshape(-1, 2)  # (words, 2)
+    places = np.searchsorted(edges, values[:, 0], side="right")
+    found = [(int((places == place).sum()), *values[places == place].mean(axis=0).tolist())
+             for place in sorted(set(places.tolist()))]
+    return Table([Band(*one) for one in found], ("decoded words", "confidence, %", "right, %"), 3)
 
 # %% ../../nbs/output/report.ipynb #a9061860
 @dataclass(frozen=True)
@@ -242,12 +306,49 @@ class Report:
     split: str
     sentences: list[Sentence]
     marks: tuple[Choice, ...] = ()  # what was chosen on these trials
+    other: str = ""  # name of another run with which it is compared
 
     @cached_property
-    def groups(self) -> Lines:
+    def groups(self) -> Table:
         "Error rates of each group of trials."
-        found = (table_line(*group) for group in groups_of(self.sentences).items())
-        return Lines(line for line in found if line)
+        return _lines(groups_of(self.sentences))
+
+    @cached_property
+    def measured(self) -> Table:
+        "Error rates of short and long sentences, and of slow and fast ones."
+        known = [one for one in self.sentences if one.seconds and one.words[0]]
+        by_length = thirds_of(self.sentences, lambda one: len(one.words[0]), "words")
+        by_rate = thirds_of(known, lambda one: len(one.words[0]) / (one.seconds or 1), "words a second")
+        return _lines(by_length | by_rate)
+
+    @cached_property
+    def kinds(self) -> Edits:
+        "Word errors by kind."
+        return Edits(*map(sum, zip(*(edits(*one.words) for one in self.sentences))))
+
+    @cached_property
+    def best_of_list(self) -> Rate:
+        "Word error rate if the best sentence of each list were chosen: what choosing better could reach."
+        true = [one.words[0] for one in self.sentences]
+        lists = [[normalise(each.sentence).split() for each in one.hypotheses] or [[]] for one in self.sentences]
+        best = [min(found, key=partial(edit_distance, said)) for said, found in zip(true, lists)]
+        return rate_of(count_edits(true, best), [one.session for one in self.sentences])
+
+    @cached_property
+    def calibration(self) -> Table:
+        "How often words of each confidence are right."
+        return calibration(self.sentences)
+
+    @cached_property
+    def against(self) -> tuple[Difference, list[int]] | None:  # and trials with fewer, as many, more errors
+        "This run compared with the other, trial by trial; None without one."
+        if len(self.sentences) < 2 or any(one.other is None for one in self.sentences):
+            return None
+        sides = zip(*((one.words[0], one.words[1], normalise(one.other or "").split()) for one in self.sentences))
+        true, own, others = map(list, sides)
+        mine, theirs = count_edits(true, own), count_edits(true, others)
+        signs, days = np.sign(mine.edits - theirs.edits), [one.session for one in self.sentences]
+        return compare(theirs, mine, days if redrawn(days) else None), [int((signs == one).sum()) for one in (-1, 0, 1)]
 
     @property
     def redrawn(self) -> str:
@@ -258,20 +359,18 @@ class Report:
                 "trials)")
 
     @cached_property
-    def days(self) -> Lines:
+    def days(self) -> Table:
         "Error rates of each day."
         names = sorted({one.session for one in self.sentences})
-        found = (table_line(name, [one for one in self.sentences if one.session == name])
-                 for name in names)
-        return Lines(line for line in found if line)
+        return _lines({name: [one for one in self.sentences if one.session == name] for name in names})
 
     @cached_property
-    def word_errors(self) -> Mistakes:
+    def word_errors(self) -> Table:
         "The most frequent word errors."
         return mistakes(one.words for one in self.sentences)
 
     @cached_property
-    def phoneme_errors(self) -> Mistakes:
+    def phoneme_errors(self) -> Table:
         "The most frequent phoneme errors of the network, before the word search."
         return mistakes((to_phonemes(one.phonemes[0]), to_phonemes(one.phonemes[1]))
                         for one in self.sentences if one.phonemes)
@@ -282,9 +381,13 @@ class Report:
             "decoder": self.origin,
             "split": self.split,
             "marks": plain_marks(self.marks),
-            **{name: _plain(getattr(self, name)) for name in ("groups", "days")},
+            "kinds": self.kinds._asdict(),
+            "best_of_list": plain_rates(RateTable({"": self.best_of_list}))[""],
+            **{name: _plain(getattr(self, name)) for name in ("groups", "measured", "days")},
             **{name: [vars(one) for one in getattr(self, name)]
-               for name in ("word_errors", "phoneme_errors")},
+               for name in ("calibration", "word_errors", "phoneme_errors")},
+            **({"against": {"run": self.other, **vars(self.against[0]),
+                            **dict(zip(("fewer", "equal", "more"), self.against[1]))}} if self.against else {}),
         }
 
     def __repr__(self) -> str:
@@ -292,7 +395,11 @@ class Report:
         return f"{title}\n{self.groups}\n{self.redrawn}"
 
 
-def _plain(lines: Lines) -> dict[str, dict[str, Any]]:
+def _lines(groups: dict[str, list[Sentence]]) -> Table:
+    return Table(filter(None, (table_line(*group) for group in groups.items())))
+
+
+def _plain(lines: Table) -> dict[str, dict[str, Any]]:
     return {line.name: {"trials": line.trials, "sessions": line.sessions,
                         "wer": plain_rates(RateTable({"": line.wer}))[""],
                         "per": line.per and plain_rates(RateTable({"": line.per}))[""]} for line in lines}
@@ -332,11 +439,7 @@ def words_html(
     sentence: Sentence,
 ) -> str:
     "The best hypothesis with its errors and confidences."
-    true, decoded = sentence.words
-    known = sentence.hypotheses[0].confidences if sentence.hypotheses else ()
-    confidences = iter(known if len(known) == len(decoded) else [None] * len(decoded))
-    pairs = align_edits(true, decoded)
-    return html_part("words", [(*pair, None if pair[1] is None else next(confidences)) for pair in pairs])
+    return html_part("words", sentence.aligned)
 
 # %% ../../nbs/output/report.ipynb #c6d64c71
 def alternatives_html(
@@ -482,39 +585,28 @@ def worst(
     most: int,  # how many to return
 ) -> list[Sentence]:
     "The sentences with the most word errors; ties in the order of recording."
-    def errors(one: Sentence) -> int:
-        return -sum(true != decoded for true, decoded in align_edits(*one.words))
-
-    return sorted(report.sentences, key=errors)[:most]
+    return sorted(report.sentences, key=lambda one: -edit_distance(*one.words))[:most]
 
 # %% ../../nbs/output/report.ipynb #b306e84f
 Looking = Callable[[TrialPlace], Look | None]  # gives the recording of a place
 
 # %% ../../nbs/output/report.ipynb #5c1e3546
-def lines_html(
-    lines: Lines,
+def table_html(
+    table: Table,
 ) -> str:
-    "Error rates as a table."
-    return html_part("table", TITLES, [line.cells() for line in lines], 6)
-
-
-def mistakes_html(
-    mistakes: Mistakes,
-) -> str:
-    "Confusions as a table."
-    rows = [(one.true, one.decoded, one.times, one.said or "") for one in mistakes]
-    return html_part("table", ("true", "decoded", "times", "of"), rows, 2)
+    "A table of a report as HTML."
+    return html_part("table", table.titles, [item.cells() for item in table], table.numbers)
 
 # %% ../../nbs/output/report.ipynb #9625d201
 def _rates(
-    line: Line,  # all trials
-    marks: Sequence[Choice] = (),  # of the word error rate
+    report: Report,
 ) -> list[tuple[str, str, str]]:  # name, percent, interval and counts
-    "The two error rates as text."
-    rates = {"word error rate": line.wer, "phoneme error rate": line.per}
+    "The error rates of all trials as text."
+    line, marks = report.groups[0], report.marks
+    rates = {"word error rate": line.wer, "phoneme error rate": line.per, "best of each list": report.best_of_list}
     before = [one for one in marks if one.what != WEIGHTS_TUNED]  # weights have no part in phonemes before the search
     return [(name, f"{100 * rate.rate:.1f}",
-             marked(str(rate).partition(" % ")[2], marks if rate is line.wer else before))
+             marked(str(rate).partition(" % ")[2], before if rate is line.per else marks))
             for name, rate in rates.items() if rate is not None]
 
 
@@ -534,22 +626,25 @@ def report_html(
     report: Report,
     looking: Looking | None = None,  # gives the recordings; None shows no pictures
     notes: dict[str, str] | None = None,  # settings to show at the end
+    facts: dict[str, str] | None = None,  # what the report is about, to show at the top
     pictures: int = 300,  # how many sentences have pictures
 ) -> str:
     "The whole page."
     shown = {one.place for one in worst(report, pictures)} if looking else set()
     looks = (looking(one.place) if looking and one.place in shown else None for one in report.sentences)
     errors = (("Words", report.word_errors), ("Phonemes, before any lexicon", report.phoneme_errors))
-    groups = report.groups
     return _TEMPLATES.get_template("report.html").render(
         title=f"{report.origin}: {report.split}, {len(report.sentences)} sentences",
-        rates=_rates(groups[0], report.marks), groups=lines_html(groups), redrawn=report.redrawn,
-        days=lines_html(report.days),
+        facts=(facts or {}).items(), rates=_rates(report), kinds=report.kinds._asdict(),
+        groups=table_html(report.groups), measured=table_html(report.measured), redrawn=report.redrawn,
+        bands=table_html(report.calibration) if report.calibration else "",
+        against=report.against, other=report.other, days=table_html(report.days),
         figure=_closed(plot_days(report)),
-        errors=[(name, mistakes_html(found)) for name, found in errors if found],
-        sentences=[(one.place, one.truth, edit_distance(*one.words), words_html(one), sentence_html(one, look))
+        errors=[(name, table_html(found)) for name, found in errors if found],
+        sentences=[(one.place, one.truth, edit_distance(*one.words), words_html(one), one.other,
+                    sentence_html(one, look))
                    for one, look in zip(report.sentences, looks)],
-        notes={**(notes or {}), "b2t_kit": __version__}.items())
+        notes=(notes or {}).items())
 
 # %% ../../nbs/output/report.ipynb #72901b70
 DESCRIPTION_FILE = "t15_copyTaskData_description.csv"
@@ -577,7 +672,8 @@ def decoded_trials(
                        "again")
     sentences = decode_run(run, data, split, device, kept_lists=True, **asked)
     found = load_json(folder / "result.json").get("search", {})
-    return sentences, {name: str(value) for name, value in found.items()}
+    model = asked.get("lm") or tuned_model(run / CHOICE) or DEFAULT
+    return sentences, {"language model": model, **{name: str(value) for name, value in found.items()}}
 
 # %% ../../nbs/output/report.ipynb #9aa0b25e
 class RunLooks:
@@ -601,6 +697,11 @@ class RunLooks:
         return Look(features, self.logits[place], self.patch, self.stride, self.recordings.signal)
 
     @property
+    def seconds(self) -> dict[TrialPlace, float]:
+        "The length of each recording."
+        return {place: self.recordings.infos[row].num_bins * BIN_SECONDS for place, row in self.rows.items()}
+
+    @property
     def phonemes(self) -> dict[TrialPlace, Phonemes]:
         "True phonemes, and those decoded from the likeliest class of each frame."
         labels = {place: self.recordings.labels(row) for place, row in self.rows.items()}
@@ -615,6 +716,7 @@ def report_run(
     description: str | Path | None = None,  # t15_copyTaskData_description.csv; None searches near the data
     out: str | Path | None = None,  # the page; None: report/<split>.html in the run folder
     *,
+    against: str | Path | None = None,  # another run folder, with which it is compared trial by trial
     pictures: int = 300,  # how many sentences have pictures
     device: str = "auto",  # for the network, if it has to decode
 ) -> Report:
@@ -638,11 +740,31 @@ def report_run(
         if said := quarantine_said(quarantine_record(load_json(run / "config.json")).get("quarantine", {})):
             notes["quarantine"] = said
         known = None if split == "train" else [info.sentence for info in training.infos if info.sentence is not None]
-        sentences = sentences_of(decoded.trials, looks.phonemes, corpora, known)
-        report = Report(decoder.origin, split, sentences, decoded.marks)
-        write_atomically(page, report_html(report, looks, notes, pictures))
-        save_json(page.with_suffix(".json"), report.to_dict())
+        other = None if against is None else decoded_trials(Path(against), data, split, device)[0].trials
+        sentences = sentences_of(decoded.trials, looks.phonemes, corpora, known, looks.seconds, other)
+        name = "" if against is None else load_decoder(against).origin
+        report = Report(decoder.origin, split, sentences, decoded.marks, name)
+        facts = {"recordings": f"{recordings.signal.dataset}, in {recordings.folder}", "decoder": decoder.origin,
+                 **_made_by(run), "language model": notes.pop("language model"),
+                 "versions": f"b2t_kit {__version__}, torch {torch.__version__}, Python {platform.python_version()}"}
+        page_facts = {**facts, "written": time.strftime("%Y-%m-%d %H:%M")}
+        write_atomically(page, report_html(report, looks, notes, page_facts, pictures))
+        save_json(page.with_suffix(".json"), {**report.to_dict(), "about": facts})
     return report
+
+
+def _made_by(run: Path) -> dict[str, str]:
+    "Model and recipe of a run; nothing of a folder that was not trained here."
+    record = load_json(run / "config.json") if (run / "config.json").exists() else {}
+    if not record.get("train"):
+        return {}
+    try:
+        recipe, changes = nearest_recipe(record)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise KitError(f"{run / 'config.json'}: is not the record of a run ({error!r})") from error
+    names = [line.split()[0].removeprefix("task.config.") for line in changes]
+    changed = f", with other {', '.join(names)}" if names else ""
+    return {"model": str(record["task"]["config"]["model"].get("name", "")), "recipe": f"{recipe}{changed}"}
 
 
 def _check_same(trials: list[DecodedTrial], looks: RunLooks) -> None:

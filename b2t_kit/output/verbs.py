@@ -52,6 +52,7 @@ class WriteReport(ReadsRecordings, ReadsRun):
     # t15_copyTaskData_description.csv, which names the corpus of each block; default: searched for near the recordings
     description: Annotated[str, "CSV"] | None = None
     out: File | None = None  # page to write; default: report/SPLIT.html in the run folder
+    against: RunFolder | None = None  # another run, with which it is compared trial by trial
     pictures: int = 300  # how many sentences get pictures, those with most errors first
     device: DeviceName = "auto"  # where the network runs, if it has to decode
 
@@ -62,7 +63,7 @@ class WriteReport(ReadsRecordings, ReadsRun):
         from b2t_kit.output.report import report_run
 
         print(report_run(self.run, self.data, self.split, description=self.description, out=self.out,
-                         pictures=self.pictures, device=self.device))
+                         against=self.against, pictures=self.pictures, device=self.device))
         return SUCCESS
 
 # %% ../../nbs/output/verbs.ipynb #2bb64f7f
