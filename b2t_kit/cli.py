@@ -41,6 +41,7 @@ PLACES: dict[str, str | dict[str, str]] = {  # verb, in the order of `b2t --help
         "corp": "data.verbs:ConvertCorp",
         "arrays": "data.verbs:ConvertArrays",
         "qvac": "data.verbs:ConvertQvac",
+        "kept": "data.verbs:ConvertKept",
     },
     "train": "train_command:Train",
     "eval": "decode.verbs:Evaluate",

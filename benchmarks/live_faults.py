@@ -8,23 +8,34 @@ bridge that repeats the last bin, by one that puts zeros, or not at all, and dec
 real time, but nothing waits for them. Phoneme errors are of the most likely path, word errors of the final sentence.
 --seeds draws each fault anew. Then --real-time trials are decoded in real time with the page served and no reader, with
 one that reads, and with that one and four that never read.
+
+    python benchmarks/live_faults.py RUN DATA --minutes 10 [--json FILE]
+
+decodes a stream for so long instead, over a real socket, in real time. Every 40 seconds the sender is killed in a
+sentence and started again (at once, or after three seconds, in turn), or says that it ends. One page reads at once, one
+draws each message a second late, and one never reads.
 """
 import argparse
+import itertools
 import json
 import logging
 import socket
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
+import psutil
 
-from b2t_kit.data.dataset import Recordings
+from b2t_kit.data.dataset import BIN_SECONDS, Recordings
 from b2t_kit.decode.sources import known_sentences
-from b2t_kit.live.page import LiveSession, PageServer, open_decoder
+from b2t_kit.live.page import LiveSession, Moment, PageServer, open_decoder
 from b2t_kit.live.pipeline import LiveConfig, LiveDecoder
-from b2t_kit.live.sources import Bridge, BridgeConfig, Mended, Piece, RecordingSource
+from b2t_kit.live.sources import Bridge, BridgeConfig, Mended, Piece, RecordingSource, StreamSender, StreamSource
 from b2t_kit.models.ctc import collapse
 from b2t_kit.text.metrics import edit_distance
 from b2t_kit.text.phonemes import normalise
@@ -197,6 +208,84 @@ def in_real_time(run: str, data: str, trials: int, quick: int, slow: int) -> dic
             "late": dict(decoder.ledger.late), "mended": str(session.bridge.mended)}
 
 
+def sending(data: str, port: int, stop: threading.Event, counts: Counter) -> None:
+    "A sender that is killed, or ends, every 40 seconds, and starts again."
+    for turn in itertools.count():
+        until, source, sender = time.monotonic() + 40, RecordingSource(data), StreamSender(f"127.0.0.1:{port}")
+        sender.wait_for_receiver(stop)
+        for piece in source.pieces(stop):
+            sender.send(piece)
+            if time.monotonic() > until and not piece.cue:
+                break
+        if turn % 3 == 2:
+            sender.send(replace(piece, first=piece.end, bins=piece.bins[:0]), end=True)
+        counts[("killed, started at once", "killed, started after 3 s", "ended")[turn % 3]] += 1
+        counts["dropped"] += sender.dropped
+        sender.close()
+        if stop.wait(3.0 if turn % 3 else 0.0):
+            return
+
+
+def reading(server: PageServer, late: float, stop: threading.Event) -> dict:
+    "A page that draws each message so late; returns what it saw."
+    from websockets.sync.client import connect
+
+    seen = {"draws late by": late, "messages": 0, "seconds behind, at most": 0.0, "skipped bins": 0, "states": []}
+    url = f"127.0.0.1:{server.port}"
+
+    def read() -> None:
+        with connect(f"ws://{url}/stream", origin=f"http://{url}", max_size=None) as page:
+            while not stop.is_set():
+                message = json.loads(page.recv())
+                time.sleep(late)
+                behind = (server.session.bins - message["bins"]) * BIN_SECONDS
+                seen["messages"] += 1
+                seen["seconds behind, at most"] = round(max(seen["seconds behind, at most"], behind), 2)
+                seen["skipped bins"] = message["skipped"]
+                if message["state"] not in seen["states"]:
+                    seen["states"].append(message["state"])
+                page.send(json.dumps({"ask": "shown", "text": str(message["number"])}))
+
+    threading.Thread(target=read, daemon=True).start()
+    return seen
+
+
+def for_minutes(run: str, data: str, minutes: float) -> dict:
+    "What a session of so many minutes did."
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    day = RecordingSource(data).session
+    decoder = open_decoder(run, day, config=LiveConfig(end_silence=0), exclude=known_sentences(data))
+    session = LiveSession(decoder, StreamSource(f"127.0.0.1:{port}", stays=True))
+    stop, counts, reasons, memory = threading.Event(), Counter(), Counter(), []
+
+    class Reasons:
+        def show(self, moment: Moment) -> None:
+            reasons.update(one.reason for one in moment.updates if one.final)
+
+    session.watchers.append(Reasons())
+    with PageServer(session, port=0) as server:
+        pages = [reading(server, late, stop) for late in (0.0, 1.0)]
+        silent = never_reading(server)
+        threading.Thread(target=sending, args=(data, port, stop, counts), daemon=True).start()
+        running = threading.Thread(target=session.run)
+        running.start()
+        until = time.monotonic() + 60 * minutes
+        while time.monotonic() < until and running.is_alive():
+            time.sleep(30)
+            memory.append(round(psutil.Process().memory_info().rss / 1e6))
+            print(f"{session.bins * BIN_SECONDS:.0f} s decoded, {memory[-1]} MB, {session.state().text}", flush=True)
+        stop.set()
+        session.ask("stop")
+        running.join(10)
+        silent.close()
+    times = {name: round(1000 * value, 1) for name, value in decoder.ledger.summary()["words"].items()}
+    return {"minutes": minutes, "decoded s": round(session.bins * BIN_SECONDS), "sender": dict(counts),
+            "mended": session.counted(), "sentences": session.finals, "ended by": dict(reasons), "ms": times,
+            "frames": len(decoder.ledger.rows), "late": dict(decoder.ledger.late), "MB, every 30 s": memory,
+            "pages": pages, "load": psutil.getloadavg()}
+
+
 def measured(days: dict, labels: dict, seeds: int) -> tuple[np.ndarray, list[dict]]:
     "Errors without faults, and a row for each fault."
     clean, rows = sum(errors(decoder, pieces, labels[day]) for day, (decoder, pieces) in days.items()), []
@@ -226,9 +315,16 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--trials", type=int, default=72)
     parser.add_argument("--real-time", type=int, default=8)
+    parser.add_argument("--minutes", type=float)
     parser.add_argument("--json")
     options = parser.parse_args()
     logging.getLogger("b2t_kit.live").setLevel(logging.ERROR)
+    if options.minutes:
+        found = for_minutes(options.run, options.data, options.minutes)
+        print(json.dumps(found, indent=1))
+        if options.json:
+            Path(options.json).write_text(json.dumps(found, indent=1) + "\n")
+        return
     with Recordings(options.data, "val") as recordings:
         labels = {}
         for index, info in enumerate(recordings.infos):

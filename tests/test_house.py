@@ -26,7 +26,8 @@ SCRIPTS = sorted(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/**/
 MAX_FIGURE_BYTES = 60_000
 MAX_WIDTH, MAX_TABLE_WIDTH = 120, 160  # characters; 100 is the aim, tests have tables of cases
 # What users may add; `dev` and `docs` are for those who change the kit.
-EXTRAS = ("tracker", "wfst", "rescore", "finetune", "live", "tpu", "preflight", "preflight-kaggle")
+EXTRAS = ("tracker", "wfst", "rescore", "finetune", "live", "lsl", "redis", "tpu", "preflight",
+          "preflight-kaggle")
 PACKAGING = ("settings.ini", "setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE", "README.md")
 PROJECT = ("README.zh.md", "CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "conftest.py", ".gitignore",
            ".pre-commit-config.yaml")
@@ -294,7 +295,7 @@ from pathlib import Path
 before = dict(os.environ)
 for name in sys.argv[1:]:
     __import__(name)
-    heavy = {"torch_xla", "accelerate", "starlette", "uvicorn", "websockets", "zmq"} & sys.modules.keys()
+    heavy = {"torch_xla", "accelerate", "starlette", "uvicorn", "websockets", "zmq", "pylsl", "redis"} & sys.modules.keys()
     assert not heavy, f"importing {name} imports {heavy}"
     assert dict(os.environ) == before, f"importing {name} changes the environment"
     torch = sys.modules.get("torch")

@@ -16,7 +16,9 @@ import numpy as np
 import pytest
 import torch
 
-from b2t_kit.data.dataset import T15
+from b2t_kit.data.convert import convert
+from b2t_kit.data.dataset import T15, Recordings
+from b2t_kit.data.kept import KeptFormat
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.pipeline import choose_words
 from b2t_kit.decode.sources import read_trials
@@ -26,6 +28,7 @@ from b2t_kit.live.pipeline import LiveConfig, LiveDecoder, TimeLedger, Update
 from b2t_kit.live.sources import ParticipantSource, Piece, StreamSender, StreamSource
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.simulate.neural import SimulateConfig, simulate
+from b2t_kit.simulate.sentences import labels_of
 from b2t_kit.speech.evaluate import Decoder
 from b2t_kit.speech.task import SpeechConfig
 
@@ -128,6 +131,14 @@ def test_page_shows_and_asks(decoder: LiveDecoder, recordings: Path, browser) ->
         browser.find_element("id", "say-text").send_keys("How are you today?" + Keys.ENTER)
         until(lambda: text(browser, "sentences"))
         (said, decoded), = session.sentences
+        assert text(browser, "kept") == "Nothing of this session is kept."
+        assert not browser.find_element("id", "keep-delete").is_displayed()
+        assert text(browser, "calm-text") == "shown at once"
+        browser.execute_script("find('calm').value = 0.4; find('calm').onchange()")
+        until(lambda: text(browser, "calm-text") == "shown after 0.40 s")
+        assert session.decoder.config.calm == 0.4
+        browser.execute_script("find('calm').value = 0; find('calm').onchange()")
+        until(lambda: "words per minute" in text(browser, "measures") or not decoded)
         lines = text(browser, "sentences").splitlines()
         assert said == "How are you today?" and lines[0] == (decoded or "(nothing)")
         assert "said: How are you today? · ended by cue" in lines[-1]
@@ -259,7 +270,7 @@ class Words:
 
     def __init__(self) -> None:
         self.decoder = self.config = self.model = self
-        self.bins, self.words, self.ledger, self.hotwords = 0, [], TimeLedger(), []
+        self.bins, self.words, self.ledger, self.hotwords, self.calm = 0, [], TimeLedger(), [], 0.0
 
     def prepare(self, tell: Callable[[str], None]) -> None:
         tell("nothing to prepare")
@@ -438,6 +449,14 @@ def test_a_kept_session(decoder: LiveDecoder, recordings: Path, tmp_path: Path) 
     assert [(one.truth, decoder.search.sentence(one.logits)) for one in trials] == list(session.sentences)
     assert (tmp_path / "kept/features.bin").stat().st_size == 4 * 512 * session.bins
     assert not keeper.on and f"was kept in {tmp_path / 'kept'}" in keeper.line
+    session.ask("mark", "2 corrected Where are you?")  # too late: nothing is kept any more
+    convert(KeptFormat(), tmp_path / "kept", tmp_path / "mine")
+    with Recordings(tmp_path / "mine", "train") as learned:  # what a decoder can learn from
+        for number, info in enumerate(learned.infos):
+            assert info.sentence == session.sentences[number][0]
+            assert np.array_equal(learned.features(number), source.record(info.sentence, number))
+            assert tuple(learned.labels(number)) == labels_of(info.sentence)
+    assert len(learned.infos) == 2
     session.ask("keep-delete")
     assert not (tmp_path / "kept").exists()
 
@@ -487,6 +506,42 @@ def test_messages_that_are_not_text_and_readers_that_are_gone(monkeypatch: pytes
             with pytest.raises(ConnectionClosed):
                 for _ in range(5):
                     silent.recv(1)
+
+
+def test_finish_waits_for_the_last_words_but_not_for_ever() -> None:
+    """A page that is slow has drawn them before the server goes; one that draws nothing is waited for so long and no longer."""
+    from websockets.sync.client import connect
+
+    session, seen = LiveSession(Words(), Spoken()), []
+
+    def draw_slowly(page) -> None:
+        for body in page:
+            time.sleep(0.3)
+            message = json.loads(body)
+            seen.append((message["over"], message["text"], [one["text"] for one in message["sentences"]]))
+            page.send(json.dumps({"ask": "shown", "text": str(message["number"])}))
+
+    with PageServer(session, port=0) as server:
+        page = {"uri": f"ws://127.0.0.1:{server.port}/stream", "origin": f"http://127.0.0.1:{server.port}"}
+        with connect(**page) as slow:
+            reader = threading.Thread(target=draw_slowly, args=(slow,))
+            reader.start()
+            until(lambda: server.places and server.places[0].shown)
+            session.decoder.words = ["last", "words"]
+            session.run()
+            server.finish(20.0)
+            assert (True, "the source has ended", ["last words"]) == (*seen[-1][:2], [one for *_, found in seen for one in found])
+            slow.close()
+            reader.join(10)
+        until(lambda: not server.places)
+        start = time.monotonic()
+        server.finish(20.0)  # nobody is there
+        assert time.monotonic() - start < 5
+        with connect(**page):
+            until(lambda: server.places and server.places[0].messages)
+            start = time.monotonic()
+            server.finish(1.0)
+            assert 1.0 <= time.monotonic() - start < 10
 
 
 VOICE = """

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Fetch', 'Conversion', 'ConvertT12', 'ConvertBrainToVoice', 'ConvertInnerSpeech', 'ConvertH2', 'ConvertCorp',
-           'ConvertArrays', 'ConvertQvac']
+           'ConvertArrays', 'ConvertQvac', 'ConvertKept']
 
 # %% ../../nbs/data/verbs.ipynb #69584dcc
 import sys
@@ -21,6 +21,7 @@ from .convert import Format, convert
 from .download import PUBLISHED, fetch, fetch_language_model, read_token
 from .handwriting import CorpFormat, H2Format
 from .inner_speech import InnerSpeech
+from .kept import KeptFormat
 from .quarantine import held_out_days
 from .sets import SETS, fetch_set
 from .t12 import T12Format
@@ -115,3 +116,9 @@ class ConvertArrays(Conversion):
 class ConvertQvac(Conversion):
     "Write QVAC's unlabelled .bin trials in the kit's layout: the folder that holds them."
     form: QvacFormat = QvacFormat()
+
+
+@dataclass(frozen=True)
+class ConvertKept(Conversion):
+    "Write a session that b2t live --keep DIR --keep-features has kept in the kit's layout: its folder."
+    form: KeptFormat = KeptFormat()

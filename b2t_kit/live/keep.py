@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['EVERY_SECONDS', 'MOST_WAITING_BYTES', 'FRAME', 'kept_megabytes', 'clock', 'Keeper', 'logits_file', 'keep_session',
-           'read_kept', 'meant_in', 'report_kept']
+           'read_kept', 'report_kept']
 
 # %% ../../nbs/live/keep.ipynb #84e30a35
 import datetime
@@ -26,6 +26,7 @@ import numpy as np
 from ..core.errors import KitError
 from ..core.files import check_writable, regular_file, save_json, write_atomically
 from ..data.dataset import BIN_SECONDS
+from ..data.kept import kept_events, meant_in
 from ..decode.ngram_build import default_language_model
 from .measures import Shown, measures_of, ovmi
 from .page import LiveSession, Moment, SentenceMark
@@ -70,6 +71,7 @@ class Keeper:
         self.promise = ""  # what whoever starts it is told
         self.began, self.lock, self.done = time.perf_counter(), threading.Lock(), threading.Event()
         self.on, self.lost, self.sentences, self.words = True, 0, 0, ""  # keeping; bytes left out
+        self.bins = self.first = 0  # kept so far, and before the sentence that is open
         self.start: float | None = None  # of the sentence that is open, seconds
         self.waiting: dict[str, list[bytes]] = {}
         self.bytes = 0  # of these
@@ -97,7 +99,11 @@ class Keeper:
         seconds = time.perf_counter() - self.began
         with self.lock:
             if self.features and len(moment.bins):
+                before = self.lost
                 self._put("features.bin", np.ascontiguousarray(moment.bins, "<f4").tobytes())
+                self.features = self.lost == before  # a recording with a hole is none: it ends here
+                self.bins += len(moment.bins) if self.features else 0
+                self.first = self.first if self.features else self.bins
             for update in moment.updates:
                 self._update(update, moment, seconds)
             if moment.mark:
@@ -126,11 +132,13 @@ class Keeper:
             self.rows.append(np.asarray(update.logits, np.float32))
         if update.final:
             self.sentences += 1
+            heard = self.bins if update.came is None else update.bins - round(update.came.began / BIN_SECONDS)
+            first, self.first = max(self.first, self.bins - heard), self.bins
             self.lines.append((self.start, seconds, update.sentence))
             self.finished.append((np.array(self.rows, np.float32).reshape(-1, len(PHONEMES)), moment.said))
             self._event(seconds, "final", number=self.sentences, words=update.words, others=update.alternatives,
                         reason=update.reason, said=moment.said, frames=len(self.rows),
-                        came=asdict(update.came) if update.came else None)
+                        bins=[first, self.bins], came=asdict(update.came) if update.came else None)
             self.rows, self.start, self.words, self.fresh = [], None, "", True
         elif update.sentence != self.words:
             self.words = update.sentence
@@ -219,27 +227,11 @@ def read_kept(
     folder: str | Path,
 ) -> tuple[list[dict[str, Any]], np.ndarray]:  # events, and frames (`FRAME`)
     "What a folder of a kept session has; raises `KitError` if it is none."
-    folder = Path(folder)
-    if not (folder / "session.json").is_file():
-        raise KitError(f"{folder}: is not the folder of a kept session; it has no session.json")
-    files = [folder / "events.jsonl", folder / "frames.bin"]
-    text, body = (regular_file(one).read_bytes() if one.exists() else b"" for one in files)
-    events = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith(b"\n")]
+    events, file = kept_events(folder), Path(folder) / "frames.bin"
+    body = regular_file(file).read_bytes() if file.exists() else b""
     return events, np.frombuffer(body[: len(body) // FRAME.itemsize * FRAME.itemsize], FRAME)
 
 # %% ../../nbs/live/keep.ipynb #72f2192b
-def meant_in(
-    events: list[dict[str, Any]],  # of `read_kept`
-) -> dict[int, str]:  # by the number of the sentence, from 1
-    "What was meant, where somebody knows it."
-    shown = {one["number"]: one for one in events if one["event"] == "final"}
-    found = {number: one["said"] for number, one in shown.items() if one["said"]}
-    for one in events:
-        if one["event"] == "mark" and one["verdict"] != "wrong" and one["number"] in shown:
-            found[one["number"]] = one["text"] or " ".join(word for word, _ in shown[one["number"]]["words"])
-    return found
-
-
 def report_kept(
     folder: str | Path,
     out: str | Path | None = None,  # page to write; None: report.html in the folder

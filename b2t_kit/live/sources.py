@@ -243,15 +243,16 @@ def from_message(
 
 # %% ../../nbs/live/sources.ipynb #27317a09
 def live_library(
-    name: str,  # module that the extra `live` brings
+    name: str,  # module
+    extra: str = "live",  # that brings it
 ) -> ModuleType:
-    "A library of the extra `live`; raises `KitError` with the command that installs it."
+    "A library of an extra; raises `KitError` with the command that installs it."
     from importlib import import_module
 
     try:
         return import_module(name)
     except ImportError as error:
-        raise KitError(f"{name}: is not installed; pip install 'b2t_kit[live]'") from error
+        raise KitError(f"{name}: is not installed; pip install 'b2t_kit[{extra}]'") from error
 
 
 def endpoint(

@@ -21,9 +21,10 @@ from ..core.verbs import File, Folder, FreeText, RunFolder, exactly_one, refuse
 from ..decode.sources import known_sentences
 from ..decode.verbs import ReadsRecordings, ReadsRun
 from .keep import keep_session, report_kept
-from .page import LiveSession, PageServer, Terminal, choose_source, listen, open_decoder, qr_code
+from .page import LiveSession, PageServer, Speaker, Terminal, listen, open_decoder, qr_code
 from .page import say_lines
 from .pipeline import LiveConfig
+from .rigs import choose_source
 from .sources import ADDRESS, StreamSender, send
 from ..output.verbs import WriteReport
 
@@ -65,7 +66,8 @@ class Live(Speaks, ReadsRun):
     run: RunFolder | None = None  # run folder, or exported decoder; give this or --runs
     # several run folders, such as those of several seeds, whose logits are averaged; as many as there is time for
     runs: tuple[RunFolder, ...] = ()
-    # recording, participant (says what is typed), or HOST:PORT of a stream; default: recording; participant with --say
+    # recording, participant (says what is typed), HOST:PORT of a stream, lsl:NAME of one in the Lab Streaming Layer, or
+    # redis:HOST:PORT/STREAM, as in BRAND; default: recording; participant with --say
     source: Annotated[str, "SOURCE"] | None = None
     page: bool = False  # show a page for a browser instead of lines of text
     # address of the page; other than this machine's own, the page needs a token, which is printed
@@ -74,6 +76,7 @@ class Live(Speaks, ReadsRun):
     origin: Annotated[str, "URL"] = ""  # https://NAME of a proxy with TLS for the page
     keep: Annotated[str, "DIR"] | None = None  # keep what is heard in a new folder: words, logits, corrections
     keep_features: bool = False  # with --keep: keep the recording too
+    speak: bool = False  # say finished sentences with espeak-ng, espeak or say
     log: bool = False  # write a line to standard error for each frame that is late
     lm: File | None = None  # language model, as for b2t decode
     lexicon: File | None = None  # additional words, one 'word PH PH ...' a line, possibly with a last SIL
@@ -108,7 +111,7 @@ class Live(Speaks, ReadsRun):
                                lexicon=self.lexicon, hotwords=self.hotwords, config=self.settings,
                                llm=self.llm, llm_weights=self.llm_weights,
                                exclude=() if kind == "participant" else known_sentences(self.data))
-        session = LiveSession(decoder, source, [Terminal()])
+        session = LiveSession(decoder, source, [Terminal(), *([Speaker()] if self.speak else [])])
         if self.keep:
             options = vars(self) | vars(self.settings)
             report_progress(keep_session(session, self.keep, options, self.keep_features).promise)

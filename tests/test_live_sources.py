@@ -1,0 +1,208 @@
+"""Streams of laboratories: an LSL outlet, and a real Redis server as BRAND's programs use it."""
+import http.server
+import shutil
+import socket
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from b2t_kit.data.dataset import BIN_SECONDS
+from b2t_kit.live.rigs import LslSource, RedisSource
+from b2t_kit.live.sources import Bridge, Inbox, Piece
+
+pylsl = pytest.importorskip("pylsl")
+redis = pytest.importorskip("redis")
+SERVER = shutil.which("redis-server")
+server_needed = pytest.mark.skipif(not SERVER, reason="needs redis-server")
+
+
+def until(true: Callable[[], object], seconds: float = 30.0) -> None:
+    """Wait for something to become true."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "never became true"
+        time.sleep(0.02)
+
+
+class Received:
+    """What comes from a source, in a thread, and what a bridge makes of it."""
+
+    def __init__(self, source) -> None:
+        self.inbox, self.pieces, self.bins, self.bridge = Inbox(source), [], [], Bridge()
+
+    def take(self, count: int) -> list[Piece]:
+        """The next pieces, which also go through the bridge."""
+        found: list[Piece] = []
+        until(lambda: len(found) >= count or found.extend(filter(None, [self.inbox.take(0.05)])))
+        self.bins += [one for piece in found for ready in self.bridge.take(piece) for one in ready.bins]
+        return found
+
+
+@pytest.fixture
+def name() -> str:
+    return f"b2t {uuid.uuid4().hex}"
+
+
+def outlet(name: str, channels: int = 4, rate: float = 1 / BIN_SECONDS, kind: str = "float32"):
+    return pylsl.StreamOutlet(pylsl.StreamInfo(name, "features", channels, rate, kind, name))
+
+
+def push(made, numbers, shift: float = 0.0) -> None:
+    """Push bins that hold their number, stamped as if each were recorded when its 20 ms were over."""
+    begin = pylsl.local_clock() - numbers[-1] * BIN_SECONDS
+    for number in numbers:
+        made.push_sample(np.full(4, number, np.float32), begin + number * BIN_SECONDS - shift)
+
+
+def test_gaps_and_a_restart_of_an_lsl_stream(name: str) -> None:
+    source = LslSource(name)
+    assert "no LSL stream named" in source.waiting
+    received = Received(source)
+    with received.inbox:
+        made = outlet(name)
+        assert made.wait_for_consumers(20)
+        push(made, [*range(10), *range(40, 50)])  # thirty bins never come
+        found = received.take(20)
+        assert [one.first for one in found] == [*range(10), *range(40, 50)]
+        assert [one[0] for one in received.bins] == [*range(10), *[9] * 30, *range(40, 50)]
+        assert received.bridge.mended.missing == 30 and found[0].bins.dtype == np.float32
+        until(lambda: "sends nothing" in source.waiting)
+        del made
+        until(lambda: "has gone" in source.waiting)
+        again = outlet(name)
+        assert again.wait_for_consumers(20)
+        push(again, [*range(5)])
+        assert [one.first for one in received.take(5)] == [*range(5)]
+        assert received.bridge.mended.restarts == 1 and not source.refused
+
+
+@pytest.mark.parametrize("shift", [-1000.0, 0.0, 1e6])
+def test_an_lsl_clock_that_is_not_ours(name: str, shift: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bin's time is corrected by what LSL measured, which is close to zero on one machine; here it is told otherwise."""
+    monkeypatch.setattr(pylsl.StreamInlet, "time_correction", lambda *args: shift)
+    received, made = Received(LslSource(name)), outlet(name)
+    with received.inbox:
+        assert made.wait_for_consumers(20)
+        now = time.perf_counter()
+        push(made, [*range(20)], shift)
+        arrived = np.array([one.arrived for one in received.take(20)])
+    assert abs(arrived[-1] - arrived[0] - 19 * BIN_SECONDS) < 0.1  # when they were recorded, though all came at once
+    assert abs(arrived[-1] - now) < 5
+
+
+def test_an_lsl_clock_that_is_absurd(name: str) -> None:
+    received, made = Received(LslSource(name)), outlet(name)
+    with received.inbox:
+        assert made.wait_for_consumers(20)
+        now = time.perf_counter()
+        push(made, [*range(5)], shift=3600)
+        assert all(0 <= one.arrived - now < 10 for one in received.take(5))
+
+
+@pytest.mark.parametrize("rate, kind, words", [(30_000, "int16", "30000 samples per second, 50 bins wanted"),
+                                               (0, "string", "has text")])
+def test_an_lsl_stream_that_is_not_bins(name: str, rate: float, kind: str, words: str) -> None:
+    source, made = LslSource(name), outlet(name, rate=rate, kind=kind)
+    with Inbox(source) as inbox:
+        until(lambda: any(words in reason for reason in source.refused))
+        assert not inbox.waiting and not made.have_consumers()
+
+
+@contextmanager
+def redis_server(port: int, folder: Path) -> Iterator["redis.Redis"]:
+    command = [SERVER, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process, redis.Redis(port=port) as client:
+        try:
+            until(lambda: answers(client))
+            yield client
+        finally:
+            process.kill()
+
+
+def answers(client) -> bool:
+    try:
+        return client.ping()
+    except redis.ConnectionError:
+        return False
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
+
+
+def add(client, numbers, stream: str = "binnedFeatures") -> None:
+    """What the rig's program of features adds: counts and powers that hold the number."""
+    for number in numbers:
+        client.xadd(stream, {
+            "threshold_crossings": np.full(256, number, np.int16).tobytes(),
+            "spike_band_power": np.full(256, number + 0.5, np.float32).tobytes(),
+            "iteration_counter": np.uint64(number).tobytes()})
+
+
+@server_needed
+def test_bins_of_a_redis_stream(port: int, tmp_path: Path) -> None:
+    source = RedisSource(f"127.0.0.1:{port}")
+    received = Received(source)
+    with received.inbox:
+        time.sleep(0.7)
+        assert source.waiting == f"nobody answers at 127.0.0.1:{port}"
+        with redis_server(port, tmp_path) as client:
+            until(lambda: "has no stream binnedFeatures" in source.waiting)
+            add(client, [*range(10), *range(15, 20)])  # five were never added
+            found = received.take(15)
+            assert [one.first for one in found] == [*range(10), *range(15, 20)] and received.bridge.mended.missing == 5
+            assert np.array_equal(found[3].bins[0], [3] * 256 + [3.5] * 256)  # counts first, then powers, as in T15's files
+            client.xadd("binnedFeatures", {"sync": "{}"})
+            until(lambda: "an entry with the fields sync" in next(iter(source.refused), ""))
+            assert "gets nothing for binnedFeatures" in source.waiting
+            add(client, range(3))  # the program has started again
+            assert [one.first for one in received.take(3)] == [0, 1, 2] and received.bridge.mended.restarts == 1
+            client.set("binnedFeatures_20ms", "no stream")
+        until(lambda: "has gone" in source.waiting)
+        with redis_server(port, tmp_path) as client:  # empty: nothing was saved
+            add(client, [3])  # the rig's program goes on counting
+            until(lambda: "gets nothing" in source.waiting)
+            add(client, [4, 5])
+            assert [one.first for one in received.take(3)] == [3, 4, 5] and received.bridge.mended.restarts == 1
+
+
+@server_needed
+def test_what_was_added_before_a_redis_source_began_is_left(port: int, tmp_path: Path) -> None:
+    with redis_server(port, tmp_path) as client:
+        add(client, range(100))
+        source = RedisSource(f"127.0.0.1:{port}")
+        received = Received(source)
+        with received.inbox:
+            until(lambda: "gets nothing" in source.waiting)
+            add(client, [100])
+            assert received.take(1)[0].first == 100
+
+
+@server_needed
+def test_answers_that_are_not_bins(port: int, tmp_path: Path) -> None:
+    with redis_server(port, tmp_path) as client:
+        client.set("binnedFeatures", "no stream")
+        source = RedisSource(f"127.0.0.1:{port}")
+        with Inbox(source) as inbox:
+            until(lambda: any("WRONGTYPE" in reason for reason in source.refused))
+            assert not inbox.waiting
+
+
+def test_a_web_server_where_redis_should_be(port: int) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", port), http.server.SimpleHTTPRequestHandler) as server:
+        server.RequestHandlerClass.log_message = lambda *words: None
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        source = RedisSource(f"127.0.0.1:{port}")
+        with Inbox(source) as inbox:
+            until(lambda: any(f"no Redis stream at 127.0.0.1:{port}" in reason for reason in source.refused))
+            assert not inbox.waiting
+        server.shutdown()
