@@ -1,83 +1,197 @@
-"""Does a participant with few sentences gain from another's many? Simulated; the dial of what they share at 1 and 0.
+"""Does a participant with few sentences gain from other recordings? Simulated: one target, several ways to train.
 
-    python benchmarks/pretraining.py FOLDER            # half an hour on two busy cores
-    python benchmarks/pretraining.py FOLDER --trials 20 --seeds 1
+    python benchmarks/pretraining.py FOLDER --json benchmarks/results/pretraining.json   # 10 minutes of processor time
+    python benchmarks/pretraining.py FOLDER --seeds 1 --steps 20                         # does it run?
 
-The target has one array and one day, the other participant two arrays and two days. Alone and joint see the same number
-of steps of the target's trials, joint as many of the other's; the best of five validations counts for each.
+The target has one array and ten days, of which training sees one or all. It is trained alone, jointly with a
+participant of two arrays who shares its code for phonemes or has a code of their own, and jointly with its own other
+days with electrodes in another order; with a shared code also with an inner CTC loss. All see the same number of
+steps; in joint training half of them are the source's. Nothing is chosen on the sentences that are scored: the last
+step counts. FOLDER keeps recordings and runs, and the command goes on where it was stopped; `--shares 10` leaves out
+all ten days. Intervals redraw seeds, days and sentences.
 """
 import argparse
-import statistics
+import itertools
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from b2t_kit.core.files import save_json
 from b2t_kit.data.augment import Augment
-from b2t_kit.data.batches import BatchConfig
+from b2t_kit.data.batches import BatchConfig, TrainBatches
+from b2t_kit.data.dataset import Recordings
+from b2t_kit.data.writer import SessionWriter
+from b2t_kit.devices.select import open_device
 from b2t_kit.models.gru import GRUConfig
-from b2t_kit.simulate.neural import SimulateConfig, simulate
-from b2t_kit.speech.task import SpeechConfig, SpeechTask
+from b2t_kit.simulate.neural import STRICT, simulate
+from b2t_kit.speech.evaluate import decode, load_decoder
+from b2t_kit.speech.task import SpeechConfig, SpeechTask, framing
+from b2t_kit.text.metrics import edit_distance
 from b2t_kit.train import train
 from b2t_kit.training.task import TrainConfig
 
+DAYS, OTHERS = 10, 8  # of the target; of each source
 MODEL = GRUConfig(hidden=96, num_layers=2, patch=16, stride=4, subsample=4, dropout=0.2, day_dropout=0.0)
-SPEECH = SpeechConfig(MODEL, Augment(white_noise=0.6, offset=0.1), BatchConfig(batch_size=16, buckets=3))
-STEPS = TrainConfig(steps=160, lr=0.004, eps=1e-8, warmup_steps=20, ema_decay=0.98, log_every=100, eval_every=32,
+SPEECH = SpeechConfig(MODEL, Augment(white_noise=0.6, offset=0.1), BatchConfig(batch_size=16, buckets=2))
+STEPS = TrainConfig(steps=160, lr=0.004, eps=1e-8, warmup_steps=20, ema_decay=0.98, log_every=100, eval_every=0,
                     checkpoint_every=0, keep_checkpoints=1, device="cpu")
+COMMON = replace(STRICT, difficulty=0.2, bins_per_phoneme=12.0, trials=25, held_out=0.24, wrong_labels=0.0)
+SOURCES = {"alone": "", "joint, shared code": "shared", "joint, own code": "own",
+           "joint, own days permuted": "permuted"}
+WAYS = [*((way, 0.0) for way in SOURCES), ("joint, shared code", 0.3)]
 
 
-def recorded(folder: Path, trials: int, sharing: float) -> tuple[Path, Path]:
-    "The recordings of the target and of the other participant."
-    common = SimulateConfig(difficulty=0.3, bins_per_phoneme=12.0, sharing=sharing)
-    people = {"s1": replace(common, participant="s1", seed=1, arrays=1, sessions=1, trials=trials, held_out=1.0),
-              "s2": replace(common, participant="s2", seed=2, arrays=2, sessions=2, trials=200, held_out=0.1)}
-    for name, config in people.items():
-        if not (folder / name / "hdf5_data_final").exists():
-            simulate(folder / name, config, progress=False)
-    return folder / "s1", folder / "s2"
+def permuted(source: Path, sessions: list[str], out: Path) -> None:
+    "Write days of a participant with the electrodes in one other order, the same for both kinds of features."
+    for split in ("train", "val"):
+        with Recordings(source, split, sessions) as recordings:
+            order = np.random.default_rng(0).permutation(recordings.signal.num_features // 2)
+            columns = np.concatenate([order, order + len(order)])
+            signal = replace(recordings.signal, participant="p1", order="permuted")
+            for session in sessions:
+                name = "p1" + session[2:]
+                with SessionWriter(out / name, split) as writer:
+                    for trial in recordings:
+                        if trial.session == session:
+                            features = np.ascontiguousarray(trial.features[:, columns])
+                            writer.write(replace(trial, features=features, session=name, signal=signal))
 
 
-def best_of(task: SpeechTask, settings: TrainConfig, out: Path) -> float:
-    "The target's phoneme error rate at the best step."
-    best = train(task, settings, out, resume=out.is_dir(), quiet=True).best
+def only(source: Path, sessions: list[str], out: Path) -> None:
+    "A folder with some of the days of another."
+    out.mkdir(parents=True)
+    for session in sessions:
+        (out / session).symlink_to((source / session).resolve())
+
+
+def recorded(folder: Path) -> list[str]:
+    "Write all recordings; returns the target's days."
+    every = folder / "s1" / "hdf5_data_final"
+    if not every.exists():
+        simulate(folder / "s1", replace(COMMON, participant="s1", seed=1, arrays=1, sessions=DAYS + OTHERS), False)
+    days = sorted(one.name for one in every.iterdir() if (one / "data_val.hdf5").exists())
+    mine, others = days[:DAYS], days[DAYS:]
+    if not (folder / "target").exists():
+        only(every, mine, folder / "target")
+        permuted(every, others, folder / "permuted")
+    for place, day in enumerate(mine):
+        if not (folder / f"day_{place}").exists():
+            only(every, [day], folder / f"day_{place}")
+    for name, sharing in (("shared", 1.0), ("own", 0.0)):
+        if not (folder / name).exists():
+            simulate(folder / f"s2_{name}", replace(COMMON, participant="s2", seed=2, arrays=2, sessions=OTHERS,
+                                                    held_out=0.04, sharing=sharing), False)
+            (folder / name).symlink_to((folder / f"s2_{name}" / "hdf5_data_final").resolve())
+    return mine
+
+
+def hours(folder: Path) -> dict[str, float]:
+    "Days, sentences and hours of training recordings."
+    with Recordings(folder, "train") as found:
+        bins = sum(one.num_bins for one in found.infos)
+        return {"days": len(found.sessions), "sentences": len(found), "hours": bins * 0.02 / 3600,
+                "features": found.signal.num_features}
+
+
+def feeding(folders: list[Path]) -> float:
+    "Trials per second of batches in their own right, from a warm cache, over an epoch or more."
+    task = SpeechTask(folders, SPEECH)
+    batches = TrainBatches(task.train, task.config.batches, frames=framing(task.config.model))
+    stream = batches.iterate(0)
+    for _ in range(2 * batches.steps_per_epoch):
+        next(stream)
+    start, trials = time.perf_counter(), 0
+    while time.perf_counter() < start + 3:
+        trials += next(stream)[0].step_rows
+    found = trials / (time.perf_counter() - start)
+    stream.close()
     task.close()
-    assert best is not None
-    return best.value
+    return found
 
 
-def rates(folder: Path, trials: int, seed: int) -> dict[str, float]:
-    "Phoneme error rates of the target, by training."
-    few, many = folder / "s1", folder / "s2"
-    settings = replace(STEPS, seed=seed)
-    shares = replace(SPEECH, batches=replace(SPEECH.batches, set_shares=(0.5, 0.5)))
-    joint = replace(settings, steps=2 * STEPS.steps, eval_every=2 * STEPS.eval_every, select="per/s1")
-    longer = replace(settings, steps=joint.steps, eval_every=joint.eval_every)
-    return {"alone": best_of(SpeechTask(few, SPEECH), settings, folder / f"alone_{seed}"),
-            "alone, twice the steps": best_of(SpeechTask(few, SPEECH), longer, folder / f"longer_{seed}"),
-            "joint": best_of(SpeechTask([few, many], shares), joint, folder / f"joint_{seed}")}
+def scored(folder: Path, few: Path, way: str, inner: float, settings: TrainConfig, out: Path) -> list[dict[str, Any]]:
+    "Train in one way; edits and phonemes of each of the target's validation sentences at the last step."
+    source = [folder / SOURCES[way]] if SOURCES[way] else []
+    batches = replace(SPEECH.batches, set_shares=(0.5, 0.5) if source else ())
+    task = SpeechTask([few, *source], replace(SPEECH, batches=batches, inner_ctc=inner))
+    done = train(task, settings, out, resume=out.is_dir(), quiet=True)
+    task.close()
+    if done.stopped != "steps":
+        raise SystemExit(f"stopped ({done.stopped}); the same command goes on")
+    with open_device("cpu", "float32") as device, Recordings(few, "val") as recordings:
+        found = decode(load_decoder(out), recordings, device)
+    return [{"day": one.info.session, "edits": edit_distance(one.true, one.decoded), "phonemes": len(one.true)}
+            for one in found]
+
+
+def interval(runs: list[list[dict[str, Any]]], before: list[list[dict[str, Any]]] | None = None) -> list[float]:
+    "Rate, or difference of rates, with a 95 % interval that redraws seeds, their days, and the sentences of these."
+    tables = []  # of each seed, its days with (edits, phonemes) of each sentence
+    for seed, run in enumerate(runs):
+        less = [one["edits"] for one in before[seed]] if before else [0] * len(run)
+        days: dict[str, list[tuple[int, int]]] = {}
+        for one, other in zip(run, less, strict=True):
+            days.setdefault(one["day"], []).append((one["edits"] - other, one["phonemes"]))
+        tables.append(list(days.values()))
+    generator = np.random.default_rng(0)
+
+    def drawn(items: list) -> list:
+        return [items[index] for index in generator.integers(len(items), size=len(items))]
+
+    def rate(rows: list[tuple[int, int]]) -> float:
+        edits, phonemes = np.sum(rows, axis=0)
+        return float(edits / phonemes)
+
+    whole = rate([one for run in tables for day in run for one in day])
+    again = [rate([one for run in drawn(tables) for day in drawn(run) for one in drawn(day)]) for _ in range(1000)]
+    return [whole, *np.quantile(again, [0.025, 0.975]).tolist()]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--trials", type=int, default=30)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=STEPS.steps)
+    parser.add_argument("--shares", type=int, nargs="+", default=[10, 100], choices=[10, 100])
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    found: dict[str, Any] = {}
-    for sharing in (1.0, 0.0):
-        folder = options.folder / f"sharing_{sharing:g}"
-        recorded(folder, options.trials, sharing)
-        every = [rates(folder, options.trials, seed) for seed in range(1, options.seeds + 1)]
-        for name in every[0]:
-            values = [one[name] for one in every]
-            found[f"{sharing:g} {name}"] = values
-            print(f"sharing {sharing:g}  {name:<22} {statistics.fmean(values):6.1%}   "
-                  f"{'  '.join(f'{value:.1%}' for value in values)}", flush=True)
-    save_json(options.folder / "rates.json", found)
+    folder, started = options.folder, time.process_time()
+    days = recorded(folder)
+    sizes = {name: hours(folder / name) for name in ("target", "day_0", "shared", "own", "permuted")}
+    for name, size in sizes.items():
+        print(f"{name:<10} {size['days']} days, {size['sentences']} sentences, {size['hours']:.2f} hours", flush=True)
+    found: dict[str, Any] = {"settings": {"steps": options.steps, "seeds": options.seeds}, "hours": sizes}
+    found["trials per second of feeding"] = {
+        "target alone": feeding([folder / "target"]),
+        "target and source": feeding([folder / "target", folder / "shared"])}
+    print(found["trials per second of feeding"], flush=True)
+    shares = [f"{one} %" for one in options.shares]
+    kept: dict[tuple[str, str, float], list[list[dict[str, Any]]]] = {}
+    for seed, share, (way, inner) in itertools.product(range(options.seeds), shares, WAYS):
+        few = folder / ("target" if share == "100 %" else f"day_{seed * 3 % len(days)}")
+        settings = replace(STEPS, steps=options.steps, seed=seed + 1)
+        out = folder / f"run_{share[:-2]}_{SOURCES[way] or 'alone'}_{inner:g}_{seed}"
+        rows = scored(folder, few, way, inner, settings, out)
+        kept.setdefault((share, way, inner), []).append(rows)
+        rate = sum(one["edits"] for one in rows) / sum(one["phonemes"] for one in rows)
+        print(f"seed {seed + 1}  {share:<6} {way:<26} inner {inner:g}  {rate:.1%}  "
+              f"{time.process_time() - started:.0f} s", flush=True)
+    table = []
+    for (share, way, inner), runs in kept.items():
+        row = {"share of days": share, "way": way, "inner_ctc": inner, "per": interval(runs),
+               "seeds": [interval([one])[0] for one in runs], "minus alone": interval(runs, kept[share, "alone", 0.0])}
+        table.append(row)
+        numbers = [*(f"{one:7.1%}" for one in row["per"]), "  minus alone",
+                   *(f"{one:+7.1%}" for one in row["minus alone"])]
+        print(f"{share:<6} {way:<26} inner {inner:g}", *numbers, flush=True)
+    found["rates"] = table
+    if options.json:
+        save_json(options.json, found)
 
 
 if __name__ == "__main__":

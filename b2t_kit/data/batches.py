@@ -492,6 +492,12 @@ def map_trials(
     "Map the trials from a file, written if missing; raises `KitError` if the disk is too small or the file damaged."
     if precision == "none":
         return
+    if len(recordings.sets) > 1:
+        every = recordings.mapped[precision] = {}
+        for one in recordings.sets:
+            map_trials(one, precision, folder)
+            every |= {len(every) + index: trial for index, trial in one.mapped[precision].items()}
+        return
     if not os.path.lexists(folder):
         check_writable(folder)
     path = Path(folder) / cache_name(recordings, precision, Path(folder) / _HASHES)
@@ -611,6 +617,7 @@ class Batch:
     step_key: torch.Tensor  # (B,) int64, key of random numbers that all rows of a step share; 0 outside training
     step_rows: int  # trials of the whole step, over all processes and micro-batches
     start: torch.Tensor | None = None  # (B,) int32, row where a trial begins on the device; -1: none; None: not there
+    head: slice | None = None  # classes of the network's output that are those of the batch; None: all
 
 # %% ../../nbs/data/batches.ipynb #a424747a
 @dataclass(frozen=True)
@@ -657,10 +664,13 @@ class Assembler:
         pin: bool = False,  # features in page-locked memory
     ) -> None:
         self.recordings, self.config, self.frames = recordings, config, frames
-        self.widths = sorted({recordings.signal_of(index).num_features for index in range(len(recordings))})  # each C
+        # a trial of every number of features C and head, by C
+        self.kinds = sorted({(recordings.signal_of(index).num_features, str(recordings.head_of(index))): index
+                             for index in range(len(recordings))}.items())
+        self.widest = self.kinds[-1][0][0]
         self.buckets, self.places = buckets, places
         self.cache = TrialCache(recordings, config.cache, config.cache_gb)
-        self.pool = BlockPool(places * buckets[-1].bins * self.widths[-1], pin)
+        self.pool = BlockPool(places * buckets[-1].bins * self.widest, pin)
         self.starts: np.ndarray | None = None  # rows where trials begin on the device; None: they are not there
         self._labels: dict[int, np.ndarray] = {}
 
@@ -709,27 +719,27 @@ class Assembler:
     def filled(
         self,
         batch: Batch,  # with any features
-        width: int | None = None,  # of an empty batch; None: the largest
+        like: int = -1,  # the trial whose features and head an empty batch has; -1: the most features
     ) -> Batch:
         "The batch with its features in host memory; raises `Fault` if a trial cannot be read."
         first = int(batch.trial.max())  # all rows are of one set
-        width = self.recordings.signal_of(first).num_features if first >= 0 else width or self.widths[-1]
-        features = self.pool.take((*batch.features.shape[:2], width))
+        first = first if first >= 0 else like if like >= 0 else self.kinds[-1][1]
+        features = self.pool.take((*batch.features.shape[:2], self.recordings.signal_of(first).num_features))
         rows, lengths = features.numpy(), batch.num_bins * (batch.trial >= 0)
         for row, (trial, length) in enumerate(zip(batch.trial.tolist(), lengths.tolist())):
             if length:
                 self.cache.copy(trial, rows[row, :length], self.recordings.infos[trial].num_bins - length)
             rows[row, length:] = 0
-        return replace(batch, features=features, start=None)
+        return replace(batch, features=features, start=None, head=self.recordings.head_of(first))
 
     def empty(
         self,
         bucket: Bucket,  # shape of the batch
-        width: int | None = None,  # features per bin; None: the most
+        like: int = -1,  # a trial whose features and head it has; -1: the most features
     ) -> Batch:
         "A batch of empty rows only."
         made = self.batch(bucket, np.empty(0, np.int64), [], [], 1)
-        return made if made.start is not None else self.filled(made, width)
+        return made if made.start is not None else self.filled(made, like)
 
     def _empty(self, bucket: Bucket, step_rows: int, step_key: int) -> Batch:
         count = self.places
@@ -815,8 +825,8 @@ class TrainBatches:
 
     def empty_batches(self) -> list[list[Batch]]:
         "A step of empty rows in every shape, largest first."
-        return [[self.assembler.empty(bucket, width) for _ in range(self.accumulation)]
-                for bucket in reversed(self.buckets) for width in self.assembler.widths[::-1]]
+        return [[self.assembler.empty(bucket, like) for _ in range(self.accumulation)]
+                for bucket in reversed(self.buckets) for _, like in self.assembler.kinds[::-1]]
 
     def rest_on(
         self,

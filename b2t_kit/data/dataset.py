@@ -10,7 +10,7 @@ __all__ = ['ARRAYS', 'FEATURE_KINDS', 'NUM_FEATURES', 'BIN_SECONDS', 'AS_PUBLISH
 # %% ../../nbs/01_dataset.ipynb #0f21ddb6
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from io import BytesIO
@@ -256,6 +256,7 @@ class Recordings:
         self.infos: list[TrialInfo] = []
         self._files: dict[Path, RecordingFile] = {}
         self._signals: dict[Path, Signal] = {}
+        self.heads: Mapping[str, slice] = {}  # labels -> their classes in the output of a network with several heads
         self.mapped: dict[str, dict[int, Any]] = {}  # dtype -> trials in a mapped file, from `batches.map_trials`
         selected = self._selected(sessions)
         for day, session in enumerate(self.sessions):
@@ -302,6 +303,13 @@ class Recordings:
         index = range(len(self))[index]
         return Trial(self.features(index), self.labels(index), info.session, info.block,
                      info.number, info.sentence, info.group, self.signal_of(index), info.quarantine)
+
+    def head_of(
+        self,
+        index: int,  # which trial
+    ) -> slice | None:  # None: all classes
+        "The classes of a network's output that are a trial's, where the network has several heads."
+        return self.heads.get(self.signal_of(index).labels)
 
     @property
     def sets(self) -> "list[Recordings]":

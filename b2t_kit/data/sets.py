@@ -58,11 +58,11 @@ SETS = {
         files=r"(isolated|interleaved)VerbalBehaviors\.zip", terms=(_PEOPLE, _SAME_DAYS)),
     "h2": RecordingSet(
         "handwriting, FALCON H2", "T5", "26 days; 1.2 GB", "characters; the evaluation is secret", "CC-BY",
-        "b2t convert h2; not trained on so far",
+        "b2t convert h2",
         by_hand="dandi download https://dandiarchive.org/dandiset/000950/draft", terms=(_PEOPLE,)),
     "corp": RecordingSet(
         "handwriting, CORP (Fan et al. 2023)", "T5", "26 days and more; 3.6 GB", "characters", _CC0,
-        "b2t convert corp; not trained on so far", "10.5061/dryad.hqbzkh1p6",
+        "b2t convert corp", "10.5061/dryad.hqbzkh1p6",
         terms=(_PEOPLE, "FALCON H2's secret evaluation is among them; b2t convert quarantines its trials.")),
     "qvac": RecordingSet(
         "five sample trials of a speech BCI package", "not stated", "5 trials", "none", "Apache-2.0 (the package)",

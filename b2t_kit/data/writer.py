@@ -19,7 +19,7 @@ from ..core.files import sync_folder
 from .dataset import LABEL_WIDTH, T15, Signal, Trial
 from .folders import SPLITS, check_split
 from .hdf5 import begin_hdf5
-from ..text.phonemes import SILENCE
+
 
 # %% ../../nbs/data/writer.ipynb #902250a6
 def padded_codes(
@@ -159,10 +159,11 @@ def tiny_trial(
     number: int,  # trial number within the block
     signal: Signal = T15,  # gives the number of features
 ) -> Trial:
-    "A trial of noise with random words: three random phonemes and a silence per 40 bins."
+    "A trial of noise with random words: three random labels and a silence, the last label, per 40 bins."
     words = max(1, num_bins // 40)
-    sounds = np.stack([generator.permutation(39)[:3] + 1 for _ in range(words)])
-    labels = np.concatenate([sounds, np.full((words, 1), SILENCE)], axis=1).reshape(-1)
+    most = signal.num_labels  # the last label stands for silence
+    sounds = np.stack([generator.permutation(most - 1)[:3] + 1 for _ in range(words)])
+    labels = np.concatenate([sounds, np.full((words, 1), most)], axis=1).reshape(-1)
     vocabulary = ("we", "can", "hear", "you", "now")
     sentence = " ".join(vocabulary[choice] for choice in generator.integers(0, 5, words)) + "."
     features = generator.standard_normal((num_bins, signal.num_features), dtype=np.float32)

@@ -224,6 +224,7 @@ def cached_logits(
 
     check_split(split)
     with open_device(device) as opened, Recordings(data, split) as recordings:
+        decoder.check_spoken(recordings.signal)
 
         def write(path: Path) -> None:
             with LogitsWriter(path) as writer:

@@ -473,6 +473,7 @@ class LiveDecoder:
         large: LargeModel | None = None,  # orders the candidates of a finished sentence again
     ) -> None:
         self.decoder = run if isinstance(run, Decoder) else load_decoder(run)
+        self.decoder.check_spoken()
         self.search, self.config, self.day = search, config, day or max(self.decoder.trained)
         settings = self.decoder.config
         for one in others:
@@ -530,7 +531,8 @@ class LiveDecoder:
         stream.reserve(self.config.histories)
         for number in range(frames):
             tell("running the network, part 2 of 4" if number == 0 else f"trying {frames} frames, part 4 of 4")
-            row = self.steps.frame(torch.zeros(self.windows.patch, self.decoder.config.model.num_features))
+            silent = torch.zeros(self.windows.patch, self.decoder.config.model.num_features)
+            row = self.steps.frame(silent)[: len(PHONEMES)]
             tell("compiling the search, part 3 of 4" if number == 0 else f"trying {frames} frames, part 4 of 4")
             stream.push(row + noise.normal(size=row.shape).astype(np.float32))
             stream.partial(self.config.considered)
@@ -593,7 +595,7 @@ class LiveDecoder:
 
     def _frame(self, window: torch.Tensor) -> Update:
         begun = usage()
-        row = self.steps.frame(window)
+        row = self.steps.frame(window)[: len(PHONEMES)]  # where there are several heads, the first is that of phonemes
         at = time.perf_counter()
         self._stream.push(row)
         label = int(row.argmax())

@@ -19,7 +19,7 @@ from ..core.cache import file_mark, stored_key
 from ..core.errors import KitError
 from ..core.files import atomic_folder, load_json, save_json
 from ..core.settings import to_dict
-from ..data.dataset import BIN_SECONDS
+from ..data.dataset import BIN_SECONDS, T15
 from ..data.quarantine import quarantine_record, quarantine_said
 from ..speech.evaluate import WEIGHTS, Decoder, load_decoder
 from ..speech.task import sets_record, signal_record
@@ -68,14 +68,16 @@ def facts_of(
     record: dict[str, Any],  # the content of config.json
 ) -> dict[str, str]:  # name -> text
     "What the decoder is, and on what it was trained."
-    sizes = decoder.config.model
+    sizes, names = decoder.config.model, {T15.labels: "39 phonemes, silence"}
     count = sum(parameter.numel() for parameter in decoder.model.parameters())
     settings = {"batch_size": decoder.config.batches.batch_size, **record["train"]} if record["train"] else {}
     return {
         "network": f"{type(decoder.model).__name__}, {count:,} parameters, float32",
         "input": f"{sizes.num_features} features every {1000 * BIN_SECONDS:.0f} ms, in patches of {sizes.patch} bins, "
                  f"every {sizes.stride} bins",
-        "output": f"logits of {sizes.num_classes} classes: blank, 39 phonemes, silence",
+        "output": "; then ".join(
+            f"logits of {1 + len(labels.split())} classes: blank, {names.get(labels, labels)}"
+            for labels in decoder.heads or [decoder.signal.labels]),
         "weights": record["origin"],
         "recording days": f"{len(decoder.trained)} trained, of {len(decoder.sessions)}; other days: "
                           f"{decoder.config.unseen} day layer",

@@ -74,13 +74,14 @@ def day_mixture(
     wanted: Sequence[str],  # sessions to decode, in the order of their day indices
     unseen: Unseen = "mean",  # choice for days without training
 ) -> torch.Tensor:  # (wanted, own) float32; a row of zeros means the identity
-    "The weight of each trained day layer in each wanted one; `KitError` if none was trained."
+    "The weight of each trained day layer in each wanted one, of the same participant if it has any; or `KitError`."
     stray = sorted(set(trained) - set(own))
     if stray or not trained:
         raise KitError(f"the decoder has no trained day layer{' for ' + stray[0] if stray else ''}")
     mixture = torch.zeros(len(wanted), len(own))
     for row, session in enumerate(wanted):
-        chosen = [session] if session in trained else sources(session, trained, unseen)
+        own_days = [one for one in trained if one.partition(".")[0] == session.partition(".")[0]]
+        chosen = [session] if session in trained else sources(session, own_days or trained, unseen)
         for one in chosen:
             mixture[row, own.index(one)] = 1 / len(chosen)
     return mixture

@@ -33,6 +33,7 @@ from ..core.settings import from_dict, to_dict
 from ..data.batches import Batch, EvalBatches, needed_patches
 from ..data.dataset import T15, Recordings, Signal, TrialInfo
 from ..data.folders import check_split
+from ..data.joint import label_heads
 from ..data.hdf5 import begin_hdf5
 from ..data.fingerprint import data_fingerprint
 from ..devices.device import Device
@@ -48,7 +49,7 @@ from .transfer import Start
 from ..text.metrics import CHECKPOINT_CHOSEN, Choice, marked, plain_marks
 from ..text.metrics import Confusion, Counts, Rate, RateTable, confusion, count_edits, plot_confusion
 from ..text.metrics import plot_rates, rate_of, rates_by, redrawn
-from ..text.phonemes import show
+from ..text.phonemes import PHONEMES
 from ..training.checkpoint import best_checkpoint, read_part, tensors_hash
 from ..training.run import check_task, task_digest
 from ..training.task import TrainConfig
@@ -88,6 +89,21 @@ class Decoder:
         record = {"decoder": self.origin, "digest": self.digest, "num_features": self.config.model.num_features,
                   "seen": self.seen}
         return Start(record, self.model, self.sessions, self.trained)
+
+    @property
+    def heads(self) -> dict[str, slice]:
+        "Labels -> their classes in the output, where it was trained on several label sets."
+        return label_heads(self.signals.values())
+
+    def check_spoken(
+        self,
+        signal: Signal = T15,  # of the recordings
+    ) -> None:
+        "Raise `KitError` unless it decodes phonemes from these recordings: words come from nothing else."
+        if T15.labels not in (self.heads or [self.signal.labels]) or signal.labels not in (T15.labels, ""):
+            other = self.signal if signal.labels == T15.labels else signal
+            raise KitError(f"{self.origin}: here its labels are {other.num_labels} classes "
+                           f"({' '.join(other.label_names[1:6])} ...); words are decoded from phonemes only")
 
     def signal_like(
         self,
@@ -177,7 +193,8 @@ def recorded_settings(
     if not isinstance(record.get("train"), dict):
         raise KitError(f"{path}: is not the record of a run; it lacks train")
     model: Any = config.model
-    model = replace(model, **{one.name: None for one in fields(model) if one.name in ("num_days", "num_features")})
+    model = replace(model, num_classes=len(PHONEMES), **{
+        one.name: None for one in fields(model) if one.name in ("num_days", "num_features")})
     return SpeechRun(replace(config, model=model), from_dict(TrainConfig, record["train"]))
 
 # %% ../../nbs/speech/evaluate.ipynb #489ba395
@@ -233,6 +250,7 @@ def decode(
     days = (decoder.sessions, decoder.trained, recordings.sessions)
     model = fit_days(decoder.model, *days, unseen or decoder.config.unseen)
     model = model.to(device.torch_device).eval()
+    recordings.heads = decoder.heads
     found: dict[int, Decoded] = {}
     settings = replace(decoder.config.batches, cache="none")
     for batch in EvalBatches(recordings, settings, multiple=device.chips, frames=framing(decoder.config.model)):
@@ -350,6 +368,8 @@ class AdaptingDecoder:
     ) -> None:
         if device.kind == "xla":
             raise KitError("adapt: runs on a CPU or GPU, not on a TPU; add --device cpu")
+        decoder.check_spoken(recordings.signal)
+        recordings.heads = decoder.heads
         self.adapted = decoder.config.model.adapted
         adapted_parameters(decoder.model, self.adapted)
         self.decoder, self.recordings, self.words = decoder, recordings, words
@@ -390,6 +410,7 @@ class AdaptingDecoder:
         info, frames = self.recordings.infos[index], framing(self.decoder.config.model)
         adapter, place = self.enter(info.session), (info.session, info.block, info.number)
         batch = self.device.place(single_trial(self.recordings.features(index), 0, frames))
+        batch = replace(batch, head=self.recordings.head_of(index))
         with torch.no_grad(), self.device.autocast():
             scores, frames = logits_of(adapter.model, batch, self.decoder.config)
         scores, frames = self.device.fetch([scores, frames])
@@ -440,6 +461,7 @@ class Evaluation:
     origin: str  # name of the decoder
     split: str  # "train" or "val"
     trials: list[Decoded]
+    names: tuple[str, ...]  # of the classes, 0 the blank
     trained: frozenset[str]  # sessions that were in training
     unseen: str  # the day layer used for the other sessions
     marks: tuple[Choice, ...] = ()  # what was chosen on these trials
@@ -453,6 +475,11 @@ class Evaluation:
     def per(self) -> Rate:
         "Phoneme error rate over all trials, silence included; trials resampled."
         return rate_of(self.counts)
+
+    @property
+    def kind(self) -> str:
+        "What is counted."
+        return "phoneme" if self.names == PHONEMES else "label"
 
     @property
     def loss(self) -> float:
@@ -487,8 +514,10 @@ class Evaluation:
         return rates_by(names, self.counts)
 
     @property
-    def confusion(self) -> Confusion:
-        "Which phonemes were decoded as which."
+    def confusion(self) -> Confusion | None:
+        "Which phonemes were decoded as which; None for other labels."
+        if self.names != PHONEMES:
+            return None
         return confusion([one.true for one in self.trials], [one.decoded for one in self.trials])
 
     def to_dict(self) -> dict[str, Any]:
@@ -504,12 +533,12 @@ class Evaluation:
             "unseen": self.unseen,
             "marks": plain_marks(self.marks),
             **{name: plain_rates(table) for name, table in tables.items()},
-            "edits": confusions.edits._asdict(),
-            "confusions": [list(one) for one in confusions.most_common(40)],
+            "edits": confusions.edits._asdict() if confusions else {},
+            "confusions": [list(one) for one in confusions.most_common(40)] if confusions else [],
         }
 
     def __repr__(self) -> str:
-        title = f"{self.origin}: phoneme error rate on {self.split}, {len(self.trials)} trials"
+        title = f"{self.origin}: {self.kind} error rate on {self.split}, {len(self.trials)} trials"
         return "\n".join([marked(title, self.marks), repr(self.summary)])
 
 # %% ../../nbs/speech/evaluate.ipynb #dce2c2f9
@@ -521,7 +550,7 @@ def report_text(
         "": repr(evaluation),
         "By day": repr(evaluation.days),
         "By block": repr(evaluation.blocks),
-        "Confusions": repr(evaluation.confusion),
+        **({"Confusions": repr(evaluation.confusion)} if evaluation.confusion else {}),
     }
     return "\n\n".join(f"{title}\n{body}".strip() for title, body in parts.items()) + "\n"
 
@@ -544,7 +573,8 @@ def trials_csv(
     table.writerow(titles.split())
     for one, edits in zip(evaluation.trials, evaluation.counts.edits.tolist()):
         place = (one.info.session, one.info.block, one.info.number, edits, len(one.true))
-        texts = (show(one.true), show(one.decoded), one.info.sentence)
+        said = (" ".join(evaluation.names[label] for label in labels) for labels in (one.true, one.decoded))
+        texts = (*said, one.info.sentence)
         table.writerow(map(csv_text, (*place, *texts)))
     return text.getvalue()
 
@@ -558,10 +588,10 @@ def save_evaluation(
     folder = Path(folder)
     write_atomically(folder / "report.txt", report_text(evaluation))
     write_atomically(folder / "trials.csv", trials_csv(evaluation))
-    label = f"phoneme error rate on {evaluation.split}, %"
+    label, confusions = f"{evaluation.kind} error rate on {evaluation.split}, %", evaluation.confusion
     for name, axes in (
         ("days", plot_rates(evaluation.days, label)),
-        ("confusion", plot_confusion(evaluation.confusion)),
+        *((("confusion", plot_confusion(confusions)),) if confusions else ()),
     ):
         write_atomically(folder / f"{name}.png", png(axes.figure))
     found = Kept([folder / "result.json"], key or {})
@@ -612,7 +642,8 @@ def evaluate_run(
         key = logits_key(decoder, recordings, opened, unseen, folder)
         chose = sum(one.info.session in decoder.chose(key["data"]) for one in trials)
         marks = (Choice(CHECKPOINT_CHOSEN, chose, len(trials)),) if chose else ()
-        evaluation = Evaluation(decoder.origin, split, trials, frozenset(decoder.trained), how, marks)
+        names = recordings.signal.label_names
+        evaluation = Evaluation(decoder.origin, split, trials, names, frozenset(decoder.trained), how, marks)
         save_evaluation(evaluation, folder, key)
     if json is not None:
         save_json(json, evaluation.to_dict())
