@@ -44,11 +44,11 @@ from typing import Any
 import numpy as np
 from words import build, divided
 
-from b2t_kit.decode.arpa import read_language_model, write_arpa
 from b2t_kit.decode.beam_search import BeamSearch, log_probs
 from b2t_kit.decode.hypotheses import SearchConfig
-from b2t_kit.decode.ngram import LanguageModel
-from b2t_kit.decode.lexicon import Lexicon, build_lexicon
+from b2t_kit.lm.arpa import read_language_model, write_arpa
+from b2t_kit.lm.lexicon import Lexicon, build_lexicon
+from b2t_kit.lm.ngram import LanguageModel
 from b2t_kit.simulate.logits import noisy_sentence
 from b2t_kit.text.metrics import wer
 from b2t_kit.text.phonemes import BLANK, SILENCE

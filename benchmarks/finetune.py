@@ -30,10 +30,11 @@ import numpy as np
 from words import build, divided
 
 from b2t_kit.decode.beam_search import BeamSearch
-from b2t_kit.decode.finetune import FinetuneConfig, finetune
 from b2t_kit.decode.hypotheses import DecodedTrial, SearchConfig
-from b2t_kit.decode.lexicon import build_lexicon
-from b2t_kit.decode.llm import CausalScorer, best_weights, contexts_of, llm_scores, load_scorer, tabulate
+from b2t_kit.llm.finetune import FinetuneConfig, finetune
+from b2t_kit.llm.rescoring import best_weights, contexts_of, llm_scores, tabulate
+from b2t_kit.llm.scores import CausalScorer, load_scorer
+from b2t_kit.lm.lexicon import build_lexicon
 from b2t_kit.simulate.logits import Noise, noisy_sentence
 from b2t_kit.text.metrics import Counts, compare, count_edits, rate_of
 from b2t_kit.text.phonemes import normalise

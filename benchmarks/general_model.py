@@ -22,10 +22,10 @@ from pathlib import Path
 import numpy as np
 from words import build, divided
 
-from b2t_kit.decode.ngram import LanguageModel, perplexity
-from b2t_kit.decode.ngram_build import mix_language_models
-from b2t_kit.decode.ngram import END, NEVER, START, UNKNOWN, Level, compile_levels
-from b2t_kit.decode.external_sort import Workspace
+from b2t_kit.lm.external_sort import Workspace
+from b2t_kit.lm.ngram import LanguageModel, perplexity
+from b2t_kit.lm.ngram import END, NEVER, START, UNKNOWN, Level, compile_levels
+from b2t_kit.lm.ngram_build import mix_language_models
 
 LN_BASE = math.log(1.0001)
 NAMES = {"<s>": START, "</s>": END, "<UNK>": UNKNOWN, "<unk>": UNKNOWN}

@@ -30,10 +30,10 @@ from words import counts_of, divided, ratio
 from b2t_kit.decode.beam_search import BeamSearch, kept_frames
 from b2t_kit.decode.hotwords import parse_hotwords
 from b2t_kit.decode.hypotheses import SearchConfig
-from b2t_kit.decode.lexicon import Lexicon, build_lexicon
-from b2t_kit.decode.ngram import LanguageModel
-from b2t_kit.decode.ngram_build import build_language_model
 from b2t_kit.decode.tune import plot_frontier, tune
+from b2t_kit.lm.lexicon import Lexicon, build_lexicon
+from b2t_kit.lm.ngram import LanguageModel
+from b2t_kit.lm.ngram_build import build_language_model
 from b2t_kit.simulate.logits import Noise, noisy_sentence
 from b2t_kit.text.metrics import rate_of
 

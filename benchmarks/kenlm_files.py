@@ -27,12 +27,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from language_model import make_text, memory_now
 
-from b2t_kit.decode.arpa import read_language_model
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.hypotheses import SearchConfig
-from b2t_kit.decode.ngram import sentence_scores
-from b2t_kit.decode.ngram_build import build_language_model, convert_language_model
 from b2t_kit.decode.pipeline import choose_words
+from b2t_kit.lm.arpa import read_language_model
+from b2t_kit.lm.ngram import sentence_scores
+from b2t_kit.lm.ngram_build import build_language_model, convert_language_model
 from b2t_kit.simulate.logits import noisy_sentence
 from b2t_kit.text.g2p import dictionary
 

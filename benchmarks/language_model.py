@@ -32,10 +32,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from b2t_kit.decode.arpa import node_words, read_language_model, write_arpa
-from b2t_kit.decode.ngram_build import build_language_model, convert_language_model
-from b2t_kit.decode.ngram import LanguageModel, perplexity
-from b2t_kit.decode.ngram import END, NaiveModel, step
+from b2t_kit.lm.arpa import node_words, read_language_model, write_arpa
+from b2t_kit.lm.ngram import LanguageModel, perplexity
+from b2t_kit.lm.ngram import END, NaiveModel, step
+from b2t_kit.lm.ngram_build import build_language_model, convert_language_model
 from b2t_kit.text.g2p import dictionary
 from b2t_kit.text.phonemes import normalise
 
@@ -131,7 +131,7 @@ def formats(path: Path, folder: Path) -> dict:
 
 def opened(path: Path, text: Path) -> dict:
     "Memory of a process that opens a model and queries a million words."
-    from b2t_kit.decode import ngram as queries
+    from b2t_kit.lm import ngram as queries
 
     start = sum(memory_now())
     clock = time.perf_counter()
@@ -161,7 +161,7 @@ def walk_compiled() -> Callable:
     "A loop over words in compiled code."
     import numba
 
-    from b2t_kit.decode.ngram import step as compiled_step
+    from b2t_kit.lm.ngram import step as compiled_step
 
     @numba.njit
     def walk(arrays, start, numbers):

@@ -51,10 +51,10 @@ from b2t_kit.data.normalise import normalise_recordings
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.ensemble import average_logits
 from b2t_kit.decode.hypotheses import SearchConfig
-from b2t_kit.decode.kenlm import preload
 from b2t_kit.decode.pipeline import choose_words
 from b2t_kit.live.measures import Shown, delays_figure, ovmi, word_delays
 from b2t_kit.live.pipeline import Averaged, LiveConfig, LiveDecoder
+from b2t_kit.lm.kenlm import preload
 from b2t_kit.models.model import FrameSteps
 from b2t_kit.models.published import T15_SESSIONS
 from b2t_kit.simulate.logits import noisy_sentence

@@ -38,15 +38,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, PreTra
 from words import build, divided
 
 from b2t_kit.core.settings import from_dict
-from b2t_kit.decode.arpa import read_language_model
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.hypotheses import SearchConfig
-from b2t_kit.decode.llm import CausalScorer, KeptScores, Writing, load_scorer
-from b2t_kit.decode.llm import token_ids, unscored_sentences
 from b2t_kit.decode.hypotheses import DecodedTrial
-from b2t_kit.decode.lexicon import build_lexicon
+from b2t_kit.llm.rescoring import GRID, best_weights, llm_scores, tabulate
+from b2t_kit.llm.scores import CausalScorer, KeptScores, Writing, load_scorer
+from b2t_kit.llm.scores import token_ids, unscored_sentences
+from b2t_kit.lm.arpa import read_language_model
+from b2t_kit.lm.lexicon import build_lexicon
 from b2t_kit.simulate.logits import noisy_sentence
-from b2t_kit.decode.llm import GRID, best_weights, llm_scores, tabulate
 from b2t_kit.text.metrics import Rate, compare, count_edits, rate_of
 
 

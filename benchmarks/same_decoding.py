@@ -23,9 +23,9 @@ def measure(trials: int, rounds: int = 15) -> str:
 
     from b2t_kit.decode.beam_search import BeamSearch
     from b2t_kit.decode.hypotheses import SearchConfig
-    from b2t_kit.decode.lexicon import build_lexicon
-    from b2t_kit.decode.ngram import map_model
-    from b2t_kit.decode.ngram_build import default_language_model
+    from b2t_kit.lm.lexicon import build_lexicon
+    from b2t_kit.lm.ngram import map_model
+    from b2t_kit.lm.ngram_build import default_language_model
     from b2t_kit.decode.pipeline import words_in
     from b2t_kit.simulate.logits import noisy_sentence
     from b2t_kit.simulate.sentences import draw_sentence

@@ -19,16 +19,16 @@ from pathlib import Path
 import numpy as np
 from words import build, divided
 
-from b2t_kit.simulate.sentences import draw_sentence
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.hypotheses import SearchConfig
-from b2t_kit.decode.ngram_build import default_language_model
-from b2t_kit.decode.ngram import LanguageModel
-from b2t_kit.decode.lexicon import Lexicon, build_lexicon
-from b2t_kit.simulate.logits import Noise, noisy_sentence
 from b2t_kit.decode.pipeline import words_in
 from b2t_kit.decode.sources import read_trials
 from b2t_kit.decode.tune import Lists
+from b2t_kit.lm.lexicon import Lexicon, build_lexicon
+from b2t_kit.lm.ngram import LanguageModel
+from b2t_kit.lm.ngram_build import default_language_model
+from b2t_kit.simulate.logits import Noise, noisy_sentence
+from b2t_kit.simulate.sentences import draw_sentence
 
 SCALES = (0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2)
 BONUSES = (-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0)

@@ -34,17 +34,17 @@ from pathlib import Path
 
 import numpy as np
 
-from b2t_kit.decode.arpa import read_language_model
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.hypotheses import SearchConfig
-from b2t_kit.decode.ngram_build import build_language_model
-from b2t_kit.decode.ngram import LanguageModel, perplexity
-from b2t_kit.decode.lexicon import Lexicon, build_lexicon
-from b2t_kit.simulate.logits import Noise, noisy_sentence
 from b2t_kit.decode.tune import Tuning, tune
+from b2t_kit.lm.arpa import read_language_model
+from b2t_kit.lm.lexicon import Lexicon, build_lexicon
+from b2t_kit.lm.ngram import LanguageModel, perplexity
+from b2t_kit.lm.ngram_build import build_language_model
+from b2t_kit.simulate.logits import Noise, noisy_sentence
+from b2t_kit.text.g2p import sentence_to_phonemes
 from b2t_kit.text.metrics import Counts, count_edits, per, rate_of
 from b2t_kit.text.phonemes import collapse, normalise, split_words, to_ids, to_phonemes
-from b2t_kit.text.g2p import sentence_to_phonemes
 
 
 def divided(path: Path, scored: int, tuned_on: int, seed: int = 0) -> tuple[list, list, list]:

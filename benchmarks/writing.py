@@ -19,9 +19,9 @@ from pathlib import Path
 
 from words import divided
 
-from b2t_kit.decode.arpa import read_language_model
-from b2t_kit.decode.llm import load_scorer, word_perplexity, writings_of
-from b2t_kit.decode.ngram import sentence_scores
+from b2t_kit.llm.scores import load_scorer, word_perplexity, writings_of
+from b2t_kit.lm.arpa import read_language_model
+from b2t_kit.lm.ngram import sentence_scores
 
 
 def main() -> None:

@@ -126,8 +126,8 @@ def kenlm(name: str) -> Callable[[Path], object]:
 
 def read_model(suffix: str) -> Callable[[Path], None]:
     def read(folder: Path) -> None:
-        from b2t_kit.decode.arpa import read_language_model
-        from b2t_kit.decode.ngram import perplexity
+        from b2t_kit.lm.arpa import read_language_model
+        from b2t_kit.lm.ngram import perplexity
         perplexity(read_language_model(folder / f"model{suffix}"), ["we can hear you", "now"])
     return read
 
@@ -264,18 +264,18 @@ def read_tuned(folder: Path) -> None:
 
 
 def read_trained_on(folder: Path) -> None:
-    from b2t_kit.decode.contamination import large_model_warning
+    from b2t_kit.lm.contamination import large_model_warning
     large_model_warning(folder, ["we can"])
 
 
 def read_rescoring_weights(folder: Path) -> None:
-    from b2t_kit.decode.llm import load_weights
+    from b2t_kit.llm.rescoring import load_weights
     load_weights(folder / "weights.json")
 
 
 def lora(folder: Path) -> object:
-    from b2t_kit.decode.finetune import FinetuneConfig, LoraTraining
-    from b2t_kit.decode.llm import load_scorer
+    from b2t_kit.llm.finetune import FinetuneConfig, LoraTraining
+    from b2t_kit.llm.scores import load_scorer
     return LoraTraining(load_scorer(os.environ["CAMPAIGN_CAUSAL"]), FinetuneConfig(rank=2))
 
 
@@ -297,7 +297,7 @@ def kept_scores(folder: Path) -> None:
 
 
 def read_scores(folder: Path) -> None:
-    from b2t_kit.decode.llm import KeptScores
+    from b2t_kit.llm.scores import KeptScores
     KeptScores(SimpleNamespace(known={}, key="model"), folder / "scores.json")
 
 
@@ -321,7 +321,7 @@ def write_causal(folder: Path) -> None:
 
 
 def read_causal(folder: Path) -> None:
-    from b2t_kit.decode.llm import load_scorer
+    from b2t_kit.llm.scores import load_scorer
     scores = load_scorer(folder / "model").score_lists([["we can hear"]])[0]
     assert len(scores) == 1
 

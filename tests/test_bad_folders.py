@@ -288,11 +288,11 @@ OPENED_SAFELY = {
     "core/files": {"sync_folder"}, "core/signals": {"forget_output", "_container_memory"},  # a folder, /dev/null, the system's own files
     "core/distributed": {"start_worker"}, "tpu/compile": {"work"}, "tpu/lower": {"lower_request", "requested_task"},  # temporary
     "tpu/preflight": {"judged", "lower_in_child", "compile_program"}, "demo": {"demo"},  # folders that the kit has just made
-    "decode/external_sort": {"mapped"}, "data/dataset": {"as_png"},
+    "lm/external_sort": {"mapped"}, "data/dataset": {"as_png"},
     "data/hdf5": {"read_attribute"}, "data/writer": {"close"}, "training/checkpoint": {"_flush"},
     "data/download": {"_open", "_receive"},  # the network, and a name that was cleared
     "simulate/errors": {"real_errors"},  # part of the package
-    "decode/ngram": {"_header"},  # a path that `map_model` has looked at
+    "lm/ngram": {"_header"},  # a path that `map_model` has looked at
     "devices/device": {"tpu_chips"}, "doctor/machine": {"memory_limit"},  # /sys
     "doctor/known_failures": {"_shipped"}, "kaggle": {"package_files", "installed_notes"}, "live/page": {"page", "included"}, "live/keep": {"_write"},
     "text/g2p": {"packaged"}, "cli": {"docstring_at"},  # the package

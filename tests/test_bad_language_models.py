@@ -20,9 +20,9 @@ import pytest
 from b2t_kit.cli import main
 from b2t_kit.core.cache import Kept
 from b2t_kit.core.files import csv_plain
-from b2t_kit.decode.contamination import leak_warning
-from b2t_kit.decode.ngram import map_model
 from b2t_kit.decode.wfst import keep_graph
+from b2t_kit.lm.contamination import leak_warning
+from b2t_kit.lm.ngram import map_model
 
 ROOT = Path(__file__).resolve().parent.parent
 ARPA = """\\data\\
@@ -279,7 +279,7 @@ def test_bad_place_for_a_mixture(out, message, capsys):
 
 LIMITED = """
 import resource, sys
-from b2t_kit.decode.ngram_build import build_language_model
+from b2t_kit.lm.ngram_build import build_language_model
 used = int(next(line for line in open("/proc/self/status") if line.startswith("VmData")).split()[1]) * 1024
 limit = used + int(sys.argv[1]) * 10**6
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
@@ -314,13 +314,13 @@ import json, sys
 from pathlib import Path
 import numpy as np
 from b2t_kit.core.errors import KitError
-from b2t_kit.decode import ngram
-from b2t_kit.decode.arpa import read_language_model
+from b2t_kit.lm import ngram
 from b2t_kit.decode.beam_search import BeamSearch
-from b2t_kit.decode.lexicon import build_lexicon
-from b2t_kit.decode.ngram import Arrays, LanguageModel, map_model, perplexity, sentence_scores
-from b2t_kit.decode.ngram_build import build_language_model
 from b2t_kit.decode.pipeline import words_in
+from b2t_kit.lm.arpa import read_language_model
+from b2t_kit.lm.lexicon import build_lexicon
+from b2t_kit.lm.ngram import Arrays, LanguageModel, map_model, perplexity, sentence_scores
+from b2t_kit.lm.ngram_build import build_language_model
 
 rng = np.random.default_rng(0)
 names = [f"{a}{b}{c}" for a in "bdgkmt" for b in "aeiou" for c in "nstk"]
@@ -473,7 +473,7 @@ def test_probabilities_too_small_for_a_perplexity(capsys):
 LONG = """
 import resource, sys
 from b2t_kit.cli import main
-from b2t_kit.decode import ngram_build
+from b2t_kit.lm import ngram_build
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 status = main(sys.argv[1:])
 print(status, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1000)

@@ -14,11 +14,11 @@ from b2t_kit.core.errors import KitError
 from b2t_kit.decode.beam_search import BeamSearch, check_logits
 from b2t_kit.decode.hypotheses import SearchConfig
 from b2t_kit.decode.hypotheses import read_nbest
-from b2t_kit.decode.ngram import LanguageModel
-from b2t_kit.decode.lexicon import Lexicon, build_lexicon
-from b2t_kit.decode.ngram import NaiveModel, compiled
-from b2t_kit.simulate.logits import noisy_sentence
 from b2t_kit.decode.sources import read_trials
+from b2t_kit.lm.lexicon import Lexicon, build_lexicon
+from b2t_kit.lm.ngram import LanguageModel
+from b2t_kit.lm.ngram import NaiveModel, compiled
+from b2t_kit.simulate.logits import noisy_sentence
 from b2t_kit.text.phonemes import BLANK, SILENCE, to_phonemes
 
 WORDS = ("to", "two", "it", "see", "sea", "i", "would", "wood")

@@ -22,16 +22,16 @@ from hypothesis import strategies as st
 from b2t_kit.core.errors import KitError
 from b2t_kit.core.files import load_json, read_text
 from b2t_kit.data.dataset import Recordings
-from b2t_kit.data.hdf5 import MAX_VALUE
-from b2t_kit.data.writer import tiny_recordings
 from b2t_kit.data.download import read_token, unpack_archive
+from b2t_kit.data.hdf5 import MAX_VALUE
 from b2t_kit.data.validate import faults
-from b2t_kit.decode.arpa import read_language_model
+from b2t_kit.data.writer import tiny_recordings
 from b2t_kit.decode.hypotheses import read_nbest
-from b2t_kit.decode.llm import KeptScores
-from b2t_kit.decode.ngram_build import read_vocabulary
 from b2t_kit.decode.tune import tuned_config
 from b2t_kit.doctor.doctor import diagnose_file
+from b2t_kit.llm.scores import KeptScores
+from b2t_kit.lm.arpa import read_language_model
+from b2t_kit.lm.ngram_build import read_vocabulary
 from b2t_kit.models.gru import load_pretrained, read_args
 from b2t_kit.models.published import read_tensors
 from b2t_kit.output.report import read_description

@@ -13,10 +13,10 @@ import pytest
 from b2t_kit.cli import main
 from b2t_kit.data.brain_to_voice import tiny_voice_files
 from b2t_kit.data.dataset import T15, Recordings
-from b2t_kit.data.writer import tiny_recordings
 from b2t_kit.data.handwriting import tiny_corp_files, tiny_nwb_files
 from b2t_kit.data.inner_speech import tiny_inner_files
-from b2t_kit.decode.contamination import scored_sentences
+from b2t_kit.data.writer import tiny_recordings
+from b2t_kit.lm.contamination import scored_sentences
 from b2t_kit.speech.evaluate import load_decoder
 
 TRAIN = "train --config tiny --hidden 8 --steps 2 --batch-size 4 --buckets 1 --eval-every 2 --device cpu --data "

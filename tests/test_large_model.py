@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from b2t_kit.cli import main
-from b2t_kit.decode.contamination import TRAINED_ON, fingerprints
 from b2t_kit.decode.hypotheses import read_nbest
-from b2t_kit.decode.llm import load_scorer, load_weights
 from b2t_kit.live.pipeline import LargeModel
+from b2t_kit.llm.rescoring import load_weights
+from b2t_kit.llm.scores import load_scorer
+from b2t_kit.lm.contamination import TRAINED_ON, fingerprints
 from b2t_kit.simulate.logits import noisy_sentence
 from b2t_kit.simulate.sentences import draw_sentence
 from campaign import write_causal

@@ -48,7 +48,9 @@ ONCE = " --ignore-glob='tests/test_bad_*.py'" + "".join(
         # What is left: batches, augmentation and fingerprints, and a large model, which runs on XLA too.
         *(path.relative_to(ROOT) for path in sorted((ROOT / "nbs/data").glob("*.ipynb"))
           if path.stem not in ("augment", "batches", "fingerprint", "normalise")),
-        *(path.relative_to(ROOT) for path in sorted((ROOT / "nbs/decode").glob("*.ipynb")) if path.stem != "llm"))
+        "nbs/llm/finetune.ipynb", "nbs/llm/rescoring.ipynb", "nbs/llm/verbs.ipynb",
+        *(path.relative_to(ROOT) for folder in ("lm", "decode")
+          for path in sorted((ROOT / "nbs" / folder).glob("*.ipynb"))))
 ) + "".join(f" --deselect=tests/test_{name}" for name in (  # beside tests of XLA
     "codec.py::test_codec_train_in_processes_and_parts", "codec.py::test_codec_train_with_given_codes",
     "seeds.py::test_a_stopped_command_leaves_nothing_running", "seeds.py::test_runs_decode_together",

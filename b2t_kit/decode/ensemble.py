@@ -23,11 +23,11 @@ from ..core.errors import KitError
 from ..core.files import check_target, new_folders, save_json
 from ..data.dataset import TrialInfo
 from .beam_search import BeamSearch, available_cores, check_logits
-from .contamination import leak_warning
 from .hypotheses import DecodedTrial, Hypothesis, Weights, with_choices, with_confidences
 from .pipeline import Asked, DecodingLine, Sentences, decode_sentences, save_sentences, word_error
 from .sources import Heard, LogitTrial, RunLogits, LogitSource, heard_in, read_trials
 from .tune import CHOICE, DEFAULT, trials_tuned_on, tuned_model
+from ..lm.contamination import leak_warning
 from ..speech.adapt import Unseen
 from ..speech.evaluate import Evaluation, LogitsWriter, decoded_again, evaluate_run, load_decoder
 from ..speech.evaluate import save_evaluation

@@ -17,8 +17,8 @@ import numpy as np
 from ..core.errors import KitError, printable
 from ..core.files import read_text
 from ..core.settings import number_in
-from .lexicon import Lexicon, check_word
-from .ngram import LanguageModel
+from ..lm.lexicon import Lexicon, check_word
+from ..lm.ngram import LanguageModel
 from ..text.g2p import Pronouncer, Pronunciation, parse_pronunciation
 from ..text.phonemes import PHONEMES
 

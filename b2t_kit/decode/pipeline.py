@@ -22,19 +22,19 @@ from ..core.cache import MEMO, Kept, content_hash, stored_key
 from ..core.errors import KitError
 from ..core.files import csv_text, new_folders, save_json, write_atomically
 from ..core.settings import override, to_dict
-from .arpa import read_language_model
 from .beam_search import BeamSearch, search_key
-from .contamination import leak_warning
 from .hotwords import Hotword, read_hotwords
 from .hypotheses import DecodedTrial, Route, SearchConfig, choice_key, marks_of, read_nbest
 from .hypotheses import with_choices, write_nbest
-from .kenlm import preload
-from .lexicon import Lexicon, build_lexicon, own_words
-from .ngram import LanguageModel
 from .sources import RunLogits, LogitSource, adapted_folder, adapted_logits, adaptation_report
 from .sources import decode_trials, known_sentences
 from .tune import CHOICE, DEFAULT, Tuning, plot_frontier, plot_tuning, trials_tuned_on, tune
 from .tune import tuned_config, tuned_for, tuned_model
+from ..lm.arpa import read_language_model
+from ..lm.contamination import leak_warning
+from ..lm.kenlm import preload
+from ..lm.lexicon import Lexicon, build_lexicon, own_words
+from ..lm.ngram import LanguageModel
 from ..text.metrics import WEIGHTS_TUNED, Choice, Rate, marked, plain_marks, wer
 from ..text.phonemes import normalise
 
@@ -59,7 +59,7 @@ def choose_words(
     memo: Path | None = None,  # file that remembers the hash of a large model; None: only in this process
 ) -> tuple[Lexicon, LanguageModel]:
     "Return lexicon and language model; raises `KitError` if a file cannot be used."
-    from b2t_kit.decode.ngram_build import default_language_model
+    from b2t_kit.lm.ngram_build import default_language_model
 
     if lm is None or str(lm) == DEFAULT:
         model = default_language_model(exclude)

@@ -26,8 +26,8 @@ from ..data.dataset import Recordings
 from ..data.hdf5 import MAX_BINS, open_dataset, open_file, reading
 from .beam_search import BeamSearch, check_logits, search_key
 from .hypotheses import DecodedTrial
-from .lexicon import spell
 from .tune import CHOICE
+from ..lm.lexicon import spell
 from ..text.metrics import count_edits
 from ..text.phonemes import PHONEMES, collapse, normalise
 

@@ -28,8 +28,8 @@ from ..core.settings import from_dict, to_dict
 from .beam_search import SEARCH, BeamSearch
 from .hotwords import Hotword
 from .hypotheses import Hypothesis, SearchConfig
-from .lexicon import Lexicon
-from .ngram import LanguageModel
+from ..lm.lexicon import Lexicon
+from ..lm.ngram import LanguageModel
 from ..text.metrics import Counts, Rate, edit_distance, rate_of
 from ..text.phonemes import normalise
 

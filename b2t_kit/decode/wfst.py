@@ -20,8 +20,8 @@ from ..core.cache import Kept, content_hash
 from ..core.errors import KitError
 from ..core.files import clear_way, new_folders
 from .hypotheses import SearchConfig
-from .lexicon import Lexicon
-from .ngram import END, START, LanguageModel, verify_model
+from ..lm.lexicon import Lexicon
+from ..lm.ngram import END, START, LanguageModel, verify_model
 from ..text.phonemes import BLANK, PHONEMES, SILENCE
 
 # %% ../../nbs/decode/wfst.ipynb #1624fa30

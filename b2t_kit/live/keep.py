@@ -27,9 +27,9 @@ from ..core.errors import KitError
 from ..core.files import check_writable, regular_file, save_json, write_atomically
 from ..data.dataset import BIN_SECONDS
 from ..data.kept import kept_events, meant_in
-from ..decode.ngram_build import default_language_model
 from .measures import Shown, measures_of, ovmi
 from .page import LiveSession, Moment, SentenceMark
+from ..lm.ngram_build import default_language_model
 from ..text.metrics import wer
 from ..text.phonemes import PHONEMES
 

@@ -41,13 +41,14 @@ import numpy as np
 
 from ..core.errors import KitError, printable
 from ..decode.ensemble import first_tuned, run_list
-from ..decode.llm import load_scorer, load_weights, scored_by, weights_warning
 from ..decode.pipeline import Asked, choose_words
 from ..decode.tune import CHOICE, tuned_config, tuned_for, tuned_model
 from .measures import Measures
 from .pipeline import LargeModel, LiveConfig, LiveDecoder, Update
 from .sources import Bridge, BridgeConfig, Inbox, LiveSource, Piece, live_library
 from .state import Quality, Seen, StreamState, counted, judge
+from ..llm.rescoring import load_weights, scored_by, weights_warning
+from ..llm.scores import load_scorer
 from ..speech.evaluate import load_decoder
 from ..training.live_plot import Canvas, notebook_display
 

@@ -32,8 +32,8 @@ from ..decode.beam_search import BeamSearch, available_cores
 from ..decode.ensemble import average_logits
 from ..decode.hotwords import Hotword, parse_hotwords
 from ..decode.hypotheses import DecodedTrial, Hypothesis
-from ..decode.llm import RescoreWeights, ScoreLists, rescored
 from .measures import Measures, Shown, measures_of
+from ..llm.rescoring import RescoreWeights, ScoreLists, rescored
 from ..models.model import FrameSteps
 from ..speech.adapt import fit_days
 from ..speech.evaluate import Decoder, load_decoder
