@@ -216,8 +216,14 @@ def test_a_later_version_with_more_settings(here):
     assert main("eval --run gru --data data --device cpu".split()) == 0
 
 
+@pytest.fixture
+def unbounded(monkeypatch):
+    "Learning rates that no option takes, so that a few steps diverge for certain."
+    monkeypatch.setattr("b2t_kit.training.task.check_bounds", lambda *asked: None)
+
+
 @pytest.mark.parametrize("steps, lr", [(2, "1e38"), (1, "1e39")])
-def test_a_run_that_diverges_keeps_its_last_good_checkpoint(steps, lr, here, capsys):
+def test_a_run_that_diverges_keeps_its_last_good_checkpoint(steps, lr, unbounded, here, capsys):
     "With one step its loss is finite; what the step makes of the weights is not."
     command = TRAIN.replace("--warmup-steps 2", "--warmup-steps 0")
     told = refused(f"{command} --steps {steps} --out wild --lr {lr} --clip-norm 1e30 --eps 0", capsys)
@@ -337,7 +343,7 @@ def test_no_temporary_name_leads_elsewhere(name, kind, here):
     assert (here / "precious.txt").read_text() == "mine\n" and (here / "run/.data_val.hdf5.partial").is_file()
 
 
-def test_the_batch_of_a_bad_step_is_not_written_through_a_link(here, capsys):
+def test_the_batch_of_a_bad_step_is_not_written_through_a_link(unbounded, here, capsys):
     "A run folder from elsewhere may hold a link of that name."
     (here / "precious.txt").write_text("mine\n")
     (here / "wild").mkdir()

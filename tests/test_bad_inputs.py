@@ -627,7 +627,7 @@ RUNS: dict[str, tuple[str, str, Spoil | None]] = {
     "eval: a run twice": ("eval --runs run ./run --data data", "runs: 'run ./run'", None),
     "eval: runs and no run": ("eval --runs run nowhere --data data", "nowhere", None),
     "decode: runs and no run": ("decode --runs nowhere run --data data", "nowhere", None),
-    "decode: tune for runs": ("decode --runs run other --data data --tune", "tune: is for one decoder", None),
+    "decode: tune for pooled lists": ("decode --runs run other --data data --combine pool --tune", "tune: is for one decoder", None),
     "eval: no run": ("eval --run nowhere --data data", "nowhere", None),
     "eval: a file": ("eval --run list.txt --data data", "list.txt", text("list.txt", "")),
     "eval: not a run": ("eval --run data --data data", "data: is not a run folder", None),

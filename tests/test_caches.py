@@ -551,7 +551,7 @@ def test_each_part_of_the_key_of_adapted_logits(here: Path, monkeypatch: pytest.
     first = sources.adapted_key({"logits": 1, "data": "a"}, AdaptConfig(), search)
     assert differing(first, sources.adapted_key({"logits": 1, "data": "b"}, AdaptConfig(), search)) == ["data"]
     for name, value in to_dict(AdaptConfig()).items():
-        config = replace(AdaptConfig(), **{name: 1 if value is None else type(value)(value + 1)})
+        config = replace(AdaptConfig(), **{name: 1 if value is None else value / 2 if isinstance(value, float) else value + 1})
         assert differing(first, sources.adapted_key({"logits": 1, "data": "a"}, config, search)) == ["adapt"], name
     other = BeamSearch(search.lexicon, search.model, SearchConfig(word_bonus=2.0))
     assert differing(first, sources.adapted_key({"logits": 1, "data": "a"}, AdaptConfig(), other)) == ["words"]
