@@ -11,6 +11,7 @@ import hashlib
 import math
 import os
 import shutil
+import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -34,6 +35,7 @@ from .scores import WRITING, CausalScorer, folder_name, load_scorer, node_scores
 from ..lm.contamination import TRAINED_ON, Fence, fingerprints, scored_sentences
 from ..simulate.sentences import read_prompts
 from ..text.phonemes import normalise
+from ..training.metrics_log import duration
 
 # %% ../../nbs/llm/finetune.ipynb #1360d8f7
 def transcripts(
@@ -245,12 +247,14 @@ def train_lora(
         if not 0 <= training.steps <= len(batches):
             raise KitError(f"{path}: is damaged; remove it to start again (step {training.steps} of {len(batches)})")
         progress(f"goes on after step {training.steps} of {len(batches)}")
+    start, first = time.monotonic(), training.steps
     for batch in batches[training.steps:]:
         rate = config.rate(training.steps, len(batches))
         loss = training.step([scorer.tokens(sentences[index]) for index in batch], rate)
         if training.steps % config.keep_every == 0:
             training.save(path, mark)
-            progress(f"step {training.steps} of {len(batches)}: loss {loss:.2f} per token")
+            left = (time.monotonic() - start) / (training.steps - first) * (len(batches) - training.steps)
+            progress(f"step {training.steps} of {len(batches)}: loss {loss:.2f} per token, {duration(left)} left")
     scorer.model = training.model.merge_and_unload()
 
 
