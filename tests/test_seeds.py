@@ -16,10 +16,10 @@ from b2t_kit.cli import main
 from b2t_kit.core.errors import KitError
 from b2t_kit.core.files import load_json
 from b2t_kit.data.writer import tiny_recordings
-from b2t_kit.decode.ensemble import average_files
+from b2t_kit.decode.ensemble import AveragedRuns, average_files
 from b2t_kit.decode.hypotheses import read_nbest
 from b2t_kit.decode.pipeline import decode_sentences
-from b2t_kit.decode.sources import LogitsFile, read_trials
+from b2t_kit.decode.sources import LogitsFile, RunLogits, read_trials
 from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.text.metrics import edit_distance
 from b2t_kit.text.phonemes import collapse
@@ -185,6 +185,15 @@ def test_runs_decode_together(data: Path, tmp_path: Path, capsys: pytest.Capture
         said[way] = [trial.sentence for trial in read_nbest(together / way / "val/nbest.jsonl")]
     plain = decode_sentences(LogitsFile(tmp_path / "average.hdf5"), "default", out=tmp_path / "plain")
     assert said["average"] == [trial.sentence for trial in plain.trials]
+    assert main(["decode", *given, "--tune", "--lm", "default", "--beam", "8"]) == 0
+    record, = (together / "average").glob("*/decoding.json")  # named by the decoders
+    assert main(["decode", *given]) == 0  # with the average's weights
+    assert load_json(together / "average/val/result.json")["search"] == load_json(record)["search"]
+    (runs[0].parent / "seed_3").symlink_to(runs[0])  # an ensemble of other decoders does not find them
+    twice = AveragedRuns([RunLogits(runs[0].parent / name, data) for name in ("seed_1", "seed_3")])
+    assert twice.record(twice.folder)[0] != record
+    assert AveragedRuns([RunLogits(run, data) for run in reversed(runs)]).record(record)[0] == record
+    record.unlink()  # tuned weights are not for the hotwords below
     assert main(["submit", *given, "--combine", "pool", "--out", str(tmp_path / "submission.csv")]) == 0
 
     (tmp_path / "names.txt").write_text("aaa AH 100\n")  # so much expected that it is heard everywhere

@@ -12,12 +12,13 @@ import pytest
 from b2t_kit.training.checkpoint import checkpoint_path, read_part
 from b2t_kit.data.batches import BatchConfig
 from b2t_kit.data.writer import tiny_recordings
+from b2t_kit.decode.sources import cached_logits, read_trials
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.models.transformer import TransformerConfig
 from b2t_kit.core.distributed import launch
 from b2t_kit.core.errors import KitError
 from b2t_kit.training.task import TrainConfig
-from b2t_kit.speech.evaluate import evaluate_run, save_logits
+from b2t_kit.speech.evaluate import evaluate_run, load_decoder
 from b2t_kit.speech.task import SpeechConfig, SpeechTask
 from b2t_kit.train import Result, train
 
@@ -113,7 +114,7 @@ def test_a_transformer_resumes_to_the_same_bits(data: str, tmp_path: Path) -> No
             assert value.equal(expected[name]), name
     assert found.values == straight.values and "unseen_per" in found.values
     evaluated = evaluate_run(found.folder, data, device="cpu")
-    assert evaluated.per.rate > 0 and len(save_logits(found.folder, tmp_path / "logits.hdf5", data, device="cpu")) > 0
+    assert evaluated.per.rate > 0 and len(read_trials(cached_logits(load_decoder(found.folder), data, "test", tmp_path, "cpu"))) > 0
 
 
 def with_noise(trial: h5py.Group) -> None:

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['MARGIN', 'COMBINATIONS', 'average_logits', 'same_trials', 'average_files', 'pooled', 'scored_by_all', 'run_list',
-           'ensemble_folder', 'first_tuned', 'evaluate_runs', 'average_evaluation', 'AveragedRuns', 'decode_together',
-           'decode_pooled', 'decode_runs']
+           'ensemble_folder', 'evaluate_runs', 'average_evaluation', 'AveragedRuns', 'decode_together', 'decode_pooled',
+           'decode_runs']
 
 # %% ../../nbs/decode/ensemble.ipynb #1cbdc1c4
 import math
@@ -167,13 +167,6 @@ def ensemble_folder(
     "The folder of an ensemble's results, beside the first run."
     return Path(runs[0]).parent / "ensemble" / part / split
 
-
-def first_tuned(
-    runs: Sequence[str | Path],  # run folders
-) -> int:  # index
-    "The first run with tuned weights, or else the first: its search decodes averaged logits."
-    return next((number for number, run in enumerate(runs) if (Path(run) / CHOICE).exists()), 0)
-
 # %% ../../nbs/decode/ensemble.ipynb #16adc1be
 def evaluate_runs(
     runs: Sequence[str | Path],  # run folders
@@ -227,8 +220,9 @@ class AveragedRuns(LogitSource):
         return ensemble_folder([one.run for one in self.runs], "average", self.runs[0].split)
 
     def records(self, folder: Path) -> list[tuple[Path, str | None]]:
-        own = content_hash([one.decoder.digest for one in self.runs])
-        return [(self.folder.parent / CHOICE, own), *(place for one in self.runs for place in one.records(folder))]
+        own = content_hash(sorted(one.decoder.digest for one in self.runs))  # of these runs, in any order
+        place = self.folder.parent / own[:8] / CHOICE
+        return [(place, own), *(place for one in self.runs for place in one.records(folder))]
 
     def sentences(self) -> tuple[str, ...]:
         return self.runs[0].sentences()

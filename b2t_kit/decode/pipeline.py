@@ -191,8 +191,8 @@ class DecodingLine:
     ) -> None:
         "Raises `KitError` if an input is missing or invalid."
         self.source, self.asked, self.folder, self.progress = source, asked, folder, progress
-        self.heard, places = source.hear(folder), source.records(folder)
-        self.record, self.decoder = next((place for place in places if place[0].exists()), places[0])
+        self.heard = source.hear(folder)
+        self.record, self.decoder = source.record(folder)
         self.lm = asked.lm or tuned_model(self.record) or DEFAULT
         if preloaded and self.lm != DEFAULT:
             progress(preload(self.lm))

@@ -157,6 +157,14 @@ class LogitSource:
         "Where tuned weights may be recorded; the first that exists counts, and new ones go to the first."
         return [(folder / CHOICE, None)]
 
+    def record(
+        self,
+        folder: Path,  # of the results
+    ) -> tuple[Path, str | None]:
+        "The record that counts."
+        places = self.records(folder)
+        return next((place for place in places if place[0].exists()), places[0])
+
     def sentences(self) -> tuple[str, ...]:
         "Sentences that the default language model must not contain, besides the trials' own."
         return ()

@@ -40,16 +40,16 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from ..core.errors import KitError, printable
-from ..decode.ensemble import first_tuned, run_list
+from ..decode.ensemble import AveragedRuns, run_list
 from ..decode.pipeline import Asked, choose_words
-from ..decode.tune import CHOICE, tuned_config, tuned_for, tuned_model
+from ..decode.sources import RunLogits
+from ..decode.tune import tuned_config, tuned_for, tuned_model
 from .measures import Measures
 from .pipeline import LargeModel, LiveConfig, LiveDecoder, Update
 from .sources import Bridge, BridgeConfig, Inbox, LiveSource, Piece, live_library
 from .state import Quality, Seen, StreamState, counted, judge
 from ..llm.rescoring import load_weights, scored_by, weights_warning
 from ..llm.scores import load_scorer
-from ..speech.evaluate import load_decoder
 from ..training.live_plot import Canvas, notebook_display
 
 # %% ../../nbs/live/page.ipynb #f6c37b4d
@@ -933,13 +933,14 @@ def open_decoder(
     **search: Any,  # what is asked of the search, as for `decode_sentences`
 ) -> LiveDecoder:
     "A decoder that is ready for bins; raises `KitError` if a file cannot be used."
-    folders = [Path(runs)] if isinstance(runs, str | Path) else run_list(runs)
-    asked, decoders = Asked(lm, **search), [load_decoder(one) for one in folders]
-    tuned = first_tuned(folders)
-    words = choose_words(lm or tuned_model(folders[tuned] / CHOICE), asked.lexicon, exclude)
-    wanted = tuned_for(*words, None, decoders[tuned].digest)  # hotwords come and go while it runs
-    line = asked.search(words, tuned_config(folders[tuned] / CHOICE, wanted))
-    return LiveDecoder(decoders[0], line, config, session, decoders[1:], _large(llm, llm_weights))
+    sources = [RunLogits(one) for one in ([runs] if isinstance(runs, str | Path) else run_list(runs))]
+    source = AveragedRuns(sources) if len(sources) > 1 else sources[0]
+    asked, (record, digest) = Asked(lm, **search), source.record(source.folder)
+    words = choose_words(lm or tuned_model(record), asked.lexicon, exclude)
+    wanted = tuned_for(*words, None, digest)  # hotwords come and go while it runs
+    line = asked.search(words, tuned_config(record, wanted))
+    first, *others = [one.decoder for one in sources]
+    return LiveDecoder(first, line, config, session, others, _large(llm, llm_weights))
 
 
 def _large(llm: str | Path | None, weights: str | Path | None) -> LargeModel | None:

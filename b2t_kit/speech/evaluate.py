@@ -4,15 +4,14 @@
 
 # %% auto #0
 __all__ = ['WEIGHTS', 'LOGITS', 'PseudoLabels', 'Decoder', 'load_decoder', 'recorded_settings', 'exported_decoder',
-           'published_decoder', 'Decoded', 'decode', 'logits_key', 'LogitsWriter', 'read_logits', 'decoded_again',
-           'AdaptingDecoder', 'Evaluation', 'report_text', 'plain_rates', 'trials_csv', 'save_evaluation', 'png',
-           'evaluate_run', 'save_logits']
+           'published_decoder', 'Decoded', 'decode', 'logits_key', 'LogitsWriter', 'decoded_again', 'AdaptingDecoder',
+           'Evaluation', 'report_text', 'plain_rates', 'trials_csv', 'save_evaluation', 'png', 'evaluate_run']
 
 # %% ../../nbs/speech/evaluate.ipynb #c607e34a
 import csv
 import io
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -323,16 +322,6 @@ class LogitsWriter(AbstractContextManager):
             raise KitError(f"{self.path}: could not be written ({fault})") from fault
         finally:
             self.partial.unlink(missing_ok=True)
-
-# %% ../../nbs/speech/evaluate.ipynb #5d2c3558
-def read_logits(
-    path: str | Path,  # written by `LogitsWriter`
-) -> Iterator[tuple[dict[str, Any], np.ndarray]]:  # attributes, (P, 41) float32
-    "Yields the attributes and logits of each trial, by session."
-    with h5py.File(regular_file(path), "r") as file:
-        for session in file.values():
-            for group in session.values():
-                yield dict(group.attrs), group["logits"][:]
 
 # %% ../../nbs/speech/evaluate.ipynb #3ab10014
 def decoded_again(
@@ -648,19 +637,3 @@ def evaluate_run(
     if json is not None:
         save_json(json, evaluation.to_dict())
     return evaluation
-
-# %% ../../nbs/speech/evaluate.ipynb #7d83b789
-def save_logits(
-    run: str | Path,  # run folder, or folder of the published baseline
-    path: str | Path,  # HDF5 file to write; `read_logits` reads it
-    data: str | Path | None = None,  # folder of the recordings; None: the platform's input folders
-    split: str = "test",  # "train", "val" or "test"
-    unseen: Unseen | None = None,  # day layer of sessions without training; None: from the configuration
-    device: str = "auto",  # "auto", "cpu" or "cuda"
-    precision: str = "auto",  # "auto", "float32", "bfloat16" or "float16"
-) -> list[Decoded]:  # greedily decoded, in the order of the recordings
-    "Decode every trial of a split and write its logits."
-    decoder = load_decoder(run)
-    with open_device(device, precision) as opened, Recordings(data, split) as recordings:
-        with LogitsWriter(path) as writer:
-            return decode(decoder, recordings, opened, unseen, writer)
