@@ -92,9 +92,7 @@ def verb_at(
     return getattr(import_module(f"b2t_kit.{module}"), name)
 
 
-def docstring_at(
-    place: str,
-) -> str:
+def docstring_at(place: str) -> str:
     "The docstring of a verb, read from the source: importing all modules would take seconds."
     module, name = place.split(":")
     text = (resources.files("b2t_kit") / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")

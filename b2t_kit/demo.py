@@ -78,9 +78,7 @@ class DemoResult:
         return demo_text(self)
 
 # %% ../nbs/demo.ipynb #f5c61a89
-def demo_text(
-    result: DemoResult,
-) -> str:
+def demo_text(result: DemoResult) -> str:
     "The result as a table, a few sentences, and where the figures are."
     rows = {"GRU decoder": result.decoder, "linear readout": result.linear}
     lines = ["", "easy simulated recordings: phoneme error rate on sentences never seen in training"]

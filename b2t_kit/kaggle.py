@@ -53,9 +53,7 @@ def kernel_names() -> list[str]:
     return sorted(path.parent.name for path in kernels_folder().glob("*/kernel-metadata.json"))
 
 # %% ../nbs/kaggle.ipynb #4d0cc0f0
-def slug(
-    title: str,
-) -> str:
+def slug(title: str) -> str:
     "The last part of the address that Kaggle derives from a title."
     return re.sub("[^a-z0-9]+", "-", title.lower()).strip("-")
 
@@ -340,10 +338,7 @@ class Stages:
             raise KitError(f"the stages take {sum(self.hours.values()):g} hours, and the session has {self.session:g}")
 
     @contextmanager
-    def stage(
-        self,
-        name: str,
-    ) -> Iterator[None]:
+    def stage(self, name: str) -> Iterator[None]:
         "Note the time that the block takes, and print it beside the plan."
         started = time.monotonic()
         yield

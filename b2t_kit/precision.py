@@ -22,11 +22,7 @@ from torch import nn
 from .core.errors import KitError
 
 # %% ../nbs/03_precision.ipynb #4650d612
-COMPUTE_TYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
+COMPUTE_TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -263,15 +259,10 @@ def audit_optimizer(
 Entry = tuple[str, tuple[int, ...], bool]  # type, shape, requires_grad
 
 
-def tensor_fingerprint(
-    model: nn.Module,
-) -> dict[str, Entry]:
+def tensor_fingerprint(model: nn.Module) -> dict[str, Entry]:
     "Type, shape and `requires_grad` of every parameter and buffer, by name."
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    return {
-        name: (_short(tensor.dtype), tuple(tensor.shape), tensor.requires_grad)
-        for name, tensor in tensors.items()
-    }
+    return {name: (_short(tensor.dtype), tuple(tensor.shape), tensor.requires_grad) for name, tensor in tensors.items()}
 
 # %% ../nbs/03_precision.ipynb #41e2d840
 def _as_integers(
@@ -287,9 +278,7 @@ def _as_integers(
 
 # %% ../nbs/03_precision.ipynb #6b635f55
 @torch.no_grad()
-def checksum(
-    model: nn.Module,
-) -> dict[str, int]:
+def checksum(model: nn.Module) -> dict[str, int]:
     "The sum of each parameter's bits, read as integers: equal parameters have equal sums."
     sums = {
         name: _as_integers(parameter).sum(dtype=torch.int64)
@@ -362,11 +351,7 @@ def _entry(
     return f"{dtype} {list(shape)}{'' if requires_grad else ' without gradient'}"
 
 # %% ../nbs/03_precision.ipynb #475b6f39
-def _compare_identity(
-    hook_name: str,
-    before: dict[str, nn.Parameter],
-    after: dict[str, nn.Parameter],
-) -> None:
+def _compare_identity(hook_name: str, before: dict[str, nn.Parameter], after: dict[str, nn.Parameter]) -> None:
     "Raise `KitError` if a parameter was replaced: the optimizer would keep updating the old one."
     replaced = [name for name, parameter in before.items() if after[name] is not parameter]
     if replaced:

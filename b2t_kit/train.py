@@ -32,9 +32,7 @@ class Result:
     seconds: float  # wall-clock time, including earlier parts of a resumed run
 
 # %% ../nbs/04_training.ipynb #a65e1e36
-def finish(
-    run: Run,
-) -> Result:
+def finish(run: Run) -> Result:
     "Save if needed, validate if time allows, and return the result of the run."
     if run.saved_step != run.step:
         checkpoint(run)
@@ -78,9 +76,7 @@ def train(
         return finish(run)
 
 # %% ../nbs/04_training.ipynb #6dd026a2
-def uninterrupted(
-    result: Result,
-) -> Result:
+def uninterrupted(result: Result) -> Result:
     "The result; raises `KeyboardInterrupt` with the signal's name if one ended the run, so that nothing else starts."
     if result.stopped not in ("steps", "hours"):
         raise KeyboardInterrupt(result.stopped)

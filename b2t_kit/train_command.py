@@ -162,9 +162,7 @@ def open_task(
     return SpeechTask(data, run.task, WordCounter, cache_dir, lack_of_room, start=start)
 
 
-def decoder_to_begin_with(
-    asked: Train,
-) -> Start | None:
+def decoder_to_begin_with(asked: Train) -> Start | None:
     "The decoder that a command begins with; raises `KitError` if it cannot be read."
     from b2t_kit.speech.evaluate import load_decoder
 
@@ -177,9 +175,7 @@ def decoder_to_begin_with(
     return None if asked.from_run is None else load_decoder(asked.from_run).as_start
 
 # %% ../nbs/train_command.ipynb #e779dc8b
-def settings_of(
-    asked: Train,
-) -> SpeechRun:
+def settings_of(asked: Train) -> SpeechRun:
     "The settings that a command begins with, and those that are given; raises `KitError`."
     from b2t_kit.training.run import check_wish
 
@@ -241,17 +237,13 @@ def train_here(
                    for seed in asked.seeds)
 
 # %% ../nbs/train_command.ipynb #42d44fbd
-def check_seeds(
-    asked: Train,
-) -> None:
+def check_seeds(asked: Train) -> None:
     "Raise `KitError` for seeds that are negative or repeated."
     if len(set(asked.seeds)) < len(asked.seeds) or min(asked.seeds, default=0) < 0:
         raise KitError(f"seeds: {' '.join(map(str, asked.seeds))} should be different whole numbers such as 1 2 3")
 
 # %% ../nbs/train_command.ipynb #c4398d86
-def taken_up(
-    asked: Train,
-) -> Train:
+def taken_up(asked: Train) -> Train:
     "The command; with --resume, what the folder remembers takes the place of what is not given. Raises `KitError`."
     from b2t_kit.training.run import RESUME
 
@@ -301,9 +293,7 @@ def remembered(
             raise
 
 
-def say_how_to_resume(
-    asked: Train,
-) -> None:
+def say_how_to_resume(asked: Train) -> None:
     "Print the command that goes on, if there is something to go on with; on the main process only."
     from b2t_kit.training.run import RESUME
 
@@ -316,9 +306,7 @@ def say_how_to_resume(
         print(f"resume with: b2t train --resume --out {shlex.quote(asked.out)}{more}", flush=True)
 
 # %% ../nbs/train_command.ipynb #d404e34d
-def check_processes(
-    asked: Train,
-) -> None:
+def check_processes(asked: Train) -> None:
     "Raise `KitError` for what would stop every process, before any is started."
     from b2t_kit.devices.select import find_device
 
@@ -339,9 +327,7 @@ def train_in_processes(
     launch("b2t_kit.train", words, asked.processes, asked.settings.get("train.device", "auto"))
 
 # %% ../nbs/train_command.ipynb #94f39e75
-def check_beside(
-    asked: Train,
-) -> None:
+def check_beside(asked: Train) -> None:
     "Raise `KitError` for options that do not go together."
     if not asked.side_by_side:
         raise KitError("threads_per_seed: is for --side-by-side; give both, or neither")

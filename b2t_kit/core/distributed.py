@@ -104,8 +104,7 @@ def _meeting_point(
     kept_by_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     serves = place.rank == 0 and not kept_by_launcher
     try:
-        store = dist.TCPStore(host, port, is_master=serves, wait_for_workers=False,
-                              timeout=timedelta(seconds=timeout))
+        store = dist.TCPStore(host, port, is_master=serves, wait_for_workers=False, timeout=timedelta(seconds=timeout))
     except (dist.DistError, RuntimeError) as error:
         if serves:
             found = "is taken by another program" if "EADDRINUSE" in str(error) else "cannot be used"

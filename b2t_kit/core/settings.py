@@ -28,9 +28,7 @@ from typing import Any
 from .errors import KitError
 
 # %% ../../nbs/core/settings.ipynb #3c6d684f
-def is_whole(
-    word: str,
-) -> bool:
+def is_whole(word: str) -> bool:
     "Whether a word is a whole number of at most 18 digits; `isdecimal` also accepts the digits of other scripts."
     return re.fullmatch("[0-9]{1,18}", word) is not None
 
@@ -230,9 +228,7 @@ def _replaced(config: Any, changes: dict[str, Any]) -> Any:
     return replace(config, **own, **parts)
 
 # %% ../../nbs/core/settings.ipynb #22f746d3
-def class_source(
-    config_class: type,
-) -> str:  # empty if there is no source
+def class_source(config_class: type) -> str:  # empty if there is no source
     "The source of a class, also of one that a notebook cell defines."
     try:
         return inspect.getsource(config_class)

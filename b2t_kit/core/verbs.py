@@ -56,10 +56,7 @@ class Layout:
 Choose = Callable[[Sequence[str]], tuple[str, Any]]  # words -> the recipe's name, and its settings
 
 
-def chosen_settings(
-    choose: Choose,
-    layout: Layout = Layout(),
-) -> Any:
+def chosen_settings(choose: Choose, layout: Layout = Layout()) -> Any:
     "A field for the settings that were given: dotted name -> value."
     return field(default_factory=dict, metadata={"choose": choose, "layout": layout})
 
@@ -418,11 +415,7 @@ class Told(StringIO):
         return self.screen.encoding
 
 
-def show_help(
-    verb: type,
-    words: Sequence[str],
-    program: str,
-) -> None:
+def show_help(verb: type, words: Sequence[str], program: str) -> None:
     "Print the help of a verb, with the defaults of the recipe that the words name."
     options, layout, chosen = verb_options(verb, words)
     whole = "--help-all" in words or not layout.first

@@ -240,10 +240,7 @@ class ArraysFormat(Format):
             raise Fault(table, place, "sentence", f"has {len(letters)} letters, expected 1 to {LABEL_WIDTH}")
         return np.array([TABLE_LETTERS.index(letter) + 1 for letter in letters], np.int64)
 
-    def signal(
-        self,
-        num_features: int,
-    ) -> Signal:
+    def signal(self, num_features: int) -> Signal:
         "What the features are."
         scale = {"none": "none"}.get(self.scale, f"z-score over the {self.scale}, standard deviation + 1e-8")
         names = T15.labels if self.labels == "phonemes" else " ".join(TABLE_LETTERS)
@@ -284,9 +281,7 @@ class QvacFormat(Format):
             yield "test", Trial(found, None, part.session, 1, number, None, path.name, signal)
 
 
-def qvac_features(
-    path: Path,
-) -> np.ndarray | Fault:  # (T, C) float32
+def qvac_features(path: Path) -> np.ndarray | Fault:  # (T, C) float32
     "The features of a file, whose size is checked before anything is allocated."
     try:
         size = regular_file(path).stat().st_size

@@ -536,9 +536,7 @@ def _write_trials(recordings: Recordings, dtype: np.dtype, path: Path, bins: int
             raise
 
 # %% ../../nbs/data/batches.ipynb #e6b963fb
-def remove_caches(
-    folder: str | Path,
-) -> None:
+def remove_caches(folder: str | Path) -> None:
     "Remove the caches in a folder, and the folder unless it holds other files."
     with suppress(OSError):
         for path in list(Path(folder).glob("*")):
@@ -864,8 +862,7 @@ class TrainBatches:
             return [0] * len(keys)
         shared = self.config.cut_per == "batch"
         wanted = [fold_seed(keys[0] if shared else key, "cut") % self.config.cut for key in keys]
-        spare = [self.recordings.infos[trial].num_bins - self.assembler.needed_bins(trial)
-                 for trial in trials.tolist()]
+        spare = [self.recordings.infos[trial].num_bins - self.assembler.needed_bins(trial) for trial in trials.tolist()]
         return [min(cut, most) for cut, most in zip(wanted, spare)]
 
     def padded_share(self) -> float:
@@ -1005,5 +1002,4 @@ class EvalBatches:
     def _assemble(self, step: Step) -> Batch:
         trials = pile(step.trials, self.rank, self.world)
         zeros = [0] * len(trials)
-        return self.assembler.batch(self.buckets[step.bucket], trials, zeros, zeros,
-                                    len(step.trials))
+        return self.assembler.batch(self.buckets[step.bucket], trials, zeros, zeros, len(step.trials))

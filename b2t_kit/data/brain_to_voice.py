@@ -128,9 +128,7 @@ class VoiceTrial:
         return np.concatenate([join_bins(self.crossings, 2, counted), join_bins(self.power, 2, False)], 1)
 
 
-def read_voice(
-    path: Path,
-) -> Iterator[VoiceTrial | Fault]:
+def read_voice(path: Path) -> Iterator[VoiceTrial | Fault]:
     "The trials of a file, or what is wrong with it or with them; raises `Fault` if it is damaged."
     declared = mat_variables(path, VOICE_ARRAYS)
     text = "cues" if "cues" in declared else "sentences"

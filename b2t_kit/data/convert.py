@@ -234,10 +234,7 @@ class _Refused(Exception):
     "Leaves the block that writes a part, which discards its files."
 
 
-def trial_fault(
-    part: SourceDay,
-    trial: Trial,
-) -> Fault | None:
+def trial_fault(part: SourceDay, trial: Trial) -> Fault | None:
     "What a reader would refuse about a trial."
     message = ""
     if not 1 <= len(trial.features) <= MAX_BINS:

@@ -493,8 +493,7 @@ class TrialBrowser:
 
     def _choose_session(self) -> None:
         infos = self.recordings.infos
-        self.indices = [index for index, info in enumerate(infos)
-                        if info.session == self.session.value]
+        self.indices = [index for index, info in enumerate(infos) if info.session == self.session.value]
         self.position.max = len(self.indices) - 1
         self._draw()
 

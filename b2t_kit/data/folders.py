@@ -28,9 +28,7 @@ def check_split(
         raise KitError(f"split '{split}' is unknown; the recordings have {', '.join(SPLITS)}")
 
 # %% ../../nbs/data/folders.ipynb #fb4ac796
-def entries_of(
-    folder: str | Path,
-) -> list[os.DirEntry[str]]:  # sorted by name; empty if the folder cannot be read
+def entries_of(folder: str | Path) -> list[os.DirEntry[str]]:  # sorted by name; empty if the folder cannot be read
     "What lies in a folder."
     try:
         with os.scandir(folder) as entries:

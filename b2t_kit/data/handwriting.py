@@ -31,9 +31,7 @@ HAND_CHANNELS = 192
 HAND_BIN = 0.02  # seconds
 
 
-def hand_signal(
-    dataset: str,
-) -> Signal:
+def hand_signal(dataset: str) -> Signal:
     "What the features of a set are."
     return Signal("t5", HAND_CHANNELS, "threshold crossings", "hand knob 1, hand knob 2", "not stated", "none",
                   "z-score over the day, standard deviation + 1e-8", labels=" ".join(WRITTEN), dataset=dataset)
@@ -152,9 +150,7 @@ def column(
         return data.asstr()[:] if data.dtype.kind == "O" else data[:]
 
 
-def nwb_rows(
-    path: Path,
-) -> list[Written]:
+def nwb_rows(path: Path) -> list[Written]:
     "The trials of a file; raises `Fault` if its tables contradict each other."
     with open_file(path) as file:
         spikes, table = group_at(path, file, "acquisition/binned_spikes"), group_at(path, file, "intervals/trials")
@@ -251,9 +247,7 @@ class CorpFormat(Divided):
             yield from written_trials(part.session, rows, "corp", self.validation, secret)
 
 
-def corp_rows(
-    path: Path,
-) -> Iterator[Written | Fault]:
+def corp_rows(path: Path) -> Iterator[Written | Fault]:
     "The trials of a file, or what is wrong with it."
     declared = mat_variables(path, CORP_VARIABLES)
     wrong = cells_faults(path, declared, {"tx_feats": HAND_CHANNELS}, CORP_VARIABLES[1:])

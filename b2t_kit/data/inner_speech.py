@@ -65,9 +65,7 @@ INNER_RATES = {"t12": 20, "t15": 10, "t16": 10, "t17": 10}  # ms, of isolated be
 MOST_RECORDED = 5_000_000  # bins of a file: 14 hours of 10 ms
 
 
-def inner_signal(
-    participant: str,
-) -> Signal:
+def inner_signal(participant: str) -> Signal:
     "What the features are."
     return Signal(participant, 2 * INNER_CHANNELS[participant], ", ".join(FEATURE_KINDS), INNER_ARRAYS[participant],
                   "not stated", "sum of counts and mean of power over 20 ms",

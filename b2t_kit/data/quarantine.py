@@ -79,10 +79,7 @@ class Quarantine:
             return f"{place}, this one among them"
         return place
 
-    def mark(
-        self,
-        trial: Trial,
-    ) -> Trial:
+    def mark(self, trial: Trial) -> Trial:
         "The trial, with the reason if it is quarantined; a reason that it has stays."
         why = trial.quarantine or self.reason(trial.signal.dataset, trial.session, trial.sentence)
         return replace(trial, quarantine=why) if why else trial
@@ -117,16 +114,12 @@ def held_out_days(
     return Quarantine(days, {day: frozenset(sentences) for day, sentences in said.items()})
 
 # %% ../../nbs/data/quarantine.ipynb #c7db747a
-def quarantined(
-    recordings: Recordings,
-) -> Counter[str]:  # why -> trials
+def quarantined(recordings: Recordings) -> Counter[str]:  # why -> trials
     "The quarantined trials of some recordings."
     return Counter(info.quarantine for info in recordings.infos if info.quarantine)
 
 
-def spent_days(
-    recordings: Recordings,
-) -> set[str]:
+def spent_days(recordings: Recordings) -> set[str]:
     "The sessions whose trials are all quarantined."
     marked = {info.session for info in recordings.infos if info.quarantine}
     return marked - {info.session for info in recordings.infos if not info.quarantine}

@@ -93,9 +93,7 @@ def terms_of(
             "files": [asdict(file) for file in files]}
 
 
-def terms_said(
-    terms: dict[str, Any],
-) -> str:
+def terms_said(terms: dict[str, Any]) -> str:
     "The terms as text."
     checks = [f"{file['digest_type']} {file['digest']}" if file["digest"] else "no checksum" for file in terms["files"]]
     files = [f"  {file['name']}: {file['size'] / 1e9:.2f} GB, {check}" for file, check in zip(terms["files"], checks)]

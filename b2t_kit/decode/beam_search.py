@@ -100,9 +100,7 @@ def new_beam(
     return made
 
 # %% ../../nbs/decode/beam_search.ipynb #921cde7b
-def new_candidates(
-    capacity: int = 1 << 14,
-) -> Candidates:
+def new_candidates(capacity: int = 1 << 14) -> Candidates:
     "Return empty arrays for the prefixes of one frame."
     slots = np.zeros(_power_of_two(2 * capacity), SLOT)
     rows, scores = np.zeros(capacity, PREFIX), np.zeros((2, capacity))
@@ -292,9 +290,7 @@ def kth_largest(
 
 # %% ../../nbs/decode/beam_search.ipynb #bdb50baf
 @njit(nogil=True)
-def keep(
-    trie: Trie, limits: Limits, histories: Histories, beam: Beam, candidates: Candidates
-) -> None:
+def keep(trie: Trie, limits: Limits, histories: Histories, beam: Beam, candidates: Candidates) -> None:
     "Replace the beam by the best prefixes of the frame."
     count, score, best = candidates.state[0], candidates.score[0], 0
     for number in range(count):
@@ -331,10 +327,7 @@ def advance_all(
     return len(rows)
 
 # %% ../../nbs/decode/beam_search.ipynb #46cdc301
-def grown(
-    histories: Histories,
-    candidates: Candidates,
-) -> tuple[Histories, Candidates]:
+def grown(histories: Histories, candidates: Candidates) -> tuple[Histories, Candidates]:
     "Return both with twice the capacity."
     bigger = new_histories(histories.states[0], 2 * len(histories.rows))
     larger = new_candidates(2 * len(candidates.rows))
@@ -755,9 +748,7 @@ class BeamSearch:
 SEARCH = 1  # version of the search: raised when other code gives other lists
 
 
-def search_key(
-    search: BeamSearch,
-) -> dict[str, Any]:  # plain values
+def search_key(search: BeamSearch) -> dict[str, Any]:  # plain values
     "Everything that a search's lists depend on besides the logits, for the keys of caches."
     return {"search": SEARCH, "lm": search.model.hash, "lexicon": search.lexicon.hash, "route": search.route,
             "settings": to_dict(search.config), "hotwords": repr(search.hotwords)}

@@ -87,9 +87,7 @@ def _room(words: np.ndarray, spoken: Spoken) -> tuple[int, int]:
 
 # %% ../../nbs/decode/forced_align.ipynb #384e0262
 @njit(nogil=True)
-def _join(
-    graph: Graph, size: np.ndarray, source: int, target: int, heard: int, weight: float
-) -> None:
+def _join(graph: Graph, size: np.ndarray, source: int, target: int, heard: int, weight: float) -> None:
     edge, size[1] = graph.edges[size[1]], size[1] + 1
     edge.source, edge.target, edge.heard, edge.weight = source, target, heard, weight
 
@@ -145,8 +143,7 @@ def sentence_graph(
             labels = spoken.label[spoken.first[form] : spoken.first[form + 1]]
             last[form - low] = _chain(graph, size, number, labels, gap, ends, tails, missing)
             sounds[form - low] = labels[len(labels) - 1]
-        gap = (_state(graph, size, np.int64(-1), np.int64(BLANK)),
-               _state(graph, size, np.int64(-1), np.int64(_QUIET)))
+        gap = (_state(graph, size, np.int64(-1), np.int64(BLANK)), _state(graph, size, np.int64(-1), np.int64(_QUIET)))
         _join(graph, size, gap[0], gap[1], np.int64(SILENCE), 0.0)
         for state in last:
             _join(graph, size, state, gap[0], np.int64(BLANK), 0.0)

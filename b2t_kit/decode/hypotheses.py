@@ -75,9 +75,7 @@ class Hypothesis:
         return f"{self.total:8.2f}  {self.sentence or '(nothing)'}  ({parts})"
 
 # %% ../../nbs/decode/hypotheses.ipynb #14f583f3
-def posteriors(
-    hypotheses: Sequence[Hypothesis],
-) -> np.ndarray:  # (N,) float64, sums to 1
+def posteriors(hypotheses: Sequence[Hypothesis]) -> np.ndarray:  # (N,) float64, sums to 1
     "Return the probability of each sentence, normalised over the list."
     totals = np.array([one.total for one in hypotheses], dtype=np.float64)
     shares = np.exp(totals - totals.max(initial=-np.inf))
@@ -121,9 +119,7 @@ class DecodedTrial:
         return self.hypotheses[0].sentence if self.hypotheses else ""
 
 # %% ../../nbs/decode/hypotheses.ipynb #f22b60e8
-def to_line(
-    trial: DecodedTrial,
-) -> str:  # one line of JSON, without a line feed
+def to_line(trial: DecodedTrial) -> str:  # one line of JSON, without a line feed
     "Return a trial as one line of an n-best file."
     place = {"session": trial.session, "block_num": trial.block, "trial_num": trial.trial}
     truth = {} if trial.truth is None else {"sentence_label": trial.truth}

@@ -44,12 +44,9 @@ if TYPE_CHECKING:  # it imports torch, which decoding another program's logits d
     from b2t_kit.speech.evaluate import Evaluation
 
 # %% ../../nbs/decode/pipeline.ipynb #1771bc77
-def words_in(
-    model: LanguageModel,
-) -> list[str]:
+def words_in(model: LanguageModel) -> list[str]:
     "Return the words of a model that can occur in scored text."
-    return [word for word in model.words if normalise(word) == word and re.search("[a-z]", word)
-            and " " not in word]
+    return [word for word in model.words if normalise(word) == word and re.search("[a-z]", word) and " " not in word]
 
 # %% ../../nbs/decode/pipeline.ipynb #1e4995d7
 def choose_words(
@@ -112,17 +109,13 @@ class Sentences:
         return "\n".join(lines)
 
 # %% ../../nbs/decode/pipeline.ipynb #13f2dc22
-def word_error(
-    trials: list[DecodedTrial],
-) -> Rate | None:  # None if no trial has a known sentence
+def word_error(trials: list[DecodedTrial]) -> Rate | None:  # None if no trial has a known sentence
     "Return the word error rate of the trials whose sentence is known, with a bootstrap interval over trials."
     known = [(one.truth, one.sentence) for one in trials if one.truth is not None and normalise(one.truth)]
     return wer([true for true, _ in known], [decoded for _, decoded in known]) if known else None
 
 # %% ../../nbs/decode/pipeline.ipynb #60715c98
-def sentences_csv(
-    trials: list[DecodedTrial],
-) -> str:
+def sentences_csv(trials: list[DecodedTrial]) -> str:
     "Return one CSV row per trial: id, text, session, block and trial."
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
@@ -229,7 +222,8 @@ class DecodingLine:
         kept_lists: bool = False,  # return the lists in the folder, if they were decoded from just this
     ) -> "Sentences":
         "Decode the trials and write their sentences."
-        search, (tuned_on, fair, tuned_logits) = self.search(), trials_tuned_on(self.record)
+        tuned, (tuned_on, fair, tuned_logits) = tuned_config(self.record, self.wanted), trials_tuned_on(self.record)
+        search = self.asked.search(self.words, tuned, self.folder)
         heard, report = self.source.adapted(self.heard, search, self.folder, self.progress)
         chosen = partial(with_choices, weights=tuned_on, days=heard.chose)
         lists = Kept([self.folder / "nbest.jsonl", self.folder / "result.json"], {
@@ -238,7 +232,7 @@ class DecodingLine:
         if not fresh:
             lists.forget()
         decoded = chosen(list(read_nbest(lists.paths[0]) if fresh else decode_trials(search, heard.trials)))
-        same = tuned_logits == content_hash(heard.key) and search.config == tuned_config(self.record, self.wanted)
+        same = tuned_logits == content_hash(heard.key) and search.config == tuned
         made = Sentences(decoded, word_error(decoded), self.folder, leak_warning(self.words[1], self.truths), report,
                          fair if same else None)
         if not fresh:

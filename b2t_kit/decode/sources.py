@@ -107,10 +107,7 @@ def _whole(value: Any) -> int:
     return int(value)
 
 # %% ../../nbs/decode/sources.ipynb #77206009
-def decode_trials(
-    search: BeamSearch,
-    trials: Sequence[LogitTrial],
-) -> Iterator[DecodedTrial]:
+def decode_trials(search: BeamSearch, trials: Sequence[LogitTrial]) -> Iterator[DecodedTrial]:
     "Yield each trial with its n-best list, in their order, decoded on all cores."
     lists = search.decode_each([trial.logits for trial in trials])
     for trial, found in zip(trials, lists):

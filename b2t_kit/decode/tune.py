@@ -116,9 +116,7 @@ class Timed:
     seconds: float  # CPU seconds per trial
 
 
-def on_frontier(
-    tried: Sequence[Timed],
-) -> list[Timed]:  # fastest first
+def on_frontier(tried: Sequence[Timed]) -> list[Timed]:  # fastest first
     "Return the settings that no other beats in errors and seconds."
     found: list[Timed] = []
     for one in sorted(tried, key=lambda one: (one.seconds, one.wer)):
@@ -211,8 +209,7 @@ class Tuning:
 
     def __repr__(self) -> str:
         names = ("acoustic_scale", "blank_penalty", "word_bonus", "missing_silence")
-        rows = [f"  {name:16} {getattr(self.before, name):g} -> {getattr(self.best, name):g}"
-                for name in names]
+        rows = [f"  {name:16} {getattr(self.before, name):g} -> {getattr(self.best, name):g}" for name in names]
         title = (f"word error rate {self.before_wer:.1%} -> {self.wer:.1%} "
                  f"on the {self.trials} trials tuned on")
         title += f"; tuned on one half and scored on the other: {self.held_out.rate:.1%}" if self.held_out else ""
@@ -379,9 +376,7 @@ def tune(
     return Tuning(config, steps[0].run.wer, chosen.config, chosen.wer, tuple(steps), len(trials), frontier, held_out)
 
 # %% ../../nbs/decode/tune.ipynb #df2eb289
-def plot_tuning(
-    tuning: Tuning,
-) -> Any:  # a matplotlib figure
+def plot_tuning(tuning: Tuning) -> Any:  # a matplotlib figure
     "Plot the error over the two cheap weights, and over each of the others."
     import matplotlib.pyplot as plt
 
@@ -407,9 +402,7 @@ def plot_tuning(
     return figure
 
 # %% ../../nbs/decode/tune.ipynb #5070c7fc
-def plot_frontier(
-    frontier: Frontier,
-) -> Any:  # a matplotlib figure
+def plot_frontier(frontier: Frontier) -> Any:  # a matplotlib figure
     "Plot word error over seconds: all settings, the frontier, the budget and the choice."
     import matplotlib.pyplot as plt
 

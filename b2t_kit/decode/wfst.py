@@ -133,8 +133,7 @@ def build_graph(
     marker, backoff = len(PHONEMES) + 1, len(lexicon) + 1
     missing = -config.missing_silence * config.acoustic_scale
     lines, count = lexicon_lines(lexicon, missing, config.word_bonus, marker + 1, (marker, backoff))
-    words, grammar = fst.compile("\n".join(lines)), fst.compile("\n".join(grammar_lines(
-        model, labels, backoff)))
+    words, grammar = fst.compile("\n".join(lines)), fst.compile("\n".join(grammar_lines(model, labels, backoff)))
     del lines
     fst.arcsort(words, "olabel")
     fst.arcsort(grammar, "ilabel")
@@ -151,11 +150,7 @@ def build_graph(
 GRAPH = 1  # version of the graph: raised when other code builds another
 
 
-def graph_key(
-    lexicon: Lexicon,
-    model: LanguageModel,
-    config: SearchConfig,
-) -> dict[str, Any]:
+def graph_key(lexicon: Lexicon, model: LanguageModel, config: SearchConfig) -> dict[str, Any]:
     "Everything that the graph depends on."
     return {"computation": GRAPH, "lexicon": lexicon.hash, "lm": model.hash, "word_bonus": config.word_bonus,
             "missing_silence": config.missing_silence * config.acoustic_scale}

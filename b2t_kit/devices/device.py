@@ -35,8 +35,7 @@ def to_device(
     if torch.is_tensor(data):
         return data.to(device, non_blocking=True)
     if dataclasses.is_dataclass(data) and not isinstance(data, type):
-        moved = {item.name: to_device(getattr(data, item.name), device)
-                 for item in dataclasses.fields(data)}
+        moved = {item.name: to_device(getattr(data, item.name), device) for item in dataclasses.fields(data)}
         return dataclasses.replace(data, **moved)
     if isinstance(data, dict):
         return {key: to_device(value, device) for key, value in data.items()}
@@ -161,9 +160,7 @@ class Device(ABC):
         return "\n".join([f"{key:<10} {value}" for key, value in lines.items()] + self.notices)
 
     @abstractmethod
-    def prepare(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer
-    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+    def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
         "Audit and place the model, and connect the processes' copies of it."
 
     @abstractmethod
@@ -311,8 +308,7 @@ def tpu_chips(
     "The TPU chips of this machine, found without opening any."
     marks = {path: [(path / name).read_text().strip() for name in ("vendor", "device")]
              for path in sorted(Path(devices).glob("*")) if (path / "device").is_file()}
-    return [TPU_MODELS[model] for vendor, model in marks.values()
-            if vendor == TPU_VENDOR and model in TPU_MODELS]
+    return [TPU_MODELS[model] for vendor, model in marks.values() if vendor == TPU_VENDOR and model in TPU_MODELS]
 
 # %% ../../nbs/devices/device.ipynb #d4910c4a
 @dataclass(frozen=True)

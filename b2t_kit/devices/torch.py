@@ -153,9 +153,7 @@ class TorchDevice(Device):
         self._optimizer: torch.optim.Optimizer | None = None
         self._state_audited = False
 
-    def prepare(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer
-    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+    def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
         audit_parameters(model)
         audit_optimizer(optimizer, model)
         self._accelerator.free_memory()
@@ -247,9 +245,7 @@ class TorchDevice(Device):
         self._undo.close()
 
 # %% ../../nbs/devices/torch.ipynb #1078a691
-def _label(
-    torch_device: torch.device,
-) -> str:
+def _label(torch_device: torch.device) -> str:
     "A description of the device for the log."
     if torch_device.type == "cuda":
         return f"{torch_device}, {torch.cuda.get_device_name(torch_device)}"

@@ -47,8 +47,7 @@ class XlaAdamW(torch.optim.AdamW):
         self.send, self.keep_gradients, self.whole = send, keep_gradients, whole
         for parameter in self.trained():
             zeros = torch.zeros_like(parameter, requires_grad=False)
-            self.state[parameter] = {"step": torch.tensor(0.0), "exp_avg": zeros,
-                                     "exp_avg_sq": torch.zeros_like(zeros)}
+            self.state[parameter] = {"step": torch.tensor(0.0), "exp_avg": zeros, "exp_avg_sq": torch.zeros_like(zeros)}
             if keep_gradients:
                 parameter.grad = torch.zeros_like(zeros)
 
@@ -85,9 +84,7 @@ class XlaAdamW(torch.optim.AdamW):
         size = rate / (1 - mean_beta ** count)
         return 1 - rate * group["weight_decay"], size, 1 / math.sqrt(1 - square_beta ** count)
 
-    def _update(
-        self, parameter: torch.Tensor, group: dict[str, Any], numbers: torch.Tensor
-    ) -> None:
+    def _update(self, parameter: torch.Tensor, group: dict[str, Any], numbers: torch.Tensor) -> None:
         state, gradient, (mean_beta, square_beta) = self.state[parameter], parameter.grad, group["betas"]
         mean, square = state["exp_avg"], state["exp_avg_sq"]
         mean.add_((gradient - mean) * (1 - mean_beta))
@@ -316,9 +313,7 @@ class XlaDevice(Device):
             found = layers.named_parameters(prefix, recurse=False)
             self.by_units |= {name: tuple(one.shape) for name, one in found}
 
-    def prepare(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer
-    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+    def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
         audit_parameters(model)
         audit_optimizer(optimizer, model)
         self._divide_units(model)
@@ -472,8 +467,7 @@ def _moved(
     after = {id(before[name]): parameter for name, parameter in model.named_parameters()}
     groups = [{**group, "params": [after[id(parameter)] for parameter in group["params"]]}
               for group in optimizer.param_groups]
-    return model, [{key: value for key, value in group.items() if key not in ("fused", "foreach")}
-                   for group in groups]
+    return model, [{key: value for key, value in group.items() if key not in ("fused", "foreach")} for group in groups]
 
 # %% ../../nbs/devices/xla.ipynb #5a6502f0
 def open_xla(

@@ -303,9 +303,7 @@ def _needs_no_jax(record: logging.LogRecord) -> bool:
     return "requires jax/pallas" not in record.getMessage()
 
 # %% ../../nbs/devices/xla_runtime.ipynb #e3a4018e
-def _try_backward(
-    torch_device: torch.device,
-) -> None:
+def _try_backward(torch_device: torch.device) -> None:
     "Check that a gradient can be computed on the device; raises `KitError` if not."
     weight = torch.ones(2, device=torch_device, requires_grad=True)
     try:
@@ -330,9 +328,7 @@ def use_float32_products() -> None:
 
 # %% ../../nbs/devices/xla_runtime.ipynb #222b83e4
 @contextmanager
-def generator_kept(
-    torch_device: torch.device,
-) -> Iterator[None]:
+def generator_kept(torch_device: torch.device) -> Iterator[None]:
     "Restore the state of XLA's random generator after the block."
     import torch_xla.core.xla_model as xla_model
 

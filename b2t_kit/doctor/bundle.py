@@ -61,8 +61,7 @@ MOST_TEXT = 2**25  # characters of all files together
 
 # %% ../../nbs/doctor/bundle.ipynb #eb0296a3
 HIDDEN = "..."
-_LIBRARY = re.compile(
-    r".*[/\\](?:(?:(?:site|dist)-packages|python3\.\d+)[/\\](?=\w)|(?=b2t_kit[/\\][\w/\\]+\.py))(.*)")
+_LIBRARY = re.compile(r".*[/\\](?:(?:(?:site|dist)-packages|python3\.\d+)[/\\](?=\w)|(?=b2t_kit[/\\][\w/\\]+\.py))(.*)")
 _ROOT = r"(?:~[\w-]*|[A-Za-z]:)?[/\\]"
 _QUOTED_PATH = re.compile(rf"(?<=[\"'`]){_ROOT}[^\"'`\n]*(?=[\"'`])")
 _PATH = re.compile(rf"(?<![\w.)\]]){_ROOT}{{1,2}}[\w.@%+~-][^\s\"'`<>|:;,()\[\]{{}}]*|(?<!\w)~[\w-]+")
@@ -241,10 +240,7 @@ def read_end(
     return data.decode("utf-8", errors="replace").replace("\0", "")
 
 # %% ../../nbs/doctor/bundle.ipynb #6adab8c9
-def rewritten(
-    path: Path,
-    private: Private,
-) -> str:
+def rewritten(path: Path, private: Private) -> str:
     "The text of one file as the report holds it; raises `KitError` or `ValueError` if it cannot be read."
     text = read_end(path)
     if path.suffix == ".jsonl":

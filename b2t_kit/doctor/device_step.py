@@ -40,9 +40,7 @@ LARGEST_ERROR = 1e-4  # of a result in float32, as a share of its largest number
 ROWS_PER_CHIP = 4  # of each chip
 
 
-def numbers_of(
-    *shape: int,
-) -> torch.Tensor:  # float32, on the CPU
+def numbers_of(*shape: int) -> torch.Tensor:  # float32, on the CPU
     "Normal numbers, the same at every call."
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
 
@@ -61,9 +59,7 @@ def check_error(
     return f"error {error:.0e}"
 
 # %% ../../nbs/doctor/device_step.ipynb #f0822fd8
-def check_product(
-    device: Device,
-) -> str:
+def check_product(device: Device) -> str:
     "A matrix product."
     left, right = numbers_of(ROWS_PER_CHIP * device.chips, 512), numbers_of(512, 256)
     placed = device.place({"left": left})["left"]
@@ -71,9 +67,7 @@ def check_product(
     return f"{len(left)} x 512 by 512 x 256, {check_error(device, [found], [left.double() @ right.double()])}"
 
 # %% ../../nbs/doctor/device_step.ipynb #7c0c1de8
-def check_loop(
-    device: Device,
-) -> str:
+def check_loop(device: Device) -> str:
     "A recurrent layer over 40 steps, and its gradient."
     inputs = numbers_of(ROWS_PER_CHIP * device.chips, 40, 16)
     with torch.random.fork_rng(devices=[]):
@@ -87,9 +81,7 @@ def check_loop(
     return f"GRU over 40 steps and its gradient, {check_error(device, *results)}"
 
 # %% ../../nbs/doctor/device_step.ipynb #ebeb328b
-def check_ctc(
-    device: Device,
-) -> str:
+def check_ctc(device: Device) -> str:
     "The CTC loss and its gradient, against torch's on the CPU."
     count = ROWS_PER_CHIP * device.chips
     labels = 1 + torch.arange(count * 6, dtype=torch.int32).reshape(count, 6) % 40
@@ -106,9 +98,7 @@ def check_ctc(
     return f"30 frames, up to 6 labels, and the gradient, {check_error(device, found, expected)}"
 
 # %% ../../nbs/doctor/device_step.ipynb #ec715bd8
-def check_sum(
-    device: Device,
-) -> str:
+def check_sum(device: Device) -> str:
     "A sum over rows that are divided over all chips and processes."
     count = ROWS_PER_CHIP * device.chips
     placed = device.place({"rows": torch.arange(1.0, count + 1)})["rows"]
@@ -161,10 +151,7 @@ def train_steps(
     return numbers[::2], numbers[1::2], memory
 
 # %% ../../nbs/doctor/device_step.ipynb #5f016e7d
-def check_steps(
-    device: Device,
-    steps: int = NUM_STEPS,
-) -> str:
+def check_steps(device: Device, steps: int = NUM_STEPS) -> str:
     "Training steps; raises `KitError` if the loss does not fall, gradients vanish or memory grows."
     started = time.monotonic()
     losses, norms, memory = train_steps(device, steps)

@@ -37,9 +37,7 @@ FRAMES = "".join(map(chr, range(0x2500, 0x2580)))  # around rich's tracebacks
 _DROPPED = dict.fromkeys(map(ord, string.whitespace + "\\\"'`" + "\u2018\u2019\u201c\u201d\u200b\xa0\u3000" + FRAMES))
 
 # %% ../../nbs/doctor/known_failures.ipynb #8829510d
-def squeeze(
-    text: str,
-) -> str:
+def squeeze(text: str) -> str:
     "The text without spaces, line breaks, quotes, colours and frames, in lower case."
     for noise in NOISE:
         text = re.sub(noise, "", text)

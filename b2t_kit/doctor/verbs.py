@@ -61,9 +61,7 @@ def tell_of_log(
     return SUCCESS if findings else UNRECOGNISED
 
 # %% ../../nbs/doctor/verbs.ipynb #fa0bcc02
-def tell_of_machine(
-    as_json: bool,
-) -> int:  # exit status
+def tell_of_machine(as_json: bool) -> int:  # exit status
     "Print what was found about this machine."
     from b2t_kit.doctor.machine import inspect_machine
 

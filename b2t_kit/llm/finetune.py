@@ -190,11 +190,7 @@ class LoraTraining:
         content = {name: one.contiguous().cpu() for name, one in tensors.items()}
         write_atomically(path, save(content, {"mark": mark, "steps": str(self.steps)}))
 
-    def load(
-        self,
-        path: Path,
-        mark: str,
-    ) -> None:
+    def load(self, path: Path, mark: str) -> None:
         "Go on from a checkpoint; raises `KitError` if it is damaged or from other settings."
         try:
             with safe_open(regular_file(path), "pt") as file:

@@ -93,18 +93,12 @@ class ScoreTable:
         total = weights.total(self.acoustic, self.ngram, self.llm, self.words)
         return np.where(np.isfinite(self.acoustic), total, -np.inf).argmax(axis=1)
 
-    def counts(
-        self,
-        weights: RescoreWeights,
-    ) -> Counts:
+    def counts(self, weights: RescoreWeights) -> Counts:
         "Return the word errors and lengths of the best hypotheses."
         picks = self.chosen(weights)
         return Counts(self.edits[np.arange(len(picks)), picks], self.lengths)
 
-    def rate(
-        self,
-        weights: RescoreWeights,
-    ) -> Rate:
+    def rate(self, weights: RescoreWeights) -> Rate:
         "Return the word error rate, with an interval over sessions if there are enough."
         return rate_of(self.counts(weights), self.sessions)
 

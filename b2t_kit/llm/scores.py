@@ -52,8 +52,7 @@ class Writing:
         "Return the words as the language model should see them."
         if not self.capitals:
             return sentence
-        words = [word.capitalize() if word == "i" or word.startswith("i'") else word
-                 for word in sentence.split()]
+        words = [word.capitalize() if word == "i" or word.startswith("i'") else word for word in sentence.split()]
         text = " ".join(words)
         return text[:1].upper() + text[1:]
 
@@ -263,10 +262,7 @@ class CausalScorer:
         "The tokens that end a sentence."
         return self._decided()._ends
 
-    def write(
-        self,
-        writing: Writing,
-    ) -> None:
+    def write(self, writing: Writing) -> None:
         "From now on, give the model sentences in this writing; raises `KitError` if its tokenizer cannot."
         self.undecided = ()
         self._writing, self.key = writing, f"{self.name} {self.dtype} {asdict(writing)} {SCORING}"
@@ -287,8 +283,7 @@ class CausalScorer:
         return *self.start, *context, *own, SENTENCE_END
 
     def _tensors(self, trees: list[Tree], nodes: int) -> dict[str, torch.Tensor]:
-        parts = {name: np.zeros((len(trees), nodes), dtype=np.int64)
-                 for name in ("tokens", "parents", "depths")}
+        parts = {name: np.zeros((len(trees), nodes), dtype=np.int64) for name in ("tokens", "parents", "depths")}
         seen = np.zeros((len(trees), nodes, nodes), dtype=bool)
         seen[:, :, 0] = True  # padding must attend to something
         for row, tree in enumerate(trees):

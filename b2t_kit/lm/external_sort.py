@@ -106,19 +106,12 @@ def free(folder: Path) -> str:
 class Column:
     "An array, or a table of records, that grows by appending."
 
-    def __init__(
-        self,
-        room: Workspace,
-        dtype: np.dtype | type,
-    ):
+    def __init__(self, room: Workspace, dtype: np.dtype | type):
         self.room, self.dtype, self.size = room, np.dtype(dtype), 0
         self._parts: list[np.ndarray] = []
         self._file = None if room.folder is None else room.file()
 
-    def append(
-        self,
-        values: np.ndarray,
-    ) -> None:
+    def append(self, values: np.ndarray) -> None:
         "Add values at the end."
         values = np.ascontiguousarray(values, self.dtype)
         self.size += len(values)

@@ -75,9 +75,7 @@ class Lexicon:
         return digest.hexdigest()
 
 # %% ../../nbs/lm/lexicon.ipynb #913ee7c5
-def check_word(
-    word: str,
-) -> None:
+def check_word(word: str) -> None:
     "Raise `KitError` unless scored text can contain the word exactly as written."
     if not word or " " in word or normalise(word) != word or not re.search("[a-z]", word):
         raise KitError(f"{word!r} cannot occur in scored text: give a single word in lower case, "
@@ -196,9 +194,7 @@ def _grow(
     return np.concatenate(parents), np.concatenate(labels), at
 
 # %% ../../nbs/lm/lexicon.ipynb #6eeb42ba
-def _flatten(
-    parent: np.ndarray, label: np.ndarray, at: np.ndarray, words: np.ndarray, unigram: np.ndarray
-) -> Trie:
+def _flatten(parent: np.ndarray, label: np.ndarray, at: np.ndarray, words: np.ndarray, unigram: np.ndarray) -> Trie:
     nodes = np.arange(len(parent) + 1)
     lookahead = np.full(len(parent), -np.inf, dtype=np.float32)
     np.maximum.at(lookahead, at, unigram[words])

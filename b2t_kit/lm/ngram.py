@@ -86,20 +86,14 @@ class DamagedModel(KitError):
 _LEAST, _GREATEST = -1e6, 100.0  # ln p of a word is between these in any model, however badly scaled
 
 # %% ../../nbs/lm/ngram.ipynb #950e8596
-def is_context(
-    arrays: Arrays,
-    node: int,
-) -> bool:
+def is_context(arrays: Arrays, node: int) -> bool:
     "Return whether later probabilities can depend on this n-gram."
     if node >= len(arrays.back):
         return False
     return bool(arrays.first[node] < arrays.first[node + 1] or arrays.back[node] != 0)
 
 # %% ../../nbs/lm/ngram.ipynb #585b9c2d
-def shorter_context(
-    arrays: Arrays,
-    node: int,
-) -> int:
+def shorter_context(arrays: Arrays, node: int) -> int:
     "Return the state after an n-gram that is no context itself; raises `DamagedModel` if there is none."
     state = int(arrays.link[node])
     if state >= len(arrays.back):
@@ -107,9 +101,7 @@ def shorter_context(
     return state
 
 
-def start_state(
-    arrays: Arrays,
-) -> int:
+def start_state(arrays: Arrays) -> int:
     "Return the state at the beginning of a sentence."
     node = 1 + START
     return node if is_context(arrays, node) else shorter_context(arrays, node)
@@ -202,12 +194,10 @@ def compile_levels(
     return arrays
 
 # %% ../../nbs/lm/ngram.ipynb #a5b8813d
-DTYPES = {"word": np.uint32, "ln_p": np.float32, "link": np.uint32, "back": np.float32,
-          "first": np.uint32}
+DTYPES = {"word": np.uint32, "ln_p": np.float32, "link": np.uint32, "back": np.float32, "first": np.uint32}
 
 
-def _fill(arrays: Arrays, level: Level, start: int, with_words: bool, inner: bool,
-          room: Workspace) -> None:
+def _fill(arrays: Arrays, level: Level, start: int, with_words: bool, inner: bool, room: Workspace) -> None:
     for part in room.chunks(len(level.ln_p), 32):
         nodes = slice(start + part.start, start + part.stop)
         arrays.ln_p[nodes] = level.ln_p[part]
@@ -291,9 +281,7 @@ def _shorter(
     return target, ln_p
 
 # %% ../../nbs/lm/ngram.ipynb #caef7b2c
-def compiled(
-    model: NaiveModel,
-) -> tuple[list[str], Arrays, list[int]]:  # words by number, arrays, n-grams per order
+def compiled(model: NaiveModel) -> tuple[list[str], Arrays, list[int]]:  # words by number, arrays, n-grams per order
     "Return the words, arrays and n-gram counts of a naive model."
     words = ["<unk>", "<s>", "</s>"]
     words += sorted({word for ngram in model.ln_p for word in ngram} - set(words))
@@ -436,8 +424,7 @@ def model_fingerprint(
     digest = hashlib.blake2b("\n".join(words).encode(), digest_size=16)
     for array in arrays:
         for part in chunks(len(array), 1 << 22):
-            digest.update(np.ascontiguousarray(array[part]).astype(array.dtype.newbyteorder("<"),
-                                                                   copy=False).data)
+            digest.update(np.ascontiguousarray(array[part]).astype(array.dtype.newbyteorder("<"), copy=False).data)
     return digest.hexdigest()
 
 # %% ../../nbs/lm/ngram.ipynb #5932180c
@@ -484,9 +471,7 @@ def _layout(
     return sections, place
 
 # %% ../../nbs/lm/ngram.ipynb #8382d4f8
-def seal_of(
-    model: LanguageModel,
-) -> str:  # 32 hexadecimal digits
+def seal_of(model: LanguageModel) -> str:  # 32 hexadecimal digits
     "Return the BLAKE2b hash of what `hash` leaves out: sizes, origin, and the sentences left out or found."
     plain = json.dumps([model.hash, model.counts, model.origin], sort_keys=True)
     digest = hashlib.blake2b(plain.encode(), digest_size=16)

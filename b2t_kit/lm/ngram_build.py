@@ -164,9 +164,7 @@ def check_work(
         raise KitError(f"leaks: {leaks!r} is not refuse, drop or keep")
 
 # %% ../../nbs/lm/ngram_build.ipynb #69e949ff
-def word_counter(
-    progress: Callable[[str], object],
-) -> Callable[[int], None]:
+def word_counter(progress: Callable[[str], object]) -> Callable[[int], None]:
     "Return a function that reports every ten million words read."
     said = [0]
 
@@ -203,19 +201,14 @@ class Built:
         return "\n".join(lines)
 
 # %% ../../nbs/lm/ngram_build.ipynb #a06691cd
-def check_model_name(
-    out: str | Path,
-) -> None:
+def check_model_name(out: str | Path) -> None:
     "Raise `KitError` if no model can be written to this path."
     if not str(out).endswith((SUFFIX, ".arpa", ".arpa.gz")):
         raise KitError(f"{out}: the name should end in {SUFFIX}, .arpa or .arpa.gz, which says the format")
     check_target(out)
 
 
-def save_model(
-    model: LanguageModel,
-    out: str | Path,
-) -> Path:
+def save_model(model: LanguageModel, out: str | Path) -> Path:
     "Write a model in the format given by the file name, and return the path."
     check_model_name(out)
     return model.save(out) if str(out).endswith(SUFFIX) else write_arpa(model, out)
@@ -331,10 +324,7 @@ def default_language_model(
 class Vocabulary:
     "The common vocabulary of several models, with the word numbers of each."
 
-    def __init__(
-        self,
-        models: Sequence[LanguageModel],
-    ) -> None:
+    def __init__(self, models: Sequence[LanguageModel]) -> None:
         self.words = tuple(dict.fromkeys(word for model in models for word in model.words))
         self.own = [model.numbers(self.words) for model in models]  # 0 for words a model does not have
         ids = {word: number for number, word in enumerate(self.words)}

@@ -118,9 +118,7 @@ Text = str | Path | Sequence[str]  # a file, or a list of sentences
 Keep = Callable[[list[str], str, int], bool]  # words, source, line number -> whether to use the line
 
 
-def named_blocks(
-    text: Text,
-) -> Iterator[tuple[str, int, str]]:  # source, number of the first line, lines
+def named_blocks(text: Text) -> Iterator[tuple[str, int, str]]:  # source, number of the first line, lines
     "Yield a text in blocks of normalised lines."
     if isinstance(text, (str, Path)):
         for first, block in text_blocks(text):
@@ -322,8 +320,7 @@ def count_ngrams(
     return _with_suffixes(raw, room)
 
 # %% ../../nbs/lm/ngram_train.ipynb #742e10d8
-def _split_levels(records: np.ndarray, last: np.ndarray, columns: list[dict[str, Column]],
-                  filler: int) -> None:
+def _split_levels(records: np.ndarray, last: np.ndarray, columns: list[dict[str, Column]], filler: int) -> None:
     "Append the n-grams that start in a piece of sorted windows to the tables."
     words, counts = records["words"], records["count"]
     before = np.concatenate([last[None], words[:-1]])
@@ -345,8 +342,7 @@ def _split_levels(records: np.ndarray, last: np.ndarray, columns: list[dict[str,
 # %% ../../nbs/lm/ngram_train.ipynb #6e65ffd5
 def _with_suffixes(raw: list[dict[str, np.ndarray]], room: Workspace) -> list[CountTable]:
     suffixes = [np.zeros(0, np.uint32)]
-    starts = [child_starts(longer["parent"], len(level["word"]), room)
-              for level, longer in zip(raw, raw[1:])]
+    starts = [child_starts(longer["parent"], len(level["word"]), room) for level, longer in zip(raw, raw[1:])]
     for n, level in enumerate(raw[1:], 2):
         if n == 2:
             suffixes.append(level["word"])
@@ -355,12 +351,10 @@ def _with_suffixes(raw: list[dict[str, np.ndarray]], room: Workspace) -> list[Co
         for part in room.chunks(len(suffix), 120):
             at = suffixes[-1][level["parent"][part]].astype(np.int64)
             begin = starts[n - 3]
-            suffix[part], _ = find_rows(raw[n - 2]["word"], begin[at], begin[at + 1],
-                                        level["word"][part])
+            suffix[part], _ = find_rows(raw[n - 2]["word"], begin[at], begin[at + 1], level["word"][part])
         suffixes.append(suffix)
     starts.append(np.zeros(0, np.uint32))
-    return [CountTable(**level, suffix=suffix, starts=start)
-            for level, suffix, start in zip(raw, suffixes, starts)]
+    return [CountTable(**level, suffix=suffix, starts=start) for level, suffix, start in zip(raw, suffixes, starts)]
 
 # %% ../../nbs/lm/ngram_train.ipynb #a3f36319
 FALLBACK = (0.5, 1.0, 1.5)  # as lmplz --discount_fallback, if there are too few counts
@@ -414,8 +408,7 @@ def kept_rows(
     for table, limit in zip(tables[1:], prune[1:]):
         shorter, usable = usable, room.zeros(bool, len(table.word))
         for part in room.chunks(len(table.word), 60):
-            usable[part] = ((table.count[part] > limit) & shorter[table.parent[part]]
-                            & shorter[table.suffix[part]])
+            usable[part] = (table.count[part] > limit) & shorter[table.parent[part]] & shorter[table.suffix[part]]
         kept.append(usable)
     return kept
 
@@ -522,8 +515,7 @@ def kneser_ney(
     amounts = [table_discounts(counts, room) for counts in adjusted]
     p, gammas = [smooth_words(adjusted[0], amounts[0][0])], []
     for n in range(1, order):
-        smoothed = smooth_order(tables[n], tables[n - 1].starts, adjusted[n], kept[n], amounts[n][0],
-                          p[-1], room)
+        smoothed = smooth_order(tables[n], tables[n - 1].starts, adjusted[n], kept[n], amounts[n][0], p[-1], room)
         p.append(smoothed.p)
         gammas.append(smoothed.gamma)
     levels = kept_levels(tables, p, gammas, kept, room)
@@ -533,8 +525,7 @@ def kneser_ney(
               "unknown": int(tokens.times[UNKNOWN]), "order": order, "prune": limits,
               "discounts": [amount[1:].round(6).tolist() for amount, _ in amounts],
               "fallback": [n for n, (_, fallback) in enumerate(amounts, 1) if fallback]}
-    return LanguageModel(tokens.words, compile_levels(levels, room), [len(one.ln_p) for one in levels],
-                         origin)
+    return LanguageModel(tokens.words, compile_levels(levels, room), [len(one.ln_p) for one in levels], origin)
 
 # %% ../../nbs/lm/ngram_train.ipynb #aa625665
 def kept_levels(
@@ -557,8 +548,7 @@ def kept_levels(
             new[part] = columns["word"].size + np.cumsum(stays) - stays
             columns["word"].append(table.word[part][stays])
             columns["ln_p"].append(np.log(p[n][part][stays]))
-            columns["back"].append(np.log(gammas[n][part][stays]) if n < len(gammas) else
-                                   np.zeros(stays.sum()))
+            columns["back"].append(np.log(gammas[n][part][stays]) if n < len(gammas) else np.zeros(stays.sum()))
         levels.append(Level(**{name: column.array() for name, column in columns.items()}))
         number = new
     return levels

@@ -11,6 +11,7 @@ __all__ = ['GPU_MEMORY', 'UNCERTAIN', 'HOPELESS', 'find_target', 'target_of', 's
 # %% ../../nbs/memory/plan.ipynb #cac37af2
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -85,7 +86,7 @@ def state_parts(
     accumulated: bool = False,  # whether gradients are summed over micro-batches
 ) -> list[Part]:
     "Weights, moments, average and accumulated gradients on each replica."
-    share = {"whole": {}, "divided": {"of_a_replica": 1 / target.replicas} if target.replicas > 1 else {}}
+    share = {"whole": {}, "divided": {"of_them": Fraction(1, target.replicas)} if target.replicas > 1 else {}}
     weights = share["divided" if shard == "all" else "whole"]
     others = share["whole" if shard == "none" else "divided"]
 
@@ -153,13 +154,12 @@ def verdict(plan: MemoryPlan) -> str:
     return f"{gib(plan.total)} of {gib(plan.target.available)} on each of {plan.target}: {says}"
 
 # %% ../../nbs/memory/plan.ipynb #f1f869d7
-def plan_text(
-    plan: MemoryPlan,
-) -> str:
+def plan_text(plan: MemoryPlan) -> str:
     "The plan as a table: each part with its formula, its bytes on each device and on all devices."
     step, count = plan.fullest, plan.target.replicas
     lines = [f"{plan.name} on {plan.target}; {step.shape}, fullest at: {step.fullest.name}"]
-    rows = [(one.name, one.bytes, one.formula) for one in (*plan.state, *step.fullest.parts)]
+    rows = [("less " * (each.bytes < 0) + each.name, abs(each.bytes), each.formula.lstrip("-"))
+            for each in (*plan.state, *step.fullest.parts)]
     rows.append(("total", plan.total, ""))
     width = max(len(name) for name, _, _ in rows)
     for name, size, formula in rows:
@@ -170,9 +170,7 @@ def plan_text(
     return "\n".join([*lines, verdict(plan), *([f"to make it fit: {plan.remedy}"] if plan.remedy else [])])
 
 # %% ../../nbs/memory/plan.ipynb #a218674a
-def plan_values(
-    plan: MemoryPlan,
-) -> dict[str, Any]:
+def plan_values(plan: MemoryPlan) -> dict[str, Any]:
     "The plan as plain values, for a file or a program."
     def listed(parts: Sequence[Part]) -> list[dict[str, Any]]:
         return [{"name": one.name, "formula": one.formula, "bytes": one.bytes} for one in parts]
@@ -186,10 +184,7 @@ def plan_values(
             "state": listed(plan.state), "steps": steps, "remedy": plan.remedy}
 
 # %% ../../nbs/memory/plan.ipynb #1e1e80d1
-def dividing(
-    train: TrainConfig,
-    target: MemoryTarget,
-) -> Callable[[int], int]:
+def dividing(train: TrainConfig, target: MemoryTarget) -> Callable[[int], int]:
     "The chips that divide the units of a layer, by their number."
     chips = target.replicas if train.shard == "units" else 1
 

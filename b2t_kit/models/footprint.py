@@ -13,6 +13,7 @@ __all__ = ['LANES', 'STATES', 'GATES', 'WORKING', 'HOLES', 'WIDE_HOLES', 'ON_CHI
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from ..core.errors import KitError
 from ..core.signals import GIB
@@ -22,7 +23,7 @@ from ..core.signals import GIB
 class Part:
     "Something that takes memory, and the numbers whose product is its bytes."
     name: str  # "gradients"
-    factors: tuple[tuple[float, str], ...]  # ((4, "B"), (687_568_466, "parameters"))
+    factors: tuple[tuple[float | Fraction, str], ...]  # ((4, "B"), (687_568_466, "parameters"))
 
     @property
     def bytes(self) -> int:
@@ -33,16 +34,16 @@ class Part:
     def formula(self) -> str:
         "The product as text: `687,568,466 parameters x 4 B`."
         return " x ".join(f"{number:,.4g} {word}" if isinstance(number, float) else f"{number:,} {word}"
-                          for number, word in self.factors)
+                          if isinstance(number, int) else f"{number} {word}" for number, word in self.factors)
 
 
 def part(
     name: str,
     size: float,  # bytes of one number
-    **factors: float,  # what it is counted by: patches=250, rows=8, units=7168
+    **factors: float | Fraction,  # what it is counted by: patches=250, rows=8, units=7168
 ) -> Part:
     "A part from named numbers."
-    return Part(name, (*((number, word) for word, number in factors.items()), (size, "B")))
+    return Part(name, (*((number, word.replace("_", " ")) for word, number in factors.items()), (size, "B")))
 
 # %% ../../nbs/models/footprint.ipynb #6a97122d
 @dataclass(frozen=True)
@@ -69,10 +70,7 @@ class StepPlan:
         return max(self.points, key=lambda one: one.bytes)
 
 
-def grouped_point(
-    name: str,
-    parts: Sequence[Part],
-) -> PeakPoint:
+def grouped_point(name: str, parts: Sequence[Part]) -> PeakPoint:
     "A point at which equal parts of several blocks are counted as one."
     counts: dict[Part, int] = {}
     for one in parts:
@@ -270,9 +268,7 @@ def tpu_gru_backward(
     return [PeakPoint(f"backward loop of {name}", loop), PeakPoint(f"weight gradients of {name}", products)]
 
 # %% ../../nbs/models/footprint.ipynb #00b4fca8
-def patches_backward(
-    stacks: Sequence[Stack], size: Size, done: int, shared: list[Part]
-) -> PeakPoint:
+def patches_backward(stacks: Sequence[Stack], size: Size, done: int, shared: list[Part]) -> PeakPoint:
     "The gradient of cutting patches: a tensor and a mask per slice, for one stack after another."
     stride = size.stride // size.subsample
     whole, rest = divmod(size.patch // size.subsample, stride)
@@ -298,7 +294,7 @@ def settle_speech(point: PeakPoint, batch: list[Part], holes: float) -> PeakPoin
     activations = sum(piece.bytes for piece in point.parts if piece.name not in ("gradients", "weights in bfloat16"))
     more = [Part("holes between tensors", ((activations, "B"), (holes, "of them")))] * (holes > 0)
     temporaries = point.bytes + sum(piece.bytes for piece in more)
-    inside = Part("of these on the chip", ((min(ON_CHIP, temporaries * 3 // 5), "B"), (-1, "taken off")))
+    inside = Part("what lies on the chip itself", ((-min(ON_CHIP, temporaries * 3 // 5), "B"),))
     return PeakPoint(point.name, (*batch, *point.parts, *more, inside))
 
 # %% ../../nbs/models/footprint.ipynb #d046b95e

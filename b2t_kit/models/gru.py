@@ -78,10 +78,7 @@ GRU_SIZES = {
 class GRULayers(nn.Module):
     "The layers of a GRU decoder, with their initial weights: day layer, GRU stack, linear layer."
 
-    def __init__(
-        self,
-        config: GRUConfig,
-    ) -> None:
+    def __init__(self, config: GRUConfig) -> None:
         super().__init__()
         self.config = config
         self.day_layer = config.day_layer()

@@ -105,10 +105,7 @@ class LinearConfig(ModelConfig):
 class LinearReadout(nn.Module):
     "Day layer, patches and one linear layer."
 
-    def __init__(
-        self,
-        config: LinearConfig,
-    ) -> None:
+    def __init__(self, config: LinearConfig) -> None:
         super().__init__()
         self.config, self.day_layer = config, config.day_layer()
         self.out = nn.Linear(config.width, config.num_classes)

@@ -227,9 +227,7 @@ def model_names() -> list[str]:
     return [one.name for one in pkgutil.iter_modules(package.__path__) if config_in(f"{package.__name__}.{one.name}")]
 
 
-def published_in(
-    folder: str | Path,
-) -> Pretrained | None:
+def published_in(folder: str | Path) -> Pretrained | None:
     "The decoder that others published in a folder; None if no model knows the layout."
     found = (model_class(name).published(Path(folder)) for name in model_names())
     return next((kind for kind in found if kind is not None), None)
@@ -289,9 +287,7 @@ def loaded_models() -> list[str]:  # such as "/where/own_model.py:Conformer"
     return [f"{path}:{one.__name__}" for one, (path, _) in _FILES.items()]
 
 # %% ../../nbs/models/model.ipynb #0f64ea66
-def model_name(
-    config_class: type,
-) -> dict[str, str]:
+def model_name(config_class: type) -> dict[str, str]:
     "A model's name in config.json: that of its module, or class, file and digest of its source."
     module = config_class.__module__
     if module.startswith("b2t_kit.models."):

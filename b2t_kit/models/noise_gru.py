@@ -94,10 +94,7 @@ NOISE_GRU_SIZES = {
 class NoiseModel(nn.Module):
     "Estimates the noise in each patch from features: day layer, patches, GRU stack."
 
-    def __init__(
-        self,
-        config: NoiseGRUConfig,
-    ) -> None:
+    def __init__(self, config: NoiseGRUConfig) -> None:
         super().__init__()
         self.config, width = config, config.width
         hidden = config.noise_hidden or width
@@ -182,10 +179,7 @@ def reverse_gradient(
 class NoisySpeechModel(nn.Module):
     "Phoneme logits from the noise estimate alone: GRU stack, linear layer."
 
-    def __init__(
-        self,
-        config: NoiseGRUConfig,
-    ) -> None:
+    def __init__(self, config: NoiseGRUConfig) -> None:
         super().__init__()
         self.gru = GRU(config.width, config.noisy_hidden, config.noisy_layers, config.dropout, config.recompute)
         self.out = nn.Linear(config.noisy_hidden, config.num_classes)
@@ -207,10 +201,7 @@ States = tuple[torch.Tensor, torch.Tensor]  # (N, B, H) of the noise model, of t
 class NoiseGRU(nn.Module):
     "Noise model, clean speech model and, if it influences anything, noisy speech model."
 
-    def __init__(
-        self,
-        config: NoiseGRUConfig,
-    ) -> None:
+    def __init__(self, config: NoiseGRUConfig) -> None:
         super().__init__()
         self.config, self.reversal = config, config.reversal
         self.noise = NoiseModel(config)

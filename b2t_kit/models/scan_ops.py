@@ -46,9 +46,7 @@ def _loop_on_xla(
     "The loop as one operation of an XLA program, whose size does not depend on T."
     from torch_xla.experimental.scan import _scan_impl_pytree as scan
 
-    def step_of_scan(
-        carry: list[torch.Tensor], slices: list[torch.Tensor]
-    ) -> tuple[list[State], list[torch.Tensor]]:
+    def step_of_scan(carry: list[torch.Tensor], slices: list[torch.Tensor]) -> tuple[list[State], list[torch.Tensor]]:
         state, outputs = step(carry[0], *slices, *carry[1:])
         return [state, *carry[1:]], list(outputs)
 
@@ -300,9 +298,7 @@ def _backward_loop(
     return first, totals
 
 # %% ../../nbs/models/scan_ops.ipynb #7042a9f7
-def _stored(
-    tensors: Sequence[torch.Tensor],
-) -> list[torch.Tensor]:  # the same values
+def _stored(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:  # the same values
     "Copies that XLA does not recognise: it stores them, and computes what needs them once all are there."
     if tensors[0].device.type != "xla":
         return list(tensors)
@@ -356,18 +352,14 @@ class _Recurrence(torch.autograd.Function):
             bias = mark(bias_hh, {-1: "units"})
             found = _forward_loop(from_input, inner(mark, state), weight, bias, keep_gates)
             states, *gates = (inner(mark, tensor) for tensor in found)
-        ctx.save_for_backward(
-            inputs, state, weight_ih, weight_hh, bias_ih, bias_hh, held, states, *gates
-        )
+        ctx.save_for_backward(inputs, state, weight_ih, weight_hh, bias_ih, bias_hh, held, states, *gates)
         return states
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: FunctionCtx, grad_states: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         compute, recompute, mark, given_type = ctx.options
-        inputs, state, weight_ih, weight_hh, bias_ih, bias_hh, held, states, *gates = (
-            ctx.saved_tensors
-        )
+        inputs, state, weight_ih, weight_hh, bias_ih, bias_hh, held, states, *gates = ctx.saved_tensors
         by_units = weight_hh.dim() == 3
 
         def of_weight(at_gates: torch.Tensor, read: torch.Tensor) -> torch.Tensor:

@@ -145,10 +145,7 @@ class FloatNorm(nn.LayerNorm):
 class PatchEmbedding(nn.Module):
     "Patches to frames: norm, linear layer, norm, dropout."
 
-    def __init__(
-        self,
-        config: TransformerConfig,
-    ) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.patch, self.dropout = config.patch, config.patch_dropout
         self.norm_in = FloatNorm(config.patch_values)
@@ -268,10 +265,7 @@ def causal_attention(
 class CausalAttention(nn.Module):
     "Norm, attention to the frames of a window, linear layer, dropout."
 
-    def __init__(
-        self,
-        config: TransformerConfig,
-    ) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         inner = config.heads * config.head_width
         self.heads, self.dropout = config.heads, config.block_dropout
@@ -299,10 +293,7 @@ class CausalAttention(nn.Module):
 class TransformerBlock(nn.Module):
     "Attention, then an MLP, each added to its input."
 
-    def __init__(
-        self,
-        config: TransformerConfig,
-    ) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.dropout = config.block_dropout
         self.attention = CausalAttention(config)
@@ -325,10 +316,7 @@ class TransformerBlock(nn.Module):
 class TransformerDecoder(nn.Module):
     "Smoothed features to phoneme logits: patches, causal Transformer, linear layer."
 
-    def __init__(
-        self,
-        config: TransformerConfig,
-    ) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config, self.window = config, window_frames(config.window, config.patch)
         self.embed = PatchEmbedding(config)

@@ -206,9 +206,7 @@ def table_line(
 _LAST = 6  # sessions
 
 
-def groups_of(
-    sentences: Sequence[Sentence],
-) -> dict[str, list[Sentence]]:  # name -> its trials
+def groups_of(sentences: Sequence[Sentence]) -> dict[str, list[Sentence]]:  # name -> its trials
     "The groups of trials in a report."
     groups = {"all trials": list(sentences)}
     for name, seen in (("sentence not seen in training", False), ("sentence seen in training", True)):
@@ -405,9 +403,7 @@ def _plain(lines: Table) -> dict[str, dict[str, Any]]:
                         "per": line.per and plain_rates(RateTable({"": line.per}))[""]} for line in lines}
 
 # %% ../../nbs/output/report.ipynb #61ff76c9
-def plot_days(
-    report: Report,
-) -> Any:  # a matplotlib figure
+def plot_days(report: Report) -> Any:  # a matplotlib figure
     "Word and phoneme error rate of each day with intervals, side by side."
     import matplotlib.pyplot as plt  # imported here: the numbers need no plotting library
 
@@ -416,8 +412,7 @@ def plot_days(
     if all(line.per for line in days):
         tables["phoneme error rate, %"] = RateTable({line.name: line.per for line in days})
     size = (4.6 * len(tables), 1.0 + 0.2 * len(days))
-    figure, axes = plt.subplots(1, len(tables), figsize=size, dpi=72, sharey=True, squeeze=False,
-                                layout="constrained")
+    figure, axes = plt.subplots(1, len(tables), figsize=size, dpi=72, sharey=True, squeeze=False, layout="constrained")
     for axis, (label, table) in zip(axes[0], tables.items()):
         plot_rates(table, label, axis)
     return figure
@@ -435,9 +430,7 @@ def html_part(
     return getattr(_TEMPLATES.get_template("parts.html").module, name)(*values)
 
 # %% ../../nbs/output/report.ipynb #6b6f7a6c
-def words_html(
-    sentence: Sentence,
-) -> str:
+def words_html(sentence: Sentence) -> str:
     "The best hypothesis with its errors and confidences."
     return html_part("words", sentence.aligned)
 
@@ -549,10 +542,7 @@ def _word_spans(
     return [(word, *look.span(*times)) for word, times in zip(best.words, best.times)]
 
 # %% ../../nbs/output/report.ipynb #af8c2324
-def recording_html(
-    look: Look,
-    sentence: Sentence,
-) -> str:
+def recording_html(look: Look, sentence: Sentence) -> str:
     "Words, posteriors and features over time; empty without a recording."
     sounds = features = None
     if look.logits is not None:
@@ -591,16 +581,12 @@ def worst(
 Looking = Callable[[TrialPlace], Look | None]  # gives the recording of a place
 
 # %% ../../nbs/output/report.ipynb #5c1e3546
-def table_html(
-    table: Table,
-) -> str:
+def table_html(table: Table) -> str:
     "A table of a report as HTML."
     return html_part("table", table.titles, [item.cells() for item in table], table.numbers)
 
 # %% ../../nbs/output/report.ipynb #9625d201
-def _rates(
-    report: Report,
-) -> list[tuple[str, str, str]]:  # name, percent, interval and counts
+def _rates(report: Report) -> list[tuple[str, str, str]]:  # name, percent, interval and counts
     "The error rates of all trials as text."
     line, marks = report.groups[0], report.marks
     rates = {"word error rate": line.wer, "phoneme error rate": line.per, "best of each list": report.best_of_list}
@@ -687,8 +673,7 @@ class RunLooks:
         stride: int,  # bins from one frame to the next
     ) -> None:
         self.recordings, self.patch, self.stride = recordings, patch, stride
-        self.rows = {(info.session, info.block, info.number): row
-                     for row, info in enumerate(recordings.infos)}
+        self.rows = {(info.session, info.block, info.number): row for row, info in enumerate(recordings.infos)}
         self.logits = {trial.place: trial.logits for trial in read_trials(logits)}
 
     def __call__(self, place: TrialPlace) -> Look:

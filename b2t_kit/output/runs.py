@@ -184,9 +184,7 @@ def bars(
     return "".join(BARS[int((value - low) / span * (len(BARS) - 1) + 0.5) if span else 0] for value in means)
 
 
-def curve_lines(
-    state: RunState,
-) -> list[str]:
+def curve_lines(state: RunState) -> list[str]:
     "A line for the loss, and one for each measure of validation: first value, bars, last value."
     rows = [dict(row) for row in state.rows]
     measures = eval_names([row for row in rows if row["kind"] == "eval"])
@@ -200,9 +198,7 @@ def curve_lines(
     return found
 
 # %% ../../nbs/output/runs.ipynb #7253edc6
-def next_steps(
-    state: RunState,
-) -> list[str]:  # command lines
+def next_steps(state: RunState) -> list[str]:  # command lines
     "What a run is ready for."
     run, data = state.folder, state.data or "RECORDINGS"
     if state.step < state.steps:
@@ -217,9 +213,7 @@ def next_steps(
             f"b2t export --run {run} --out EXPORTED"]
 
 # %% ../../nbs/output/runs.ipynb #4dabb481
-def day_lines(
-    state: RunState,
-) -> list[str]:
+def day_lines(state: RunState) -> list[str]:
     "Phoneme error rates by recording day, if `b2t eval` was here."
     path = state.folder / "eval/val/result.json"
     try:
@@ -229,9 +223,7 @@ def day_lines(
         raise KitError(f"{path}: is not a record of `b2t eval`, which writes it again") from error
 
 
-def show_text(
-    state: RunState,
-) -> str:
+def show_text(state: RunState) -> str:
     "What `b2t show` prints."
     recipe, changes = nearest_recipe(state.record)
     last = [row["seconds_left"] for row in state.rows if row.get("seconds_left")][-1:]

@@ -179,9 +179,7 @@ def _lines(
     return [line.removesuffix(b"\r") for line in lines], found
 
 # %% ../../nbs/output/submission.ipynb #36f29d1f
-def _decoded(
-    line: bytes,
-) -> tuple[str, list[str]]:  # what could be decoded, and the faults
+def _decoded(line: bytes) -> tuple[str, list[str]]:  # what could be decoded, and the faults
     "One line as text."
     text = line.decode("utf-8", errors="surrogateescape")
     bad = [f"0x{ord(letter) - 0xDC00:02x}" for letter in text if "\udc80" <= letter <= "\udcff"]

@@ -131,9 +131,7 @@ class Segments:
     targets: np.ndarray  # (S, len(GESTURES)) float64
 
 # %% ../../nbs/simulate/neural.ipynb #07d55d9e
-def split_segments(
-    timing: Timing,
-) -> Segments:
+def split_segments(timing: Timing) -> Segments:
     "The segments of a trial; a label with two parts gives half of its time to each."
     rows = [targets(int(label)) for label in timing.labels]
     counts = [len(row) for row in rows]
@@ -685,11 +683,9 @@ def simulate(
     check_output(out, expected_gigabytes(config, source.count()), free_bytes(out) / 1e9)
     sessions = open_sessions(config, source)
     check_writable(out)
-    counts = {split: sum(plan.split == split for session in sessions for plan in session.planned)
-              for split in SPLITS}
+    counts = {split: sum(plan.split == split for session in sessions for plan in session.planned) for split in SPLITS}
     often = 0.1 if sys.stderr.isatty() else 5.0  # seconds; in a log, each update is a line
-    bar = tqdm(total=sum(counts.values()), unit="trial", desc="simulate", disable=not progress,
-               mininterval=often)
+    bar = tqdm(total=sum(counts.values()), unit="trial", desc="simulate", disable=not progress, mininterval=often)
     with bar, atomic_folder(out / "hdf5_data_final") as folder:
         bins = sum(write_session(session, folder, bar) for session in sessions)
     save_json(out / "simulation.json", to_dict(config))

@@ -190,9 +190,7 @@ def is_held_out(
 FIXED_SHARE = 1 / 6  # share of fixed sentences
 
 
-def kit_sentence(
-    rng: np.random.Generator,
-) -> str:
+def kit_sentence(rng: np.random.Generator) -> str:
     "One of the kit's sentences, from the grammar or from the fixed list."
     if rng.random() < FIXED_SHARE:
         return fixed_sentences()[rng.integers(len(fixed_sentences()))]
@@ -473,9 +471,7 @@ class TableSource(KitSource):
         return chosen
 
 # %% ../../nbs/simulate/sentences.ipynb #9ec0a868
-def open_source(
-    config: PlanConfig,
-) -> KitSource:
+def open_source(config: PlanConfig) -> KitSource:
     "The source that the settings name."
     if config.labels is None:
         return KitSource(config)
@@ -510,10 +506,7 @@ def placed_rows(
     return [("train", prompt.block, prompt.number, prompt) for prompt in prompts]
 
 # %% ../../nbs/simulate/sentences.ipynb #6a274b6f
-def new_blocks(
-    prompts: list[Prompt],
-    rng: np.random.Generator,
-) -> list[PlannedRow]:
+def new_blocks(prompts: list[Prompt], rng: np.random.Generator) -> list[PlannedRow]:
     "Training trials in new blocks, numbered from 1."
     rows = []
     for block, part in enumerate(pieces(prompts, TRAIN_BLOCK), start=1):

@@ -218,9 +218,7 @@ def exported_decoder(
     return replace(found, chosen_on=_chosen_on(record))
 
 # %% ../../nbs/speech/evaluate.ipynb #d4ae85a6
-def published_decoder(
-    found: Pretrained,
-) -> Decoder:
+def published_decoder(found: Pretrained) -> Decoder:
     "A decoder that others published, with the smoothing that its authors use in evaluation."
     name = model_name(type(found.config))["name"]
     return Decoder(found.model, SpeechConfig(model=found.config), found.sessions, found.sessions, f"published {name}")
@@ -375,10 +373,7 @@ class AdaptingDecoder:
         infos = self.recordings.infos
         return sorted(range(len(infos)), key=lambda one: (infos[one].session, infos[one].block, infos[one].number))
 
-    def enter(
-        self,
-        session: str,
-    ) -> Adapter:
+    def enter(self, session: str) -> Adapter:
         "The adapter that goes on in a session; a new one if its day layer is another."
         if self.adapter is None or (self.by_day and session != self.session):
             days = self.decoder.sessions, self.decoder.trained, [session]
@@ -531,9 +526,7 @@ class Evaluation:
         return "\n".join([marked(title, self.marks), repr(self.summary)])
 
 # %% ../../nbs/speech/evaluate.ipynb #dce2c2f9
-def report_text(
-    evaluation: Evaluation,
-) -> str:
+def report_text(evaluation: Evaluation) -> str:
     "The evaluation as text: totals, days, blocks, confusions."
     parts = {
         "": repr(evaluation),
@@ -544,17 +537,13 @@ def report_text(
     return "\n\n".join(f"{title}\n{body}".strip() for title, body in parts.items()) + "\n"
 
 # %% ../../nbs/speech/evaluate.ipynb #107c8fac
-def plain_rates(
-    table: RateTable,
-) -> dict[str, dict[str, float | int | None]]:
+def plain_rates(table: RateTable) -> dict[str, dict[str, float | int | None]]:
     "Rates as plain values for JSON; NaN becomes None."
     return {name: {key: None if math.isnan(value) else value for key, value in vars(rate).items()}
             for name, rate in table.items()}
 
 # %% ../../nbs/speech/evaluate.ipynb #32118fae
-def trials_csv(
-    evaluation: Evaluation,
-) -> str:
+def trials_csv(evaluation: Evaluation) -> str:
     "CSV with one line per trial: its position, edits, true and decoded phonemes, sentence."
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")

@@ -81,9 +81,7 @@ class SpeechShapes(SpeechTask):
         "The bins of all trials to train on."
         return self.bins
 
-    def shapes(
-        self, config: TrainConfig, device: Device
-    ) -> tuple[list[list[Batch]], list[Batch]]:
+    def shapes(self, config: TrainConfig, device: Device) -> tuple[list[list[Batch]], list[Batch]]:
         "A step of every bucket and a validation batch of every bucket, the largest first."
         size, model, here = self.config.batches.batch_size, self.config.model, self.config.batches.resident == "on"
         if here:

@@ -325,8 +325,7 @@ class CodecTask(Task, TaskSettings):
         by_row = (losses * counted).sum((1, 2)) / counted.sum((1, 2))
         audio = wanted < self.model.audio
         right = ((logits.argmax(-1) == wanted) & audio).sum((1, 2)) / audio.sum((1, 2))
-        return LossSum((batch.weight * by_row).sum(), (batch.weight > 0).sum(),
-                       {"right": (batch.weight * right).sum()})
+        return LossSum((batch.weight * by_row).sum(), (batch.weight > 0).sum(), {"right": (batch.weight * right).sum()})
 
     def validation(self, device: Device) -> CodecBatch:
         "This process's share of the examples for validation."

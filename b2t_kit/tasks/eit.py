@@ -56,9 +56,7 @@ class Units:
         return self.current / self.volts
 
 
-UNITS: dict[str, Units] = {
-    "simulated": Units(1.0, 1.0), "uef2017": Units(1040.856, 2.0), "ktc2023": Units(1978.0, 2.0),
-}
+UNITS: dict[str, Units] = {"simulated": Units(1.0, 1.0), "uef2017": Units(1040.856, 2.0), "ktc2023": Units(1978.0, 2.0)}
 
 # %% ../../nbs/tasks/eit.ipynb #e760217a
 NAMES: dict[str, tuple[str, ...]] = {  # set -> names its folder may have
@@ -324,9 +322,7 @@ def training_rows(
             for image, time, turn in zip(chosen, times, which)]
 
 
-def validation_rows(
-    images: int,
-) -> list[ImageRow]:
+def validation_rows(images: int) -> list[ImageRow]:
     "Every image once, at evenly spread times, always with the same noise."
     golden = 0.6180339887
     return [ImageRow(image, fold_seed("validation", image), int((image * golden % 1) * TIMES))
@@ -433,8 +429,7 @@ class EITTask(Task):
 
     def shapes(self, config: TrainConfig, device: Device) -> tuple[list[list[EITBatch]], list[EITBatch]]:
         "One training step and one validation batch; each has a single shape."
-        blank = [replace(one, weight=torch.zeros_like(one.weight))
-                 for one in self.step_batches(config, device, 0)]
+        blank = [replace(one, weight=torch.zeros_like(one.weight)) for one in self.step_batches(config, device, 0)]
         return [blank], [make_batch(self.valid, [], len(next(self.validation(device)).weight), 1)]
 
     def size(self, batch: EITBatch) -> dict[str, int]:
@@ -466,9 +461,7 @@ class EITRun(RunSettings):
         return {made.__name__: made for made in (eit_cdeit, eit_small, eit_tiny)}
 
 
-def original_training(
-    steps: int = 200_000,
-) -> TrainConfig:
+def original_training(steps: int = 200_000) -> TrainConfig:
     """The published recipe: Adam at a constant 1e-5 without decay, gradients clipped at 1, and an average
     of the weights that forgets 0.5 % every ten steps."""
     return TrainConfig(steps=steps, lr=1e-5, lr_floor=1.0, warmup_steps=0, weight_decay=0.0, eps=1e-8,
@@ -476,9 +469,7 @@ def original_training(
                        checkpoint_every=1000, select="loss")
 
 # %% ../../nbs/tasks/eit.ipynb #d7c87751
-def small_training(
-    steps: int = 1311,
-) -> TrainConfig:
+def small_training(steps: int = 1311) -> TrainConfig:
     "A recipe for networks a hundredth of the original's size, on one or two CPU cores."
     return TrainConfig(steps=steps, lr=0.002, lr_floor=0.01, warmup_steps=100, weight_decay=0.0, eps=1e-8,
                        clip_norm=1.0, ema_decay=0.995, log_every=20, eval_every=200,
@@ -671,9 +662,7 @@ def reconstruct(
     return np.stack([everyone[number] for number in range(len(measurements))])
 
 # %% ../../nbs/tasks/eit.ipynb #e79a8a8b
-def mat_bytes(
-    arrays: dict[str, np.ndarray],
-) -> bytes:
+def mat_bytes(arrays: dict[str, np.ndarray]) -> bytes:
     "The content of a MATLAB file."
     from scipy.io import savemat
 
@@ -741,8 +730,7 @@ def assess(
                 write_predictions(folder, found, measurements)
                 save_json(folder / "scores.json", {"data": data, **_record(tested)})
                 names = [path.stem for path in measurements.files]
-                plot_images({"true": true, "classical": classical, "network": found}, names,
-                            folder / "images.png")
+                plot_images({"true": true, "classical": classical, "network": found}, names, folder / "images.png")
     return tested
 
 

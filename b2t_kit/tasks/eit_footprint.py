@@ -41,9 +41,7 @@ def blocks_of(
             for number in range(count)]
 
 
-def layers_of(
-    config: UNetConfig,
-) -> list[UNetLayer]:  # in the order in which they run
+def layers_of(config: UNetConfig) -> list[UNetLayer]:  # in the order in which they run
     "All layers of a network except its two ends."
     tokens = [(config.size // config.patch) ** 2 // 4**level for level in range(config.downs + 1)]
     down, up = [], []
@@ -55,10 +53,7 @@ def layers_of(
     return [*head, *down, *blocks_of("middle", 1, tokens[-1]), *up, *tail]
 
 # %% ../../nbs/tasks/eit_footprint.ipynb #ae894bab
-def stored(
-    tokens: int,
-    features: int,
-) -> dict[str, int]:
+def stored(tokens: int, features: int) -> dict[str, int]:
     "Tokens and features, with the last dimension padded, whichever of the two that is."
     if tokens * lanes(features) <= lanes(tokens) * features:
         return dict(tokens=tokens, features=lanes(features))
@@ -158,7 +153,7 @@ def settle_unet(
     over = 0 if room is None else min(hidden, whole.bytes - room)
     if over <= 0:
         return whole
-    again = Part("hidden layers computed again, to fit", ((over, "B"), (-1, "taken off")))
+    again = Part("hidden layers computed again, to fit", ((-over, "B"),))
     return replace(whole, parts=(*whole.parts, again))
 
 

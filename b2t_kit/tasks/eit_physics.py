@@ -218,10 +218,7 @@ class PhantomConfig:
             raise KitError(f"radius: {self.radius[1]:g} is more than reach, {self.reach:g}")
 
 # %% ../../nbs/tasks/eit_physics.ipynb #c8b6d9d2
-def draw_things(
-    generator: np.random.Generator,
-    config: PhantomConfig,
-) -> list[Thing]:
+def draw_things(generator: np.random.Generator, config: PhantomConfig) -> list[Thing]:
     "The objects of one tank."
     things: list[Thing] = []
     wanted = generator.integers(1, config.most + 1)
@@ -280,8 +277,7 @@ def simulate_one(
     generator = np.random.default_rng(fold_seed(config.seed, "phantom", number))
     things = draw_things(generator, config)
     full, empty = measure(things, config.refinements)
-    factor = np.exp(config.gain * generator.standard_normal()
-                    + config.uneven * generator.standard_normal(len(full)))
+    factor = np.exp(config.gain * generator.standard_normal() + config.uneven * generator.standard_normal(len(full)))
     full = empty + (full - empty) * factor
     change = with_noise(generator, full, config.noise_db) - with_noise(generator, empty, config.noise_db)
     return {"xs": draw_image(things), "ys": change[:, None].astype(np.float32)}
@@ -314,8 +310,7 @@ def simulate_folder(
     if not (out / "config.json").exists() and any(out.glob("*.npz")):
         raise KitError(f"{out}: holds npz files that were not simulated here; choose another folder")
     save_json(out / "config.json", record)
-    missing = [(str(out), config, number) for number in range(config.count)
-               if not (out / file_name(number)).exists()]
+    missing = [(str(out), config, number) for number in range(config.count) if not (out / file_name(number)).exists()]
     done = tqdm(total=config.count, initial=config.count - len(missing), disable=quiet, unit="tank")
     with done:
         for _ in _each(missing, processes):
@@ -323,10 +318,7 @@ def simulate_folder(
     return out
 
 # %% ../../nbs/tasks/eit_physics.ipynb #128e89f8
-def _each(
-    tasks: list[Any],
-    processes: int,
-) -> Iterator[None]:
+def _each(tasks: list[Any], processes: int) -> Iterator[None]:
     "Do the tasks in this process, or in several new ones."
     if processes < 2 or len(tasks) < 2:
         yield from map(_write_one, tasks)
@@ -336,9 +328,7 @@ def _each(
         yield from pool.map(_write_one, tasks, chunksize=16)
 
 # %% ../../nbs/tasks/eit_physics.ipynb #1e9cc3ce
-def sensitivity(
-    mesh: Mesh,
-) -> np.ndarray:  # (208, M) float64: volts per change of a triangle's conductivity from 1
+def sensitivity(mesh: Mesh) -> np.ndarray:  # (208, M) float64: volts per change of a triangle's conductivity from 1
     "How the voltages that are read change with the conductivity of each triangle."
     count = len(mesh.points)
     matrix = np.zeros((count, count))

@@ -116,9 +116,7 @@ class TrainTomography(_Original):
         return SUCCESS
 
 # %% ../../nbs/tasks/verbs.ipynb #620470e7
-def training_of(
-    asked: TrainTomography,
-) -> tuple[Any, Any]:  # the task and the settings of its training
+def training_of(asked: TrainTomography) -> tuple[Any, Any]:  # the task and the settings of its training
     "What a command line asks for."
     if asked.data != "simulated":
         raise KitError(f"data: {asked.data} is a test set; train on simulated measurements")

@@ -158,8 +158,7 @@ def _discounts(counts: np.ndarray) -> np.ndarray:  # for counts 0, 1, 2, 3 and m
     "The discounts of modified Kneser-Ney smoothing (Chen and Goodman, 1999, equation 26)."
     once, twice, thrice, four = [max(1, int((counts == n).sum())) for n in (1, 2, 3, 4)]
     share = once / (once + 2 * twice)
-    found = [1 - 2 * share * twice / once, 2 - 3 * share * thrice / twice,
-             3 - 4 * share * four / thrice]
+    found = [1 - 2 * share * twice / once, 2 - 3 * share * thrice / twice, 3 - 4 * share * four / thrice]
     return np.array([0.0, *np.clip(found, [0.1, 0.2, 0.3], [0.9, 1.8, 2.7])])
 
 # %% ../../nbs/text/g2p.ipynb #202848f0
@@ -264,8 +263,7 @@ class LetterModel:
             row, column = divmod(int(place), len(options))
             chunk, token = options[column]
             context = self.ngram.follow(hypotheses[row][1], token)
-            best.setdefault(context, (float(scores[row, column]), context,
-                                      hypotheses[row][2] + chunk))
+            best.setdefault(context, (float(scores[row, column]), context, hypotheses[row][2] + chunk))
         return list(best.values())[:beam]
 
 # %% ../../nbs/text/g2p.ipynb #58e5f74d

@@ -157,9 +157,7 @@ def marked(
     return f"{score} ({'; '.join(map(str, marks))})" if marks else str(score)
 
 
-def plain_marks(
-    marks: Sequence[Choice],
-) -> list[dict[str, Any]]:
+def plain_marks(marks: Sequence[Choice]) -> list[dict[str, Any]]:
     "Marks as plain values, each with its text."
     return [{**vars(mark), "text": str(mark)} for mark in marks]
 
@@ -444,8 +442,7 @@ def plot_confusion(
     spoken = confusion.counts.sum(axis=1, keepdims=True)
     spoken[BLANK] = spoken[1:].mean()  # insertions, compared with an average class
     shares = 100 * confusion.counts[np.ix_(order, order)] / np.maximum(spoken[order], 1)
-    image = axes.imshow(np.ma.masked_equal(shares, 0), norm="log", vmin=0.1, vmax=100,
-                        cmap="viridis_r")
+    image = axes.imshow(np.ma.masked_equal(shares, 0), norm="log", vmin=0.1, vmax=100, cmap="viridis_r")
     names = [PHONEMES[index] for index in order[:-1]]
     axes.set_xticks(range(len(order)), [*names, "(deleted)"], rotation=90, fontsize=7)
     axes.set_yticks(range(len(order)), [*names, "(inserted)"], fontsize=7)
@@ -453,6 +450,5 @@ def plot_confusion(
     axes.hlines(edges, -0.5, 40.5, color="0.8", linewidth=0.7)
     axes.vlines(edges, -0.5, 40.5, color="0.8", linewidth=0.7)
     axes.set(xlabel="decoded", ylabel="true")
-    axes.figure.colorbar(image, ax=axes, shrink=0.7, format="%g",
-                         label="share of the true class, %")
+    axes.figure.colorbar(image, ax=axes, shrink=0.7, format="%g", label="share of the true class, %")
     return axes

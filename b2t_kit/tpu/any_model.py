@@ -21,12 +21,7 @@ from .preflight import PreflightReport, check_torch_xla, find_compiler, run_pref
 from ..training.task import LossSum, Task, TrainConfig
 
 # %% ../../nbs/tpu/any_model.ipynb #bf34c0fb
-def _rebuilt(
-    shape: tuple[int, ...],
-    dtype: torch.dtype,
-    is_parameter: bool,
-    requires_grad: bool,
-) -> torch.Tensor:
+def _rebuilt(shape: tuple[int, ...], dtype: torch.dtype, is_parameter: bool, requires_grad: bool) -> torch.Tensor:
     "An empty tensor of a given shape on the meta device."
     empty = torch.empty(shape, dtype=dtype, device="meta")
     return nn.Parameter(empty, requires_grad) if is_parameter else empty
@@ -56,10 +51,7 @@ def pack_shapes(
 Loss = Callable[[nn.Module, Any], torch.Tensor]  # of model and batch, the mean over rows
 
 
-def own_loss(
-    model: nn.Module,
-    batch: Any,
-) -> torch.Tensor:
+def own_loss(model: nn.Module, batch: Any) -> torch.Tensor:
     "The loss that a model returns, as Hugging Face models do; `KitError` if it returns none."
     found = getattr(model(**batch) if isinstance(batch, dict) else model(batch), "loss", None)
     if found is None:
@@ -99,9 +91,7 @@ class ModelTask(Task):
         return LossSum(loss.float() * batch.step_rows, batch.step_rows)
 
 # %% ../../nbs/tpu/any_model.ipynb #2c888ac2
-def leaves_of(
-    batch: Any,
-) -> list[torch.Tensor]:
+def leaves_of(batch: Any) -> list[torch.Tensor]:
     "The tensors of a batch; `KitError` if it holds anything else, or different numbers of rows."
     parts = [batch] if torch.is_tensor(batch) else list(batch.values()) if hasattr(batch, "values") else batch
     if not isinstance(parts, Sequence) or not parts or not all(torch.is_tensor(one) and one.ndim for one in parts):
@@ -148,8 +138,7 @@ def preflight(
                  shard=shard, betas=betas, eps=eps)
     request = {"kind": "model", "train": train, "slice": chosen.name, "programs": "all"}
     report = PreflightReport(type(model).__name__, chosen, rows, steps)
-    return run_preflight(request, report, python, say,
-                         lambda folder: (folder / "model.pickle").write_bytes(packed))
+    return run_preflight(request, report, python, say, lambda folder: (folder / "model.pickle").write_bytes(packed))
 
 # %% ../../nbs/tpu/any_model.ipynb #e75f0c22
 def check_model(

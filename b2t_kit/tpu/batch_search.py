@@ -93,12 +93,7 @@ def best_arrangement(
 Measure = Callable[[Any, int], PreflightReport]  # settings and batch -> report on the largest step
 
 
-def answer(
-    settings: RunSettings,
-    where: Slice,
-    measure: Measure,
-    say: Callable[[str], None] = print,
-) -> dict[str, Any]:
+def answer(settings: RunSettings, where: Slice, measure: Measure, say: Callable[[str], None] = print) -> dict[str, Any]:
     "Compare sharding and recomputation, and find the largest batch with the best sharding."
     batch = settings.task.rows
     reports = {name: measure(replace(settings, train=replace(settings.train, shard=name)), batch)

@@ -93,9 +93,7 @@ _SIZES = {"arguments": "argument", "temporaries": "temp", "outputs": "output", "
          "code": "generated_code"}
 
 
-def measured(
-    executable: Any,
-) -> dict[str, int]:
+def measured(executable: Any) -> dict[str, int]:
     "Bytes per chip of an executable."
     found = executable.get_compiled_memory_stats()
     sizes = {name: getattr(found, f"{key}_size_in_bytes") for name, key in _SIZES.items()}

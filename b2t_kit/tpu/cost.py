@@ -130,9 +130,7 @@ def _closing(
     return len(text) - 1
 
 
-def read_instruction(
-    line: str,
-) -> Instruction | None:  # None if the line is not an instruction
+def read_instruction(line: str) -> Instruction | None:  # None if the line is not an instruction
     "The instruction on a line of HLO."
     found = re.match(r"\s+(ROOT )?%?([\w.\-]+) = ", line)
     if not found:
@@ -159,8 +157,7 @@ class Computation:
     @property
     def root(self) -> Instruction:
         "The instruction whose result is the computation's."
-        return next((one for one in self.instructions.values() if one.root),
-                    list(self.instructions.values())[-1])
+        return next((one for one in self.instructions.values() if one.root), list(self.instructions.values())[-1])
 
     @cached_property
     def users(self) -> dict[str, list[Instruction]]:
@@ -335,10 +332,7 @@ def _read_of(
     return min(total, whole)
 
 
-def _parameter(
-    within: Computation,
-    place: int,
-) -> str:
+def _parameter(within: Computation, place: int) -> str:
     "The name of a computation's parameter, by position."
     return next(one.name for one in within.instructions.values()
                 if one.operation == "parameter" and one.constant == str(place))
@@ -412,10 +406,7 @@ def chip_groups(
     return [flat[start:start + int(found[2])] for start in range(0, len(flat), int(found[2]))]
 
 
-def exchanged(
-    one: Instruction,
-    within: Computation,
-) -> int:
+def exchanged(one: Instruction, within: Computation) -> int:
     "The bytes of the array that a group of chips exchanges, all parts together; for a permutation, of one part."
     inputs = sum(each.bytes for each in within.inputs(one))
     kind = one.operation.removesuffix("-start")
@@ -429,22 +420,14 @@ def pairs_of(one: Instruction) -> list[Link]:
     return [(int(start), int(end)) for start, end in re.findall(r"\{(\d+),(\d+)\}", one.more)]
 
 
-def sent_bytes(
-    one: Instruction,
-    within: Computation,
-    chips: int,
-) -> float:
+def sent_bytes(one: Instruction, within: Computation, chips: int) -> float:
     "The bytes that one run of an instruction sends from a chip to others."
     size, count = exchanged(one, within), len(chip_groups(one, chips)[0])
     kind = one.operation.removesuffix("-start")
     return SENT[kind] * size * (count - 1) / count if kind in SENT else float(size)
 
 
-def link_loads(
-    one: Instruction,
-    within: Computation,
-    where: Slice,
-) -> dict[Link, float]:
+def link_loads(one: Instruction, within: Computation, where: Slice) -> dict[Link, float]:
     "The bytes that one run of an instruction sends over each link."
     loads: dict[Link, float] = {}
     size, kind = exchanged(one, within), one.operation.removesuffix("-start")
@@ -468,10 +451,7 @@ def link_loads(
     return loads
 
 
-def hops(
-    one: Instruction,
-    where: Slice,
-) -> int:
+def hops(one: Instruction, where: Slice) -> int:
     "The links that data passes one after the other in one run of an instruction."
     kind = one.operation.removesuffix("-start")
     if kind == "collective-permute":
@@ -599,11 +579,7 @@ class Roofline:
         return max(times, key=times.__getitem__)
 
 
-def roofline(
-    work: Work,
-    traffic: Traffic,
-    where: Slice,
-) -> Roofline:
+def roofline(work: Work, traffic: Traffic, where: Slice) -> Roofline:
     "The roofline of a program on a slice: work divided by speed."
     load = traffic.loads[traffic.busiest] if traffic.busiest else 0.0
     return Roofline(work.matrix / where.chips / where.chip.flops, traffic.memory / where.chip.memory_speed,
@@ -668,9 +644,7 @@ def _own(
 Source = tuple[str, int]  # name of an instruction, index of its result
 
 
-def _sources(
-    program: Hlo,
-) -> dict[str, list[list[Source]]]:
+def _sources(program: Hlo) -> dict[str, list[list[Source]]]:
     "For each result of each instruction, the results whose memory it uses."
     found: dict[str, list[list[Source]]] = {}
     for one in program.entry.instructions.values():

@@ -114,9 +114,7 @@ class LoweringDevice(XlaDevice):
         one.tensor.data = self._blank(one.tensor, one.role, one.name, one.divided)
         one.number = _XLAC._xla_get_tensor_id(one.tensor)
 
-    def _blank(
-        self, like: torch.Tensor, role: str, name: str, divided: Division | None = None
-    ) -> torch.Tensor:
+    def _blank(self, like: torch.Tensor, role: str, name: str, divided: Division | None = None) -> torch.Tensor:
         "A placeholder with a tensor's shape and type."
         from torch_xla import _XLAC
         from torch_xla.core.xla_builder import create_placeholder_tensor
@@ -140,9 +138,7 @@ class LoweringDevice(XlaDevice):
     def _send(self, tensor: torch.Tensor) -> torch.Tensor:
         return self._blank(tensor, "number", "of the host")
 
-    def prepare(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer
-    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+    def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
         "Replace parameters, buffers and moments by placeholders, sharded as at run time."
         audit_parameters(model)
         audit_optimizer(optimizer, model)
@@ -285,9 +281,7 @@ def traced() -> Iterator[None]:
         raise KitError(f"{where}: the step fails: {type(error).__name__}: {said}") from error
 
 
-def source_line(
-    error: BaseException,
-) -> str:  # "model.py:12"
+def source_line(error: BaseException) -> str:  # "model.py:12"
     "The last line outside torch in an error's traceback."
     frames = traceback.extract_tb(error.__traceback__)
     own = [one for one in frames if not re.search(r"site-packages/(torch|torch_xla|transformers)/", one.filename)]
@@ -321,11 +315,7 @@ def lower_run(
             lower_validation(run, scored)
 
 # %% ../../nbs/tpu/lower.ipynb #1fc634d9
-def start_lowering(
-    where: Slice,
-    options: DeviceOptions,
-    precision: str = "auto",
-) -> LoweringDevice:
+def start_lowering(where: Slice, options: DeviceOptions, precision: str = "auto") -> LoweringDevice:
     "Open torch_xla's CPU backend with execution disabled."
     import torch_xla
 
@@ -377,10 +367,7 @@ def lower_step(
     run.step -= 1
 
 
-def lower_validation(
-    run: _Run,
-    batches: list[Any],
-) -> None:
+def lower_validation(run: _Run, batches: list[Any]) -> None:
     "Lower the validation program of each batch shape."
     from b2t_kit.training.task import mean_loss
 
@@ -389,9 +376,7 @@ def lower_validation(
         mean_loss(run.task, run.eval_model, [batch], run.device)
 
 # %% ../../nbs/tpu/lower.ipynb #84a9d1d7
-def watch_meter(
-    run: _Run,
-) -> None:
+def watch_meter(run: _Run) -> None:
     "Make the meter's values results of the next program."
     from b2t_kit.training.run import Meter
 
@@ -469,9 +454,7 @@ def refuse_waiting(
     os._exit(0)
 
 # %% ../../nbs/tpu/lower.ipynb #00c4a22d
-def _main(
-    folder: str,
-) -> int:
+def _main(folder: str) -> int:
     "Lower the request in a folder, and print an error as one line."
     from b2t_kit.core.errors import KitError
 

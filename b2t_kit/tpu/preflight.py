@@ -296,18 +296,13 @@ COLOURS = {
 }
 
 
-def short_name(
-    one: Compiled,
-) -> str:
+def short_name(one: Compiled) -> str:
     "A short label of a program."
     words = one.name.replace("a training step of ", "train ").replace("validation of ", "validate ")
     return words.replace(" x ", "\u00d7").removesuffix("\u00d7512")
 
 
-def draw_memory(
-    axes: Axes,
-    report: PreflightReport,
-) -> None:
+def draw_memory(axes: Axes, report: PreflightReport) -> None:
     "Draw memory by kind as stacked bars."
     programs = report.programs[::-1]
     for place, one in enumerate(programs):
@@ -324,10 +319,7 @@ def draw_memory(
     axes.set_xlabel("memory per chip, GiB")
 
 # %% ../../nbs/tpu/preflight.ipynb #892c6bf3
-def draw_roofline(
-    axes: Axes,
-    report: PreflightReport,
-) -> None:
+def draw_roofline(axes: Axes, report: PreflightReport) -> None:
     "Draw the minimum times of each program."
     programs = [one for one in report.programs[::-1] if one.roofline]
     parts = {"matrix": ("matrix unit", "#3b6ea5", 0.27), "memory": ("HBM", "#c0504d", 0.0),
@@ -343,9 +335,7 @@ def draw_roofline(
     axes.locator_params(axis="x", nbins=5)
 
 
-def draw_report(
-    report: PreflightReport,
-) -> Figure:
+def draw_report(report: PreflightReport) -> Figure:
     "A figure with the memory and the minimum times of all programs."
     height = 2.0 + 0.32 * len(report.programs)
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, height), width_ratios=(3, 2), layout="constrained")
@@ -390,9 +380,7 @@ NOT_INHERITED = (*compiler.FORGOTTEN, "XLA_USE_SPMD", "XLA_PERSISTENT_CACHE_PATH
                  "XLA_DOWNCAST_BF16", "PT_XLA_DEBUG", "PT_XLA_DEBUG_LEVEL")
 
 
-def environment(
-    added: dict[str, str],
-) -> dict[str, str]:
+def environment(added: dict[str, str]) -> dict[str, str]:
     "Environment variables for a child process, without those of a TPU process."
     kept = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
     return {**kept, **added}
@@ -420,10 +408,7 @@ def lower_in_child(
             raise KitError(f"the step could not be lowered: {why_it_ended(process.returncode, errors.read())}")
 
 # %% ../../nbs/tpu/preflight.ipynb #b6a28cd6
-def _told(
-    process: subprocess.Popen,
-    folder: Path,
-) -> Iterator[Path]:
+def _told(process: subprocess.Popen, folder: Path) -> Iterator[Path]:
     "Yields the folders that the child process names; its error is raised as `KitError`."
     for line in cast(IO[str], process.stdout):  # typeshed allows for None, which it is without PIPE
         word, _, rest = line.rstrip("\n").partition(" ")

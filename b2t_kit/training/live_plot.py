@@ -100,16 +100,14 @@ def draw_runs(
     several = len(runs) > 1
     for number, (name, rows) in enumerate(runs.items()):
         colour = f"C{number}"
-        _draw_curve(loss, series(rows, "train", "loss"), color=colour, alpha=0.8,
-                    label=name if several else "training")
+        _draw_curve(loss, series(rows, "train", "loss"), color=colour, alpha=0.8, label=name if several else "training")
         _draw_curve(loss, series(rows, "eval", "loss"), color=colour if several else "C1",
                     linestyle="--", label="_" if several else "validation")
         if metric:
             _draw_curve(error, series(rows, "eval", metric), color=colour, label="_")
         _draw_curve(rate, series(rows, "train", "lr"), color=colour, label="_")
     _finish_axis(loss, "loss (dashed: validation)" if several else "loss")
-    _finish_axis(error, f"validation {metric.upper() if len(metric) < 5 else metric}" if metric
-                 else "validation")
+    _finish_axis(error, f"validation {metric.upper() if len(metric) < 5 else metric}" if metric else "validation")
     _finish_axis(rate, "learning rate")
     return figure
 

@@ -91,8 +91,7 @@ def series(
     name: str,  # a value of such rows, such as "loss"
 ) -> tuple[list[int], list[float]]:  # steps and values; rows without the value are left out
     "One curve from the rows of a run."
-    found = [(row["step"], row[name]) for row in rows
-             if row["kind"] == kind and row.get(name) is not None]
+    found = [(row["step"], row[name]) for row in rows if row["kind"] == kind and row.get(name) is not None]
     return [step for step, _ in found], [value for _, value in found]
 
 # %% ../../nbs/training/metrics_log.ipynb #f6efc955

@@ -203,8 +203,7 @@ def pack_optimizer(
     packed = optimizer.state_dict()
     tensors = {f"{names[index]}/{key}": value
                for index, values in packed["state"].items() for key, value in values.items()}
-    groups = [{**group, "params": [names[index] for index in group["params"]]}
-              for group in packed["param_groups"]]
+    groups = [{**group, "params": [names[index] for index in group["params"]]} for group in packed["param_groups"]]
     return tensors, groups
 
 # %% ../../nbs/training/optim.ipynb #f578e88a

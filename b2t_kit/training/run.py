@@ -511,9 +511,7 @@ def _prepare_folder(
 
 # %% ../../nbs/training/run.ipynb #23e56bab
 @contextmanager
-def _generators_kept(
-    device: Device,
-) -> Iterator[None]:
+def _generators_kept(device: Device) -> Iterator[None]:
     "Restore the state of torch's generators after the block."
     gpus = [device.torch_device] if device.kind == "cuda" else []
     with torch.random.fork_rng(devices=gpus):
@@ -539,9 +537,7 @@ class StepRun(Protocol):
         "The parameters whose gradients have a norm of their own in the log."
 
 # %% ../../nbs/training/run.ipynb #08467788
-def seed_step(
-    run: StepRun,
-) -> None:
+def seed_step(run: StepRun) -> None:
     "Seed torch's generators for the next step from the seed, the step and the process only."
     run.device.seed(fold_seed(run.config.seed, "step", run.step, run.device.rank))
 
@@ -564,9 +560,7 @@ def build_training(
     return model, optimizer, ema
 
 # %% ../../nbs/training/run.ipynb #53d69dcd
-def checkpoint_parts(
-    run: Run,
-) -> tuple[dict[str, dict[str, torch.Tensor]], list[dict[str, Any]]]:
+def checkpoint_parts(run: Run) -> tuple[dict[str, dict[str, torch.Tensor]], list[dict[str, Any]]]:
     "The tensors of a checkpoint by file name, still on the device, and the optimizer's settings."
     tensors, groups = pack_optimizer(run.optimizer, run.plain_model)
     parts = {"model": run.plain_model.state_dict(), "optimizer": tensors}
@@ -609,9 +603,7 @@ def check_finite(
                                "train again with a lower learning rate")
 
 # %% ../../nbs/training/run.ipynb #1ff6d465
-def save(
-    run: Run,
-) -> None:
+def save(run: Run) -> None:
     "Write a checkpoint of this step, mark it if it is the best, and remove old ones."
     audit_optimizer(run.optimizer, run.plain_model)
     run.device.check_replicas(run.model)
@@ -630,9 +622,7 @@ def save(
     run.saved_step = run.step
 
 # %% ../../nbs/training/run.ipynb #bb64604a
-def restore(
-    run: Run,
-) -> None:
+def restore(run: Run) -> None:
     "Continue from the newest sound checkpoint or the beginning; raises `KitError` if all are damaged."
     checkpoint = on_main(run.device, lambda: latest_checkpoint(run.folder, run.say))
     if checkpoint is None:

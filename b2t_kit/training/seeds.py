@@ -363,9 +363,7 @@ def start_waiting(
             start_seed(run, arguments, hours, pipe)
 
 
-def ask_to_stop(
-    runs: Sequence[SeedRun],
-) -> None:
+def ask_to_stop(runs: Sequence[SeedRun]) -> None:
     "Send every seed in training a stop signal, so that it saves and ends; start no other."
     for run in runs:
         if run.state == "running":

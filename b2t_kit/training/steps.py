@@ -72,9 +72,7 @@ def update_weights(
     run.device.submit("a training step", batch)
 
 # %% ../../nbs/training/steps.ipynb #962de67c
-def remaining_batches(
-    run: Run,
-) -> Iterator[list[Any]]:
+def remaining_batches(run: Run) -> Iterator[list[Any]]:
     "The micro-batches of each remaining step; raises `KitError` if the task provides too few."
     left = run.config.steps - run.step
     given = 0
@@ -87,9 +85,7 @@ def remaining_batches(
         raise KitError(f"the task's batches ended after step {run.step} of {run.config.steps}")
 
 # %% ../../nbs/training/steps.ipynb #44bdc6ff
-def collect(
-    run: Run,
-) -> None:
+def collect(run: Run) -> None:
     "Fetch the values measured since the last time; raises `KitError` at the first bad step."
     rows, work, seconds = run.meter.flush(run.device)
     first = run.step - len(rows) + 1
@@ -162,9 +158,7 @@ def record(
     run.device.track(values, run.step)
 
 # %% ../../nbs/training/steps.ipynb #b49b16a9
-def warn_of_norms(
-    run: Run,
-) -> None:
+def warn_of_norms(run: Run) -> None:
     "Record warnings for the most abnormal gradient norm since the last row, and for vanished and exploded groups."
     first = run.step - len(run.recent) + 1
     judged = [(run.norms.abnormal(row["norm"]), step) for step, row in enumerate(run.recent, first)]
@@ -179,8 +173,7 @@ def warn_of_norms(
     for name in names:
         norms = [row[name] for row in run.recent if name in row]
         if said := run.norms.verdict(name, norms, run.config.clip_norm):
-            record(run, {"kind": "event",
-                         "text": f"warning: the gradient of {name.removeprefix('norm/')} {said}"})
+            record(run, {"kind": "event", "text": f"warning: the gradient of {name.removeprefix('norm/')} {said}"})
 
 # %% ../../nbs/training/steps.ipynb #a4815e19
 def warn_of_memory(
@@ -194,9 +187,7 @@ def warn_of_memory(
         record(run, {"kind": "event", "text": text})
 
 # %% ../../nbs/training/steps.ipynb #ee6b0c9e
-def log(
-    run: Run,
-) -> None:
+def log(run: Run) -> None:
     "Record a row for the steps since the last one."
     collect(run)
     if not run.recent:
@@ -242,9 +233,7 @@ def watched(
     return stack
 
 # %% ../../nbs/training/steps.ipynb #15b92249
-def validate(
-    run: Run,
-) -> None:
+def validate(run: Run) -> None:
     "Validate, run the task's hooks and keep the best step; a hook that changes the model raises `KitError`."
     collect(run)
     with run.budget.measure("evaluate"):
@@ -263,9 +252,7 @@ def validate(
     choose_best(run)
 
 # %% ../../nbs/training/steps.ipynb #61d9857e
-def choose_best(
-    run: Run,
-) -> None:
+def choose_best(run: Run) -> None:
     "Keep this step if its validation is the best so far; record a warning if the value is missing."
     name = run.config.select
     if name not in run.values:
@@ -276,9 +263,7 @@ def choose_best(
         run.best = Best(run.step, name, run.values[name])
 
 # %% ../../nbs/training/steps.ipynb #19617296
-def checkpoint(
-    run: Run,
-) -> None:
+def checkpoint(run: Run) -> None:
     "Save this step; raises `KitError` if its values are not finite."
     collect(run)
     save(run)
@@ -292,16 +277,12 @@ def due(
     return run.step == run.config.steps or (every > 0 and run.step % every == 0)
 
 # %% ../../nbs/training/steps.ipynb #0bf55e37
-def is_new_best(
-    run: Run,
-) -> bool:
+def is_new_best(run: Run) -> bool:
     "Whether this step is the best so far and has no checkpoint yet."
     return run.best is not None and run.best.step == run.step != run.saved_step
 
 # %% ../../nbs/training/steps.ipynb #bebfa519
-def should_stop(
-    run: Run,
-) -> bool:
+def should_stop(run: Run) -> bool:
     "Whether the time is up or a stop was requested; the same answer on every process."
     if run.step >= run.config.steps or (run.device.world > 1 and run.step % AGREE_EVERY):
         return False
@@ -312,9 +293,7 @@ def should_stop(
     return True
 
 # %% ../../nbs/training/steps.ipynb #72732ee2
-def time_gradient(
-    run: Run,
-) -> float:  # seconds of one forward and backward pass
+def time_gradient(run: Run) -> float:  # seconds of one forward and backward pass
     "The time of the next step's gradient, computed twice and discarded; the second is timed."
     kept = [(tensor, tensor.clone()) for tensor in run.plain_model.buffers()]
     with closing(run.task.batches(run.config, run.device, run.step)) as batches:
@@ -333,9 +312,7 @@ def time_gradient(
     return seconds
 
 # %% ../../nbs/training/steps.ipynb #abb2442d
-def warm_up(
-    run: Run,
-) -> float:  # seconds of one step, the mean over all shapes
+def warm_up(run: Run) -> float:  # seconds of one step, the mean over all shapes
     "Run steps and validation in every shape to compile all programs, then restore the run."
     parts, groups = checkpoint_parts(run)
     kept = {part: {name: value.clone() for name, value in run.device.fetch_named(tensors).items()}
@@ -350,10 +327,7 @@ def warm_up(
     return statistics.fmean(seconds) if seconds else 0.0
 
 # %% ../../nbs/training/steps.ipynb #30cd387b
-def _seconds_of_step(
-    run: Run,
-    micro_batches: list[Any],
-) -> float:
+def _seconds_of_step(run: Run, micro_batches: list[Any]) -> float:
     "The time of a step that is not counted."
     run.device.synchronize()
     started = time.monotonic()
@@ -379,17 +353,13 @@ def _put_back(
     run.device.submit("restoring the state after the warm-up")
 
 # %% ../../nbs/training/steps.ipynb #822855f9
-def checkpoint_sizes(
-    run: Run,
-) -> tuple[int, int]:  # bytes of a checkpoint now, and extra bytes of later ones
+def checkpoint_sizes(run: Run) -> tuple[int, int]:  # bytes of a checkpoint now, and extra bytes of later ones
     "The size of a checkpoint, and how much it grows when the optimizer creates its moments."
     trained = sum(parameter.numel() for group in run.optimizer.param_groups for parameter in group["params"])
     return checkpoint_bytes(checkpoint_parts(run)[0]), 0 if run.optimizer.state else 8 * trained
 
 # %% ../../nbs/training/steps.ipynb #71e9596c
-def _programs(
-    run: Run,
-) -> dict[str, str]:  # empty on a device that does not compile
+def _programs(run: Run) -> dict[str, str]:  # empty on a device that does not compile
     "A line for the plan: programs compiled before the first step."
     if not run.device.compiles:
         return {}
@@ -397,9 +367,7 @@ def _programs(
     return {"programs": f"{found['programs']:.0f} compiled or loaded in {found['compile_seconds']:.0f} s"}
 
 # %% ../../nbs/training/steps.ipynb #d8e439b8
-def state_bytes(
-    run: Run,
-) -> int:  # on each device
+def state_bytes(run: Run) -> int:  # on each device
     "Bytes of weights, gradients, moments and average, after dividing what the chips share."
     numbers = sum(parameter.numel() for group in run.optimizer.param_groups for parameter in group["params"])
     replicas = run.device.chips * run.device.world
@@ -441,9 +409,7 @@ def describe_run(
     }
 
 # %% ../../nbs/training/steps.ipynb #ba20d5eb
-def begin(
-    run: Run,
-) -> None:
+def begin(run: Run) -> None:
     "Run the warm-up, print the plan, and write the first checkpoint."
     if run.step >= run.config.steps:
         run.say(f"{run.folder}: complete, {run.step} steps are done")

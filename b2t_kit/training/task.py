@@ -266,9 +266,7 @@ def mean_loss(
     return {name: value / rows for name, value in totals.items()}
 
 # %% ../../nbs/training/task.ipynb #184e3625
-def _count_of(
-    found: LossSum,
-) -> torch.Tensor:  # ()
+def _count_of(found: LossSum) -> torch.Tensor:  # ()
     "The number of rows as a tensor on the loss's device."
     return torch.as_tensor(found.count, device=found.sum.device)
 
@@ -289,10 +287,7 @@ def _in_numbers(
     return numbers
 
 # %% ../../nbs/training/task.ipynb #48782d01
-def _sum_of_all(
-    totals: dict[str, float],
-    device: Device,
-) -> dict[str, float]:
+def _sum_of_all(totals: dict[str, float], device: Device) -> dict[str, float]:
     "The sums over all processes; names may differ between processes."
     names = sorted({name for found in device.gather_objects(list(totals)) for name in found})
     values = [totals.get(name, 0.0) for name in names]
@@ -350,17 +345,14 @@ class ToyTask(Task):
         return {"rows": f"{self.rows} to train on, 10 to validate on, {self.batch_size} per step"}
 
     def build_model(self) -> nn.Module:
-        return nn.Sequential(nn.Linear(3, self.hidden), nn.Tanh(), nn.Dropout(self.dropout),
-                             nn.Linear(self.hidden, 1))
+        return nn.Sequential(nn.Linear(3, self.hidden), nn.Tanh(), nn.Dropout(self.dropout), nn.Linear(self.hidden, 1))
 
     def parameter_groups(self, model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
         return group_parameters(model, [
             GroupRule("biases", ("*.bias",), config.lr, 0.0),
             GroupRule("weights", ("*",), config.lr, config.weight_decay)])
 
-    def batches(
-        self, config: TrainConfig, device: Device, position: int
-    ) -> Generator[list[ToyBatch], None, None]:
+    def batches(self, config: TrainConfig, device: Device, position: int) -> Generator[list[ToyBatch], None, None]:
         parts = config.accumulation * device.world
         per_epoch = self.rows // self.batch_size
         while True:
@@ -377,8 +369,7 @@ class ToyTask(Task):
         errors = model(batch.features).squeeze(-1).float() - batch.targets  # (B, T)
         bins = torch.arange(errors.shape[1], device=errors.device)
         real = bins < batch.num_bins[:, None]  # (B, T)
-        return LossSum((errors.square() * real).sum(), len(batch.num_bins),
-                       {"absolute": (errors.abs() * real).sum()})
+        return LossSum((errors.square() * real).sum(), len(batch.num_bins), {"absolute": (errors.abs() * real).sum()})
 
     def evaluate(self, model: nn.Module, device: Device) -> dict[str, float]:
         numbers = range(self.rows, self.rows + 10)[device.rank::device.world]
