@@ -13,6 +13,7 @@ from b2t_kit.devices.select import open_device
 from b2t_kit.tasks.eit import Measurements
 from b2t_kit.tasks.eit_physics import PhantomConfig, simulate_folder
 from b2t_kit.tasks.eit import assess, load_reconstructor, reconstruct
+from b2t_kit.training.metrics_log import read_metrics
 
 COUNT = 5  # measurements of the test set: with batches of two, the last one holds one
 WITHOUT_SKFEM = """
@@ -116,6 +117,20 @@ def test_the_originals_statistics_are_stored_in_the_checkpoint(tmp_path: Path, c
              "--global-batch-size", "2", "--num-workers", "0", "--statistics", str(tmp_path)]
     assert main([*words, "--out", str(tmp_path / "run")]) == 0
     assert f"mean.pth and std.pth of {tmp_path}" in " ".join(capsys.readouterr().out.split())
+
+    again = ["eit", "train", "--resume", "--out", str(tmp_path / "run")]
+    assert main([*again, "--epochs", "2"]) == 0  # all else is in the run's folder
+    assert main([*again, "--global-batch-size", "4"]) == 2
+    assert "batch_size was 2 and is 4" in capsys.readouterr().err
+    assert main(["eit", "train", "--run", str(tmp_path / "run"), "--epochs", "3"]) == 0
+    assert read_metrics(tmp_path / "run")[-1]["step"] == 6
+    note = (tmp_path / "run/resume.json").read_text()
+    for broken in ("[]", '{"data_path": 5}', '{"data": "elsewhere"}'):
+        (tmp_path / "run/resume.json").write_text(broken)
+        assert main(again) == 2 and capsys.readouterr().err.startswith(f"error: {tmp_path / 'run/resume.json'}")
+    (tmp_path / "run/resume.json").write_text(note)
+    assert main([*again[:3], "--out", str(tmp_path / "new")]) == 2
+    assert capsys.readouterr().err.startswith("error: data_path: give --data-path")
 
     torch.save(Hostile(tmp_path / "ran"), tmp_path / "std.pth")
     assert main([*words, "--out", str(tmp_path / "new")]) == 2

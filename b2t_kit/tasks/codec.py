@@ -11,7 +11,7 @@ __all__ = ['VALIDATION', 'CodecConfig', 'delayed', 'undelayed', 'Norm', 'Grouped
 import hashlib
 import math
 import zipfile
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from io import BytesIO
 from itertools import count
@@ -400,6 +400,7 @@ def read_codes(
 class GivenCodes(CodecTask):
     "The same with the codes of a file."
     table: tuple[torch.Tensor, ...] = field(default=(), compare=False)  # texts and codes, as `read_codes` returns them
+    given: Mapping[str, Any] = field(default_factory=dict, compare=False)  # the file
 
     def example(self, number: int, config: CodecConfig) -> tuple[torch.Tensor, torch.Tensor]:
         return self.table[0][number], self.table[1][number]
@@ -418,7 +419,8 @@ def with_codes(
     model = replace(task.model, text=text.shape[1], frames=frames, channels=channels)
     if int(codes.max()) >= model.audio:
         raise KitError(f"{path}: has code {codes.max()}, but --audio is {model.audio}; it should be more")
-    return GivenCodes(model, len(text) - VALIDATION, task.batch_size, task.first_channel, task.textless, (text, codes))
+    return GivenCodes(model, len(text) - VALIDATION, task.batch_size, task.first_channel, task.textless, (text, codes),
+                      {"codes": str(Path(path).resolve())})
 
 
 # %% ../../nbs/tasks/codec.ipynb #4d316857

@@ -8,7 +8,7 @@ __all__ = ['PARTS', 'SimulateTanks', 'TrainTomography', 'training_of', 'AssessTo
 # %% ../../nbs/tasks/verbs.ipynb #af4935c9
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,12 +17,14 @@ from ..core.errors import KitError
 from ..core.files import load_json
 from ..core.settings import SEED, check_bounds, from_dict, override, word_after
 from ..core.signals import SUCCESS
-from ..core.verbs import File, Folder, Layout, RunFolder, arranged, chosen_settings, exactly_one, command_for
+from ..core.verbs import File, Folder, Layout, RunFolder, arranged, chosen_settings, command_for
+from ..core.verbs import exactly_one, is_config
 from ..memory.plan import check_memory
 from .codec import CodecRun, CodecTask, with_codes
 from .eit import EITConfig, EITTask, assess, original_training, small_training
 from .eit_model import UNET_SIZES
 from .eit_physics import PhantomConfig, simulate_folder
+from ..training.run import RESUME
 from ..training.task import RunSettings, TrainConfig
 from ..train import train, uninterrupted
 
@@ -52,8 +54,6 @@ class SimulateTanks:
 # %% ../../nbs/tasks/verbs.ipynb #3c3e537a
 @dataclass(frozen=True, kw_only=True)
 class _Original:
-    # simulated data: the folder that holds train, valid and test; real data: the folder of npz files, or the one above
-    data_path: Folder
     data: Literal["simulated", "uef2017", "ktc2023"] = "simulated"  # which measurements
     global_batch_size: Annotated[int, "N", "--global-batch"] = 16  # images per batch, over all processes
     # passes over the training images; training only; default: 1400 for cdeit, 3 for smaller networks
@@ -87,8 +87,9 @@ class _Original:
 @dataclass(frozen=True, kw_only=True)
 class TrainTomography(_Original):
     "Train a network on simulated measurements, or resume a run."
+    data_path: Folder = ""  # the folder that holds train and valid; default with --resume: the run's
     out: RunFolder | None = None  # run folder, new unless --resume is given
-    resume: bool = False  # continue the run in RUN; give its other options again
+    resume: bool = False  # continue the run in RUN, with its options
     run: RunFolder | None = None  # the same as --resume --out RUN
     model: str = "small"  # size of the network: cdeit (the original's), small or tiny
     # folder with the original's mean.pth and std.pth, which normalise the voltages; default: computed from the
@@ -106,14 +107,42 @@ class TrainTomography(_Original):
         check_bounds(self, {"accumulation": (1, 10**6), "hours": (0, 10**5)})
 
     def act(self) -> int:
-        out = exactly_one(self, "out", "run")
-        if self.processes != 1:
-            return self.in_processes("train")
-        task, config = training_of(self)
-        again = self.resume or out == "run"  # more epochs are asked for by --epochs, so the new rate is only said
-        uninterrupted(train(task, replace(config, new_schedule=again), getattr(self, out), resume=again,
+        place = exactly_one(self, "out", "run")
+        folder = getattr(self, place)
+        asked = _taken_up(replace(self, out=folder, run=None, resume=self.resume or place == "run"))
+        if not asked.data_path:
+            raise KitError("data_path: give --data-path, the folder that holds train and valid")
+        if asked.processes != 1:
+            return asked.in_processes("train")
+        task, config = training_of(asked)
+        task.given = _worth_keeping(asked)
+        # more epochs are asked for by --epochs, so the new rate is only said
+        uninterrupted(train(task, replace(config, new_schedule=asked.resume), folder, asked.resume,
                             check_memory=check_memory))
         return SUCCESS
+
+
+def _worth_keeping(
+    asked: Any,  # a verb
+) -> dict[str, Any]:  # field -> value
+    "What a command gave, for `resume.json`."
+    given = {one.name: getattr(asked, one.name) for one in fields(asked)
+             if one.name not in ("out", "resume", "processes") and getattr(asked, one.name) != one.default}
+    places = ("data_path", "statistics")
+    return {name: str(Path(value).resolve()) if name in places else value for name, value in given.items()}
+
+
+def _taken_up(
+    asked: Any,  # a verb with `out` and `resume`
+) -> Any:
+    "The verb; with --resume, what the folder remembers takes the place of what is not given. Raises `KitError`."
+    note = Path(asked.out) / RESUME
+    if not asked.resume or not note.exists():
+        return asked
+    kept = load_json(note)
+    known = from_dict(type(asked), {"out": asked.out, **kept} if isinstance(kept, dict) else kept, str(note))
+    return replace(asked, **{one.name: getattr(known, one.name) for one in fields(asked)
+                             if not is_config(one) and getattr(asked, one.name) == one.default})
 
 # %% ../../nbs/tasks/verbs.ipynb #620470e7
 def training_of(asked: TrainTomography) -> tuple[Any, Any]:  # the task and the settings of its training
@@ -138,6 +167,8 @@ def training_of(asked: TrainTomography) -> tuple[Any, Any]:  # the task and the 
 @dataclass(frozen=True, kw_only=True)
 class AssessTomography(_Original):
     "Reconstruct measurements with a trained network, and compare with the truth."
+    # simulated data: the folder that holds train, valid and test; real data: the folder of npz files, or the one above
+    data_path: Folder
     run: RunFolder | None = None  # run folder; default: the weights that come with the kit
     out: Folder | None = None  # folder for DEIT.mat, predictions.npz, scores and a figure; default: nothing is written
     draws: int = 8  # reconstructions that are averaged for each image; the original takes 1
@@ -193,6 +224,7 @@ class TrainCodec:
                    self.settings.get("train.device", "cpu"))
             return SUCCESS
         run = override(codec_begun_by(command_for(self, without=tuple(self.settings)))[1], self.settings)
-        task = run.task if self.codes is None else with_codes(run.task, self.codes)
+        codes = _taken_up(self).codes
+        task = run.task if codes is None else with_codes(run.task, codes)
         uninterrupted(train(task, run.train, self.out, self.resume, check_memory=check_memory))
         return SUCCESS

@@ -7,7 +7,7 @@ __all__ = ['TrainConfig', 'LossSum', 'Task', 'TaskSettings', 'count_parameters',
            'toy_row', 'toy_batch', 'ToyTask', 'toy_config']
 
 # %% ../../nbs/training/task.ipynb #bdafc67b
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -144,9 +144,11 @@ class Task(Protocol):
         "Lines about data and batches for the printed plan, text by name."
         return {}
 
+    given: Mapping[str, Any] = {}  # what the command gave, for `--resume`
+
     def circumstances(self) -> dict[str, Any]:
         "Plain values for `resume.json`: what a resumed run takes up again and may change, such as the data's folder."
-        return {}
+        return dict(self.given)
 
     def hooks(self) -> dict[str, Callable[[nn.Module, int, Path], None]]:
         "Functions called after each validation with the evaluated model, the step and the run folder."
