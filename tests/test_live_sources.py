@@ -115,6 +115,30 @@ def test_an_lsl_stream_that_is_not_bins(name: str, rate: float, kind: str, words
         assert not inbox.waiting and not made.have_consumers()
 
 
+def test_markers_of_an_lsl_stream_end_sentences(name: str) -> None:
+    """Those with the text that was asked for, also after the program that sends them was started again."""
+    source, made = LslSource(name, f"{name} markers", "trial end"), outlet(name)
+    received = Received(source)
+    with received.inbox:
+        assert made.wait_for_consumers(20)
+        for first in (0, 130):
+            push(made, [*range(first, first + 130)])
+            received.take(130)
+        until(lambda: any("is announced, so it ends no sentence" in one for one in source.refused))
+        for _ in range(2):
+            markers = outlet(f"{name} markers", 1, 0, "string")
+            assert markers.wait_for_consumers(20)
+            markers.push_sample(["trial begin"])
+            push(made, [*range(5)])
+            found = received.take(5)
+            assert [len(one.bins) for one in found] == [1] * 5 and not any(one.cue for one in found)
+            markers.push_sample(["trial end"])
+            (end,) = received.take(1)
+            assert (end.first, len(end.bins), end.cue, end.reason) == (found[-1].end, 0, True, "cue")
+            del markers
+    assert sum(source.refused.values()) == 1
+
+
 @contextmanager
 def redis_server(port: int, folder: Path) -> Iterator["redis.Redis"]:
     command = [SERVER, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
@@ -185,6 +209,36 @@ def test_what_was_added_before_a_redis_source_began_is_left(port: int, tmp_path:
             until(lambda: "gets nothing" in source.waiting)
             add(client, [100])
             assert received.take(1)[0].first == 100
+
+
+@server_needed
+def test_states_of_a_task_end_sentences(port: int, tmp_path: Path) -> None:
+    """As the laboratory's task adds them: 0 in the delay, 1 from the go cue on, 3 when the trial is over."""
+    def state(name: str) -> None:
+        client.xadd("task_state", {"trialNum": "1", "taskState": name, "timeStamp": np.float64(1).tobytes()})
+
+    with redis_server(port, tmp_path) as client:
+        state("1")  # we come in the middle of a trial
+        received = Received(RedisSource(f"127.0.0.1:{port}"))
+        with received.inbox:
+            until(lambda: "has no stream" in received.inbox.source.waiting)
+            add(client, range(3))
+            state("3")
+            state("0")
+            add(client, range(3, 5))
+            state("1")
+            add(client, range(5, 7))
+            state("3")
+            found = received.take(9)
+            assert [one.first for one in found if one.cue] == [3, 7] and not any(len(one.bins) for one in found if one.cue)
+            assert [one.first for one in found if not one.cue] == [*range(7)] and len(received.bins) == 7
+        client.delete("task_state")
+        client.set("task_state", "no stream")
+        received = Received(RedisSource(f"127.0.0.1:{port}"))
+        with received.inbox:
+            until(lambda: "gets nothing" in received.inbox.source.waiting)
+            add(client, [7])
+            assert received.take(1)[0].first == 7 and not received.inbox.source.refused
 
 
 @server_needed

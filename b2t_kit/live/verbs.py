@@ -66,7 +66,7 @@ class Live(Speaks, ReadsRun):
     run: RunFolder | None = None  # run folder, or exported decoder; give this or --runs
     # several run folders, such as those of several seeds, whose logits are averaged; as many as there is time for
     runs: tuple[RunFolder, ...] = ()
-    # recording, participant (says what is typed), HOST:PORT of a stream, lsl:NAME of one in the Lab Streaming Layer, or
+    # recording, participant (says what is typed), HOST:PORT of a stream, lsl:NAME[/MARKERS] as in LSL, or
     # redis:HOST:PORT/STREAM, as in BRAND; default: recording; participant with --say
     source: Annotated[str, "SOURCE"] | None = None
     page: bool = False  # show a page for a browser instead of lines of text
