@@ -60,7 +60,7 @@ def train(device: Device, accumulation: int) -> dict:
         device.step(optimizer)
         optimizer.zero_grad()
     device.check_replicas(model)
-    state = device.host_state_dict(model)
+    state = device.fetch_named(device.unwrap(model).state_dict())
     parameters = torch.cat([one.flatten() for one in state.values()])
     return {"norms": norms, "parameters": parameters.tolist()}
 
@@ -117,7 +117,7 @@ def everything(out: str) -> None:
             "objects": [device.gather_objects(device.rank), device.broadcast_object(device.rank)],
             "sum": device.sum_over_processes(torch.tensor([1.0, device.rank])).tolist(),
         }
-        device.barrier()
+        device.gather_objects(None)  # waits for all
         print("printed by everyone")
         device.say("said once")
         if device.is_main:

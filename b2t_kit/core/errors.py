@@ -35,7 +35,7 @@ def printable(
     text = str(text)
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() or one in "\n\t" else repr(one)[1:-1] for one in text)
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else repr(letter)[1:-1] for letter in text)
 
 
 @contextmanager

@@ -256,13 +256,13 @@ def new_folders(
 ) -> Iterator[Path]:
     "A writable folder; if the block fails, folders created here are removed if they are empty."
     folder = Path(folder)
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
         yield check_writable(folder)
     except BaseException:
-        for one in missing:
+        for place in missing:
             with suppress(OSError):
-                one.rmdir()
+                place.rmdir()
         raise
 
 # %% ../../nbs/core/files.ipynb #a10fd414

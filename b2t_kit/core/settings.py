@@ -77,10 +77,10 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value) and record:
         return record()
     if is_dataclass(value):
-        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+        return {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 # %% ../../nbs/core/settings.ipynb #31390497
 def kinds_of(
@@ -107,7 +107,7 @@ def converted(
         if isinstance(kind, type) and is_dataclass(kind) and isinstance(value, dict):
             return from_dict(kind, value, name)
         if origin is typing.Literal and str(value) in map(str, typing.get_args(kind)):
-            return next(one for one in typing.get_args(kind) if str(one) == str(value))
+            return next(choice for choice in typing.get_args(kind) if str(choice) == str(value))
         if origin is tuple and isinstance(value, (list, tuple, str)):
             parts = [part for part in value.split(",") if part] if isinstance(value, str) else value
             return tuple(converted(part, typing.get_args(kind)[0], name) for part in parts)
@@ -150,7 +150,7 @@ def from_dict(
     if not isinstance(values, dict):
         raise KitError(f"{prefix or 'the content'} should be names and values in braces")
     hints = typing.get_type_hints(config_class)
-    known = [one.name for one in fields(config_class)]
+    known = [item.name for item in fields(config_class)]
     dotted = {name: f"{prefix}.{name}" if prefix else name for name in values}
     for name in values:
         if name not in known:
@@ -165,12 +165,12 @@ def leaves(
     "Every setting that is not itself a dataclass: dotted name -> (type, value)."
     found: dict[str, tuple[Any, Any]] = {}
     hints = typing.get_type_hints(type(config))
-    for one in fields(config):
-        name, value = prefix + one.name, getattr(config, one.name)
+    for item in fields(config):
+        name, value = prefix + item.name, getattr(config, item.name)
         if is_dataclass(value):
             found.update(leaves(value, name + "."))
         else:
-            found[name] = (hints[one.name], value)
+            found[name] = (hints[item.name], value)
     return found
 
 # %% ../../nbs/core/settings.ipynb #683ea2ca
@@ -180,12 +180,12 @@ def defaults(
 ) -> dict[str, Any]:
     "The default of every setting that has one: dotted name -> value."
     found: dict[str, Any] = {}
-    for one in fields(config):
-        name, value = prefix + one.name, getattr(config, one.name)
+    for item in fields(config):
+        name, value = prefix + item.name, getattr(config, item.name)
         if is_dataclass(value):
             found |= defaults(value, name + ".")
-        elif one.default is not dataclasses.MISSING:
-            found[name] = one.default
+        elif item.default is not dataclasses.MISSING:
+            found[name] = item.default
     return found
 
 # %% ../../nbs/core/settings.ipynb #922bad40
@@ -244,7 +244,7 @@ def comments_in(
 ) -> dict[str, str]:  # field -> comment
     "The comment beside each field, or the lines of comment above a field that has none beside it."
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    comments = {one.start[0]: one.string.lstrip("# ") for one in tokens if one.type == tokenize.COMMENT}
+    comments = {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
     lines, found = ["", *source.splitlines()], {}
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
@@ -276,9 +276,9 @@ def meanings(
     found: dict[str, str] = {}
     config_class: type = type(config)
     comments = field_comments(config_class)
-    for one in fields(config):
-        name, value = prefix + one.name, getattr(config, one.name)
-        found |= meanings(value, f"{name}.") if is_dataclass(value) else {name: comments.get(one.name, "")}
+    for item in fields(config):
+        name, value = prefix + item.name, getattr(config, item.name)
+        found |= meanings(value, f"{name}.") if is_dataclass(value) else {name: comments.get(item.name, "")}
     return found
 
 # %% ../../nbs/core/settings.ipynb #6c883d50

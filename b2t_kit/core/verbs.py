@@ -48,7 +48,7 @@ class Layout:
     ) -> str:
         "The group in which help shows a setting."
         for title, members in self.groups.items():
-            if any(name == one or name.startswith(f"{one}.") for one in members):
+            if any(name == member or name.startswith(f"{member}.") for member in members):
                 return title
         return "other" if self.groups else "further"
 
@@ -101,7 +101,7 @@ def plain_type(
         member, about = plain_type(typing.get_args(annotation)[0])
         return types.GenericAlias(tuple, (member, ...)), about
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        parts = [plain_type(one) for one in typing.get_args(annotation)]
+        parts = [plain_type(kind) for kind in typing.get_args(annotation)]
         kinds = tuple(kind for kind, _ in parts)
         return typing.Union[kinds], {note for _, notes in parts for note in notes}  # noqa: UP007
     return annotation, set()
@@ -114,25 +114,25 @@ def metavar_of(
     "What help calls a value: a unit, the allowed words, or a type."
     first = kinds_of(kind)[0]
     if typing.get_origin(first) is tuple:
-        one = metavar_of(typing.get_args(first)[0], unit)
-        return f"{one} ..."
+        each = metavar_of(typing.get_args(first)[0], unit)
+        return f"{each} ..."
     if typing.get_origin(first) is typing.Literal:
         return unit or "|".join(map(str, typing.get_args(first)))
     return unit or {int: "N", float: "X"}.get(first, "NAME")
 
 # %% ../../nbs/core/verbs.ipynb #8ba7d6d6
 def own_option(
-    one: Any,  # a field of a verb
+    item: Any,  # a field of a verb
     annotation: Any,  # its type
     meaning: str,
 ) -> Option:
     "The option of a field that holds no configuration."
     kind, notes = plain_type(annotation)
     positional, others = "positional" in notes, sorted(note for note in notes if note.startswith("--"))
-    flags = () if positional else (f"--{one.name.replace('_', '-')}", *others)
-    default = one.default_factory() if one.default_factory is not dataclasses.MISSING else one.default
+    flags = () if positional else (f"--{item.name.replace('_', '-')}", *others)
+    default = item.default_factory() if item.default_factory is not dataclasses.MISSING else item.default
     unit = next(iter(notes - {"positional", *others}), "")
-    return Option((one.name, ""), kind, default, meaning, flags, metavar_of(kind, unit), "")
+    return Option((item.name, ""), kind, default, meaning, flags, metavar_of(kind, unit), "")
 
 
 def setting_options(
@@ -147,17 +147,17 @@ def setting_options(
     for dotted, (kind, value) in known.items():
         last = dotted.rpartition(".")[2]
         names = dict.fromkeys([last, dotted] if lasts.count(last) == 1 else [dotted])
-        flags = tuple(f"--{one.replace('_', '-')}" for one in names)
+        flags = tuple(f"--{other.replace('_', '-')}" for other in names)
         found.append(Option((name, dotted), kind, value, meaning[dotted], flags,
                             metavar_of(kind, layout.units.get(last, "")), layout.title_of(dotted)))
-    return sorted(found, key=lambda one: [*layout.groups, one.title].index(one.title))
+    return sorted(found, key=lambda option: [*layout.groups, option.title].index(option.title))
 
 # %% ../../nbs/core/verbs.ipynb #a79c6ccc
 def is_config(
-    one: Any,  # a field of a verb
+    item: Any,  # a field of a verb
 ) -> bool:
     "Whether a field holds settings, each with an option."
-    return "choose" in one.metadata or is_dataclass(one.default)
+    return "choose" in item.metadata or is_dataclass(item.default)
 
 
 def verb_options(
@@ -168,13 +168,13 @@ def verb_options(
     comments, hints = field_comments(verb), typing.get_type_hints(verb, include_extras=True)
     places = {name: place for place, parent in reversed(list(enumerate(verb.__mro__)))
               for name in vars(parent).get("__annotations__", {})}
-    own = sorted((one for one in fields(verb) if not is_config(one)), key=lambda one: places[one.name])
-    found = [own_option(one, hints[one.name], comments[one.name]) for one in own]
+    own = sorted((item for item in fields(verb) if not is_config(item)), key=lambda item: places[item.name])
+    found = [own_option(item, hints[item.name], comments[item.name]) for item in own]
     layout, chosen = Layout(), ""
-    for one in filter(is_config, fields(verb)):
-        layout = one.metadata.get("layout", layout)
-        chosen, config = one.metadata["choose"](words) if "choose" in one.metadata else ("", one.default)
-        found += setting_options(one.name, config, layout, [each.name for each in own])
+    for item in filter(is_config, fields(verb)):
+        layout = item.metadata.get("layout", layout)
+        chosen, config = item.metadata["choose"](words) if "choose" in item.metadata else ("", item.default)
+        found += setting_options(item.name, config, layout, [each.name for each in own])
     return found, layout, chosen
 
 # %% ../../nbs/core/verbs.ipynb #0198fe34
@@ -183,8 +183,8 @@ def given_in(
     options: Iterable[Option],
 ) -> dict[tuple[str, str], str]:  # path of each option that is given -> the flag that was typed
     "Which options a command line gives; raises `KitError` for one that it gives twice."
-    known = {flag: one for one in options for flag in one.flags}
-    known |= {f"--no-{flag[2:]}": one for flag, one in known.items() if one.kind is bool and one.path[1]}
+    known = {flag: option for option in options for flag in option.flags}
+    known |= {f"--no-{flag[2:]}": option for flag, option in known.items() if option.kind is bool and option.path[1]}
     found: dict[tuple[str, str], str] = {}
     for word in words:
         flag = word.partition("=")[0].replace("_", "-")
@@ -201,7 +201,7 @@ def as_words(
 ) -> list[str]:
     "A value as it is typed."
     if isinstance(value, (tuple, list)):
-        return [word for one in value for word in as_words(one)]
+        return [word for part in value for word in as_words(part)]
     return ["none" if value is None else str(value)]
 
 
@@ -222,12 +222,12 @@ def command_for(
 ) -> list[str]:
     "A command line that means this verb: what differs from the defaults, and the settings that were given."
     found: list[str] = []
-    for one in fields(asked):
-        value = getattr(asked, one.name)
+    for item in fields(asked):
+        value = getattr(asked, item.name)
         if isinstance(value, dict):
             found += [word for name in value if name not in without for word in flagged(name, value[name])]
-        elif one.name not in without and value != one.default and not is_config(one):
-            found += flagged(one.name, value)
+        elif item.name not in without and value != item.default and not is_config(item):
+            found += flagged(item.name, value)
     return found
 
 
@@ -305,10 +305,10 @@ def view_of(
     import tyro
 
     groups: dict[str, list[tuple[str, Any, Any]]] = {"": []}
-    for number, one in enumerate(options):
-        kind = tyro_type(one, given.get(one.path, one.flags[0] if one.flags else "").removeprefix("--no-"))
-        default = () if one.several and one.required else one.default
-        groups.setdefault(one.title, []).append((f"option_{number}", kind, field(default=default)))
+    for number, option in enumerate(options):
+        kind = tyro_type(option, given.get(option.path, option.flags[0] if option.flags else "").removeprefix("--no-"))
+        default = () if option.several and option.required else option.default
+        groups.setdefault(option.title, []).append((f"option_{number}", kind, field(default=default)))
     made = {title: make_dataclass("Group", members, kw_only=True) for title, members in groups.items() if title}
     nested = [(f"group_{number}", Annotated[group, tyro.conf.arg(name=title)], field(default_factory=group))
               for number, (title, group) in enumerate(made.items())]
@@ -369,14 +369,14 @@ def read_verb(
     given = given_in(words, options)
     values = values_in(ask_tyro(view_of(options, given), words, program))
     own: dict[str, Any] = {}
-    settings: dict[str, dict[str, Any]] = {one.name: {} for one in fields(verb) if is_config(one)}
-    for number, one in enumerate(options):
-        name, setting = one.path
-        if one.several and one.required and not values[number]:
+    settings: dict[str, dict[str, Any]] = {item.name: {} for item in fields(verb) if is_config(item)}
+    for number, option in enumerate(options):
+        name, setting = option.path
+        if option.several and option.required and not values[number]:
             raise KitError(f"{name}: give at least one (`{program} --help`)")
         if not setting:
             own[name] = values[number]
-        elif one.path in given:
+        elif option.path in given:
             settings[name][setting] = values[number]
     for each in filter(is_config, fields(verb)):
         chosen = settings[each.name]
@@ -420,11 +420,11 @@ def show_help(verb: type, words: Sequence[str], program: str) -> None:
     options, layout, chosen = verb_options(verb, words)
     whole = "--help-all" in words or not layout.first
     if not whole:
-        settings = {one.path[1]: one for one in options if one.path[1]}
-        names = [name for one in layout.first for name in settings if name == one or name.startswith(f"{one}.")]
+        settings = {option.path[1]: option for option in options if option.path[1]}
+        names = [name for first in layout.first for name in settings if name == first or name.startswith(f"{first}.")]
         top = [dataclasses.replace(settings[name], title="most changed") for name in names]
         hidden = len(settings) - len(top)
-        options = [one for one in options if not one.path[1]] + top
+        options = [option for option in options if not option.path[1]] + top
     columns = shutil.get_terminal_size().columns
     print(textwrap.fill(verb.__doc__ or "", columns), end="\n\n")
     told = Told(sys.stdout)
@@ -440,6 +440,6 @@ def show_help(verb: type, words: Sequence[str], program: str) -> None:
         print(f"\nDefaults are those of {chosen}.")
     if not whole:
         print(f"`{program} --help-all` shows the other {hidden} settings.")
-    pairs = [one.flags for one in options if len(one.flags) > 1]
+    pairs = [option.flags for option in options if len(option.flags) > 1]
     if whole and pairs:
         print(f"Each setting also has a full name: {pairs[0][0]} is {pairs[0][1]}.")

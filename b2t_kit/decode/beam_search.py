@@ -243,13 +243,13 @@ def advance(
         floor = max(floor, row[label])
     floor -= limits.token_threshold
     for number in range(beam.size[0]):
-        one = beam.rows[number]
-        owner, code = np.int64(one.history), np.int64(one.code)
-        both = combine(one.blank, one.label, limits.best_path)
+        prefix = beam.rows[number]
+        owner, code = np.int64(prefix.history), np.int64(prefix.code)
+        both = combine(prefix.blank, prefix.label, limits.best_path)
         if code > SILENCE:
-            node, again = code - SILENCE, one.blank
+            node, again = code - SILENCE, prefix.blank
             last = np.int64(trie.label[node])
-            add_paths(candidates, owner, code, both + row[BLANK], one.label + row[last], limits.best_path)
+            add_paths(candidates, owner, code, both + row[BLANK], prefix.label + row[last], limits.best_path)
         else:
             wait(owner, code, both, row, limits, candidates)
             node, last, again = np.int64(0), code, -math.inf
@@ -368,8 +368,8 @@ def finished(
     "Return the complete sentences in the beam with their probabilities."
     found: dict[int, float] = {}
     rows = beam.rows[: beam.size[0]]
-    for one in rows[rows["code"] <= SILENCE]:
-        owner, mass = int(one["history"]), float(one["label"])
+    for prefix in rows[rows["code"] <= SILENCE]:
+        owner, mass = int(prefix["history"]), float(prefix["label"])
         found[owner] = combine(found.get(owner, -math.inf), mass, best_path)
     return found
 
@@ -591,8 +591,8 @@ class TrialSearch:
         for line, values in zip(sums, (acoustic, total)):
             np.logaddexp.at(line, which, values)
         order = np.argsort(-sums[1], kind="stable")[:count]
-        return [(history_words(self.past, int(owners[one])), float(sums[0, one]),
-                 float(histories["language"][first[one]]), float(sums[1, one])) for one in order]
+        return [(history_words(self.past, int(owners[place])), float(sums[0, place]),
+                 float(histories["language"][first[place]]), float(sums[1, place])) for place in order]
 
     def best(
         self,
@@ -602,11 +602,11 @@ class TrialSearch:
         found, limits, rows = finished(self.beam, self.limits.best_path), self.limits, self.past.rows
         if not found:
             owners = self.beam.rows["history"][: self.beam.size[0]].tolist()
-            return [history_words(self.past, one) for one in dict.fromkeys(owners)][:count]
-        totals = {one: limits.scale * acoustic + float(rows[one]["language"])
-                  + limits.bonus * int(rows[one]["length"]) for one, acoustic in found.items()}
-        order = sorted(totals, key=lambda one: -totals[one])
-        return [history_words(self.past, one) for one in order[:count]]
+            return [history_words(self.past, history) for history in dict.fromkeys(owners)][:count]
+        totals = {history: limits.scale * acoustic + float(rows[history]["language"])
+                  + limits.bonus * int(rows[history]["length"]) for history, acoustic in found.items()}
+        order = sorted(totals, key=lambda history: -totals[history])
+        return [history_words(self.past, history) for history in order[:count]]
 
 # %% ../../nbs/decode/beam_search.ipynb #d9df246f
 class BeamSearch:
@@ -652,8 +652,8 @@ class BeamSearch:
     def hot(self) -> dict[str, tuple[float, float, float]]:
         "The least and largest ln P of each hotword, and what is added to it."
         words = model_words(self.lexicon, self.model, self.hotwords)
-        asked = {one.word: words[self.lexicon.ids[one.word]] for one in self.hotwords}
-        return {word: (float(one["least"]), float(one["most"]), float(one["boost"])) for word, one in asked.items()}
+        asked = {hotword.word: words[self.lexicon.ids[hotword.word]] for hotword in self.hotwords}
+        return {word: (float(row["least"]), float(row["most"]), float(row["boost"])) for word, row in asked.items()}
 
     @property
     def unknown(self) -> int:
@@ -739,7 +739,7 @@ class BeamSearch:
                     times = np.stack([frames[times[:, 0]], frames[times[:, 1] - 1] + 1], axis=1)
                 spans = tuple(map(tuple, times.tolist()))
                 found.append(Hypothesis(words, acoustic, likely, total, spans))
-        return with_confidences(sorted(found, key=lambda one: (-one.total, one.words)))
+        return with_confidences(sorted(found, key=lambda hypothesis: (-hypothesis.total, hypothesis.words)))
 
     def __repr__(self) -> str:
         return f"BeamSearch ({self.route}) over {self.lexicon!r} with {self.model!r}"
@@ -795,7 +795,7 @@ class Stream:
         model, words = self._owner.model, self._search.best(1)[0]
         with model.blamed():
             state = model.start
-            for word in model.numbers(self._owner.lexicon.words[one] for one in words).tolist():
+            for word in model.numbers(self._owner.lexicon.words[number] for number in words).tolist():
                 _, state = model.score(state, word)
             return math.exp(model.score(state, model.end)[0])
 
@@ -805,7 +805,7 @@ class Stream:
     ) -> list[Hypothesis]:  # best first, without times; the best one with confidences
         "Return the finished words of the most likely prefixes; later frames may change them."
         words = self._owner.lexicon.words
-        return with_confidences([Hypothesis(tuple(words[one] for one in found), acoustic, language, total)
+        return with_confidences([Hypothesis(tuple(words[number] for number in found), acoustic, language, total)
                                  for found, acoustic, language, total in self._search.prefixes(count)])
 
     def finish(self) -> list[Hypothesis]:

@@ -41,18 +41,18 @@ def average_logits(
     "Return the average of the models; raises `KitError` unless all have the same frames."
     if not logits:
         raise KitError(f"{name}: there are no models to average")
-    checked = [check_logits(one, f"{name} of model {number}") for number, one in enumerate(logits, 1)]
-    frames = [len(one) for one in checked]
+    checked = [check_logits(array, f"{name} of model {number}") for number, array in enumerate(logits, 1)]
+    frames = [len(array) for array in checked]
     if len(set(frames)) > 1:
         raise KitError(f"{name}: the models have {', '.join(map(str, frames))} frames; "
                        "decode each one separately and pool their lists")
     weights = _shares(shares, len(checked))
     total = np.zeros(checked[0].shape)
-    for one, weight in zip(checked, weights):
+    for array, weight in zip(checked, weights):
         if weight == 0:  # or a class that it rules out would be 0 times minus infinity
             continue
-        high = one.max(axis=1, keepdims=True)
-        total += weight * (one - high - np.log(np.exp(one - high).sum(axis=1, keepdims=True)))
+        high = array.max(axis=1, keepdims=True)
+        total += weight * (array - high - np.log(np.exp(array - high).sum(axis=1, keepdims=True)))
     if (nothing := np.flatnonzero(total.max(axis=1, initial=-np.inf) == -np.inf)).size:
         raise KitError(f"{name}: in frame {nothing[0]}, each class is ruled out by one of the models; "
                        "leave one of them out")
@@ -72,7 +72,7 @@ def same_trials(
 ) -> Sequence[Sequence[LogitTrial]]:
     "The lists, if they are of the same trials; raises `KitError` otherwise."
     for other in lists[1:]:
-        differing = sorted({one.place for one in lists[0]} ^ {one.place for one in other})
+        differing = sorted({trial.place for trial in lists[0]} ^ {trial.place for trial in other})
         if differing:
             raise KitError(f"{other[0].name}: differs from {lists[0][0].name} in trial "
                            f"{' '.join(map(str, differing[0]))}")
@@ -90,7 +90,7 @@ def average_files(
     lists = same_trials([read_trials(path) for path in paths])
     with LogitsWriter(out) as writer:
         for first, *others in zip(*lists):
-            rows = average_logits([one.logits for one in (first, *others)], shares, first.name)
+            rows = average_logits([trial.logits for trial in (first, *others)], shares, first.name)
             writer.write(TrialInfo(first.session, 0, first.block, first.number, first.group, 0, 0, first.truth,
                                    Path(paths[0])), rows)
     return Path(out)
@@ -105,16 +105,16 @@ def pooled(
     shares: Sequence[float] | None = None,  # weight of each model; None: equal
 ) -> DecodedTrial:  # best first
     "Return all sentences of several lists with averaged acoustic scores; raises `KitError` for different trials."
-    places = {one.place for one in lists}
+    places = {trial.place for trial in lists}
     if len(places) != 1:
         raise KitError(f"lists of {len(places)} different trials cannot be pooled")
     found: dict[tuple[str, ...], Hypothesis] = {}
-    for one in lists:
-        for hypothesis in one.hypotheses:
+    for trial in lists:
+        for hypothesis in trial.hypotheses:
             found.setdefault(hypothesis.words, hypothesis)
     acoustic = dict.fromkeys(found, 0.0)
-    for one, share in zip(lists, _shares(shares, len(lists))):
-        known = {hypothesis.words: hypothesis.acoustic for hypothesis in one.hypotheses}
+    for trial, share in zip(lists, _shares(shares, len(lists))):
+        known = {hypothesis.words: hypothesis.acoustic for hypothesis in trial.hypotheses}
         worst = min(known.values(), default=0.0) - MARGIN / weights.acoustic_scale
         for words in acoustic:
             acoustic[words] += share * known.get(words, worst)
@@ -133,13 +133,13 @@ def scored_by_all(
     "Return the sentences of all searches, scored by every model; raises `KitError` for unequal numbers."
     if len(searches) != len(logits) or not searches:
         raise KitError(f"{name}: {len(searches)} searches, and logits of {len(logits)} models")
-    rows = [search.log_probs(one, f"{name} of model {number}")
-            for number, (search, one) in enumerate(zip(searches, logits), 1)]
+    rows = [search.log_probs(array, f"{name} of model {number}")
+            for number, (search, array) in enumerate(zip(searches, logits), 1)]
     found: dict[tuple[str, ...], None] = {}
-    for search, one in zip(searches, rows):
-        proposed = search.propose(one)
+    for search, array in zip(searches, rows):
+        proposed = search.propose(array)
         found.update(dict.fromkeys(tuple(search.lexicon.words[word] for word in words) for words in proposed))
-    return [search.scored(one, _numbers(search, found)) for search, one in zip(searches, rows)]
+    return [search.scored(array, _numbers(search, found)) for search, array in zip(searches, rows)]
 
 
 def _numbers(search: BeamSearch, sentences: Iterable[tuple[str, ...]]) -> list[tuple[int, ...]]:
@@ -205,7 +205,7 @@ def average_evaluation(
     trained = frozenset.intersection(*(member.trained for member in members))
     origin = f"average of {len(members)} runs" if len(members) > 1 else members[0].origin
     trials = decoded_again(members[0].trials, logits)
-    marks = max((member.marks for member in members), key=lambda marks: sum(one.trials for one in marks))
+    marks = max((member.marks for member in members), key=lambda marks: sum(mark.trials for mark in marks))
     return replace(members[0], origin=origin, trials=trials, trained=trained, marks=marks)
 
 # %% ../../nbs/decode/ensemble.ipynb #c8ce61df
@@ -217,20 +217,20 @@ class AveragedRuns(LogitSource):
 
     @property
     def folder(self) -> Path:
-        return ensemble_folder([one.run for one in self.runs], "average", self.runs[0].split)
+        return ensemble_folder([run.run for run in self.runs], "average", self.runs[0].split)
 
     def records(self, folder: Path) -> list[tuple[Path, str | None]]:
-        own = content_hash(sorted(one.decoder.digest for one in self.runs))  # of these runs, in any order
+        own = content_hash(sorted(run.decoder.digest for run in self.runs))  # of these runs, in any order
         place = self.folder.parent / own[:8] / CHOICE
-        return [(place, own), *(place for one in self.runs for place in one.records(folder))]
+        return [(place, own), *(place for run in self.runs for place in run.records(folder))]
 
     def sentences(self) -> tuple[str, ...]:
         return self.runs[0].sentences()
 
     def hear(self, folder: Path) -> Heard:
-        each = [one.hear(one.folder) for one in self.runs]
-        heard = heard_in(average_files([one.path for one in each], folder / "average.hdf5"), folder)
-        return replace(heard, chose=frozenset().union(*(one.chose for one in each)))
+        each = [run.hear(run.folder) for run in self.runs]
+        heard = heard_in(average_files([part.path for part in each], folder / "average.hdf5"), folder)
+        return replace(heard, chose=frozenset().union(*(part.chose for part in each)))
 
 # %% ../../nbs/decode/ensemble.ipynb #2cff473c
 def decode_together(
@@ -240,7 +240,8 @@ def decode_together(
     "One trial decoded by all models."
     first = trials[0]
     lists = scored_by_all(searches, [trial.logits for trial in trials], first.name)
-    return pooled([DecodedTrial(*first.place, tuple(one), first.truth) for one in lists], searches[0].config.weights)
+    return pooled([DecodedTrial(*first.place, tuple(listed), first.truth) for listed in lists],
+                  searches[0].config.weights)
 
 
 def decode_pooled(
@@ -251,11 +252,11 @@ def decode_pooled(
     **search: Any,  # what else is asked of the search: fields of `Asked`
 ) -> Sentences:
     "Decode with the pooled lists of several runs; raises `KitError` as `decode_sentences`."
-    folder = ensemble_folder([one.run for one in runs], "pool", runs[0].split) if out is None else Path(out)
-    records = [record for one in runs for record, _ in one.records(folder) if record.exists()]
+    folder = ensemble_folder([run.run for run in runs], "pool", runs[0].split) if out is None else Path(out)
+    records = [record for run in runs for record, _ in run.records(folder) if record.exists()]
     asked = Asked(lm or (tuned_model(records[0]) if records else DEFAULT), **search)
     with new_folders(folder):
-        lines = [DecodingLine(one, asked, one.folder) for one in runs]
+        lines = [DecodingLine(run, asked, run.folder) for run in runs]
         searches = [line.search() for line in lines]
         trials = list(zip(*same_trials([line.heard.trials for line in lines])))
         with ThreadPoolExecutor(available_cores()) as pool:

@@ -124,8 +124,8 @@ def with_hotwords(
         return lexicon
     forms = {word: [tuple(PHONEMES[label] for label in form) for form in spoken]
              for word, spoken in lexicon.forms.items()}
-    for one in hotwords:
-        forms[one.word] = [*forms.get(one.word, []), *one.forms]
+    for hotword in hotwords:
+        forms[hotword.word] = [*forms.get(hotword.word, []), *hotword.forms]
     return Lexicon(forms)
 
 # %% ../../nbs/decode/hotwords.ipynb #cf5d2532
@@ -157,7 +157,7 @@ def model_words(
     if hotwords:
         known = found["number"] > 0
         average = average_word(model.unigrams[found["number"][known if known.any() else ...]])
-        for one in hotwords:
-            place = lexicon.ids[one.word]
-            found[place] = found["number"][place], average, np.inf if known[place] else average, one.boost
+        for hotword in hotwords:
+            place = lexicon.ids[hotword.word]
+            found[place] = found["number"][place], average, np.inf if known[place] else average, hotword.boost
     return found

@@ -77,7 +77,7 @@ class Hypothesis:
 # %% ../../nbs/decode/hypotheses.ipynb #14f583f3
 def posteriors(hypotheses: Sequence[Hypothesis]) -> np.ndarray:  # (N,) float64, sums to 1
     "Return the probability of each sentence, normalised over the list."
-    totals = np.array([one.total for one in hypotheses], dtype=np.float64)
+    totals = np.array([hypothesis.total for hypothesis in hypotheses], dtype=np.float64)
     shares = np.exp(totals - totals.max(initial=-np.inf))
     return shares / shares.sum() if len(shares) else shares
 
@@ -123,16 +123,16 @@ def to_line(trial: DecodedTrial) -> str:  # one line of JSON, without a line fee
     "Return a trial as one line of an n-best file."
     place = {"session": trial.session, "block_num": trial.block, "trial_num": trial.trial}
     truth = {} if trial.truth is None else {"sentence_label": trial.truth}
-    rows = [_row(one) for one in trial.hypotheses]
+    rows = [_row(hypothesis) for hypothesis in trial.hypotheses]
     chose = {"chose": trial.chose} if trial.chose else {}
     return json.dumps({**place, **truth, **chose, "hypotheses": rows}, allow_nan=False, ensure_ascii=False)
 
 # %% ../../nbs/decode/hypotheses.ipynb #4264f8d8
-def _row(one: Hypothesis) -> dict[str, Any]:
-    scores = {"acoustic": one.acoustic, "language": one.language, "total": one.total}
-    row: dict[str, Any] = {"sentence": one.sentence, **scores}
-    row |= {"times": one.times} if one.times else {}
-    return row | ({"confidences": one.confidences} if one.confidences else {})
+def _row(hypothesis: Hypothesis) -> dict[str, Any]:
+    scores = {"acoustic": hypothesis.acoustic, "language": hypothesis.language, "total": hypothesis.total}
+    row: dict[str, Any] = {"sentence": hypothesis.sentence, **scores}
+    row |= {"times": hypothesis.times} if hypothesis.times else {}
+    return row | ({"confidences": hypothesis.confidences} if hypothesis.confidences else {})
 
 # %% ../../nbs/decode/hypotheses.ipynb #5231a74d
 def from_line(
@@ -142,7 +142,7 @@ def from_line(
     try:
         row = parse_json(line)
         place = str(row["session"]), int(row["block_num"]), int(row["trial_num"])
-        hypotheses = tuple(_hypothesis(one) for one in row["hypotheses"])
+        hypotheses = tuple(_hypothesis(hypothesis) for hypothesis in row["hypotheses"])
         return DecodedTrial(*place, hypotheses, row.get("sentence_label"), tuple(map(str, row.get("chose", ()))))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise KitError(f"is not a decoded trial ({error!r})") from error
@@ -204,10 +204,10 @@ def with_choices(
 ) -> list[DecodedTrial]:
     "The trials with what was chosen on them, besides what they already tell."
     found = []
-    for one in trials:
-        chose = {"checkpoint": one.session in days,
-                 "weights": bool(one.truth) and choice_key(one.place, one.truth or "") in weights}
-        found.append(replace(one, chose=tuple(name for name in CHOSEN if chose[name] or name in one.chose)))
+    for trial in trials:
+        chose = {"checkpoint": trial.session in days,
+                 "weights": bool(trial.truth) and choice_key(trial.place, trial.truth or "") in weights}
+        found.append(replace(trial, chose=tuple(name for name in CHOSEN if chose[name] or name in trial.chose)))
     return found
 
 
@@ -216,8 +216,8 @@ def marks_of(
     held_out: float | None = None,  # error rate with each half scored by the weights of the other; None: not known
 ) -> tuple[Choice, ...]:
     "What a score of these trials has to tell."
-    known = [one for one in trials if one.truth and normalise(one.truth)]
-    counts = {name: sum(name in one.chose for one in known) for name in CHOSEN}
+    known = [trial for trial in trials if trial.truth and normalise(trial.truth)]
+    counts = {name: sum(name in trial.chose for trial in known) for name in CHOSEN}
     fair = {"weights": held_out} if counts["weights"] == len(known) else {}
     return tuple(Choice(words, counts[name], len(known), fair.get(name))
                  for name, words in CHOSEN.items() if counts[name])

@@ -91,7 +91,7 @@ class Sentences:
         "Return what result.json holds."
         found: dict[str, Any] = {"trials": len(self.trials)}
         if self.wer:
-            low, high = (None if math.isnan(one) else one for one in (self.wer.low, self.wer.high))
+            low, high = (None if math.isnan(end) else end for end in (self.wer.low, self.wer.high))
             found |= {"edits": self.wer.edits, "words": self.wer.total, "wer": self.wer.rate,
                       "wer_low": low, "wer_high": high, "marks": plain_marks(self.marks)}
         return found | ({"warning": self.warning} if self.warning else {}) | (
@@ -111,7 +111,7 @@ class Sentences:
 # %% ../../nbs/decode/pipeline.ipynb #13f2dc22
 def word_error(trials: list[DecodedTrial]) -> Rate | None:  # None if no trial has a known sentence
     "Return the word error rate of the trials whose sentence is known, with a bootstrap interval over trials."
-    known = [(one.truth, one.sentence) for one in trials if one.truth is not None and normalise(one.truth)]
+    known = [(trial.truth, trial.sentence) for trial in trials if trial.truth is not None and normalise(trial.truth)]
     return wer([true for true, _ in known], [decoded for _, decoded in known]) if known else None
 
 # %% ../../nbs/decode/pipeline.ipynb #60715c98
@@ -312,7 +312,7 @@ def evaluate_adapting(
     plain = evaluate_run(run, data, split, None, unseen, logits=True, device=device, precision=precision,
                          out=folder / "as_trained")
     name = lm or tuned_model(Path(run) / CHOICE)
-    said = tuple(one.info.sentence for one in plain.trials if one.info.sentence is not None)
+    said = tuple(trial.info.sentence for trial in plain.trials if trial.info.sentence is not None)
     words, model = choose_words(name, lexicon, said + known_sentences(data), folder / MEMO)
     record, trained = Path(run) / CHOICE, RunLogits(run, data, split, device)
     tuned = tuned_config(record, tuned_for(words, model, None, trained.decoder.digest))
@@ -321,8 +321,8 @@ def evaluate_adapting(
                           device, precision, unseen, progress)
     report = adaptation_report(data, split, search, folder / "as_trained" / "logits.hdf5", path)
     chose, marks = trials_tuned_on(record)[0], plain.marks
-    infos = [one.info for one in plain.trials]
-    tuned_on = chose & {choice_key((one.session, one.block, one.number), one.sentence or "") for one in infos}
+    infos = [trial.info for trial in plain.trials]
+    tuned_on = chose & {choice_key((info.session, info.block, info.number), info.sentence or "") for info in infos}
     if tuned_on:
         marks += (Choice(WEIGHTS_TUNED, len(tuned_on), len(infos)),)
     made = replace(plain, origin=f"{plain.origin}, adapted", trials=decoded_again(plain.trials, path), marks=marks)

@@ -51,17 +51,17 @@ class Lists:
         lists: Sequence[Sequence[Hypothesis]],  # one n-best list per trial
         truths: Sequence[str],  # true sentences, as written
     ) -> None:
-        shape = (len(lists), max((len(one) for one in lists), default=0) + 1)
+        shape = (len(lists), max((len(hypotheses) for hypotheses in lists), default=0) + 1)
         self.acoustic, self.language = np.full(shape, -np.inf), np.zeros(shape)
         self.words, self.edits = np.zeros(shape), np.zeros(shape, dtype=np.int64)
         references = [normalise(truth).split() for truth in truths]
         self.total = sum(map(len, references))
         for row, (found, reference) in enumerate(zip(lists, references)):
             self.edits[row] = len(reference)  # errors of an empty sentence
-            for column, one in enumerate(found):
-                self.acoustic[row, column], self.language[row, column] = one.acoustic, one.language
-                self.words[row, column] = one.num_words
-                self.edits[row, column] = edit_distance(reference, list(one.words))
+            for column, hypothesis in enumerate(found):
+                self.acoustic[row, column], self.language[row, column] = hypothesis.acoustic, hypothesis.language
+                self.words[row, column] = hypothesis.num_words
+                self.edits[row, column] = edit_distance(reference, list(hypothesis.words))
 
     def trial_edits(
         self,
@@ -119,9 +119,9 @@ class Timed:
 def on_frontier(tried: Sequence[Timed]) -> list[Timed]:  # fastest first
     "Return the settings that no other beats in errors and seconds."
     found: list[Timed] = []
-    for one in sorted(tried, key=lambda one: (one.seconds, one.wer)):
-        if not found or one.wer < found[-1].wer:
-            found.append(one)
+    for timed in sorted(tried, key=lambda timed: (timed.seconds, timed.wer)):
+        if not found or timed.wer < found[-1].wer:
+            found.append(timed)
     return found
 
 # %% ../../nbs/decode/tune.ipynb #5230bb0d
@@ -135,24 +135,26 @@ class Frontier:
     @property
     def chosen(self) -> Timed:
         "The fewest errors within the budget, or the fastest settings if none is within."
-        within = [one for one in self.tried if one.seconds <= self.budget]
+        within = [timed for timed in self.tried if timed.seconds <= self.budget]
         if within:
-            return min(within, key=lambda one: (one.wer, one.seconds))
-        return min(self.tried, key=lambda one: one.seconds)
+            return min(within, key=lambda timed: (timed.wer, timed.seconds))
+        return min(self.tried, key=lambda timed: timed.seconds)
 
     def rows(self) -> list[list[str]]:
         "Return the frontier as a table, the choice marked."
         return [["word errors", "seconds per trial", "beam", "blank_skip", "temperature", ""]] + [
-            [f"{one.wer:.2%}", f"{one.seconds:.4f}", f"{one.config.beam}", f"{one.config.blank_skip:g}",
-             f"{one.config.temperature:g}", "chosen" if one is self.chosen else ""] for one in on_frontier(self.tried)]
+            [f"{timed.wer:.2%}", f"{timed.seconds:.4f}", f"{timed.config.beam}", f"{timed.config.blank_skip:g}",
+             f"{timed.config.temperature:g}", "chosen" if timed is self.chosen else ""]
+            for timed in on_frontier(self.tried)]
 
     def to_dict(self) -> dict[str, Any]:
         "Return what decoding.json holds."
         return {"seconds_budget": self.budget if math.isfinite(self.budget) else None, "frontier": [
-            {"search": to_dict(one.config), "wer": one.wer, "seconds": one.seconds} for one in on_frontier(self.tried)]}
+            {"search": to_dict(timed.config), "wer": timed.wer, "seconds": timed.seconds}
+            for timed in on_frontier(self.tried)]}
 
     def __repr__(self) -> str:
-        lines = ["  ".join(f"{one:>17}" for one in row).rstrip() for row in self.rows()]
+        lines = ["  ".join(f"{cell:>17}" for cell in row).rstrip() for row in self.rows()]
         over = self.chosen.seconds > self.budget
         return "\n".join([*lines, *([f"no settings take {self.budget:g} s or less; the fastest were chosen"] * over)])
 
@@ -277,10 +279,10 @@ class Searches:
     ) -> TuningStep:
         "Return a search of one half or both, and the cheap weights that its lists propose."
         parts = [self.half(config, side) for side in sides if len(self.rows[side])]
-        words, count = (sum(one[side] for side in sides) for one in (self.words, list(map(len, self.rows))))
-        edits, seconds = sum(int(one.edits.sum()) for one in parts), sum(one.seconds for one in parts)
+        words, count = (sum(counts[side] for side in sides) for counts in (self.words, list(map(len, self.rows))))
+        edits, seconds = sum(int(piece.edits.sum()) for piece in parts), sum(piece.seconds for piece in parts)
         run = Timed(config, edits / words, seconds / count)
-        surface = sum(one.grid for one in parts) / max(words, 1)
+        surface = sum(piece.grid for piece in parts) / max(words, 1)
         row, column = best_point(surface)
         return TuningStep(run, replace(config, acoustic_scale=SCALES[row], word_bonus=BONUSES[column]), surface)
 
@@ -395,8 +397,8 @@ def plot_tuning(tuning: Tuning) -> Any:  # a matplotlib figure
         for step in tuning.steps:
             value = getattr(step.run.config, name)
             lowest[value] = min(100 * step.run.wer, lowest.get(value, np.inf))
-        axes.plot(range(len(lowest)), [lowest[one] for one in sorted(lowest)], "o-")
-        axes.set_xticks(range(len(lowest)), [f"{one:g}" for one in sorted(lowest)], fontsize=7)
+        axes.plot(range(len(lowest)), [lowest[value] for value in sorted(lowest)], "o-")
+        axes.set_xticks(range(len(lowest)), [f"{value:g}" for value in sorted(lowest)], fontsize=7)
         axes.set(xlabel=name.replace("_", " "), ylabel="word error rate, %")
     figure.tight_layout()
     return figure
@@ -408,16 +410,16 @@ def plot_frontier(frontier: Frontier) -> Any:  # a matplotlib figure
 
     best = on_frontier(frontier.tried)
     figure, axes = plt.subplots(figsize=(6.5, 3.4), layout="constrained")
-    for skip, colour in zip(sorted({one.config.blank_skip for one in frontier.tried}), ("C0", "C1", "C2", "C4")):
-        here = [(1000 * one.seconds, 100 * one.wer) for one in frontier.tried if one.config.blank_skip == skip]
+    for skip, colour in zip(sorted({timed.config.blank_skip for timed in frontier.tried}), ("C0", "C1", "C2", "C4")):
+        here = [(1000 * timed.seconds, 100 * timed.wer) for timed in frontier.tried if timed.config.blank_skip == skip]
         label = "no frames skipped" if skip == 1 else f"blank skip {skip:g}"
         axes.scatter(*zip(*here), s=18, color=colour, label=label)
-    times, errors = [1000 * one.seconds for one in best], [100 * one.wer for one in best]
+    times, errors = [1000 * timed.seconds for timed in best], [100 * timed.wer for timed in best]
     axes.step(times, errors, where="post", color="grey", zorder=0)
     chosen = frontier.chosen
     axes.plot(1000 * chosen.seconds, 100 * chosen.wer, "o", markersize=11, markerfacecolor="none", color="black",
               label=f"chosen: beam {chosen.config.beam}")
-    if frontier.budget < 2 * max(one.seconds for one in frontier.tried):
+    if frontier.budget < 2 * max(timed.seconds for timed in frontier.tried):
         axes.axvline(1000 * frontier.budget, linestyle=":", color="black", label="budget")
     axes.set(xscale="log", xlabel="CPU milliseconds per trial", ylabel="word error rate, %")
     axes.xaxis.set_major_formatter("{x:g}")

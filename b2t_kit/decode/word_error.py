@@ -35,7 +35,7 @@ class WordCounter:
         sentences: Iterable[str | None],  # sentences that will be scored
     ) -> None:
         "Reads or builds the language model; raises `KitError` if it or the weights cannot be used."
-        scored = tuple(one for one in sentences if one)
+        scored = tuple(sentence for sentence in sentences if sentence)
         lexicon, model = choose_words(config.lm, exclude=scored)
         weights = SearchConfig()
         if config.tuned:

@@ -200,20 +200,12 @@ class Device(ABC):
         "The `value` of process 0, on every process."
 
     @abstractmethod
-    def barrier(self) -> None:
-        "Wait until every process has reached this call."
-
-    @abstractmethod
     def synchronize(self) -> None:
         "Wait until the device has finished its work; for measuring time."
 
     @abstractmethod
     def memory_bytes(self) -> int:
         "The peak memory used on the device in bytes; on a CPU the current memory of the process."
-
-    @abstractmethod
-    def host_state_dict(self, model: nn.Module) -> dict[str, torch.Tensor]:
-        "Parameters and buffers as contiguous CPU tensors, to be written before the next step."
 
     @abstractmethod
     def track(self, metrics: dict[str, float], step: int) -> None:

@@ -212,9 +212,6 @@ class TorchDevice(Device):
             torch.distributed.broadcast_object_list(found, src=0)
         return found[0]
 
-    def barrier(self) -> None:
-        self._accelerator.wait_for_everyone()
-
     def synchronize(self) -> None:
         if self.kind == "cuda":
             torch.cuda.synchronize(self.torch_device)
@@ -223,10 +220,6 @@ class TorchDevice(Device):
         if self.kind == "cuda":
             return torch.cuda.max_memory_allocated(self.torch_device)
         return psutil.Process().memory_info().rss
-
-    def host_state_dict(self, model: nn.Module) -> dict[str, torch.Tensor]:
-        state = self.unwrap(model).state_dict()
-        return {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
 
     def track(self, metrics: dict[str, float], step: int) -> None:
         self._accelerator.log(metrics, step=step)

@@ -378,9 +378,6 @@ class XlaDevice(Device):
     def broadcast_object(self, value: Any) -> Any:
         return self.gather_objects(value)[0]
 
-    def barrier(self) -> None:
-        self.gather_objects(None)
-
     def synchronize(self) -> None:
         import torch_xla.core.xla_model as xla_model
 
@@ -404,10 +401,6 @@ class XlaDevice(Device):
             if value.ndim and {name, name.rpartition("/")[0]} & self.by_units.keys():
                 found[name] = value.flatten(0, 1)  # torch's shape, as in checkpoints
         return found
-
-    def host_state_dict(self, model: nn.Module) -> dict[str, torch.Tensor]:
-        found = self.fetch_named(model.state_dict())
-        return {name: value.contiguous() for name, value in found.items()}
 
     def track(self, metrics: dict[str, float], step: int) -> None:
         if self._accelerator is not None:

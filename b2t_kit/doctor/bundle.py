@@ -125,7 +125,7 @@ def words_of(text: str) -> tuple[str, ...]:
 def said_in(value: Any) -> Iterator[str]:
     "Each sentence in a value that was read from JSON or from a table."
     if isinstance(value, dict):
-        yield from (one for name, one in value.items() if name in COLUMNS and isinstance(one, str))
+        yield from (item for name, item in value.items() if name in COLUMNS and isinstance(item, str))
     children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     for child in children:
         yield from said_in(child)
@@ -195,9 +195,9 @@ class Private:
     def value(self, value: Any, name: str = "") -> Any:
         "A value of JSON, rewritten."
         if isinstance(value, dict):
-            return {self.line(key): self.value(one, key) for key, one in value.items()}
+            return {self.line(key): self.value(item, key) for key, item in value.items()}
         if isinstance(value, list):
-            return [self.value(one, name) for one in value]
+            return [self.value(item, name) for item in value]
         if not isinstance(value, str) or not value:
             return value
         if name in COLUMNS - {"text"} or _SECRET_KEY.search(name):

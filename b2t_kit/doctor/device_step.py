@@ -51,7 +51,7 @@ def check_error(
     expected: list[torch.Tensor],  # float64, on the CPU
 ) -> str:
     "The largest error as text; raises `KitError` if it is larger than float32's."
-    errors = [(one - true).abs().max() / true.abs().max() for one, true in zip(device.fetch(found), expected)]
+    errors = [(tensor - true).abs().max() / true.abs().max() for tensor, true in zip(device.fetch(found), expected)]
     error = torch.stack(errors).max().item()  # Python's max would lose a NaN
     if not error <= LARGEST_ERROR:
         raise KitError(f"differs by {error:.1e} from float64 on the CPU; float32 differs by less than "
@@ -74,10 +74,10 @@ def check_loop(device: Device) -> str:
         torch.manual_seed(0)
         layer = GRU(16, 32)
     results = []
-    for one, given in ((copy.deepcopy(layer).to(device.torch_device), device.place({"inputs": inputs})["inputs"]),
-                       (layer.double(), inputs.double())):
-        states, _ = one(given)
-        results.append([states.detach(), *torch.autograd.grad(states.square().sum(), list(one.parameters()))])
+    for copied, given in ((copy.deepcopy(layer).to(device.torch_device), device.place({"inputs": inputs})["inputs"]),
+                          (layer.double(), inputs.double())):
+        states, _ = copied(given)
+        results.append([states.detach(), *torch.autograd.grad(states.square().sum(), list(copied.parameters()))])
     return f"GRU over 40 steps and its gradient, {check_error(device, *results)}"
 
 # %% ../../nbs/doctor/device_step.ipynb #ebeb328b
@@ -147,7 +147,7 @@ def train_steps(
         if step % MEMORY_EVERY == 0:
             device.synchronize()
             memory.append(float(device.memory_bytes()))
-    numbers = [one.item() for one in device.fetch(values)]
+    numbers = [value.item() for value in device.fetch(values)]
     return numbers[::2], numbers[1::2], memory
 
 # %% ../../nbs/doctor/device_step.ipynb #5f016e7d
@@ -160,8 +160,8 @@ def check_steps(device: Device, steps: int = NUM_STEPS) -> str:
     if min(norms) < VANISHED:
         raise KitError(f"the gradient norm was {min(norms):.3g}; nothing trains")
     watch = GrowthWatch(max(len(memory) - 2, 1))
-    grown = max(watch.growth(MEMORY_EVERY * number, one) for number, one in enumerate(memory[1:], 1))
-    before, after = (f"{one / 1e6:,.0f} MB" for one in (memory[0], memory[-1]))
+    grown = max(watch.growth(MEMORY_EVERY * number, size) for number, size in enumerate(memory[1:], 1))
+    before, after = (f"{size / 1e6:,.0f} MB" for size in (memory[0], memory[-1]))
     if grown:
         raise KitError(f"memory grows by {grown / 1e6:.3g} MB a step, steadily; {before} before, {after} after")
     return (f"{steps} steps in {time.monotonic() - started:.1f} s, {device.precision.compute} products; "

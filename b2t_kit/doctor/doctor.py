@@ -113,15 +113,15 @@ def _shown(size: int | None) -> str:
     return f"{size / _UNITS[unit]:.2f} {unit.upper()}iB ({size:,} bytes)" if unit else f"{size} bytes"
 
 
-def _about_sizes(one: Allocation) -> Both:
+def _about_sizes(allocation: Allocation) -> Both:
     "The requested and the available bytes as a sentence."
-    needed, available = _shown(one.needed), _shown(one.available)
-    missing = one.needed is None
+    needed, available = _shown(allocation.needed), _shown(allocation.available)
+    missing = allocation.needed is None
     english = "this text does not say how much was requested" if missing else f"requested {needed}"
     chinese = "这段文字里没有请求的大小" if missing else f"请求 {needed}"
-    if one.available is not None:
-        english += f"; there were {available} free" if one.kind == "free" else f"; the memory has {available}"
-        chinese += f"；剩余 {available}" if one.kind == "free" else f"；总共有 {available}"
+    if allocation.available is not None:
+        english += f"; there were {available} free" if allocation.kind == "free" else f"; the memory has {available}"
+        chinese += f"；剩余 {available}" if allocation.kind == "free" else f"；总共有 {available}"
     return english, chinese
 
 # %% ../../nbs/doctor/doctor.ipynb #47504bd5
@@ -137,7 +137,7 @@ def allocations(
             if not overlaps and match.start() < (len(text) if until is None else until):
                 found[range(*match.span())] = _read(match, kind, text[match.start():match.start() + NEAR])
     known = [found[span] for span in sorted(found, key=lambda span: span.start)]
-    return list(dict.fromkeys(one for one in known if one.needed or one.available))
+    return list(dict.fromkeys(allocation for allocation in known if allocation.needed or allocation.available))
 
 # %% ../../nbs/doctor/doctor.ipynb #400238be
 def _read(
@@ -162,11 +162,13 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         "The finding as plain dictionaries, lists, numbers and text."
-        one = self.failure
-        symptom = (one.symptom,) * 2 if isinstance(one.symptom, str) else one.symptom
-        texts = {"symptom": symptom, "cause": one.cause, "cure": one.cure, "kit": one.kit, "checked": one.checked}
-        return {"id": one.number or one.name, "line": self.line, "harmless": one.harmless, "tests": list(one.tests),
-                "versions": one.versions, "link": one.link,
+        failure = self.failure
+        symptom = (failure.symptom,) * 2 if isinstance(failure.symptom, str) else failure.symptom
+        texts = {"symptom": symptom, "cause": failure.cause, "cure": failure.cure, "kit": failure.kit,
+                 "checked": failure.checked}
+        return {"id": failure.number or failure.name, "line": self.line, "harmless": failure.harmless,
+                "tests": list(failure.tests),
+                "versions": failure.versions, "link": failure.link,
                 **{name: dict(zip(("en", "zh"), text)) for name, text in texts.items()},
                 "allocations": [vars(allocation) for allocation in self.allocations]}
 
@@ -250,8 +252,9 @@ def line_at(
 
 def _findings(lines: dict[str, int], numbers: list[Allocation]) -> list[Finding]:
     "The findings in order, with the numbers of their kind."
-    found = [Finding(one, lines[one.name], tuple(each for each in numbers if each.kind == _MEMORY.get(one.name)))
-             for one in FAILURES if one.name in lines]
+    found = [Finding(failure, lines[failure.name],
+                     tuple(each for each in numbers if each.kind == _MEMORY.get(failure.name)))
+             for failure in FAILURES if failure.name in lines]
     return sorted(found, key=lambda finding: (finding.failure.harmless, finding.line))
 
 # %% ../../nbs/doctor/doctor.ipynb #4b953dc4

@@ -75,7 +75,7 @@ class Failure:
     _compiled: list[re.Pattern[str]] = field(init=False, repr=False, compare=False)  # of `patterns`
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_compiled", [re.compile(squeezed(one)) for one in self.patterns])
+        object.__setattr__(self, "_compiled", [re.compile(squeezed(pattern)) for pattern in self.patterns])
 
     def find(
         self,
@@ -128,7 +128,7 @@ def _lines(value: object, where: str) -> tuple[str, ...]:
     "The value, if it is a list of texts."
     if not isinstance(value, list):
         raise KitError(f"{where}: must be a list of texts; use square brackets")
-    return tuple(_line(one, f"{where}, entry {place}") for place, one in enumerate(value, 1))
+    return tuple(_line(line, f"{where}, entry {place}") for place, line in enumerate(value, 1))
 
 # %% ../../nbs/doctor/known_failures.ipynb #b2b33734
 def _patterns(value: object, where: str) -> tuple[str, ...]:
@@ -169,13 +169,13 @@ def _failure(name: str, fields: object, where: str) -> Failure:
     "A failure from its table."
     if not isinstance(fields, dict):
         raise KitError(f"{where}: is not a table; move it below the [name] of its failure")
-    for one in (*_NEEDED, *(_OF_THREADS if "link" in fields else _OF_REPORTS)):
-        if one not in fields:
-            raise KitError(f"{where}: has no {one}; add it")
-    for one in fields:
-        if one not in _READERS:
-            raise KitError(f"{where}: has an unknown field {one}; remove or rename it")
-    return Failure(name, **{one: _READERS[one](value, f"{where}: {one}") for one, value in fields.items()})
+    for key in (*_NEEDED, *(_OF_THREADS if "link" in fields else _OF_REPORTS)):
+        if key not in fields:
+            raise KitError(f"{where}: has no {key}; add it")
+    for key in fields:
+        if key not in _READERS:
+            raise KitError(f"{where}: has an unknown field {key}; remove or rename it")
+    return Failure(name, **{key: _READERS[key](value, f"{where}: {key}") for key, value in fields.items()})
 
 # %% ../../nbs/doctor/known_failures.ipynb #0718c6ac
 def read_failures(
@@ -197,7 +197,7 @@ def read_failures(
 
 # %% ../../nbs/doctor/known_failures.ipynb #05347672
 FAILURES: tuple[Failure, ...] = read_failures(_shipped())
-REPORTED = tuple(one for one in FAILURES if one.number)  # to the kit
+REPORTED = tuple(failure for failure in FAILURES if failure.number)  # to the kit
 
 # %% ../../nbs/doctor/known_failures.ipynb #8f02a22f
 HEADINGS: tuple[Both, ...] = (
@@ -215,7 +215,8 @@ def table(
 ) -> str:
     "Failures as a Markdown table; its links are relative to nbs/tutorials, where the page is."
     head = [say(heading, language) for heading in (HEADINGS if reported else THREAD_HEADINGS)]
-    rows = [head, ["---"] * len(head), *(_row(one, language) for one in FAILURES if bool(one.number) == reported)]
+    chosen = [failure for failure in FAILURES if bool(failure.number) == reported]
+    rows = [head, ["---"] * len(head), *(_row(failure, language) for failure in chosen)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 # %% ../../nbs/doctor/known_failures.ipynb #185e3b22

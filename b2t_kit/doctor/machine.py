@@ -250,7 +250,7 @@ def inspect_gpus(
     "Remarks on modes that keep processes out, and on memory that a process holds which does not run here."
     checks: list[Remark] = []
     kind: Literal["ok", "note", "problem"]
-    for row in filter(lambda one: len(one) == 4, gpus):
+    for row in filter(lambda cells: len(cells) == 4, gpus):
         index, name, mode, used = row
         found = f"{name}, {mode.replace('_', ' ').lower()} mode, {used} MiB in use"
         kind, remark = "ok", ""

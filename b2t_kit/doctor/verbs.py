@@ -51,10 +51,10 @@ def tell_of_log(
     "Print what is known about a log."
     findings = diagnose_file(log)
     if as_json:
-        found = [one.to_dict() for one in findings]
+        found = [finding.to_dict() for finding in findings]
         print(json.dumps({"recognised": bool(findings), "findings": found}, indent=1, ensure_ascii=False))
     elif findings:
-        print("\n\n".join(in_words(one, language) for one in findings))
+        print("\n\n".join(in_words(finding, language) for finding in findings))
     else:
         print({"en": "nothing known is in this text; all known failures are in nbs/tutorials/failures.ipynb",
                "zh": "这段文字中没有已知的故障；全部已知故障见 nbs/tutorials/failures_zh.ipynb"}[language])

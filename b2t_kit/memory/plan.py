@@ -117,11 +117,11 @@ class MemoryPlan:
     @property
     def fullest(self) -> StepPlan:
         "The shape that needs most memory."
-        return max(self.steps, key=lambda one: one.fullest.bytes)
+        return max(self.steps, key=lambda step: step.fullest.bytes)
 
     def total_of(self, step: StepPlan) -> int:
         "Bytes that a shape needs on each device."
-        return sum(one.bytes for one in self.state) + step.fullest.bytes
+        return sum(piece.bytes for piece in self.state) + step.fullest.bytes
 
     @property
     def total(self) -> int:
@@ -141,7 +141,7 @@ class MemoryPlan:
     @property
     def least(self) -> int:
         "The least bytes on each device, with any compiler: the state, and gradients that must all exist at once."
-        return sum(one.bytes for one in (*self.state, *self.gradients))
+        return sum(piece.bytes for piece in (*self.state, *self.gradients))
 
 # %% ../../nbs/memory/plan.ipynb #0b1262b9
 def verdict(plan: MemoryPlan) -> str:
@@ -165,7 +165,7 @@ def plan_text(plan: MemoryPlan) -> str:
     for name, size, formula in rows:
         everywhere = f"{gib(size * count):>12}" if count > 1 else ""
         lines.append(f"  {name:<{width}} {gib(size):>11}{everywhere}  {formula}".rstrip())
-    others = [f"{one.shape} {gib(plan.total_of(one))}" for one in plan.steps if one is not step]
+    others = [f"{other.shape} {gib(plan.total_of(other))}" for other in plan.steps if other is not step]
     lines += [f"other shapes: {'; '.join(others)}"] * bool(others)
     return "\n".join([*lines, verdict(plan), *([f"to make it fit: {plan.remedy}"] if plan.remedy else [])])
 
@@ -173,11 +173,11 @@ def plan_text(plan: MemoryPlan) -> str:
 def plan_values(plan: MemoryPlan) -> dict[str, Any]:
     "The plan as plain values, for a file or a program."
     def listed(parts: Sequence[Part]) -> list[dict[str, Any]]:
-        return [{"name": one.name, "formula": one.formula, "bytes": one.bytes} for one in parts]
+        return [{"name": piece.name, "formula": piece.formula, "bytes": piece.bytes} for piece in parts]
 
-    steps = [{"shape": one.shape, "fullest": one.fullest.name, "total": plan.total_of(one),
-              "parts": listed(one.fullest.parts),
-              "moments": {each.name: each.bytes for each in one.points}} for one in plan.steps]
+    steps = [{"shape": step.shape, "fullest": step.fullest.name, "total": plan.total_of(step),
+              "parts": listed(step.fullest.parts),
+              "moments": {each.name: each.bytes for each in step.points}} for step in plan.steps]
     return {"config": plan.name, "device": plan.target.kind, "replicas": plan.target.replicas, "fits": plan.fits,
             "bytes_per_replica": {"total": plan.total, "available": plan.target.available, "margin": plan.margin},
             "bytes_of_all": plan.total * plan.target.replicas,
@@ -223,7 +223,7 @@ def plan_once(
     divide = dividing(train, target)
     state, gradients = state_of(*task.counted(), train, target, task.wide_parameters(divide))
     steps = (traced.step(task.rows, train, target),) if traced else \
-        task.steps(train, target, shapes, sum(one.bytes for one in state), divide)
+        task.steps(train, target, shapes, sum(piece.bytes for piece in state), divide)
     if not steps:
         raise NoRules(f"{name}: has no rules for its memory")
     return MemoryPlan(name, target, tuple(state), steps, gradients=gradients, estimated=traced is not None)
@@ -416,9 +416,9 @@ def guard(
 ) -> list[str]:  # lines for the log
     "The plan as text, with a warning if it does not fit; raises `KitError` with the change to make if it cannot fit."
     fullest, label = plan.fullest, "estimated" if plan.estimated else "planned"
-    parts = sorted((*plan.state, *fullest.fullest.parts), key=lambda one: -one.bytes)[:4]
+    parts = sorted((*plan.state, *fullest.fullest.parts), key=lambda piece: -piece.bytes)[:4]
     about = [verdict(plan), f"fullest with {fullest.shape}, at: {fullest.fullest.name}",
-             "most: " + ", ".join(f"{one.name} {gib(one.bytes)}" for one in parts)]
+             "most: " + ", ".join(f"{piece.name} {gib(piece.bytes)}" for piece in parts)]
     lines = [f"{label:<10} {line}" for line in about]
     change, reason = plan.remedy or "use a smaller model or a larger device", impossible(plan, compiler_said)
     if reason and refuse:

@@ -103,8 +103,8 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from tensors_in(one)
+        for item in value:
+            yield from tensors_in(item)
     elif isinstance(value, dict):
         yield from tensors_in(list(value.values()))
 
@@ -132,9 +132,9 @@ def pack_fake(tracer: "Tracer", func: Any, padded: torch.Tensor, lengths: torch.
 def index_fake(tracer: "Tracer", func: Any, values: torch.Tensor, indices: Any, *rest: Any, **named: Any) -> Any:
     "The same operation, with masks of known values replaced by row numbers."
     numbers: list[torch.Tensor | None] = []
-    for one in indices:
-        mask = torch.is_tensor(one) and one.dtype == torch.bool and tracer.is_known(one)
-        numbers += one.nonzero(as_tuple=True) if mask else [one]
+    for index in indices:
+        mask = torch.is_tensor(index) and index.dtype == torch.bool and tracer.is_known(index)
+        numbers += index.nonzero(as_tuple=True) if mask else [index]
     with tracer.fakes:
         return func(values, numbers, *rest, **named)
 
@@ -163,8 +163,8 @@ class Tracer(TorchDispatchMode):
         if time.thread_time() > self.until:
             raise NotTraced(f"the step was not traced within {self.seconds:g} s of processor time")
         made = self.compute(func, args, kwargs or {})
-        for one in tensors_in(made):
-            self.ledger.note(one)
+        for tensor in tensors_in(made):
+            self.ledger.note(tensor)
         self.ledger.tick(func.overloadpacket.__name__)
         return made
 
@@ -257,7 +257,7 @@ class Whole(TorchFunctionMode):
         states, last = inputs.transpose(0, 1) if batch_first else inputs, []
         if torch.is_autocast_enabled("cpu"):
             half = torch.get_autocast_dtype("cpu")
-            states, first, weights = states.to(half), first.to(half), [one.to(half) for one in weights]
+            states, first, weights = states.to(half), first.to(half), [weight.to(half) for weight in weights]
         for level in range(layers):
             states = F.dropout(states, share, training) if level and share else states
             states = OneGRU.apply(self.ledger, RESERVE if self.gpu else PER_STEP, states, first[level],
@@ -298,10 +298,10 @@ def fake_batch(
         known = tracer.is_known(batch) and batch.device.type != "meta"
         return tracer.ledger.mark(batch if known else tracer.empty_like(batch), "batch")
     if is_dataclass(batch) and not isinstance(batch, type):
-        return replace(batch, **{one.name: fake_batch(getattr(batch, one.name), tracer) for one in fields(batch)})
+        return replace(batch, **{item.name: fake_batch(getattr(batch, item.name), tracer) for item in fields(batch)})
     if isinstance(batch, dict):
         return {key: fake_batch(value, tracer) for key, value in batch.items()}
-    return type(batch)(fake_batch(one, tracer) for one in batch) if isinstance(batch, (list, tuple)) else batch
+    return type(batch)(fake_batch(item, tracer) for item in batch) if isinstance(batch, (list, tuple)) else batch
 
 # %% ../../nbs/memory/trace.ipynb #294fd02d
 @dataclass(frozen=True)
@@ -326,7 +326,7 @@ def batch_shape(
     batch: Any,  # a dataclass of tensors
 ) -> str:  # "features of 8 x 20 x 3"
     "The shape of the largest tensor of a batch, as text."
-    tensors = {one.name: value for one in fields(batch) if torch.is_tensor(value := getattr(batch, one.name))}
+    tensors = {item.name: value for item in fields(batch) if torch.is_tensor(value := getattr(batch, item.name))}
     name, largest = max(tensors.items(), key=lambda pair: pair[1].nbytes)
     return f"{name} of {' x '.join(map(str, largest.shape))}"
 
@@ -346,8 +346,8 @@ def trace_step(
     try:
         with torch.random.fork_rng(devices=[]):
             model, given = fake_model(task, tracer), fake_batch(batch, tracer)
-            for one in filter(lambda one: one.requires_grad, model.parameters()):
-                one.register_post_accumulate_grad_hook(ledger.mark_gradient)
+            for parameter in filter(lambda parameter: parameter.requires_grad, model.parameters()):
+                parameter.register_post_accumulate_grad_hook(ledger.mark_gradient)
             with tracer, keep, Whole(ledger, gpu):
                 with autocast:
                     loss = task.compute_loss(model, given).sum / batch.step_rows
@@ -358,7 +358,7 @@ def trace_step(
     except Exception as error:  # the task's own code; an estimate must not stop a run
         why = next(iter(str(error).splitlines()), "")[:160]
         raise NotTraced(f"{type(task).__name__} cannot be traced ({type(error).__name__}: {why})") from error
-    trained = sum(one.numel() for one in model.parameters() if one.requires_grad)
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     return Trace(batch_shape(batch), batch.step_rows, trained, ledger.bytes["weights"] // 4 - trained, ledger.peak_at,
                  ledger.peak, ledger.rows, time.thread_time() - started)
 
@@ -370,7 +370,7 @@ def batch_to_trace(
 ) -> Any:
     "The largest micro-batch among the task's shapes, or of its first step."
     def numbers(batch: Any) -> int:
-        return sum(value.nbytes for one in fields(batch) if torch.is_tensor(value := getattr(batch, one.name)))
+        return sum(value.nbytes for item in fields(batch) if torch.is_tensor(value := getattr(batch, item.name)))
 
     steps, _ = task.shapes(config, device)
     if steps:

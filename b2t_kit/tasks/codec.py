@@ -49,10 +49,10 @@ class CodecConfig:
     decoder: int = 2  # decoder layers
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            least = 0 if one.name in ("delay", "encoder") else 1
-            if not least <= getattr(self, one.name) <= 2**16:
-                raise KitError(f"{one.name}: {getattr(self, one.name)} is not in [{least}, {2**16}]")
+        for item in fields(self):
+            least = 0 if item.name in ("delay", "encoder") else 1
+            if not least <= getattr(self, item.name) <= 2**16:
+                raise KitError(f"{item.name}: {getattr(self, item.name)} is not in [{least}, {2**16}]")
         if self.width % self.heads or self.heads % self.shared or self.width % 2:
             raise KitError(f"width {self.width}, heads {self.heads} and shared {self.shared} do not divide")
 
@@ -125,7 +125,7 @@ class GroupedAttention(nn.Module):
     def forward(self, values: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
         query = self.query(values).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, H, N, D)
         key, value = self.pair(source).unflatten(-1, (2, self.shared, -1)).permute(2, 0, 3, 1, 4)
-        key, value = (one.repeat_interleave(self.heads // self.shared, dim=1) for one in (key, value))
+        key, value = (part.repeat_interleave(self.heads // self.shared, dim=1) for part in (key, value))
         found = functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
         return self.out(found.transpose(1, 2).flatten(2))
 
@@ -194,7 +194,7 @@ def write_codes(
         likeliest = model(text, table)[:, frame - 1, :, :config.audio].argmax(-1)
         real = known[frame] < config.audio
         table[:, frame] = torch.where(real, likeliest, table[:, frame])
-    return torch.stack([undelayed(one, config) for one in table])
+    return torch.stack([undelayed(row, config) for row in table])
 
 # %% ../../nbs/tasks/codec.ipynb #ecdf3a19
 def sounds_of(
@@ -239,7 +239,7 @@ def codec_batch(
     "Rows by number."
     filled = numbers + [0] * (size - len(numbers))
     texts, codes = zip(*(example(number, config) for number in filled))
-    tables = torch.stack([delayed(one, config) for one in codes])
+    tables = torch.stack([delayed(row, config) for row in codes])
     hidden = torch.tensor([*(without or [False] * len(numbers)), *[False] * (len(filled) - len(numbers))])
     weight = (torch.arange(len(filled)) < len(numbers)).float()
     text = torch.stack(texts) * ~hidden[:, None]
@@ -282,7 +282,7 @@ class CodecTask(Task, TaskSettings):
         return synthetic(number, config)
 
     def describe(self) -> dict[str, Any]:
-        return {"name": "codec", **{one.name: getattr(self, one.name) for one in fields(CodecTask)},
+        return {"name": "codec", **{item.name: getattr(self, item.name) for item in fields(CodecTask)},
                 "model": to_dict(self.model)}
 
     def fingerprint(self, memo: Path | None = None) -> dict[str, Any]:
@@ -338,7 +338,7 @@ class CodecTask(Task, TaskSettings):
 
     def shapes(self, config: TrainConfig, device: Device) -> tuple[list[list[CodecBatch]], list[CodecBatch]]:
         "A step without weight, and the validation: all batches have one shape."
-        blank = [replace(one, weight=0 * one.weight) for one in next(self.batches(config, device, 0))]
+        blank = [replace(part, weight=0 * part.weight) for part in next(self.batches(config, device, 0))]
         return [blank], [self.validation(device)]
 
     def size(self, batch: CodecBatch) -> dict[str, int]:
@@ -361,7 +361,7 @@ class CodecTask(Task, TaskSettings):
             model = copy
         batch = codec_batch([self.examples, self.examples + 1], self.model, 2, example=self.example)
         found = write_codes(model, batch.text.to(next(model.parameters()).device)).cpu()
-        true = torch.stack([undelayed(one, self.model) for one in batch.codes])
+        true = torch.stack([undelayed(row, self.model) for row in batch.codes])
         content = BytesIO()
         np.savez(content, text=batch.text, codes=found, right=(found == true).float().mean())
         write_atomically(folder / f"demo_{step}.npz", content.getvalue())
@@ -378,7 +378,7 @@ def read_codes(
     "Texts and codes of a file; `KitError` if it holds something else."
     try:
         with np.load(regular_file(path), allow_pickle=False) as file:
-            if sum(one.file_size for one in file.zip.infolist()) > 2**34:
+            if sum(member.file_size for member in file.zip.infolist()) > 2**34:
                 raise KitError(f"{path}: holds more than 16 GiB; give fewer examples")
             text, codes = np.asarray(file["text"]), np.asarray(file["codes"])
     except KeyError as error:
@@ -406,7 +406,7 @@ class GivenCodes(CodecTask):
         return self.table[0][number], self.table[1][number]
 
     def fingerprint(self, memo: Path | None = None) -> dict[str, Any]:
-        return {"codes": hashlib.sha256(b"".join(one.numpy().tobytes() for one in self.table)).hexdigest()}
+        return {"codes": hashlib.sha256(b"".join(codes.numpy().tobytes() for codes in self.table)).hexdigest()}
 
 
 def with_codes(

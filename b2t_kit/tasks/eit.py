@@ -13,8 +13,8 @@ __all__ = ['UNITS', 'NAMES', 'SMOOTHING', 'Units', 'find_measurements', 'Measure
 import hashlib
 import zipfile
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.resources import files
 from io import BytesIO
 from itertools import count
@@ -31,7 +31,7 @@ from ..core.cache import content_hash, file_mark
 from ..core.files import load_json, new_folders, regular_file, save_json, write_atomically
 from ..core.settings import from_dict, to_dict
 from ..core.random import fold_seed
-from ..data.batches import check_shares
+from ..data.batches import check_shares, read_ahead
 from ..devices.device import Device
 from ..devices.select import open_device
 from ..models.footprint import MemoryTarget, StepPlan, rows_of
@@ -149,7 +149,7 @@ class Statistics:
 
     def digest(self) -> str:
         "Sixteen hexadecimal digits that change with any of the numbers."
-        content = b"".join(np.ascontiguousarray(one, "<f4").tobytes() for one in (self.mean, self.std, self.hints))
+        content = b"".join(np.ascontiguousarray(part, "<f4").tobytes() for part in (self.mean, self.std, self.hints))
         return hashlib.sha256(content).hexdigest()[:16]
 
     def put_into(
@@ -394,14 +394,7 @@ class EITTask(Task):
     def batches(self, config: TrainConfig, device: Device, position: int) -> Generator[list[EITBatch], None, None]:
         "Optimizer steps without end, from `position` on."
         check_shares(self.config.batch_size, device.world, config.accumulation)
-        if not self.readers:
-            yield from (self.step_batches(config, device, step) for step in count(position))
-        with ThreadPoolExecutor(self.readers) as pool:
-            ask = lambda step: pool.submit(self.step_batches, config, device, step)
-            waiting = [ask(step) for step in range(position, position + self.readers)]
-            for step in count(position + self.readers):
-                yield waiting.pop(0).result()
-                waiting.append(ask(step))
+        return read_ahead(partial(self.step_batches, config, device), count(position), self.readers, self.readers)
 
     def compute_loss(self, model: nn.Module, batch: EITBatch) -> LossSum:
         "Mean absolute error of each image; in evaluation mode also of a sampled one."
@@ -429,7 +422,8 @@ class EITTask(Task):
 
     def shapes(self, config: TrainConfig, device: Device) -> tuple[list[list[EITBatch]], list[EITBatch]]:
         "One training step and one validation batch; each has a single shape."
-        blank = [replace(one, weight=torch.zeros_like(one.weight)) for one in self.step_batches(config, device, 0)]
+        batches = self.step_batches(config, device, 0)
+        blank = [replace(batch, weight=torch.zeros_like(batch.weight)) for batch in batches]
         return [blank], [make_batch(self.valid, [], len(next(self.validation(device)).weight), 1)]
 
     def size(self, batch: EITBatch) -> dict[str, int]:
@@ -555,9 +549,9 @@ def overlap(
     "Intersection over union, mean of resistive and conductive pixels."
     shares = []
     for sign in (-1, 1):
-        one, other = sign * found > limit, sign * true > limit
-        if (one | other).any():
-            shares.append((one & other).sum() / (one | other).sum())
+        inside, other = sign * found > limit, sign * true > limit
+        if (inside | other).any():
+            shares.append((inside & other).sum() / (inside | other).sum())
     return float(np.mean(shares)) if shares else 1.0
 
 # %% ../../nbs/tasks/eit.ipynb #7daff3d8
@@ -736,4 +730,4 @@ def assess(
 
 def _record(tested: Tested) -> dict[str, Any]:
     "Scores as plain values."
-    return {"network": tested.origin, "scores": {name: vars(one) for name, one in tested.scores.items()}}
+    return {"network": tested.origin, "scores": {name: vars(score) for name, score in tested.scores.items()}}

@@ -102,8 +102,8 @@ WAITING = 6  # numbers per token and feature of a block whose weights' gradients
 
 def weights_waiting(layers: list[UNetLayer], config: UNetConfig, rows: int) -> list[Part]:
     "The tensors that blocks keep until the gradients of their weights are computed."
-    return [part(f"{one.group}: waiting for its weights' gradients", 2, **stored_tokens(one, config, rows),
-                 tensors=WAITING) for one in layers if one.kind == "block"]
+    return [part(f"{layer.group}: waiting for its weights' gradients", 2, **stored_tokens(layer, config, rows),
+                 tensors=WAITING) for layer in layers if layer.kind == "block"]
 
 
 def windows_forward(
@@ -149,7 +149,7 @@ def settle_unet(
     batch = part("images, rows last", 4, pixels=config.size**2, rows=lanes(rows), tensors=2 + config.hints)
     holes = Part("holes between tensors", ((fullest.bytes, "B"), (UNET_HOLES, "of them")))
     whole = PeakPoint(fullest.name, (batch, *fullest.parts, holes))
-    hidden = sum(one.bytes for one in fullest.parts if one.name.endswith("hidden, before SiLU"))
+    hidden = sum(piece.bytes for piece in fullest.parts if piece.name.endswith("hidden, before SiLU"))
     over = 0 if room is None else min(hidden, whole.bytes - room)
     if over <= 0:
         return whole
@@ -164,11 +164,11 @@ def tpu_unet_points(
 ) -> tuple[PeakPoint, ...]:
     "The points of a training step at which a TPU chip may be fullest."
     layers = layers_of(config)
-    first = next((place for place, one in enumerate(layers) if one.kind != "block"), len(layers))
-    kept = [tpu_unet_layer_kept(one, config, rows, place <= first) for place, one in enumerate(layers)]
+    first = next((place for place, layer in enumerate(layers) if layer.kind != "block"), len(layers))
+    kept = [tpu_unet_layer_kept(layer, config, rows, place <= first) for place, layer in enumerate(layers)]
     points = [weight_gradients(layers, config, rows)]
     for wanted, made in ((True, windows_forward), (False, whole_image_backward)):
-        places = [place for place, one in enumerate(layers) if one.kind == "block" and one.has_bias == wanted]
+        places = [place for place, layer in enumerate(layers) if layer.kind == "block" and layer.has_bias == wanted]
         if places:
             points.append(made(layers, kept, places[-1], config, rows))
-    return tuple(settle_unet(one, config, rows, room) for one in points)
+    return tuple(settle_unet(point, config, rows, room) for point in points)

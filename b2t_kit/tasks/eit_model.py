@@ -94,7 +94,7 @@ def fused(
 ) -> torch.Tensor:  # (B, W, H, N, D)
     "Attention by torch's fused kernels, which keep no scores."
     mask = None if bias is None else bias[None].to(query.dtype)
-    parts = (one.flatten(0, 1).contiguous() for one in (query, key, value))
+    parts = (part.flatten(0, 1).contiguous() for part in (query, key, value))
     return functional.scaled_dot_product_attention(*parts, attn_mask=mask).unflatten(0, query.shape[:2])
 
 # %% ../../nbs/tasks/eit_model.ipynb #e05c0e46
@@ -108,7 +108,7 @@ def attend(
     if query.device.type == "cuda":
         return fused(query, key, value, bias)
     kind = compute_type(query)
-    by_head = (one.permute(2, 0, 1, 4, 3).to(kind) for one in (query, key, value))
+    by_head = (part.permute(2, 0, 1, 4, 3).to(kind) for part in (query, key, value))
     return HeadByHead.apply(*by_head, bias).permute(1, 2, 0, 4, 3)
 
 # %% ../../nbs/tasks/eit_model.ipynb #d97401da
@@ -294,7 +294,7 @@ def position_table(
     "A fixed vector for each position."
     place = torch.arange(side, dtype=torch.float64)
     row, column = torch.meshgrid(place, place, indexing="ij")
-    halves = [waves(one.flatten(), width // 2, sine_first=True) for one in (column, row)]
+    halves = [waves(axis.flatten(), width // 2, sine_first=True) for axis in (column, row)]
     return torch.cat(halves, dim=-1).float()[None]
 
 # %% ../../nbs/tasks/eit_model.ipynb #bd0d56ba

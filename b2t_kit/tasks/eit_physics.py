@@ -231,7 +231,7 @@ def draw_things(generator: np.random.Generator, config: PhantomConfig) -> list[T
         angle, turned = generator.uniform(0, 2 * np.pi, 2)
         thing = Thing(str(generator.choice(config.kinds)), (far * np.cos(angle), far * np.sin(angle)),
                       radius, turned, float(np.exp(generator.uniform(low, high))))
-        if all(np.hypot(*np.subtract(one.centre, thing.centre)) > one.radius + radius for one in things):
+        if all(np.hypot(*np.subtract(other.centre, thing.centre)) > other.radius + radius for other in things):
             things.append(thing)
         if len(things) == wanted:
             break

@@ -126,8 +126,8 @@ def _worth_keeping(
     asked: Any,  # a verb
 ) -> dict[str, Any]:  # field -> value
     "What a command gave, for `resume.json`."
-    given = {one.name: getattr(asked, one.name) for one in fields(asked)
-             if one.name not in ("out", "resume", "processes") and getattr(asked, one.name) != one.default}
+    given = {item.name: getattr(asked, item.name) for item in fields(asked)
+             if item.name not in ("out", "resume", "processes") and getattr(asked, item.name) != item.default}
     places = ("data_path", "statistics")
     return {name: str(Path(value).resolve()) if name in places else value for name, value in given.items()}
 
@@ -141,8 +141,8 @@ def _taken_up(
         return asked
     kept = load_json(note)
     known = from_dict(type(asked), {"out": asked.out, **kept} if isinstance(kept, dict) else kept, str(note))
-    return replace(asked, **{one.name: getattr(known, one.name) for one in fields(asked)
-                             if not is_config(one) and getattr(asked, one.name) == one.default})
+    return replace(asked, **{item.name: getattr(known, item.name) for item in fields(asked)
+                             if not is_config(item) and getattr(asked, item.name) == item.default})
 
 # %% ../../nbs/tasks/verbs.ipynb #620470e7
 def training_of(asked: TrainTomography) -> tuple[Any, Any]:  # the task and the settings of its training

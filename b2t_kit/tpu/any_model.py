@@ -86,7 +86,7 @@ class ModelTask(Task):
         return [[given] * config.accumulation], []
 
     def compute_loss(self, model: nn.Module, batch: Any) -> LossSum:
-        parts = [getattr(batch, one.name) for one in fields(batch)][:-1]
+        parts = [getattr(batch, item.name) for item in fields(batch)][:-1]
         loss = self.loss(model, filled(self.batch, parts))
         return LossSum(loss.float() * batch.step_rows, batch.step_rows)
 
@@ -94,9 +94,9 @@ class ModelTask(Task):
 def leaves_of(batch: Any) -> list[torch.Tensor]:
     "The tensors of a batch; `KitError` if it holds anything else, or different numbers of rows."
     parts = [batch] if torch.is_tensor(batch) else list(batch.values()) if hasattr(batch, "values") else batch
-    if not isinstance(parts, Sequence) or not parts or not all(torch.is_tensor(one) and one.ndim for one in parts):
+    if not isinstance(parts, Sequence) or not parts or not all(torch.is_tensor(part) and part.ndim for part in parts):
         raise KitError("batch: must be a tensor, or a dictionary, list or tuple of tensors, with rows first")
-    rows = {len(one) for one in parts}
+    rows = {len(part) for part in parts}
     if len(rows) > 1:
         raise KitError(f"batch: its tensors have {', '.join(map(str, sorted(rows)))} rows; all need the same number")
     return list(parts)
@@ -147,10 +147,10 @@ def check_model(
 ) -> list[torch.Tensor]:  # the tensors of the batch
     "The tensors of a batch; `KitError` if model and batch are on several devices."
     tensors = leaves_of(batch)
-    devices = {str(one.device) for one in (*model.parameters(), *model.buffers())}
+    devices = {str(tensor.device) for tensor in (*model.parameters(), *model.buffers())}
     if len(devices) > 1:
         raise KitError(f"the model's parameters are on {' and '.join(sorted(devices))}; move them to one device")
-    places = {str(one.device) for one in tensors}
+    places = {str(tensor.device) for tensor in tensors}
     if devices and places - devices - {"cpu", "meta"}:
         raise KitError(f"the batch is on {' and '.join(sorted(places))}, the model on {devices.pop()}; "
                        "move both to one device")
@@ -162,17 +162,18 @@ def optimizer_settings(
     optimizer: torch.optim.Optimizer | None,
 ) -> tuple[list[dict[str, Any]], tuple[float, ...], float]:  # groups, betas, epsilon
     "The optimizer's groups with parameter names, betas and epsilon; `KitError` if it is not AdamW on this model."
-    names = {id(one): name for name, one in model.named_parameters()}
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
     if optimizer is None:
-        trained = [names[id(one)] for one in model.parameters() if one.requires_grad]
+        trained = [names[id(parameter)] for parameter in model.parameters() if parameter.requires_grad]
         return [{"params": trained, "lr": 1e-3, "weight_decay": 0.01}], (0.9, 0.999), 1e-8
     if not isinstance(optimizer, torch.optim.AdamW):
         raise KitError(f"on XLA the optimizer must be AdamW, not {type(optimizer).__name__}")
-    strange = [one for group in optimizer.param_groups for one in group["params"] if id(one) not in names]
+    strange = [parameter for group in optimizer.param_groups for parameter in group["params"]
+               if id(parameter) not in names]
     if strange:
         raise KitError(f"the optimizer has {len(strange)} parameters that do not belong to the model; "
                        "build it from model.parameters()")
-    groups = [{"params": [names[id(one)] for one in group["params"]], "lr": float(group["lr"]),
+    groups = [{"params": [names[id(parameter)] for parameter in group["params"]], "lr": float(group["lr"]),
                "weight_decay": group["weight_decay"]} for group in optimizer.param_groups]
     return groups, tuple(optimizer.defaults["betas"]), optimizer.defaults["eps"]
 

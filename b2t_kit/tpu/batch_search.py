@@ -64,7 +64,7 @@ def _next_guess(
     known = sorted((batch, size) for batch, size in measured.items() if size is not None)
     guess = 2 * low if high is None else (low + high) // 2
     if len(known) > 1:
-        bracket = [one for one in known if one[0] in (low, high)]
+        bracket = [point for point in known if point[0] in (low, high)]
         (first, small), (second, large) = bracket if len(bracket) == 2 else known[-2:]
         if large > small:
             guess = int(first + (available - small) * (second - first) / (large - small))
@@ -83,7 +83,7 @@ def best_arrangement(
     tolerance: float = 0.03,  # relative difference of times that counts as equal
 ) -> str | None:  # None: none fits
     "The fastest sharding that fits."
-    fitting = {name: one.step_seconds or 0.0 for name, one in reports.items() if one.fits}
+    fitting = {name: report.step_seconds or 0.0 for name, report in reports.items() if report.fits}
     if not fitting:
         return None
     fastest = min(fitting.values())
@@ -99,9 +99,10 @@ def answer(settings: RunSettings, where: Slice, measure: Measure, say: Callable[
     reports = {name: measure(replace(settings, train=replace(settings.train, shard=name)), batch)
                for name in ARRANGEMENTS if where.chips > 1 or name == "none"}
     chosen = best_arrangement(reports)
-    for name, one in reports.items():
-        say(f"{ARRANGEMENTS[name]}: {brief(one)}" + ("  <- best" if name == chosen else ""))
-    found: dict[str, Any] = {"arrangements": {name: figures(one) for name, one in reports.items()}, "best": chosen}
+    for name, made in reports.items():
+        say(f"{ARRANGEMENTS[name]}: {brief(made)}" + ("  <- best" if name == chosen else ""))
+    arrangements = {name: figures(report) for name, report in reports.items()}
+    found: dict[str, Any] = {"arrangements": arrangements, "best": chosen}
     sharding: Any = chosen or "moments"
     arranged = replace(settings, train=replace(settings.train, shard=sharding))
     for _, task in arranged.task.slower():

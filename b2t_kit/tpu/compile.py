@@ -41,15 +41,15 @@ def annotated(
     computation = _jax.XlaComputation(module)
     with mlir.make_ir_context():
         parsed = ir.Module.parse(_jax.mlir.xla_computation_to_mlir_module(computation))
-        main = next(one for one in parsed.body.operations if one.attributes["sym_name"].value == "main")
-        given = [{"mhlo.sharding": ir.StringAttr.get(one["sharding"])} for one in job["arguments"]]
+        main = next(each for each in parsed.body.operations if each.attributes["sym_name"].value == "main")
+        given = [{"mhlo.sharding": ir.StringAttr.get(argument["sharding"])} for argument in job["arguments"]]
         number = ir.IntegerType.get_signless(32)
-        for attributes, one in zip(given, job["arguments"]):
-            if one["result"] is not None:
-                attributes["tf.aliasing_output"] = ir.IntegerAttr.get(number, one["result"])
-        made = [{"mhlo.sharding": ir.StringAttr.get(one)} for one in job["results"]]
+        for attributes, argument in zip(given, job["arguments"]):
+            if argument["result"] is not None:
+                attributes["tf.aliasing_output"] = ir.IntegerAttr.get(number, argument["result"])
+        made = [{"mhlo.sharding": ir.StringAttr.get(sharding)} for sharding in job["results"]]
         for name, lists in (("arg_attrs", given), ("res_attrs", made)):
-            main.attributes[name] = ir.ArrayAttr.get([ir.DictAttr.get(one) for one in lists])
+            main.attributes[name] = ir.ArrayAttr.get([ir.DictAttr.get(attributes) for attributes in lists])
         parsed.operation.walk(_completed)
         return mlir.module_to_bytecode(parsed), computation.get_hlo_module().to_string()
 
@@ -76,13 +76,13 @@ def compile_module(
     from jaxlib import _jax, xla_client
 
     found = topologies.get_topology_desc(topology, platform="tpu").devices
-    devices = sorted(found, key=lambda one: one.id)[:chips]  # jax goes host by host, torch_xla by number
+    devices = sorted(found, key=lambda device: device.id)[:chips]  # jax goes host by host, torch_xla by number
     options = xla_client.CompileOptions()
     options.num_replicas, options.num_partitions = 1, chips
     build = options.executable_build_options
     build.num_replicas, build.num_partitions = 1, chips
     build.use_spmd_partitioning, build.use_shardy_partitioner = True, False  # torch_xla's choice
-    numbers = np.array([[one.id for one in devices]])
+    numbers = np.array([[device.id for device in devices]])
     build.device_assignment = xla_client.DeviceAssignment.create(numbers)
     started, worked = time.perf_counter(), time.process_time()
     done = devices[0].client.compile(code, _jax.DeviceList(tuple(devices)), options)
