@@ -92,17 +92,28 @@ def import_cost(root: Path, task: str) -> tuple[float, list[str]]:
     return statistics.median(float(run[0]) for run in runs), runs[0][1:]
 
 
+def lines_by_folder(root: Path) -> dict[str, int]:
+    "Lines of each folder of the package, `_modidx.py` left out; the package's own modules are under its name."
+    found: dict[str, int] = {}
+    for path in sorted((root / "b2t_kit").rglob("*.py")):
+        if path.name != "_modidx.py":
+            lines = len(path.read_text(encoding="utf-8").splitlines())
+            found[path.parent.name] = found.get(path.parent.name, 0) + lines
+    return found
+
+
 def measure(root: Path, task: str) -> dict[str, str]:
     "The rows of the table."
     graph, notebooks = imports(root), cells(root)
     circles = [part for part in networkx.strongly_connected_components(graph) if len(part) > 1]
-    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in (root / "b2t_kit").rglob("*.py")
-                if path.name != "_modidx.py")
+    folders = lines_by_folder(root)
     code, shown = sum(row[2] for row in notebooks), sum(row[3] for row in notebooks)
     seconds, loaded = import_cost(root, task)
     words = len(re.findall(r"\S+", (root / "README.md").read_text(encoding="utf-8")))
     return {
-        "notebooks": str(len(notebooks)), "modules": str(len(graph)), "lines of the package": f"{lines:,}",
+        "notebooks": str(len(notebooks)), "modules": str(len(graph)),
+        "lines of the package": f"{sum(folders.values()):,}",
+        "lines by folder": ", ".join(f"`{name}` {lines:,}" for name, lines in folders.items()),
         "floors of modules": str(max(floors(graph).values())),
         "circles of imports": f"{len(circles)} ({sum(map(len, circles))} modules)",
         "folders that import each other": str(arrows_back_up(graph)),
