@@ -44,6 +44,7 @@ PLACES: dict[str, str | dict[str, str]] = {  # verb, in the order of `b2t --help
         "kept": "data.verbs:ConvertKept",
     },
     "train": "train_command:Train",
+    "pretrain": "train_command:Pretrain",
     "eval": "decode.verbs:Evaluate",
     "decode": "decode.verbs:Decode",
     "live": {"": "live.verbs:Live", "source": "live.verbs:SendStream"},

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['SPEECH_LAYOUT', 'DEFAULT_RECIPE', 'ONE_SEED', 'begun_with', 'with_model', 'begun_by', 'Train', 'open_task',
            'decoder_to_begin_with', 'settings_of', 'train_with', 'train_here', 'check_seeds', 'taken_up', 'remembered',
-           'say_how_to_resume', 'check_processes', 'train_in_processes', 'check_beside', 'train_beside', 'shared_cache']
+           'say_how_to_resume', 'check_processes', 'train_in_processes', 'check_beside', 'train_beside', 'shared_cache',
+           'pretraining_begun_by', 'Pretrain']
 
 # %% ../nbs/train_command.ipynb #ffb81c4b
 import shlex
@@ -83,8 +84,9 @@ def begun_with(
         config, model, start = kept.get("config"), model or kept.get("model"), kept.get("from_run")
     if start is not None and config is None and model is None and (Path(start) / "config.json").is_file():
         from b2t_kit.speech.evaluate import recorded_settings
+        from b2t_kit.speech.pretrain import pretrained_settings
 
-        run = recorded_settings(start)
+        run = pretrained_settings(start) or recorded_settings(start)
         batches = replace(run.task.batches, set_shares=())  # of other folders, as what follows
         task = replace(run.task, batches=batches, holdout=(), rates=())
         return SpeechRun(task, replace(run.train, select=run.train.select.partition("/")[0]))
@@ -165,6 +167,7 @@ def open_task(
 def decoder_to_begin_with(asked: Train) -> Start | None:
     "The decoder that a command begins with; raises `KitError` if it cannot be read."
     from b2t_kit.speech.evaluate import load_decoder
+    from b2t_kit.speech.pretrain import pretrained
 
     config = Path(asked.out) / "config.json"
     if asked.resume and config.exists():
@@ -172,7 +175,7 @@ def decoder_to_begin_with(asked: Train) -> Start | None:
         if begun and not checkpoint_steps(Path(asked.out)):
             raise KitError(f"{asked.out}: has no checkpoint yet; remove it, and begin again with --from-run")
         return Start(begun) if begun else None
-    return None if asked.from_run is None else load_decoder(asked.from_run).as_start
+    return None if asked.from_run is None else pretrained(asked.from_run) or load_decoder(asked.from_run).as_start
 
 # %% ../nbs/train_command.ipynb #e779dc8b
 def settings_of(asked: Train) -> SpeechRun:
@@ -379,3 +382,55 @@ def shared_cache(
     finally:
         if not asked.cache_dir:
             remove_caches(folder)
+
+# %% ../nbs/train_command.ipynb #940c3fcc
+def pretraining_begun_by(
+    words: Sequence[str],  # of a command line
+) -> tuple[str, Any]:  # the recipe's name, and a `PretrainRun`
+    "The settings that a command begins with: a recipe's, or those of the run that it resumes."
+    from b2t_kit.speech.pretrain import PRETRAINING, recorded_pretraining
+
+    out, config = word_after(words, "--out"), word_after(words, "--config") or "pretrain_tiny"
+    if "--resume" in words and out and "--config" not in words:
+        return out, recorded_pretraining(out)
+    if config not in PRETRAINING:
+        raise KitError(f"configuration '{config}' is unknown; there are {', '.join(PRETRAINING)}")
+    return config, PRETRAINING[config]()
+
+
+_MASKS_LAYOUT = replace(
+    SPEECH_LAYOUT, units={**SPEECH_LAYOUT.units, "masked": "SHARE", "longest": "PATCHES"},
+    groups={**SPEECH_LAYOUT.groups, "masks": ("task.unlabelled", "task.masked", "task.longest", "task.ahead")})
+
+
+@dataclass(frozen=True)
+class Pretrain:
+    "Train a Transformer to say what is under masks, from recordings without labels, or resume a run."
+    out: RunFolder  # run folder, new unless --resume is given
+    # folder of the recordings, or several; by default it is searched for, also on Kaggle and Colab
+    data: tuple[Folder, ...] = ()
+    config: str | None = None  # recipe: pretrain_tiny or pretrain, the published size; default: pretrain_tiny
+    resume: bool = False  # continue the run in RUN, with its settings and recordings
+    processes: int = 1  # processes to start on this machine, one per GPU; leave this out under accelerate launch
+    settings: dict[str, Any] = chosen_settings(pretraining_begun_by, _MASKS_LAYOUT)
+
+    def __post_init__(self) -> None:
+        check_bounds(self, {"processes": (1, 1000)})
+
+    def act(self) -> int:
+        from b2t_kit.memory.plan import check_memory
+        from b2t_kit.speech.pretrain import PretrainTask
+        from b2t_kit.train import train, uninterrupted
+        from b2t_kit.training.run import RESUME
+
+        if self.processes != 1:
+            words = command_for(self, without=("processes",))
+            launch("b2t_kit.cli", ["pretrain", *words], self.processes, self.settings.get("train.device", "auto"))
+            return 0
+        run = override(pretraining_begun_by(command_for(self, without=tuple(self.settings)))[1], self.settings)
+        note = Path(self.out) / RESUME
+        known = load_json(note)["data"] if self.resume and not self.data and note.exists() else []
+        data = self.data or ((known,) if isinstance(known, str) else known)
+        with closing(PretrainTask(data, run.task)) as task:
+            uninterrupted(train(task, run.train, self.out, self.resume, check_memory=check_memory))
+        return 0

@@ -24,6 +24,7 @@ from b2t_kit.models.linear import LinearConfig
 from b2t_kit.models.model import ModelConfig, model_class
 from b2t_kit.models.noise_gru import NoiseGRUConfig
 from b2t_kit.models.transformer import TransformerConfig
+from b2t_kit.speech.pretrain import PretrainConfig, PretrainTask
 from b2t_kit.speech.task import SpeechConfig, SpeechTask
 from b2t_kit.train import train
 from b2t_kit.training.metrics_log import read_metrics, series
@@ -49,6 +50,9 @@ def small_task(folder: Path, model: str, **batches: Any) -> SpeechTask:
     """Three short days; white noise and offsets are on."""
     if not folder.exists():
         tiny_recordings(folder, sessions=3, trials=9)
+    if model == "pretrain":
+        masks = PretrainConfig(MODELS["transformer"], batches=BatchConfig(batch_size=7, cut=0, **batches), longest=3)
+        return PretrainTask([folder], masks)
     settings = strangers(folder.parent) if model == "own" else MODELS[model]
     return SpeechTask(folder, SpeechConfig(settings, batches=BatchConfig(batch_size=7, **batches)))
 

@@ -346,7 +346,7 @@ class Recordings:
     ) -> np.ndarray | None:  # (L,) int64, or None in the test split
         "Read a trial's label ids; raises `Fault` if one is not among the recordings' classes."
         info = self.infos[index]
-        return None if self.split == "test" else self._files[info.file].labels(info)
+        return self._files[info.file].labels(info) if info.num_labels else None
 
     def close(self) -> None:
         "Close the files."

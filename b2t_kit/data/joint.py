@@ -6,7 +6,7 @@
 __all__ = ['JointRecordings', 'open_recordings', 'label_heads']
 
 # %% ../../nbs/data/joint.ipynb #196d7381
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,8 +23,9 @@ class JointRecordings(Recordings):
         split: str = "train",  # "train", "val" or "test"
         sessions: list[str] | None = None,  # only these sessions
         quarantined: bool = True,  # also trials that nothing may be trained on
+        opened: Callable[[str | Path, str], Recordings] = Recordings,  # the split of a folder
     ) -> None:
-        listed = [Recordings(folder, split) for folder in folders]
+        listed = [opened(folder, split) for folder in folders]
         self.folder, self.split, self.folders = listed[0].folder, split, [part.folder for part in listed]
         self.sessions = list(dict.fromkeys(session for part in listed for session in part.sessions))
         chosen = self._selected(sessions)

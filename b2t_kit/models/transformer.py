@@ -201,10 +201,12 @@ def sees(
     keys: int,  # K, frames that are looked at; the last Q of them are the queries
     window: torch.Tensor | int,  # frames of the past, a number or (1,) or (B,)
     device: torch.device,
+    ahead: bool = False,  # also as many after it
 ) -> torch.Tensor:  # (1, 1, Q, K) or (B, 1, Q, K) bool
     "Which frame sees which: itself, and as many before it as the window has."
     frame = torch.arange(keys, dtype=torch.int32, device=device)
     distance = frame[keys - queries :, None] - frame  # (Q, K)
+    distance = distance.abs() if ahead else distance
     most = window.view(-1, 1, 1, 1) if isinstance(window, torch.Tensor) else window
     return ((distance >= 0) & (distance <= most)).view(-1, 1, queries, keys)
 
@@ -333,11 +335,12 @@ class TransformerDecoder(nn.Module):
         window: torch.Tensor | None = None,  # (1,) or (B,) int32 frames of the past; None: as in evaluation
         masked: torch.Tensor | None = None,  # (B, P) bool: patches to set to zero
         inner: bool = False,  # also return the logits of `inner_heads`
+        ahead: bool = False,  # frames also see those after them, in pretraining
     ) -> Any:  # (B, P, 41) float32; (N, 2, B, H, F, D) or a list of (B, P, 41)
         frames = self.embed(features, masked)
         count = frames.shape[1]
         earlier = 0 if states is None else states.shape[4]
-        seen = sees(count, earlier + count, self.window if window is None else window, frames.device)
+        seen = sees(count, earlier + count, self.window if window is None else window, frames.device, ahead)
         kept, every = [], []
         for level, block in enumerate(self.blocks):
             frames, both = block(frames, seen, None if states is None else states[level])
