@@ -9,6 +9,8 @@
     python benchmarks/live.py calm [--trials 200]                  # how soon words are right, how often they change
     python benchmarks/live.py together [--trials 100]              # a frame of several networks
     python benchmarks/live.py copies --out FOLDER                   # one decoder made into several by noise
+    python benchmarks/live.py large --out FOLDER [--trials 40]       # a large model for finished sentences
+    python benchmarks/live.py corrected --out FOLDER                # learning from a kept session with corrections
     python benchmarks/live.py heard --out DEMO [--trials 100]      # the same from the sound, with trained weights
 
 `causal` simulates recordings and trains recipes with the usual kernel, with the causal one, and with the usual one on
@@ -17,6 +19,8 @@ the same recordings normalised bin by bin (`b2t normalise`); `parity` uses its r
 and the sentences that large_vocabulary.py keeps (--keep). Its network has random weights, which cost as much time as
 others; the search gets simulated logits of the sentences instead of its output (in `calm` too). A bin arrives when
 its 20 ms are over by the clock, so also the time in which the machine let this process sleep too long counts.
+`large` has random weights too, in the shapes of two published models, and lists of candidates of simulated logits with
+even noise, which are long. With one thread its CPU time is that of an idle core, also on a busy machine.
 `heard` takes the folder of `b2t demo`: its decoder hears its validation trials bin by bin, and a word ends where the
 simulator ended its last sound. Times count bins, not computation.
 Each part writes its entry into benchmarks/results/live.json.
@@ -41,26 +45,32 @@ from matplotlib.figure import Figure
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from recipes import recordings, trained
+from recipes import command, recordings, trained
 
 from b2t_kit.core.files import load_json, save_json
 from b2t_kit.core.settings import from_dict
 from b2t_kit.data.augment import smooth
+from b2t_kit.data.convert import convert
 from b2t_kit.data.dataset import Recordings
+from b2t_kit.data.kept import KeptFormat
 from b2t_kit.data.normalise import normalise_recordings
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.ensemble import average_logits
 from b2t_kit.decode.hypotheses import SearchConfig
 from b2t_kit.decode.pipeline import choose_words
+from b2t_kit.live.keep import keep_session
 from b2t_kit.live.measures import Shown, delays_figure, ovmi, word_delays
-from b2t_kit.live.pipeline import Averaged, LiveConfig, LiveDecoder
+from b2t_kit.live.pipeline import CANDIDATES, Averaged, LargeModel, LiveConfig, LiveDecoder
+from b2t_kit.live.page import LiveSession, open_decoder
+from b2t_kit.live.sources import RecordingSource
+from b2t_kit.llm.scores import Writing, load_scorer
 from b2t_kit.lm.kenlm import preload
 from b2t_kit.models.model import FrameSteps
 from b2t_kit.models.published import T15_SESSIONS
-from b2t_kit.simulate.logits import noisy_sentence
+from b2t_kit.simulate.logits import even_logits, noisy_sentence
 from b2t_kit.simulate.neural import CALIBRATION, STRICT, SimulateConfig, draw_timing, moments
 from b2t_kit.simulate.neural import open_sessions, record_trial, simulate, zscore
-from b2t_kit.simulate.sentences import draw_sentence
+from b2t_kit.simulate.sentences import draw_sentence, labels_of
 from b2t_kit.speech.adapt import fit_days
 from b2t_kit.speech.evaluate import Decoder, load_decoder
 from b2t_kit.speech.recipes import recipe
@@ -72,6 +82,7 @@ SEEDS = (1, 2)
 STEPS = {"tiny": 320, "transformer_tiny": 480}
 RESULTS = ROOT / "benchmarks/results/live.json"
 COPIES = (4, 8, 16)
+CORRECTED = 30  # sentences that somebody corrects
 
 
 def causal(options: argparse.Namespace) -> dict[str, Any]:
@@ -503,7 +514,112 @@ def heard(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-PARTS = {"calm": calm, "heard": heard, "copies": copies, "causal": causal, "parity": parity, "ends": ends,
+def errors_on(run: Path, day: str, trials: list[Any]) -> dict[str, dict[str, float]]:
+    "Phoneme and word errors of a decoder on trials of a day."
+    search = BeamSearch(*choose_words(None, exclude=tuple(one.sentence for one in trials)), SearchConfig(beam=60))
+    decoder = for_day(load_decoder(run), day)
+    logits = [offline(decoder, one.features) for one in trials]
+    rates = {"phonemes": per([one.labels.tolist() for one in trials], [collapse(one.argmax(1)) for one in logits]),
+             "words": wer([normalise(one.sentence, True) for one in trials], [search.sentence(one) for one in logits])}
+    return {name: {"edits": one.edits, "total": one.total} for name, one in rates.items()}
+
+
+def corrected(options: argparse.Namespace) -> dict[str, Any]:
+    "Errors on other sentences of a day, before and after training on a session of it that was kept and corrected."
+    found: dict[str, Any] = {}
+    for seed in (1, 2, 3):
+        work = options.out / f"corrected_{seed}"
+        config = SimulateConfig(sessions=4, trials=90, bins_per_phoneme=16.0, difficulty=0.4, drift=4.0, lasting=0.3,
+                                lost=0.05, arrays=2, seed=seed)
+        simulate(work / "data", config, progress=False)
+        days = sorted(path.name for path in (work / "data/hdf5_data_final").iterdir())
+        held, run = days[-1], work / "run"
+        small = ["--device", "cpu", "--checkpoint-every", "0", "--eval-every", "0", "--seed", str(seed)]
+        base = ["train", "--config", "tiny", "--data", str(work / "data"), "--holdout", held, "--out", str(run)]
+        command([*base, "--steps", "120", *small], work / "run.txt")
+        source = RecordingSource(work / "data", "train", held, CORRECTED, pace=0, size=10)
+        live = open_decoder(run, held, config=LiveConfig(end_silence=0))
+        session = LiveSession(live, source)
+        keeper = keep_session(session, work / "kept", {}, features=True)
+        session.run()
+        for number, (said, _) in enumerate(session.sentences, 1):
+            session.ask("mark", f"{number} corrected {said}")
+        keeper.stop()
+        convert(KeptFormat(), work / "kept", work / "mine")
+        mine = next((work / "mine").rglob("data_train.hdf5")).parent.name
+        old = [str(work / "data"), "--holdout", held]
+        for name, data in (("old", old), ("alone", [str(work / "mine")]), ("both", [str(work / "mine"), *old])):
+            again = ["train", "--from-run", str(run), "--lr", "0.001", "--steps", "40", "--out", str(work / name)]
+            command([*again, *small, "--data", *data], work / f"{name}.txt")
+        with Recordings(work / "data", "train", [held]) as recordings:
+            others = [recordings[number] for number in range(CORRECTED, len(recordings))]
+        with Recordings(work / "data", "val", [held]) as recordings:
+            others += [recordings[number] for number in range(len(recordings))]
+        rates = {name: errors_on(work / name, day, others)
+                 for name, day in (("run", held), ("old", held), ("alone", mine), ("both", mine))}
+        found[f"{seed}"] = {"sentences": len(others), **rates}
+        print(seed, found[f"{seed}"], flush=True)
+    return found
+
+
+SHAPES = {  # of SmolLM2-135M and Qwen2.5-0.5B
+    "135 million": {"vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
+                    "num_attention_heads": 9, "num_key_value_heads": 3},
+    "494 million": {"vocab_size": 151936, "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
+                    "num_attention_heads": 14, "num_key_value_heads": 2}}
+
+
+def random_model(shape: dict[str, int], text: list[str], folder: Path) -> Path:
+    "A model folder of random weights, with a tokenizer of its own."
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+    from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(vocab_size=2000, special_tokens=["</s>", "<s>"], show_progress=False)
+    tokenizer.train_from_iterator(text, trainer)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>").save_pretrained(folder)
+    settings = LlamaConfig(**shape, tie_word_embeddings=True, bos_token_id=1, eos_token_id=0)
+    AutoModelForCausalLM.from_config(settings).save_pretrained(folder)
+    return folder
+
+
+def large(options: argparse.Namespace) -> dict[str, Any]:
+    "Seconds in which large models order the candidates of finished sentences, and what a session says."
+    generator = np.random.default_rng(7)
+    text = [draw_sentence(generator, False) for _ in range(2000)]
+    search = BeamSearch(*choose_words(None), SearchConfig(beam=200))
+    lists = [search.decode(even_logits(labels_of(draw_sentence(generator, True)), generator))
+             for _ in range(options.trials)]
+    found: dict[str, Any] = {"candidates": float(np.median([len(one) for one in lists])),
+                             "load": psutil.getloadavg()[0]}
+    for name, shape in SHAPES.items():
+        torch.manual_seed(0)
+        folder = options.out / name.replace(" ", "_")
+        model = load_scorer(folder if folder.exists() else random_model(shape, text, folder), writing=Writing("<s>"))
+        for most in (CANDIDATES, 100):
+            torch.set_num_threads(1)
+            took = []
+            for one in lists:
+                model.known.clear()
+                nodes, begun = model.nodes, time.process_time()
+                model.score_lists([[each.sentence for each in one[:most]]])
+                took.append((time.process_time() - begun, model.nodes - nodes))
+            seconds, tokens = np.array(took).T
+            found[f"{name}, {most}"] = {"CPU seconds, p50": float(np.median(seconds)), "p95": float(
+                np.percentile(seconds, 95)), "within 0.3": int((seconds <= 0.3).sum()), "lists": len(lists),
+                "tokens, p50": float(np.median(tokens))}
+            print(name, most, found[f"{name}, {most}"], flush=True)
+        model.known.clear()
+        live = LargeModel(model.score_lists)
+        notes = [live.order(one, LiveConfig.llm_seconds)[1] for one in lists]
+        found[f"{name}, by the clock"] = {"left out": sum(map(bool, notes)), "said": next(filter(None, notes), "")}
+        print(found[f"{name}, by the clock"], flush=True)
+    return found
+
+
+PARTS = {"calm": calm, "corrected": corrected, "large": large, "heard": heard, "copies": copies, "causal": causal,
+         "parity": parity, "ends": ends,
          "delay": delay, "parity_together": parity_together, "steps": steps, "together": together}
 
 

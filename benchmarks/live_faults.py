@@ -24,7 +24,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -190,22 +190,19 @@ def never_reading(server: PageServer) -> socket.socket:
 
 def in_real_time(run: str, data: str, trials: int, quick: int, slow: int) -> dict:
     "Sentences and times of a session with pages that read and pages that do not."
-    from websockets.sync.client import connect
-
-    source = RecordingSource(data, trials=trials)
+    source, stop = RecordingSource(data, trials=trials), threading.Event()
     decoder = open_decoder(run, source.session, config=LiveConfig(end_silence=0), exclude=known_sentences(data))
     session = LiveSession(decoder, source)
     with PageServer(session, port=0) as server, ExitStack() as stack:
         for _ in range(slow):
             stack.enter_context(never_reading(server))
-        for _ in range(quick):
-            url = f"127.0.0.1:{server.port}"
-            page = stack.enter_context(connect(f"ws://{url}/stream", origin=f"http://{url}"))
-            threading.Thread(target=lambda page=page: [None for _ in page], daemon=True).start()
+        pages = [reading(server, 0.0, stop) for _ in range(quick)]
         session.run()
+        stop.set()
     times = {name: round(1000 * value, 1) for name, value in decoder.ledger.summary()["words"].items()}
-    return {"readers": quick, "never reading": slow, "sentences": [text for _, text in session.sentences], "ms": times,
-            "late": dict(decoder.ledger.late), "mended": str(session.bridge.mended)}
+    return {"messages to readers": [one["messages"] for one in pages], "never reading": slow, "ms": times,
+            "sentences": [text for _, text in session.sentences], "late": dict(decoder.ledger.late),
+            "mended": str(session.bridge.mended)}
 
 
 def sending(data: str, port: int, stop: threading.Event, counts: Counter) -> None:
@@ -228,13 +225,14 @@ def sending(data: str, port: int, stop: threading.Event, counts: Counter) -> Non
 
 def reading(server: PageServer, late: float, stop: threading.Event) -> dict:
     "A page that draws each message so late; returns what it saw."
+    from websockets.exceptions import ConnectionClosed
     from websockets.sync.client import connect
 
     seen = {"draws late by": late, "messages": 0, "seconds behind, at most": 0.0, "skipped bins": 0, "states": []}
     url = f"127.0.0.1:{server.port}"
 
     def read() -> None:
-        with connect(f"ws://{url}/stream", origin=f"http://{url}", max_size=None) as page:
+        with suppress(ConnectionClosed), connect(f"ws://{url}/stream", origin=f"http://{url}", max_size=None) as page:
             while not stop.is_set():
                 message = json.loads(page.recv())
                 time.sleep(late)
