@@ -2,7 +2,8 @@
 
     python benchmarks/decoding.py LABELS.csv --work DIR [--trials 120] [--json FILE] [--figure FILE]
 
-Every search runs in its own process, one beam after the other. The searches:
+Every search runs in its own process, one beam after the other. The searches, of which --searches takes
+some with | between them:
 
 prefix            the kit's default: 100 best sentences, exact scores, times
 prefix, 1 best    the same for the best sentence only
@@ -28,7 +29,6 @@ wider beam has a wider threshold (`WIDTHS`). Speed is per CPU second, because ma
 shared; peak memory includes Python and the language model.
 """
 
-import argparse
 import json
 import math
 import pickle
@@ -42,14 +42,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from words import build, divided
+from decoding_task import best, build, divided, options_of, save, spoken
 
 from b2t_kit.decode.beam_search import BeamSearch, log_probs
 from b2t_kit.decode.hypotheses import SearchConfig
 from b2t_kit.lm.arpa import read_language_model, write_arpa
 from b2t_kit.lm.lexicon import Lexicon, build_lexicon
 from b2t_kit.lm.ngram import LanguageModel
-from b2t_kit.simulate.logits import noisy_sentence
 from b2t_kit.text.metrics import wer
 from b2t_kit.text.phonemes import BLANK, SILENCE
 
@@ -73,10 +72,7 @@ def kit(lexicon: Lexicon, model: LanguageModel, name: str, config: SearchConfig,
     if what == "sentence":
         return search.sentence
 
-    def decode(logits: np.ndarray) -> str:
-        found = search.decode(logits)
-        return found[0].sentence if found else ""
-    return decode
+    return lambda logits: best([search.decode(logits)])[0]
 
 
 def kaldi_alone(lexicon: Lexicon, model: LanguageModel, config: SearchConfig, work: Path) -> Decode:
@@ -288,10 +284,8 @@ def latency(work: Path, beam: int = 200) -> dict:
 def prepare(labels: Path, work: Path, count: int) -> None:
     "Logits and language model, once."
     work.mkdir(parents=True, exist_ok=True)
-    scored, tuned_on, text = divided(labels, 1426, 250)
-    generator = np.random.default_rng(1)
-    trials = [noisy_sentence(one, generator) for one in scored[:count]]
-    (work / "trials.pkl").write_bytes(pickle.dumps((scored[:count], trials)))
+    scored, tuned_on, text = divided(labels)
+    (work / "trials.pkl").write_bytes(pickle.dumps((scored[:count], spoken(scored[:count], 1))))
     write_arpa(build(text, scored + tuned_on, work, 3), work / "model.arpa")
 
 
@@ -313,17 +307,9 @@ def draw(rows: list[dict], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("labels", type=Path)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--trials", type=int, default=120)
-    parser.add_argument("--beams", default="50,200,1000")
-    parser.add_argument("--searches", default="|".join((*ROWS, "pair", "stream")), help="separated by |")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--figure", type=Path)
-    parser.add_argument("--seconds", type=float, default=120.0, help="of CPU time, per search and beam")
-    parser.add_argument("--add", action="store_true", help="keep rows of other searches in the JSON file")
-    parser.add_argument("--one", metavar="SEARCH", help=argparse.SUPPRESS)
+    parser = options_of(__doc__, needed=["work"], work=Path, trials=120, beams="50,200,1000", seconds=120.0,
+                        searches="|".join((*ROWS, "pair", "stream")), figure=Path, one=str)
+    parser.add_argument("--add", action="store_true")
     options = parser.parse_args()
     beams = [int(beam) for beam in options.beams.split(",")]
     if options.one:
@@ -351,8 +337,7 @@ def main() -> None:
             rows.append(row)
             print({key: round(value, 4) if isinstance(value, float) else value
                    for key, value in row.items()}, flush=True)
-        if options.json:
-            options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        save(options.json, rows)
     if options.figure:
         draw(rows, options.figure)
 

@@ -19,15 +19,12 @@ Acoustic scale, word bonus and the model's share are tuned on the tuning sentenc
 a 95 % interval of a paired bootstrap over sentences.
 """
 
-import argparse
 import csv
-import json
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from words import build, divided
+from decoding_task import best, build, counts_of, divided, options_of, row_of, save, spoken, written
 
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.hypotheses import DecodedTrial, SearchConfig
@@ -35,8 +32,8 @@ from b2t_kit.llm.finetune import FinetuneConfig, finetune
 from b2t_kit.llm.rescoring import best_weights, contexts_of, llm_scores, tabulate
 from b2t_kit.llm.scores import CausalScorer, load_scorer
 from b2t_kit.lm.lexicon import build_lexicon
-from b2t_kit.simulate.logits import Noise, noisy_sentence
-from b2t_kit.text.metrics import Counts, compare, count_edits, rate_of
+from b2t_kit.simulate.logits import Noise
+from b2t_kit.text.metrics import compare, rate_of
 from b2t_kit.text.phonemes import normalise
 
 
@@ -48,31 +45,21 @@ def in_order(labels: Path, sentences: list[str]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("labels", type=Path)
-    parser.add_argument("--llm", type=Path, required=True, help="folder of the pretrained model")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the 3-gram and of the fine-tuned model")
-    parser.add_argument("--sentences", type=int, default=1426)
-    parser.add_argument("--tune-on", type=int, default=100)
-    parser.add_argument("--text", type=int, default=2000)
-    parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--noise", type=float, default=1.0, help="factor of the noise, as the levels of words.py")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    scored, tuned_on, text = divided(options.labels, 1426, 250)
+    options = options_of(__doc__, needed=("llm", "out"), llm=Path, out=Path, sentences=1426, tune_on=100, text=2000,
+                         epochs=1, noise=1.0).parse_args()  # noise: its factor, as the levels of words.py
+    scored, tuned_on, text = divided(options.labels)
     options.out.mkdir(parents=True, exist_ok=True)
     search = BeamSearch(build_lexicon(), build(text, scored + tuned_on, options.out, 3),
                         SearchConfig(beam=100, n_best=10))
-    generator, noise = np.random.default_rng(1), Noise()
-    noise = replace(noise, errors=options.noise * noise.errors)
+    generator, noise = np.random.default_rng(1), Noise(errors=options.noise)
     parts: list[list[DecodedTrial]] = []
     for said in (scored[: options.sentences], tuned_on[: options.tune_on]):
         said = in_order(options.labels, said)
-        found = search.decode_many([noisy_sentence(one, generator, noise) for one in said])
+        found = search.decode_many(spoken(said, generator, noise))
         parts.append([DecodedTrial("table", 1 + number // 20, number % 20, tuple(one), true)
                       for number, (true, one) in enumerate(zip(said, found))])
     test, tune = parts
-    rows = {"search": count_edits([(one.truth or "").split() for one in test], [one.sentence.split() for one in test])}
+    rows = {"search": counts_of([one.truth or "" for one in test], best([one.hypotheses for one in test]))}
     print("search", rate_of(rows["search"], None), flush=True)
     cost: dict[str, float] = {}
 
@@ -86,9 +73,9 @@ def main() -> None:
 
     choose("rescored", load_scorer(options.llm))
     choose("context", load_scorer(options.llm), before=2)
-    (options.out / "transcripts.txt").write_text("\n".join(text[: options.text]) + "\n", encoding="utf-8")
+    transcripts = written(options.out / "transcripts.txt", text[: options.text])
     start = time.process_time()
-    tuned = finetune(options.llm, options.out / "transcripts.txt", options.out / "tuned", [options.out / "scored.csv"],
+    tuned = finetune(options.llm, transcripts, options.out / "tuned", [options.out / "scored.csv"],
                      config=FinetuneConfig(epochs=options.epochs), progress=print)
     taught = time.process_time() - start
     print(tuned, f"{taught:.0f} s of CPU time", flush=True)
@@ -98,17 +85,12 @@ def main() -> None:
              ("both", "fine-tuned"), ("both", "context"))
     gains = {f"{one} - {other}": compare(rows[other], rows[one]) for one, other in pairs}
     print(*(f"{name}: {gain}" for name, gain in gains.items()), sep="\n", flush=True)
-    if options.json:
-        def plain(one: Counts) -> dict[str, float]:
-            rate = rate_of(one, None)
-            return {"wer": rate.rate, "low": rate.low, "high": rate.high, "edits": rate.edits, "words": rate.total}
-
-        content = {"model": options.llm.name, "sentences": len(test), "tuned_on": len(tune), "noise": options.noise,
-                   "transcripts": tuned.sentences, "epochs": options.epochs, "training_cpu_seconds": taught,
-                   "perplexity": {"held_out": tuned.held_out, "before": tuned.before, "after": tuned.after},
-                   "rows": {name: plain(one) for name, one in rows.items()}, "cpu_seconds_a_trial": cost,
-                   "gains": {name: vars(one) for name, one in gains.items()}}
-        options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    save(options.json, {
+        "model": options.llm.name, "sentences": len(test), "tuned_on": len(tune), "noise": options.noise,
+        "transcripts": tuned.sentences, "epochs": options.epochs, "training_cpu_seconds": taught,
+        "perplexity": {"held_out": tuned.held_out, "before": tuned.before, "after": tuned.after},
+        "rows": {name: row_of(rate_of(one, None)) for name, one in rows.items()}, "cpu_seconds_a_trial": cost,
+        "gains": {name: vars(one) for name, one in gains.items()}})
 
 
 if __name__ == "__main__":

@@ -14,13 +14,12 @@ backoff weights (logarithms to the base 1.0001), the single words, and bit field
 values, first child) for longer n-grams, which are spelled from their last word to their first.
 """
 
-import argparse
 import math
 import tempfile
 from pathlib import Path
 
 import numpy as np
-from words import build, divided
+from decoding_task import build, divided, options_of, written
 
 from b2t_kit.lm.external_sort import Workspace
 from b2t_kit.lm.ngram import LanguageModel, perplexity
@@ -122,19 +121,11 @@ def single_words(model: LanguageModel) -> LanguageModel:
     return model_of(model.words, [np.arange(len(ln_p))], [np.stack([ln_p, 0 * ln_p], 1)])
 
 
-def written(path: Path, sentences: list[str]) -> Path:
-    "A text file with a sentence a line."
-    path.write_text("\n".join(sentences) + "\n", encoding="utf-8")
-    return path
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("labels", type=Path)
+    parser = options_of(__doc__, needed=["out"], out=Path)
     parser.add_argument("general", type=Path, help="en-us.lm.bin of the package pocketsphinx")
-    parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    scored, tuned_on, text = divided(options.labels, 1426, 250)
+    scored, tuned_on, text = divided(options.labels)
     options.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -25,7 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from words import counts_of, divided, ratio
+from decoding_task import best, counts_of, divided, options_of, ratio, save, spoken, timed, written
 
 from b2t_kit.decode.beam_search import BeamSearch, kept_frames
 from b2t_kit.decode.hotwords import parse_hotwords
@@ -34,7 +34,7 @@ from b2t_kit.decode.tune import plot_frontier, tune
 from b2t_kit.lm.lexicon import Lexicon, build_lexicon
 from b2t_kit.lm.ngram import LanguageModel
 from b2t_kit.lm.ngram_build import build_language_model
-from b2t_kit.simulate.logits import Noise, noisy_sentence
+from b2t_kit.simulate.logits import Noise
 from b2t_kit.text.metrics import rate_of
 
 CONFIG = SearchConfig(beam=100, n_best=20)
@@ -61,16 +61,8 @@ def unsaid_words(said: set[str], lexicon: Lexicon, count: int) -> list[str]:
 
 def model_of(text: list[str], folder: Path, name: str, words: list[str]) -> LanguageModel:
     "A 3-gram over a vocabulary; other words of the text are <unk>."
-    (folder / f"{name}.txt").write_text("\n".join(text) + "\n", encoding="utf-8")
-    return build_language_model([folder / f"{name}.txt"], folder / f"{name}.b2tlm", 3, vocabulary=words).read()
-
-
-def read(search: BeamSearch, trials: list[np.ndarray]) -> tuple[list[str], float]:
-    "The best sentences, and CPU seconds per trial."
-    search.decode(trials[0])  # compiles
-    start = time.process_time()
-    found = [one[0].sentence if one else "" for one in map(search.decode, trials)]
-    return found, (time.process_time() - start) / len(trials)
+    source = written(folder / f"{name}.txt", text)
+    return build_language_model([source], folder / f"{name}.b2tlm", 3, vocabulary=words).read()
 
 
 def hits(said: list[str], found: list[str], targets: set[str]) -> np.ndarray:
@@ -101,7 +93,7 @@ def compare_lists(options: argparse.Namespace, scored: list[str], text: list[str
     result: dict = {"targets": len(targets), "with": len(has), "without": len(lacks), "distractors": len(others)}
     for flatness in options.flatness.split(","):
         generator = np.random.default_rng(1)
-        trials = [[noisy_sentence(one, generator, Noise(flatness=flatness)) for one in part] for part in (has, lacks)]
+        trials = [spoken(part, generator, Noise(flatness=flatness)) for part in (has, lacks)]
         result[flatness] = listed(models, {"": [], " + list": targets, " + list, distractors": targets + others},
                                   set(targets), (has, lacks), trials)
         print(flatness, json.dumps(result[flatness], indent=1), flush=True)
@@ -118,8 +110,8 @@ def listed(models: dict[str, tuple[Lexicon, LanguageModel]], lists: dict[str, li
             search = BeamSearch(lexicon, model, CONFIG, hotwords=parse_hotwords(hot) if hot else ())
             _ = search.prefix
             opened = time.process_time() - start
-            found, seconds = read(search, trials[0])
-            texts[label], _ = read(search, trials[1])
+            (found, seconds), (others, _) = (timed(search, part) for part in trials)
+            found, texts[label] = best(found), best(others)
             rates[label] = hits(said[0], found, targets)
             errors = [counts_of(one, heard) for one, heard in zip(said, (found, texts[label]))]
             changed = sum(one != other for one, other in zip(texts[name], texts[label]))
@@ -127,7 +119,7 @@ def listed(models: dict[str, tuple[Lexicon, LanguageModel]], lists: dict[str, li
                 "found": int(rates[label][:, 1].sum()), "of": int(rates[label][:, 0].sum()),
                 "wer_with": rate_of(errors[0]).rate, "wer_without": rate_of(errors[1]).rate, "changed": changed,
                 "invented": sum(bool(set(hot) & set(one.split())) for one in texts[label]),
-                "seconds": seconds, "opened": opened}
+                "seconds": seconds / len(found), "opened": opened}
     gaps = {f"unknown + list minus {one}": interval(rates["unknown + list"], rates[one])
             for one in ("known", "known + list")}
     return {"rows": rows, **gaps}
@@ -135,14 +127,13 @@ def listed(models: dict[str, tuple[Lexicon, LanguageModel]], lists: dict[str, li
 
 def compare_settings(lexicon: Lexicon, model: LanguageModel, said: list[str]) -> list[dict]:
     "Errors and seconds of blank skipping and temperatures, as ratios to the defaults."
-    generator = np.random.default_rng(2)
-    trials = [noisy_sentence(one, generator) for one in said]
+    trials = spoken(said, 2)
     rows, base, spent = [], None, 1.0
     for change in ({}, {"blank_skip": 0.98}, {"blank_skip": 0.9}, {"temperature": 0.7}, {"temperature": 1.4},
                    {"temperature": 2.0}):
         search = BeamSearch(lexicon, model, replace(CONFIG, **change))
-        found, seconds = read(search, trials)
-        errors = counts_of(said, found)
+        found, seconds = timed(search, trials)
+        errors = counts_of(said, best(found))
         base, spent = (errors, seconds) if base is None else (base, spent)
         kept = [len(np.arange(len(one))[kept_frames(search.log_probs(one), search.config)]) for one in trials]
         rows.append(change | {"wer": rate_of(errors).rate, "errors": ratio(errors, base), "cpu": seconds / spent,
@@ -152,18 +143,9 @@ def compare_settings(lexicon: Lexicon, model: LanguageModel, said: list[str]) ->
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("labels", type=Path)
-    parser.add_argument("--with", type=int, default=150, dest="with_")
-    parser.add_argument("--without", type=int, default=150)
-    parser.add_argument("--distractors", type=int, default=1000)
-    parser.add_argument("--flatness", default="middle,sharp,flat", help="of the logits: sharp, middle, flat")
-    parser.add_argument("--settings", type=int, default=150, help="sentences for comparing settings; 0: none")
-    parser.add_argument("--tune-on", type=int, default=40)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--figure", type=Path)
-    options = parser.parse_args()
-    scored, tuned_on, text = divided(options.labels, 1426, 250)
+    options = options_of(__doc__, with_=150, without=150, distractors=1000, flatness="middle,sharp,flat", settings=150,
+                         tune_on=40, figure=Path).parse_args()
+    scored, tuned_on, text = divided(options.labels)
     result: dict = {}
     with tempfile.TemporaryDirectory() as folder:
         result["hotwords"] = compare_lists(options, scored, text, Path(folder))
@@ -172,15 +154,13 @@ def main() -> None:
         if options.settings:
             result["settings"] = compare_settings(lexicon, model, scored[: options.settings])
         if options.tune_on:
-            generator, said = np.random.default_rng(3), tuned_on[: options.tune_on]
-            found = tune(lexicon, model, [noisy_sentence(one, generator) for one in said], said, CONFIG, print,
-                         budget=math.inf)
+            said = tuned_on[: options.tune_on]
+            found = tune(lexicon, model, spoken(said, 3), said, CONFIG, print, budget=math.inf)
             print(found, flush=True)
             result["tuning"] = found.to_dict()
             if options.figure and found.frontier:
                 plot_frontier(found.frontier).savefig(options.figure, dpi=80)
-        if options.json:
-            options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        save(options.json, result)
 
 
 if __name__ == "__main__":

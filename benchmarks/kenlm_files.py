@@ -10,22 +10,16 @@ sentences are decoded. Every part runs in its own process. The command fails if 
 same and are equally likely, those with smaller numbers stay in the beam, and the formats number words differently.
 """
 
-import argparse
 import hashlib
 import json
 import math
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from language_model import make_text, memory_now
+from decoding_task import alone, make_text, memory_now, options_of, save, spoken, timed
 
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.hypotheses import SearchConfig
@@ -33,7 +27,6 @@ from b2t_kit.decode.pipeline import choose_words
 from b2t_kit.lm.arpa import read_language_model
 from b2t_kit.lm.ngram import sentence_scores
 from b2t_kit.lm.ngram_build import build_language_model, convert_language_model
-from b2t_kit.simulate.logits import noisy_sentence
 from b2t_kit.text.g2p import dictionary
 
 KINDS = {"probing.bin": ["probing"], "trie.bin": ["trie"], "arrays.bin": ["-a", "255", "trie"],
@@ -99,8 +92,7 @@ def use(folder: Path, name: str, trials: int) -> dict:
     "Open, score and decode; what each takes."
     size = (folder / name).stat().st_size
     said = (folder / "said.txt").read_text().splitlines()[:trials]
-    generator = np.random.default_rng(1)
-    logits = [noisy_sentence(one, generator) for one in said]
+    logits = spoken(said, 1)
     warm = read_language_model(folder / name)
     sentence_scores(warm, ["the"])  # compiles
     del warm
@@ -113,11 +105,7 @@ def use(folder: Path, name: str, trials: int) -> dict:
     total = float(sentence_scores(model, text).sum())
     scored, after_scoring = time.process_time() - start, memory_now()
     lexicon, model = choose_words(folder / name)
-    search = BeamSearch(lexicon, model, SearchConfig(beam=200))
-    search.decode(logits[0])
-    start = time.process_time()
-    found = [search.decode(one) for one in logits]
-    seconds = time.process_time() - start
+    found, seconds = timed(BeamSearch(lexicon, model, SearchConfig(beam=200)), logits)
     best, lists = (repr([[one.words for one in each[:count]] for each in found]).encode() for count in (1, None))
     return {"bytes": size, "per_ngram": round(size / sum(model.counts), 1), "open_ms": round(1000 * opened, 1),
             "mapped_mb": [round(one[1] - before[1], 1) for one in (after_opening, after_scoring)],
@@ -129,25 +117,17 @@ def use(folder: Path, name: str, trials: int) -> dict:
             "peak_own_mb": round(memory_now()[0]), "peak_mapped_mb": round(memory_now()[1])}
 
 
-def alone(*arguments: object) -> dict:
-    "Run a part in its own process."
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, __file__, "--part", *map(str, arguments)], stdout=subprocess.PIPE, text=True,
-                          check=True, env=environment)
-    result = json.loads(done.stdout.splitlines()[-1])
-    print(arguments[0], arguments[2:], result, flush=True)
+def told(verb: str, folder: Path, *words: object) -> dict:
+    "A part in a process of its own; it is printed."
+    result = alone(verb, folder, *words)
+    print(verb, words, result, flush=True)
     return result
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kenlm", type=Path)
-    parser.add_argument("--words", type=int, default=3_000_000)
-    parser.add_argument("--trials", type=int, default=40)
-    parser.add_argument("--keep", type=Path)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--part", nargs="+", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    options = options_of(__doc__, labels=False, kenlm=Path, words=3_000_000, trials=40, keep=Path,
+                         part=list).parse_args()
     if options.part:
         verb, folder, name, more = options.part
         compared = verb == "compare"
@@ -160,10 +140,9 @@ def main() -> None:
             build(folder, options.kenlm, options.words)
         results = {"ngrams": list(read_language_model(folder / "trie.bin").counts),
                    "arpa_mb": round((folder / "model.arpa").stat().st_size / 1e6),
-                   "use": {name: alone("use", folder, name, options.trials) for name in ("model.b2tlm", *KINDS)},
-                   "compare": {name: alone("compare", folder, name, options.kenlm) for name in KINDS}}
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+                   "use": {name: told("use", folder, name, options.trials) for name in ("model.b2tlm", *KINDS)},
+                   "compare": {name: told("compare", folder, name, options.kenlm) for name in KINDS}}
+    save(options.json, results)
     assert max(one["largest_difference"] for one in results["compare"].values()) < 1e-5
     assert len({results["use"][name]["sentences"] for name in EXACT}) == 1, "decoded sentences differ"
 

@@ -15,61 +15,29 @@ favourite successors) is made. Then, each in its own process:
    both must find the same text equally likely.
 """
 
-import argparse
 import json
 import math
 import os
 import platform
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from decoding_task import alone, make_text, memory_now, options_of, save
 
 from b2t_kit.lm.arpa import node_words, read_language_model, write_arpa
 from b2t_kit.lm.ngram import LanguageModel, perplexity
 from b2t_kit.lm.ngram import END, NaiveModel, step
 from b2t_kit.lm.ngram_build import build_language_model, convert_language_model
-from b2t_kit.text.g2p import dictionary
 from b2t_kit.text.phonemes import normalise
 
 SETTINGS = {"3-gram": (3, ()), "4-gram, singletons dropped": (4, (0, 0, 1))}
 BUILDS = (("3-gram", 100), ("3-gram", 1000), ("4-gram, singletons dropped", 1000))
 MAIN = "3-gram"  # the one that is stored and asked
-
-
-def make_text(path: Path, num_words: int, vocabulary: int = 60_000, length: int = 17, seed: int = 1) -> None:
-    "Sentences in which six words of ten are among 40 favourites of the word before."
-    rng = np.random.default_rng(1)  # for the language; the seed is for what is said in it
-    words = np.array(list(dictionary()))
-    rng.shuffle(words)
-    shares = 1 / np.arange(1, vocabulary + 1)
-    steps = np.cumsum(shares / shares.sum())
-    draw = lambda *size: np.searchsorted(steps, rng.random(size)).clip(max=vocabulary - 1)
-    favourites = draw(vocabulary, 40)
-    rng = np.random.default_rng([seed, length])
-    with open(path, "w") as file:
-        left = math.ceil(num_words / length)
-        while left > 0:
-            rows = [draw(min(left, 50_000))]
-            while len(rows) < length:
-                chosen = (rng.random(len(rows[0])) ** 2 * 40).astype(int)
-                usual = favourites[rows[-1], chosen]
-                rows.append(np.where(rng.random(len(usual)) < 0.6, usual, draw(len(usual))))
-            file.write("\n".join(map(" ".join, words[np.stack(rows, 1)].tolist())) + "\n")
-            left -= len(rows[0])
-
-
-def memory_now() -> tuple[float, float]:
-    "Resident memory of this process in MB: what only memory holds, and mapped pages of files."
-    fields = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
-    return tuple(int(fields[name].split()[0]) / 1e3 for name in ("RssAnon", "RssFile"))
 
 
 def measured(name: str, folder: Path, memory: int) -> dict:
@@ -181,7 +149,7 @@ def walk_plain(model: LanguageModel, numbers: np.ndarray) -> float:
     state, total = model.start, 0.0
     for number in numbers.tolist():
         ln_p, state = step.py_func(model.arrays, state, number)
-        total += ln_p
+        total += float(ln_p)  # a sum of numpy's float32 would stay one
         state = model.start if number == END else state
     return total
 
@@ -269,13 +237,6 @@ def kenlm_builds(program: Path, folder: Path, ours: Path) -> dict:
             "perplexity": [round(one, 4) for one in found]}
 
 
-def alone(*arguments: object) -> dict:
-    "Run a part of this benchmark in its own process."
-    command = [sys.executable, __file__, "--part", *map(str, arguments)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def part(words: list[str]) -> dict:
     "The part that `alone` requests."
     name, *rest = words
@@ -304,13 +265,7 @@ def everything(folder: Path, num_words: int, lmplz: Path | None) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--words", type=int, default=20_000_000, help="of the text; default 20 million")
-    parser.add_argument("--json", type=Path, help="write the results there too")
-    parser.add_argument("--keep", type=Path, help="folder for the text and the models, which stay there")
-    parser.add_argument("--lmplz", type=Path, help="KenLM's program, to compare with")
-    parser.add_argument("--part", nargs="+", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = options_of(__doc__, labels=False, words=20_000_000, keep=Path, lmplz=Path, part=list).parse_args()
     if options.part:
         print(json.dumps(part(options.part)))
         return
@@ -318,10 +273,8 @@ def main() -> None:
         if options.keep:
             options.keep.mkdir(parents=True, exist_ok=True)
         results = everything(options.keep or Path(folder), options.words, options.lmplz)
-    text = json.dumps(results, indent=1)
-    print(text)
-    if options.json:
-        options.json.write_text(text + "\n")
+    print(json.dumps(results, indent=1))
+    save(options.json, results)
 
 
 if __name__ == "__main__":

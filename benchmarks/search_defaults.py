@@ -10,14 +10,12 @@ acoustic scale and word bonus. A choice is judged by its mean excess: its word e
 of that network, both plus 0.3 %, averaged over the networks.
 """
 
-import argparse
 import itertools
-import json
 import tempfile
 from pathlib import Path
 
 import numpy as np
-from words import build, divided
+from decoding_task import build, divided, options_of, save, spoken
 
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.hypotheses import SearchConfig
@@ -27,7 +25,7 @@ from b2t_kit.decode.tune import Lists
 from b2t_kit.lm.lexicon import Lexicon, build_lexicon
 from b2t_kit.lm.ngram import LanguageModel
 from b2t_kit.lm.ngram_build import default_language_model
-from b2t_kit.simulate.logits import Noise, noisy_sentence
+from b2t_kit.simulate.logits import Noise
 from b2t_kit.simulate.sentences import draw_sentence
 
 SCALES = (0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2)
@@ -38,12 +36,6 @@ NOISES = {"middle": Noise(), "sharp": Noise(flatness="sharp"), "flat": Noise(fla
 Case = tuple[BeamSearch, list[np.ndarray], list[str]]
 
 
-def spoken(sentences: list[str], noise: Noise) -> list[np.ndarray]:
-    "Logits of all sentences, the same for the same noise."
-    generator = np.random.default_rng(3)
-    return [noisy_sentence(one, generator, noise) for one in sentences]
-
-
 def small_search(sentences: list[str]) -> BeamSearch:
     "A search with the default language model, made without some sentences."
     model = default_language_model(sentences)
@@ -52,16 +44,16 @@ def small_search(sentences: list[str]) -> BeamSearch:
 
 def cases(labels: Path, logits: Path | None, count: int, folder: Path) -> dict[str, Case]:
     "The networks: each with its search, logits and sentences."
-    scored, tuned_on, text = divided(labels, 1426, 250)
+    scored, tuned_on, text = divided(labels)
     lexicon: Lexicon = build_lexicon()
     model: LanguageModel = build(text, scored + tuned_on, folder, 3)
     large, said = BeamSearch(lexicon, model), tuned_on[:count]
-    found = {name: (large, spoken(said, noise), said) for name, noise in NOISES.items()}
+    found = {name: (large, spoken(said, 3, noise), said) for name, noise in NOISES.items()}
     for factor in (1.5, 0.6):
         found[f"middle, x{factor}"] = (large, [factor * one for one in found["middle"][1]], said)
     generator = np.random.default_rng(7)
     simulated = [draw_sentence(generator, held_out=True) for _ in range(count)]
-    found["small"] = (small_search(simulated), spoken(simulated, Noise()), simulated)
+    found["small"] = (small_search(simulated), spoken(simulated, 3), simulated)
     if logits is not None:
         trials = [trial for trial in read_trials(logits) if trial.truth][:count]
         truths = [trial.truth for trial in trials]
@@ -82,20 +74,14 @@ def surfaces(case: Case) -> np.ndarray:  # (penalties, missing, scales, bonuses)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("labels", type=Path)
-    parser.add_argument("--logits", type=Path)
-    parser.add_argument("--sentences", type=int, default=50)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    options = options_of(__doc__, logits=Path, sentences=50).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = cases(options.labels, options.logits, options.sentences, Path(folder))
         rates = {name: surfaces(case) for name, case in found.items()}
     print(report := summary(rates))
-    if options.json:
-        content = {"scales": SCALES, "bonuses": BONUSES, "penalties": PENALTIES, "missing": MISSING,
-                   "rates": {name: one.round(5).tolist() for name, one in rates.items()}, "summary": report}
-        options.json.write_text(json.dumps(content) + "\n", encoding="utf-8")
+    save(options.json, {"scales": SCALES, "bonuses": BONUSES, "penalties": PENALTIES, "missing": MISSING,
+                        "rates": {name: one.round(5).tolist() for name, one in rates.items()}, "summary": report},
+         indent=None)
 
 
 def summary(rates: dict[str, np.ndarray], shown: int = 8) -> str:

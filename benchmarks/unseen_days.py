@@ -11,6 +11,7 @@ benchmarks/results/unseen_days_<size>.json.
 """
 
 import argparse
+import math
 import sys
 import tempfile
 from pathlib import Path
@@ -58,6 +59,7 @@ def compare(data: Path, size: str, steps: int, holdout: tuple[str, ...], work: P
         for name, label in kept.items():
             rate = summary[name]
             values = {key: round(getattr(rate, key), 4) for key in ("rate", "low", "high")}
+            values = {key: None if math.isnan(value) else value for key, value in values.items()}  # of a single trial
             result["rates"][label] = values
             print(f"{label:12} {rate}")
     return result

@@ -1,7 +1,7 @@
 """Measure the wall-clock time of decoding the test split's 1,450 trials.
 
     python benchmarks/whole_split.py LABELS.csv --lm FILE --tuned benchmarks/results/words_general.json
-                                     [--trials 1450] [--threads 2] [--beam 100] [--json FILE]
+                                     [--trials 1450] [--threads 2] [--beam BEAM] [--json FILE]
 
 FILE is a language model of any kind, such as DIR/3.b2tlm of general_model.py, or a KenLM file. The tuned weights are
 those of the 3-gram in a result of words.py.
@@ -13,7 +13,6 @@ wall-clock time, CPU time, the process's memory afterwards, of its own and mappe
 machine before and after.
 """
 
-import argparse
 import json
 import os
 import time
@@ -21,13 +20,12 @@ from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
-from language_model import memory_now
-from words import divided
+from decoding_task import best, divided, memory_now, options_of, save, spoken
 
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.hypotheses import SearchConfig
 from b2t_kit.decode.pipeline import choose_words
-from b2t_kit.simulate.logits import Noise, noisy_sentence
+from b2t_kit.simulate.logits import Noise
 from b2t_kit.text.metrics import wer
 
 FRAMES = 215  # 874.8 bins of 20 ms on average in the published training split, a frame every 4 bins
@@ -44,31 +42,23 @@ def stretched(trials: list[np.ndarray], generator: np.random.Generator) -> list[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("labels", type=Path)
-    parser.add_argument("--lm", type=Path, required=True)
-    parser.add_argument("--tuned", type=Path, required=True)
-    parser.add_argument("--trials", type=int, default=1450)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--beam", type=int, help="instead of the tuned one's")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    scored, generator = divided(options.labels, 1426, 250)[0], np.random.default_rng(1)
+    options = options_of(__doc__, needed=("lm", "tuned"), lm=Path, tuned=Path, trials=1450, threads=2,
+                         beam=int).parse_args()
+    scored, generator = divided(options.labels)[0], np.random.default_rng(1)
     sentences = list(islice(cycle(scored), options.trials))
-    trials = stretched([noisy_sentence(one, generator) for one in sentences], generator)
+    trials = stretched(spoken(sentences, generator), generator)
     settings = json.loads(options.tuned.read_text())["levels"][0]["tuning"]["3-gram"]["search"]
     config = SearchConfig(**settings | ({"beam": options.beam} if options.beam else {}))
     before, start, work = os.getloadavg()[0], time.perf_counter(), time.process_time()
     search = BeamSearch(*choose_words(options.lm), config)
-    found = [one[0].sentence if one else "" for one in search.decode_many(trials, options.threads)]
+    found = best(search.decode_many(trials, options.threads))
     own, mapped = memory_now()
     row = {"lm": options.lm.name, "trials": len(trials), "frames": float(np.mean(list(map(len, trials)))),
            "beam": config.beam, "threads": options.threads, "seconds": time.perf_counter() - start,
            "cpu_seconds": time.process_time() - work, "load_before": before, "load_after": os.getloadavg()[0],
            "own_mb": own, "mapped_mb": mapped, "wer": wer(sentences, found).rate}
     print({key: value if isinstance(value, str) else round(value, 3) for key, value in row.items()})
-    if options.json:
-        options.json.write_text(json.dumps(row, indent=1) + "\n", encoding="utf-8")
+    save(options.json, row)
 
 
 if __name__ == "__main__":

@@ -11,13 +11,11 @@ all ends     the same with everything that ends a sentence
 chosen       the writing that `load_scorer` chooses on the kit's own sentences, and uses from then on
 """
 
-import argparse
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
 
-from words import divided
+from decoding_task import divided, options_of, save
 
 from b2t_kit.llm.scores import load_scorer, word_perplexity, writings_of
 from b2t_kit.lm.arpa import read_language_model
@@ -25,14 +23,8 @@ from b2t_kit.lm.ngram import sentence_scores
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("labels", type=Path)
-    parser.add_argument("--llm", type=Path, required=True, help="folder of the model")
-    parser.add_argument("--sentences", type=int, default=250)
-    parser.add_argument("--models", type=Path, help="folder of general_model.py")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    said = divided(options.labels, 1426, 250)[1][: options.sentences]
+    options = options_of(__doc__, needed=["llm"], llm=Path, sentences=250, models=Path).parse_args()
+    said = divided(options.labels)[1][: options.sentences]
     scorer = load_scorer(options.llm)
     chosen, tried = scorer.writing, scorer.readings
     print("on the kit's sentences", *tried, sep="\n", flush=True)
@@ -59,11 +51,10 @@ def main() -> None:
         total = float(sentence_scores(read_language_model(path), said).sum())
         found[path.name] = {"perplexity": math.exp(-total / words)}
         print(f"{found[path.name]['perplexity']:10.1f}  {path.name}", flush=True)
-    if options.json:
-        content = {"model": options.llm.name, "sentences": len(said), "words": words, "rows": found,
-                   "chosen_on": [{"start": one.writing.start, "capitals": one.writing.capitals,
-                                  "perplexity": one.perplexity} for one in tried]}
-        options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    chosen_on = [{"start": one.writing.start, "capitals": one.writing.capitals, "perplexity": one.perplexity}
+                 for one in tried]
+    save(options.json, {"model": options.llm.name, "sentences": len(said), "words": words, "rows": found,
+                        "chosen_on": chosen_on})
 
 
 if __name__ == "__main__":
