@@ -196,18 +196,17 @@ MAX_TEXT = 1 << 30  # bytes of a text file; 1,450 sentences or 100,000 rows of m
 
 def read_bytes(
     path: str | Path,  # the file to read
-    most: int = MAX_TEXT,  # bytes
 ) -> bytes:
     "The content of a file; raises `KitError` if it cannot be read or is too large."
     try:
         with open(regular_file(path), "rb") as file:
-            data = file.read(min(os.fstat(file.fileno()).st_size, most) + 1)
-            while len(data) <= most and (more := file.read(1 << 20)):
+            data = file.read(min(os.fstat(file.fileno()).st_size, MAX_TEXT) + 1)
+            while len(data) <= MAX_TEXT and (more := file.read(1 << 20)):
                 data += more
     except OSError as error:
         raise KitError(f"{path}: cannot be read ({error.strerror})") from error
-    if len(data) > most:
-        raise KitError(f"{path}: has more than {most:,} bytes, too many for such a file")
+    if len(data) > MAX_TEXT:
+        raise KitError(f"{path}: has more than {MAX_TEXT:,} bytes, too many for such a file")
     return data
 
 

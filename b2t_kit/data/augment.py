@@ -19,13 +19,12 @@ from ..core.settings import check_bounds
 # %% ../../nbs/data/augment.ipynb #d7c32a5f
 def smoothing_taps(
     sigma: float = 2.0,  # standard deviation of the Gaussian, bins
-    smallest: float = 0.01,  # taps up to this are dropped before rescaling
     causal: bool = False,  # only the present bin and those before it
 ) -> list[float]:  # first bin first, with sum 1; an odd number unless causal
     "The smoothing kernel of the T15 baseline: a Gaussian without its small values."
     radius = int(4 * sigma + 0.5)
     weights = [math.exp(-0.5 * (offset / sigma) ** 2) for offset in range(-radius, radius + 1)]
-    kept = [weight for weight in weights if weight / sum(weights) > smallest]
+    kept = [weight for weight in weights if weight / sum(weights) > 0.01]  # as in the baseline
     kept = kept[: len(kept) // 2 + 1] if causal else kept
     return [weight / sum(kept) for weight in kept]
 

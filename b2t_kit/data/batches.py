@@ -436,14 +436,13 @@ def copy_rows(
     trial: torch.Tensor,  # (T, C) float32 or float16
     out: np.ndarray,  # (T - skip, C) float32, filled
     skip: int = 0,  # rows left out at the start
-    piece: int = 63,  # rows widened at a time: torch starts threads at 64 x 512 numbers
 ) -> None:
     "Copy a trial, widening it to float32."
     if trial.dtype == torch.float32:
         np.copyto(out, trial.numpy()[skip:])
         return
     target = torch.from_numpy(out)
-    for wide, narrow in zip(target.split(piece), trial[skip:].split(piece)):
+    for wide, narrow in zip(target.split(63), trial[skip:].split(63)):  # torch starts threads at 64 x 512 numbers
         wide.copy_(narrow)
 
 # %% ../../nbs/data/batches.ipynb #81887f4b
@@ -465,7 +464,6 @@ _CACHE_NAME = re.compile(r"\.?(train|val|test)_[0-9a-f]{16}\.float(16|32)(\..+)?
 def check_cache(
     path: Path,  # trials, then four bytes of CRC-32
     size: int,  # bytes of the trials
-    piece: int = 1 << 24,  # bytes read at a time
 ) -> None:
     "Raise `KitError` unless the file is as it was written; reads all of it."
     found, left, remedy = 0, size, "delete it, and it is written again"
@@ -474,7 +472,7 @@ def check_cache(
             if os.fstat(file.fileno()).st_size != size + 4:
                 raise KitError(f"{path}: is not a cache of these recordings; {remedy}")
             while left:
-                some = file.read(min(left, piece))
+                some = file.read(min(left, 1 << 24))
                 found, left = zlib.crc32(some, found), left - len(some)
                 if not some:
                     raise KitError(f"{path}: ends early; {remedy}")

@@ -32,7 +32,6 @@ def tiny_voice_files(
     folder: str | Path,  # `t15_neural_data` is created in it
     days: tuple[int, ...] = (27, 67),  # after implantation; 27 is a day of the competition, 67 is not
     trials: int = 5,
-    seed: int = 0,
     kind: str = "float32",  # of the crossings; an integer type for counts
 ) -> Path:  # the new `t15_neural_data`
     "Write a few days of short random trials in the layout of the published files."
@@ -40,7 +39,7 @@ def tiny_voice_files(
 
     root = Path(folder) / "t15_neural_data"
     for day in days:
-        random, words = np.random.default_rng([seed, day]), ["we", "can", "hear", "you", "now"]
+        random, words = np.random.default_rng([0, day]), ["we", "can", "hear", "you", "now"]
         cells = {name: np.empty(trials, object) for name in VOICE_ARRAYS}
         for index, length in enumerate(random.integers(150, 260, trials)):
             counts = random.poisson(0.3, (length, CHANNELS))

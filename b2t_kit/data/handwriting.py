@@ -95,13 +95,12 @@ H2_FILE = r"sub-T5-held-(in|out)-calib_ses-(\d{4})(\d\d)(\d\d)\.nwb"
 
 def tiny_nwb_files(
     folder: str | Path,  # `000950` is created in it
-    seed: int = 0,
     trials: int = 6,
 ) -> Path:  # the new `000950`
     "Write a held-in and a held-out day of short random trials in the layout of the published files."
     root = Path(folder) / "000950"
     for kind, date in (("held-in", "20220518"), ("held-out", "20230417")):
-        random = np.random.default_rng([seed, int(date)])
+        random = np.random.default_rng([0, int(date)])
         count = trials if kind == "held-in" else 3
         lengths = random.integers(120, 200, count)
         starts = np.concatenate([[0], np.cumsum(lengths + 500)[:-1]])
@@ -204,7 +203,6 @@ def tiny_corp_files(
     folder: str | Path,
     days: tuple[str, ...] = ("t5.2022.05.18", "t5.2023.04.17", "t5.2023.12.01"),
     trials: int = 5,
-    seed: int = 0,
 ) -> Path:  # online_recalibration_data
     "Write days of short random trials in the layout of the published files."
     from scipy.io import savemat
@@ -212,7 +210,7 @@ def tiny_corp_files(
     root = Path(folder) / "online_recalibration_data"
     root.mkdir(parents=True)
     for number, day in enumerate(days):
-        random = np.random.default_rng([seed, number])
+        random = np.random.default_rng([0, number])
         cells = {name: np.empty((1, trials), object) for name in CORP_VARIABLES}
         for index in range(trials):
             length = int(random.integers(120, 200))

@@ -25,11 +25,7 @@ from .matlab import Variable, load_mat, mat_variables, missing_faults, texts_in
 INNER_FIELDS = ("binnedTX", "spikePow", "blockNum", "goTrialEpochs", "delayTrialEpochs", "trialCues", "cueList")
 
 
-def tiny_inner_files(
-    folder: str | Path,
-    seed: int = 0,
-    trials: int = 8,
-) -> Path:  # the same folder
+def tiny_inner_files(folder: str | Path, trials: int = 8) -> Path:  # the same folder
     "Write a file of each kind in the layout of the published ones."
     from scipy.io import savemat
 
@@ -38,7 +34,7 @@ def tiny_inner_files(
              ("interleavedVerbalBehaviors/t15.2024.06.14_interleavedVerbalBehaviors_raw", 256, 10),
              ("seqRecallUninstructedSingleArrow/t12.2023.09.01_binnedTX_spikePow_20ms_arrow", 128, None))
     for name, channels, width in files:
-        random, length = np.random.default_rng([seed, channels, width or 0]), 300
+        random, length = np.random.default_rng([0, channels, width or 0]), 300
         ends = np.arange(1, trials + 1) * length
         arrow = "arrow" in name
         said = ["DO_NOTHING$0", "ban (attempted)", "day\n(imagined)$1", "kite (passivelistening)"]

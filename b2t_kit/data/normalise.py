@@ -60,8 +60,6 @@ class RunningNorm:
 def normalise_recordings(
     data: str | Path | None,  # folder of recordings; None: the platform's input folders
     out: str | Path,  # new folder
-    memory: float = 300.0,  # as for `RunningNorm`
-    carried: float = 30.0,
 ) -> Path:  # `out`
     "Write a copy of recordings with running z-scores; raises `KitError` if `out` holds something or cannot be written."
     out = Path(out)
@@ -78,7 +76,7 @@ def normalise_recordings(
                     raise
         folder = stack.enter_context(atomic_folder(out / "hdf5_data_final"))
         for session in splits[0].sessions:
-            _normalise_session(session, splits, folder, RunningNorm(splits[0].signal.num_features, memory, carried))
+            _normalise_session(session, splits, folder, RunningNorm(splits[0].signal.num_features))
     return out
 
 

@@ -112,10 +112,9 @@ SHARD_FROM = 65_536  # numbers in a tensor; dividing smaller ones saves too litt
 def sharded_dimension(
     shape: tuple[int, ...],
     chips: int,
-    least: int = SHARD_FROM,  # numbers in the smallest tensor that is divided
 ) -> int | None:  # None: every chip has a copy
     "The dimension of a tensor that the chips divide."
-    if chips < 2 or math.prod(shape) < least:
+    if chips < 2 or math.prod(shape) < SHARD_FROM:
         return None
     fitting = [(size, -place) for place, size in enumerate(shape) if size % chips == 0]
     return -max(fitting)[1] if fitting else None

@@ -225,16 +225,13 @@ def fault(
     return "" if ends_count or status.st_size <= LIMIT else f"is larger than {LIMIT >> 20} MB"
 
 # %% ../../nbs/doctor/bundle.ipynb #8fa7fe7b
-def read_end(
-    path: Path,
-    limit: int = LIMIT,  # bytes
-) -> str:  # from a line's beginning on
+def read_end(path: Path) -> str:  # from a line's beginning on
     "The last lines of a text file; raises `KitError` if it is not text."
     with open(regular_file(path), "rb") as file:
         size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - limit))
-        data = file.read(limit)
-    if size > limit:
+        file.seek(max(0, size - LIMIT))
+        data = file.read(LIMIT)
+    if size > LIMIT:
         data = data.partition(b"\n")[2] or data
     encoding_of(data[:2**16], str(path))
     return data.decode("utf-8", errors="replace").replace("\0", "")

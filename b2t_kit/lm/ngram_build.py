@@ -307,15 +307,13 @@ DEFAULT_SENTENCES = 20_000
 
 def default_language_model(
     exclude: Iterable[str] = (),  # sentences that will be scored
-    order: int = 4,
-    seed: int = 20_000,  # random seed of the text
 ) -> LanguageModel:
     "Return a small model of the kit's own sentences, built in a second or two."
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(20_000)
     text = [draw_sentence(rng, held_out=False) for _ in range(DEFAULT_SENTENCES)]
     guard = Guard(Fence(exclude), "drop")
     tokens = read_tokens([text], Workspace(), keep=guard)
-    model = kneser_ney(choose_vocabulary(tokens, kit_words()), order)
+    model = kneser_ney(choose_vocabulary(tokens, kit_words()), 4)
     model.origin["texts"] = ["the kit's own sentences"]
     guard.remember(model)
     return model
@@ -367,13 +365,12 @@ def chances_of(
 # %% ../../nbs/lm/ngram_build.ipynb #94ba1794
 def best_shares(
     chances: np.ndarray,  # (T, models) from `chances_of`
-    rounds: int = 10_000,  # largest number of iterations
 ) -> np.ndarray:  # (models,), sum to 1
     "Return the shares that maximise the probability of the words; raises `KitError` if there are none."
     if not len(chances):
         raise KitError("the text has no word that one of the models knows, so no shares can be found")
     shares, before = np.full(chances.shape[1], 1 / chances.shape[1]), -math.inf
-    for _ in range(rounds):
+    for _ in range(10_000):  # far more than it takes
         mixed = chances @ shares
         likely = float(np.log(mixed).mean())
         if likely - before < 1e-10:

@@ -383,7 +383,6 @@ def trace_task(
     task: Task,
     config: TrainConfig,
     device: Device,  # open
-    seconds: float = 10.0,  # of processor time, then give up
 ) -> Trace:
     "Trace a step of a task before it trains; raises `NotTraced` with the reason if that is not possible."
     try:
@@ -394,8 +393,8 @@ def trace_task(
         raise NotTraced(f"{type(task).__name__} gave no batch ({type(error).__name__}: {error})") from error
     compute = device.precision.compute
     dtype = torch.bfloat16 if compute == "float32" else device.precision.dtype
-    return trace_step(task, batch, torch.autocast("cpu", dtype=dtype, enabled=compute != "float32"), seconds,
-                      device.kind == "cuda")
+    autocast = torch.autocast("cpu", dtype=dtype, enabled=compute != "float32")
+    return trace_step(task, batch, autocast, 10.0, device.kind == "cuda")  # seconds of processor time, then give up
 
 
 def traced_points(

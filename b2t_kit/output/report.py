@@ -455,24 +455,22 @@ def _png_address(
 @cache
 def _palette(
     name: str,  # of a matplotlib colour map
-    colours: int,
 ) -> bytes:
     "A colour map as the palette of a picture."
     from matplotlib import colormaps
 
-    table = colormaps[name](np.linspace(0, 1, colours))[:, :3]  # (colours, 3)
+    table = colormaps[name](np.linspace(0, 1, 16))[:, :3]  # (16, 3)
     return (255 * table).astype(np.uint8).tobytes()
 
 
 def _picture(
     shares: np.ndarray,  # (rows, columns) from 0 to 1
     name: str,  # of a colour map
-    colours: int = 16,
 ) -> str:
     "Numbers as a data address of a PNG, one pixel each."
-    levels = np.clip(shares * colours, 0, colours - 1).astype(np.uint8)
+    levels = np.clip(shares * 16, 0, 15).astype(np.uint8)
     image = Image.frombytes("P", levels.shape[::-1], levels.tobytes())
-    image.putpalette(_palette(name, colours))
+    image.putpalette(_palette(name))
     content = io.BytesIO()
     image.save(content, format="png", optimize=True, bits=4)
     return _png_address(content.getvalue())
@@ -562,12 +560,11 @@ def recording_html(look: Look, sentence: Sentence) -> str:
 def sentence_html(
     sentence: Sentence,
     look: Look | None = None,  # its recording
-    most: int = 10,  # alternatives to show
 ) -> str:
     "Everything about one sentence."
     recording = "" if look is None else recording_html(look, sentence)
     phonemes = [show(side) for side in sentence.phonemes or ()]
-    return html_part("sentence", words_html(sentence), recording, alternatives_html(sentence, most), phonemes)
+    return html_part("sentence", words_html(sentence), recording, alternatives_html(sentence), phonemes)
 
 # %% ../../nbs/output/report.ipynb #58feeb22
 def worst(

@@ -24,7 +24,6 @@ from typing import Any, Self
 import numpy as np
 import torch
 from torch import nn
-from tqdm.auto import tqdm
 
 from ..core.errors import KitError
 from ..core.cache import content_hash, file_mark
@@ -194,14 +193,12 @@ SMOOTHING = (0.03, 0.001)  # smoothing of the first and of the second hint
 def statistics_of(
     measurements: Measurements,  # the training set
     hints: int = 0,  # classical reconstructions shown to the network, 0 to 2
-    quiet: bool = True,  # show no progress
     given: tuple[np.ndarray, np.ndarray] | None = None,  # mean and standard deviation; None computes them
 ) -> Statistics:
     "The statistics of a training set, and the matrices of its hints."
     if len(measurements) < 2 or hints > len(SMOOTHING):
         raise KitError(f"{measurements.folder}: needs at least 2 files and at most {len(SMOOTHING)} hints")
-    numbers = tqdm(range(len(measurements)), disable=quiet, desc="statistics", unit="file")
-    volts = np.stack([measurements.volts(number) for number in numbers])  # (n, 16, 13)
+    volts = np.stack([measurements.volts(number) for number in range(len(measurements))])  # (n, 16, 13)
     mean, std = given or (volts.mean(0, dtype=np.float64, keepdims=True).astype(np.float32),
                           volts.std(0, dtype=np.float64, ddof=1, keepdims=True).astype(np.float32))
     matrices = [classical_matrix(strength) * std.reshape(1, -1) for strength in SMOOTHING[:hints]]
@@ -559,12 +556,11 @@ def plot_images(
     rows: dict[str, np.ndarray],  # title -> (n, H, W)
     names: list[str],  # names of the n measurements
     path: str | Path | None = None,  # written as PNG; None leaves the figure open
-    most: int = 25,  # largest number of measurements shown
 ) -> None:
     "Draw rows of images below each other."
     import matplotlib.pyplot as plt
 
-    shown = min(len(names), most)
+    shown = min(len(names), 25)  # more would be too small to see
     figure, axes = plt.subplots(len(rows), shown, squeeze=False, layout="constrained",
                                 figsize=(0.7 * shown + 0.6, 0.75 * len(rows) + 0.3))
     for number, (line, (title, images)) in enumerate(zip(axes, rows.items())):

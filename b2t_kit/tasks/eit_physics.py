@@ -174,11 +174,10 @@ def pixel_centres(
 
 def draw_image(
     things: list[Thing],  # objects; later ones cover earlier ones
-    size: int = SIZE,
-) -> np.ndarray:  # (size, size) float32: -1 resistive, 0 water, 1 conductive
+) -> np.ndarray:  # (128, 128) float32: -1 resistive, 0 water, 1 conductive
     "The true image of a tank."
-    points = pixel_centres(size)
-    image = np.zeros((size, size), np.float32)
+    points = pixel_centres(SIZE)
+    image = np.zeros((SIZE, SIZE), np.float32)
     for thing in things:
         image[thing.holds(points)] = np.sign(thing.conductivity - 1)
     return image
@@ -379,11 +378,10 @@ def _pixels(
 def classical_images(
     volts: np.ndarray,  # (n, 16, 13), on the simulation's scale
     smoothing: float = 0.03,  # see `classical_matrix`
-    size: int = 128,  # pixels along a side
-) -> np.ndarray:  # (n, size, size) float32
+) -> np.ndarray:  # (n, 128, 128) float32
     "Tikhonov's reconstructions, each scaled so that its strongest change is 1 or -1."
     matrix = classical_matrix(smoothing)
     coarse = round(len(matrix) ** 0.5)
     images = (volts.reshape(len(volts), -1) @ matrix.T).reshape(-1, coarse, coarse)
     images = images / np.maximum(abs(images).max((1, 2), keepdims=True), 1e-30)
-    return images.repeat(size // coarse, 1).repeat(size // coarse, 2).astype(np.float32)
+    return images.repeat(SIZE // coarse, 1).repeat(SIZE // coarse, 2).astype(np.float32)

@@ -289,8 +289,6 @@ class RateTable(dict):
 def rates_by(
     groups: Sequence[str],  # (trials,) group of each trial, such as its session
     counts: Counts,  # from `count_edits`
-    resamples: int = 2000,  # bootstrap repetitions, over the trials of each group
-    seed: int = 0,  # of the bootstrap
 ) -> RateTable:  # in order of first appearance; groups without reference items are left out
     "The error rate of each group of trials; raises `KitError` for unequal numbers."
     names = np.asarray(groups)
@@ -301,7 +299,7 @@ def rates_by(
     for name in dict.fromkeys(groups):
         part = Counts(counts.edits[names == name], counts.lengths[names == name])
         if part.lengths.sum():
-            table[str(name)] = rate_of(part, None, resamples, seed)
+            table[str(name)] = rate_of(part)
     return table
 
 # %% ../../nbs/text/metrics.ipynb #2676a6fa
@@ -431,13 +429,11 @@ def confusion(
 # %% ../../nbs/text/metrics.ipynb #f3741a4b
 def plot_confusion(
     confusion: Confusion,  # from `confusion`
-    axes: Any = None,  # matplotlib axes; None makes a figure
-) -> Any:  # the axes
+) -> Any:  # matplotlib axes
     "Draw the share of each true class that was decoded as each class, ordered by articulation."
     import matplotlib.pyplot as plt  # only here: scoring needs no plotting library
 
-    if axes is None:
-        axes = plt.subplots(figsize=(7.6, 6.6), dpi=72, layout="constrained")[1]
+    axes = plt.subplots(figsize=(7.6, 6.6), dpi=72, layout="constrained")[1]
     order = [*to_ids(name for group in GROUPS.values() for name in group), BLANK]
     spoken = confusion.counts.sum(axis=1, keepdims=True)
     spoken[BLANK] = spoken[1:].mean()  # insertions, compared with an average class

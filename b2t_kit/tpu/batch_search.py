@@ -80,14 +80,13 @@ ARRANGEMENTS: dict[Any, str] = {"none": "everything on every chip", "moments": "
 
 def best_arrangement(
     reports: dict[str, PreflightReport],  # by sharding, simplest first
-    tolerance: float = 0.03,  # relative difference of times that counts as equal
 ) -> str | None:  # None: none fits
     "The fastest sharding that fits."
     fitting = {name: report.step_seconds or 0.0 for name, report in reports.items() if report.fits}
     if not fitting:
         return None
     fastest = min(fitting.values())
-    return next(name for name, seconds in fitting.items() if seconds <= fastest * (1 + tolerance))
+    return next(name for name, seconds in fitting.items() if seconds <= 1.03 * fastest)  # 3 % are no difference
 
 # %% ../../nbs/tpu/batch_search.ipynb #aa4e5f41
 Measure = Callable[[Any, int], PreflightReport]  # settings and batch -> report on the largest step
@@ -133,7 +132,6 @@ def brief(report: PreflightReport) -> str:
 def smallest_change(
     settings: RunSettings,  # that does not fit
     where: Slice,
-    buckets: Any = None,  # shapes of batches; None: T15's
 ) -> str | None:  # such as "--shard moments"; None if no known change is enough
     "The smallest change that fits, according to the memory plan."
     from b2t_kit.memory.plan import NoRules, find_target, remedy_of
@@ -144,6 +142,6 @@ def smallest_change(
     except KitError:  # the plan does not know this slice
         return None
     try:
-        return remedy_of(task.config, settings.train, target, buckets or getattr(task, "buckets", ())) or None
+        return remedy_of(task.config, settings.train, target, getattr(task, "buckets", ())) or None
     except NoRules:
         return None

@@ -668,7 +668,6 @@ def _sources(program: Hlo) -> dict[str, list[list[Source]]]:
 
 def at_the_peak(
     program: Hlo,  # compiled
-    least: int = 1 << 16,  # ignore arrays with fewer bytes
 ) -> list[Buffer]:  # the largest first
     "The temporary arrays that are alive at the peak of memory use."
     order = list(program.entry.instructions.values())
@@ -683,7 +682,7 @@ def at_the_peak(
     for place, instruction in enumerate(order):
         for own in _own(instruction, program):
             size = instruction.arrays[own].bytes
-            if size >= least and (instruction.name, own) not in kept:
+            if size >= 1 << 16 and (instruction.name, own) not in kept:
                 alive[instruction.name, own] = size
                 total += size
         if total > best:

@@ -101,9 +101,8 @@ class GrowthWatch:
     def __init__(
         self,
         rows: int = 8,  # number of rows in which it must have grown
-        least: float = 0.005,  # growth over these rows, as a share of the memory
     ) -> None:
-        self.rows, self.least = rows, least
+        self.rows = rows
         self.seen: deque[tuple[int, float]] = deque(maxlen=rows + 1)  # step and bytes
         self.told = False
 
@@ -118,7 +117,7 @@ class GrowthWatch:
         if self.told or len(self.seen) <= self.rows or min(rises) < 0.5 * median(rises):
             return 0.0
         grown = len(rises) * median(rises)
-        self.told = grown > self.least * self.seen[0][1]
+        self.told = grown > 0.005 * self.seen[0][1]
         return grown / (step - self.seen[0][0]) if self.told else 0.0
 
 # %% ../../nbs/training/metrics_log.ipynb #afee6055
