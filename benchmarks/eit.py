@@ -2,6 +2,7 @@
 
     python benchmarks/eit.py ship RUN                  put a run's averaged weights into the package
     python benchmarks/eit.py real DIR [--data SET]     compare reconstructions of real measurements
+    python benchmarks/eit.py scale DIR [--count 64]    the factors of images with the least squared error
     python benchmarks/eit.py curve RUN                 the training curve
     python benchmarks/eit.py statistics MEAN.npy STD.npy [--count N] [--figure FILE]
     python benchmarks/eit.py lines                     what each task adds
@@ -62,12 +63,35 @@ def real(folder: Path, data: str, run: Path | None) -> None:
         for steps in (1, 2, 5, 10):
             images[f"network, {steps} steps"] = reconstruct(reconstructor, measurements, device, 16, steps)
         drawn = [reconstruct(reconstructor, measurements, device, 16, 5, seed) for seed in range(8)]
-    images["network, mean of 8 draws of 5 steps"] = np.mean(drawn, axis=0)
+    mean = np.mean(drawn, axis=0)
+    images["network, mean of 8 draws of 5 steps"] = mean
+    images[f"the same, times {reconstructor.scale:g}"] = reconstructor.scale * mean
+    factor = load_json(RESULTS)["scale"]["classical"]["factor"]  # what `scale` found for it on simulated measurements
+    images[f"classical, times {factor:.2f}"] = factor * images["classical of the kit, scaled"]
     found = {name: score_images(one, true) for name, one in images.items()}
     print(f"| method | RMSE | PSNR dB | CC | IoU |  ({data}, n={len(true)}, {reconstructor.origin})")
     for name, one in found.items():
         print(f"| {name} | {one.rmse:.3f} | {one.psnr:.2f} | {one.cc:.3f} | {one.iou:.3f} |")
     keep(data, {"network": reconstructor.origin, **{name: vars(one) for name, one in found.items()}})
+
+
+def scale(folder: Path, count: int) -> None:
+    """The factors with the least squared error on simulated ones: of the mean of 8 draws, of the classical image."""
+    measurements = Measurements(folder)
+    measurements.files = measurements.files[:count]
+    true, volts = (np.stack(part) for part in zip(*(measurements[number] for number in range(count))))
+    with open_device("cpu") as device:
+        reconstructor = load_reconstructor()
+        drawn = [reconstruct(reconstructor, measurements, device, 16, 5, seed) for seed in range(8)]
+    found = {}
+    for name, one in (("network", np.mean(drawn, axis=0)), ("classical", classical_images(volts))):
+        factor = float((one * true).sum() / (one**2).sum())
+        found[name] = {"factor": factor}
+        for times in (1.0, reconstructor.scale, factor):
+            scores = score_images(times * one, true)
+            found[name][f"times {times:.2f}"] = vars(scores)
+            print(f"{name} times {times:.2f}: RMSE {scores.rmse:.4f}, CC {scores.cc:.3f}, IoU {scores.iou:.3f}")
+    keep("scale", {"count": count, **found})
 
 
 def curve(run: Path) -> None:
@@ -154,12 +178,17 @@ def main() -> None:
     compared.add_argument("std", type=Path)
     compared.add_argument("--count", type=int, default=2000)
     compared.add_argument("--figure", type=Path)
+    scaled = parts.add_parser("scale")
+    scaled.add_argument("folder", type=Path)
+    scaled.add_argument("--count", type=int, default=64)
     parts.add_parser("lines")
     options = parser.parse_args()
     if options.part == "statistics":
         statistics(options.mean, options.std, options.count, options.figure)
     elif options.part == "real":
         real(options.folder, options.data, options.run)
+    elif options.part == "scale":
+        scale(options.folder, options.count)
     elif options.part == "lines":
         lines()
     else:

@@ -78,11 +78,10 @@ def recorded(difficulty: float) -> SimulateConfig:
 
 
 def decoders(steps: int) -> dict[str, SpeechRun]:
-    "The recipe `tiny` at T15's pace, four frames a phoneme; without noise; without later days."
+    "The recipe `tiny`; without noise; without later days."
     run = tiny()
-    model = replace(run.task.model, patch=24, stride=12, subsample=6)
-    task = replace(run.task, model=model, batches=replace(run.task.batches, cache="float16"))
-    fitted = replace(run.train, steps=steps, eval_every=0, checkpoint_every=0, log_every=50)
+    task = replace(run.task, batches=replace(run.task.batches, cache="float16"))
+    fitted = replace(run.train, steps=steps, eval_every=0, checkpoint_every=100, log_every=50)
     quiet = replace(task, augment=replace(task.augment, white_noise=0.0, offset=0.0))
     early = replace(task, holdout=tuple(LATE))
     return {name: SpeechRun(one, fitted) for name, one in (("strict", task), ("quiet", quiet), ("early", early))}

@@ -12,7 +12,7 @@ from b2t_kit.cli import main
 from b2t_kit.devices.select import open_device
 from b2t_kit.tasks.eit import Measurements
 from b2t_kit.tasks.eit_physics import PhantomConfig, simulate_folder
-from b2t_kit.tasks.eit import assess, load_reconstructor, reconstruct
+from b2t_kit.tasks.eit import SHIPPED_SCALE, assess, load_reconstructor, reconstruct
 from b2t_kit.training.metrics_log import read_metrics
 
 COUNT = 5  # measurements of the test set: with batches of two, the last one holds one
@@ -86,6 +86,9 @@ def test_a_plain_install_tests_trains_and_simulates(data: Path, tmp_path: Path) 
     said = without_skfem("test", "--data-path", data, "--device", "cpu", "--draws", "1", "--samplingsteps", "1",
                          "--out", tmp_path / "found")
     alone = assess(data, steps=1, device="cpu", draws=1)
+    with open_device("cpu") as device:
+        drawn = reconstruct(load_reconstructor(), Measurements(data / "test"), device, steps=1)
+    assert np.allclose(alone.images, SHIPPED_SCALE * drawn, atol=1e-5)  # the shipped images are too strong
     assert str(alone) == said.strip() and (tmp_path / "found/DEIT.mat").stat().st_size > COUNT * 128**2 * 4
     for part, count in (("train", 4), ("valid", 2), ("test", COUNT)):
         without_skfem("simulate", "--out", tmp_path, "--part", part, "--count", count, "--seed", "1")
