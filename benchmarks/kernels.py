@@ -1,6 +1,7 @@
 """Run Kaggle kernels on the versions of Kaggle's image, without internet, in two sessions of which the second resumes.
 
     python benchmarks/kernels.py --image PYTHON --work DIR [--kernels b2t-gpu,b2t-eit-tpu]
+    python benchmarks/kernels.py --image PYTHON --work DIR --kernels colab
 
 PYTHON belongs to an environment like Kaggle's: it has what `tpu/requirements.in` of Kaggle/docker-python asks for
 and the kit needs, but neither b2t_kit nor what the image lacks. Each kernel is built with `b2t kernel build --offline`
@@ -9,6 +10,9 @@ and the kit needs, but neither b2t_kit nor what the image lacks. Each kernel is 
 own (Linux's `unshare`, as root): there is no network but the loopback, and what it writes outside `/kaggle` is gone
 after the session. There is no accelerator, so an interactive session rehearses; the third is a pushed one, and must
 fail with one line.
+
+`colab` is the page for Colab instead: once, in `/content` with the wheel that a user uploads, trained in full, and with
+the network, since pip gets from there what Colab's image lacks.
 """
 
 import argparse
@@ -21,28 +25,32 @@ import sys
 import time
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parent.parent
 NAMESPACE = """
 set -e
 mount -t tmpfs none "$1"
 mkdir "$1/upper" "$1/work" "$1/root"
 mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
-mkdir -p "$1/root/kaggle"
-mount --bind "$2" "$1/root/kaggle"
+mkdir -p "$1/root/$5"
+mount --bind "$2" "$1/root/$5"
 for place in dev proc sys; do mount --rbind "/$place" "$1/root/$place"; done
-exec chroot "$1/root" "$3" -c "$4"
+exec chroot "$1/root" "$3" -c "$4" "$5" "$6"
 """
 INSIDE = """
 import fcntl, os, socket, struct, sys
 with socket.socket() as opened:  # the loopback is down in a new namespace
     fcntl.ioctl(opened, 0x8914, struct.pack("16sh14x", b"lo", 1))
-os.chdir("/kaggle/working")
+home, work = sys.argv[1:]
+os.chdir(work)
 import nbformat
 from nbclient import NotebookClient
-notebook = nbformat.read("/kaggle/kernel.ipynb", 4)
+notebook = nbformat.read(f"{home}/kernel.ipynb", 4)
 try:
     NotebookClient(notebook, timeout=None, kernel_name="python3").execute()
 finally:
-    nbformat.write(notebook, "/kaggle/executed.ipynb")
+    nbformat.write(notebook, f"{home}/executed.ipynb")
+import importlib.metadata as packages
+print(*(f"{name} {packages.version(name)}" for name in ("torch", "torch_xla", "numpy", "fastcore")), sep=", ")
 """
 
 
@@ -64,14 +72,51 @@ def session(
     shutil.copy(push / "kernel" / f"{kernel}.ipynb", kaggle / "kernel.ipynb")
     if number > 1:
         shutil.copytree(work / f"kaggle{number - 1}/working", kaggle / "input/notebooks/ada" / kernel)
-    variables = {"KAGGLE_KERNEL_RUN_TYPE": kind, "ISTPUVM": "1", "TPU_PROCESS_ADDRESSES": "local", "HOME": "/root",
-                 "PATH": f"{Path(image).parent}:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
-    command = ["unshare", "--mount", "--net", "sh", "-c", NAMESPACE, "sh", scratch, kaggle, image,
-               INSIDE]
+    variables = {"KAGGLE_KERNEL_RUN_TYPE": kind, "ISTPUVM": "1", "TPU_PROCESS_ADDRESSES": "local"}
+    return *inside(image, work / f"log{number}.txt", scratch, kaggle, "/kaggle", "/kaggle/working", variables), kaggle
+
+
+def inside(
+    image: str,  # the image's Python
+    log: Path,
+    scratch: Path,  # an empty folder, for the file system
+    folder: Path,  # with kernel.ipynb
+    home: str,  # where it is found inside
+    work: str,  # the notebook's folder
+    variables: dict[str, str],  # what tells the platform
+    network: bool = False,
+) -> tuple[int, float]:  # exit status, seconds
+    "Run a notebook from its first to its last cell in a file system of its own."
+    common = {"HOME": "/root", "PATH": f"{Path(image).parent}:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+    common |= {name: value for name, value in os.environ.items()
+               if network and name.startswith("PIP_") and name != "PIP_CONSTRAINT"}
+    own = ["--mount"] if network else ["--mount", "--net"]
+    command = ["unshare", *own, "sh", "-c", NAMESPACE, "sh", scratch, folder, image, INSIDE, home, work]
     start = time.monotonic()
-    done = subprocess.run(command, env=variables, capture_output=True, text=True)
-    (work / f"log{number}.txt").write_text(done.stdout + done.stderr)
-    return done.returncode, time.monotonic() - start, kaggle
+    done = subprocess.run(command, env=common | variables, capture_output=True, text=True)
+    log.write_text(done.stdout + done.stderr)
+    return done.returncode, time.monotonic() - start
+
+
+def run_colab(
+    image: str,  # the image's Python
+    work: Path,  # folder of the page
+) -> None:
+    "Run the page for Colab as there, and print a row."
+    content, scratch = work / "content", work / "scratch"
+    content.mkdir()
+    scratch.mkdir()
+    program = "import sys; from b2t_kit.kaggle import build_wheel; build_wheel(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", program, content], check=True)
+    page = json.loads((ROOT / "nbs/tutorials/colab.ipynb").read_text())
+    page["cells"] = [cell for cell in page["cells"] if "nbdev_export(" not in "".join(cell["source"])]
+    (content / "kernel.ipynb").write_text(json.dumps(page))
+    status, seconds = inside(image, work / "log1.txt", scratch, content, "/content", "/content",
+                             {"COLAB_RELEASE_TAG": "release-colab"}, network=True)
+    result = f"ran to the end, {printed(content, 'colab, device .*')}" if status == 0 else "FAILED"
+    last = printed(content, r"step ([0-9]+)/\1 +validation.*")
+    print("installing the kit left", (work / 'log1.txt').read_text().partition("\n")[0] + "\n")
+    print(f"| colab | 1 | {result} | {printed(content, 'pip install .*b2t_kit-.*: done')} | {last} | {seconds:.0f} |")
 
 
 def steps_of(
@@ -110,6 +155,9 @@ def main() -> None:
     for kernel in options.kernels.split(","):
         work = options.work.resolve() / kernel
         work.mkdir(parents=True)
+        if kernel == "colab":
+            run_colab(options.image, work)
+            continue
         for number in (1, 2):
             status, seconds, kaggle = session(options.image, work, number, kernel)
             outputs = list(kaggle.glob("working/rehearsal/*"))

@@ -1,4 +1,4 @@
-"""All checks that a change must pass: `.ci/run`.
+"""All checks that a change must pass: `.ci/run`. `python tools/ci.py job kaggle` (or colab) is not among them.
 
 Nothing is installed into the caller's environment. Three environments are built under .ci/envs, and
 kept until their sources change:
@@ -19,6 +19,11 @@ shell runs cells in a thread with an event loop: those of signals, processes and
 tools/same_cells.py checks that nbdev 3 would run the same cells. README.md's first command runs in base; ruff and mypy
 run once. Seconds are printed below each step and in a table at the end. The last line sums the tests of base and xla;
 any other failed step counts as one failure.
+
+A job runs the notebooks of a service on the versions of its TPU image, in an environment that has what the image has
+and neither b2t_kit nor [dev]; then the failures on XLA, with what they need besides. Its versions are in
+.ci/kaggle.txt and .ci/colab.txt; results are recorded in benchmarks/versions.md. It takes about a quarter of an hour
+on two idle cores, and 8 GB in .ci/envs.
 """
 import hashlib
 import os
@@ -33,6 +38,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 ENVS = ROOT / ".ci/envs"
 PYTHONS = {"base": "3.11", "xla": "3.12", "nbdev3": "3.11"}
+IMAGES = {"kaggle": "3.12", "colab": "3.13"}  # TPU images
+OVER = {"nbdev3": "base", "kaggle-tests": "kaggle", "colab-tests": "colab"}  # finds there what it lacks itself
 REQUIREMENTS = ("settings.ini", "setup.py", "pyproject.toml")
 COMMAND = re.compile(r"^```sh\n(pip install .*)\n```$", re.M)
 ONCE = " --ignore-glob='tests/test_bad_*.py'" + "".join(
@@ -75,11 +82,12 @@ def find_python(version: str) -> str:
 def variables(name: str) -> dict[str, str]:
     "The variables of commands in an environment: its programs and its pins."
     places = [name, "base"] if name == "nbdev3" else [name]  # notebooks also start base's programs
+    pins = OVER[name] if name.endswith("-tests") else name
     return {
         **os.environ,
         "PATH": os.pathsep.join([*(str(ENVS / one / "bin") for one in places), os.environ["PATH"]]),
         "VIRTUAL_ENV": str(ENVS / name),
-        "PIP_CONSTRAINT": str(ROOT / f".ci/{name}.txt"),
+        "PIP_CONSTRAINT": str(ROOT / f".ci/{pins}.txt"),
         "PIP_QUIET": "2",
         "PYTEST_ADDOPTS": "--durations=15" + (" --no-skips" if name == "xla" else ""),
         "CI": "true",
@@ -115,20 +123,22 @@ def run_in(scratch: str, name: str, command: str) -> tuple[bool, str]:
     return process.returncode == 0, last
 
 
-def build(name: str) -> bool:
+def build(name: str, python: str = "", command: str = "") -> bool:
     "Build an environment, unless it exists and was built from the same files."
-    sources = [ROOT / path for path in (*REQUIREMENTS, f".ci/{name}.txt")]
+    python, command = python or PYTHONS[name], command or f"pip install -r .ci/{name}.txt"
+    pins = OVER[name] if name.endswith("-tests") else name
+    sources = [ROOT / path for path in (*REQUIREMENTS, f".ci/{pins}.txt")]
     stamp = ENVS / name / "made-from"
     made_from = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
     if stamp.exists() and stamp.read_text() == made_from:
         return True
     shutil.rmtree(ENVS / name, ignore_errors=True)
-    subprocess.run([find_python(PYTHONS[name]), "-m", "venv", ENVS / name], check=True)
-    if name == "nbdev3":  # what it lacks it finds in base, where the checkout is only linked to
-        (libraries,) = (ENVS / "base").glob("lib/python*/site-packages")
+    subprocess.run([find_python(python), "-m", "venv", ENVS / name], check=True)
+    if name in OVER:  # where the checkout is only linked to
+        (libraries,) = (ENVS / OVER[name]).glob("lib/python*/site-packages")
         (own,) = (ENVS / name).glob("lib/python*/site-packages")
         (own / "base.pth").write_text(f"{libraries}\n{ROOT}\n")
-    succeeded, _ = run(name, f"pip install -r .ci/{name}.txt")
+    succeeded, _ = run(name, command)
     if name == "xla":  # the last version with the message of a reported failure, for one test
         shutil.rmtree(ENVS / "accelerate-1.13", ignore_errors=True)
         command = "PIP_CONSTRAINT= pip install --no-deps --target .ci/envs/accelerate-1.13 accelerate==1.13.0"
@@ -150,7 +160,21 @@ def install_programs() -> None:
     print(f"=== status {done.returncode}", flush=True)
 
 
+def job(name: str) -> int:  # exit status
+    "Notebooks and failures on XLA on the versions of a TPU image."
+    if not build("base") or not build(name, IMAGES[name]):
+        return 1
+    if not build(f"{name}-tests", IMAGES[name], "pip install pytest hypothesis numba rapidfuzz tyro"):
+        return 1
+    kernels = " --kernels colab" if name == "colab" else ""
+    notebooks = f"python benchmarks/kernels.py --image .ci/envs/{name}/bin/python --work $TMPDIR/kernels{kernels}"
+    failures = "python -m pytest -q -c /dev/null --rootdir . --confcutdir tests tests/test_xla_failures.py"
+    return int(not all([run("base", notebooks)[0], run(f"{name}-tests", failures)[0]]))
+
+
 def main() -> int:
+    if len(sys.argv) == 3 and sys.argv[1] == "job" and sys.argv[2] in IMAGES:
+        return job(sys.argv[2])
     demo, tests = COMMAND.findall((ROOT / "README.md").read_text(encoding="utf-8"))
     shutil.rmtree(ROOT / "demo", ignore_errors=True)
     steps = [

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from tqdm import tqdm
+
 
 from ..core.cache import MEMO, content_hash, file_hash
 from ..core.errors import KitError
 from ..core.settings import check_bounds
+from ..core.signals import followed
 from .dataset import LABEL_WIDTH, Trial
 from .hdf5 import MAX_BINS, MAX_NUMBER, Fault, check_text, open_file, read_attribute, value_fault
 from .folders import SPLITS
@@ -300,7 +301,7 @@ def convert(
     out: str | Path,  # `hdf5_data_final` is created in it, or continued
     held_out: Quarantine = Quarantine(),  # what may not be trained on; by default the published days
     skip: bool = False,  # leave out trials with a fault instead of their whole day
-    progress: bool = False,  # show a progress bar over the days
+    progress: bool = False,  # say how long it still takes
 ) -> Converted:
     "Write recordings in the kit's layout; raises `KitError` if there are none, or if others are in the way."
     (parts, wrong), done = form.parts(Path(folder)), Converted(Path(out) / "hdf5_data_final")
@@ -309,7 +310,7 @@ def convert(
         if (made := stored_mark(path)["format"]) != type(form).__name__:
             raise Fault(path, "", "", f"comes from another format, {made}; give another folder with --out")
     try:
-        for part in tqdm(parts, disable=not progress, unit="day"):
+        for part in followed(parts, len(parts), "convert", "day") if progress else parts:
             try:
                 key = content_key(form, part, held_out, done.folder.parent / MEMO)
                 if is_complete(done.folder, part, key):

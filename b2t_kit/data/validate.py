@@ -10,7 +10,6 @@ __all__ = ['read_dataset', 'check_features', 'check_labels', 'check_sentence', '
 import hashlib
 import os
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,10 +17,10 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-from tqdm import tqdm
+
 
 from ..core.errors import KitError
-from ..core.signals import FAULTS, SUCCESS
+from ..core.signals import FAULTS, SUCCESS, followed
 from ..core.verbs import Folder, Positional
 from .batches import needed_patches, num_patches
 from .dataset import LABEL_WIDTH, T15, Signal, read_signal, signal_difference
@@ -269,7 +268,7 @@ def _check_signal(
 # %% ../../nbs/data/validate.ipynb #105c387e
 def check_folder(
     folder: str | Path,  # as for `find_recordings`
-    progress: bool = False,  # show a progress bar over the sessions
+    progress: bool = False,  # say how long it still takes
 ) -> Iterator[Fault]:
     "All faults of a folder, in the order of sessions, splits and trials, as they are found."
     root = find_recordings(folder)
@@ -277,7 +276,7 @@ def check_folder(
     sessions = sorted(path for path in root.iterdir() if path.is_dir() and path.name[0] != ".")
     signals: dict[Path, Signal] = {}
     heard: dict[bytes, str] = {}
-    for session in tqdm(sessions, disable=not progress, unit="session"):
+    for session in followed(sessions, len(sessions), "validate", "session") if progress else sessions:
         seen: dict[tuple[int, int], str] = {}
         paths = [(split, session / f"data_{split}.hdf5") for split in SPLITS]
         if not any(os.path.lexists(path) for _, path in paths):
@@ -291,7 +290,7 @@ def check_folder(
 # %% ../../nbs/data/validate.ipynb #50ab837d
 def faults(
     folder: str | Path,  # as for `find_recordings`
-    progress: bool = False,  # show a progress bar over the sessions
+    progress: bool = False,  # say how long it still takes
 ) -> list[Fault]:  # empty if nothing is wrong
     "All faults of a folder; raises `KitError` if it holds no recordings."
     return list(check_folder(folder, progress))
@@ -325,7 +324,7 @@ class Validate:
     def act(self) -> int:
         folder = find_recordings(self.data)
         counts: Counter[tuple[str, str]] = Counter()
-        for line in fault_lines(check_folder(folder, progress=sys.stderr.isatty()), counts):
+        for line in fault_lines(check_folder(folder, progress=True), counts):
             print(line, flush=True)
         count = counts.total()
         print(f"{folder}: {count or 'no'} fault{'' if count == 1 else 's'}")

@@ -7,7 +7,6 @@ __all__ = ['Fetch', 'Conversion', 'ConvertT12', 'ConvertBrainToVoice', 'ConvertI
            'ConvertArrays', 'ConvertQvac', 'ConvertKept']
 
 # %% ../../nbs/data/verbs.ipynb #69584dcc
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -71,7 +70,7 @@ class Conversion:
 
     def act(self) -> int:
         done = convert(self.form, self.folder, self.out, held_out_days(self.held_out), self.skip_faulty,
-                       progress=sys.stderr.isatty())
+                       progress=True)
         print(*fault_lines(done.faults, Counter()), done, sep="\n")
         return FAULTS if done.faults else SUCCESS
 

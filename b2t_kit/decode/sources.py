@@ -22,6 +22,7 @@ from ..core.cache import MEMO, Kept, file_hash, kept, stored_key
 from ..core.errors import KitError, printable
 from ..core.files import load_json, new_folders, read_text, save_json, write_atomically
 from ..core.settings import number_in, to_dict
+from ..core.signals import followed
 from ..data.dataset import Recordings
 from ..data.hdf5 import MAX_BINS, open_dataset, open_file, reading
 from .beam_search import BeamSearch, check_logits, search_key
@@ -110,7 +111,7 @@ def _whole(value: Any) -> int:
 def decode_trials(search: BeamSearch, trials: Sequence[LogitTrial]) -> Iterator[DecodedTrial]:
     "Yield each trial with its n-best list, in their order, decoded on all cores."
     lists = search.decode_each([trial.logits for trial in trials])
-    for trial, found in zip(trials, lists):
+    for trial, found in zip(trials, followed(lists, len(trials), "decoding")):
         yield DecodedTrial(*trial.place, tuple(found), trial.truth)
 
 # %% ../../nbs/decode/sources.ipynb #bc733b15

@@ -119,8 +119,10 @@ def _check_rivals(version: Versions, xla: str | None) -> list[Remark]:
     if xla and version("tensorflow"):  # torch_xla warns about it when it is imported
         checks.append(Remark("tensorflow", "note", "can take the chips from torch_xla if one process imports both; "
                             "tensorflow-cpu cannot (C17a)"))
-    if xla and version("torch_tpu"):
-        checks.append(Remark("torch_tpu", "problem", "and torch_xla both take the chips; pip uninstall -y torch_tpu"))
+    if found := version("torch_tpu"):
+        said = "and torch_xla both take the chips; pip uninstall -y torch_tpu"
+        checks.append(Remark("torch_tpu", "problem", said) if xla else
+                      Remark("torch_tpu", "note", f"{found}, without torch_xla, which the kit needs for TPUs"))
     return checks
 
 # %% ../../nbs/doctor/machine.ipynb #de654fbb

@@ -27,7 +27,7 @@ from ..core.cache import content_hash
 from ..core.errors import KitError
 from ..core.files import load_json, new_folders, regular_file, save_json, write_atomically
 from ..core.settings import SEED, check_bounds
-from ..core.signals import SUCCESS, report_progress
+from ..core.signals import SUCCESS, duration, report_progress
 from ..core.verbs import File, Folder, Positional
 from ..data.dataset import Recordings
 from ..devices.select import open_device
@@ -35,7 +35,7 @@ from .scores import WRITING, CausalScorer, folder_name, load_scorer, node_scores
 from ..lm.contamination import TRAINED_ON, Fence, fingerprints, scored_sentences
 from ..simulate.sentences import read_prompts
 from ..text.phonemes import normalise
-from ..training.metrics_log import duration
+
 
 # %% ../../nbs/llm/finetune.ipynb #1360d8f7
 def transcripts(

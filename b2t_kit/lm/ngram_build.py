@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Leaks', 'MIN_MEMORY', 'WORD_BYTES', 'DEFAULT_SENTENCES', 'ModelFile', 'text_of', 'read_vocabulary', 'Guard',
-           'build_language_model', 'check_work', 'word_counter', 'Built', 'check_model_name', 'save_model',
-           'with_ngrams', 'convert_language_model', 'check_language_model', 'describe_language_model', 'kit_words',
+           'build_language_model', 'check_work', 'Built', 'check_model_name', 'save_model', 'with_ngrams',
+           'convert_language_model', 'check_language_model', 'describe_language_model', 'kit_words',
            'default_language_model', 'Vocabulary', 'chances_of', 'best_shares', 'all_ngrams', 'mixed_ln_p', 'mixed',
            'held_out', 'remember', 'check_mixture', 'mix_language_models', 'perplexities', 'Mixed',
            'BuildLanguageModel', 'MixLanguageModels', 'ConvertLanguageModel', 'DescribeLanguageModel',
@@ -142,7 +142,7 @@ def build_language_model(
     guard = Guard(Fence(one for source in exclude for one in scored_sentences(source)), leaks)
     with workspace_beside(out, memory * 10**6 // 2) as room:
         tokens = read_tokens(sources, room, memory * 10**6 // 2 // WORD_BYTES,
-                             guard if exclude else None, word_counter(progress))
+                             guard if exclude else None)
         guard.check()
         model = kneser_ney(choose_vocabulary(tokens, words, min_count), order, prune, room, progress)
         del tokens
@@ -162,17 +162,6 @@ def check_work(
         raise KitError(f"memory: {memory} MB is too little; the minimum is {MIN_MEMORY} MB")
     if leaks not in ("refuse", "drop", "keep"):
         raise KitError(f"leaks: {leaks!r} is not refuse, drop or keep")
-
-# %% ../../nbs/lm/ngram_build.ipynb #69e949ff
-def word_counter(progress: Callable[[str], object]) -> Callable[[int], None]:
-    "Return a function that reports every ten million words read."
-    said = [0]
-
-    def count(words: int) -> None:
-        if words // 10**7 > said[0]:
-            said[0] = words // 10**7
-            progress(f"{words / 1e6:.0f} million words read")
-    return count
 
 # %% ../../nbs/lm/ngram_build.ipynb #c3bc3490
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ __all__ = ['BLOCK', 'LINE', 'Text', 'Keep', 'CHARACTERS', 'FALLBACK', 'LN_START'
 # %% ../../nbs/lm/ngram_train.ipynb #cb1d9797
 import gzip
 import math
+import os
 import re
 import string
 import zlib
@@ -26,6 +27,7 @@ import numpy as np
 
 from ..core.errors import KitError
 from ..core.files import regular_file
+from ..core.signals import Progress
 from .external_sort import Column, Sorter, Workspace, chunks, distinct_rows, group_starts
 from .lexicon import check_word
 from .ngram import END, MAX_ORDER, START, UNKNOWN, LanguageModel, Level, child_starts
@@ -92,7 +94,9 @@ def text_blocks(
     "Yield a text file in blocks of whole lines; raises `KitError` naming a line that is too long or not UTF-8."
     number = 1
     with open_text(path) as file:
+        progress = Progress(f"reading {Path(path).name}", os.fstat(file.fileno()).st_size, "B")
         while lines := whole_lines(file):
+            progress.tell(getattr(file, "fileobj", file).tell())  # of a packed file, packed bytes
             if len(lines[-1]) > LINE:
                 raise KitError(f"{path}: line {number + len(lines) - 1}: is longer than "
                                f"{LINE / 1e6:.0f} million bytes; write one sentence a line")
@@ -104,6 +108,7 @@ def text_blocks(
                                "convert the file, for instance with iconv") from None
             yield number, normalise_lines(text)
             number += len(lines)
+        progress.bar.close()
 
 
 def _is_text(line: bytes) -> bool:
@@ -163,7 +168,6 @@ def read_tokens(
     room: Workspace,  # keeps the stream in memory or in a file
     max_words: int = 20_000_000,  # largest number of distinct words
     keep: Keep | None = None,  # which lines to use; None: all
-    progress: Callable[[int], object] = abs,  # called with the number of words read so far
 ) -> Tokens:
     "Return all sentences of some texts as numbers, in order; raises `KitError` if there are none."
     numbers = _Numbers({"<unk>": UNKNOWN, "<s>": START, "</s>": END})
@@ -173,7 +177,6 @@ def read_tokens(
             counted = np.bincount(part, minlength=len(numbers))
             times = counted + np.pad(times, (0, len(counted) - len(times)))
             stream.append(part)
-            progress(stream.size)
             if len(numbers) > max_words or numbers.characters > CHARACTERS * max_words:
                 raise KitError(f"the text has more than {max_words:,} different words, or very long ones; "
                                "clean it, or allow more memory")

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import torch
 from torch.autograd.function import FunctionCtx
+from torch.utils._pytree import tree_map
 
 # %% ../../nbs/models/scan_ops.ipynb #8f3914d4
 State: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
@@ -36,19 +37,24 @@ def _loop_in_python(
     return state, [torch.stack(series[::-1] if reverse else series) for series in zip(*kept)]
 
 # %% ../../nbs/models/scan_ops.ipynb #336ac730
-def _loop_on_xla(
+def _loop_by_scan(
     step: LoopBody,  # (state, *slices, *constants) -> (state, outputs)
     state: State,  # initial state
     inputs: Sequence[torch.Tensor],  # each (T, ...)
     constants: Sequence[torch.Tensor],  # values that every step uses; numbers, not booleans
     reverse: bool,  # from the last time step to the first
 ) -> tuple[State, list[torch.Tensor]]:  # last state; each output stacked to (T, ...)
-    "The loop as one operation of an XLA program, whose size does not depend on T."
-    from torch_xla.experimental.scan import _scan_impl_pytree as scan
+    "The loop as one operation of a program, whose size does not depend on T: torch_xla's, or torch's own."
+    on_xla = inputs[0].device.type == "xla"
+    if on_xla:
+        from torch_xla.experimental.scan import _scan_impl_pytree as scan
+    else:
+        from torch._higher_order_ops.scan import scan
 
     def step_of_scan(carry: list[torch.Tensor], slices: list[torch.Tensor]) -> tuple[list[State], list[torch.Tensor]]:
         state, outputs = step(carry[0], *slices, *carry[1:])
-        return [state, *carry[1:]], list(outputs)
+        found = [state, *carry[1:]], list(outputs)
+        return found if on_xla else tree_map(torch.clone, found)  # torch's refuses one tensor under two names
 
     carry, kept = scan(step_of_scan, [state, *constants], list(inputs), reverse=reverse)
     return carry[0], kept
@@ -63,7 +69,7 @@ def device_loop(
     reverse: bool = False,  # from the last time step to the first
 ) -> tuple[State, list[torch.Tensor]]:  # last state; each output stacked to (T, ...)
     "Run a step over time on any device, without deriving a gradient."
-    loop = _loop_on_xla if inputs[0].device.type == "xla" else _loop_in_python
+    loop = _loop_by_scan if inputs[0].device.type in ("xla", "tpu") else _loop_in_python
     return loop(step, state, inputs, constants, reverse)
 
 # %% ../../nbs/models/scan_ops.ipynb #e6049e27

@@ -19,12 +19,13 @@ from ..core.cache import file_mark, stored_key
 from ..core.errors import KitError
 from ..core.files import atomic_folder, load_json, save_json
 from ..core.settings import to_dict
+from ..core.signals import duration
 from ..data.dataset import BIN_SECONDS, T15
 from ..data.quarantine import quarantine_record, quarantine_said
 from ..speech.evaluate import WEIGHTS, Decoder, load_decoder
 from ..speech.task import sets_record, signal_record
 from ..training.checkpoint import write_tensors
-from ..training.metrics_log import duration
+
 from ..training.run import task_digest
 
 # %% ../../nbs/output/export.ipynb #bf0a947e

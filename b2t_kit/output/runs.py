@@ -16,11 +16,11 @@ from typing import Any
 
 from ..core.errors import KitError
 from ..core.files import load_json
-from ..core.signals import SUCCESS
+from ..core.signals import SUCCESS, duration
 from ..core.verbs import Folder, Positional, RunFolder
 from ..training.checkpoint import Best, checkpoint_steps, read_best
 from ..training.live_plot import eval_names, find_runs
-from ..training.metrics_log import METRICS, duration, read_metrics, series, value_text
+from ..training.metrics_log import METRICS, read_metrics, series, value_text
 from ..training.run import RESUME, differences
 
 # %% ../../nbs/output/runs.ipynb #c7fde805

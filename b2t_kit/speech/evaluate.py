@@ -29,6 +29,7 @@ from ..core.errors import KitError
 from ..core.files import check_target, csv_text, load_json, new_folders, regular_file, save_json
 from ..core.files import write_atomically
 from ..core.settings import from_dict, to_dict
+from ..core.signals import followed
 from ..data.batches import Batch, EvalBatches, needed_patches
 from ..data.dataset import T15, Recordings, Signal, TrialInfo
 from ..data.folders import check_split
@@ -250,7 +251,8 @@ def decode(
     recordings.heads = decoder.heads
     found: dict[int, Decoded] = {}
     settings = replace(decoder.config.batches, cache="none")
-    for batch in EvalBatches(recordings, settings, multiple=device.chips, frames=framing(decoder.config.model)):
+    batches = EvalBatches(recordings, settings, multiple=device.chips, frames=framing(decoder.config.model))
+    for batch in followed(batches, len(batches), "computing logits", "batch"):
         placed = device.place(batch)
         with device.autocast():
             scores, frames = logits_of(model, placed, decoder.config)

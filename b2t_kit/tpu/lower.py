@@ -295,6 +295,7 @@ def lower_run(
     where: Slice,
     take: Callable[[Program], None],  # called with each program
     programs: str = "all",  # "all", or "largest": only the first training step
+    expect: Callable[[int], object] = abs,  # called with about how many programs there will be
 ) -> None:
     "Lower every program of a run; the process must not have used XLA before."
     from b2t_kit.training.run import build_training
@@ -309,9 +310,12 @@ def lower_run(
         run = _Run(task, config, device, model, optimizer, ema)
         device.taken = take
         steps, scored = task.shapes(config, device)
-        for micro_batches in steps[:1] if programs == "largest" else steps:
+        if programs == "largest":
+            steps, scored = steps[:1], []
+        expect(len(steps) + len(scored))
+        for micro_batches in steps:
             lower_step(run, micro_batches)
-        if programs == "all" and scored:
+        if scored:
             lower_validation(run, scored)
 
 # %% ../../nbs/tpu/lower.ipynb #1fc634d9
@@ -412,7 +416,8 @@ def lower_request(
 
     task, train = requested_task(request, folder)
     with traced():
-        lower_run(task, train, find_slice(request["slice"]), take, request["programs"])
+        lower_run(task, train, find_slice(request["slice"]), take, request["programs"],
+                  lambda number: (folder / "expected").write_text(str(number)))
 
 
 def requested_task(

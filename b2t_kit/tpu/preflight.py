@@ -16,6 +16,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -28,7 +29,7 @@ from matplotlib.figure import Figure
 
 from ..core.errors import KitError
 from ..core.settings import to_dict
-from ..core.signals import GIB
+from ..core.signals import GIB, duration
 from ..devices.topologies import Slice, find_slice
 from ..doctor.doctor import Allocation, allocations
 from ..doctor.known_failures import squeeze
@@ -498,10 +499,13 @@ def run_preflight(
     with tempfile.TemporaryDirectory(prefix="b2t-preflight-") as name:
         folder = Path(name)
         more(folder)
+        start = time.monotonic()
         for path in lower_in_child(request, folder):
             one = compile_program(path, report.slice, python)
             report.programs.append(one)
-            say(one.line())
+            done, ahead = len(report.programs), int((folder / "expected").read_text())
+            left = (time.monotonic() - start) / done * (ahead - done)
+            say(one.line() + (f"; about {duration(left)} left" if left > 0 else ""))
     if not report.programs:
         raise KitError("nothing was lowered: the task's `shapes` returns no batches")
     return report

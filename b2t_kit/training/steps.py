@@ -23,10 +23,10 @@ import torch
 
 from ..core.errors import KitError
 from ..core.files import clear_way
-from ..core.signals import gib
+from ..core.signals import duration, gib
 from ..precision import unchanged
 from .checkpoint import Best, check_disk_space, checkpoint_bytes, checkpoint_steps
-from .metrics_log import append_row, duration
+from .metrics_log import append_row
 from .optim import set_lr, unpack_optimizer
 from .run import AGREE_EVERY, Run, StepRun, any_process, checkpoint_parts, on_main, save
 from .run import scale_at, seed_step
