@@ -31,6 +31,7 @@ import tempfile
 import traceback
 from collections import Counter
 from configparser import ConfigParser
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -73,9 +74,19 @@ def longest_first(files: list[str], seconds: dict[str, float]) -> list[int]:
     return sorted(range(len(files)), key=lambda at: (-seconds.get(files[at], 1e9), -counts[files[at]], files[at], at))
 
 
+@cache
+def seconds_before(config) -> dict[str, float]:
+    return config.cache.get(SECONDS, {}) if hasattr(config, "cache") else {}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    node.workerinput["seconds"] = seconds_before(node.config)  # read once: all workers must have one order
+
+
 def pytest_collection_modifyitems(config, items):
-    if hasattr(config, "workerinput") and hasattr(config, "cache"):
-        order = longest_first([file_of(item.nodeid) for item in items], config.cache.get(SECONDS, {}))
+    if hasattr(config, "workerinput"):
+        order = longest_first([file_of(item.nodeid) for item in items], config.workerinput.get("seconds", {}))
         items[:] = [items[at] for at in order]
 
 
@@ -198,7 +209,7 @@ def pytest_sessionfinish(session):
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter:  # xdist's workers have none
         if session.config.pluginmanager.hasplugin("dsession") and hasattr(session.config, "cache"):
-            took = session.config.cache.get(SECONDS, {})
+            took = dict(seconds_before(session.config))
             reports = [one for kind in reporter.stats.values() for one in kind if hasattr(one, "duration")]
             took |= dict.fromkeys((file_of(one.nodeid) for one in reports), 0.0)
             for one in reports:
