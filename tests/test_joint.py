@@ -21,8 +21,11 @@ from b2t_kit.devices.select import open_device
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.models.model import ModelConfig
 from b2t_kit.models.transformer import TransformerConfig
-from b2t_kit.speech.evaluate import evaluate_run, load_decoder, recorded_settings
-from b2t_kit.speech.task import SpeechConfig, SpeechTask, WordsConfig
+from b2t_kit.live.pipeline import Windows, steps_on
+from b2t_kit.output.runs import run_state, show_text
+from b2t_kit.speech.adapt import fit_days, single_trial
+from b2t_kit.speech.evaluate import Decoder, evaluate_run, load_decoder, recorded_settings
+from b2t_kit.speech.task import SpeechConfig, SpeechTask, WordsConfig, framing, logits_of
 from b2t_kit.train import train
 from b2t_kit.training.checkpoint import checkpoint_path, read_best, read_part
 from b2t_kit.training.metrics_log import read_metrics
@@ -220,6 +223,61 @@ def test_inner_losses_stay_in_training(folders: list[Path], tmp_path: Path, mode
     assert recorded_settings(run).task.inner_ctc == 0.3
 
 
+@pytest.mark.parametrize("model", [replace(MODEL, num_layers=2, day_matrix="diagonal"), TransformerConfig(
+    blocks=2, width=16, heads=2, head_width=8, inner=32)])
+def test_a_read_in_for_each_participant(folders: list[Path], tmp_path: Path, model: ModelConfig) -> None:
+    """Two sets of one width and a wider one: matrices apart, the same bits after a stop, and every verb afterwards."""
+    run, s3 = tmp_path / "run", replace(S2, participant="s3")
+    every = [*folders, tiny_recordings(tmp_path / "s3", sessions=1, trials=8, seed=2, signal=s3)]
+    config = replace(SPEECH, model=model, read_in=48)
+    task = SpeechTask(every, config)
+    assert task.config.read_ins == ("t15=512", "t15=512", "s2=64", "s3=64") and "each to 48" in task.plan()["read-ins"]
+    with open_device("cpu", "float32") as device:
+        drawn = [micro for _, (micro,) in zip(range(24), task.batches(STEPS, device, 0))]
+    assert len({one.features.shape for one in drawn}) == 2, "two numbers of features share two programs"
+    network, moved = task.build_model().train(), set[tuple[str, ...]]()
+    for one in drawn:
+        network.zero_grad()
+        task.compute_loss(network, one).sum.backward()
+        grads = {name: weight.grad for name, weight in network.read_in.named_parameters()}
+        moved.add(tuple(name for name, grad in grads.items() if grad is not None and grad.any()))
+        assert all(grad is not None for grad in grads.values())
+    assert moved == {("of_t15",), ("of_s2",), ("of_s3",)}
+    train(task, STEPS, tmp_path / "straight", quiet=True)
+    with pytest.raises(RuntimeError, match="killed"):
+        train(Interrupted(every, config), STEPS, run, quiet=True)
+    assert main(["train", "--resume", "--out", str(run), "--data", *map(str, every)]) == 0
+    for part in ("model", "ema", "optimizer"):
+        one, other = (read_part(checkpoint_path(place, 12), part) for place in (tmp_path / "straight", run))
+        assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    assert main(["export", "--run", str(run), "--out", str(tmp_path / "exported")]) == 0
+    decoder = load_decoder(tmp_path / "exported")
+    assert decoder.digest == load_decoder(run).digest
+    scored = next(row for row in read_metrics(run) if row["kind"] == "eval" and row["step"] == read_best(run).step)
+    for name, folder in zip(("t15", "s2", "s3"), every):
+        assert evaluate_run(run, folder, device="cpu").per.rate == pytest.approx(scored[f"per/{name}"], abs=1e-5)
+        with open_device("cpu", "float32") as device, Recordings(folder, "val") as recordings:
+            day, (wanted,) = recordings.infos[0].session, logits_in(decoder, recordings, device)
+            assert decoder.features_on(day) == recordings.signal.num_features
+            frames, windows = Windows(decoder.config), steps_on(decoder, day)
+            pieces = [*frames.push(torch.from_numpy(recordings.features(0))), *frames.finish()]
+        found = np.stack([windows.frame(one) for one in pieces])
+        assert np.allclose(found, wanted, atol=1e-4)
+    said = show_text(run_state(run))
+    assert f"s3           {scored['per/s3']:6.1%}  1 days, 64 features, simulated" in said, said
+    with pytest.raises(KitError, match="select: 'per/s9' is of none of the sets: t15, s2, s3"):
+        train(SpeechTask(every, config), replace(STEPS, select="per/s9"), tmp_path / "other", quiet=True)
+
+
+def logits_in(decoder: Decoder, recordings: Recordings, device: Any) -> list[np.ndarray]:
+    """Logits of the first trial."""
+    batch = single_trial(recordings.features(0), 0, framing(decoder.config.model))
+    fitted = fit_days(decoder.model, decoder.sessions, decoder.trained, [recordings.infos[0].session])
+    with torch.no_grad():
+        logits, count = logits_of(fitted, batch, decoder.config)
+    return [logits[0, : int(count[0])].numpy()]
+
+
 LETTERS = replace(S2, participant="t5", num_features=32, labels="a b c d e f g h", dataset="handwriting")
 
 
@@ -244,11 +302,11 @@ def test_a_head_for_each_label_set(folders: list[Path], tmp_path: Path, capsys: 
     """Characters and phonemes in one run: heads of their own, scores by set, words from the phonemes alone."""
     letters, run = written_recordings(tmp_path / "letters"), tmp_path / "run"
     config = replace(SPEECH, model=replace(MODEL, num_layers=2, patch=8), inner_ctc=0.3)
-    task = SpeechTask([letters, folders[0]], config)
+    task, plain = SpeechTask([letters, folders[0]], config), replace(STEPS, select="per")
     assert task.config.model.num_classes == 41 + 9 and task.train.heads[LETTERS.labels] == slice(41, 50)
     with open_device("cpu", "float32") as device:
-        drawn = [micro for _, (micro,) in zip(range(12), task.batches(STEPS, device, 0))]
-        shapes = task.shapes(STEPS, device)[0]
+        drawn = [micro for _, (micro,) in zip(range(12), task.batches(plain, device, 0))]
+        shapes = task.shapes(plain, device)[0]
     assert {(one.features.shape[2], one.head.stop) for one in drawn} == {(32, 50), (512, 41)}
     assert {(one[0].features.shape, one[0].head.stop) for one in shapes} >= {
         (one.features.shape, one.head.stop) for one in drawn}

@@ -266,10 +266,10 @@ def next_of(stream) -> dict:
 class Words:
     """Stands for a decoder: a word per ten bins. What these tests are about is the stream."""
 
-    norm, num_features, plan = None, 512, ""
+    norm, features, plan = None, 512, ""
 
     def __init__(self) -> None:
-        self.decoder = self.config = self.model = self
+        self.config = self
         self.bins, self.words, self.ledger, self.hotwords, self.calm = 0, [], TimeLedger(), [], 0.0
 
     def prepare(self, tell: Callable[[str], None]) -> None:

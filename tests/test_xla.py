@@ -116,6 +116,18 @@ def test_one_transfer_per_row_of_metrics(on_eight: dict, accumulated: dict) -> N
     assert np.diff(accumulated["fetched"]).tolist() == [0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0]
 
 
+@pytest.mark.parametrize("buckets", [2, 4])
+def test_programs_of_several_sets(folder: Path, data: str, buckets: int) -> None:
+    """Three participants, two numbers of features, a read-in each: the CPU's curve, and no more programs than buckets."""
+    settings = dict(data=data, model="joint", steps=12, eval_every=6, buckets=buckets)
+    expected = trained(folder / f"joint_cpu_{buckets}", device="cpu", **settings)
+    found = trained(folder / f"joint_{buckets}", device="xla", **settings)
+    assert_same_curve(found, expected, steps=12)
+    kinds = [name.partition(" of ")[0] for name in found["warm_up"]]
+    assert kinds.count("a training step") == buckets and kinds.count("validation") <= 3 * max(1, buckets // 3)
+    assert found["programs"] == found["warm_up"] and found["since"]["compiled"] == 0 and found["fallbacks"] == []
+
+
 def test_a_transformer_trains_like_on_a_cpu(folder: Path, data: str, on_cpu: dict) -> None:
     """Windows and masks differ at each step: the CPU's curve, one program a length, no transfer inside a step."""
     settings = dict(data=data, model="transformer", steps=12, eval_every=6)

@@ -16,6 +16,7 @@ import torch
 
 from b2t_kit import train as train_module
 from b2t_kit.data.batches import BatchConfig
+from b2t_kit.data.dataset import T15
 from b2t_kit.data.writer import tiny_recordings
 from b2t_kit.devices import xla
 from b2t_kit.speech.evaluate import evaluate_run
@@ -47,9 +48,18 @@ WIDE = 2 * 3 * 128**2  # bytes of recurrent weights from which these runs divide
 
 
 def small_task(folder: Path, model: str, **batches: Any) -> SpeechTask:
-    """Three short days; white noise and offsets are on."""
+    """Three short days; white noise and offsets are on. The model "joint" has two more participants, of 64 features."""
     if not folder.exists():
         tiny_recordings(folder, sessions=3, trials=9)
+    if model == "joint":
+        every = [folder, folder.parent / "s2", folder.parent / "s3"]
+        for one in every[1:]:
+            if not one.exists():
+                signal = replace(T15, participant=one.name, num_features=64, arrays="ventral 6v")
+                tiny_recordings(one, sessions=1, trials=9, seed=9, signal=signal)
+        gains = replace(MODELS["gru"], day_matrix="diagonal")
+        mixed = BatchConfig(batch_size=7, set_balance=1.0, **batches)
+        return SpeechTask(every, SpeechConfig(gains, read_in=32, batches=mixed))
     if model == "pretrain":
         masks = PretrainConfig(MODELS["transformer"], batches=BatchConfig(batch_size=7, cut=0, **batches), longest=3)
         return PretrainTask([folder], masks)

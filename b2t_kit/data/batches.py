@@ -6,8 +6,8 @@
 __all__ = ['BOUNDS', 'num_patches', 'Frames', 'needed_patches', 'Bucket', 'choose_buckets', 'bucket_of', 'extend_buckets',
            'day_draws', 'round_randomly', 'spread_draws', 'Step', 'Sampler', 'Mixture', 'places_per_pile', 'pile',
            'TrialCache', 'to_half', 'copy_rows', 'cache_name', 'check_cache', 'map_trials', 'remove_caches',
-           'BlockPool', 'read_ahead', 'Batch', 'BatchConfig', 'Assembler', 'trainable', 'TrainBatches', 'Resident',
-           'end_to_end', 'gathered', 'check_shares', 'check_lengths', 'EvalBatches']
+           'BlockPool', 'read_ahead', 'Batch', 'BatchConfig', 'trials_of_kinds', 'Assembler', 'trainable',
+           'TrainBatches', 'Resident', 'end_to_end', 'gathered', 'check_shares', 'check_lengths', 'EvalBatches']
 
 # %% ../../nbs/data/batches.ipynb #727e89e7
 import math
@@ -620,7 +620,9 @@ class Batch:
 class BatchConfig:
     "The settings of batches; raises `KitError` if one is out of range."
     batch_size: int = 64  # trials per optimizer step, over all processes and micro-batches
-    buckets: int = 6  # largest number of batch lengths, 1 to 6; an XLA device compiles a program for each
+    # largest number of batch shapes, 1 to 6: lengths, in folders with other features or labels each; an XLA device
+    # compiles a program for each
+    buckets: int = 6
     day_balance: float = 1.0  # 0: all trials equally often, 1: all days equally often (as in the T15 baseline)
     set_balance: float = 0.0  # of several folders of recordings: 0: all trials equally often, 1: all folders
     set_shares: tuple[float, ...] = ()  # share of the steps for each of several folders; default: by set_balance
@@ -647,6 +649,14 @@ BOUNDS = {  # smallest and largest allowed value
 }
 
 # %% ../../nbs/data/batches.ipynb #ad4814bd
+def trials_of_kinds(
+    recordings: Recordings,
+) -> list[tuple[tuple[int, str], int]]:  # ((features, head), a trial that has them), fewest features first
+    "A trial of every number of features and head: a compiled program for each, and for each length."
+    return sorted({(recordings.signal_of(index).num_features, str(recordings.head_of(index))): index
+                   for index in range(len(recordings))}.items())
+
+
 class Assembler:
     "Fills batches of fixed shapes from cached trials."
 
@@ -660,9 +670,7 @@ class Assembler:
         pin: bool = False,  # features in page-locked memory
     ) -> None:
         self.recordings, self.config, self.frames = recordings, config, frames
-        # a trial of every number of features C and head, by C
-        self.kinds = sorted({(recordings.signal_of(index).num_features, str(recordings.head_of(index))): index
-                             for index in range(len(recordings))}.items())
+        self.kinds = trials_of_kinds(recordings)
         self.widest = self.kinds[-1][0][0]
         self.buckets, self.places = buckets, places
         self.cache = TrialCache(recordings, config.cache, config.cache_gb)
@@ -796,7 +804,8 @@ class TrainBatches:
         infos = [recordings.infos[index] for index in self.trials]
         bins = np.array([info.num_bins for info in infos])
         labels = np.array([info.num_labels for info in infos])
-        self.buckets = choose_buckets(bins, labels, config.buckets, config.batch_size, frames.patch, frames.stride)
+        most = max(1, config.buckets // len(trials_of_kinds(recordings)))  # `buckets` counts programs
+        self.buckets = choose_buckets(bins, labels, most, config.batch_size, frames.patch, frames.stride)
         day = np.array([info.day for info in infos])
         bucket = bucket_of(self.buckets, bins, labels)
         ends = np.cumsum([len(part) for part in recordings.sets])

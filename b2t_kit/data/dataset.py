@@ -312,6 +312,11 @@ class Recordings:
         return self.heads.get(self.signal_of(index).labels)
 
     @property
+    def signals(self) -> dict[str, Signal]:
+        "Session -> what its features are."
+        return {path.parent.name: one for path, one in self._signals.items()}
+
+    @property
     def sets(self) -> "list[Recordings]":
         "The parts that were recorded as one; each has its own signal."
         return [self]

@@ -118,7 +118,7 @@ class LiveSession:
         config: BridgeConfig | None = None,  # None: missing z-scored bins become zeros, raw ones the bin before
     ) -> None:
         self.decoder, self.source, self.watchers = decoder, source, list(watchers)
-        wanted = decoder.decoder.config.model.num_features
+        wanted = decoder.features
         if source.num_features not in (None, wanted):
             raise KitError(f"source: has {source.num_features} features, and the decoder was trained with {wanted}")
         config = config or BridgeConfig(fill="repeat" if decoder.norm else "zero")

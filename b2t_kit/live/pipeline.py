@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['STAGES', 'CANDIDATES', 'LEFT_OUT', 'Smoother', 'Windows', 'Averaged', 'Usage', 'usage', 'LiveConfig', 'TimeLedger',
-           'Update', 'into_memory', 'frame_settings', 'steps_on', 'LargeModel', 'over', 'LiveDecoder']
+           'Update', 'into_memory', 'frame_settings', 'steps_on', 'Widened', 'LargeModel', 'over', 'LiveDecoder']
 
 # %% ../../nbs/live/pipeline.ipynb #f229b15b
 import gc
@@ -34,10 +34,11 @@ from ..decode.hotwords import Hotword, parse_hotwords
 from ..decode.hypotheses import DecodedTrial, Hypothesis
 from .measures import Measures, Shown, measures_of
 from ..llm.rescoring import RescoreWeights, ScoreLists, rescored
+from ..models.layers import ReadIn
 from ..models.model import FrameSteps
 from ..speech.adapt import fit_days
 from ..speech.evaluate import Decoder, load_decoder
-from ..speech.task import SpeechConfig
+from ..speech.task import SpeechConfig, widened
 from ..text.phonemes import BLANK, PHONEMES, SILENCE
 
 # %% ../../nbs/live/pipeline.ipynb #e5ab21d4
@@ -415,7 +416,36 @@ def steps_on(
 ) -> FrameSteps:
     "The network of a decoder as it decodes live on a day."
     fitted = fit_days(decoder.model, decoder.sessions, decoder.trained, [day], decoder.config.unseen)
-    return decoder.config.model.stream(fitted.cpu().eval())
+    own, fitted.read_in = getattr(fitted, "read_in", None), None
+    steps = decoder.config.model.stream(fitted.cpu().eval())
+    return steps if own is None and decoder.features_on(day) == decoder.config.model.num_features else Widened(
+        steps, own, decoder.config)
+
+
+class Widened(FrameSteps):
+    "Steps of a network that other sets had a part in: bins first have as many features as it takes."
+
+    def __init__(
+        self,
+        steps: FrameSteps,  # of the network alone
+        own: ReadIn | None,  # of one day; None: zeros follow
+        config: SpeechConfig,
+    ) -> None:
+        self.steps, self.own, self.config = steps, own, config
+        super().__init__(getattr(steps, "model", None))
+
+    def start(self) -> None:
+        self.steps.start()
+
+    def ahead(self, window: torch.Tensor) -> None:
+        self.steps.ahead(self._wide(window))
+
+    def frame(self, window: torch.Tensor) -> np.ndarray:
+        return self.steps.frame(self._wide(window))
+
+    @torch.inference_mode()
+    def _wide(self, window: torch.Tensor) -> torch.Tensor:
+        return widened(window, self.config) if self.own is None else self.own(window[None], self.day)[0]
 
 # %% ../../nbs/live/pipeline.ipynb #e5a0c00c
 CANDIDATES, LEFT_OUT = 10, 10  # that a large model orders; sentences that it is left out after one that took too long
@@ -480,6 +510,7 @@ class LiveDecoder:
         self.decoder = run if isinstance(run, Decoder) else load_decoder(run)
         self.decoder.check_spoken()
         self.search, self.config, self.day = search, config, day or max(self.decoder.trained)
+        self.features = self.decoder.features_on(self.day)
         settings = self.decoder.config
         for one in others:
             if frame_settings(one.config) != frame_settings(settings):
@@ -490,7 +521,7 @@ class LiveDecoder:
         self.large = large
         self.plan = ""  # how many networks there is time for
         self.windows, self.ledger = Windows(settings), TimeLedger(config.budget)
-        self.norm = RunningNorm(settings.model.num_features or 0) if config.normalise else None
+        self.norm = RunningNorm(self.features) if config.normalise else None
         self.frame_seconds = settings.model.stride * BIN_SECONDS
         self.bins, self.logits = 0, np.empty((0, len(PHONEMES)), np.float32)
         self._lock, self._open, self._next = threading.RLock(), False, search
@@ -536,7 +567,7 @@ class LiveDecoder:
         stream.reserve(self.config.histories)
         for number in range(frames):
             tell("running the network, part 2 of 4" if number == 0 else f"trying {frames} frames, part 4 of 4")
-            silent = torch.zeros(self.windows.patch, self.decoder.config.model.num_features)
+            silent = torch.zeros(self.windows.patch, self.features)
             row = self.steps.frame(silent)[: len(PHONEMES)]
             tell("compiling the search, part 3 of 4" if number == 0 else f"trying {frames} frames, part 4 of 4")
             stream.push(row + noise.normal(size=row.shape).astype(np.float32))
@@ -546,7 +577,7 @@ class LiveDecoder:
             tell("running the large model")
             self.large.order(found)
         if isinstance(self.steps, Averaged):
-            window = torch.zeros(self.windows.patch, self.decoder.config.model.num_features)
+            window = torch.zeros(self.windows.patch, self.features)
             self.plan = self.steps.keep_fitting(window, 0.5 * self.frame_seconds)
 
     def start(self) -> None:
@@ -590,7 +621,7 @@ class LiveDecoder:
         return found
 
     def _checked(self, bins: np.ndarray) -> torch.Tensor:
-        wanted = self.decoder.config.model.num_features
+        wanted = self.features
         rows = torch.as_tensor(np.ascontiguousarray(bins, np.float32))
         if rows.ndim != 2 or rows.shape[1] != wanted:
             raise KitError(f"bins: have the shape {tuple(rows.shape)}; expected (bins, {wanted})")

@@ -132,7 +132,8 @@ class GRUAhead(FrameSteps):
     ) -> None:
         self.model, self.config, gru = model, model.config, model.gru
         self.layers = [tuple(weight.detach() for weight in layer) for layer in gru.all_weights]
-        self.day = model.day_layer.weight.detach()[0].T.contiguous(), model.day_layer.bias.detach()[0]
+        weight = model.day_layer.weight.detach()[0]
+        self.day = (weight.T if weight.ndim == 2 else weight.diag()).contiguous(), model.day_layer.bias.detach()[0]
         self.start()
 
     def start(self) -> None:

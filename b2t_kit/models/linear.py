@@ -32,6 +32,7 @@ class LinearConfig(ModelConfig):
     stride: int = 4  # bins from one patch to the next
     subsample: int = 1  # read every n-th bin only; patch and stride are multiples of it
     day_dropout: float = 0.2  # dropout probability after the day layer, 0 to below 1
+    day_matrix: Literal["square", "diagonal"] = "square"  # of each day layer; "diagonal": a factor for each feature
     day_lr: float = 1.0  # learning rate of the day layers, as a multiple of the base rate
     padding: Literal["same", "valid"] = "same"  # evaluation: smooth the whole trial, or drop bins at its ends
     adapted = Adapted(("*day_layer.*",), 1e-3, True)
@@ -61,7 +62,7 @@ class LinearConfig(ModelConfig):
 
     def day_layer(self) -> DayLayer:
         "A layer with the identity for each day."
-        return DayLayer(*self.known, self.day_dropout)
+        return DayLayer(*self.known, self.day_dropout, self.day_matrix == "diagonal")
 
     def windows(
         self,
@@ -93,8 +94,8 @@ class LinearConfig(ModelConfig):
         return [Stack("decoder", self.width, 0, 0, self.num_classes, *self.known)]
 
     def footprint(self, size: Size, divide: Callable[[int], int] = lambda units: 1) -> tuple[PeakPoint, ...]:
-        "By the rules for stacks."
-        return tpu_stack_points(self.stacks(divide), size)
+        "By the rules for stacks, which know square day layers."
+        return tpu_stack_points(self.stacks(divide), size) if self.day_matrix == "square" else ()
 
     def wide_parameters(self, divide: Callable[[int], int]) -> int:
         "Parameters of the layers whose units chips divide."

@@ -74,8 +74,8 @@ def facts_of(
     settings = {"batch_size": decoder.config.batches.batch_size, **record["train"]} if record["train"] else {}
     return {
         "network": f"{type(decoder.model).__name__}, {count:,} parameters, float32",
-        "input": f"{sizes.num_features} features every {1000 * BIN_SECONDS:.0f} ms, in patches of {sizes.patch} bins, "
-                 f"every {sizes.stride} bins",
+        "input": f"{decoder.config.features} features every {1000 * BIN_SECONDS:.0f} ms, in patches of "
+                 f"{sizes.patch} bins, every {sizes.stride} bins",
         "output": "; then ".join(
             f"logits of {1 + len(labels.split())} classes: blank, {names.get(labels, labels)}"
             for labels in decoder.heads or [decoder.signal.labels]),

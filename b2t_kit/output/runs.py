@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['NOT_CHOSEN', 'BARS', 'RunState', 'run_state', 'run_line', 'aligned', 'list_runs', 'runs_text', 'plain_settings',
-           'nearest_recipe', 'bars', 'curve_lines', 'next_steps', 'day_lines', 'show_text', 'Runs', 'ShowRun']
+           'nearest_recipe', 'bars', 'curve_lines', 'next_steps', 'day_lines', 'set_lines', 'show_text', 'Runs',
+           'ShowRun']
 
 # %% ../../nbs/output/runs.ipynb #8f4d3e27
 import json
@@ -18,6 +19,7 @@ from ..core.errors import KitError
 from ..core.files import load_json
 from ..core.signals import SUCCESS, duration
 from ..core.verbs import Folder, Positional, RunFolder
+from ..data.joint import numbered
 from ..training.checkpoint import Best, checkpoint_steps, read_best
 from ..training.live_plot import eval_names, find_runs
 from ..training.metrics_log import METRICS, read_metrics, series, value_text
@@ -149,6 +151,7 @@ def plain_settings(
     config = dict(record["task"]["config"])
     config["model"] = {name: value for name, value in config["model"].items() if name not in NOT_CHOSEN}
     config["batches"] = {name: value for name, value in config["batches"].items() if name != "resident"}
+    config.pop("read_ins", None)
     return {"train": dict(record["train"]), "task": config}
 
 
@@ -223,6 +226,22 @@ def day_lines(state: RunState) -> list[str]:
         raise KitError(f"{path}: is not a record of `b2t eval`, which writes it again") from error
 
 
+def set_lines(state: RunState) -> list[str]:
+    "Days, features and validation of each set of a run on several, at its best step or else the last."
+    rows = [row for row in state.rows if row["kind"] == "eval"]
+    row = next((row for row in rows if state.best and row["step"] == state.best.step), rows[-1] if rows else {})
+    values = {name.partition("/")[2]: value for name, value in row.items() if name.startswith("per/")}
+    try:
+        found = [(one["signal"]["participant"],
+                  f"{len(one['sessions'])} days, {one['signal']['num_features']} features, {one['signal']['dataset']}")
+                 for one in state.record["task"].get("sets", [])]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise KitError(f"{state.folder / 'config.json'}: is not the record of a run ({error})") from error
+    names = numbered([person for person, *_ in found])
+    return [f"{name:<12} {f'{values[name]:.1%}' if name in values else '-':>6}  {text}"
+            for name, (_, text) in zip(names, found)]
+
+
 def show_text(state: RunState) -> str:
     "What `b2t show` prints."
     recipe, changes = nearest_recipe(state.record)
@@ -235,6 +254,7 @@ def show_text(state: RunState) -> str:
     parts = [[str(state.folder), *(f"  {name:<8} {text}" for name, text in facts.items())]]
     parts += [["differs from the recipe:", *(f"  {line}" for line in changes)]] if changes else []
     parts += [["curves:", *(f"  {line}" for line in lines)] for lines in [curve_lines(state)] if lines]
+    parts += [["phoneme errors by set:", *(f"  {line}" for line in lines)] for lines in [set_lines(state)] if lines]
     parts += [["phoneme errors by day:", *(f"  {line}" for line in lines)] for lines in [day_lines(state)] if lines]
     parts += [["next:", *(f"  {line}" for line in lines)] for lines in [next_steps(state)] if lines]
     return "\n\n".join("\n".join(part) for part in parts)

@@ -29,7 +29,7 @@ from ..core.files import regular_file, write_atomically
 from ..core.random import fold_seed
 from ..core.settings import SEED, check_bounds
 from ..data.batches import Batch, Frames
-from ..models.layers import DayLayer
+from ..models.layers import DayLayer, ReadIn
 from ..models.model import Adapted
 from ..text.metrics import Counts, Difference, Rate, compare, rate_of
 from ..training.checkpoint import read_part, tensors_hash
@@ -95,9 +95,10 @@ def refit(
     "Replace a layer's days by the weighted sums in `mixture`."
     mixture = mixture.to(layer.weight.device)
     rest = 1 - mixture.sum(dim=1).round(decimals=4)  # (wanted,) share of the identity
-    identity = torch.eye(layer.weight.shape[1], device=rest.device)
-    weight = (mixture @ layer.weight.flatten(1)).unflatten(1, layer.weight.shape[1:])
-    layer.weight = nn.Parameter(weight + rest[:, None, None] * identity)
+    size = layer.weight.shape[1:]
+    identity = torch.eye(size[0]) if len(size) == 2 else torch.ones(size[0])
+    weight = mixture @ layer.weight.flatten(1) + rest[:, None] * identity.flatten().to(rest.device)
+    layer.weight = nn.Parameter(weight.unflatten(1, size))
     layer.bias = nn.Parameter(mixture @ layer.bias)
 
 # %% ../../nbs/speech/adapt.ipynb #be2e8102
@@ -114,6 +115,8 @@ def fit_days(
     for layer in fitted.modules():
         if isinstance(layer, DayLayer):
             refit(layer, mixture)
+        if isinstance(layer, ReadIn):  # that of the participant, whatever the layer of the day
+            layer.shares = day_mixture(list(own), list(trained), list(wanted)).to(layer.shares) @ layer.shares
     return fitted
 
 # %% ../../nbs/speech/adapt.ipynb #46f3bcc7

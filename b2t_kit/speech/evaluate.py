@@ -105,6 +105,15 @@ class Decoder:
             raise KitError(f"{self.origin}: here its labels are {other.num_labels} classes "
                            f"({' '.join(other.label_names[1:6])} ...); words are decoded from phonemes only")
 
+    def features_on(
+        self,
+        session: str,
+    ) -> int:
+        "Features per bin of a session: those of its set, or of another of its participant's."
+        near = [one for name, one in self.signals.items() if name.partition(".")[0] == session.partition(".")[0]]
+        count = self.signals.get(session, near[0] if near else self.signal).num_features
+        return min(count, self.config.features or count)
+
     def signal_like(
         self,
         other: Signal,  # of recordings
@@ -195,7 +204,7 @@ def recorded_settings(
     model: Any = config.model
     model = replace(model, num_classes=len(PHONEMES), **{
         one.name: None for one in fields(model) if one.name in ("num_days", "num_features")})
-    return SpeechRun(replace(config, model=model), from_dict(TrainConfig, record["train"]))
+    return SpeechRun(replace(config, model=model, read_ins=()), from_dict(TrainConfig, record["train"]))
 
 # %% ../../nbs/speech/evaluate.ipynb #489ba395
 def exported_decoder(

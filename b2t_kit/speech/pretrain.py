@@ -54,12 +54,17 @@ class PretrainConfig(TaskSettings):
     ahead: bool = True  # frames also see those after them
 
     rows_option = "--batch-size"
-    holdout, rates = (), ()  # settings of the speech task that pretraining does not have
+    holdout, rates, read_in, read_ins = (), (), 0, ()  # settings of the speech task that pretraining does not have
 
     def __post_init__(self) -> None:
         check_bounds(self, {"masked": (0.01, 1), "longest": (1, 10**6)})
         if not isinstance(self.model, TransformerConfig):
             raise KitError(f"model: {type(self.model).__name__} has no patches to mask; pretrain a Transformer")
+
+    @property
+    def features(self) -> int | None:
+        "As of the speech task."
+        return self.model.num_features
 
     @property
     def rows(self) -> int:  # type: ignore[override]

@@ -66,7 +66,8 @@ class SpeechShapes(SpeechTask):
         num_features: int = NUM_FEATURES,  # of the recordings
         bins: int = T15_TRAIN_BINS,  # of all trials to train on
     ) -> None:
-        self.config = settled(config, num_days, config.model.num_features or num_features)
+        given = config.features if not config.read_in or config.read_ins else num_features
+        self.config = settled(config, num_days, given or num_features, days=config.read_ins)
         self.bins, self.resident = bins, None
         self.buckets, self._to_train = list(buckets), {}
 
@@ -86,9 +87,9 @@ class SpeechShapes(SpeechTask):
         size, model, here = self.config.batches.batch_size, self.config.model, self.config.batches.resident == "on"
         if here:
             dtype = torch.float16 if self.config.batches.cache == "float16" else torch.float32
-            rows = torch.empty(self.bins + 1, model.num_features, dtype=dtype, device="meta")
+            rows = torch.empty(self.bins + 1, self.config.features or 0, dtype=dtype, device="meta")
             self.resident = Resident(device.share(rows), np.empty(0, np.int32))
-        patches = model.patch, model.stride, model.partial, model.num_features or NUM_FEATURES
+        patches = model.patch, model.stride, model.partial, self.config.features or NUM_FEATURES
         train = places_per_pile(size, config.accumulation, device.chips)
         score = places_per_pile(size, 1, device.chips)
         largest_first = self.buckets[::-1]

@@ -27,14 +27,15 @@ from ..data.augment import Augment, augment, smooth, smoothing_taps
 from ..data.batches import Batch, BatchConfig, Bucket, EvalBatches, Frames, Resident, TrainBatches, check_lengths
 from ..data.batches import check_shares, end_to_end, gathered, map_trials
 from ..data.dataset import T15, Recordings, Signal, signal_difference
-from ..data.joint import JointRecordings, label_heads, open_recordings
+from ..data.joint import JointRecordings, label_heads, open_recordings, read_ins
 from ..data.fingerprint import data_fingerprint
 from ..data.quarantine import quarantine_said, quarantined, spent_days
 from ..devices.device import Device
 from ..models.ctc import ctc_losses
 from ..models.footprint import MemoryTarget, Part, Size, StepPlan, part, rows_of
 from ..models.gru import GRUConfig
-from ..models.model import InnerHeads, ModelConfig
+from ..models.layers import read_in
+from ..models.model import InnerHeads, ModelConfig, ParameterGroup
 from .adapt import Unseen, fit_days
 from .transfer import Start, begin_with, read_rates, with_rates
 from ..text.metrics import edit_distance
@@ -73,15 +74,25 @@ class SpeechConfig(TaskSettings):
     per_label: bool = False  # divide each trial's loss by its number of labels, as torch's mean reduction does
     # weight of CTC losses at one or two inner layers, in training only: 0.3 as published for joint training; 0: none
     inner_ctc: float = 0.0
+    # features that the network takes, to which a matrix for each participant and kind of features brings recordings
+    # before any layer of sessions; 0: those of the widest set, and zeros in place of what a set lacks
+    read_in: int = 0
+    read_ins: tuple[str, ...] = ()  # whose matrix each session has, NAME=FEATURES; taken from the recordings
 
     def __post_init__(self) -> None:
         read_rates(self.rates)
+        check_bounds(self, {"read_in": (0, 10**5)})
         if not 0 <= self.inner_ctc <= 100:
             raise KitError(f"inner_ctc: {self.inner_ctc:g} is not in [0, 100]")
         if self.inner_ctc and not self.model.inner_widths():
             raise KitError(f"inner_ctc: this {type(self.model).__name__} names no layers below its last; leave it out")
 
     rows_option = "--batch-size"
+
+    @property
+    def features(self) -> int | None:
+        "Features of the widest set; None if the recordings still decide it."
+        return max((int(one.rpartition("=")[2]) for one in self.read_ins), default=self.model.num_features)
 
     @property
     def rows(self) -> int:  # type: ignore[override]
@@ -97,10 +108,12 @@ class SpeechConfig(TaskSettings):
         return count_parameters(SpeechConfig.build, self)
 
     def build(self) -> nn.Module:
-        "The network, with initial weights from torch's generator, and the heads of inner CTC losses if there are any."
+        "The network, with initial weights from torch's generator, and heads of inner CTC losses and read-ins, if any."
         model = self.model.build()
         if self.inner_ctc:
             model.inner_heads = InnerHeads(self.model.inner_widths(), self.model.num_classes)
+        if self.read_in:
+            read_in(model, self.read_ins, self.read_in)
         return model
 
     def wide_parameters(self, divide: Callable[[int], int]) -> int:
@@ -113,17 +126,17 @@ class SpeechConfig(TaskSettings):
     ) -> tuple[StepPlan, ...]:
         "By the rules of the model for a TPU, if it has any."
         sizes = [size_of(one, self.model, self.rows, target.replicas, train.accumulation)
-                 for one in shapes if target.kind == "tpu" and not self.inner_ctc]
+                 for one in shapes if target.kind == "tpu" and not (self.inner_ctc or self.read_in)]
         found = tuple(StepPlan(str(size), self.model.footprint(size, divide)) for size in sizes)
         return found if all(one.points for one in found) else ()
 
     def resting(self, bins: int) -> tuple[Part, bool] | None:
         "The recordings in the precision of the cache, unless they may not rest on the device."
-        if self.batches.resident == "off" or self.model.num_features is None:
+        if self.batches.resident == "off" or self.features is None:
             return None
         half = self.batches.cache == "float16"
         held = part(f"recordings in {'float16' if half else 'float32'}", 2 if half else 4, rows=bins + 1,
-                    features=self.model.num_features)
+                    features=self.features)
         return held, self.batches.resident == "on"
 
     def lighter(self) -> Iterator[tuple[str, Self]]:
@@ -165,8 +178,8 @@ def widened(
     features: torch.Tensor,  # (B, T, C) of one set of recordings
     config: SpeechConfig,  # the model may have more features, those of the widest set
 ) -> torch.Tensor:  # (B, T, the model's features)
-    "The features, and zeros in place of those that only other sets have; noise is never put on these."
-    missing = (config.model.num_features or features.shape[-1]) - features.shape[-1]
+    "The features, and zeros, never with noise, in place of those that only other sets have; a read-in needs none."
+    missing = 0 if config.read_in else (config.model.num_features or features.shape[-1]) - features.shape[-1]
     return F.pad(features, (0, missing)) if missing > 0 else features
 
 # %% ../../nbs/speech/task.ipynb #2e603602
@@ -262,10 +275,12 @@ class SpeechTask(Task):
         check_labelled(self.train)
         self.held_out = held_out_recordings(every.folders, config.holdout, self.sessions)
         self.start, self.new = start, list[str]()  # parameters that the start did not give
-        width = max(self.train.signal.num_features, start.record["num_features"] if start else 0)
+        width, trunk = self.train.signal.num_features, start.record["num_features"] if start else 0
+        config = config if width <= trunk or not trunk or config.read_in else replace(config, read_in=trunk)
         heads = label_heads(one.signal for one in self.train.sets)
         classes = max((one.stop for one in heads.values()), default=len(self.train.signal.label_names))
-        self.config = settled(config, len(self.sessions), width, classes)
+        signals = every.signals | {info.session: self.train.signal_of(one) for one, info in enumerate(self.train.infos)}
+        self.config = settled(config, len(self.sessions), max(width, trunk), classes, read_ins(signals, self.sessions))
         for split in filter(None, (self.train, self.val, self.held_out)):
             for one in (split, *split.sets):
                 one.heads = heads
@@ -337,8 +352,11 @@ class SpeechTask(Task):
             lines["sets"] = ", ".join(
                 f"{name}: {amount(one)}, {one.signal.num_features} features, {share:.0%} of the steps"
                 for name, one, share in zip(self.train.names, self.train.sets, turns))
-            if not hasattr(self.config.model, "num_days"):
+            if not hasattr(self.config.model, "num_days") and not self.config.read_in:
                 lines["first layer"] = "shared by all sets: this model has no layer for each session"
+        if self.config.read_in:
+            names = ", ".join(dict.fromkeys(self.config.read_ins))
+            lines["read-ins"] = f"{names} features, each to {self.config.read_in}"
         if self.start:
             new = f"; new: {', '.join(self.new) or 'only layers of sessions'}" if self.start.model is not None else ""
             lines["begins"] = f"with {self.start.record['decoder']}{new}"
@@ -372,7 +390,7 @@ class SpeechTask(Task):
         "The model's groups, with the rates of this run."
         groups = group_parameters(model, [
             GroupRule(one.name, one.patterns, config.lr * one.lr, config.weight_decay * one.decay)
-            for one in self.config.model.groups()])
+            for one in (ParameterGroup("read-ins", ("read_in.*",), decay=0.0), *self.config.model.groups())])
         return with_rates(groups, model, self.config.rates)
 
     def _train_batches(self, config: TrainConfig, device: Device) -> TrainBatches:
@@ -416,7 +434,11 @@ class SpeechTask(Task):
         return self.lack_of_room(self, config, device)
 
     def batches(self, config: TrainConfig, device: Device, position: int) -> Generator[list[Batch], None, None]:
-        "Endless optimizer steps from `position` on: this process's micro-batches of each."
+        """Endless optimizer steps from `position` on: this process's micro-batches of each; raises `KitError` for a
+        `select` of no set."""
+        sets = self.val.names if isinstance(self.val, JointRecordings) else []
+        if "/" in config.select and config.select.partition("/")[2] not in sets:
+            raise KitError(f"select: '{config.select}' is of none of the sets: {', '.join(sets) or 'there is one'}")
         self._settle_recordings(config, device)
         return self._train_batches(config, device).iterate(position)
 
@@ -479,8 +501,10 @@ class SpeechTask(Task):
         place = (device.rank, device.world)
         key = (id(recordings), *place)
         if key not in self._to_score:
-            self._to_score[key] = EvalBatches(recordings, self.config.batches, *place, multiple=device.chips,
-                                               frames=framing(self.config.model))
+            batches = self.config.batches
+            batches = replace(batches, buckets=max(1, batches.buckets // len(self.val.sets)))
+            self._to_score[key] = EvalBatches(recordings, batches, *place, multiple=device.chips,
+                                              frames=framing(self.config.model))
         return self._to_score[key]
 
     def size(self, batch: Batch) -> dict[str, int]:
@@ -544,13 +568,15 @@ def settled(
     num_days: int,  # number of sessions
     num_features: int,  # of the recordings
     num_classes: int = len(PHONEMES),  # of all heads
+    days: Sequence[str] = (),  # whose read-in each session has, if there are any; empty: all the same
 ) -> SpeechConfig:
     "The configuration with days, features and classes; `KitError` if others are given, or if no frame can be."
-    model: Any = config.model.fitted(num_days=num_days, num_features=num_features)
+    model: Any = config.model.fitted(num_days=num_days, num_features=config.read_in or num_features)
     framing(model)
     if model.num_classes not in (len(PHONEMES), num_classes):  # those of the defaults, or of a run that is resumed
         raise KitError(f"num_classes: {model.num_classes}, but recordings have {num_classes}")
-    return replace(config, model=replace(model, num_classes=num_classes))
+    found = replace(config, model=replace(model, num_classes=num_classes))
+    return replace(found, read_ins=tuple(days or [f"t15={num_features}"] * num_days)) if config.read_in else found
 
 
 def size_of(
