@@ -16,8 +16,6 @@ commands have that option):
     #| torch_xla   needs torch_xla. pytest runs it wherever torch_xla is installed, and elsewhere
                    reports it as skipped; `nbdev_test` runs it only under `--flags torch_xla`
 
-Under `-n` the files that took longest in the last run, by pytest's cache, are begun first.
-
 A test in `tests/` says the same with `@pytest.mark.torch_xla`. Under `--no-skips` a skip is a
 failure. The last line of a run is `N passed, M failed, K skipped`; what pytest calls an error is a
 failure there.
@@ -29,9 +27,7 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections import Counter
 from configparser import ConfigParser
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -43,7 +39,6 @@ ASSERTS = re.compile(r"^\s*(assert\b|test_\w+\(|expect_fail\()", re.M)
 DIRECTIVE = re.compile(r"^#\s*\|\s*(\w+):?[ \t]*(.*)$", re.M)
 EXPORTS = {"export", "exporti", "exports", "default_exp"}
 collect_ignore_glob = ["kaggle/*/*-zh.ipynb"]  # translations; a test compares their code
-SECONDS = "b2t_kit/seconds"  # of each file when it last ran, in pytest's cache
 LIBRARIES = {"torch_xla"}  # flags that stand for a library
 # Variables that libraries and pytest set for themselves.
 FOREIGN = ("PYTEST_", "TORCHINDUCTOR_", "XLA_", "PJRT_", "TPU_", "PTXLA_", "TF_", "GRPC_")
@@ -59,39 +54,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 def pytest_addoption(parser):
     parser.addoption("--flags", default="", help="tst_flags to run all the same, as nbdev_test's")
     parser.addoption("--no-skips", action="store_true", help="a skipped test is a failure")
-
-
-def pytest_configure(config):
-    config.option.loadscopereorder = False  # xdist's order of files, which pytest_collection_modifyitems replaces
-
-
-def longest_first(files: list[str], seconds: dict[str, float]) -> list[int]:
-    """The order of tests, given the file of each and what files took: those of unknown files come first.
-
-    Otherwise a worker is left with a file of minutes when the others have nothing to do any more.
-    """
-    counts = Counter(files)
-    return sorted(range(len(files)), key=lambda at: (-seconds.get(files[at], 1e9), -counts[files[at]], files[at], at))
-
-
-@cache
-def seconds_before(config) -> dict[str, float]:
-    return config.cache.get(SECONDS, {}) if hasattr(config, "cache") else {}
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node):
-    node.workerinput["seconds"] = seconds_before(node.config)  # read once: all workers must have one order
-
-
-def pytest_collection_modifyitems(config, items):
-    if hasattr(config, "workerinput"):
-        order = longest_first([file_of(item.nodeid) for item in items], config.workerinput.get("seconds", {}))
-        items[:] = [items[at] for at in order]
-
-
-def file_of(test: str) -> str:
-    return test.partition("::")[0]
 
 
 def pytest_collect_file(file_path, parent):
@@ -208,13 +170,6 @@ def pytest_sessionfinish(session):
     result = yield
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter:  # xdist's workers have none
-        if session.config.pluginmanager.hasplugin("dsession") and hasattr(session.config, "cache"):
-            took = dict(seconds_before(session.config))
-            reports = [one for kind in reporter.stats.values() for one in kind if hasattr(one, "duration")]
-            took |= dict.fromkeys((file_of(one.nodeid) for one in reports), 0.0)
-            for one in reports:
-                took[file_of(one.nodeid)] += one.duration
-            session.config.cache.set(SECONDS, took)
         number = {outcome: len(reports) for outcome, reports in reporter.stats.items()}
         failed = number.get("failed", 0) + number.get("error", 0) + number.get("xpassed", 0)
         skipped = number.get("skipped", 0) + number.get("xfailed", 0)

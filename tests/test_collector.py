@@ -1,5 +1,4 @@
 "conftest.py: which cells become tests, and their results."
-import importlib.util
 import json
 import os
 import subprocess
@@ -97,13 +96,3 @@ def test_a_notebook_that_changes_the_process_is_named(project):
     status, output, totals = project.test()
     assert "a.ipynb leaves changed: LEFT" in output
     assert (status, totals) == (1, "1 passed, 1 failed, 0 skipped")
-
-
-def test_the_longest_files_are_begun_first():
-    spec = importlib.util.spec_from_file_location("collector", ROOT / "conftest.py")
-    collector = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(collector)
-    files = ["a", "a", "b", "c", "new", "d", "d", "new too", "new too"]
-    order = collector.longest_first(files, {"a": 2.0, "b": 60.0, "c": 2.0, "d": 300.0})
-    assert [files[at] for at in order] == ["new too", "new too", "new", "d", "d", "b", "a", "a", "c"]
-    assert sorted(order) == list(range(9)) and order[:2] == [7, 8]  # a file stays together, in its own order
