@@ -355,7 +355,9 @@ def train_beside(
     run.check()
     budget, out = Budget(run.train.hours), Path(asked.out)
     variables, plan = share_devices(run.train.device, len(seeds), asked.threads_per_seed)
-    runs = seed_runs(out, dict(zip(seeds, variables)), run.train.steps, asked.resume, run.train)
+    given = {name.removeprefix("task."): value for name, value in asked.settings.items()
+             if name.startswith("task.") and name != "task.batches.resident"}  # changes no bit
+    runs = seed_runs(out, dict(zip(seeds, variables)), run.train.steps, asked.resume, run.train, given)
     with new_folders(out), shared_cache(run, asked) as cache, remembered(asked):
         at_once = None
         refused = probe(variables) if "TPU_VISIBLE_CHIPS" in variables[0] else ""

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import sys
 from pathlib import Path
 
@@ -370,6 +371,12 @@ def test_a_number_that_no_training_can_mean(option, capsys):
     assert name in told.replace("-", "_"), told
 
 
+@pytest.mark.parametrize("option", ["--batch-size 900000", "--batch-size 20000 --prefetch 1000"])
+def test_batches_that_the_host_cannot_hold(option, here, capsys):
+    told = refused(f"{TRAIN.replace('--batch-size 4', option)} --steps 3 --out new", capsys)
+    assert "prefetch: " in told and "of the host's memory" in told and not (here / "new").exists()
+
+
 ODD = ["\u0663", "9" * 5000, "1_0", "nan", "1e999", "\uff11"]
 
 
@@ -453,6 +460,13 @@ def test_other_content_in_a_published_checkpoint(change, here):
     assert not opened(folder)
 
 
+@pytest.mark.parametrize("kind", [SystemError, struct.error, RecursionError, MemoryError])
+def test_what_torch_raises_for_a_damaged_checkpoint(kind, here, monkeypatch):
+    published(folder := here / "baseline")
+    monkeypatch.setattr(torch, "load", lambda *given, **named: (_ for _ in ()).throw(kind("returned NULL")))
+    assert not opened(folder)
+
+
 @pytest.mark.parametrize("text", [
     "model: 5", "model: [1]", "dataset: 5", "dataset: {sessions: 5}", "dataset: {sessions: [1, 2]}", "dataset: null",
     "model: {patch_size: x}", "model: {patch_size: [1]}", "model: {patch_size: 1.0e+400}", "model: {rnn_dropout: x}",
@@ -471,6 +485,18 @@ def test_a_record_of_eval_that_is_none(content, here, capsys):
     (here / "gru/eval/val").mkdir(parents=True, exist_ok=True)
     (here / "gru/eval/val/result.json").write_text(content)
     assert "eval/val/result.json: is not a record of `b2t eval`" in refused("show gru", capsys)
+
+
+@pytest.mark.parametrize("row", ["garbage", '{"step": 1}', '{"kind": "train", "step": 2, "loss": "x"}',
+                                 '{"kind": "eval", "step": 3, "per": []}'])
+def test_a_row_of_metrics_that_is_none(row, here, capsys):
+    "The line is to be removed, and no checkpoint."
+    rows = (here / "gru/metrics.jsonl").read_text().splitlines()
+    (here / "gru/metrics.jsonl").write_text("\n".join([rows[0], row, *rows[1:]]) + "\n")
+    for words in ("show gru", f"{TRAIN} --steps 6 --out gru --resume"):
+        told = refused(words, capsys)
+        assert "gru/metrics.jsonl: line 2 is not a row of measurements" in told and "remove the line" in told
+    assert not checkpoint_fault(here / "gru/checkpoints/00000003")
 
 
 def test_the_output_of_a_seed_that_is_a_folder(here, capsys):

@@ -127,6 +127,17 @@ def test_broken_arpa(fault, capsys):
     assert told.startswith("error: bad.arpa: line ") and message in told, told
 
 
+@pytest.mark.parametrize("old, new, mass", [
+    ("-0.6\t</s>\n-0.9\ttea", "-0.01\t</s>\n-0.02\ttea", "2.02"), ("-0.4\t<s> more", "-0.01\tmore more", "1.61")])
+def test_arpa_whose_probabilities_sum_to_more_than_one(old, new, mass, capsys):
+    """Of single words, or after a context; of <s> any is taken, since it is never predicted."""
+    Path("bad.arpa").write_text(ARPA.replace(old, new))
+    told = refused("lm convert bad.arpa --out new.b2tlm", capsys)
+    assert f"bad.arpa: the probabilities of the words after a context sum to {mass}" in told, told
+    Path("good.arpa").write_text(ARPA.replace("-99\t<s>", "0\t<s>"))
+    assert main("lm convert good.arpa --out good.b2tlm".split()) == 0
+
+
 def test_arpa_in_another_encoding(capsys):
     Path("bad.arpa").write_bytes(ARPA.replace("tea", "t\xe9a").encode("latin-1"))
     assert "line 10: the word 't\ufffda' is not UTF-8" in refused("lm convert bad.arpa --out new.b2tlm", capsys)

@@ -1,4 +1,5 @@
 "Fetching the recordings, from a test server that misbehaves on demand."
+import contextlib
 import hashlib
 import io
 import json
@@ -13,6 +14,7 @@ import zipfile
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -485,6 +487,15 @@ def test_a_file_without_a_byte(tmp_path):
     entry = {"path": "x.zip", "size": -1, "_links": {"stash:download": {"href": "https://datadryad.org/x"}}}
     with pytest.raises(KitError, match="entry is incomplete"):
         download_module._remote_file(entry, "https://datadryad.org")
+
+
+@pytest.mark.parametrize("size", ["0", "-5", "many", None])
+def test_a_server_that_says_no_size(size, monkeypatch):
+    """A language model of no bytes is none."""
+    reply = contextlib.nullcontext(SimpleNamespace(headers={"Content-Length": size}))
+    monkeypatch.setattr(download_module, "_open", lambda request: reply)
+    with pytest.raises(KitError, match="does not say how large the file is"):
+        download_module.describe_remote("https://example.org/model.bin")
 
 
 @pytest.mark.parametrize("link", ["file:///etc/passwd", "ftp://example.org/x", "data:,x", "http://datadryad.org/x"])

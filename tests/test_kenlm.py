@@ -26,6 +26,7 @@ from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.pipeline import choose_words
 from b2t_kit.lm.arpa import read_language_model
 from b2t_kit.lm.kenlm import KenlmModel
+from b2t_kit.lm.ngram import perplexity
 from b2t_kit.lm.ngram_build import convert_language_model
 from b2t_kit.simulate.logits import noisy_sentence
 from b2t_kit.text.phonemes import PHONEMES
@@ -175,6 +176,24 @@ def test_hostile_file(name, tmp_path, monkeypatch, capsys):
         assert main(command.split()) in (0, 2)
         assert len(capsys.readouterr().err.splitlines()) <= 1
     assert {path.name for path in Path().iterdir()} <= {"lm.bin"}
+
+
+@pytest.mark.parametrize("name", ["probing", "trie", "arrays", "nowords"])
+def test_a_spoiled_part_is_found_on_opening(name, tmp_path):
+    """64 bytes of zeros, of noise, or of another place: refused, or no number is another."""
+    good, random, path = (FILES / f"{name}.bin").read_bytes(), np.random.default_rng(0), tmp_path / "bad.bin"
+    text, refused = ["i would like some more tea please", "the train was late again"], 0
+    expected = perplexity(read_language_model(FILES / f"{name}.bin"), text)
+    for turn in range(60):
+        place, other = random.integers(112, len(good) - 64, 2)
+        part = (bytes(64), random.bytes(64), good[other : other + 64])[turn % 3]
+        path.write_bytes(good[:place] + part + good[place + 64 :])
+        try:
+            assert perplexity(read_language_model(path), text) == expected, (turn, place)
+        except KitError as error:
+            assert str(error).startswith(f"{path}: ")
+            refused += 1
+    assert refused >= 57, refused
 
 
 FLIPS = """

@@ -208,6 +208,9 @@ def run_program(
         forget_output()
         print(f"error: {error.filename or 'cannot write'}: {error.strerror}", file=sys.stderr)
         return 2
+    except MemoryError as error:
+        print(f"error: memory: this machine has not enough ({error or 'none is left'})", file=sys.stderr)
+        return 2
 
 # %% ../../nbs/core/signals.ipynb #96832df0
 @contextmanager

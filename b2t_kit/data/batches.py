@@ -817,6 +817,10 @@ class TrainBatches:
         self.mixture = Mixture(sets, samplers, config.set_balance, config.set_shares, seed)
         places = places_per_pile(config.batch_size, world * accumulation, multiple)
         self.assembler = Assembler(recordings, config, frames, self.buckets, places, pin)
+        ahead, free = 4 * self.assembler.pool.size * accumulation * (config.prefetch + 1), memory()[1]
+        if ahead > free:
+            raise KitError(f"prefetch: {config.prefetch + 1} steps of {config.batch_size:,} trials take {gib(ahead)} "
+                           f"of the host's memory, of which {gib(free)} are free; lower --batch-size or --prefetch")
 
     @property
     def steps_per_epoch(self) -> int:

@@ -418,9 +418,9 @@ def describe_remote(
         if hub:
             listed: Any = _get_json(f"{parts.scheme}://{parts.netloc}/api/models{owner}/tree/main")
             entry = next(one for one in listed if one["path"] == name)
-            return RemoteFile(name, int(entry["size"]), url, "sha256", (entry.get("lfs") or {}).get("oid"))
+            return RemoteFile(name, int(entry["size"]) or -1, url, "sha256", (entry.get("lfs") or {}).get("oid"))
         with _open(Request(url, headers=HEADERS, method="HEAD")) as reply:
-            return RemoteFile(name, int(reply.headers["Content-Length"]), url)
+            return RemoteFile(name, int(reply.headers["Content-Length"]) or -1, url)  # a model of no bytes is none
     except HTTPError as error:
         raise KitError(f"{url}: the server answered {error.code} ({error.reason}); download the file with a browser, "
                        "or look whether it has moved") from None

@@ -258,9 +258,10 @@ def mat_files(
             if is_day(entry.name):
                 twin = next((one for one, *_ in found if one.is_file() and path.is_file()
                              and filecmp.cmp(one, path, shallow=False)), None)
-                found.append((path, entry.name.removesuffix(".mat"), split))
                 if twin:
                     wrong.append(Fault(path, "", "", f"is a copy of {twin}"))
+                else:
+                    found.append((path, entry.name.removesuffix(".mat"), split))
             elif entry.name.endswith(".mat"):
                 wrong.append(Fault(path, "", "", "is not named t12.YYYY.MM.DD.mat, with a date that exists"))
     if not found and not wrong:

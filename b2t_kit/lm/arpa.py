@@ -24,9 +24,9 @@ import numpy as np
 from ..core.errors import KitError
 from ..core.files import regular_file, written_aside
 from .external_sort import Column, Sorter, Workspace, chunks, group_starts
-from .kenlm import KENLM, KenlmModel
-from .ngram import END, MAGIC, MAX_ORDER, NEVER, START, UNKNOWN, Arrays, LanguageModel, Level
-from .ngram import child_starts, compile_levels, find_rows, map_model
+from .kenlm import KENLM, KenlmModel, verify_kenlm
+from .ngram import END, MAGIC, MAX_ORDER, NEVER, START, UNKNOWN, VERIFIED, Arrays, LanguageModel, Level
+from .ngram import child_starts, compile_levels, find_rows, map_model, number_fault
 from .ngram_train import open_text
 
 # %% ../../nbs/lm/arpa.ipynb #53c2da4a
@@ -346,7 +346,10 @@ def read_arpa(
     nothing = np.zeros(0, np.uint32)
     levels = as_levels(Level(nothing, nothing, *unigrams), records, room)
     sizes = [len(level.ln_p) for level in levels]
-    return LanguageModel(words, compile_levels(levels, room), sizes, {"arpa": Path(path).name}, path=path)
+    model = LanguageModel(words, compile_levels(levels, room), sizes, {"arpa": Path(path).name}, path=path)
+    if fault := number_fault(model.arrays, sizes):
+        raise KitError(f"{path}: {fault}, so it is damaged, or its logarithms are not to base 10")
+    return model
 
 # %% ../../nbs/lm/arpa.ipynb #12f3792f
 def read_language_model(
@@ -361,7 +364,10 @@ def read_language_model(
     except OSError as error:
         raise KitError(f"{path}: cannot be read ({error.strerror})") from error
     if begin.startswith(KENLM):
-        return KenlmModel(path)
+        model = KenlmModel(path)
+        if model.bytes <= VERIFIED:
+            verify_kenlm(model)
+        return model
     if begin.startswith(MAGIC.split()[0]):
         return map_model(path)
     return read_arpa(path, room)

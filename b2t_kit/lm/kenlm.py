@@ -26,7 +26,7 @@ from ..core.cache import file_hash
 from ..core.errors import KitError
 from ..core.files import regular_file
 from .external_sort import Workspace
-from .ngram import MAX_ORDER, DamagedModel, LanguageModel, follow
+from .ngram import MAX_ORDER, MOST_MASS, DamagedModel, LanguageModel, follow
 
 # %% ../../nbs/lm/kenlm.ipynb #689cc99e
 KENLM = b"mmap lm http://kheafield.com/code"
@@ -687,6 +687,8 @@ def walk_level(
             log10_p, back = weights(model, n, row)
             if not (last < word < size and -1e5 < as_float(log10_p) <= 0 and abs(as_float(back)) < 1e5):
                 raise DamagedModel("an n-gram is out of order, or its numbers are wild")
+            if word == 0 and as_float(log10_p) == 0:
+                raise DamagedModel("an n-gram is all zeros")
             last = word
             if len(found):
                 found[row].parent, found[row].word = parent, word
@@ -738,8 +740,15 @@ def verify_kenlm(
                 raise DamagedModel("the hashes of the words are not in order")
             for n in range(2, len(counts) + 1):
                 walk_level(arrays, n, size, np.zeros(0, LISTED))
+                for first, width, fixed in zip(arrays.values[n] // 8, (arrays.p_bits, arrays.back_bits), (0, 2)):
+                    size_here = (4 << width) if first and (n < len(counts) or not fixed) else 0
+                    table = arrays.bits.view(np.uint8)[first : first + size_here].view(np.float32)[fixed:]
+                    if not (table[1:] > table[:-1] - 1e-3).all():  # the first two backoff weights are 0
+                        raise DamagedModel("the values of a quantised level are not in order")
         if not (model.unigrams < 1e-3).all() or not (np.abs(back_of_words(model)) < 1e5).all():
             raise DamagedModel("a word has a wild probability or backoff weight")
+        if (mass := np.delete(np.exp(model.unigrams, dtype=np.float64), model.start["words"][0]).sum()) > MOST_MASS:
+            raise DamagedModel(f"the probabilities of the words sum to {mass:.3g}")
         if model.words and (model.numbers(model.words) != np.arange(size)).any():
             raise DamagedModel("the words at the end do not fit their hashes")
 

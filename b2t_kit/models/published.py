@@ -7,6 +7,7 @@ __all__ = ['DAMAGE', 'T15_SESSIONS', 'numpy_numbers', 'read_tensors', 'Pretraine
 
 # %% ../../nbs/models/published.ipynb #bde5c099
 import pickle
+import struct
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ def numpy_numbers() -> list[Any]:
 
 # %% ../../nbs/models/published.ipynb #df9fcd9a
 DAMAGE = (ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, MemoryError, OSError, RuntimeError,
-          TypeError, ValueError, pickle.UnpicklingError)  # what torch raises for a damaged file
+          SystemError, TypeError, ValueError, pickle.UnpicklingError, struct.error)  # what torch raises for damage
 
 
 def read_tensors(

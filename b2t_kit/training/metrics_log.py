@@ -64,6 +64,9 @@ def read_metrics(
             row = dict(parse_json(line))
             if not (isinstance(row.get("step"), int) and isinstance(row.get("kind"), str)):
                 raise TypeError("it names no step and kind")
+            wrong = [name for name, one in row.items() if name != "kind" and not isinstance(one, int | float | None)]
+            if wrong and row["kind"] in ("train", "eval"):
+                raise TypeError(f"its {wrong[0]} is not a number")
             rows.append(row)
         except (TypeError, ValueError) as error:
             if number < len(lines):

@@ -18,7 +18,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,7 @@ from ..devices.select import find_device, open_device
 from .checkpoint import Best, checkpoint_fault, checkpoint_path, checkpoint_steps, read_best
 from .live_plot import Canvas, draw_runs, eval_names, in_notebook
 from .metrics_log import METRICS, read_metrics
-from .run import CHANGEABLE, Budget, StopRequest, check_wish, differences
+from .run import CHANGEABLE, Budget, StopRequest, check_task, check_wish, differences
 from .task import TrainConfig
 
 # %% ../../nbs/training/seeds.ipynb #7816348d
@@ -199,6 +201,7 @@ def seed_runs(
     steps: int,  # of each run
     resume: bool = False,  # continue the seeds that are not finished
     config: TrainConfig | None = None,  # the settings that finished seeds must have; None: any
+    given: Mapping[str, Any] = {},  # dotted name -> value of settings of their task
 ) -> list[SeedRun]:
     "The seeds and what is left to do; raises `KitError` if the folder holds other runs, or seeds trained otherwise."
     out = Path(out)
@@ -208,13 +211,14 @@ def seed_runs(
         check_wish(run.folder, resume and run.folder.is_dir())
         if run.folder.is_dir() and run.is_finished(steps):
             run.state = "finished"
-            check_trained_so(run, config)
+            check_trained_so(run, config, given)
     return runs
 
 
 def check_trained_so(
     run: SeedRun,  # a finished one
     config: TrainConfig | None,  # the settings of all seeds; None: any
+    given: Mapping[str, Any],  # as for `seed_runs`
 ) -> None:
     "Raise `KitError` if a finished seed has other settings, so that its result is of another training."
     if config is None:
@@ -224,9 +228,14 @@ def check_trained_so(
     before = record.get("train") if isinstance(record, dict) else None
     if not isinstance(before, dict):
         raise KitError(f"{path}: is not the record of a run")
-    now = json.loads(json.dumps(to_dict(config), default=str))
+    check_task(run.folder, checkpoint_path(run.folder, max(checkpoint_steps(run.folder))), record.get("task"))
+    now, others = json.loads(json.dumps([to_dict(config), dict(given)], default=str))
     found = differences({name: value for name, value in before.items() if name not in own},
                         {name: value for name, value in now.items() if name not in own}, "train")
+    for name, value in others.items():
+        with suppress(LookupError, TypeError):  # a setting that there was not then
+            was = reduce(lambda part, key: part[key], name.split("."), record["task"]["config"])
+            found += differences(was, value, f"task.{name}")
     if found or before.get("seed") != run.seed:
         raise KitError(f"{run.folder}: does not belong to these seeds: {found[0] if found else 'its seed is another'}; "
                        "train into another folder, or give the settings that it was trained with")
