@@ -235,15 +235,14 @@ class RedisSource:
     def _newest(self, client: Any) -> dict[str, bytes]:
         "The last entry that there is in each stream."
         newest = client.xrevrange(self.stream, count=1)
-        self.waiting = (f"the server at {self.place} gets nothing for {self.stream}" if newest else
-                        f"the server at {self.place} has no stream {self.stream}")
         found = {self.stream: newest[0][0] if newest else b"0-0"}
         with suppress(self.redis.ResponseError):
             states = client.xrevrange(TASK_STATES, count=1)
             self.state = states[0][1].get(b"taskState", b"") if states else b""
             found[TASK_STATES] = states[0][0] if states else b"0-0"
+        self.waiting = (f"the server at {self.place} gets nothing for {self.stream}" if newest else
+                        f"the server at {self.place} has no stream {self.stream}")
         return found
-
 
 # %% ../../nbs/live/rigs.ipynb #2cb7de1d
 def choose_source(
