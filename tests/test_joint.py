@@ -198,6 +198,15 @@ def test_begin_with_a_decoder(folders: list[Path], tmp_path: Path, capsys: pytes
         one, other = (read_part(checkpoint_path(tmp_path / run, 12), part) for run in ("killed", "straight"))
         assert all(torch.equal(one[name], other[name]) for name in one)
     assert load_json(tmp_path / "killed/config.json")["task"] == load_json(tmp_path / "straight/config.json")["task"]
+    signal = replace(S2, participant="s4", num_features=640)
+    both = [folders[0], tiny_recordings(tmp_path / "wider", sessions=1, trials=8, signal=signal)]
+    mixed = replace(SPEECH, model=replace(before.config.model, num_days=None, num_features=None),
+                    batches=replace(SPEECH.batches, set_shares=(0.3, 0.7)))
+    wide = SpeechTask(both, mixed, start=before.as_start)
+    started = wide.build_model().state_dict()
+    assert wide.new == ["read_in.of_t15", "read_in.of_s4"] and wide.config.read_in == 512
+    assert started["read_in.of_s4"].shape == (640, 512) and all(
+        torch.equal(started[name], value) for name, value in known.items() if not name.startswith("day_layer"))
     with pytest.raises(KitError, match="its weights do not fit"):
         SpeechTask(few, replace(SPEECH, model=TransformerConfig(blocks=1)), start=before.as_start).build_model()
 
