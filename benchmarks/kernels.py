@@ -50,7 +50,7 @@ try:
 finally:
     nbformat.write(notebook, f"{home}/executed.ipynb")
 import importlib.metadata as packages
-print(*(f"{name} {packages.version(name)}" for name in ("torch", "torch_xla", "numpy", "fastcore")), sep=", ")
+print(*(f"{name} {packages.version(name)}" for name in ("torch", "torch_xla", "numpy")), sep=", ")
 """
 
 

@@ -726,7 +726,9 @@ def report_run(
         sentences = sentences_of(decoded.trials, looks.phonemes, corpora, known, looks.seconds, other)
         name = "" if against is None else load_decoder(against).origin
         report = Report(decoder.origin, split, sentences, decoded.marks, name)
-        facts = {"recordings": f"{recordings.signal.dataset}, in {recordings.folder}", "decoder": decoder.origin,
+        simulated = (Path(recordings.folder).parent / "simulation.json").exists()  # files of T15's layout do not say it
+        named = "simulated" if simulated else recordings.signal.dataset
+        facts = {"recordings": f"{named}, in {recordings.folder}", "decoder": decoder.origin,
                  **_made_by(run), "language model": notes.pop("language model"),
                  "versions": f"b2t_kit {__version__}, torch {torch.__version__}, Python {platform.python_version()}"}
         page_facts = {**facts, "written": time.strftime("%Y-%m-%d %H:%M")}
