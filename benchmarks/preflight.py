@@ -52,6 +52,7 @@ CASES = [  # what follows `b2t preflight`
     f"noise_gru_687m --slice v5e-8 --global-batch 1024 --accumulation 4 --max-bins 1010 --shard units {ONE}",
     f"tpu_v5e8 --slice v5e-8 --global-batch 512 --shard moments --accumulation 4 {ONE}",
     f"noise_gru_687m --slice v5e-1 --global-batch 8 --recompute {ONE}",
+    f"pretrain --slice v5e-8 --global-batch 64 {ONE}",
     f"linear --slice v4-8 --global-batch 64 {ONE}", f"linear --slice v5p-8 --global-batch 64 {ONE}",
     f"linear --slice v6e-8 --global-batch 64 {ONE}",
 ]

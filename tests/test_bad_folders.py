@@ -294,7 +294,7 @@ def test_a_socket_and_a_device_are_no_files(here, capsys):
 OPENED_SAFELY = {
     "core/files": {"sync_folder"}, "core/signals": {"forget_output", "_container_memory"},  # a folder, /dev/null, the system's own files
     "core/distributed": {"start_worker"}, "tpu/compile": {"work"}, "tpu/lower": {"lower_request", "requested_task"},  # temporary
-    "tpu/preflight": {"judged", "lower_in_child", "compile_program"}, "demo": {"demo"},  # folders that the kit has just made
+    "tpu/preflight": {"judged", "lower_in_child", "compile_program", "run_preflight"}, "demo": {"demo"},  # folders that the kit has just made
     "lm/external_sort": {"mapped"}, "data/dataset": {"as_png"},
     "data/hdf5": {"read_attribute"}, "data/writer": {"close"}, "training/checkpoint": {"_flush"},
     "data/download": {"_open", "_receive"},  # the network, and a name that was cleared

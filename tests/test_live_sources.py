@@ -215,7 +215,9 @@ def test_what_was_added_before_a_redis_source_began_is_left(port: int, tmp_path:
 def test_states_of_a_task_end_sentences(port: int, tmp_path: Path) -> None:
     """As the laboratory's task adds them: 0 in the delay, 1 from the go cue on, 3 when the trial is over."""
     def state(name: str) -> None:
+        time.sleep(0.002)  # bins come every 20 ms; within a millisecond the order of two streams is unknown
         client.xadd("task_state", {"trialNum": "1", "taskState": name, "timeStamp": np.float64(1).tobytes()})
+        time.sleep(0.002)
 
     with redis_server(port, tmp_path) as client:
         state("1")  # we come in the middle of a trial

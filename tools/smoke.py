@@ -46,6 +46,7 @@ SMALLEST = {  # script -> arguments; several commands with ;
     "plan": "--table",
     "preflight": "--table",
     "pretraining": "OUT --seeds 1 --steps 4 --shares 10",
+    "pretraining_masks": "OUT --seeds 1 --steps 4 --masked-steps 4",
     "pronunciations": "--labels LABELS",
     "readout": "--seeds 1 --steps 4",
     "recipes": "--out OUT --steps 0.002 --beside 1",

@@ -10,7 +10,7 @@ __all__ = ['JUMP', 'UNMARKED', 'LATEST', 'LAYOUTS', 'SAMPLES', 'TASK_STATES', 'S
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
@@ -171,6 +171,14 @@ def entry_bin(
 TASK_STATES, SPEAKING = "task_state", b"1"  # a stream of BRAND's tasks, and the state in which the participant speaks
 
 
+def _in_time(
+    found: Iterable[tuple[bytes, list[tuple[bytes, Any]]]],  # of each stream: name, and its entries with their ids
+) -> list[tuple[int, bytes, str, Any]]:  # milliseconds, id, name of the stream, values
+    "Entries of several streams in order; within a millisecond each counts its own, and the first stream's come first."
+    entries = [(int(at.split(b"-")[0]), at, name.decode(), values) for name, rows in found for at, values in rows]
+    return sorted(entries, key=lambda entry: entry[0])
+
+
 class RedisSource:
     "Bins that a program adds to a stream of a Redis server."
 
@@ -210,9 +218,7 @@ class RedisSource:
                     add_reason(self.refused, f"no Redis stream at {self.place}: {printable(str(error))[:100]}")
                 stop.wait(0.5)
                 continue
-            entries = [([*map(int, at.split(b"-"))], at, name.decode(), values)
-                       for name, rows in found or () for at, values in rows]
-            for _, at, name, values in sorted(entries, key=lambda one: one[0]):
+            for _, at, name, values in _in_time(found or ()):
                 read[name] = at
                 yield from self._bin(at, values) if name == self.stream else self._cue(values)
 
