@@ -37,7 +37,7 @@ GIB = 2**30
 UNET_SIZES = RESULTS.with_name("lowered.json")
 STEPS = {"linear": 16, "tiny": 16, "noise_gru_tiny": 64, "gpu_16gb": 32, "baseline": 64, "tpu_v5e8": 64,
          "transformer": 64, "transformer_tiny": 16, "eit_cdeit": 64, "eit_small": 16,
-         "codec_tiny": 16}  # rows of a step on a v5e-8
+         "codec_tiny": 16, "pretrain": 64, "pretrain_tiny": 16}  # rows of a step on a v5e-8
 ONE = "--programs largest"
 CASES = [  # what follows `b2t preflight`
     f"linear --slice v5e-8 {ONE}", f"tiny --slice v5e-8 {ONE}", f"noise_gru_tiny --slice v5e-8 --global-batch 64 {ONE}",
