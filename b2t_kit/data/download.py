@@ -500,11 +500,15 @@ def own_token(
 
 # %% ../../nbs/data/download.ipynb #5e597698
 def _is_there(folder: Path) -> bool:
-    "Whether a folder holds a file; one without any is removed, so that it is fetched again."
-    if not folder.is_dir() or any(path.is_file() for path in folder.rglob("*")):
-        return folder.exists()
-    shutil.rmtree(folder)
-    return False
+    "Whether a folder was fetched; one without a file is removed, and `KitError` is raised for one of other things."
+    if not folder.exists():
+        return False
+    if folder.is_dir() and not any(path.is_file() for path in folder.rglob("*")):
+        shutil.rmtree(folder)
+        return False
+    if folder.name == "hdf5_data_final" and not any(folder.glob("*/data_*.hdf5")):
+        raise KitError(f"{folder}: holds no recordings (SESSION/data_train.hdf5); move it away, and it is fetched")
+    return True
 
 # %% ../../nbs/data/download.ipynb #dad36020
 def fetch(
