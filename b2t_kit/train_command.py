@@ -246,7 +246,9 @@ def check_seeds(asked: Train) -> None:
         raise KitError(f"seeds: {' '.join(map(str, asked.seeds))} should be different whole numbers such as 1 2 3")
 
 # %% ../nbs/train_command.ipynb #c4398d86
-def taken_up(asked: Train) -> Train:
+def taken_up(
+    asked: Any,  # a verb with `out`, `resume`, `data` and `settings`
+) -> Any:
     "The command; with --resume, what the folder remembers takes the place of what is not given. Raises `KitError`."
     from b2t_kit.training.run import RESUME
 
@@ -254,7 +256,7 @@ def taken_up(asked: Train) -> Train:
     found = [load_json(note) for note in notes if asked.resume and note.exists()]
     if not found:
         return asked
-    names = [one.name for one in fields(Train) if one.name != "settings"]
+    names = [one.name for one in fields(asked) if one.name != "settings"]
     if not all(isinstance(one, dict) and all("." in name or name in names for name in one) for one in found):
         raise KitError(f"{notes[0]}: is not what a command wrote; remove it, and give --data and the settings again")
     places = found[-1].get("data") or ()  # that of a run is where its recordings were last
@@ -423,16 +425,13 @@ class Pretrain:
         from b2t_kit.memory.plan import check_memory
         from b2t_kit.speech.pretrain import PretrainTask
         from b2t_kit.train import train, uninterrupted
-        from b2t_kit.training.run import RESUME
 
         if self.processes != 1:
             words = command_for(self, without=("processes",))
             launch("b2t_kit.cli", ["pretrain", *words], self.processes, self.settings.get("train.device", "auto"))
             return 0
-        run = override(pretraining_begun_by(command_for(self, without=tuple(self.settings)))[1], self.settings)
-        note = Path(self.out) / RESUME
-        known = load_json(note)["data"] if self.resume and not self.data and note.exists() else []
-        data = self.data or ((known,) if isinstance(known, str) else known)
-        with closing(PretrainTask(data, run.task)) as task:
+        asked = taken_up(self)
+        run = override(pretraining_begun_by(command_for(self, without=tuple(self.settings)))[1], asked.settings)
+        with closing(PretrainTask(asked.data, run.task)) as task:
             uninterrupted(train(task, run.train, self.out, self.resume, check_memory=check_memory))
         return 0

@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import nn
@@ -34,15 +34,15 @@ from ..models.model import ModelConfig
 from ..models.transformer import TRANSFORMER_SIZES, TransformerConfig
 from ..training.checkpoint import best_checkpoint, read_part, tensors_hash
 from ..training.run import check_task
-from ..training.task import LossSum, RunSettings, TaskSettings, TrainConfig, mean_loss
+from ..training.task import LossSum, RunSettings, TrainConfig, mean_loss
 from .recipes import recipe
 from .shapes import SpeechRun, SpeechShapes, published_buckets
-from .task import SpeechTask, framing, means_of, settled, signals_in, widened
+from .task import SpeechTask, TrialSettings, framing, means_of, settled, signals_in, widened
 from .transfer import Start
 
 # %% ../../nbs/speech/pretrain.ipynb #2677af73
 @dataclass(frozen=True)
-class PretrainConfig(TaskSettings):
+class PretrainConfig(TrialSettings):
     "Settings of pretraining; inconsistent ones raise `KitError`."
 
     model: ModelConfig = TransformerConfig()  # a Transformer; features are set from the recordings
@@ -53,27 +53,12 @@ class PretrainConfig(TaskSettings):
     longest: int = 15  # longest stretch of masked patches
     ahead: bool = True  # frames also see those after them
 
-    rows_option = "--batch-size"
     holdout, rates, read_in, read_ins = (), (), 0, ()  # settings of the speech task that pretraining does not have
 
     def __post_init__(self) -> None:
         check_bounds(self, {"masked": (0.01, 1), "longest": (1, 10**6)})
         if not isinstance(self.model, TransformerConfig):
             raise KitError(f"model: {type(self.model).__name__} has no patches to mask; pretrain a Transformer")
-
-    @property
-    def features(self) -> int | None:
-        "As of the speech task."
-        return self.model.num_features
-
-    @property
-    def rows(self) -> int:  # type: ignore[override]
-        "Trials of an optimizer step."
-        return self.batches.batch_size
-
-    def with_rows(self, rows: int) -> Self:
-        "The settings with other batches."
-        return replace(self, batches=replace(self.batches, batch_size=rows))
 
     def build(self) -> nn.Module:
         "The network with a last layer that gives the bins of a patch in place of phonemes."
