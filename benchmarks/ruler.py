@@ -161,7 +161,7 @@ def table(columns: dict[str, dict], others: list[dict]) -> str:
 
 def figure(columns: dict[str, dict], path: Path) -> None:
     "Errors by sentence and by day, real against simulated."
-    fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained", dpi=110)
+    fig, (left, right) = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained", dpi=110)
     for name, one in {"real": real_errors(), **columns}.items():
         style = {"color": "black", "linewidth": 2.5} if name == "real" else {}
         rates = [100 * value for value in one["quantiles"].values()]
@@ -170,7 +170,7 @@ def figure(columns: dict[str, dict], path: Path) -> None:
         right.plot(100 * (np.arange(len(days)) + 0.5) / len(days), 100 * days, ".-", label=name, **style)
     left.set(xlabel="share of the sentences, %", ylabel="at most so many phoneme errors, %", title="by sentence")
     right.set(xlabel="share of the days, %", ylabel="phoneme errors, %", title="by day")
-    left.legend(fontsize=8)
+    fig.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
     fig.savefig(path)
 
 
