@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PLACES', 'ABOUT_PARTS', 'verb_at', 'docstring_at', 'choose_place', 'list_verbs', 'parse', 'with_json', 'act',
-           'know_model', 'main', 'do']
+           'know_model', 'main', 'do', 'as_typed']
 
 # %% ../nbs/cli.ipynb #06a388d0
 import difflib
@@ -154,7 +154,7 @@ def with_json(
     words: Sequence[str],  # what follows the verb
 ) -> list[str]:
     "The words with `--json` and `--json -` written as the verb reads them: with a file, or as a flag."
-    kinds, words = {one.name: one.type for one in fields(verb)}, list(words)
+    kinds, words = {option.name: option.type for option in fields(verb)}, list(words)
     if "json" in kinds and "--json" in words:
         at = words.index("--json") + 1
         if kinds["json"] is bool:
@@ -217,11 +217,24 @@ def do(
         list_verbs(known, " ".join(["b2t", *path]))
         return SUCCESS if path != words else ERROR
     try:
-        asked = parse(words)
-    except SystemExit:  # help was shown
-        return SUCCESS
-    know_model(asked)
-    return act(asked, quiet)
+        try:
+            asked = parse(words)
+        except SystemExit:  # help was shown
+            return SUCCESS
+        know_model(asked)
+        return act(asked, quiet)
+    except KitError as error:
+        raise KitError(as_typed(str(error), words)) from error
+
+
+def as_typed(
+    message: str,  # of an error
+    words: Sequence[str],  # what follows `b2t`
+) -> str:
+    "The message, with the option that was typed in place of the setting that is out of bounds."
+    setting = re.match(r"([a-z_0-9]+): (?=must be in \[|\S+ is not from )", message)
+    option = f"--{setting[1].replace('_', '-')}" if setting else ""
+    return f"{option}: {message[setting.end():]}" if setting and option in words else message
 
 # %% ../nbs/cli.ipynb #9de264f9
 if __name__ == "__main__" and __spec__ is not None:  # a notebook is __main__ too, but has no spec

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SPEECH_LAYOUT', 'DEFAULT_RECIPE', 'ONE_SEED', 'begun_with', 'with_model', 'begun_by', 'Train', 'open_task',
-           'decoder_to_begin_with', 'settings_of', 'train_with', 'train_here', 'check_seeds', 'taken_up', 'remembered',
+           'decoder_to_begin_with', 'settings_of', 'train_with', 'train_here', 'check_seeds', 'resumed', 'remembered',
            'say_how_to_resume', 'check_processes', 'train_in_processes', 'check_beside', 'train_beside', 'shared_cache',
            'pretraining_begun_by', 'Pretrain']
 
@@ -19,7 +19,7 @@ from typing import Any
 from .core.errors import KitError
 from .core.files import load_json, new_folders, save_json
 from .core.settings import SEED, check_bounds, override, word_after
-from .core.verbs import Folder, Layout, RunFolder, chosen_settings, command_for
+from .core.verbs import Folder, Layout, RunFolder, chosen_settings, command_for, taken_up
 from .core.distributed import Place, find_place, launch
 from .data.batches import check_shares, remove_caches
 from .models.model import model_class
@@ -198,7 +198,7 @@ def train_with(
     "Train as a command says: in this process, or in several."
     from b2t_kit.training.seeds import check_seeds_folder
 
-    asked = taken_up(asked)
+    asked = resumed(asked)
     check_seeds(asked)
     try:
         if asked.side_by_side or asked.threads_per_seed is not None:
@@ -246,29 +246,25 @@ def check_seeds(asked: Train) -> None:
         raise KitError(f"seeds: {' '.join(map(str, asked.seeds))} should be different whole numbers such as 1 2 3")
 
 # %% ../nbs/train_command.ipynb #c4398d86
-def taken_up(
+def resumed(
     asked: Any,  # a verb with `out`, `resume`, `data` and `settings`
-) -> Any:
-    "The command; with --resume, what the folder remembers takes the place of what is not given. Raises `KitError`."
+) -> Any:  # the same verb
+    "With --resume, what the run folder remembers, where nothing is given now; raises `KitError`."
     from b2t_kit.training.run import RESUME
 
     notes = [Path(asked.out) / RESUME, *sorted(Path(asked.out).glob(f"seed_*/{RESUME}"))[:1]]
     found = [load_json(note) for note in notes if asked.resume and note.exists()]
     if not found:
         return asked
-    names = [one.name for one in fields(asked) if one.name != "settings"]
-    if not all(isinstance(one, dict) and all("." in name or name in names for name in one) for one in found):
-        raise KitError(f"{notes[0]}: is not what a command wrote; remove it, and give --data and the settings again")
-    places = found[-1].get("data") or ()  # that of a run is where its recordings were last
-    known = {**found[0], "data": (places,) if isinstance(places, str) else tuple(places)}
-    gone = [place for place in known["data"] if not Path(place).is_dir()]
+    if isinstance(found[0], dict) and isinstance(found[-1], dict):
+        places = found[-1].get("data") or ()  # that of a run is where its recordings were last
+        found[0] = {**found[0], "data": [places] if isinstance(places, str) else places}
+    known = taken_up(asked, found[0], next(note for note in notes if note.exists()))
+    gone = [place for place in known.data if not Path(place).is_dir()]
     if not asked.data and gone:
         raise KitError(f"{asked.out}: its recordings were in {gone[0]}, which is not there; name their folder "
                        "with --data")
-    absent: dict[str, Any] = {name: tuple(value) if name == "seeds" else value for name, value in known.items()
-              if name in names and not getattr(asked, name)}
-    settings = {name: value for name, value in known.items() if "." in name}
-    return replace(asked, **absent, settings={**settings, **asked.settings})
+    return known
 
 # %% ../nbs/train_command.ipynb #13e0cd01
 @contextmanager
@@ -282,10 +278,10 @@ def remembered(
     if find_place().rank or any(out.glob("seed_*/config.json")):
         yield
         return
-    given = {one.name: getattr(asked, one.name) for one in fields(asked)} | asked.settings
+    given = {field.name: getattr(asked, field.name) for field in fields(asked)} | asked.settings
     once = ("out", "resume", "processes", "settings", "train.new_schedule")
     kept = {name: value for name, value in given.items() if name not in once and ("." in name or value)}
-    places: dict[str, Any] = {"data": [str(Path(one).resolve()) for one in asked.data]} if asked.data else {}
+    places: dict[str, Any] = {"data": [str(Path(folder).resolve()) for folder in asked.data]} if asked.data else {}
     single = {"cache_dir": asked.cache_dir, "from_run": asked.from_run}
     places |= {name: str(Path(value).resolve()) for name, value in single.items() if value}
     with new_folders(out):
@@ -365,12 +361,12 @@ def train_beside(
         refused = probe(variables) if "TPU_VISIBLE_CHIPS" in variables[0] else ""
         if refused:
             plan, at_once = f"one after another over all chips, because in the probe {refused}", 1
-            for one in runs:
-                one.variables = {}
+            for seed in runs:
+                seed.variables = {}
         print(f"seeds       {' '.join(map(str, seeds))}: {plan}\n"
               f"folders     {out / 'seed_N'}; output in {out / 'seed_N.txt'}")
         train_side_by_side(runs, [*command_for(asked, without=ONE_SEED), *cache], run.train, budget, at_once)
-    return int(any(one.state == "died" for one in runs)), all(one.state == "finished" for one in runs)
+    return int(any(seed.state == "died" for seed in runs)), all(seed.state == "finished" for seed in runs)
 
 # %% ../nbs/train_command.ipynb #313d4a14
 @contextmanager
@@ -430,7 +426,7 @@ class Pretrain:
             words = command_for(self, without=("processes",))
             launch("b2t_kit.cli", ["pretrain", *words], self.processes, self.settings.get("train.device", "auto"))
             return 0
-        asked = taken_up(self)
+        asked = resumed(self)
         run = override(pretraining_begun_by(command_for(self, without=tuple(self.settings)))[1], asked.settings)
         with closing(PretrainTask(asked.data, run.task)) as task:
             uninterrupted(train(task, run.train, self.out, self.resume, check_memory=check_memory))

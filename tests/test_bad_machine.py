@@ -13,8 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 
 from b2t_kit.cli import main
+from b2t_kit.core.signals import run_program
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.data.writer import tiny_recordings
 from b2t_kit.data.t12 import tiny_mat_files
@@ -126,6 +128,28 @@ def test_signals(verb: str, here: Path, capsys: pytest.CaptureFixture) -> None:
         allowed = made if verb != "train" else made | {name for name in contents(here) if name.startswith("new/checkpoints/")}
         whole_or_absent(before, here, allowed)
         shutil.rmtree(here / "new", ignore_errors=True)
+
+
+def test_a_mode_of_torch_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal that arrives while gradients are switched off does not leave them off."""
+    switch = torch.set_grad_enabled
+
+    def switched(on: bool) -> None:
+        switch(on)
+        monkeypatch.undo()
+        signal.raise_signal(signal.SIGTERM)
+
+    def action() -> int:
+        with torch.no_grad():
+            time.sleep(5)
+        return 0
+
+    monkeypatch.setattr(torch, "set_grad_enabled", switched)
+    try:
+        assert run_program(action) == 128 + signal.SIGTERM
+        assert torch.is_grad_enabled()
+    finally:
+        switch(True)
 
 
 @contextmanager

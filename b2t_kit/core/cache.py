@@ -19,14 +19,19 @@ from typing import Any
 
 from .errors import KitError
 from .files import load_json, regular_file, save_json
+from .signals import followed
 
 # %% ../../nbs/core/cache.ipynb #95224364
 def file_mark(
     path: Path,  # any file
 ) -> dict[str, Any]:  # "bytes" and "sha256"
     "The size and SHA-256 of a file."
-    with open(regular_file(path), "rb") as file:
-        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+    size, digest = regular_file(path).stat().st_size, hashlib.sha256()
+    with open(path, "rb", buffering=0) as file:
+        blocks = iter(lambda: file.read(1 << 20), b"")
+        for block in followed(blocks, size, f"reading {path.name}", "B", lambda block: file.tell()):
+            digest.update(block)
+    return {"bytes": size, "sha256": digest.hexdigest()}
 
 # %% ../../nbs/core/cache.ipynb #ba785283
 def plain(

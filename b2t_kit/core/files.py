@@ -10,6 +10,7 @@ __all__ = ['MAX_TEXT', 'sync_folder', 'write_atomically', 'written_aside', 'atom
 # %% ../../nbs/core/files.ipynb #f8528e8e
 import errno
 import json
+import math
 import os
 import re
 import secrets
@@ -164,12 +165,36 @@ def clear_way(
     return path
 
 # %% ../../nbs/core/files.ipynb #0c3629b5
+def _whole(text: str) -> int:
+    "A whole number of at most 40 digits, which is more than any seed or hash has."
+    if len(text) > 41:
+        raise ValueError(f"a number has {len(text)} digits")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    "A number; 1e400 would be infinity."
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text[:20]} is too large a number")
+    return number
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    "An object; of a key that is there twice, nobody knows which value was meant."
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)[:40]!r} is there twice")
+    return found
+
+
 def parse_json(
     text: str | bytes,  # UTF-8
 ) -> Any:
-    "The value of a JSON text; everything that is wrong with it is a `ValueError`."
+    "The value of a JSON text; what is wrong with it, a key twice or a number out of range too, is a `ValueError`."
     try:
-        return json.loads(text if isinstance(text, str) else text.decode("utf-8"))
+        return json.loads(text if isinstance(text, str) else text.decode("utf-8"), parse_int=_whole,
+                          parse_float=_finite, object_pairs_hook=_once)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 

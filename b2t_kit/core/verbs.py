@@ -5,11 +5,12 @@
 # %% auto #0
 __all__ = ['T', 'Positional', 'Folder', 'File', 'RunFolder', 'FreeText', 'Choose', 'Layout', 'chosen_settings', 'arranged',
            'Option', 'plain_type', 'metavar_of', 'own_option', 'setting_options', 'is_config', 'verb_options',
-           'given_in', 'as_words', 'flagged', 'command_for', 'exactly_one', 'refuse', 'value_in', 'tyro_type',
-           'view_of', 'values_in', 'ask_tyro', 'one_line', 'read_verb', 'run_verb', 'Told', 'show_help']
+           'given_in', 'as_words', 'flagged', 'command_for', 'exactly_one', 'refuse', 'taken_up', 'value_in',
+           'tyro_type', 'view_of', 'values_in', 'ask_tyro', 'one_line', 'read_verb', 'run_verb', 'Told', 'show_help']
 
 # %% ../../nbs/core/verbs.ipynb #2f4560aa
 import dataclasses
+import difflib
 import os
 import re
 import shutil
@@ -19,8 +20,9 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
-from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass, replace
 from io import StringIO
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from .errors import KitError
@@ -182,13 +184,19 @@ def given_in(
     words: Sequence[str],  # of a command line
     options: Iterable[Option],
 ) -> dict[tuple[str, str], str]:  # path of each option that is given -> the flag that was typed
-    "Which options a command line gives; raises `KitError` for one that it gives twice."
+    "Which options a command line gives; raises `KitError` for a misspelt one, and for one that it gives twice."
     known = {flag: option for option in options for flag in option.flags}
     known |= {f"--no-{flag[2:]}": option for flag, option in known.items() if option.kind is bool and option.path[1]}
     found: dict[tuple[str, str], str] = {}
     for word in words:
+        if word == "--":  # only arguments follow
+            break
         flag = word.partition("=")[0].replace("_", "-")
-        if word.startswith("--") and flag in known:
+        if word.startswith("--") and flag not in known:
+            near = difflib.get_close_matches(flag, known, 1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            raise KitError(f"{word.partition('=')[0]}: there is no such option{meant}")
+        if word.startswith("--"):
             path = known[flag].path
             if path in found:
                 raise KitError(f"{flag}: is given twice" + (f", also as {found[path]}" if found[path] != flag else ""))
@@ -252,6 +260,22 @@ def refuse(
     for name in names:
         if getattr(asked, name) != type(asked).__dataclass_fields__[name].default:
             raise KitError(f"--{name.replace('_', '-')}: {why}")
+
+
+def taken_up(
+    asked: Any,  # a verb, perhaps with `settings`
+    known: Any,  # from a JSON file: name of a field, or dotted name of a setting -> what was given before
+    note: str | Path,  # the file, for error messages
+) -> Any:  # the same verb
+    "What was given before, where nothing is given now; raises `KitError` if it is not what this verb can be given."
+    items = {item.name: item for item in fields(asked) if not is_config(item)}
+    dotted = {name: value for name, value in known.items() if "." in name} if isinstance(known, dict) else None
+    if dotted is None or set(known) - set(items) - set(dotted) or (dotted and not hasattr(asked, "settings")):
+        raise KitError(f"{note}: is not what this command wrote; remove it, and give the options again")
+    hints = typing.get_type_hints(type(asked), include_extras=True)
+    found = {name: converted(value, plain_type(hints[name])[0], f"{note}: {name}") for name, value in known.items()
+             if name in items and getattr(asked, name) == items[name].default}
+    return replace(asked, **found, **({"settings": {**dotted, **asked.settings}} if dotted else {}))
 
 # %% ../../nbs/core/verbs.ipynb #1157589e
 def value_in(
@@ -366,7 +390,10 @@ def read_verb(
         show_help(verb, words, program)
         raise SystemExit(0)
     options, _, _ = verb_options(verb, words)
-    given = given_in(words, options)
+    try:
+        given = given_in(words, options)
+    except KitError as error:
+        raise KitError(f"{error} (`{program} --help` lists the options)") from None
     values = values_in(ask_tyro(view_of(options, given), words, program))
     own: dict[str, Any] = {}
     settings: dict[str, dict[str, Any]] = {item.name: {} for item in fields(verb) if is_config(item)}

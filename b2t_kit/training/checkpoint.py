@@ -18,8 +18,8 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -273,14 +273,20 @@ def mark_best(
 def read_best(
     run: str | Path,  # the run folder
 ) -> Best | None:  # None if nothing was validated yet
-    "The content of a run's file `best`; an unreadable one raises `KitError`."
+    "The content of a run's file `best`; `KitError` if it is unreadable, or differs from what its checkpoint says."
     path = Path(run) / "best"
     if not os.path.lexists(path):
         return None
     try:
-        return from_dict(Best, load_json(path))
+        best = from_dict(Best, load_json(path))
     except (KitError, TypeError) as error:
         raise KitError(f"{path}: does not name a step; remove it ({error})") from error
+    stored: Any = None
+    with suppress(KitError):  # a missing or damaged checkpoint is reported by whoever loads it
+        stored = read_state(checkpoint_path(run, best.step)).get("best")
+    if isinstance(stored, dict) and stored.get("step") == best.step and stored != asdict(best):
+        raise KitError(f"{path}: differs from what the checkpoint of step {best.step} says; remove it")
+    return best
 
 # %% ../../nbs/training/checkpoint.ipynb #03a7d9ee
 def best_checkpoint(

@@ -98,6 +98,7 @@ def draw_runs(
     figure.subplots_adjust(left=0.06, right=0.985, bottom=0.18, top=0.83, wspace=0.26)
     loss, error, rate = figure.subplots(1, 3)
     several = len(runs) > 1
+    validated = max((len(series(rows, "eval", "loss")[0]) for rows in runs.values()), default=0)
     for number, (name, rows) in enumerate(runs.items()):
         colour = f"C{number}"
         _draw_curve(loss, series(rows, "train", "loss"), color=colour, alpha=0.8, label=name if several else "training")
@@ -106,7 +107,7 @@ def draw_runs(
         if metric:
             _draw_curve(error, series(rows, "eval", metric), color=colour, label="_")
         _draw_curve(rate, series(rows, "train", "lr"), color=colour, label="_")
-    _finish_axis(loss, "loss (dashed: validation)" if several else "loss")
+    _finish_axis(loss, f"loss ({'dashed' if validated > 2 else 'points'}: validation)" if several else "loss")
     _finish_axis(error, f"validation {metric.upper() if len(metric) < 5 else metric}" if metric else "validation")
     _finish_axis(rate, "learning rate")
     return figure

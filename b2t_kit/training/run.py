@@ -722,7 +722,7 @@ def _better(
     "The better of the checkpoint's best and the file `best`, which may be newer."
     marked = read_best(run.folder)
     known = [saved for saved in (best, marked) if saved is not None and saved.step <= run.step]
-    return min(known, key=lambda one: one.value, default=None)
+    return min(known, key=lambda best: best.value, default=None)
 
 # %% ../../nbs/training/run.ipynb #521ccce4
 def _rows_so_far(

@@ -308,7 +308,8 @@ def board_lines(
 
     def line(step: int, kind: str) -> str:
         cells = [values[step, kind].get(seed) for seed in rows]
-        return f"{step:>6} {names[kind]:<5}" + "".join(f"{'-' if one is None else f'{one:.4f}':>10}" for one in cells)
+        texts = ["-" if value is None else f"{value:.4f}" for value in cells]
+        return f"{step:>6} {names[kind]:<5}" + "".join(f"{text:>10}" for text in texts)
 
     return {key: line(*key) for key in values if key[0] <= reached}
 

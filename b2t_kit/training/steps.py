@@ -13,7 +13,7 @@ import math
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import fields
 from itertools import islice
 from typing import Any
@@ -219,18 +219,16 @@ def seconds_left(
     return min(total, max(run.budget.limit - run.budget.spent(), 0.0))
 
 # %% ../../nbs/training/steps.ipynb #e65abd4e
+@contextmanager
 def watched(
     run: Run,
     name: str,  # name of the hook
-) -> ExitStack:
-    "A context for code that may not change the models; leaving it raises `KitError` if it did."
-    stack = ExitStack()
-    stack.enter_context(torch.no_grad())
-    stack.enter_context(unchanged(run.plain_model, name))
-    if run.ema:
-        stack.enter_context(unchanged(run.eval_model, name))
-    run.eval_model.eval()
-    return stack
+) -> Iterator[None]:
+    "For code that may not change the models, in evaluation mode and without gradients; if it did, raise `KitError`."
+    averaged = unchanged(run.eval_model, name) if run.ema else nullcontext()
+    with torch.no_grad(), unchanged(run.plain_model, name), averaged:
+        run.eval_model.eval()
+        yield
 
 # %% ../../nbs/training/steps.ipynb #15b92249
 def validate(run: Run) -> None:
