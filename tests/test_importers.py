@@ -15,9 +15,12 @@ from b2t_kit.data.brain_to_voice import tiny_voice_files
 from b2t_kit.data.dataset import T15, Recordings
 from b2t_kit.data.handwriting import tiny_corp_files, tiny_nwb_files
 from b2t_kit.data.inner_speech import tiny_inner_files
-from b2t_kit.data.writer import tiny_recordings
+from b2t_kit.data.writer import SessionWriter, tiny_recordings
+from b2t_kit.llm.finetune import transcripts
 from b2t_kit.lm.contamination import scored_sentences
+from b2t_kit.lm.ngram_build import text_of
 from b2t_kit.speech.evaluate import load_decoder
+from b2t_kit.text.phonemes import normalise
 
 TRAIN = "train --config tiny --hidden 8 --steps 2 --batch-size 4 --buckets 1 --eval-every 2 --device cpu --data "
 
@@ -83,6 +86,7 @@ def test_quarantine(here: Path) -> None:
     with Recordings("voice_out") as recordings:
         marked = Counter(info.session for info in recordings.infos if info.quarantine)
         sentences = {info.sentence for info in recordings.infos if info.quarantine}
+        free = [info.sentence or "" for info in recordings.infos if not info.quarantine]
     assert marked == {"t15.2023.08.13": 10}
     task = json.loads(Path("voice_run/config.json").read_text())["task"]
     assert task["trained"] == ["t15.2023.09.22", "t15.2023.10.27"] and list(task["quarantine"].values()) == [10]
@@ -90,6 +94,30 @@ def test_quarantine(here: Path) -> None:
         assert "10 trials were not trained on: 10 as t15.2023.08.13 is a day of which t15 copy task" in Path(page).read_text(), page
     assert json.loads(Path("voice_exported/config.json").read_text())["task"]["quarantine"] == task["quarantine"]
     assert sentences <= set(scored_sentences("voice_out"))
+    assert text_of("voice_out") == free, "lm build"
+    assert transcripts("voice_out") == sorted({normalise(one, True) for one in free}), "lm finetune"
+
+
+def test_shared_days_are_compared(here: Path, capsys: pytest.CaptureFixture) -> None:
+    """The fingerprint and the order of columns on a day of two sets, by `validate` and `convert`; no quarantine is lifted."""
+    order = np.random.default_rng(0).permutation(512)
+    for name, columns in (("straight", np.arange(512)), ("turned", order)):
+        with Recordings("voice_out", "train", ["t15.2023.08.13"]) as recordings, SessionWriter(
+                Path(name) / "t15.2023.08.13", "val") as writer:
+            for trial in recordings:
+                writer.write(replace(trial, features=np.ascontiguousarray(2 * trial.features[6:, columns]),
+                                     quarantine="", signal=replace(trial.signal, dataset="copy")))
+    for name, verdict in (("straight", "confirmed (100%"), ("turned", "permuted (")):
+        capsys.readouterr()
+        run(f"validate voice_out --beside {name}")
+        said = capsys.readouterr().out.splitlines()[-1]
+        assert said.startswith("t15.2023.08.13: 10 of 10 trials") and "10 of 10 have its sentence" in said, said
+        assert f"order of columns: {verdict}" in said, said
+    run("convert brain-to-voice voice --out voice_again --held-out turned")
+    said = capsys.readouterr().out.splitlines()
+    assert "order of columns: permuted" in said[-1] and any("10 trials are quarantined" in line for line in said), said
+    run("validate voice_out --beside mine_out")
+    assert "has no day of" in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_only_quarantined(here: Path, capsys: pytest.CaptureFixture) -> None:

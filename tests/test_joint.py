@@ -1,4 +1,5 @@
 """One run on several folders: the same bits after a stop, sets apart in batches and validation, and no leak."""
+import shutil
 from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
@@ -117,24 +118,36 @@ def test_each_folder_is_scored_as_in_validation(folders: list[Path], tmp_path: P
 
 
 def test_days_in_two_sets(folders: list[Path], tmp_path: Path) -> None:
-    """A day of two sets is refused, unless one of them is in quarantine; a run that saw a test's days is named."""
+    """A day that the first folder holds out is not trained on from another, marked or not, whatever the session is named."""
     twin = replace(S2, participant="t15", dataset="free speech")
     source = tiny_recordings(tmp_path / "twin", sessions=3, trials=4, signal=twin)
     with pytest.raises(KitError, match="has the session 't15.2023.08.0[12]'"):
-        SpeechTask([folders[0], source], SPEECH)
-    for session, split in ((day, split) for day in ("t15.2023.08.01", "t15.2023.08.02") for split in ("train", "val")):
-        with Recordings(source, split, [session]) as recordings:
-            trials = [replace(trial, quarantine="held out") for trial in recordings]
-        with SessionWriter(source / session, split, overwrite=True) as writer:
-            for trial in trials:
-                writer.write(trial)
+        SpeechTask([folders[0], tiny_recordings(tmp_path / "own", sessions=2, trials=4, signal=T15)], SPEECH)
     task = SpeechTask([folders[0], source], SPEECH)
     assert task.trained == ["t15.2023.08.01", "t15.2023.08.02", "t15.2023.08.03"]
-    assert task.left_out == {"held out": 8} and [len(one) for one in task.train.sets] == [24, 4]
+    assert [len(one) for one in task.train.sets] == [24, 4] and sum(task.left_out.values()) == 8
+    assert all("of which t15 copy task holds out sentences" in why for why in task.left_out), task.left_out
     assert task.signals["t15.2023.08.01"] == T15 and task.signals["t15.2023.08.03"] == twin
     assert [one["signal"]["dataset"] for one in task.describe()["sets"]] == ["t15 copy task", "free speech"]
+    assert {info.session for info in task.val.sets[1].infos} == {"t15.2023.08.03"}
+    for session in ("t15.2023.08.01", "t15.2023.08.02"):
+        renamed(source, session, session + ".talk")
+    again = SpeechTask([folders[0], source], SPEECH)
+    assert again.left_out == task.left_out and not [one for one in again.trained if "talk" in one]
+    with pytest.raises(KitError, match="no trial of data_train.hdf5 may be used"):
+        SpeechTask([source, folders[0]], SPEECH)  # the first folder's days, and the second has no others
 
 
+def renamed(folder: Path, session: str, name: str) -> None:
+    """Give a session another name."""
+    for split in ("train", "val", "test"):
+        if (folder / session / f"data_{split}.hdf5").exists():
+            with Recordings(folder, split, [session]) as recordings:
+                trials = [replace(trial, session=name) for trial in recordings]
+            with SessionWriter(folder / name, split) as writer:
+                for trial in trials:
+                    writer.write(trial)
+    shutil.rmtree(folder / session)
 
 
 @pytest.mark.parametrize("changes, said", [({"resident": "on"}, "resident"), ({"set_shares": (1.0,)}, "set_shares")])

@@ -8,6 +8,7 @@ __all__ = ['VOICE_ARRAYS', 'CHANNELS', 'IMPLANTED', 'NAME', 'tiny_voice_files', 
 
 # %% ../../nbs/data/brain_to_voice.ipynb #76b3766e
 import datetime
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ def tiny_voice_files(
 
 # %% ../../nbs/data/brain_to_voice.ipynb #5c32c21d
 IMPLANTED = datetime.date(2023, 7, 17)  # the day before day 1
-NAME = r"t15_day(\d{1,4})(?:_neural_data|_block(\d{1,3}))\.mat"
+NAME = r"t15_day([0-9]{1,4})(?:_neural_data|_block([0-9]{1,3}))\.mat"
 
 
 def voice_session(
@@ -74,9 +75,15 @@ class BrainToVoice(Divided):
         for path in files_below(folder, NAME):
             number = int(re.findall(NAME, path.name)[0][0])
             days.setdefault(voice_session(number), []).append(path)
+        named: dict[tuple[int, ...], Path] = {}
+        wrong = list[Fault]()
+        for path in itertools.chain(*days.values()):
+            first = named.setdefault(tuple(int(digits or -1) for digits in re.findall(NAME, path.name)[0]), path)
+            if first != path:
+                wrong.append(Fault(path, "", "", f"is the same day and block as {first}"))
         if not days:
             raise KitError(f"{folder}: holds no brain-to-voice recordings; expected t15_dayNNN_neural_data.mat")
-        return [SourceDay(session, tuple(paths), ("train", "val")) for session, paths in sorted(days.items())], []
+        return [SourceDay(session, tuple(paths), ("train", "val")) for session, paths in sorted(days.items())], wrong
 
     def trials(self, part: SourceDay) -> Iterator[tuple[str, Trial] | Fault]:
         "The trials of a day, or everything that is wrong with its files."
@@ -92,9 +99,9 @@ class BrainToVoice(Divided):
         first = len(rows) - int(self.validation * len(rows))
         if Quarantine().reason("t15 brain-to-voice", part.session):
             first = len(rows)  # nothing may be chosen by its score either
-        for index, (row, one) in enumerate(zip(rows, features)):
+        for index, (row, binned) in enumerate(zip(rows, features)):
             split = "train" if index < first else "val"
-            yield split, Trial(one, row.labels, part.session, row.block, row.number, row.sentence, row.place,
+            yield split, Trial(binned, row.labels, part.session, row.block, row.number, row.sentence, row.place,
                                voice_signal(counted))
 
 

@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['SourceDay', 'Format', 'Divided', 'join_bins', 'are_counts', 'z_score', 'spoken_labels', 'cells_faults',
-           'finite_fault', 'files_below', 'unknown_layout', 'content_key', 'stored_mark', 'is_complete', 'Converted',
-           'trial_fault', 'write_part', 'convert']
+           'finite_fault', 'is_date', 'files_below', 'unknown_layout', 'content_key', 'stored_mark', 'is_complete',
+           'Converted', 'kept_features', 'trial_fault', 'write_part', 'convert']
 
 # %% ../../nbs/data/convert.ipynb #bd79d13d
+import datetime
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +25,8 @@ from ..core.errors import KitError
 from ..core.settings import check_bounds
 from ..core.signals import followed
 from .dataset import LABEL_WIDTH, Trial
-from .hdf5 import MAX_BINS, MAX_NUMBER, Fault, check_text, open_file, read_attribute, value_fault
+from .hdf5 import MAX_BINS, MAX_NUMBER, Fault, check_text, group_names, open_dataset, open_file, open_trial
+from .hdf5 import read_attribute, reading, twin_fault, value_fault
 from .folders import SPLITS
 from .writer import SessionWriter
 from .folders import entries_of
@@ -149,6 +151,16 @@ def finite_fault(
     return f"{features[tuple(bad[0])]:g} at bin {bad[0][0]}, column {bad[0][1]}" if len(bad) else ""
 
 
+def is_date(
+    *parts: str,  # year, month, day
+) -> bool:
+    "Whether there is such a day."
+    try:
+        return bool(datetime.date(*map(int, parts)))
+    except ValueError:
+        return False
+
+
 def files_below(
     folder: str | Path,
     pattern: str,  # regular expression for the whole name
@@ -223,6 +235,7 @@ class Converted:
     files: int = 0  # written
     kept: int = 0  # days that were complete before
     faults: list[Fault] = field(default_factory=list)
+    heard: dict[bytes, str] = field(default_factory=dict)  # as for `twin_fault`
 
     def __str__(self) -> str:
         trials = ", ".join(f"{self.trials[split]} {split}" for split in SPLITS)
@@ -235,15 +248,30 @@ class _Refused(Exception):
     "Leaves the block that writes a part, which discards its files."
 
 
-def trial_fault(part: SourceDay, trial: Trial) -> Fault | None:
-    "What a reader would refuse about a trial."
+def kept_features(
+    paths: Iterable[Path],  # converted files
+) -> dict[bytes, str]:  # as for `twin_fault`
+    "The features of files that were converted before; raises `Fault` if they cannot be read."
+    heard: dict[bytes, str] = {}
+    for path in paths:
+        with open_file(path) as file:
+            for name in group_names(path, file):
+                stored = open_dataset(path, open_trial(path, file, name), "input_features", "f", (None, None), MAX_BINS)
+                with reading(path, name):
+                    twin_fault(stored[:], f"{name} of {path.parent.name}, {path.name}", heard)
+    return heard
+
+
+def trial_fault(part: SourceDay, trial: Trial, heard: dict[bytes, str]) -> Fault | None:
+    "What a reader would refuse about a trial, or that it was there before."
     message = ""
     if not 1 <= len(trial.features) <= MAX_BINS:
         message = f"has {len(trial.features)} bins, expected 1 to {MAX_BINS}"
     elif not (0 <= trial.block <= MAX_NUMBER and 0 <= trial.number <= MAX_NUMBER):
         message = f"block {trial.block}, trial {trial.number}: expected numbers from 0 to {MAX_NUMBER}"
     else:
-        message = value_fault(trial.features)
+        place = f"{trial.group} of {part.session}, {'/'.join(part.sources[0].parts[-2:])}"
+        message = value_fault(trial.features) or twin_fault(trial.features, place, heard)
     return Fault(part.sources[0], trial.group, "", message) if message else None
 
 
@@ -264,7 +292,7 @@ def write_part(
         with ExitStack() as stack:
             writers: dict[str, SessionWriter] = {}
             for one in form.trials(part):
-                fault = one if isinstance(one, Fault) else trial_fault(part, one[1])
+                fault = one if isinstance(one, Fault) else trial_fault(part, one[1], done.heard)
                 if fault is not None:
                     wrong.append(fault)
                 elif not isinstance(one, Fault) and all(skip and before.group for before in wrong):
@@ -310,15 +338,19 @@ def convert(
         if (made := stored_mark(path)["format"]) != type(form).__name__:
             raise Fault(path, "", "", f"comes from another format, {made}; give another folder with --out")
     try:
-        for part in followed(parts, len(parts), "convert", "day") if progress else parts:
+        kept: list[tuple[SourceDay, str]] = []
+        left: list[tuple[SourceDay, str]] = []
+        for part in followed(parts, len(parts), "compare", "day") if progress else parts:
             try:
                 key = content_key(form, part, held_out, done.folder.parent / MEMO)
-                if is_complete(done.folder, part, key):
-                    done.kept += 1
-                    continue
+                (kept if is_complete(done.folder, part, key) else left).append((part, key))
             except Fault as fault:
                 done.faults.append(fault)
-                continue
+        done.kept = len(kept)
+        if left:
+            places = [done.folder / part.session / f"data_{split}.hdf5" for part, _ in kept for split in part.splits]
+            done.heard = kept_features(path for path in places if path.exists())
+        for part, key in followed(left, len(left), "convert", "day") if progress else left:
             write_part(form, part, done, key, held_out, skip)
     finally:  # a signal can come between the creation of a file and the block that would delete it
         for half in done.folder.glob("*/.data_*.partial"):

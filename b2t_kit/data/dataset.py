@@ -314,7 +314,7 @@ class Recordings:
     @property
     def signals(self) -> dict[str, Signal]:
         "Session -> what its features are."
-        return {path.parent.name: one for path, one in self._signals.items()}
+        return {path.parent.name: signal for path, signal in self._signals.items()}
 
     @property
     def sets(self) -> "list[Recordings]":

@@ -417,7 +417,7 @@ def describe_remote(
     try:
         if hub:
             listed: Any = _get_json(f"{parts.scheme}://{parts.netloc}/api/models{owner}/tree/main")
-            entry = next(one for one in listed if one["path"] == name)
+            entry = next(entry for entry in listed if entry["path"] == name)
             return RemoteFile(name, int(entry["size"]) or -1, url, "sha256", (entry.get("lfs") or {}).get("oid"))
         with _open(Request(url, headers=HEADERS, method="HEAD")) as reply:
             return RemoteFile(name, int(reply.headers["Content-Length"]) or -1, url)  # a model of no bytes is none
@@ -586,9 +586,10 @@ def fetch_language_model(
         raise KitError(f"'{name}' is not a published language model: {', '.join(published)}")
     with new_folders(out) as folder:
         found = [describe_remote(address) for address in published[name].files]
-        here = sum(size_on_disk(folder / one.name) + size_on_disk(folder / f"{one.name}.part") for one in found)
+        here = sum(size_on_disk(folder / file.name) + size_on_disk(folder / f"{file.name}.part") for file in found)
         packed = sum(remote.size for remote in found if remote.name.endswith(".gz"))
-        check_download_space(folder, sum(one.size for one in found) + 3 * packed - here, f"download and unpack {name}")
+        check_download_space(folder, sum(file.size for file in found) + 3 * packed - here,
+                             f"download and unpack {name}")
         paths = [unpacked(folder / remote.name.removesuffix(".gz"), remote, folder, progress) for remote in found]
     return paths[0]
 
@@ -621,7 +622,8 @@ class _Table:
         return "\n".join(f"{name:<16} {model.gigabytes:>6g} GB  {model.about}" for name, model in PUBLISHED.items())
 
     def _repr_markdown_(self) -> str:
-        rows = [f"| {name} | {one.gigabytes:g} | {one.licence} | {one.about} |" for name, one in PUBLISHED.items()]
+        rows = [f"| {name} | {model.gigabytes:g} | {model.licence} | {model.about} |"
+                for name, model in PUBLISHED.items()]
         return "\n".join(["| name | GB | licence | what |", "|---|---|---|---|", *rows])
 
 

@@ -6,9 +6,11 @@
 __all__ = ['CHUNK_BYTES', 'MAX_CHUNKS', 'TEXT_LIMIT', 'MAX_BINS', 'MAX_TRIALS', 'MAX_FEATURES', 'MAX_NUMBER', 'MAX_VALUE',
            'H5_ERRORS', 'PACKERS', 'Fault', 'reading', 'open_member', 'form_fault', 'storage_fault', 'chunk_fault',
            'chunks_fit', 'open_dataset', 'check_text', 'read_attribute', 'read_number', 'open_file', 'names_in',
-           'group_names', 'open_trial', 'contiguous_place', 'read_at', 'value_fault', 'NewFile', 'begin_hdf5']
+           'group_names', 'open_trial', 'contiguous_place', 'read_at', 'value_fault', 'twin_fault', 'NewFile',
+           'begin_hdf5']
 
 # %% ../../nbs/data/hdf5.ipynb #269e0d37
+import hashlib
 import io
 import math
 import os
@@ -39,7 +41,8 @@ class Fault(KitError):
     ) -> None:
         place = "/".join(part for part in (group, field) if part)
         text = ": ".join(part for part in (str(file), place, message) if part)
-        super().__init__("".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text))
+        super().__init__("".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+                                 for letter in text))
         self.file, self.group, self.field, self.message = Path(file), group, field, message
 
     @property
@@ -351,6 +354,16 @@ def value_fault(
         return "" if features.any() else "is 0 everywhere"
     value, place = features[tuple(bad[0])], f"at bin {bad[0][0]}, feature {bad[0][1]}"
     return f"{value:g} {place}" + (f", beyond {MAX_VALUE:g}" if np.isfinite(value) else "")
+
+
+def twin_fault(
+    features: np.ndarray,  # (T, C)
+    place: str,  # the trial, for messages
+    heard: dict[bytes, str],  # hash of features -> place, for the trials so far; this one is added
+) -> str:  # empty if nothing is wrong
+    "Which trial before has the same features."
+    twin = heard.setdefault(hashlib.blake2b(np.ascontiguousarray(features), digest_size=16).digest(), place)
+    return "" if twin == place else f"is the same as in {twin}"
 
 # %% ../../nbs/data/hdf5.ipynb #c71dd040
 class _Disk(io.FileIO):

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -51,7 +52,7 @@ def tiny_inner_files(folder: str | Path, trials: int = 8) -> Path:  # the same f
     return Path(folder)
 
 # %% ../../nbs/data/inner_speech.ipynb #5d15b121
-INNER_FILE = (r"(t12|t15|t16|t17)\.(\d{4}\.\d\d\.\d\d)_"
+INNER_FILE = (r"(t12|t15|t16|t17)\.([0-9]{4}\.[0-9]{2}\.[0-9]{2})_"
               r"(?:(?P<behaviour>\w+)_raw|binnedTX_spikePow_20ms_(?P<task>\w+))\.mat")
 INNER_CHANNELS = {"t12": 128, "t15": 256, "t16": 256, "t17": 256}
 INNER_ARRAYS = {"t12": "ventral 6v, dorsal 6v", "t15": "ventral 6v, area 4, 55b, dorsal 6v",
@@ -78,12 +79,15 @@ def word_of(
 @dataclass(frozen=True)
 class InnerSpeech(Divided):
     "inner speech (Kunz et al. 2025): the folder with the unpacked archives"
+    participant: Literal["", "t12", "t15", "t16", "t17"] = ""  # only this one's files; "": all
 
     def parts(self, folder: Path) -> tuple[list[SourceDay], list[Fault]]:
         "A part for each file; files of another layout are refused with their variables."
         found, wrong = [], []
         for path in files_below(folder, r".*\.mat"):
             name = re.fullmatch(INNER_FILE, path.name)
+            if name and self.participant not in ("", name[1]):
+                continue
             if name is None or "sentenceData" in path.parts:
                 try:
                     wrong.append(unknown_layout(path, mat_variables(path, ()), "<session>_<behaviour>_raw.mat"))
@@ -94,8 +98,9 @@ class InnerSpeech(Divided):
             splits = ("train", "val") if kind else ("test",)
             found.append(SourceDay(f"{name[1]}.{name[2]}.{kind or name['task']}", (path,), splits))
         if not found and not wrong:
-            raise KitError(f"{folder}: holds no inner speech recordings; expected <session>_<behaviour>_raw.mat")
-        return sorted(found, key=lambda one: one.session), wrong
+            of = f" of {self.participant}" if self.participant else ""
+            raise KitError(f"{folder}: holds no inner speech recordings{of}; expected <session>_<behaviour>_raw.mat")
+        return sorted(found, key=lambda day: day.session), wrong
 
     def trials(self, part: SourceDay) -> Iterator[tuple[str, Trial] | Fault]:
         "The trials of a file, or everything that is wrong with it."
@@ -117,13 +122,13 @@ class InnerSpeech(Divided):
         yield from (item for item in rows if isinstance(item, Fault))
         kept = [item for item in rows if not isinstance(item, Fault)]
         times = int(20 // width)
-        features = [np.concatenate([join_bins(found["binnedTX"][one.bins], times, True),
-                                    join_bins(found["spikePow"][one.bins], times, False)], 1) for one in kept]
+        features = [np.concatenate([join_bins(found["binnedTX"][trial.bins], times, True),
+                                    join_bins(found["spikePow"][trial.bins], times, False)], 1) for trial in kept]
         z_score(features)
         first = len(kept) - int(self.validation * len(kept))
-        for index, (row, one) in enumerate(zip(kept, features)):
+        for index, (row, binned) in enumerate(zip(kept, features)):
             split = "test" if row.labels is None else "train" if index < first else "val"
-            yield split, Trial(one, row.labels, part.session, row.block, row.number, row.word or None, row.place,
+            yield split, Trial(binned, row.labels, part.session, row.block, row.number, row.word or None, row.place,
                                inner_signal(participant))
 
 # %% ../../nbs/data/inner_speech.ipynb #d798573e

@@ -7,12 +7,14 @@ __all__ = ['numbered', 'JointRecordings', 'open_recordings', 'label_heads', 'rea
 
 # %% ../../nbs/data/joint.ipynb #196d7381
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from ..core.errors import KitError
 from .dataset import T15, Recordings, Signal
+from .quarantine import day_of, held_out_beside
 
 # %% ../../nbs/data/joint.ipynb #da2f6e0b
 def numbered(
@@ -35,6 +37,10 @@ class JointRecordings(Recordings):
         opened: Callable[[str | Path, str], Recordings] = Recordings,  # the split of a folder
     ) -> None:
         listed = [opened(folder, split) for folder in folders]
+        dates = Counter(day for part in listed for day in {day_of(name) for name in part.sessions} if day)
+        for part, held in zip(listed, held_out_beside(folders) if max(dates.values(), default=0) > 1 else ()):
+            part.infos = [replace(info, quarantine=info.quarantine or held.reason(
+                part.signal.dataset, info.session, info.sentence)) for info in part.infos]
         self.folder, self.split, self.folders = listed[0].folder, split, [part.folder for part in listed]
         self.sessions = list(dict.fromkeys(session for part in listed for session in part.sessions))
         chosen = self._selected(sessions)
@@ -90,7 +96,7 @@ def label_heads(
     signals: Iterable[Signal],  # of all sets of a run
 ) -> dict[str, slice]:  # labels -> their classes in the network's output, a blank first; empty for one label set
     "The heads of a decoder for several label sets, phonemes first."
-    every = sorted(dict.fromkeys(one.labels for one in signals), key=lambda labels: labels != T15.labels)
+    every = sorted(dict.fromkeys(signal.labels for signal in signals), key=lambda labels: labels != T15.labels)
     heads, first = dict[str, slice](), 0
     for labels in every:
         heads[labels] = slice(first, first + 1 + len(labels.split()))
@@ -103,8 +109,8 @@ def read_ins(
     sessions: Sequence[str],  # in the order of their day indices
 ) -> tuple[str, ...]:  # of each session, NAME=FEATURES
     "Whose read-in each session has: there is one for each participant, arrays and kinds of features."
-    kinds = {session: (re.sub(r"\W", "_", one.participant), one.arrays, one.features, one.num_features)
-             for session, one in signals.items()}
+    kinds = {session: (re.sub(r"\W", "_", signal.participant), signal.arrays, signal.features, signal.num_features)
+             for session, signal in signals.items()}
     every = list(dict.fromkeys(kinds.values()))
     names = dict(zip(every, numbered([person for person, *_ in every])))
-    return tuple(f"{names[kind]}={kind[3]}" for kind in (kinds.get(one, every[0]) for one in sessions))
+    return tuple(f"{names[kind]}={kind[3]}" for kind in (kinds.get(session, every[0]) for session in sessions))

@@ -192,7 +192,8 @@ def variables_said(
     most: int = 20,  # variables that are named
 ) -> str:
     "The variables of a file, for a message."
-    names = [f"{one.name[:40]}: {one.kind} of shape {one.shape}" for one in list(found.values())[:most]]
+    names = [f"{variable.name[:40]}: {variable.kind} of shape {variable.shape}"
+             for variable in list(found.values())[:most]]
     return "; ".join(names) + (f"; and {len(found) - most} more" if len(found) > most else "") or "none"
 
 

@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['T15_HELD_OUT', 'T12_HELD_OUT', 'H2_HELD_IN', 'H2_HELD_OUT', 'PUBLISHED_DAYS', 'day_of', 'Quarantine',
-           'published_days', 'held_out_days', 'quarantined', 'spent_days', 'quarantine_said', 'quarantine_record',
-           'seen_trials', 'refuse_seen']
+           'published_days', 'held_out_beside', 'joined', 'held_out_days', 'quarantined', 'spent_days',
+           'quarantine_said', 'quarantine_record', 'seen_trials', 'refuse_seen']
 
 # %% ../../nbs/data/quarantine.ipynb #54777d31
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -95,8 +95,31 @@ def published_days() -> dict[tuple[str, str], tuple[str, ...]]:
     return found
 
 
+def held_out_beside(
+    folders: Sequence[str | Path],  # recordings that are trained on together
+) -> list[Quarantine]:  # of each folder
+    "The days that the others hold out; where two hold out the same day, it is the first one's."
+    held: list[Quarantine] = []
+    for folder in folders:
+        held.append(held_out_days([folder], joined(held)))
+    return [joined(held[:place] + held[place + 1:]) for place in range(len(held))]
+
+
+def joined(several: Iterable[Quarantine]) -> Quarantine:
+    "What some know together."
+    days: dict[tuple[str, str], tuple[str, ...]] = {}
+    said: dict[tuple[str, str], frozenset[str]] = {}
+    for quarantine in several:
+        for day, names in quarantine.days.items():
+            days[day] = tuple(sorted({*days.get(day, ()), *names}))
+        for day, sentences in quarantine.sentences.items():
+            said[day] = said.get(day, frozenset()) | sentences
+    return Quarantine(days, said)
+
+
 def held_out_days(
     folders: Iterable[str | Path],  # recordings with a validation or test split
+    known: Quarantine | None = None,  # if given, a trial that is quarantined, or is so by this, holds out nothing
 ) -> Quarantine:
     "The published days and those of some recordings, with the validation sentences."
     days: dict[tuple[str, str], tuple[str, ...]] = {}
@@ -108,6 +131,8 @@ def held_out_days(
             with Recordings(folder, split) as recordings:
                 for info in recordings.infos:
                     if (day := day_of(info.session)) is None:
+                        continue
+                    if known and (info.quarantine or known.reason(recordings.signal.dataset, info.session)):
                         continue
                     days[day] = tuple(sorted({*days.get(day, ()), recordings.signal.dataset}))
                     said.setdefault(day, set()).update({normalise(info.sentence, True)} if info.sentence else ())

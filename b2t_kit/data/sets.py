@@ -86,10 +86,12 @@ def terms_of(
     base_url: str = DRYAD,  # address of the archive; another one in tests
 ) -> dict[str, Any]:
     "What the archive and the kit say about a set."
-    one = SETS[name]
-    stated = get_record(one.doi, base_url).get("license")
-    licence = str(stated)[:200] if isinstance(stated, str) and stated else f"not stated by the archive; {one.licence}"
-    return {"set": name, "about": one.about, "doi": one.doi, "licence": licence, "terms": list(one.terms),
+    published = SETS[name]
+    stated = get_record(published.doi, base_url).get("license")
+    known = isinstance(stated, str) and stated
+    licence = str(stated)[:200] if known else f"not stated by the archive; {published.licence}"
+    return {"set": name, "about": published.about, "doi": published.doi, "licence": licence,
+            "terms": list(published.terms),
             "files": [asdict(file) for file in files]}
 
 
@@ -113,13 +115,13 @@ def fetch_set(
     "Download and unpack a set after showing its terms; raises `KitError` if that fails."
     if name not in SETS:
         raise KitError(f"there is no set '{name}'; the kit knows {', '.join(SETS)}")
-    if not (one := SETS[name]).doi:
-        raise KitError(f"set {name}: b2t fetch cannot get it; get it with: {one.by_hand}")
-    offered = list_files(one.doi, base_url)
-    files = [file for file in offered if re.fullmatch(one.files, file.name)]
+    if not (published := SETS[name]).doi:
+        raise KitError(f"set {name}: b2t fetch cannot get it; get it with: {published.by_hand}")
+    offered = list_files(published.doi, base_url)
+    files = [file for file in offered if re.fullmatch(published.files, file.name)]
     if not files:
         there = ", ".join(file.name for file in offered) or "nothing"
-        raise KitError(f"{base_url}: set {name} has no file {one.files}, only {there}; has it changed?")
+        raise KitError(f"{base_url}: set {name} has no file {published.files}, only {there}; has it changed?")
     tell(terms_said(terms := terms_of(name, files, base_url)))
     with new_folders(out) as folder:
         done = [folder / Path(file.name).stem for file in files]

@@ -8,18 +8,15 @@ __all__ = ['T12', 'FOLDERS', 'MAT_FEATURES', 'STORED_COLUMNS', 'USED_COLUMNS', '
            'block_features', 'day_trials', 'is_day', 'mat_files', 'T12Format']
 
 # %% ../../nbs/data/t12.ipynb #ac6dddd4
-import datetime
-import filecmp
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from ..core.errors import KitError
-from .convert import Format, SourceDay, spoken_labels
+from .convert import Format, SourceDay, is_date, spoken_labels
 from .dataset import FEATURE_KINDS, Signal, Trial
 from .hdf5 import MAX_BINS, MAX_NUMBER, Fault
 from .folders import SPLITS, entries_of
@@ -238,10 +235,8 @@ def is_day(
     name: str,  # of a file
 ) -> bool:
     "Whether a file is named as a day of T12 is."
-    parts = re.fullmatch(r"t12\.(\d{4})\.(\d\d)\.(\d\d)\.mat", name)
-    with suppress(ValueError):
-        return parts is not None and bool(datetime.date(*map(int, parts.groups())))
-    return False
+    parts = re.fullmatch(r"t12\.([0-9]{4})\.([0-9]{2})\.([0-9]{2})\.mat", name)
+    return parts is not None and is_date(*parts.groups())
 
 
 def mat_files(
@@ -256,12 +251,7 @@ def mat_files(
         for entry in entries_of(roots[0] / name) if roots else []:
             path = Path(entry.path)
             if is_day(entry.name):
-                twin = next((one for one, *_ in found if one.is_file() and path.is_file()
-                             and filecmp.cmp(one, path, shallow=False)), None)
-                if twin:
-                    wrong.append(Fault(path, "", "", f"is a copy of {twin}"))
-                else:
-                    found.append((path, entry.name.removesuffix(".mat"), split))
+                found.append((path, entry.name.removesuffix(".mat"), split))
             elif entry.name.endswith(".mat"):
                 wrong.append(Fault(path, "", "", "is not named t12.YYYY.MM.DD.mat, with a date that exists"))
     if not found and not wrong:

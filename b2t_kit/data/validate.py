@@ -7,7 +7,6 @@ __all__ = ['read_dataset', 'check_features', 'check_labels', 'check_sentence', '
            'check_folder', 'faults', 'fault_lines', 'Validate']
 
 # %% ../../nbs/data/validate.ipynb #0a34f5a7
-import hashlib
 import os
 import re
 from collections import Counter
@@ -26,7 +25,8 @@ from .batches import needed_patches, num_patches
 from .dataset import LABEL_WIDTH, T15, Signal, read_signal, signal_difference
 from .folders import SPLITS, find_recordings, lost_days
 from .hdf5 import MAX_BINS, MAX_NUMBER, Fault, names_in, open_dataset, open_file, open_trial
-from .hdf5 import read_attribute, reading, value_fault
+from .hdf5 import read_attribute, reading, twin_fault, value_fault
+from .likeness import shared_days
 from ..text.phonemes import SILENCE
 
 # %% ../../nbs/data/validate.ipynb #52e457e5
@@ -79,9 +79,8 @@ def check_features(
         yield Fault(file, label, name, message)
         return
     place = f"{label} of {file.parent.name}, {file.name}"
-    twin = (heard if heard is not None else {}).setdefault(hashlib.blake2b(features, digest_size=16).digest(), place)
-    if twin != place:
-        yield Fault(file, label, name, f"is the same as in {twin}")
+    if message := twin_fault(features, place, heard if heard is not None else {}):
+        yield Fault(file, label, name, message)
 
 # %% ../../nbs/data/validate.ipynb #358f8390
 def check_labels(
@@ -320,6 +319,9 @@ class Validate:
     "Check a folder of recordings trial by trial, and list every fault."
     # folder of the recordings; by default it is searched for, also on Kaggle and Colab
     data: Positional[Folder | None] = None
+    # other recordings of the same participant: on days that both have, whether trials are the same utterances, and
+    # whether columns are in the same order; evidence only, which lifts no quarantine
+    beside: Folder | None = None
 
     def act(self) -> int:
         folder = find_recordings(self.data)
@@ -328,4 +330,7 @@ class Validate:
             print(line, flush=True)
         count = counts.total()
         print(f"{folder}: {count or 'no'} fault{'' if count == 1 else 's'}")
+        if self.beside and not count:
+            for line in shared_days(folder, self.beside):
+                print(line, flush=True)
         return FAULTS if count else SUCCESS

@@ -21,6 +21,7 @@ from .download import PUBLISHED, fetch, fetch_language_model, read_token
 from .handwriting import CorpFormat, H2Format
 from .inner_speech import InnerSpeech
 from .kept import KeptFormat
+from .likeness import shared_days
 from .quarantine import held_out_days
 from .sets import SETS, fetch_set
 from .t12 import T12Format
@@ -41,8 +42,9 @@ class Fetch:
     @staticmethod
     def lists() -> Mapping[str, Mapping[str, str]]:
         "What `--help` lists at its end."
-        return {"published language models": {name: f"about {one.gigabytes:g} GB; licence {one.licence}; {one.about}"
-                                              for name, one in PUBLISHED.items()},
+        return {"published language models": {
+            name: f"about {model.gigabytes:g} GB; licence {model.licence}; {model.about}"
+                                              for name, model in PUBLISHED.items()},
                 "sets of recordings": {name: f"{entry.about}; {entry.participants}; {entry.amount}; {entry.use}"
                                        for name, entry in SETS.items()}}
 
@@ -64,7 +66,8 @@ class Conversion:
     "A part of `b2t convert`; `form` is the layout with its default settings."
     folder: Positional[Folder]  # the recordings to convert, as they were unpacked
     out: Folder  # folder for the recordings; days in it that were converted from the same files are kept
-    held_out: tuple[Folder, ...] = ()  # recordings whose held-out days may not be trained on either
+    # recordings whose held-out days may not be trained on either; on shared days, trials and columns are compared
+    held_out: tuple[Folder, ...] = ()
     skip_faulty: bool = False  # leave out single trials with a fault, instead of their whole day
     form: Format = Format()
 
@@ -72,6 +75,8 @@ class Conversion:
         done = convert(self.form, self.folder, self.out, held_out_days(self.held_out), self.skip_faulty,
                        progress=True)
         print(*fault_lines(done.faults, Counter()), done, sep="\n")
+        for other in self.held_out if done.quarantined and not done.faults else ():
+            print(*shared_days(done.folder, other), sep="\n")
         return FAULTS if done.faults else SUCCESS
 
 # %% ../../nbs/data/verbs.ipynb #520e1cae
