@@ -51,7 +51,7 @@ TEXT = "More tea!\nNo more tea, thanks.\nTea?\n"
 Fault = tuple[str, str, str]  # what is replaced, by what, what the message says
 
 ARPA_FAULTS: dict[str, Fault] = {
-    "no model": (ARPA, "some text\n", "line 1: is not \\data\\, so this is not an ARPA file"),
+    "no model": (ARPA, "some text\n", "line 1: is not \\data\\, so this is neither an ARPA file nor another known model"),
     "empty": (ARPA, "", "line 0: the file ends where \\data\\ should come"),
     "count of letters": ("ngram 2=3", "ngram 2=three", "line 3: should be 'ngram 2=' and a number, not 'ngram 2=three'"),
     "negative count": ("ngram 2=3", "ngram 2=-3", "line 3: should be 'ngram 2=' and a number"),
@@ -136,6 +136,24 @@ def test_arpa_whose_probabilities_sum_to_more_than_one(old, new, mass, capsys):
     assert f"bad.arpa: the probabilities of the words after a context sum to {mass}" in told, told
     Path("good.arpa").write_text(ARPA.replace("-99\t<s>", "0\t<s>"))
     assert main("lm convert good.arpa --out good.b2tlm".split()) == 0
+
+
+def test_arpa_whose_probabilities_sum_to_less_than_one(capsys):
+    """Programs that filter a vocabulary make such files, so it is said, and not refused."""
+    Path("low.arpa").write_text(ARPA.replace("-0.6\t</s>\n-0.9\ttea", "-3.6\t</s>\n-3.9\ttea"))
+    assert main("lm check low.arpa".split()) == 0 == main("lm info low.arpa".split())
+    assert capsys.readouterr().out.count("probabilities sum to 0.0924") == 2
+
+
+def test_the_format_is_told_by_the_content(capsys):
+    """Whatever a file is called; a file of no known format is called none."""
+    Path("good.arpa").write_text(ARPA)
+    assert main("lm convert good.arpa --out good.b2tlm".split()) == 0
+    for name, kind in {"good.arpa": "ARPA text", "good.b2tlm": "model of this kit"}.items():
+        Path(name).rename("model")
+        assert main("lm info model".split()) == 0 and f"format       {kind}\n" in capsys.readouterr().out
+    Path("model").write_bytes(b"GGUF" + bytes(60))
+    assert "neither an ARPA file nor another known model" in refused("lm info model", capsys)
 
 
 def test_arpa_in_another_encoding(capsys):

@@ -3,9 +3,11 @@
 The table of caches in CONTRIBUTING.md names the test of each. A test changes one part of a key at a time, leaves all
 names as they are, puts the modification times back, and looks whether the network, the search or the large model runs.
 """
+import itertools
 import json
 import os
 import shutil
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -126,6 +128,12 @@ def one_weight(path: Path) -> None:
     record = load_json(marker)
     record["files"][path.name] = file_mark(path)
     save_json(marker, record)
+
+
+def other_signs(path: Path) -> None:
+    "The same of a decoder that says something else."
+    save_file({name: -one for name, one in load_file(path).items()}, path)
+    one_weight(path)
 
 
 VAL = f"data/{DAY}/data_val.hdf5"
@@ -331,6 +339,63 @@ def test_a_submission_that_was_begun(here: Path, monkeypatch: pytest.MonkeyPatch
         said = capsys.readouterr().err
         found = set(said.partition("other settings (")[2].partition(")")[0].split(", "))
         assert found == set(names) and said.count("\n") == 1, said  # one more each time
+
+
+MOMENTS = [  # signal, and the call before which it comes
+    (signal.SIGINT, evaluate, "decode", 0), (signal.SIGTERM, beam_search.BeamSearch, "decode", 1),
+    (signal.SIGINT, submission.SubmissionWriter, "write", 0), (signal.SIGTERM, submission.SubmissionWriter, "write", 3),
+    (signal.SIGTERM, submission.SubmissionWriter, "finish", 0)]
+SOURCES = {
+    "a run": ("--run 1/run", MOMENTS),
+    "a run that adapts": ("--run 1/run --adapt --adapt-copies 2", [
+        (signal.SIGTERM, evaluate.AdaptingDecoder, "trial", 2), *MOMENTS[2:]]),
+    "two runs": ("--runs 1/run 2/run", MOMENTS),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_submission_that_signals_stop(
+        source: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    """Stopped by each signal in turn and begun again, it ends with the bytes of one that nothing stopped; stopped once
+    more, it is not finished with another decoder or other recordings, and theirs are theirs alone.
+    """
+    words, moments = SOURCES[source]
+    command = [*f"submit --data data --lm model.b2tlm --device cpu {words}".split(), "--out"]
+    shutil.copytree(here, "fresh")
+    with monkeypatch.context() as patch:
+        patch.chdir("fresh")
+        assert main([*command, "whole.csv"]) == 0
+    whole = Path("fresh/whole.csv").read_bytes()
+
+    def stopped(number: int, owner: object, name: str, call: int) -> None:
+        plain, calls = getattr(owner, name), itertools.count()
+
+        def signalled(*args, **more):
+            if next(calls) == call:
+                os.kill(os.getpid(), number)
+            return plain(*args, **more)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, signalled)
+            assert main([*command, "new.csv"]) == 128 + number, (owner, name, call)
+        assert not Path("new.csv").exists(), "half a submission looks like a whole one"
+
+    for moment in moments:
+        stopped(*moment)
+    assert main([*command, "new.csv"]) == 0 and Path("new.csv").read_bytes() == whole
+    Path("new.csv").unlink()
+
+    for change in (lambda: rewrite(weights(), other_signs), lambda: rewrite(Path(TEST), noise)):
+        stopped(signal.SIGTERM, submission.SubmissionWriter, "write", 2)
+        change()
+        capsys.readouterr()
+        assert main([*command, "new.csv"]) == 2 and not Path("new.csv").exists()
+        assert ".new.csv.journal: was begun with other settings" in capsys.readouterr().err
+        Path(".new.csv.journal").unlink()
+        assert main([*command, "new.csv"]) == 0 == main([*command, "again.csv"])
+        assert Path("new.csv").read_bytes() == Path("again.csv").read_bytes()
+        Path("new.csv").unlink()
+    assert Path("again.csv").read_bytes() != whole, "noise is decoded to something else"
 
 
 def test_a_row_of_a_journal(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:

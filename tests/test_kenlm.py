@@ -196,6 +196,19 @@ def test_a_spoiled_part_is_found_on_opening(name, tmp_path):
     assert refused >= 57, refused
 
 
+@pytest.mark.parametrize("name", ["quantised", "both"])
+def test_spoiled_values_of_a_quantised_trie(name, tmp_path):
+    """Zeros at the end of a table, where they are in order; other numbers for the two backoff weights that are 0."""
+    good, path = (FILES / f"{name}.bin").read_bytes(), tmp_path / "bad.bin"
+    model = KenlmModel(FILES / f"{name}.bin").arrays
+    backs = model.values[2:-1, 1] // 8
+    ends = [*(model.values[2:, 0] // 8 + (4 << model.p_bits)), *(backs + (4 << model.back_bits))]
+    for place, part in [*((end - 8, bytes(8)) for end in ends), *((back, np.float32([-3, -2]).tobytes()) for back in backs)]:
+        path.write_bytes(good[:place] + part + good[place + 8 :])
+        with pytest.raises(KitError, match="values of a quantised level"):
+            read_language_model(path)
+
+
 FLIPS = """
 import json, sys
 from pathlib import Path

@@ -1,5 +1,6 @@
 """A large model after the search, from the command line."""
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -9,13 +10,18 @@ import numpy as np
 import pytest
 
 from b2t_kit.cli import main
+from b2t_kit.core.signals import Progress
 from b2t_kit.decode.hypotheses import read_nbest
 from b2t_kit.live.pipeline import LargeModel
 from b2t_kit.llm.rescoring import load_weights
-from b2t_kit.llm.scores import load_scorer
+from b2t_kit.llm.scores import KeptScores, load_scorer
+from b2t_kit.lm.arpa import read_arpa, write_arpa
 from b2t_kit.lm.contamination import TRAINED_ON, fingerprints
+from b2t_kit.lm.external_sort import Workspace
+from b2t_kit.lm.ngram_build import mixed
+from b2t_kit.lm.ngram_train import choose_vocabulary, kneser_ney, read_tokens
 from b2t_kit.simulate.logits import noisy_sentence
-from b2t_kit.simulate.sentences import draw_sentence
+from b2t_kit.simulate.sentences import draw_sentence, fixed_sentences
 from campaign import write_causal
 
 
@@ -111,3 +117,30 @@ def test_without_transformers(good: Path, tmp_path: Path, monkeypatch: pytest.Mo
     decoded(good, tmp_path / "plain")
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert rescore(tmp_path, good / "causal", "--tune") == 2 and "pip install 'b2t_kit[rescore]'" in capsys.readouterr().err
+
+
+def test_time_left_is_told(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                           capsys: pytest.CaptureFixture) -> None:
+    """Whatever may take longer than two seconds says how much is done: here, after each piece and without waiting."""
+    monkeypatch.setattr(Progress.__init__, "__defaults__", ("trial", 0.0))
+    lines = fixed_sentences()[:80]
+    room = Workspace(tmp_path, 8_000)
+    models = [kneser_ney(choose_vocabulary(read_tokens([part], room)), room=room) for part in (lines[::2], lines[1::2])]
+    mixed(models, [0.5, 0.5], room)
+    write_arpa(models[0], tmp_path / "model.arpa")
+    read_arpa(tmp_path / "model.arpa", room)
+    whole = ["taking logarithms", "smoothing n-grams", "adjusting counts", "pruning n-grams", "linking n-grams",
+             "counting n-grams", "merging n-grams", "listing n-grams of 2 words", "mixing n-grams of 3 words",
+             "weighing contexts"]
+    said = capsys.readouterr().err
+    assert [one for one in whole if f"{one}: " not in said] == []
+
+    decoded(good, tmp_path / "plain", "--tune")
+    said = capsys.readouterr().err
+    assert "search 1 of at most 16: blank penalty" in said and re.search(r"searching: [0-9]+%, about 0 s left", said)
+    assert rescore(tmp_path, good / "causal", "--tune") == 0
+    said = capsys.readouterr().err
+    assert "choosing how sentences are written: " in said and "tuning: " in said
+    with KeptScores(load_scorer(good / "causal"), tmp_path / "scores.json") as kept:
+        kept.score_lists([["we can"], ["we see"]], at_once=1)
+    assert "scoring sentences: 50%, about" in capsys.readouterr().err

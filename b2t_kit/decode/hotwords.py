@@ -16,7 +16,7 @@ import numpy as np
 
 from ..core.errors import KitError, printable
 from ..core.files import read_text
-from ..core.settings import number_in
+from ..core.settings import is_whole, number_in
 from ..lm.lexicon import Lexicon, check_word
 from ..lm.ngram import LanguageModel
 from ..text.g2p import Pronouncer, Pronunciation, parse_pronunciation
@@ -72,7 +72,7 @@ def _parse_line(
 
 def _without_number(head: str) -> str:
     word, bracket, number = head.partition("(")
-    return word if bracket and number[:-1].isdecimal() and number[-1:] == ")" else head
+    return word if bracket and is_whole(number[:-1]) and number[-1:] == ")" else head
 
 # %% ../../nbs/decode/hotwords.ipynb #7001f46b
 def parse_hotwords(

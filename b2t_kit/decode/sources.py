@@ -64,19 +64,19 @@ def read_trials(
     path, names = Path(path), []
     with open_file(path) as file:
         with reading(path):
-            file.visititems(lambda name, one: names.append(name) if _holds_logits(one) else None)
+            file.visititems(lambda name, part: names.append(name) if _holds_logits(part) else None)
         found = [_read_trial(file, name, path, number, order) for number, name in enumerate(names)]
     if not found:
         raise KitError(f"{path}: has no group with a dataset 'logits'")
-    found.sort(key=lambda one: one.place)
-    for one, other in zip(found, found[1:]):
-        if one.place == other.place:
-            raise KitError(f"{other.name}: has the same session, block and trial as {one.name}")
+    found.sort(key=lambda part: part.place)
+    for trial, other in zip(found, found[1:]):
+        if trial.place == other.place:
+            raise KitError(f"{other.name}: has the same session, block and trial as {trial.name}")
     return found
 
 # %% ../../nbs/decode/sources.ipynb #8c716688
-def _holds_logits(one: Any) -> bool:
-    return hasattr(one, "keys") and "logits" in one.keys()
+def _holds_logits(part: Any) -> bool:
+    return hasattr(part, "keys") and "logits" in part.keys()
 
 
 def _read_trial(file: Any, group_name: str, path: Path, number: int, order: np.ndarray | None) -> LogitTrial:
@@ -360,19 +360,19 @@ def adaptation_report(
     "Count the errors before and with adaptation."
     from b2t_kit.speech.adapt import AdaptReport
 
-    steps = Counter(one["done"] for one in load_json(adapted.parent / "adapt.json")["trials"])
+    steps = Counter(trial["done"] for trial in load_json(adapted.parent / "adapt.json")["trials"])
     before, after = read_trials(plain), read_trials(adapted)
     with Recordings(data, split) as recordings:
-        places = {(one.session, one.block, one.number): index for index, one in enumerate(recordings.infos)}
-        true: list[Any] = [recordings.labels(places[one.place]) for one in before]
+        places = {(info.session, info.block, info.number): index for index, info in enumerate(recordings.infos)}
+        true: list[Any] = [recordings.labels(places[trial.place]) for trial in before]
     errors = {}
     if split != "test":
-        phonemes = [count_edits(true, [collapse(one.logits.argmax(1)) for one in side]) for side in (before, after)]
-        said = [normalise(one.truth or "").split() for one in before]
-        words = [count_edits(said, [one.sentence.split() for one in decode_trials(search, side)])
+        phonemes = [count_edits(true, [collapse(trial.logits.argmax(1)) for trial in side]) for side in (before, after)]
+        said = [normalise(trial.truth or "").split() for trial in before]
+        words = [count_edits(said, [trial.sentence.split() for trial in decode_trials(search, side)])
                  for side in (before, after)]
         errors = {"phonemes": (phonemes[0], phonemes[1]), "words": (words[0], words[1])}
-    report = AdaptReport(dict(steps), [one.session for one in before] if errors else [], errors)
+    report = AdaptReport(dict(steps), [trial.session for trial in before] if errors else [], errors)
     write_atomically(adapted.parent / "report.txt", f"{report!r}\n")
     save_json(adapted.parent / "report.json", report.to_dict())
     return report

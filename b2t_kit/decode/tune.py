@@ -25,6 +25,7 @@ from ..core.cache import differing
 from ..core.errors import KitError
 from ..core.files import load_json
 from ..core.settings import from_dict, to_dict
+from ..core.signals import followed
 from .beam_search import SEARCH, BeamSearch
 from .hotwords import Hotword
 from .hypotheses import Hypothesis, SearchConfig
@@ -265,7 +266,7 @@ class Searches:
                 self.last = config, self.decoder_of(config)
             rows = self.rows[side]
             start = time.process_time()
-            lists = self.last[1].decode_many([self.trials[row] for row in rows])
+            lists = list(followed(self.last[1].decode_each(self.trials[row] for row in rows), len(rows), "searching"))
             seconds = time.process_time() - start
             found = Lists(lists, [self.truths[row] for row in rows])
             edits = found.trial_edits(config.acoustic_scale, config.word_bonus)
@@ -296,13 +297,20 @@ def climb(
 ) -> tuple[list[TuningStep], Timed, Frontier | None]:  # all steps, and the choice
     "Tune on one half or both."
     steps: list[TuningStep] = []
+    ladder: list[tuple[str, tuple[float, ...]]] = [("blank_penalty", BLANK_PENALTIES),
+                                                   ("missing_silence", MISSING_SILENCES)]
+    ladder += [] if budget is None else [("temperature", TEMPERATURES)]
+    pruning = list(itertools.product(sorted({*BEAMS, config.beam}), BLANK_SKIPS)) if budget is not None else []
+    most = 3 + sum(len(values) + 2 for _, values in ladder) + len(pruning)
+    count = itertools.count(1)
 
     def search(config: SearchConfig) -> TuningStep:
         found = searches.step(config, sides)
         about = "" if budget is None else (f", temperature {config.temperature:g}, beam {config.beam}, blank skip "
                                            f"{config.blank_skip:g}, {found.run.seconds:.4f} s per trial")
-        progress(f"blank penalty {config.blank_penalty:g}, missing silence {config.missing_silence:g}, acoustic scale "
-                 f"{config.acoustic_scale:.3g}, word bonus {config.word_bonus:g}{about}: {found.run.wer:.2%}")
+        progress(f"search {next(count)} of at most {most}: blank penalty {config.blank_penalty:g}, "
+                 f"missing silence {config.missing_silence:g}, acoustic scale {config.acoustic_scale:.3g}, "
+                 f"word bonus {config.word_bonus:g}{about}: {found.run.wer:.2%}")
         return found
 
     def confirm() -> None:
@@ -320,9 +328,7 @@ def climb(
 
     steps.append(search(config))
     confirm()
-    ladder: list[tuple[str, tuple[float, ...]]] = [("blank_penalty", BLANK_PENALTIES),
-                                                   ("missing_silence", MISSING_SILENCES)]
-    for name, values in ladder + ([] if budget is None else [("temperature", TEMPERATURES)]):
+    for name, values in ladder:
         start = best().config
         changes: list[dict[str, Any]] = [{name: value} for value in values if value != getattr(start, name)]
         steps += [search(replace(start, **change)) for change in changes]
@@ -330,8 +336,7 @@ def climb(
     if budget is None:
         return steps, best(), None
     chosen = best().config
-    timed = [search(replace(chosen, beam=beam, blank_skip=skip)).run
-             for beam, skip in itertools.product(sorted({*BEAMS, config.beam}), BLANK_SKIPS)]
+    timed = [search(replace(chosen, beam=beam, blank_skip=skip)).run for beam, skip in pruning]
     frontier = Frontier((*(step.run for step in steps[1:]), *timed), budget)  # the first one compiled
     return steps, frontier.chosen, frontier
 

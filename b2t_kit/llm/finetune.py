@@ -39,15 +39,15 @@ from ..text.phonemes import normalise
 
 # %% ../../nbs/llm/finetune.ipynb #1360d8f7
 def transcripts(
-    labels: str | Path,  # CSV or text with sentences, or a folder of recordings, for its training sentences
+    labels: str | Path,  # CSV or text with sentences, or recordings: their training sentences without quarantined ones
 ) -> list[str]:  # different ones, normalised, sorted
     "Return the sentences to train on; raises `KitError` if they cannot be read."
     if Path(labels).is_dir():
         with Recordings(labels, "train") as recordings:
-            said = [info.sentence for info in recordings.infos if info.sentence]
+            said = [info.sentence for info in recordings.infos if info.sentence and not info.quarantine]
     else:
         said = [prompt.sentence for prompt in read_prompts(labels)]
-    return sorted({normalise(one, True) for one in said} - {""})
+    return sorted({normalise(sentence, True) for sentence in said} - {""})
 
 
 def without_leaks(
@@ -57,7 +57,7 @@ def without_leaks(
 ) -> list[str]:
     "Return the sentences that contain no scored one; raises `KitError` if some do and are not to be dropped."
     fence = Fence(scored)
-    kept = [one for one in sentences if fence.find(one.split()) is None]
+    kept = [sentence for sentence in sentences if fence.find(sentence.split()) is None]
     if len(kept) < len(sentences) and leaks == "refuse":
         raise KitError(f"{len(sentences) - len(kept)} of the {len(sentences)} different training sentences will be "
                        "scored; leave them out with --leaks drop")
@@ -70,9 +70,10 @@ def divided_sentences(
     seed: int,
 ) -> tuple[list[str], list[str]]:  # to train on; held out
     "Return two parts of some sentences; which part one is in does not depend on the others; raises `KitError`."
-    marks = [int(hashlib.blake2b(f"{seed} {one}".encode(), digest_size=6).hexdigest(), 16) for one in sentences]
-    held = [one for one, mark in zip(sentences, marks) if mark < share * 2**48]
-    rest = [one for one, mark in zip(sentences, marks) if mark >= share * 2**48]
+    marks = [int(hashlib.blake2b(f"{seed} {sentence}".encode(), digest_size=6).hexdigest(), 16)
+             for sentence in sentences]
+    held = [sentence for sentence, mark in zip(sentences, marks) if mark < share * 2**48]
+    rest = [sentence for sentence, mark in zip(sentences, marks) if mark >= share * 2**48]
     if not held or not rest:
         raise KitError(f"{len(sentences)} different sentences are too few to train on some and hold out others")
     return rest, held
@@ -126,9 +127,9 @@ def batch_loss(
     "Return the loss of a batch: what the scorer's ln P of these sentences is, per token."
     width, device = max(map(len, sequences)), model.device
     ids, known = torch.zeros(2, len(sequences), width, dtype=torch.int64)
-    for row, one in enumerate(sequences):
-        ids[row, :len(one)] = torch.tensor(one)
-        known[row, :len(one)] = 1
+    for row, sequence in enumerate(sequences):
+        ids[row, :len(sequence)] = torch.tensor(sequence)
+        known[row, :len(sequence)] = 1
     parents = (torch.arange(width) - 1).clamp(min=0).expand(ids.shape)
     ids, known, parents = ids.to(device), known.to(device), parents.to(device)
     logits = model(input_ids=ids.clamp(min=0), attention_mask=known).logits
@@ -155,7 +156,7 @@ class LoraTraining:
         with warnings.catch_warnings(action="ignore"):  # of peft and transformers, about each other
             self.model = peft.get_peft_model(scorer.model, lora).eval()
         self.given, self.ends = len(scorer.start), scorer.ends
-        self.trained = {name: one for name, one in self.model.named_parameters() if one.requires_grad}
+        self.trained = {name: tensor for name, tensor in self.model.named_parameters() if tensor.requires_grad}
         self.optimizer = torch.optim.AdamW(self.trained.values(), weight_decay=0.0)
         self.steps = 0
 
@@ -184,10 +185,10 @@ class LoraTraining:
     ) -> None:
         "Write a checkpoint."
         tensors: dict[str, torch.Tensor] = {}
-        for name, one in self.trained.items():
-            state = self.optimizer.state[one]
-            tensors |= {name: one.data, f"mean {name}": state["exp_avg"], f"square {name}": state["exp_avg_sq"]}
-        content = {name: one.contiguous().cpu() for name, one in tensors.items()}
+        for name, tensor in self.trained.items():
+            state = self.optimizer.state[tensor]
+            tensors |= {name: tensor.data, f"mean {name}": state["exp_avg"], f"square {name}": state["exp_avg_sq"]}
+        content = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
         write_atomically(path, save(content, {"mark": mark, "steps": str(self.steps)}))
 
     def load(self, path: Path, mark: str) -> None:
@@ -197,13 +198,13 @@ class LoraTraining:
                 about = file.metadata() or {}
                 if about.get("mark") != mark:
                     raise KitError(f"{path}: is from a run with other settings or sentences; remove it, or use those")
-                for name, one in self.trained.items():
-                    parts = [file.get_tensor(f"{kind}{name}").to(one.device) for kind in ("", "mean ", "square ")]
-                    if not all(part.shape == one.shape and torch.isfinite(part).all() for part in parts):
+                for name, tensor in self.trained.items():
+                    parts = [file.get_tensor(f"{kind}{name}").to(tensor.device) for kind in ("", "mean ", "square ")]
+                    if not all(part.shape == tensor.shape and torch.isfinite(part).all() for part in parts):
                         raise ValueError(f"{name} has another shape, or numbers that are not finite")
-                    one.data.copy_(parts[0])
+                    tensor.data.copy_(parts[0])
                     steps = torch.tensor(float(about["steps"]))
-                    self.optimizer.state[one] = {"step": steps, "exp_avg": parts[1], "exp_avg_sq": parts[2]}
+                    self.optimizer.state[tensor] = {"step": steps, "exp_avg": parts[1], "exp_avg_sq": parts[2]}
                 self.steps = int(about["steps"])
         except (SafetensorError, OSError, KeyError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:200]
@@ -261,13 +262,13 @@ def write_tuned(
 ) -> None:
     "Write a model folder; raises `KitError` if it cannot be written."
     save_json(out / WRITING, asdict(scorer.writing))  # it is to be read as it was trained
-    save_json(out / TRAINED_ON, {"sentences": [f"{one:x}" for one in fingerprints(sentences).tolist()]})
+    save_json(out / TRAINED_ON, {"sentences": [f"{digest:x}" for digest in fingerprints(sentences).tolist()]})
     partial = out / "model.partial"
     try:
         partial.mkdir(exist_ok=True)
         scorer.tokenizer.save_pretrained(partial)
         scorer.model.save_pretrained(partial)
-        for path in sorted(partial.iterdir(), key=lambda one: one.name == "config.json"):
+        for path in sorted(partial.iterdir(), key=lambda path: path.name == "config.json"):
             path.replace(out / path.name)  # config.json comes last: a folder without it is refused
     except Exception as error:  # tokenizers raises plain ones
         raise KitError(f"{out}: the model cannot be written ({error})") from error
@@ -287,7 +288,7 @@ def finetune(
 ) -> Finetuned:
     "Fine-tune a model on transcripts and write it; raises `KitError` if an input cannot be used."
     sources = [*exclude, *([labels] if Path(labels).is_dir() else [])]
-    scored = [one for source in sources for one in scored_sentences(source)]
+    scored = [sentence for source in sources for sentence in scored_sentences(source)]
     rest, held = divided_sentences(without_leaks(transcripts(labels), scored, leaks), config.held_out, config.seed)
     out = Path(out)
     with new_folders(out), open_device(device) as opened:

@@ -22,6 +22,7 @@ from ..core.cache import MEMO, differing, stored_key
 from ..core.errors import KitError
 from ..core.files import check_target, load_json, new_folders, save_json
 from ..core.settings import from_dict
+from ..core.signals import followed
 from ..decode.hypotheses import DecodedTrial, Hypothesis, choice_key, marks_of, read_nbest, with_choices
 from ..decode.hypotheses import with_confidences, write_nbest
 from ..decode.tune import halves
@@ -68,9 +69,10 @@ def rescored(
     if len(llm) != len(trial.hypotheses):
         place = " ".join(map(str, trial.place))
         raise KitError(f"{place}: {len(llm)} scores for {len(trial.hypotheses)} sentences")
-    scored = [replace(one, total=float(weights.total(one.acoustic, one.language, value, one.num_words)),
-                      confidences=()) for one, value in zip(trial.hypotheses, llm)]
-    ordered = sorted(scored, key=lambda one: (-one.total, one.words))
+    scored = [replace(hypothesis, total=float(weights.total(
+        hypothesis.acoustic, hypothesis.language, value, hypothesis.num_words)),
+                      confidences=()) for hypothesis, value in zip(trial.hypotheses, llm)]
+    ordered = sorted(scored, key=lambda hypothesis: (-hypothesis.total, hypothesis.words))
     return replace(trial, hypotheses=tuple(with_confidences(ordered)))
 
 # %% ../../nbs/llm/rescoring.ipynb #8343a80f
@@ -136,17 +138,17 @@ def tabulate(
         if len(scores) != len(trial.hypotheses):
             raise KitError(f"{place}: {len(scores)} scores for {len(trial.hypotheses)} sentences")
         true.append(normalise(trial.truth).split())
-    lists = [one.hypotheses or (Hypothesis((), 0.0, 0.0, 0.0),) for one in trials]  # no sentence was found
+    lists = [trial.hypotheses or (Hypothesis((), 0.0, 0.0, 0.0),) for trial in trials]  # no sentence was found
     width = max(map(len, lists))
-    edits = [[edit_distance(said, normalise(one.sentence).split()) for one in found]
+    edits = [[edit_distance(said, normalise(hypothesis.sentence).split()) for hypothesis in found]
              for said, found in zip(true, lists)]
     return ScoreTable(
-        _padded([[one.acoustic for one in found] for found in lists], -np.inf, width),
-        _padded([[one.language for one in found] for found in lists], 0.0, width),
+        _padded([[hypothesis.acoustic for hypothesis in found] for found in lists], -np.inf, width),
+        _padded([[hypothesis.language for hypothesis in found] for found in lists], 0.0, width),
         _padded([scores if len(scores) else [0.0] for scores in llm], 0.0, width),
-        _padded([[one.num_words for one in found] for found in lists], 0, width),
+        _padded([[hypothesis.num_words for hypothesis in found] for found in lists], 0, width),
         _padded(edits, 0, width), np.array([len(said) for said in true]),
-        [one.session for one in trials])
+        [trial.session for trial in trials])
 
 # %% ../../nbs/llm/rescoring.ipynb #879371f0
 Grid = dict[str, np.ndarray]  # name of a weight -> values to try
@@ -163,8 +165,8 @@ def surface_of(
 ) -> np.ndarray:  # (acoustic_scale, alpha, word_bonus) word errors
     "Return the word errors at every combination of a grid."
     shape = tuple(len(values) for values in grid.values())
-    errors = [int(table.counts(RescoreWeights(*map(float, one))).edits.sum())
-              for one in itertools.product(*grid.values())]
+    combinations = followed(itertools.product(*grid.values()), math.prod(shape), "tuning", "combination")
+    errors = [int(table.counts(RescoreWeights(*map(float, weights))).edits.sum()) for weights in combinations]
     return np.array(errors).reshape(shape)
 
 # %% ../../nbs/llm/rescoring.ipynb #79cbe302
@@ -247,7 +249,7 @@ def contexts_of(
         raise KitError(f"before: {before} is negative; give the number of sentences before a trial")
     said: dict[tuple[str, int], list[str]] = {}
     found = {}
-    for trial in sorted(trials, key=lambda one: one.place):
+    for trial in sorted(trials, key=lambda trial: trial.place):
         earlier = said.setdefault((trial.session, trial.block), [])
         found[trial.place] = " ".join(filter(None, [topic, *(earlier[-before:] if before else [])]))
         if trial.sentence:
@@ -264,7 +266,7 @@ def llm_scores(
     contexts: Sequence[str] | None = None,  # of each trial, from `contexts_of`; None: none
 ) -> list[np.ndarray]:  # per trial (N,)
     "Return the scores of all sentences of all lists."
-    lists = [[one.sentence for one in trial.hypotheses] for trial in trials]
+    lists = [[hypothesis.sentence for hypothesis in trial.hypotheses] for trial in trials]
     return score_lists(lists, contexts) if contexts else score_lists(lists)
 
 
@@ -275,8 +277,8 @@ def tune_rescoring(
 ) -> Tuned:
     "Return tuned weights for the scores of a large model; raises `KitError` without true sentences."
     table = tabulate(trials, llm)
-    said = [normalise(one.truth or "").split() for one in trials]
-    edits = [edit_distance(words, normalise(one.sentence).split()) for words, one in zip(said, trials)]
+    said = [normalise(trial.truth or "").split() for trial in trials]
+    edits = [edit_distance(words, normalise(trial.sentence).split()) for words, trial in zip(said, trials)]
     return tune_weights(table, Counts(np.array(edits), table.lengths), grid)
 
 # %% ../../nbs/llm/rescoring.ipynb #1c99b97a
@@ -384,9 +386,9 @@ def weaker_on(
     llm: Sequence[np.ndarray],  # from `llm_scores`
 ) -> str | None:
     "Return a warning if the large model predicts the true sentences in the lists worse than the n-gram did."
-    said = [normalise(one.truth or "", True) for one in trials]
-    rows = [(float(large), one.language, true) for trial, scores, true in zip(trials, llm, said) if true
-            for large, one in zip(scores, trial.hypotheses) if one.sentence == true]
+    said = [normalise(trial.truth or "", True) for trial in trials]
+    rows = [(float(large), hypothesis.language, true) for trial, scores, true in zip(trials, llm, said) if true
+            for large, hypothesis in zip(scores, trial.hypotheses) if hypothesis.sentence == true]
     large, ngram, sentences = zip(*rows) if rows else ((), (), ())
     return weaker_line(np.array(large), np.array(ngram), sentences)
 
@@ -419,15 +421,16 @@ def rescore(
             llm_lists = llm_scores(trials, kept.score_lists, contexts)
         tuned = None if chosen else tune_rescoring(trials, llm_lists)
         chose = trials_chosen_by(weights) if weights else {
-            choice_key(one.place, one.truth) for one in trials if one.truth}
+            choice_key(trial.place, trial.truth) for trial in trials if trial.truth}
         if tuned:
             save_weights(out.with_suffix(".weights.json"), tuned, large, made_of, sorted(chose))
         best = chosen or (tuned.weights if tuned else RescoreWeights())
         made = with_choices([rescored(*pair, best) for pair in zip(trials, llm_lists)], chose)
         write_nbest(out, made)
-    said = [one.truth for one in trials if one.truth]
-    first, now = (wer(said, [one.sentence for one in part if one.truth]) if said else None for part in (trials, made))
+    said = [trial.truth for trial in trials if trial.truth]
+    first, now = (wer(said, [trial.sentence for trial in part if trial.truth]) if said else None
+                  for part in (trials, made))
     warnings = filter(None, [large_model_warning(llm, said), weaker_on(trials, llm_lists), doubt])
-    earlier = any("weights" in one.chose for one in trials)  # then the other half was seen by the search's weights
+    earlier = any("weights" in trial.chose for trial in trials)  # then the other half was seen by the search's weights
     marks = marks_of(trials), marks_of(made, tuned.held_out.rate if tuned and not earlier else None)
     return Rescoring(out, made, first, now, tuned, "; ".join(warnings) or None, marks)

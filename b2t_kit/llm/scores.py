@@ -27,7 +27,7 @@ from ..core.cache import content_hash, file_hash
 from ..core.errors import KitError
 from ..core.files import load_json, save_json
 from ..core.settings import from_dict
-from ..core.signals import environment_with
+from ..core.signals import environment_with, followed
 from ..devices.device import to_device
 from ..simulate.sentences import fixed_sentences, is_held_out, read_prompts
 from ..text.phonemes import normalise
@@ -71,7 +71,7 @@ def markers_of(
     "Return the tokenizer's markers of the beginning and the end of a text."
     known = tokenizer.get_vocab()
     names = (tokenizer.bos_token, tokenizer.eos_token, *MARKERS)
-    return list(dict.fromkeys(one for one in names if one in known))
+    return list(dict.fromkeys(name for name in names if name in known))
 
 
 def end_tokens(
@@ -223,7 +223,7 @@ class CausalScorer:
         self.model, self.tokenizer, self.device = model, tokenizer, device
         self.vocabulary = model.get_output_embeddings().weight.shape[0]
         self.budget = max(values // self.vocabulary, 1)
-        kinds = {one.dtype for one in model.parameters() if one.dtype.is_floating_point}
+        kinds = {parameter.dtype for parameter in model.parameters() if parameter.dtype.is_floating_point}
         self.dtype = min(kinds, key=lambda kind: kind.itemsize)  # dtype of attention
         self.nodes = 0  # number of tokens processed so far
         self.name = name
@@ -331,9 +331,9 @@ class CausalScorer:
     ) -> list[np.ndarray]:  # per trial (sentences,) float64 ln P(sentence | context)
         "Return the scores of lists of sentences, each list as one tree."
         given = contexts or [""] * len(lists)
-        keys = [[f"{context}\n{one}" if context else one for one in sentences]
+        keys = [[f"{context}\n{sentence}" if context else sentence for sentence in sentences]
                 for context, sentences in zip(given, lists)]
-        fresh = [{key: one for key, one in zip(*pair) if key not in self.known} for pair in zip(keys, lists)]
+        fresh = [{key: sentence for key, sentence in zip(*pair) if key not in self.known} for pair in zip(keys, lists)]
         parts = [part for context, found in zip(given, fresh) if found for part in self._fitting(found, context)]
         for (names, _), totals in zip(parts, self.score_trees([tree for _, tree in parts])):
             self.known.update(zip(names, totals.tolist()))
@@ -372,12 +372,12 @@ def word_perplexity(
     scorer.known.clear()
     lists = [sentences[first:first + 10] for first in range(0, len(sentences), 10)]
     total = sum(float(scores.sum()) for scores in scorer.score_lists(lists))
-    return math.exp(min(-total / max(sum(len(one.split()) for one in sentences), 1), 700))
+    return math.exp(min(-total / max(sum(len(sentence.split()) for sentence in sentences), 1), 700))
 
 
 def unscored_sentences() -> list[str]:
     "Return sentences of the kit that its simulated validation and test sets never contain."
-    return [normalise(one, True) for one in fixed_sentences() if not is_held_out(one)][:CHOOSE_ON]
+    return [normalise(sentence, True) for sentence in fixed_sentences() if not is_held_out(sentence)][:CHOOSE_ON]
 
 
 def choose_writing(
@@ -385,11 +385,11 @@ def choose_writing(
     sentences: Sequence[str],  # lower-case words; none that will be scored
 ) -> list[Reading]:  # best first
     "Choose how a model is given sentences."
-    found = []
-    for writing in writings_of(scorer.tokenizer):
+    found, writings = [], writings_of(scorer.tokenizer)
+    for writing in followed(writings, len(writings), "choosing how sentences are written", "way"):
         scorer.write(writing)
         found.append(Reading(writing, word_perplexity(scorer, sentences)))
-    found.sort(key=lambda one: one.perplexity)
+    found.sort(key=lambda writing: writing.perplexity)
     scorer.write(found[0].writing)
     scorer.readings = found
     return found
@@ -401,10 +401,10 @@ def weaker_line(
     sentences: Sequence[str],  # lower-case words
 ) -> str | None:  # one line; None if it is not weaker, or nothing can be compared
     "Return a warning if a large model predicts sentences worse than an n-gram."
-    words = sum(len(one.split()) for one in sentences)
+    words = sum(len(sentence.split()) for sentence in sentences)
     if not words or large.sum() >= ngram.sum():
         return None
-    both = [math.exp(min(-one.sum() / words, 700)) for one in (large, ngram)]
+    both = [math.exp(min(-scores.sum() / words, 700)) for scores in (large, ngram)]
     return (f"the large model predicts worse than the n-gram: perplexity per word {both[0]:,.0f} against {both[1]:,.0f}"
             f" on the same {len(sentences)} sentences; try another model, or fine-tune it (b2t lm finetune)")
 
@@ -519,7 +519,7 @@ def read_writings(
     keep: bool = False,  # leave the choice in the folder
 ) -> Readings:
     "Return how well a model predicts a text in each writing; raises `KitError` if one of them cannot be read."
-    said = list(dict.fromkeys(normalise(one.sentence, True) for one in read_prompts(text)))
+    said = list(dict.fromkeys(normalise(prompt.sentence, True) for prompt in read_prompts(text)))
     scorer = load_scorer(folder, sentences=said[::max(len(said) // CHOOSE_ON, 1)][:CHOOSE_ON])
     kept = save_json(Path(folder) / WRITING, asdict(scorer.writing)) if keep else None
     return Readings(scorer.readings, min(len(said), CHOOSE_ON), kept)
@@ -562,7 +562,8 @@ class KeptScores(AbstractContextManager):
     ) -> list[np.ndarray]:  # as from `CausalScorer.score_lists`
         "Return the scores of lists, and store them."
         lists, found = list(lists), []
-        for start in range(0, len(lists), at_once):
+        starts = range(0, len(lists), at_once)
+        for start in followed(starts, len(lists), "scoring sentences", "list", lambda start: start):
             part = slice(start, start + at_once)
             found += self.scorer.score_lists(lists[part], contexts and contexts[part])
             if time.monotonic() - self.written > self.every:

@@ -65,7 +65,7 @@ class Perplexity:
             print(read_writings(self.model, self.text, self.keep))
             return SUCCESS
         model = read_language_model(self.model)
-        sentences = [normalise(one.sentence, True) for one in read_prompts(self.text)]
+        sentences = [normalise(prompt.sentence, True) for prompt in read_prompts(self.text)]
         value, unknown = perplexity(model, sentences)
         print(f"perplexity {value:.1f} of {len(sentences):,} sentences, {unknown:.2%} of the words unknown")
         return SUCCESS

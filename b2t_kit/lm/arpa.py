@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LONGEST', 'BATCH', 'WILD', 'ArpaLines', 'open_lines', 'read_counts', 'expect_section', 'shown', 'read_section',
            'read_words', 'in_lower_case', 'ngram_record', 'read_ngrams', 'one_of_each', 'sorted_levels', 'as_levels',
-           'read_arpa', 'read_language_model', 'node_words', 'write_arpa']
+           'read_arpa', 'format_of', 'read_language_model', 'node_words', 'write_arpa']
 
 # %% ../../nbs/lm/arpa.ipynb #29426aec
 import gzip
@@ -63,7 +63,7 @@ class ArpaLines:
         self.number += len(lines)
         if lines and max(map(len, lines)) > LONGEST:
             self.fail(f"is longer than {LONGEST:,} bytes, so it is not an n-gram",
-                      self.number - next(at for at, one in enumerate(reversed(lines)) if len(one) > LONGEST))
+                      self.number - next(at for at, line in enumerate(reversed(lines)) if len(line) > LONGEST))
         return lines
 
     def next(
@@ -91,7 +91,7 @@ def read_counts(
 ) -> list[int]:  # n-grams of 1, 2, ... words
     "Return the n-gram counts declared in the header; raises `KitError` if it is malformed."
     if lines.next("\\data\\") != b"\\data\\":
-        lines.fail("is not \\data\\, so this is not an ARPA file (nor another known model)")
+        lines.fail("is not \\data\\, so this is neither an ARPA file nor another known model (.b2tlm, KenLM binary)")
     counts: list[int] = []
     while not (line := lines.next("\\1-grams:")).startswith(b"\\"):
         head, _, number = line.partition(b"=")
@@ -130,20 +130,19 @@ def read_section(
     top: bool,  # whether this is the highest order, which has no backoff weights
 ) -> Iterator[tuple[int, list[list[bytes]], np.ndarray, np.ndarray]]:
     "Yield batches: first line number, fields, ln of probabilities and backoff weights (float64)."
-    left = count
-    while left:
-        batch = lines.take(min(BATCH, left))
+    for part in chunks(count, BATCH, f"reading n-grams of {n} words"):
+        size = part.stop - part.start
+        batch = lines.take(size)
         first = lines.number - len(batch) + 1
         fields = [line.split() for line in batch]
         widths = set(map(len, fields))
-        if not widths <= ({n + 1} if top else {n + 1, n + 2}) or len(batch) < min(BATCH, left):
-            _width_fault(lines, first, fields, n, top, count - left, count)
+        if not widths <= ({n + 1} if top else {n + 1, n + 2}) or len(batch) < size:
+            _width_fault(lines, first, fields, n, top, part.start, count)
         ln_p = _column(lines, first, fields, 0, "probability")
         if ln_p.max(initial=-1.0) > 0:
             lines.fail("the probability is above 1 (its logarithm above 0)",
                        first + int(np.argmax(ln_p > 0)))
         back = np.zeros(len(batch)) if top else _column(lines, first, fields, n + 1, "backoff weight")
-        left -= len(batch)
         yield first, fields, ln_p, back
 
 # %% ../../nbs/lm/arpa.ipynb #98b78be2
@@ -310,7 +309,7 @@ def as_levels(
     starts: list[np.ndarray] = []
     for n, rows in enumerate(records, 2):
         parent = room.zeros(np.uint32, len(rows))
-        for part in room.chunks(len(rows), 100):
+        for part in room.chunks(len(rows), 100, f"finding the contexts of n-grams of {n} words"):
             words = rows["words"][part]
             at = words[:, 0].astype(np.int64)
             for column in range(1, n - 1):
@@ -352,23 +351,31 @@ def read_arpa(
     return model
 
 # %% ../../nbs/lm/arpa.ipynb #12f3792f
+def format_of(
+    path: str | Path,  # of any file
+) -> str:
+    "What the first bytes say: a KenLM binary, a model of this kit, or neither, which can only be ARPA text."
+    try:
+        with open(regular_file(path), "rb") as file:
+            begin = file.read(len(KENLM))
+    except OSError as error:
+        raise KitError(f"{path}: cannot be read ({error.strerror})") from error
+    known = {KENLM: "KenLM binary", MAGIC.split()[0]: "model of this kit"}
+    return next((name for first, name in known.items() if begin.startswith(first)), "ARPA text")
+
+
 def read_language_model(
     path: str | Path,  # .b2tlm, ARPA text (plain or gzip), or a KenLM binary; recognised by the first bytes
     room: Workspace | None = None,  # where to sort the n-grams of an ARPA file; None: in memory
 ) -> LanguageModel:  # of a KenLM file: `KenlmModel`
     "Return the model of a file in any supported format; raises `KitError` for anything else."
-    path = regular_file(path)
-    try:
-        with open(path, "rb") as file:
-            begin = file.read(len(KENLM))
-    except OSError as error:
-        raise KitError(f"{path}: cannot be read ({error.strerror})") from error
-    if begin.startswith(KENLM):
+    path, found = regular_file(path), format_of(path)
+    if found == "KenLM binary":
         model = KenlmModel(path)
         if model.bytes <= VERIFIED:
             verify_kenlm(model)
         return model
-    if begin.startswith(MAGIC.split()[0]):
+    if found == "model of this kit":
         return map_model(path)
     return read_arpa(path, room)
 
@@ -398,7 +405,7 @@ def write_arpa(
         start = 1
         for n, count in enumerate(model.counts, 1):
             file.write(f"\n\\{n}-grams:\n".encode())
-            for part in chunks(count, BATCH):
+            for part in chunks(count, BATCH, f"writing n-grams of {n} words"):
                 nodes = np.arange(start + part.start, start + part.stop)
                 file.write("".join(_arpa_lines(model, nodes, n)).encode())
             start += count
@@ -414,10 +421,10 @@ def _arpa_lines(model: LanguageModel, nodes: np.ndarray, n: int) -> Iterator[str
     ln_p = (arrays.ln_p[nodes].astype(np.float64) / math.log(10)).tolist()
     if n == model.order:
         for value, ids in zip(ln_p, spelled):
-            yield f"{value:.9g}\t{' '.join(names[one] for one in ids)}\n"
+            yield f"{value:.9g}\t{' '.join(names[word] for word in ids)}\n"
         return
     back = (arrays.back[nodes].astype(np.float64) / math.log(10)).tolist()
     known = (arrays.first[nodes] < arrays.first[nodes + 1]) | (arrays.back[nodes] != 0)
     for value, ids, weight, context in zip(ln_p, spelled, back, known.tolist()):
         ending = f"\t{weight:.9g}" if context else ""
-        yield f"{value:.9g}\t{' '.join(names[one] for one in ids)}{ending}\n"
+        yield f"{value:.9g}\t{' '.join(names[word] for word in ids)}{ending}\n"

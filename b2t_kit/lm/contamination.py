@@ -35,7 +35,7 @@ class Fence:
         self,
         sentences: Iterable[str],  # sentences that will be scored, as written
     ):
-        self.sentences = frozenset(filter(None, (normalise(one, True) for one in sentences)))
+        self.sentences = frozenset(filter(None, (normalise(sentence, True) for sentence in sentences)))
         self._long: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
         for sentence in sorted(self.sentences):
             words = tuple(sentence.split())
@@ -57,9 +57,9 @@ class Fence:
 
     def _inside(self, words: tuple[str, ...]) -> str | None:
         for at in range(len(words) - INSIDE + 1):
-            for one in self._long.get(words[at : at + INSIDE], ()):
-                if words[at : at + len(one)] == one:
-                    return " ".join(one)
+            for held in self._long.get(words[at : at + INSIDE], ()):
+                if words[at : at + len(held)] == held:
+                    return " ".join(held)
         return None
 
 # %% ../../nbs/lm/contamination.ipynb #0a069f1d
@@ -110,8 +110,8 @@ def fingerprints(
     sentences: Iterable[str],  # as written; normalised before hashing
 ) -> np.ndarray:  # (K,) uint64, sorted, unique
     "Return hashes by which sentences can be recognised."
-    normal = {normalise(one, True) for one in sentences} - {""}
-    digests = [hashlib.blake2b(one.encode(), digest_size=8).digest() for one in normal]
+    normal = {normalise(sentence, True) for sentence in sentences} - {""}
+    digests = [hashlib.blake2b(sentence.encode(), digest_size=8).digest() for sentence in normal]
     return np.unique(np.frombuffer(b"".join(digests), "<u8").astype(np.uint64))
 
 # %% ../../nbs/lm/contamination.ipynb #e199d2e1
@@ -147,7 +147,7 @@ def trained_on(
     try:
         if isinstance(record["sentences"], str):
             raise TypeError("is text, not a list")
-        return np.array([int(one, 16) for one in record["sentences"]], dtype=np.uint64)
+        return np.array([int(sentence, 16) for sentence in record["sentences"]], dtype=np.uint64)
     except (KeyError, OverflowError, TypeError, ValueError) as error:
         raise KitError(f"{path}: is not a record of training sentences; fine-tune the model again") from error
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from ..core.errors import KitError
 from ..core.files import check_writable
+from ..core.signals import followed
 
 # %% ../../nbs/lm/external_sort.ipynb #e5698704
 @dataclass(frozen=True)
@@ -41,16 +42,17 @@ class Workspace:
         self,
         rows: int,
         size: int,  # bytes of working memory per row
+        what: str = "",  # as for `chunks`
     ) -> Iterator[slice]:
         "Yield slices of all rows that fit into memory, releasing mapped pages after each."
-        for part in chunks(rows, self.rows(size)):
+        for part in chunks(rows, self.rows(size), what):
             yield part
             self.let_go()
 
     def let_go(self) -> None:
         "Release mapped pages; their content stays in the files."
-        for one in self.maps if hasattr(mmap, "MADV_DONTNEED") else ():
-            one.madvise(mmap.MADV_DONTNEED)
+        for mapped in self.maps if hasattr(mmap, "MADV_DONTNEED") else ():
+            mapped.madvise(mmap.MADV_DONTNEED)
 
     def file(self) -> Path:
         "Return a new, empty file in the folder."
@@ -133,10 +135,11 @@ class Column:
 def chunks(
     size: int,  # length of the whole
     step: int,  # length of a piece
+    what: str = "",  # what is done with n-grams, for whoever waits for it; empty: nothing is said
 ) -> Iterator[slice]:
     "Yield slices of `step` that cover 0..size."
-    for start in range(0, size, step):
-        yield slice(start, min(start + step, size))
+    parts = (slice(start, min(start + step, size)) for start in range(0, size, step))
+    yield from followed(parts, size, what, "n-gram", lambda part: part.start) if what else parts
 
 # %% ../../nbs/lm/external_sort.ipynb #7fe5dfdb
 def dictionary_order(
@@ -228,7 +231,8 @@ class Sorter:
             return
         self._spill()
         boundaries = self._boundaries()
-        for start, end in zip([0, *boundaries], [*boundaries, None]):
+        pairs = zip([0, *boundaries], [*boundaries, None])
+        for start, end in followed(pairs, len(boundaries) + 1, "merging n-grams", "block"):
             for run in self.runs:
                 self._parts.append(np.array(run.records[run.place(start):run.place(end)]))
                 self.room.let_go()

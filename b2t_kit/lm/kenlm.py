@@ -7,7 +7,8 @@ __all__ = ['KENLM', 'KENLM_KINDS', 'ABSENT', 'KENLM_STATE', 'LISTED', 'KenlmHead
            'KenlmProbing', 'buckets', 'probing_tables', 'find_key', 'as_float', 'keep_context', 'settle',
            'probing_step', 'KenlmTrie', 'upper_bits', 'trie_levels', 'read_bits', 'upper_part', 'pointer', 'find_row',
            'weights', 'trie_step', 'KenlmModel', 'kenlm_arrays', 'word_number', 'kenlm_numbers', 'one_step', 'preload',
-           'walk_level', 'walk_table', 'verify_kenlm', 'back_of_words', 'trie_levels_listed', 'words_of_rows']
+           'walk_level', 'walk_whole_level', 'walk_table', 'walk_whole_table', 'verify_kenlm', 'back_of_words',
+           'trie_levels_listed', 'words_of_rows']
 
 # %% ../../nbs/lm/kenlm.ipynb #a007bba2
 import math
@@ -25,7 +26,8 @@ from numba.extending import overload
 from ..core.cache import file_hash
 from ..core.errors import KitError
 from ..core.files import regular_file
-from .external_sort import Workspace
+from ..core.signals import followed
+from .external_sort import Workspace, chunks
 from .ngram import MAX_ORDER, MOST_MASS, DamagedModel, LanguageModel, follow
 
 # %% ../../nbs/lm/kenlm.ipynb #689cc99e
@@ -138,7 +140,7 @@ def probing_tables(
 ) -> tuple[list[int], list[int], list[int], int]:  # first byte, entries and bytes of an entry of each; bytes of all
     "Return where the tables are."
     counts = header.counts
-    rows = [buckets(one, header.multiplier) for one in counts]
+    rows = [buckets(count, header.multiplier) for count in counts]
     rows.insert(1, counts[0] + 1)
     wide = [12, 8, *[16] * (len(counts) - 2), 12]
     start = [header.size + 8]
@@ -203,7 +205,7 @@ def keep_context(
 # %% ../../nbs/lm/kenlm.ipynb #5bad78b1
 @numba.njit(nogil=True)
 def settle(
-    one,  # the state before
+    state,  # the state before
     new,  # the state after; its words are filled in
     word,
     log10_p,  # of the longest n-gram found
@@ -211,11 +213,11 @@ def settle(
 ):  # float64 ln of the probability
     "Add the backoff weights of contexts that have not seen the word; raises `DamagedModel` for a wild number."
     total = np.float64(log10_p)
-    for at in range(matched - 1, one.length):
-        total += one.back[at]
+    for at in range(matched - 1, state.length):
+        total += state.back[at]
     new.words[0] = word
     for at in range(1, new.length):
-        new.words[at] = one.words[at - 1]
+        new.words[at] = state.words[at - 1]
     if not -4e5 < total < 40.0:  # also false for NaN
         raise DamagedModel("a probability is not a number, or out of range")
     return total * _LN10
@@ -224,7 +226,7 @@ def settle(
 @numba.njit(nogil=True)
 def probing_step(
     model,  # KenlmProbing
-    one,  # the state before
+    state,  # the state before
     new,  # the state after; replaced
     word,  # number of the word
 ):  # float64 ln of its probability
@@ -235,17 +237,17 @@ def probing_step(
     log10_p, matched, key = model.cells[place], 1, np.uint64(word)
     new.length = 0
     keep_context(new, 1, model.cells[place + 1])
-    for at in range(min(one.length, top - 1)):
+    for at in range(min(state.length, top - 1)):
         if log10_p & _SIGN:
             break
-        key = key * _EARLIER ^ np.uint64(1 + np.int64(one.words[at])) * _WORD
+        key = key * _EARLIER ^ np.uint64(1 + np.int64(state.words[at])) * _WORD
         found = find_key(model, at + 2, key)
         if found == ABSENT:
             break
         log10_p, matched = model.cells[found], at + 2
         if matched < top:
             keep_context(new, matched, model.cells[found + 1])
-    return settle(one, new, word, as_float(log10_p | _SIGN), matched)
+    return settle(state, new, word, as_float(log10_p | _SIGN), matched)
 
 
 @overload(follow, strict=False)
@@ -428,7 +430,7 @@ def weights(
 @numba.njit(nogil=True)
 def trie_step(
     model,  # KenlmTrie
-    one,  # the state before
+    state,  # the state before
     new,  # the state after; replaced
     word,  # number of the word
 ):  # float64 ln of its probability
@@ -440,18 +442,18 @@ def trie_step(
     log10_p, back, matched = np.uint32(both & np.uint64(0xFFFFFFFF)), np.uint32(both >> _32), 1
     new.length = 0
     keep_context(new, 1, back)
-    for at in range(min(one.length, top - 1)):
+    for at in range(min(state.length, top - 1)):
         low, end = pointer(model, matched, row), pointer(model, matched, row + 1)
         if low >= end:
             break
-        row = find_row(model, matched + 1, one.words[at], low, end)
+        row = find_row(model, matched + 1, state.words[at], low, end)
         if row == ABSENT:
             break
         matched += 1
         log10_p, back = weights(model, matched, row)
         if matched < top:
             keep_context(new, matched, back)
-    return settle(one, new, word, as_float(log10_p), matched)
+    return settle(state, new, word, as_float(log10_p), matched)
 
 
 @overload(follow, strict=False)
@@ -599,8 +601,8 @@ def kenlm_arrays(
     if header.kind:
         return KenlmTrie(data[: len(data) // 8 * 8].view(np.uint64), **fields), needed
     cells = data[: len(data) // 4 * 4].view(np.uint32)
-    columns = ([one // 4 for one in start], rows, [one // 4 for one in wide])
-    return KenlmProbing(cells, *(np.array(one, np.int64) for one in columns)), needed
+    columns = ([byte // 4 for byte in start], rows, [byte // 4 for byte in wide])
+    return KenlmProbing(cells, *(np.array(column, np.int64) for column in columns)), needed
 
 # %% ../../nbs/lm/kenlm.ipynb #b54b2d5a
 def word_number(model: Any, size: int, place: int, key: int) -> int:
@@ -655,11 +657,12 @@ def preload(
     path: str | Path,  # any file
 ) -> str:  # one line
     "Read a file from end to end, so that the system has its pages; raises `KitError` if it cannot be read."
-    start, size, room = time.perf_counter(), 0, memoryview(bytearray(1 << 24))
+    start, room = time.perf_counter(), memoryview(bytearray(1 << 24))
     try:
         with open(regular_file(path), "rb", buffering=0) as file:
-            while count := file.readinto(room):
-                size += count
+            size, blocks = Path(path).stat().st_size, iter(lambda: file.readinto(room), 0)
+            for _ in followed(blocks, size, f"reading {Path(path).name}", "B", lambda _: file.tell()):
+                pass
     except OSError as error:
         raise KitError(f"{path}: cannot be read ({error.strerror})") from error
     return f"{path}: read {size / 1e9:.2f} GB in {time.perf_counter() - start:.1f} s"
@@ -674,10 +677,12 @@ def walk_level(
     n,  # words per n-gram, from 2
     size,  # number of words
     found,  # (n-grams,) LISTED, filled in; or (0,)
-):
-    "Read all n-grams of a level; raises `DamagedModel` at the first fault."
-    expected = np.int64(0)
-    for parent in range(size if n == 2 else model.count[n - 1]):
+    begin,  # the first context
+    stop,  # one past the last context
+    expected,  # its first n-gram
+):  # int64, one past the last n-gram
+    "Read the n-grams of some contexts of a level; raises `DamagedModel` at the first fault."
+    for parent in range(begin, stop):
         low, end = pointer(model, n - 1, parent), pointer(model, n - 1, parent + 1)
         if low != expected or end < low:
             raise DamagedModel("the children of an n-gram do not follow those of the one before")
@@ -694,7 +699,20 @@ def walk_level(
                 found[row].parent, found[row].word = parent, word
                 found[row].log10_p, found[row].back = as_float(log10_p), as_float(back)
         expected = end
-    if expected != model.count[n]:
+    return expected
+
+
+def walk_whole_level(
+    model: KenlmModel,  # a trie
+    n: int,  # words per n-gram, from 2
+    found: np.ndarray,  # as for `walk_level`
+) -> None:
+    "Read all n-grams of a level; raises `DamagedModel` at the first fault."
+    arrays, count = model.arrays, model.counts[n - 1]
+    contexts, expected = model.vocabulary_size if n == 2 else model.counts[n - 2], 0
+    for part in chunks(contexts, 1 << 14, f"reading n-grams of {n} words"):
+        expected = walk_level(arrays, n, model.vocabulary_size, found, part.start, part.stop, expected)
+    if expected != count:
         raise DamagedModel("there are fewer n-grams than counted")
 
 # %% ../../nbs/lm/kenlm.ipynb #d304e5b3
@@ -703,10 +721,12 @@ def walk_table(
     model,  # KenlmProbing
     table,
     size,  # number of words
+    begin,  # the first entry
+    stop,  # one past the last entry
 ):  # number of keys
-    "Read a hash table; raises `DamagedModel` at the first fault."
+    "Read a part of a hash table; raises `DamagedModel` at the first fault."
     top, keys = len(model.start) - 1, 0
-    for row in range(model.rows[table]):
+    for row in range(begin, stop):
         place = model.start[table] + row * model.wide[table]
         key = np.uint64(model.cells[place]) | np.uint64(model.cells[place + 1]) << _32
         if key == np.uint64(0):
@@ -719,7 +739,18 @@ def walk_table(
         if table and not (abs(as_float(model.cells[place + 2])) < 1e5
                           and (table == top or abs(as_float(model.cells[place + 3])) < 1e5)):
             raise DamagedModel("a probability or backoff weight is wild")
-    if keys == model.rows[table]:
+    return keys
+
+
+def walk_whole_table(
+    model: KenlmModel,  # a probing file
+    table: int,
+) -> int:  # number of keys
+    "Read a hash table; raises `DamagedModel` at the first fault."
+    rows = int(model.arrays.rows[table])
+    keys = sum(walk_table(model.arrays, table, model.vocabulary_size, part.start, part.stop)
+               for part in chunks(rows, 1 << 20, "reading n-grams"))
+    if keys == rows:
         raise DamagedModel("a hash table has no empty bucket")
     return keys
 
@@ -731,7 +762,7 @@ def verify_kenlm(
     arrays, size, counts = model.arrays, model.vocabulary_size, model.counts
     with model.blamed():
         if isinstance(arrays, KenlmProbing):
-            keys = [walk_table(arrays, table, size) for table in range(len(counts) + 1) if table != 1]
+            keys = [walk_whole_table(model, table) for table in range(len(counts) + 1) if table != 1]
             if keys[0] != size - 1 or any(found < count for found, count in zip(keys[1:], counts[1:])):
                 raise DamagedModel("there are fewer words or n-grams than counted")
         else:
@@ -739,16 +770,20 @@ def verify_kenlm(
             if not (hashes[1:] > hashes[:-1]).all():
                 raise DamagedModel("the hashes of the words are not in order")
             for n in range(2, len(counts) + 1):
-                walk_level(arrays, n, size, np.zeros(0, LISTED))
-                for first, width, fixed in zip(arrays.values[n] // 8, (arrays.p_bits, arrays.back_bits), (0, 2)):
+                walk_whole_level(model, n, np.zeros(0, LISTED))
+                widths = arrays.p_bits, arrays.back_bits
+                for first, width, fixed in zip(arrays.values[n] // 8, widths, ([], [_SIGN, 0])):
                     size_here = (4 << width) if first and (n < len(counts) or not fixed) else 0
-                    table = arrays.bits.view(np.uint8)[first : first + size_here].view(np.float32)[fixed:]
-                    if not (table[1:] > table[:-1] - 1e-3).all():  # the first two backoff weights are 0
+                    cells = arrays.bits.view(np.uint8)[first : first + size_here].view(np.uint32)
+                    table = cells[len(fixed) :].view(np.float32)
+                    table = table[table != -np.inf]  # of bins without values
+                    zeros = cells[: len(fixed)].tolist() == fixed[: len(cells)] and table.all()  # nowhere else
+                    if not (zeros and (table[1:] > table[:-1] - 1e-3).all()):
                         raise DamagedModel("the values of a quantised level are not in order")
         if not (model.unigrams < 1e-3).all() or not (np.abs(back_of_words(model)) < 1e5).all():
             raise DamagedModel("a word has a wild probability or backoff weight")
-        if (mass := np.delete(np.exp(model.unigrams, dtype=np.float64), model.start["words"][0]).sum()) > MOST_MASS:
-            raise DamagedModel(f"the probabilities of the words sum to {mass:.3g}")
+        if model.mass > MOST_MASS:
+            raise DamagedModel(f"the probabilities of the words sum to {model.mass:.3g}")
         if model.words and (model.numbers(model.words) != np.arange(size)).any():
             raise DamagedModel("the words at the end do not fit their hashes")
 
@@ -772,7 +807,7 @@ def trie_levels_listed(
         found = []
         for n in range(2, len(model.counts) + 1):
             found.append(room.zeros(LISTED, model.counts[n - 1]))
-            walk_level(model.arrays, n, model.vocabulary_size, found[-1])
+            walk_whole_level(model, n, found[-1])
         return found
 
 

@@ -137,7 +137,7 @@ def spell(
     unknown = [word for word in words if word not in lexicon]
     if unknown:
         raise KitError(f"not in the lexicon: {', '.join(map(repr, unknown))}")
-    return [one for word in words for one in (*lexicon.forms[word][0], SILENCE)]
+    return [phoneme for word in words for phoneme in (*lexicon.forms[word][0], SILENCE)]
 
 # %% ../../nbs/lm/lexicon.ipynb #bb0ba379
 class Trie(NamedTuple):

@@ -244,7 +244,7 @@ def find_rows(
 # %% ../../nbs/lm/ngram.ipynb #3020b8df
 def _link(arrays: Arrays, parents: np.ndarray, parent_start: int, start: int, room: Workspace) -> None:
     "Fill in the links, and missing probabilities, of the nodes of one level."
-    for part in room.chunks(len(parents), 120):
+    for part in room.chunks(len(parents), 120, "linking n-grams"):
         parent = parents[part].astype(np.int64) + parent_start
         nodes = np.arange(part.start, part.stop) + start
         target, ln_p = _shorter(arrays, parent, np.asarray(arrays.word[nodes]))
@@ -349,6 +349,11 @@ class LanguageModel:
         return self.arrays.ln_p[1 : 1 + len(self.words)]
 
     @property
+    def mass(self) -> float:
+        "What the probabilities of the words sum to; `<s>` is never predicted."
+        return float(np.delete(np.exp(self.unigrams, dtype=np.float64), self.numbers(["<s>"])).sum())
+
+    @property
     def hash(self) -> str:  # 32 hexadecimal digits
         "A fingerprint of all words and numbers, for the names of caches; raises `KitError` for a damaged file."
         if self._hash is None:
@@ -424,7 +429,7 @@ def model_fingerprint(
     "Return the BLAKE2b hash of the words and all arrays, little-endian."
     digest = hashlib.blake2b("\n".join(words).encode(), digest_size=16)
     for array in arrays:
-        for part in chunks(len(array), 1 << 22):
+        for part in chunks(len(array), 1 << 22, "computing the fingerprint"):
             digest.update(np.ascontiguousarray(array[part]).astype(array.dtype.newbyteorder("<"), copy=False).data)
     return digest.hexdigest()
 
@@ -496,7 +501,7 @@ def write_model(
         file.write(head.ljust(_aligned(len(head)), b"\0"))
         file.write(text.ljust(_aligned(len(text)), b"\0"))
         for name, array in arrays.items():
-            for part in chunks(len(array), 1 << 22):
+            for part in chunks(len(array), 1 << 22, f"writing {Path(path).name}"):
                 file.write(array[part].astype(np.dtype(_SECTIONS[name]).newbyteorder("<")).data)
             file.write(b"\0" * (_aligned(array.nbytes) - array.nbytes))
     return Path(path)
@@ -562,7 +567,7 @@ def _sections_in(
     "Return the sections; raises `ValueError` unless they are those that the counts require, `KitError` for a size."
     counts, given = header["counts"], header["sections"]
     whole = [*counts, *(given[name][1] for name in ("words", "checked", "found"))]
-    if not all(type(one) is int and 0 <= one < 2**40 for one in whole):
+    if not all(type(number) is int and 0 <= number < 2**40 for number in whole):
         raise ValueError("sizes should be whole numbers")
     if not 1 <= len(counts) <= MAX_ORDER or not header["num_words"] == counts[0] >= 3:
         raise ValueError("word counts do not fit")
@@ -617,7 +622,7 @@ def number_fault(
     levels = [0, *ends[:-2]] if len(counts) > 1 else [0]
     if [int(arrays.first[node]) for node in levels] != ends[: len(levels)].tolist() or arrays.first[inner] != total:
         return "the children of an n-gram are not n-grams of one word more"
-    for part in chunks(total, 1 << 20):
+    for part in chunks(total, 1 << 20, "checking n-grams"):
         nodes = np.arange(part.start, part.stop)
         ln_p, word = arrays.ln_p[part], arrays.word[part]
         if not ((ln_p > _LEAST) & (ln_p < _TOLERANCE)).all():
@@ -631,7 +636,7 @@ def number_fault(
 
 def _context_fault(arrays: Arrays) -> str:
     "Return the first fault of backoff weights and children."
-    for part in chunks(len(arrays.back), 1 << 20):
+    for part in chunks(len(arrays.back), 1 << 20, "checking contexts"):
         starts = arrays.first[part.start : part.stop + 1].astype(np.int64)
         if not (np.abs(arrays.back[part]) < -_LEAST).all():
             return "a backoff weight is not a number, or out of range"

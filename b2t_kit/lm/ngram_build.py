@@ -28,7 +28,7 @@ from ..core.settings import check_bounds
 from ..core.signals import SUCCESS, report_progress
 from ..core.verbs import File, Positional
 from ..data.dataset import Recordings
-from .arpa import as_levels, ngram_record, node_words, read_language_model, sorted_levels
+from .arpa import as_levels, format_of, ngram_record, node_words, read_language_model, sorted_levels
 from .arpa import write_arpa
 from .contamination import Fence, Leak, fingerprints, scored_sentences
 from .external_sort import Sorter, Workspace, group_starts, workspace_beside
@@ -45,13 +45,13 @@ from ..text.phonemes import normalise
 
 # %% ../../nbs/lm/ngram_build.ipynb #611d9b5e
 def text_of(
-    source: str | Path,  # a text file, or a folder of recordings
+    source: str | Path,  # a text file, or a folder of recordings, for its training sentences but the quarantined
 ) -> Text:
     "Return the text to train on; raises `KitError` if there is none."
     path = Path(source)
     if path.is_dir():
         with Recordings(path, "train") as recordings:
-            return [info.sentence for info in recordings.infos if info.sentence]
+            return [info.sentence for info in recordings.infos if info.sentence and not info.quarantine]
     if not path.is_file():
         raise KitError(f"{source}: there is no such text file or folder of recordings")
     return path
@@ -139,7 +139,7 @@ def build_language_model(
     check_work(memory, leaks)
     words = read_vocabulary(vocabulary)
     sources = [text_of(text) for text in texts]
-    guard = Guard(Fence(one for source in exclude for one in scored_sentences(source)), leaks)
+    guard = Guard(Fence(sentence for source in exclude for sentence in scored_sentences(source)), leaks)
     with workspace_beside(out, memory * 10**6 // 2) as room:
         tokens = read_tokens(sources, room, memory * 10**6 // 2 // WORD_BYTES,
                              guard if exclude else None)
@@ -225,7 +225,7 @@ def with_ngrams(
     levels, sorters = trie_levels_listed(model, room), []
     for n, level in enumerate(levels, 2):
         sorters.append(Sorter(room, ngram_record(n), lambda records: records[group_starts(records["words"])]))
-        for part in room.chunks(len(level), 60):
+        for part in room.chunks(len(level), 60, f"listing n-grams of {n} words"):
             rows = np.arange(part.start, part.stop)
             batch = np.zeros(len(rows), ngram_record(n))
             batch["words"] = new[words_of_rows(levels[: n - 1], rows)]
@@ -262,7 +262,8 @@ def check_language_model(
         verify_model(model, path)
     counts = " + ".join(f"{count:,}" for count in model.counts)
     checked = f"checked against {len(model.checked):,} sentences that will be scored, {len(model.found):,} found"
-    return f"{path}: sound; {counts} n-grams, fingerprint {model.hash}, {checked}"
+    mass = f"; the words' probabilities sum to {model.mass:.3g}: some were filtered out, or lost" * (model.mass < 0.9)
+    return f"{path}: sound; {counts} n-grams, fingerprint {model.hash}, {checked}{mass}"
 
 # %% ../../nbs/lm/ngram_build.ipynb #25661038
 def describe_language_model(
@@ -270,15 +271,17 @@ def describe_language_model(
 ) -> str:  # a few lines
     "Return what a model file holds and needs; raises `KitError` if it cannot be read."
     model, size = read_language_model(path), Path(path).stat().st_size
-    kind, memory = "ARPA text", "all of it is read and held in memory; b2t lm convert makes a file that opens at once"
-    if isinstance(model, KenlmModel) or str(path).endswith(SUFFIX):
-        kind = f"KenLM binary, {model.kind}" if isinstance(model, KenlmModel) else "model of this kit"
+    kind = format_of(path)
+    memory = "all of it is read and held in memory; b2t lm convert makes a file that opens at once"
+    if kind != "ARPA text":
+        kind += f", {model.kind}" if isinstance(model, KenlmModel) else ""
         memory = "mapped: what is used is read, and pages are shared (--lm-preload reads all)"
     count = model.vocabulary_size if isinstance(model, KenlmModel) else len(model.words)
     unspelled = "" if model.words else ", not spelled in the file: give --lexicon, or the CMU dictionary's are tried"
     origin = [f"{name} {value}" for name, value in model.origin.items() if isinstance(value, (str, int))]
-    rows = {"format": kind, "order": str(model.order), "n-grams": " + ".join(f"{one:,}" for one in model.counts),
-            "words": f"{count:,}{unspelled}", "bytes": f"{size:,}, {size / sum(model.counts):.1f} for each n-gram",
+    rows = {"format": kind, "order": str(model.order), "n-grams": " + ".join(f"{count:,}" for count in model.counts),
+            "words": f"{count:,}{unspelled}; their probabilities sum to {model.mass:.3g}",
+            "bytes": f"{size:,}, {size / sum(model.counts):.1f} for each n-gram",
             "memory": memory, "fingerprint": model.hash,
             "origin": ", ".join(origin)}
     return "\n".join([str(path), *(f"  {name:12} {value}" for name, value in rows.items() if value)])
@@ -341,7 +344,7 @@ def chances_of(
     sentences: Iterable[str],  # normalised
 ) -> np.ndarray:  # (T, models) float64
     "Return the probability of each word and sentence end under each model, except words no model knows."
-    words = [word for one in sentences for word in (*one.split(), "</s>")]
+    words = [word for sentence in sentences for word in (*sentence.split(), "</s>")]
     columns = []
     for model in models:
         numbers, ln_p = model.numbers(words), np.zeros(len(words))
@@ -380,7 +383,7 @@ def all_ngrams(
     for model, numbers in zip(models, vocabulary.common):
         start = 1 + model.counts[0]
         for n, (count, sorter) in enumerate(zip(model.counts[1:], sorters), 2):
-            for part in room.chunks(count, 20 * n + 40):
+            for part in room.chunks(count, 20 * n + 40, f"listing n-grams of {n} words"):
                 batch = np.zeros(part.stop - part.start, ngram_record(n))
                 batch["words"] = numbers[node_words(model.arrays, np.arange(part.start, part.stop) + start, n)]
                 sorter.add(batch[(batch["words"][:, 1:] != START).all(axis=1)])
@@ -424,9 +427,9 @@ _LEAST = 1e-9  # least probability left for unseen words, so that its logarithm 
 
 
 @njit(nogil=True)
-def _fill_backoff(arrays):
-    "Set the backoff weights so that the probabilities after each context sum to 1."
-    for node in range(1, len(arrays.back)):
+def _fill_backoff(arrays, begin, stop):
+    "Set the backoff weights of some contexts so that the probabilities after each sum to 1; shorter ones come first."
+    for node in range(begin, stop):
         first, end = np.int64(arrays.first[node]), np.int64(arrays.first[node + 1])
         if first == end:
             continue
@@ -449,12 +452,13 @@ def mixed(
     single -= math.log(np.exp(single).sum())
     records = all_ngrams(models, vocabulary, room)
     for n, rows in enumerate(records, 2):
-        for part in room.chunks(len(rows), 16 * n + 80):
+        for part in room.chunks(len(rows), 16 * n + 80, f"mixing n-grams of {n} words"):
             rows["ln_p"][part] = mixed_ln_p(models, vocabulary, part_of, rows["words"][part])
     nothing = np.zeros(0, np.uint32)
     unigrams = Level(nothing, nothing, np.maximum(single, NEVER), np.zeros(len(single)))
     arrays = compile_levels(as_levels(unigrams, records, room), room)
-    _fill_backoff(arrays)
+    for part in room.chunks(len(arrays.back), 40, "weighing contexts"):
+        _fill_backoff(arrays, max(part.start, 1), part.stop)
     counts = [len(single), *map(len, records)]
     return LanguageModel(vocabulary.words, arrays, counts)
 
@@ -541,7 +545,8 @@ def mix_language_models(
     check_model_name(out)
     check_work(memory, leaks)
     check_mixture(shares, len(models), text)
-    guard = Guard(Fence(one for source in exclude for one in scored_sentences(source)), leaks) if exclude else None
+    scored = (sentence for source in exclude for sentence in scored_sentences(source))
+    guard = Guard(Fence(scored), leaks) if exclude else None
     sentences = [] if text is None else held_out(text, guard)
     with workspace_beside(out, memory * 10**6 // 2) as room:
         parts = [read_language_model(path, room) for path in models]

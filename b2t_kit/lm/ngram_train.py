@@ -27,7 +27,7 @@ import numpy as np
 
 from ..core.errors import KitError
 from ..core.files import regular_file
-from ..core.signals import Progress
+from ..core.signals import Progress, followed
 from .external_sort import Column, Sorter, Workspace, chunks, distinct_rows, group_starts
 from .lexicon import check_word
 from .ngram import END, MAX_ORDER, START, UNKNOWN, LanguageModel, Level, child_starts
@@ -249,7 +249,9 @@ def sort_windows(
     kind = np.dtype([("words", np.uint32, (order,)), ("count", np.int64)])
     sorter = Sorter(room, kind, add_counts)
     filler = len(tokens.words)
-    for part in sentence_chunks(tokens.stream, room.rows(6 * kind.itemsize + 112)):
+    size = room.rows(6 * kind.itemsize + 112)
+    parts, count = sentence_chunks(tokens.stream, size), len(tokens.stream) // size + 1
+    for part in followed(parts, count, "counting n-grams", "block"):
         rows, times = distinct_rows(ngram_windows(part, tokens.new, order, filler))
         records = np.zeros(len(rows), kind)
         records["words"], records["count"] = rows, times
@@ -351,7 +353,7 @@ def _with_suffixes(raw: list[dict[str, np.ndarray]], room: Workspace) -> list[Co
             suffixes.append(level["word"])
             continue
         suffix = room.zeros(np.uint32, len(level["word"]))
-        for part in room.chunks(len(suffix), 120):
+        for part in room.chunks(len(suffix), 120, f"finding the ends of n-grams of {n} words"):
             at = suffixes[-1][level["parent"][part]].astype(np.int64)
             begin = starts[n - 3]
             suffix[part], _ = find_rows(raw[n - 2]["word"], begin[at], begin[at + 1], level["word"][part])
@@ -389,7 +391,7 @@ def adjusted_counts(
     low, high = START, START + 1  # rows that begin with <s>
     for table, longer in zip(tables, tables[1:]):
         adjusted = room.zeros(np.int64, len(table.word))
-        for part in room.chunks(len(longer.suffix), 40):
+        for part in room.chunks(len(longer.suffix), 40, "adjusting counts"):
             np.add.at(adjusted, longer.suffix[part], 1)
         adjusted[low:high] = table.count[low:high]
         low, high = int(table.starts[low]), int(table.starts[high])
@@ -410,7 +412,7 @@ def kept_rows(
     usable[UNKNOWN] = False
     for table, limit in zip(tables[1:], prune[1:]):
         shorter, usable = usable, room.zeros(bool, len(table.word))
-        for part in room.chunks(len(table.word), 60):
+        for part in room.chunks(len(table.word), 60, "pruning n-grams"):
             usable[part] = (table.count[part] > limit) & shorter[table.parent[part]] & shorter[table.suffix[part]]
         kept.append(usable)
     return kept
@@ -462,7 +464,8 @@ def smooth_order(
 ) -> Smoothed:
     "Return discounted probabilities, interpolated with the order below."
     p, gamma = room.zeros(np.float64, len(table.word)), room.zeros(np.float64, len(starts) - 1)
-    for contexts in context_chunks(starts, room.rows(120)):
+    parts = context_chunks(starts, room.rows(120))
+    for contexts in followed(parts, len(table.word), "smoothing n-grams", "n-gram", lambda one: int(starts[one.start])):
         rows = slice(int(starts[contexts.start]), int(starts[contexts.stop]))
         count, stays = np.asarray(adjusted[rows]), kept[rows]
         taken = np.where(stays, amount[np.minimum(count, 3)], count)
@@ -528,7 +531,7 @@ def kneser_ney(
               "unknown": int(tokens.times[UNKNOWN]), "order": order, "prune": limits,
               "discounts": [amount[1:].round(6).tolist() for amount, _ in amounts],
               "fallback": [n for n, (_, fallback) in enumerate(amounts, 1) if fallback]}
-    return LanguageModel(tokens.words, compile_levels(levels, room), [len(one.ln_p) for one in levels], origin)
+    return LanguageModel(tokens.words, compile_levels(levels, room), [len(level.ln_p) for level in levels], origin)
 
 # %% ../../nbs/lm/ngram_train.ipynb #aa625665
 def kept_levels(
@@ -544,7 +547,7 @@ def kept_levels(
         kinds = {"parent": np.uint32, "word": np.uint32, "ln_p": np.float32, "back": np.float32}
         columns = {name: Column(room, kind) for name, kind in kinds.items()}
         new = room.zeros(np.uint32, len(table.word))
-        for part in room.chunks(len(table.word), 80):
+        for part in room.chunks(len(table.word), 80, "taking logarithms"):
             stays = np.asarray(kept[n][part])
             if n:
                 columns["parent"].append(number[table.parent[part][stays]])
