@@ -4,6 +4,7 @@
     python benchmarks/live.py parity --out FOLDER [--trials 200]     # logits and sentences against `b2t decode`
     python benchmarks/live.py parity_together --out FOLDER          # the same for several decoders, strict recordings
     python benchmarks/live.py ends --out FOLDER                      # when a sentence is taken as ended
+    python benchmarks/live.py judged --out FOLDER --trials 30        # whether a fitted rule would do better
     python benchmarks/live.py delay --lm MODEL --said TEXT [--minutes 30] [--model baseline|transformer]
     python benchmarks/live.py steps [--trials 400]                  # a frame of a network, two ways
     python benchmarks/live.py calm [--trials 200]                  # how soon words are right, how often they change
@@ -60,7 +61,7 @@ from b2t_kit.decode.hypotheses import SearchConfig
 from b2t_kit.decode.pipeline import choose_words
 from b2t_kit.live.keep import keep_session
 from b2t_kit.live.measures import Shown, delays_figure, ovmi, word_delays
-from b2t_kit.live.pipeline import CANDIDATES, Averaged, LargeModel, LiveConfig, LiveDecoder
+from b2t_kit.live.pipeline import CANDIDATES, Averaged, LargeModel, LiveConfig, LiveDecoder, over
 from b2t_kit.live.page import LiveSession, open_decoder
 from b2t_kit.live.sources import RecordingSource
 from b2t_kit.llm.scores import Writing, load_scorer
@@ -117,12 +118,19 @@ def for_day(decoder: Decoder, day: str) -> Decoder:
     return replace(decoder, model=fitted.eval(), sessions=(day,), trained=(day,))
 
 
-def strict_run(options: argparse.Namespace, seed: int) -> Path:
-    "A small GRU with frames every 80 ms, trained on strict recordings, unless it is there."
-    data, run = options.out / "strict", options.out / f"strict_{seed}"
+def strict_data(options: argparse.Namespace, person: int = 31) -> Path:
+    "Where the strict recordings of a participant are."
+    return options.out / ("strict" if person == 31 else f"strict_p{person}")
+
+
+def strict_run(options: argparse.Namespace, seed: int, person: int = 31) -> Path:
+    "A small GRU with frames every 80 ms, trained on a participant's strict recordings, unless it is there."
+    data = strict_data(options, person)
+    run = data.with_name(f"{data.name}_{seed}")
     if not data.exists():
         same = {name: getattr(STRICT, name) * STRICT.difficulty / 0.3 for name in ("drift", "shared_noise")}
-        simulate(data, replace(STRICT, sessions=4, trials=150, seed=31, bins_per_phoneme=18, difficulty=0.3, **same))
+        settings = replace(STRICT, sessions=4, trials=150, seed=person, bins_per_phoneme=18, difficulty=0.3, **same)
+        simulate(data, settings)
     trained("tiny", {"stride": 4, "hidden": 256}, {1: 400, 2: 140}[seed], seed, data, run)
     return run
 
@@ -190,11 +198,14 @@ def parity_together(options: argparse.Namespace) -> dict[str, Any]:
         for one in model.parameters():
             one.add_(0.05 * one.std() * torch.randn_like(one) if one.numel() > 1 else 0.0)
     pair = [decoder, replace(decoder, model=model, origin="disturbed")]
-    row = {"trials": 0, "other words": 0, "largest difference": 0.0, "word errors": 0}
+    row = {"trials": 0, "frames": 0, "words": 0, "other words": 0, "largest difference": 0.0, "word errors": 0}
     found = {f"{count}": dict(row) for count in (1, 2)}
-    with Recordings(options.out / "strict", "val") as recordings:
-        trials = [recordings[index] for index in range(min(options.trials, len(recordings)))]
-    search = BeamSearch(*choose_words(None, exclude=tuple(one.sentence or "" for one in trials)), SearchConfig(beam=60))
+    trials: list[Any] = []
+    for split in ("val", "train"):  # what is compared need not be held out
+        with Recordings(options.out / "strict", split) as recordings:
+            trials += [recordings[index] for index in range(min(options.trials - len(trials), len(recordings)))]
+    said = tuple(one.sentence or "" for one in trials)
+    search = BeamSearch(*choose_words(None, exclude=said), SearchConfig(beam=60))
     for trial in trials:
         for count in (1, 2):
             live = LiveDecoder(pair[0], search, LiveConfig(end_silence=0, considered=1), trial.session, pair[1:count])
@@ -204,6 +215,8 @@ def parity_together(options: argparse.Namespace) -> dict[str, Any]:
             rows = [offline(for_day(one, trial.session), trial.features) for one in pair[:count]]
             expected, row = average_logits(rows) if count > 1 else rows[0], found[f"{count}"]
             row["trials"] += 1
+            row["frames"] += len(expected)
+            row["words"] += len(last.words)
             row["largest difference"] = max(row["largest difference"], float(np.abs(live.logits - expected).max()))
             row["other words"] += last.sentence != search.sentence(expected)
             row["word errors"] += wer([trial.sentence or ""], [last.sentence]).edits
@@ -228,37 +241,44 @@ def paused(timing: Any, share: float, mean: float, generator: np.random.Generato
 
 
 def traced(live: LiveDecoder, bins: np.ndarray) -> np.ndarray:
-    "After each frame: seconds, seconds of silence, P(</s>), and whether the words are those of the whole trial."
-    rows, words, before = [], [], live.bins * 0.02
+    "After each frame: seconds, seconds of silence, P(</s>), seconds without a change, whether its words are the last."
+    rows: list[tuple[float, ...]] = []
+    words: list[Any] = []
+    before, stood = live.bins * 0.02, 0.0
     for count in range(0, len(bins), live.windows.stride):
         if live.push(bins[count : count + live.windows.stride]) and live._heard:
-            rows.append((live.bins * 0.02 - before, live._silent * live.frame_seconds, live._stream.ending()))
-            words.append(live._stream._search.best(1)[0])
+            found = live._stream._search.best(1)[0]
+            stood = stood + live.frame_seconds if words and found == words[-1] else 0.0
+            rows.append((live.bins * 0.02 - before, live._silent * live.frame_seconds, live._stream.ending(), stood))
+            words.append(found)
     live.cue()
     return np.array([(*row, one == words[-1]) for row, one in zip(rows, words)])
 
 
-def ended(rows: np.ndarray, longest: float, surety: float = 2.0, pause: float = 1.0) -> np.ndarray:
-    "The row in which a rule ends the sentence."
-    _, silent, ending, _ = rows.T
-    sure = ending / (ending + (1 - ending) * np.exp(-silent / pause)) >= surety
+def ended(rows: np.ndarray, longest: float, sure: np.ndarray) -> np.ndarray:
+    "The row in which a rule ends the sentence: sure of it in a silence, or after the longest one."
+    silent = rows[:, 1]
     return rows[np.argmax((silent >= longest - 1e-9) | (sure & (silent > 0)))]
 
 
-def ends(options: argparse.Namespace) -> dict[str, Any]:
-    "How long after the last sound each rule ends a sentence, and how often before it, for several kinds of pauses."
-    torch.set_num_threads(1)
-    decoder = load_decoder(strict_run(options, 1))
-    config = from_dict(SimulateConfig, load_json(options.out / "strict/simulation.json"))
+def surety_rule(rows: np.ndarray, surety: float, pause: float) -> np.ndarray:
+    "Whether the rule of `b2t live --surety --pause` is sure, after each frame."
+    return np.array([over(ending, silent, pause) >= surety for _, silent, ending, *_ in rows])
+
+
+def all_traces(options: argparse.Namespace, person: int) -> dict[str, list[np.ndarray]]:
+    "Of each kind of pauses, the trace of each trial of a simulated participant, from the end of its last sound."
+    decoder = load_decoder(strict_run(options, 1, person))
+    config = from_dict(SimulateConfig, load_json(strict_data(options, person) / "simulation.json"))
     sessions = [one for one in open_sessions(config) if any(plan.split == "val" for plan in one.planned)]
     said = tuple(plan.sentence for one in sessions for plan in one.planned if plan.split == "val")
     search = BeamSearch(*choose_words(None, exclude=said), SearchConfig(beam=60))
     zscores = [[moments(one.raw(before)[0]) for before in range(-CALIBRATION, 0)] for one in sessions]
     lives = [LiveDecoder(decoder, search, LiveConfig(end_silence=0, considered=1), one.planned[0].session)
              for one in sessions]
-    found: dict[str, Any] = {}
+    found: dict[str, list[np.ndarray]] = {}
     for kind, (share, mean) in PAUSES.items():
-        traces = []
+        found[kind] = traces = []
         for number in range(options.trials):
             which = number % len(sessions)
             session = sessions[which]
@@ -267,21 +287,96 @@ def ends(options: argparse.Namespace) -> dict[str, Any]:
             generator = np.random.default_rng([5, number])
             timing = draw_timing(np.array(session.planned[place].labels), config.bins_per_phoneme, generator)
             timing = paused(timing, share, mean, np.random.default_rng([6, number]))
-            over = timing.edges[1 + np.flatnonzero(timing.labels != SILENCE)[-1]] * 0.02  # the end of the last sound
+            last = timing.edges[1 + np.flatnonzero(timing.labels != SILENCE)[-1]] * 0.02  # the end of the last sound
             quiet = replace(timing, num_bins=timing.num_bins + 150)  # three more seconds
             bins = zscore(record_trial(session.electrodes_at(place), quiet, generator, place), zscores[which])
-            traces.append(traced(lives[which], bins) - [[over, 0, 0, 0]])
-        rules = {f"silence {one:g} s": (one,) for one in SILENCES} | {
-            f"surety {sure:g}, pause {pause:g} s": (1.5, sure, pause) for sure, pause in SURETIES}
-        found[kind] = {}
-        for name, rule in rules.items():
-            late, *_, whole = np.array([ended(rows, *rule) for rows in traces]).T
-            found[kind][name] = {"trials": len(late), "too early": int((whole == 0).sum()),
-                                 "within 500 ms": int(((whole == 1) & (late <= 0.5)).sum()),
-                                 "p50": float(np.median(late)), "p67": float(np.percentile(late, 200 / 3)),
-                                 "p95": float(np.percentile(late, 95))}
-            print(kind, name, found[kind][name], flush=True)
+            traces.append(traced(lives[which], bins) - [[last, 0, 0, 0, 0]])
+        print(person, kind, flush=True)
+    return found
+
+
+def counted(rows: list[np.ndarray]) -> dict[str, float]:
+    "Of the rows in which sentences end: how many are too early, and how long after the last sound the others are."
+    late, *_, whole = np.array(rows).T
+    return {"trials": len(late), "too early": int((whole == 0).sum()),
+            "within 500 ms": int(((whole == 1) & (late <= 0.5)).sum()), "p50": float(np.median(late)),
+            "p67": float(np.percentile(late, 200 / 3)), "p95": float(np.percentile(late, 95))}
+
+
+def ends(options: argparse.Namespace) -> dict[str, Any]:
+    "How long after the last sound each rule ends a sentence, and how often before it, for several kinds of pauses."
+    torch.set_num_threads(1)
+    found: dict[str, Any] = {}
+    for kind, traces in all_traces(options, 31).items():
+        found[kind] = {f"silence {one:g} s": counted([ended(rows, one, np.zeros(len(rows), bool)) for rows in traces])
+                       for one in SILENCES}
+        for sure, pause in SURETIES:
+            found[kind][f"surety {sure:g}, pause {pause:g} s"] = counted(
+                [ended(rows, 1.5, surety_rule(rows, sure, pause)) for rows in traces])
     ends_figure(found).savefig(RESULTS.with_name("live_ends.png"))
+    return found
+
+
+PEOPLE = (31, 32, 33)  # seeds of the simulated participants of `judged`
+SIGNS = {"logistic of surety and silence": (0, 1, 2), "and of stability": (0, 1, 2, 3)}
+LIMITS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.78, 0.85, 0.9, 0.95, 0.98, 0.99)
+
+
+def signs(rows: np.ndarray) -> np.ndarray:
+    "What a logistic sees after each frame: 1, log odds of </s>, seconds of silence, seconds without a change."
+    _, silent, ending, stood, _ = rows.T
+    odds = np.clip(ending, 1e-6, 1 - 1e-6)
+    return np.stack([np.ones(len(rows)), np.log(odds / (1 - odds)), silent, np.minimum(stood, 2.0)], 1)
+
+
+def fitted(traces: list[np.ndarray], columns: tuple[int, ...]) -> np.ndarray:
+    "Weights of a logistic that tells, in a silence, whether the sentence is over and its words are there."
+    rows = np.concatenate(traces)
+    rows = rows[(rows[:, 1] > 0) & (rows[:, 1] < 1.5)]
+    seen, true = signs(rows)[:, columns], (rows[:, 0] >= 0) & (rows[:, -1] == 1)
+    weights = np.zeros(len(columns))
+    for _ in range(30):  # Newton's method
+        likely = 1 / (1 + np.exp(-seen @ weights))
+        curved = (seen.T * (likely * (1 - likely))) @ seen + 1e-6 * np.eye(len(columns))
+        weights = weights + np.linalg.solve(curved, seen.T @ (true - likely))
+    return weights
+
+
+def limits(mine: list[tuple[int, np.ndarray]]) -> dict[str, int]:
+    "Of the sentences, those that no rule can end well: by silence, by it and the n-gram, and by any sign."
+    found = dict.fromkeys(("words there within 500 ms", "paused as long inside", "and as complete there",
+                           "silent for 1.5 s inside"), 0)
+    for _, rows in mine:
+        late, silent, ending, _, whole = rows.T
+        inside, soon = (late < 0) & (silent > 0), (late >= 0) & (late <= 0.5)
+        last = np.flatnonzero(soon)[-1]  # what a rule that ends within 500 ms can know at most
+        long = inside & (silent >= silent[last])
+        found["words there within 500 ms"] += bool((whole[soon] == 1).any())
+        found["paused as long inside"] += bool(long.any())
+        found["and as complete there"] += bool((long & (ending >= ending[last])).any())
+        found["silent for 1.5 s inside"] += bool((inside & (silent >= 1.5)).any())
+    return found
+
+
+def judged(options: argparse.Namespace) -> dict[str, Any]:
+    "Each participant's ends of sentences by a logistic that was fitted on the others, beside the rule of today."
+    torch.set_num_threads(1)
+    traces = {person: all_traces(options, person) for person in PEOPLE}
+    weights = {(name, person): fitted([one for other in PEOPLE if other != person for kind in traces[other].values()
+                                       for one in kind], columns)
+               for name, columns in SIGNS.items() for person in PEOPLE}
+    found: dict[str, Any] = {"weights": {f"{name}, scored on {person}": one.tolist()
+                                         for (name, person), one in weights.items()}}
+    for kind in PAUSES:
+        mine = [(person, rows) for person in PEOPLE for rows in traces[person][kind]]
+        rules = {"silence 1.5 s": [ended(rows, 1.5, np.zeros(len(rows), bool)) for _, rows in mine]}
+        for sure in (*LIMITS, 0.995, 0.999):
+            rules[f"surety {sure:g}"] = [ended(rows, 1.5, surety_rule(rows, sure, 0.3)) for _, rows in mine]
+            for name, columns in SIGNS.items():
+                rules[f"{name}, {sure:g}"] = [
+                    ended(rows, 1.5, 1 / (1 + np.exp(-signs(rows)[:, columns] @ weights[name, person])) >= sure)
+                    for person, rows in mine]
+        found[kind] = {name: counted(one) for name, one in rules.items()} | {"limits": limits(mine)}
     return found
 
 
@@ -619,7 +714,7 @@ def large(options: argparse.Namespace) -> dict[str, Any]:
 
 
 PARTS = {"calm": calm, "corrected": corrected, "large": large, "heard": heard, "copies": copies, "causal": causal,
-         "parity": parity, "ends": ends,
+         "parity": parity, "ends": ends, "judged": judged,
          "delay": delay, "parity_together": parity_together, "steps": steps, "together": together}
 
 

@@ -22,7 +22,7 @@ from b2t_kit.data.kept import KeptFormat
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.pipeline import choose_words
 from b2t_kit.decode.sources import read_trials
-from b2t_kit.live.keep import keep_session, read_kept
+from b2t_kit.live.keep import keep_session, read_kept, report_kept
 from b2t_kit.live.page import LiveSession, SentenceMark, Moment, PageServer, Terminal
 from b2t_kit.live.pipeline import LiveConfig, LiveDecoder, TimeLedger, Update
 from b2t_kit.live.sources import ParticipantSource, Piece, StreamSender, StreamSource
@@ -292,7 +292,7 @@ class Words:
         words = tuple((word, 0.9) for word in self.words)
         return Update(self.bins // 10, self.bins, "AH", words, ("another",), bool(reason), reason, seconds)
 
-    def end(self, reason: str) -> list[Update]:
+    def end(self, reason: str, back: int = 0) -> list[Update]:
         found, self.words = [self.update(reason)] if self.words else [], []
         return found
 
@@ -450,6 +450,9 @@ def test_a_kept_session(decoder: LiveDecoder, recordings: Path, tmp_path: Path) 
     assert (tmp_path / "kept/features.bin").stat().st_size == 4 * 512 * session.bins
     assert not keeper.on and f"was kept in {tmp_path / 'kept'}" in keeper.line
     session.ask("mark", "2 corrected Where are you?")  # too late: nothing is kept any more
+    told = report_kept(tmp_path / "kept")
+    assert " sentences, " in told and "words per minute" in told and "bits per minute" in told
+    assert "How are you today?" in (tmp_path / "kept/report.html").read_text()
     convert(KeptFormat(), tmp_path / "kept", tmp_path / "mine")
     with Recordings(tmp_path / "mine", "train") as learned:  # what a decoder can learn from
         for number, info in enumerate(learned.infos):
@@ -459,6 +462,33 @@ def test_a_kept_session(decoder: LiveDecoder, recordings: Path, tmp_path: Path) 
     assert len(learned.infos) == 2
     session.ask("keep-delete")
     assert not (tmp_path / "kept").exists()
+
+
+def test_a_session_that_cannot_be_kept_any_more_says_so(tmp_path: Path) -> None:
+    """A full disk: the page, and everybody who watches, learns that nothing more is kept, and where the rest is."""
+    session, lines = LiveSession(Words(), Spoken()), io.StringIO()
+    session.watchers.append(Terminal(lines))
+    keeper = keep_session(session, tmp_path / "kept", {})
+    (tmp_path / "kept/events.jsonl").symlink_to("/dev/full")
+    session.note("something to keep")
+    until(lambda: not keeper.on, 10)
+    assert keeper.line == f"Nothing more is kept: No space left on device. What was kept is in {tmp_path / 'kept'}."
+    until(lambda: f"refused: {keeper.line}" in lines.getvalue(), 5)
+
+
+@browser_needed
+def test_what_was_kept_can_be_deleted_after_keeping_was_stopped(browser, tmp_path: Path) -> None:
+    session = LiveSession(Words(), Spoken())
+    keep_session(session, tmp_path / "kept", {})
+    with PageServer(session, port=0) as server:
+        browser.get(server.url)
+        until(lambda: text(browser, "kept") == f"This session is kept in {tmp_path / 'kept'}.")
+        browser.find_element("id", "keep-stop").click()
+        until(lambda: text(browser, "kept") == f"This session was kept in {tmp_path / 'kept'}.")
+        browser.find_element("id", "keep-delete").click()
+        browser.switch_to.alert.accept()
+        until(lambda: text(browser, "kept") == "What was kept of this session has been deleted.", 10)
+        assert not (tmp_path / "kept").exists() and not browser.find_element("id", "keep-delete").is_enabled()
 
 
 @browser_needed
@@ -546,6 +576,9 @@ def test_finish_waits_for_the_last_words_but_not_for_ever() -> None:
 
 VOICE = """
 window.spoken = [];
+window.SpeechSynthesisUtterance = function(text) { this.text = text; };
+speechSynthesis.getVoices = () => [{name: "Here", lang: "en-US", voiceURI: "here", localService: true}];
+speechSynthesis.onvoiceschanged();
 speechSynthesis.speak = one => spoken.push([one.text, one.rate]);
 speechSynthesis.cancel = () => spoken.push("stop");
 """
@@ -593,6 +626,30 @@ def test_a_listener(browser) -> None:
         assert kept == [SentenceMark(3, "corrected", "maybe later"), SentenceMark(3, "corrected", "much later"), SentenceMark(4, "wrong")]
         assert "Not a medical device" in browser.page_source
         assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+
+
+REMOTE = """
+speechSynthesis.getVoices = () => [{name: "Far away", lang: "en-US", voiceURI: "far", localService: false}];
+speechSynthesis.onvoiceschanged();
+"""
+
+
+@browser_needed
+def test_no_sentence_leaves_the_device_to_be_spoken(browser) -> None:
+    """A browser whose voices are all elsewhere speaks nothing, and says why; so it does after the session has ended."""
+    session = LiveSession(Words(), Spoken())
+    with PageServer(session, port=0) as server:
+        browser.get(server.url_of("listen"))
+        browser.execute_script(VOICE + REMOTE)
+        browser.find_element("id", "aloud").click()
+        until(lambda: "no voice" in text(browser, "note"))
+        assert browser.find_element("id", "voice").text == "none on this device"
+        session.decoder.words = ["come", "here"]
+        session.run()
+        until(lambda: "do nothing any more" in text(browser, "note"))
+        assert not browser.find_element("id", "right").is_enabled() and browser.find_element("id", "repeat").is_enabled()
+        browser.find_element("id", "repeat").click()
+        assert "no voice" in text(browser, "note") and browser.execute_script("return spoken") == []
 
 
 class Marks:

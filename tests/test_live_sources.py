@@ -139,6 +139,43 @@ def test_markers_of_an_lsl_stream_end_sentences(name: str) -> None:
     assert sum(source.refused.values()) == 1
 
 
+@pytest.mark.parametrize("bins, marks", [(0.0, 0.0), (-500.0, 1000.0)])
+def test_a_marker_ends_a_sentence_at_its_own_time(
+    name: str, bins: float, marks: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Early and late ones, by clocks that are so many seconds before ours."""
+    shifts = {name: bins, f"{name} markers": marks}
+    monkeypatch.setattr(pylsl.StreamInlet, "time_correction", lambda inlet, *args: shifts[inlet.info().name()])
+    received, made = Received(LslSource(name, f"{name} markers")), outlet(name)
+    markers = outlet(f"{name} markers", 1, 0, "string")
+    with received.inbox:
+        assert made.wait_for_consumers(20) and markers.wait_for_consumers(20)
+        begin = pylsl.local_clock() - 1
+
+        def bin_(number: int) -> None:
+            made.push_sample(np.full(4, number, np.float32), begin + number * BIN_SECONDS - bins)
+
+        def mark(number: float) -> None:
+            markers.push_sample(["end"], begin + number * BIN_SECONDS - marks)
+
+        for number in range(20):
+            bin_(number)
+        found = received.take(20)
+        mark(11.5)  # late
+        found += received.take(1)
+        mark(25.5)  # early
+        time.sleep(0.2)
+        for number in range(20, 30):
+            bin_(number)
+        found += received.take(11)
+        mark(29.5)  # no bin follows
+        found += received.take(1)
+    order = [f"end {one.first}" if one.cue else one.first for one in found]
+    assert order == [*range(20), "end 12", *range(20, 26), "end 26", *range(26, 30), "end 30"]
+    bridge = Bridge()
+    ready = [one for piece in found for one in bridge.take(piece)]
+    assert [one.back for one in ready if one.cue] == [8, 0, 0] and str(bridge.mended) == "nothing to mend"
+
+
 @contextmanager
 def redis_server(port: int, folder: Path) -> Iterator["redis.Redis"]:
     command = [SERVER, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]

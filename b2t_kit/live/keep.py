@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['EVERY_SECONDS', 'MOST_WAITING_BYTES', 'FRAME', 'kept_megabytes', 'clock', 'Keeper', 'logits_file', 'keep_session',
-           'read_kept', 'report_kept']
+           'read_kept', 'shown_of', 'report_kept']
 
 # %% ../../nbs/live/keep.ipynb #84e30a35
 import datetime
@@ -16,6 +16,7 @@ import re
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,8 @@ class Keeper:
             raise KitError(f"{self.folder}: is not empty; a kept session needs a folder of its own")
         check_writable(self.folder)
         self.promise = ""  # what whoever starts it is told
+        self.tell: Callable[[str, bool], None] = lambda line, bad: None  # is told why nothing more is kept
+        self.failed = ""  # what the disk said
         self.began, self.lock, self.done = time.perf_counter(), threading.Lock(), threading.Event()
         self.on, self.lost, self.sentences, self.words = True, 0, 0, ""  # keeping; bytes left out
         self.bins = self.first = 0  # kept so far, and before the sentence that is open
@@ -85,12 +88,19 @@ class Keeper:
         self.thread.start()
 
     @property
+    def there(self) -> bool:
+        "Whether something is kept, now or from before."
+        return self.folder.exists()
+
+    @property
     def line(self) -> str:
         "What a page says."
-        if not self.folder.exists():
+        if not self.there:
             return "What was kept of this session has been deleted."
+        if self.failed:
+            return f"Nothing more is kept: {self.failed}. What was kept is in {self.folder.absolute()}."
         lost = f" {self.lost:,} bytes were left out because the disk was slow." if self.lost else ""
-        return f"This session {'is' if self.on else 'was'} kept in {self.folder}.{lost}"
+        return f"This session {'is' if self.on else 'was'} kept in {self.folder.absolute()}.{lost}"
 
     def show(self, moment: Moment) -> None:
         "Take what has just happened; returns at once."
@@ -129,16 +139,17 @@ class Keeper:
         if update.logits is not None:
             frame = np.array((seconds, update.bins, self.sentences + 1, update.logits), FRAME)
             self._put("frames.bin", frame.tobytes())
-            self.rows.append(np.asarray(update.logits, np.float32))
+            self.rows = [*self.rows[: update.frame], np.asarray(update.logits, np.float32)]
         if update.final:
-            self.sentences += 1
-            heard = self.bins if update.came is None else update.bins - round(update.came.began / BIN_SECONDS)
-            first, self.first = max(self.first, self.bins - heard), self.bins
+            self.sentences, self.rows = self.sentences + 1, self.rows[: update.frame + 1]
+            end = min(self.bins, update.bins)  # a late cue leaves bins to the next sentence
+            heard = end if update.came is None else update.bins - round(update.came.began / BIN_SECONDS)
+            first, self.first = max(self.first, end - heard), end
             self.lines.append((self.start, seconds, update.sentence))
             self.finished.append((np.array(self.rows, np.float32).reshape(-1, len(PHONEMES)), moment.said))
             self._event(seconds, "final", number=self.sentences, words=update.words, others=update.alternatives,
                         reason=update.reason, said=moment.said, frames=len(self.rows),
-                        bins=[first, self.bins], came=asdict(update.came) if update.came else None)
+                        bins=[first, end], came=asdict(update.came) if update.came else None)
             self.rows, self.start, self.words, self.fresh = [], None, "", True
         elif update.sentence != self.words:
             self.words = update.sentence
@@ -153,9 +164,13 @@ class Keeper:
             self.fresh = True
 
     def _run(self) -> None:
-        while not self.done.wait(EVERY_SECONDS):
+        try:
+            while not self.done.wait(EVERY_SECONDS):
+                self._write()
             self._write()
-        self._write()
+        except OSError as error:  # the disk is full, or the folder has gone
+            self.on, self.failed = False, error.strerror or str(error)
+            self.tell(self.line, True)
 
     def _write(self) -> None:
         "Bring to the disk what waits."
@@ -170,10 +185,10 @@ class Keeper:
                 file.flush()
                 os.fsync(file.fileno())
         if fresh:
-            write_atomically(self.folder / "transcript.txt", "".join(f"{one}\n" for _, _, one in lines))
+            write_atomically(self.folder / "transcript.txt", "".join(f"{sentence}\n" for _, _, sentence in lines))
             write_atomically(self.folder / "transcript.srt", "\n".join(
-                f"{number}\n{clock(start)} --> {clock(end)}\n{one or '(nothing)'}\n"
-                for number, (start, end, one) in enumerate(lines, 1)))
+                f"{number}\n{clock(start)} --> {clock(end)}\n{sentence or '(nothing)'}\n"
+                for number, (start, end, sentence) in enumerate(lines, 1)))
             write_atomically(self.folder / "logits.hdf5", logits_file(finished))
 
     def stop(self) -> None:
@@ -218,7 +233,7 @@ def keep_session(
     keeper = Keeper(folder, {"num_features": width, "options": settings}, features)
     keeper.promise = (f"what is heard is kept in {folder}, {kept_megabytes(width if features else 0):.0f} MB per hour; "
                       f"b2t decode --logits {folder}/logits.hdf5 decodes it again")
-    session.keeper = keeper
+    session.keeper, keeper.tell = keeper, session.note
     session.watchers.append(keeper)
     return keeper
 
@@ -232,18 +247,33 @@ def read_kept(
     return events, np.frombuffer(body[: len(body) // FRAME.itemsize * FRAME.itemsize], FRAME)
 
 # %% ../../nbs/live/keep.ipynb #72f2192b
+def shown_of(
+    came: dict[str, Any],  # as an event has it
+) -> Shown:
+    "How a sentence came; raises `KeyError`, `TypeError` or `ValueError` if a number or a word is none."
+    began, ended, *ends = (float(seconds) for seconds in (came["began"], came["ended"], *came["ends"]))
+    changes = tuple((float(at), tuple(words)) for at, words in came["changes"])
+    shown = Shown(began, changes, tuple(came["final"]), ended, tuple(ends))
+    if len(ends) != len(shown.final) or not np.isfinite([began, ended, *ends, *(at for at, _ in changes)]).all():
+        raise ValueError(f"{len(shown.final)} words and {len(ends)} times")
+    return shown
+
+
 def report_kept(
     folder: str | Path,
     out: str | Path | None = None,  # page to write; None: report.html in the folder
 ) -> str:
     "Write a page about a kept session, and return its measures; raises `KitError` if the folder is none."
     folder, events = Path(folder), read_kept(folder)[0]
-    finals, meant = [one for one in events if one["event"] == "final"], meant_in(events)
-    shown = [Shown(**one["came"]) for one in finals if one.get("came")]
-    found, lines = measures_of(shown), [f"{len(finals):,} sentences"]
+    finals, meant = [event for event in events if event["event"] == "final"], meant_in(events)
+    try:
+        found = measures_of([shown_of(event["came"]) for event in finals if event.get("came")])
+    except (TypeError, ValueError, KeyError, IndexError, StopIteration) as error:
+        raise KitError(f"{folder / 'events.jsonl'}: has times that no session writes ({error})") from error
+    lines = [f"{len(finals):,} sentences"]
     if found:
         lines = repr(found).splitlines()
-    heard = {one["number"]: " ".join(word for word, _ in one["words"]) for one in finals}
+    heard = {event["number"]: " ".join(word for word, _ in event["words"]) for event in finals}
     if meant:
         rate = wer([*meant.values()], [heard[number] for number in meant])
         lines.append(f"word error rate {rate!r} in the {len(meant):,} sentences of which it is known what was meant")
@@ -252,8 +282,8 @@ def report_kept(
         counts = dict(zip(model.words, np.exp(model.unigrams.astype(np.float64)).tolist()))
         bits = ovmi(counts, model.words, max(0.0, 1 - rate.rate))
         lines.append(f"{bits:.2f} bits per word, {bits * found.words_per_minute:.0f} bits per minute")
-    rows = [(clock(one["seconds"]), " ".join(word for word, _ in one["words"]) or "(nothing)",
-             meant.get(one["number"], ""), one["reason"]) for one in finals]
+    rows = [(clock(event["seconds"]), " ".join(word for word, _ in event["words"]) or "(nothing)",
+             meant.get(event["number"], ""), event["reason"]) for event in finals]
     table = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>\n" for row in rows)
     write_atomically(Path(out or folder / "report.html"), (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>A kept session</title>\n'

@@ -30,8 +30,8 @@ def word_delays(
     "How soon each final word was there, and stayed."
     states = [*shown.changes, (shown.ended, shown.final)]
     found = np.zeros((len(shown.final), 2))
-    for place, word in enumerate(shown.final):
-        right = next(at for at, words in states if words[place:place + 1] == (word,))
+    for place in range(len(shown.final)):
+        right = next(at for at, words in states if words[place:place + 1] == shown.final[place:place + 1])
         kept = shown.ended
         for at, words in reversed(states):
             if words[:place + 1] != shown.final[:place + 1]:
@@ -94,13 +94,13 @@ def measures_of(
     sentences: Sequence[Shown],
 ) -> Measures | None:  # None: nobody has said a word
     "How soon and how calm sentences came."
-    sentences = [one for one in sentences if one.final]
+    sentences = [sentence for sentence in sentences if sentence.final]
     if not sentences:
         return None
-    delays = np.concatenate([word_delays(one) for one in sentences])
-    finals = [one.ended - one.ends[-1] for one in sentences]
-    words = sum(len(one.final) for one in sentences)
-    minutes = sum(one.ended - one.began for one in sentences) / 60
+    delays = np.concatenate([word_delays(sentence) for sentence in sentences])
+    finals = [sentence.ended - sentence.ends[-1] for sentence in sentences]
+    words = sum(len(sentence.final) for sentence in sentences)
+    minutes = sum(sentence.ended - sentence.began for sentence in sentences) / 60
 
     def middle(values: Sequence[float]) -> tuple[float, float]:
         low, high = np.percentile(values, [50, 95]).tolist()
@@ -116,14 +116,14 @@ def delays_figure(
     "Left: how soon words are right and fixed; right: how often they are taken back."
     figure = Figure(figsize=(9, 3.2), dpi=80, layout="constrained")
     left, right = figure.subplots(1, 2)
-    for name, values in (("first right", [one.right for one in found.values()]),
-                         ("last change", [one.fixed for one in found.values()]),
-                         ("sentence final", [one.final for one in found.values()])):
+    for name, values in (("first right", [measures.right for measures in found.values()]),
+                         ("last change", [measures.fixed for measures in found.values()]),
+                         ("sentence final", [measures.final for measures in found.values()])):
         low, high = np.array(values).T
         left.plot(list(found), low, marker="o", label=name, linewidth=4 if name == "first right" else 1.5)
         left.fill_between(list(found), low, high, alpha=0.15)
     left.set(xlabel="calm, seconds", ylabel="seconds after the end (p50 to p95)", ylim=(0, None))
     left.legend(frameon=False, fontsize=8)
-    right.plot(list(found), [one.revisions for one in found.values()], marker="o", color="tab:red")
+    right.plot(list(found), [measures.revisions for measures in found.values()], marker="o", color="tab:red")
     right.set(xlabel="calm, seconds", ylabel="revisions per word", ylim=(0, None))
     return figure

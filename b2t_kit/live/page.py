@@ -40,6 +40,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from ..core.errors import KitError, printable
+from ..core.settings import is_whole
 from ..decode.ensemble import AveragedRuns, run_list
 from ..decode.pipeline import Asked, choose_words
 from ..decode.sources import RunLogits
@@ -89,6 +90,10 @@ class Watcher(Protocol):
 class Keeping(Watcher, Protocol):
     "A watcher that keeps the session, until it is told to stop."
     on: bool
+
+    @property
+    def there(self) -> bool:
+        "Whether something is kept, now or from before."
 
     @property
     def line(self) -> str:
@@ -188,7 +193,7 @@ class LiveSession:
     def _mark(self, text: str) -> None:
         "Tell the watchers what somebody says of a finished sentence."
         number, verdict, correction = (printable(text[:500]).split(" ", 2) + ["", ""])[:3]
-        known = number.isdecimal() and 0 < int(number) <= self.finals
+        known = is_whole(number) and 0 < int(number) <= self.finals
         if not known or verdict not in ("right", "wrong", "corrected") or (verdict == "corrected") != bool(correction):
             raise KitError(f"mark: '{printable(text[:20])}' should be the number of a sentence and right, wrong, or "
                            "corrected with the correction")
@@ -238,8 +243,8 @@ class LiveSession:
             raise
         finally:
             self.seen.ended = ended
-            for one in self.workers.values():
-                one.shutdown(wait=False, cancel_futures=True)
+            for worker in self.workers.values():
+                worker.shutdown(wait=False, cancel_futures=True)
             self._tell(Moment(_nothing(self), time.perf_counter(), self.decoder.end("source"), over=True))
 
     def _prepared(self, part: str) -> None:
@@ -250,7 +255,7 @@ class LiveSession:
         while not self.cues.empty():
             answer, updates = self.cues.get_nowait(), self.decoder.cue()
             self._tell(Moment(_nothing(self), time.perf_counter(), updates))
-            if not any(one.final for one in updates):
+            if not any(update.final for update in updates):
                 answer("no sentence is open, so there was nothing to end", False)
 
     def note(
@@ -301,7 +306,7 @@ class LiveSession:
             arrived = None if self.source.waits else piece.arrived  # what waits for us has not been late
             updates = self.decoder.push(piece.bins, arrived) if len(piece.bins) else []
             if piece.cue:
-                updates = [*updates, *self.decoder.end(piece.reason)]
+                updates = [*updates, *self.decoder.end(piece.reason, piece.back)]
             self.bins += len(piece.bins)
             self._tell(Moment(piece.bins, piece.arrived, updates, piece.said))
 
@@ -378,7 +383,8 @@ class Speaker:
     def __init__(self) -> None:
         found = [(path, *more) for name, *more in PROGRAMS if (path := shutil.which(name))]
         if not found:
-            raise KitError(f"speak: none of {', '.join(one[0] for one in PROGRAMS)} is installed; /listen speaks too")
+            raise KitError(f"speak: none of {', '.join(words[0] for words in PROGRAMS)} is installed; "
+                           "/listen speaks too")
         self.command, self.texts = found[0], queue.SimpleQueue[str]()
         self.process: subprocess.Popen[bytes] | None = None  # that speaks now
         threading.Thread(target=self._run, name="speaker", daemon=True).start()
@@ -387,7 +393,8 @@ class Speaker:
         "Say what is final; what is marked as wrong is not said to its end."
         if moment.mark and moment.mark.verdict != "right" and self.process:
             self.process.terminate()
-        for text in [moment.mark.text if moment.mark else "", *(one.sentence for one in moment.updates if one.final)]:
+        for text in [moment.mark.text if moment.mark else "",
+                     *(update.sentence for update in moment.updates if update.final)]:
             if text:
                 self.texts.put(text)
 
@@ -498,10 +505,10 @@ class Feed:
 
     def _mark(self, mark: SentenceMark) -> None:
         "Give a sentence to all readers again, with its mark."
-        for place, (_, one) in enumerate(self.sentences):
-            if one["number"] == mark.number:
+        for place, (_, sentence) in enumerate(self.sentences):
+            if sentence["number"] == mark.number:
                 self.count.sentences += 1
-                marked = one | {"mark": {"verdict": mark.verdict, "text": mark.text}}
+                marked = sentence | {"mark": {"verdict": mark.verdict, "text": mark.text}}
                 self.sentences[place] = self.count.sentences, marked
 
     def enter(self) -> Reader:
@@ -519,7 +526,7 @@ class Feed:
             if not place.shown < message <= place.messages:
                 return None
             bins, arrived = place.sent.get(message, (0, 0.0))
-            place.sent = {number: one for number, one in place.sent.items() if number > message}
+            place.sent = {number: when for number, when in place.sent.items() if number > message}
             place.shown = message
             if not bins:
                 return None
@@ -544,8 +551,8 @@ class Feed:
                        "rows": len(columns[0]) if columns else 0,
                        "columns": base64.b64encode(b"".join(columns)).decode(), "skipped": place.skipped,
                        "phonemes": [(bins, name) for number, bins, name in self.phonemes if number > place.phonemes],
-                       "sentences": [one for number, one in self.sentences if number > place.sentences],
-                       "notes": [one for number, one in self.notes if number > place.notes],
+                       "sentences": [sentence for number, sentence in self.sentences if number > place.sentences],
+                       "notes": [note for number, note in self.notes if number > place.notes],
                        "display_ms": place.display_ms, **self.now}
             known = ("bins", "phonemes", "sentences", "notes", "version")
             vars(place).update({name: getattr(self.count, name) for name in known})
@@ -604,9 +611,9 @@ def own_address(
     if host not in ("0.0.0.0", "::"):
         return host
     family, away = (socket.AF_INET, "192.0.2.1") if host == "0.0.0.0" else (socket.AF_INET6, "2001:db8::1")
-    with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as one:
-        one.connect((away, 9))  # sends nothing; the system chooses the address that it would send from
-        return str(one.getsockname()[0])
+    with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((away, 9))  # sends nothing; the system chooses the address that it would send from
+        return str(probe.getsockname()[0])
     with suppress(OSError):
         return socket.gethostbyname(socket.gethostname())
     return host
@@ -637,9 +644,11 @@ def measures_line(
     "How soon and how calm words came, for a person."
     if found is None:
         return ""
-    return (f"{found.words_per_minute:.0f} words per minute. Half of the words are right {found.right[0]:.1f} s after "
-            f"they were said and stay so after {found.fixed[0]:.1f} s; {found.revisions:.2f} taken back per word. A "
-            f"sentence is final {found.final[0]:.1f} s after its last word.")
+    right, fixed, final = (f"{abs(seconds):.1f} s {'before' if seconds < 0 else 'after'}"
+                           for seconds, _ in (found.right, found.fixed, found.final))
+    return (f"{found.words_per_minute:.0f} words per minute. Half of the words are right {right} they end, and do not "
+            f"change from {fixed} on; {found.revisions:.2f} taken back per word. A sentence is final {final} its last "
+            "word.")
 
 
 class PageServer:
@@ -702,8 +711,9 @@ class PageServer:
     ) -> None:
         "Give open pages time to get the last words, and why there are no more."
         until = time.monotonic() + seconds
-        while any(one.version < self.feed.count.version or one.shown < one.messages or one.told != self.session.state()
-                  for one in self.places):
+        while any(reader.version < self.feed.count.version or reader.shown < reader.messages
+                  or reader.told != self.session.state()
+                  for reader in self.places):
             if time.monotonic() > until:
                 break
             time.sleep(PAUSE)
@@ -753,7 +763,7 @@ class PageServer:
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self.places = [one for one in self.places if one is not place]
+            self.places = [reader for reader in self.places if reader is not place]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -787,7 +797,7 @@ class PageServer:
         return {"state": state.name, "text": state.text, "counted": self.session.counted(), "says": self.session.says,
                 "hotwords": self.session.decoder.hotwords, "answers": answers, "measures": self.measured[1],
                 "calm": self.session.decoder.config.calm, "kept": keeper.line if keeper else NOT_KEPT,
-                "keeper": bool(keeper), "keeps": bool(keeper and keeper.on)}
+                "keeper": bool(keeper), "keeps": bool(keeper and keeper.on), "there": bool(keeper and keeper.there)}
 
     async def _read(self, websocket: Any, place: Reader) -> None:
         "Do what a page asks, until it goes."
@@ -933,13 +943,13 @@ def open_decoder(
     **search: Any,  # what is asked of the search, as for `decode_sentences`
 ) -> LiveDecoder:
     "A decoder that is ready for bins; raises `KitError` if a file cannot be used."
-    sources = [RunLogits(one) for one in ([runs] if isinstance(runs, str | Path) else run_list(runs))]
+    sources = [RunLogits(run) for run in ([runs] if isinstance(runs, str | Path) else run_list(runs))]
     source = AveragedRuns(sources) if len(sources) > 1 else sources[0]
     asked, (record, digest) = Asked(lm, **search), source.record(source.folder)
     words = choose_words(lm or tuned_model(record), asked.lexicon, exclude)
     wanted = tuned_for(*words, None, digest)  # hotwords come and go while it runs
     line = asked.search(words, tuned_config(record, wanted))
-    first, *others = [one.decoder for one in sources]
+    first, *others = [source.decoder for source in sources]
     return LiveDecoder(first, line, config, session, others, _large(llm, llm_weights))
 
 

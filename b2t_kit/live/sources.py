@@ -26,7 +26,7 @@ import numpy as np
 
 from ..core.errors import KitError, printable
 from ..core.files import load_json
-from ..core.settings import from_dict
+from ..core.settings import from_dict, is_whole
 from ..data.dataset import BIN_SECONDS, Recordings
 from ..data.hdf5 import MAX_BINS, MAX_FEATURES, MAX_VALUE
 from ..data.folders import find_recordings
@@ -44,6 +44,7 @@ class Piece:
     cue: bool = False  # the sentence ends with these bins
     said: str = ""  # with a cue: the sentence, where it is known
     reason: str = "cue"  # with a cue: why the sentence ends: "cue", "restart", "stall" or "sender"
+    back: int = 0  # with a cue alone, from a bridge: the bins after it that came before it
 
     @property
     def end(self) -> int:
@@ -137,7 +138,8 @@ def simulated_session(
     place = find_recordings(data).parent / "simulation.json"
     if not place.is_file():
         raise KitError(f"{place}: is missing, so these recordings were not simulated; write some with b2t simulate")
-    days = {one.planned[0].session: one for one in open_sessions(from_dict(SimulateConfig, load_json(place)))}
+    days = {session.planned[0].session: session
+            for session in open_sessions(from_dict(SimulateConfig, load_json(place)))}
     chosen = session or list(days)[-1]
     if chosen not in days:
         raise KitError(f"session: '{session}' is not one of {', '.join(days)}")
@@ -260,7 +262,7 @@ def endpoint(
 ) -> str:
     "The address as ZeroMQ writes it; raises `KitError` if it is not one, or if there is no machine of this name."
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+    if not host or not is_whole(port) or not 0 < int(port) < 65536:
         raise KitError(f"address: '{printable(address)}' should be HOST:PORT, such as {ADDRESS}")
     try:
         found = host == "*" or bool(socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM))
@@ -447,7 +449,7 @@ class Mended:
     stalls: int = 0  # times that nothing came for a while
 
     def __str__(self) -> str:
-        found = [f"{getattr(self, one.name)} {one.name}" for one in fields(self) if getattr(self, one.name)]
+        found = [f"{getattr(self, field.name)} {field.name}" for field in fields(self) if getattr(self, field.name)]
         return ", ".join(found) or "nothing to mend"
 
 # %% ../../nbs/live/sources.ipynb #965cfb54
@@ -576,7 +578,7 @@ class Bridge:
             first = min(self.held)
             piece = self.held[first]
             if first > self.next:
-                ahead = max(one.end for one in self.held.values()) - self.next
+                ahead = max(piece.end for piece in self.held.values()) - self.next
                 patient = now - piece.arrived < self.config.window * BIN_SECONDS
                 if patient and ahead <= self.config.window:
                     break
@@ -584,10 +586,10 @@ class Bridge:
             del self.held[first]
             overlap = max(self.next - first, 0)
             self.mended.repeated += min(overlap, len(piece.bins))
-            whole = self._whole(piece.bins[overlap:])
+            back, whole = 0 if len(piece.bins) else overlap, self._whole(piece.bins[overlap:])
             self.next = max(self.next, piece.end)
             if len(whole) or piece.cue:
-                ready.append(replace(piece, first=self.next - len(whole), bins=whole))
+                ready.append(replace(piece, first=self.next - len(whole), bins=whole, back=back))
         return ready
 
     def _bridge(self, first: int, arrived: float) -> Piece:
@@ -660,7 +662,7 @@ class Inbox:
             if self.source.waits:
                 self.changed.wait_for(lambda: self._fits(piece) or self.stop.is_set())
             while not self.source.waits and not self._fits(piece):
-                oldest = next((at for at, one in enumerate(self.waiting) if not one.cue), 0)
+                oldest = next((at for at, piece in enumerate(self.waiting) if not piece.cue), 0)
                 self.dropped += len(self.waiting[oldest].bins)
                 self.bytes -= self.waiting[oldest].bins.nbytes
                 del self.waiting[oldest]

@@ -123,5 +123,5 @@ def counted(
     if mended == "nothing to mend" and state.name != "live":
         mended = "no fault counted" if bins and state.name in ("waiting", "ended") else ""
     mended = "" if reasons and mended in ("nothing to mend", "no fault counted") else mended
-    known = [one for one in (mended, reasons) if one]
+    known = [reason for reason in (mended, reasons) if reason]
     return "; ".join(known) or ("no bin has come yet" if not bins else state.text)
