@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from b2t_kit.doctor.doctor import diagnose
-from b2t_kit.doctor.known_failures import FAILURES, REPORTED, table
+from b2t_kit.doctor.known_failures import FAILURES, FAILURE_KINDS, REPORTED, THREADS, Failure, table
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 600  # seconds
@@ -69,12 +69,12 @@ def test_every_failure_has_a_test() -> None:
     assert [failure.name for failure in REPORTED if not failure.tests] == []
 
 
-@pytest.mark.parametrize("reported", [True, False])
+@pytest.mark.parametrize("entries", [REPORTED, THREADS, FAILURE_KINDS], ids=["reported", "threads", "kinds"])
 @pytest.mark.parametrize("language, name", [("en", "failures"), ("zh", "failures_zh")])
-def test_the_documentation_holds_the_table(language: str, name: str, reported: bool) -> None:
+def test_the_documentation_holds_the_table(language: str, name: str, entries: tuple[Failure, ...]) -> None:
     """The page that people search is made from the data that the doctor uses."""
     cells = json.loads((ROOT / f"nbs/tutorials/{name}.ipynb").read_text(encoding="utf-8"))["cells"]
-    assert table(language, reported) in ["".join(cell["source"]) for cell in cells]
+    assert table(language, entries) in ["".join(cell["source"]) for cell in cells]
 
 
 # The doctor on an error that has just happened

@@ -50,15 +50,16 @@ def tell_of_log(
 ) -> int:  # exit status
     "Print what is known about a log."
     findings = diagnose_file(log)
+    known = any(finding.failure.known for finding in findings)
     if as_json:
         found = [finding.to_dict() for finding in findings]
-        print(json.dumps({"recognised": bool(findings), "findings": found}, indent=1, ensure_ascii=False))
+        print(json.dumps({"recognised": known, "findings": found}, indent=1, ensure_ascii=False))
     elif findings:
         print("\n\n".join(in_words(finding, language) for finding in findings))
     else:
         print({"en": "nothing known is in this text; all known failures are in nbs/tutorials/failures.ipynb",
                "zh": "这段文字中没有已知的故障；全部已知故障见 nbs/tutorials/failures_zh.ipynb"}[language])
-    return SUCCESS if findings else UNRECOGNISED
+    return SUCCESS if known else UNRECOGNISED
 
 # %% ../../nbs/doctor/verbs.ipynb #fa0bcc02
 def tell_of_machine(as_json: bool) -> int:  # exit status
