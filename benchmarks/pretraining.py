@@ -1,26 +1,28 @@
 """Does a participant with few sentences gain from other recordings? Simulated: one target, several ways to train.
 
-    python benchmarks/pretraining.py FOLDER --json benchmarks/results/pretraining.json   # 10 minutes of processor time
-    python benchmarks/pretraining.py FOLDER --seeds 1 --steps 20                         # does it run?
+    OMP_NUM_THREADS=1 python benchmarks/pretraining.py FOLDER --json benchmarks/results/pretraining.json
+    python benchmarks/pretraining.py FOLDER --seeds 1 --steps 20 --shares 10            # does it run?
 
-The target has one array and ten days, of which training sees one or all. It is trained alone, jointly with a
-participant of two arrays who shares its code for phonemes or has a code of their own, and jointly with its own other
-days with electrodes in another order; with a shared code also with an inner CTC loss. All see the same number of
-steps; in joint training half of them are the source's. Nothing is chosen on the sentences that are scored: the last
-step counts. FOLDER keeps recordings and runs, and the command goes on where it was stopped; `--shares 10` leaves out
-all ten days. Intervals redraw seeds, days and sentences.
+The target has one array and ten days, of which training sees one or all. It is trained alone; jointly with a
+participant of two arrays who shares its code for phonemes or has a code of their own, or with its own other days with
+electrodes in another order; or from a decoder of that source alone, on the target's sentences or on 70 % of them and
+30 % of the source's. Some ways have an inner CTC loss, a read-in for each participant in place of zeros, a frozen GRU
+or twice the steps. In joint training half of the steps are the source's, and a decoder of the source takes as many
+steps as the target then does. Nothing is chosen on the sentences that are scored: the last step counts. FOLDER keeps
+recordings, runs and what each cell gave, so the command goes on where it was stopped; the table has the cells that are
+there. Intervals redraw seeds, days and sentences.
 """
 import argparse
-import itertools
+import re
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from b2t_kit.core.files import save_json
+from b2t_kit.core.files import load_json, save_json
 from b2t_kit.data.augment import Augment
 from b2t_kit.data.batches import BatchConfig, TrainBatches
 from b2t_kit.data.dataset import Recordings
@@ -40,9 +42,40 @@ SPEECH = SpeechConfig(MODEL, Augment(white_noise=0.6, offset=0.1), BatchConfig(b
 STEPS = TrainConfig(steps=160, lr=0.004, eps=1e-8, warmup_steps=20, ema_decay=0.98, log_every=100, eval_every=0,
                     checkpoint_every=0, keep_checkpoints=1, device="cpu")
 COMMON = replace(STRICT, difficulty=0.2, bins_per_phoneme=12.0, trials=25, held_out=0.24, wrong_labels=0.0)
-SOURCES = {"alone": "", "joint, shared code": "shared", "joint, own code": "own",
-           "joint, own days permuted": "permuted"}
-WAYS = [*((way, 0.0) for way in SOURCES), ("joint, shared code", 0.3)]
+SOURCES = {"shared code": "shared", "own code": "own", "own days permuted": "permuted"}  # -> folder
+WIDE = 256  # features of the widest set
+
+
+@dataclass(frozen=True)
+class Way:
+    "One way to train the target."
+    name: str
+    source: str = ""  # folder of the source; empty: alone
+    share: float = 0.5  # of the steps that are the source's; 0: its decoder only
+    begun: bool = False  # with a decoder of the source
+    inner: float = 0.0  # weight of inner CTC losses
+    read_in: int = 0  # features that read-ins bring every set to; 0: zeros in place of what a set lacks
+    rates: tuple[str, ...] = ()
+    times: int = 1  # the usual steps
+    against: tuple[str, ...] = ("alone",)  # ways that it is compared with, sentence by sentence
+
+
+def ways() -> list[Way]:
+    "All ways, those that others are compared with before them."
+    found = [Way("alone", against=()), Way("alone, twice the steps", times=2)]
+    both = ("alone", "alone, twice the steps")
+    for name, source in SOURCES.items():
+        found += [Way(f"transfer, {name}", source, 0.0, True, against=both),
+                  Way(f"transfer, {name}, 30 % source", source, 0.3, True, against=(*both, f"transfer, {name}"))]
+    for name in ("shared code", "own code"):
+        found += [Way(f"joint, {name}", SOURCES[name]), Way(f"joint, {name}, read-ins", SOURCES[name], read_in=WIDE,
+                                                            against=("alone", f"joint, {name}"))]
+    before = "transfer, shared code"
+    return [*found, Way(f"{before}, read-ins", "shared", 0.0, True, read_in=WIDE, against=(*both, before)),
+            Way(f"{before}, GRU frozen", "shared", 0.0, True, rates=("gru.*=0",), against=(*both, before)),
+            Way("joint, own days permuted", "permuted"),
+            Way("joint, shared code, inner CTC 0.3", "shared", inner=0.3, against=("alone", "joint, shared code")),
+            Way("joint, shared code, twice the steps", "shared", times=2, against=(*both, "joint, shared code"))]
 
 
 def permuted(source: Path, sessions: list[str], out: Path) -> None:
@@ -113,19 +146,39 @@ def feeding(folders: list[Path]) -> float:
     return found
 
 
-def scored(folder: Path, few: Path, way: str, inner: float, settings: TrainConfig, out: Path) -> list[dict[str, Any]]:
-    "Train in one way; edits and phonemes of each of the target's validation sentences at the last step."
-    source = [folder / SOURCES[way]] if SOURCES[way] else []
-    batches = replace(SPEECH.batches, set_shares=(0.5, 0.5) if source else ())
-    task = SpeechTask([few, *source], replace(SPEECH, batches=batches, inner_ctc=inner))
+def trained(folders: list[Path], config: SpeechConfig, settings: TrainConfig, out: Path, begun: Path | None) -> None:
+    "Train, or go on; nothing if the run is done."
+    start = load_decoder(begun).as_start if begun else None
+    task = SpeechTask(folders, config, start=start)
     done = train(task, settings, out, resume=out.is_dir(), quiet=True)
     task.close()
     if done.stopped != "steps":
         raise SystemExit(f"stopped ({done.stopped}); the same command goes on")
+
+
+def cell(folder: Path, few: Path, way: Way, steps: int, seed: int, name: str) -> dict[str, Any]:
+    "Train in one way; edits and phonemes of each of the target's validation sentences at the last step, and seconds."
+    kept = folder / "cells" / f"{name}.json"
+    if kept.exists():
+        return load_json(kept)
+    began, settings, begun = time.process_time(), replace(STEPS, steps=steps, seed=seed + 1), None
+    if way.begun:
+        begun = folder / f"source_{way.source}_{way.read_in}_{seed}"
+        trained([folder / way.source], replace(SPEECH, read_in=way.read_in), settings, begun, None)
+    spent = time.process_time() - began  # nothing where another cell has trained the source's decoder
+    folders = [few, folder / way.source] if way.source and way.share else [few]
+    batches = replace(SPEECH.batches, set_shares=(1 - way.share, way.share) if len(folders) > 1 else ())
+    config = replace(SPEECH, batches=batches, inner_ctc=way.inner, read_in=way.read_in, rates=way.rates)
+    out = folder / f"run_{name}"
+    trained(folders, config, replace(settings, steps=steps * way.times), out, begun)
     with open_device("cpu", "float32") as device, Recordings(few, "val") as recordings:
         found = decode(load_decoder(out), recordings, device)
-    return [{"day": one.info.session, "edits": edit_distance(one.true, one.decoded), "phonemes": len(one.true)}
+    rows = [{"day": one.info.session, "edits": edit_distance(one.true, one.decoded), "phonemes": len(one.true)}
             for one in found]
+    kept.parent.mkdir(exist_ok=True)
+    made = {"rows": rows, "source_s": spent, "seconds": time.process_time() - began}
+    save_json(kept, made)
+    return made
 
 
 def interval(runs: list[list[dict[str, Any]]], before: list[list[dict[str, Any]]] | None = None) -> list[float]:
@@ -157,10 +210,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=STEPS.steps)
     parser.add_argument("--shares", type=int, nargs="+", default=[10, 100], choices=[10, 100])
+    parser.add_argument("--ways", nargs="+", default=[], help="only those that contain one of these, and alone")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    folder, started = options.folder, time.process_time()
+    folder = options.folder
     days = recorded(folder)
     sizes = {name: hours(folder / name) for name in ("target", "day_0", "shared", "own", "permuted")}
     for name, size in sizes.items():
@@ -170,28 +224,31 @@ def main() -> None:
         "target alone": feeding([folder / "target"]),
         "target and source": feeding([folder / "target", folder / "shared"])}
     print(found["trials per second of feeding"], flush=True)
-    shares = [f"{one} %" for one in options.shares]
-    kept: dict[tuple[str, str, float], list[list[dict[str, Any]]]] = {}
-    for seed, share, (way, inner) in itertools.product(range(options.seeds), shares, WAYS):
-        few = folder / ("target" if share == "100 %" else f"day_{seed * 3 % len(days)}")
-        settings = replace(STEPS, steps=options.steps, seed=seed + 1)
-        out = folder / f"run_{share[:-2]}_{SOURCES[way] or 'alone'}_{inner:g}_{seed}"
-        rows = scored(folder, few, way, inner, settings, out)
-        kept.setdefault((share, way, inner), []).append(rows)
-        rate = sum(one["edits"] for one in rows) / sum(one["phonemes"] for one in rows)
-        print(f"seed {seed + 1}  {share:<6} {way:<26} inner {inner:g}  {rate:.1%}  "
-              f"{time.process_time() - started:.0f} s", flush=True)
-    table = []
-    for (share, way, inner), runs in kept.items():
-        row = {"share of days": share, "way": way, "inner_ctc": inner, "per": interval(runs),
-               "seeds": [interval([one])[0] for one in runs], "minus alone": interval(runs, kept[share, "alone", 0.0])}
-        table.append(row)
-        numbers = [*(f"{one:7.1%}" for one in row["per"]), "  minus alone",
-                   *(f"{one:+7.1%}" for one in row["minus alone"])]
-        print(f"{share:<6} {way:<26} inner {inner:g}", *numbers, flush=True)
-    found["rates"] = table
-    if options.json:
-        save_json(options.json, found)
+    kept: dict[tuple[int, str], list[list[dict[str, Any]]]] = {}
+    table, seconds = [], 0.0
+    for way in ways():
+        if options.ways and not any(one in way.name for one in (*options.ways, "alone")):
+            continue
+        for share in options.shares:
+            spent = []
+            for seed in range(options.seeds):
+                few = folder / ("target" if share == 100 else f"day_{seed * 3 % len(days)}")
+                name = re.sub(r"\W+", "_", f"{way.name} {share} {seed}")
+                made = cell(folder, few, way, options.steps, seed, name)
+                kept.setdefault((share, way.name), []).append(made["rows"])
+                spent.append(made["seconds"])
+                rate = sum(one["edits"] for one in made["rows"]) / sum(one["phonemes"] for one in made["rows"])
+                print(f"seed {seed + 1}  {share:3} %  {way.name:<40} {rate:.1%}  {made['seconds']:.0f} s", flush=True)
+            runs, seconds = kept[share, way.name], seconds + sum(spent)
+            row = {"share of days": share, "way": way.name, "per": interval(runs),
+                   "seeds": [interval([one])[0] for one in runs], "seconds": sum(spent),
+                   "minus": {one: interval(runs, kept[share, one]) for one in way.against if (share, one) in kept}}
+            table.append(row)
+            print(f"{share:3} % {way.name:<40}", *(f"{one:6.1%}" for one in row["per"]), *(
+                f"; minus {other} " + " ".join(f"{one:+.1%}" for one in row["minus"][other]) for other in row["minus"]),
+                flush=True)
+            if options.json:
+                save_json(options.json, {**found, "rates": table, "processor_s": seconds})
 
 
 if __name__ == "__main__":
