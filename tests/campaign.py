@@ -3,6 +3,7 @@
     python -m tests.campaign                     # a few minutes; writes benchmarks/robustness.md
     python -m tests.campaign --cases 100         # as many cases a cell; an hour or more
     python -m tests.campaign --only metrics,arpa --seed 7 --keep DIR      # keep the inputs of bad outcomes
+    python -m tests.campaign --by-hand           # the cases made by hand, tests/by_hand.py; prints their table
 
 A case is a copy of a reader's good input with one fault, made by a generator with a seed. A long-lived worker reads it.
 What can happen: refused (one line, status not 0), accepted (the fault may be harmless), silent (accepted although
@@ -1024,6 +1025,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="readers, separated by commas")
     parser.add_argument("--keep", type=Path, help="folder for the inputs of bad outcomes")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/robustness.md")
+    parser.add_argument("--by-hand", action="store_true", help="the cases of tests/by_hand.py instead")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
@@ -1031,6 +1033,11 @@ def main() -> int:
         work()
         return 0
     start, only = time.monotonic(), [name for name in options.only.split(",") if name]
+    if options.by_hand:
+        from tests import by_hand
+        found, bad = by_hand.by_hand(only)
+        print(by_hand.page(found, bad), f"{time.monotonic() - start:.0f} seconds", sep="\n")
+        return 1 if bad else 0
     found, bad = campaign(options.cases, options.seed, only, options.keep)
     command = f"python -m tests.campaign --cases {options.cases} --seed {options.seed}"
     text = page(found, bad, command, time.monotonic() - start)
