@@ -182,10 +182,11 @@ def draw_shortest(
     stride: int,  # bins from one frame to the next
 ) -> None:
     "Write decoded.png: the shortest of the first three sentences, from recording to words."
-    shown = min((one for one in words.trials[:3] if one.hypotheses), key=lambda one: len(one.truth or ""), default=None)
+    decoded = (trial for trial in words.trials[:3] if trial.hypotheses)
+    shown = min(decoded, key=lambda trial: len(trial.truth or ""), default=None)
     if shown is None:
         return
-    logits = {one.place: one.logits for one in read_trials(words.folder / "logits.hdf5")}
+    logits = {trial.place: trial.logits for trial in read_trials(words.folder / "logits.hdf5")}
     with Recordings(folder / "data", "val") as recordings:
         places = [(info.session, info.block, info.number) for info in recordings.infos]
         trial = recordings[places.index(shown.place)]

@@ -351,7 +351,7 @@ class Stages:
     ) -> float:  # hours, above 0
         "What a stage may take now: its share, less what earlier stages took beyond theirs."
         names = list(self.hours)
-        over = sum(max(0.0, self.spent.get(one, 0.0) - self.hours[one]) for one in names[:names.index(name)])
+        over = sum(max(0.0, self.spent.get(stage, 0.0) - self.hours[stage]) for stage in names[:names.index(name)])
         return max(self.hours[name] - over, 0.01)
 
     def __repr__(self) -> str:

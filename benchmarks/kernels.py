@@ -95,13 +95,15 @@ def inside(
     start = time.monotonic()
     done = subprocess.run(command, env=common | variables, capture_output=True, text=True)
     log.write_text(done.stdout + done.stderr)
+    if done.returncode and variables.get("KAGGLE_KERNEL_RUN_TYPE") != "Batch":
+        print("\n".join(log.read_text().splitlines()[-30:]), file=sys.stderr)
     return done.returncode, time.monotonic() - start
 
 
 def run_colab(
     image: str,  # the image's Python
     work: Path,  # folder of the page
-) -> None:
+) -> bool:  # whether it ran to the end
     "Run the page for Colab as there, and print a row."
     content, scratch = work / "content", work / "scratch"
     content.mkdir()
@@ -117,6 +119,7 @@ def run_colab(
     last = printed(content, r"step ([0-9]+)/\1 +validation.*")
     print("installing the kit left", (work / 'log1.txt').read_text().partition("\n")[0] + "\n")
     print(f"| colab | 1 | {result} | {printed(content, 'pip install .*b2t_kit-.*: done')} | {last} | {seconds:.0f} |")
+    return status == 0
 
 
 def steps_of(
@@ -133,46 +136,51 @@ def printed(
     pattern: str,  # regular expression
 ) -> str:
     "The first match in what the cells printed or raised."
-    cells = json.loads((kaggle / "executed.ipynb").read_text())["cells"]
+    executed = kaggle / "executed.ipynb"  # not there where the session did not begin
+    cells = json.loads(executed.read_text())["cells"] if executed.exists() else []
     said = "".join("".join(output.get("text", output.get("evalue", ""))) + "\n"
                    for cell in cells for output in cell.get("outputs", []))
     found = re.search(pattern, said)
     return found[0] if found else f"no {pattern}"
 
 
-def main() -> None:
+def main() -> int:  # exit status
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--image", required=True)
     parser.add_argument("--work", required=True, type=Path)
     parser.add_argument("--kernels", default="b2t-eit-tpu,b2t-gpu,b2t-tpu-v5e8")
     options = parser.parse_args()
+    image, right = os.path.abspath(options.image), []  # as it is called: links lead out of the environment
     asked = "import importlib.metadata as m; print(*(f'{n} {m.version(n)}' for n in " \
             "('torch', 'torch_xla', 'libtpu', 'numpy', 'accelerate')), sep=', ')"
-    versions = subprocess.run([options.image, "-c", asked], capture_output=True, text=True, check=True).stdout.strip()
-    python = subprocess.run([options.image, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    versions = subprocess.run([image, "-c", asked], capture_output=True, text=True, check=True).stdout.strip()
+    python = subprocess.run([image, "--version"], capture_output=True, text=True, check=True).stdout.strip()
     print(f"{python}, {versions}\n")
     print("| kernel | session | result | installed from | run | seconds |\n|---|---|---|---|---|---|")
     for kernel in options.kernels.split(","):
         work = options.work.resolve() / kernel
         work.mkdir(parents=True)
         if kernel == "colab":
-            run_colab(options.image, work)
+            right.append(run_colab(image, work))
             continue
         for number in (1, 2):
-            status, seconds, kaggle = session(options.image, work, number, kernel)
+            status, seconds, kaggle = session(image, work, number, kernel)
+            right.append(status == 0)
             outputs = list(kaggle.glob("working/rehearsal/*"))
             result = f"{len(outputs)} outputs" if status == 0 else "FAILED"
             words = printed(kaggle, "a new run|(continuing|resuming) /kaggle/input/\\S+")
             print(f"| {kernel} | {number}, interactive | {result} | {printed(kaggle, 'b2t_kit-[^:]*: .*')} | {words}, "
                   f"step {steps_of(kaggle)} | {seconds:.0f} |", flush=True)
-        status, seconds, kaggle = session(options.image, work, 3, kernel, "Batch")
+        status, seconds, kaggle = session(image, work, 3, kernel, "Batch")
         line = printed(kaggle, "this session has no .*")
         left = "nothing written" if not any((kaggle / "working").iterdir()) else "WROTE SOMETHING"
         result = f"fails: {line}" if status else "RAN"
+        right.append(status != 0 and left == "nothing written" and not line.startswith("no "))
         print(f"| {kernel} | 3, pushed | {result} | {printed(kaggle, 'b2t_kit-[^:]*: .*')} | {left} | {seconds:.0f} |",
               flush=True)
+    return int(not all(right))
 
 
 if __name__ == "__main__":
     os.umask(0o022)
-    main()
+    sys.exit(main())

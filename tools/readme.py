@@ -117,8 +117,8 @@ def sections(cells: list[dict]) -> Iterator[str]:
 def main() -> None:
     for name, language in FAILURES.items():
         path = NOTEBOOKS / name
-        for reported in (True, False):
-            written = with_table(path.read_text(encoding="utf-8"), known_failures.table(language, reported))
+        for entries in (known_failures.REPORTED, known_failures.THREADS, known_failures.FAILURE_KINDS):
+            written = with_table(path.read_text(encoding="utf-8"), known_failures.table(language, entries))
             path.write_text(written, encoding="utf-8")
     (NOTEBOOKS / "README.md").write_text(list_of_notebooks(), encoding="utf-8")
     for name, readme in READMES.items():

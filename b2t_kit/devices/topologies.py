@@ -25,7 +25,7 @@ class Chip:
     closed: int  # a direction with a multiple of so many chips has a link from the last to the first
 
 
-CHIPS = {one.name: one for one in (
+CHIPS = {chip.name: chip for chip in (
     Chip("v4", 137.5e12, 614e9, 45e9, 15.25, 4),  # half a chip; see below
     Chip("v5e", 197e12, 819e9, 45e9, 15.75, 16),
     Chip("v5p", 459e12, 2765e9, 90e9, 95.74, 4),
@@ -115,7 +115,7 @@ class Slice:
             corners[block] = [from_first(self.around(cut[at])) for at in sorted(cut)]
 
         def longest(block: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-            ways = [self.way(one, after) for ring in corners[block] for one, after in zip(ring, ring[1:] + ring[:1])]
+            ways = [self.way(chip, after) for ring in corners[block] for chip, after in zip(ring, ring[1:] + ring[:1])]
             return max(map(len, ways)), block[::-1]
 
         best = min(blocks, key=longest, default=None)

@@ -122,7 +122,7 @@ def check_tracker(
     known = sorted(LOGGER_TYPE_TO_CLASS)
     if tracker not in known:
         raise KitError(f"tracker '{tracker}' is unknown; choose {', '.join(known)}")
-    if tracker not in [str(one) for one in get_available_trackers()]:
+    if tracker not in [str(name) for name in get_available_trackers()]:
         package = {"comet_ml": "comet-ml"}.get(tracker, tracker)
         raise KitError(f"tracker {tracker}: its package is not installed; pip install {package}")
     if out is None:

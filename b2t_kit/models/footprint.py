@@ -67,16 +67,16 @@ class StepPlan:
     @property
     def fullest(self) -> PeakPoint:
         "The point that needs most memory."
-        return max(self.points, key=lambda one: one.bytes)
+        return max(self.points, key=lambda point: point.bytes)
 
 
 def grouped_point(name: str, parts: Sequence[Part]) -> PeakPoint:
     "A point at which equal parts of several blocks are counted as one."
     counts: dict[Part, int] = {}
-    for one in parts:
-        counts[one] = counts.get(one, 0) + 1
-    return PeakPoint(name, tuple(one if count == 1 else Part(one.name, ((count, "blocks"), *one.factors))
-                                 for one, count in counts.items()))
+    for part in parts:
+        counts[part] = counts.get(part, 0) + 1
+    return PeakPoint(name, tuple(kind if count == 1 else Part(kind.name, ((count, "blocks"), *kind.factors))
+                                 for kind, count in counts.items()))
 
 
 def gradients_of(
@@ -280,7 +280,7 @@ def patches_backward(stacks: Sequence[Stack], size: Size, done: int, shared: lis
         part("gradients of the slices", 2, **bins, slices=rest + (whole > 0)),
         part("their sum", 2, **bins),
         part("gradient of whole slices", 2, **steps, values=whole * stride * size.channels),
-        *(part("gradient of the other stack's patches", 2, **steps, values=one.inputs) for one in waiting),
+        *(part("gradient of the other stack's patches", 2, **steps, values=layer.inputs) for layer in waiting),
     ))
 
 # %% ../../nbs/models/footprint.ipynb #f159b26b
@@ -305,7 +305,7 @@ def tpu_stack_points(
     "The points of a training step at which a TPU chip may be fullest."
     batch = [part("features of the batch", 4, **bins_of(size))]
     shared, layers = days_kept(stacks, size), [(gru, level) for gru in stacks for level in range(gru.layers)]
-    kept = [each for one, level in layers for each in tpu_gru_kept(one, level, size)]
+    kept = [each for layer, level in layers for each in tpu_gru_kept(layer, level, size)]
     loss = PeakPoint("loss", (*rounded_weights(layers), *kept, *shared, *loss_parts(stacks, size)))
     holes = WIDE_HOLES if any(gru.chips > 1 for gru in stacks) else HOLES
     points, done = [settle_speech(loss, batch, holes)], 0

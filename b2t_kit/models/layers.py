@@ -117,12 +117,12 @@ class ReadIn(nn.Module):
     ) -> None:
         super().__init__()
         sets = list(dict.fromkeys(days))
-        self.sizes = [int(one.rpartition("=")[2]) for one in sets]
-        shares = torch.tensor([[float(one == other) for other in sets] for one in days])
+        self.sizes = [int(name.rpartition("=")[2]) for name in sets]
+        shares = torch.tensor([[float(name == other) for other in sets] for name in days])
         self.register_buffer("shares", shares, persistent=False)  # (D, sets)
-        for one, size in zip(sets, self.sizes):
+        for name, size in zip(sets, self.sizes):
             weight = torch.eye(size, width) if size <= width else nn.init.orthogonal_(torch.empty(size, width))
-            self.register_parameter(f"of_{one.rpartition('=')[0]}", nn.Parameter(weight))
+            self.register_parameter(f"of_{name.rpartition('=')[0]}", nn.Parameter(weight))
 
     def forward(
         self,

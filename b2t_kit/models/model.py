@@ -177,7 +177,8 @@ class ModelConfig:
         **data: int,  # `num_days` and `num_features` of the recordings
     ) -> Self:
         "The settings with what the recordings decide; raises `KitError` if another number was given."
-        own = {one.name: getattr(self, one.name) for one in fields(self) if one.name in data}  # type: ignore[arg-type]
+        names = [field.name for field in fields(self) if field.name in data]  # type: ignore[arg-type]
+        own = {name: getattr(self, name) for name in names}
         for name, given in own.items():
             if given not in (None, data[name]):
                 raise KitError(f"{name}: {given} given, but the recordings have {data[name]}; leave it out")
@@ -224,7 +225,8 @@ def model_names() -> list[str]:
     "The models of the package."
     import b2t_kit.models as package
 
-    return [one.name for one in pkgutil.iter_modules(package.__path__) if config_in(f"{package.__name__}.{one.name}")]
+    names = [module.name for module in pkgutil.iter_modules(package.__path__)]
+    return [name for name in names if config_in(f"{package.__name__}.{name}")]
 
 
 def published_in(folder: str | Path) -> Pretrained | None:
@@ -284,7 +286,7 @@ def _load(path: Path, name: str) -> type[ModelConfig]:
 
 def loaded_models() -> list[str]:  # such as "/where/own_model.py:Conformer"
     "The models that a person named by file, for a child process that must know them too."
-    return [f"{path}:{one.__name__}" for one, (path, _) in _FILES.items()]
+    return [f"{path}:{module.__name__}" for module, (path, _) in _FILES.items()]
 
 # %% ../../nbs/models/model.ipynb #0f64ea66
 def model_name(config_class: type) -> dict[str, str]:
@@ -325,7 +327,7 @@ def named(
 
 def _below(parent: type) -> Iterator[type[ModelConfig]]:
     "All classes that derive from a class and are alive."
-    one: type[ModelConfig]
-    for one in parent.__subclasses__():
-        yield one
-        yield from _below(one)
+    child: type[ModelConfig]
+    for child in parent.__subclasses__():
+        yield child
+        yield from _below(child)

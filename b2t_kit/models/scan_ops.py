@@ -352,7 +352,7 @@ class _Recurrence(torch.autograd.Function):
         ctx.options = compute, recompute, mark, inputs.dtype
         keep_gates = any(ctx.needs_input_grad) and not recompute
         with torch.autocast(inputs.device.type, enabled=False):
-            weight, input_weight = (mark(one.to(compute), OF_WEIGHTS) for one in (weight_hh, weight_ih))
+            weight, input_weight = (mark(matrix.to(compute), OF_WEIGHTS) for matrix in (weight_hh, weight_ih))
             inputs = inner(mark, inputs.to(compute))
             from_input = inner(mark, _input_product(outer(mark, inputs), input_weight, bias_ih, held, compute))
             bias = mark(bias_hh, {-1: "units"})
@@ -372,7 +372,7 @@ class _Recurrence(torch.autograd.Function):
             return mark(mark(contract(at_gates, read, LEADING, compute), OF_WEIGHTS), AT_REST)
 
         with torch.autocast(inputs.device.type, enabled=False):
-            weight, input_weight = (mark(one.to(compute), OF_WEIGHTS) for one in (weight_hh, weight_ih))
+            weight, input_weight = (mark(matrix.to(compute), OF_WEIGHTS) for matrix in (weight_hh, weight_ih))
             grad_states = inner(mark, grad_states)
             before = inner(mark, torch.cat([state[None], states[:-1]]))  # (T, B, H)
             if recompute:

@@ -56,7 +56,7 @@ def rates_in(
             result, same = load_json(path), key["data"] == data.get(key["split"])
             name = key["split"] if same else f"{key['split']}, other trials than in training's record"
             found[name] = {"trials": result["trials"], **result["summary"]["all trials"], "data": key["data"],
-                           "marks": [one["text"] for one in result["marks"]]}
+                           "marks": [mark["text"] for mark in result["marks"]]}
     return found
 
 # %% ../../nbs/output/export.ipynb #26e97e00
@@ -97,9 +97,9 @@ def card(
     "The page for people, in Markdown."
     named = decoder.signal.participant.upper()
     facts = [f"| {name} | {text} |" for name, text in facts_of(decoder, record).items()]
-    rates = ["; ".join([f"| {split} | {one['trials']:,} | {one['rate']:.1%} ({one['low']:.1%} to {one['high']:.1%}), "
-                        f"{one['edits']:,} of {one['total']:,}", *one["marks"]]) + " |"
-             for split, one in record["scores"].items()]
+    rates = ["; ".join([f"| {split} | {score['trials']:,} | {score['rate']:.1%} "
+                        f"({score['low']:.1%} to {score['high']:.1%}), {score['edits']:,} of {score['total']:,}",
+                        *score["marks"]]) + " |" for split, score in record["scores"].items()]
     return "\n".join([
         f"# {record['name']}", "",
         f"A phoneme decoder for intracortical recordings of attempted speech in the {named} brain-to-text format,",

@@ -120,19 +120,19 @@ def sentences_of(
     other: Iterable[DecodedTrial] | None = None,  # the same trials, decoded by another run
 ) -> list[Sentence]:  # by session, block and trial
     "Trials as `Sentence`s. Raises KitError if a trial has no true sentence, or if there are no trials."
-    known = None if training is None else {normalise(one) for one in training}
-    others = None if other is None else {one.place: one.sentence for one in other}
+    known = None if training is None else {normalise(sentence) for sentence in training}
+    others = None if other is None else {trial.place: trial.sentence for trial in other}
     found = []
-    for one in sorted(trials, key=lambda trial: trial.place):
-        if one.truth is None:
-            place = " ".join(map(str, one.place))
+    for trial in sorted(trials, key=lambda trial: trial.place):
+        place = " ".join(map(str, trial.place))
+        if trial.truth is None:
             raise KitError(f"{place}: has no sentence to compare with; report on train or val")
-        if others is not None and one.place not in others:
-            raise KitError(f"{' '.join(map(str, one.place))}: was not decoded by the other run; decode the same split")
+        if others is not None and trial.place not in others:
+            raise KitError(f"{place}: was not decoded by the other run; decode the same split")
         found.append(Sentence(
-            one.place, one.truth, one.hypotheses, (phonemes or {}).get(one.place),
-            (corpora or {}).get(one.place[:2]), None if known is None else normalise(one.truth) in known,
-            (seconds or {}).get(one.place), None if others is None else others[one.place]))
+            trial.place, trial.truth, trial.hypotheses, (phonemes or {}).get(trial.place),
+            (corpora or {}).get(trial.place[:2]), None if known is None else normalise(trial.truth) in known,
+            (seconds or {}).get(trial.place), None if others is None else others[trial.place]))
     if not found:
         raise KitError("there are no trials to report on; decode a split first")
     return found
@@ -192,11 +192,11 @@ def table_line(
     resamples: int = 2000,  # bootstrap repetitions
 ) -> Line | None:
     "Error rates of a group, resampled by session if there are enough; None if it has no words."
-    sessions = [one.session for one in sentences]
-    words = count_edits(*zip(*(one.words for one in sentences)))
+    sessions = [sentence.session for sentence in sentences]
+    words = count_edits(*zip(*(sentence.words for sentence in sentences)))
     if not words.lengths.sum():
         return None
-    sounds = [one.phonemes for one in sentences]
+    sounds = [sentence.phonemes for sentence in sentences]
     per = None
     if None not in sounds:
         per = rate_of(count_edits(*zip(*sounds)), sessions, resamples)
@@ -210,16 +210,16 @@ def groups_of(sentences: Sequence[Sentence]) -> dict[str, list[Sentence]]:  # na
     "The groups of trials in a report."
     groups = {"all trials": list(sentences)}
     for name, seen in (("sentence not seen in training", False), ("sentence seen in training", True)):
-        groups[name] = [one for one in sentences if one.seen is seen]
-    corpora = Counter(one.corpus for one in sentences if one.corpus is not None)
+        groups[name] = [sentence for sentence in sentences if sentence.seen is seen]
+    corpora = Counter(sentence.corpus for sentence in sentences if sentence.corpus is not None)
     for corpus, _ in corpora.most_common():
-        groups[f"corpus {corpus}"] = [one for one in sentences if one.corpus == corpus]
+        groups[f"corpus {corpus}"] = [sentence for sentence in sentences if sentence.corpus == corpus]
     if corpora.total() < len(sentences) and corpora:
-        groups["corpus unknown"] = [one for one in sentences if one.corpus is None]
-    days = sorted({one.session for one in sentences})
+        groups["corpus unknown"] = [sentence for sentence in sentences if sentence.corpus is None]
+    days = sorted({sentence.session for sentence in sentences})
     if len(days) > _LAST:
-        groups["earlier sessions"] = [one for one in sentences if one.session < days[-_LAST]]
-        groups["last six sessions"] = [one for one in sentences if one.session >= days[-_LAST]]
+        groups["earlier sessions"] = [sentence for sentence in sentences if sentence.session < days[-_LAST]]
+        groups["last six sessions"] = [sentence for sentence in sentences if sentence.session >= days[-_LAST]]
     return {name: members for name, members in groups.items() if members}
 
 
@@ -231,13 +231,13 @@ def thirds_of(
     "The trials with low, middle and high values of a measure, a third each; equal values stay together."
     if not sentences:
         return {}
-    values = np.array([measure(one) for one in sentences])
+    values = np.array([measure(sentence) for sentence in sentences])
     places = np.searchsorted(np.quantile(values, [1 / 3, 2 / 3], method="higher"), values)
     found = {}
     for place in sorted(set(places.tolist())):
         low, high = (f"{end(values[places == place]):.3g}" for end in (np.min, np.max))
         name = f"{low} {unit}" if low == high else f"{low} to {high} {unit}"
-        found[name] = [one for one, where in zip(sentences, places) if where == place]
+        found[name] = [sentence for sentence, where in zip(sentences, places) if where == place]
     return found
 
 # %% ../../nbs/output/report.ipynb #5264fa5f
@@ -288,13 +288,13 @@ def calibration(
     edges: Sequence[float] = (0.5, 0.8, 0.95, 0.99),  # of confidence, between the bands
 ) -> Table:  # of `Band`, empty without confidences
     "How often words of each confidence are right."
-    known = [(confidence, true == said) for one in sentences for true, said, confidence in one.aligned
+    known = [(confidence, true == said) for sentence in sentences for true, said, confidence in sentence.aligned
              if confidence is not None]
     values = np.array(known, dtype=float).reshape(-1, 2)  # (words, 2)
     places = np.searchsorted(edges, values[:, 0], side="right")
     found = [(int((places == place).sum()), *values[places == place].mean(axis=0).tolist())
              for place in sorted(set(places.tolist()))]
-    return Table([Band(*one) for one in found], ("decoded words", "confidence, %", "right, %"), 3)
+    return Table([Band(*band) for band in found], ("decoded words", "confidence, %", "right, %"), 3)
 
 # %% ../../nbs/output/report.ipynb #a9061860
 @dataclass(frozen=True)
@@ -314,23 +314,24 @@ class Report:
     @cached_property
     def measured(self) -> Table:
         "Error rates of short and long sentences, and of slow and fast ones."
-        known = [one for one in self.sentences if one.seconds and one.words[0]]
-        by_length = thirds_of(self.sentences, lambda one: len(one.words[0]), "words")
-        by_rate = thirds_of(known, lambda one: len(one.words[0]) / (one.seconds or 1), "words a second")
+        known = [sentence for sentence in self.sentences if sentence.seconds and sentence.words[0]]
+        by_length = thirds_of(self.sentences, lambda sentence: len(sentence.words[0]), "words")
+        by_rate = thirds_of(known, lambda sentence: len(sentence.words[0]) / (sentence.seconds or 1), "words a second")
         return _lines(by_length | by_rate)
 
     @cached_property
     def kinds(self) -> Edits:
         "Word errors by kind."
-        return Edits(*map(sum, zip(*(edits(*one.words) for one in self.sentences))))
+        return Edits(*map(sum, zip(*(edits(*sentence.words) for sentence in self.sentences))))
 
     @cached_property
     def best_of_list(self) -> Rate:
         "Word error rate if the best sentence of each list were chosen: what choosing better could reach."
-        true = [one.words[0] for one in self.sentences]
-        lists = [[normalise(each.sentence).split() for each in one.hypotheses] or [[]] for one in self.sentences]
+        true = [sentence.words[0] for sentence in self.sentences]
+        lists = [[normalise(each.sentence).split() for each in sentence.hypotheses] or [[]]
+                 for sentence in self.sentences]
         best = [min(found, key=partial(edit_distance, said)) for said, found in zip(true, lists)]
-        return rate_of(count_edits(true, best), [one.session for one in self.sentences])
+        return rate_of(count_edits(true, best), [sentence.session for sentence in self.sentences])
 
     @cached_property
     def calibration(self) -> Table:
@@ -340,38 +341,39 @@ class Report:
     @cached_property
     def against(self) -> tuple[Difference, list[int]] | None:  # and trials with fewer, as many, more errors
         "This run compared with the other, trial by trial; None without one."
-        if len(self.sentences) < 2 or any(one.other is None for one in self.sentences):
+        if len(self.sentences) < 2 or any(sentence.other is None for sentence in self.sentences):
             return None
-        sides = zip(*((one.words[0], one.words[1], normalise(one.other or "").split()) for one in self.sentences))
-        true, own, others = map(list, sides)
+        true, own = map(list, zip(*(sentence.words for sentence in self.sentences)))
+        others = [normalise(sentence.other or "").split() for sentence in self.sentences]
         mine, theirs = count_edits(true, own), count_edits(true, others)
-        signs, days = np.sign(mine.edits - theirs.edits), [one.session for one in self.sentences]
-        return compare(theirs, mine, days if redrawn(days) else None), [int((signs == one).sum()) for one in (-1, 0, 1)]
+        signs, days = np.sign(mine.edits - theirs.edits), [sentence.session for sentence in self.sentences]
+        counts = [int((signs == sign).sum()) for sign in (-1, 0, 1)]
+        return compare(theirs, mine, days if redrawn(days) else None), counts
 
     @property
     def redrawn(self) -> str:
         "What the intervals resample."
-        days = len({one.session for one in self.sentences})
-        kind = "sessions" if redrawn([one.session for one in self.sentences]) else "trials"
+        days = len({sentence.session for sentence in self.sentences})
+        kind = "sessions" if redrawn([sentence.session for sentence in self.sentences]) else "trials"
         return (f"95 % intervals resample {kind} ({days} sessions; a group of fewer than {FEWEST_GROUPS} resamples "
                 "trials)")
 
     @cached_property
     def days(self) -> Table:
         "Error rates of each day."
-        names = sorted({one.session for one in self.sentences})
-        return _lines({name: [one for one in self.sentences if one.session == name] for name in names})
+        names = sorted({sentence.session for sentence in self.sentences})
+        return _lines({name: [sentence for sentence in self.sentences if sentence.session == name] for name in names})
 
     @cached_property
     def word_errors(self) -> Table:
         "The most frequent word errors."
-        return mistakes(one.words for one in self.sentences)
+        return mistakes(sentence.words for sentence in self.sentences)
 
     @cached_property
     def phoneme_errors(self) -> Table:
         "The most frequent phoneme errors of the network, before the word search."
-        return mistakes((to_phonemes(one.phonemes[0]), to_phonemes(one.phonemes[1]))
-                        for one in self.sentences if one.phonemes)
+        return mistakes((to_phonemes(sentence.phonemes[0]), to_phonemes(sentence.phonemes[1]))
+                        for sentence in self.sentences if sentence.phonemes)
 
     def to_dict(self) -> dict[str, Any]:
         "All numbers as plain values; a missing interval is None."
@@ -382,7 +384,7 @@ class Report:
             "kinds": self.kinds._asdict(),
             "best_of_list": plain_rates(RateTable({"": self.best_of_list}))[""],
             **{name: _plain(getattr(self, name)) for name in ("groups", "measured", "days")},
-            **{name: [vars(one) for one in getattr(self, name)]
+            **{name: [vars(row) for row in getattr(self, name)]
                for name in ("calibration", "word_errors", "phoneme_errors")},
             **({"against": {"run": self.other, **vars(self.against[0]),
                             **dict(zip(("fewer", "equal", "more"), self.against[1]))}} if self.against else {}),
@@ -441,8 +443,9 @@ def alternatives_html(
 ) -> str:
     "The best hypotheses with their scores."
     true = " ".join(sentence.words[0])
-    rows = [(one.sentence, (one.acoustic, one.language, one.total, 100 * share), normalise(one.sentence) == true)
-            for one, share in zip(sentence.hypotheses[:most], posteriors(sentence.hypotheses))]
+    rows = [(hypothesis.sentence, (hypothesis.acoustic, hypothesis.language, hypothesis.total, 100 * share),
+             normalise(hypothesis.sentence) == true)
+            for hypothesis, share in zip(sentence.hypotheses[:most], posteriors(sentence.hypotheses))]
     return html_part("alternatives", rows, len(sentence.hypotheses) - most)
 
 # %% ../../nbs/output/report.ipynb #16ecc94f
@@ -572,7 +575,7 @@ def worst(
     most: int,  # how many to return
 ) -> list[Sentence]:
     "The sentences with the most word errors; ties in the order of recording."
-    return sorted(report.sentences, key=lambda one: -edit_distance(*one.words))[:most]
+    return sorted(report.sentences, key=lambda sentence: -edit_distance(*sentence.words))[:most]
 
 # %% ../../nbs/output/report.ipynb #b306e84f
 Looking = Callable[[TrialPlace], Look | None]  # gives the recording of a place
@@ -587,7 +590,7 @@ def _rates(report: Report) -> list[tuple[str, str, str]]:  # name, percent, inte
     "The error rates of all trials as text."
     line, marks = report.groups[0], report.marks
     rates = {"word error rate": line.wer, "phoneme error rate": line.per, "best of each list": report.best_of_list}
-    before = [one for one in marks if one.what != WEIGHTS_TUNED]  # weights have no part in phonemes before the search
+    before = [mark for mark in marks if mark.what != WEIGHTS_TUNED]  # phonemes are read before the search
     return [(name, f"{100 * rate.rate:.1f}",
              marked(str(rate).partition(" % ")[2], before if rate is line.per else marks))
             for name, rate in rates.items() if rate is not None]
@@ -613,8 +616,8 @@ def report_html(
     pictures: int = 300,  # how many sentences have pictures
 ) -> str:
     "The whole page."
-    shown = {one.place for one in worst(report, pictures)} if looking else set()
-    looks = (looking(one.place) if looking and one.place in shown else None for one in report.sentences)
+    shown = {sentence.place for sentence in worst(report, pictures)} if looking else set()
+    looks = (looking(sentence.place) if looking and sentence.place in shown else None for sentence in report.sentences)
     errors = (("Words", report.word_errors), ("Phonemes, before any lexicon", report.phoneme_errors))
     return _TEMPLATES.get_template("report.html").render(
         title=f"{report.origin}: {report.split}, {len(report.sentences)} sentences",
@@ -624,9 +627,9 @@ def report_html(
         against=report.against, other=report.other, days=table_html(report.days),
         figure=_closed(plot_days(report)),
         errors=[(name, table_html(found)) for name, found in errors if found],
-        sentences=[(one.place, one.truth, edit_distance(*one.words), words_html(one), one.other,
-                    sentence_html(one, look))
-                   for one, look in zip(report.sentences, looks)],
+        sentences=[(sentence.place, sentence.truth, edit_distance(*sentence.words), words_html(sentence),
+                    sentence.other, sentence_html(sentence, look))
+                   for sentence, look in zip(report.sentences, looks)],
         notes=(notes or {}).items())
 
 # %% ../../nbs/output/report.ipynb #72901b70

@@ -9,6 +9,7 @@ __all__ = ['NOT_CHOSEN', 'BARS', 'RunState', 'run_state', 'run_line', 'aligned',
 
 # %% ../../nbs/output/runs.ipynb #8f4d3e27
 import json
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from ..core.verbs import Folder, Positional, RunFolder
 from ..data.joint import numbered
 from ..training.checkpoint import Best, checkpoint_steps, read_best
 from ..training.live_plot import eval_names, find_runs
-from ..training.metrics_log import METRICS, read_metrics, series, value_text
+from ..training.metrics_log import METRICS, MOST_STEPS, read_metrics, series, value_text
 from ..training.run import RESUME, differences
 
 # %% ../../nbs/output/runs.ipynb #c7fde805
@@ -78,17 +79,21 @@ def run_state(
         raise KitError(f"{folder}: is not a run folder; it has no config.json")
     record, metrics = load_json(path), folder / METRICS
     try:
-        wanted = (record["train"]["steps"], record["task"]["name"], record["data"])
-    except (KeyError, TypeError):
-        wanted = (None, None, None)
-    if tuple(map(type, wanted)) != (int, str, dict):
+        config, trained = record["task"].get("config", {}), record["data"].get("train", {})
+        amounts = [trained[name] for name in ("trials", "sessions") if isinstance(trained, dict) and name in trained]
+        model = config.get("model", {}) if isinstance(config, dict) else {}
+        named = model.get("name", "") if isinstance(model, dict) else None
+        wanted = (record["train"]["steps"], record["task"]["name"], named, *amounts)
+    except (AttributeError, KeyError, TypeError):
+        wanted = (None,)
+    if [type(one) for one in wanted] != [int, str, str, *[int] * (len(wanted) - 3)]:
         raise KitError(f"{path}: is not the record of a run")
+    if not all(0 <= one < MOST_STEPS for one in (wanted[0], *wanted[3:])):
+        raise KitError(f"{path}: is not the record of a run; it has a number that no run has")
     note = load_json(folder / RESUME) if (folder / RESUME).is_file() else {}
     data = note.get("data") if isinstance(note, dict) else None
     data = data[0] if isinstance(data, list) and data else data  # of several folders, the first
-    rows = read_metrics(folder) if metrics.is_file() else []
-    if not all(type(row.get("step")) is int and isinstance(row.get("kind"), str) for row in rows):
-        raise KitError(f"{metrics}: has a line without kind and step; put back the file that belongs to the run")
+    rows = read_metrics(metrics) if os.path.lexists(metrics) else []
     changed = (metrics if metrics.is_file() else path).stat().st_mtime
     return RunState(folder, record, tuple(rows), read_best(folder), max(checkpoint_steps(folder), default=0),
                     data if isinstance(data, str) else "", changed)
@@ -132,12 +137,12 @@ def runs_text(
 ) -> str:
     "A table of runs, and what is wrong with those that cannot be read."
     rows = [["run", "model", "data", "step", "best", "last written"]]
-    for one in lines:
-        if "error" not in one:
-            best, step = one["best"], f"{one['step']}/{one['steps']}"
+    for line in lines:
+        if "error" not in line:
+            best, step = line["best"], f"{line['step']}/{line['steps']}"
             said = f"{value_text(best['metric'], best['value'])} (step {best['step']})" if best else ""
-            rows.append([one["run"], one["model"], one["data"], step, said, one["changed"]])
-    faults = [f"{one['run']}: {one['error']}" for one in lines if "error" in one]
+            rows.append([line["run"], line["model"], line["data"], step, said, line["changed"]])
+    faults = [f"{line['run']}: {line['error']}" for line in lines if "error" in line]
     return "\n".join([aligned(rows)] * (len(rows) > 1) + faults)
 
 # %% ../../nbs/output/runs.ipynb #830c71c2
@@ -148,11 +153,14 @@ def plain_settings(
     record: Mapping[str, Any],  # "train" and "task" of a run, or of a recipe
 ) -> dict[str, Any]:
     "Settings of a speech run as nested plain values, without what comes from the recordings."
-    config = dict(record["task"]["config"])
-    config["model"] = {name: value for name, value in config["model"].items() if name not in NOT_CHOSEN}
-    config["batches"] = {name: value for name, value in config["batches"].items() if name != "resident"}
-    config.pop("read_ins", None)
-    return {"train": dict(record["train"]), "task": config}
+    try:
+        config = dict(record["task"]["config"])
+        config["model"] = {name: value for name, value in config["model"].items() if name not in NOT_CHOSEN}
+        config["batches"] = {name: value for name, value in config["batches"].items() if name != "resident"}
+        config.pop("read_ins", None)
+        return {"train": dict(record["train"]), "task": config}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise KitError(f"config.json: is not the record of a run of speech ({error})") from error
 
 
 def nearest_recipe(
@@ -166,8 +174,8 @@ def nearest_recipe(
         return "", []
     own, found = plain_settings(record), {}
     for name, made in RECIPES.items():
-        one = made()
-        recipe = plain_settings({"train": to_dict(one.train), "task": {"config": to_dict(one.task)}})
+        made_run = made()
+        recipe = plain_settings({"train": to_dict(made_run.train), "task": {"config": to_dict(made_run.task)}})
         found[name] = differences(recipe, own)
     nearest = min(found, key=lambda name: len(found[name]))
     return nearest, found[nearest]
@@ -221,7 +229,8 @@ def day_lines(state: RunState) -> list[str]:
     path = state.folder / "eval/val/result.json"
     try:
         days = load_json(path).get("days") if path.is_file() else None
-        return [f"{day:<20} {one['rate']:.1%}  {one['edits']}/{one['total']}" for day, one in (days or {}).items()]
+        return [f"{day:<20} {score['rate']:.1%}  {score['edits']}/{score['total']}"
+            for day, score in (days or {}).items()]
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise KitError(f"{path}: is not a record of `b2t eval`, which writes it again") from error
 
@@ -232,9 +241,10 @@ def set_lines(state: RunState) -> list[str]:
     row = next((row for row in rows if state.best and row["step"] == state.best.step), rows[-1] if rows else {})
     values = {name.partition("/")[2]: value for name, value in row.items() if name.startswith("per/")}
     try:
-        found = [(one["signal"]["participant"],
-                  f"{len(one['sessions'])} days, {one['signal']['num_features']} features, {one['signal']['dataset']}")
-                 for one in state.record["task"].get("sets", [])]
+        found = [(part["signal"]["participant"],
+                  f"{len(part['sessions'])} days, {part['signal']['num_features']} features, "
+                   f"{part['signal']['dataset']}")
+                 for part in state.record["task"].get("sets", [])]
     except (KeyError, TypeError, AttributeError) as error:
         raise KitError(f"{state.folder / 'config.json'}: is not the record of a run ({error})") from error
     names = numbered([person for person, *_ in found])

@@ -238,7 +238,7 @@ class SubmissionCheck:
     def __repr__(self) -> str:
         count = len(self.faults)
         total = f"{count or 'no'} fault{'' if count == 1 else 's'}, {self.rows} rows expected"
-        lines = [f"warning: {one}" for one in self.warnings] + [f"{self.path}: {one}" for one in self.faults]
+        lines = [f"warning: {line}" for line in self.warnings] + [f"{self.path}: {line}" for line in self.faults]
         return "\n".join([*lines, f"{self.path}: {total}"])
 
 # %% ../../nbs/output/submission.ipynb #d0361bc3

@@ -32,12 +32,12 @@ def real_errors() -> dict[str, Any]:  # do not change it
 def real_counts() -> tuple[np.ndarray, np.ndarray]:  # (41, 41) row: said, column: heard; (41,) how often said
     "Real mistakes as counts. Row 0: nothing was said (insertions); column 0: nothing was heard (deletions)."
     real, wrong, said = real_errors(), np.zeros((len(PHONEMES), len(PHONEMES))), np.zeros(len(PHONEMES))
-    for one, taken in (*real["heard"].items(), ("", real["inserted"])):
-        row = to_ids(one)[0] if one else BLANK
+    for phoneme, taken in (*real["heard"].items(), ("", real["inserted"])):
+        row = to_ids(phoneme)[0] if phoneme else BLANK
         for other, count in taken.items():
             wrong[row, BLANK if other == "-" else to_ids(other)[0]] = count
-    for one, count in real["said"].items():
-        said[to_ids(one)[0]] = count
+    for phoneme, count in real["said"].items():
+        said[to_ids(phoneme)[0]] = count
     said[BLANK] = real["labels"] + real["sentences"]  # the places between, before and after
     return wrong, said
 
@@ -67,8 +67,8 @@ def phoneme_edits(
     "The edits of a sentence, in order."
     names, found = {"replace": "substitution", "delete": "deletion", "insert": "insertion"}, []
     for tag, place, other in Levenshtein.editops(list(said), list(heard)):
-        one = BLANK if tag == "insert" else int(said[place])
-        found.append((names[tag], place, one, BLANK if tag == "delete" else int(heard[other])))
+        phoneme = BLANK if tag == "insert" else int(said[place])
+        found.append((names[tag], place, phoneme, BLANK if tag == "delete" else int(heard[other])))
     return found
 
 # %% ../../nbs/simulate/errors.ipynb #3a6a4738
@@ -77,8 +77,8 @@ def run_lengths(
 ) -> list[int]:
     "The lengths of the runs: an error continues one if it is at most one position after the error before."
     lengths = [1] * bool(len(places))
-    for one, other in pairwise(places):
-        if other - one <= 1:
+    for place, other in pairwise(places):
+        if other - place <= 1:
             lengths[-1] += 1
         else:
             lengths.append(1)
@@ -124,7 +124,7 @@ def error_statistics(
     everything, labels = [edit for part in edits for edit in part], np.array(days)
     rates = {str(day): float(errors[labels == day].sum() / lengths[labels == day].sum()) for day in sorted(set(days))}
     table, runs = np.zeros((len(PHONEMES), len(PHONEMES))), np.array([0])
-    np.add.at(table, ([one for *_, one, _ in everything], [other for *_, other in everything]), 1)
+    np.add.at(table, ([phoneme for *_, phoneme, _ in everything], [other for *_, other in everything]), 1)
     runs = np.array([length for part in edits for length in run_lengths([place for _, place, *_ in part])], dtype=int)
     kinds, total = [kind for kind, *_ in everything], max(len(everything), 1)
     overall = errors.sum() / lengths.sum()

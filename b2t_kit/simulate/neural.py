@@ -547,7 +547,8 @@ class SessionSimulator:
         "The electrodes at a moment of the session: drifted, and some lost."
         now, config = self.electrodes, self.config
         share = config.session_drift * min(max(position, 0) / SESSION, 1.0)
-        weights, power = (drifted(one, share, of_day(config, self.day, 14)) for one in (now.weights, now.power_weights))
+        weights, power = (drifted(tuning, share, of_day(config, self.day, 14))
+                          for tuning in (now.weights, now.power_weights))
         dead = now.participant.dead | lost_electrodes(config, self.day, position, NUM_ELECTRODES)
         return replace(now, weights=weights, power_weights=power, participant=replace(now.participant, dead=dead))
 

@@ -58,14 +58,14 @@ def sources(
     if unseen == "identity":
         return []
     person = session.partition(".")[0]  # of several participants, only the same one's days tell anything
-    trained = [one for one in trained if one.partition(".")[0] == person] or trained
+    trained = [day for day in trained if day.partition(".")[0] == person] or trained
     if unseen == "mean":
         return list(trained)
     today = session_date(session)
-    before = [one for one in trained if session_date(one) <= today]
+    before = [day for day in trained if session_date(day) <= today]
     if unseen == "previous":
         return [max(before, key=session_date) if before else min(trained, key=session_date)]
-    return [min(trained, key=lambda one: (abs(session_date(one) - today), one))]
+    return [min(trained, key=lambda day: (abs(session_date(day) - today), day))]
 
 # %% ../../nbs/speech/adapt.ipynb #44887366
 def day_mixture(
@@ -80,10 +80,10 @@ def day_mixture(
         raise KitError(f"the decoder has no trained day layer{' for ' + stray[0] if stray else ''}")
     mixture = torch.zeros(len(wanted), len(own))
     for row, session in enumerate(wanted):
-        own_days = [one for one in trained if one.partition(".")[0] == session.partition(".")[0]]
+        own_days = [day for day in trained if day.partition(".")[0] == session.partition(".")[0]]
         chosen = [session] if session in trained else sources(session, own_days or trained, unseen)
-        for one in chosen:
-            mixture[row, own.index(one)] = 1 / len(chosen)
+        for day in chosen:
+            mixture[row, own.index(day)] = 1 / len(chosen)
     return mixture
 
 # %% ../../nbs/speech/adapt.ipynb #863aea31
@@ -147,7 +147,7 @@ def adapted_parameters(
     if adapted is None:
         raise KitError(f"adapt: {type(model).__name__} names no parameters that could be adapted; its config would "
                        "define `adapted`")
-    return {name: one for name, one in model.named_parameters()
+    return {name: parameter for name, parameter in model.named_parameters()
             if any(fnmatchcase(name, pattern) for pattern in adapted.patterns)}
 
 # %% ../../nbs/speech/adapt.ipynb #ed4ba4d8
@@ -192,7 +192,7 @@ class Adapter:
         self.parameters = adapted_parameters(model, adapted)
         assert adapted is not None
         rate = adapted.lr if config.lr is None else config.lr
-        chosen = [one.requires_grad_() for one in self.parameters.values()]
+        chosen = [parameter.requires_grad_() for parameter in self.parameters.values()]
         self.optimizer = torch.optim.AdamW(chosen, lr=rate, weight_decay=config.weight_decay)
 
     def learn(
@@ -207,7 +207,8 @@ class Adapter:
         self.model.train()
         self.loss(self.model, augmented_copies(batch, labels, keys)).backward()
         self.model.eval()
-        finite = all(bool(one.grad.isfinite().all()) for one in self.parameters.values() if one.grad is not None)
+        gradients = [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
+        finite = all(bool(gradient.isfinite().all()) for gradient in gradients)
         if finite:
             self.optimizer.step()
         self.optimizer.zero_grad()
@@ -215,8 +216,8 @@ class Adapter:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         "Adapted parameters and AdamW's moments by name, in host memory."
-        state = {f"{part}.{name}": value for name, one in self.parameters.items()
-                 for part, value in {"value": one.detach(), **self.optimizer.state[one]}.items()}
+        state = {f"{part}.{name}": value for name, parameter in self.parameters.items()
+                 for part, value in {"value": parameter.detach(), **self.optimizer.state[parameter]}.items()}
         return {name: value.cpu().contiguous() for name, value in state.items()}
 
     @torch.no_grad()
@@ -225,11 +226,11 @@ class Adapter:
         tensors: Mapping[str, torch.Tensor],  # from `tensors`
     ) -> None:
         "Go on from saved parameters and moments."
-        for name, one in self.parameters.items():
-            one.copy_(tensors[f"value.{name}"])
+        for name, parameter in self.parameters.items():
+            parameter.copy_(tensors[f"value.{name}"])
             parts = [part for part in ("step", "exp_avg", "exp_avg_sq") if f"{part}.{name}" in tensors]
-            self.optimizer.state[one] = {
-                part: tensors[f"{part}.{name}"].to("cpu" if part == "step" else one.device) for part in parts}
+            self.optimizer.state[parameter] = {
+                part: tensors[f"{part}.{name}"].to("cpu" if part == "step" else parameter.device) for part in parts}
 
 # %% ../../nbs/speech/adapt.ipynb #13dadaa5
 SAVE_EVERY = 5  # trials
@@ -320,7 +321,7 @@ class AdaptReport:
         names, found = np.array(self.days), {}
         for day in ("all days", *dict.fromkeys(self.days)):
             rows = np.full(len(names), True) if day == "all days" else names == day
-            plain, adapted = (Counts(one.edits[rows], one.lengths[rows]) for one in (before, after))
+            plain, adapted = (Counts(counts.edits[rows], counts.lengths[rows]) for counts in (before, after))
             if plain.lengths.any():
                 gap = compare(plain, adapted) if rows.sum() > 1 else None
                 found[day] = (rate_of(plain), rate_of(adapted), gap)

@@ -74,13 +74,13 @@ class Decoder:
     def digest(self) -> str:  # 32 hexadecimal digits
         "A hash of its weights, settings and sessions, for the keys of caches: two decoders can share `origin`."
         settings = [type(self.model).__name__, to_dict(self.config), self.sessions, self.trained, to_dict(self.signal),
-                    *(to_dict(one) for one in self.signals.values())]
+                    *(to_dict(signal) for signal in self.signals.values())]
         return content_hash([settings, tensors_hash(self.model.state_dict())])
 
     @property
     def seen(self) -> dict[str, str]:
         "Session -> its set, of all that it was trained on, also before its last training."
-        own = {one: self.signals.get(one, self.signal).dataset for one in self.trained}
+        own = {session: self.signals.get(session, self.signal).dataset for session in self.trained}
         return {**self.begun.get("seen", {}), **own}
 
     @property
@@ -110,7 +110,7 @@ class Decoder:
         session: str,
     ) -> int:
         "Features per bin of a session: those of its set, or of another of its participant's."
-        near = [one for name, one in self.signals.items() if name.partition(".")[0] == session.partition(".")[0]]
+        near = [signal for name, signal in self.signals.items() if name.partition(".")[0] == session.partition(".")[0]]
         count = self.signals.get(session, near[0] if near else self.signal).num_features
         return min(count, self.config.features or count)
 
@@ -161,7 +161,7 @@ def _decoder_of(spoken: _Spoken, folder: Path, part: str, origin: str) -> Decode
     try:
         model = config.build().eval()
         state = read_part(folder, part)
-        model.load_state_dict({name: one for name, one in state.items() if not name.startswith("inner_heads.")})
+        model.load_state_dict({name: value for name, value in state.items() if not name.startswith("inner_heads.")})
     except RuntimeError as error:  # also if a size in config.json needs more memory than there is
         reason = " ".join(str(error).split())
         raise KitError(f"{folder}: its weights do not fit config.json: {reason}") from error
@@ -203,7 +203,7 @@ def recorded_settings(
         raise KitError(f"{path}: is not the record of a run; it lacks train")
     model: Any = config.model
     model = replace(model, num_classes=len(PHONEMES), **{
-        one.name: None for one in fields(model) if one.name in ("num_days", "num_features")})
+        field.name: None for field in fields(model) if field.name in ("num_days", "num_features")})
     return SpeechRun(replace(config, model=model, read_ins=()), from_dict(TrainConfig, record["train"]))
 
 # %% ../../nbs/speech/evaluate.ipynb #489ba395
@@ -340,12 +340,12 @@ def decoded_again(
     "The same trials, decoded greedily from a file of logits."
     found = []
     with h5py.File(regular_file(path), "r") as file:
-        for one in trials:
-            scores = torch.from_numpy(file[f"{one.info.session}/{one.info.group}/logits"][()])
-            lengths = torch.tensor([[len(scores)], [len(one.true)]], dtype=torch.int32)
-            true = torch.tensor([one.true], dtype=torch.int32)
+        for trial in trials:
+            scores = torch.from_numpy(file[f"{trial.info.session}/{trial.info.group}/logits"][()])
+            lengths = torch.tensor([[len(scores)], [len(trial.true)]], dtype=torch.int32)
+            true = torch.tensor([trial.true], dtype=torch.int32)
             loss = ctc_losses(scores[None], lengths[0], true, lengths[1]).item()
-            found.append(replace(one, decoded=greedy(scores[None], lengths[0])[0], loss=loss))
+            found.append(replace(trial, decoded=greedy(scores[None], lengths[0])[0], loss=loss))
     return found
 
 # %% ../../nbs/speech/evaluate.ipynb #839ef815
@@ -382,7 +382,7 @@ class AdaptingDecoder:
     def order(self) -> list[int]:
         "The trials by session, block and number."
         infos = self.recordings.infos
-        return sorted(range(len(infos)), key=lambda one: (infos[one].session, infos[one].block, infos[one].number))
+        return sorted(range(len(infos)), key=lambda at: (infos[at].session, infos[at].block, infos[at].number))
 
     def enter(self, session: str) -> Adapter:
         "The adapter that goes on in a session; a new one if its day layer is another."
@@ -464,7 +464,7 @@ class Evaluation:
     @property
     def counts(self) -> Counts:
         "Edits and true phonemes of each trial."
-        return count_edits([one.true for one in self.trials], [one.decoded for one in self.trials])
+        return count_edits([trial.true for trial in self.trials], [trial.decoded for trial in self.trials])
 
     @property
     def per(self) -> Rate:
@@ -479,13 +479,13 @@ class Evaluation:
     @property
     def loss(self) -> float:
         "Mean CTC loss per trial, over the trials whose labels fit into their frames."
-        losses = [one.loss for one in self.trials if math.isfinite(one.loss)]
+        losses = [trial.loss for trial in self.trials if math.isfinite(trial.loss)]
         return sum(losses) / max(len(losses), 1)
 
     @property
     def summary(self) -> RateTable:
         "The rate over all trials with both intervals (from eight days on), and over days with and without training."
-        days = [one.info.session for one in self.trials]
+        days = [trial.info.session for trial in self.trials]
         table = RateTable({"all trials": self.per})
         if redrawn(days):
             table["all, days redrawn"] = rate_of(self.counts, days)
@@ -499,13 +499,13 @@ class Evaluation:
     def days(self) -> RateTable:
         "One rate per session; sessions without training are marked."
         marks = {True: "", False: " (never seen)"}
-        names = [one.info.session for one in self.trials]
+        names = [trial.info.session for trial in self.trials]
         return rates_by([f"{name}{marks[name in self.trained]}" for name in names], self.counts)
 
     @property
     def blocks(self) -> RateTable:
         "One rate per block of each session."
-        names = [f"{one.info.session} block {one.info.block}" for one in self.trials]
+        names = [f"{trial.info.session} block {trial.info.block}" for trial in self.trials]
         return rates_by(names, self.counts)
 
     @property
@@ -513,7 +513,7 @@ class Evaluation:
         "Which phonemes were decoded as which; None for other labels."
         if self.names != PHONEMES:
             return None
-        return confusion([one.true for one in self.trials], [one.decoded for one in self.trials])
+        return confusion([trial.true for trial in self.trials], [trial.decoded for trial in self.trials])
 
     def to_dict(self) -> dict[str, Any]:
         "All results except single trials, as plain values; a missing interval is None."
@@ -529,7 +529,7 @@ class Evaluation:
             "marks": plain_marks(self.marks),
             **{name: plain_rates(table) for name, table in tables.items()},
             "edits": confusions.edits._asdict() if confusions else {},
-            "confusions": [list(one) for one in confusions.most_common(40)] if confusions else [],
+            "confusions": [list(pair) for pair in confusions.most_common(40)] if confusions else [],
         }
 
     def __repr__(self) -> str:
@@ -560,10 +560,10 @@ def trials_csv(evaluation: Evaluation) -> str:
     table = csv.writer(text, lineterminator="\n")
     titles = "session block trial edits phonemes true decoded sentence"
     table.writerow(titles.split())
-    for one, edits in zip(evaluation.trials, evaluation.counts.edits.tolist()):
-        place = (one.info.session, one.info.block, one.info.number, edits, len(one.true))
-        said = (" ".join(evaluation.names[label] for label in labels) for labels in (one.true, one.decoded))
-        texts = (*said, one.info.sentence)
+    for trial, edits in zip(evaluation.trials, evaluation.counts.edits.tolist()):
+        place = (trial.info.session, trial.info.block, trial.info.number, edits, len(trial.true))
+        said = (" ".join(evaluation.names[label] for label in labels) for labels in (trial.true, trial.decoded))
+        texts = (*said, trial.info.sentence)
         table.writerow(map(csv_text, (*place, *texts)))
     return text.getvalue()
 
@@ -629,7 +629,7 @@ def evaluate_run(
         with LogitsWriter(folder / "logits.hdf5") if logits else nullcontext() as writer:
             trials = decode(decoder, recordings, opened, how, writer)
         key = logits_key(decoder, recordings, opened, unseen, folder)
-        chose = sum(one.info.session in decoder.chose(key["data"]) for one in trials)
+        chose = sum(trial.info.session in decoder.chose(key["data"]) for trial in trials)
         marks = (Choice(CHECKPOINT_CHOSEN, chose, len(trials)),) if chose else ()
         names = recordings.signal.label_names
         evaluation = Evaluation(decoder.origin, split, trials, names, frozenset(decoder.trained), how, marks)

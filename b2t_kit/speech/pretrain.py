@@ -137,16 +137,16 @@ def without_labels(
 ) -> Recordings:
     "The trials of a folder to train on, or to validate on, as if none had labels; raises `KitError` if there are none."
     held = _present(folder, ["val"])
-    opened = [Recordings(folder, one) for one in (held if held and split == "val" else _present(folder, splits))]
+    opened = [Recordings(folder, split) for split in (held if held and split == "val" else _present(folder, splits))]
     if not opened:
         raise KitError(f"{folder}: has no data_{' or data_'.join(splits)}.hdf5 to train on")
     found = opened[0]
-    infos = [replace(info, num_labels=0) for one in opened for info in one.infos]
+    infos = [replace(info, num_labels=0) for recordings in opened for info in recordings.infos]
     found.infos = [info for place, info in enumerate(infos) if held or (place % 20 == 0) == (split == "val")]
     found.split = split
-    for one in opened[1:]:
-        found._files |= one._files
-        found._signals |= one._signals
+    for recordings in opened[1:]:
+        found._files |= recordings._files
+        found._signals |= recordings._signals
     return found
 
 
@@ -186,7 +186,7 @@ class PretrainTask(_Masked):
         data: Sequence[str | Path] = (),  # folders of the recordings; empty: the platform's input folders
         config: PretrainConfig = PretrainConfig(),
     ) -> None:
-        folders = [find_recordings(one) for one in data] or [find_recordings(None)]
+        folders = [find_recordings(place) for place in data] or [find_recordings(None)]
         opened = partial(without_labels, splits=("train", "test") if config.unlabelled else ("train",))
         with JointRecordings(folders, "train", opened=opened) as every:
             self.sessions, self.left_out = every.sessions, quarantined(every)
@@ -206,7 +206,7 @@ class PretrainTask(_Masked):
         "Counts and hashes of the recordings by split, as they are with their labels."
         found = {}
         for split in SPLITS:
-            folders = [one for one in self.train.folders if _present(one, [split])]
+            folders = [folder for folder in self.train.folders if _present(folder, [split])]
             if folders and (self.config.unlabelled or split != "test"):
                 with JointRecordings(folders, split) as recordings:
                     found[split] = data_fingerprint(recordings, memo)
@@ -227,7 +227,8 @@ class PretrainTask(_Masked):
             means = mean_loss(self, model, self._eval_batches(one, device), device)
             sets.append({"loss": means["loss"], "explained": 1 - means["loss"] / max(means["zeros"], 1e-9)})
         several = zip(self.val.names, sets) if len(sets) > 1 else ()  # type: ignore[attr-defined]
-        return means_of(sets) | {f"{name}/{which}": value for which, one in several for name, value in one.items()}
+        return means_of(sets) | {f"{name}/{which}": value for which, values in several
+                                 for name, value in values.items()}
 
 # %% ../../nbs/speech/pretrain.ipynb #88fb940f
 class PretrainShapes(_Masked, SpeechShapes):
@@ -245,7 +246,7 @@ class PretrainRun(RunSettings):
         "The task without recordings, with their lengths or T15's published ones."
         config: Any = self.task
         if data is None:
-            return PretrainShapes(config, [replace(one, labels=0) for one in published_buckets(config.batches)])
+            return PretrainShapes(config, [replace(bucket, labels=0) for bucket in published_buckets(config.batches)])
         with closing(PretrainTask([data], config)) as task:
             found = TrainBatches(task.train, task.config.batches, self.train.seed, frames=framing(task.config.model))
             bins = sum(info.num_bins for info in task.train.infos)
@@ -267,7 +268,7 @@ def pretrain_tiny() -> PretrainRun:
     return PretrainRun(PretrainConfig(model, batches=batches), replace(train, select="loss", lr=0.002))
 
 
-PRETRAINING: dict[str, Callable[[], PretrainRun]] = {one.__name__: one for one in (pretrain_tiny, pretrain)}
+PRETRAINING: dict[str, Callable[[], PretrainRun]] = {recipe.__name__: recipe for recipe in (pretrain_tiny, pretrain)}
 
 # %% ../../nbs/speech/pretrain.ipynb #63268b45
 def pretrained(
@@ -287,7 +288,7 @@ def pretrained(
         raise KitError(f"{run}: its weights do not fit config.json: {' '.join(str(error).split())[:300]}") from error
     record = {"decoder": f"{run.name}, step {int(checkpoint.name)}", "digest": tensors_hash(model.state_dict()),
               "num_features": config.model.num_features,
-              "seen": {one: sets.get(one, own).dataset for one in task["trained"]}}
+              "seen": {session: sets.get(session, own).dataset for session in task["trained"]}}
     return Start(record, model, tuple(task["sessions"]), tuple(task["trained"]))
 
 

@@ -93,9 +93,9 @@ class SpeechShapes(SpeechTask):
         train = places_per_pile(size, config.accumulation, device.chips)
         score = places_per_pile(size, 1, device.chips)
         largest_first = self.buckets[::-1]
-        steps = [[shape_batch(one, train, size, *patches, here) for _ in range(config.accumulation)]
-                 for one in largest_first]
-        return steps, [shape_batch(one, score, size, *patches) for one in largest_first]
+        steps = [[shape_batch(bucket, train, size, *patches, here) for _ in range(config.accumulation)]
+                 for bucket in largest_first]
+        return steps, [shape_batch(bucket, score, size, *patches) for bucket in largest_first]
 
 # %% ../../nbs/speech/shapes.ipynb #864545be
 def published_buckets(
@@ -103,7 +103,7 @@ def published_buckets(
 ) -> list[Bucket]:  # ascending
     "T15's buckets up to `max_bins`; a cut bucket keeps the labels of the longer one."
     longest = batches.max_bins or T15_BUCKETS[-1].bins
-    kept = [one for one in T15_BUCKETS if one.bins < longest]
+    kept = [bucket for bucket in T15_BUCKETS if bucket.bins < longest]
     above = T15_BUCKETS[min(len(kept), len(T15_BUCKETS) - 1)]
     return [*kept, Bucket(min(longest, above.bins), above.labels)][-batches.buckets:]
 

@@ -112,7 +112,7 @@ class SpeechConfig(TrialSettings):
     @property
     def features(self) -> int | None:
         "Features of the widest set; None if the recordings still decide it."
-        return max((int(one.rpartition("=")[2]) for one in self.read_ins), default=self.model.num_features)
+        return max((int(spelled.rpartition("=")[2]) for spelled in self.read_ins), default=self.model.num_features)
 
     def counted(self) -> tuple[int, int]:
         "The parameters of the model."
@@ -136,8 +136,8 @@ class SpeechConfig(TrialSettings):
         divide: Callable[[int], int],
     ) -> tuple[StepPlan, ...]:
         "By the rules of the model for a TPU, if it has any."
-        sizes = [size_of(one, self.model, self.rows, target.replicas, train.accumulation)
-                 for one in shapes if target.kind == "tpu" and not (self.inner_ctc or self.read_in)]
+        sizes = [size_of(bucket, self.model, self.rows, target.replicas, train.accumulation)
+                 for bucket in shapes if target.kind == "tpu" and not (self.inner_ctc or self.read_in)]
         found = tuple(StepPlan(str(size), self.model.footprint(size, divide)) for size in sizes)
         return found if all(one.points for one in found) else ()
 
@@ -230,16 +230,17 @@ def speech_loss(
             found = model(*given, **named, **({"inner": True} if config.inner_ctc else {}))
             if config.inner_ctc:
                 found, more = found
-                inner.extend(of_head(one, batch) for one in more)
-            return of_head(found, batch) if torch.is_tensor(found) else tuple(of_head(one, batch) for one in found)
+                inner.extend(of_head(logits, batch) for logits in more)
+            return of_head(found, batch) if torch.is_tensor(found) else tuple(
+                of_head(logits, batch) for logits in found)
 
         called = network if config.inner_ctc or batch.head else model
         losses, parts = config.model.losses(called, widened(features, config), batch)  # (B,) each
         if inner:
             counts = batch.num_patches, batch.labels, batch.num_labels
-            parts["inner_loss"] = torch.stack([ctc_losses(one, *counts) for one in inner]).sum(0)
+            parts["inner_loss"] = torch.stack([ctc_losses(logits, *counts) for logits in inner]).sum(0)
             losses = losses + config.inner_ctc * parts["inner_loss"]
-        sums = {name: (batch.weight * one / labels).sum() for name, one in parts.items()}
+        sums = {name: (batch.weight * losses / labels).sum() for name, losses in parts.items()}
         return LossSum((batch.weight * losses / labels).sum(), (batch.weight > 0).sum(), sums)
     logits, frames = logits_of(model, batch, config)
     losses = ctc_losses(logits, frames, batch.labels, batch.num_labels) / labels  # (B,)
@@ -289,13 +290,13 @@ class SpeechTask(Task):
         width, trunk = self.train.signal.num_features, start.record["num_features"] if start else 0
         config = config if width <= trunk or not trunk or config.read_in else replace(config, read_in=trunk)
         heads = label_heads(one.signal for one in self.train.sets)
-        classes = max((one.stop for one in heads.values()), default=len(self.train.signal.label_names))
+        classes = max((head.stop for head in heads.values()), default=len(self.train.signal.label_names))
         signals = every.signals | {info.session: self.train.signal_of(one) for one, info in enumerate(self.train.infos)}
         self.config = settled(config, len(self.sessions), max(width, trunk), classes, read_ins(signals, self.sessions))
         for split in filter(None, (self.train, self.val, self.held_out)):
             for one in (split, *split.sets):
                 one.heads = heads
-        known = {one.folder: one.signal for one in self.train.sets}
+        known = {part.folder: part.signal for part in self.train.sets}
         for recordings in filter(None, (self.val, self.held_out)):
             for one in recordings.sets:
                 check_lengths(one, self.config.model.patch)
@@ -344,7 +345,7 @@ class SpeechTask(Task):
 
     def circumstances(self) -> dict[str, Any]:
         "Where the recordings lie, and whether they rest on the device."
-        places = [str(one.resolve()) for one in self.train.folders]
+        places = [str(folder.resolve()) for folder in self.train.folders]
         return {"data": places if len(places) > 1 else places[0], "task.batches.resident": self.config.batches.resident}
 
     def plan(self) -> dict[str, str]:
@@ -400,8 +401,8 @@ class SpeechTask(Task):
     def parameter_groups(self, model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
         "The model's groups, with the rates of this run."
         groups = group_parameters(model, [
-            GroupRule(one.name, one.patterns, config.lr * one.lr, config.weight_decay * one.decay)
-            for one in (ParameterGroup("read-ins", ("read_in.*",), decay=0.0), *self.config.model.groups())])
+            GroupRule(group.name, group.patterns, config.lr * group.lr, config.weight_decay * group.decay)
+            for group in (ParameterGroup("read-ins", ("read_in.*",), decay=0.0), *self.config.model.groups())])
         return with_rates(groups, model, self.config.rates)
 
     def _train_batches(self, config: TrainConfig, device: Device) -> TrainBatches:
@@ -481,7 +482,7 @@ class SpeechTask(Task):
         if logits is None or trials is None or self.words is None or not spoken(self.scored):
             return found
         real = zip(trials.tolist(), outputs["weight"].tolist())
-        truths = [self.scored.infos[one].sentence if weight else None for one, weight in real]
+        truths = [self.scored.infos[row].sentence if weight else None for row, weight in real]
         return found | self.words.count(logits.numpy(), outputs["frames"].tolist(), truths)
 
     def evaluate(self, model: nn.Module, device: Device) -> dict[str, float]:
@@ -548,8 +549,8 @@ def means_of(
     sets: Sequence[Mapping[str, float]],  # values by name; words are not decoded in every set
 ) -> dict[str, float]:
     "The mean of each value over the sets that have it."
-    return {name: fmean(one[name] for one in sets if name in one)
-            for name in dict.fromkeys(name for one in sets for name in one)}
+    return {name: fmean(values[name] for values in sets if name in values)
+            for name in dict.fromkeys(name for values in sets for name in values)}
 
 
 def held_out_recordings(
@@ -558,12 +559,12 @@ def held_out_recordings(
     sessions: Sequence[str],  # of all folders, in the order of their day indices
 ) -> Recordings | None:  # None if no held-out session has validation trials
     "Validation trials of the held-out sessions."
-    present = [(one, name) for one in folders for name in holdout if (one / name / "data_val.hdf5").exists()]
+    present = [(folder, name) for folder in folders for name in holdout if (folder / name / "data_val.hdf5").exists()]
     if not present:
         return None
-    found = open_recordings(list(dict.fromkeys(one for one, _ in present)), "val", [name for _, name in present])
-    for one in found.sets:
-        one.infos = [replace(info, day=sessions.index(info.session)) for info in one.infos]
+    found = open_recordings(list(dict.fromkeys(folder for folder, _ in present)), "val", [name for _, name in present])
+    for member in found.sets:
+        member.infos = [replace(info, day=sessions.index(info.session)) for info in member.infos]
     return found
 
 # %% ../../nbs/speech/task.ipynb #0a66994a
@@ -619,9 +620,9 @@ def check_labelled(
     recordings: Recordings,
 ) -> None:
     "Raise `KitError` if a set has no labels."
-    for one in recordings.sets:
-        if not one.signal.labels:
-            raise KitError(f"{one.infos[0].file}: has no labels to train on")
+    for member in recordings.sets:
+        if not member.signal.labels:
+            raise KitError(f"{member.infos[0].file}: has no labels to train on")
 
 
 def signal_record(
@@ -637,7 +638,8 @@ def sets_record(
     "What a run's record says of its sets."
     found: list[dict[str, Any]] = []
     for signal in dict.fromkeys(signals.values()):
-        found.append({"signal": to_dict(signal), "sessions": [one for one, of in signals.items() if of == signal]})
+        found.append({"signal": to_dict(signal), "sessions": [
+            session for session, of in signals.items() if of == signal]})
     return {"sets": found} if found else {}
 
 
@@ -645,7 +647,8 @@ def signals_in(
     task: Mapping[str, Any],  # the entry `task` of `config.json`
 ) -> dict[str, Signal]:  # session -> its features; empty for one set
     "What `sets_record` wrote."
-    return {session: from_dict(Signal, one["signal"]) for one in task.get("sets", []) for session in one["sessions"]}
+    return {session: from_dict(Signal, member["signal"]) for member in task.get("sets", [])
+            for session in member["sessions"]}
 
 
 def check_signal(

@@ -35,9 +35,9 @@ def begin_with(
     unseen: Unseen = "mean",  # how a new day of a participant that the decoder knows begins
 ) -> list[str]:  # names of parameters that stay as they are
     "Give a model the weights of a decoder where they fit; raises `KitError` if none does."
-    people = {one.partition(".")[0] for one in start.trained}
+    people = {session.partition(".")[0] for session in start.trained}
     mixture = day_mixture(start.sessions, start.trained, sessions, unseen)
-    mixture[[one.partition(".")[0] not in people for one in sessions]] = 0  # the identity
+    mixture[[session.partition(".")[0] not in people for session in sessions]] = 0  # the identity
     fitted = copy.deepcopy(start.model).cpu() if start.model is not None else nn.Module()
     for layer in fitted.modules():
         if isinstance(layer, DayLayer):
@@ -56,14 +56,14 @@ def read_rates(
 ) -> list[tuple[str, float]]:  # pattern of names, share of the usual learning rate
     "Patterns and rates; raises `KitError` for what is neither."
     found = []
-    for one in rates:
-        pattern, _, number = one.rpartition("=")
+    for rate in rates:
+        pattern, _, number = rate.rpartition("=")
         try:
             share = float(number)
         except ValueError:
             share = -1.0
         if not pattern or not 0 <= share <= 1000:
-            raise KitError(f"rates: '{one[:60]}' is not PATTERN=SHARE, such as gru.*=0.1; 0 freezes")
+            raise KitError(f"rates: '{rate[:60]}' is not PATTERN=SHARE, such as gru.*=0.1; 0 freezes")
         found.append((pattern, share))
     return found
 
@@ -74,16 +74,16 @@ def with_rates(
     rates: Sequence[str],  # as for `read_rates`
 ) -> list[dict[str, Any]]:
     "The groups, divided by rate; raises `KitError` for a pattern without parameters."
-    known, names = read_rates(rates), {id(one): name for name, one in model.named_parameters()}
+    known, names = read_rates(rates), {id(parameter): name for name, parameter in model.named_parameters()}
     for pattern, _ in known:
         if not any(fnmatchcase(name, pattern) for name in names.values()):
             raise KitError(f"rates: no parameter is named {pattern}; there are {', '.join(names.values())}")
     found = []
     for group in groups:
         parts: dict[float, list[nn.Parameter]] = {}
-        for one in group["params"]:
-            share = next((share for pattern, share in known if fnmatchcase(names[id(one)], pattern)), 1.0)
-            parts.setdefault(share, []).append(one)
+        for parameter in group["params"]:
+            share = next((share for pattern, share in known if fnmatchcase(names[id(parameter)], pattern)), 1.0)
+            parts.setdefault(share, []).append(parameter)
         found += [{**group, "params": those, "name": group["name"] + (f" x {share:g}" if share != 1 else ""),
                    "lr": group["lr"] * share, "peak_lr": group["peak_lr"] * share} for share, those in parts.items()]
     return found

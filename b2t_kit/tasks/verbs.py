@@ -18,7 +18,7 @@ from ..core.files import load_json
 from ..core.settings import SEED, check_bounds, from_dict, override, word_after
 from ..core.signals import SUCCESS
 from ..core.verbs import File, Folder, Layout, RunFolder, arranged, chosen_settings, command_for
-from ..core.verbs import exactly_one, is_config
+from ..core.verbs import exactly_one, taken_up
 from ..memory.plan import check_memory
 from .codec import CodecRun, CodecTask, with_codes
 from .eit import EITConfig, EITTask, assess, original_training, small_training
@@ -109,7 +109,7 @@ class TrainTomography(_Original):
     def act(self) -> int:
         place = exactly_one(self, "out", "run")
         folder = getattr(self, place)
-        asked = _taken_up(replace(self, out=folder, run=None, resume=self.resume or place == "run"))
+        asked = _resumed(replace(self, out=folder, run=None, resume=self.resume or place == "run"))
         if not asked.data_path:
             raise KitError("data_path: give --data-path, the folder that holds train and valid")
         if asked.processes != 1:
@@ -132,17 +132,12 @@ def _worth_keeping(
     return {name: str(Path(value).resolve()) if name in places else value for name, value in given.items()}
 
 
-def _taken_up(
+def _resumed(
     asked: Any,  # a verb with `out` and `resume`
-) -> Any:
-    "The verb; with --resume, what the folder remembers takes the place of what is not given. Raises `KitError`."
+) -> Any:  # the same verb
+    "With --resume, what the run folder remembers, where nothing is given now; raises `KitError`."
     note = Path(asked.out) / RESUME
-    if not asked.resume or not note.exists():
-        return asked
-    kept = load_json(note)
-    known = from_dict(type(asked), {"out": asked.out, **kept} if isinstance(kept, dict) else kept, str(note))
-    return replace(asked, **{item.name: getattr(known, item.name) for item in fields(asked)
-                             if not is_config(item) and getattr(asked, item.name) == item.default})
+    return taken_up(asked, load_json(note), note) if asked.resume and note.exists() else asked
 
 # %% ../../nbs/tasks/verbs.ipynb #620470e7
 def training_of(asked: TrainTomography) -> tuple[Any, Any]:  # the task and the settings of its training
@@ -224,7 +219,7 @@ class TrainCodec:
                    self.settings.get("train.device", "cpu"))
             return SUCCESS
         run = override(codec_begun_by(command_for(self, without=tuple(self.settings)))[1], self.settings)
-        codes = _taken_up(self).codes
+        codes = _resumed(self).codes
         task = run.task if codes is None else with_codes(run.task, codes)
         uninterrupted(train(task, run.train, self.out, self.resume, check_memory=check_memory))
         return SUCCESS

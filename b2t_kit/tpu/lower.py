@@ -72,7 +72,8 @@ class Program:
     def job(self) -> dict[str, Any]:
         "What the compiler needs to know, as plain values."
         notation = self.mesh.notation
-        given = [{**vars(one), "sharding": notation(len(one.shape), one.divided)} for one in self.arguments]
+        given = [{**vars(argument), "sharding": notation(len(argument.shape), argument.divided)}
+                 for argument in self.arguments]
         made = [notation(dims, divided) for dims, divided in self.results]
         return {"name": self.name, "kind": self.kind, "chips": self.mesh.chips, "times": self.times,
                 "arguments": given, "results": made}
@@ -107,12 +108,12 @@ class LoweringDevice(XlaDevice):
         self.held[id(tensor)] = Held(tensor, role, name, divided or {})
         self._renew(self.held[id(tensor)])
 
-    def _renew(self, one: Held) -> None:
+    def _renew(self, held: Held) -> None:
         "Replace a tensor's value by a fresh placeholder."
         from torch_xla import _XLAC
 
-        one.tensor.data = self._blank(one.tensor, one.role, one.name, one.divided)
-        one.number = _XLAC._xla_get_tensor_id(one.tensor)
+        held.tensor.data = self._blank(held.tensor, held.role, held.name, held.divided)
+        held.number = _XLAC._xla_get_tensor_id(held.tensor)
 
     def _blank(self, like: torch.Tensor, role: str, name: str, divided: Division | None = None) -> torch.Tensor:
         "A placeholder with a tensor's shape and type."
@@ -125,12 +126,12 @@ class LoweringDevice(XlaDevice):
         return made
 
     def _by_rows(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        for name, one in tensors.items():
-            if one.ndim and len(one) % self.chips:
-                raise KitError(f"{name}: {len(one)} rows cannot be divided evenly over {self.chips} chips; "
+        for name, tensor in tensors.items():
+            if tensor.ndim and len(tensor) % self.chips:
+                raise KitError(f"{name}: {len(tensor)} rows cannot be divided evenly over {self.chips} chips; "
                                "change the batch size")
-        return {name: self._blank(one, "batch", name, {0: "all"} if one.ndim and self.chips > 1 else {})
-                for name, one in tensors.items()}
+        return {name: self._blank(tensor, "batch", name, {0: "all"} if tensor.ndim and self.chips > 1 else {})
+                for name, tensor in tensors.items()}
 
     def share(self, tensor: torch.Tensor) -> torch.Tensor:
         return self._blank(tensor, "recordings", "of the training split")
@@ -144,27 +145,27 @@ class LoweringDevice(XlaDevice):
         audit_optimizer(optimizer, model)
         self._divide_units(model)
         self._model, groups = _emptied(model, optimizer, self.torch_device)
-        names = {id(one): name for name, one in model.named_parameters()}
-        for name, one in model.named_parameters():
-            self.hold(one, "parameter", name, self._division(one, self.options.shard == "all"))
-        for name, one in model.named_buffers():
-            self.hold(one, "buffer", name)
+        names = {id(tensor): name for name, tensor in model.named_parameters()}
+        for name, tensor in model.named_parameters():
+            self.hold(tensor, "parameter", name, self._division(tensor, self.options.shard == "all"))
+        for name, tensor in model.named_buffers():
+            self.hold(tensor, "buffer", name)
         placed = XlaAdamW(groups, optimizer.defaults, self._send, self.options.accumulation > 1, self._whole)
-        for one, state in placed.state.items():
-            divided = self._division(one, self.options.shard != "none")
+        for tensor, state in placed.state.items():
+            divided = self._division(tensor, self.options.shard != "none")
             state["step"] = torch.zeros((), device="cpu")  # the model may be made on torch's meta device
             for moment in ("exp_avg", "exp_avg_sq"):
-                self.hold(state[moment], "moment", f"{names[id(one)]}/{moment}", divided)
-            if one.grad is not None:
-                whole = self._division(one, self.options.shard == "all")
-                self.hold(one.grad, "gradient", names[id(one)], whole)
+                self.hold(state[moment], "moment", f"{names[id(tensor)]}/{moment}", divided)
+            if tensor.grad is not None:
+                whole = self._division(tensor, self.options.shard == "all")
+                self.hold(tensor.grad, "gradient", names[id(tensor)], whole)
         return model, placed
 
     def lay_out_average(self, model: nn.Module) -> None:
-        for name, one in model.named_parameters():
-            self.hold(one, "average", name, self._division(one, self.options.shard != "none"))
-        for name, one in model.named_buffers():
-            self.hold(one, "buffer", f"average {name}")
+        for name, tensor in model.named_parameters():
+            self.hold(tensor, "average", name, self._division(tensor, self.options.shard != "none"))
+        for name, tensor in model.named_buffers():
+            self.hold(tensor, "buffer", f"average {name}")
 
     def _mark(self, tensor: torch.Tensor, division: Division) -> None:
         "Insert the marker that the runtime inserts."
@@ -184,7 +185,7 @@ class LoweringDevice(XlaDevice):
         return copies
 
     def fetch(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        return [torch.zeros(one.shape, dtype=one.dtype) for one in tensors]
+        return [torch.zeros(tensor.shape, dtype=tensor.dtype) for tensor in tensors]
 
     def synchronize(self) -> None:
         "Do nothing; nothing runs."
@@ -202,18 +203,18 @@ class LoweringDevice(XlaDevice):
 
         number = _XLAC._xla_get_tensor_id
         refuse_fallbacks()
-        changed = [one for one in self.held.values() if number(one.tensor) != one.number]
-        outputs = [one.tensor.detach() for one in changed] + self.wanted
-        results = [(one.tensor.ndim, one.divided) for one in changed]
-        results += [(one.ndim, {}) for one in self.wanted]
+        changed = [held for held in self.held.values() if number(held.tensor) != held.number]
+        outputs = [held.tensor.detach() for held in changed] + self.wanted
+        results = [(held.tensor.ndim, held.divided) for held in changed]
+        results += [(tensor.ndim, {}) for tensor in self.wanted]
         context = _XLAC.lowering.LoweringContext("Step")
         context.build(outputs)
         inputs = _XLAC._get_tensors_xla_device_data_node(outputs)[0]
-        taken = {(one.role, one.name): place for place, one in enumerate(changed)}
-        arguments = [self._argument(one, taken) for one in inputs]
+        taken = {(held.role, held.name): place for place, held in enumerate(changed)}
+        arguments = [self._argument(given, taken) for given in inputs]
         made = Program(name, kind, context.hlo(), arguments, results, self.mesh)
-        for one in changed:
-            self._renew(one)
+        for held in changed:
+            self._renew(held)
         self.wanted = []
         return made
 
@@ -227,10 +228,10 @@ def _size_of(
     batch: Any,  # a dataclass of tensors, or None
 ) -> str:  # " of 64 x 780 x 512"
     "The shape of a batch's largest tensor, as text."
-    tensors = [one for one in vars(batch).values() if torch.is_tensor(one)] if batch is not None else []
+    tensors = [tensor for tensor in vars(batch).values() if torch.is_tensor(tensor)] if batch is not None else []
     if not tensors:
         return ""
-    empty = [one for one in tensors if one.ndim > 2 and not one.numel()]  # features that the device gathers
+    empty = [tensor for tensor in tensors if tensor.ndim > 2 and not tensor.numel()]  # features that the device gathers
     return " of " + " x ".join(str(size) for size in max(empty or tensors, key=torch.numel).shape if size)
 
 # %% ../../nbs/tpu/lower.ipynb #4a32428f
@@ -240,13 +241,13 @@ def _emptied(
     torch_device: torch.device,
 ) -> tuple[nn.Module, list[dict[str, Any]]]:  # the model, and the optimizer's groups for it
     "Move a model's shapes to XLA; `KitError` if two names share a parameter."
-    before = {name: id(one) for name, one in model.named_parameters(remove_duplicate=False)}
+    before = {name: id(parameter) for name, parameter in model.named_parameters(remove_duplicate=False)}
     if len(before) > len(set(before.values())):
         raise KitError("the model has one parameter under two names; XLA would make two of it")
     model.to_empty(device=torch_device)
-    after = {before[name]: one for name, one in model.named_parameters()}
+    after = {before[name]: parameter for name, parameter in model.named_parameters()}
     return model, [{**{key: value for key, value in group.items() if key not in ("fused", "foreach")},
-                    "params": [after[id(one)] for one in group["params"]]}
+                    "params": [after[id(parameter)] for parameter in group["params"]]}
                    for group in optimizer.param_groups]
 
 # %% ../../nbs/tpu/lower.ipynb #7045d3c5
@@ -284,7 +285,7 @@ def traced() -> Iterator[None]:
 def source_line(error: BaseException) -> str:  # "model.py:12"
     "The last line outside torch in an error's traceback."
     frames = traceback.extract_tb(error.__traceback__)
-    own = [one for one in frames if not re.search(r"site-packages/(torch|torch_xla|transformers)/", one.filename)]
+    own = [frame for frame in frames if not re.search(r"site-packages/(torch|torch_xla|transformers)/", frame.filename)]
     chosen = (own or frames)[-1]
     return f"{chosen.filename}:{chosen.lineno}"
 
@@ -453,7 +454,7 @@ def refuse_waiting(
     time.sleep(patience)
     names = ", ".join(name for name, count in fallbacks().items() if count)
     stack = traceback.extract_stack(sys._current_frames()[main_thread])
-    own = [one for one in stack if "site-packages" not in one.filename]
+    own = [frame for frame in stack if "site-packages" not in frame.filename]
     print(f"REFUSED {own[-1].filename}:{own[-1].lineno}: the model computes {names} on the host, because XLA has no "
           "such operation; each step would wait for it: replace it with operations that XLA has", flush=True)
     os._exit(0)

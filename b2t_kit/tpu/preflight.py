@@ -96,14 +96,14 @@ def judged(
 ) -> Compiled:
     "Read the results that the compiler wrote."
     job, found = (json.loads((folder / f"{name}.json").read_text()) for name in ("job", "result"))
-    one = Compiled(job["name"], job["kind"], where.available, found["compile_s"], found["processor_s"],
+    program = Compiled(job["name"], job["kind"], where.available, found["compile_s"], found["processor_s"],
                    found.get("bytes", {}), found.get("error", ""), argument_bytes(job), found["versions"],
                    times=job["times"])
     before = read_hlo((folder / "before.hlo").read_text())
-    one.lowered = lowered_sizes(before, one.states)
-    if one.bytes:
-        examine(one, job, before, read_hlo((folder / "after.hlo").read_text()), where)
-    return one
+    program.lowered = lowered_sizes(before, program.states)
+    if program.bytes:
+        examine(program, job, before, read_hlo((folder / "after.hlo").read_text()), where)
+    return program
 
 # %% ../../nbs/tpu/preflight.ipynb #d035343f
 MEMORY_KINDS = {"parameter": "parameters", "moment": "moments", "average": "average", "gradient": "gradients",
@@ -112,7 +112,7 @@ MOST_BUFFERS = 8  # listed in a report
 
 
 def examine(
-    one: Compiled,  # filled in place
+    program: Compiled,  # filled in place
     job: dict[str, Any],
     before: Hlo,  # as lowered
     after: Hlo,  # compiled
@@ -120,19 +120,19 @@ def examine(
 ) -> None:
     "Fill in memory by kind, the largest buffers, and the roofline."
     alive = at_the_peak(after)
-    one.buffers = alive[:MOST_BUFFERS]
+    program.buffers = alive[:MOST_BUFFERS]
     shapes = [each["shape"] for each in job["arguments"] if each["role"] == "parameter"]
-    one.kinds = dict.fromkeys(("parameters", "moments", "average", "gradients", "batch"), 0)
-    for role, size in one.states.items():
-        one.kinds[MEMORY_KINDS[role]] = one.kinds.get(MEMORY_KINDS[role], 0) + size
-    for kind, size in by_kind(alive, shapes, one.bytes["temporaries"]).items():
-        one.kinds[kind] = one.kinds.get(kind, 0) + size
-    one.kinds["results"] = one.bytes["outputs"] - one.bytes["aliased"]
-    one.kinds["padding"] = max(0, one.bytes["arguments"] - sum(one.states.values()))
-    one.kinds["code"] = one.bytes["code"]
+    program.kinds = dict.fromkeys(("parameters", "moments", "average", "gradients", "batch"), 0)
+    for role, size in program.states.items():
+        program.kinds[MEMORY_KINDS[role]] = program.kinds.get(MEMORY_KINDS[role], 0) + size
+    for kind, size in by_kind(alive, shapes, program.bytes["temporaries"]).items():
+        program.kinds[kind] = program.kinds.get(kind, 0) + size
+    program.kinds["results"] = program.bytes["outputs"] - program.bytes["aliased"]
+    program.kinds["padding"] = max(0, program.bytes["arguments"] - sum(program.states.values()))
+    program.kinds["code"] = program.bytes["code"]
     traffic = count_traffic(after, where)
-    one.roofline = roofline(count_work(before), traffic, where)
-    one.rounds, one.exchanges = traffic.per_round, traffic.exchanges
+    program.roofline = roofline(count_work(before), traffic, where)
+    program.rounds, program.exchanges = traffic.per_round, traffic.exchanges
 
 # %% ../../nbs/tpu/preflight.ipynb #6ef24cfa
 WIDTHS = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "float16": 2, "int16": 2,
@@ -144,12 +144,12 @@ def argument_bytes(
 ) -> dict[str, int]:
     "Bytes of a program's arguments by role, per chip, without padding."
     sizes: dict[str, int] = {}
-    for one in job["arguments"]:
-        number = WIDTHS[one["dtype"]]
-        for size in one["shape"]:
+    for argument in job["arguments"]:
+        number = WIDTHS[argument["dtype"]]
+        for size in argument["shape"]:
             number *= size
-        shared = job["chips"] if one["divided"] else 1
-        sizes[one["role"]] = sizes.get(one["role"], 0) + number // shared
+        shared = job["chips"] if argument["divided"] else 1
+        sizes[argument["role"]] = sizes.get(argument["role"], 0) + number // shared
     return sizes
 
 # %% ../../nbs/tpu/preflight.ipynb #200a16fa
@@ -158,10 +158,10 @@ def lowered_sizes(
     states: dict[str, int],  # from `argument_bytes`
 ) -> dict[str, int]:
     "Bytes of the arguments, of what all loops carry, and of the largest array."
-    every = [one for each in program.computations.values() for one in each.instructions.values()]
-    largest = max((array.bytes for one in every for array in one.arrays), default=0)
-    return {"arguments": sum(states.values()),
-            "loops": sum(one.bytes for one in every if one.operation == "while"), "largest": largest}
+    every = [instruction for each in program.computations.values() for instruction in each.instructions.values()]
+    largest = max((array.bytes for instruction in every for array in instruction.arrays), default=0)
+    loops = sum(instruction.bytes for instruction in every if instruction.operation == "while")
+    return {"arguments": sum(states.values()), "loops": loops, "largest": largest}
 
 # %% ../../nbs/tpu/preflight.ipynb #874f4e5f
 @dataclass(repr=False)
@@ -177,19 +177,20 @@ class PreflightReport:
     @property
     def fits(self) -> bool:
         "Whether every program fits."
-        return bool(self.programs) and all(one.fits for one in self.programs)
+        return bool(self.programs) and all(program.fits for program in self.programs)
 
     @property
     def largest(self) -> Compiled:
         "The program that needs most memory; one that does not compile comes first."
-        return max(self.programs, key=lambda one: (not one.bytes, one.needed or 0))
+        return max(self.programs, key=lambda program: (not program.bytes, program.needed or 0))
 
     @property
     def step_seconds(self) -> float | None:
         "The minimum seconds per step with all its micro-batches, as the mean over the compiled lengths."
-        run = [one for one in self.programs if one.kind in ("accumulate", "train") and one.roofline]
-        lengths = sum(one.kind == "train" for one in run)
-        return sum(one.times * one.roofline.seconds for one in run if one.roofline) / lengths if lengths else None
+        run = [program for program in self.programs if program.kind in ("accumulate", "train") and program.roofline]
+        lengths = sum(program.kind == "train" for program in run)
+        seconds = sum(program.times * program.roofline.seconds for program in run if program.roofline)
+        return seconds / lengths if lengths else None
 
     @property
     def trials_per_second(self) -> float | None:
@@ -213,18 +214,19 @@ class PreflightReport:
                                "code": decisive.bytes.get("code")},
             "compile_s": round(decisive.compile_s, 1),
             "compile_processor_s": round(decisive.processor_s, 1),
-            "compile_s_all": round(sum(one.compile_s for one in self.programs), 1),
+            "compile_s_all": round(sum(program.compile_s for program in self.programs), 1),
             "programs": len(self.programs), "fallbacks": self.fallbacks,
-            "by_program": [{"name": one.name, "kind": one.kind, "times": one.times, "fits": one.fits,
-                            "bytes": one.bytes, "states": one.states, "compile_s": round(one.compile_s, 1),
-                            "compile_processor_s": round(one.processor_s, 1), "error": one.error[:2000],
-                            "kinds": one.kinds, "buffers": [vars(each) for each in one.buffers],
-                            "roofline": one.roofline and {**vars(one.roofline), "seconds": one.roofline.seconds,
-                                                          "apart": one.roofline.apart, "bound": one.roofline.bound},
-                            "bytes_per_round": one.rounds,
-                            "exchanges": {name: vars(each) for name, each in one.exchanges.items()},
-                            "lowered": one.lowered}
-                           for one in self.programs],
+            "by_program": [{"name": program.name, "kind": program.kind, "times": program.times, "fits": program.fits,
+                            "bytes": program.bytes, "states": program.states, "compile_s": round(program.compile_s, 1),
+                            "compile_processor_s": round(program.processor_s, 1), "error": program.error[:2000],
+                            "kinds": program.kinds, "buffers": [vars(each) for each in program.buffers],
+                            "roofline": program.roofline and {
+                                **vars(program.roofline), "seconds": program.roofline.seconds,
+                                "apart": program.roofline.apart, "bound": program.roofline.bound},
+                            "bytes_per_round": program.rounds,
+                            "exchanges": {name: vars(each) for name, each in program.exchanges.items()},
+                            "lowered": program.lowered}
+                           for program in self.programs],
             "step_seconds_at_least": self.step_seconds, "trials_per_second_at_most": self.trials_per_second,
             "hours_at_least": self.hours,
             "compiler": decisive.versions,
@@ -233,22 +235,22 @@ class PreflightReport:
     def __repr__(self) -> str:
         lines = [f"{self.config} on {self.slice.name}, {self.global_batch} trials per step: "
                  + ("fits" if self.fits else "DOES NOT FIT")]
-        lines += [f"  {one.line()}" for one in self.programs]
+        lines += [f"  {program.line()}" for program in self.programs]
         return "\n".join(lines + self._details())
 
     def _details(self) -> list[str]:
         "Memory by kind, largest buffers and minimum times of the largest program, as lines."
-        one = self.largest
-        lines = [f"  memory per chip, {one.name}:"] if one.kinds else []
-        lines += [f"    {kind:<12} {size / GIB:7.2f} GiB" for kind, size in one.kinds.items() if size > 0.005 * GIB]
-        if one.buffers:
+        program = self.largest
+        lines = [f"  memory per chip, {program.name}:"] if program.kinds else []
+        lines += [f"    {kind:<12} {size / GIB:7.2f} GiB" for kind, size in program.kinds.items() if size > 0.005 * GIB]
+        if program.buffers:
             lines.append("  largest temporary arrays:")
             lines += [f"    {each.bytes / GIB:5.2f} GiB  {each.array}  {each.operation}  {each.line}"
-                      for each in one.buffers[:5]]
-        if not one.bytes:
-            lines += complaint_lines(one)
-        if one.roofline:
-            bound = one.roofline
+                      for each in program.buffers[:5]]
+        if not program.bytes:
+            lines += complaint_lines(program)
+        if program.roofline:
+            bound = program.roofline
             by_link = ""
             if bound.busiest:
                 start, end = bound.busiest
@@ -267,12 +269,12 @@ class PreflightReport:
 
 # %% ../../nbs/tpu/preflight.ipynb #9944b5f7
 def complaint_lines(
-    one: Compiled,  # a program that did not compile
+    program: Compiled,  # a program that did not compile
 ) -> list[str]:
     "The compiler's message as lines of text."
-    said = [english for english, _ in one.complaint.sentences()] if one.complaint.needed else []
-    shapes = largest_allocations(one.error)
-    return [f"  {line}" for line in said or [one.error[:300]]] + [f"    {line}" for line in shapes]
+    said = [english for english, _ in program.complaint.sentences()] if program.complaint.needed else []
+    shapes = largest_allocations(program.error)
+    return [f"  {line}" for line in said or [program.error[:300]]] + [f"    {line}" for line in shapes]
 
 
 def largest_allocations(
@@ -297,41 +299,41 @@ COLOURS = {
 }
 
 
-def short_name(one: Compiled) -> str:
+def short_name(program: Compiled) -> str:
     "A short label of a program."
-    words = one.name.replace("a training step of ", "train ").replace("validation of ", "validate ")
+    words = program.name.replace("a training step of ", "train ").replace("validation of ", "validate ")
     return words.replace(" x ", "\u00d7").removesuffix("\u00d7512")
 
 
 def draw_memory(axes: Axes, report: PreflightReport) -> None:
     "Draw memory by kind as stacked bars."
     programs = report.programs[::-1]
-    for place, one in enumerate(programs):
+    for place, program in enumerate(programs):
         left = 0.0
         for kind, colour in COLOURS.items():
-            size = one.kinds.get(kind, 0) / GIB
+            size = program.kinds.get(kind, 0) / GIB
             axes.barh(place, size, left=left, color=colour, label=kind if place == 0 else None)
             left += size
-        if not one.kinds and one.needed:
-            axes.barh(place, one.needed / GIB, color="white", edgecolor="#c0504d", hatch="//")
+        if not program.kinds and program.needed:
+            axes.barh(place, program.needed / GIB, color="white", edgecolor="#c0504d", hatch="//")
     axes.axvline(report.slice.chip.memory, color="black", linewidth=1)
     axes.text(report.slice.chip.memory, len(programs) - 0.4, f" {report.slice.chip.memory:g} GiB", fontsize=8)
-    axes.set_yticks(range(len(programs)), [short_name(one) for one in programs], fontsize=8)
+    axes.set_yticks(range(len(programs)), [short_name(program) for program in programs], fontsize=8)
     axes.set_xlabel("memory per chip, GiB")
 
 # %% ../../nbs/tpu/preflight.ipynb #892c6bf3
 def draw_roofline(axes: Axes, report: PreflightReport) -> None:
     "Draw the minimum times of each program."
-    programs = [one for one in report.programs[::-1] if one.roofline]
+    programs = [program for program in report.programs[::-1] if program.roofline]
     parts = {"matrix": ("matrix unit", "#3b6ea5", 0.27), "memory": ("HBM", "#c0504d", 0.0),
              "links": ("interconnect", "#7a9e59", -0.27)}
     places = range(len(programs))
     for key, (label, colour, shift) in parts.items():
-        times = [getattr(one.roofline, key) for one in programs]
+        times = [getattr(program.roofline, key) for program in programs]
         axes.barh([place + shift for place in places], times, 0.25, color=colour, label=label)
-    waits, sending = ([getattr(one.roofline, key) for one in programs] for key in ("latency", "links"))
+    waits, sending = ([getattr(program.roofline, key) for program in programs] for key in ("latency", "links"))
     axes.barh([place - 0.27 for place in places], waits, 0.25, left=sending, color="#c9dab3", label="its latency")
-    axes.set_yticks(range(len(programs)), [short_name(one) for one in programs], fontsize=8)
+    axes.set_yticks(range(len(programs)), [short_name(program) for program in programs], fontsize=8)
     axes.set_xlabel("minimum time, seconds")
     axes.locator_params(axis="x", nbins=5)
 
@@ -501,11 +503,11 @@ def run_preflight(
         more(folder)
         start = time.monotonic()
         for path in lower_in_child(request, folder):
-            one = compile_program(path, report.slice, python)
-            report.programs.append(one)
+            program = compile_program(path, report.slice, python)
+            report.programs.append(program)
             done, ahead = len(report.programs), int((folder / "expected").read_text())
             left = (time.monotonic() - start) / done * (ahead - done)
-            say(one.line() + (f"; about {duration(left)} left" if left > 0 else ""))
+            say(program.line() + (f"; about {duration(left)} left" if left > 0 else ""))
     if not report.programs:
         raise KitError("nothing was lowered: the task's `shapes` returns no batches")
     return report
