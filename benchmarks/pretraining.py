@@ -62,7 +62,8 @@ class Way:
 
 def ways() -> list[Way]:
     "All ways, those that others are compared with before them."
-    found = [Way("alone", against=()), Way("alone, twice the steps", times=2)]
+    found = [Way("alone", against=()), Way("alone, twice the steps", times=2), Way("alone, read-ins", read_in=WIDE),
+             Way("alone, read-ins, twice the steps", read_in=WIDE, times=2, against=("alone, twice the steps",))]
     both = ("alone", "alone, twice the steps")
     for name, source in SOURCES.items():
         found += [Way(f"transfer, {name}", source, 0.0, True, against=both),
@@ -70,8 +71,8 @@ def ways() -> list[Way]:
     for name in ("shared code", "own code"):
         found += [Way(f"joint, {name}", SOURCES[name]), Way(f"joint, {name}, read-ins", SOURCES[name], read_in=WIDE,
                                                             against=("alone", f"joint, {name}"))]
-    before = "transfer, shared code"
-    return [*found, Way(f"{before}, read-ins", "shared", 0.0, True, read_in=WIDE, against=(*both, before)),
+    before, same = "transfer, shared code", "alone, read-ins, twice the steps"  # the latter has the same layers
+    return [*found, Way(f"{before}, read-ins", "shared", 0.0, True, read_in=WIDE, against=(*both, before, same)),
             Way(f"{before}, GRU frozen", "shared", 0.0, True, rates=("gru.*=0",), against=(*both, before)),
             Way("joint, own days permuted", "permuted"),
             Way("joint, shared code, inner CTC 0.3", "shared", inner=0.3, against=("alone", "joint, shared code")),

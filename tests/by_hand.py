@@ -27,6 +27,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from tests.campaign import OUTCOMES, prepare
+
 ROOT = Path(__file__).resolve().parents[1]
 MEMORY, SECONDS = 6 << 30, 60.0  # of data, and until a command must have ended
 ARABIC = str.maketrans("0123456789", "٠١٢٣٤٥٦٧٨٩")
@@ -595,9 +597,6 @@ KINDS = tuple(dict.fromkeys(case.kind for case in CASES))
 
 # Running them
 
-OUTCOMES = ("refused", "accepted", "silent", "traceback", "crash", "hang")
-
-
 def outcome_of(status: int, out: str, err: str, want: str) -> str:
     """What happened, by what the command said."""
     if status < 0:
@@ -664,7 +663,6 @@ def by_hand(only: list[str]) -> tuple[dict[str, Counter[str]], list[str]]:
 
     import b2t_kit.all  # noqa: F401
     from b2t_kit.cli import main
-    from tests.campaign import prepare
     found: dict[str, Counter[str]] = {}
     bad: list[str] = []
     with tempfile.TemporaryDirectory(prefix="by_hand_") as name:

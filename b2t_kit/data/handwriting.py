@@ -74,10 +74,10 @@ def count_fault(
 
 def real_days(
     paths: list[Path],
-    date: str,  # regular expression: year, month, day
+    named: str,  # regular expression for a whole name, whose last three groups are year, month and day
 ) -> tuple[list[Path], list[Fault]]:
     "The files whose name has a date that exists, and what is wrong with the others."
-    good = [path for path in paths if is_date(*re.findall(date, path.name)[0])]
+    good = [path for path in paths if is_date(*re.findall(named, path.name)[0][-3:])]
     return good, [Fault(path, "", "", "is named for a date that does not exist") for path in paths if path not in good]
 
 
@@ -206,7 +206,7 @@ class H2Format(Divided):
     def parts(self, folder: Path) -> tuple[list[SourceDay], list[Fault]]:
         "A part for each file."
         found = []
-        paths, wrong = real_days(files_below(folder, H2_FILE), r"_ses-(....)(..)(..)\.nwb")
+        paths, wrong = real_days(files_below(folder, H2_FILE), H2_FILE)
         for path in paths:
             _, year, month, day = re.findall(H2_FILE, path.name)[0]
             found.append(SourceDay(f"t5.{year}.{month}.{day}", (path,), ("train", "val")))
@@ -223,7 +223,7 @@ class H2Format(Divided):
             yield from written_trials(part.session, rows, "falcon h2", self.validation)
 
 # %% ../../nbs/data/handwriting.ipynb #f9d921aa
-CORP_FILE = r"t5\.[0-9]{4}\.[0-9]{2}\.[0-9]{2}\.mat"
+CORP_FILE = r"t5\.([0-9]{4})\.([0-9]{2})\.([0-9]{2})\.mat"
 CORP_VARIABLES = ("tx_feats", "sentences", "blocks")
 
 
@@ -256,7 +256,7 @@ class CorpFormat(Divided):
     def parts(self, folder: Path) -> tuple[list[SourceDay], list[Fault]]:
         "A part for each day."
         days: dict[str, list[Path]] = {}
-        paths, wrong = real_days(files_below(folder, CORP_FILE), r"t5\.(....)\.(..)\.(..)\.mat")
+        paths, wrong = real_days(files_below(folder, CORP_FILE), CORP_FILE)
         for path in paths:
             days.setdefault(path.stem, []).append(path)
             for before in days[path.stem][:-1]:  # a day may have a file in each folder

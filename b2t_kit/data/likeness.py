@@ -129,7 +129,7 @@ def channel_order(
 ) -> ChannelOrder:
     "Compare the columns of two sets over pairs of trials."
     sums: np.ndarray | None = None
-    squares, bins = [np.zeros(0), np.zeros(0)], 0
+    squares = [np.zeros(0), np.zeros(0)]
     for pair in trials:
         shift = likeness_and_shift(*map(likeness_curves, pair))[1]
         cut = [pair[0][max(shift, 0):], pair[1][max(-shift, 0):]]
@@ -142,7 +142,6 @@ def channel_order(
         sums = product if sums is None else sums + product
         squares = [np.square(side).sum(0) + (before if before.size else 0)
                    for side, before in zip((ours, theirs), squares)]
-        bins += length
     if sums is None:
         return ChannelOrder("unlike", 0.0, 0.0, np.zeros(0, np.int64))
     size = np.sqrt(squares[0][:, None] * squares[1])
