@@ -12,6 +12,7 @@ from b2t_kit.core.errors import KitError
 from b2t_kit.core.settings import kinds_of, leaves, override
 from b2t_kit.core.verbs import is_config, verb_options
 from b2t_kit.models.model import model_class, model_names
+from b2t_kit.tasks.eit import EITConfig
 
 VERBS = [verb_at(place) for known in PLACES.values()
          for place in ([known] if isinstance(known, str) else known.values())]
@@ -62,10 +63,10 @@ def test_every_number_of_a_verb_has_bounds(verb: type) -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("model", model_names())
-def test_every_number_of_a_model_has_bounds(model: str) -> None:
-    """Models that no recipe begins with."""
-    config = model_class(model)()
+@pytest.mark.parametrize("config", [*(model_class(name)() for name in model_names()), EITConfig()],
+                         ids=lambda config: type(config).__name__)
+def test_every_number_of_a_model_has_bounds(config: Any) -> None:
+    """Models that no recipe begins with, and what a run's record may hold beyond its options."""
     assert [end for name, (kind, _) in leaves(config).items() if number_kind(kind) is not None
             for end in open_ends(name, kind, partial(changed, config))] == []
 

@@ -1,15 +1,18 @@
 """The live page in a real browser: what it shows, what it asks for, and that strangers' pages cannot use it."""
+import asyncio
 import http.server
 import io
 import json
 import logging
 import shutil
 import socket
+import ssl
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +43,7 @@ CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 browser_needed = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver")
 OPTIONS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
            "--disable-background-networking", "--disable-component-update", "--window-size=1100,900",
-           "--host-resolver-rules=MAP rebound.example 127.0.0.1"]
+           "--host-resolver-rules=MAP rebound.example 127.0.0.1,MAP live.example 127.0.0.1", "--ignore-certificate-errors"]
 
 
 def random_decoder(hidden: int = 16) -> LiveDecoder:
@@ -73,11 +76,12 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def serving(decoder: LiveDecoder, recordings: Path, host: str = "127.0.0.1") -> Iterator[tuple[LiveSession, PageServer]]:
+def serving(decoder: LiveDecoder, recordings: Path, host: str = "127.0.0.1",
+            origin: str = "") -> Iterator[tuple[LiveSession, PageServer]]:
     """A session with a participant who waits to be told what to say, and its page."""
     session = LiveSession(decoder, ParticipantSource(recordings, stays=True, pace=4))
     thread = threading.Thread(target=session.run)
-    with PageServer(session, host, 0) as server:
+    with PageServer(session, host, 0, origin) as server:
         thread.start()
         try:
             yield session, server
@@ -228,6 +232,61 @@ def test_strangers_page_gets_nothing(decoder: LiveDecoder, recordings: Path, bro
         session.source.say("Hello.")
         until(lambda: len(session.sentences) == 1)
         assert set(session.decoder.hotwords) == before
+
+
+@contextmanager
+def tls_proxy(folder: Path) -> Iterator[tuple[int, Callable[[int], None]]]:
+    """A proxy with a certificate of its own, that passes bytes on; yields its port, and what names the port behind it."""
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=live.example", "-days", "2",
+                    "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    behind: list[int] = []
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while some := await reader.read(1 << 16):
+                writer.write(some)
+                await writer.drain()
+        writer.close()
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner, outer = await asyncio.open_connection("127.0.0.1", behind[0])
+        await asyncio.gather(copy(reader, outer), copy(inner, writer))
+
+    loop = asyncio.new_event_loop()
+    server = loop.run_until_complete(asyncio.start_server(pass_on, "127.0.0.1", 0, ssl=context))
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield server.sockets[0].getsockname()[1], behind.append
+    finally:
+        loop.call_soon_threadsafe(server.close)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0.1))
+        loop.close()
+
+
+@browser_needed
+@pytest.mark.skipif(not shutil.which("openssl"), reason="needs openssl for a certificate")
+def test_page_behind_a_proxy_with_tls(decoder: LiveDecoder, recordings: Path, browser, tmp_path: Path) -> None:
+    with tls_proxy(tmp_path) as (outside, passes_to):
+        origin = f"https://live.example:{outside}"
+        with serving(decoder, recordings, origin=origin) as (session, server):
+            passes_to(server.port)
+            assert server.url.startswith(f"{origin}/?token=")
+            browser.get(f"{origin}/")
+            assert "not allowed" in browser.page_source
+            for url in (server.url, server.url_of("listen")):
+                before = set(map(id, server.places))
+                browser.get(url)
+                session.source.say("Hello.")
+                until(lambda: browser.execute_script("return socket.url.startsWith('wss://') && socket.readyState == 1"))
+                until(lambda: any(one.display_ms and id(one) not in before for one in server.places))  # a bin is drawn
 
 
 def test_slow_reader_of_the_page_slows_nobody(decoder: LiveDecoder, recordings: Path) -> None:

@@ -6,13 +6,14 @@
 __all__ = ['MARKERS', 'ENDS', 'SENTENCE_END', 'LADDER', 'VALUES', 'CONTEXT_TOKENS', 'SCORING', 'CHOOSE_ON', 'WRITING', 'Writing',
            'token_ids', 'markers_of', 'end_tokens', 'writings_of', 'Tree', 'tree_of', 'node_scores', 'TokenBatch',
            'batches_of', 'CausalScorer', 'Reading', 'word_perplexity', 'unscored_sentences', 'choose_writing',
-           'weaker_line', 'transformers_library', 'folder_name', 'kept_writing', 'load_scorer', 'Readings',
-           'read_writings', 'KeptScores']
+           'weaker_line', 'transformers_library', 'folder_name', 'kept_writing', 'check_layers', 'load_scorer',
+           'Readings', 'read_writings', 'KeptScores']
 
 # %% ../../nbs/llm/scores.ipynb #333e4681
 import importlib.util
 import math
 import os
+import re
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -22,10 +23,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import safe_open
 
 from ..core.cache import content_hash, file_hash
 from ..core.errors import KitError
-from ..core.files import load_json, save_json
+from ..core.files import load_json, read_text, regular_file, save_json
 from ..core.settings import from_dict
 from ..core.signals import environment_with, followed
 from ..devices.device import to_device
@@ -462,6 +464,21 @@ def kept_writing(
         raise KitError(f"{path}: is not a record of how sentences are written; remove it ({error})") from error
 
 # %% ../../nbs/llm/scores.ipynb #260d8140
+def check_layers(
+    folder: Path,  # of a model: config.json, and weights in *.safetensors
+) -> None:
+    "Raise `KitError` if more layers or experts are asked for than the weights have tensors; to build them takes for ever."
+    tensors = 0
+    for part in folder.glob("*.safetensors"):
+        with safe_open(regular_file(part), "pt") as file:
+            tensors += len(file.keys())
+    path = folder / "config.json"
+    for name, size in re.findall(r'"(\w*(?:layers?|experts|blocks))"\s*:\s*(\d+)', read_text(path)):
+        if tensors and float(size) > tensors:
+            raise KitError(f"{path}: {name} is {float(size):.4g}, where the weights are {tensors} tensors; "
+                           "fetch the model again")
+
+
 def load_scorer(
     folder: str | Path,  # model folder, as written by `save_pretrained` and the hub
     device: Any = None,  # from `open_device`; None: the CPU, in float32
@@ -482,14 +499,21 @@ def load_scorer(
     options = {"quantization_config": _quantised(bits, kind)} if bits else {}
     dtype = torch.float32 if device is None else device.precision.dtype
     try:
+        check_layers(folder)
         tokenizer = library.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        model = library.AutoModelForCausalLM.from_pretrained(
+        model, loading = library.AutoModelForCausalLM.from_pretrained(
             folder, local_files_only=True, use_safetensors=True, attn_implementation="sdpa",
-            dtype=dtype, **options).eval()
+            dtype=dtype, output_loading_info=True, **options)
         name = folder_name(folder) + f" {bits} bits" * bool(bits)
+    except KitError:
+        raise
     except Exception as error:  # tokenizers and safetensors raise plain ones for a damaged file
         reason = " ".join(str(error).split())[:400]
         raise KitError(f"{folder}: cannot be loaded as a causal language model ({reason})") from error
+    if lacking := sorted(loading["missing_keys"]):  # to which the library gives random numbers
+        raise KitError(f"{folder}: the weights lack {len(lacking)} tensors that config.json asks for, such as "
+                       f"{lacking[0]}; fetch the model again")
+    model = model.eval()
     model = model if bits or device is None else model.to(device.torch_device)
     shared = device if kind == "xla" else None
     kept = writing or (None if sentences else kept_writing(folder))

@@ -29,7 +29,7 @@ from torch import nn
 from ..core.errors import KitError
 from ..core.cache import content_hash, file_mark
 from ..core.files import load_json, new_folders, regular_file, save_json, write_atomically
-from ..core.settings import from_dict, to_dict
+from ..core.settings import check_bounds, from_dict, to_dict
 from ..core.random import fold_seed
 from ..data.batches import check_shares, read_ahead
 from ..devices.device import Device
@@ -234,8 +234,7 @@ class EITConfig(TaskSettings):
     sampling_steps: int = 1  # sampler steps per image in validation
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1 or self.eval_batch < 1:
-            raise KitError(f"batch_size: {min(self.batch_size, self.eval_batch)} is less than 1")
+        check_bounds(self, {"batch_size": (1, 10**6), "eval_batch": (1, 10**6), "sampling_steps": (1, 1000)})
 
     @property
     def rows(self) -> int:  # type: ignore[override]
