@@ -2,6 +2,7 @@
 
     python benchmarks/adapt.py                       # three simulated participants, ten minutes on one core
     python benchmarks/adapt.py --recipe tiny --steps 200 --seed 1
+    python benchmarks/adapt.py --run RUN --data DATA [--afresh]         # a decoder's days without training, in order
 
 Trains the recipes `tiny` and `transformer_tiny` shortly with the last days held out, then evaluates the held-out
 days as trained and with `--adapt`; the same with each participant. Both decode the same trials. Intervals of a
@@ -26,9 +27,11 @@ sys.path.insert(0, str(ROOT))
 
 from b2t_kit.core.errors import KitError
 from b2t_kit.core.files import save_json
+from b2t_kit.data.folders import find_recordings
 from b2t_kit.decode.pipeline import evaluate_adapting
 from b2t_kit.simulate.neural import SimulateConfig, simulate
 from b2t_kit.speech.adapt import AdaptConfig
+from b2t_kit.speech.evaluate import load_decoder
 from b2t_kit.speech.recipes import recipe
 from b2t_kit.speech.task import SpeechTask
 from b2t_kit.text.metrics import Counts, rate_of
@@ -111,6 +114,21 @@ def participant(seed: int, options: argparse.Namespace, work: Path) -> dict[str,
     return found
 
 
+def days_without_training(options: argparse.Namespace) -> None:
+    "Adapt a decoder on every day that it was not trained on."
+    folder, trained = find_recordings(options.data), load_decoder(options.run).trained
+    scored_days = sorted(path.parent.name for path in folder.glob("*/data_val.hdf5"))
+    days = [day for day in scored_days if day not in trained]
+    with tempfile.TemporaryDirectory() as work:
+        scored = held_out_only(folder, tuple(days), Path(work))
+        start = time.monotonic()
+        _, report = evaluate_adapting(options.run, scored, unseen=options.unseen, device="cpu", progress=print,
+                                      adapt=AdaptConfig(copies=options.copies, lr=options.lr, afresh=options.afresh))
+    print(report)
+    path = options.out / f"adapt_months{'_afresh' if options.afresh else ''}.json"
+    save_json(path, {**report.to_dict(), "seconds": time.monotonic() - start})
+
+
 def main() -> None:
     "Simulate, train, evaluate, save."
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -125,8 +143,14 @@ def main() -> None:
     parser.add_argument("--copies", type=int, default=AdaptConfig.copies)
     parser.add_argument("--lr", type=float, help="of the steps; default: that of --adapt")
     parser.add_argument("--unseen", default="mean", help="day layer that a held-out day starts from")
+    parser.add_argument("--run", type=Path, help="adapt this decoder, on all days that it was not trained on")
+    parser.add_argument("--data", type=Path, help="with --run: its recordings")
+    parser.add_argument("--afresh", action="store_true", help="with --run: each day begins from trained layers")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", help="folder of the result")
     options = parser.parse_args()
+    if options.run:
+        days_without_training(options)
+        return
     result: dict[str, Any] = {"settings": {name: value for name, value in vars(options).items() if name != "out"}}
     found = {}
     for seed in options.seed:

@@ -8,8 +8,8 @@
 LABELS.csv has the columns session, sentence_label and phonemes, such as that of the published training split. From each
 of its days, the same number of first sentences is taken.
 --recordings writes strict recordings and three small GRUs to DIR, if they are not there yet: one as `tiny` is
-trained, one without its noise, and one without the days after the fifteenth. DIR/demo, if it is there, is a folder
-of `b2t demo`.
+trained, one without its noise, and one without the days after the fifteenth. `few` and `few-quiet` take twice the steps
+on a fifth of the sentences, with and without noise. DIR/demo, if it is there, is a folder of `b2t demo`.
 The real figures and the definitions are in `simulate.errors`: the published baseline on 766 validation sentences of 21
 days. "Before" is the noise that the kit had at first, `even_logits`: independent, and confused by articulation.
 """
@@ -25,6 +25,9 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
+from b2t_kit.core.files import atomic_folder
+from b2t_kit.data.dataset import Recordings, find_recordings
+from b2t_kit.data.writer import SessionWriter
 from b2t_kit.simulate.errors import QUANTILES, ErrorStatistics, real_errors, error_statistics
 from b2t_kit.simulate.logits import Noise, even_logits, noisy_logits
 from b2t_kit.simulate.neural import STRICT, SimulateConfig, electrodes_on, participant, simulate
@@ -84,7 +87,24 @@ def decoders(steps: int) -> dict[str, SpeechRun]:
     fitted = replace(run.train, steps=steps, eval_every=0, checkpoint_every=100, log_every=50)
     quiet = replace(task, augment=replace(task.augment, white_noise=0.0, offset=0.0))
     early = replace(task, holdout=tuple(LATE))
-    return {name: SpeechRun(one, fitted) for name, one in (("strict", task), ("quiet", quiet), ("early", early))}
+    runs = {"strict": task, "quiet": quiet, "early": early, "few": task, "few-quiet": quiet}
+    return {name: SpeechRun(settings, replace(fitted, steps=steps * (2 if name.startswith("few") else 1)))
+            for name, settings in runs.items()}
+
+
+def fifth_of(data: Path, out: Path) -> Path:
+    "A folder with every fifth training sentence of each day, and the same validation sentences."
+    if not out.is_dir():
+        with atomic_folder(out) as folder, Recordings(data, "train") as recordings:
+            for day in recordings.sessions:
+                (folder / day).mkdir()
+                scored = find_recordings(data) / day / "data_val.hdf5"
+                if scored.exists():
+                    (folder / day / scored.name).symlink_to(scored.resolve())
+                with SessionWriter(folder / day, "train") as writer:
+                    for at in [at for at, info in enumerate(recordings.infos) if info.session == day][::5]:
+                        writer.write(recordings[at])
+    return out
 
 
 def train_missing(out: Path, names: list[str], difficulty: float, steps: int) -> None:
@@ -94,7 +114,8 @@ def train_missing(out: Path, names: list[str], difficulty: float, steps: int) ->
     for name in names:
         run = decoders(steps)[name]
         if not (out / name).is_dir():
-            task = SpeechTask(out / "data", run.task)
+            few = name.startswith("few")
+            task = SpeechTask(fifth_of(out / "data", out / "fifth") if few else out / "data", run.task)
             train(task, run.train, out / name)
             task.close()
         if not (out / name / "eval/val").is_dir():
@@ -110,14 +131,15 @@ def of_run(run: Path, days: Sequence[str] = ()) -> ErrorStatistics:
 
 
 def harms(out: Path) -> dict[str, float]:
-    "Phoneme errors, %, without noise and on days without training."
-    late = of_run(out / "early", LATE)
-    found = {"strict": of_run(out / "strict").rate, "quiet": of_run(out / "quiet").rate,
-             "strict, first 15 days": of_run(out / "strict", EARLY).rate,
-             "early, first 15 days": of_run(out / "early", EARLY).rate, "early, other days": late.rate,
-             "strict, other days": of_run(out / "strict", LATE).rate}
-    last = day_number(EARLY[-1])
-    found |= {f"early, {day_number(day) - last} days later": rate for day, rate in late.days.items()}
+    "Phoneme errors, %, of the decoders that are there: without noise, and on days without training."
+    found: dict[str, float] = {}
+    for name in ("strict", "quiet", "few", "few-quiet", "early"):
+        if (out / name / "eval/val").is_dir():
+            late = of_run(out / name, LATE)
+            found |= {name: of_run(out / name).rate, f"{name}, first 15 days": of_run(out / name, EARLY).rate,
+                      f"{name}, other days": late.rate}
+            days = late.days if name == "early" else {}
+            found |= {f"{name}, {day_number(day) - day_number(EARLY[-1])} days later": days[day] for day in days}
     return {name: 100 * rate for name, rate in found.items()}
 
 
@@ -202,9 +224,9 @@ def main() -> None:
                 f"strict, difficulty {options.difficulty:g}, {options.steps} updates": options.recordings / "strict"}
         columns = {name: asdict(of_run(run)) for name, run in runs.items() if run.is_dir()}
         stored["recordings"] = stored.get("recordings", {}) | columns
-        if {"strict", "quiet", "early"} <= set(names):
-            stored["harms"] = harms(options.recordings)
-            print(json.dumps(stored["harms"], indent=1))
+        found = stored.setdefault("harms by difficulty", {})
+        found[f"{options.difficulty:g}"] = harms(options.recordings)
+        print(json.dumps(found[f"{options.difficulty:g}"], indent=1))
     if columns:
         print(table(columns, others))
         options.json.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")

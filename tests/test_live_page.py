@@ -286,7 +286,7 @@ def test_page_behind_a_proxy_with_tls(decoder: LiveDecoder, recordings: Path, br
                 browser.get(url)
                 session.source.say("Hello.")
                 until(lambda: browser.execute_script("return socket.url.startsWith('wss://') && socket.readyState == 1"))
-                until(lambda: any(one.display_ms and id(one) not in before for one in server.places))  # a bin is drawn
+                until(lambda old=before: any(one.display_ms and id(one) not in old for one in server.places))  # a bin is drawn
 
 
 def test_slow_reader_of_the_page_slows_nobody(decoder: LiveDecoder, recordings: Path) -> None:

@@ -292,7 +292,7 @@ def adapted_folder(
     return Path(out) / "adapt" if out is not None else Path(run or ".") / "adapt" / split
 
 
-ADAPTED = 1  # version of the computation of adapted logits: raised when other code gives other numbers
+ADAPTED = 2  # version of the computation of adapted logits: raised when other code gives other numbers
 
 
 def adapted_key(

@@ -47,19 +47,22 @@ class Adapts:
     # learning rate of the steps; default: 3e-5 for a patch embedding, 1e-3 for a day layer
     adapt_lr: Annotated[float, "RATE"] | None = None
     adapt_seed: int | None = None  # random seed of the steps; default: 0
+    # begin every day without training from trained layers, not where the one before it ended
+    adapt_afresh: bool = False
 
     def __post_init__(self) -> None:
         check_bounds(self, {"adapt_copies": (1, 10_000), "adapt_lr": (0, 1000), "adapt_seed": SEED})
 
     def adaptation(self) -> "AdaptConfig | None":
         "The settings of adaptation; None without it. Raises `KitError` for those that need `--adapt`."
+        names = ("copies", "lr", "seed", "afresh")
         if not self.adapt:
-            refuse(self, "is a setting of adaptation; add --adapt", "adapt_copies", "adapt_lr", "adapt_seed")
+            refuse(self, "is a setting of adaptation; add --adapt", *(f"adapt_{name}" for name in names))
             return None
         refuse(self, "are not adapted together; adapt and decode each run by itself", "runs")
         from b2t_kit.speech.adapt import AdaptConfig
 
-        given = {name: getattr(self, f"adapt_{name}") for name in ("copies", "lr", "seed")}
+        given = {name: getattr(self, f"adapt_{name}") for name in names}
         return AdaptConfig(**{name: value for name, value in given.items() if value is not None})
 
 # %% ../../nbs/decode/verbs.ipynb #36f76554

@@ -467,7 +467,7 @@ def kept_writing(
 def check_layers(
     folder: Path,  # of a model: config.json, and weights in *.safetensors
 ) -> None:
-    "Raise `KitError` if more layers or experts are asked for than the weights have tensors; to build them takes for ever."
+    "Raise `KitError` if there are to be more layers or experts than tensors; to build so many takes for ever."
     tensors = 0
     for part in folder.glob("*.safetensors"):
         with safe_open(regular_file(part), "pt") as file:

@@ -384,9 +384,14 @@ class AdaptingDecoder:
         infos = self.recordings.infos
         return sorted(range(len(infos)), key=lambda at: (infos[at].session, infos[at].block, infos[at].number))
 
+    def _goes_on(self, session: str) -> bool:
+        "Whether a session begins with what the one before it has learnt."
+        return not self.adapt.afresh and not {session, self.session} & set(self.decoder.trained) and (
+            session.partition(".")[0] == self.session.partition(".")[0])
+
     def enter(self, session: str) -> Adapter:
         "The adapter that goes on in a session; a new one if its day layer is another."
-        if self.adapter is None or (self.by_day and session != self.session):
+        if self.adapter is None or (self.by_day and session != self.session and not self._goes_on(session)):
             days = self.decoder.sessions, self.decoder.trained, [session]
             model = fit_days(self.decoder.model, *days, self.unseen).to(self.device.torch_device)
             self.adapter = Adapter(model, self.adapted, self._loss, self.adapt)

@@ -148,8 +148,9 @@ class UNetConfig:
     hints: int = 0  # classical reconstructions shown as further channels, 0 to 2
 
     def __post_init__(self) -> None:
-        check_bounds(self, {"size": (ELECTRODES, 4096), "patch": (1, 4096), "width": (4, 65_536), "heads": (1, 4096),
-                            "window": (1, 4096), "downs": (0, 12), "edge": (0, 1000), "depth": (0, 1000), "hints": (0, 2)})
+        check_bounds(self, {
+            "size": (ELECTRODES, 4096), "patch": (1, 4096), "width": (4, 65_536), "heads": (1, 4096),
+            "window": (1, 4096), "downs": (0, 12), "edge": (0, 1000), "depth": (0, 1000), "hints": (0, 2)})
         side = self.size // self.patch
         if self.width % self.heads or self.width % 4:
             raise KitError(f"width: {self.width} is not divisible by 4 and by the {self.heads} heads")
