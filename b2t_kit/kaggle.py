@@ -365,12 +365,15 @@ def find_run(
     rehearsal: bool = False,  # whether to search for a rehearsal's run instead of a real one
     name: str = "run",  # of the run folder
 ) -> Path | None:  # the run folder; None if there is none
-    "The run of this name with the most steps among the attached outputs."
+    "The run of this name with the most steps among the attached outputs; `KitError` if it has lost its settings."
     roots = platform().input_folders[:1] if roots is None else roots
-    notes = [(note, note.relative_to(root)) for root in roots for note in Path(root).rglob(f"{name}/config.json")]
-    runs = {note.parent for note, inside in notes if (REHEARSAL in inside.parts) == rehearsal}
-    begun = {run: checkpoint_steps(run)[-1] for run in sorted(runs) if checkpoint_steps(run)}
-    return max(begun, key=begun.__getitem__, default=None)
+    runs = {run for root in roots for run in Path(root).rglob(name)
+            if (REHEARSAL in run.relative_to(root).parts) == rehearsal}
+    begun = {run: steps[-1] for run in sorted(runs) if (steps := checkpoint_steps(run))}
+    found = max(begun, key=begun.__getitem__, default=None)
+    if found and not (found / "config.json").is_file():
+        raise KitError(f"{found}: has checkpoints, but its config.json is missing or no file; attach the output again")
+    return found
 
 # %% ../nbs/kaggle.ipynb #51a25b96
 def bring_run(

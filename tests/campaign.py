@@ -479,8 +479,8 @@ READERS: dict[str, Reader] = {
                           program("doctor --bundle FOLDER/run --out FOLDER/report.zip"), BUNDLED, without=LINKS),
     "tuned weights": Reader(tuned, ("decoding.json",), "json", read_tuned,
                             ("huge size", "repeated", "wrong shape", "Unicode"), without=LINKS),
-    "logits averaged": Reader(two_logits, ("logits.hdf5", "other.hdf5"), "hdf5", read_average, ("Unicode", "repeated"),
-                              without=FLAT),
+    "logits averaged": Reader(two_logits, ("logits.hdf5", "other.hdf5"), "hdf5", read_average, ("Unicode", "repeated", "non-finite"),
+                              without=FLAT),  # -inf is a logit
     "text": Reader(sentences, ("words.txt",), "text", build_with("FOLDER/words.txt"), ANY_TEXT, without=LINKS | FLAT),
     "text.gz": Reader(zipped_text, ("words.txt.gz",), "packed", build_with("FOLDER/words.txt.gz"), ("wrong type",),
                       without=LINKS | FLAT),
@@ -492,7 +492,7 @@ READERS: dict[str, Reader] = {
                           ("scores.json",), "json", read_scores, ("Unicode", "repeated", "huge size", "non-finite"),
                           without=LINKS),
     "training record": Reader(text_file("trained_on.json", '{"sentences": ["a1b2c3d4e5f60718", "17"]}\n'), ("trained_on.json",),
-                              "json", read_trained_on, ("repeated", "Unicode", "huge size"), without=LINKS),
+                              "json", read_trained_on, ("repeated", "Unicode", "huge size", "non-finite"), without=LINKS),  # 1e400 is a hexadecimal number
     "rescoring weights": Reader(text_file("weights.json", '{"weights": {"acoustic_scale": 0.5, "alpha": 0.3, "word_bonus": 1.0}}\n'),
                                 ("weights.json",), "json", read_rescoring_weights, ("repeated", "Unicode", "huge size"), without=LINKS),
     "fine-tuning checkpoint": Reader(half_tuned, ("progress.safetensors",), "tensors", read_half_tuned, ("repeated",),
@@ -581,9 +581,10 @@ def wrong_shape(rng: random.Random, path: Path, kind: str) -> bool | None:
     if kind in LINES:
         lines = path.read_text().splitlines(keepends=True)
         spot = rng.randrange(len(lines))
+        before = "".join(lines).split()
         lines[spot] = rng.choice([lines[spot].rstrip("\n") + ",x, y z\n", lines[spot].split(",")[0].split("\t")[0] + "\n"])
         path.write_text("".join(lines))
-        return None
+        return None if "".join(lines).split() != before else False
     if kind == "torch":
         return change_tensor(rng, path)
     if kind == "npz":

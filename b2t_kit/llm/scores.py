@@ -268,12 +268,19 @@ class CausalScorer:
         "From now on, give the model sentences in this writing; raises `KitError` if its tokenizer cannot."
         self.undecided = ()
         self._writing, self.key = writing, f"{self.name} {self.dtype} {asdict(writing)} {SCORING}"
-        self._start = token_ids(self.tokenizer, writing.start)
-        self._ends = list(end_tokens(self.tokenizer, writing.ends).values())
+        self._start = self._within(token_ids(self.tokenizer, writing.start))
+        self._ends = list(self._within(tuple(end_tokens(self.tokenizer, writing.ends).values())))
         self.known = {}
         if not self._start or not self._ends:
             raise KitError(f"{self.name}: its tokenizer has no token for the beginning {writing.start[:40]!r}, or for "
                            f"the endings {', '.join(map(repr, writing.ends))[:80]}; remove {WRITING} if it says so")
+
+    def _within(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        "The tokens; `KitError` if the model has no such ones."
+        if max(tokens, default=0) >= self.vocabulary:
+            raise KitError(f"{self.name}: its tokenizer gives token {max(tokens):,}, and its weights know "
+                           f"{self.vocabulary:,}; tokenizer and weights belong to different models")
+        return tokens
 
     def tokens(
         self,
@@ -281,7 +288,7 @@ class CausalScorer:
         context: Sequence[int] = (),  # tokens of what was said before
     ) -> tuple[int, ...]:
         "Return the tokens of a sentence as the model sees them, and `SENTENCE_END`."
-        own = token_ids(self.tokenizer, " " * bool(context) + self.writing(sentence))
+        own = self._within(token_ids(self.tokenizer, " " * bool(context) + self.writing(sentence)))
         return *self.start, *context, *own, SENTENCE_END
 
     def _tensors(self, trees: list[Tree], nodes: int) -> dict[str, torch.Tensor]:
@@ -342,7 +349,7 @@ class CausalScorer:
         return [np.array([self.known[key] for key in names]) for names in keys]
 
     def _fitting(self, sentences: dict[str, str], context: str) -> list[tuple[list[str], Tree]]:
-        before = token_ids(self.tokenizer, context)[-CONTEXT_TOKENS:] if context else ()
+        before = self._within(token_ids(self.tokenizer, context)[-CONTEXT_TOKENS:]) if context else ()
         given = len(self.start) - 1 + len(before)
         tree = tree_of([self.tokens(sentence, before) for sentence in sentences.values()], given)
         if len(tree) <= self.budget or len(sentences) == 1:
