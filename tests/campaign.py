@@ -512,7 +512,7 @@ READERS: dict[str, Reader] = {
     "token": Reader(text_file("token.txt", "abcdef0123456789\n"), ("token.txt",), "text", read_token_of,
                     ("truncated", "non-finite", "huge size", "wrong shape"), without=LINKS | FLAT),
     "copied run": Reader(run_folder, ("run/config.json", STEP + ".complete", "run/best"), "json", read_copied,
-                         ANY_TEXT, without=LINKS),
+                         (*ANY_TEXT, "pipes, sockets, folders"), without=LINKS),  # training that resumes names a folder
     "doctor's log": Reader(text_file("log.txt", LOG), ("log.txt",), "log", program("doctor --log FOLDER/log.txt"),
                            ANY_TEXT, without=LINKS | FLAT),
 }
@@ -696,9 +696,10 @@ def repeated(rng: random.Random, path: Path, kind: str) -> bool | None:
         return None
     if kind in LINES:
         lines = path.read_text().splitlines(keepends=True)
-        lines.insert(rng.randrange(len(lines)), rng.choice(lines[-max(1, len(lines) // 2):]))
+        again = rng.choice(lines[-max(1, len(lines) // 2):])
+        lines.insert(rng.randrange(len(lines)), again)
         path.write_text("".join(lines))
-        return None
+        return None if again.strip() else False
     if kind in ("npz", "zip"):
         with zipfile.ZipFile(path, "a") as packed, warnings.catch_warnings(action="ignore"):
             name = rng.choice(packed.namelist())

@@ -106,6 +106,16 @@ def test_trials_that_share_a_place_are_refused(tmp_path):
         read_trials(tmp_path / "twice.h5")
 
 
+@pytest.mark.parametrize("link", [h5py.SoftLink("/nowhere"), h5py.SoftLink("/trial"), h5py.ExternalLink("theirs.h5", "/trial")],
+                         ids=["to nothing", "to a trial", "to a file"])
+def test_a_trial_that_is_a_link_is_not_left_out(link, tmp_path):
+    path = write(tmp_path / "theirs.h5", good_logits())
+    with h5py.File(path, "a") as file:
+        file["other"] = link
+    with pytest.raises(KitError, match="theirs.h5, /other: is a link"):
+        read_trials(path)
+
+
 def test_not_hdf5_and_nothing_in_it(tmp_path):
     (tmp_path / "text.h5").write_text("hello", encoding="utf-8")
     with pytest.raises(KitError, match="text.h5: is damaged or not an HDF5 file"):

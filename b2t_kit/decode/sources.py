@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from h5py import HardLink
 
 from ..core.cache import MEMO, Kept, file_hash, kept, stored_key
 from ..core.errors import KitError, printable
@@ -61,10 +62,13 @@ def read_trials(
     order: np.ndarray | None = None,  # (41,) place of each class in the file, from `class_order`; None: the kit's
 ) -> list[LogitTrial]:  # sorted by session, block and trial
     "Return the trials of a file; raises `KitError` naming the file and the group at fault."
-    path, names = Path(path), []
+    path, names, links = Path(path), [], []
     with open_file(path) as file:
         with reading(path):
             file.visititems(lambda name, part: names.append(name) if _holds_logits(part) else None)
+            file.visititems_links(lambda name, link: None if isinstance(link, HardLink) else links.append(name))
+        if links:  # which would be left out
+            raise KitError(printable(f"{path}, /{links[0]}") + ": is a link; put the data itself in its place")
         found = [_read_trial(file, name, path, number, order) for number, name in enumerate(names)]
     if not found:
         raise KitError(f"{path}: has no group with a dataset 'logits'")
