@@ -76,6 +76,7 @@ def ways() -> list[Way]:
             Way(f"{before}, GRU frozen", "shared", 0.0, True, rates=("gru.*=0",), against=(*both, before)),
             Way("joint, own days permuted", "permuted"),
             Way("joint, shared code, inner CTC 0.3", "shared", inner=0.3, against=("alone", "joint, shared code")),
+            Way("joint, own code, inner CTC 0.3", "own", inner=0.3, against=("alone", "joint, own code")),
             Way("joint, shared code, twice the steps", "shared", times=2, against=(*both, "joint, shared code"))]
 
 

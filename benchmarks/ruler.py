@@ -74,10 +74,10 @@ def simulated(spoken: Spoken, noise: Noise | None, seed: int = 0) -> ErrorStatis
     return error_statistics([labels for _, labels in spoken], heard, [day for day, _ in spoken])
 
 
-def recorded(difficulty: float) -> SimulateConfig:
+def recorded(difficulty: float, seed: int) -> SimulateConfig:
     "Strict recordings with another signal; drift and shared noise stay as large as in `STRICT`."
     same = {name: getattr(STRICT, name) * STRICT.difficulty / difficulty for name in ("drift", "shared_noise")}
-    return replace(STRICT, trials=150, held_out=0.12, seed=1, difficulty=difficulty, **same)
+    return replace(STRICT, trials=150, held_out=0.12, seed=seed, difficulty=difficulty, **same)
 
 
 def decoders(steps: int) -> dict[str, SpeechRun]:
@@ -107,10 +107,10 @@ def fifth_of(data: Path, out: Path) -> Path:
     return out
 
 
-def train_missing(out: Path, names: list[str], difficulty: float, steps: int) -> None:
+def train_missing(out: Path, names: list[str], difficulty: float, steps: int, seed: int) -> None:
     "Write what is not there yet: the recordings, and each decoder with its evaluation."
     if not (out / "data").is_dir():
-        simulate(out / "data", recorded(difficulty))
+        simulate(out / "data", recorded(difficulty, seed))
     for name in names:
         run = decoders(steps)[name]
         if not (out / name).is_dir():
@@ -203,6 +203,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=8, help="other days and errors, for the range of each number")
     parser.add_argument("--recordings", type=Path)
     parser.add_argument("--difficulty", type=float, default=STRICT.difficulty)
+    parser.add_argument("--seed", type=int, default=1, help="of the simulated participant")
     parser.add_argument("--decoders", default="strict,quiet,early")
     parser.add_argument("--steps", type=int, default=500, help="of each training")
     parser.add_argument("--tuning", action="store_true")
@@ -219,7 +220,7 @@ def main() -> None:
         stored |= {"logits": columns, "other_seeds": others}
     if options.recordings:
         names = options.decoders.split(",")
-        train_missing(options.recordings, names, options.difficulty, options.steps)
+        train_missing(options.recordings, names, options.difficulty, options.steps, options.seed)
         runs = {"demo": options.recordings / "demo/decoder",
                 f"strict, difficulty {options.difficulty:g}, {options.steps} updates": options.recordings / "strict"}
         columns = {name: asdict(of_run(run)) for name, run in runs.items() if run.is_dir()}
