@@ -87,9 +87,9 @@ def demo_text(result: DemoResult) -> str:
               "with the language model of the grammar that the sentences come from, 636 words"]
     lines += ["", "the first sentences, as they are and as they were decoded"]
     said = {trial.place: trial.sentence for trial in result.words.trials}
-    for one in result.decoder.trials[:3]:
-        sentence = said[one.info.session, one.info.block, one.info.number]
-        lines += [f"  {one.info.sentence}", f"    {show(one.true)}", f"    {show(one.decoded)}"]
+    for trial in result.decoder.trials[:3]:
+        sentence = said[trial.info.session, trial.info.block, trial.info.number]
+        lines += [f"  {trial.info.sentence}", f"    {show(trial.true)}", f"    {show(trial.decoded)}"]
         lines += [f"    {sentence or '(nothing)'}"]
     lines += ["", repr(result.submission)]
     figures = ", ".join(sorted(path.name for path in result.folder.glob("*.png")))

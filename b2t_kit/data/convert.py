@@ -132,14 +132,15 @@ def cells_faults(
         return wrong
     wrong = [fault for name, columns in arrays.items() for fault in cell_faults(path, found[name], columns, most)]
     first, *rest = [found[name] for name in arrays]
-    for one in rest:
-        if len(one.cells) != len(first.cells):
-            wrong.append(Fault(path, "", one.name, f"has {len(one.cells)} trials, but {first.name} {len(first.cells)}"))
+    for other in rest:
+        if len(other.cells) != len(first.cells):
+            count = f"has {len(other.cells)} trials, but {first.name} {len(first.cells)}"
+            wrong.append(Fault(path, "", other.name, count))
             continue
-        pairs = enumerate(zip(first.cells, one.cells))
+        pairs = enumerate(zip(first.cells, other.cells))
         differ = [index for index, (left, right) in pairs if left.shape[:1] != right.shape[:1]]
-        wrong += [Fault(path, f"trial_{index:04d}", one.name, f"has {one.cells[index].shape[0]} bins, but {first.name} "
-                        f"has {first.cells[index].shape[0]}") for index in differ]
+        wrong += [Fault(path, f"trial_{index:04d}", other.name, f"has {other.cells[index].shape[0]} bins, "
+                        f"but {first.name} has {first.cells[index].shape[0]}") for index in differ]
     return wrong
 
 
@@ -291,12 +292,12 @@ def write_part(
     try:
         with ExitStack() as stack:
             writers: dict[str, SessionWriter] = {}
-            for one in form.trials(part):
-                fault = one if isinstance(one, Fault) else trial_fault(part, one[1], done.heard)
+            for item in form.trials(part):
+                fault = item if isinstance(item, Fault) else trial_fault(part, item[1], done.heard)
                 if fault is not None:
                     wrong.append(fault)
-                elif not isinstance(one, Fault) and all(skip and before.group for before in wrong):
-                    split, trial = one[0], held_out.mark(one[1])
+                elif not isinstance(item, Fault) and all(skip and before.group for before in wrong):
+                    split, trial = item[0], held_out.mark(item[1])
                     if split not in writers:
                         writers[split] = stack.enter_context(SessionWriter(folder, split, overwrite=True))
                     writers[split].write(trial)

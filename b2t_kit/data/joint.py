@@ -44,12 +44,12 @@ class JointRecordings(Recordings):
         self.folder, self.split, self.folders = listed[0].folder, split, [part.folder for part in listed]
         self.sessions = list(dict.fromkeys(session for part in listed for session in part.sessions))
         chosen = self._selected(sessions)
-        for one in listed:
-            one.infos = [replace(info, day=self.sessions.index(info.session)) for info in one.infos
+        for part in listed:
+            part.infos = [replace(info, day=self.sessions.index(info.session)) for info in part.infos
                          if info.session in chosen and (quarantined or not info.quarantine)]
-            one.sessions = self.sessions
-            if not one.infos:
-                raise KitError(f"{one.folder}: no trial of data_{split}.hdf5 may be used")
+            part.sessions = self.sessions
+            if not part.infos:
+                raise KitError(f"{part.folder}: no trial of data_{split}.hdf5 may be used")
         self._sets = listed
         self.infos = [info for part in listed for info in part.infos]
         self._files = {path: file for part in listed for path, file in part._files.items()}

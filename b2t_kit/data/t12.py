@@ -78,9 +78,10 @@ def form_faults(
     if missing:
         return
     cells = [found[name] for name in MAT_FEATURES]
-    for one in cells:
-        if one.kind != "a cell array" or len(one.shape) != 2 or one.shape[0] != 1:
-            yield Fault(path, "", one.name, f"is {one.kind} of shape {one.shape}, expected a cell array of (1, trials)")
+    for variable in cells:
+        if variable.kind != "a cell array" or len(variable.shape) != 2 or variable.shape[0] != 1:
+            yield Fault(path, "", variable.name, f"is {variable.kind} of shape {variable.shape}, expected a cell array "
+                        "of (1, trials)")
             return
     count = cells[0].shape[1]
     shapes = [("spikePow", "a cell array", (1, count)), ("blockIdx", "an array", (count, 1)),

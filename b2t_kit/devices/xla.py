@@ -227,17 +227,17 @@ class XlaDevice(Device):
 
         found: list[Any] = [tensor.detach() for tensor in tensors]
         whole = []
-        for place, one in enumerate(found):
-            if one.device.type != "xla":
+        for place, tensor in enumerate(found):
+            if tensor.device.type != "xla":
                 continue
-            if self.world == 1 and "devices=[" in (_XLAC._get_xla_sharding_spec(one) or ""):
+            if self.world == 1 and "devices=[" in (_XLAC._get_xla_sharding_spec(tensor) or ""):
                 self.synchronize()  # the parts of a tensor that is being computed cannot be asked for
-                found[place] = _from_shards(one)
+                found[place] = _from_shards(tensor)
             else:
                 whole.append(place)
         fetched = _XLAC._xla_get_cpu_tensors([found[place] for place in whole]) if whole else []
-        for place, one in zip(whole, fetched):
-            found[place] = one
+        for place, tensor in zip(whole, fetched):
+            found[place] = tensor
         return found
 
     def keep(self, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -517,10 +517,10 @@ class LiveDecoder:
         self.search, self.config, self.day = search, config, day or max(self.decoder.trained)
         self.features = self.decoder.features_on(self.day)
         settings = self.decoder.config
-        for one in others:
-            if frame_settings(one.config) != frame_settings(settings):
-                raise KitError(f"{one.origin}: its frames are not those of {self.decoder.origin}, so live they cannot "
-                               "be averaged; b2t decode --runs --combine pool takes both")
+        for another in others:
+            if frame_settings(another.config) != frame_settings(settings):
+                raise KitError(f"{another.origin}: its frames are not those of {self.decoder.origin}, so live they "
+                               "cannot be averaged; b2t decode --runs --combine pool takes both")
         steps = [steps_on(one, self.day) for one in (self.decoder, *others)]
         self.steps = Averaged(steps) if others else steps[0]
         self.large = large

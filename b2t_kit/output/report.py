@@ -756,8 +756,8 @@ def _made_by(run: Path) -> dict[str, str]:
 
 def _check_same(trials: list[DecodedTrial], looks: RunLooks) -> None:
     "Raise KitError unless lists, recordings and logits are of the same trials."
-    for one, other, name in ((trials, looks.rows, "the recordings"), (trials, looks.logits, "the logits")):
-        differing = {trial.place for trial in one} ^ set(other)
+    for listed, other, name in ((trials, looks.rows, "the recordings"), (trials, looks.logits, "the logits")):
+        differing = {trial.place for trial in listed} ^ set(other)
         if differing:
             place = " ".join(map(str, min(differing)))
             raise KitError(f"{place}: is not in both the decoded lists and {name}; run b2t decode again")

@@ -50,10 +50,10 @@ def submission_order(
 ) -> list[TrialInfo]:  # the trial of row 0, of row 1, ...
     "Trials by session, block and trial number. Raises KitError if two trials agree in all three."
     ordered = sorted(infos, key=lambda info: (info.session, info.block, info.number))
-    for one, other in zip(ordered, ordered[1:]):
-        if (one.session, one.block, one.number) == (other.session, other.block, other.number):
-            place = f"{one.session}, block {one.block}, trial {one.number}"
-            raise KitError(f"{place}: is both {one.group} of {one.file} and {other.group} of {other.file}")
+    for info, other in zip(ordered, ordered[1:]):
+        if (info.session, info.block, info.number) == (other.session, other.block, other.number):
+            place = f"{info.session}, block {info.block}, trial {info.number}"
+            raise KitError(f"{place}: is both {info.group} of {info.file} and {other.group} of {other.file}")
     return ordered
 
 # %% ../../nbs/output/submission.ipynb #d85c1d23
