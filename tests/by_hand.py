@@ -403,12 +403,15 @@ ARPA = ("\\data\\\nngram 1=4\nngram 2=2\n\n\\1-grams:\n-1.0\t<s>\t-0.3\n-0.6\t</
         "\\2-grams:\n-0.3\t<s> we\n-0.3\twe can\n\n\\end\\\n")
 
 
-def arpa(name: str, old: str, new: str, want: str = "refused") -> Case:
-    """A small language model with one change."""
-    assert old in ARPA
-    return Case("arpa", name, file("model.arpa", ARPA.replace(old, new, 1)), "lm info model.arpa", want)
+def changes(kind: str, path: str, text: str, words: str) -> Callable[..., Case]:
+    """What makes cases of a text file with one change."""
+    def case(name: str, old: str, new: str, want: str = "refused") -> Case:
+        assert old in text
+        return Case(kind, name, file(path, text.replace(old, new, 1)), words, want)
+    return case
 
 
+arpa = changes("arpa", "model.arpa", ARPA, "lm info model.arpa")
 CASES += [
     arpa("a count of Arabic-Indic digits", "ngram 1=4", f"ngram 1={'4'.translate(ARABIC)}"),
     arpa("a count of 4e0", "ngram 1=4", "ngram 1=4e0"),
@@ -513,12 +516,7 @@ CASES += [
 SUBMISSION = "id,text\n" + "".join(f"{number},we can hear you\n" for number in range(1450))
 
 
-def submission(name: str, old: str, new: str, want: str = "refused") -> Case:
-    """A submission with one change."""
-    assert old in SUBMISSION
-    return Case("submission", name, file("sub.csv", SUBMISSION.replace(old, new, 1)), "check-submission sub.csv", want)
-
-
+submission = changes("submission", "sub.csv", SUBMISSION, "check-submission sub.csv")
 CASES += [
     submission("an id of Arabic-Indic digits", "\n7,", f"\n{'7'.translate(ARABIC)},"),
     submission("an id of 7.0", "\n7,", "\n7.0,"),

@@ -43,8 +43,8 @@ class Fetch:
     def lists() -> Mapping[str, Mapping[str, str]]:
         "What `--help` lists at its end."
         return {"published language models": {
-            name: f"about {model.gigabytes:g} GB; licence {model.licence}; {model.about}"
-                                              for name, model in PUBLISHED.items()},
+                    name: f"about {model.gigabytes:g} GB; licence {model.licence}; {model.about}"
+                    for name, model in PUBLISHED.items()},
                 "sets of recordings": {name: f"{entry.about}; {entry.participants}; {entry.amount}; {entry.use}"
                                        for name, entry in SETS.items()}}
 
