@@ -5,6 +5,7 @@ failure: some to write rules from, those of them that the rules miss, and others
 doctor finds that, or a failure of that kind, and nothing else. tests/unrelated_errors.json holds errors of other
 programs, and tests/ordinary_texts.json lines of logs in which nothing failed, about which the doctor should say
 nothing; so it should about what the notebooks print, except where they show a failure. -v lists what is not right.
+--fresh first, second or blind measures texts that were committed before the doctor was run on any of them.
 """
 import json
 import sys
@@ -33,7 +34,7 @@ def is_right(
 
 def fresh(measured: str) -> None:
     "Prints what the doctor says of the texts of one measurement, by age."
-    texts = json.loads((ROOT / "tests" / "fresh_errors.json").read_text(encoding="utf-8"))["texts"]
+    texts = [{"measured": "blind", **one} for name in ("fresh_errors", "blind_errors") for one in read(name)]
     errors = [{**one, "found": found_in(one["text"])} for one in texts if one["measured"] == measured]
     for which in ("recent", "older", "all"):
         chosen = [one for one in errors if which in (one["set"], "all")]
@@ -48,7 +49,8 @@ def fresh(measured: str) -> None:
 
 def read(name: str) -> list[dict[str, str]]:
     "The texts of a file in tests/."
-    return json.loads((ROOT / "tests" / name).read_text(encoding="utf-8"))
+    found = json.loads((ROOT / "tests" / f"{name}.json").read_text(encoding="utf-8"))
+    return found["texts"] if isinstance(found, dict) else found
 
 
 def printed() -> list[str]:
@@ -62,7 +64,7 @@ def printed() -> list[str]:
 def main() -> None:
     if "--fresh" in sys.argv:
         return fresh(sys.argv[sys.argv.index("--fresh") + 1])
-    errors = [{**one, "found": found_in(one["text"])} for one in read("world_errors.json")]
+    errors = [{**one, "found": found_in(one["text"])} for one in read("world_errors")]
     for split in dict.fromkeys(one["split"] for one in errors):
         of_split = [one for one in errors if one["split"] == split]
         right = [one for one in of_split if is_right(one["found"], one["what"])]
@@ -74,7 +76,7 @@ def main() -> None:
         for one in of_split if "-v" in sys.argv else ():
             if one not in right:
                 print(f"          {one['what']}: found {', '.join(one['found']) or 'nothing'}, {one['link']}")
-    others, lines = ([one["text"] for one in read(f"{name}.json")] for name in ("unrelated_errors", "ordinary_texts"))
+    others, lines = ([one["text"] for one in read(name)] for name in ("unrelated_errors", "ordinary_texts"))
     for name, texts in (("other programs", others), ("ordinary lines", lines), ("printed by notebooks", printed()),
                         ("other programs beside a TPU", [BESIDE_A_TPU + text for text in others])):
         found = [found_in(text) for text in texts]

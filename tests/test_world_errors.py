@@ -71,13 +71,16 @@ def test_the_world_s_errors(error: dict[str, str]) -> None:
     assert right or error["split"] != "rules" and len(found) <= 1 and set(found) <= set(COVERED)
 
 
-def test_fresh_errors() -> None:
+@pytest.mark.parametrize("name, number, known_at_least, wrong_at_most", [
+    ("fresh_errors", 39, 29, 4), ("blind_errors", 27, 14, 3)])
+def test_fresh_errors(name: str, number: int, known_at_least: int, wrong_at_most: int) -> None:
     """Of those that were sealed before the doctor saw them, as many are known as when the kinds were last changed."""
-    texts = json.loads((TESTS / "fresh_errors.json").read_text(encoding="utf-8"))["texts"]
+    texts = json.loads((TESTS / f"{name}.json").read_text(encoding="utf-8"))["texts"]
     assert not {one["link"] for one in texts} & {error["link"] for error in WORLD}
     answers = [(known(one["text"]), {one["what"], *COVERED.get(one["what"], ())}) for one in texts]
     right = sum(len(found) == 1 and set(found) <= wanted for found, wanted in answers)
-    assert len(texts) == 39 and right >= 29 and sum(bool(found) for found, _ in answers) - right <= 4
+    assert len(texts) == number and right >= known_at_least
+    assert sum(bool(found) for found, _ in answers) - right <= wrong_at_most
 
 
 @pytest.mark.parametrize("name", FIELD)
