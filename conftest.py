@@ -20,6 +20,7 @@ A test in `tests/` says the same with `@pytest.mark.torch_xla`. Under `--no-skip
 failure. The last line of a run is `N passed, M failed, K skipped`; what pytest calls an error is a
 failure there.
 """
+import gc
 import json
 import os
 import re
@@ -59,6 +60,19 @@ def pytest_addoption(parser):
 def pytest_collect_file(file_path, parent):
     if file_path.suffix == ".ipynb" and not file_path.name.startswith(("_", ".")):
         return Notebook.from_parent(parent, path=file_path)
+
+
+def pytest_collection_finish(session):
+    gc.freeze()  # imported modules: each collection, and closing a device is one, went through all of them
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item, nextitem):
+    result = yield
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()  # what a file leaves stays
+    return result
 
 
 def pytest_runtest_setup(item):

@@ -9,6 +9,7 @@ be read), silent (status 0, although it must be refused), traceback (of Python, 
 signal), hang (no end in a minute).
 """
 import contextlib
+import gc
 import json
 import os
 import resource
@@ -670,6 +671,7 @@ def by_hand(only: list[str]) -> tuple[dict[str, Counter[str]], list[str]]:
             main(["--help"])
         for variable, source in (("RUN", "run"), ("DATA", "data"), ("CAUSAL", "causal")):
             os.environ[f"BY_HAND_{variable}"] = str(home / source)
+        gc.freeze()  # what is imported need not be looked through again in every child
         for case in CASES:
             if only and case.kind not in only:
                 continue

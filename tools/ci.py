@@ -45,9 +45,9 @@ COMMAND = re.compile(r"^```sh\n(pip install .*)\n```$", re.M)
 ONCE = " --ignore-glob='tests/test_bad_*.py'" + "".join(
     f" --ignore={path}" for path in (
         *(f"tests/test_{name}.py" for name in (
-            "bounds", "caches", "collector", "decoding", "eit", "fetch", "front_page", "fuzz", "house", "importers",
-            "joint", "kenlm", "kernels", "large_model", "live_page", "live_sources", "marks", "resume", "simulate",
-            "stopped", "t12", "words", "world_errors")),
+            "bounds", "by_hand", "caches", "collector", "decoding", "eit", "fetch", "front_page", "fuzz", "house",
+            "importers", "joint", "kenlm", "kernels", "large_model", "live_page", "live_sources", "marks", "resume",
+            "simulate", "stopped", "t12", "words", "world_errors")),
         "nbs/live", "nbs/output", "nbs/simulate", "nbs/tasks", "nbs/text", "kaggle/b2t-gpu",
         *(f"nbs/{name}.ipynb" for name in ("01_dataset", "cli", "demo", "index", "training/live_plot",
                                            "training/metrics_log")),
@@ -65,7 +65,7 @@ ONCE = " --ignore-glob='tests/test_bad_*.py'" + "".join(
     "seeds.py::test_seeds_end_with_the_bits_of_a_run_alone")
 ) + "".join(f" --deselect=nbs/training/seeds.ipynb::{heading}" for heading in ("All", "to"))  # after the probe of XLA
 TOTALS = re.compile(r"(\d+) passed, (\d+) failed, (\d+) skipped")
-STEP_LIMIT = 50 * 60  # seconds
+STEP_LIMIT = 60 * 60  # seconds; on idle cores the longest takes a third of it
 
 
 def find_python(version: str) -> str:
