@@ -51,6 +51,12 @@ def save(path: Path | None, content: object, indent: int | None = 1) -> None:
         path.write_text(json.dumps(content, indent=indent) + "\n", encoding="utf-8")
 
 
+def save_at(path: Path | None, flatness: str, content: dict) -> None:
+    "Add the results at one flatness to those of the others in the file, if one was named."
+    before = json.loads(path.read_text(encoding="utf-8")) if path and path.exists() else {}
+    save(path, {**before, flatness: content})
+
+
 def divided(path: Path, seed: int = 0) -> tuple[list[str], list[str], list[str]]:
     "Different sentences of a table: scored, tuned on, and the rest. Who takes fewer of them knows no more."
     with open(path, newline="", encoding="utf-8") as file:

@@ -1,7 +1,7 @@
 """Measure what fine-tuning on transcripts, and the sentences before, are worth to rescoring with a causal model.
 
     python benchmarks/finetune.py LABELS.csv --llm FOLDER --out FOLDER [--sentences 1426] [--tune-on 100]
-                                  [--text 2000] [--epochs 1] [--noise 1] [--json FILE]
+                                  [--text 2000] [--epochs 1] [--flatness middle] [--json FILE]
 
 The sentences of LABELS.csv are divided as in words.py; the 3-gram of all that are neither scored nor tuned on gives
 lists of 10 for simulated logits (`simulate.logits`). `b2t lm finetune` trains the model (rescoring.py says where a
@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from decoding_task import best, build, counts_of, divided, options_of, row_of, save, spoken, written
+from decoding_task import best, build, counts_of, divided, options_of, row_of, save_at, spoken, written
 
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.hypotheses import DecodedTrial, SearchConfig
@@ -46,12 +46,12 @@ def in_order(labels: Path, sentences: list[str]) -> list[str]:
 
 def main() -> None:
     options = options_of(__doc__, needed=("llm", "out"), llm=Path, out=Path, sentences=1426, tune_on=100, text=2000,
-                         epochs=1, noise=1.0).parse_args()  # noise: its factor, as the levels of words.py
+                         epochs=1, flatness="middle").parse_args()
     scored, tuned_on, text = divided(options.labels)
     options.out.mkdir(parents=True, exist_ok=True)
     search = BeamSearch(build_lexicon(), build(text, scored + tuned_on, options.out, 3),
                         SearchConfig(beam=100, n_best=10))
-    generator, noise = np.random.default_rng(1), Noise(errors=options.noise)
+    generator, noise = np.random.default_rng(1), Noise(flatness=options.flatness)
     parts: list[list[DecodedTrial]] = []
     for said in (scored[: options.sentences], tuned_on[: options.tune_on]):
         said = in_order(options.labels, said)
@@ -85,8 +85,8 @@ def main() -> None:
              ("both", "fine-tuned"), ("both", "context"))
     gains = {f"{one} - {other}": compare(rows[other], rows[one]) for one, other in pairs}
     print(*(f"{name}: {gain}" for name, gain in gains.items()), sep="\n", flush=True)
-    save(options.json, {
-        "model": options.llm.name, "sentences": len(test), "tuned_on": len(tune), "noise": options.noise,
+    save_at(options.json, options.flatness, {
+        "model": options.llm.name, "sentences": len(test), "tuned_on": len(tune),
         "transcripts": tuned.sentences, "epochs": options.epochs, "training_cpu_seconds": taught,
         "perplexity": {"held_out": tuned.held_out, "before": tuned.before, "after": tuned.after},
         "rows": {name: row_of(rate_of(one, None)) for name, one in rows.items()}, "cpu_seconds_a_trial": cost,

@@ -129,7 +129,8 @@ def strict_run(options: argparse.Namespace, seed: int, person: int = 31) -> Path
     run = data.with_name(f"{data.name}_{seed}")
     if not data.exists():
         same = {name: getattr(STRICT, name) * STRICT.difficulty / 0.3 for name in ("drift", "shared_noise")}
-        settings = replace(STRICT, sessions=4, trials=150, seed=person, bins_per_phoneme=18, difficulty=0.3, **same)
+        settings = replace(STRICT, sessions=4, trials=150, seed=person, bins_per_phoneme=18, difficulty=0.3,
+                           wander=0.3, lapses=0.0, **same)  # as when it was measured
         simulate(data, settings)
     trained("tiny", {"stride": 4, "hidden": 256}, {1: 400, 2: 140}[seed], seed, data, run)
     return run

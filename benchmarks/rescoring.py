@@ -1,7 +1,8 @@
 """Measure rescoring: word error of the same n-best lists with and without a causal language model.
 
-    python benchmarks/rescoring.py LABELS.csv [--sentences 1426] [--tune-on 250] [--models DIR]
-                                   [--words FILE] [--llm FILE.gguf | --minutes 5] [--keep FILE] [--json FILE]
+    python benchmarks/rescoring.py LABELS.csv [--flatness middle] [--sentences 1426] [--tune-on 250]
+                                   [--models DIR] [--words FILE] [--llm FILE.gguf | --minutes 5] [--keep FILE]
+                                   [--json FILE]
 
 Sentences are divided, and their logits simulated, as in words.py, so equal numbers of sentences give equal logits.
 The search with a 3-gram gives a list for each; --models takes the 3-gram of general_model.py, --words the weights
@@ -33,7 +34,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from decoding_task import best, build, counts_of, divided, options_of, row_of, save, spoken
+from decoding_task import best, build, counts_of, divided, options_of, row_of, save_at, spoken
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, PreTrainedTokenizerFast
 
@@ -45,6 +46,7 @@ from b2t_kit.llm.scores import CausalScorer, KeptScores, Writing, load_scorer
 from b2t_kit.llm.scores import token_ids, unscored_sentences
 from b2t_kit.lm.arpa import read_language_model
 from b2t_kit.lm.lexicon import build_lexicon
+from b2t_kit.simulate.logits import Noise
 from b2t_kit.text.metrics import Rate, compare, rate_of
 
 
@@ -93,9 +95,10 @@ def trained(texts: list[str], tokenizer: PreTrainedTokenizerFast, minutes: float
     return CausalScorer(model.eval(), tokenizer, "trained here")
 
 
-def lists_of(search: BeamSearch, sentences: list[str], generator: np.random.Generator) -> list[DecodedTrial]:
+def lists_of(search: BeamSearch, sentences: list[str], generator: np.random.Generator,
+             noise: Noise) -> list[DecodedTrial]:
     "Each spoken sentence, decoded."
-    found = search.decode_many(spoken(sentences, generator))
+    found = search.decode_many(spoken(sentences, generator, noise))
     return [DecodedTrial(f"group {number % 20:02d}", 1, number, tuple(one), said)
             for number, (said, one) in enumerate(zip(sentences, found))]
 
@@ -109,19 +112,19 @@ def unpacked(source: Path) -> CausalScorer:
     return scorer
 
 
-def config_of(words: Path | None, beam: int, n_best: int) -> SearchConfig:
+def config_of(words: Path | None, flatness: str, beam: int, n_best: int) -> SearchConfig:
     "The weights that words.py found for its 3-gram, or the default ones; wider thresholds for long lists."
     config = SearchConfig()
     if words is not None:
-        tunings = json.loads(words.read_text(encoding="utf-8"))["levels"][0]["tuning"]
-        config = from_dict(SearchConfig, list(tunings.values())[-1]["search"])
+        levels = {one["flatness"]: one for one in json.loads(words.read_text(encoding="utf-8"))["levels"]}
+        config = from_dict(SearchConfig, list(levels[flatness]["tuning"].values())[-1]["search"])
     wide = {"threshold": 25.0, "token_threshold": 15.0} if n_best > 20 else {}
     return replace(config, beam=beam, n_best=n_best, **wide)
 
 
 def main() -> None:
-    options = options_of(__doc__, sentences=1426, tune_on=250, models=Path, words=Path, llm=Path, minutes=5.0, beam=200,
-                         n_best=100, keep=Path).parse_args()
+    options = options_of(__doc__, flatness="middle", sentences=1426, tune_on=250, models=Path, words=Path, llm=Path,
+                         minutes=5.0, beam=200, n_best=100, keep=Path).parse_args()
     scored, tuned_on, text = divided(options.labels)
     if options.llm is None:
         scorer = trained(text, tokenizer_of(text, 2000), options.minutes)
@@ -132,10 +135,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         ready = options.models and read_language_model(options.models / "3.b2tlm")
         model = ready or build(text, scored + tuned_on, Path(folder), 3)
-        config = config_of(options.words, options.beam, options.n_best)
+        config = config_of(options.words, options.flatness, options.beam, options.n_best)
         search = BeamSearch(build_lexicon(), model, config)
         parts = scored[: options.sentences], tuned_on[: options.tune_on]
-        test, tune = (lists_of(search, part, generator) for part in parts)
+        test, tune = (lists_of(search, part, generator, Noise(flatness=options.flatness)) for part in parts)
     length = np.mean([len(one.hypotheses) for one in test])
     print(f"{len(test)} lists of {length:.0f} sentences to score, {len(tune)} lists to tune on; {config}", flush=True)
     rows: dict[str, Rate] = {"search": rate_of(counts_of(parts[0], best([one.hypotheses for one in test])))}
@@ -153,7 +156,7 @@ def main() -> None:
         print(f"{name:8} {rate}   {weights.get(name, '')}")
     gain = compare(*(tables[1].counts(weights[name]) for name in ("tuned", "rescored")))
     print(f"rescored against tuned: {gain}")
-    save(options.json, {
+    save_at(options.json, options.flatness, {
         "sentences": len(test), "tuned_on": len(tune), "model": str(options.llm and options.llm.name),
         "search": vars(config), "rows": {name: row_of(rate) for name, rate in rows.items()}, "gain": vars(gain),
         "scored": hypotheses, "seconds": seconds, "weights": {name: vars(one) for name, one in weights.items()}})

@@ -1,7 +1,7 @@
 """Hold simulated errors against the real ones: how many, how dispersed, in runs, by day, and what is taken for what.
 
     python benchmarks/ruler.py LABELS.csv [--sentences 1440] [--json FILE]      simulated logits
-    python benchmarks/ruler.py --recordings DIR [--difficulty 0.5] [--decoders strict,quiet,early] [--steps 500]
+    python benchmarks/ruler.py --recordings DIR [--difficulty 0.1] [--decoders strict,quiet,early] [--steps 1200]
     python benchmarks/ruler.py --tuning                                         how similar tuning is after months
     python benchmarks/ruler.py --figure [--json FILE]                           the figure, from the results
 
@@ -205,7 +205,7 @@ def main() -> None:
     parser.add_argument("--difficulty", type=float, default=STRICT.difficulty)
     parser.add_argument("--seed", type=int, default=1, help="of the simulated participant")
     parser.add_argument("--decoders", default="strict,quiet,early")
-    parser.add_argument("--steps", type=int, default=500, help="of each training")
+    parser.add_argument("--steps", type=int, default=1200, help="of each training")
     parser.add_argument("--tuning", action="store_true")
     parser.add_argument("--figure", action="store_true")
     parser.add_argument("--json", type=Path, default=RESULTS / "ruler.json")
@@ -222,10 +222,10 @@ def main() -> None:
         names = options.decoders.split(",")
         train_missing(options.recordings, names, options.difficulty, options.steps, options.seed)
         runs = {"demo": options.recordings / "demo/decoder",
-                f"strict, difficulty {options.difficulty:g}, {options.steps} updates": options.recordings / "strict"}
+                f"lapses, difficulty {options.difficulty:g}, {options.steps} updates": options.recordings / "strict"}
         columns = {name: asdict(of_run(run)) for name, run in runs.items() if run.is_dir()}
         stored["recordings"] = stored.get("recordings", {}) | columns
-        found = stored.setdefault("harms by difficulty", {})
+        found = stored.setdefault("harms with lapses, by difficulty", {})
         found[f"{options.difficulty:g}"] = harms(options.recordings)
         print(json.dumps(found[f"{options.difficulty:g}"], indent=1))
     if columns:
