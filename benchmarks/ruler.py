@@ -25,7 +25,9 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-from b2t_kit.core.files import atomic_folder
+from b2t_kit.core.cache import plain
+from b2t_kit.core.files import atomic_folder, load_json
+from b2t_kit.core.settings import to_dict
 from b2t_kit.data.dataset import Recordings, find_recordings
 from b2t_kit.data.writer import SessionWriter
 from b2t_kit.simulate.errors import QUANTILES, ErrorStatistics, real_errors, error_statistics
@@ -111,6 +113,8 @@ def train_missing(out: Path, names: list[str], difficulty: float, steps: int, se
     "Write what is not there yet: the recordings, and each decoder with its evaluation."
     if not (out / "data").is_dir():
         simulate(out / "data", recorded(difficulty, seed))
+    elif load_json(out / "data/simulation.json") != plain(to_dict(recorded(difficulty, seed))):
+        raise SystemExit(f"error: {out / 'data'}: was simulated with other settings; give another folder")
     for name in names:
         run = decoders(steps)[name]
         if not (out / name).is_dir():
@@ -118,6 +122,8 @@ def train_missing(out: Path, names: list[str], difficulty: float, steps: int, se
             task = SpeechTask(fifth_of(out / "data", out / "fifth") if few else out / "data", run.task)
             train(task, run.train, out / name)
             task.close()
+        elif (made := load_json(out / name / "config.json")["train"]["steps"]) != run.train.steps:
+            raise SystemExit(f"error: {out / name}: was trained for {made} steps; give another folder or --steps")
         if not (out / name / "eval/val").is_dir():
             evaluate_run(out / name, out / "data")
 

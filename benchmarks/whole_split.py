@@ -47,7 +47,8 @@ def main() -> None:
     scored, generator = divided(options.labels)[0], np.random.default_rng(1)
     sentences = list(islice(cycle(scored), options.trials))
     trials = stretched(spoken(sentences, generator), generator)
-    settings = json.loads(options.tuned.read_text())["levels"][0]["tuning"]["3-gram"]["search"]
+    levels = {level["flatness"]: level for level in json.loads(options.tuned.read_text())["levels"]}
+    settings = levels["middle"]["tuning"]["3-gram"]["search"]
     config = SearchConfig(**settings | ({"beam": options.beam} if options.beam else {}))
     before, start, work = os.getloadavg()[0], time.perf_counter(), time.process_time()
     search = BeamSearch(*choose_words(options.lm), config)

@@ -65,7 +65,7 @@ ONCE = " --ignore-glob='tests/test_bad_*.py'" + "".join(
     "seeds.py::test_seeds_end_with_the_bits_of_a_run_alone")
 ) + "".join(f" --deselect=nbs/training/seeds.ipynb::{heading}" for heading in ("All", "to"))  # after the probe of XLA
 TOTALS = re.compile(r"(\d+) passed, (\d+) failed, (\d+) skipped")
-STEP_LIMIT = 60 * 60  # seconds; on idle cores the longest takes a third of it
+STEP_LIMIT = 60 * 60  # seconds; beside two trainings the longest took 27 minutes
 
 
 def find_python(version: str) -> str:
