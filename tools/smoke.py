@@ -54,7 +54,7 @@ SMALLEST = {  # script -> arguments; several commands with ;
     "ruler": "LABELS --sentences 60 --seeds 1 --json OUT.json",
     "same_bits": "OUT.json",
     "same_decoding": "--trials 2",
-    "search_defaults": "LABELS --sentences 4",
+    "search_defaults": "LABELS --sentences 4 --judge 4",
     "seeds": "--steps 2 --trials 8 --out OUT.json",
     "simulate": "--trials 40 80",
     "train_step": "--batch 4 --trials 8",
