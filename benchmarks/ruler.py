@@ -38,6 +38,7 @@ from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.speech.recipes import tiny
 from b2t_kit.speech.shapes import SpeechRun
 from b2t_kit.speech.task import SpeechTask
+from b2t_kit.text.metrics import compare, count_edits
 from b2t_kit.text.phonemes import collapse, to_ids
 from b2t_kit.train import train
 
@@ -128,16 +129,21 @@ def train_missing(out: Path, names: list[str], difficulty: float, steps: int, se
             evaluate_run(out / name, out / "data")
 
 
-def of_run(run: Path, days: Sequence[str] = ()) -> ErrorStatistics:
-    "The errors of an evaluated run, on some of its days."
+def heard_by(run: Path, days: Sequence[str] = ()) -> tuple[list[list[int]], list[list[int]], list[str]]:
+    "What was said and what an evaluated run heard, with the day of each trial; on some days."
     with open(run / "eval/val/trials.csv", newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if not days or row["session"] in days]
     true, heard = ([to_ids(row[name]) for row in rows] for name in ("true", "decoded"))
-    return error_statistics(true, heard, [row["session"] for row in rows])
+    return true, heard, [row["session"] for row in rows]
+
+
+def of_run(run: Path, days: Sequence[str] = ()) -> ErrorStatistics:
+    "The errors of an evaluated run, on some of its days."
+    return error_statistics(*heard_by(run, days))
 
 
 def harms(out: Path) -> dict[str, float]:
-    "Phoneme errors, %, of the decoders that are there: without noise, and on days without training."
+    "Phoneme errors, %, of the decoders that are there: without noise, with a 95 % interval, and on days without training."
     found: dict[str, float] = {}
     for name in ("strict", "quiet", "few", "few-quiet", "early"):
         if (out / name / "eval/val").is_dir():
@@ -146,6 +152,11 @@ def harms(out: Path) -> dict[str, float]:
                       f"{name}, other days": late.rate}
             days = late.days if name == "early" else {}
             found |= {f"{name}, {day_number(day) - day_number(EARLY[-1])} days later": days[day] for day in days}
+    for noisy, quiet in (("strict", "quiet"), ("few", "few-quiet")):
+        if {noisy, quiet} <= found.keys():
+            gap = compare(*(count_edits(*heard_by(out / name)[:2]) for name in (noisy, quiet)))
+            found |= {f"{quiet} minus {noisy}": gap.difference, f"{quiet} minus {noisy}, low": gap.low,
+                      f"{quiet} minus {noisy}, high": gap.high}
     return {name: 100 * rate for name, rate in found.items()}
 
 

@@ -104,7 +104,7 @@ class Level:
 
 def main() -> None:
     parser = options_of(__doc__, levels="1", flatness="middle", sentences=1426, tune_on=250, models=Path, order=3,
-                        beam=100)
+                        beam=SearchConfig().beam)
     parser.add_argument("--text", type=Path, nargs="*", default=[], help="further text for the models")
     options = parser.parse_args()
     scored, tuned_on, text = divided(options.labels)

@@ -7,14 +7,14 @@ __all__ = ['SEQUENTIAL', 'GESTURES', 'GLIDES', 'PAUSE_EFFORT', 'LEAD', 'TAIL', '
            'FINAL_LENGTHENING', 'MEAN_LABELS', 'BLEND', 'ARRAY_SIZE', 'NUM_ELECTRODES', 'TUNING', 'INFORMATION',
            'LEADS', 'LAG_SPREAD', 'MAX_LAG', 'ADAPTATION_BINS', 'ADAPTATION', 'TUNED_SHARE', 'MEAN_COUNT', 'DEAD_SHARE',
            'SHARED_FACTORS', 'SHARED_DEPTH', 'SHARED_SIGN', 'DRIFT_DAYS', 'PERMANENT', 'MORNING', 'GAIN_SPREAD',
-           'DISTANT_SHARE', 'EFFORT_DEPTH', 'SLOW_BINS', 'SLOW_DEPTH', 'SHARED_BINS', 'WANDER_DEPTH', 'POWER_SHAPE',
-           'POWER_DEPTH', 'POWER_SLOW', 'POWER_SHARED', 'SPIKE_POWER', 'LOG_LIMITS', 'STRICT', 'SMALLEST_SPREAD',
-           'WINDOW', 'CALIBRATION', 'RECORDED_AHEAD', 'constellations', 'targets', 'intrinsic_duration', 'Timing',
-           'draw_timing', 'Segments', 'split_segments', 'dominance', 'rest_dominance', 'trajectory', 'Strengths',
-           'strengths', 'own_code', 'spread', 'Participant', 'participant', 'walk', 'Electrodes', 'electrodes_on',
-           'knotted_noise', 'shared_noise', 'wandering', 'recent_average', 'drive', 'record_trial', 'SimulateConfig',
-           'Moments', 'moments', 'zscore', 'SessionSimulator', 'open_sessions', 'Summary', 'expected_gigabytes',
-           'check_output', 'write_session', 'simulate', 'Simulate']
+           'DISTANT_SHARE', 'EFFORT_DEPTH', 'SLOW_BINS', 'SLOW_DEPTH', 'SHARED_BINS', 'WANDER_DEPTH', 'ONSET_LEAD',
+           'ONSET_WIDTH', 'POWER_SHAPE', 'POWER_DEPTH', 'POWER_SLOW', 'POWER_SHARED', 'SPIKE_POWER', 'LOG_LIMITS',
+           'STRICT', 'SMALLEST_SPREAD', 'WINDOW', 'CALIBRATION', 'RECORDED_AHEAD', 'constellations', 'targets',
+           'intrinsic_duration', 'Timing', 'draw_timing', 'Segments', 'split_segments', 'dominance', 'rest_dominance',
+           'trajectory', 'Strengths', 'strengths', 'own_code', 'spread', 'Participant', 'participant', 'walk',
+           'Electrodes', 'electrodes_on', 'knotted_noise', 'shared_noise', 'wandering', 'recent_average', 'drive',
+           'onset_pulses', 'record_trial', 'SimulateConfig', 'Moments', 'moments', 'zscore', 'SessionSimulator',
+           'open_sessions', 'Summary', 'expected_gigabytes', 'check_output', 'write_session', 'simulate', 'Simulate']
 
 # %% ../../nbs/simulate/neural.ipynb #de8586bb
 import re
@@ -235,6 +235,7 @@ class Participant:
     log_rate: np.ndarray  # (256,) log threshold crossings per bin
     floor: np.ndarray  # (256,) resting spike-band power
     shared: np.ndarray  # (256, 2) loadings of the array's shared noise
+    onset: np.ndarray  # (2, 256) response of crossings and of power to the beginning of any sound
     adapted: np.ndarray  # (256,) share of a lasting drive that adaptation removes
     dead: np.ndarray  # (256,) bool
     code: np.ndarray  # (41,) the phoneme whose gestures each phoneme has: itself, where the code is everybody's
@@ -248,6 +249,7 @@ SHARED_SIGN = 1.0  # mean loading: a source raises more electrodes than it lower
 def participant(
     seed: int,  # another seed is another participant
     sharing: float = 1.0,  # share of the phonemes with everybody's gestures
+    onsets: float = 0.0,  # response to the beginning of any sound, change of the log rate
 ) -> Participant:
     "A participant with random permanent properties."
     rng = np.random.default_rng([seed, 1])
@@ -256,6 +258,7 @@ def participant(
     profiles = np.exp(0.6 * rng.standard_normal((len(LEADS), len(GESTURES))))
     depth = spread(INFORMATION) * np.exp(0.5 * rng.standard_normal(NUM_ELECTRODES))
     depth = depth[:, None] * np.repeat(profiles, ARRAY_SIZE, 0) * (rng.random(shape) < TUNED_SHARE)
+    loadings = np.random.default_rng([seed, 16]).standard_normal((2, NUM_ELECTRODES))  # leaves the other draws alone
     return Participant(
         seed=seed,
         lags=np.clip(lags, -MAX_LAG, MAX_LAG).astype(np.int64),
@@ -265,6 +268,7 @@ def participant(
         log_rate=np.log(MEAN_COUNT) + 0.5 * rng.standard_normal(NUM_ELECTRODES),
         floor=np.exp(0.25 * rng.standard_normal(NUM_ELECTRODES)),
         shared=SHARED_DEPTH * (rng.standard_normal((NUM_ELECTRODES, SHARED_FACTORS)) + SHARED_SIGN),
+        onset=onsets * spread(INFORMATION) * (1 + 0.5 * loadings),
         adapted=rng.uniform(*ADAPTATION, NUM_ELECTRODES),
         dead=rng.random(NUM_ELECTRODES) < DEAD_SHARE,
         code=own_code(seed, sharing),
@@ -396,6 +400,18 @@ def drive(
     bins = np.arange(MAX_LAG, len(course) - MAX_LAG)
     return response[bins[:, None] - who.lags, np.arange(len(who.lags))]
 
+# %% ../../nbs/simulate/neural.ipynb #3a7c51e1
+ONSET_LEAD, ONSET_WIDTH = 3.0, 4.0  # bins before the beginning of the sound; standard deviation of the pulse
+
+
+def onset_pulses(
+    timing: Timing,
+) -> np.ndarray:  # (num_bins, 1)
+    "A pulse of height 1 at the beginning of each sound, 60 ms before it."
+    starts = timing.edges[:-1][timing.labels != SILENCE] - ONSET_LEAD
+    distance = np.arange(timing.num_bins)[:, None] + 0.5 - starts
+    return np.exp(-0.5 * (distance / ONSET_WIDTH) ** 2).sum(1, keepdims=True)
+
 # %% ../../nbs/simulate/neural.ipynb #deb1f324
 POWER_SHAPE = 6.0  # gamma shape of the hum: coefficient of variation 0.41
 POWER_DEPTH = 0.45  # modulation of the hum by gestures, relative to that of the rate
@@ -416,11 +432,13 @@ def record_trial(
     course = trajectory(replace(timing, labels=who.code[timing.labels]), -MAX_LAG, bins + MAX_LAG)
     shared = shared_noise(bins, who.shared, rng) + wandering(electrodes, position)
     slow = SLOW_DEPTH * knotted_noise(bins, SLOW_BINS, NUM_ELECTRODES, rng)
-    log_change = gain * drive(course, electrodes.weights, who) + scales.nuisance * (slow + shared)
+    began = onset_pulses(timing)
+    log_change = gain * drive(course, electrodes.weights, who) + began * who.onset[0]
+    log_change = log_change + scales.nuisance * (slow + shared)
     rate = np.exp(electrodes.log_rate + np.clip(log_change, *LOG_LIMITS))
     counts = rng.poisson(np.where(who.dead, 0.0, rate))
     hum = POWER_DEPTH * gain * drive(course, electrodes.power_weights, who)
-    hum = hum + scales.nuisance * (POWER_SLOW * slow + POWER_SHARED * shared)
+    hum = hum + POWER_DEPTH * began * who.onset[1] + scales.nuisance * (POWER_SLOW * slow + POWER_SHARED * shared)
     hum = np.where(who.dead, 0.0, np.clip(hum, *LOG_LIMITS))
     flicker = rng.standard_gamma(POWER_SHAPE, hum.shape) / POWER_SHAPE
     power = who.floor * np.exp(hum) * flicker + SPIKE_POWER * counts
@@ -436,6 +454,7 @@ class SimulateConfig(DisturbedConfig):
     participant: str = "t15"  # name of the participant, such as s2; another seed is another person
     arrays: int = 4  # arrays of 64 electrodes, 1 to 4
     sharing: float = 1.0  # share of the phonemes tuned as in all other participants, 0 to 1
+    onsets: float = 0.0  # response to the beginning of any sound, change of the log rate, 0 to 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -450,6 +469,8 @@ class SimulateConfig(DisturbedConfig):
             raise KitError(f"arrays: must be from 1 to {len(ARRAYS)}, not {self.arrays}")
         if not 0 <= self.sharing <= 1:
             raise KitError(f"sharing: must be in [0, 1], not {self.sharing}")
+        if not 0 <= self.onsets <= 2:
+            raise KitError(f"onsets: must be in [0, 2], not {self.onsets}")
 
     @property
     def signal(self) -> Signal:
@@ -613,7 +634,7 @@ def open_sessions(
     source: KitSource | None = None,  # what is said; None: as the settings say
 ) -> list[SessionSimulator]:
     "One simulator per session of the plan; nothing is simulated yet."
-    source, who = source or open_source(config), participant(config.seed, config.sharing)
+    source, who = source or open_source(config), participant(config.seed, config.sharing, config.onsets)
     who = replace(who, shared=config.shared_noise * who.shared)
     return [SessionSimulator(config, who, plan_session(source, name)) for name in source.sessions]
 

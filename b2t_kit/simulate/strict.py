@@ -27,7 +27,7 @@ class DisturbedConfig(PlanConfig):
     day_gain: float = 0.0  # standard deviation of the log gain of the tuning among days, 0 to 1
     trial_gain: float = 0.0  # likewise among trials of a day
     wander: float = 0.0  # likewise within a trial, with a time constant of 1.2 s
-    lapses: float = 0.0  # share of the time in which a fifth of the tuning is left, for 1.7 s on average, 0 to 0.5
+    lapses: float = 0.0  # share of the time in which a tenth of the tuning is left, for 1.7 s on average, 0 to 0.5
     drift: float = 1.0  # drift of the tuning from day to day; 1: as the difficulty sets it; 0 to 10
     lasting: float = 1.0  # how much of the tuning that otherwise never changes is kept from drifting, 0 to 1
     session_drift: float = 0.0  # share of the tuning replaced over 200 trials of a session, 0 to 1
@@ -60,7 +60,7 @@ def wandering_gain(
 
 # %% ../../nbs/simulate/strict.ipynb #24491ba3
 LAPSE_BINS = 85  # mean length of a lapse: 1.7 s
-LAPSE_GAIN = 0.2  # what is left of the tuning in it
+LAPSE_GAIN = 0.1  # what is left of the tuning in it
 
 
 def lapsing(
