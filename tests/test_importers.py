@@ -35,7 +35,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for path in [*Path("inner").glob("*/t12*")]:
         path.unlink()
     tiny_nwb_files("h2")
-    tiny_corp_files("corp")
+    tiny_corp_files("corp", ("t5.2022.05.18", "t5.2022.05.23", "t5.2023.04.17"), trials=10)  # as published: all days of H2
     write_arrays(Path("mine"))
     Path("qvac").mkdir()
     Path("qvac/one.bin").write_bytes(struct.pack("<II", 70, 512) + np.ones((70, 512), "<f4").tobytes())
@@ -151,11 +151,7 @@ def test_characters_are_data(name: str, here: Path, capsys: pytest.CaptureFixtur
     run(f"validate {name}_out")
     with Recordings(f"{name}_out") as recordings:
         assert recordings.signal.num_labels == 31 and recordings.signal.label_names[27] == ">"
-    trained = main(f"{TRAIN} {name}_out --out {name}_run".split())
-    said = capsys.readouterr().err
-    if trained:  # this set has no day that could be held out
-        assert trained == 2 and "no selected session has data_val" in said.splitlines()[-1], said
-        return
+    run(f"{TRAIN} {name}_out --out {name}_run")
     run(f"eval --run {name}_run --data {name}_out --device cpu")
     capsys.readouterr()
     assert main(f"decode --run {name}_run --data {name}_out --device cpu --lm m.arpa".split()) == 2

@@ -95,13 +95,14 @@ def written_trials(
     session: str,
     rows: list[Written],  # of a day, in order
     dataset: str,
-    validation: float,  # share of the last trials that become val
+    validation: float,  # share of the trials before `secret`, the last ones, that become val
     secret: float = 1.0,  # from this share of the day on, trials are another set's evaluation
 ) -> Iterator[tuple[str, Trial] | Fault]:
     "The trials of a day, z-scored."
     features = [row.counts.astype(np.float32) for row in rows]
     z_score(features)
-    first = len(rows) - int(validation * len(rows))
+    free = math.floor(secret * len(rows))
+    first = free - int(validation * free)
     for index, (row, binned) in enumerate(zip(rows, features)):
         try:
             labels = written_labels(row.path, row.place, "cue", row.cue)
@@ -109,10 +110,9 @@ def written_trials(
             yield fault
             continue
         why = f"'{session}' lies in the last 40 % of a day of falcon h2, its evaluation"
-        hidden = index >= math.floor(secret * len(rows)) if secret < 1 else False
-        split = "val" if index >= first and secret == 1 else "train"
+        split = "val" if first <= index < free else "train"
         yield split, Trial(binned, labels, session, row.block, index, row.cue, row.place, hand_signal(dataset),
-                           why if hidden else "")
+                           why if index >= free else "")
 
 # %% ../../nbs/data/handwriting.ipynb #0dda9745
 MOST_STACKED = 5_000_000  # bins of a file; a published one has about 200,000
