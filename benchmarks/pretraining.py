@@ -6,11 +6,11 @@
 The target has one array and ten days, of which training sees one or all. It is trained alone; jointly with a
 participant of two arrays who shares its code for phonemes or has a code of their own, or with its own other days with
 electrodes in another order; or from a decoder of that source alone, on the target's sentences or on 70 % of them and
-30 % of the source's. Some ways have an inner CTC loss, a read-in for each participant in place of zeros, a frozen GRU
-or twice the steps. In joint training half of the steps are the source's, and a decoder of the source takes as many
-steps as the target then does. Nothing is chosen on the sentences that are scored: the last step counts. FOLDER keeps
-recordings, runs and what each cell gave, so the command goes on where it was stopped; the table has the cells that are
-there. Intervals redraw seeds, days and sentences.
+30 % of the source's. Some ways have an inner CTC loss, a read-in that is trained, a frozen GRU or twice the steps;
+where it is not trained, the narrower participant has zeros beside its features. In joint training half of the steps
+are the source's, and a decoder of the source takes as many steps as the target then does. Nothing is chosen on the
+sentences that are scored: the last step counts. FOLDER keeps recordings, runs and what each cell gave, so the command
+goes on where it was stopped; the table has the cells that are there. Intervals redraw seeds, days and sentences.
 """
 import argparse
 import re
@@ -55,7 +55,7 @@ class Way:
     share: float = 0.5  # of the steps that are the source's; 0: its decoder only
     begun: bool = False  # with a decoder of the source
     inner: float = 0.0  # weight of inner CTC losses
-    read_in: int = 0  # features that read-ins bring every set to; 0: zeros in place of what a set lacks
+    read_in: int = 0  # features that read-ins bring every set to; 0: they stay as they begin, zeros beside features
     rates: tuple[str, ...] = ()
     times: int = 1  # the usual steps
     against: tuple[str, ...] = ("alone",)  # ways that it is compared with, sentence by sentence
@@ -135,7 +135,7 @@ def hours(folder: Path) -> dict[str, float]:
 
 def feeding(folders: list[Path]) -> float:
     "Trials per second of batches in their own right, from a warm cache, over an epoch or more."
-    task = SpeechTask(folders, SPEECH)
+    task = SpeechTask(folders, replace(SPEECH, read_in=WIDE))
     batches = TrainBatches(task.train, task.config.batches, frames=framing(task.config.model))
     stream = batches.iterate(0)
     for _ in range(2 * batches.steps_per_epoch):
@@ -171,7 +171,10 @@ def cell(folder: Path, few: Path, way: Way, steps: int, seed: int, name: str) ->
     spent = time.process_time() - began  # nothing where another cell has trained the source's decoder
     folders = [few, folder / way.source] if way.source and way.share else [few]
     batches = replace(SPEECH.batches, set_shares=(1 - way.share, way.share) if len(folders) > 1 else ())
-    config = replace(SPEECH, batches=batches, inner_ctc=way.inner, read_in=way.read_in, rates=way.rates)
+    width, rates = way.read_in, way.rates
+    if way.source in ("shared", "own") and not width:
+        width, rates = WIDE, (*rates, "read_in.*=0")
+    config = replace(SPEECH, batches=batches, inner_ctc=way.inner, read_in=width, rates=rates)
     out = folder / f"run_{name}"
     trained(folders, config, replace(settings, steps=steps * way.times), out, begun)
     with open_device("cpu", "float32") as device, Recordings(few, "val") as recordings:

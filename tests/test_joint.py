@@ -34,7 +34,7 @@ from b2t_kit.training.task import TrainConfig
 
 S2 = replace(T15, participant="s2", num_features=64, arrays="ventral 6v", dataset="simulated")
 MODEL = GRUConfig(hidden=16, num_layers=1)
-SPEECH = SpeechConfig(MODEL, batches=BatchConfig(batch_size=4, buckets=2, set_balance=1.0))
+SPEECH = SpeechConfig(MODEL, batches=BatchConfig(batch_size=4, buckets=2, set_balance=1.0), read_in=512)
 STEPS = TrainConfig(steps=12, lr=0.003, eps=1e-8, warmup_steps=2, ema_decay=0.9, log_every=1, eval_every=6,
                     checkpoint_every=3, device="cpu", select="per/s2")
 
@@ -73,7 +73,9 @@ def test_stopped_and_resumed(folders: list[Path], tmp_path: Path) -> None:
 
 
 def test_sets_keep_apart(folders: list[Path]) -> None:
-    """A step has trials of one set at its own width, six lengths at most; noise stays off the columns it lacks."""
+    """A step has trials of one set at its own width, six lengths at most; noise stays off the columns it lacks; different widths need a read-in."""
+    with pytest.raises(KitError, match="the sets have 64 and 512 features; --read-in 512 brings them to one number"):
+        SpeechTask(folders, replace(SPEECH, read_in=0))
     task = SpeechTask(folders, replace(SPEECH, augment=Augment(white_noise=1.0)))
     alone = [SpeechTask(folder, SPEECH) for folder in folders]
     with open_device("cpu", "float32") as device:
@@ -103,7 +105,7 @@ def test_sets_keep_apart(folders: list[Path]) -> None:
 def test_each_folder_is_scored_as_in_validation(folders: list[Path], tmp_path: Path) -> None:
     """The command trains on both, and `b2t eval` of a folder finds what validation found for its set."""
     run, words = tmp_path / "run", [str(folder) for folder in folders]
-    options = ["--config", "tiny", "--steps", "4", "--eval-every", "4", "--hidden", "16", "--batch-size", "4"]
+    options = ["--config", "tiny", "--steps", "4", "--eval-every", "4", "--hidden", "16", "--batch-size", "4", "--read-in", "512"]
     assert main(["train", "--data", *words, "--out", str(run), *options]) == 0
     (row,) = [one for one in read_metrics(run) if one["kind"] == "eval"]
     for name, folder in zip(("t15", "s2"), folders):
@@ -186,14 +188,14 @@ def test_begin_with_a_decoder(folders: list[Path], tmp_path: Path, capsys: pytes
     rates = ["--rates", "gru.*=0", "h0=0"]
     started = ["train", "--data", few, "--from-run", str(source), *options, *rates]
     assert main([*started, "--out", str(tmp_path / "once")]) == 0
-    assert "begins     with source, step 6; new: only layers of sessions" in capsys.readouterr().out
+    assert "begins     with source, step 6; new: read_in.of_s2" in capsys.readouterr().out
     before, after = load_decoder(source), load_decoder(tmp_path / "once")
-    assert after.sessions == ("s2.2023.08.01",) and after.config.model == replace(before.config.model, num_days=1)
+    assert after.sessions == ("s2.2023.08.01",) and after.config.model == replace(before.config.model, num_days=1) and after.config.read_in == 512
     known, found = before.model.state_dict(), after.model.state_dict()
     for name, value in found.items():
-        assert name.startswith("day_layer") or torch.equal(value, known[name]) == name.startswith(("gru", "h0"))
-    assert not torch.equal(found["day_layer.weight"][0, :64], torch.eye(512)[:64]), "the new layer is trained"
-    assert torch.equal(found["day_layer.weight"][0, 64:], torch.eye(512)[64:]), "columns that it lacks are not"
+        assert name.startswith(("day_layer", "read_in")) or torch.equal(value, known[name]) == name.startswith(("gru", "h0"))
+    assert not torch.equal(found["day_layer.weight"][0], torch.eye(512)), "the new layer is trained"
+    assert not torch.equal(found["read_in.of_s2"], torch.eye(64, 512)), "and the new matrix"
     assert after.seen == {"t15.2023.08.01": "t15 copy task", "t15.2023.08.02": "t15 copy task",
                           "s2.2023.08.01": "simulated"}
     with Recordings(folders[0], "test") as test, pytest.raises(KitError, match="trained on 2 days of this test"):
@@ -213,7 +215,7 @@ def test_begin_with_a_decoder(folders: list[Path], tmp_path: Path, capsys: pytes
     assert load_json(tmp_path / "killed/config.json")["task"] == load_json(tmp_path / "straight/config.json")["task"]
     signal = replace(S2, participant="s4", num_features=640)
     both = [folders[0], tiny_recordings(tmp_path / "wider", sessions=1, trials=8, signal=signal)]
-    mixed = replace(SPEECH, model=replace(before.config.model, num_days=None, num_features=None),
+    mixed = replace(SPEECH, read_in=0, model=replace(before.config.model, num_days=None, num_features=None),
                     batches=replace(SPEECH.batches, set_shares=(0.3, 0.7)))
     wide = SpeechTask(both, mixed, start=before.as_start)
     started = wide.build_model().state_dict()
@@ -323,7 +325,7 @@ def written_recordings(folder: Path) -> Path:
 def test_a_head_for_each_label_set(folders: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Characters and phonemes in one run: heads of their own, scores by set, words from the phonemes alone."""
     letters, run = written_recordings(tmp_path / "letters"), tmp_path / "run"
-    config = replace(SPEECH, model=replace(MODEL, num_layers=2, patch=8), inner_ctc=0.3)
+    config = replace(SPEECH, model=replace(MODEL, num_layers=2, patch=8), inner_ctc=0.3, read_in=512)
     task, plain = SpeechTask([letters, folders[0]], config), replace(STEPS, select="per")
     assert task.config.model.num_classes == 41 + 9 and task.train.heads[LETTERS.labels] == slice(41, 50)
     with open_device("cpu", "float32") as device:

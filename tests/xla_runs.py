@@ -61,7 +61,7 @@ def small_task(folder: Path, model: str, **batches: Any) -> SpeechTask:
         mixed = BatchConfig(batch_size=7, set_balance=1.0, **batches)
         return SpeechTask(every, SpeechConfig(gains, read_in=32, batches=mixed))
     if model == "pretrain":
-        masks = PretrainConfig(MODELS["transformer"], batches=BatchConfig(batch_size=7, cut=0, **batches), longest=3)
+        masks = PretrainConfig(MODELS["transformer"], batches=BatchConfig(batch_size=7, cut=0, **batches), longest=3, read_in=32)
         return PretrainTask([folder], masks)
     settings = strangers(folder.parent) if model == "own" else MODELS[model]
     return SpeechTask(folder, SpeechConfig(settings, batches=BatchConfig(batch_size=7, **batches)))

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['STAGES', 'CANDIDATES', 'LEFT_OUT', 'MOST_BACK', 'Smoother', 'Windows', 'Averaged', 'Usage', 'usage', 'LiveConfig',
-           'TimeLedger', 'Update', 'into_memory', 'frame_settings', 'steps_on', 'Widened', 'LargeModel', 'over',
+           'TimeLedger', 'Update', 'into_memory', 'frame_settings', 'steps_on', 'ReadInSteps', 'LargeModel', 'over',
            'LiveDecoder']
 
 # %% ../../nbs/live/pipeline.ipynb #f229b15b
@@ -39,7 +39,7 @@ from ..models.layers import ReadIn
 from ..models.model import FrameSteps
 from ..speech.adapt import fit_days
 from ..speech.evaluate import Decoder, load_decoder
-from ..speech.task import SpeechConfig, widened
+from ..speech.task import SpeechConfig
 from ..text.phonemes import BLANK, PHONEMES, SILENCE
 
 # %% ../../nbs/live/pipeline.ipynb #e5ab21d4
@@ -420,34 +420,32 @@ def steps_on(
     fitted = fit_days(decoder.model, decoder.sessions, decoder.trained, [day], decoder.config.unseen)
     own, fitted.read_in = getattr(fitted, "read_in", None), None
     steps = decoder.config.model.stream(fitted.cpu().eval())
-    return steps if own is None and decoder.features_on(day) == decoder.config.model.num_features else Widened(
-        steps, own, decoder.config)
+    return steps if own is None else ReadInSteps(steps, own)
 
 
-class Widened(FrameSteps):
-    "Steps of a network that other sets had a part in: bins first have as many features as it takes."
+class ReadInSteps(FrameSteps):
+    "Steps of a network that bins come to through a read-in."
 
     def __init__(
         self,
         steps: FrameSteps,  # of the network alone
-        own: ReadIn | None,  # of one day; None: zeros follow
-        config: SpeechConfig,
+        own: ReadIn,  # of one day
     ) -> None:
-        self.steps, self.own, self.config = steps, own, config
+        self.steps, self.own = steps, own
         super().__init__(getattr(steps, "model", None))
 
     def start(self) -> None:
         self.steps.start()
 
     def ahead(self, window: torch.Tensor) -> None:
-        self.steps.ahead(self._wide(window))
+        self.steps.ahead(self._read(window))
 
     def frame(self, window: torch.Tensor) -> np.ndarray:
-        return self.steps.frame(self._wide(window))
+        return self.steps.frame(self._read(window))
 
     @torch.inference_mode()
-    def _wide(self, window: torch.Tensor) -> torch.Tensor:
-        return widened(window, self.config) if self.own is None else self.own(window[None], self.day)[0]
+    def _read(self, window: torch.Tensor) -> torch.Tensor:
+        return self.own(window[None], self.day)[0]
 
 # %% ../../nbs/live/pipeline.ipynb #e5a0c00c
 CANDIDATES, LEFT_OUT = 10, 10  # that a large model orders; sentences that it is left out after one that took too long

@@ -129,14 +129,26 @@ class ReadIn(nn.Module):
         features: torch.Tensor,  # (B, T, C) smoothed features of one set
         day: torch.Tensor,  # (B,) integers: each trial's recording day
     ) -> torch.Tensor:  # (B, T, W)
-        rows = rows_by_product if features.device.type == "xla" else rows_by_lookup
+        return self._through(lambda weight: features @ weight, features.shape[2], day)
+
+    def back(
+        self,
+        values: torch.Tensor,  # (B, T, W)
+        day: torch.Tensor,  # (B,) as above
+        size: int,  # C of the set
+    ) -> torch.Tensor:  # (B, T, C)
+        "x W_set^T: the features that values at the common width stand for."
+        return self._through(lambda weight: values @ weight.T, size, day)
+
+    def _through(self, mapped: Callable[[torch.Tensor], torch.Tensor], size: int, day: torch.Tensor) -> torch.Tensor:
+        rows = rows_by_product if day.device.type == "xla" else rows_by_lookup
         shares, every = rows(self.shares, day), torch.cat(tuple(self.parameters())).split(self.sizes)
-        fit = [place for place, size in enumerate(self.sizes) if size == features.shape[2]]
+        fit = [place for place, one in enumerate(self.sizes) if one == size]
         if not fit:
-            raise KitError(f"{features.shape[2]} features: no set of this decoder has so many; its sets have "
+            raise KitError(f"{size} features: no set of this decoder has so many; its sets have "
                            f"{', '.join(map(str, sorted(set(self.sizes))))}")
         whole = torch.stack([shares[:, place] for place in fit]).sum(0).clamp(min=1e-6)  # an empty row has any day
-        parts = [(shares[:, place] / whole)[:, None, None] * (features @ every[place]) for place in fit]
+        parts = [(shares[:, place] / whole)[:, None, None] * mapped(every[place]) for place in fit]
         return torch.stack(parts).sum(0)
 
 

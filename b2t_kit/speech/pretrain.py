@@ -27,9 +27,10 @@ from ..data.batches import Batch, BatchConfig, TrainBatches, check_lengths, gath
 from ..data.dataset import Recordings, Signal
 from ..data.fingerprint import data_fingerprint
 from ..data.folders import SPLITS, find_recordings
-from ..data.joint import JointRecordings
+from ..data.joint import JointRecordings, read_ins
 from ..data.quarantine import quarantined
 from ..devices.device import Device
+from ..models.layers import read_in
 from ..models.model import ModelConfig
 from ..models.transformer import TRANSFORMER_SIZES, TransformerConfig
 from ..training.checkpoint import best_checkpoint, read_part, tensors_hash
@@ -37,7 +38,7 @@ from ..training.run import check_task
 from ..training.task import LossSum, RunSettings, TrainConfig, mean_loss
 from .recipes import recipe
 from .shapes import SpeechRun, SpeechShapes, published_buckets
-from .task import SpeechTask, TrialSettings, framing, means_of, settled, signals_in, widened
+from .task import SpeechTask, TrialSettings, framing, means_of, settled, signals_in
 from .transfer import Start
 
 # %% ../../nbs/speech/pretrain.ipynb #2677af73
@@ -53,9 +54,10 @@ class PretrainConfig(TrialSettings):
     longest: int = 15  # longest stretch of masked patches
     ahead: bool = True  # frames also see those after them
 
-    holdout, rates, read_in, read_ins = (), (), 0, ()  # settings of the speech task that pretraining does not have
+    holdout, rates = (), ()  # settings of the speech task that pretraining does not have
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_bounds(self, {"masked": (0.01, 1), "longest": (1, 10**6)})
         if not isinstance(self.model, TransformerConfig):
             raise KitError(f"model: {type(self.model).__name__} has no patches to mask; pretrain a Transformer")
@@ -67,6 +69,8 @@ class PretrainConfig(TrialSettings):
         model.out = nn.Linear(self.model.width, self.model.patch_values)
         nn.init.zeros_(model.out.weight)  # so that training begins at the error of zeros
         nn.init.zeros_(model.out.bias)
+        if self.read_in:
+            read_in(model, self.read_ins, self.read_in)
         return model
 
 # %% ../../nbs/speech/pretrain.ipynb #13813d5e
@@ -111,9 +115,10 @@ def reconstructed(
     else:
         features = smooth(features, config.augment.smooth, "same", batch.num_bins, config.augment.causal)
     drawn = config.model.draws(batch) if model.training else {}
-    features = widened(features, config)  # type: ignore[arg-type]
     found = model(features, batch.day, **{**drawn, "masked": masked}, ahead=config.ahead)
-    found = found.unflatten(-1, (config.model.patch, -1)).flatten(1, 2)[:, :bins, :width]
+    found = found.unflatten(-1, (config.model.patch, -1)).flatten(1, 2)[:, :bins]
+    if config.read_in:
+        found = getattr(model, "module", model).read_in.back(found, batch.day, width)
     return found, inside & bin_mask(batch.num_bins, bins)
 
 
@@ -192,7 +197,8 @@ class PretrainTask(_Masked):
             self.sessions, self.left_out = every.sessions, quarantined(every)
         self.train, self.val = (JointRecordings(folders, one, None, False, opened) for one in ("train", "val"))
         self.trained = sorted({info.session for info in self.train.infos})
-        self.config = settled(config, len(self.sessions), self.train.signal.num_features)  # type: ignore[arg-type]
+        width, days = self.train.signal.num_features, read_ins(every.signals, self.sessions)
+        self.config = settled(config, len(self.sessions), width, days=days)  # type: ignore[arg-type]
         for one in (self.train, self.val):
             check_lengths(one, self.config.model.patch)
         self.held_out = self.start = self.words = self.lack_of_room = self.resident = None
@@ -299,8 +305,8 @@ def pretrained_settings(
     task = _record(run)
     if task is None:
         return None
-    speech, model = recipe("transformer"), _unfitted(from_dict(PretrainConfig, task["config"])).model
-    return replace(speech, task=replace(speech.task, model=model))
+    speech, config = recipe("transformer"), _unfitted(from_dict(PretrainConfig, task["config"]))
+    return replace(speech, task=replace(speech.task, model=config.model, read_in=config.read_in))
 
 
 def recorded_pretraining(
@@ -325,4 +331,4 @@ def _record(run: str | Path) -> dict[str, Any] | None:
 def _unfitted(config: PretrainConfig) -> PretrainConfig:
     "The settings without what the recordings decide."
     model: Any = config.model
-    return replace(config, model=replace(model, num_features=None))
+    return replace(config, model=replace(model, num_features=None), read_ins=())
