@@ -12,6 +12,7 @@ import threading
 import time
 import zipfile
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ import pytest
 from b2t_kit.core.errors import KitError
 from b2t_kit.data import download as download_module
 from b2t_kit.data.download import RemoteFile, download
-from b2t_kit.data.sets import fetch_set
+from b2t_kit.data.sets import fetch_set, terms_kept
 from b2t_kit.data.download import ARCHIVES, download_from_kaggle, fetch, list_files
 
 SESSION = "t15.2023.08.11/data_train.hdf5"
@@ -85,8 +86,33 @@ class Handler(BaseHTTPRequestHandler):
             self.send_list()
         elif self.path.startswith("/api/v2/datasets/") and self.server.behaviour.licence:
             self.reply({"license": self.server.behaviour.licence})
+        elif self.path.startswith(("/dandisets/000950/versions/draft/", "/assets/")):
+            self.send_dandi()
         else:
             self.send_error(404)
+
+    def send_dandi(self) -> None:
+        "A draft of DANDI: its record, its assets page by page, an asset's record, an asset's content from elsewhere."
+        names = list(self.server.behaviour.files)
+        _, _, place = self.path.partition("/versions/draft/")
+        if place.startswith("assets/"):
+            page, url = int(self.path.partition("page=")[2] or 1), self.server.url
+            (name,) = names[page - 1:page]
+            asset = {"asset_id": f"id-{page}", "path": name, "size": len(self.server.behaviour.files[name])}
+            last = page == len(names)
+            self.reply({"results": [asset], "next": None if last else f"{url}/dandisets/000950/versions/draft/assets/?page={page + 1}"})
+        elif self.path.startswith("/assets/"):
+            name = names[int(self.path.split("/")[2].removeprefix("id-")) - 1]
+            if self.path.endswith("/download/"):
+                self.send_response(302)
+                self.send_header("Location", f"/file/{name}")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+            else:
+                digest = self.entry(name).get("digest")
+                self.reply({"path": name, "digest": {"dandi:sha2-256": digest} if digest else {"dandi:dandi-etag": "0-1"}})
+        else:
+            self.reply({"license": ["spdx:CC-BY-4.0"]})
 
     def send_versions(self) -> None:
         if self.server.behaviour.missing_versions or "doi%3A10.5061%2F" not in self.path:
@@ -625,6 +651,40 @@ def test_set_downloaded_by_hand(serve, tmp_path):
     (tmp_path / "bad/corp.zip").write_bytes(archive[:-1] + b"!")
     with pytest.raises(KitError, match="checksum"):
         fetch_set("corp", tmp_path / "bad", None, progress=False, base_url=server.url, tell=said.append)
+
+
+def test_set_of_dandi(serve, tmp_path):
+    """FALCON H2's files, sizes and checksums come from DANDI's own list, page by page; what is not read is left there."""
+    kept = [f"sub-T5-held-{kind}-calib_ses-{day}.nwb" for kind, day in (("in", "20220518"), ("out", "20230417"))]
+    folders = [f"{name[:20]}/{name}" for name in kept]
+    server = serve(files={folders[0]: CONTENT, "sub-T5-held-in-minival/sub-T5-held-in-minival_ses-20220518.nwb": b"x",
+                          "dandiset.yaml": b"y", folders[1]: CONTENT[:9]})
+    said = []
+    found = fetch_set("h2", tmp_path / "out", "secret", progress=False, base_url=server.url, tell=said.append)
+    assert found == [tmp_path / "out" / name for name in kept]
+    assert [path.read_bytes() for path in found] == [CONTENT, CONTENT[:9]]
+    assert "dandiarchive.org/dandiset/000950" in said[0] and "licence: spdx:CC-BY-4.0" in said[0]
+    assert [token for *_, token in server.behaviour.log] == [None, None], "Dryad's token stays here"
+    terms = json.loads((tmp_path / "out/terms.json").read_text())
+    assert [one["digest"] for one in terms["files"]] == [hashlib.sha256(one).hexdigest() for one in (CONTENT, CONTENT[:9])]
+    with pytest.raises(KitError, match="checksum"):
+        fetch_set("h2", tmp_path / "bad", progress=False, base_url=serve(files={folders[0]: CONTENT}, wrong_digest=True).url,
+                  tell=said.append)
+    fetch_set("h2", tmp_path / "none", progress=False, base_url=serve(files={folders[0]: CONTENT}, digests=False).url, tell=said.append)
+    assert "no checksum" in said[-1]
+
+
+def test_terms_of_the_copy_task(serve, tmp_path):
+    """The plain `b2t fetch` shows and keeps the terms too, before it downloads."""
+    server, said = serve(licence="https://spdx.org/licenses/CC0-1.0.html"), []
+
+    def tell(text: str) -> None:
+        assert not server.behaviour.log
+        said.append(text)
+
+    fetch_from(server, tmp_path, tell=partial(terms_kept, "t15", tmp_path, base_url=server.url, tell=tell))
+    assert "CC0-1.0" in said[0] and "Do not try to identify" in said[0] and "t15_copyTask_neuralData.zip" in said[0]
+    assert json.loads((tmp_path / "terms.json").read_text())["set"] == "t15"
 
 
 def test_set_that_changed(serve, tmp_path):

@@ -10,6 +10,7 @@ __all__ = ['Fetch', 'Conversion', 'ConvertT12', 'ConvertBrainToVoice', 'ConvertI
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from ..core.signals import FAULTS, SUCCESS, report_progress
@@ -23,7 +24,7 @@ from .inner_speech import InnerSpeech
 from .kept import KeptFormat
 from .likeness import shared_days
 from .quarantine import held_out_days
-from .sets import SETS, fetch_set
+from .sets import SETS, fetch_set, terms_kept
 from .t12 import T12Format
 from .validate import fault_lines
 
@@ -56,8 +57,9 @@ class Fetch:
         if self.set is not None:
             print(*fetch_set(self.set, self.out, token, self.keep_archive, tell=report_progress), sep="\n")
         else:
-            print(*fetch(self.out, self.source, baseline=self.baseline, token=token, keep_archive=self.keep_archive),
-                  sep="\n")
+            tell = partial(terms_kept, "t15", self.out, tell=report_progress)
+            print(*fetch(self.out, self.source, baseline=self.baseline, token=token, keep_archive=self.keep_archive,
+                         tell=tell), sep="\n")
         return SUCCESS
 
 # %% ../../nbs/data/verbs.ipynb #31ede0e6
