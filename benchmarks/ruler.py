@@ -143,7 +143,7 @@ def of_run(run: Path, days: Sequence[str] = ()) -> ErrorStatistics:
 
 
 def harms(out: Path) -> dict[str, float]:
-    "Phoneme errors, %, of the decoders that are there: without noise, with a 95 % interval, and on days without training."
+    "Phoneme errors, %, of the decoders that are there: without noise (95 % interval), and on days without training."
     found: dict[str, float] = {}
     for name in ("strict", "quiet", "few", "few-quiet", "early"):
         if (out / name / "eval/val").is_dir():
