@@ -82,4 +82,4 @@ def train(
 
     run.check()
     with closing(open_task(run, data)) as task:
-        return train_task(task, run.train, out, resume, quiet, check_memory)
+        return train_task(task, run.train, out, resume, quiet, check_memory=check_memory)

@@ -138,7 +138,7 @@ def demo(
     draw_shortest(out, words, (runs or (tiny(),))[0].task.model.stride)
     check = submit(out / "decoder", out / "submission.csv", out / "data", settings={"beam": 60})
     decoder, readout = evaluations
-    result = DemoResult(out, seed, time.monotonic() - start, decoder, readout, words, check)
+    result = DemoResult(out, seed, time.monotonic() - start, decoder, readout, words=words, submission=check)
     save_json(out / "result.json", result.to_dict())
     return result
 

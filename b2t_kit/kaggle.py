@@ -257,7 +257,7 @@ def build_kernel(
     "Write notebook, wheels and metadata into a new folder; `KitError` if `out` exists or a name is invalid."
     user = user or NOBODY
     dataset = wheel_dataset or f"{user}/b2t-kit-wheel"
-    settings = kernel_settings(kernel, user, (dataset,), internet, resume, language)
+    settings = kernel_settings(kernel, user, (dataset,), internet, resume, language=language)
     about = {"title": dataset.partition("/")[2], "id": dataset, "licenses": [{"name": "other"}],
              "description": "b2t_kit, under the MIT licence, and what it requires, under the licences in each wheel."}
     notebook = without_outputs(kernels_folder() / kernel / settings["code_file"])

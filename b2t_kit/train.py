@@ -47,7 +47,7 @@ def finish(run: Run) -> Result:
     if run.stopped != "steps":
         record(run, {"kind": "event", "text": f"stopped ({run.stopped}) and saved; resume to continue"})
     run.board.finish()
-    return Result(run.folder, run.step, run.stopped, run.best, run.values, run.seconds)
+    return Result(run.folder, run.step, run.stopped, run.best, run.values, seconds=run.seconds)
 
 # %% ../nbs/04_training.ipynb #c7b3e10a
 def train(
@@ -59,7 +59,7 @@ def train(
     check_memory: MemoryCheck | None = None,  # called before the model is built, such as `memory.plan.check_memory`
 ) -> Result:
     "Train a task's model, or resume training; raises `KitError` if the run cannot start or must stop."
-    with open_run(task, config, out, resume, quiet, check_memory) as run:
+    with open_run(task, config, out, resume, quiet, check_memory=check_memory) as run:
         begin(run)
         for micro_batches in remaining_batches(run):
             seed_step(run)
@@ -100,7 +100,7 @@ def train_seeds(
     for seed, folder in folders.items():
         again = resume and folder.is_dir()
         seeded = replace(config, seed=seed)
-        results[seed] = uninterrupted(train(task, seeded, folder, again, quiet, check_memory))
+        results[seed] = uninterrupted(train(task, seeded, folder, again, quiet, check_memory=check_memory))
     spread = spread_of({seed: result.best for seed, result in results.items()}, config.select)
     save_json(Path(out) / "seeds.json", spread)
     if not quiet:

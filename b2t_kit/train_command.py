@@ -355,7 +355,7 @@ def train_beside(
     variables, plan = share_devices(run.train.device, len(seeds), asked.threads_per_seed)
     given = {name.removeprefix("task."): value for name, value in asked.settings.items()
              if name.startswith("task.") and name != "task.batches.resident"}  # changes no bit
-    runs = seed_runs(out, dict(zip(seeds, variables)), run.train.steps, asked.resume, run.train, given)
+    runs = seed_runs(out, dict(zip(seeds, variables)), run.train.steps, asked.resume, run.train, given=given)
     with new_folders(out), shared_cache(run, asked) as cache, remembered(asked):
         at_once = None
         refused = probe(variables) if "TPU_VISIBLE_CHIPS" in variables[0] else ""

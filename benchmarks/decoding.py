@@ -62,7 +62,7 @@ Decode = Callable[[np.ndarray], str]
 def config_of(beam: int, n_best: int = 100) -> SearchConfig:
     "The weights found by words.py, with a beam."
     return SearchConfig(CONFIG.acoustic_scale, CONFIG.blank_penalty, CONFIG.word_bonus,
-                        CONFIG.missing_silence, beam, WIDTHS.get(beam, 15.0), n_best=n_best)
+                        CONFIG.missing_silence, beam, threshold=WIDTHS.get(beam, 15.0), n_best=n_best)
 
 
 def kit(lexicon: Lexicon, model: LanguageModel, name: str, config: SearchConfig, work: Path) -> Decode:

@@ -62,7 +62,7 @@ def real(folder: Path, data: str, run: Path | None) -> None:
         reconstructor = load_reconstructor(run)
         for steps in (1, 2, 5, 10):
             images[f"network, {steps} steps"] = reconstruct(reconstructor, measurements, device, 16, steps)
-        drawn = [reconstruct(reconstructor, measurements, device, 16, 5, seed) for seed in range(8)]
+        drawn = [reconstruct(reconstructor, measurements, device, 16, 5, seed=seed) for seed in range(8)]
     mean = np.mean(drawn, axis=0)
     images["network, mean of 8 draws of 5 steps"] = mean
     images[f"the same, times {reconstructor.scale:g}"] = reconstructor.scale * mean
@@ -82,7 +82,7 @@ def scale(folder: Path, count: int) -> None:
     true, volts = (np.stack(part) for part in zip(*(measurements[number] for number in range(count))))
     with open_device("cpu") as device:
         reconstructor = load_reconstructor()
-        drawn = [reconstruct(reconstructor, measurements, device, 16, 5, seed) for seed in range(8)]
+        drawn = [reconstruct(reconstructor, measurements, device, 16, 5, seed=seed) for seed in range(8)]
     found = {}
     for name, one in (("network", np.mean(drawn, axis=0)), ("classical", classical_images(volts))):
         factor = float((one * true).sum() / (one**2).sum())

@@ -54,7 +54,7 @@ def write_equal(folder: Path, sessions: int = 2, trials: int = 96) -> Path:
                     length = BINS if number == 0 else generator.integers(960, BINS + 1)
                     start = generator.integers(0, 500)
                     labels = generator.integers(1, 40, 30)
-                    writer.write(Trial(noise[start:start + length], labels, session, 1, number, "Hi."))
+                    writer.write(Trial(noise[start:start + length], labels, session, 1, number, sentence="Hi."))
     return folder / "hdf5_data_final"
 
 

@@ -155,7 +155,7 @@ def main() -> None:
             result["settings"] = compare_settings(lexicon, model, scored[: options.settings])
         if options.tune_on:
             said = tuned_on[: options.tune_on]
-            found = tune(lexicon, model, spoken(said, 3), said, CONFIG, print, budget=math.inf)
+            found = tune(lexicon, model, spoken(said, 3), said, CONFIG, progress=print, budget=math.inf)
             print(found, flush=True)
             result["tuning"] = found.to_dict()
             if options.figure and found.frontier:

@@ -64,7 +64,7 @@ def report(folder: Path) -> str:
         heard = [one if draw.random() > 0.1 else 3 for one in sounds]
         place = f"t15.2023.{number * 45 // count:02d}.01", 1, number
         rows.append(Sentence(place, " ".join(words), lists, (sounds, heard),
-                             draw.choice(["Switchboard", "Freq words"]), draw.random() < 0.1))
+                             draw.choice(["Switchboard", "Freq words"]), seen=draw.random() < 0.1))
     made = Report("decoder", "val", rows)
     page = report_html(made)
     return f"{len(page) / 1e6:.1f} MB, {len(made.to_dict()['days'])} days, {len(str(made).splitlines())} lines"

@@ -54,7 +54,7 @@ def write_recordings(folder: Path, sessions: int, trials: int) -> Path:
             for number, length in enumerate(random_lengths(trials, generator)):
                 labels = generator.integers(1, 40, max(3, length // 33))
                 start = generator.integers(0, 500)
-                writer.write(Trial(noise[start:start + length], labels, session, 1, number, "Hi."))
+                writer.write(Trial(noise[start:start + length], labels, session, 1, number, sentence="Hi."))
     return folder / "hdf5_data_final"
 
 

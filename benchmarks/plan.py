@@ -147,7 +147,8 @@ def task_and_batch(run, batch: int, bins: int):
     one, number = torch.ones(batch), torch.arange(batch)
     return task, Batch(torch.randn(batch, bins, 512), (one * bins).int(), (one * patches).int(),
                        torch.ones(batch, LABELS, dtype=torch.int32), (one * min(20, patches // 2)).int(),
-                       (one * 0).int(), one, number, number, 0 * number, batch)
+                       day=(one * 0).int(), weight=one, noise_key=number, trial=number, step_key=0 * number,
+                       step_rows=batch)
 
 
 def step_on_cpu(run, batch: int, bins: int, steps: int) -> None:

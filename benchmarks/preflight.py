@@ -166,7 +166,7 @@ def one_block(as_the_original: bool, rows: int, where: str, precision: str):
         return model(batch["tokens"], batch["moment"]).float().abs().mean()
 
     weights = torch.optim.AdamW(model.parameters(), lr=1e-5, weight_decay=0.0)
-    return preflight(model, batch, weights, loss, where, precision, ema_decay=0.995, say=print)
+    return preflight(model, batch, weights, loss, where, precision=precision, ema_decay=0.995, say=print)
 
 
 BLOCKS = [(True, 64, "v5e-8", "float32"), (True, 64, "v5e-8", "auto"), (False, 64, "v5e-8", "auto"),

@@ -57,7 +57,7 @@ def write_recordings(folder: Path, trials: int) -> Path:
                     length = int(np.clip(generator.normal(875, 308), 138, 2475))
                     features = generator.standard_normal((length, 512), dtype=np.float32)
                     labels = generator.integers(1, 41, max(3, length // 33))
-                    writer.write(Trial(features, labels, session, 1, number, "Hi."))
+                    writer.write(Trial(features, labels, session, 1, number, sentence="Hi."))
     return folder / "hdf5_data_final"
 
 

@@ -118,6 +118,40 @@ def test_saved_outputs_are_small_and_portable(notebook):
     assert not traces, f"outputs that tell of one machine: {traces}"
 
 
+MAX_LINES, MAX_POSITIONAL = 50, 5
+
+
+def test_functions_fit_on_a_screen():
+    found = [f"{by_name(module)}: {node.name} has {node.end_lineno - node.lineno + 1} lines"
+             for module in MODULES for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno - node.lineno >= MAX_LINES]
+    assert not found
+
+
+LATER = ("b2t_kit.live", "b2t_kit.simulate", "b2t_kit.llm.finetune")  # to be mended; this only becomes shorter
+
+
+def many_positional(source: str, own: set[str]) -> list[str]:
+    "Calls of functions and classes of the kit that pass more than five arguments without their names."
+    calls = [(node, ast.unparse(node.func)) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    return [f"line {node.lineno}: {called}" for node, called in calls if len(node.args) > MAX_POSITIONAL
+            and (called in own or called.startswith("self.") and called.rpartition(".")[2] in own)]
+
+
+def test_no_call_passes_more_than_five_positionally():
+    "But to compiled loops over arrays, and to functions of `*args`."
+    texts = {module: module.read_text(encoding="utf-8") for module in MODULES}
+    defined = [node for text in texts.values() for node in ast.walk(ast.parse(text))
+               if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    without = {node.name for node in defined if isinstance(node, ast.FunctionDef)
+               and (node.args.vararg or any("njit" in ast.unparse(one) for one in node.decorator_list))}
+    own = {node.name for node in defined} - without
+    assert many_positional("train(1, 2, 3, 4, 5, 6); train(1, 2, 3, 4, 5, f=6)", own) == ["line 1: train"]
+    found = {by_name(module): calls for module, text in texts.items() if (calls := many_positional(text, own))
+             and not module_name(module).startswith(LATER)}
+    assert not found
+
+
 FRONT = {"01_dataset": "data.dataset", "02_models": "models.gru", "03_precision": "precision", "04_training": "train",
          "main": "__main__"}  # nbdev leaves out notebooks whose name begins with "_"
 

@@ -277,7 +277,7 @@ def launch(
             for rank in range(processes):
                 environment = _environment(rank, processes, store.port, device)
                 path = Path(folder) / f"process_{rank}.txt"
-                workers.append(start_worker(rank, target, arguments, environment, pipe[0], path))
+                workers.append(start_worker(rank, target, arguments, environment, pipe[0], path=path))
             ranks, late = _supervise(workers, timeout, quiet)
         finally:
             stop_workers(workers, grace)

@@ -134,7 +134,7 @@ def own_option(
     flags = () if positional else (f"--{item.name.replace('_', '-')}", *others)
     default = item.default_factory() if item.default_factory is not dataclasses.MISSING else item.default
     unit = next(iter(notes - {"positional", *others}), "")
-    return Option((item.name, ""), kind, default, meaning, flags, metavar_of(kind, unit), "")
+    return Option((item.name, ""), kind, default, meaning, flags, metavar=metavar_of(kind, unit), title="")
 
 
 def setting_options(
@@ -151,7 +151,7 @@ def setting_options(
         names = dict.fromkeys([last, dotted] if lasts.count(last) == 1 else [dotted])
         flags = tuple(f"--{other.replace('_', '-')}" for other in names)
         found.append(Option((name, dotted), kind, value, meaning[dotted], flags,
-                            metavar_of(kind, layout.units.get(last, "")), layout.title_of(dotted)))
+                            metavar=metavar_of(kind, layout.units.get(last, "")), title=layout.title_of(dotted)))
     return sorted(found, key=lambda option: [*layout.groups, option.title].index(option.title))
 
 # %% ../../nbs/core/verbs.ipynb #a79c6ccc

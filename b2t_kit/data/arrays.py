@@ -106,8 +106,8 @@ def table_row(
     if file.is_absolute() or ".." in file.parts or file.suffix not in (".npy", ".nwb", ".hdf5", ".h5"):
         return Fault(path, place, "file", f"is '{row['file'][:60]}', expected a .npy, .nwb or .hdf5 file beside it")
     stop = None if numbers["stop"] == -1 else numbers["stop"]
-    return TableRow(line, row["session"], row["split"], numbers["block"], numbers["trial"], path.parent / file,
-                    numbers["start"], stop, row.get("sentence", ""))
+    return TableRow(line, row["session"], row["split"], numbers["block"], numbers["trial"], file=path.parent / file,
+                    start=numbers["start"], stop=stop, sentence=row.get("sentence", ""))
 
 # %% ../../nbs/data/arrays.ipynb #baefd165
 LONGEST_HEADER = 10_000  # bytes; a matrix needs about 100
@@ -143,7 +143,7 @@ def open_rows(
         group = open_member(path, group, parent) if isinstance(group, h5py.Group) else None
     if not isinstance(group, h5py.Group):
         raise Fault(path, "", inside, "is missing; name the dataset with --dataset-path")
-    return open_dataset(path, group, name, "iuf", (None, None), 1 << 30), file
+    return open_dataset(path, group, name, "iuf", (None, None), most=1 << 30), file
 
 
 def table_bins(
@@ -253,7 +253,8 @@ class ArraysFormat(Format):
         except Fault as fault:
             return fault
         return row.split, Trial(features, labels, row.session, row.block, row.trial,
-                                None if labels is None else row.sentence, place, self.signal(features.shape[1]))
+                                sentence=None if labels is None else row.sentence, group=place,
+                                signal=self.signal(features.shape[1]))
 
     def labels_of(self, table: Path, place: str, sentence: str) -> np.ndarray:  # (L,) int64
         "The phonemes or characters of a sentence."
@@ -271,8 +272,8 @@ class ArraysFormat(Format):
         scale = {"none": "none"}.get(self.scale, f"z-score over the {self.scale}, standard deviation + 1e-8")
         names = T15.labels if self.labels == "phonemes" else " ".join(TABLE_LETTERS)
         return Signal(self.participant, num_features, self.features, self.arrays, self.threshold,
-                      "none" if self.times == 1 else f"{self.times} rows of {self.bin_ms:g} ms joined", scale,
-                      units=self.units, labels=names, dataset=f"{self.participant} arrays")
+                      transform="none" if self.times == 1 else f"{self.times} rows of {self.bin_ms:g} ms joined",
+                      scale=scale, units=self.units, labels=names, dataset=f"{self.participant} arrays")
 
 # %% ../../nbs/data/arrays.ipynb #788380f3
 @dataclass(frozen=True)
@@ -300,11 +301,12 @@ class QvacFormat(Format):
             if self.assume_t15 and found.shape[1] != T15.num_features:
                 yield Fault(path, "", "", f"has {found.shape[1]} features, but T15's recordings {T15.num_features}")
                 continue
-            signal = Signal("qvac", found.shape[1], ", ".join(FEATURE_KINDS), "not stated", "not stated", "not stated",
-                            "not stated", "not stated", labels="", dataset="qvac sample", order=UNCONFIRMED)
+            signal = Signal("qvac", found.shape[1], ", ".join(FEATURE_KINDS), "not stated", "not stated",
+                            transform="not stated", scale="not stated", units="not stated", labels="",
+                            dataset="qvac sample", order=UNCONFIRMED)
             if self.assume_t15:
                 signal = Signal(order=UNCONFIRMED)
-            yield "test", Trial(found, None, part.session, 1, number, None, path.name, signal)
+            yield "test", Trial(found, None, part.session, 1, number, sentence=None, group=path.name, signal=signal)
 
 
 def qvac_features(path: Path) -> np.ndarray | Fault:  # (T, C) float32

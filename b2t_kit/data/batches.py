@@ -172,7 +172,7 @@ def extend_buckets(
         return buckets
     bins = np.append(num_bins[misfits], [bucket.bins for bucket in buckets])
     labels = np.append(num_labels[misfits], [bucket.labels for bucket in buckets])
-    return buckets + choose_buckets(bins, labels, 1, 1, patch, stride)
+    return buckets + choose_buckets(bins, labels, 1, 1, patch, stride=stride)
 
 # %% ../../nbs/data/batches.ipynb #98c81e44
 def day_draws(
@@ -751,10 +751,9 @@ class Assembler:
         labels[:, :1] = 1
         one = torch.ones(count, dtype=torch.int32)
         key = torch.zeros(count, dtype=torch.int64)
-        return Batch(torch.empty(count, bucket.bins, 0), one * self.frames.patch,
-                     one.clone(), labels, one * min(1, bucket.labels), one * 0,
-                     torch.zeros(count), key, key - 1, key + step_key, step_rows,
-                     None if self.starts is None else -one)
+        return Batch(torch.empty(count, bucket.bins, 0), one * self.frames.patch, one.clone(), labels,
+                     one * min(1, bucket.labels), day=one * 0, weight=torch.zeros(count), noise_key=key, trial=key - 1,
+                     step_key=key + step_key, step_rows=step_rows, start=None if self.starts is None else -one)
 
 # %% ../../nbs/data/batches.ipynb #e389d944
 def trainable(
@@ -805,7 +804,7 @@ class TrainBatches:
         bins = np.array([info.num_bins for info in infos])
         labels = np.array([info.num_labels for info in infos])
         most = max(1, config.buckets // len(trials_of_kinds(recordings)))  # `buckets` counts programs
-        self.buckets = choose_buckets(bins, labels, most, config.batch_size, frames.patch, frames.stride)
+        self.buckets = choose_buckets(bins, labels, most, config.batch_size, frames.patch, stride=frames.stride)
         day = np.array([info.day for info in infos])
         bucket = bucket_of(self.buckets, bins, labels)
         ends = np.cumsum([len(part) for part in recordings.sets])
@@ -816,7 +815,7 @@ class TrainBatches:
         samplers = [Sampler(day[part], bucket[part], config.batch_size, config.day_balance, seed) for part in sets]
         self.mixture = Mixture(sets, samplers, config.set_balance, config.set_shares, seed)
         places = places_per_pile(config.batch_size, world * accumulation, multiple)
-        self.assembler = Assembler(recordings, config, frames, self.buckets, places, pin)
+        self.assembler = Assembler(recordings, config, frames, self.buckets, places, pin=pin)
         ahead, free = 4 * self.assembler.pool.size * accumulation * (config.prefetch + 1), memory()[1]
         if ahead > free:
             raise KitError(f"prefetch: {config.prefetch + 1} steps of {config.batch_size:,} trials take {gib(ahead)} "
@@ -864,8 +863,8 @@ class TrainBatches:
                 for trial, use in zip(trials, step.uses)]
         cuts = self._cuts(trials, keys)
         piles, first = self.world * self.accumulation, self.rank * self.accumulation
-        return [self.assembler.batch(self.buckets[step.bucket], pile(trials, index, piles),
-                                     keys[index::piles], cuts[index::piles], len(trials), fold_seed(keys[0], "step"))
+        return [self.assembler.batch(self.buckets[step.bucket], pile(trials, index, piles), keys[index::piles],
+                                     cuts[index::piles], len(trials), step_key=fold_seed(keys[0], "step"))
                 for index in range(first, first + self.accumulation)]
 
     def _cuts(self, trials: np.ndarray, keys: list[int]) -> list[int]:
@@ -978,11 +977,12 @@ class EvalBatches:
         labels = np.array([info.num_labels for info in recordings.infos])
         check_lengths(recordings, frames.patch)
         if buckets is None:
-            buckets = choose_buckets(bins, labels, config.buckets, config.batch_size, frames.patch, frames.stride)
+            buckets = choose_buckets(bins, labels, config.buckets, config.batch_size, frames.patch,
+                                     stride=frames.stride)
         self.buckets = extend_buckets(buckets, bins, labels, frames.patch, frames.stride)
         self._bucket = bucket_of(self.buckets, bins, labels)
         places = places_per_pile(config.batch_size, world, multiple)
-        self.assembler = Assembler(recordings, config, frames, self.buckets, places, pin)
+        self.assembler = Assembler(recordings, config, frames, self.buckets, places, pin=pin)
 
     @property
     def shapes(self) -> list[tuple[int, int, int]]:

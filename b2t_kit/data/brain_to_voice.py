@@ -101,8 +101,8 @@ class BrainToVoice(Divided):
             first = len(rows)  # nothing may be chosen by its score either
         for index, (row, binned) in enumerate(zip(rows, features)):
             split = "train" if index < first else "val"
-            yield split, Trial(binned, row.labels, part.session, row.block, row.number, row.sentence, row.place,
-                               voice_signal(counted))
+            yield split, Trial(binned, row.labels, part.session, row.block, row.number, sentence=row.sentence,
+                               group=row.place, signal=voice_signal(counted))
 
 
 def voice_signal(
@@ -111,8 +111,9 @@ def voice_signal(
     "What the features of a day are."
     how = "sum" if counted else "mean"
     return Signal("t15", 2 * CHANNELS, ", ".join(FEATURE_KINDS), ", ".join(ARRAYS), T15.threshold,
-                  f"{how} of two 10 ms bins, mean of two 10 ms bins", "z-score over the day, standard deviation + 1e-8",
-                  dataset="t15 brain-to-voice", order=UNCONFIRMED)
+                  transform=f"{how} of two 10 ms bins, mean of two 10 ms bins",
+                  scale="z-score over the day, standard deviation + 1e-8", dataset="t15 brain-to-voice",
+                  order=UNCONFIRMED)
 
 # %% ../../nbs/data/brain_to_voice.ipynb #cd62a2d3
 @dataclass(eq=False)
@@ -165,4 +166,4 @@ def read_voice(path: Path) -> Iterator[VoiceTrial | Fault]:
             yield fault
             continue
         if not spoiled:
-            yield VoiceTrial(crossings[index], power[index], sentence, labels, block, index, place)
+            yield VoiceTrial(crossings[index], power[index], sentence, labels, block, number=index, place=place)

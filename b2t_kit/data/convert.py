@@ -257,7 +257,8 @@ def kept_features(
     for path in paths:
         with open_file(path) as file:
             for name in group_names(path, file):
-                stored = open_dataset(path, open_trial(path, file, name), "input_features", "f", (None, None), MAX_BINS)
+                stored = open_dataset(path, open_trial(path, file, name), "input_features", "f", (None, None),
+                                      most=MAX_BINS)
                 with reading(path, name):
                     twin_fault(stored[:], f"{name} of {path.parent.name}, {path.name}", heard)
     return heard
@@ -352,7 +353,7 @@ def convert(
             places = [done.folder / part.session / f"data_{split}.hdf5" for part, _ in kept for split in part.splits]
             done.heard = kept_features(path for path in places if path.exists())
         for part, key in followed(left, len(left), "convert", "day") if progress else left:
-            write_part(form, part, done, key, held_out, skip)
+            write_part(form, part, done, key, held_out, skip=skip)
     finally:  # a signal can come between the creation of a file and the block that would delete it
         for half in done.folder.glob("*/.data_*.partial"):
             half.unlink(missing_ok=True)

@@ -167,7 +167,8 @@ def read_info(
     block = read_number(path, group, "block_num", 0, MAX_NUMBER)
     number = read_number(path, group, "trial_num", 0, MAX_NUMBER)
     kept = h5py.h5a.exists(group.id, b"quarantine") and read_attribute(path, group, "quarantine", str)
-    return TrialInfo(session, day, block, number, name, num_bins, num_labels, sentence, path, kept or "")
+    return TrialInfo(session, day, block, number, name, num_bins=num_bins, num_labels=num_labels, sentence=sentence,
+                     file=path, quarantine=kept or "")
 
 # %% ../../nbs/01_dataset.ipynb #68f97730
 class RecordingFile:
@@ -234,7 +235,7 @@ class RecordingFile:
     def _checked(self, group: str, name: str, kinds: str, shape: tuple[int | None, ...]) -> h5py.Dataset:
         with reading(self.path, group):
             found = self.file[group]
-        return open_dataset(self.path, found, name, kinds, shape, LABEL_WIDTH)
+        return open_dataset(self.path, found, name, kinds, shape, most=LABEL_WIDTH)
 
 # %% ../../nbs/01_dataset.ipynb #db5b6339
 class Recordings:
@@ -301,8 +302,8 @@ class Recordings:
     def __getitem__(self, index: int) -> Trial:
         info = self.infos[index]
         index = range(len(self))[index]
-        return Trial(self.features(index), self.labels(index), info.session, info.block,
-                     info.number, info.sentence, info.group, self.signal_of(index), info.quarantine)
+        return Trial(self.features(index), self.labels(index), info.session, info.block, info.number,
+                     sentence=info.sentence, group=info.group, signal=self.signal_of(index), quarantine=info.quarantine)
 
     def head_of(
         self,

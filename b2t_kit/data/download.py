@@ -232,7 +232,7 @@ def download(
         part.unlink()
     with tqdm(total=file.size, initial=size_on_disk(part), unit="B", unit_scale=True,
               desc=file.name, disable=not progress) as bar:
-        _complete(file, part, token, bar, patience, pause)
+        _complete(file, part, token, bar, patience, pause=pause)
         bar.set_postfix_str("checking")
         try:
             verify_file(part, file)

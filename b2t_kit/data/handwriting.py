@@ -34,8 +34,9 @@ HAND_BIN = 0.02  # seconds
 
 def hand_signal(dataset: str) -> Signal:
     "What the features of a set are."
-    return Signal("t5", HAND_CHANNELS, "threshold crossings", "hand knob 1, hand knob 2", "not stated", "none",
-                  "z-score over the day, standard deviation + 1e-8", labels=" ".join(WRITTEN), dataset=dataset)
+    return Signal("t5", HAND_CHANNELS, "threshold crossings", "hand knob 1, hand knob 2", "not stated",
+                  transform="none", scale="z-score over the day, standard deviation + 1e-8", labels=" ".join(WRITTEN),
+                  dataset=dataset)
 
 
 def written_labels(
@@ -111,8 +112,8 @@ def written_trials(
             continue
         why = f"'{session}' lies in the last 40 % of a day of falcon h2, its evaluation"
         split = "val" if first <= index < free else "train"
-        yield split, Trial(binned, labels, session, row.block, index, row.cue, row.place, hand_signal(dataset),
-                           why if index >= free else "")
+        yield split, Trial(binned, labels, session, row.block, index, sentence=row.cue, group=row.place,
+                           signal=hand_signal(dataset), quarantine=why if index >= free else "")
 
 # %% ../../nbs/data/handwriting.ipynb #0dda9745
 MOST_STACKED = 5_000_000  # bins of a file; a published one has about 200,000
@@ -170,7 +171,7 @@ def column(
     most: int = MAX_TRIALS,
 ) -> np.ndarray:
     "A whole dataset of bounded size."
-    data = open_dataset(path, group, name, kinds, shape, most)
+    data = open_dataset(path, group, name, kinds, shape, most=most)
     with reading(path, group.name.strip("/"), name):
         return data.asstr()[:] if data.dtype.kind == "O" else data[:]
 
@@ -179,7 +180,7 @@ def nwb_rows(path: Path) -> list[Written]:
     "The trials of a file; raises `Fault` if its tables contradict each other."
     with open_file(path) as file:
         spikes, table = group_at(path, file, "acquisition/binned_spikes"), group_at(path, file, "intervals/trials")
-        counts = column(path, spikes, "data", "iuf", (None, HAND_CHANNELS), MOST_STACKED)
+        counts = column(path, spikes, "data", "iuf", (None, HAND_CHANNELS), most=MOST_STACKED)
         times = column(path, spikes, "timestamps", "f", most=MOST_STACKED)
         starts = column(path, table, "start_time", "f")
         cues, blocks = column(path, table, "cue", "O"), column(path, table, "block_num", "iuf")

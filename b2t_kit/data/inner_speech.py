@@ -64,8 +64,8 @@ MOST_RECORDED = 5_000_000  # bins of a file: 14 hours of 10 ms
 def inner_signal(participant: str) -> Signal:
     "What the features are."
     return Signal(participant, 2 * INNER_CHANNELS[participant], ", ".join(FEATURE_KINDS), INNER_ARRAYS[participant],
-                  "not stated", "sum of counts and mean of power over 20 ms",
-                  "z-score over the file, standard deviation + 1e-8", dataset="inner speech")
+                  "not stated", transform="sum of counts and mean of power over 20 ms",
+                  scale="z-score over the file, standard deviation + 1e-8", dataset="inner speech")
 
 
 def word_of(
@@ -128,8 +128,8 @@ class InnerSpeech(Divided):
         first = len(kept) - int(self.validation * len(kept))
         for index, (row, binned) in enumerate(zip(kept, features)):
             split = "test" if row.labels is None else "train" if index < first else "val"
-            yield split, Trial(binned, row.labels, part.session, row.block, row.number, row.word or None, row.place,
-                               inner_signal(participant))
+            yield split, Trial(binned, row.labels, part.session, row.block, row.number, sentence=row.word or None,
+                               group=row.place, signal=inner_signal(participant))
 
 # %% ../../nbs/data/inner_speech.ipynb #d798573e
 def inner_faults(
@@ -191,9 +191,10 @@ def inner_rows(
         word = "" if unlabelled else word_of(cues[int(number) - 1])
         bins = slice(int(start) - 1, int(end))
         if unlabelled:
-            yield InnerTrial(bins, "", None, int(block), index, place)
+            yield InnerTrial(bins, "", None, int(block), index, place=place)
         elif word:
             try:
-                yield InnerTrial(bins, word, spoken_labels(path, place, "cueList", word), int(block), index, place)
+                yield InnerTrial(bins, word, spoken_labels(path, place, "cueList", word), int(block), index,
+                                 place=place)
             except Fault as fault:
                 yield fault

@@ -131,8 +131,8 @@ class KeptFormat(Divided):
                      if 0 <= start and end <= total and end - start <= MAX_BINS]
         if raw:
             z_score([features for _, features in found])
-        signal = Signal(self.participant, width, "features", "not stated", "not stated", "not stated",
-                        "z-score over the session" if raw else "as the decoder got them", dataset="kept session")
+        signal = Signal(self.participant, width, "features", "not stated", "not stated", transform="not stated",
+                        scale="z-score over the session" if raw else "as the decoder got them", dataset="kept session")
         for number, features in found:
             labels, sentence, where = None, meant.get(number), f"sentence {number}"
             if sentence is not None:
@@ -142,7 +142,7 @@ class KeptFormat(Divided):
                     yield fault
                     continue
             split = "test" if sentence is None else "val" if number in held else "train"
-            yield split, Trial(features, labels, part.session, 1, number, sentence, where, signal)
+            yield split, Trial(features, labels, part.session, 1, number, sentence=sentence, group=where, signal=signal)
 
 
 def part_of(

@@ -107,7 +107,7 @@ def shared_trials(
             if info.sentence and other.sentence:
                 same = normalise(info.sentence, True) == normalise(other.sentence, True)
             yield Pair(info.session, info.group, other.group if fits[best] else "", fits[best], same,
-                       (index, days[day][best]))
+                       places=(index, days[day][best]))
 
 # %% ../../nbs/data/likeness.ipynb #b7d2f1c3
 ALIKE = 0.5  # likeness from which two trials are taken for the same utterance: above all others in the table above

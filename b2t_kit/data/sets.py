@@ -44,37 +44,37 @@ SETS = {
     "t15": RecordingSet(
         "attempted speech, copy task (Card et al. 2024; Brain-to-Text '25)", "T15",
         "45 days, 10,948 sentences; 11.05 GB", "sentences and phonemes; the test's are secret", _CC0,
-        "reads it as it is", T15_DOI, files=r"t15_copyTask_neuralData\.zip", terms=(_PEOPLE,)),
+        use="reads it as it is", doi=T15_DOI, files=r"t15_copyTask_neuralData\.zip", terms=(_PEOPLE,)),
     "t12": RecordingSet(
         "attempted speech (Willett et al. 2023; Brain-to-Text '24)", "T12", "24 days, 10,880 sentences",
-        "sentences; the hold-out's are secret", _CC0, "b2t convert t12", "10.5061/dryad.x69p8czpq",
+        "sentences; the hold-out's are secret", _CC0, use="b2t convert t12", doi="10.5061/dryad.x69p8czpq",
         files=r"competitionData\.tar\.gz", terms=(_PEOPLE,)),
     "brain-to-voice": RecordingSet(
         "attempted speech (Wairagkar et al. 2025)", "T15", "36 days, 8,184 sentences; 26.2 GB", "sentences", _CC0,
-        "b2t convert brain-to-voice", "10.5061/dryad.2280gb64f", files=r"t15_neural_data\.zip",
+        use="b2t convert brain-to-voice", doi="10.5061/dryad.2280gb64f", files=r"t15_neural_data\.zip",
         terms=(_PEOPLE, _SAME_DAYS, "The authors' code, not these data, is for non-commercial academic use.")),
     "inner-speech": RecordingSet(
         "attempted, imagined, mouthed and heard words (Kunz et al. 2025)", "T12, T15, T16, T17", "10.8 GB",
         "single words; the layout of its sentences is not known", _CC0,
-        "b2t convert inner-speech; sentenceData is refused", "10.5061/dryad.gf1vhhn1j",
+        use="b2t convert inner-speech; sentenceData is refused", doi="10.5061/dryad.gf1vhhn1j",
         files=r"(isolated|interleaved)VerbalBehaviors\.zip", terms=(_PEOPLE, _SAME_DAYS)),
     "h2": RecordingSet(
         "handwriting, FALCON H2", "T5", "26 days; 1.2 GB", "characters; the evaluation is secret", "CC-BY",
-        "b2t convert h2", dandi="000950", files=r"sub-T5-held-(in|out)-calib_ses-[0-9]{8}\.nwb", terms=(_PEOPLE,)),
+        use="b2t convert h2", dandi="000950", files=r"sub-T5-held-(in|out)-calib_ses-[0-9]{8}\.nwb",
+        terms=(_PEOPLE,)),
     "corp": RecordingSet(
         "handwriting, CORP (Fan et al. 2023)", "T5", "26 days and more; 3.6 GB", "characters", _CC0,
-        "b2t convert corp", "10.5061/dryad.hqbzkh1p6",
+        use="b2t convert corp", doi="10.5061/dryad.hqbzkh1p6",
         terms=(_PEOPLE, "FALCON H2's secret evaluation is among them; b2t convert quarantines its trials.")),
     "qvac": RecordingSet(
         "five sample trials of a speech BCI package", "not stated", "5 trials", "none", "Apache-2.0 (the package)",
-        "b2t convert qvac; decoded only",
+        use="b2t convert qvac; decoded only",
         by_hand="see the npm package @qvac/bci-whispercpp; its samples need a GitHub token"),
     "speech-modes": RecordingSet(
         "loudness and modes of speech (Srinivasan et al. 2026)", "T15, T16", "2.47 GB", "single words", _CC0,
-        "nothing so far", "10.5061/dryad.2547d7x5w", terms=(_PEOPLE,)),
-    "cursor": RecordingSet(
-        "cursor control and speech", "T15", "1.43 GB", "none", _CC0, "nothing so far", "10.5061/dryad.prr4xgxzq",
-        terms=(_PEOPLE,)),
+        use="nothing so far", doi="10.5061/dryad.2547d7x5w", terms=(_PEOPLE,)),
+    "cursor": RecordingSet("cursor control and speech", "T15", "1.43 GB", "none", _CC0, use="nothing so far",
+                           doi="10.5061/dryad.prr4xgxzq", terms=(_PEOPLE,)),
 }
 
 # %% ../../nbs/data/sets.ipynb #698773c3
@@ -151,7 +151,7 @@ def fetch_set(
         here = sum(size_on_disk(folder / file.name) + size_on_disk(folder / f"{file.name}.part") for file in left)
         check_download_space(folder, max(0, 2 * sum(file.size for file in left) - here), "download and unpack")
         save_json(folder / TERMS_FILE, terms)
-        return [fetch_file(file, folder, token, keep_archive, progress, base_url) for file in files]
+        return [fetch_file(file, folder, token, keep_archive, progress, base_url=base_url) for file in files]
 
 
 def fetch_file(

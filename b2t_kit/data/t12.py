@@ -24,8 +24,8 @@ from .matlab import Variable, load_mat, mat_variables, texts_in
 
 # %% ../../nbs/data/t12.ipynb #061b98ab
 T12 = Signal("t12", 256, ", ".join(FEATURE_KINDS), "area 6v", "-3.5 x RMS",
-             "log(1 + tx1[:, :128]), log(spikePow[:, :128])", "z-score over the block, standard deviation + 1e-8",
-             dataset="t12 competition")
+             transform="log(1 + tx1[:, :128]), log(spikePow[:, :128])",
+             scale="z-score over the block, standard deviation + 1e-8", dataset="t12 competition")
 FOLDERS = {"train": "train", "val": "test", "test": "competitionHoldOut"}  # split -> the authors' folder
 MAT_FEATURES = ("tx1", "spikePow")  # the variables that are used
 STORED_COLUMNS, USED_COLUMNS = 256, 128  # stored columns; those of area 6v
@@ -229,7 +229,8 @@ def day_trials(
             index = int(start) + number
             place, sentence = f"trial_{index:04d}", day.sentences[index] if day.sentences is not None else None
             labels = None if sentence is None else spoken_labels(path, place, "sentenceText", sentence)
-            yield Trial(features, labels, session, int(blocks[start]), number, sentence, place, T12)
+            yield Trial(features, labels, session, int(blocks[start]), number, sentence=sentence, group=place,
+                        signal=T12)
 
 # %% ../../nbs/data/t12.ipynb #2f2052a4
 def is_day(

@@ -38,7 +38,7 @@ def read_dataset(
     shape: tuple[int | None, ...],  # expected shape; None accepts any length up to `MAX_BINS`
 ) -> np.ndarray:
     "A whole dataset; raises `Fault` if it is missing, unreadable, or not as expected."
-    dataset = open_dataset(file, group, name, kinds, shape, MAX_BINS)
+    dataset = open_dataset(file, group, name, kinds, shape, most=MAX_BINS)
     with reading(file, group.name.strip("/"), name):
         return dataset[:]
 
@@ -209,7 +209,7 @@ def check_file(
             yield from _check_signal(path, signal, {} if signals is None else signals)
             yield from check_names(path, names)
             for name in sorted(name for name in names if name.startswith("trial_")):
-                yield from _check_group(path, file, name, split, seen, signal, heard)
+                yield from _check_group(path, file, name, split, seen, signal=signal, heard=heard)
     except Fault as fault:
         yield fault
     except KitError as error:
@@ -231,7 +231,7 @@ def _check_group(
     except Fault as fault:
         yield fault
         return
-    yield from check_trial(path, group, split != "test", path.parent.name, signal, heard)
+    yield from check_trial(path, group, split != "test", path.parent.name, signal, heard=heard)
     yield from _check_unique(path, group, split, seen)
 
 # %% ../../nbs/data/validate.ipynb #d7660f19

@@ -167,7 +167,7 @@ def tiny_trial(
     vocabulary = ("we", "can", "hear", "you", "now")
     sentence = " ".join(vocabulary[choice] for choice in generator.integers(0, 5, words)) + "."
     features = generator.standard_normal((num_bins, signal.num_features), dtype=np.float32)
-    return Trial(features, labels, session, block, number, sentence, signal=signal)
+    return Trial(features, labels, session, block, number, sentence=sentence, signal=signal)
 
 # %% ../../nbs/data/writer.ipynb #805ad4ed
 def tiny_recordings(
@@ -189,5 +189,5 @@ def tiny_recordings(
             with SessionWriter(root / session, split) as writer:
                 for number in range(count):
                     num_bins = int(generator.integers(min_bins, max_bins + 1))
-                    writer.write(tiny_trial(generator, num_bins, session, index + 1, number, signal))
+                    writer.write(tiny_trial(generator, num_bins, session, index + 1, number, signal=signal))
     return root

@@ -91,8 +91,8 @@ def average_files(
     with LogitsWriter(out) as writer:
         for first, *others in zip(*lists):
             rows = average_logits([trial.logits for trial in (first, *others)], shares, first.name)
-            writer.write(TrialInfo(first.session, 0, first.block, first.number, first.group, 0, 0, first.truth,
-                                   Path(paths[0])), rows)
+            writer.write(TrialInfo(first.session, 0, first.block, first.number, first.group, num_bins=0, num_labels=0,
+                                   sentence=first.truth, file=Path(paths[0])), rows)
     return Path(out)
 
 # %% ../../nbs/decode/ensemble.ipynb #ba0a927b

@@ -154,7 +154,7 @@ def _hypothesis(row: dict[str, Any]) -> Hypothesis:
         raise ValueError("a score is not finite")
     times = tuple((int(start), int(end)) for start, end in row.get("times", ()))
     return Hypothesis(tuple(row["sentence"].split()), acoustic, language, total, times,
-                      tuple(map(float, row.get("confidences", ()))))
+                      confidences=tuple(map(float, row.get("confidences", ()))))
 
 # %% ../../nbs/decode/hypotheses.ipynb #b6884b39
 def write_nbest(
@@ -274,4 +274,4 @@ class SearchConfig:
         "The settings that compiled code reads."
         return Limits(float(self.acoustic_scale), float(self.word_bonus),
                       float(self.missing_silence), int(self.beam), float(self.threshold),
-                      float(self.token_threshold), bool(self.best_path))
+                      token_threshold=float(self.token_threshold), best_path=bool(self.best_path))

@@ -206,8 +206,8 @@ class DecodingLine:
         self.record, self.decoder = self.source.records(self.folder)[0]
         trials = [self.heard.trials[index] for index in self.heard.truths]
         first = override(SearchConfig(), self.asked.settings)
-        found = tune(*self.words, [trial.logits for trial in trials], self.truths, first, self.progress, self.asked.hot,
-                     how.seconds, [trial.session for trial in trials])
+        found = tune(*self.words, [trial.logits for trial in trials], self.truths, first, progress=self.progress,
+                     hotwords=self.asked.hot, budget=how.seconds, days=[trial.session for trial in trials])
         write_atomically(self.folder / "tuning.png", _png(plot_tuning(found)))
         if found.frontier:
             write_atomically(self.folder / "frontier.png", _png(plot_frontier(found.frontier)))
@@ -234,7 +234,7 @@ class DecodingLine:
         decoded = chosen(list(read_nbest(lists.paths[0]) if fresh else decode_trials(search, heard.trials)))
         same = tuned_logits == content_hash(heard.key) and search.config == tuned
         made = Sentences(decoded, word_error(decoded), self.folder, leak_warning(self.words[1], self.truths), report,
-                         fair if same else None)
+                         held_out=fair if same else None)
         if not fresh:
             save_sentences(made, search.config)
             lists.seal()
@@ -317,8 +317,9 @@ def evaluate_adapting(
     record, trained = Path(run) / CHOICE, RunLogits(run, data, split, device)
     tuned = tuned_config(record, tuned_for(words, model, None, trained.decoder.digest))
     search = BeamSearch(words, model, tuned or SearchConfig(), folder=folder)
-    path = adapted_logits(trained.decoder, data, split, adapted_folder(run, split), search, adapt or AdaptConfig(),
-                          device, precision, unseen, progress)
+    path = adapted_logits(trained.decoder, data, split, adapted_folder(run, split), search,
+                          adapt=adapt or AdaptConfig(), device=device, precision=precision, unseen=unseen,
+                          progress=progress)
     report = adaptation_report(data, split, search, folder / "as_trained" / "logits.hdf5", path)
     chose, marks = trials_tuned_on(record)[0], plain.marks
     infos = [trial.info for trial in plain.trials]

@@ -88,7 +88,7 @@ def _read_trial(file: Any, group_name: str, path: Path, number: int, order: np.n
     with reading(path, group_name):
         group = file[group_name]
         given = dict(group.attrs)
-    data = open_dataset(path, group, "logits", "f", (None, len(PHONEMES)), MAX_BINS)
+    data = open_dataset(path, group, "logits", "f", (None, len(PHONEMES)), most=MAX_BINS)
     truth = given.get("sentence_label")
     truth = truth.decode("utf-8", "replace") if isinstance(truth, bytes) else truth
     session = given.get("session", "trials")
@@ -101,7 +101,7 @@ def _read_trial(file: Any, group_name: str, path: Path, number: int, order: np.n
     with reading(path, group_name, "logits"):
         logits = data[()] if order is None else data[()][:, order]
     inside = group_name.removeprefix(f"{session}/")
-    return LogitTrial(session, block, trial, truth, check_logits(logits, name), name, inside)
+    return LogitTrial(session, block, trial, truth, check_logits(logits, name), name=name, group=inside)
 
 
 def _whole(value: Any) -> int:
@@ -334,7 +334,7 @@ def adapted_logits(
             return path
         found.forget()
         words = partial(pseudo_labels, search)
-        adapting = AdaptingDecoder(decoder, recordings, words, opened, plain["unseen"], adapt)
+        adapting = AdaptingDecoder(decoder, recordings, words, opened, plain["unseen"], adapt=adapt)
         done = AdaptProgress(folder / "progress", key)
         adapting.go_through(done, progress)
         adapting.write(done, path)
@@ -406,7 +406,7 @@ class AdaptedRun(LogitSource):
                 progress: Any = str) -> tuple[Heard, "AdaptReport | None"]:
         run, data, split = self.trained.run, self.trained.data, self.trained.split
         place = adapted_folder(run, split, None if folder == self.folder else folder)
-        path = adapted_logits(self.trained.decoder, data, split, place, search, self.adapt, self.trained.device,
-                              progress=progress)
+        path = adapted_logits(self.trained.decoder, data, split, place, search, adapt=self.adapt,
+                              device=self.trained.device, progress=progress)
         report = adaptation_report(data, split, search, heard.path, path)
         return replace(heard_in(path, folder), chose=heard.chose), report

@@ -297,9 +297,8 @@ def climb(
 ) -> tuple[list[TuningStep], Timed, Frontier | None]:  # all steps, and the choice
     "Tune on one half or both."
     steps: list[TuningStep] = []
-    ladder: list[tuple[str, tuple[float, ...]]] = [("blank_penalty", BLANK_PENALTIES),
-                                                   ("missing_silence", MISSING_SILENCES)]
-    ladder += [] if budget is None else [("temperature", TEMPERATURES)]
+    ladder = [("blank_penalty", BLANK_PENALTIES), ("missing_silence", MISSING_SILENCES), ("temperature", TEMPERATURES)]
+    ladder = ladder[:2] if budget is None else ladder
     pruning = list(itertools.product(sorted({*BEAMS, config.beam}), BLANK_SKIPS)) if budget is not None else []
     most = 3 + sum(len(values) + 2 for _, values in ladder) + len(pruning)
     count = itertools.count(1)
@@ -380,7 +379,8 @@ def tune(
     if days is not None:
         progress("the same on each half of the trials, to score it on the other")
         held_out = both_ways(searches, config, budget, days)
-    return Tuning(config, steps[0].run.wer, chosen.config, chosen.wer, tuple(steps), len(trials), frontier, held_out)
+    return Tuning(config, steps[0].run.wer, chosen.config, chosen.wer, tuple(steps), trials=len(trials),
+                  frontier=frontier, held_out=held_out)
 
 # %% ../../nbs/decode/tune.ipynb #df2eb289
 def plot_tuning(tuning: Tuning) -> Any:  # a matplotlib figure

@@ -26,10 +26,10 @@ class Chip:
 
 
 CHIPS = {chip.name: chip for chip in (
-    Chip("v4", 137.5e12, 614e9, 45e9, 15.25, 4),  # half a chip; see below
-    Chip("v5e", 197e12, 819e9, 45e9, 15.75, 16),
-    Chip("v5p", 459e12, 2765e9, 90e9, 95.74, 4),
-    Chip("v6e", 918e12, 1640e9, 90e9, 31.25, 16),
+    Chip("v4", 137.5e12, 614e9, 45e9, 15.25, closed=4),  # half a chip; see below
+    Chip("v5e", 197e12, 819e9, 45e9, 15.75, closed=16),
+    Chip("v5p", 459e12, 2765e9, 90e9, 95.74, closed=4),
+    Chip("v6e", 918e12, 1640e9, 90e9, 31.25, closed=16),
 )}
 
 # %% ../../nbs/devices/topologies.ipynb #c53da6cc

@@ -483,7 +483,7 @@ def open_xla(
         undo.enter_context(generator_kept(torch_device))
         notes = {"chip": f"TPU {chips[0]}" if chips else "simulated chip", "cache": cache}
         place = place_of_host()
-        device = XlaDevice(torch_device, place, precision, count, options, undo.pop_all(), notes)
+        device = XlaDevice(torch_device, place, precision, count, options, undo=undo.pop_all(), notes=notes)
         device.slice = SLICES.get(f"{chips[0]}-{count}") if chips else None
     if options.tracker is not None and out is not None:  # `check_tracker` refuses a tracker without a folder
         device.start_tracker(options.tracker, out)

@@ -152,7 +152,7 @@ def _read(
     shape, space, tag = (pattern.search(near) for pattern in (SHAPE, SPACE, TAG))
     name = (space[1] or space[2]) if space else ""
     return Allocation(asked, there, "kernel" if name in ("vmem", "smem") else kind, shape[1] if shape else "",
-                      operation_of(tag[1]) if tag else "", name)
+                      operation_of(tag[1]) if tag else "", space=name)
 
 # %% ../../nbs/doctor/doctor.ipynb #610e3469
 @dataclass(frozen=True)

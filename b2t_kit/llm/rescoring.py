@@ -147,8 +147,8 @@ def tabulate(
         _padded([[hypothesis.language for hypothesis in found] for found in lists], 0.0, width),
         _padded([scores if len(scores) else [0.0] for scores in llm], 0.0, width),
         _padded([[hypothesis.num_words for hypothesis in found] for found in lists], 0, width),
-        _padded(edits, 0, width), np.array([len(said) for said in true]),
-        [trial.session for trial in trials])
+        _padded(edits, 0, width), lengths=np.array([len(said) for said in true]),
+        sessions=[trial.session for trial in trials])
 
 # %% ../../nbs/llm/rescoring.ipynb #879371f0
 Grid = dict[str, np.ndarray]  # name of a weight -> values to try
@@ -433,4 +433,4 @@ def rescore(
     warnings = filter(None, [large_model_warning(llm, said), weaker_on(trials, llm_lists), doubt])
     earlier = any("weights" in trial.chose for trial in trials)  # then the other half was seen by the search's weights
     marks = marks_of(trials), marks_of(made, tuned.held_out.rate if tuned and not earlier else None)
-    return Rescoring(out, made, first, now, tuned, "; ".join(warnings) or None, marks)
+    return Rescoring(out, made, first, now, tuned, warning="; ".join(warnings) or None, marks=marks)

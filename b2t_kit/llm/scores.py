@@ -524,7 +524,7 @@ def load_scorer(
     model = model if bits or device is None else model.to(device.torch_device)
     shared = device if kind == "xla" else None
     kept = writing or (None if sentences else kept_writing(folder))
-    scorer = CausalScorer(model, tokenizer, name, kept, shared, values)
+    scorer = CausalScorer(model, tokenizer, name, kept, shared, values=values)
     if sentences:
         choose_writing(scorer, sentences)
     elif kept is None:

@@ -137,7 +137,7 @@ def read_section(
         fields = [line.split() for line in batch]
         widths = set(map(len, fields))
         if not widths <= ({n + 1} if top else {n + 1, n + 2}) or len(batch) < size:
-            _width_fault(lines, first, fields, n, top, part.start, count)
+            _width_fault(lines, first, fields, n, top, done=part.start, count=count)
         ln_p = _column(lines, first, fields, 0, "probability")
         if ln_p.max(initial=-1.0) > 0:
             lines.fail("the probability is above 1 (its logarithm above 0)",
@@ -336,7 +336,7 @@ def read_arpa(
         sorters = [Sorter(room, ngram_record(n), one_of_each(lines)) for n in range(2, top + 1)]
         for n, sorter in enumerate(sorters, 2):
             expect_section(lines, lines.next(f"\\{n}-grams:"), n)
-            read_ngrams(lines, n, counts[n - 1], n == top, ids, sorter)
+            read_ngrams(lines, n, counts[n - 1], n == top, ids, sorter=sorter)
         if (line := lines.next("\\end\\")) != b"\\end\\":
             lines.fail(f"should be \\end\\, not {shown(line)}; there are more n-grams than declared at the top")
         while lines.take(BATCH):  # a packed file ends with its checksum

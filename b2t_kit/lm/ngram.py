@@ -184,7 +184,7 @@ def compile_levels(
     arrays.first[0] = 1
     arrays.first[inner] = total
     for n, level in enumerate(levels):
-        _fill(arrays, level, int(ends[n]), n > 0, n + 1 < len(levels), room)
+        _fill(arrays, level, int(ends[n]), n > 0, n + 1 < len(levels), room=room)
         if n:
             starts = child_starts(level.parent, counts[n - 1], room)
             for part in room.chunks(counts[n - 1], 32):
@@ -522,7 +522,7 @@ def map_model(
         if "seal" not in header:  # version 0.1.0 did not protect them: nothing counts as checked
             checked = checked[:0]
         model = LanguageModel(words, Arrays(**arrays), header["counts"], header["origin"],
-                              checked, found, header["hash"], path)
+                              checked, found=found, hash=header["hash"], path=path)
         if header.get("seal", "") != ("" if "seal" not in header else seal_of(model)):
             raise ValueError("origin and scored sentences do not fit their fingerprint")
         _check_words(model, header)

@@ -521,7 +521,8 @@ def kneser_ney(
     amounts = [table_discounts(counts, room) for counts in adjusted]
     p, gammas = [smooth_words(adjusted[0], amounts[0][0])], []
     for n in range(1, order):
-        smoothed = smooth_order(tables[n], tables[n - 1].starts, adjusted[n], kept[n], amounts[n][0], p[-1], room)
+        smoothed = smooth_order(tables[n], tables[n - 1].starts, adjusted[n], kept[n], amounts[n][0], shorter=p[-1],
+                                room=room)
         p.append(smoothed.p)
         gammas.append(smoothed.gamma)
     levels = kept_levels(tables, p, gammas, kept, room)

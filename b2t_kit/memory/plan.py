@@ -204,7 +204,7 @@ def state_of(
 ) -> tuple[list[Part], tuple[Part, ...]]:  # always there; there before the update
     "The state of a run, and the gradients that must all exist at once."
     accumulated = train.accumulation > 1
-    state = state_parts(count, target, train.shard, train.ema_decay > 0, fixed, wide, accumulated)
+    state = state_parts(count, target, train.shard, train.ema_decay > 0, fixed, wide=wide, accumulated=accumulated)
     at_once = target.kind != "tpu" and not accumulated
     return state, (part("gradients", 4, parameters=count),) if at_once else ()
 
@@ -301,7 +301,8 @@ def remedy_of(
     traced: Traced | None = None,  # a step, if there are no rules
 ) -> str:  # empty if no known change helps
     "The first change that fits."
-    plans = ((words, with_recordings(plan_once("", other_task, other_train, target, shapes, traced), other_task, bins))
+    plans = ((words, with_recordings(plan_once("", other_task, other_train, target, shapes,
+                                               traced=traced), other_task, bins))
              for words, other_task, other_train in changes(task, train, target))
     return next((words for words, plan in plans if plan.margin > 0), "")
 
@@ -316,8 +317,8 @@ def plan_run(
     traced: Traced | None = None,  # a step, if there are no rules
 ) -> MemoryPlan:
     "The plan of a configuration, with the smallest change that makes it fit if it does not; raises `NoRules`."
-    plan = with_recordings(plan_once(name, task, train, target, shapes, traced), task, bins)
-    return plan if plan.fits else replace(plan, remedy=remedy_of(task, train, target, shapes, bins, traced))
+    plan = with_recordings(plan_once(name, task, train, target, shapes, traced=traced), task, bins)
+    return plan if plan.fits else replace(plan, remedy=remedy_of(task, train, target, shapes, bins, traced=traced))
 
 # %% ../../nbs/memory/plan.ipynb #c2cd0fb0
 @dataclass(frozen=True)
@@ -356,7 +357,7 @@ def plan_task(
     "The plan of a task that is about to train: by rules if it has any, else traced, or `NotTraced`."
     target = target or target_of(device)
     name, settings, shapes, bins, traced = planned_or_traced(task, config, device, target)
-    return plan_run(name, settings, config, target, shapes, bins, traced)
+    return plan_run(name, settings, config, target, shapes, bins=bins, traced=traced)
 
 # %% ../../nbs/memory/plan.ipynb #f247c3f1
 @dataclass(frozen=True)
@@ -446,7 +447,7 @@ def lack_of_room(
     resting = settings.resting(bins)
     if not resting:
         return "the task says nothing of its recordings"
-    plan = plan_once("", settings, config, target_of(device), shapes, traced)
+    plan = plan_once("", settings, config, target_of(device), shapes, traced=traced)
     held, sure = resting[0], not resting[1]
     host, beside = free_memory() // device.place_in_world.local_world, f"{held.name} are {gib(held.bytes)}"
     if not has_room(plan, held.bytes, sure):

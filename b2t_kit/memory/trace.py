@@ -360,7 +360,7 @@ def trace_step(
         raise NotTraced(f"{type(task).__name__} cannot be traced ({type(error).__name__}: {why})") from error
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     return Trace(batch_shape(batch), batch.step_rows, trained, ledger.bytes["weights"] // 4 - trained, ledger.peak_at,
-                 ledger.peak, ledger.rows, time.thread_time() - started)
+                 peak=ledger.peak, timeline=ledger.rows, seconds=time.thread_time() - started)
 
 # %% ../../nbs/memory/trace.ipynb #e86bb83b
 def batch_to_trace(

@@ -313,7 +313,7 @@ def tpu_stack_points(
         done += stack.other_parameters
         for level in reversed(range(stack.layers)):
             layers.pop()
-            found = tpu_gru_backward(stack, level, layers, size, done, shared)
+            found = tpu_gru_backward(stack, level, layers, size, done, shared=shared)
             points += [settle_speech(point, batch, holes * ("loop" in point.name)) for point in found]
             done += stack.layer_share(level)
     points.append(settle_speech(patches_backward(stacks, size, done, shared), batch, 0))
@@ -363,7 +363,7 @@ def tpu_transformer_points(
     ends = [*tpu_embedding_kept(transformer, size), part("weights in bfloat16", 2, parameters=total)]
     kept = [each for _ in range(transformer.count) for each in tpu_transformer_block_kept(transformer, size)]
     shape = frames_of_size(size)
-    stacks = [Stack("decoder", transformer.patch_values, transformer.width, 1, size.classes, 0)]
+    stacks = [Stack("decoder", transformer.patch_values, transformer.width, 1, size.classes, days=0)]
     loss = [*kept, *ends, *loss_parts(stacks, size)]
     slopes = [part("gradients of hidden", 2, **shape, values=transformer.inner, tensors=2),
               part("gradients of scores", 4, rows=size.rows, heads=transformer.heads, queries=size.patches,

@@ -63,8 +63,8 @@ class GRUConfig(LinearConfig):
 
     def stacks(self, divide: Callable[[int], int] = lambda units: 1) -> list[Stack]:
         "The network as stacks of layers."
-        return [Stack("decoder", self.width, self.hidden, self.num_layers, self.num_classes, *self.known,
-                      divide(self.hidden))]
+        return [Stack("decoder", self.width, self.hidden, self.num_layers, self.num_classes,
+                      days=self.known[0], channels=self.known[1], chips=divide(self.hidden))]
 
 # %% ../../nbs/02_models.ipynb #77c27102
 GRU_SIZES = {

@@ -225,8 +225,8 @@ class GRU(_TorchGRU):
                 inputs = dropout(inputs, self.dropout, self.training)
             first = None if state is None else state[level]
             weight_ih, weight_hh, bias_ih, bias_hh = parameters
-            inputs, end = gru_layer(inputs, first, weight_ih, weight_hh, bias_ih, bias_hh, lengths,
-                                    self.recompute, self.mark)
+            inputs, end = gru_layer(inputs, first, weight_ih, weight_hh, bias_ih, bias_hh=bias_hh, lengths=lengths,
+                                    recompute=self.recompute, mark=self.mark)
             outputs.append(inputs)
             last.append(end)
         return outputs, torch.stack(last)

@@ -91,7 +91,7 @@ class LinearConfig(ModelConfig):
 
     def stacks(self, divide: Callable[[int], int] = lambda units: 1) -> list[Stack]:  # in the order in which they run
         "The network as stacks of layers."
-        return [Stack("decoder", self.width, 0, 0, self.num_classes, *self.known)]
+        return [Stack("decoder", self.width, 0, 0, self.num_classes, days=self.known[0], channels=self.known[1])]
 
     def footprint(self, size: Size, divide: Callable[[int], int] = lambda units: 1) -> tuple[PeakPoint, ...]:
         "By the rules for stacks, which know square day layers."

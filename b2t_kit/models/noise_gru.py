@@ -71,11 +71,13 @@ class NoiseGRUConfig(GRUConfig):
         "The three networks as stacks of layers."
         width, classes, again = self.width, self.num_classes, self.recompute
         hidden = self.noise_hidden or width
-        noise = Stack("noise", width, hidden, self.noise_layers, width if self.noise_hidden else 0, *self.known,
-                      divide(hidden), again)
-        clean = Stack("clean", width, self.hidden, self.num_layers, classes, *self.known, divide(self.hidden), again)
-        noisy = Stack("noisy", width, self.noisy_hidden, self.noisy_layers, classes, 0, 0, divide(self.noisy_hidden),
-                      again)
+        (days, channels), between = self.known, width if self.noise_hidden else 0
+        noise = Stack("noise", width, hidden, self.noise_layers, between, days=days, channels=channels,
+                      chips=divide(hidden), recompute=again)
+        clean = Stack("clean", width, self.hidden, self.num_layers, classes, days=days, channels=channels,
+                      chips=divide(self.hidden), recompute=again)
+        noisy = Stack("noisy", width, self.noisy_hidden, self.noisy_layers, classes, days=0, channels=0,
+                      chips=divide(self.noisy_hidden), recompute=again)
         return [noise, clean] + [noisy] * self.has_adversary
 
     def slower(self) -> Iterator[tuple[str, Self]]:

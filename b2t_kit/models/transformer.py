@@ -106,7 +106,8 @@ class TransformerConfig(ModelConfig):
         "What memory depends on."
         with torch.device("meta"):
             count = sum(parameter.numel() for parameter in self.build().parameters())
-        return Blocks(self.blocks, self.patch_values, self.width, self.heads, self.head_width, self.inner, count)
+        return Blocks(self.blocks, self.patch_values, self.width, self.heads, self.head_width, inner=self.inner,
+                      parameters=count)
 
     def footprint(self, size: Size, divide: Callable[[int], int] = lambda units: 1) -> tuple[PeakPoint, ...]:
         "By the rules for blocks."

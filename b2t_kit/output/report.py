@@ -131,8 +131,8 @@ def sentences_of(
             raise KitError(f"{place}: was not decoded by the other run; decode the same split")
         found.append(Sentence(
             trial.place, trial.truth, trial.hypotheses, (phonemes or {}).get(trial.place),
-            (corpora or {}).get(trial.place[:2]), None if known is None else normalise(trial.truth) in known,
-            (seconds or {}).get(trial.place), None if others is None else others[trial.place]))
+            (corpora or {}).get(trial.place[:2]), seen=None if known is None else normalise(trial.truth) in known,
+            seconds=(seconds or {}).get(trial.place), other=None if others is None else others[trial.place]))
     if not found:
         raise KitError("there are no trials to report on; decode a split first")
     return found
@@ -726,7 +726,7 @@ def report_run(
             notes["quarantine"] = said
         known = None if split == "train" else [info.sentence for info in training.infos if info.sentence is not None]
         other = None if against is None else decoded_trials(Path(against), data, split, device)[0].trials
-        sentences = sentences_of(decoded.trials, looks.phonemes, corpora, known, looks.seconds, other)
+        sentences = sentences_of(decoded.trials, looks.phonemes, corpora, known, looks.seconds, other=other)
         name = "" if against is None else load_decoder(against).origin
         report = Report(decoder.origin, split, sentences, decoded.marks, name)
         simulated = (Path(recordings.folder).parent / "simulation.json").exists()  # files of T15's layout do not say it

@@ -96,7 +96,7 @@ def run_state(
     rows = read_metrics(metrics) if os.path.lexists(metrics) else []
     changed = (metrics if metrics.is_file() else path).stat().st_mtime
     return RunState(folder, record, tuple(rows), read_best(folder), max(checkpoint_steps(folder), default=0),
-                    data if isinstance(data, str) else "", changed)
+                    data=data if isinstance(data, str) else "", changed=changed)
 
 # %% ../../nbs/output/runs.ipynb #dae44550
 def run_line(

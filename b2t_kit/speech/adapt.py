@@ -161,7 +161,7 @@ def single_trial(
     one, count = torch.ones(1, dtype=torch.int32), frames.of(len(features))
     key = torch.zeros(1, dtype=torch.int64)
     return Batch(torch.from_numpy(features)[None], one * len(features), one * count, one[None] * 0, one * 0,
-                 one * day, torch.ones(1), key, key, key, 1)
+                 day=one * day, weight=torch.ones(1), noise_key=key, trial=key, step_key=key, step_rows=1)
 
 
 def augmented_copies(

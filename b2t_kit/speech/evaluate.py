@@ -165,7 +165,7 @@ def _decoder_of(spoken: _Spoken, folder: Path, part: str, origin: str) -> Decode
     except RuntimeError as error:  # also if a size in config.json needs more memory than there is
         reason = " ".join(str(error).split())
         raise KitError(f"{folder}: its weights do not fit config.json: {reason}") from error
-    return Decoder(model, config, sessions, trained, origin, signal, signals, begun)
+    return Decoder(model, config, sessions, trained, origin, signal=signal, signals=signals, begun=begun)
 
 def _chosen_on(record: dict[str, Any]) -> dict[str, str]:
     "The content of the validation trials by session, if they chose among several steps."
@@ -637,7 +637,8 @@ def evaluate_run(
         chose = sum(trial.info.session in decoder.chose(key["data"]) for trial in trials)
         marks = (Choice(CHECKPOINT_CHOSEN, chose, len(trials)),) if chose else ()
         names = recordings.signal.label_names
-        evaluation = Evaluation(decoder.origin, split, trials, names, frozenset(decoder.trained), how, marks)
+        evaluation = Evaluation(decoder.origin, split, trials, names, frozenset(decoder.trained), unseen=how,
+                                marks=marks)
         save_evaluation(evaluation, folder, key)
     if json is not None:
         save_json(json, evaluation.to_dict())

@@ -295,20 +295,21 @@ class SpeechTask(Task):
         if cache_dir is not None:
             for mapped in filter(None, (self.train, self.val, self.held_out)):
                 map_trials(mapped, self.config.batches.cache, cache_dir)
-        self.words = None
-        if config.words.lm:
-            if count_words is None:
-                raise KitError("words: a language model is set, but there is no scorer; pass count_words=WordCounter "
-                               "from b2t_kit.decode.word_error")
-            if not any(spoken(one) for one in self.train.sets):
-                raise KitError("words: are decoded from phonemes, and the recordings have other labels; leave --lm out")
-            self.words = count_words(config.words, self._sentences())
+        self.words = self._word_scorer(count_words) if config.words.lm else None
         self.scored = self.val  # the recordings that are being validated
         self.lack_of_room = lack_of_room
         self.resident: Resident | None = None  # the training recordings on the device
         self.where = ""  # where they are, for the plan; empty until a device was asked for
         self._to_train: dict[tuple, TrainBatches] = {}  # made once: they cache trials
         self._to_score: dict[tuple, EvalBatches] = {}  # likewise
+
+    def _word_scorer(self, count_words: WordScorer | None) -> Any:
+        if count_words is None:
+            raise KitError("words: a language model is set, but there is no scorer; pass count_words=WordCounter "
+                           "from b2t_kit.decode.word_error")
+        if not any(spoken(one) for one in self.train.sets):
+            raise KitError("words: are decoded from phonemes, and the recordings have other labels; leave --lm out")
+        return count_words(self.config.words, self._sentences())
 
     def _sentences(self) -> list[str | None]:
         every = (self.val, self.held_out)
@@ -401,7 +402,8 @@ class SpeechTask(Task):
         if place not in self._to_train:
             check_shares(self.config.batches.batch_size, device.world, config.accumulation)
             pin = device.kind == "cuda"
-            made = TrainBatches(self.train, self.config.batches, *place, device.chips, pin, framing(self.config.model))
+            made = TrainBatches(self.train, self.config.batches, *place, multiple=device.chips, pin=pin,
+                                frames=framing(self.config.model))
             self._to_train[place] = made
         return self._to_train[place]
 
@@ -601,8 +603,8 @@ def size_of(
     if model.num_features is None:
         raise KitError("num_features: is not known yet; the recordings decide it")
     patches = framing(model).of(bucket.bins)
-    return Size(rows, bucket.bins, patches, bucket.labels, model.num_features, model.num_classes, model.patch,
-                model.stride, getattr(model, "subsample", 1))
+    return Size(rows, bucket.bins, patches, bucket.labels, model.num_features, classes=model.num_classes,
+                patch=model.patch, stride=model.stride, subsample=getattr(model, "subsample", 1))
 
 # %% ../../nbs/speech/task.ipynb #1933695f
 def spoken(

@@ -313,7 +313,8 @@ class CodecTask(Task, TaskSettings):
             dealt = [chosen[part::parts] for part in range(parts)][device.rank * config.accumulation:]
             bare = {row for row in chosen
                     if fold_seed(config.seed, "textless", step, row) % 1000 < 1000 * self.textless}
-            yield [codec_batch(rows, self.model, self.batch_size, size, [row in bare for row in rows], self.example)
+            yield [codec_batch(rows, self.model, self.batch_size, size, [row in bare for row in rows],
+                               example=self.example)
                    for rows in dealt[:config.accumulation]]
 
     def compute_loss(self, model: nn.Module, batch: CodecBatch) -> LossSum:
@@ -419,8 +420,8 @@ def with_codes(
     model = replace(task.model, text=text.shape[1], frames=frames, channels=channels)
     if int(codes.max()) >= model.audio:
         raise KitError(f"{path}: has code {codes.max()}, but --audio is {model.audio}; it should be more")
-    return GivenCodes(model, len(text) - VALIDATION, task.batch_size, task.first_channel, task.textless, (text, codes),
-                      {"codes": str(Path(path).resolve())})
+    return GivenCodes(model, len(text) - VALIDATION, task.batch_size, task.first_channel, task.textless,
+                      table=(text, codes), given={"codes": str(Path(path).resolve())})
 
 
 # %% ../../nbs/tasks/codec.ipynb #4d316857

@@ -296,10 +296,10 @@ def make_batch(
              for row in filled]
     images, volts = (torch.from_numpy(np.stack(part)) for part in zip(*pairs))
     signal, spread = map(torch.from_numpy, mixture(np.array([row.time for row in filled])))
-    return EITBatch(
-        images[:, None], volts, torch.tensor([row.number for row in filled]),
-        torch.tensor([row.key for row in filled]), torch.tensor([float(row.time) for row in filled]),
-        signal, spread, torch.tensor([float(row.number >= 0) for row in filled]), step_rows)
+    return EITBatch(images[:, None], volts, torch.tensor([row.number for row in filled]),
+                    torch.tensor([row.key for row in filled]), torch.tensor([float(row.time) for row in filled]),
+                    signal=signal, spread=spread, weight=torch.tensor([float(row.number >= 0) for row in filled]),
+                    step_rows=step_rows)
 
 # %% ../../nbs/tasks/eit.ipynb #5e6c1f5e
 def training_rows(
@@ -710,7 +710,7 @@ def assess(
     measurements = Measurements(find_measurements(data_path, data), UNITS.get(data, UNITS["simulated"]))
     reconstructor = load_reconstructor(run)
     with open_device(device, precision) as opened:
-        drawn = [reconstruct(reconstructor, measurements, opened, batch_size, steps, seed + draw)
+        drawn = [reconstruct(reconstructor, measurements, opened, batch_size, steps, seed=seed + draw)
                  for draw in range(draws)]
         found = reconstructor.scale * np.mean(drawn, axis=0)
         pairs = [measurements[number] for number in range(len(measurements))]

@@ -145,7 +145,7 @@ def read_instruction(line: str) -> Instruction | None:  # None if the line is no
     operands = [] if plain else re.findall(r"(?<![\w=\[.])%?([A-Za-z_][\w.\-]*)(?=[,)\s]|$)",
                                            re.sub(r"/\*.*?\*/|\w+\[[^\]]*\](?:\{[^}]*\})?", "", inside))
     return Instruction(found[2], arrays_of(kind), operation, operands, rest[close + 1:],
-                       inside if plain else "", bool(found[1]))
+                       constant=inside if plain else "", root=bool(found[1]))
 
 # %% ../../nbs/tpu/cost.ipynb #4ab13921
 @dataclass
@@ -584,8 +584,8 @@ def roofline(work: Work, traffic: Traffic, where: Slice) -> Roofline:
     "The roofline of a program on a slice: work divided by speed."
     load = traffic.loads[traffic.busiest] if traffic.busiest else 0.0
     return Roofline(work.matrix / where.chips / where.chip.flops, traffic.memory / where.chip.memory_speed,
-                    load / where.chip.link_speed, work.matrix, work.vector, traffic.memory, traffic.sent,
-                    traffic.hops * HOP_SECONDS, traffic.hops, traffic.busiest)
+                    load / where.chip.link_speed, work.matrix, work.vector, bytes=traffic.memory, sent=traffic.sent,
+                    latency=traffic.hops * HOP_SECONDS, hops=traffic.hops, busiest=traffic.busiest)
 
 # %% ../../nbs/tpu/cost.ipynb #ccb3d626
 VIEWS = frozenset("tuple get-tuple-element bitcast while optimization-barrier copy-done slice-done all-reduce-done "

@@ -212,7 +212,7 @@ class LoweringDevice(XlaDevice):
         inputs = _XLAC._get_tensors_xla_device_data_node(outputs)[0]
         taken = {(held.role, held.name): place for place, held in enumerate(changed)}
         arguments = [self._argument(given, taken) for given in inputs]
-        made = Program(name, kind, context.hlo(), arguments, results, self.mesh)
+        made = Program(name, kind, context.hlo(), arguments, results, mesh=self.mesh)
         for held in changed:
             self._renew(held)
         self.wanted = []
@@ -308,7 +308,7 @@ def lower_run(
         stack.enter_context(compiled_for("TPU"))
         with torch.device("meta"):
             model, optimizer, ema = build_training(task, config, device)
-        run = _Run(task, config, device, model, optimizer, ema)
+        run = _Run(task, config, device, model, optimizer, ema=ema)
         device.taken = take
         steps, scored = task.shapes(config, device)
         if programs == "largest":
@@ -418,7 +418,7 @@ def lower_request(
     task, train = requested_task(request, folder)
     with traced():
         lower_run(task, train, find_slice(request["slice"]), take, request["programs"],
-                  lambda number: (folder / "expected").write_text(str(number)))
+                  expect=lambda number: (folder / "expected").write_text(str(number)))
 
 
 def requested_task(

@@ -97,8 +97,8 @@ def judged(
     "Read the results that the compiler wrote."
     job, found = (json.loads((folder / f"{name}.json").read_text()) for name in ("job", "result"))
     program = Compiled(job["name"], job["kind"], where.available, found["compile_s"], found["processor_s"],
-                   found.get("bytes", {}), found.get("error", ""), argument_bytes(job), found["versions"],
-                   times=job["times"])
+                       bytes=found.get("bytes", {}), error=found.get("error", ""), states=argument_bytes(job),
+                       versions=found["versions"], times=job["times"])
     before = read_hlo((folder / "before.hlo").read_text())
     program.lowered = lowered_sizes(before, program.states)
     if program.bytes:

@@ -435,13 +435,13 @@ def open_run(
         stack.callback(device.close)
         stack.enter_context(_generators_kept(device))
         report = (lambda text: None) if quiet else print
-        record = on_main(device, lambda: _prepare_folder(stack, task, config, Path(out), resume, report))
+        record = on_main(device, lambda: _prepare_folder(stack, task, config, Path(out), resume, report=report))
         if check_memory:
             on_main(device, lambda: check_memory(task, config, device, report))
         model, optimizer, ema = build_training(task, config, device)
         board = Board(config.steps, where="nowhere" if quiet or not device.is_main else "auto")
-        run = Run(task, config, Path(out), device, model, optimizer, ema, board, budget, stop, quiet,
-                  record=record, norms=NormWatch(config.abnormal_norm))
+        run = Run(task, config, Path(out), device, model, optimizer=optimizer, ema=ema, board=board, budget=budget,
+                  stop=stop, quiet=quiet, record=record, norms=NormWatch(config.abnormal_norm))
         if resume:
             restore(run)
         on_main(device, lambda: save_json(run.folder / "config.json", record))

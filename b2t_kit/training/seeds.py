@@ -127,7 +127,7 @@ def probe(
             for number, own in enumerate(variables):
                 path = Path(folder) / f"{number}.txt"
                 workers.append(start_worker(number, "b2t_kit.training.seeds:report_chips", (), with_device(own),
-                                            pipe[0], path))
+                                            pipe[0], path=path))
             deadline = time.monotonic() + seconds
             found = ["" for _ in workers]
             while time.monotonic() < deadline and not any(found) and not all(map(seen_chips, workers)):
@@ -323,7 +323,7 @@ def start_seed(
     "Start or resume one seed."
     again = ["--resume"] if run.folder.is_dir() else []
     words = [*arguments, "--out", str(run.folder), f"--train.seed={run.seed}", f"--train.hours={hours!r}", *again]
-    run.worker = start_worker(run.seed, "b2t_kit.train", words, with_device(run.variables), pipe, run.output)
+    run.worker = start_worker(run.seed, "b2t_kit.train", words, with_device(run.variables), pipe, path=run.output)
     run.state = "running"
 
 # %% ../../nbs/training/seeds.ipynb #3bde3a1a
@@ -398,7 +398,7 @@ def train_side_by_side(
                 if stop.name and not asked:
                     asked = True
                     ask_to_stop(runs)
-                start_waiting(runs, arguments, config, budget, at_once or len(runs), pipe[0])
+                start_waiting(runs, arguments, config, budget, at_once or len(runs), pipe=pipe[0])
                 board.show(runs)
                 time.sleep(0.2)
                 for run in runs:
