@@ -121,7 +121,7 @@ def choose_place(
     place, length = choose_place(words[1:], known[word], f"{path} {word}")
     return place, length + 1
 
-
+# %% ../nbs/cli.ipynb #ade2515c
 def list_verbs(
     known: Mapping[str, Any],  # as for `choose_place`
     path: str,  # "b2t", or a verb with parts
@@ -148,7 +148,7 @@ def parse(
     verb = verb_at(place)
     return read_verb(verb, with_json(verb, words[length:]), " ".join(["b2t", *words[:length]]))
 
-
+# %% ../nbs/cli.ipynb #5f06f573
 def with_json(
     verb: type,
     words: Sequence[str],  # what follows the verb
@@ -163,7 +163,7 @@ def with_json(
             words.insert(at, "-")
     return words
 
-
+# %% ../nbs/cli.ipynb #0cd86216
 def act(
     asked: Any,  # a verb
     quiet: bool = False,

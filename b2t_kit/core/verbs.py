@@ -223,7 +223,7 @@ def flagged(
         return [f"--{flag}" if value else f"--no-{flag}"]
     return [f"--{flag}", *as_words(value)]
 
-
+# %% ../../nbs/core/verbs.ipynb #747d678e
 def command_for(
     asked: Any,  # a verb
     without: Iterable[str] = (),  # names of fields and settings to leave out
@@ -250,7 +250,7 @@ def exactly_one(
         raise KitError(f"{', '.join(names)}: give one of {flags}, not {'several' if given else 'none'}")
     return given[0]
 
-
+# %% ../../nbs/core/verbs.ipynb #e1902625
 def refuse(
     asked: Any,  # a verb
     why: str,  # such as "needs --adapt"

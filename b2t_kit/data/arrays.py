@@ -46,7 +46,7 @@ class TableRow:
     stop: int | None  # None: to the end of the file
     sentence: str
 
-
+# %% ../../nbs/data/arrays.ipynb #dbc7b668
 def read_table(
     path: Path,  # trials.csv
 ) -> tuple[list[TableRow], list[Fault]]:
@@ -81,7 +81,7 @@ def read_table(
         raise Fault(path, "", "", f"has {len(found)} trials, more than {MAX_TRIALS * 100}")
     return found, wrong
 
-
+# %% ../../nbs/data/arrays.ipynb #5d011c49
 def table_row(
     path: Path,
     line: int,

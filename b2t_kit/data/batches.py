@@ -656,7 +656,7 @@ def trials_of_kinds(
     return sorted({(recordings.signal_of(index).num_features, str(recordings.head_of(index))): index
                    for index in range(len(recordings))}.items())
 
-
+# %% ../../nbs/data/batches.ipynb #08911247
 class Assembler:
     "Fills batches of fixed shapes from cached trials."
 

@@ -64,7 +64,7 @@ def voice_session(
     "The name of a day in the copy task's way."
     return f"t15.{IMPLANTED + datetime.timedelta(day):%Y.%m.%d}"
 
-
+# %% ../../nbs/data/brain_to_voice.ipynb #674ae93a
 @dataclass(frozen=True)
 class BrainToVoice(Divided):
     "T15's brain-to-voice recordings (Wairagkar et al. 2025): t15_neural_data, or the folder that holds it"
@@ -104,7 +104,7 @@ class BrainToVoice(Divided):
             yield split, Trial(binned, row.labels, part.session, row.block, row.number, sentence=row.sentence,
                                group=row.place, signal=voice_signal(counted))
 
-
+# %% ../../nbs/data/brain_to_voice.ipynb #1bedf27f
 def voice_signal(
     counted: bool,  # the crossings are whole numbers
 ) -> Signal:

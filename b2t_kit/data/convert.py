@@ -118,7 +118,7 @@ def spoken_labels(
         raise Fault(path, place, name, message)
     return np.array(labels, np.int64)
 
-
+# %% ../../nbs/data/convert.ipynb #482672ac
 def cells_faults(
     path: Path,  # for messages
     found: dict[str, Variable],  # the file's variables
@@ -151,7 +151,7 @@ def finite_fault(
     bad = np.argwhere(~np.isfinite(features)) if features.dtype.kind == "f" else []
     return f"{features[tuple(bad[0])]:g} at bin {bad[0][0]}, column {bad[0][1]}" if len(bad) else ""
 
-
+# %% ../../nbs/data/convert.ipynb #593d58dd
 def is_date(
     *parts: str,  # year, month, day
 ) -> bool:
@@ -176,7 +176,7 @@ def files_below(
             found.append(Path(entry.path))
     return found
 
-
+# %% ../../nbs/data/convert.ipynb #6862b0a0
 def unknown_layout(
     path: Path,
     found: dict[str, Variable],  # its variables
@@ -248,7 +248,7 @@ class Converted:
 class _Refused(Exception):
     "Leaves the block that writes a part, which discards its files."
 
-
+# %% ../../nbs/data/convert.ipynb #2532da1a
 def kept_features(
     paths: Iterable[Path],  # converted files
 ) -> dict[bytes, str]:  # as for `twin_fault`
@@ -276,7 +276,7 @@ def trial_fault(part: SourceDay, trial: Trial, heard: dict[bytes, str]) -> Fault
         message = value_fault(trial.features) or twin_fault(trial.features, place, heard)
     return Fault(part.sources[0], trial.group, "", message) if message else None
 
-
+# %% ../../nbs/data/convert.ipynb #3528a78d
 def write_part(
     form: Format,
     part: SourceDay,

@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['ARRAYS', 'FEATURE_KINDS', 'NUM_FEATURES', 'BIN_SECONDS', 'AS_PUBLISHED', 'UNCONFIRMED', 'LABEL_WIDTH', 'T15',
            'Signal', 'Trial', 'TrialInfo', 'read_signal', 'signal_difference', 'read_info', 'RecordingFile',
-           'Recordings', 'show_trial', 'as_png', 'show_sessions', 'TrialBrowser', 'browse_trials']
+           'Recordings', 'join_splits', 'show_trial', 'as_png', 'show_sessions', 'TrialBrowser', 'browse_trials']
 
 # %% ../../nbs/01_dataset.ipynb #0f21ddb6
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from io import BytesIO
@@ -364,6 +364,22 @@ class Recordings:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
         self.close()
+
+# %% ../../nbs/01_dataset.ipynb #32d69262
+def join_splits(
+    folder: str | Path,  # as for `find_recordings`
+    splits: Sequence[str] = SPLITS,  # those that are there are read
+) -> Recordings:
+    "The trials of several splits as one; raises `KitError` if the folder has none of them."
+    present = [split for split in splits if any(find_recordings(folder).glob(f"*/data_{split}.hdf5"))]
+    if not present:
+        raise KitError(f"{folder}: has no data_{' or data_'.join(splits)}.hdf5")
+    found, *others = (Recordings(folder, split) for split in present)
+    for other in others:
+        found.infos += other.infos
+        found._files |= other._files
+        found._signals |= other._signals
+    return found
 
 # %% ../../nbs/01_dataset.ipynb #9dc171e6
 def _title(

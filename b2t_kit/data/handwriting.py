@@ -147,7 +147,7 @@ def tiny_nwb_files(
             table.create_dataset("cue", data=words, dtype=h5py.string_dtype())
     return root
 
-
+# %% ../../nbs/data/handwriting.ipynb #d8f92b32
 def group_at(
     path: Path,
     file: h5py.File,
@@ -175,7 +175,7 @@ def column(
     with reading(path, group.name.strip("/"), name):
         return data.asstr()[:] if data.dtype.kind == "O" else data[:]
 
-
+# %% ../../nbs/data/handwriting.ipynb #356998e1
 def nwb_rows(path: Path) -> list[Written]:
     "The trials of a file; raises `Fault` if its tables contradict each other."
     with open_file(path) as file:
@@ -199,7 +199,7 @@ def nwb_rows(path: Path) -> list[Written]:
     return [Written(piece, str(cue).strip(), int(block), f"trial_{index:04d}", path)
             for index, (piece, cue, block) in enumerate(zip(pieces, cues, blocks))]
 
-
+# %% ../../nbs/data/handwriting.ipynb #45696ffb
 @dataclass(frozen=True)
 class H2Format(Divided):
     "T5's handwriting, FALCON H2 (DANDI 000950): the folder with its .nwb files"
@@ -249,7 +249,7 @@ def tiny_corp_files(
         savemat(root / f"{day}.mat", cells)
     return root
 
-
+# %% ../../nbs/data/handwriting.ipynb #d295e240
 @dataclass(frozen=True)
 class CorpFormat(Divided):
     "T5's handwriting, CORP (Dryad hqbzkh1p6): the folder with its t5.YYYY.MM.DD.mat files"
@@ -277,7 +277,7 @@ class CorpFormat(Divided):
             rows = [item for item in found if isinstance(item, Written)]
             yield from written_trials(part.session, rows, "corp", self.validation, secret)
 
-
+# %% ../../nbs/data/handwriting.ipynb #53311ed7
 def corp_rows(path: Path) -> Iterator[Written | Fault]:
     "The trials of a file, or what is wrong with it."
     declared = mat_variables(path, CORP_VARIABLES)

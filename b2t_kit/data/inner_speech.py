@@ -75,7 +75,7 @@ def word_of(
     plain = re.sub(r"\(.*?\)|\$\d*$", "", cue.replace("\n", " ")).strip()
     return "" if plain.upper().replace("_", " ") == "DO NOTHING" else plain
 
-
+# %% ../../nbs/data/inner_speech.ipynb #8a0e56a3
 @dataclass(frozen=True)
 class InnerSpeech(Divided):
     "inner speech (Kunz et al. 2025): the folder with the unpacked archives"
@@ -162,7 +162,7 @@ class InnerTrial:
     number: int
     place: str  # "trial_0007"
 
-
+# %% ../../nbs/data/inner_speech.ipynb #bbd43911
 def inner_rows(
     path: Path,  # for messages
     found: dict,  # the variables, of the right form

@@ -24,7 +24,7 @@ def numbered(
     return [f"{person}-{people[:place].count(person) + 1}" if person in people[:place] else person
             for place, person in enumerate(people)]
 
-
+# %% ../../nbs/data/joint.ipynb #d463eabf
 class JointRecordings(Recordings):
     "One split of several folders, one after another: trials keep their own number of features."
 
@@ -77,7 +77,7 @@ class JointRecordings(Recordings):
         "The participant of each set, numbered where one has several sets."
         return numbered([part.signal.participant for part in self._sets])
 
-
+# %% ../../nbs/data/joint.ipynb #b80301cf
 def open_recordings(
     folders: str | Path | Sequence[str | Path] | None,  # one folder, several, or None to search this platform
     split: str = "train",  # "train", "val" or "test"

@@ -54,7 +54,7 @@ def checked_event(
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MOST_BINS
 
-
+# %% ../../nbs/data/kept.ipynb #efcd4602
 def kept_events(
     folder: str | Path,  # of a kept session
 ) -> list[dict[str, Any]]:
@@ -81,7 +81,7 @@ def kept_events(
         found.append(event)
     return found
 
-
+# %% ../../nbs/data/kept.ipynb #7512719a
 def meant_in(
     events: list[dict[str, Any]],  # of `kept_events`
 ) -> dict[int, str]:  # by the number of the sentence, from 1

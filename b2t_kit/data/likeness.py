@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LATER', 'WIDTH', 'SHIFT', 'ALIKE', 'FITTING', 'COMPARED', 'likeness_curves', 'likeness', 'likeness_and_shift',
-           'fitting', 'Pair', 'shared_trials', 'ChannelOrder', 'channel_order', 'all_splits', 'shared_days']
+           'fitting', 'Pair', 'shared_trials', 'ChannelOrder', 'channel_order', 'shared_days']
 
 # %% ../../nbs/data/likeness.ipynb #8e7700ee
 from collections.abc import Iterable, Iterator
@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .dataset import Recordings
-from .folders import SPLITS, find_recordings
+from .dataset import Recordings, join_splits
 from .quarantine import day_of
 from ..text.phonemes import normalise
 
@@ -123,7 +122,7 @@ class ChannelOrder:
     correlation: float  # of columns with their likest, median
     likest: np.ndarray  # (C,) int64, the other set's column; -1 for a constant one
 
-
+# %% ../../nbs/data/likeness.ipynb #ae633257
 def channel_order(
     trials: Iterable[tuple[np.ndarray, np.ndarray]],  # (T, C) and (U, D) features of the same utterances
 ) -> ChannelOrder:
@@ -155,26 +154,13 @@ def channel_order(
     like = "confirmed" if own > 0.9 else "permuted" if different > 0.9 else "unlike"
     return ChannelOrder(like if middle >= FITTING else "unlike", own, middle, best)
 
-
-def all_splits(
-    folder: str | Path,  # as for `find_recordings`
-) -> Recordings:
-    "All trials of a folder, of every split."
-    opened = [Recordings(folder, split) for split in SPLITS
-              if any(find_recordings(folder).glob(f"*/data_{split}.hdf5"))]
-    found = opened[0]
-    for other in opened[1:]:
-        found.infos, found._files, found._signals = (
-            found.infos + other.infos, found._files | other._files, found._signals | other._signals)
-    return found
-
-
+# %% ../../nbs/data/likeness.ipynb #7d250166
 def shared_days(
     folder: str | Path,  # of recordings
     beside: str | Path,  # of other recordings of the same participant
 ) -> Iterator[str]:  # a line for each day that both have, or one that there is none
     "What fingerprints say of the days of two sets and of the order of their columns; lifts no quarantine."
-    with all_splits(folder) as recordings, all_splits(beside) as others:
+    with join_splits(folder) as recordings, join_splits(beside) as others:
         days = 0
         for session, found in groupby(shared_trials(recordings, others, COMPARED), key=lambda pair: pair.session):
             pairs, days = list(found), days + 1
@@ -192,4 +178,3 @@ def shared_days(
             yield text
         if not days:
             yield f"{folder}: has no day of {beside}"
-

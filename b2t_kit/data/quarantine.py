@@ -84,7 +84,7 @@ class Quarantine:
         why = trial.quarantine or self.reason(trial.signal.dataset, trial.session, trial.sentence)
         return replace(trial, quarantine=why) if why else trial
 
-
+# %% ../../nbs/data/quarantine.ipynb #2f9f45b6
 @lru_cache(1)
 def published_days() -> dict[tuple[str, str], tuple[str, ...]]:
     "Participant and date -> the published sets that hold out sentences of that day."
@@ -116,7 +116,7 @@ def joined(several: Iterable[Quarantine]) -> Quarantine:
             said[day] = said.get(day, frozenset()) | sentences
     return Quarantine(days, said)
 
-
+# %% ../../nbs/data/quarantine.ipynb #727b03bb
 def held_out_days(
     folders: Iterable[str | Path],  # recordings with a validation or test split
     known: Quarantine | None = None,  # if given, a trial that is quarantined, or is so by this, holds out nothing

@@ -118,7 +118,7 @@ def terms_said(terms: dict[str, Any]) -> str:
     return "\n".join([f"{terms['set']}: {terms['about']}, {terms['page']}",
                       f"licence: {terms['licence']}", *terms["terms"], *files])
 
-
+# %% ../../nbs/data/sets.ipynb #ea842393
 def fetch_set(
     name: str,  # of `SETS`
     out: str | Path,  # folder for the set
@@ -153,7 +153,7 @@ def fetch_set(
         save_json(folder / TERMS_FILE, terms)
         return [fetch_file(file, folder, token, keep_archive, progress, base_url=base_url) for file in files]
 
-
+# %% ../../nbs/data/sets.ipynb #43271182
 def fetch_file(
     file: RemoteFile,
     folder: Path,

@@ -102,7 +102,7 @@ def form_faults(
         if place not in named and counts.shape != power.shape:
             yield Fault(path, place, "spikePow", f"has {power.shape[0]} bins, but tx1 has {counts.shape[0]}")
 
-
+# %% ../../nbs/data/t12.ipynb #fd6e740c
 def wanted_names(
     labelled: bool,  # False for the hold-out
 ) -> tuple[str, ...]:

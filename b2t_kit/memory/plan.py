@@ -208,7 +208,7 @@ def state_of(
     at_once = target.kind != "tpu" and not accumulated
     return state, (part("gradients", 4, parameters=count),) if at_once else ()
 
-
+# %% ../../nbs/memory/plan.ipynb #bd2b302e
 def plan_once(
     name: str,  # what is planned
     task: TaskSettings,
@@ -228,7 +228,7 @@ def plan_once(
         raise NoRules(f"{name}: has no rules for its memory")
     return MemoryPlan(name, target, tuple(state), steps, gradients=gradients, estimated=traced is not None)
 
-
+# %% ../../nbs/memory/plan.ipynb #cb1943c6
 @dataclass(frozen=True)
 class Traced:
     "A traced step, from which plans with other rows follow."

@@ -214,7 +214,7 @@ class OneGRU(torch.autograd.Function):
         del pieces
         return None, None, *map(torch.empty_like, ctx.saved_tensors)
 
-
+# %% ../../nbs/memory/trace.ipynb #24ded275
 class OneAttention(torch.autograd.Function):
     "A GPU's fused attention, without numbers."
 
@@ -232,7 +232,7 @@ class OneAttention(torch.autograd.Function):
         scores = query.new_empty(*query.shape[:-1], key.shape[-2]) if ctx.needs_input_grad[3] else None
         return *map(torch.empty_like, (query, key, value)), None if scores is None else torch.empty_like(mask[0])
 
-
+# %% ../../nbs/memory/trace.ipynb #e55b9b2f
 class Whole(TorchFunctionMode):
     "Has a GRU, and the attention of a GPU, run as one operation each."
 

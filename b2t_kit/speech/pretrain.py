@@ -24,7 +24,7 @@ from ..core.random import uniforms
 from ..core.settings import check_bounds, from_dict
 from ..data.augment import Augment, augment, bin_mask, smooth
 from ..data.batches import Batch, BatchConfig, TrainBatches, check_lengths, gathered
-from ..data.dataset import Recordings, Signal
+from ..data.dataset import Recordings, Signal, join_splits
 from ..data.fingerprint import data_fingerprint
 from ..data.folders import SPLITS, find_recordings
 from ..data.joint import JointRecordings, read_ins
@@ -142,16 +142,10 @@ def without_labels(
 ) -> Recordings:
     "The trials of a folder to train on, or to validate on, as if none had labels; raises `KitError` if there are none."
     held = _present(folder, ["val"])
-    opened = [Recordings(folder, split) for split in (held if held and split == "val" else _present(folder, splits))]
-    if not opened:
-        raise KitError(f"{folder}: has no data_{' or data_'.join(splits)}.hdf5 to train on")
-    found = opened[0]
-    infos = [replace(info, num_labels=0) for recordings in opened for info in recordings.infos]
+    found = join_splits(folder, held if held and split == "val" else splits)
+    infos = [replace(info, num_labels=0) for info in found.infos]
     found.infos = [info for place, info in enumerate(infos) if held or (place % 20 == 0) == (split == "val")]
     found.split = split
-    for recordings in opened[1:]:
-        found._files |= recordings._files
-        found._signals |= recordings._signals
     return found
 
 

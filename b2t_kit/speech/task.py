@@ -89,7 +89,7 @@ class TrialSettings(TaskSettings):
         "The settings with other batches."
         return replace(self, batches=replace(self.batches, batch_size=rows))
 
-
+# %% ../../nbs/speech/task.ipynb #517bcef9
 @dataclass(frozen=True)
 class SpeechConfig(TrialSettings):
     "Settings of the speech task; inconsistent ones raise `KitError`."

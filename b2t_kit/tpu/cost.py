@@ -172,7 +172,7 @@ class Computation:
         "The instructions whose results an instruction uses."
         return [self.instructions[name] for name in instruction.operands if name in self.instructions]
 
-
+# %% ../../nbs/tpu/cost.ipynb #c2520583
 @dataclass
 class Hlo:
     "A program."
@@ -420,7 +420,7 @@ def pairs_of(instruction: Instruction) -> list[Link]:
     "Start and end of each part of a permutation."
     return [(int(start), int(end)) for start, end in re.findall(r"\{(\d+),(\d+)\}", instruction.more)]
 
-
+# %% ../../nbs/tpu/cost.ipynb #a4a7cc2b
 def sent_bytes(instruction: Instruction, within: Computation, chips: int) -> float:
     "The bytes that one run of an instruction sends from a chip to others."
     size, count = exchanged(instruction, within), len(chip_groups(instruction, chips)[0])
@@ -451,7 +451,7 @@ def link_loads(instruction: Instruction, within: Computation, where: Slice) -> d
             add(there, here, SENT[kind] * (count - 1) / count / 2)
     return loads
 
-
+# %% ../../nbs/tpu/cost.ipynb #90ebf782
 def hops(instruction: Instruction, where: Slice) -> int:
     "The links that data passes one after the other in one run of an instruction."
     kind = instruction.operation.removesuffix("-start")
@@ -484,7 +484,7 @@ def transfers(
     inner = program.computations[instruction.called["calls"][0]]
     return [(each, inner) for each in inner.instructions.values() if each.operation in SENT]
 
-
+# %% ../../nbs/tpu/cost.ipynb #ebcf5d1d
 @dataclass
 class Traffic:
     "The bytes that one chip moves."
@@ -502,7 +502,7 @@ class Traffic:
         "The link that carries most."
         return max(self.loads, key=self.loads.__getitem__, default=None)
 
-
+# %% ../../nbs/tpu/cost.ipynb #8e001e34
 def count_traffic(
     program: Hlo,  # compiled
     where: Slice,
