@@ -96,6 +96,12 @@ class ModelConfig:
         "The network, with initial weights from torch's generator."
         raise NotImplementedError(f"{type(self).__name__} defines no build()")
 
+    def reconstructor(self) -> nn.Module:
+        """The network with a last layer that gives the bins of a patch in place of classes, for pretraining; it takes
+        `masked` and `ahead` too. Raises `KitError` if there is none."""
+        raise KitError(f"model: {type(self).__name__} has no patches to mask, so it cannot be pretrained; "
+                       "its config would define reconstructor()")
+
     def groups(self) -> list[ParameterGroup]:
         "The groups of parameters."
         return [ParameterGroup("biases and norms", ("*bias*", "*norm*"), decay=0.0), ParameterGroup("weights", ("*",))]

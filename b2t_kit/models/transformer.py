@@ -79,6 +79,14 @@ class TransformerConfig(ModelConfig):
         "The network, with initial weights from torch's generator."
         return TransformerDecoder(self)
 
+    def reconstructor(self) -> nn.Module:
+        "The same network with a last layer that gives the bins of a patch."
+        network = self.build()
+        network.out = nn.Linear(self.width, self.patch_values)
+        nn.init.zeros_(network.out.weight)  # so that training begins at the error of zeros
+        nn.init.zeros_(network.out.bias)
+        return network
+
     def inner_widths(self) -> list[int]:
         "The blocks before the last."
         return [self.width] * (self.blocks - 1)

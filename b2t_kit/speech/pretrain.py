@@ -59,16 +59,10 @@ class PretrainConfig(TrialSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_bounds(self, {"masked": (0.01, 1), "longest": (1, 10**6)})
-        if not isinstance(self.model, TransformerConfig):
-            raise KitError(f"model: {type(self.model).__name__} has no patches to mask; pretrain a Transformer")
 
     def build(self) -> nn.Module:
-        "The network with a last layer that gives the bins of a patch in place of phonemes."
-        assert isinstance(self.model, TransformerConfig)
-        model = self.model.build()
-        model.out = nn.Linear(self.model.width, self.model.patch_values)
-        nn.init.zeros_(model.out.weight)  # so that training begins at the error of zeros
-        nn.init.zeros_(model.out.bias)
+        "The network with a last layer that gives the bins of a patch; raises `KitError` if the model has none."
+        model = self.model.reconstructor()
         if self.read_in:
             read_in(model, self.read_ins, self.read_in)
         return model
