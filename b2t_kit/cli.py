@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PLACES', 'ABOUT_PARTS', 'verb_at', 'docstring_at', 'choose_place', 'list_verbs', 'parse', 'with_json', 'act',
-           'know_model', 'main', 'do', 'as_typed']
+           'know_model', 'completions', 'completion_script', 'main', 'do', 'as_typed']
 
 # %% ../nbs/cli.ipynb #06a388d0
 import difflib
@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import fields, replace
 from importlib import import_module, resources
@@ -25,7 +25,7 @@ from . import __version__
 from .core.errors import KitError
 from .core.files import read_text
 from .core.signals import ERROR, STATUSES, SUCCESS, run_program
-from .core.verbs import read_verb
+from .core.verbs import read_verb, verb_options
 
 # %% ../nbs/cli.ipynb #a7d79285
 PLACES: dict[str, str | dict[str, str]] = {  # verb, in the order of `b2t --help` -> module and dataclass, or its parts
@@ -137,6 +137,7 @@ def list_verbs(
         print(textwrap.fill(meaning, shutil.get_terminal_size().columns, initial_indent=f"  {number:<18}",
                             subsequent_indent=" " * 20))
     print("\noptions of all: --quiet prints only errors; --json -, where there is --json, only the result")
+    print("completion by the Tab key: `b2t --completion > FILE`, and `source FILE` in bash")
     print(f"\n`{path} VERB --help` shows the options of a verb.")
 
 
@@ -195,6 +196,40 @@ def know_model(
 
         model_class(which)
 
+# %% ../nbs/cli.ipynb #a81d5c3e
+def completions(
+    known: Mapping[str, Any] = PLACES,  # as for `choose_place`
+    path: str = "b2t",
+) -> Iterator[tuple[str, str]]:  # a pattern of bash for the words so far, and what may follow, with blanks
+    "What may follow which words, the more particular first."
+    parts = " ".join(filter(None, known))
+    for name in sorted(known, key=lambda name: name == ""):
+        line, place = f"{path} {name}".strip(), known[name]
+        if not isinstance(place, str):
+            yield from completions(place, line)
+            continue
+        options = [option for option in verb_options(verb_at(place))[0] if option.flags]
+        for option in (option for option in options if "|" in option.metavar):
+            ends = "|".join(f'"{line}"*" {flag} "' for flag in option.flags)
+            yield ends, option.metavar.replace("|", " ").removesuffix(" ...")
+        more = [parts] if name == "" else []
+        yield f'"{line} "*', " ".join([*more, *(option.flags[0] for option in options), "--help"])
+    yield f'"{path} "*', parts
+
+
+def completion_script() -> str:
+    "A script for bash that completes verbs, options and choices, and else names of files."
+    cases = "\n".join(f'    {pattern}) words="{words}" ;;' for pattern, words in completions())
+    return f"""_b2t() {{
+  local words line="b2t ${{COMP_WORDS[*]:1:COMP_CWORD-1}} "
+  [ "$COMP_CWORD" = 1 ] && line="b2t "
+  case "$line" in
+{cases}
+  esac
+  COMPREPLY=($(compgen -W "$words" -- "${{COMP_WORDS[COMP_CWORD]}}"))
+}}
+complete -o default -F _b2t b2t"""
+
 # %% ../nbs/cli.ipynb #734780bd
 def main(
     words: list[str] | None = None,  # what follows `b2t`; the process's arguments if None
@@ -210,6 +245,9 @@ def do(
     quiet, words = "--quiet" in words, [word for word in words if word != "--quiet"]
     if words == ["--version"]:
         print(f"b2t_kit {__version__}")
+        return SUCCESS
+    if words == ["--completion"]:
+        print(completion_script())
         return SUCCESS
     path = words[:-1] if words and words[-1] in ("-h", "--help") else words
     known: Any = PLACES if not path else PLACES.get(path[0], "") if len(path) == 1 else ""
