@@ -35,7 +35,6 @@ def tiny_mat_files(
     folder: str | Path,  # `competitionData` is created in it
     days: int = 2,
     trials: int = 6,  # training trials of a day, in two blocks; a third as many in the other parts
-    seed: int = 0,
     packed: bool = False,  # compress the variables
 ) -> Path:  # the new `competitionData`
     "Write a few days of short random trials in the layout of the published files."
@@ -44,7 +43,7 @@ def tiny_mat_files(
     root = Path(folder) / "competitionData"
     for day in range(days):
         for part, (split, name) in enumerate(FOLDERS.items()):
-            random = np.random.default_rng([seed, day, part])
+            random = np.random.default_rng([0, day, part])
             count = trials if split == "train" else max(2, trials // 3)
             bins = random.integers(80, 141, count)
             cells = {kind: np.empty((1, count), object) for kind in MAT_FEATURES}

@@ -8,7 +8,6 @@ __all__ = ['MARGIN', 'COMBINATIONS', 'average_logits', 'same_trials', 'average_f
            'decode_runs']
 
 # %% ../../nbs/decode/ensemble.ipynb #1cbdc1c4
-import math
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -35,7 +34,6 @@ from ..speech.evaluate import save_evaluation
 # %% ../../nbs/decode/ensemble.ipynb #cb932df7
 def average_logits(
     logits: Sequence[np.ndarray],  # (P, 41) of each model
-    shares: Sequence[float] | None = None,  # weight of each model; None: equal
     name: str = "logits",  # for error messages
 ) -> np.ndarray:  # (P, 41) float32 log-probabilities
     "Return the average of the models; raises `KitError` unless all have the same frames."
@@ -46,25 +44,14 @@ def average_logits(
     if len(set(frames)) > 1:
         raise KitError(f"{name}: the models have {', '.join(map(str, frames))} frames; "
                        "decode each one separately and pool their lists")
-    weights = _shares(shares, len(checked))
     total = np.zeros(checked[0].shape)
-    for array, weight in zip(checked, weights):
-        if weight == 0:  # or a class that it rules out would be 0 times minus infinity
-            continue
+    for array in checked:
         high = array.max(axis=1, keepdims=True)
-        total += weight * (array - high - np.log(np.exp(array - high).sum(axis=1, keepdims=True)))
+        total += 1 / len(checked) * (array - high - np.log(np.exp(array - high).sum(axis=1, keepdims=True)))
     if (nothing := np.flatnonzero(total.max(axis=1, initial=-np.inf) == -np.inf)).size:
         raise KitError(f"{name}: in frame {nothing[0]}, each class is ruled out by one of the models; "
                        "leave one of them out")
     return total.astype(np.float32)
-
-
-def _shares(shares: Sequence[float] | None, count: int) -> list[float]:
-    "Return weights that sum to 1; raises `KitError` for invalid ones."
-    shares = [1.0] * count if shares is None else list(shares)
-    if len(shares) != count or min(shares) < 0 or not 0 < sum(shares) < math.inf:
-        raise KitError(f"shares {shares}: give one number, 0 or more, for each of {count} models")
-    return [share / sum(shares) for share in shares]
 
 # %% ../../nbs/decode/ensemble.ipynb #6a534f9b
 def same_trials(
@@ -82,7 +69,6 @@ def same_trials(
 def average_files(
     paths: Sequence[str | Path],  # logits of the same trials, one file per model
     out: str | Path,  # the file to write; it appears only when complete
-    shares: Sequence[float] | None = None,  # weight of each model; None: equal
 ) -> Path:
     "Write the average of files of logits, and return the path; raises `KitError` unless all hold the same trials."
     if not paths:
@@ -90,7 +76,7 @@ def average_files(
     lists = same_trials([read_trials(path) for path in paths])
     with LogitsWriter(out) as writer:
         for first, *others in zip(*lists):
-            rows = average_logits([trial.logits for trial in (first, *others)], shares, first.name)
+            rows = average_logits([trial.logits for trial in (first, *others)], first.name)
             writer.write(TrialInfo(first.session, 0, first.block, first.number, first.group, num_bins=0, num_labels=0,
                                    sentence=first.truth, file=Path(paths[0])), rows)
     return Path(out)
@@ -102,7 +88,6 @@ MARGIN = 1.0  # a missing sentence scores this much below the worst of its list
 def pooled(
     lists: Sequence[DecodedTrial],  # the same trial, decoded by each model
     weights: Weights,  # combine acoustic and language score
-    shares: Sequence[float] | None = None,  # weight of each model; None: equal
 ) -> DecodedTrial:  # best first
     "Return all sentences of several lists with averaged acoustic scores; raises `KitError` for different trials."
     places = {trial.place for trial in lists}
@@ -113,11 +98,11 @@ def pooled(
         for hypothesis in trial.hypotheses:
             found.setdefault(hypothesis.words, hypothesis)
     acoustic = dict.fromkeys(found, 0.0)
-    for trial, share in zip(lists, _shares(shares, len(lists))):
+    for trial in lists:
         known = {hypothesis.words: hypothesis.acoustic for hypothesis in trial.hypotheses}
         worst = min(known.values(), default=0.0) - MARGIN / weights.acoustic_scale
         for words in acoustic:
-            acoustic[words] += share * known.get(words, worst)
+            acoustic[words] += 1 / len(lists) * known.get(words, worst)
     scored = [replace(found[words], acoustic=score, confidences=(),
                       total=weights.total(score, found[words].language, len(words)))
               for words, score in acoustic.items()]

@@ -28,7 +28,7 @@ PrecisionName = Literal["auto", "float32", "bfloat16", "float16"]
 @dataclass(frozen=True, kw_only=True)
 class ReadsRun:
     "A verb that reads a trained decoder."
-    # of a run with a model of your own: the file that defines it, which is run
+    # for a run with a model of your own: the file that defines it, which is executed
     model: Annotated[str, "FILE.py:CLASS"] | None = None
 
 
@@ -47,7 +47,7 @@ class Adapts:
     # learning rate of the steps; default: 3e-5 for a patch embedding, 1e-3 for a day layer
     adapt_lr: Annotated[float, "RATE"] | None = None
     adapt_seed: int | None = None  # random seed of the steps; default: 0
-    # begin every day without training from trained layers, not where the one before it ended
+    # start each day that was not in training from the trained weights, not from where the day before ended
     adapt_afresh: bool = False
 
     def __post_init__(self) -> None:
