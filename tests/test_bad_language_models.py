@@ -7,7 +7,6 @@ import csv
 import gzip
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -411,6 +410,7 @@ HEADERS: dict[str, Callable[[dict], object]] = {
     "no hash": lambda head: {"hash": None},
     "a short hash": lambda head: {"hash": "0"},
     "no seal that fits": lambda head: {"seal": "0" * 32},
+    "no seal": lambda head: head.pop("seal"),
     "seal null": lambda head: {"seal": None},
     "another origin": lambda head: {"origin": {"texts": ["clean.txt"]}},
     "origin a list": lambda head: {"origin": []},
@@ -460,20 +460,6 @@ def test_what_guards_against_leaks_cannot_be_edited(capsys):
     Path("bad.b2tlm").write_bytes(whole.replace(seen.found.tobytes(), bytes(8)))
     assert "do not fit their fingerprint" in refused("lm check bad.b2tlm", capsys)
     assert "do not fit their fingerprint" in refused("lm perplexity bad.b2tlm tea.txt", capsys)
-
-
-def test_a_model_of_version_0_1_0_opens_and_counts_as_unchecked(capsys):
-    """That version had no seal: the file is read as before, but nobody knows that its list was not edited."""
-    Path("tea.txt").write_text("Is there any tea?\n")
-    Path("val.txt").write_text("No coffee.\n")
-    assert main("lm build tea.txt --exclude val.txt --out new.b2tlm".split()) == 0
-    new = map_model("new.b2tlm")
-    assert leak_warning(new, ["no coffee"]) is None
-    whole, seal = Path("new.b2tlm").read_bytes(), re.compile(rb'"seal": "[0-9a-f]{32}", ')
-    Path("old.b2tlm").write_bytes(seal.sub(b"", whole, count=1).replace(b"}\n", b"}" + b" " * 44 + b"\n", 1))
-    old = map_model("old.b2tlm")
-    assert old.hash == new.hash and old.sentence(["any", "tea"]) == new.sentence(["any", "tea"])
-    assert "nobody has checked" in leak_warning(old, ["no coffee"])
 
 
 def test_check_of_good_files(capsys):

@@ -519,11 +519,9 @@ def map_model(
         words = whole[: sections["words"][1]].tobytes().decode().split("\n")
         arrays = {name: _section(whole, sections[name], kind) for name, kind in _SECTIONS.items()}
         checked, found = arrays.pop("checked"), arrays.pop("found")
-        if "seal" not in header:  # version 0.1.0 did not protect them: nothing counts as checked
-            checked = checked[:0]
         model = LanguageModel(words, Arrays(**arrays), header["counts"], header["origin"],
                               checked, found=found, hash=header["hash"], path=path)
-        if header.get("seal", "") != ("" if "seal" not in header else seal_of(model)):
+        if header["seal"] != seal_of(model):
             raise ValueError("origin and scored sentences do not fit their fingerprint")
         _check_words(model, header)
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
