@@ -29,6 +29,7 @@ from b2t_kit.live.keep import keep_session, read_kept, report_kept
 from b2t_kit.live.page import LiveSession, SentenceMark, Moment, PageServer, Terminal
 from b2t_kit.live.pipeline import LiveConfig, LiveDecoder, TimeLedger, Update
 from b2t_kit.live.sources import ParticipantSource, Piece, StreamSender, StreamSource
+from b2t_kit.live.state import StreamState
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.simulate.neural import SimulateConfig, simulate
 from b2t_kit.simulate.sentences import labels_of
@@ -309,7 +310,9 @@ def test_slow_reader_of_the_page_slows_nobody(decoder: LiveDecoder, recordings: 
             before = slow.messages, slow.bins, slow.shown
             session.source.say("We should have another look at it.")
             sentences: list[dict] = []
+            end = time.monotonic() + 60
             while not sentences:
+                assert time.monotonic() < end, f"no finished sentence came to the page that reads; {session.state().text}"
                 sentences += next_of(quick)["sentences"]
             assert sentences[0]["said"] == "We should have another look at it."
             assert (slow.messages, slow.bins, slow.shown) == before
@@ -568,6 +571,43 @@ def test_a_page_that_comes_back_shows_nothing_twice(browser) -> None:
         assert browser.execute_script("return find('say').offsetHeight") == 0  # hidden is hidden: this source says nothing
 
 
+@browser_needed
+def test_a_lost_connection_leaves_nothing_that_may_be_untrue(browser, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The server dies while the stream is well and the session is kept: nobody says so of it any more."""
+    session = LiveSession(Words(), Spoken())
+    keep_session(session, tmp_path / "kept", {})
+    session.bins = 5
+    monkeypatch.setattr(session, "state", lambda: StreamState("live", "live"))
+    for path in ("", "listen"):
+        with PageServer(session, port=0) as server:
+            browser.get(server.url_of(path))
+            until(lambda: "is kept in" in text(browser, "kept"))
+            assert path or "nothing to mend" in text(browser, "counted")
+            server.server.force_exit = server.server.should_exit = True
+            until(lambda: text(browser, "state").startswith("connection lost"))
+            assert text(browser, "kept") == "Whether this session is kept is not known now."
+            assert path or text(browser, "counted") == "Stream: not known while the connection is lost."
+
+
+@browser_needed
+def test_a_silent_stream_is_not_shown_late(browser) -> None:
+    """How long a frame took to the screen is measured once: not again with each sign of life, nor by a tab that came later."""
+    session = LiveSession(Words(), Spoken())
+    session.seen.warming = ""
+    with PageServer(session, port=0) as server:
+        browser.get(server.url)
+        until(lambda: server.places and server.places[0].shown)
+        session.decoder.bins = 10
+        server.feed.show(Moment(np.zeros((1, 512), np.float32), time.perf_counter(), [session.decoder.update("")]))
+        until(lambda: server.places[0].display_ms)
+        first, messages = server.places[0].display_ms, server.places[0].shown
+        until(lambda: server.places[0].shown > messages + 1)  # signs of life, a second apart
+        assert server.places[0].display_ms == first and text(browser, "display-ms") == f"{first:.0f} ms"
+        browser.get(server.url)
+        until(lambda: len(server.places) == 1 and server.places[0].shown > 1)
+        assert server.places[0].display_ms is None and text(browser, "display-ms") == "–"
+
+
 class Spoken:
     """A source that has nothing to say."""
 
@@ -682,7 +722,19 @@ def test_a_listener(browser) -> None:
         until(lambda: text(browser, "words") == "go away")
         browser.find_element("id", "wrong").click()
         until(lambda: browser.find_element("id", "words").get_attribute("data-wrong") is not None)
-        assert kept == [SentenceMark(3, "corrected", "maybe later"), SentenceMark(3, "corrected", "much later"), SentenceMark(4, "wrong")]
+        browser.find_element("id", "correct-text").send_keys("stay ")
+        said("and", final=False)
+        until(lambda: text(browser, "words") == "and")
+        browser.find_element("id", "correct-text").send_keys("he")  # the next sentence grows, and is final, while somebody types
+        said("and", "then")
+        until(lambda: text(browser, "words") == "and then")
+        assert text(browser, "note") == "You correct: go away"
+        browser.find_element("id", "correct-text").send_keys("re\n")
+        until(lambda: len(kept) == 4)
+        assert kept == [SentenceMark(3, "corrected", "maybe later"), SentenceMark(3, "corrected", "much later"),
+                        SentenceMark(4, "wrong"), SentenceMark(4, "corrected", "stay here")]
+        browser.find_element("id", "right").click()
+        until(lambda: kept[4:] == [SentenceMark(5, "right")])
         assert "Not a medical device" in browser.page_source
         assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
 

@@ -241,6 +241,9 @@ class LiveSession:
         except KitError as error:
             ended = f"stopped by an error: {error}"
             raise
+        except KeyboardInterrupt:
+            ended = "stopped"
+            raise
         finally:
             self.seen.ended = ended
             for worker in self.workers.values():
@@ -444,6 +447,7 @@ class Reader:
     messages: int = 0  # that were made for it
     shown: int = 0  # the last one that it said to have drawn
     told: StreamState | None = None  # in the last one
+    frame: tuple[int, float] = (0, 0.0)  # bins and arrival of the newest frame that it was sent, or that it missed
     display_ms: float | None = None  # from a bin to its screen
     answers: list[dict[str, Any]] = field(default_factory=list)  # to what it asked for
     sent: dict[int, tuple[int, float]] = field(default_factory=dict)  # bins and arrival, by message on its way
@@ -514,7 +518,7 @@ class Feed:
     def enter(self) -> Reader:
         "A place for a new reader: what was before its time it has not missed, and earlier notes are not for it."
         with self.lock:
-            return Reader(bins=-1, notes=self.count.notes)
+            return Reader(bins=-1, notes=self.count.notes, frame=self.arrived)
 
     def shown(
         self,
@@ -545,8 +549,8 @@ class Feed:
             columns = [column for number, column in self.columns if number > place.bins]
             place.skipped += self.count.bins - place.bins - len(columns) if place.bins >= 0 else 0
             place.messages += 1
-            if self.arrived[0] > 0:
-                place.sent[place.messages] = self.arrived
+            if self.arrived != place.frame:  # a sign of life brings no new frame
+                place.sent[place.messages] = place.frame = self.arrived
             message = {"number": place.messages, "feed": self.name, "bins": self.count.bins,
                        "rows": len(columns[0]) if columns else 0,
                        "columns": base64.b64encode(b"".join(columns)).decode(), "skipped": place.skipped,

@@ -29,6 +29,12 @@ function wordSpans(words, plain) {  // spans with spaces between them in the tex
   });
 }
 
+function lose(text) {  // what was said of the stream, and of what is kept, may be true no more
+  setState("connection lost", text);
+  if (find("counted")) find("counted").textContent = "Stream: not known while the connection is lost.";
+  find("kept").textContent = "Whether this session is kept is not known now.";
+}
+
 function connect(show, forget) {  // show(message, first of this connection); forget(): another session
   const scheme = location.protocol === "https:" ? "wss:" : "ws:";
   socket = new WebSocket(`${scheme}//${location.host}/stream${location.search}`);
@@ -46,8 +52,7 @@ function connect(show, forget) {  // show(message, first of this connection); fo
   };
   socket.onclose = event => {
     if (over) return;  // the source has ended: that stays, and there is nothing to try again
-    setState("connection lost", event.code === 1013 && first ? "connection lost: too many pages are open"
-      : "connection lost; trying again");
+    lose(event.code === 1013 && first ? "connection lost: too many pages are open" : "connection lost; trying again");
     setTimeout(() => connect(show, forget), 2000);
   };
 }
@@ -55,6 +60,6 @@ function connect(show, forget) {  // show(message, first of this connection); fo
 setInterval(() => {
   const silent = Date.now() - heard;
   if (over || silent < SILENT) return;
-  setState("connection lost", `connection lost: nothing heard for ${Math.round(silent / 1000)} s; trying again`);
+  lose(`connection lost: nothing heard for ${Math.round(silent / 1000)} s; trying again`);
   if (silent > LOST && socket && socket.readyState === 1) socket.close();
 }, 500);
