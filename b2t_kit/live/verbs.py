@@ -113,7 +113,8 @@ class Live(Speaks, ReadsRun):
                                exclude=() if kind == "participant" else known_sentences(self.data))
         session = LiveSession(decoder, source, [Terminal(), *([Speaker()] if self.speak else [])])
         if self.keep:
-            options = vars(self) | vars(self.settings)
+            search = decoder.search
+            options = vars(self) | vars(self.settings) | vars(search.config) | {"lm": search.model.path or self.lm}
             report_progress(keep_session(session, self.keep, options, self.keep_features).promise)
         with PageServer(session, self.host, origin=self.origin, bound=bound) if bound else nullcontext() as server:
             if server and server.token:
