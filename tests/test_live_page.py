@@ -144,6 +144,7 @@ def test_page_shows_and_asks(decoder: LiveDecoder, recordings: Path, browser) ->
         assert session.decoder.config.calm == 0.4
         browser.execute_script("find('calm').value = 0; find('calm').onchange()")
         until(lambda: "words per minute" in text(browser, "measures") or not decoded)
+        assert text(browser, "note") == "will be said: How are you today?"
         lines = text(browser, "sentences").splitlines()
         assert said == "How are you today?" and lines[0] == (decoded or "(nothing)")
         assert "said: How are you today? · ended by cue" in lines[-1]
@@ -538,6 +539,28 @@ def test_a_session_that_cannot_be_kept_any_more_says_so(tmp_path: Path) -> None:
     until(lambda: f"refused: {keeper.line}" in lines.getvalue(), 5)
 
 
+@contextmanager
+def phone(browser) -> Iterator[None]:
+    """The browser with the screen of a phone."""
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True})
+    yield
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+EDGES = """
+let edges = [];
+const canvas = find("phonemes"), draw = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function(name, at) {
+  const half = this.measureText(name).width / 2;
+  edges.push([at - half, at + half - canvas.clientWidth]);
+};
+newest = 400; spoken = [[1, "OW"], [400, "OW"]];
+drawPhonemes();
+CanvasRenderingContext2D.prototype.fillText = draw;
+return [edges[0][0], edges[1][1]];
+"""
+
+
 @browser_needed
 def test_what_was_kept_can_be_deleted_after_keeping_was_stopped(browser, tmp_path: Path) -> None:
     session = LiveSession(Words(), Spoken())
@@ -545,6 +568,11 @@ def test_what_was_kept_can_be_deleted_after_keeping_was_stopped(browser, tmp_pat
     with PageServer(session, port=0) as server:
         browser.get(server.url)
         until(lambda: text(browser, "kept") == f"This session is kept in {tmp_path / 'kept'}.")
+        with phone(browser):
+            stop, delete = (browser.find_element("id", name).rect for name in ("keep-stop", "keep-delete"))
+            assert stop["y"] != delete["y"] and delete["y"] - stop["y"] - stop["height"] >= 8  # a thumb hits one of them
+            left, right = browser.execute_script(EDGES)
+            assert left >= 0 and right <= 0, (left, right)
         browser.find_element("id", "keep-stop").click()
         until(lambda: text(browser, "kept") == f"This session was kept in {tmp_path / 'kept'}.")
         browser.find_element("id", "keep-delete").click()

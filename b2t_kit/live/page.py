@@ -271,7 +271,7 @@ class LiveSession:
 
     def _try(self, what: str, text: str, answer: Answer) -> None:
         "Add or remove a hotword or say a sentence, and tell how that went."
-        note, bad = f"{what}: {text}", False
+        note, bad = f"will be said: {text}", False
         try:
             if what == "say":
                 self.source.say(text)  # type: ignore[attr-defined]
@@ -334,8 +334,9 @@ def _nothing(session: LiveSession) -> np.ndarray:
     return np.zeros((0, session.bridge.num_features or 0), np.float32)
 
 # %% ../../nbs/live/page.ipynb #15f9feb1
+# why a sentence ended, where one word is too few
 REASONS = {"restart": "a restart of the sender", "stall": "a stream that stopped", "sender": "the end of the sender",
-           "source": "the end of the source", "length": "its length"}  # why a sentence ended, where one word is too few
+           "source": "the end of the source", "length": "its length", "complete": "the language model"}
 
 
 class Terminal:
@@ -638,7 +639,7 @@ def qr_code(
     live_library("segno").make(url, error="l").terminal(lines, compact=True)
     return lines.getvalue()
 
-# %% ../../nbs/live/page.ipynb #5e17e001
+# %% ../../nbs/live/page.ipynb #6d1f0a52
 NOT_KEPT = "Nothing of this session is kept."
 
 
@@ -650,11 +651,11 @@ def measures_line(
         return ""
     right, fixed, final = (f"{abs(seconds):.1f} s {'before' if seconds < 0 else 'after'}"
                            for seconds, _ in (found.right, found.fixed, found.final))
-    return (f"{found.words_per_minute:.0f} words per minute. Half of the words are right {right} they end, and do not "
-            f"change from {fixed} on; {found.revisions:.2f} taken back per word. A sentence is final {final} its last "
-            "word.")
+    return (f"{found.words_per_minute:.0f} words per minute; {100 * found.revisions:.0f} taken back per 100. "
+            f"Typically a word is right {right} its end, and settled {fixed} it; a sentence is final "
+            f"{final} its last word.")
 
-
+# %% ../../nbs/live/page.ipynb #5e17e001
 class PageServer:
     "Serves the pages of a session, in a thread of its own."
 
