@@ -130,7 +130,8 @@ def strict_run(options: argparse.Namespace, seed: int, person: int = 31) -> Path
     if not data.exists():
         same = {name: getattr(STRICT, name) * STRICT.difficulty / 0.3 for name in ("drift", "shared_noise")}
         settings = replace(STRICT, sessions=4, trials=150, seed=person, bins_per_phoneme=18, difficulty=0.3,
-                           wander=0.3, lapses=0.0, **same)  # as when it was measured
+                           day_gain=0.25, trial_gain=0.3, wander=0.3, lapses=0.0, onsets=0.0,  # as when measured
+                           **same)
         simulate(data, settings)
     trained("tiny", {"stride": 4, "hidden": 256}, {1: 400, 2: 140}[seed], seed, data, run)
     return run

@@ -41,8 +41,9 @@ MODEL = GRUConfig(hidden=96, num_layers=2, patch=16, stride=4, subsample=4, drop
 SPEECH = SpeechConfig(MODEL, Augment(white_noise=0.6, offset=0.1), BatchConfig(batch_size=16, buckets=2))
 STEPS = TrainConfig(steps=160, lr=0.004, eps=1e-8, warmup_steps=20, ema_decay=0.98, log_every=100, eval_every=0,
                     checkpoint_every=0, keep_checkpoints=1, device="cpu")
-COMMON = replace(STRICT, difficulty=0.2, drift=2.0, shared_noise=2.0, wander=0.3, lapses=0.0,  # as when it was measured
-                 bins_per_phoneme=12.0, trials=25, held_out=0.24, wrong_labels=0.0)
+COMMON = replace(STRICT, difficulty=0.2, drift=2.0, shared_noise=2.0, wander=0.3, lapses=0.0, onsets=0.0,
+                 day_gain=0.25, trial_gain=0.3, bins_per_phoneme=12.0,  # as when it was measured
+                 trials=25, held_out=0.24, wrong_labels=0.0)
 SOURCES = {"shared code": "shared", "own code": "own", "own days permuted": "permuted"}  # -> folder
 WIDE = 256  # features of the widest set
 

@@ -1,7 +1,7 @@
 """Hold simulated errors against the real ones: how many, how dispersed, in runs, by day, and what is taken for what.
 
     python benchmarks/ruler.py LABELS.csv [--sentences 1440] [--json FILE]      simulated logits
-    python benchmarks/ruler.py --recordings DIR [--difficulty 0.1] [--decoders strict,quiet,early] [--steps 1200]
+    python benchmarks/ruler.py --recordings DIR [--difficulty 0.13] [--decoders strict,quiet,early] [--steps 1200]
     python benchmarks/ruler.py --tuning                                         how similar tuning is after months
     python benchmarks/ruler.py --figure [--json FILE]                           the figure, from the results
 
@@ -239,10 +239,10 @@ def main() -> None:
         names = options.decoders.split(",")
         train_missing(options.recordings, names, options.difficulty, options.steps, options.seed)
         runs = {"demo": options.recordings / "demo/decoder",
-                f"lapses, difficulty {options.difficulty:g}, {options.steps} updates": options.recordings / "strict"}
+                f"strict, difficulty {options.difficulty:g}, {options.steps} updates": options.recordings / "strict"}
         columns = {name: asdict(of_run(run)) for name, run in runs.items() if run.is_dir()}
         stored["recordings"] = stored.get("recordings", {}) | columns
-        found = stored.setdefault("harms with lapses, by difficulty", {})
+        found = stored.setdefault("harms of strict, by difficulty", {})
         found[f"{options.difficulty:g}"] = harms(options.recordings)
         print(json.dumps(found[f"{options.difficulty:g}"], indent=1))
     if columns:

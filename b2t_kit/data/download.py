@@ -560,7 +560,7 @@ def fetch(
             archives = [download_from_kaggle(out, client)]
         elif wanted:
             names = [ARCHIVES[folder] for folder in wanted]
-            archives = _from_dryad(names, out, token, base_url, progress, tell)
+            archives = _from_dryad(names, out, token, base_url, progress, tell=tell)
         for folder, archive in zip(wanted, archives if wanted else ()):
             unpack_archive(archive, out / folder, progress)
             if not keep_archive:

@@ -482,8 +482,8 @@ class SimulateConfig(DisturbedConfig):
 
 # %% ../../nbs/simulate/neural.ipynb #d5e3d53d
 STRICT = SimulateConfig(
-    sessions=40, trials=200, difficulty=0.1, drift=10.0, shared_noise=10.0, day_gain=0.25, trial_gain=0.3, wander=0.2,
-    lapses=0.06, lasting=0.3, session_drift=0.1, lost=0.05, tempo=0.1, wrong_labels=0.02)
+    sessions=40, trials=200, difficulty=0.13, drift=1 / 0.13, shared_noise=1 / 0.13, onsets=0.15, day_gain=0.35,
+    trial_gain=0.2, wander=0.2, lapses=0.06, lasting=0.3, session_drift=0.1, lost=0.05, tempo=0.1, wrong_labels=0.02)
 
 # %% ../../nbs/simulate/neural.ipynb #198c7110
 @dataclass(frozen=True, eq=False)
