@@ -27,6 +27,7 @@ import re
 import signal
 import sys
 import tempfile
+import threading
 import traceback
 from configparser import ConfigParser
 from importlib.util import find_spec
@@ -72,6 +73,8 @@ def pytest_runtest_protocol(item, nextitem):
     if nextitem is None or nextitem.path != item.path:
         gc.collect()
         gc.freeze()  # what a file leaves stays
+        if "tqdm" in sys.modules:  # a bar that an interrupt left in the middle keeps its lock, and threads wait for ever
+            sys.modules["tqdm"].tqdm.set_lock(threading.RLock())
     return result
 
 
