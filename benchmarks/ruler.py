@@ -2,6 +2,7 @@
 
     python benchmarks/ruler.py LABELS.csv [--sentences 1440] [--json FILE]      simulated logits
     python benchmarks/ruler.py --recordings DIR [--difficulty 0.13] [--decoders strict,quiet,early] [--steps 1200]
+                                                [--set onsets=0.3 ...]          other sizes than those of `STRICT`
     python benchmarks/ruler.py --tuning                                         how similar tuning is after months
     python benchmarks/ruler.py --figure [--json FILE]                           the figure, from the results
 
@@ -77,10 +78,10 @@ def simulated(spoken: Spoken, noise: Noise | None, seed: int = 0) -> ErrorStatis
     return error_statistics([labels for _, labels in spoken], heard, [day for day, _ in spoken])
 
 
-def recorded(difficulty: float, seed: int) -> SimulateConfig:
-    "Strict recordings with another signal; drift and shared noise stay as large as in `STRICT`."
+def recorded(difficulty: float, seed: int, sizes: dict[str, float] | None = None) -> SimulateConfig:
+    "Strict recordings with another signal and other sizes; drift and shared noise stay as large as in `STRICT`."
     same = {name: getattr(STRICT, name) * STRICT.difficulty / difficulty for name in ("drift", "shared_noise")}
-    return replace(STRICT, trials=150, held_out=0.12, seed=seed, difficulty=difficulty, **same)
+    return replace(STRICT, trials=150, held_out=0.12, seed=seed, difficulty=difficulty, **same | (sizes or {}))
 
 
 def decoders(steps: int) -> dict[str, SpeechRun]:
@@ -110,11 +111,11 @@ def fifth_of(data: Path, out: Path) -> Path:
     return out
 
 
-def train_missing(out: Path, names: list[str], difficulty: float, steps: int, seed: int) -> None:
+def train_missing(out: Path, names: list[str], steps: int, config: SimulateConfig) -> None:
     "Write what is not there yet: the recordings, and each decoder with its evaluation."
     if not (out / "data").is_dir():
-        simulate(out / "data", recorded(difficulty, seed))
-    elif load_json(out / "data/simulation.json") != plain(to_dict(recorded(difficulty, seed))):
+        simulate(out / "data", config)
+    elif load_json(out / "data/simulation.json") != plain(to_dict(config)):
         raise SystemExit(f"error: {out / 'data'}: was simulated with other settings; give another folder")
     for name in names:
         run = decoders(steps)[name]
@@ -223,6 +224,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the simulated participant")
     parser.add_argument("--decoders", default="strict,quiet,early")
     parser.add_argument("--steps", type=int, default=1200, help="of each training")
+    parser.add_argument("--set", nargs="*", default=[], help="sizes of what goes wrong, such as onsets=0.3")
     parser.add_argument("--tuning", action="store_true")
     parser.add_argument("--figure", action="store_true")
     parser.add_argument("--json", type=Path, default=RESULTS / "ruler.json")
@@ -237,9 +239,11 @@ def main() -> None:
         stored |= {"logits": columns, "other_seeds": others}
     if options.recordings:
         names = options.decoders.split(",")
-        train_missing(options.recordings, names, options.difficulty, options.steps, options.seed)
-        runs = {"demo": options.recordings / "demo/decoder",
-                f"strict, difficulty {options.difficulty:g}, {options.steps} updates": options.recordings / "strict"}
+        sizes = {name: float(value) for name, _, value in (one.partition("=") for one in options.set)}
+        config = recorded(options.difficulty, options.seed, sizes)
+        train_missing(options.recordings, names, options.steps, config)
+        title = ", ".join(["strict", *options.set, f"difficulty {options.difficulty:g}", f"{options.steps} updates"])
+        runs = {"demo": options.recordings / "demo/decoder", title: options.recordings / "strict"}
         columns = {name: asdict(of_run(run)) for name, run in runs.items() if run.is_dir()}
         stored["recordings"] = stored.get("recordings", {}) | columns
         found = stored.setdefault("harms of strict, by difficulty", {})

@@ -107,7 +107,7 @@ def measures_of(
         return low, high
 
     return Measures(len(sentences), words, middle(delays[:, 0]), middle(delays[:, 1]), middle(finals),
-                    sum(map(revised_words, sentences)) / words, words / max(minutes, 1e-9))
+                    revisions=sum(map(revised_words, sentences)) / words, words_per_minute=words / max(minutes, 1e-9))
 
 # %% ../../nbs/live/measures.ipynb #f6b46f41
 def delays_figure(

@@ -955,7 +955,7 @@ def open_decoder(
     wanted = tuned_for(*words, None, digest)  # hotwords come and go while it runs
     line = asked.search(words, tuned_config(record, wanted))
     first, *others = [source.decoder for source in sources]
-    return LiveDecoder(first, line, config, session, others, _large(llm, llm_weights))
+    return LiveDecoder(first, line, config, session, others, large=_large(llm, llm_weights))
 
 
 def _large(llm: str | Path | None, weights: str | Path | None) -> LargeModel | None:

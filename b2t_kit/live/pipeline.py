@@ -652,7 +652,8 @@ class LiveDecoder:
         if plain != (self._changes[-1][1] if self._changes else ()):
             self._changes.append((self.bins * BIN_SECONDS + sum(seconds.values()), plain))
         name = "" if label == BLANK else PHONEMES[label]
-        return Update(len(self._rows) - 1, self.bins, name, words, others, False, "", seconds | {"final": 0.0}, row)
+        return Update(len(self._rows) - 1, self.bins, name, words, others, final=False, reason="",
+                      seconds=seconds | {"final": 0.0}, logits=row)
 
     def _shown(self, found: list[Hypothesis]) -> tuple[tuple[tuple[str, float], ...], tuple[str, ...]]:
         "The best sentence with its confidences, and those after it."
@@ -716,8 +717,8 @@ class LiveDecoder:
                 seconds = {"wait": 0.0, "model": 0.0, "search": 0.0, "final": took}
                 came = self._came(found[0] if found else None, took)
                 self.ledger.shown.append(came)
-                updates.append(Update(len(self._rows) - 1, self.bins - back, "", words, others, True, reason, seconds,
-                                      note=note, came=came))
+                updates.append(Update(len(self._rows) - 1, self.bins - back, "", words, others, final=True,
+                                      reason=reason, seconds=seconds, note=note, came=came))
             self.bins -= back
             return updates + (self._take(torch.stack(rest[-back:]), None) if back else [])
 

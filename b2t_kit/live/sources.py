@@ -241,7 +241,7 @@ def from_message(
         raise KitError(f"stream: a message of {rows} bins with {columns} features has {len(parts[1])} bytes")
     bins = np.frombuffer(parts[1], "<f4").astype(np.float32).reshape(rows, columns)
     said = parts[2].decode("utf-8", "replace")
-    return Piece(first, bins, arrived, stream, bool(flags & _CUE), said), bool(flags & _END)
+    return Piece(first, bins, arrived, stream, bool(flags & _CUE), said=said), bool(flags & _END)
 
 # %% ../../nbs/live/sources.ipynb #27317a09
 def live_library(

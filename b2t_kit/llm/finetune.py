@@ -300,7 +300,7 @@ def finetune(
             return Finetuned(out, len(rest), len(held), found["before"], found["after"])
         before = word_perplexity(scorer, held)
         progress(f"{len(rest)} sentences to train on; perplexity per word of {len(held)} others {before:.1f}")
-        train_lora(scorer, rest, config, out, mark, progress)
+        train_lora(scorer, rest, config, out, mark, progress=progress)
         after = word_perplexity(scorer, held)
         write_tuned(scorer, out, rest)
         save_json(record, {"mark": mark, "model": str(model), "before": before, "after": after, **asdict(config)})

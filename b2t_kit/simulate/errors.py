@@ -130,9 +130,9 @@ def error_statistics(
     overall = errors.sum() / lengths.sum()
     return ErrorStatistics(
         len(errors), int(lengths.sum()), int(errors.sum()), float(overall), float(np.mean(errors == 0)),
-        dispersion_of(errors, lengths, np.full(len(errors), overall)),
-        dispersion_of(errors, lengths, np.array([rates[str(day)] for day in days])),
-        {kind: kinds.count(kind) / total for kind in ("substitution", "deletion", "insertion")},
-        {str(k): float(runs[runs >= k].sum() / total) for k in RUNS},
-        {str(q): float(np.quantile(errors / np.maximum(lengths, 1), q)) for q in QUANTILES},
-        rates, overlap_of(table, real_counts()[0]))
+        dispersion=dispersion_of(errors, lengths, np.full(len(errors), overall)),
+        within_days=dispersion_of(errors, lengths, np.array([rates[str(day)] for day in days])),
+        kinds={kind: kinds.count(kind) / total for kind in ("substitution", "deletion", "insertion")},
+        runs={str(k): float(runs[runs >= k].sum() / total) for k in RUNS},
+        quantiles={str(q): float(np.quantile(errors / np.maximum(lengths, 1), q)) for q in QUANTILES},
+        days=rates, overlap=overlap_of(table, real_counts()[0]))

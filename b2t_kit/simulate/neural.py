@@ -334,7 +334,7 @@ def electrodes_on(
     power = np.sqrt(1 - DISTANT_SHARE**2) * mixed + DISTANT_SHARE * distant
     periods = rng.uniform(40, 200, NUM_ELECTRODES)
     wander = np.stack([periods, rng.uniform(0, 2 * np.pi, NUM_ELECTRODES)], 1)
-    return Electrodes(who, scales, depth * mixed, depth * power, who.log_rate + log_gain, wander)
+    return Electrodes(who, scales, depth * mixed, depth * power, who.log_rate + log_gain, wander=wander)
 
 # %% ../../nbs/simulate/neural.ipynb #77e02e4f
 SLOW_BINS, SLOW_DEPTH = 30, 0.32  # spacing of the knots; standard deviation of the log rate at a knot
@@ -615,7 +615,8 @@ class SessionSimulator:
         plan = self.planned[position]
         labels = np.array(plan.labels, np.int64)
         features = zscore(raw, preceding)
-        return Trial(features, labels, plan.session, plan.block, plan.number, plan.sentence, signal=self.signal)
+        return Trial(features, labels, plan.session, plan.block, plan.number, sentence=plan.sentence,
+                     signal=self.signal)
 
     def __iter__(self) -> Iterator[tuple[str, Trial]]:
         "All trials in order of recording, each with its split."

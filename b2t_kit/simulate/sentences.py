@@ -491,8 +491,8 @@ def plan_session(
     count = max(1, round(config.held_out * len(said))) if evaluated and config.held_out else 0
     asked = source.evaluate(session, 2 * count)
     rows = rows + evaluation_blocks(asked, max(row[1] for row in rows) + 1, rng)
-    return [Planned(session, split, block, number, position, prompt.sentence,
-                    prompt.labels or labels_of(prompt.sentence))
+    return [Planned(session, split, block, number, position, sentence=prompt.sentence,
+                    labels=prompt.labels or labels_of(prompt.sentence))
             for position, (split, block, number, prompt) in enumerate(rows)]
 
 # %% ../../nbs/simulate/sentences.ipynb #ce818585
