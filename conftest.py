@@ -73,7 +73,7 @@ def pytest_runtest_protocol(item, nextitem):
     if nextitem is None or nextitem.path != item.path:
         gc.collect()
         gc.freeze()  # what a file leaves stays
-        if "tqdm" in sys.modules:  # a bar that an interrupt left in the middle keeps its lock, and threads wait for ever
+        if "tqdm" in sys.modules:  # an interrupted bar may keep the lock of all, and other threads wait for ever
             sys.modules["tqdm"].tqdm.set_lock(threading.RLock())
     return result
 
