@@ -242,13 +242,13 @@ def main() -> None:
         sizes = {name: float(value) for name, _, value in (one.partition("=") for one in options.set)}
         config = recorded(options.difficulty, options.seed, sizes)
         train_missing(options.recordings, names, options.steps, config)
-        title = ", ".join(["strict", *options.set, f"difficulty {options.difficulty:g}", f"{options.steps} updates"])
+        who = [f"participant {options.seed}"] if options.seed != 1 else []
+        title = ", ".join(["strict", *who, *options.set, f"difficulty {options.difficulty:g}", f"{options.steps} updates"])
         runs = {"demo": options.recordings / "demo/decoder", title: options.recordings / "strict"}
         columns = {name: asdict(of_run(run)) for name, run in runs.items() if run.is_dir()}
         stored["recordings"] = stored.get("recordings", {}) | columns
-        found = stored.setdefault("harms of strict, by difficulty", {})
-        found[f"{options.difficulty:g}"] = harms(options.recordings)
-        print(json.dumps(found[f"{options.difficulty:g}"], indent=1))
+        stored.setdefault("harms of strict", {})[title] = found = harms(options.recordings)
+        print(json.dumps(found, indent=1))
     if columns:
         print(table(columns, others))
         options.json.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
