@@ -243,7 +243,8 @@ def main() -> None:
         config = recorded(options.difficulty, options.seed, sizes)
         train_missing(options.recordings, names, options.steps, config)
         who = [f"participant {options.seed}"] if options.seed != 1 else []
-        title = ", ".join(["strict", *who, *options.set, f"difficulty {options.difficulty:g}", f"{options.steps} updates"])
+        named = ["strict", *who, *options.set, f"difficulty {options.difficulty:g}", f"{options.steps} updates"]
+        title = ", ".join(named)
         runs = {"demo": options.recordings / "demo/decoder", title: options.recordings / "strict"}
         columns = {name: asdict(of_run(run)) for name, run in runs.items() if run.is_dir()}
         stored["recordings"] = stored.get("recordings", {}) | columns
