@@ -822,7 +822,7 @@ def test_help_and_version(capsys: pytest.CaptureFixture) -> None:
 
 LONG = {
     "train": train("--steps 1000000"),
-    "simulate": "simulate --out sim --sessions 40 --trials 100",
+    "simulate": "simulate --out sim --sessions 30 --trials 10",
     "validate": "validate data",
     "eval": f"{EVAL} --json new.json",
     "demo": "demo --out demo",

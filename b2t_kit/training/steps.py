@@ -6,7 +6,7 @@
 __all__ = ['accumulate_gradients', 'update_weights', 'remaining_batches', 'collect', 'stop_at_bad_step', 'batch_arrays',
            'input_faults', 'record', 'warn_of_norms', 'warn_of_memory', 'log', 'seconds_left', 'watched', 'validate',
            'choose_best', 'checkpoint', 'due', 'is_new_best', 'should_stop', 'time_gradient', 'warm_up',
-           'checkpoint_sizes', 'state_bytes', 'describe_run', 'begin']
+           'checkpoint_sizes', 'state_bytes', 'checkpoints_at_most', 'describe_run', 'begin']
 
 # %% ../../nbs/training/steps.ipynb #999ef51f
 import math
@@ -373,6 +373,14 @@ def state_bytes(run: Run) -> int:  # on each device
     others = 4 * numbers * (3 if run.ema else 2) / (1 if run.config.shard == "none" else replicas)
     return round(weights + others) + 4 * numbers
 
+# %% ../../nbs/training/steps.ipynb #d15c0002
+def checkpoints_at_most(run: Run) -> int:
+    "How many of the newest checkpoints can lie on the disk: those there and all still written, if so many are kept."
+    config = run.config
+    intervals = [every for every in (config.checkpoint_every, config.eval_every) if every]
+    written = 2 + sum((config.steps - run.step) // every for every in intervals)  # with the first and the last
+    return min(config.keep_checkpoints, len(checkpoint_steps(run.folder)) + written)
+
 # %% ../../nbs/training/steps.ipynb #c1a794ba
 def describe_run(
     run: Run,
@@ -385,7 +393,7 @@ def describe_run(
               for group in run.optimizer.param_groups]
     floor = config.lr * config.lr_floor
     size = sum(checkpoint_sizes(run))
-    needed = on_main(run.device, lambda: check_disk_space(run.folder, size, config.keep_checkpoints))
+    needed = on_main(run.device, lambda: check_disk_space(run.folder, size, checkpoints_at_most(run)))
     limit = f", or {config.hours:g} hours" if config.hours else ""
     later = f" from step {config.decay_start}" if config.decay_start > config.warmup_steps else ""
     total = duration(step_seconds * (config.steps - run.step))
