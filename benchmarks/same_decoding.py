@@ -1,13 +1,15 @@
-"""Decoding before and after a change of the search: the same sentences and scores, and the ratio of the CPU time.
+"""Decoding before and after a change: the same sentences and scores, and the ratio of the CPU time.
 
-    python benchmarks/same_decoding.py --before DIR [--trials 60] [--turns 7]
+    python benchmarks/same_decoding.py --before DIR... [--labels LABELS.csv] [--trials 60] [--rounds 15] [--turns 7]
 
-DIR is a checkout of the kit as it was before (`git worktree add DIR COMMIT`). Both decode the same simulated logits
-with the kit's small language model, as it is built and as it is mapped from a file, in processes that take turns.
+DIR is a checkout of the kit as it was before (`git worktree add DIR COMMIT`). This one draws logits and builds a model,
+of the kit's sentences or of those of LABELS.csv. All decode them, with the model as it is read and as it is mapped from
+a file, in processes that take turns.
 """
 
 import argparse
 import hashlib
+import importlib
 import os
 import statistics
 import subprocess
@@ -15,60 +17,89 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+
+import b2t_kit
 
 
-def measure(trials: int, rounds: int = 15) -> str:
-    "CPU seconds of the fastest round, and a digest of every sentence and score."
-    import numpy as np
+def room(name: str) -> ModuleType:
+    "A module of language models, which lay with the search at first."
+    folder = "lm" if (Path(b2t_kit.__file__).parent / "lm").is_dir() else "decode"
+    return importlib.import_module(f"b2t_kit.{folder}.{name}")
 
-    from b2t_kit.decode.beam_search import BeamSearch
-    from b2t_kit.decode.hypotheses import SearchConfig
-    from b2t_kit.lm.lexicon import build_lexicon
-    from b2t_kit.lm.ngram import map_model
+
+def prepare(folder: Path, labels: Path | None, trials: int) -> None:
+    "Write logits and a language model of other sentences."
+    from decoding_task import build, divided
+
+    from b2t_kit.lm.arpa import write_arpa
     from b2t_kit.lm.ngram_build import default_language_model
-    from b2t_kit.decode.pipeline import words_in
     from b2t_kit.simulate.logits import noisy_sentence
     from b2t_kit.simulate.sentences import draw_sentence
 
     generator = np.random.default_rng(1)
-    logits = [noisy_sentence(draw_sentence(generator, held_out=True), generator) for _ in range(trials)]
-    built = default_language_model()
-    with tempfile.TemporaryDirectory() as folder:
-        models = [built, map_model(built.save(Path(folder) / "model.b2tlm"))]
-    seconds, digest = [], hashlib.sha256(built.hash.encode())
+    if labels:
+        scored, _, rest = divided(labels)
+        sentences, model = scored[:trials], build(rest, scored, folder, order=3)
+    else:
+        sentences = [draw_sentence(generator, held_out=True) for _ in range(trials)]
+        model = default_language_model()
+    np.savez(folder / "logits.npz", *(noisy_sentence(sentence, generator) for sentence in sentences))
+    write_arpa(model, folder / "model.arpa")
+
+
+def measure(folder: Path, rounds: int) -> str:
+    "CPU seconds of the fastest round, and a digest of every sentence and score."
+    from b2t_kit.decode.beam_search import BeamSearch
+    from b2t_kit.decode.hypotheses import SearchConfig
+    from b2t_kit.decode.pipeline import words_in
+
+    logits = list(np.load(folder / "logits.npz").values())
+    read = room("arpa").read_arpa(folder / "model.arpa")
+    models = [read, room("ngram").map_model(read.save(folder / f"{os.getpid()}.b2tlm"))]
+    seconds, digest = [], hashlib.sha256()
     for model in models:
-        search = BeamSearch(build_lexicon(words_in(model)), model, SearchConfig(beam=200))
+        search = BeamSearch(room("lexicon").build_lexicon(words_in(model)), model, SearchConfig(beam=200))
         for _ in range(rounds):
             start = time.process_time()
-            found = [search.decode(one) for one in logits]
+            found = [search.decode(trial) for trial in logits]
             seconds.append(time.process_time() - start)
-        for one in (hypothesis for each in found for hypothesis in each):
-            digest.update(repr((one.words, one.acoustic, one.language, one.total, one.times)).encode())
+        for hypothesis in (hypothesis for trial in found for hypothesis in trial):
+            digest.update(repr((hypothesis.words, hypothesis.acoustic, hypothesis.language, hypothesis.total,
+                                hypothesis.times)).encode())
     return f"{min(seconds)} {digest.hexdigest()}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--before", type=Path)
+    parser.add_argument("--before", type=Path, nargs="*", default=[])
+    parser.add_argument("--labels", type=Path)
     parser.add_argument("--trials", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=15, help="of each process")
     parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)  # of a process that measures
     options = parser.parse_args()
-    if options.before is None:
-        print(measure(options.trials))
+    if options.folder:
+        print(measure(options.folder, options.rounds))
         return
-    ratios, digests = [], set()
-    for _ in range(options.turns):
-        seconds = []
-        for tree in (Path(__file__).parents[1], options.before):
-            command = [sys.executable, __file__, "--trials", str(options.trials)]
-            environment = {**os.environ, "PYTHONPATH": str(tree.resolve()), "OMP_NUM_THREADS": "1"}
-            told = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.split()
-            seconds.append(float(told[0]))
-            digests.add(told[1])
-        ratios.append(seconds[0] / seconds[1])
-        print(f"after {seconds[0]:.3f} s, before {seconds[1]:.3f} s, ratio {ratios[-1]:.3f}", flush=True)
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    print(f"ratio {middle:.3f} ({low:.3f}-{high:.3f}); {len(digests)} digest(s): {', '.join(digests)}")
+    trees = [Path(__file__).parents[1], *options.before]
+    seconds: dict[Path, list[float]] = {tree: [] for tree in trees}
+    digests: dict[Path, set[str]] = {tree: set() for tree in trees}
+    with tempfile.TemporaryDirectory() as folder:
+        prepare(Path(folder), options.labels, options.trials)
+        command = [sys.executable, __file__, "--folder", folder, "--rounds", str(options.rounds)]
+        for _ in range(options.turns):
+            for tree in trees:
+                environment = {**os.environ, "PYTHONPATH": str(tree.resolve()), "OMP_NUM_THREADS": "1"}
+                told = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+                seconds[tree].append(float(told.split()[0]))
+                digests[tree].add(told.split()[1])
+    for tree in trees:
+        ratio = statistics.median(now / then for now, then in zip(seconds[trees[0]], seconds[tree]))
+        print(f"{tree}: {min(seconds[tree]):.3f} s; this checkout takes {ratio:.3f} of it; "
+              f"sentences and scores {', '.join(digest[:16] for digest in sorted(digests[tree]))}", flush=True)
 
 
 if __name__ == "__main__":
