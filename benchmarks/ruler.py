@@ -1,16 +1,17 @@
 """Hold simulated errors against the real ones: how many, how dispersed, in runs, by day, and what is taken for what.
 
     python benchmarks/ruler.py LABELS.csv [--sentences 1440] [--json FILE]      simulated logits
-    python benchmarks/ruler.py --recordings DIR [--difficulty 0.13] [--decoders strict,quiet,early] [--steps 1200]
+    python benchmarks/ruler.py --recordings DIR [--difficulty 0.13] [--decoders strict,quiet,...] [--steps 1200]
                                                 [--set onsets=0.3 ...]          other sizes than those of `STRICT`
     python benchmarks/ruler.py --tuning                                         how similar tuning is after months
     python benchmarks/ruler.py --figure [--json FILE]                           the figure, from the results
 
 LABELS.csv has the columns session, sentence_label and phonemes, such as that of the published training split. From each
 of its days, the same number of first sentences is taken.
---recordings writes strict recordings and three small GRUs to DIR, if they are not there yet: one as `tiny` is
-trained, one without its noise, and one without the days after the fifteenth. `few` and `few-quiet` take twice the steps
-on a fifth of the sentences, with and without noise. DIR/demo, if it is there, is a folder of `b2t demo`.
+--recordings writes strict recordings and small GRUs to DIR, if they are not there yet: `strict` is trained as `tiny`
+is, `quiet` without its noise, `early` without the days after the fifteenth, `seed-2` and `seed-3` from other seeds,
+`causal` with smoothing that does not wait, and `running` with each bin z-scored by those before it. `few` and
+`few-quiet` take twice the steps on a fifth of the sentences. DIR/demo, if it is there, is a folder of `b2t demo`.
 The real figures and the definitions are in `simulate.errors`: the published baseline on 766 validation sentences of 21
 days. "Before" is the noise that the kit had at first, `even_logits`: independent, and confused by articulation.
 """
@@ -30,6 +31,7 @@ from b2t_kit.core.cache import plain
 from b2t_kit.core.files import atomic_folder, load_json
 from b2t_kit.core.settings import to_dict
 from b2t_kit.data.dataset import Recordings, find_recordings
+from b2t_kit.data.normalise import normalise_recordings
 from b2t_kit.data.writer import SessionWriter
 from b2t_kit.simulate.errors import QUANTILES, ErrorStatistics, real_errors, error_statistics
 from b2t_kit.simulate.logits import Noise, even_logits, noisy_logits
@@ -85,15 +87,18 @@ def recorded(difficulty: float, seed: int, sizes: dict[str, float] | None = None
 
 
 def decoders(steps: int) -> dict[str, SpeechRun]:
-    "The recipe `tiny`; without noise; without later days."
+    "The recipe `tiny`, and what is changed in each other decoder."
     run = tiny()
     task = replace(run.task, batches=replace(run.task.batches, cache="float16"))
     fitted = replace(run.train, steps=steps, eval_every=0, checkpoint_every=100, log_every=50)
     quiet = replace(task, augment=replace(task.augment, white_noise=0.0, offset=0.0))
     early = replace(task, holdout=tuple(LATE))
-    runs = {"strict": task, "quiet": quiet, "early": early, "few": task, "few-quiet": quiet}
-    return {name: SpeechRun(settings, replace(fitted, steps=steps * (2 if name.startswith("few") else 1)))
-            for name, settings in runs.items()}
+    causal = replace(task, augment=replace(task.augment, causal=True))
+    runs = {"strict": task, "quiet": quiet, "early": early, "few": task, "few-quiet": quiet, "causal": causal,
+            "running": task, "seed-2": task, "seed-3": task}
+    found = {name: SpeechRun(settings, fitted) for name, settings in runs.items()}
+    found |= {name: replace(found[name], train=replace(fitted, steps=2 * steps)) for name in ("few", "few-quiet")}
+    return found | {f"seed-{seed}": replace(found["strict"], train=replace(fitted, seed=seed)) for seed in (2, 3)}
 
 
 def fifth_of(data: Path, out: Path) -> Path:
@@ -111,6 +116,15 @@ def fifth_of(data: Path, out: Path) -> Path:
     return out
 
 
+def source_of(name: str, out: Path) -> Path:
+    "The recordings that a decoder learns from and is scored on: all, a fifth, or normalised bin by bin."
+    if name.startswith("few"):
+        return fifth_of(out / "data", out / "fifth")
+    if name == "running" and not (out / "normalised").is_dir():
+        normalise_recordings(out / "data", out / "normalised")
+    return out / ("normalised" if name == "running" else "data")
+
+
 def train_missing(out: Path, names: list[str], steps: int, config: SimulateConfig) -> None:
     "Write what is not there yet: the recordings, and each decoder with its evaluation."
     if not (out / "data").is_dir():
@@ -120,14 +134,13 @@ def train_missing(out: Path, names: list[str], steps: int, config: SimulateConfi
     for name in names:
         run = decoders(steps)[name]
         if not (out / name).is_dir():
-            few = name.startswith("few")
-            task = SpeechTask(fifth_of(out / "data", out / "fifth") if few else out / "data", run.task)
+            task = SpeechTask(source_of(name, out), run.task)
             train(task, run.train, out / name)
             task.close()
         elif (made := load_json(out / name / "config.json")["train"]["steps"]) != run.train.steps:
             raise SystemExit(f"error: {out / name}: was trained for {made} steps; give another folder or --steps")
         if not (out / name / "eval/val").is_dir():
-            evaluate_run(out / name, out / "data")
+            evaluate_run(out / name, source_of(name, out))
 
 
 def heard_by(run: Path, days: Sequence[str] = ()) -> tuple[list[list[int]], list[list[int]], list[str]]:
@@ -144,20 +157,21 @@ def of_run(run: Path, days: Sequence[str] = ()) -> ErrorStatistics:
 
 
 def harms(out: Path) -> dict[str, float]:
-    "Phoneme errors, %, of the decoders that are there: without noise (95 % interval), and on days without training."
+    "Phoneme errors, %, of the decoders that are there, differences to the usual one (95 %), and days without training."
     found: dict[str, float] = {}
-    for name in ("strict", "quiet", "few", "few-quiet", "early"):
+    for name in ("strict", "quiet", "few", "few-quiet", "causal", "running", "seed-2", "seed-3", "early"):
         if (out / name / "eval/val").is_dir():
             late = of_run(out / name, LATE)
             found |= {name: of_run(out / name).rate, f"{name}, first 15 days": of_run(out / name, EARLY).rate,
                       f"{name}, other days": late.rate}
             days = late.days if name == "early" else {}
             found |= {f"{name}, {day_number(day) - day_number(EARLY[-1])} days later": days[day] for day in days}
-    for noisy, quiet in (("strict", "quiet"), ("few", "few-quiet")):
-        if {noisy, quiet} <= found.keys():
-            gap = compare(*(count_edits(*heard_by(out / name)[:2]) for name in (noisy, quiet)))
-            found |= {f"{quiet} minus {noisy}": gap.difference, f"{quiet} minus {noisy}, low": gap.low,
-                      f"{quiet} minus {noisy}, high": gap.high}
+    pairs = ("strict", "quiet"), ("few", "few-quiet"), ("strict", "causal"), ("strict", "running")
+    for usual, other in pairs:
+        if {usual, other} <= found.keys():
+            gap = compare(*(count_edits(*heard_by(out / name)[:2]) for name in (usual, other)))
+            found |= {f"{other} minus {usual}": gap.difference, f"{other} minus {usual}, low": gap.low,
+                      f"{other} minus {usual}, high": gap.high}
     return {name: 100 * rate for name, rate in found.items()}
 
 
