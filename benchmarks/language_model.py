@@ -1,4 +1,4 @@
-"""Measure building, storing, opening and querying language models.
+"""Measure building, storing, opening and querying language models. Nothing is decoded: no case of decoding.py.
 
     python benchmarks/language_model.py [--words 20000000] [--json FILE] [--keep FOLDER] [--lmplz PROGRAM]
 
@@ -15,6 +15,7 @@ favourite successors) is made. Then, each in its own process:
    both must find the same text equally likely.
 """
 
+import argparse
 import json
 import math
 import os
@@ -27,11 +28,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from decoding_task import alone, make_text, memory_now, options_of, save
+from decoding_cases.task import alone, make_text, memory_now, save
 
 from b2t_kit.lm.arpa import node_words, read_language_model, write_arpa
-from b2t_kit.lm.ngram import LanguageModel, perplexity
-from b2t_kit.lm.ngram import END, NaiveModel, step
+from b2t_kit.lm.ngram import END, LanguageModel, NaiveModel, perplexity, step
 from b2t_kit.lm.ngram_build import build_language_model, convert_language_model
 from b2t_kit.text.phonemes import normalise
 
@@ -237,38 +237,30 @@ def kenlm_builds(program: Path, folder: Path, ours: Path) -> dict:
             "perplexity": [round(one, 4) for one in found]}
 
 
-def part(words: list[str]) -> dict:
-    "The part that `alone` requests."
-    name, *rest = words
-    if name == "build":
-        return measured(rest[0], Path(rest[1]), int(rest[2]))
-    works = {"formats": formats, "opened": opened, "ask": ask, "lmplz": kenlm_builds}
-    return works[name](*map(Path, rest))
-
-
 def everything(folder: Path, num_words: int, lmplz: Path | None) -> dict:
     "All measurements."
     make_text(folder / "text.txt", num_words)
-    builds = [alone("build", name, folder, memory) for name, memory in BUILDS]
+    builds = [alone(measured, name, folder, memory) for name, memory in BUILDS]
     hashes = {read_language_model(folder / f"{MAIN} {memory}.b2tlm").hash for memory in (100, 1000)}
     assert len(hashes) == 1, "the memory changes the result"
     with open(folder / "text.txt") as file:
         (folder / "few.txt").write_text("".join(file.readline() for _ in range(20_000)))
     build_language_model([folder / "few.txt"], folder / "small.b2tlm", 3, memory=200)
     path = folder / f"{MAIN} 1000.b2tlm"
-    kenlm = {"lmplz": alone("lmplz", lmplz.resolve(), folder, path)} if lmplz else {}
+    kenlm = {"lmplz": alone(kenlm_builds, lmplz.resolve(), folder, path)} if lmplz else {}
     return {"machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
                        f"numpy {np.__version__}", "text_mb": (folder / "text.txt").stat().st_size // 10**6,
-            "build": builds, "formats": alone("formats", path, folder),
-            "opened": alone("opened", path, folder / "text.txt"),
-            "words_per_cpu_second": alone("ask", path, folder), **kenlm}
+            "build": builds, "formats": alone(formats, path, folder),
+            "opened": alone(opened, path, folder / "text.txt"),
+            "words_per_cpu_second": alone(ask, path, folder), **kenlm}
 
 
 def main() -> None:
-    options = options_of(__doc__, labels=False, words=20_000_000, keep=Path, lmplz=Path, part=list).parse_args()
-    if options.part:
-        print(json.dumps(part(options.part)))
-        return
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--words", type=int, default=20_000_000)
+    for name in ("keep", "lmplz", "json"):
+        parser.add_argument(f"--{name}", type=Path)
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if options.keep:
             options.keep.mkdir(parents=True, exist_ok=True)

@@ -16,8 +16,8 @@
 
 `causal` simulates recordings and trains recipes with the usual kernel, with the causal one, and with the usual one on
 the same recordings normalised bin by bin (`b2t normalise`); `parity` uses its runs.
-`ends` and `copies` train a GRU of their own on strict recordings. `delay` takes the model
-and the sentences that large_vocabulary.py keeps (--keep). Its network has random weights, which cost as much time as
+`ends` and `copies` train a GRU of their own on strict recordings. `delay` takes the model and the sentences that
+`decoding.py large_vocabulary --keep` leaves. Its network has random weights, which cost as much time as
 others; the search gets simulated logits of the sentences instead of its output (in `calm` too). A bin arrives when
 its 20 ms are over by the clock, so also the time in which the machine let this process sleep too long counts.
 `large` has random weights too, in the shapes of two published models, and lists of candidates of simulated logits with

@@ -95,8 +95,8 @@ def tomography() -> list[str]:
 PREFLIGHT = "b2t preflight noise_gru_687m --slice v5e-8 --global-batch 64 "
 ROWS: dict[str, Callable[[], list[str]]] = {
     "b2t demo --out demo": demo,
-    "python benchmarks/words.py LABELS.csv --flatness middle,sharp,flat --tune-on 0": words,
-    "python benchmarks/hotwords.py LABELS.csv --settings 0 --tune-on 0": hotwords,
+    "python benchmarks/decoding.py words LABELS.csv --flatness middle,sharp,flat --tune-on 0": words,
+    "python benchmarks/decoding.py hotwords LABELS.csv": hotwords,
     "python benchmarks/live.py delay --lm MODELS/large.b2tlm --said MODELS/said.txt": live,
     f"{PREFLIGHT}--programs largest": lambda: whole(f"{PREFLIGHT}--programs largest"),
     f"{PREFLIGHT}--shard units --programs largest": lambda: divided(f"{PREFLIGHT}--shard units --programs largest"),

@@ -7,6 +7,7 @@ status 1 if one fails; what cannot run here is named with the reason.
 import argparse
 import csv
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -25,19 +26,25 @@ MAKE = {  # what scripts read, made once: name -> command that makes it
     "RUN": f"{B2T} train --data DATA --out RUN --config tiny --steps 4 --device cpu",
     "LM": f"{B2T} lm build TEXT --out LM",
 }
-SMALLEST = {  # script -> arguments; several commands with ;
+SMALLEST = {  # script, and case if it has a table of them -> arguments; several commands with ;
     "adapt": "--recipe tiny --steps 4 --sessions 3 --held-out 1 --trials 8 --seed 1 --copies 2 --out OUT",
     "cache_precision": "--steps 4 --trials 8",
-    "decoding": "LABELS --work OUT --trials 2 --beams 20 --seconds 20",
+    "decoding finetune": "LABELS --sentences 4 --tune-on 4 --llm LLM --text 20 --out OUT",
+    "decoding hotwords": "LABELS --with-target 4 --without 4 --distractors 10 --flatness middle",
+    "decoding large_vocabulary": "--words 20000 --trials 2 --beams 20",
+    "decoding rescoring": "LABELS --sentences 6 --tune-on 4 --llm LLM --beam 20 --n-best 5",
+    "decoding search_defaults": "LABELS --sentences 4 --judge 4",
+    "decoding searches": "LABELS --work OUT --trials 2 --beams 20 --seconds 20",
+    "decoding settings": "LABELS --sentences 4",
+    "decoding tuning": "LABELS --tune-on 4",
+    "decoding whole_split": "LABELS --lm LM --tuned TUNED --trials 2 --beam 20",
+    "decoding words": "LABELS --sentences 6 --tune-on 4 --beam 20",
     "doctor": "",
     "eit": "lines",
-    "finetune": "LABELS --sentences 4 --tune-on 4 --llm LLM --text 20 --out OUT",
     "feeding": "--rounds 1 --model-rows 1 --steps 1",
-    "hotwords": "LABELS --with 4 --without 4 --distractors 10 --flatness middle --settings 0 --tune-on 4",
     "house": "; --notebooks",
     "labels": "DATA OUT.csv",
     "language_model": "--words 20000 --keep OUT",
-    "large_vocabulary": "--words 20000 --trials 2 --beams 20",
     "layers": "--rounds 1",
     "live": "calm --out OUT --trials 2 --steps 0.01",
     "live_faults": "RUN DATA --seeds 1 --trials 1 --real-time 1",
@@ -50,27 +57,23 @@ SMALLEST = {  # script -> arguments; several commands with ;
     "pronunciations": "--labels LABELS",
     "readout": "--seeds 1 --steps 4",
     "recipes": "--out OUT --steps 0.002 --beside 1",
-    "rescoring": "LABELS --sentences 6 --tune-on 4 --llm LLM --beam 20 --n-best 5",
     "ruler": "LABELS --sentences 60 --seeds 1 --json OUT.json",
     "same_bits": "OUT.json",
     "same_decoding": "--trials 2",
-    "search_defaults": "LABELS --sentences 4 --judge 4",
     "seeds": "--steps 2 --trials 8 --out OUT.json",
     "simulate": "--trials 40 80",
     "train_step": "--batch 4 --trials 8",
     "unseen_days": "--steps 4 --sessions 4 --trials 8",
     "v5e": "--table",
-    "whole_split": "LABELS --lm LM --tuned TUNED --trials 2 --beam 20",
-    "words": "LABELS --sentences 6 --tune-on 4 --beam 20",
     "xla_ctc": "--rounds 1",
     "xla_gru": "--rounds 1",
     "xla_readers": "--steps 2 --rounds 1",
 }
 LEFT_OUT = {
-    "decoding_task": "is imported by others", "general_model": "needs a file of another package",
-    "ideas": "trains twelve models of 1,000 steps",
-    "kenlm_files": "needs KenLM's program", "kernels": "needs an environment like Kaggle's image",
-    "large_inputs": "writes 3 GB", "writing": "needs a model that knows punctuation",
+    "decoding general_model": "needs a file of another package", "decoding kenlm_files": "needs KenLM's program",
+    "decoding writing": "needs a model that knows punctuation", "ideas": "trains twelve models of 1,000 steps",
+    "kernels": "needs an environment like Kaggle's image",
+    "large_inputs": "writes 3 GB",
     "xla_measure": "is imported by others",
 }
 
@@ -116,7 +119,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="scripts; default: all")
     options = parser.parse_args()
-    known = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
+    cases = {f"decoding {case}" for case in runpy.run_path(str(ROOT / "benchmarks/decoding.py"))["CASES"]}
+    known = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - {"decoding"} | cases
     if forgotten := sorted(known ^ {*SMALLEST, *LEFT_OUT}):
         print(f"not in the table, or no longer there: {' '.join(forgotten)}")
     failed = len(forgotten)
@@ -131,15 +135,16 @@ def main() -> int:
                 return 1
         for name in options.names or sorted(SMALLEST):
             if name.startswith("xla") and not find_spec("torch_xla"):
-                print(f"{name:20} left out: needs torch_xla", flush=True)
+                print(f"{name:25} left out: needs torch_xla", flush=True)
                 continue
-            start, mine = time.monotonic(), paths | {"OUT": f"{folder}/out_{name}"}
-            faults = [run(f"benchmarks/{name}.py {part}", mine, copy) for part in SMALLEST[name].split(";")]
+            script, _, case = name.partition(" ")
+            start, mine = time.monotonic(), paths | {"OUT": f"{folder}/out_{script}_{case}"}
+            faults = [run(f"benchmarks/{script}.py {case} {part}", mine, copy) for part in SMALLEST[name].split(";")]
             fault = next(filter(None, faults), "")
             failed += bool(fault)
-            print(f"{name:20} {time.monotonic() - start:5.0f} s  {fault or 'ok'}", flush=True)
+            print(f"{name:25} {time.monotonic() - start:5.0f} s  {fault or 'ok'}", flush=True)
     for name, why in LEFT_OUT.items():
-        print(f"{name:20} left out: {why}")
+        print(f"{name:25} left out: {why}")
     return 1 if failed else 0
 
 

@@ -1,29 +1,13 @@
-"""Mix models of general English and of the given sentences, for words.py and rescoring.py.
-
-    pip download --no-deps pocketsphinx==5.1.1 && unzip -j pocketsphinx-*.whl '*/en-us.lm.bin'
-    python benchmarks/general_model.py LABELS.csv en-us.lm.bin --out DIR
-
-Writes a 1-gram and a 3-gram to DIR. Each mixes the model of the sentences that are used neither for scoring nor
-for tuning (as in words.py) with the package's model, as `b2t lm mix` does, with the shares that best predict the
-tuning sentences. So the 1-gram has the word frequencies of the large text too. The package's file (27 MB, two-clause
-BSD licence) is a 3-gram of 72,547 words with 2.05 million 2-grams and 1.67 million 3-grams. Its text is not
-published, so it may contain scored sentences.
-
-The file: "Trie Language Model", the order, the counts, tables of 65,536 values for probabilities and
-backoff weights (logarithms to the base 1.0001), the single words, and bit fields of (word, numbers of the
-values, first child) for longer n-grams, which are spelled from their last word to their first.
-"""
-
+"A model of general English from the file of another package, mixed with one of the given sentences."
 import math
 import tempfile
 from pathlib import Path
 
 import numpy as np
-from decoding_task import build, divided, options_of, written
+from decoding_cases.task import build, divided, written
 
 from b2t_kit.lm.external_sort import Workspace
-from b2t_kit.lm.ngram import LanguageModel, perplexity
-from b2t_kit.lm.ngram import END, NEVER, START, UNKNOWN, Level, compile_levels
+from b2t_kit.lm.ngram import END, NEVER, START, UNKNOWN, LanguageModel, Level, compile_levels, perplexity
 from b2t_kit.lm.ngram_build import mix_language_models
 
 LN_BASE = math.log(1.0001)
@@ -39,7 +23,12 @@ def bits(data: np.ndarray, offsets: np.ndarray, width: int) -> np.ndarray:
 
 
 def read_trie(path: Path, known: dict[str, int]) -> tuple[list, list]:
-    "N-grams of 1, 2, 3 known words (numbers as in `known`), and (ln p, ln backoff weight) of each."
+    """N-grams of 1, 2, 3 known words (numbers as in `known`), and (ln p, ln backoff weight) of each.
+
+    The file: "Trie Language Model", the order, the counts, tables of 65,536 values for probabilities and backoff
+    weights (logarithms to the base 1.0001), the single words, and bit fields of (word, numbers of the values, first
+    child) for longer n-grams, which are spelled from their last word to their first.
+    """
     raw = np.fromfile(path, np.uint8)
     assert raw[:19].tobytes() == b"Trie Language Model" and raw[19] == 3, "not a 3-gram of pocketsphinx"
     counts = raw[20:32].view("<u4").astype(int).tolist()
@@ -101,7 +90,7 @@ def closed(keys: list[np.ndarray], size: int) -> list[np.ndarray]:
     return keys
 
 
-def general_model(path: Path, words: tuple[str, ...]) -> LanguageModel:
+def english(path: Path, words: tuple[str, ...]) -> LanguageModel:
     "The package's model over the words of another; those that it does not know are never said."
     size = len(words)
     ngrams, found = read_trie(path, {word: number for number, word in enumerate(words)})
@@ -121,26 +110,28 @@ def single_words(model: LanguageModel) -> LanguageModel:
     return model_of(model.words, [np.arange(len(ln_p))], [np.stack([ln_p, 0 * ln_p], 1)])
 
 
-def main() -> None:
-    parser = options_of(__doc__, needed=["out"], out=Path)
-    parser.add_argument("general", type=Path, help="en-us.lm.bin of the package pocketsphinx")
-    options = parser.parse_args()
-    scored, tuned_on, text = divided(options.labels)
-    options.out.mkdir(parents=True, exist_ok=True)
+def general_model(labels: Path, general: Path, /, *, out: Path) -> None:
+    """Mix models of general English and of the given sentences: writes 1.b2tlm and 3.b2tlm to the folder --out.
+
+    pip download --no-deps pocketsphinx==5.1.1 && unzip -j pocketsphinx-*.whl '*/en-us.lm.bin'
+
+    Each mixes the model of the sentences that are used neither for scoring nor for tuning with that file, as
+    `b2t lm mix` does, with the shares that best predict the tuning sentences. So the 1-gram has the word frequencies of
+    the large text too. The file (27 MB, two-clause BSD licence) is a 3-gram of 72,547 words with 2.05 million 2-grams
+    and 1.67 million 3-grams. Its text is not published, so it may contain scored sentences.
+    """
+    scored, tuned_on, text = divided(labels)
+    out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        held_out, fence = written(folder / "held_out.txt", tuned_on), written(folder / "kept_out.txt", scored)
+        held_out, kept_out = written(folder / "held_out.txt", tuned_on), written(folder / "kept_out.txt", scored)
         for order in (1, 3):
-            own = build(text, scored + tuned_on, folder, order)
-            general = general_model(options.general, own.words)
-            general = single_words(general) if order == 1 else general
-            parts = [own.save(folder / "sentences.b2tlm"), general.save(folder / "pocketsphinx 5.1.1.b2tlm")]
-            mixed = mix_language_models(parts, options.out / f"{order}.b2tlm", text=held_out, exclude=[fence])
+            own = build(text, scored + tuned_on, order)
+            found = english(general, own.words)
+            found = single_words(found) if order == 1 else found
+            parts = [own.save(folder / "sentences.b2tlm"), found.save(folder / "pocketsphinx 5.1.1.b2tlm")]
+            mixed = mix_language_models(parts, out / f"{order}.b2tlm", text=held_out, exclude=[kept_out])
             print(mixed)
-            for kind, one in {"sentences alone": own, "general alone": general, "both": mixed.read()}.items():
+            for kind, one in {"sentences alone": own, "general alone": found, "both": mixed.read()}.items():
                 print(f"  perplexity of {kind}: {perplexity(one, tuned_on)[0]:.1f} (held out), "
                       f"{perplexity(one, scored)[0]:.1f} (scored)", flush=True)
-
-
-if __name__ == "__main__":
-    main()

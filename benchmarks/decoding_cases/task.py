@@ -1,23 +1,24 @@
-"""The task that scripts about decoding share: real sentences, simulated logits, language models of other sentences,
-decoded sentences, and their errors. A part that must be measured alone runs in a process of its own.
+"""What the cases share: real sentences, simulated logits, language models of other sentences, and word errors.
 
 LABELS.csv has a column sentence_label, such as that of the published training split. Its different sentences are
-divided once for all scripts: 1,426 are scored, 250 are tuned on, and language models see only the others.
+divided once for all cases: 1,426 are scored, 250 are tuned on, and language models see only the others.
 """
-import argparse
 import csv
 import json
 import math
 import random
-import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.hypotheses import Hypothesis
@@ -31,30 +32,16 @@ from b2t_kit.text.phonemes import normalise
 SCORED, TUNED_ON = 1426, 250
 
 
-def options_of(doc: str, labels: bool = True, needed: Sequence[str] = (),
-               **settings: object) -> argparse.ArgumentParser:
-    "A parser with the options of all scripts, and this one's: a type, a default, or `list`."
-    parser = argparse.ArgumentParser(description=doc.partition("\n")[0])
-    if labels:
-        parser.add_argument("labels", type=Path)
-    for name, value in settings.items():
-        given = {"nargs": "+"} if value is list else {"type": value} if isinstance(value, type) else {
-            "type": type(value), "default": value}
-        parser.add_argument(f"--{name.rstrip('_').replace('_', '-')}", dest=name, required=name in needed, **given)
-    parser.add_argument("--json", type=Path, help="write the results there too")
-    return parser
-
-
 def save(path: Path | None, content: object, indent: int | None = 1) -> None:
     "Write the results, if a file was named."
     if path:
         path.write_text(json.dumps(content, indent=indent) + "\n", encoding="utf-8")
 
 
-def save_at(path: Path | None, flatness: str, content: dict) -> None:
-    "Add the results at one flatness to those of the others in the file, if one was named."
+def save_at(path: Path | None, name: str, content: object) -> None:
+    "Add results under a name to the others in the file, if one was named."
     before = json.loads(path.read_text(encoding="utf-8")) if path and path.exists() else {}
-    save(path, {**before, flatness: content})
+    save(path, {**before, name: content})
 
 
 def divided(path: Path, seed: int = 0) -> tuple[list[str], list[str], list[str]]:
@@ -72,13 +59,19 @@ def written(path: Path, sentences: Sequence[str]) -> Path:
     return path
 
 
-def build(text: list[str], kept_out: list[str], folder: Path, order: int,
+def fence(path: Path, sentences: Sequence[str]) -> Path:
+    "A table of sentences that a model must not see."
+    return written(path, ["id,sentence_label", *(f"{number},{one}" for number, one in enumerate(sentences))])
+
+
+def build(text: list[str], kept_out: list[str], order: int = 3, vocabulary: str | list[str] = "dictionary",
           more: tuple[Path, ...] = ()) -> LanguageModel:
-    "A model of the text over the whole dictionary, without scored sentences."
-    lines = [f"{number},{one}" for number, one in enumerate(kept_out)]
-    fence = written(folder / "scored.csv", ["id,sentence_label", *lines])
-    return build_language_model([written(folder / "text.txt", text), *more], folder / f"{order}.b2tlm", order,
-                                vocabulary="dictionary", exclude=[fence], leaks="drop").read()
+    "A model of the text, and of further files, without scored sentences."
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        return build_language_model([written(folder / "text.txt", text), *more], folder / "model.b2tlm", order,
+                                    vocabulary=vocabulary, exclude=[fence(folder / "scored.csv", kept_out)],
+                                    leaks="drop").read()
 
 
 def spoken(sentences: Sequence[str], generator: np.random.Generator | int,
@@ -147,8 +140,7 @@ def memory_now() -> tuple[float, float]:
     return tuple(int(fields[name].split()[0]) / 1e3 for name in ("RssAnon", "RssFile"))
 
 
-def alone(*words: object) -> dict:
-    "Run a part of the script in a process of its own: its result."
-    command = [sys.executable, sys.argv[0], "--part", *map(str, words)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+def alone(work: Callable, *given: Any) -> Any:
+    "What a function returns in a new process of its own."
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(work, *given).result()

@@ -1,0 +1,258 @@
+"Settings of the search: default weights, hotwords, blank skipping, temperature, and tuning for time."
+import math
+import random
+import time
+from collections import Counter
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+from decoding_cases.task import best, build, counts_of, divided, ratio, row_of, save, save_at, spoken, timed
+
+from b2t_kit.decode.beam_search import BeamSearch, kept_frames
+from b2t_kit.decode.hotwords import parse_hotwords
+from b2t_kit.decode.hypotheses import SearchConfig
+from b2t_kit.decode.pipeline import words_in
+from b2t_kit.decode.sources import read_trials
+from b2t_kit.decode.tune import Lists, plot_frontier, tune
+from b2t_kit.lm.lexicon import Lexicon, build_lexicon
+from b2t_kit.lm.ngram import LanguageModel
+from b2t_kit.lm.ngram_build import default_language_model
+from b2t_kit.simulate.logits import Noise
+from b2t_kit.simulate.sentences import draw_sentence
+from b2t_kit.text.metrics import rate_of
+
+CONFIG = SearchConfig(beam=100, n_best=20)
+SCALES = (0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2)
+BONUSES = (-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0)
+PENALTIES, MISSING = (3.0, 9.0, 30.0, 90.0), (0.0, -1.0)
+NOISES = {"middle": Noise(), "sharp": Noise(flatness="sharp"), "flat": Noise(flatness="flat"),
+          "half": Noise(errors=0.5), "double": Noise(errors=2)}
+Network = tuple[BeamSearch, list[np.ndarray], list[str]]
+
+
+def hotwords(labels: Path, /, *, with_target: int = 150, without: int = 150, distractors: int = 1000,
+             flatness: str = "middle,sharp,flat", json: Path | None = None) -> None:
+    """Measure what a list of hotwords finds, and what it does to sentences without one.
+
+    Words that are rare in the models' text are chosen as targets until --with-target scored sentences have one. The
+    3-gram `known` and its lexicon (the whole dictionary) know them; `unknown` is built from the same text with every
+    target as <unk>, and its lexicon lacks them. The list is all targets, without boosts; then with --distractors other
+    words of the dictionary, which nobody says: `unknown` lacks them too. A target counts as found if it is in the
+    decoded sentence. --without other scored sentences have no target: are they the same with the list? All this at
+    each flatness of the logits.
+    """
+    scored, _, text = divided(labels)
+    whole = build_lexicon()
+    targets = chosen_words(scored, text, whole, with_target)
+    others = unsaid_words({word for one in (*scored, *text) for word in one.split()}, whole, distractors)
+    has = [one for one in scored if set(targets) & set(one.split())][:with_target]
+    lacks = [one for one in scored if not set(targets) & set(one.split())][:without]
+    fewer = build_lexicon([word for word in whole.words if word not in {*targets, *others}])
+    models = {name: (lexicon, build(text, scored, vocabulary=list(lexicon.words)))
+              for name, lexicon in (("known", whole), ("unknown", fewer))}
+    result: dict = {"targets": len(targets), "with": len(has), "without": len(lacks), "distractors": len(others)}
+    for certainty in flatness.split(","):
+        generator = np.random.default_rng(1)
+        trials = [spoken(part, generator, Noise(flatness=certainty)) for part in (has, lacks)]
+        result[certainty] = listed(models, {"": [], " + list": targets, " + list, distractors": targets + others},
+                                   set(targets), (has, lacks), trials)
+        print(certainty, *result[certainty].items(), sep="\n", flush=True)
+    save_at(json, "hotwords", result)
+
+
+def chosen_words(scored: list[str], text: list[str], lexicon: Lexicon, wanted: int) -> list[str]:
+    "Rare words, until enough scored sentences have one."
+    seen = Counter(word for one in text for word in one.split())
+    rare = sorted({word for one in scored for word in one.split() if 1 <= seen[word] <= 10 and word in lexicon
+                   and len(lexicon.forms[word][0]) >= 3})
+    random.Random(0).shuffle(rare)
+    count, targets = 0, []
+    while count < wanted:
+        targets.append(rare.pop())
+        count = sum(bool(set(targets) & set(one.split())) for one in scored)
+    return targets
+
+
+def unsaid_words(said: set[str], lexicon: Lexicon, count: int) -> list[str]:
+    "Words of at least three phonemes that are in no sentence."
+    words = [word for word in lexicon.words if word not in said and len(lexicon.forms[word][0]) >= 3]
+    return random.Random(1).sample(words, count)
+
+
+def listed(models: dict[str, tuple[Lexicon, LanguageModel]], lists: dict[str, list[str]], targets: set[str],
+           said: tuple[list[str], list[str]], trials: list[list[np.ndarray]]) -> dict:
+    "The rows of one flatness: sentences with targets, and without."
+    rows, rates, texts = {}, {}, {}
+    for name, (lexicon, model) in models.items():
+        for extra, hot in lists.items():
+            label, start = name + extra, time.process_time()
+            search = BeamSearch(lexicon, model, CONFIG, hotwords=parse_hotwords(hot) if hot else ())
+            _ = search.prefix
+            opened = time.process_time() - start
+            (found, seconds), (others, _) = (timed(search, part) for part in trials)
+            found, texts[label] = best(found), best(others)
+            rates[label] = hits(said[0], found, targets)
+            errors = [counts_of(one, heard) for one, heard in zip(said, (found, texts[label]))]
+            changed = sum(one != other for one, other in zip(texts[name], texts[label]))
+            rows[label] = {
+                "found": int(rates[label][:, 1].sum()), "of": int(rates[label][:, 0].sum()),
+                "wer_with": rate_of(errors[0]).rate, "wer_without": rate_of(errors[1]).rate, "changed": changed,
+                "invented": sum(bool(set(hot) & set(one.split())) for one in texts[label]),
+                "seconds": seconds / len(found), "opened": opened}
+    gaps = {f"unknown + list minus {one}": interval(rates["unknown + list"], rates[one])
+            for one in ("known", "known + list")}
+    return {"rows": rows, **gaps}
+
+
+def hits(said: list[str], found: list[str], targets: set[str]) -> np.ndarray:
+    "Targets of each sentence, and how many of them were decoded: (sentences, 2)."
+    pairs = [(Counter(one.split()), Counter(other.split())) for one, other in zip(said, found)]
+    return np.array([(sum(true[word] for word in targets & true.keys()),
+                      sum(min(true[word], heard[word]) for word in targets & true.keys())) for true, heard in pairs])
+
+
+def interval(first: np.ndarray, second: np.ndarray, resamples: int = 2000) -> tuple[float, float, float]:
+    "The difference of two shares of found targets, with a 95 % interval of paired resampling."
+    draws = np.random.default_rng(0).integers(0, len(first), (resamples, len(first)))
+    gaps = (first[draws, 1].sum(1) - second[draws, 1].sum(1)) / first[draws, 0].sum(1)
+    low, high = np.percentile(gaps, [2.5, 97.5]).tolist()
+    return float((first[:, 1].sum() - second[:, 1].sum()) / first[:, 0].sum()), low, high
+
+
+def settings(labels: Path, /, *, sentences: int = 150, json: Path | None = None) -> None:
+    """Measure blank skipping and temperatures: errors and CPU seconds as ratios to the defaults', in the same run.
+
+    With the 3-gram of all sentences that are neither scored nor tuned on, on the first --sentences scored ones.
+    """
+    scored, _, text = divided(labels)
+    said, lexicon = scored[:sentences], build_lexicon()
+    model = build(text, scored, vocabulary=list(lexicon.words))
+    trials, rows, base, spent = spoken(said, 2), [], None, 1.0
+    for change in ({}, {"blank_skip": 0.98}, {"blank_skip": 0.9}, {"temperature": 0.7}, {"temperature": 1.4},
+                   {"temperature": 2.0}):
+        search = BeamSearch(lexicon, model, replace(CONFIG, **change))
+        found, seconds = timed(search, trials)
+        errors = counts_of(said, best(found))
+        base, spent = (errors, seconds) if base is None else (base, spent)
+        kept = [len(np.arange(len(one))[kept_frames(search.log_probs(one), search.config)]) for one in trials]
+        rows.append(change | {"wer": rate_of(errors).rate, "errors": ratio(errors, base), "cpu": seconds / spent,
+                              "frames": sum(kept) / sum(map(len, trials))})
+        print(rows[-1], flush=True)
+    save_at(json, "settings", rows)
+
+
+def tuning(labels: Path, /, *, tune_on: int = 40, json: Path | None = None, figure: Path | None = None) -> None:
+    "Measure which settings `tune` chooses for time, without a limit, on --tune-on sentences of the 3-gram's table."
+    scored, tuned_on, text = divided(labels)
+    said, lexicon = tuned_on[:tune_on], build_lexicon()
+    model = build(text, scored, vocabulary=list(lexicon.words))
+    found = tune(lexicon, model, spoken(said, 3), said, CONFIG, progress=print, budget=math.inf)
+    print(found, flush=True)
+    save_at(json, "tuning", found.to_dict())
+    if figure and found.frontier:
+        plot_frontier(found.frontier).savefig(figure, dpi=80)
+
+
+def search_defaults(labels: Path, /, *, logits: Path | None = None, sentences: int = 50, judge: int = 1426,
+                    json: Path | None = None) -> None:
+    """Choose the search's default weights: how far is each choice from the best one of each network?
+
+    Simulated networks at three flatnesses, with half and twice the errors, one of them also more and less confident
+    (its logits times 1.5 and 0.6), with a 3-gram over the whole dictionary; one with the small default language model;
+    and, where --logits names the validation logits of a run on simulated recordings (`b2t demo`), a real network's.
+    Each is decoded with every blank penalty and missing silence of a grid, and the lists are ranked with every
+    acoustic scale and word bonus. A choice is judged by its mean excess: its word error rate divided by the best one
+    of that network, both plus 0.3 %, averaged over the networks. Then the first choices and the defaults decode
+    --judge other sentences, on which nothing was chosen, at three flatnesses.
+    """
+    scored, tuned_on, text = divided(labels)
+    large = BeamSearch(build_lexicon(), build(text, scored + tuned_on))
+    found = networks(large, tuned_on[:sentences], logits)
+    rates = {name: surfaces(network) for name, network in found.items()}
+    print(report := summary(rates))
+    judged = judged_on(large, scored[:judge], first_choices(rates))
+    save(json, {"scales": SCALES, "bonuses": BONUSES, "penalties": PENALTIES, "missing": MISSING,
+                "rates": {name: one.round(5).tolist() for name, one in rates.items()}, "summary": report,
+                "judged": judged}, indent=None)
+
+
+def networks(large: BeamSearch, said: list[str], logits: Path | None) -> dict[str, Network]:
+    "The networks: each with its search, logits and sentences."
+    found = {name: (large, spoken(said, 3, noise), said) for name, noise in NOISES.items()}
+    for factor in (1.5, 0.6):
+        found[f"middle, x{factor}"] = (large, [factor * one for one in found["middle"][1]], said)
+    generator = np.random.default_rng(7)
+    simulated = [draw_sentence(generator, held_out=True) for _ in said]
+    found["small"] = (small_search(simulated), spoken(simulated, 3), simulated)
+    if logits is not None:
+        trials = [trial for trial in read_trials(logits) if trial.truth][: len(said)]
+        truths = [trial.truth for trial in trials]
+        found["network"] = (small_search(truths), [trial.logits for trial in trials], truths)
+    return found
+
+
+def small_search(sentences: list[str]) -> BeamSearch:
+    "A search with the default language model, made without some sentences."
+    model = default_language_model(sentences)
+    return BeamSearch(build_lexicon(words_in(model)), model)
+
+
+def surfaces(network: Network) -> np.ndarray:  # (penalties, missing, scales, bonuses) word error rates
+    "Every choice of weights for one network."
+    search, trials, truths = network
+    found = []
+    for penalty, missing in product(PENALTIES, MISSING):
+        config = SearchConfig(0.6, penalty, 0.0, missing, beam=60)
+        search.config = search.proposer.config = config
+        found.append(Lists([search.decode(one) for one in trials], truths).surface(SCALES, BONUSES))
+    return np.array(found).reshape(len(PENALTIES), len(MISSING), len(SCALES), len(BONUSES))
+
+
+def first_choices(rates: dict[str, np.ndarray], count: int = 4) -> list[SearchConfig]:
+    "The weights with the least mean excess."
+    order = np.argsort(excess_of(rates), axis=None)[:count]
+    found = [np.unravel_index(at, excess_of(rates).shape) for at in order]
+    return [SearchConfig(SCALES[scale], PENALTIES[penalty], BONUSES[bonus], MISSING[missing])
+            for penalty, missing, scale, bonus in found]
+
+
+def judged_on(search: BeamSearch, sentences: list[str], choices: list[SearchConfig]) -> list[dict]:
+    "Word errors of the defaults and the choices on other sentences."
+    rows = []
+    for flatness in ("sharp", "middle", "flat"):
+        trials, base = spoken(sentences, 11, Noise(flatness=flatness)), None
+        for config in (SearchConfig(), *choices):
+            counts = counts_of(sentences, best(BeamSearch(search.lexicon, search.model, config).decode_many(trials)))
+            base = base or counts
+            weights = [config.acoustic_scale, config.blank_penalty, config.word_bonus, config.missing_silence]
+            rate, share = rate_of(counts), ratio(counts, base)
+            rows.append({"flatness": flatness, "weights": weights, **row_of(rate), "ratio": share})
+            of_defaults = f"{share['ratio']:.2f} ({share['low']:.2f}-{share['high']:.2f}) of the defaults'"
+            print(f"{flatness:7} {weights}  {rate}, {of_defaults}")
+    return rows
+
+
+def excess_of(rates: dict[str, np.ndarray]) -> np.ndarray:
+    "Mean excess of each choice."
+    return sum((one + 0.003) / (one.min() + 0.003) for one in rates.values()) / len(rates)
+
+
+def summary(rates: dict[str, np.ndarray], shown: int = 8) -> str:
+    "The best choices, the kit's defaults, and its previous defaults."
+    excess = excess_of(rates)
+    order = [np.unravel_index(at, excess.shape) for at in np.argsort(excess, axis=None)[:shown]]
+    default = SearchConfig()
+    for scale, penalty, bonus, missing in (
+            (default.acoustic_scale, default.blank_penalty, default.word_bonus, default.missing_silence),
+            (0.5, 3.0, 0.0, -1.0)):
+        order.append((PENALTIES.index(penalty), MISSING.index(missing), SCALES.index(scale), BONUSES.index(bonus)))
+    lines = ["scale penalty bonus missing  mean excess  " + "  ".join(rates)]
+    best = "  ".join(f"{100 * one.min():.1f}" for one in rates.values())
+    lines.append(f"best of each network {best}")
+    for at in order:
+        each = "  ".join(f"{100 * one[at]:.1f}" for one in rates.values())
+        lines.append(f"{SCALES[at[2]]:g} {PENALTIES[at[0]]:g} {BONUSES[at[3]]:g} {MISSING[at[1]]:g}  "
+                     f"{excess[at]:.3f}  {each}")
+    return "\n".join(lines)

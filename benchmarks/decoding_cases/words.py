@@ -1,0 +1,144 @@
+"Language models: what they add to the same logits, and how long a whole split takes."
+import os
+import time
+from itertools import cycle, islice, product
+from pathlib import Path
+
+import numpy as np
+from decoding_cases.task import best, build, counts_of, divided, memory_now, ratio, row_of, save, spoken, timed
+
+from b2t_kit.core.files import load_json
+from b2t_kit.decode.beam_search import BeamSearch
+from b2t_kit.decode.hypotheses import SearchConfig
+from b2t_kit.decode.pipeline import choose_words
+from b2t_kit.decode.tune import Tuning, tune
+from b2t_kit.lm.arpa import read_language_model
+from b2t_kit.lm.lexicon import Lexicon, build_lexicon
+from b2t_kit.lm.ngram import LanguageModel, perplexity
+from b2t_kit.simulate.logits import Noise
+from b2t_kit.text.g2p import sentence_to_phonemes
+from b2t_kit.text.metrics import Counts, per, rate_of, wer
+from b2t_kit.text.phonemes import collapse, split_words, to_ids, to_phonemes
+
+FRAMES = 215  # 874.8 bins of 20 ms on average in the published training split, a frame every 4 bins
+
+
+def words(labels: Path, /, *, levels: str = "1", flatness: str = "middle", sentences: int = 1426, tune_on: int = 250,
+          text: tuple[Path, ...] = (), models: Path | None = None, order: int = 3, beam: int = SearchConfig().beam,
+          json: Path | None = None) -> None:
+    """Measure what a language model adds: word error of the same logits with different models.
+
+    The models see the sentences that are neither scored nor tuned on, and further --text (lines that contain a scored
+    sentence are dropped); --models names a folder of the case general_model instead. Each scored sentence becomes
+    noisy logits (`simulate.logits`); at level 1 with the phoneme error rate of the published baseline, at other levels
+    with about that many times as many errors. --flatness sharp,middle,flat repeats everything with the same errors and
+    other certainty. --levels and --flatness are lists with commas. The logits are decoded in six ways:
+
+    greedy          the best class of each frame, and for each stretch between silences the likeliest word with exactly
+                    these phonemes, or the phonemes themselves if there is none
+    1-gram          the kit's search with a model of word frequencies only, default weights
+    3-gram          the same search and the same weights with a model of --order words
+    ... tuned       both, each with its own weights found on the tuning sentences (none with --tune-on 0)
+
+    Ratios of the 3-gram's errors to the 1-gram's come with intervals of paired resampling: "untuned" and "tuned"
+    compare like with like; "step" compares the tuned 3-gram with the untuned 1-gram.
+    """
+    scored, tuned_on, rest = divided(labels)
+    orders = {f"{one}-gram": one for one in (1, order)}
+    made = {name: read_language_model(models / f"{one}.b2tlm") if models
+            else build(rest, scored + tuned_on, one, more=text) for name, one in orders.items()}
+    facts = {name: {"ngrams": sum(model.counts), "perplexity": perplexity(model, tuned_on)[0], "origin": model.origin}
+             for name, model in made.items()}
+    print(facts, flush=True)
+    done = []
+    for factor, certainty in product(map(float, levels.split(",")), flatness.split(",")):
+        noise = Noise(errors=factor, flatness=certainty)
+        done.append(level(scored[:sentences], tuned_on[:tune_on], made, noise, SearchConfig(beam=beam)))
+        save(json, {"models": facts, "beam": beam, "levels": done})
+
+
+def level(scored: list[str], tuned_on: list[str], models: dict[str, LanguageModel], noise: Noise,
+          config: SearchConfig) -> dict:
+    "All ways of reading the sentences with one kind of noise."
+    generator, lexicon = np.random.default_rng(1), build_lexicon()
+    trials, others = (spoken(part, generator, noise) for part in (scored, tuned_on))
+    rate = per([to_ids(sentence_to_phonemes(one)) for one in scored], [collapse(one.argmax(axis=1)) for one in trials])
+    print(f"noise {noise.errors:g}, {noise.flatness}: phoneme error rate {rate}", flush=True)
+    counts: dict[str, Counts] = {}
+    rows: dict[str, dict] = {}
+    tunings: dict[str, Tuning] = {}
+
+    def tell(name: str, found: list[str], speed: float | None = None) -> None:
+        counts[name] = counts_of(scored, found)
+        rows[name] = {**row_of(rate_of(counts[name])), "per_cpu_second": speed}
+        pace = f"   {speed:.1f} trials per CPU second" if speed else ""
+        print(f"{name:14} {rate_of(counts[name])}{pace}", flush=True)
+
+    def decode(name: str, model: LanguageModel, chosen: SearchConfig) -> None:
+        found, seconds = timed(BeamSearch(lexicon, model, chosen), trials, threads=0)
+        tell(name, best(found), len(found) / seconds)
+
+    low, high = models
+    tell("greedy", [spelled_out(one, lexicon, models[low]) for one in trials])
+    for name, model in models.items():
+        decode(name, model, config)
+        if tuned_on:
+            tunings[name] = tune(lexicon, model, others, tuned_on, config)
+            print(tunings[name], flush=True)
+            decode(f"{name} tuned", model, tunings[name].best)
+    pairs = {"untuned": (high, low), "tuned": (f"{high} tuned", f"{low} tuned"), "step": (f"{high} tuned", low)}
+    ratios = {kind: ratio(counts[one], counts[base]) for kind, (one, base) in pairs.items() if one in counts}
+    for kind, one in ratios.items():
+        print(f"{kind}: {one['ratio']:.0%} ({one['low']:.0%}-{one['high']:.0%}) of the {low}'s errors")
+    return {"noise": noise.errors, "flatness": noise.flatness, "sentences": len(scored), "tuned_on": len(tuned_on),
+            "per": rate.rate, "ratios": ratios, "rows": rows,
+            "tuning": {name: one.to_dict() for name, one in tunings.items()}}
+
+
+def spelled_out(logits: np.ndarray, lexicon: Lexicon, model: LanguageModel) -> str:
+    "The greedy result: words where a stretch is one, else phonemes."
+    found = []
+    for stretch in split_words(to_phonemes(collapse(logits.argmax(axis=1)))):
+        words = [lexicon.words[word] for word in lexicon.spoken.get(tuple(to_ids(stretch)), ())]
+        likely = {word: model.unigrams[model.numbers([word])[0]] for word in words}
+        found.append(max(likely, key=likely.get) if likely else "".join(stretch).lower())
+    return " ".join(found)
+
+
+def whole_split(labels: Path, /, *, lm: Path, tuned: Path, trials: int = 1450, threads: int = 2,
+                beam: int | None = None, json: Path | None = None) -> None:
+    """Measure the wall-clock time of decoding the test split's 1,450 trials.
+
+    --lm is a language model of any kind, such as 3.b2tlm of the case general_model, or a KenLM file; --tuned a result
+    of the case words with the weights of its tuned 3-gram. The trials are the scored sentences, repeated if there are
+    too few, as noisy logits stretched to the mean length of the published recordings: 215 frames of 80 ms. They are
+    decoded as in `b2t decode`, by `BeamSearch.decode_many`: 100 best sentences each, with exact scores and times.
+    Starting Python and making the logits do not count; reading the model and the lexicon does. Prints wall-clock time,
+    CPU time, the process's memory afterwards, of its own and mapped from files, and the load of the machine before and
+    after.
+    """
+    generator = np.random.default_rng(1)
+    sentences = list(islice(cycle(divided(labels)[0]), trials))
+    logits = stretched(spoken(sentences, generator), generator)
+    levels = {level["flatness"]: level for level in load_json(tuned)["levels"]}
+    settings = levels["middle"]["tuning"]["3-gram"]["search"]
+    config = SearchConfig(**settings | ({"beam": beam} if beam else {}))
+    before, start, work = os.getloadavg()[0], time.perf_counter(), time.process_time()
+    found = best(BeamSearch(*choose_words(lm), config).decode_many(logits, threads))
+    own, mapped = memory_now()
+    row = {"lm": lm.name, "trials": len(logits), "frames": float(np.mean(list(map(len, logits)))),
+           "beam": config.beam, "threads": threads, "seconds": time.perf_counter() - start,
+           "cpu_seconds": time.process_time() - work, "load_before": before, "load_after": os.getloadavg()[0],
+           "own_mb": own, "mapped_mb": mapped, "wer": wer(sentences, found).rate}
+    print({key: value if isinstance(value, str) else round(value, 3) for key, value in row.items()})
+    save(json, row)
+
+
+def stretched(trials: list[np.ndarray], generator: np.random.Generator) -> list[np.ndarray]:
+    "Trials of FRAMES frames on average: frames repeated, each with its own certainty."
+    factor, found = FRAMES / np.mean(list(map(len, trials))), []
+    for one in trials:
+        places = (np.arange(round(factor * len(one))) / factor).astype(int)
+        unsteady = np.exp(Noise().frames * generator.standard_normal((len(places), 1)))
+        found.append((one[np.minimum(places, len(one) - 1)] * unsteady).astype(np.float32))
+    return found
