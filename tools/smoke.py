@@ -22,12 +22,13 @@ ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 600  # seconds of one script
 B2T = "-m b2t_kit"
 MAKE = {  # what scripts read, made once: name -> command that makes it
-    "DATA": f"{B2T} simulate --out DATA --sessions 2 --trials 12 --bins-per-phoneme 20 --seed 3",
+    "DATA": f"{B2T} simulate --out DATA --sessions 3 --trials 12 --bins-per-phoneme 20 --seed 3",
     "RUN": f"{B2T} train --data DATA --out RUN --config tiny --steps 4 --device cpu",
+    "EARLY": f"{B2T} train --data DATA --out EARLY --config tiny --steps 4 --device cpu --holdout t15.2023.08.18",
     "LM": f"{B2T} lm build TEXT --out LM",
 }
 SMALLEST = {  # script, and case if it has a table of them -> arguments; several commands with ;
-    "adapt": "--recipe tiny --steps 4 --sessions 3 --held-out 1 --trials 8 --seed 1 --copies 2 --out OUT",
+    "adapt": "--run EARLY --data DATA --copies 2 --out OUT.json",
     "cache_precision": "--steps 4 --trials 8",
     "decoding finetune": "LABELS --sentences 4 --tune-on 4 --llm LLM --text 20 --out OUT",
     "decoding hotwords": "LABELS --with-target 4 --without 4 --distractors 10 --flatness middle",

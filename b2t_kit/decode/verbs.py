@@ -47,15 +47,13 @@ class Adapts:
     # learning rate of the steps; default: 3e-5 for a patch embedding, 1e-3 for a day layer
     adapt_lr: Annotated[float, "RATE"] | None = None
     adapt_seed: int | None = None  # random seed of the steps; default: 0
-    # start each day that was not in training from the trained weights, not from where the day before ended
-    adapt_afresh: bool = False
 
     def __post_init__(self) -> None:
         check_bounds(self, {"adapt_copies": (1, 10_000), "adapt_lr": (0, 1000), "adapt_seed": SEED})
 
     def adaptation(self) -> "AdaptConfig | None":
         "The settings of adaptation; None without it. Raises `KitError` for those that need `--adapt`."
-        names = ("copies", "lr", "seed", "afresh")
+        names = ("copies", "lr", "seed")
         if not self.adapt:
             refuse(self, "is a setting of adaptation; add --adapt", *(f"adapt_{name}" for name in names))
             return None

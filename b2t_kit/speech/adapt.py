@@ -132,7 +132,6 @@ class AdaptConfig:
     offset: float = 0.05  # standard deviation of the offset of each channel
     masks: int = 20  # time masks per copy, 0 or more, for a Transformer; a GRU gets those of its own training
     mask_share: float = 0.075  # longest time mask, as a share of the trial
-    afresh: bool = False  # begin every day without training from trained layers, not where the one before it ended
 
     def __post_init__(self) -> None:
         check_bounds(self, {

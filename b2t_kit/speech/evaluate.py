@@ -386,7 +386,7 @@ class AdaptingDecoder:
 
     def _goes_on(self, session: str) -> bool:
         "Whether a session begins with what the one before it has learnt."
-        return not self.adapt.afresh and not {session, self.session} & set(self.decoder.trained) and (
+        return not {session, self.session} & set(self.decoder.trained) and (
             session.partition(".")[0] == self.session.partition(".")[0])
 
     def enter(self, session: str) -> Adapter:
