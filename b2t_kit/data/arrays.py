@@ -22,8 +22,8 @@ from ..core.errors import KitError
 from ..core.files import read_text, regular_file
 from ..core.settings import check_bounds
 from .convert import Format, SourceDay, files_below, finite_fault, join_bins, spoken_labels, z_score
-from .dataset import BIN_SECONDS, FEATURE_KINDS, LABEL_WIDTH
-from .dataset import T15, UNCONFIRMED, Signal, Trial
+from .dataset import BIN_SECONDS, LABEL_WIDTH, Trial
+from .features import FEATURE_KINDS, T15, UNCONFIRMED, Signal
 from .folders import SPLITS
 from .hdf5 import MAX_BINS, MAX_FEATURES, MAX_NUMBER, MAX_TRIALS, Fault, check_text, open_dataset
 from .hdf5 import open_file, open_member, reading

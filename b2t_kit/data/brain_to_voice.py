@@ -19,7 +19,8 @@ import numpy as np
 from ..core.errors import KitError
 from .convert import Divided, SourceDay, are_counts, cells_faults, files_below, join_bins, finite_fault
 from .convert import spoken_labels, z_score
-from .dataset import ARRAYS, FEATURE_KINDS, T15, UNCONFIRMED, Signal, Trial
+from .dataset import Trial
+from .features import ARRAYS, FEATURE_KINDS, T15, UNCONFIRMED, Signal
 from .hdf5 import MAX_BINS, Fault
 from .matlab import load_mat, mat_variables, texts_in
 from .quarantine import Quarantine

@@ -18,7 +18,8 @@ import numpy as np
 from ..core.errors import KitError
 from .convert import Divided, SourceDay, files_below, finite_fault, join_bins, spoken_labels, unknown_layout
 from .convert import z_score
-from .dataset import FEATURE_KINDS, Signal, Trial
+from .dataset import Trial
+from .features import FEATURE_KINDS, Signal
 from .hdf5 import MAX_NUMBER, MAX_TRIALS, Fault
 from .matlab import Variable, load_mat, mat_variables, missing_faults, texts_in
 

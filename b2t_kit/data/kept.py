@@ -18,8 +18,9 @@ import numpy as np
 from ..core.errors import KitError
 from ..core.files import load_json, parse_json, read_bytes, regular_file
 from .convert import Divided, SourceDay, is_date, spoken_labels, z_score
-from .dataset import MAX_BINS, MAX_FEATURES, Signal, Trial
-from .hdf5 import Fault
+from .dataset import Trial
+from .features import Signal
+from .hdf5 import MAX_BINS, MAX_FEATURES, Fault
 
 # %% ../../nbs/data/kept.ipynb #efb4b250
 MOST_BINS = 10**10  # six years of bins

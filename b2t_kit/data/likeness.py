@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .dataset import Recordings, join_splits
+from .dataset import Recordings
+from .joint import join_splits
 from .quarantine import day_of
 from ..text.phonemes import normalise
 

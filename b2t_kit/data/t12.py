@@ -17,7 +17,8 @@ import numpy as np
 
 from ..core.errors import KitError
 from .convert import Format, SourceDay, is_date, spoken_labels
-from .dataset import FEATURE_KINDS, Signal, Trial
+from .dataset import Trial
+from .features import FEATURE_KINDS, Signal
 from .hdf5 import MAX_BINS, MAX_NUMBER, Fault
 from .folders import SPLITS, entries_of
 from .matlab import Variable, load_mat, mat_variables, texts_in

@@ -22,7 +22,8 @@ from ..core.errors import KitError
 from ..core.signals import FAULTS, SUCCESS, followed
 from ..core.verbs import Folder, Positional
 from .batches import needed_patches, num_patches
-from .dataset import LABEL_WIDTH, T15, Signal, read_signal, signal_difference
+from .dataset import LABEL_WIDTH
+from .features import T15, Signal, read_signal, signal_difference
 from .folders import SPLITS, find_recordings, lost_days
 from .hdf5 import MAX_BINS, MAX_NUMBER, Fault, names_in, open_dataset, open_file, open_trial
 from .hdf5 import read_attribute, reading, twin_fault, value_fault

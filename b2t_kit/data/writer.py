@@ -16,7 +16,8 @@ import numpy as np
 
 from ..core.errors import KitError
 from ..core.files import sync_folder
-from .dataset import LABEL_WIDTH, T15, Signal, Trial
+from .dataset import LABEL_WIDTH, Trial
+from .features import T15, Signal
 from .folders import SPLITS, check_split
 from .hdf5 import begin_hdf5
 

@@ -20,7 +20,8 @@ from ..core.errors import KitError
 from ..core.files import atomic_folder, load_json, save_json
 from ..core.settings import to_dict
 from ..core.signals import duration
-from ..data.dataset import BIN_SECONDS, T15
+from ..data.dataset import BIN_SECONDS
+from ..data.features import T15
 from ..data.quarantine import quarantine_record, quarantine_said
 from ..speech.evaluate import WEIGHTS, Decoder, load_decoder
 from ..speech.task import sets_record, signal_record

@@ -33,7 +33,8 @@ from .. import __version__
 from ..core.cache import note_of
 from ..core.errors import KitError
 from ..core.files import check_target, load_json, read_text, save_json, write_atomically
-from ..data.dataset import BIN_SECONDS, FEATURE_KINDS, T15, Recordings, Signal, as_png
+from ..data.dataset import BIN_SECONDS, Recordings, as_png
+from ..data.features import FEATURE_KINDS, T15, Signal
 from ..data.folders import check_split
 from ..data.quarantine import quarantine_record, quarantine_said
 from ..decode.hypotheses import DecodedTrial, Hypothesis, posteriors

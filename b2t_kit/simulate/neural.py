@@ -36,7 +36,8 @@ from ..core.settings import to_dict
 from ..core.signals import SUCCESS
 from ..core.verbs import Folder, Layout, arranged
 from ..data.batches import read_ahead
-from ..data.dataset import ARRAYS, NUM_FEATURES, T15, Signal, Trial
+from ..data.dataset import NUM_FEATURES, Trial
+from ..data.features import ARRAYS, T15, Signal
 from ..data.folders import SPLITS
 from ..data.writer import SessionWriter
 from .sentences import KitSource, Planned, day_number, draw_sentence, labels_of

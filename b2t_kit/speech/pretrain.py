@@ -24,10 +24,11 @@ from ..core.random import uniforms
 from ..core.settings import check_bounds, from_dict
 from ..data.augment import Augment, augment, bin_mask, smooth
 from ..data.batches import Batch, BatchConfig, TrainBatches, check_lengths, gathered
-from ..data.dataset import Recordings, Signal, join_splits
+from ..data.dataset import Recordings
+from ..data.features import Signal
 from ..data.fingerprint import data_fingerprint
 from ..data.folders import SPLITS, find_recordings
-from ..data.joint import JointRecordings, read_ins
+from ..data.joint import JointRecordings, join_splits, read_ins
 from ..data.quarantine import quarantined
 from ..devices.device import Device
 from ..models.layers import read_in

@@ -25,7 +25,8 @@ from ..core.signals import gib
 from ..data.augment import Augment, augment, smooth, smoothing_taps
 from ..data.batches import Batch, BatchConfig, Bucket, EvalBatches, Frames, Resident, TrainBatches, check_lengths
 from ..data.batches import check_shares, end_to_end, gathered, map_trials
-from ..data.dataset import T15, Recordings, Signal, signal_difference
+from ..data.dataset import Recordings
+from ..data.features import T15, Signal, signal_difference
 from ..data.joint import JointRecordings, label_heads, open_recordings, read_ins
 from ..data.fingerprint import data_fingerprint
 from ..data.quarantine import quarantine_said, quarantined, spent_days
