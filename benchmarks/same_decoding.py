@@ -32,7 +32,7 @@ def room(name: str) -> ModuleType:
 
 def prepare(folder: Path, labels: Path | None, trials: int) -> None:
     "Write logits and a language model of other sentences."
-    from decoding_task import build, divided
+    from decoding_cases.task import build, divided
 
     from b2t_kit.lm.arpa import write_arpa
     from b2t_kit.lm.ngram_build import default_language_model
@@ -42,7 +42,7 @@ def prepare(folder: Path, labels: Path | None, trials: int) -> None:
     generator = np.random.default_rng(1)
     if labels:
         scored, _, rest = divided(labels)
-        sentences, model = scored[:trials], build(rest, scored, folder, order=3)
+        sentences, model = scored[:trials], build(rest, scored)
     else:
         sentences = [draw_sentence(generator, held_out=True) for _ in range(trials)]
         model = default_language_model()
