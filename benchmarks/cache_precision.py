@@ -1,6 +1,6 @@
 """Compare phoneme error rates with a float16 and a float32 cache of the recordings; float16 halves the memory.
 
-    python benchmarks/cache_precision.py                    # simulated recordings, minutes on two cores
+    python benchmarks/cache_precision.py                    # strict simulated recordings, minutes on two cores
     python benchmarks/cache_precision.py --data FOLDER --config gpu_16gb
 
 Trains the same decoder from the same seed on the same batches twice, with the training recordings kept in float32
@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))
 
 from b2t_kit.core.files import save_json
 from b2t_kit.data.dataset import NUM_FEATURES
-from b2t_kit.simulate.neural import SimulateConfig, simulate
+from b2t_kit.simulate.neural import STRICT, simulate
 from b2t_kit.speech.evaluate import Evaluation, evaluate_run
 from b2t_kit.speech.recipes import recipe
 from b2t_kit.speech.shapes import SpeechRun
@@ -46,15 +46,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="recordings; simulated if left out")
     parser.add_argument("--config", default="tiny", help="recipe to train; default tiny")
-    parser.add_argument("--steps", type=int, default=160, help="optimizer steps")
-    parser.add_argument("--trials", type=int, default=200, help="simulated trials per session")
+    parser.add_argument("--steps", type=int, default=600, help="optimizer steps")
+    parser.add_argument("--trials", type=int, default=40, help="simulated trials for each of 40 days")
     options = parser.parse_args()
     run = recipe(options.config)
     run = replace(run, train=replace(run.train, steps=options.steps))
     with tempfile.TemporaryDirectory() as scratch:
         data = options.data or Path(scratch) / "data"
         if options.data is None:
-            simulate(data, SimulateConfig(sessions=3, trials=options.trials, difficulty=0.5, bins_per_phoneme=18.0))
+            simulate(data, replace(STRICT, trials=options.trials, held_out=0.3))
         found = {cache: scored(data, run, cache, Path(scratch)) for cache in ("float32", "float16")}
     (full, full_bytes), (half, half_bytes) = found["float32"], found["float16"]
     difference = compare(full.counts, half.counts)

@@ -2,6 +2,7 @@
 
     python benchmarks/seeds.py                              # simulated recordings, minutes on two cores
     python benchmarks/seeds.py --xla .ci/envs/xla/bin/python    # also the probe, with XLA's CPU backend
+    python benchmarks/seeds.py --runs RUN RUN ... --data DATA --out FILE    # only the ensemble, of runs that are there
 
 Every run is `b2t train` or another command in a process of its own. Memory is the proportional set size of all
 processes of a command (what several share, such as the mapped recordings, counts once), sampled up to ten times a
@@ -10,6 +11,7 @@ another more. The result goes to benchmarks/results/seeds.json, the board of all
 """
 
 import argparse
+import csv
 import hashlib
 import json
 import os
@@ -28,8 +30,11 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from b2t_kit.core.files import load_json, save_json
+from b2t_kit.data.dataset import Recordings
 from b2t_kit.data.writer import tiny_recordings
 from b2t_kit.simulate.neural import SimulateConfig, simulate
+from b2t_kit.text.metrics import Counts, compare, count_edits
+from b2t_kit.text.phonemes import normalise
 from b2t_kit.training.checkpoint import checkpoint_path, checkpoint_steps
 
 SEEDS = (1, 2, 3)
@@ -109,12 +114,7 @@ def measure(data: Path, out: Path, steps: int, threads: int, xla: str | None) ->
         found["same bits as one after another"] = all(
             bits(out / f"after/seed_{seed}") == bits(out / f"beside/seed_{seed}") for seed in SEEDS)
     found |= measure_killed(out)
-    runs = [str(out / f"beside/seed_{seed}") for seed in SEEDS]
-    found["phonemes"] = {run[-6:]: per(data, ["--run", run], out / "one.json") for run in runs}
-    found["phonemes"]["average"] = per(data, ["--runs", *runs], out / "one.json")
-    found["words"] = {run[-6:]: wer(data, ["--run", run], out / "words") for run in runs}
-    for way in ("average", "pool"):
-        found["words"][way] = wer(data, ["--runs", *runs, "--combine", way], out / "words")
+    found |= ensemble([out / f"beside/seed_{seed}" for seed in SEEDS], data, out)
     if xla:
         few = [*SMALL, "--data", str(out / "small/hdf5_data_final"), "--device", "xla", "--steps", "2"]
         few += ["--seeds", "1", "2", "--side-by-side"]
@@ -133,6 +133,29 @@ def measure_killed(out: Path) -> dict[str, Any]:
     one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     found["alone"] = b2t([*train, "--seed", "2", "--out", str(out / "alone")], **one)
     return {**found, "same bits": bits(out / "alone") == bits(out / "killed/seed_2")}
+
+
+def ensemble(runs: list[Path], data: Path, out: Path) -> dict[str, Any]:
+    "Errors of each run and of both ways to combine them, and word errors of these minus those of each run."
+    several = ["--runs", *map(str, runs)]
+    ways = {run.name: ["--run", str(run)] for run in runs} | {"average": several}
+    phonemes = {name: per(data, words, out / "errors.json") for name, words in ways.items()}
+    ways["pool"] = [*several, "--combine", "pool"]
+    words = {name: wer(data, way, out / f"words_{name}") for name, way in ways.items()}
+    counts = {name: word_errors(data, out / f"words_{name}/sentences.csv") for name in ways}
+    gaps = {f"{way} minus {name}": str(compare(counts[name], counts[way]))
+            for way in ("average", "pool") for name in ways if name != way}
+    return {"phonemes": phonemes, "words": words, "differences": gaps}
+
+
+def word_errors(data: Path, sentences: Path) -> Counts:
+    "Word errors of each decoded sentence."
+    with open(sentences, newline="", encoding="utf-8") as file, Recordings(data, "val") as recordings:
+        said = {(info.session, str(info.block), str(info.number)): info.sentence for info in recordings.infos}
+        pairs = [(said[row["session"], row["block_num"], row["trial_num"]], row["text"])
+                 for row in csv.DictReader(file)]
+    true, decoded = ([normalise(text, True).split() for text in texts] for texts in zip(*pairs))
+    return count_edits(true, decoded)
 
 
 def per(data: Path, words: list[str], file: Path) -> dict[str, float]:
@@ -156,8 +179,15 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=80, help="simulated trials per session")
     parser.add_argument("--threads", type=int, default=1, help="of each seed that is trained after another")
     parser.add_argument("--xla", metavar="PYTHON", help="an interpreter with torch_xla, for the probe")
+    parser.add_argument("--runs", type=Path, nargs="*", help="with --data: only the ensemble of these runs")
+    parser.add_argument("--data", type=Path)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/seeds.json")
     options = parser.parse_args()
+    if options.runs:
+        with tempfile.TemporaryDirectory() as scratch:
+            save_json(options.out, found := ensemble(options.runs, options.data, Path(scratch)))
+        print(json.dumps(found, indent=1))
+        return
     with tempfile.TemporaryDirectory() as scratch:
         data = Path(scratch) / "data"
         simulate(data, SimulateConfig(sessions=3, trials=options.trials, difficulty=0.5, bins_per_phoneme=18.0))
