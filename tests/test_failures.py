@@ -315,26 +315,25 @@ def test_c18f_a_taken_port_is_named_and_launch_needs_none(taken_port: int) -> No
 
 def test_c18f_missing_processes_are_named(tmp_path: Path) -> None:
     """Two of three processes arrive: torch counts them, the kit names the missing one."""
-    with socket.socket() as finder:
-        finder.bind(("127.0.0.1", 0))
-        port = str(finder.getsockname()[1])
-    code = f"""
-import datetime, torch.distributed as dist
-try:
-    dist.init_process_group("gloo", init_method="tcp://127.0.0.1:{port}", rank=0, world_size=3,
-                            timeout=datetime.timedelta(seconds=2))
-except dist.DistStoreError as error:
-    print(error)
-"""
-    assert "1/3 clients joined" in run_python(code)
-
+    with socket.socket() as one, socket.socket() as other:
+        ports = [str(finder.bind(("127.0.0.1", 0)) or finder.getsockname()[1]) for finder in (one, other)]
     children = [
         subprocess.Popen(
             [sys.executable, "-c", START_TOGETHER + MEET_AT], text=True, stdout=subprocess.PIPE,
             env=child_environment(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE="3", START=str(tmp_path),
-                                  MASTER_ADDR="127.0.0.1", MASTER_PORT=port))
+                                  MASTER_ADDR="127.0.0.1", MASTER_PORT=ports[0]))
         for rank in ("0", "2")
     ]
+    code = f"""
+import datetime, torch.distributed as dist
+try:
+    dist.init_process_group("gloo", init_method="tcp://127.0.0.1:{ports[1]}", rank=0, world_size=3,
+                            timeout=datetime.timedelta(seconds=2))
+except dist.DistStoreError as error:
+    print(error)
+"""
+    assert "1/3 clients joined" in run_python(code)  # while the others wait
+
     said = [child.communicate(timeout=PATIENCE)[0] for child in children]
     assert "process 0 of 3: no sign of process 1 within 3 s" in said[0]
     assert "process 2 of 3: no sign of process 1" in said[1]
