@@ -6,10 +6,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from b2t_kit.cli import main
 from b2t_kit.core.files import load_json
@@ -29,12 +30,19 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_recordings(tmp_path_factory.mktemp("stopped") / "data", sessions=2, trials=6, max_bins=60)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """In this process too, for the same bits."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="module")
 def alone(data: Path) -> Path:
     """A run that was not stopped."""
-    process = begin(f"train --data {data} --out {data.parent / 'alone'} {SETTINGS}")
-    said = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, said
+    assert main(shlex.split(f"train --data {data} --out {data.parent / 'alone'} {SETTINGS}")) == 0
     return data.parent / "alone"
 
 
@@ -85,7 +93,7 @@ def bits(run: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_run_goes_on_by_the_printed_command(
-    data: Path, alone: Path, tmp_path: Path, number: signal.Signals
+    data: Path, alone: Path, tmp_path: Path, b2t: Callable, number: signal.Signals
 ) -> None:
     """With the same bits as a run that was not stopped, and on the device as before."""
     run = tmp_path / "a run"
@@ -93,9 +101,8 @@ def test_a_stopped_run_goes_on_by_the_printed_command(
     assert status == 128 + number and newest(run) < STEPS, said + errors
     assert errors == ("interrupted\n" if number == signal.SIGINT else "interrupted by SIGTERM\n")
     assert command_in(said) == f"train --resume --out '{run}'"
-    process = begin(command_in(said))
-    said, errors = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0 and newest(run) == STEPS and "recordings on the device" in said, said + errors
+    status, said, errors = b2t(command_in(said))
+    assert status == 0 and newest(run) == STEPS and "recordings on the device" in said, said + errors
     assert bits(run) == bits(alone)
 
 
@@ -188,6 +195,9 @@ def test_stopped_seeds_go_on_by_the_printed_command(data: Path, tmp_path: Path, 
     status, said, errors = stopped_early(words, begun, signal.SIGTERM)
     assert status == 143 and errors == "interrupted by SIGTERM\n", said + errors
     assert command_in(said) == f"train --resume --out {out}" and max(map(newest, runs)) < STEPS
+    rows = [read_metrics(run)[-1] for run in begun]
+    assert all(row["text"].startswith("stopped (SIGTERM)") for row in rows) and [row["step"] for row in rows] == [*map(newest, begun)]
+    assert not (out / "cache").exists()
     status, said, errors = b2t(command_in(said))
     assert status == 0 and [newest(run) for run in runs] == [STEPS, STEPS], said + errors
     assert ("threads" in said or "1 thread each" in said) == bool(how)
