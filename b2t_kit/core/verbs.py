@@ -358,10 +358,10 @@ def ask_tyro(
     "Parse; raises `KitError` for what cannot be meant, and exits after `--help`."
     import tyro
 
-    told = StringIO()
+    told, config = StringIO(), (tyro.conf.OmitArgPrefixes, tyro.conf.HelptextFromCommentsOff)  # a view has no source
     try:
         with redirect_stderr(told):
-            return tyro.cli(view, prog=program, description="", args=list(words), config=(tyro.conf.OmitArgPrefixes,))
+            return tyro.cli(view, prog=program, description="", args=list(words), config=config)
     except SystemExit as stop:
         if stop.code:
             raise KitError(one_line(told.getvalue(), program)) from None
