@@ -27,7 +27,7 @@ from b2t_kit.speech.evaluate import load_decoder
 def main() -> None:
     "Adapt, compare, save."
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--run", type=Path, required=True, help="decoder; adapts on all days that it was not trained on")
+    parser.add_argument("--run", type=Path, required=True, help="decoder, adapted on all days it was not trained on")
     parser.add_argument("--data", type=Path, required=True, help="its recordings")
     parser.add_argument("--copies", type=int, default=AdaptConfig.copies)
     parser.add_argument("--lr", type=float, help="of the steps; default: that of --adapt")
