@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.cache import MEMO, Kept, content_hash, stored_key
+from ..core.cache import MEMO, Kept, content_hash
 from ..core.errors import KitError
 from ..core.files import csv_text, new_folders, save_json, write_atomically
 from ..core.settings import override, to_dict
@@ -26,9 +26,8 @@ from .beam_search import BeamSearch, search_key
 from .hotwords import Hotword, read_hotwords
 from .hypotheses import DecodedTrial, Route, SearchConfig, choice_key, marks_of, read_nbest
 from .hypotheses import with_choices, write_nbest
-from .sources import RunLogits, LogitSource, adapted_folder, adapted_logits, adaptation_report
-from .sources import decode_trials, known_sentences
-from .tune import CHOICE, DEFAULT, Tuning, plot_frontier, plot_tuning, trials_tuned_on, tune
+from .sources import AdaptedRun, LogitSource, RunLogits, decode_trials
+from .tune import DEFAULT, Tuning, plot_frontier, plot_tuning, trials_tuned_on, tune
 from .tune import tuned_config, tuned_for, tuned_model
 from ..lm.arpa import read_language_model
 from ..lm.contamination import leak_warning
@@ -299,35 +298,27 @@ def evaluate_adapting(
     *,
     device: str = "auto",  # for the network: "auto", "cpu" or "cuda"
     precision: str = "auto",  # "auto", "float32", "bfloat16" or "float16"
-    lm: str | Path | None = None,  # language model file or "default"; None: the model of the tuned weights
-    lexicon: str | Path | None = None,  # file with additional words
     adapt: "AdaptConfig | None" = None,  # None: DietCORP's settings
     progress: Any = str,  # called with progress messages
+    **search: Any,  # what is asked of the search that decodes the pseudo-labels: fields of `Asked`
 ) -> tuple["Evaluation", "AdaptReport"]:
     "Score a split with adaptation, and compare with the decoder as trained; raises `KitError` as `evaluate_run`."
     from b2t_kit.speech.adapt import AdaptConfig
     from b2t_kit.speech.evaluate import decoded_again, evaluate_run, save_evaluation
 
     folder = Path(run) / "eval" / f"{split}_adapted"
-    plain = evaluate_run(run, data, split, None, unseen, logits=True, device=device, precision=precision,
-                         out=folder / "as_trained")
-    name = lm or tuned_model(Path(run) / CHOICE)
-    said = tuple(trial.info.sentence for trial in plain.trials if trial.info.sentence is not None)
-    words, model = choose_words(name, lexicon, said + known_sentences(data), folder / MEMO)
-    record, trained = Path(run) / CHOICE, RunLogits(run, data, split, device)
-    tuned = tuned_config(record, tuned_for(words, model, None, trained.decoder.digest))
-    search = BeamSearch(words, model, tuned or SearchConfig(), folder=folder)
-    path = adapted_logits(trained.decoder, data, split, adapted_folder(run, split), search,
-                          adapt=adapt or AdaptConfig(), device=device, precision=precision, unseen=unseen,
-                          progress=progress)
-    report = adaptation_report(data, split, search, folder / "as_trained" / "logits.hdf5", path)
-    chose, marks = trials_tuned_on(record)[0], plain.marks
-    infos = [trial.info for trial in plain.trials]
-    tuned_on = chose & {choice_key((info.session, info.block, info.number), info.sentence or "") for info in infos}
+    plain = evaluate_run(run, data, split, None, unseen, device=device, precision=precision, out=folder / "as_trained")
+    source = AdaptedRun(RunLogits(run, data, split, device, precision=precision, unseen=unseen), adapt or AdaptConfig())
+    with new_folders(source.folder):
+        line = DecodingLine(source, Asked(**search), source.folder, progress)
+        heard, report = source.adapted(line.heard, line.search(), line.folder, progress)
+    marks, trials = plain.marks, heard.trials
+    tuned_on = trials_tuned_on(line.record)[0] & {choice_key(trial.place, trial.truth or "") for trial in trials}
     if tuned_on:
-        marks += (Choice(WEIGHTS_TUNED, len(tuned_on), len(infos)),)
-    made = replace(plain, origin=f"{plain.origin}, adapted", trials=decoded_again(plain.trials, path), marks=marks)
-    save_evaluation(made, folder, stored_key(path))
+        marks += (Choice(WEIGHTS_TUNED, len(tuned_on), len(trials)),)
+    again = decoded_again(plain.trials, heard.path)
+    made = replace(plain, origin=f"{plain.origin}, adapted", trials=again, marks=marks)
+    save_evaluation(made, folder, heard.key)
     if json is not None:
         save_json(json, made.to_dict() | {"adaptation": report.to_dict()})
     return made, report

@@ -226,6 +226,8 @@ def cached_logits(
     split: str,  # train, val or test
     folder: Path,  # where they are cached
     device: str = "auto",  # for the network: "auto", "cpu" or "cuda"
+    precision: str = "auto",  # "auto", "float32", "bfloat16" or "float16"
+    unseen: "Unseen | None" = None,  # day layer of sessions without training; None: from the configuration
 ) -> Path:  # logits.hdf5
     "Return the file with the logits of a split, computed only if it is missing or of other weights or recordings."
     from b2t_kit.data.folders import check_split
@@ -233,14 +235,14 @@ def cached_logits(
     from b2t_kit.speech.evaluate import LogitsWriter, decode, logits_key
 
     check_split(split)
-    with open_device(device) as opened, Recordings(data, split) as recordings:
+    with open_device(device, precision) as opened, Recordings(data, split) as recordings:
         decoder.check_spoken(recordings.signal)
 
         def write(path: Path) -> None:
             with LogitsWriter(path) as writer:
-                decode(decoder, recordings, opened, logits=writer)
+                decode(decoder, recordings, opened, unseen, writer)
 
-        return kept(folder / "logits.hdf5", logits_key(decoder, recordings, opened, folder=folder), write)
+        return kept(folder / "logits.hdf5", logits_key(decoder, recordings, opened, unseen, folder), write)
 
 # %% ../../nbs/decode/sources.ipynb #65d65531
 def known_sentences(
@@ -262,6 +264,8 @@ class RunLogits(LogitSource):
     data: str | Path | None = None  # folder of the recordings; None looks in the usual places of this platform
     split: str = "val"  # train, val or test
     device: str = "auto"  # for the network: "auto", "cpu" or "cuda"
+    precision: str = "auto"  # "auto", "float32", "bfloat16" or "float16"
+    unseen: "Unseen | None" = None  # day layer of sessions without training; None: from the configuration
 
     @cached_property
     def decoder(self) -> "Decoder":
@@ -282,7 +286,8 @@ class RunLogits(LogitSource):
 
     def hear(self, folder: Path) -> Heard:
         with new_folders(folder):
-            path = cached_logits(self.decoder, self.data, self.split, folder, self.device)
+            path = cached_logits(self.decoder, self.data, self.split, folder, self.device, precision=self.precision,
+                                 unseen=self.unseen)
         heard = heard_in(path, folder)
         return replace(heard, chose=self.decoder.chose(heard.key["data"]))
 
@@ -403,10 +408,11 @@ class AdaptedRun(LogitSource):
         return self.trained.hear(self.trained.folder if folder == self.folder else folder / "as_trained")
 
     def adapted(self, heard: Heard, search: BeamSearch, folder: Path,
-                progress: Any = str) -> tuple[Heard, "AdaptReport | None"]:
-        run, data, split = self.trained.run, self.trained.data, self.trained.split
-        place = adapted_folder(run, split, None if folder == self.folder else folder)
-        path = adapted_logits(self.trained.decoder, data, split, place, search, adapt=self.adapt,
-                              device=self.trained.device, progress=progress)
-        report = adaptation_report(data, split, search, heard.path, path)
+                progress: Any = str) -> tuple[Heard, "AdaptReport"]:
+        trained = self.trained
+        place = adapted_folder(trained.run, trained.split, None if folder == self.folder else folder)
+        path = adapted_logits(trained.decoder, trained.data, trained.split, place, search, adapt=self.adapt,
+                              device=trained.device, precision=trained.precision, unseen=trained.unseen,
+                              progress=progress)
+        report = adaptation_report(trained.data, trained.split, search, heard.path, path)
         return replace(heard_in(path, folder), chose=heard.chose), report
