@@ -405,7 +405,7 @@ _MASKS_LAYOUT = replace(
 
 @dataclass(frozen=True)
 class Pretrain:
-    "Train a Transformer to say what is under masks, from recordings without labels, or resume a run."
+    "Pretrain a Transformer on recordings without labels, by reconstructing masked patches, or resume a run."
     out: RunFolder  # run folder, new unless --resume is given
     # folder of the recordings, or several; by default it is searched for, also on Kaggle and Colab
     data: tuple[Folder, ...] = ()

@@ -168,13 +168,13 @@ class ArraysFormat(Format):
     participant: str = "m1"  # a short name
     features: str = "threshold crossings"  # kinds of features in column order, with commas
     arrays: str = "array 1"  # arrays in column order, with commas; each kind has all of them
-    threshold: str = "not stated"  # of threshold crossings, such as -4.5 x RMS
-    bin_ms: float = 20.0  # milliseconds of a row; 20, or a part of it: then rows are joined
+    threshold: str = "not stated"  # threshold of the threshold crossings, such as -4.5 x RMS
+    bin_ms: float = 20.0  # length of a row, ms: 20, or a divisor of 20, whose rows are then joined
     counts: str = "threshold crossings"  # kinds that are counts: joined rows are added up, others averaged
     scale: str = "day"  # z-score over the "day", the "block", or "none": leave the numbers as they are
-    units: str = "standard deviations"  # of the stored numbers; with scale none, say what they are
+    units: str = "standard deviations"  # units of the stored numbers; with scale none, say what they are
     labels: str = "phonemes"  # "phonemes" by the kit's pronunciations, or "characters"
-    dataset_path: str = "/acquisition/binned_spikes/data"  # of the rows in an NWB or HDF5 file
+    dataset_path: str = "/acquisition/binned_spikes/data"  # path of the dataset with the rows, in an NWB or HDF5 file
 
     def __post_init__(self) -> None:
         check_bounds(self, {"bin_ms": (0.001, 1000 * BIN_SECONDS)})

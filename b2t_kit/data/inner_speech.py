@@ -80,7 +80,7 @@ def word_of(
 @dataclass(frozen=True)
 class InnerSpeech(Divided):
     "inner speech (Kunz et al. 2025): the folder with the unpacked archives"
-    participant: Literal["", "t12", "t15", "t16", "t17"] = ""  # only this one's files; "": all
+    participant: Literal["", "t12", "t15", "t16", "t17"] = ""  # convert only this participant's files; "": all
 
     def parts(self, folder: Path) -> tuple[list[SourceDay], list[Fault]]:
         "A part for each file; files of another layout are refused with their variables."

@@ -211,11 +211,11 @@ class LiveConfig:
     "Settings of live decoding; invalid values raise `KitError`."
 
     end_silence: float = 1.5  # seconds without a phoneme after which a sentence ends; 0: only a cue ends it
-    # end a sentence when it is over with this probability, by the language model and the silence so far; 0: never so
+    # end a sentence when it is complete with this probability, by the language model and the silence so far; 0: off
     surety: float = 0.0
     pause: float = 0.3  # mean silence between two words, seconds, for that probability
-    calm: float = 0.0  # seconds that a word must have stood before it is shown; more: later, with fewer revisions
-    llm_seconds: float = 0.3  # that a large model may take for a finished sentence; a slower one is left out
+    calm: float = 0.0  # seconds a word must stay unchanged before it is shown; more: later, with fewer revisions
+    llm_seconds: float = 0.3  # most seconds a large model may take for a finished sentence; a slower one is left out
     idle: float = 10.0  # restart the sentence after this much initial silence, seconds
     longest: float = 120.0  # seconds after which a sentence ends in any case, so that memory stays bounded
     budget: float = 0.02  # seconds from last bin to words: one bin, so that no bin waits for the frame before it
@@ -224,7 +224,7 @@ class LiveConfig:
     considered: int = 20  # hypotheses used for confidences
     histories: int = 1 << 18  # word prefixes of a sentence to preallocate memory for
     copied: float = 2.0  # copy language models up to so many GB into memory; the system may drop mapped pages
-    threads: int = 1  # of the network; for one trial at a time, one is fastest
+    threads: int = 1  # CPU threads of the network; for one trial at a time, 1 is fastest
 
     def __post_init__(self) -> None:
         check_bounds(self, {

@@ -25,7 +25,7 @@ class Rescore:
     out: File  # n-best lists to write (.jsonl); b2t submit --nbest takes them
     tune: bool = False  # find the weights on these lists, whose true sentences must be known
     weights: File | None = None  # weights found by --tune for other lists
-    before: int = 0  # context: so many decoded sentences of the same block before each
+    before: int = 0  # decoded sentences before each, of the same block, given as context
     topic: FreeText = ""  # prompt that precedes the context
     # quantise the model to 4 or 8 bits; needs CUDA and bitsandbytes; default: the precision of the device
     llm_bits: Literal[4, 8] | None = None

@@ -339,10 +339,10 @@ MOST_SESSIONS = 1000  # about twenty years
 @dataclass(frozen=True)
 class PlanConfig:
     "How much is said, and what."
-    sessions: int = 4  # recording days, 1 to 1000; with a table of sessions, so many from its start
+    sessions: int = 4  # recording days, 1 to 1000; with a table of sessions, its first ones
     trials: int = 100  # training trials per session; with a table, the most per session
     held_out: float = 0.18  # validation trials per training trial, 0 to 1; as many test trials
-    labels: str | None = None  # .csv table or text file with sentences; None: the kit's grammar
+    labels: str | None = None  # .csv table or text file with sentences; default: drawn from a built-in grammar
     seed: int = 0  # random seed of sentences and recordings
 
     def __post_init__(self) -> None:

@@ -24,16 +24,16 @@ MOST_DISTURBED = {"day_gain": 1.0, "trial_gain": 1.0, "wander": 1.0, "lapses": 0
 @dataclass(frozen=True)
 class DisturbedConfig(PlanConfig):
     "What is said, and what goes wrong."
-    day_gain: float = 0.0  # standard deviation of the log gain of the tuning among days, 0 to 1
-    trial_gain: float = 0.0  # likewise among trials of a day
-    wander: float = 0.0  # likewise within a trial, with a time constant of 1.2 s
+    day_gain: float = 0.0  # standard deviation over days of the log gain of the tuning, 0 to 1
+    trial_gain: float = 0.0  # standard deviation of the same over trials of a day, 0 to 1
+    wander: float = 0.0  # standard deviation of the same within a trial, with a time constant of 1.2 s, 0 to 1
     lapses: float = 0.0  # share of the time in which a tenth of the tuning is left, for 1.7 s on average, 0 to 0.5
     drift: float = 1.0  # drift of the tuning from day to day; 1: as the difficulty sets it; 0 to 10
-    lasting: float = 1.0  # how much of the tuning that otherwise never changes is kept from drifting, 0 to 1
+    lasting: float = 1.0  # share of the fixed part of the tuning that stays fixed; the rest drifts, 0 to 1
     session_drift: float = 0.0  # share of the tuning replaced over 200 trials of a session, 0 to 1
     lost: float = 0.0  # share of the electrodes silent all day, 0 to 0.5; half as many fall silent during the day
     shared_noise: float = 1.0  # noise common to an array's electrodes; 1: as the difficulty sets it; 0 to 10
-    tempo: float = 0.0  # standard deviation of the log duration of phonemes among days, 0 to 1
+    tempo: float = 0.0  # standard deviation over days of the log duration of phonemes, 0 to 1
     wrong_labels: float = 0.0  # share of the trials in which a word is skipped or said twice, 0 to 1
 
     def __post_init__(self) -> None:

@@ -53,7 +53,7 @@ class PretrainConfig(TrialSettings):
     unlabelled: bool = True  # also train on trials that have no labels, those of data_test.hdf5
     masked: float = 0.5  # share of a trial's patches that are masked, at most
     longest: int = 15  # longest stretch of masked patches
-    ahead: bool = True  # frames also see those after them
+    ahead: bool = True  # bidirectional attention: frames also see later ones
 
     holdout, rates = (), ()  # settings of the speech task that pretraining does not have
 

@@ -65,9 +65,8 @@ class TrialSettings(TaskSettings):
     model: ModelConfig = GRUConfig()  # the decoder; days and features are set from the recordings
     augment: Augment = Augment()  # noise in training; smoothing in training and evaluation
     batches: BatchConfig = BatchConfig()
-    # features that the network takes, to which a matrix for each participant, arrays and kind of features brings
-    # recordings before any layer of sessions; needed where sets differ in features. At first features stay as they are,
-    # beside zeros. 0: no matrix
+    # width of the network's input: a learned matrix per participant, arrays and kind of features maps recordings to it
+    # before the day layer; needed where sets differ in width. Initialised to the identity, padded with zeros. 0: none
     read_in: int = 0
     read_ins: tuple[str, ...] = ()  # whose matrix each session has, NAME=FEATURES; taken from the recordings
 
