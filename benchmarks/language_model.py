@@ -9,8 +9,7 @@ favourite successors) is made. Then, each in its own process:
    and the peak memory of the process above its start, mapped pages of files included;
 2. the model is written and read in each format: bytes per n-gram, seconds to open;
 3. words of running text are queried, by the compiled walk, the plain one, and a dictionary of
-   tuples (which holds a smaller model, since it would not fit otherwise); and by KenLM where its Python
-   module is installed (it is not one of the kit's requirements), which must give the same probabilities;
+   tuples (which holds a smaller model, since it would not fit otherwise);
 4. with `--lmplz`, KenLM's own program (built from the sources in its package) makes the same 3-gram, and
    both must find the same text equally likely.
 """
@@ -176,20 +175,6 @@ def walk_naive(model: NaiveModel, words: list[str]) -> float:
     return total
 
 
-def walk_kenlm(model: object, words: list[str]) -> float:
-    "The same with KenLM's Python module."
-    import kenlm
-
-    one, other, total = kenlm.State(), kenlm.State(), 0.0
-    model.BeginSentenceWrite(one)
-    for word in words:
-        total += model.BaseScore(one, word, other)
-        one, other = other, one
-        if word == "</s>":
-            model.BeginSentenceWrite(one)
-    return total * math.log(10)
-
-
 def ask(path: Path, folder: Path) -> dict:
     "Words per CPU second in running text."
     model = read_language_model(path)
@@ -200,14 +185,6 @@ def ask(path: Path, folder: Path) -> dict:
     assert math.isclose(walk_plain(model, numbers[:few]), total, rel_tol=1e-9)
     found["plain"] = round(few / seconds(lambda: walk_plain(model, numbers[:few]), 3))
     words = [model.words[number] for number in numbers.tolist()]
-    try:
-        import kenlm
-    except ImportError:
-        pass
-    else:
-        other = kenlm.Model(str(folder / "model.arpa"))
-        found["kenlm_ratio"] = round(walk_kenlm(other, words[:few]) / total, 7)
-        found["kenlm from Python"] = round(few / seconds(lambda: walk_kenlm(other, words[:few]), 3))
     small = read_language_model(folder / "small.b2tlm")
     naive = as_dictionaries(small)
     expected = walk_plain(small, small.numbers(words[:few]))
