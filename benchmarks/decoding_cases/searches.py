@@ -130,7 +130,7 @@ def latency(work: Path, beam: int = 200) -> list[dict]:
             stream.sentence  # noqa: B018 (what is timed is asking for it)
             times.append(1000 * (time.thread_time() - start))
         assert stream.finish() == search.decode(logits)
-    p50, p99 = np.percentile(times, [50, 99])
+    p50, p99 = np.percentile(times, [50, 99]).tolist()
     return [{"search": "stream", "beam": beam, "frames": len(times), "p50_ms": p50, "p99_ms": p99,
              "max_ms": max(times)}]
 
