@@ -102,9 +102,9 @@ def followed(
     "The items; meanwhile `Progress` tells."
     progress = Progress(what, total, unit)
     try:
-        for number, one in enumerate(items):
-            progress.tell(number if place is None else place(one))
-            yield one
+        for number, item in enumerate(items):
+            progress.tell(number if place is None else place(item))
+            yield item
     finally:
         progress.bar.close()
 
@@ -148,9 +148,9 @@ def stopped_by_signals() -> Iterator[None]:
         raised.append(signal.Signals(number).name)
         raise KeyboardInterrupt(raised[-1])
 
-    def dropped(one: Any) -> None:
-        if not raised or one.exc_type is not KeyboardInterrupt:
-            report_unraisable(one)
+    def dropped(report: Any) -> None:
+        if not raised or report.exc_type is not KeyboardInterrupt:
+            report_unraisable(report)
             return
         number = signal.Signals[raised.pop()]
         signal.signal(number, stop)
@@ -169,8 +169,8 @@ def stopped_by_signals() -> Iterator[None]:
             raise KeyboardInterrupt(raised[-1]) from error
         raise
     finally:
-        for one in waiting:
-            one.cancel()
+        for timer in waiting:
+            timer.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
         if sys.unraisablehook is dropped:

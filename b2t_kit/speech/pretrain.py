@@ -125,7 +125,7 @@ def pretraining_loss(
     "Squared error of the masked bins; `zeros` is that of zeros in their place."
     found, inside = reconstructed(model, batch, config)
     weight = inside * (batch.weight / inside.sum(1)[:, 0].clamp(min=1))[:, None, None]  # (B, T, 1)
-    error, zeros = ((one.square().mean(-1, keepdim=True) * weight).sum() for one in
+    error, zeros = ((difference.square().mean(-1, keepdim=True) * weight).sum() for difference in
                     (found - batch.features, batch.features))
     return LossSum(error, (batch.weight > 0).sum(), {"zeros": zeros})
 
@@ -184,12 +184,12 @@ class PretrainTask(_Masked):
         opened = partial(without_labels, splits=("train", "test") if config.unlabelled else ("train",))
         with JointRecordings(folders, "train", opened=opened) as every:
             self.sessions, self.left_out = every.sessions, quarantined(every)
-        self.train, self.val = (JointRecordings(folders, one, None, False, opened) for one in ("train", "val"))
+        self.train, self.val = (JointRecordings(folders, split, None, False, opened) for split in ("train", "val"))
         self.trained = sorted({info.session for info in self.train.infos})
         width, days = self.train.signal.num_features, read_ins(every.signals, self.sessions)
         self.config = settled(config, len(self.sessions), width, days=days)  # type: ignore[arg-type]
-        for one in (self.train, self.val):
-            check_lengths(one, self.config.model.patch)
+        for recordings in (self.train, self.val):
+            check_lengths(recordings, self.config.model.patch)
         self.held_out = self.start = self.words = self.lack_of_room = self.resident = None
         self.where, self._to_train, self._to_score = "", {}, {}
 
@@ -218,8 +218,8 @@ class PretrainTask(_Masked):
     def evaluate(self, model: nn.Module, device: Device) -> dict[str, float]:
         "The error of masked bins, and the share of their variance that is explained; of several sets also of each."
         sets = []
-        for one in self.val.sets:
-            means = mean_loss(self, model, self._eval_batches(one, device), device)
+        for recordings in self.val.sets:
+            means = mean_loss(self, model, self._eval_batches(recordings, device), device)
             sets.append({"loss": means["loss"], "explained": 1 - means["loss"] / max(means["zeros"], 1e-9)})
         several = zip(self.val.names, sets) if len(sets) > 1 else ()  # type: ignore[attr-defined]
         return means_of(sets) | {f"{name}/{which}": value for which, values in several

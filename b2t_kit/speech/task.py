@@ -137,7 +137,7 @@ class SpeechConfig(TrialSettings):
         sizes = [size_of(bucket, self.model, self.rows, target.replicas, train.accumulation)
                  for bucket in shapes if target.kind == "tpu" and not (self.inner_ctc or self.read_in)]
         found = tuple(StepPlan(str(size), self.model.footprint(size, divide)) for size in sizes)
-        return found if all(one.points for one in found) else ()
+        return found if all(plan.points for plan in found) else ()
 
     def resting(self, bins: int) -> tuple[Part, bool] | None:
         "The recordings in the precision of the cache, unless they may not rest on the device."
@@ -277,21 +277,21 @@ class SpeechTask(Task):
         self.held_out = held_out_recordings(every.folders, config.holdout, self.sessions)
         self.start, self.new = start, list[str]()  # parameters that the start did not give
         trunk = start.record["num_features"] if start else 0
-        widths = {one.signal.num_features for one in self.train.sets}
+        widths = {recordings.signal.num_features for recordings in self.train.sets}
         if trunk and widths != {trunk} and not config.read_in:
             config = replace(config, read_in=trunk)
-        heads = label_heads(one.signal for one in self.train.sets)
+        heads = label_heads(recordings.signal for recordings in self.train.sets)
         classes = max((head.stop for head in heads.values()), default=len(self.train.signal.label_names))
-        signals = every.signals | {info.session: self.train.signal_of(one) for one, info in enumerate(self.train.infos)}
+        signals = every.signals | {info.session: self.train.signal_of(row) for row, info in enumerate(self.train.infos)}
         self.config = settled(config, len(self.sessions), max(widths), classes, read_ins(signals, self.sessions))
         for split in filter(None, (self.train, self.val, self.held_out)):
-            for one in (split, *split.sets):
-                one.heads = heads
+            for recordings in (split, *split.sets):
+                recordings.heads = heads
         known = {part.folder: part.signal for part in self.train.sets}
-        for recordings in filter(None, (self.val, self.held_out)):
-            for one in recordings.sets:
-                check_lengths(one, self.config.model.patch)
-                check_signal(one, known[one.folder], one.folder)
+        for split in filter(None, (self.val, self.held_out)):
+            for recordings in split.sets:
+                check_lengths(recordings, self.config.model.patch)
+                check_signal(recordings, known[recordings.folder], recordings.folder)
         if cache_dir is not None:
             for mapped in filter(None, (self.train, self.val, self.held_out)):
                 map_trials(mapped, self.config.batches.cache, cache_dir)
@@ -307,7 +307,7 @@ class SpeechTask(Task):
         if count_words is None:
             raise KitError("words: a language model is set, but there is no scorer; pass count_words=WordCounter "
                            "from b2t_kit.decode.word_error")
-        if not any(spoken(one) for one in self.train.sets):
+        if not any(spoken(recordings) for recordings in self.train.sets):
             raise KitError("words: are decoded from phonemes, and the recordings have other labels; leave --lm out")
         return count_words(self.config.words, self._sentences())
 
@@ -319,7 +319,8 @@ class SpeechTask(Task):
     def signals(self) -> dict[str, Signal]:
         "What the features of each trained session are; empty for a single folder."
         sets = self.train.sets if len(self.train.sets) > 1 else []
-        return {session: one.signal for one in sets for session in sorted({info.session for info in one.infos})}
+        return {session: recordings.signal for recordings in sets
+                for session in sorted({info.session for info in recordings.infos})}
 
     def describe(self) -> dict[str, Any]:
         "Settings and sessions, enough to rebuild the decoder with its day layers."
@@ -344,7 +345,7 @@ class SpeechTask(Task):
         "A summary of the data and batches, as lines of text."
         held_out = f", {len(self.config.holdout)} held out" if self.config.holdout else ""
         lines = {"days": f"{len(self.trained)} trained{held_out}"}
-        lines |= {one.split: amount(one) for one in (self.train, self.val)}
+        lines |= {recordings.split: amount(recordings) for recordings in (self.train, self.val)}
         lines |= {"quarantine": quarantine_said(self.left_out)} if self.left_out else {}
         batches = TrainBatches(self.train, self.config.batches, frames=framing(self.config.model))
         shapes = ", ".join(f"{bins} bins, {labels} labels" for _, bins, labels in batches.shapes)
@@ -354,8 +355,8 @@ class SpeechTask(Task):
         if isinstance(self.train, JointRecordings):
             turns = batches.mixture.turns / batches.mixture.turns.sum()
             lines["sets"] = ", ".join(
-                f"{name}: {amount(one)}, {one.signal.num_features} features, {share:.0%} of the steps"
-                for name, one, share in zip(self.train.names, self.train.sets, turns))
+                f"{name}: {amount(part)}, {part.signal.num_features} features, {share:.0%} of the steps"
+                for name, part, share in zip(self.train.names, self.train.sets, turns))
             if not hasattr(self.config.model, "num_days") and not self.config.read_in:
                 lines["first layer"] = "shared by all sets: this model has no layer for each session"
         if self.config.read_in:
@@ -453,7 +454,7 @@ class SpeechTask(Task):
         "One empty step per training bucket, and one empty batch per validation bucket."
         self._settle_recordings(config, device)
         validation = [batch for every in (self.val, self.held_out) if every is not None
-                      for one in every.sets for batch in self._eval_batches(one, device).empty_batches()]
+                      for part in every.sets for batch in self._eval_batches(part, device).empty_batches()]
         return self._train_batches(config, device).empty_batches(), validation
 
     def compute_loss(self, model: nn.Module, batch: Batch) -> LossSum:
@@ -481,16 +482,16 @@ class SpeechTask(Task):
     def evaluate(self, model: nn.Module, device: Device) -> dict[str, float]:
         """Loss, phoneme and word error rate; `unseen_loss` and so on for held-out days. Of several sets the means over
         them, and `per/s2` and so on for each."""
-        sets = [self._score(model, device, one) for one in self.val.sets]
+        sets = [self._score(model, device, recordings) for recordings in self.val.sets]
         values = means_of(sets)
         if isinstance(self.val, JointRecordings):
-            values |= {f"{name}/{which}": value for which, one in zip(self.val.names, sets)
-                       for name, value in one.items()}
+            values |= {f"{name}/{which}": value for which, scores in zip(self.val.names, sets)
+                       for name, value in scores.items()}
         if self.held_out:
             how = self.config.unseen
             fitted = fit_days(model, self.sessions, self.trained, self.sessions, how).eval()
             device.submit("fitting the layers of other days")
-            found = means_of([self._score(fitted, device, one) for one in self.held_out.sets])
+            found = means_of([self._score(fitted, device, recordings) for recordings in self.held_out.sets])
             values |= {f"unseen_{name}": value for name, value in found.items()}
         return values
 
@@ -577,7 +578,7 @@ def settled(
 ) -> SpeechConfig:
     """The configuration with days, features and classes; `KitError` if others are given, if no frame can be, or if
     sets differ in features and nothing brings them to one number."""
-    widths = {int(one.rpartition("=")[2]) for one in days}
+    widths = {int(day.rpartition("=")[2]) for day in days}
     if len(widths) > 1 and not config.read_in:
         raise KitError(f"read_in: the sets have {' and '.join(map(str, sorted(widths)))} features; --read-in "
                        f"{max(widths)} brings them to one number")
@@ -678,8 +679,8 @@ def count_greedy_edits(
     "Phoneme edits of greedy decoding, with silence counted as a phoneme; all tensors on the host."
     edits = total = 0
     lengths = zip(frames.tolist(), num_labels.tolist(), weight.tolist())
-    for one, true, (count, length, real) in zip(path.numpy(), labels.tolist(), lengths):
+    for classes, true, (count, length, real) in zip(path.numpy(), labels.tolist(), lengths):
         if real:
-            edits += edit_distance(true[:length], collapse(one[:count]))
+            edits += edit_distance(true[:length], collapse(classes[:count]))
             total += length
     return {"edits": float(edits), "labels": float(total)}

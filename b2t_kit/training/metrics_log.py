@@ -76,7 +76,7 @@ def read_metrics(
             if not (type(row.get("step")) is int and isinstance(row.get("kind"), str)):
                 raise TypeError("it names no step and kind")
             plain = int | float | None if row["kind"] in ("train", "eval") else int | float | str | None
-            wrong = [name for name, one in row.items() if name != "kind" and not is_plain(one, plain)]
+            wrong = [name for name, value in row.items() if name != "kind" and not is_plain(value, plain)]
             if wrong or not 0 <= row["step"] < MOST_STEPS:
                 raise TypeError(f"its {wrong[0] if wrong else 'step'} is not a number that a run writes")
             rows.append(row)
