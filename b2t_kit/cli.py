@@ -237,7 +237,7 @@ def main(
     "Run the program."
     return run_program(lambda: do(sys.argv[1:] if words is None else words))
 
-
+# %% ../nbs/cli.ipynb #4c12b116
 def do(
     words: list[str],  # what follows `b2t`
 ) -> int:  # exit status
@@ -264,7 +264,7 @@ def do(
     except KitError as error:
         raise KitError(as_typed(str(error), words)) from error
 
-
+# %% ../nbs/cli.ipynb #66eed828
 def as_typed(
     message: str,  # of an error
     words: Sequence[str],  # what follows `b2t`

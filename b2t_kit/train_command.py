@@ -214,7 +214,7 @@ def train_with(
         say_how_to_resume(asked)
     return status
 
-
+# %% ../nbs/train_command.ipynb #b1dba2b0
 def train_here(
     asked: Train,
     train: Callable[..., Any],  # `train.train`
@@ -397,7 +397,7 @@ def pretraining_begun_by(
         raise KitError(f"configuration '{config}' is unknown; there are {', '.join(PRETRAINING)}")
     return config, PRETRAINING[config]()
 
-
+# %% ../nbs/train_command.ipynb #1a5bf474
 _MASKS_LAYOUT = replace(
     SPEECH_LAYOUT, units={**SPEECH_LAYOUT.units, "masked": "SHARE", "longest": "PATCHES"},
     groups={**SPEECH_LAYOUT.groups, "masks": ("task.unlabelled", "task.masked", "task.longest", "task.ahead")})

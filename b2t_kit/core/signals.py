@@ -59,7 +59,7 @@ def duration(
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
 
-
+# %% ../../nbs/core/signals.ipynb #c07caf7d
 class Progress:
     """How much of a long work is done, and how long the rest takes: after two seconds, in place on a terminal; a line
     now and then in a log."""
@@ -91,7 +91,7 @@ class Progress:
             left = (now - self.started) * (self.total / done - 1)
             report_progress(f"{self.what}: {done / self.total:.0%}, about {duration(left)} left")
 
-
+# %% ../../nbs/core/signals.ipynb #fde89fda
 def followed(
     items: Iterable[_Item],
     total: int,

@@ -367,7 +367,7 @@ def ask_tyro(
             raise KitError(one_line(told.getvalue(), program)) from None
         raise
 
-
+# %% ../../nbs/core/verbs.ipynb #83811c6d
 def one_line(
     text: str,  # an answer of tyro's, in a box: a title, what is wrong, help for the option, where more help is
     program: str,
@@ -379,7 +379,7 @@ def one_line(
     said = " ".join(" ".join(kept).split()).removeprefix("Error parsing ")
     return f"{said} (`{program} --help` lists the options)"
 
-
+# %% ../../nbs/core/verbs.ipynb #193c3074
 def read_verb(
     verb: type,  # a dataclass
     words: Sequence[str],  # what follows the verb
@@ -441,7 +441,7 @@ class Told(StringIO):
     def encoding(self) -> str:  # type: ignore[override]
         return self.screen.encoding
 
-
+# %% ../../nbs/core/verbs.ipynb #0eff9adf
 def show_help(verb: type, words: Sequence[str], program: str) -> None:
     "Print the help of a verb, with the defaults of the recipe that the words name."
     options, layout, chosen = verb_options(verb, words)

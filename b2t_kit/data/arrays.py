@@ -121,7 +121,7 @@ def check_header(path: Path) -> None:  # .npy
     if not head.startswith(MAGIC_PREFIX) or length > LONGEST_HEADER:
         raise ValueError(f"a header of {length} bytes" if head.startswith(MAGIC_PREFIX) else "another kind of file")
 
-
+# %% ../../nbs/data/arrays.ipynb #739e6f81
 def open_rows(
     path: Path,  # .npy, .nwb or .hdf5
     inside: str,  # path of the dataset in an NWB or HDF5 file
@@ -145,7 +145,7 @@ def open_rows(
         raise Fault(path, "", inside, "is missing; name the dataset with --dataset-path")
     return open_dataset(path, group, name, "iuf", (None, None), most=1 << 30), file
 
-
+# %% ../../nbs/data/arrays.ipynb #102b5ee8
 def table_bins(
     row: TableRow,
     data: np.ndarray | h5py.Dataset,  # from `open_rows`
@@ -308,7 +308,7 @@ class QvacFormat(Format):
                 signal = Signal(order=UNCONFIRMED)
             yield "test", Trial(found, None, part.session, 1, number, sentence=None, group=path.name, signal=signal)
 
-
+# %% ../../nbs/data/arrays.ipynb #49a59228
 def qvac_features(path: Path) -> np.ndarray | Fault:  # (T, C) float32
     "The features of a file, whose size is checked before anything is allocated."
     try:

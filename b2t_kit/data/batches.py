@@ -510,7 +510,7 @@ def map_trials(
     trials = [torch.from_numpy(rows[start:end]) for start, end in zip(starts, ends)]
     recordings.mapped[precision] = dict(enumerate(trials))
 
-
+# %% ../../nbs/data/batches.ipynb #ad3d9225
 def _write_trials(recordings: Recordings, dtype: np.dtype, path: Path, bins: int) -> None:
     needed, free = bins * recordings.signal.num_features * dtype.itemsize, free_bytes(path.parent)
     if needed > free:

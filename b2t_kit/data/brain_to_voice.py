@@ -135,7 +135,7 @@ class VoiceTrial:
         "The features in 20 ms bins, crossings first."
         return np.concatenate([join_bins(self.crossings, 2, counted), join_bins(self.power, 2, False)], 1)
 
-
+# %% ../../nbs/data/brain_to_voice.ipynb #bf388f15
 def read_voice(path: Path) -> Iterator[VoiceTrial | Fault]:
     "The trials of a file, or what is wrong with it or with them; raises `Fault` if it is damaged."
     declared = mat_variables(path, VOICE_ARRAYS)

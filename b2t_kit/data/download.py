@@ -394,7 +394,7 @@ def list_files(
     entries = _entries(check_address(href, base_url), "stash:files")
     return [_remote_file(entry, base_url) for entry in entries if entry.get("status") != "deleted"]
 
-
+# %% ../../nbs/data/download.ipynb #da9df261
 DANDI = "https://api.dandiarchive.org/api"
 
 
@@ -416,7 +416,7 @@ def list_dandiset(
             found.append(_remote_file(about, base_url))
     return found
 
-
+# %% ../../nbs/data/download.ipynb #a924ed05
 def get_record(
     address: str,  # of the record
 ) -> dict[str, Any]:  # as the archive describes it; empty if it has no such page

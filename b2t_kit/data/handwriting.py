@@ -82,7 +82,7 @@ def real_days(
     good = [path for path in paths if is_date(*re.findall(named, path.name)[0][-3:])]
     return good, [Fault(path, "", "", "is named for a date that does not exist") for path in paths if path not in good]
 
-
+# %% ../../nbs/data/handwriting.ipynb #67ac8271
 @dataclass(eq=False)
 class Written:
     "A trial as it is stored."
@@ -92,7 +92,7 @@ class Written:
     place: str  # in its file
     path: Path
 
-
+# %% ../../nbs/data/handwriting.ipynb #d3207628
 def written_trials(
     session: str,
     rows: list[Written],  # of a day, in order

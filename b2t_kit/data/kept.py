@@ -145,7 +145,7 @@ class KeptFormat(Divided):
             split = "test" if sentence is None else "val" if number in held else "train"
             yield split, Trial(features, labels, part.session, 1, number, sentence=sentence, group=where, signal=signal)
 
-
+# %% ../../nbs/data/kept.ipynb #f388a8b7
 def part_of(
     file: Any,  # features.bin, open
     start: int,  # bins

@@ -38,7 +38,7 @@ def likeness_curves(
     return np.stack([(scaled[:length] * scaled[k:k + length]).mean(1) for k in LATER]) if length and alive.any() else (
         np.zeros((len(LATER), 0), np.float32))
 
-
+# %% ../../nbs/data/likeness.ipynb #eee08875
 def likeness(
     one: np.ndarray,  # curves of a trial, from `likeness_curves`
     other: np.ndarray,  # of another one
@@ -46,7 +46,7 @@ def likeness(
     "The best correlation of two fingerprints over shifts."
     return likeness_and_shift(one, other)[0]
 
-
+# %% ../../nbs/data/likeness.ipynb #293b0a1a
 def likeness_and_shift(
     one: np.ndarray,  # as for `likeness`
     other: np.ndarray,
@@ -65,7 +65,7 @@ def likeness_and_shift(
                 best, place = found, shift
     return best, place
 
-
+# %% ../../nbs/data/likeness.ipynb #d3dce1ac
 def fitting(
     one: np.ndarray,  # curves of a trial
     other: np.ndarray,  # of another one

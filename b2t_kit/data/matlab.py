@@ -86,7 +86,7 @@ class Variable:
     name: str = ""
     cells: list["Variable"] = field(default_factory=list)  # of a cell array that is read
 
-
+# %% ../../nbs/data/matlab.ipynb #c24257de
 def small_element(
     stream: Unpacked,
     order: str,  # "<" or ">"
@@ -102,7 +102,7 @@ def small_element(
     stream.skip(-size % 8)
     return content
 
-
+# %% ../../nbs/data/matlab.ipynb #8a67b443
 def read_variable(
     stream: Unpacked,  # at the start of the variable's content
     size: int,  # bytes of it
@@ -145,7 +145,7 @@ def reading_mat(
         reason = " ".join(str(error).split()) or type(error).__name__
         raise Fault(path, "", "", f"is damaged or cut off ({reason})") from error
 
-
+# %% ../../nbs/data/matlab.ipynb #d6ab7d9b
 def byte_order(
     path: Path,  # for messages
     head: bytes,  # the first 128 bytes of a file
@@ -159,7 +159,7 @@ def byte_order(
         raise Fault(path, "", "", "is not a .mat file of MATLAB 5 to 7")
     return order
 
-
+# %% ../../nbs/data/matlab.ipynb #2e818bcd
 def mat_variables(
     path: Path,
     wanted: tuple[str, ...],  # variables that are to be read; of the others only the names
@@ -207,7 +207,7 @@ def missing_faults(
     said = f"; the file has {variables_said(found)}"
     return [Fault(path, "", name, "variable is missing" + said * (index == 0)) for index, name in enumerate(missing)]
 
-
+# %% ../../nbs/data/matlab.ipynb #cf418a8e
 def cell_faults(
     path: Path,  # for messages
     variable: Variable,  # that should be a cell array
@@ -224,7 +224,7 @@ def cell_faults(
         if message := array_fault(cell, columns, most):
             yield Fault(path, f"trial_{index:04d}", variable.name, message)
 
-
+# %% ../../nbs/data/matlab.ipynb #a1fce2ed
 def array_fault(
     one: Variable,  # a cell
     columns: int | None,  # as in `cell_faults`

@@ -105,7 +105,7 @@ class ConvertH2(Conversion):
     "Write T5's handwriting, FALCON H2 (DANDI 000950), in the kit's layout: the folder with its .nwb files."
     form: H2Format = H2Format()
 
-
+# %% ../../nbs/data/verbs.ipynb #3d891624
 @dataclass(frozen=True)
 class ConvertCorp(Conversion):
     "Write T5's handwriting, CORP (Dryad hqbzkh1p6), in the kit's layout: the folder with its t5.YYYY.MM.DD.mat files."

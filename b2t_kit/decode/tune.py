@@ -237,7 +237,7 @@ class Searched:
     grid: np.ndarray  # (scales, bonuses) word errors of its lists with other cheap weights
     seconds: float  # CPU seconds
 
-
+# %% ../../nbs/decode/tune.ipynb #433b8f88
 class Searches:
     "Searches of two halves of some trials, each done once."
 
@@ -355,7 +355,7 @@ def both_ways(
         edits[searches.rows[side]] = searches.half(chosen.config, side).edits
     return rate_of(Counts(edits, searches.lengths), days)
 
-
+# %% ../../nbs/decode/tune.ipynb #61de7d83
 def tune(
     lexicon: Lexicon,
     model: LanguageModel,

@@ -121,7 +121,7 @@ class Slice:
         best = min(blocks, key=longest, default=None)
         return tuple(chip for ring in corners[best] for chip in ring) if best else ()
 
-
+# %% ../../nbs/devices/topologies.ipynb #5419b210
 def _slices() -> dict[str, Slice]:
     "All slices by name."
     flat = {1: "2x4", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}

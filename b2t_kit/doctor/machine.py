@@ -243,7 +243,7 @@ def ask_gpus(
     rows = [[word.strip() for word in row] for row in csv.reader(io.StringIO(done.stdout))]
     return rows if done.returncode == 0 else []
 
-
+# %% ../../nbs/doctor/machine.ipynb #4b94127b
 def inspect_gpus(
     gpus: list[list[str]],  # index, name, compute mode, MiB in use
     contexts: list[list[str]],  # process, MiB
@@ -267,7 +267,6 @@ def inspect_gpus(
         checks.append(Remark("gpu memory", "note", f"{held}, but does not run here (C18e): another container's, or "
                             "left behind; if it is yours, end it where it runs, or restart the session"))
     return checks
-
 
 # %% ../../nbs/doctor/machine.ipynb #11f6c7e1
 _PATIENCE = 20.0  # seconds for Kaggle to answer

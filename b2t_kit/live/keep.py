@@ -205,7 +205,7 @@ class Keeper:
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-
+# %% ../../nbs/live/keep.ipynb #1553a770
 def logits_file(
     finished: list[tuple[np.ndarray, str]],  # logits (frames, 41), and what was said, of each sentence
 ) -> bytes:
@@ -273,7 +273,7 @@ def shown_of(
         raise ValueError(f"{len(shown.final)} words and {len(ends)} times")
     return shown
 
-
+# %% ../../nbs/live/keep.ipynb #d3c051d4
 def report_kept(
     folder: str | Path,
     out: str | Path | None = None,  # page to write; None: report.html in the folder

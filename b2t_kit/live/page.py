@@ -76,7 +76,7 @@ class Moment:
     mark: SentenceMark | None = None
     over: bool = False  # the session has ended
 
-
+# %% ../../nbs/live/page.ipynb #848046b1
 Answer = Callable[[str, bool], None]  # takes a line, and whether it is about something that was refused
 
 
@@ -86,7 +86,7 @@ class Watcher(Protocol):
     def show(self, moment: Moment) -> None:
         "Show what has just happened; called by the decoder's thread, so it must return at once."
 
-
+# %% ../../nbs/live/page.ipynb #8e9c6b98
 class Keeping(Watcher, Protocol):
     "A watcher that keeps the session, until it is told to stop."
     on: bool
@@ -329,7 +329,7 @@ class LiveSession:
         for watcher in self.watchers:
             watcher.show(moment)
 
-
+# %% ../../nbs/live/page.ipynb #732b89e4
 def _nothing(session: LiveSession) -> np.ndarray:
     return np.zeros((0, session.bridge.num_features or 0), np.float32)
 
@@ -453,7 +453,7 @@ class Reader:
     answers: list[dict[str, Any]] = field(default_factory=list)  # to what it asked for
     sent: dict[int, tuple[int, float]] = field(default_factory=dict)  # bins and arrival, by message on its way
 
-
+# %% ../../nbs/live/page.ipynb #67e5d905
 class Feed:
     "What has happened lately, for readers that are as slow as they like."
 
@@ -608,7 +608,7 @@ def listen(
     except (OSError, OverflowError, UnicodeError, ValueError) as error:
         raise KitError(f"page: cannot listen at {host}:{port}: {error}; choose another --host or --port") from error
 
-
+# %% ../../nbs/live/page.ipynb #71a10e33
 def own_address(
     host: str,  # where a server listens
 ) -> str:
@@ -630,7 +630,7 @@ def bracketed(
     "A host as a URL has it."
     return f"[{host}]" if ":" in host else host
 
-
+# %% ../../nbs/live/page.ipynb #80f1f24d
 def qr_code(
     url: str,
 ) -> str:
@@ -894,7 +894,7 @@ class Widget:
             self.error = f"ended: {error}"
             self._draw()
 
-
+# %% ../../nbs/live/page.ipynb #83157643
 class Picture:
     "HTML that a notebook shows."
 
@@ -907,7 +907,7 @@ class Picture:
     def _repr_html_(self) -> str:
         return self.body
 
-
+# %% ../../nbs/live/page.ipynb #264f1646
 def heat_map(
     feed: Feed,
 ) -> bytes:  # PNG

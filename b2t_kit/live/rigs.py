@@ -98,7 +98,7 @@ class LslMarkers:
         self.ends = self.ends[len(first):]
         return [Piece(number, np.zeros((0, 0), np.float32), time.perf_counter(), stream, cue=True) for number in first]
 
-
+# %% ../../nbs/live/rigs.ipynb #d4ef297b
 class LslSource:
     "Bins of a Lab Streaming Layer stream, found by its name, again and again."
 
@@ -208,7 +208,7 @@ def _in_time(
     entries = [(int(at.split(b"-")[0]), at, name.decode(), values) for name, rows in found for at, values in rows]
     return sorted(entries, key=lambda entry: entry[0])
 
-
+# %% ../../nbs/live/rigs.ipynb #a73c1f1e
 class RedisSource:
     "Bins that a program adds to a stream of a Redis server."
 

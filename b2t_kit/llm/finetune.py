@@ -254,7 +254,7 @@ def train_lora(
             progress(f"step {training.steps} of {len(batches)}: loss {loss:.2f} per token, {duration(left)} left")
     scorer.model = training.model.merge_and_unload()
 
-
+# %% ../../nbs/llm/finetune.ipynb #da95c99b
 def write_tuned(
     scorer: CausalScorer,
     out: Path,  # folder

@@ -75,7 +75,7 @@ def markers_of(
     names = (tokenizer.bos_token, tokenizer.eos_token, *MARKERS)
     return list(dict.fromkeys(name for name in names if name in known))
 
-
+# %% ../../nbs/llm/scores.ipynb #dd8259f4
 def end_tokens(
     tokenizer: Any,  # Hugging Face tokenizer
     ends: Sequence[str],
@@ -88,7 +88,7 @@ def end_tokens(
             found[end] = whole[-1]
     return found
 
-
+# %% ../../nbs/llm/scores.ipynb #2ebab829
 def writings_of(
     tokenizer: Any,  # Hugging Face tokenizer
 ) -> list[Writing]:  # with capitals and the tokenizer's own marker first
@@ -383,7 +383,7 @@ def word_perplexity(
     total = sum(float(scores.sum()) for scores in scorer.score_lists(lists))
     return math.exp(min(-total / max(sum(len(sentence.split()) for sentence in sentences), 1), 700))
 
-
+# %% ../../nbs/llm/scores.ipynb #30b974b2
 def unscored_sentences() -> list[str]:
     "Return sentences of the kit that its simulated validation and test sets never contain."
     return [normalise(sentence, True) for sentence in fixed_sentences() if not is_held_out(sentence)][:CHOOSE_ON]
@@ -485,7 +485,7 @@ def check_layers(
             raise KitError(f"{path}: {name} is {float(size):.4g}, where the weights are {tensors} tensors; "
                            "fetch the model again")
 
-
+# %% ../../nbs/llm/scores.ipynb #892a1d59
 def load_scorer(
     folder: str | Path,  # model folder, as written by `save_pretrained` and the hub
     device: Any = None,  # from `open_device`; None: the CPU, in float32

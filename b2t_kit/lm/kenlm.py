@@ -284,7 +284,7 @@ def upper_bits(
     sizes = [(largest >> width - left_out) * 64 - entries * left_out for left_out in range(min(width, most) + 1)]
     return sizes.index(min(sizes))
 
-
+# %% ../../nbs/lm/kenlm.ipynb #41192bfc
 def trie_levels(
     header: KenlmHeader,
     data: np.ndarray,  # (bytes,) uint8, the file
@@ -326,7 +326,7 @@ def trie_levels(
     return {"single": single, "count": np.array([0, *counts]), **arrays, "values": values, "word_bits": word_bits,
             "p_bits": p_bits, "back_bits": back_bits}, place
 
-
+# %% ../../nbs/lm/kenlm.ipynb #30c50c53
 def _small_numbers(data: np.ndarray, place: int, many: int) -> list[int]:
     return [*data[place : place + many].tolist(), 0, 0, 0][:many]
 
@@ -629,7 +629,7 @@ def _word_number(model: Any, size: Any, place: Any, key: Any) -> Callable | None
 
     return by_key if model.instance_class is KenlmProbing else by_place
 
-
+# %% ../../nbs/lm/kenlm.ipynb #bd5ffe7e
 @numba.njit(nogil=True)
 def kenlm_numbers(
     model,  # KenlmProbing or KenlmTrie
@@ -701,7 +701,7 @@ def walk_level(
         expected = end
     return expected
 
-
+# %% ../../nbs/lm/kenlm.ipynb #69e08341
 def walk_whole_level(
     model: KenlmModel,  # a trie
     n: int,  # words per n-gram, from 2
@@ -787,7 +787,7 @@ def verify_kenlm(
         if model.words and (model.numbers(model.words) != np.arange(size)).any():
             raise DamagedModel("the words at the end do not fit their hashes")
 
-
+# %% ../../nbs/lm/kenlm.ipynb #956647b9
 def back_of_words(
     model: KenlmModel,
 ) -> np.ndarray:  # (words,) float32

@@ -609,7 +609,7 @@ def verify_model(
     if fault := number_fault(model.arrays, model.counts):
         raise KitError(f"{path}: {fault}, so it is damaged; copy it again, or build it again")
 
-
+# %% ../../nbs/lm/ngram.ipynb #42b0422c
 def number_fault(
     arrays: Arrays,
     counts: Sequence[int],  # n-grams of 1, 2, ... words
@@ -631,7 +631,7 @@ def number_fault(
             return "an n-gram leads to one that is not shorter"
     return _context_fault(arrays)
 
-
+# %% ../../nbs/lm/ngram.ipynb #132ff17d
 def _context_fault(arrays: Arrays) -> str:
     "Return the first fault of backoff weights and children."
     for part in chunks(len(arrays.back), 1 << 20, "checking contexts"):

@@ -638,7 +638,7 @@ class BuildLanguageModel(_Fenced):
             progress=report_progress))
         return SUCCESS
 
-
+# %% ../../nbs/lm/ngram_build.ipynb #ad80b81c
 @dataclass(frozen=True, kw_only=True)
 class MixLanguageModels(_Fenced):
     "Mix language models in the shares that best predict held-out sentences."

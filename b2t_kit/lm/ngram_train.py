@@ -87,7 +87,7 @@ def whole_lines(
             break
     return lines
 
-
+# %% ../../nbs/lm/ngram_train.ipynb #0043f635
 def text_blocks(
     path: str | Path,  # plain or gzip
 ) -> Iterator[tuple[int, str]]:  # number of the first line, normalised lines
@@ -110,7 +110,7 @@ def text_blocks(
             number += len(lines)
         progress.bar.close()
 
-
+# %% ../../nbs/lm/ngram_train.ipynb #5f0cb132
 def _is_text(line: bytes) -> bool:
     try:
         line.decode("utf-8")

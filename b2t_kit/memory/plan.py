@@ -291,7 +291,7 @@ def changes(
         rows //= 2
         yield f"{task.rows_option} {rows}", task.with_rows(rows), train
 
-
+# %% ../../nbs/memory/plan.ipynb #4b3f99fe
 def remedy_of(
     task: TaskSettings,
     train: TrainConfig,
@@ -306,7 +306,7 @@ def remedy_of(
              for words, other_task, other_train in changes(task, train, target))
     return next((words for words, plan in plans if plan.margin > 0), "")
 
-
+# %% ../../nbs/memory/plan.ipynb #7a472cbf
 def plan_run(
     name: str,  # what is planned
     task: TaskSettings,
@@ -409,7 +409,7 @@ def impossible(
         return f"the TPU compiler said that this configuration does not fit on {plan.target}"
     return ""
 
-
+# %% ../../nbs/memory/plan.ipynb #038a5e4e
 def guard(
     plan: MemoryPlan,
     refuse: bool = True,  # raise if it cannot fit; else warn

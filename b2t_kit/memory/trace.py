@@ -117,7 +117,7 @@ def ctc_fake(tracer: "Tracer", func: Any, log_probs: torch.Tensor, labels: torch
     frames, rows = log_probs.shape[:2]
     return log_probs.new_empty(rows), log_probs.new_empty(rows, frames, 2 * longest + 1)
 
-
+# %% ../../nbs/memory/trace.ipynb #1c9e0243
 def ctc_backward_fake(tracer: "Tracer", func: Any, grad: torch.Tensor, log_probs: torch.Tensor, *rest: Any) -> Any:
     "A gradient as large as the log-probabilities."
     return log_probs.new_empty(log_probs.shape)
@@ -138,7 +138,7 @@ def index_fake(tracer: "Tracer", func: Any, values: torch.Tensor, indices: Any, 
     with tracer.fakes:
         return func(values, numbers, *rest, **named)
 
-
+# %% ../../nbs/memory/trace.ipynb #d470d0f6
 FAKES = {aten._ctc_loss.default: ctc_fake, aten._ctc_loss.Tensor: ctc_fake,
          aten._ctc_loss_backward.default: ctc_backward_fake, aten._ctc_loss_backward.Tensor: ctc_backward_fake,
          aten._pack_padded_sequence.default: pack_fake, aten.index.Tensor: index_fake,
@@ -378,7 +378,7 @@ def batch_to_trace(
     with closing(task.batches(config, device, 0)) as batches:
         return max(next(batches), key=numbers)
 
-
+# %% ../../nbs/memory/trace.ipynb #361b048e
 def trace_task(
     task: Task,
     config: TrainConfig,
@@ -396,7 +396,7 @@ def trace_task(
     autocast = torch.autocast("cpu", dtype=dtype, enabled=compute != "float32")
     return trace_step(task, batch, autocast, 10.0, device.kind == "cuda")  # seconds of processor time, then give up
 
-
+# %% ../../nbs/memory/trace.ipynb #8e508263
 def traced_points(
     trace: Trace,
     chips: int = 1,  # devices of this process that share the rows of a batch

@@ -69,7 +69,7 @@ class StepPlan:
         "The point that needs most memory."
         return max(self.points, key=lambda point: point.bytes)
 
-
+# %% ../../nbs/models/footprint.ipynb #a0b6aec8
 def grouped_point(name: str, parts: Sequence[Part]) -> PeakPoint:
     "A point at which equal parts of several blocks are counted as one."
     counts: dict[Part, int] = {}

@@ -151,7 +151,7 @@ class ReadIn(nn.Module):
         parts = [(shares[:, place] / whole)[:, None, None] * mapped(every[place]) for place in fit]
         return torch.stack(parts).sum(0)
 
-
+# %% ../../nbs/models/layers.ipynb #df24d465
 def read_in(
     model: nn.Module,  # takes features and days; changed in place
     days: Sequence[str],  # as for `ReadIn`

@@ -309,7 +309,7 @@ def model_name(config_class: type) -> dict[str, str]:
     path, digest = _FILES[config_class]
     return {"name": config_class.__name__, "file": path.name, "sha256": digest}
 
-
+# %% ../../nbs/models/model.ipynb #12fbc395
 def named(
     name: Mapping[str, Any],  # as `model_name` gave it
     place: str,  # its dotted name, for messages
@@ -330,7 +330,7 @@ def named(
     raise KitError(f"{place}: is {spelled}, which is not part of b2t_kit; if you trust that file, "
                    f"add --model {spelled}")
 
-
+# %% ../../nbs/models/model.ipynb #3931b404
 def _below(parent: type) -> Iterator[type[ModelConfig]]:
     "All classes that derive from a class and are alive."
     child: type[ModelConfig]

@@ -154,7 +154,7 @@ def inner(
     "A tensor of a wide layer, marked: a chip has its own units of its group's trials."
     return mark(tensor, {min(1, tensor.dim() - 2): "trials", -1: "units"})
 
-
+# %% ../../nbs/models/scan_ops.ipynb #544627db
 def outer(
     mark: Mark,
     tensor: torch.Tensor,  # (T, B, I) what a wide layer reads
@@ -175,7 +175,7 @@ class _Rows(torch.autograd.Function):
     def backward(ctx: FunctionCtx, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return ctx.mark(grad, {0: "all"}), None
 
-
+# %% ../../nbs/models/scan_ops.ipynb #937b5543
 def by_rows(
     values: torch.Tensor,  # (B, ...) on the border of wide layers
     mark: Mark,

@@ -271,7 +271,7 @@ def mistakes(
     found = (Mistake(true, decoded, times, said[true]) for (true, decoded), times in order)
     return Table(found, ("true", "decoded", "times", "of"), 2)
 
-
+# %% ../../nbs/output/report.ipynb #e1f9c513
 @dataclass(frozen=True)
 class Band:
     "Decoded words of about the same confidence."
@@ -395,7 +395,7 @@ class Report:
         title = marked(f"{self.origin}, {self.split}: {len(self.sentences)} trials", self.marks)
         return f"{title}\n{self.groups}\n{self.redrawn}"
 
-
+# %% ../../nbs/output/report.ipynb #e4ae729e
 def _lines(groups: dict[str, list[Sentence]]) -> Table:
     return Table(filter(None, (table_line(*group) for group in groups.items())))
 
@@ -740,7 +740,7 @@ def report_run(
         save_json(page.with_suffix(".json"), {**report.to_dict(), "about": facts})
     return report
 
-
+# %% ../../nbs/output/report.ipynb #a535139c
 def _made_by(run: Path) -> dict[str, str]:
     "Model and recipe of a run; nothing of a folder that was not trained here."
     record = load_json(run / "config.json") if (run / "config.json").exists() else {}

@@ -234,7 +234,7 @@ def day_lines(state: RunState) -> list[str]:
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise KitError(f"{path}: is not a record of `b2t eval`, which writes it again") from error
 
-
+# %% ../../nbs/output/runs.ipynb #b4e0732a
 def set_lines(state: RunState) -> list[str]:
     "Days, features and validation of each set of a run on several, at its best step or else the last."
     rows = [row for row in state.rows if row["kind"] == "eval"]
@@ -251,7 +251,7 @@ def set_lines(state: RunState) -> list[str]:
     return [f"{name:<12} {f'{values[name]:.1%}' if name in values else '-':>6}  {text}"
             for name, (_, text) in zip(names, found)]
 
-
+# %% ../../nbs/output/runs.ipynb #d5022cc8
 def show_text(state: RunState) -> str:
     "What `b2t show` prints."
     recipe, changes = nearest_recipe(state.record)

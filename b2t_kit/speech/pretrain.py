@@ -171,7 +171,7 @@ class _Masked(SpeechTask):
         "Nothing: there are no labels."
         return {}
 
-
+# %% ../../nbs/speech/pretrain.ipynb #a823c8c3
 class PretrainTask(_Masked):
     "Reconstruct masked patches of the recordings in some folders."
 
@@ -286,7 +286,7 @@ def pretrained(
               "seen": {session: sets.get(session, own).dataset for session in task["trained"]}}
     return Start(record, model, tuple(task["sessions"]), tuple(task["trained"]))
 
-
+# %% ../../nbs/speech/pretrain.ipynb #b3055e8c
 def pretrained_settings(
     run: str | Path,  # run folder
 ) -> SpeechRun | None:  # None if it is no pretraining
@@ -308,7 +308,7 @@ def recorded_pretraining(
     return PretrainRun(_unfitted(from_dict(PretrainConfig, task["config"])),
                        from_dict(TrainConfig, load_json(path).get("train", {})))
 
-
+# %% ../../nbs/speech/pretrain.ipynb #36151492
 def _record(run: str | Path) -> dict[str, Any] | None:
     "What config.json says of the task, if that is pretraining."
     path = Path(run) / "config.json"

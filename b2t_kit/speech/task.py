@@ -568,7 +568,7 @@ def framing(
     "How a model turns bins into frames; raises `KitError` if it cannot."
     return Frames(model.patch, model.stride, model.partial)
 
-
+# %% ../../nbs/speech/task.ipynb #c8a64cc7
 def settled(
     config: SpeechConfig,
     num_days: int,  # number of sessions
@@ -589,7 +589,7 @@ def settled(
     found = replace(config, model=replace(model, num_classes=num_classes))
     return replace(found, read_ins=tuple(days or [f"t15={num_features}"] * num_days)) if config.read_in else found
 
-
+# %% ../../nbs/speech/task.ipynb #21dd2853
 def size_of(
     bucket: Bucket,  # bins and labels
     model: ModelConfig,
@@ -630,7 +630,7 @@ def signal_record(
     "What a run's record says of its features."
     return {} if signal == T15 else {"signal": to_dict(signal)}
 
-
+# %% ../../nbs/speech/task.ipynb #409c6d0e
 def sets_record(
     signals: Mapping[str, Signal],  # of each session, where several sets were trained jointly
 ) -> dict[str, list[dict[str, Any]]]:  # empty for one set
@@ -649,7 +649,7 @@ def signals_in(
     return {session: from_dict(Signal, member["signal"]) for member in task.get("sets", [])
             for session in member["sessions"]}
 
-
+# %% ../../nbs/speech/task.ipynb #9b0368d4
 def check_signal(
     recordings: Recordings,
     signal: Signal,  # what the network was trained on, or is trained on

@@ -367,7 +367,7 @@ class CodecTask(Task, TaskSettings):
         np.savez(content, text=batch.text, codes=found, right=(found == true).float().mean())
         write_atomically(folder / f"demo_{step}.npz", content.getvalue())
 
-
+# %% ../../nbs/tasks/codec.ipynb #f2090d2e
 def _share(rows: int, parts: int, chips: int) -> int:
     "Rows of each part, enough for all and divisible by the chips."
     return math.ceil(math.ceil(rows / parts) / chips) * chips
@@ -396,7 +396,7 @@ def read_codes(
                        f"expected equally many, and more than the {VALIDATION} of the validation")
     return torch.from_numpy(text.astype(np.int64)), torch.from_numpy(codes.astype(np.int64))
 
-
+# %% ../../nbs/tasks/codec.ipynb #905e4746
 @dataclass(frozen=True)
 class GivenCodes(CodecTask):
     "The same with the codes of a file."
@@ -409,7 +409,7 @@ class GivenCodes(CodecTask):
     def fingerprint(self, memo: Path | None = None) -> dict[str, Any]:
         return {"codes": hashlib.sha256(b"".join(codes.numpy().tobytes() for codes in self.table)).hexdigest()}
 
-
+# %% ../../nbs/tasks/codec.ipynb #d213c612
 def with_codes(
     task: CodecTask,
     path: str | Path,  # an npz file
@@ -422,7 +422,6 @@ def with_codes(
         raise KitError(f"{path}: has code {codes.max()}, but --audio is {model.audio}; it should be more")
     return GivenCodes(model, len(text) - VALIDATION, task.batch_size, task.first_channel, task.textless,
                       table=(text, codes), given={"codes": str(Path(path).resolve())})
-
 
 # %% ../../nbs/tasks/codec.ipynb #4d316857
 def codec_config(

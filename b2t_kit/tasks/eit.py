@@ -427,7 +427,7 @@ class EITTask(Task):
         "Images in a batch."
         return {"images": int(batch.weight.sum())}
 
-
+# %% ../../nbs/tasks/eit.ipynb #1ed07ca5
 def _rounded_up(number: int, multiple: int) -> int:
     "The number rounded up to a multiple."
     return -(-number // multiple) * multiple

@@ -257,7 +257,7 @@ class Merge(nn.Module):
         four = image.unflatten(2, (-1, 2)).unflatten(1, (-1, 2)).permute(0, 1, 3, 4, 2, 5)  # B, i, j, x, y, C
         return self.out(self.norm(four.reshape(len(tokens), tokens.shape[1] // 4, -1)))
 
-
+# %% ../../nbs/tasks/eit_model.ipynb #f406cb1e
 def doubled(
     image: torch.Tensor,  # (B, C, H, W)
 ) -> torch.Tensor:  # (B, C, 2 H, 2 W)

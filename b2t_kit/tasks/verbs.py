@@ -121,7 +121,7 @@ class TrainTomography(_Original):
                             check_memory=check_memory))
         return SUCCESS
 
-
+# %% ../../nbs/tasks/verbs.ipynb #038f6767
 def _worth_keeping(
     asked: Any,  # a verb
 ) -> dict[str, Any]:  # field -> value
@@ -197,7 +197,7 @@ def codec_begun_by(
         return str(out), CodecRun(from_dict(CodecTask, task), from_dict(TrainConfig, record.get("train", {})))
     return "codec_tiny", CodecRun()
 
-
+# %% ../../nbs/tasks/verbs.ipynb #abb964ec
 @dataclass(frozen=True)
 class TrainCodec:
     "Train a language model of audio codes, which writes the codes of a text, or resume a run."

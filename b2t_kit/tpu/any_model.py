@@ -58,7 +58,7 @@ def own_loss(model: nn.Module, batch: Any) -> torch.Tensor:
         raise KitError("the model returns no loss; pass a loss function: preflight(..., loss=lambda model, batch: ...)")
     return found
 
-
+# %% ../../nbs/tpu/any_model.ipynb #499c8e39
 class ModelTask(Task):
     "A task with a model, a loss, and one batch shape."
 

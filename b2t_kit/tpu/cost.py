@@ -35,7 +35,7 @@ def _found(
         raise ValueError(f"the text is not HLO as XLA prints it: {text[:80]!r} has no {pattern}")
     return found
 
-
+# %% ../../nbs/tpu/cost.ipynb #474d4c0a
 @dataclass(frozen=True)
 class Array:
     "Type, shape and memory space of one array."
@@ -65,7 +65,7 @@ class Array:
     def __str__(self) -> str:
         return f"{self.kind}[{','.join(map(str, self.dims))}]"
 
-
+# %% ../../nbs/tpu/cost.ipynb #b51947dc
 def arrays_of(
     text: str,  # an array type or a tuple of them
 ) -> list[Array]:
@@ -301,7 +301,7 @@ def _in_hbm(arrays: list[Array]) -> int:
     "The bytes of the arrays that are in HBM."
     return sum(array.bytes for array in arrays if array.space == 0)
 
-
+# %% ../../nbs/tpu/cost.ipynb #a257ae07
 def _read_of(
     name: str,  # of a parameter in a fused computation, or a view of it
     within: Computation,
@@ -330,7 +330,7 @@ def _read_of(
             return whole
     return min(total, whole)
 
-
+# %% ../../nbs/tpu/cost.ipynb #8e4b6eec
 def _parameter(within: Computation, place: int) -> str:
     "The name of a computation's parameter, by position."
     return next(instruction.name for instruction in within.instructions.values()
@@ -354,7 +354,7 @@ def _written_by(
             total += within.instructions[part.operands[1]].bytes if updated else array.bytes
     return total
 
-
+# %% ../../nbs/tpu/cost.ipynb #7ac985d5
 def moved_bytes(
     instruction: Instruction,
     within: Computation,
@@ -380,7 +380,7 @@ def moved_bytes(
         return 2 * _in_hbm(inputs[1].arrays) if len(inputs) > 1 else 0
     return sum(_in_hbm(each.arrays) for each in inputs) + _in_hbm(instruction.arrays)
 
-
+# %% ../../nbs/tpu/cost.ipynb #9b0893fa
 def _slice_start(instruction: Instruction, inputs: list[Instruction]) -> int:
     "The HBM bytes of a slice that is copied in the background."
     taken = min(instruction.arrays, key=lambda each: each.bytes if each.dims else math.inf)
@@ -520,7 +520,7 @@ def count_traffic(
         _count_exchanges(program, where, found)
     return found
 
-
+# %% ../../nbs/tpu/cost.ipynb #1dfd72cb
 def _count_exchanges(program: Hlo, where: Slice, found: Traffic) -> None:
     "Add what chips send to each other; the parts of one exchange have the same channel."
     chains: dict[tuple[str, str], int] = {}
@@ -579,7 +579,7 @@ class Roofline:
         times = {"matrix unit": self.matrix, "memory": self.memory, "interconnect": self.links + self.latency}
         return max(times, key=times.__getitem__)
 
-
+# %% ../../nbs/tpu/cost.ipynb #547d6ac1
 def roofline(work: Work, traffic: Traffic, where: Slice) -> Roofline:
     "The roofline of a program on a slice: work divided by speed."
     load = traffic.loads[traffic.busiest] if traffic.busiest else 0.0
@@ -601,7 +601,7 @@ class Buffer:
     line: str  # file:line of the model, or ""
     name: str  # XLA's name of the instruction
 
-
+# %% ../../nbs/tpu/cost.ipynb #5191c33a
 def _updated(
     instruction: Instruction,
     program: Hlo,
@@ -620,7 +620,7 @@ def _updated(
             found[place] = int(given.constant) if given.operation == "parameter" else 0
     return found
 
-
+# %% ../../nbs/tpu/cost.ipynb #84c39015
 def _behind_views(name: str, within: Computation) -> Instruction:
     "The instruction behind a chain of views."
     part = within.instructions[name]
@@ -665,7 +665,7 @@ def _sources(program: Hlo) -> dict[str, list[list[Source]]]:
                                        for place in range(max(1, len(instruction.arrays)))]
     return found
 
-
+# %% ../../nbs/tpu/cost.ipynb #a0e91ba4
 def at_the_peak(
     program: Hlo,  # compiled
 ) -> list[Buffer]:  # the largest first
@@ -692,7 +692,7 @@ def at_the_peak(
     found = [_described(program.entry.instructions[name], own, program) for name, own in peak]
     return sorted(found, key=lambda each: -each.bytes)
 
-
+# %% ../../nbs/tpu/cost.ipynb #6f8e8a7f
 def _described(instruction: Instruction, place: int, program: Hlo) -> Buffer:
     "The description of one result of an instruction."
     label, line = origin(instruction, program)

@@ -57,7 +57,7 @@ class Held:
     divided: Division = field(default_factory=dict)
     number: int = -1  # torch_xla's id; changes with every update
 
-
+# %% ../../nbs/tpu/lower.ipynb #463ea7cb
 @dataclass
 class Program:
     "A lowered program with its arguments and results."
@@ -420,7 +420,7 @@ def lower_request(
         lower_run(task, train, find_slice(request["slice"]), take, request["programs"],
                   expect=lambda number: (folder / "expected").write_text(str(number)))
 
-
+# %% ../../nbs/tpu/lower.ipynb #abe2715d
 def requested_task(
     request: dict[str, Any],
     folder: Path,  # with model.pickle, if a model was given

@@ -140,7 +140,7 @@ def probe(
                 os.close(end)
     return next(filter(None, found), f"process {late[0]} saw no chip within {seconds:g} s" if late else "")
 
-
+# %% ../../nbs/training/seeds.ipynb #18b811db
 def seen_chips(worker: Worker) -> int:  # 0: none yet
     "The number of chips that a process of the probe has printed."
     worker.listen()
@@ -214,7 +214,7 @@ def seed_runs(
             check_trained_so(run, config, given)
     return runs
 
-
+# %% ../../nbs/training/seeds.ipynb #52c41030
 def check_trained_so(
     run: SeedRun,  # a finished one
     config: TrainConfig | None,  # the settings of all seeds; None: any
@@ -240,7 +240,7 @@ def check_trained_so(
         raise KitError(f"{run.folder}: does not belong to these seeds: {found[0] if found else 'its seed is another'}; "
                        "train into another folder, or give the settings that it was trained with")
 
-
+# %% ../../nbs/training/seeds.ipynb #1c6dc704
 def check_seeds_folder(
     out: str | Path,  # folder for one run folder per seed
 ) -> None:

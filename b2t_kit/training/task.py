@@ -205,7 +205,7 @@ class TaskSettings:
         "The same on a TPU, where something is computed again."
         yield from ()
 
-
+# %% ../../nbs/training/task.ipynb #5197b4c4
 @lru_cache(maxsize=64)
 def count_parameters(
     make: Callable[[Any], nn.Module],  # builds a model
