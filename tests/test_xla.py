@@ -235,7 +235,7 @@ def test_killed_and_resumed_to_the_same_bits(folder: Path, data: str) -> None:
 
     All three processes share a folder of compiled programs, as versions of a Kaggle kernel do.
     """
-    steps, enough = 40, 15
+    steps, enough = 25, 15
     settings = dict(data=data, device="xla", model="wide", shard="units", steps=steps, log_every=4, eval_every=10,
                     checkpoint_every=5, buckets=1, decay_steps=steps, compile_cache=str(folder / "programs"))
     straight = trained(folder / "straight", chips=2, **settings)

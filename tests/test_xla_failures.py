@@ -427,7 +427,7 @@ def test_c17d_c20_names_that_do_not_exist() -> None:
         with open_device("xla") as device:
             print("kit", device.chips, device.world, device.rank, device.is_main)
     """
-    for chips in (1, 2, 8):
+    for chips in (1, 8):
         said = child(code, chips=chips)
         assert "module 'torch_xla.core.xla_model' has no attribute 'get_world_size'" in said
         assert said.count("has no attribute") == 5 and "answer" not in said, said
