@@ -634,6 +634,8 @@ RUNS: dict[str, tuple[str, str, Spoil | None]] = {
     "eval: runs and no run": ("eval --runs run nowhere --data data", "nowhere", None),
     "decode: runs and no run": ("decode --runs nowhere run --data data", "nowhere", None),
     "decode: tune for pooled lists": ("decode --runs run other --data data --combine pool --tune", "tune: is for one decoder", None),
+    "decode: pooled lists of one run": ("decode --run run --data data --combine pool", "combine: is for several runs", None),
+    "submit: pooled lists of one run": ("submit --run run --data data --combine pool --out s.csv", "combine: is for several runs", None),
     "eval: no run": ("eval --run nowhere --data data", "nowhere", None),
     "eval: a file": ("eval --run list.txt --data data", "list.txt", text("list.txt", "")),
     "eval: not a run": ("eval --run data --data data", "data: is not a run folder", None),

@@ -88,10 +88,15 @@ class TakesRuns:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Combines:
+class Combines(TakesRuns):
     "A verb that chooses how several runs decode together."
     # with --runs: average their logits, or pool their lists of sentences, which need not have the same frames
     combine: Literal["average", "pool"] = "average"
+
+    def no_single(self) -> None:
+        "Raise `KitError` for a way to combine without several runs."
+        if not self.runs:
+            refuse(self, "is for several runs; add --runs", "combine")
 
 # %% ../../nbs/decode/verbs.ipynb #acb5b37c
 @dataclass(frozen=True)
@@ -127,7 +132,7 @@ class Evaluate(TakesRuns, ReadsRecordings, FindsSentences, Adapts, ReadsRun):
 
 # %% ../../nbs/decode/verbs.ipynb #ae5fd0e3
 @dataclass(frozen=True)
-class Decode(TakesRuns, Combines, ReadsRecordings, FindsSentences, Adapts, ReadsRun):
+class Decode(Combines, ReadsRecordings, FindsSentences, Adapts, ReadsRun):
     "Decode a run's recordings, or another program's logits, to sentences."
     logits: File | None = None  # HDF5 file of another program: a group per trial with a dataset 'logits' (frames, 41)
     # order of the classes in --logits, if another program has them in another order: a name a line
@@ -150,6 +155,7 @@ class Decode(TakesRuns, Combines, ReadsRecordings, FindsSentences, Adapts, Reads
         from b2t_kit.decode.pipeline import Tune, decode_sentences
 
         asked: dict[str, Any] = {**self.search(), "settings": self.settings, "out": self.out}
+        self.no_single()
         if exactly_one(self, "run", "runs", "logits") == "runs" and self.combine == "pool":
             refuse(self, "is for one decoder's sentences, not for --combine pool; leave it out", "tune", "lm_preload",
                    "tune_seconds", "tokens", "adapt")

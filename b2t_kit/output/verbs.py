@@ -13,11 +13,11 @@ from ..core.files import read_text
 from ..core.settings import check_bounds
 from ..core.signals import FAULTS, SUCCESS
 from ..core.verbs import File, Folder, FreeText, RunFolder, exactly_one, refuse
-from ..decode.verbs import Adapts, Combines, DeviceName, FindsSentences, ReadsRecordings, ReadsRun, TakesRuns
+from ..decode.verbs import Adapts, Combines, DeviceName, FindsSentences, ReadsRecordings, ReadsRun
 
 # %% ../../nbs/output/verbs.ipynb #ef5e985f
 @dataclass(frozen=True)
-class Submit(TakesRuns, Combines, ReadsRecordings, FindsSentences, Adapts, ReadsRun):
+class Submit(Combines, ReadsRecordings, FindsSentences, Adapts, ReadsRun):
     "Decode the test split into a checked submission, or resume one."
     out: File  # submission to write (CSV)
     nbest: File | None = None  # n-best lists of the test split, such as rescored ones; nothing is decoded
@@ -25,6 +25,7 @@ class Submit(TakesRuns, Combines, ReadsRecordings, FindsSentences, Adapts, Reads
 
     def act(self) -> int:
         source, adapt = exactly_one(self, "run", "runs", "nbest"), self.adaptation()
+        self.no_single()
         from b2t_kit.output.submission import check_unseen, submit, submit_nbest
 
         if source == "nbest":
