@@ -64,18 +64,18 @@ def half_written(folder: Path) -> bool:
     return any(name.endswith(".partial") for name in names)
 
 
-def kill_once(folder: Path, moment: random.Random, in_write: bool) -> dict:
-    """Start or resume a run and kill it after some progress, during a write or anywhere; returns what happened."""
+def kill_once(folder: Path, moment: random.Random, within: float | None) -> dict:
+    """Start or resume a run and kill it after some progress, anywhere or within some seconds of a write's beginning."""
     begun = newest_step(folder)
     goal = begun + CONFIG.checkpoint_every * moment.randint(0, 3)
     process = start(folder)
     while newest_step(folder) < goal and not ended(process):
         time.sleep(0.0005)
     pause = moment.uniform(0, 0.2)  # about the time between two checkpoints
-    if in_write:
+    if within is not None:
         while not half_written(folder) and not ended(process):
             time.sleep(0.0002)
-        pause = moment.uniform(0, 0.01)
+        pause = moment.uniform(0, within)
     time.sleep(pause)
     os.kill(process, signal.SIGKILL)
     killed = wait(process) == -signal.SIGKILL
@@ -104,7 +104,8 @@ def main(folder: Path, kills: int) -> dict:
         runs.append(run)
         done = False
         while not done and sum(one["killed"] for one in tries) < kills:
-            tries.append(kill_once(run, moment, in_write=len(tries) % 2 == 1))
+            within = (None, 0.0, None, 0.01)[len(tries) % 4]  # on a fast disk a write takes two milliseconds
+            tries.append(kill_once(run, moment, within))
             done = not tries[-1]["killed"]
         if not done and wait(start(run)):
             sys.exit(f"{run} could not go on")
