@@ -234,6 +234,28 @@ def judged_on(search: BeamSearch, sentences: list[str], choices: list[SearchConf
     return rows
 
 
+def beams(labels: Path, /, *, sentences: int = 400, beams: str = "200,100,400,800", json: Path | None = None) -> None:
+    """What a wider beam is worth: word errors as a share of those of the first beam, and CPU time.
+
+    Scored sentences at three flatnesses, default weights, and a 3-gram over the whole dictionary.
+    """
+    scored, tuned_on, text = divided(labels)
+    lexicon, model, rows = build_lexicon(), build(text, scored + tuned_on), []
+    for flatness in ("sharp", "middle", "flat"):
+        trials, base = spoken(scored[:sentences], 11, Noise(flatness=flatness)), None
+        for beam in map(int, beams.split(",")):
+            found, seconds = timed(BeamSearch(lexicon, model, SearchConfig(beam=beam)), trials)
+            counts = counts_of(scored[:sentences], best(found))
+            base = base or counts
+            rate, share = rate_of(counts), ratio(counts, base)
+            rows.append({"flatness": flatness, "beam": beam, **row_of(rate), "ratio": share,
+                         "milliseconds": 1000 * seconds / len(trials)})
+            of_first = f"{share['ratio']:.2f} ({share['low']:.2f}-{share['high']:.2f}) of the first beam's"
+            took = f"{rows[-1]['milliseconds']:.0f} ms a sentence"
+            print(f"{flatness:7} {beam:4}  {rate}, {of_first}, {took}", flush=True)
+    save(json, rows)
+
+
 def excess_of(rates: dict[str, np.ndarray]) -> np.ndarray:
     "Mean excess of each choice."
     return sum((one + 0.003) / (one.min() + 0.003) for one in rates.values()) / len(rates)
