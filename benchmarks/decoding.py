@@ -12,7 +12,7 @@ CASES = {  # case -> module in decoding_cases/ that holds the function of its na
     "general_model": ("general_model", "What does general English add to a model of the sentences?"),
     "whole_split": ("words", "How long does it take to decode the test split?"),
     "search_defaults": ("settings", "Which weights should the search have by default?"),
-    "beams": ("settings", "What is a wider beam worth?"),
+    "beams": ("settings", "What is a wider beam worth, or a dearer missing silence?"),
     "hotwords": ("settings", "Are words that nothing else knows found if they are in a list, and what does it cost?"),
     "settings": ("settings", "What do blank skipping and temperatures cost and save?"),
     "tuning": ("settings", "Which settings are chosen for time?"),

@@ -21,7 +21,7 @@ from b2t_kit.lm.ngram import LanguageModel
 from b2t_kit.text.metrics import wer
 from b2t_kit.text.phonemes import BLANK, SILENCE
 
-CONFIG = SearchConfig(acoustic_scale=0.8, blank_penalty=30.0, word_bonus=-1.0, missing_silence=0.0)
+CONFIG = SearchConfig()  # the kit's default weights
 WIDTHS = {50: 10.0, 200: 12.0, 1000: 15.0}  # beam -> threshold
 OURS = ("prefix", "prefix, 1 best", "wfst", "wfst, 1 best")
 ROWS = (*OURS, "kaldi-decoder", "flashlight-text", "flashlight, both", "torchaudio", "pyctcdecode")
@@ -91,7 +91,7 @@ def prepared(work: Path) -> tuple[Lexicon, LanguageModel, list[str], list[np.nda
 
 
 def config_of(beam: int, n_best: int = 100) -> SearchConfig:
-    "The weights found by the case words, with a beam."
+    "The default weights, with a beam."
     return replace(CONFIG, beam=beam, threshold=WIDTHS.get(beam, 15.0), n_best=n_best)
 
 
