@@ -95,7 +95,7 @@ def decoders(steps: int) -> dict[str, SpeechRun]:
     early = replace(task, holdout=tuple(LATE))
     causal = replace(task, augment=replace(task.augment, causal=True))
     runs = {"strict": task, "quiet": quiet, "early": early, "few": task, "few-quiet": quiet, "causal": causal,
-            "running": task, "seed-2": task, "seed-3": task}
+            "running": task}
     found = {name: SpeechRun(settings, fitted) for name, settings in runs.items()}
     found |= {name: replace(found[name], train=replace(fitted, steps=2 * steps)) for name in ("few", "few-quiet")}
     return found | {f"seed-{seed}": replace(found["strict"], train=replace(fitted, seed=seed)) for seed in (2, 3)}

@@ -97,7 +97,7 @@ def main() -> None:
                 seconds[tree].append(float(told.split()[0]))
                 digests[tree].add(told.split()[1])
     for tree in trees:
-        ratio = statistics.median(now / then for now, then in zip(seconds[trees[0]], seconds[tree]))
+        ratio = statistics.median(here / there for here, there in zip(seconds[trees[0]], seconds[tree]))
         print(f"{tree}: {min(seconds[tree]):.3f} s; this checkout takes {ratio:.3f} of it; "
               f"sentences and scores {', '.join(digest[:16] for digest in sorted(digests[tree]))}", flush=True)
 

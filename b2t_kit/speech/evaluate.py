@@ -31,7 +31,8 @@ from ..core.files import write_atomically
 from ..core.settings import from_dict, to_dict
 from ..core.signals import followed
 from ..data.batches import Batch, EvalBatches, needed_patches
-from ..data.dataset import T15, Recordings, Signal, TrialInfo
+from ..data.dataset import Recordings, TrialInfo
+from ..data.features import T15, Signal
 from ..data.folders import check_split
 from ..data.joint import label_heads
 from ..data.hdf5 import begin_hdf5
