@@ -89,3 +89,6 @@ def normals(
 ) -> torch.Tensor:  # (B, rows, columns) float32, standard normal
     "Normal numbers, each a function of key, purpose, row and column only."
     return uniforms(noise_key, purpose, rows, columns).erfinv_().mul_(math.sqrt(2.0))
+
+# %% ../../nbs/core/random.ipynb #97839019
+torch.zeros(1).erfinv_()  # no thread but this one
