@@ -1,7 +1,7 @@
 """Time per real bin and memory of a training step, compared with a plain loop.
 
     python benchmarks/train_step.py                             # a small decoder on this machine's CPU
-    python benchmarks/train_step.py --device cuda --size baseline --batch 64
+    python benchmarks/train_step.py --device cuda --size baseline --batch 64 --precision bfloat16
 
 The plain loop follows the T15 baseline, written here from its description: 64 trials of four days,
 padded to the longest of them; noise and smoothing over the padded batch; a day layer made by stacking a
@@ -89,6 +89,8 @@ def plain_steps(folder: Path, options: argparse.Namespace, count: int) -> list[S
     model = PlainDecoder(size.hidden, size.num_layers).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.005, eps=0.1, weight_decay=0.001, fused=True)
     taps = torch.tensor(smoothing_taps(), device=device).view(1, 1, -1).repeat(512, 1, 1)
+    kind = getattr(torch, options.precision)
+    scaler = torch.amp.GradScaler(device.type, enabled=options.precision == "float16")
     generator = np.random.default_rng(1)
     recordings = Recordings(folder)
     by_day = [[index for index, info in enumerate(recordings.infos) if info.day == day]
@@ -108,8 +110,7 @@ def plain_steps(folder: Path, options: argparse.Namespace, count: int) -> list[S
     def take(batch: tuple) -> int:
         features, labels, bins, lengths, day = batch
         features, labels = features.to(device), labels.to(device)
-        autocast = torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
-        with autocast:
+        with torch.autocast(device.type, kind, enabled=kind != torch.float32):
             features = features + torch.randn_like(features)
             features = features + 0.2 * torch.randn(len(bins), 1, 512, device=device)
             features = F.conv1d(features.mT, taps, padding="same", groups=512).mT
@@ -118,9 +119,11 @@ def plain_steps(folder: Path, options: argparse.Namespace, count: int) -> list[S
         log_probs = logits.float().log_softmax(-1).transpose(0, 1)
         losses = F.ctc_loss(log_probs, labels, frames, torch.tensor(lengths), reduction="none")
         optimizer.zero_grad()
-        losses.mean().backward()
+        scaler.scale(losses.mean()).backward()
+        scaler.unscale_(optimizer)
         nn.utils.clip_grad_norm_(model.parameters(), 10.0)
-        optimizer.step()
+        scaler.step(optimizer)
+        scaler.update()
         return sum(bins)
 
     return [lambda batch=batch: take(batch) for batch in drawn]
@@ -130,7 +133,7 @@ def kit_steps(folder: Path, options: argparse.Namespace, count: int, scratch: Pa
     "Steps of `b2t train`; the run stays open until the stack is closed."
     batches = BatchConfig(batch_size=options.batch, cache="none")
     task = SpeechTask(folder, SpeechConfig(GRU_SIZES[options.size], batches=batches))
-    config = TrainConfig(device=options.device, ema_decay=0.0, warmup_steps=0)
+    config = TrainConfig(device=options.device, precision=options.precision, ema_decay=0.0, warmup_steps=0)
     run = stack.enter_context(open_run(task, config, scratch / "run", quiet=True))
     stream = task.batches(config, run.device, 0)
     drawn = [copied(step) for step in islice(stream, 4 * count)]
@@ -189,7 +192,7 @@ def made_steps(name: str, folder: Path, options: argparse.Namespace, count: int,
 def in_own_process(name: str, options: argparse.Namespace, folder: Path) -> int:
     "Peak memory of one side, measured in its own process."
     words = [sys.executable, __file__, "--only", name, "--data", str(folder), "--device", options.device,
-             "--size", options.size, "--batch", str(options.batch)]
+             "--size", options.size, "--batch", str(options.batch), "--precision", options.precision]
     return int(subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()[-1])
 
 
@@ -197,6 +200,7 @@ def main() -> None:
     "Measure, print, save."
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--precision", default="float32", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--size", default="small", choices=list(GRU_SIZES))
     parser.add_argument("--batch", type=int, default=16, help="trials per step, a multiple of 4")
     parser.add_argument("--trials", type=int, default=40, help="trials per session")
@@ -220,7 +224,7 @@ def main() -> None:
                 found[name].append(seconds_per_bin(steps[number % len(steps)], options.device))
         peaks = {name: in_own_process(name, options, folder) for name in sides}
     middle = {name: statistics.median(values) for name, values in found.items()}
-    result = {"device": options.device, "size": options.size, "batch": options.batch,
+    result = {"device": options.device, "precision": options.precision, "size": options.size, "batch": options.batch,
               "threads": torch.get_num_threads(), "torch": torch.__version__,
               "microseconds_per_bin": {name: round(1e6 * value, 2) for name, value in middle.items()},
               "peak_bytes": peaks,
@@ -230,7 +234,8 @@ def main() -> None:
         print(f"{name:<12}{1e6 * middle[name]:10.1f} microseconds per real bin"
               f"{peaks[name] / 1e6:10.0f} MB at the peak")
     print(f"speed-up {result['speedup']}, memory {result['memory_ratio']} of the plain loop's")
-    save_json(ROOT / "benchmarks/results" / f"train_step_{options.device}.json", result)
+    kind = "" if options.precision == "float32" else f"_{options.precision}"
+    save_json(ROOT / "benchmarks/results" / f"train_step_{options.device}{kind}.json", result)
 
 
 if __name__ == "__main__":

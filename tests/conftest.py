@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+collect_ignore = [] if torch.cuda.is_available() else ["test_cuda.py"]
+
 
 @pytest.fixture
 def here(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

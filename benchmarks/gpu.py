@@ -1,0 +1,255 @@
+"""What one GPU does: memory beside the plan, steps, training on strict recordings, a language model's sentences.
+
+    python benchmarks/gpu.py steps                                     # planned and measured memory, milliseconds a step
+    python benchmarks/gpu.py simulate RECORDINGS LABELS.csv            # strict recordings, a process per core
+    python benchmarks/gpu.py train RECORDINGS OUT --minutes 5          # both published recipes side by side
+    python benchmarks/gpu.py score RECORDINGS OUT                      # what they hear, and their logits
+    python benchmarks/gpu.py rescoring TOKENIZER LABELS.csv            # a model of 135M random weights
+
+`steps`: full batches of random features, as the loop takes them; the peak is torch's own count of what is allocated, and
+the plan is the one that `b2t train` logs for the open device. Each part adds its numbers to results/gpu.json, with the
+device and the versions.
+"""
+
+import argparse
+import csv
+import gc
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import h5py
+import numpy as np
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from plan import settings_of, task_and_batch
+
+from b2t_kit.core.errors import KitError
+from b2t_kit.core.files import atomic_folder
+from b2t_kit.devices.select import open_device
+from b2t_kit.memory.plan import plan_task
+from b2t_kit.simulate.neural import STRICT, SimulateConfig, open_sessions, write_session
+from b2t_kit.simulate.sentences import open_source
+from b2t_kit.text.phonemes import normalise
+from b2t_kit.training.metrics_log import read_metrics
+from b2t_kit.training.optim import norm_groups
+from b2t_kit.training.run import Meter, build_training, seed_step
+from b2t_kit.training.steps import accumulate_gradients, update_weights
+
+STEPS = [  # configuration, rows, bins, settings, precision
+    ("tiny", 16, 1010, {}, "auto"),
+    *(("baseline", 64, bins, {}, precision) for bins in (1010, 2478) for precision in ("auto", "float32")),
+    ("gpu_16gb", 32, 2478, {}, "auto"), ("gpu_16gb", 32, 2478, {}, "float16"),
+    *(("transformer", 64, bins, {}, precision) for bins in (1010, 2478) for precision in ("auto", "float32")),
+    ("noise_gru_687m", 16, 1010, {}, "auto"), ("noise_gru_687m", 64, 1010, {}, "auto"),
+    ("noise_gru_687m", 64, 1010, {"model.recompute": True}, "auto"),
+    ("eit_small", 64, 0, {}, "auto"), ("eit_cdeit", 16, 0, {}, "auto"), ("eit_cdeit", 64, 0, {}, "auto"),
+    ("eit_cdeit", 16, 0, {}, "float32"), ("codec", 256, 0, {}, "auto"),
+]
+CURVES = ("transformer", "baseline")
+
+
+def measured(case: tuple, device_name: str, count: int) -> dict:
+    "The plan of a case, its peak, and the median time of its steps."
+    name, rows, bins, changes, precision = case
+    run = settings_of(name, rows, changes)
+    config = replace(run.train, device=device_name, precision=precision)
+    task, given = task_and_batch(run, rows, bins)
+    with open_device(device_name, precision) as device:
+        gpu = device.kind == "cuda"
+        planned = plan_task(task, config, device).total if gpu else 0
+        if gpu:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        model, optimizer, average = build_training(task, config, device)
+        groups = norm_groups(optimizer, device.unwrap(model))
+        taking = SimpleNamespace(task=task, config=config, device=device, model=model, optimizer=optimizer, ema=average,
+                                 meter=Meter(), norm_groups=groups, step=0)
+        seconds = []
+        for _ in range(count):
+            device.synchronize()
+            started = time.perf_counter()
+            seed_step(taking)
+            accumulate_gradients(taking, [given])
+            update_weights(taking, given)
+            device.synchronize()
+            seconds.append(time.perf_counter() - started)
+        found = {"ms": 1000 * statistics.median(seconds[2:]), "first_ms": 1000 * seconds[0],
+                 "precision": str(device.precision.dtype).removeprefix("torch.")}
+        if gpu:
+            found |= {"planned": planned, "peak": torch.cuda.max_memory_allocated(),
+                      "reserved": torch.cuda.max_memory_reserved()}
+        del model, optimizer, average, taking
+    gc.collect()
+    return {"rows_per_second": 1000 * rows / found["ms"], **found}
+
+
+def steps(device: str, count: int, only: str) -> list[dict]:
+    "All cases, one after another; one that fails is told and left out."
+    rows = []
+    for case in STEPS:
+        if only and only not in case[0]:
+            continue
+        try:
+            row = {"case": case, **measured(case, device, count)}
+        except (KitError, RuntimeError) as error:  # no such precision here, or out of memory
+            row = {"case": case, "error": " ".join(str(error).split())[:200]}
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+    return rows
+
+
+def one_day(out: Path, config: SimulateConfig, number: int) -> int:
+    "Simulate one session of a plan."
+    from tqdm import tqdm
+
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)
+    session = open_sessions(config, open_source(config))[number]
+    return write_session(session, out, tqdm(disable=True))
+
+
+def simulated(out: Path, labels: Path, processes: int, sessions: int, trials: int) -> dict:
+    "Strict recordings of real sentences: what `b2t simulate` writes, by several processes."
+    started = time.perf_counter()
+    config = replace(STRICT, labels=str(labels), sessions=sessions, trials=trials, held_out=0.12, seed=1)
+    with atomic_folder(out / "hdf5_data_final") as folder, ProcessPoolExecutor(processes) as pool:
+        jobs = [pool.submit(one_day, folder, config, number) for number in range(sessions)]
+        bins = sum(job.result() for job in jobs)
+    return {"seconds": time.perf_counter() - started, "processes": processes, "hours": bins * 0.02 / 3600}
+
+
+def train_both(data: Path, out: Path, minutes: float, device: str, small: bool) -> dict:
+    "Both recipes at once, each its own command."
+    started, running = time.perf_counter(), {}
+    for name in CURVES:
+        words = [sys.executable, "-m", "b2t_kit.cli", "train", "--config", name, "--data", str(data), "--out",
+                 str(out / name), "--device", device, "--hours", f"{minutes / 60:.4f}", "--checkpoint-every", "100000",
+                 "--cache", "float16",
+                 *(["--batch-size", "4", "--eval-every", "3", "--log-every", "2"] if small else
+                   ["--eval-every", "635", "--log-every", "127", "--resident", "on"])]
+        with open(out / f"{name}.txt", "w") as log:
+            running[name] = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT)
+    status = {name: one.wait() for name, one in running.items()}
+    found = {}
+    for name in CURVES:
+        print(name, status[name], (out / f"{name}.txt").read_text()[-1500:], flush=True)
+        found[name] = {"status": status[name], "rows": read_metrics(out / name) if not status[name] else []}
+    return {"minutes": (time.perf_counter() - started) / 60, **found}
+
+
+def scored(data: Path, out: Path, device: str) -> dict:
+    "Evaluate both, and keep the logits of the validation split in halves small enough to be carried."
+    from b2t_kit.speech.evaluate import evaluate_run
+
+    found = {}
+    for name in CURVES:
+        evaluated = evaluate_run(out / name, data, device=device, logits=True)
+        found[name] = str(evaluated)
+        halved(out / name / "eval/val/logits.hdf5", out / f"{name}_logits.hdf5")
+        shutil.copyfile(out / name / "eval/val/trials.csv", out / f"{name}_trials.csv")
+        print(name, evaluated, flush=True)
+    return found
+
+
+def halved(source: Path, target: Path) -> None:
+    "A copy of a file of logits in float16, compressed, for a narrow way back."
+    with h5py.File(source) as given, h5py.File(target, "w") as copied:
+        def take(name: str, item: h5py.Group | h5py.Dataset) -> None:
+            if isinstance(item, h5py.Dataset):
+                copied.create_dataset(name, data=item[:].astype(np.float16), compression="gzip", shuffle=True)
+            copied.require_group(name if isinstance(item, h5py.Group) else item.parent.name).attrs.update(
+                item.attrs if isinstance(item, h5py.Group) else item.parent.attrs)
+        given.visititems(take)
+
+
+def random_model(tokenizer: Path, out: Path) -> Path:
+    "A folder with the tokenizer and random weights of the size of SmolLM2-135M (its config is in the folder)."
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    config = AutoConfig.from_pretrained(tokenizer)
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(out)
+    AutoTokenizer.from_pretrained(tokenizer).save_pretrained(out)
+    return out
+
+
+def rescoring(tokenizer: Path, labels: Path, device_name: str, sentences: int) -> dict:
+    "Sentences per second and memory of scoring lists of ten; random weights take as long as trained ones."
+    from b2t_kit.llm.scores import load_scorer
+
+    with open(labels, newline="", encoding="utf-8") as file:
+        said = [normalise(row["sentence_label"]) for row in csv.DictReader(file)]
+    words = sorted({word for one in said for word in one.split()})
+    generator = np.random.default_rng(0)
+
+    def changed(sentence: str) -> str:
+        parts = sentence.split()
+        parts[generator.integers(len(parts))] = words[generator.integers(len(words))]
+        return " ".join(parts)
+
+    lists = [[one, *(changed(one) for _ in range(9))] for one in said[:sentences] if one]
+    folder = random_model(tokenizer, tokenizer.parent / "random")
+    found = {}
+    for precision in ("auto", "float32"):
+        with open_device(device_name, precision) as device:
+            scorer = load_scorer(folder, device)
+            scorer.score_lists([[one] for one in said[sentences : sentences + 100]])  # warm up, on others
+            if device.kind == "cuda":
+                torch.cuda.reset_peak_memory_stats()
+            started = time.perf_counter()
+            scorer.score_lists(lists)
+            seconds = time.perf_counter() - started
+            peak = torch.cuda.max_memory_allocated() if device.kind == "cuda" else 0
+            found[str(device.precision.dtype)] = {"sentences_per_second": sum(map(len, lists)) / seconds, "peak": peak}
+            print(precision, found, flush=True)
+            del scorer
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", choices=["steps", "simulate", "train", "score", "rescoring"])
+    parser.add_argument("paths", type=Path, nargs="*")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--count", type=int, default=12, help="steps of each case")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    parser.add_argument("--sessions", type=int, default=STRICT.sessions)
+    parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--minutes", type=float, default=5)
+    parser.add_argument("--sentences", type=int, default=300)
+    parser.add_argument("--small", action="store_true", help="batches of 4, to try it on a CPU")
+    parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/gpu.json")
+    options = parser.parse_args()
+    if options.part == "steps":
+        found: object = steps(options.device, options.count, options.only)
+    elif options.part == "simulate":
+        found = simulated(*options.paths, options.processes, options.sessions, options.trials)
+    elif options.part == "train":
+        options.paths[1].mkdir(parents=True, exist_ok=True)
+        found = train_both(*options.paths, options.minutes, options.device, options.small)
+    elif options.part == "score":
+        found = scored(*options.paths, options.device)
+    else:
+        found = rescoring(*options.paths, options.device, options.sentences)
+    kept = json.loads(options.json.read_text()) if options.json.exists() else {}
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or "CPU"
+    made = {"device": name, "torch": torch.__version__, "python": platform.python_version(), "cores": os.cpu_count()}
+    options.json.write_text(json.dumps({**kept, options.part: {**made, "found": found}}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

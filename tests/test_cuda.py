@@ -1,0 +1,101 @@
+"""What a GPU must do as a CPU does it. Collected only where there is one."""
+from pathlib import Path
+
+import pytest
+import torch
+
+from b2t_kit.core.random import normals, uniforms
+from b2t_kit.core.settings import override
+from b2t_kit.devices.select import open_device
+from b2t_kit.memory.plan import check_memory
+from b2t_kit.simulate.neural import SimulateConfig, simulate
+from b2t_kit.speech.evaluate import evaluate_run
+from b2t_kit.speech.recipes import recipe
+from b2t_kit.speech.task import SpeechTask
+from b2t_kit.tasks.eit_model import attend, fused
+from b2t_kit.train import train
+from b2t_kit.training.metrics_log import read_metrics, series
+
+from tests.test_resume import tensors_of
+
+KEYS = torch.tensor([3, 2**62 + 5, 77])
+DROPOUT = {  # what the device's own generator draws
+    "tiny": ["dropout", "day_dropout"], "linear": ["day_dropout"], "noise_gru_tiny": ["dropout", "day_dropout"],
+    "transformer_tiny": ["patch_dropout", "block_dropout", "mask_spans"]}
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two easy days."""
+    folder = tmp_path_factory.mktemp("recordings") / "data"
+    simulate(folder, SimulateConfig(sessions=2, trials=60, difficulty=0.5, bins_per_phoneme=18), progress=False)
+    return folder
+
+
+def trained(data: Path, out: Path, name: str = "tiny", resume: bool = False, **changes: object) -> list[float]:
+    """Train a recipe, and return its logged losses."""
+    train_only = {"steps": 12, "warmup_steps": 2, "log_every": 1, "eval_every": 0, "checkpoint_every": 6, "device": "cuda"}
+    run = override(recipe(name), {f"train.{key}": value for key, value in train_only.items()} | changes)
+    task = SpeechTask(data, run.task)
+    train(task, run.train, out, resume, quiet=True, check_memory=check_memory)
+    task.close()
+    return series(read_metrics(out), "train", "loss")[1]
+
+
+def test_drawn_numbers_are_those_of_the_cpu() -> None:
+    there = KEYS.cuda()
+    assert torch.equal(uniforms(there, 1, 300, 512).cpu(), uniforms(KEYS, 1, 300, 512))
+    torch.testing.assert_close(normals(there, 1, 300, 512).cpu(), normals(KEYS, 1, 300, 512), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", DROPOUT)
+def test_losses_are_those_of_the_cpu(recordings: Path, tmp_path: Path, name: str) -> None:
+    still = {"train.precision": "float32"} | {f"task.model.{key}": 0 for key in DROPOUT[name]}
+    there = trained(recordings, tmp_path / "gpu", name, **still)
+    here = trained(recordings, tmp_path / "cpu", name, **still, **{"train.device": "cpu"})
+    assert there[0] == pytest.approx(here[0], rel=0.02)  # the first loss: the same weights, noise and trials
+    assert there[-1] == pytest.approx(here[-1], rel=0.2)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_half_precision_follows_float32(recordings: Path, tmp_path: Path, precision: str) -> None:
+    exact = trained(recordings, tmp_path / "exact", **{"train.precision": "float32"})
+    half = trained(recordings, tmp_path / precision, **{"train.precision": precision})
+    assert half[0] == pytest.approx(exact[0], rel=0.02) and half[-1] == pytest.approx(exact[-1], rel=0.1)
+
+
+def test_resident_recordings_change_nothing(recordings: Path, tmp_path: Path) -> None:
+    on, off = (trained(recordings, tmp_path / how, **{"task.batches.resident": how, "train.precision": "float32"})
+               for how in ("on", "off"))
+    assert on[0] == off[0] and on == pytest.approx(off, rel=1e-3)
+
+
+def test_a_resumed_run_goes_on_as_if_never_stopped(recordings: Path, tmp_path: Path) -> None:
+    whole = trained(recordings, tmp_path / "whole", **{"train.precision": "float32"})
+    half = {"train.precision": "float32", "train.decay_steps": 12}
+    trained(recordings, tmp_path / "half", **half, **{"train.steps": 6, "train.new_schedule": True})
+    again = trained(recordings, tmp_path / "half", resume=True, **half, **{"train.new_schedule": True})
+    assert again[6:] == pytest.approx(whole[6:], rel=0.02)
+    ours, theirs = tensors_of(tmp_path / "half"), tensors_of(tmp_path / "whole")
+    assert ours.keys() == theirs.keys()
+    print("the same bits:", all(torch.equal(ours[name], theirs[name]) for name in ours))
+
+
+def test_scores_are_those_of_the_cpu(recordings: Path, tmp_path: Path) -> None:
+    trained(recordings, tmp_path / "run", **{"train.steps": 60})
+    found = {device: evaluate_run(tmp_path / "run", recordings, device=device, precision="float32", out=tmp_path / device)
+             for device in ("cuda", "cpu")}
+    assert found["cuda"].per.rate == pytest.approx(found["cpu"].per.rate, abs=0.005)
+
+
+def test_fused_attention_is_attention() -> None:
+    query, key, value = (torch.randn(2, 4, 3, 64, 16, requires_grad=True) for _ in range(3))
+    bias = torch.randn(3, 64, 64, requires_grad=True)
+    here = attend(query, key, value, bias)
+    there = fused(query.cuda(), key.cuda(), value.cuda(), bias.cuda())
+    torch.testing.assert_close(there.cpu(), here, rtol=1e-3, atol=1e-3)
+
+
+def test_the_device_says_what_it_is() -> None:
+    with open_device("cuda") as device:
+        assert device.kind == "cuda" and device.precision.dtype in (torch.bfloat16, torch.float16, torch.float32)
