@@ -1,13 +1,14 @@
 """What one GPU does: memory beside the plan, steps, training on strict recordings, a language model's sentences.
 
-    python benchmarks/gpu.py steps                                     # planned and measured memory, milliseconds a step
+    python benchmarks/gpu.py steps                                     # planned and measured memory, time of a step
     python benchmarks/gpu.py simulate RECORDINGS LABELS.csv            # strict recordings, a process per core
     python benchmarks/gpu.py train RECORDINGS OUT --minutes 5          # both published recipes side by side
     python benchmarks/gpu.py score RECORDINGS OUT                      # what they hear, and their logits
     python benchmarks/gpu.py rescoring TOKENIZER LABELS.csv            # a model of 135M random weights
+    python benchmarks/gpu.py curves                                    # the figure, from the stored results
 
-`steps`: full batches of random features, as the loop takes them; the peak is torch's own count of what is allocated, and
-the plan is the one that `b2t train` logs for the open device. Each part adds its numbers to results/gpu.json, with the
+`steps`: full batches of random features, as the loop takes them; the peak is torch's own count of what is allocated, and the
+plan is the one that `b2t train` logs for the open device. Each part adds its numbers to results/gpu.json, with the
 device and the versions.
 """
 
@@ -59,6 +60,7 @@ STEPS = [  # configuration, rows, bins, settings, precision
     ("eit_cdeit", 16, 0, {}, "float32"), ("codec", 256, 0, {}, "auto"),
 ]
 CURVES = ("transformer", "baseline")
+PUBLISHED = {127: 97.0, 635: 67.6, 2540: 26.0, 12_700: 13.2, 37_973: 10.0, 63_373: 8.29}  # Transformer: updates, %
 
 
 def measured(case: tuple, device_name: str, count: int) -> dict:
@@ -139,14 +141,15 @@ def train_both(data: Path, out: Path, minutes: float, device: str, small: bool) 
                  str(out / name), "--device", device, "--hours", f"{minutes / 60:.4f}", "--checkpoint-every", "100000",
                  "--cache", "float16",
                  *(["--batch-size", "4", "--eval-every", "3", "--log-every", "2"] if small else
-                   ["--eval-every", "635", "--log-every", "127", "--resident", "on"])]
+                   ["--eval-every", "635", "--log-every", "127", "--resident", "off"])]
         with open(out / f"{name}.txt", "w") as log:
             running[name] = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT)
     status = {name: one.wait() for name, one in running.items()}
     found = {}
     for name in CURVES:
         print(name, status[name], (out / f"{name}.txt").read_text()[-1500:], flush=True)
-        found[name] = {"status": status[name], "rows": read_metrics(out / name) if not status[name] else []}
+        rows = read_metrics(out / name) if not status[name] else []
+        found[name] = {kind: [row for row in rows if row["kind"] == kind] for kind in ("eval", "train")}
     return {"minutes": (time.perf_counter() - started) / 60, **found}
 
 
@@ -219,9 +222,26 @@ def rescoring(tokenizer: Path, labels: Path, device_name: str, sentences: int) -
     return found
 
 
+def draw(found: dict, path: Path) -> None:
+    "Phoneme errors by update, beside the published Transformer's on real recordings."
+    import matplotlib.pyplot as plt
+
+    _, axes = plt.subplots(figsize=(6.5, 3.6), layout="constrained", dpi=110)
+    for name, color in zip(CURVES, ("tab:orange", "tab:blue")):
+        rows = found[name]["eval"]
+        axes.plot([row["step"] for row in rows], [100 * row["per"] for row in rows], "o-", color=color,
+                  label=f"{name}, strict simulated recordings")
+    axes.plot(list(PUBLISHED), list(PUBLISHED.values()), "s--", color="black", label="published Transformer, T15")
+    axes.set(xscale="log", yscale="log", xlabel="updates of 64 trials", ylabel="phoneme errors on validation, %")
+    axes.set_yticks([8, 10, 20, 50, 100], ["8", "10", "20", "50", "100"])
+    axes.minorticks_off()
+    axes.legend(frameon=False)
+    plt.savefig(path)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", choices=["steps", "simulate", "train", "score", "rescoring"])
+    parser.add_argument("part", choices=["steps", "simulate", "train", "score", "rescoring", "curves"])
     parser.add_argument("paths", type=Path, nargs="*")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--count", type=int, default=12, help="steps of each case")
@@ -234,6 +254,10 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="batches of 4, to try it on a CPU")
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/results/gpu.json")
     options = parser.parse_args()
+    kept = json.loads(options.json.read_text()) if options.json.exists() else {}
+    if options.part == "curves":
+        draw(kept["train"]["found"], options.json.with_suffix(".png"))
+        return
     if options.part == "steps":
         found: object = steps(options.device, options.count, options.only)
     elif options.part == "simulate":
@@ -245,7 +269,6 @@ def main() -> None:
         found = scored(*options.paths, options.device)
     else:
         found = rescoring(*options.paths, options.device, options.sentences)
-    kept = json.loads(options.json.read_text()) if options.json.exists() else {}
     name = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or "CPU"
     made = {"device": name, "torch": torch.__version__, "python": platform.python_version(), "cores": os.cpu_count()}
     options.json.write_text(json.dumps({**kept, options.part: {**made, "found": found}}, indent=1) + "\n")

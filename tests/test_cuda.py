@@ -57,11 +57,16 @@ def test_losses_are_those_of_the_cpu(recordings: Path, tmp_path: Path, name: str
     assert there[-1] == pytest.approx(here[-1], rel=0.2)
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
-def test_half_precision_follows_float32(recordings: Path, tmp_path: Path, precision: str) -> None:
-    exact = trained(recordings, tmp_path / "exact", **{"train.precision": "float32"})
-    half = trained(recordings, tmp_path / precision, **{"train.precision": precision})
+def test_bfloat16_follows_float32(recordings: Path, tmp_path: Path) -> None:
+    exact, half = (trained(recordings, tmp_path / kind, **{"train.precision": kind}) for kind in ("float32", "bfloat16"))
     assert half[0] == pytest.approx(exact[0], rel=0.02) and half[-1] == pytest.approx(exact[-1], rel=0.1)
+
+
+def test_float16_follows_float32(recordings: Path, tmp_path: Path) -> None:
+    """Its first steps overflow until the scale fits; they are skipped, and not logged."""
+    exact, half = (trained(recordings, tmp_path / kind, **{"train.precision": kind, "train.steps": 40})
+                   for kind in ("float32", "float16"))
+    assert 20 < len(half) <= len(exact) and half[-1] == pytest.approx(exact[-1], rel=0.2)
 
 
 def test_resident_recordings_change_nothing(recordings: Path, tmp_path: Path) -> None:

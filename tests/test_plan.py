@@ -279,3 +279,23 @@ def test_command_line_of_images(tmp_path):
     assert not found["fits"] and found["remedy"] == "--accumulation 8" and found["global_batch"] == 1024
     assert main(["plan", "eit_cdeit", "--global-batch", "1024", *found["remedy"].split()]) == 0
     assert main(["plan", "eit_cdeit", "--bins", "1010"]) == 2
+
+
+def test_the_plan_of_recordings_is_that_of_their_shapes(tmp_path):
+    "A run's own batches were taken for one row each, and the plan was as many times too large as a batch has rows."
+    from b2t_kit.memory.plan import plan_task
+    from b2t_kit.devices.select import open_device
+    from b2t_kit.simulate.neural import SimulateConfig, simulate
+    from b2t_kit.speech.recipes import tiny
+    from b2t_kit.speech.shapes import SpeechShapes
+    from b2t_kit.speech.task import SpeechTask
+
+    simulate(tmp_path / "data", SimulateConfig(sessions=1, trials=12, difficulty=0.5, bins_per_phoneme=18), progress=False)
+    run = tiny()
+    task = SpeechTask(tmp_path / "data", run.task)
+    with open_device("cpu") as device:
+        buckets = task.train_buckets(run.train, device)
+        shapes = SpeechShapes(run.task, buckets, num_days=1, bins=task.train_bins(run.train, device))
+        ours, theirs = (plan_task(one, run.train, device) for one in (task, shapes))
+    task.close()
+    assert ours.total == pytest.approx(theirs.total, rel=0.02)

@@ -739,10 +739,11 @@ class Assembler:
     def empty(
         self,
         bucket: Bucket,  # shape of the batch
+        step_rows: int,  # trials of a whole step, if they were there
         like: int = -1,  # a trial whose features and head it has; -1: the most features
     ) -> Batch:
         "A batch of empty rows only."
-        made = self.batch(bucket, np.empty(0, np.int64), [], [], 1)
+        made = self.batch(bucket, np.empty(0, np.int64), [], [], step_rows)
         return made if made.start is not None else self.filled(made, like)
 
     def _empty(self, bucket: Bucket, step_rows: int, step_key: int) -> Batch:
@@ -833,7 +834,7 @@ class TrainBatches:
 
     def empty_batches(self) -> list[list[Batch]]:
         "A step of empty rows in every shape, largest first."
-        return [[self.assembler.empty(bucket, like) for _ in range(self.accumulation)]
+        return [[self.assembler.empty(bucket, self.config.batch_size, like) for _ in range(self.accumulation)]
                 for bucket in reversed(self.buckets) for _, like in self.assembler.kinds[::-1]]
 
     def rest_on(
@@ -993,7 +994,7 @@ class EvalBatches:
     def empty_batches(self) -> list[Batch]:
         "A batch of empty rows in every shape that occurs, largest first."
         used = sorted(set(self._bucket.tolist()), reverse=True)
-        return [self.assembler.empty(self.buckets[k]) for k in used]
+        return [self.assembler.empty(self.buckets[k], self.config.batch_size) for k in used]
 
     def _steps(self) -> list[Step]:
         size, steps = self.config.batch_size, []

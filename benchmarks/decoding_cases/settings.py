@@ -3,6 +3,7 @@ import math
 import random
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -15,18 +16,19 @@ from b2t_kit.decode.hotwords import parse_hotwords
 from b2t_kit.decode.hypotheses import SearchConfig
 from b2t_kit.decode.pipeline import words_in
 from b2t_kit.decode.sources import read_trials
-from b2t_kit.decode.tune import Lists, plot_frontier, tune
+from b2t_kit.decode.tune import plot_frontier, tune
 from b2t_kit.lm.lexicon import Lexicon, build_lexicon
 from b2t_kit.lm.ngram import LanguageModel
 from b2t_kit.lm.ngram_build import default_language_model
 from b2t_kit.simulate.logits import Noise
 from b2t_kit.simulate.sentences import draw_sentence
 from b2t_kit.text.metrics import rate_of
+from b2t_kit.text.phonemes import normalise
 
 CONFIG = SearchConfig(beam=100, n_best=20)
-SCALES = (0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2)
-BONUSES = (-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0)
-PENALTIES, MISSING = (3.0, 9.0, 30.0, 90.0), (0.0, -1.0)
+DEFAULT = SearchConfig(beam=100)
+CHOICES = [replace(DEFAULT, acoustic_scale=scale, blank_penalty=penalty, missing_silence=missing)
+           for scale, penalty, missing in product((0.6, 0.8, 1.0), (3.0, 9.0, 30.0), (-1.0, -4.0, -8.0, -16.0))]
 NOISES = {"middle": Noise(), "sharp": Noise(flatness="sharp"), "flat": Noise(flatness="flat"),
           "half": Noise(errors=0.5), "double": Noise(errors=2)}
 Network = tuple[BeamSearch, list[np.ndarray], list[str]]
@@ -155,27 +157,30 @@ def tuning(labels: Path, /, *, tune_on: int = 40, json: Path | None = None, figu
         plot_frontier(found.frontier).savefig(figure, dpi=80)
 
 
-def search_defaults(labels: Path, /, *, logits: Path | None = None, sentences: int = 50, judge: int = 1426,
+def search_defaults(labels: Path, /, *, logits: Path | None = None, sentences: int = 250, judge: int = 1426,
                     json: Path | None = None) -> None:
     """Choose the search's default weights: how far is each choice from the best one of each network?
 
     Simulated networks at three flatnesses, with half and twice the errors, one of them also more and less confident
     (its logits times 1.5 and 0.6), with a 3-gram over the whole dictionary; one with the small default language model;
     and, where --logits names the validation logits of a run on simulated recordings (`b2t demo`), a real network's.
-    Each is decoded with every blank penalty and missing silence of a grid, and the lists are ranked with every
-    acoustic scale and word bonus. A choice is judged by its mean excess: its word error rate divided by the best one
-    of that network, both plus 0.3 %, averaged over the networks. Then the first choices and the defaults decode
-    --judge other sentences, on which nothing was chosen, at three flatnesses.
+    Each is searched with every choice of a grid, beam 100. A choice is judged by its mean excess: its word error rate
+    divided by the best one of that network, both plus 0.3 %, averaged over the networks. Then the first choices and
+    the defaults decode --judge other sentences, on which nothing was chosen, at three flatnesses.
     """
     scored, tuned_on, text = divided(labels)
     large = BeamSearch(build_lexicon(), build(text, scored + tuned_on))
     found = networks(large, tuned_on[:sentences], logits)
-    rates = {name: surfaces(network) for name, network in found.items()}
-    print(report := summary(rates))
-    judged = judged_on(large, scored[:judge], first_choices(rates))
-    save(json, {"scales": SCALES, "bonuses": BONUSES, "penalties": PENALTIES, "missing": MISSING,
-                "rates": {name: one.round(5).tolist() for name, one in rates.items()}, "summary": report,
-                "judged": judged}, indent=None)
+    rates = {name: searched(network, CHOICES) for name, network in found.items()}
+    excess = sum((one + 0.003) / (one.min() + 0.003) for one in rates.values()) / len(rates)
+    order = np.argsort(excess)
+    shown = [*order[:8], CHOICES.index(replace(DEFAULT, missing_silence=-1.0))]
+    print("scale penalty bonus missing  mean excess  " + "  ".join(rates))
+    for at in shown:
+        print(*weights_of(CHOICES[at]), f" {excess[at]:.3f} ", *(f"{100 * one[at]:.1f}" for one in rates.values()))
+    judged = judged_on(large, scored[:judge], [replace(CHOICES[at], beam=SearchConfig().beam) for at in order[:3]])
+    save(json, {"choices": [weights_of(one) for one in CHOICES], "excess": excess.round(4).tolist(),
+                "rates": {name: one.round(5).tolist() for name, one in rates.items()}, "judged": judged}, indent=None)
 
 
 def networks(large: BeamSearch, said: list[str], logits: Path | None) -> dict[str, Network]:
@@ -199,23 +204,16 @@ def small_search(sentences: list[str]) -> BeamSearch:
     return BeamSearch(build_lexicon(words_in(model)), model)
 
 
-def surfaces(network: Network) -> np.ndarray:  # (penalties, missing, scales, bonuses) word error rates
+def searched(network: Network, choices: list[SearchConfig]) -> np.ndarray:  # word error rate of each choice
     "Every choice of weights for one network."
     search, trials, truths = network
-    found = []
-    for penalty, missing in product(PENALTIES, MISSING):
-        config = SearchConfig(0.6, penalty, 0.0, missing, beam=60)
-        search.config = search.proposer.config = config
-        found.append(Lists([search.decode(one) for one in trials], truths).surface(SCALES, BONUSES))
-    return np.array(found).reshape(len(PENALTIES), len(MISSING), len(SCALES), len(BONUSES))
+    return np.array([rate_of(counts_of(truths, best(BeamSearch(search.lexicon, search.model, one).decode_many(trials))),
+                             None).rate for one in choices])
 
 
-def first_choices(rates: dict[str, np.ndarray], count: int = 4) -> list[SearchConfig]:
-    "The weights with the least mean excess."
-    order = np.argsort(excess_of(rates), axis=None)[:count]
-    found = [np.unravel_index(at, excess_of(rates).shape) for at in order]
-    return [SearchConfig(SCALES[scale], PENALTIES[penalty], BONUSES[bonus], MISSING[missing])
-            for penalty, missing, scale, bonus in found]
+def weights_of(config: SearchConfig) -> list[float]:
+    "The four weights."
+    return [config.acoustic_scale, config.blank_penalty, config.word_bonus, config.missing_silence]
 
 
 def judged_on(search: BeamSearch, sentences: list[str], choices: list[SearchConfig]) -> list[dict]:
@@ -226,57 +224,53 @@ def judged_on(search: BeamSearch, sentences: list[str], choices: list[SearchConf
         for config in (SearchConfig(), *choices):
             counts = counts_of(sentences, best(BeamSearch(search.lexicon, search.model, config).decode_many(trials)))
             base = base or counts
-            weights = [config.acoustic_scale, config.blank_penalty, config.word_bonus, config.missing_silence]
-            rate, share = rate_of(counts), ratio(counts, base)
+            weights, rate, share = weights_of(config), rate_of(counts), ratio(counts, base)
             rows.append({"flatness": flatness, "weights": weights, **row_of(rate), "ratio": share})
             of_defaults = f"{share['ratio']:.2f} ({share['low']:.2f}-{share['high']:.2f}) of the defaults'"
             print(f"{flatness:7} {weights}  {rate}, {of_defaults}")
     return rows
 
 
-def beams(labels: Path, /, *, sentences: int = 400, beams: str = "200,100,400,800", silences: str = "-1",
-          json: Path | None = None) -> None:
+def beams(labels: Path, /, *, logits: tuple[Path, ...] = (), sentences: int = 400, beams: str = "200,100,400,800",
+          silences: str = "-1", json: Path | None = None) -> None:
     """What a wider beam is worth, or a dearer missing silence: word errors as a share of the first choice's, CPU time.
 
-    Scored sentences at three flatnesses, default weights, and a 3-gram over the whole dictionary.
+    Scored sentences at three flatnesses, default weights, and a 3-gram over the whole dictionary. With files of
+    logits, as `b2t eval --logits` writes them: theirs, and a 3-gram of the table's other sentences.
     """
-    scored, tuned_on, text = divided(labels)
-    lexicon, model, rows = build_lexicon(), build(text, scored + tuned_on), []
-    for flatness in ("sharp", "middle", "flat"):
-        trials, base = spoken(scored[:sentences], 11, Noise(flatness=flatness)), None
+    rows = []
+    for name, said, trials, search in from_files(labels, logits) if logits else at_flatnesses(labels, sentences):
+        base = None
         for beam, silence in product(map(int, beams.split(",")), map(float, silences.split(","))):
             config = SearchConfig(beam=beam, missing_silence=silence)
-            found, seconds = timed(BeamSearch(lexicon, model, config), trials)
-            counts = counts_of(scored[:sentences], best(found))
+            found, seconds = timed(BeamSearch(search.lexicon, search.model, config), trials)
+            counts = counts_of(said, best(found))
             base = base or counts
             rate, share = rate_of(counts), ratio(counts, base)
-            rows.append({"flatness": flatness, "beam": beam, "missing_silence": silence, **row_of(rate),
+            rows.append({"logits": name, "beam": beam, "missing_silence": silence, **row_of(rate),
                          "ratio": share, "milliseconds": 1000 * seconds / len(trials)})
             of_first = f"{share['ratio']:.2f} ({share['low']:.2f}-{share['high']:.2f}) of the first's"
             took = f"{rows[-1]['milliseconds']:.0f} ms a sentence"
-            print(f"{flatness:7} {beam:4} {silence:g}  {rate}, {of_first}, {took}", flush=True)
+            print(f"{name:7} {beam:4} {silence:g}  {rate}, {of_first}, {took}", flush=True)
     save(json, rows)
 
 
-def excess_of(rates: dict[str, np.ndarray]) -> np.ndarray:
-    "Mean excess of each choice."
-    return sum((one + 0.003) / (one.min() + 0.003) for one in rates.values()) / len(rates)
+Heard = tuple[str, list[str], list[np.ndarray], BeamSearch]  # name, what was said, logits, a search
 
 
-def summary(rates: dict[str, np.ndarray], shown: int = 8) -> str:
-    "The best choices, the kit's defaults, and its previous defaults."
-    excess = excess_of(rates)
-    order = [np.unravel_index(at, excess.shape) for at in np.argsort(excess, axis=None)[:shown]]
-    default = SearchConfig()
-    for scale, penalty, bonus, missing in (
-            (default.acoustic_scale, default.blank_penalty, default.word_bonus, default.missing_silence),
-            (0.5, 3.0, 0.0, -1.0)):
-        order.append((PENALTIES.index(penalty), MISSING.index(missing), SCALES.index(scale), BONUSES.index(bonus)))
-    lines = ["scale penalty bonus missing  mean excess  " + "  ".join(rates)]
-    best = "  ".join(f"{100 * one.min():.1f}" for one in rates.values())
-    lines.append(f"best of each network {best}")
-    for at in order:
-        each = "  ".join(f"{100 * one[at]:.1f}" for one in rates.values())
-        lines.append(f"{SCALES[at[2]]:g} {PENALTIES[at[0]]:g} {BONUSES[at[3]]:g} {MISSING[at[1]]:g}  "
-                     f"{excess[at]:.3f}  {each}")
-    return "\n".join(lines)
+def at_flatnesses(labels: Path, sentences: int) -> Iterator[Heard]:
+    "Scored sentences with simulated logits."
+    scored, tuned_on, text = divided(labels)
+    search = BeamSearch(build_lexicon(), build(text, scored + tuned_on))
+    for flatness in ("sharp", "middle", "flat"):
+        yield flatness, scored[:sentences], spoken(scored[:sentences], 11, Noise(flatness=flatness)), search
+
+
+def from_files(labels: Path, logits: Sequence[Path]) -> Iterator[Heard]:
+    "The logits of decoders, and their sentences."
+    heard = {path.stem: [trial for trial in read_trials(path) if trial.truth] for path in logits}
+    said = {normalise(trial.truth, True) for trials in heard.values() for trial in trials}
+    text = [one for part in divided(labels) for one in part if one not in said]
+    search = BeamSearch(build_lexicon(), build(text, sorted(said)))
+    for name, trials in heard.items():
+        yield name, [normalise(trial.truth, True) for trial in trials], [trial.logits for trial in trials], search
