@@ -7,9 +7,9 @@
     python benchmarks/gpu.py rescoring TOKENIZER LABELS.csv            # a model of 135M random weights
     python benchmarks/gpu.py curves                                    # the figure, from the stored results
 
-`steps`: full batches of random features, as the loop takes them; the peak is torch's own count of what is allocated, and the
-plan is the one that `b2t train` logs for the open device. Each part adds its numbers to results/gpu.json, with the
-device and the versions.
+`steps`: full batches of random features, as the loop takes them; the peak is torch's own count of what is allocated,
+and the plan is the one that `b2t train` logs for the open device. Each part adds its numbers to results/gpu.json, with
+the device and the versions.
 """
 
 import argparse

@@ -18,6 +18,7 @@ from b2t_kit.training.metrics_log import read_metrics, series
 
 from tests.test_resume import tensors_of
 
+pytestmark = pytest.mark.filterwarnings("error:RNN module weights")  # lie apart, and are joined in every call
 KEYS = torch.tensor([3, 2**62 + 5, 77])
 DROPOUT = {  # what the device's own generator draws
     "tiny": ["dropout", "day_dropout"], "linear": ["day_dropout"], "noise_gru_tiny": ["dropout", "day_dropout"],
