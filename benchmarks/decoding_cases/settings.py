@@ -3,9 +3,9 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 
 import numpy as np
@@ -28,10 +28,11 @@ from b2t_kit.text.phonemes import normalise
 CONFIG = SearchConfig(beam=100, n_best=20)
 DEFAULT = SearchConfig(beam=100)
 CHOICES = [replace(DEFAULT, acoustic_scale=scale, blank_penalty=penalty, missing_silence=missing)
-           for scale, penalty, missing in product((0.6, 0.8, 1.0), (3.0, 9.0, 30.0), (-1.0, -4.0, -8.0, -16.0))]
+           for scale, penalty, missing in product((0.6, 0.8, 1.0, 1.2), (1.0, 3.0, 9.0, 30.0), (-1.0, -4.0, -8.0))]
 NOISES = {"middle": Noise(), "sharp": Noise(flatness="sharp"), "flat": Noise(flatness="flat"),
           "half": Noise(errors=0.5), "double": Noise(errors=2)}
 Network = tuple[BeamSearch, list[np.ndarray], list[str]]
+Heard = tuple[str, list[str], list[np.ndarray], BeamSearch]  # name, what was said, logits, a search
 
 
 def hotwords(labels: Path, /, *, with_target: int = 150, without: int = 150, distractors: int = 1000,
@@ -157,20 +158,20 @@ def tuning(labels: Path, /, *, tune_on: int = 40, json: Path | None = None, figu
         plot_frontier(found.frontier).savefig(figure, dpi=80)
 
 
-def search_defaults(labels: Path, /, *, logits: Path | None = None, sentences: int = 250, judge: int = 1426,
+def search_defaults(labels: Path, /, *, logits: tuple[Path, ...] = (), sentences: int = 250, judge: int = 1426,
                     json: Path | None = None) -> None:
     """Choose the search's default weights: how far is each choice from the best one of each network?
 
     Simulated networks at three flatnesses, with half and twice the errors, one of them also more and less confident
-    (its logits times 1.5 and 0.6), with a 3-gram over the whole dictionary; one with the small default language model;
-    and, where --logits names the validation logits of a run on simulated recordings (`b2t demo`), a real network's.
-    Each is searched with every choice of a grid, beam 100. A choice is judged by its mean excess: its word error rate
+    (its logits times 1.5 and 0.6), with a 3-gram over the whole dictionary; and one with the small default language
+    model. Each is searched with every choice of a grid, beam 100. A choice is judged by its mean excess: its word error rate
     divided by the best one of that network, both plus 0.3 %, averaged over the networks. Then the first choices and
-    the defaults decode --judge other sentences, on which nothing was chosen, at three flatnesses.
+    the defaults decode --judge other sentences, on which nothing was chosen, at three flatnesses; and the sentences of
+    --logits, files of trained decoders, with a 3-gram of the table's other sentences.
     """
     scored, tuned_on, text = divided(labels)
     large = BeamSearch(build_lexicon(), build(text, scored + tuned_on))
-    found = networks(large, tuned_on[:sentences], logits)
+    found = networks(large, tuned_on[:sentences])
     rates = {name: searched(network, CHOICES) for name, network in found.items()}
     excess = sum((one + 0.003) / (one.min() + 0.003) for one in rates.values()) / len(rates)
     order = np.argsort(excess)
@@ -178,23 +179,20 @@ def search_defaults(labels: Path, /, *, logits: Path | None = None, sentences: i
     print("scale penalty bonus missing  mean excess  " + "  ".join(rates))
     for at in shown:
         print(*weights_of(CHOICES[at]), f" {excess[at]:.3f} ", *(f"{100 * one[at]:.1f}" for one in rates.values()))
-    judged = judged_on(large, scored[:judge], [replace(CHOICES[at], beam=SearchConfig().beam) for at in order[:3]])
+    choices = [replace(CHOICES[at], beam=SearchConfig().beam) for at in order[:3]]
+    judged = judged_on(chain(at_flatnesses(labels, judge), from_files(labels, logits) if logits else ()), choices)
     save(json, {"choices": [weights_of(one) for one in CHOICES], "excess": excess.round(4).tolist(),
                 "rates": {name: one.round(5).tolist() for name, one in rates.items()}, "judged": judged}, indent=None)
 
 
-def networks(large: BeamSearch, said: list[str], logits: Path | None) -> dict[str, Network]:
+def networks(large: BeamSearch, said: list[str]) -> dict[str, Network]:
     "The networks: each with its search, logits and sentences."
     found = {name: (large, spoken(said, 3, noise), said) for name, noise in NOISES.items()}
     for factor in (1.5, 0.6):
         found[f"middle, x{factor}"] = (large, [factor * one for one in found["middle"][1]], said)
     generator = np.random.default_rng(7)
-    simulated = [draw_sentence(generator, held_out=True) for _ in said]
+    simulated = [normalise(draw_sentence(generator, held_out=True), True) for _ in said]
     found["small"] = (small_search(simulated), spoken(simulated, 3), simulated)
-    if logits is not None:
-        trials = [trial for trial in read_trials(logits) if trial.truth][: len(said)]
-        truths = [trial.truth for trial in trials]
-        found["network"] = (small_search(truths), [trial.logits for trial in trials], truths)
     return found
 
 
@@ -216,18 +214,18 @@ def weights_of(config: SearchConfig) -> list[float]:
     return [config.acoustic_scale, config.blank_penalty, config.word_bonus, config.missing_silence]
 
 
-def judged_on(search: BeamSearch, sentences: list[str], choices: list[SearchConfig]) -> list[dict]:
+def judged_on(heard: Iterable[Heard], choices: list[SearchConfig]) -> list[dict]:
     "Word errors of the defaults and the choices on other sentences."
     rows = []
-    for flatness in ("sharp", "middle", "flat"):
-        trials, base = spoken(sentences, 11, Noise(flatness=flatness)), None
+    for name, said, trials, search in heard:
+        base = None
         for config in (SearchConfig(), *choices):
-            counts = counts_of(sentences, best(BeamSearch(search.lexicon, search.model, config).decode_many(trials)))
+            counts = counts_of(said, best(BeamSearch(search.lexicon, search.model, config).decode_many(trials)))
             base = base or counts
             weights, rate, share = weights_of(config), rate_of(counts), ratio(counts, base)
-            rows.append({"flatness": flatness, "weights": weights, **row_of(rate), "ratio": share})
+            rows.append({"logits": name, "weights": weights, **row_of(rate), "ratio": share})
             of_defaults = f"{share['ratio']:.2f} ({share['low']:.2f}-{share['high']:.2f}) of the defaults'"
-            print(f"{flatness:7} {weights}  {rate}, {of_defaults}")
+            print(f"{name:7} {weights}  {rate}, {of_defaults}", flush=True)
     return rows
 
 
@@ -253,9 +251,6 @@ def beams(labels: Path, /, *, logits: tuple[Path, ...] = (), sentences: int = 40
             took = f"{rows[-1]['milliseconds']:.0f} ms a sentence"
             print(f"{name:7} {beam:4} {silence:g}  {rate}, {of_first}, {took}", flush=True)
     save(json, rows)
-
-
-Heard = tuple[str, list[str], list[np.ndarray], BeamSearch]  # name, what was said, logits, a search
 
 
 def at_flatnesses(labels: Path, sentences: int) -> Iterator[Heard]:
