@@ -245,7 +245,7 @@ class SearchConfig:
     acoustic_scale: float = 0.8  # factor of the acoustic score; the language score's is 1
     blank_penalty: float = 9.0  # divides the probability of the blank; 1 leaves it unchanged
     word_bonus: float = -1.0  # added to the score, in ln P, for each word
-    missing_silence: float = -1.0  # added, in ln P, where no silence separates two words; at most 0
+    missing_silence: float = -4.0  # added, in ln P, where no silence separates two words; at most 0
     beam: int = 200  # hypotheses kept per frame
     threshold: float = 15.0  # hypotheses this far below the best, in ln P, are dropped
     token_threshold: float = 10.0  # phonemes this far below a frame's best class, in ln P, are not tried

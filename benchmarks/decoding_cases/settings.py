@@ -164,8 +164,8 @@ def search_defaults(labels: Path, /, *, logits: tuple[Path, ...] = (), sentences
 
     Simulated networks at three flatnesses, with half and twice the errors, one of them also more and less confident
     (its logits times 1.5 and 0.6), with a 3-gram over the whole dictionary; and one with the small default language
-    model. Each is searched with every choice of a grid, beam 100. A choice is judged by its mean excess: its word error rate
-    divided by the best one of that network, both plus 0.3 %, averaged over the networks. Then the first choices and
+    model. Each is searched with every choice of a grid, beam 100. A choice is judged by its mean excess: its word error
+    rate divided by the best one of that network, both plus 0.3 %, averaged over the networks. Then the first choices and
     the defaults decode --judge other sentences, on which nothing was chosen, at three flatnesses; and the sentences of
     --logits, files of trained decoders, with a 3-gram of the table's other sentences.
     """
@@ -230,7 +230,7 @@ def judged_on(heard: Iterable[Heard], choices: list[SearchConfig]) -> list[dict]
 
 
 def beams(labels: Path, /, *, logits: tuple[Path, ...] = (), sentences: int = 400, beams: str = "200,100,400,800",
-          silences: str = "-1", json: Path | None = None) -> None:
+          silences: str = "-4", json: Path | None = None) -> None:
     """What a wider beam is worth, or a dearer missing silence: word errors as a share of the first choice's, CPU time.
 
     Scored sentences at three flatnesses, default weights, and a 3-gram over the whole dictionary. With files of
