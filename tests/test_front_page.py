@@ -55,6 +55,11 @@ def hotwords() -> list[str]:
             f"{rows['middle']['unknown + list']['changed']}", unsaid]
 
 
+def gpu() -> list[str]:
+    found = stored("gpu")["train"]["found"]
+    return [percent(min(row["per"] for row in found[name]["eval"])) for name in ("baseline", "transformer")]
+
+
 def live() -> list[str]:
     found, run = stored("live")["delay_baseline"], baseline()
     taps = smoothing_taps()
@@ -97,6 +102,7 @@ ROWS: dict[str, Callable[[], list[str]]] = {
     "b2t demo --out demo": demo,
     "python benchmarks/decoding.py words LABELS.csv --flatness middle,sharp,flat --tune-on 0": words,
     "python benchmarks/decoding.py hotwords LABELS.csv": hotwords,
+    "python benchmarks/gpu.py train RECORDINGS OUT --minutes 4": gpu,
     "python benchmarks/live.py delay --lm MODELS/large.b2tlm --said MODELS/said.txt": live,
     f"{PREFLIGHT}--programs largest": lambda: whole(f"{PREFLIGHT}--programs largest"),
     f"{PREFLIGHT}--shard units --programs largest": lambda: divided(f"{PREFLIGHT}--shard units --programs largest"),
