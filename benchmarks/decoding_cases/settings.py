@@ -165,9 +165,9 @@ def search_defaults(labels: Path, /, *, logits: tuple[Path, ...] = (), sentences
     Simulated networks at three flatnesses, with half and twice the errors, one of them also more and less confident
     (its logits times 1.5 and 0.6), with a 3-gram over the whole dictionary; and one with the small default language
     model. Each is searched with every choice of a grid, beam 100. A choice is judged by its mean excess: its word error
-    rate divided by the best one of that network, both plus 0.3 %, averaged over the networks. Then the first choices and the
-    defaults decode --judge other sentences, on which nothing was chosen, at three flatnesses; and the sentences of
-    --logits, files of trained decoders, with a 3-gram of the table's other sentences.
+    rate divided by the best one of that network, both plus 0.3 %, averaged over the networks. Then the first choices
+    and the defaults decode --judge other sentences, on which nothing was chosen, at three flatnesses; and the
+    sentences of --logits, files of trained decoders, with a 3-gram of the table's other sentences.
     """
     scored, tuned_on, text = divided(labels)
     large = BeamSearch(build_lexicon(), build(text, scored + tuned_on))
