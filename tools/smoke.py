@@ -45,7 +45,7 @@ SMALLEST = {  # script, and case if it has a table of them -> arguments; several
     "eit": "lines",
     "feeding": "--rounds 1 --model-rows 1 --steps 1",
     "first_call": "--processes 4; --processes 4 --kit",
-    "gpu": "steps --device cpu --only tiny --count 3; simulate OUT LABELS --sessions 2 --trials 4; curves",
+    "gpu": "steps --device cpu --only tiny --count 3; curves",
     "house": "; --notebooks",
     "labels": "DATA OUT.csv",
     "language_model": "--words 20000 --keep OUT",

@@ -205,8 +205,9 @@ def small_search(sentences: list[str]) -> BeamSearch:
 def searched(network: Network, choices: list[SearchConfig]) -> np.ndarray:  # word error rate of each choice
     "Every choice of weights for one network."
     search, trials, truths = network
-    return np.array([rate_of(counts_of(truths, best(BeamSearch(search.lexicon, search.model, one).decode_many(trials))),
-                             None).rate for one in choices])
+    lists = (BeamSearch(search.lexicon, search.model, one).decode_many(trials) for one in choices)
+    found = [counts_of(truths, best(one)) for one in lists]
+    return np.array([counts.edits.sum() / counts.lengths.sum() for counts in found])
 
 
 def weights_of(config: SearchConfig) -> list[float]:
