@@ -5,6 +5,7 @@
     python benchmarks/gpu.py train RECORDINGS OUT --minutes 5          # both published recipes side by side
     python benchmarks/gpu.py score RECORDINGS OUT                      # what they hear, and their logits
     python benchmarks/gpu.py rescoring TOKENIZER LABELS.csv            # a model of 135M random weights
+    python benchmarks/gpu.py plans                                    # today's plans beside stored peaks; any machine
     python benchmarks/gpu.py curves                                    # the figure, from the stored results
 
 `steps`: full batches of random features, as the loop takes them; the peak is torch's own count of what is allocated,
@@ -40,7 +41,8 @@ from plan import settings_of, task_and_batch
 from b2t_kit.core.errors import KitError
 from b2t_kit.core.files import atomic_folder
 from b2t_kit.devices.select import open_device
-from b2t_kit.memory.plan import plan_task
+from b2t_kit.memory.plan import PlannedDevice, find_target, plan_task
+from b2t_kit.precision import resolve_precision
 from b2t_kit.simulate.neural import STRICT, SimulateConfig, open_sessions, write_session
 from b2t_kit.simulate.sentences import open_source
 from b2t_kit.text.phonemes import normalise
@@ -111,6 +113,16 @@ def steps(device: str, count: int, only: str) -> list[dict]:
         rows.append(row)
         print(json.dumps(row), flush=True)
     return rows
+
+
+def planned(case: list) -> int:
+    "Today's plan of a case on a GPU that need not be there, bytes."
+    name, rows, bins, changes, precision = case
+    run = settings_of(name, rows, changes)
+    task, _ = task_and_batch(run, rows, bins)
+    target = find_target("h100")
+    device = PlannedDevice(target, resolve_precision(precision, "cuda", (9, 0)))
+    return plan_task(task, replace(run.train, precision=precision), device, target).total
 
 
 def one_day(out: Path, config: SimulateConfig, number: int) -> int:
@@ -241,7 +253,7 @@ def draw(found: dict, path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", choices=["steps", "simulate", "train", "score", "rescoring", "curves"])
+    parser.add_argument("part", choices=["steps", "simulate", "train", "score", "rescoring", "plans", "curves"])
     parser.add_argument("paths", type=Path, nargs="*")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--count", type=int, default=12, help="steps of each case")
@@ -257,6 +269,12 @@ def main() -> None:
     kept = json.loads(options.json.read_text()) if options.json.exists() else {}
     if options.part == "curves":
         draw(kept["train"]["found"], options.json.with_suffix(".png"))
+        return
+    if options.part == "plans":
+        for row in kept["steps"]["found"]:
+            if "peak" in row and options.only in row["case"][0]:
+                plan = planned(row["case"])
+                print(*row["case"], f"{plan / 1e9:.2f} of {row['peak'] / 1e9:.2f} GB, {plan / row['peak'] - 1:+.0%}")
         return
     if options.part == "steps":
         found: object = steps(options.device, options.count, options.only)

@@ -6,7 +6,6 @@ import torch
 
 from b2t_kit.core.random import normals, uniforms
 from b2t_kit.core.settings import override
-from b2t_kit.devices.select import open_device
 from b2t_kit.memory.plan import check_memory
 from b2t_kit.simulate.neural import SimulateConfig, simulate
 from b2t_kit.speech.evaluate import evaluate_run
@@ -84,7 +83,9 @@ def test_a_resumed_run_goes_on_as_if_never_stopped(recordings: Path, tmp_path: P
     assert again[6:] == pytest.approx(whole[6:], rel=0.02)
     ours, theirs = tensors_of(tmp_path / "half"), tensors_of(tmp_path / "whole")
     assert ours.keys() == theirs.keys()
-    print("the same bits:", all(torch.equal(ours[name], theirs[name]) for name in ours))
+    for name in ours:
+        torch.testing.assert_close(ours[name], theirs[name], rtol=1e-3, atol=1e-5)
+    print("the same bits:", all(torch.equal(ours[name], theirs[name]) for name in ours))  # not on every GPU
 
 
 def test_scores_are_those_of_the_cpu(recordings: Path, tmp_path: Path) -> None:
@@ -101,7 +102,3 @@ def test_fused_attention_is_attention() -> None:
     there = fused(query.cuda(), key.cuda(), value.cuda(), bias.cuda())
     torch.testing.assert_close(there.cpu(), here, rtol=1e-3, atol=1e-3)
 
-
-def test_the_device_says_what_it_is() -> None:
-    with open_device("cuda") as device:
-        assert device.kind == "cuda" and device.precision.dtype in (torch.bfloat16, torch.float16, torch.float32)

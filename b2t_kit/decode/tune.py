@@ -86,15 +86,6 @@ class Lists:
         "Return the word errors of all trials with each pair of cheap weights."
         return np.array([[self.word_edits(scale, bonus) for bonus in BONUSES] for scale in SCALES])
 
-    def surface(
-        self,
-        scales: Sequence[float],
-        bonuses: Sequence[float],
-    ) -> np.ndarray:  # (scales, bonuses) word error rates
-        "Return the word error rate over a grid of weights."
-        edits = [[self.word_edits(scale, bonus) for bonus in bonuses] for scale in scales]
-        return np.array(edits) / max(self.total, 1)
-
 # %% ../../nbs/decode/tune.ipynb #47a9cabb
 def best_point(
     surface: np.ndarray,  # (scales, bonuses) word error rates

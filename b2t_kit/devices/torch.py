@@ -184,6 +184,11 @@ class TorchDevice(Device):
             nn.utils.clip_grads_with_norm_(model.parameters(), max_norm, norms[0] if groups else norms)
         return norms
 
+    def lay_out_average(self, model: nn.Module) -> None:
+        for part in model.modules():
+            if isinstance(part, nn.RNNBase):
+                part.flatten_parameters()  # a copy's weights lie apart, and cuDNN would join them in every call
+
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
         audit_gradients(self._model)
         stepped = self.scaler.step(optimizer)

@@ -104,9 +104,6 @@ class Ema:
     ) -> None:
         self.decay, self.scalar = decay, scalar
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
-        for part in self.model.modules():
-            if isinstance(part, nn.RNNBase):
-                part.flatten_parameters()  # a copy's weights lie apart, and cuDNN would join them in every call
         self.pairs = list(zip(self.model.parameters(), model.parameters()))
         self.buffers = list(zip(self.model.buffers(), model.buffers()))
 
