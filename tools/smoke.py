@@ -53,7 +53,7 @@ SMALLEST = {  # script, and case if it has a table of them -> arguments; several
     "live": "calm --out OUT --trials 2 --steps 0.01",
     "live_faults": "RUN DATA --seeds 1 --trials 1 --real-time 1",
     "loading": "--sessions 2 --trials 80 --rounds 1",
-    "noise_gru": "--steps 2 --seeds 1 --out OUT.json",
+    "noise_gru": "DATA --out OUT --steps 2 --seeds 1 --json OUT.json",
     "plan": "--table",
     "preflight": "--table",
     "pretraining": "OUT --seeds 1 --steps 4 --shares 10",
