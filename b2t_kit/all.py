@@ -70,7 +70,7 @@ def recipe(
 # %% ../nbs/all.ipynb #3f7fb8c3
 def train(
     run: SpeechRun,  # a recipe
-    data: str | Path | None = None,  # folder of the recordings; None searches this platform
+    data: str | Path | None = None,  # folder of the recordings; None: the platform's input folders
     out: str | Path = "run",  # run folder
     resume: bool = False,  # continue the run in `out`
     quiet: bool = False,  # print and show nothing

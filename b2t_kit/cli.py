@@ -270,7 +270,7 @@ def as_typed(
     words: Sequence[str],  # what follows `b2t`
 ) -> str:
     "The message, with the option that was typed in place of the setting that is out of bounds."
-    setting = re.match(r"([a-z_0-9]+): (?=must be in \[|\S+ is not from )", message)
+    setting = re.match(r"([a-z_0-9]+): (?=must be (?:in \[|between )|\S+ is not (?:from |in \[))", message)
     option = f"--{setting[1].replace('_', '-')}" if setting else ""
     return f"{option}: {message[setting.end():]}" if setting and option in words else message
 

@@ -153,7 +153,7 @@ class Train:
 # %% ../nbs/train_command.ipynb #8c37f8d9
 def open_task(
     run: SpeechRun,  # a recipe's settings
-    data: str | Path | Sequence[str | Path] | None = None,  # folder of the recordings, or several; None searches
+    data: str | Path | Sequence[str | Path] | None = None,  # recordings; None: the platform's
     cache_dir: str | Path | None = None,  # folder of a cache that several processes map; None: one in memory
     start: Start | None = None,  # the decoder to begin with; None: initial weights
 ) -> SpeechTask:
@@ -394,7 +394,7 @@ def pretraining_begun_by(
     if "--resume" in words and out and "--config" not in words:
         return out, recorded_pretraining(out)
     if config not in PRETRAINING:
-        raise KitError(f"configuration '{config}' is unknown; there are {', '.join(PRETRAINING)}")
+        raise KitError(f"recipe '{config}' is unknown; there are {', '.join(PRETRAINING)}")
     return config, PRETRAINING[config]()
 
 # %% ../nbs/train_command.ipynb #1a5bf474

@@ -191,7 +191,7 @@ class Recordings:
             raise KitError(f"{self.folder}: all trials of data_{split}.hdf5 are quarantined; none may be trained on")
         self.signal = self._signals[self.infos[0].file]  # of every trial
         for path, signal in self._signals.items():
-            if message := signal_difference(path, signal, self.infos[0].file, self.signal):
+            if message := signal_difference(signal, self.infos[0].file, self.signal):
                 raise Fault(path, "", "", message)
 
     def _selected(self, sessions: list[str] | None) -> set[str]:

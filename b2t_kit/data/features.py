@@ -85,8 +85,7 @@ def read_signal(
 
 # %% ../../nbs/data/features.ipynb #dd1e8e29
 def signal_difference(
-    path: Path,  # a file
-    signal: Signal,  # of its features
+    signal: Signal,  # of a file's features
     other: str | Path,  # another one, or a run
     known: Signal,  # of the other's
 ) -> str:  # empty if the two go together

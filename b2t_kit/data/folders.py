@@ -78,7 +78,7 @@ class NoRecordings(KitError):
 
 
 def find_recordings(
-    path: str | Path | None = None,  # the folder or one just above it; None searches this platform
+    path: str | Path | None = None,  # the folder or one just above it; None: the platform's input folders
     roots: tuple[Path, ...] | None = None,  # folders to search; None: the input folders of this platform
 ) -> Path:  # the folder that holds one folder per session
     "Find the recordings; raises `NoRecordings` if there are none, `KitError` if several."

@@ -260,7 +260,7 @@ def _check_signal(
     "A fault if the file's features are not those of the first file."
     signals[path] = signal
     first = next(iter(signals))
-    if message := signal_difference(path, signal, first, signals[first]):
+    if message := signal_difference(signal, first, signals[first]):
         yield Fault(path, "", "", message)
 
 # %% ../../nbs/data/validate.ipynb #105c387e

@@ -155,7 +155,7 @@ def ensemble_folder(
 # %% ../../nbs/decode/ensemble.ipynb #16adc1be
 def evaluate_runs(
     runs: Sequence[str | Path],  # run folders
-    data: str | Path | None = None,  # folder of the recordings; None looks in the usual places of this platform
+    data: str | Path | None = None,  # folder of the recordings; None: the platform's input folders
     split: str = "val",  # "val" or "train"
     json: str | Path | None = None,  # file for a copy of the average's result.json; None: no copy
     unseen: Unseen | None = None,  # day layer of sessions without training; None: from the configuration
@@ -258,7 +258,7 @@ COMBINATIONS = ("average", "pool")  # of runs: their logits, or their lists
 
 def decode_runs(
     runs: Sequence[str | Path],  # run folders
-    data: str | Path | None = None,  # folder of the recordings; None looks in the usual places of this platform
+    data: str | Path | None = None,  # folder of the recordings; None: the platform's input folders
     split: str = "val",  # train, val or test
     together: str = "average",  # one of `COMBINATIONS`
     lm: str | Path | None = None,  # language model file or "default"; None: that of the first tuned weights

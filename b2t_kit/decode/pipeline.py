@@ -12,7 +12,6 @@ import io
 import math
 import re
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +109,7 @@ class Sentences:
 # %% ../../nbs/decode/pipeline.ipynb #13f2dc22
 def word_error(trials: list[DecodedTrial]) -> Rate | None:  # None if no trial has a known sentence
     "Return the word error rate of the trials whose sentence is known, with a bootstrap interval over trials."
-    known = [(trial.truth, trial.sentence) for trial in trials if trial.truth is not None and normalise(trial.truth)]
+    known = [(trial.truth, trial.sentence) for trial in trials if trial.truth and normalise(trial.truth)]
     return wer([true for true, _ in known], [decoded for _, decoded in known]) if known else None
 
 # %% ../../nbs/decode/pipeline.ipynb #60715c98
@@ -137,7 +136,7 @@ class Tune:
 
 @dataclass(frozen=True)
 class Asked:
-    "What a person says about the search."
+    "What the user asks of the search."
 
     lm: str | Path | None = None  # language model file or "default"; None: the model of the tuned weights
     lexicon: str | Path | None = None  # file with additional words
@@ -218,19 +217,19 @@ class DecodingLine:
 
     def decode(
         self,
-        kept_lists: bool = False,  # return the lists in the folder, if they were decoded from just this
+        kept_lists: bool = False,  # return the lists in the folder, if they were decoded from exactly these inputs
     ) -> "Sentences":
         "Decode the trials and write their sentences."
         tuned, (tuned_on, fair, tuned_logits) = tuned_config(self.record, self.wanted), trials_tuned_on(self.record)
         search = self.asked.search(self.words, tuned, self.folder)
         heard, report = self.source.adapted(self.heard, search, self.folder, self.progress)
-        chosen = partial(with_choices, weights=tuned_on, days=heard.chose)
         lists = Kept([self.folder / "nbest.jsonl", self.folder / "result.json"], {
             "logits": heard.key, "asked": self.asked.plain(), "words": search_key(search)})
         fresh = kept_lists and lists.fresh
         if not fresh:
             lists.forget()
-        decoded = chosen(list(read_nbest(lists.paths[0]) if fresh else decode_trials(search, heard.trials)))
+        found = read_nbest(lists.paths[0]) if fresh else decode_trials(search, heard.trials)
+        decoded = with_choices(list(found), weights=tuned_on, days=heard.chose)
         same = tuned_logits == content_hash(heard.key) and search.config == tuned
         made = Sentences(decoded, word_error(decoded), self.folder, leak_warning(self.words[1], self.truths), report,
                          held_out=fair if same else None)
@@ -248,10 +247,10 @@ def decode_sentences(
     out: str | Path | None = None,  # output folder; None: that of the source
     progress: Any = str,  # called with progress messages
     preloaded: bool = False,  # first read the model file from end to end
-    kept_lists: bool = False,  # return the lists in the folder, if they were decoded from just this
+    kept_lists: bool = False,  # return the lists in the folder, if they were decoded from exactly these inputs
     **search: Any,  # what else is asked of the search: fields of `Asked`
 ) -> "Sentences":
-    "Decode a split, write and return its sentences; raises `KitError` if an input is missing or invalid."
+    "Decode a split; writes sentences.csv, nbest.jsonl, result.json; `KitError` if an input is missing or invalid."
     folder = source.folder if out is None else Path(out)
     asked = Asked(lm, **search)
     with new_folders(folder):
@@ -261,13 +260,13 @@ def decode_sentences(
 
 
 def decode_run(
-    run: str | Path,  # run folder, or exported decoder
-    data: str | Path | None = None,  # folder of the recordings; None looks in the usual places of this platform
+    run: str | Path,  # run folder, exported decoder, or folder of a published one
+    data: str | Path | None = None,  # folder of the recordings; None: the platform's input folders
     split: str = "val",  # train, val or test
     device: str = "auto",  # for the network: "auto", "cpu" or "cuda"
-    **how: Any,  # as for `decode_sentences`
+    **how: Any,  # as for `decode_sentences`: lm, tune, out, hotwords, settings of the search, ...
 ) -> "Sentences":
-    "Decode a split with a run as it was trained."
+    "Decode a split with a run as it was trained; writes and raises as `decode_sentences` does."
     return decode_sentences(RunLogits(run, data, split, device), **how)
 
 
@@ -291,7 +290,7 @@ def save_sentences(
 # %% ../../nbs/decode/pipeline.ipynb #6f08a538
 def evaluate_adapting(
     run: str | Path,  # run folder
-    data: str | Path | None = None,  # folder of the recordings; None looks in the usual places of this platform
+    data: str | Path | None = None,  # folder of the recordings; None: the platform's input folders
     split: str = "val",  # "val" or "train"
     json: str | Path | None = None,  # file for a copy of result.json; None: no copy
     unseen: "Unseen | None" = None,  # day layer of sessions without training; None: from the configuration

@@ -58,7 +58,7 @@ class LogitTrial:
 
 # %% ../../nbs/decode/sources.ipynb #97ed71c0
 def read_trials(
-    path: str | Path,  # HDF5; a group per trial with a dataset `logits` (frames, 41)
+    path: str | Path,  # HDF5; a group per trial with a dataset `logits` (frames, 41): logits or log-probabilities
     order: np.ndarray | None = None,  # (41,) place of each class in the file, from `class_order`; None: the kit's
 ) -> list[LogitTrial]:  # sorted by session, block and trial
     "Return the trials of a file; raises `KitError` naming the file and the group at fault."
@@ -261,7 +261,7 @@ class RunLogits(LogitSource):
     "A trained run and recordings."
 
     run: str | Path  # run folder, or exported decoder
-    data: str | Path | None = None  # folder of the recordings; None looks in the usual places of this platform
+    data: str | Path | None = None  # folder of the recordings; None: the platform's input folders
     split: str = "val"  # train, val or test
     device: str = "auto"  # for the network: "auto", "cpu" or "cuda"
     precision: str = "auto"  # "auto", "float32", "bfloat16" or "float16"
@@ -293,12 +293,12 @@ class RunLogits(LogitSource):
 
 # %% ../../nbs/decode/sources.ipynb #51690693
 def adapted_folder(
-    run: str | Path | None,  # run folder
+    run: str | Path,  # run folder
     split: str,  # train, val or test
     out: str | Path | None = None,  # output folder; None: in the run folder
 ) -> Path:
     "The folder of adapted logits."
-    return Path(out) / "adapt" if out is not None else Path(run or ".") / "adapt" / split
+    return Path(out) / "adapt" if out is not None else Path(run) / "adapt" / split
 
 
 ADAPTED = 2  # version of the computation of adapted logits: raised when other code gives other numbers
@@ -325,7 +325,7 @@ def adapted_logits(
     unseen: "Unseen | None" = None,  # day layer of sessions without training; None: from the configuration
     progress: Any = str,  # called with progress messages
 ) -> Path:  # logits.hdf5
-    "Return the logits of a split, each from before the step on its trial; goes on where a call was killed."
+    "Return the logits of a split, each computed before the step on its trial; a killed call is resumed."
     from b2t_kit.devices.select import open_device
     from b2t_kit.speech.adapt import AdaptProgress
     from b2t_kit.speech.evaluate import AdaptingDecoder, logits_key

@@ -52,7 +52,7 @@ class GRUConfig(LinearConfig):
         return [self.hidden] * (self.num_layers - 1)
 
     def stream(self, model: nn.Module) -> FrameSteps:
-        "With what is known multiplied before a patch is complete, if all bins are read."
+        "The step for live decoding: without subsampling, what is known is multiplied before a patch is complete."
         return GRUAhead(model) if self.subsample == 1 else FrameSteps(model)
 
     @classmethod

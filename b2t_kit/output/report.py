@@ -647,7 +647,7 @@ def find_description(
 # %% ../../nbs/output/report.ipynb #31592f30
 def decoded_trials(
     run: Path,  # folder of the run
-    data: str | Path | None,  # folder of the recordings; None searches this platform
+    data: str | Path | None,  # folder of the recordings; None: the platform's input folders
     split: str,  # "train" or "val"
     device: str,  # for the network, if it has to decode
 ) -> tuple[Sentences, dict[str, str]]:  # and the settings of the search
@@ -697,7 +697,7 @@ class RunLooks:
 # %% ../../nbs/output/report.ipynb #9b6da687
 def report_run(
     run: str | Path,  # run folder
-    data: str | Path | None = None,  # folder of the recordings; None searches this platform
+    data: str | Path | None = None,  # folder of the recordings; None: the platform's input folders
     split: str = "val",  # "val", or "train" to see what was memorised
     description: str | Path | None = None,  # t15_copyTaskData_description.csv; None searches near the data
     out: str | Path | None = None,  # the page; None: report/<split>.html in the run folder

@@ -412,7 +412,7 @@ def decoded_rows(
 # %% ../../nbs/output/submission.ipynb #6a0c4f3c
 def check_unseen(
     runs: Iterable[str | Path],  # run folders
-    data: str | Path | None,  # folder of the recordings; None searches this platform
+    data: str | Path | None,  # folder of the recordings; None: the platform's input folders
 ) -> None:
     "Raise `KitError` if a run was trained on days of the test split in another set."
     with Recordings(data, "test") as recordings:
@@ -423,7 +423,7 @@ def check_unseen(
 def submit(
     run: str | Path,  # run folder
     out: str | Path,  # the submission to write
-    data: str | Path | None = None,  # folder of the recordings; None searches this platform
+    data: str | Path | None = None,  # folder of the recordings; None: the platform's input folders
     device: str = "auto",  # for the network: "auto", "cpu" or "cuda"
     adapt: AdaptConfig | None = None,  # adapt the decoder after each trial; None: decode with the decoder as trained
     **asked_for: Any,  # what is asked of the search, as for `decode_sentences`
@@ -451,7 +451,7 @@ def submit(
 def submit_nbest(
     nbest: str | Path,  # file of decoded trials, best sentence first
     out: str | Path,  # the submission to write
-    data: str | Path | None = None,  # folder of the recordings; None searches this platform
+    data: str | Path | None = None,  # folder of the recordings; None: the platform's input folders
 ) -> SubmissionCheck:
     "Submit the first sentence of each list. Raises KitError unless the lists are those of the test split."
     with Recordings(data, "test") as recordings:

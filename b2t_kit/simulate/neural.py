@@ -32,11 +32,11 @@ from tqdm import tqdm
 
 from ..core.errors import KitError
 from ..core.files import atomic_folder, check_writable, free_bytes, save_json
-from ..core.settings import to_dict
+from ..core.settings import check_bounds, to_dict
 from ..core.signals import SUCCESS
 from ..core.verbs import Folder, Layout, arranged
 from ..data.batches import read_ahead
-from ..data.dataset import NUM_FEATURES, Trial
+from ..data.dataset import BIN_SECONDS, NUM_FEATURES, Trial
 from ..data.features import ARRAYS, T15, Signal
 from ..data.folders import SPLITS
 from ..data.writer import SessionWriter
@@ -450,7 +450,7 @@ def record_trial(
 class SimulateConfig(DisturbedConfig):
     "What to simulate: the plan, what goes wrong, the difficulty and the speaking rate."
     difficulty: float = 1.0  # how hard the recordings are to decode, from 0 (easiest) to 10
-    bins_per_phoneme: float = 33.0  # speaking rate, bins of 20 ms, 6 to 200; T15: 33; everyday speech: 5 to 10
+    bins_per_phoneme: float = 33.0  # speaking rate, bins of 20 ms, 6 (below, CTC has too few patches a label) to 200; T15: 33; everyday speech: 5 to 10
     normalise: Literal["trials", "blocks"] = "trials"  # update the z-scoring statistics per trial or per block
     participant: str = "t15"  # name of the participant, such as s2; another seed is another person
     arrays: int = 4  # arrays of 64 electrodes, 1 to 4
@@ -459,19 +459,10 @@ class SimulateConfig(DisturbedConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.difficulty <= 10:
-            raise KitError(f"difficulty: must be between 0 and 10, not {self.difficulty}")
-        if not 6 <= self.bins_per_phoneme <= 200:
-            rule = "must be between 6 (below that, CTC has too few patches per label) and 200"
-            raise KitError(f"bins_per_phoneme: {rule}, not {self.bins_per_phoneme}")
+        check_bounds(self, {"difficulty": (0, 10), "bins_per_phoneme": (6, 200), "arrays": (1, len(ARRAYS)),
+                            "sharing": (0, 1), "onsets": (0, 2)})
         if not re.fullmatch("[a-z]+[0-9]+", self.participant):
             raise KitError(f"participant: must be letters and a number, such as s2, not '{self.participant[:40]}'")
-        if self.arrays not in range(1, len(ARRAYS) + 1):
-            raise KitError(f"arrays: must be from 1 to {len(ARRAYS)}, not {self.arrays}")
-        if not 0 <= self.sharing <= 1:
-            raise KitError(f"sharing: must be in [0, 1], not {self.sharing}")
-        if not 0 <= self.onsets <= 2:
-            raise KitError(f"onsets: must be in [0, 2], not {self.onsets}")
 
     @property
     def signal(self) -> Signal:
@@ -553,13 +544,10 @@ class SessionSimulator:
     def raw(
         self,
         position: int,  # index into `planned`, or -1, -2, ... for calibration trials
-    ) -> tuple[np.ndarray, Timing]:  # (T, 512) float32 before z-scoring, and the time of each label
+    ) -> tuple[np.ndarray, Timing]:  # (T, C) float32 before z-scoring, 128 features an array; the time of each label
         "A trial before z-scoring."
         rng = np.random.default_rng(self.key(position))
-        if position < 0:
-            labels = labels_of(draw_sentence(rng, held_out=False))
-        else:
-            labels = self.planned[position].labels
+        labels = self.planned[position].labels if position >= 0 else labels_of(draw_sentence(rng, held_out=False))
         return self.say(labels, rng, position)
 
     def electrodes_at(
@@ -579,7 +567,7 @@ class SessionSimulator:
         labels: Sequence[int],  # what is asked for
         rng: np.random.Generator,  # of this trial
         position: int,  # number of trials recorded before in this session
-    ) -> tuple[np.ndarray, Timing]:  # (T, 512) float32 before z-scoring, and the time of what is said
+    ) -> tuple[np.ndarray, Timing]:  # (T, C) float32 before z-scoring, and the time of what is said
         "The recording of an attempt."
         config, disturbances = self.config, rng.spawn(1)[0]  # so that they leave the other draws alone
         said = misspoken(np.array(labels, np.int64), config.wrong_labels, disturbances)
@@ -614,10 +602,8 @@ class SessionSimulator:
 
     def _finish(self, position: int, raw: np.ndarray, preceding: list[Moments]) -> Trial:
         plan = self.planned[position]
-        labels = np.array(plan.labels, np.int64)
-        features = zscore(raw, preceding)
-        return Trial(features, labels, plan.session, plan.block, plan.number, sentence=plan.sentence,
-                     signal=self.signal)
+        return Trial(zscore(raw, preceding), np.array(plan.labels, np.int64), plan.session, plan.block, plan.number,
+                     sentence=plan.sentence, signal=self.signal)
 
     def __iter__(self) -> Iterator[tuple[str, Trial]]:
         "All trials in order of recording, each with its split."
@@ -714,7 +700,7 @@ def simulate(
         bins = sum(write_session(session, folder, bar) for session in sessions)
     save_json(out / "simulation.json", to_dict(config))
     size = sum(file.stat().st_size for file in (out / "hdf5_data_final").rglob("*.hdf5"))
-    return Summary(str(out), len(sessions), counts, bins * 0.02 / 3600, size / 1e9)
+    return Summary(str(out), len(sessions), counts, bins * BIN_SECONDS / 3600, size / 1e9)
 
 # %% ../../nbs/simulate/neural.ipynb #c3161826
 @dataclass(frozen=True)

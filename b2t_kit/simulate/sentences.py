@@ -201,12 +201,10 @@ def kit_sentence(rng: np.random.Generator) -> str:
 def draw_sentence(
     rng: np.random.Generator,
     held_out: bool,  # True: a held-out sentence; False: a training sentence
-    pool: tuple[str, ...] = (),  # sentences to choose from; the kit's own if empty
 ) -> str:
     "A random training sentence, or a random held-out one."
     while True:
-        sentence = pool[rng.integers(len(pool))] if pool else kit_sentence(rng)
-        if is_held_out(sentence) == held_out:
+        if is_held_out(sentence := kit_sentence(rng)) == held_out:
             return sentence
 
 # %% ../../nbs/simulate/sentences.ipynb #b81a9a0e

@@ -68,7 +68,7 @@ def lapsing(
     share: float,  # of the time, 0 to 0.5
     rng: np.random.Generator,
 ) -> np.ndarray:  # (bins,) bool
-    "The bins in a lapse: lapses, and the time between them, last by chance and remember nothing."
+    "The bins in a lapse; lapses and the time between them are exponential."
     if share == 0:
         return np.zeros(bins, bool)
     inside, lengths = rng.random() < share, rng.exponential([LAPSE_BINS * (1 - share) / share, LAPSE_BINS], (bins, 2))
@@ -85,7 +85,7 @@ def tuning_gain(
     "The gain of the tuning over a trial."
     trial = config.day_gain * of_day(config, day, 11).standard_normal() + config.trial_gain * rng.standard_normal()
     gain = np.exp(trial + config.wander * wandering_gain(bins, rng))
-    return np.where(lapsing(bins, config.lapses, rng), LAPSE_GAIN, 1.0)[:, None] * gain[:, None]
+    return (np.where(lapsing(bins, config.lapses, rng), LAPSE_GAIN, 1.0) * gain)[:, None]
 
 # %% ../../nbs/simulate/strict.ipynb #ea25bafa
 SESSION = 200  # trials of a long session

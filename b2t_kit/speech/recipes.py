@@ -122,5 +122,5 @@ def recipe(
 ) -> SpeechRun:
     "The settings of a named run; `KitError` for an unknown name."
     if name not in RECIPES:
-        raise KitError(f"configuration '{name}' is unknown; there are {', '.join(RECIPES)}")
+        raise KitError(f"recipe '{name}' is unknown; there are {', '.join(RECIPES)}")
     return RECIPES[name]()

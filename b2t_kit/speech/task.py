@@ -25,7 +25,7 @@ from ..core.signals import gib
 from ..data.augment import Augment, augment, smooth, smoothing_taps
 from ..data.batches import Batch, BatchConfig, Bucket, EvalBatches, Frames, Resident, TrainBatches, check_lengths
 from ..data.batches import check_shares, end_to_end, gathered, map_trials
-from ..data.dataset import Recordings
+from ..data.dataset import BIN_SECONDS, Recordings
 from ..data.features import T15, Signal, signal_difference
 from ..data.joint import JointRecordings, label_heads, open_recordings, read_ins
 from ..data.fingerprint import data_fingerprint
@@ -656,7 +656,7 @@ def check_signal(
     origin: str | Path,  # the run, or a folder
 ) -> None:
     "Raise `KitError` for recordings whose features are others."
-    if message := signal_difference(recordings.infos[0].file, recordings.signal, origin, signal):
+    if message := signal_difference(recordings.signal, origin, signal):
         raise KitError(f"{recordings.infos[0].file}: {message}")
 
 # %% ../../nbs/speech/task.ipynb #ad640e70
@@ -664,7 +664,7 @@ def amount(
     recordings: Recordings,
 ) -> str:
     "The number of trials, sessions and hours, as text."
-    hours = sum(info.num_bins for info in recordings.infos) * 0.02 / 3600
+    hours = sum(info.num_bins for info in recordings.infos) * BIN_SECONDS / 3600
     sessions = len({info.session for info in recordings.infos})
     return f"{len(recordings)} trials of {sessions} sessions, {hours:.2f} hours"
 

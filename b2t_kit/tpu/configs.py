@@ -32,7 +32,7 @@ def configuration(
 ) -> RunSettings:
     "Settings by name; `KitError` for an unknown name."
     if name not in configurations():
-        raise KitError(f"configuration '{name}' is unknown; there are {', '.join(configurations())}")
+        raise KitError(f"recipe '{name}' is unknown; there are {', '.join(configurations())}")
     return configurations()[name]()
 
 
