@@ -3,6 +3,7 @@
     python benchmarks/ruler.py LABELS.csv [--sentences 1440] [--json FILE]      simulated logits
     python benchmarks/ruler.py --recordings DIR [--difficulty 0.13] [--decoders strict,quiet,...] [--steps 1200]
                                                 [--set onsets=0.3 ...]          other sizes than those of `STRICT`
+    python benchmarks/ruler.py --trials FILE.csv ...                            decoders evaluated elsewhere
     python benchmarks/ruler.py --tuning                                         how similar tuning is after months
     python benchmarks/ruler.py --figure [--json FILE]                           the figure, from the results
 
@@ -12,6 +13,7 @@ of its days, the same number of first sentences is taken.
 is, `quiet` without its noise, `early` without the days after the fifteenth, `seed-2` and `seed-3` from other seeds,
 `causal` with smoothing that does not wait, and `running` with each bin z-scored by those before it. `few` and
 `few-quiet` take twice the steps on a fifth of the sentences. DIR/demo, if it is there, is a folder of `b2t demo`.
+--trials takes what an evaluation leaves as `trials.csv`, such as the two files of `benchmarks/gpu.py score`.
 The real figures and the definitions are in `simulate.errors`: the published baseline on 766 validation sentences of 21
 days. "Before" is the noise that the kit had at first, `even_logits`: independent, and confused by articulation.
 """
@@ -144,8 +146,8 @@ def train_missing(out: Path, names: list[str], steps: int, config: SimulateConfi
 
 
 def heard_by(run: Path, days: Sequence[str] = ()) -> tuple[list[list[int]], list[list[int]], list[str]]:
-    "What was said and what an evaluated run heard, with the day of each trial; on some days."
-    with open(run / "eval/val/trials.csv", newline="", encoding="utf-8") as file:
+    "What was said and what an evaluated run heard, with the day of each trial; on some days. Or of its trials.csv."
+    with open(run / "eval/val/trials.csv" if run.is_dir() else run, newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if not days or row["session"] in days]
     true, heard = ([to_ids(row[name]) for row in rows] for name in ("true", "decoded"))
     return true, heard, [row["session"] for row in rows]
@@ -239,6 +241,7 @@ def main() -> None:
     parser.add_argument("--decoders", default="strict,quiet,early")
     parser.add_argument("--steps", type=int, default=1200, help="of each training")
     parser.add_argument("--set", nargs="*", default=[], help="sizes of what goes wrong, such as onsets=0.3")
+    parser.add_argument("--trials", type=Path, nargs="*", default=[], help="trials.csv of decoders evaluated elsewhere")
     parser.add_argument("--tuning", action="store_true")
     parser.add_argument("--figure", action="store_true")
     parser.add_argument("--json", type=Path, default=RESULTS / "ruler.json")
@@ -264,6 +267,9 @@ def main() -> None:
         stored["recordings"] = stored.get("recordings", {}) | columns
         stored.setdefault("harms of strict", {})[title] = found = harms(options.recordings)
         print(json.dumps(found, indent=1))
+    if options.trials:
+        columns = {path.stem.removesuffix("_trials"): asdict(of_run(path)) for path in options.trials}
+        stored["decoders elsewhere"] = stored.get("decoders elsewhere", {}) | columns
     if columns:
         print(table(columns, others))
         options.json.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
