@@ -41,7 +41,7 @@ class Trial:
     "One attempted sentence, as it is stored."
     features: np.ndarray  # (T, C) float32, z-scored, one row per 20 ms bin
     labels: np.ndarray | None = None  # (L,) int64 phoneme ids 1..40; None in the test split
-    session: str = ""  # "t15.YYYY.MM.DD"
+    session: str = ""  # "t15.YYYY.MM.DD", or another participant's
     block: int = 0  # block number within the session
     number: int = 0  # trial number within the block; has gaps where trials were dropped
     sentence: str | None = None  # what the participant was asked to say; None in the test split
@@ -164,6 +164,7 @@ class Recordings:
         sessions: list[str] | None = None,  # only these sessions; day indices do not change
         quarantined: bool = True,  # also trials that nothing may be trained on
     ) -> None:
+        "Raises `KitError` for an unknown folder or session, and without a trial; `Fault` for a damaged file."
         check_split(split)
         self.folder, self.split = find_recordings(folder), split
         self.folders = [self.folder]

@@ -183,7 +183,7 @@ class DecodingLine:
         "Raises `KitError` if an input is missing or invalid."
         self.source, self.asked, self.folder, self.progress = source, asked, folder, progress
         self.heard = source.hear(folder)
-        self.record, self.decoder = source.record(folder)
+        self.record, self.decoder_digest = source.record(folder)
         self.lm = asked.lm or tuned_model(self.record) or DEFAULT
         if preloaded and self.lm != DEFAULT:
             progress(preload(self.lm))
@@ -193,7 +193,7 @@ class DecodingLine:
     @property
     def wanted(self) -> dict[str, Any]:
         "What tuned weights must have been tuned for."
-        return tuned_for(*self.words, self.asked.hot, self.decoder)
+        return tuned_for(*self.words, self.asked.hot, self.decoder_digest)
 
     def search(self) -> BeamSearch:
         "The search with tuned or default weights, and the settings that replace them."
@@ -201,7 +201,7 @@ class DecodingLine:
 
     def tune(self, how: Tune) -> Tuning:
         "Tune the weights on the trials whose sentence is known, and record them for this and later lines."
-        self.record, self.decoder = self.source.records(self.folder)[0]
+        self.record, self.decoder_digest = self.source.records(self.folder)[0]
         trials = [self.heard.trials[index] for index in self.heard.truths]
         first = override(SearchConfig(), self.asked.settings)
         found = tune(*self.words, [trial.logits for trial in trials], self.truths, first, progress=self.progress,

@@ -260,7 +260,7 @@ def known_sentences(
 class RunLogits(LogitSource):
     "A trained run and recordings."
 
-    run: str | Path  # run folder, or exported decoder
+    run: str | Path  # run folder, exported decoder, or folder of a published one
     data: str | Path | None = None  # folder of the recordings; None: the platform's input folders
     split: str = "val"  # train, val or test
     device: str = "auto"  # for the network: "auto", "cpu" or "cuda"

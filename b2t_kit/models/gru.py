@@ -33,7 +33,7 @@ class GRUConfig(LinearConfig):
 
     hidden: int = 768  # units per GRU layer
     num_layers: int = 5  # GRU layers
-    dropout: float = 0.4  # dropout probability between GRU layers, 0 to below 1
+    dropout: float = 0.4  # dropout probability between GRU layers, in [0, 1)
 
     def __post_init__(self) -> None:
         super().__post_init__()

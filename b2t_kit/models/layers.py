@@ -43,7 +43,7 @@ def patches(
 # %% ../../nbs/models/layers.ipynb #81b833bb
 def hashed_dropout(
     values: torch.Tensor,  # (B, T, C)
-    share: float,  # of values set to zero, 0 to below 1; the others are scaled up
+    share: float,  # of values set to zero, in [0, 1); the others are scaled up
 ) -> torch.Tensor:  # (B, T, C)
     "Values with zeros at places hashed from row, step and column, with a new key per row and call."
     low, high = (torch.rand(2, len(values), device=values.device) * 2**24).long()  # (B,) each
@@ -53,7 +53,7 @@ def hashed_dropout(
 # %% ../../nbs/models/layers.ipynb #6f2dd164
 def dropout(
     values: torch.Tensor,  # (B, T, C)
-    share: float,  # of values set to zero, 0 to below 1
+    share: float,  # of values set to zero, in [0, 1)
     training: bool,  # False sets nothing to zero
 ) -> torch.Tensor:  # (B, T, C)
     "torch's dropout, or on XLA one that several chips can divide."

@@ -31,7 +31,7 @@ class LinearConfig(ModelConfig):
     patch: int = 14  # bins per patch, of 20 ms each
     stride: int = 4  # bins from one patch to the next
     subsample: int = 1  # read every n-th bin only; patch and stride are multiples of it
-    day_dropout: float = 0.2  # dropout probability after the day layer, 0 to below 1
+    day_dropout: float = 0.2  # dropout probability after the day layer, in [0, 1)
     day_matrix: Literal["square", "diagonal"] = "square"  # of each day layer; "diagonal": a factor for each feature
     day_lr: float = 1.0  # learning rate of the day layers, as a multiple of the base rate
     padding: Literal["same", "valid"] = "same"  # evaluation: smooth the whole trial, or drop bins at its ends

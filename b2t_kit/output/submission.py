@@ -421,7 +421,7 @@ def check_unseen(
 
 
 def submit(
-    run: str | Path,  # run folder
+    run: str | Path,  # run folder, exported decoder, or folder of a published one
     out: str | Path,  # the submission to write
     data: str | Path | None = None,  # folder of the recordings; None: the platform's input folders
     device: str = "auto",  # for the network: "auto", "cpu" or "cuda"

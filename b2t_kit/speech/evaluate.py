@@ -610,7 +610,7 @@ def png(
 
 # %% ../../nbs/speech/evaluate.ipynb #4e7fd1ec
 def evaluate_run(
-    run: str | Path,  # run folder, or folder of the published baseline
+    run: str | Path,  # run folder, exported decoder, or folder of a published one
     data: str | Path | None = None,  # folder of the recordings; None: the platform's input folders
     split: str = "val",  # "val" or "train"
     json: str | Path | None = None,  # file for a copy of result.json; None: no copy

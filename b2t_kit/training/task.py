@@ -41,7 +41,7 @@ class TrainConfig:
     lr_every: int = 1  # steps between two changes of the learning rate, such as those of an epoch
     new_schedule: bool = False  # a resumed run may go on at the learning rate of a longer or shorter schedule
     weight_decay: float = 0.001  # AdamW's weight decay, for the parameter groups that have one
-    betas: tuple[float, ...] = (0.9, 0.999)  # AdamW's two decay rates, each from 0 to below 1
+    betas: tuple[float, ...] = (0.9, 0.999)  # AdamW's two decay rates, each in [0, 1)
     eps: float = 0.1  # AdamW's epsilon; 0.1 suits a loss summed over a trial
     clip_norm: float = 10.0  # gradients with a larger norm are scaled down to this one
     ema_decay: float = 0.999  # decay of the averaged weights per step, below 1; 0 keeps no average
@@ -72,7 +72,7 @@ class TrainConfig:
         if not self.ema_decay < 1:
             raise KitError(f"ema_decay: {self.ema_decay} is not less than 1")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise KitError(f"betas: {self.betas} are not two numbers from 0 to below 1")
+            raise KitError(f"betas: {self.betas} are not two numbers in [0, 1)")
 
 # %% ../../nbs/training/task.ipynb #1ad68594
 _LONG = 10**12  # steps: at a thousand a second, thirty years
