@@ -688,7 +688,7 @@ def simulate(
     config: SimulateConfig = SimulateConfig(),
     progress: bool = True,  # show a progress bar
 ) -> Summary:
-    "Write recordings to `out/hdf5_data_final`; equal settings, equal bytes. `KitError` for a used folder or a full disk."
+    "Write recordings to `out/hdf5_data_final`; equal settings, equal bytes. `KitError` for a used folder or full disk."
     out, source = Path(out), open_source(config)
     check_output(out, expected_gigabytes(config, source.count()), free_bytes(out) / 1e9)
     sessions = open_sessions(config, source)
