@@ -110,7 +110,7 @@ def error_statistics(
     heard: Sequence[Sequence[int]],  # what was decoded greedily
     days: Sequence[str],  # the day of each sentence
 ) -> ErrorStatistics:
-    "The statistics of greedy phonemes; `KitError` without a label, `ValueError` if `said` and `heard` differ in number."
+    "The statistics of greedy phonemes; `KitError` without a label, `ValueError` if there are not as many `heard`."
     edits = [phoneme_edits(*pair) for pair in zip(said, heard, strict=True)]
     errors, lengths = np.array([len(edit) for edit in edits]), np.array([len(sentence) for sentence in said])
     if not lengths.sum():
