@@ -25,7 +25,7 @@ from b2t_kit.speech.recipes import recipe
 from b2t_kit.speech.shapes import SpeechRun
 from b2t_kit.speech.task import SpeechTask
 from b2t_kit.text.metrics import compare
-from b2t_kit.train import train
+from b2t_kit.train import train, uninterrupted
 
 
 BYTES = {"float32": 4, "float16": 2}  # per feature
@@ -35,7 +35,7 @@ def scored(data: Path, run: SpeechRun, cache: str, out: Path) -> tuple[Evaluatio
     "Validation of a decoder trained from a cache of this precision, and the size of the cache in bytes."
     batches = replace(run.task.batches, cache=cache)
     task = SpeechTask(data, replace(run.task, batches=batches))
-    train(task, run.train, out / cache, quiet=True)
+    uninterrupted(train(task, run.train, out / cache, quiet=True))
     held = sum(info.num_bins for info in task.train.infos) * NUM_FEATURES * BYTES[cache]
     task.close()
     return evaluate_run(out / cache, data, device=run.train.device), held

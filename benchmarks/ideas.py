@@ -52,7 +52,7 @@ from b2t_kit.speech.recipes import recipe
 from b2t_kit.speech.shapes import SpeechRun
 from b2t_kit.speech.task import SpeechTask
 from b2t_kit.text.metrics import compare, rate_of
-from b2t_kit.train import train
+from b2t_kit.train import train, uninterrupted
 from b2t_kit.training.task import LossSum
 
 ROUNDS = {  # ideas, steps of each run, seed of the recordings that judge
@@ -135,7 +135,7 @@ def trained(idea: str, steps: int, seed: int, data: Path, out: Path, teachers: l
         shutil.rmtree(out, ignore_errors=True)
         run = settings(idea, steps, seed)
         task = IdeaTask(idea, teachers, data, run.task)
-        train(task, run.train, out, quiet=True)
+        uninterrupted(train(task, run.train, out, quiet=True))
         task.close()
         evaluate_run(out, data, device="cpu")
         save_json(result, {"idea": idea, "seed": seed, "steps": steps, "per": vars(rate_of(counts_of([out])))})

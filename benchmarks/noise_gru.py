@@ -29,7 +29,7 @@ from b2t_kit.speech.evaluate import evaluate_run, load_decoder
 from b2t_kit.speech.shapes import SpeechRun
 from b2t_kit.speech.task import SpeechTask, framing
 from b2t_kit.text.metrics import compare, count_edits, edit_distance
-from b2t_kit.train import train
+from b2t_kit.train import train, uninterrupted
 from ruler import RESULTS, decoders, heard_by
 
 CLEAN = decoders(1)["strict"].task.model
@@ -74,13 +74,12 @@ def run_of(out: Path, arm: str, seed: int) -> Path:
 
 def train_arm(data: Path, run: Path, arm: str, strict: SpeechRun, seed: int) -> None:
     "Train one arm from one seed, and score it, if it is not there yet."
-    if not run.is_dir():
+    if not (run / "eval/val").is_dir():
         task = SpeechTask(data, replace(strict.task, model=ARMS[arm], holdout=tuple(days_of(data)[1])))
-        train(task, replace(strict.train, seed=seed), run)
+        uninterrupted(train(task, replace(strict.train, seed=seed), run, resume=run.is_dir()))
         if getattr(ARMS[arm], "has_adversary", False):
             save_json(run / "noisy.json", {"noisy_per": noisy_rate(task, run)})
         task.close()
-    if not (run / "eval/val").is_dir():
         evaluate_run(run, data)
 
 

@@ -33,7 +33,7 @@ from b2t_kit.simulate.neural import STRICT, simulate
 from b2t_kit.speech.evaluate import decode, load_decoder
 from b2t_kit.speech.task import SpeechConfig, SpeechTask, framing
 from b2t_kit.text.metrics import edit_distance
-from b2t_kit.train import train
+from b2t_kit.train import train, uninterrupted
 from b2t_kit.training.task import TrainConfig
 
 DAYS, OTHERS = 10, 8  # of the target; of each source
@@ -154,7 +154,7 @@ def trained(folders: list[Path], config: SpeechConfig, settings: TrainConfig, ou
     "Train, or go on; nothing if the run is done."
     start = load_decoder(begun).as_start if begun else None
     task = SpeechTask(folders, config, start=start)
-    done = train(task, settings, out, resume=out.is_dir(), quiet=True)
+    done = uninterrupted(train(task, settings, out, resume=out.is_dir(), quiet=True))
     task.close()
     if done.stopped != "steps":
         raise SystemExit(f"stopped ({done.stopped}); the same command goes on")

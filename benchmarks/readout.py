@@ -25,7 +25,7 @@ from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.speech.recipes import linear, tiny
 from b2t_kit.speech.shapes import SpeechRun
 from b2t_kit.speech.task import SpeechTask
-from b2t_kit.train import train
+from b2t_kit.train import train, uninterrupted
 
 RESULT = ROOT / "benchmarks/results/readout.json"
 DECODER = "GRU decoder"
@@ -44,7 +44,7 @@ def runs(steps: list[int]) -> dict[str, SpeechRun]:
 def score(data: Path, run: SpeechRun, seed: int, out: Path) -> dict[str, float]:
     "Train, evaluate on the validation split; its phoneme error rate and 95 % interval."
     task = SpeechTask(data, run.task)
-    train(task, replace(run.train, seed=seed), out, quiet=True)
+    uninterrupted(train(task, replace(run.train, seed=seed), out, quiet=True))
     task.close()
     rate = evaluate_run(out, data, device=run.train.device).per
     return {key: round(getattr(rate, key), 4) for key in ("rate", "low", "high")}

@@ -45,7 +45,7 @@ from b2t_kit.speech.shapes import SpeechRun
 from b2t_kit.speech.task import SpeechTask
 from b2t_kit.text.metrics import compare, count_edits
 from b2t_kit.text.phonemes import collapse, to_ids
-from b2t_kit.train import train
+from b2t_kit.train import train, uninterrupted
 
 RESULTS = Path(__file__).parent / "results"
 AIMS = {"phoneme errors, %": (9.5, 11.5), "sentences without an error, %": (25, 35), "dispersion": (2.8, 3.8),
@@ -134,14 +134,13 @@ def train_missing(out: Path, names: list[str], steps: int, config: SimulateConfi
     elif load_json(out / "data/simulation.json") != plain(to_dict(config)):
         raise SystemExit(f"error: {out / 'data'}: was simulated with other settings; give another folder")
     for name in names:
-        run = decoders(steps)[name]
-        if not (out / name).is_dir():
-            task = SpeechTask(source_of(name, out), run.task)
-            train(task, run.train, out / name)
-            task.close()
-        elif (made := load_json(out / name / "config.json")["train"]["steps"]) != run.train.steps:
+        run, there = decoders(steps)[name], (out / name).is_dir()
+        if there and (made := load_json(out / name / "config.json")["train"]["steps"]) != run.train.steps:
             raise SystemExit(f"error: {out / name}: was trained for {made} steps; give another folder or --steps")
         if not (out / name / "eval/val").is_dir():
+            task = SpeechTask(source_of(name, out), run.task)
+            uninterrupted(train(task, run.train, out / name, resume=there))
+            task.close()
             evaluate_run(out / name, source_of(name, out))
 
 

@@ -29,7 +29,7 @@ from b2t_kit.speech.adapt import Unseen
 from b2t_kit.models.gru import GRU_SIZES
 from b2t_kit.training.task import TrainConfig
 from b2t_kit.speech.task import SpeechConfig, SpeechTask
-from b2t_kit.train import train
+from b2t_kit.train import train, uninterrupted
 
 
 def settings(size: str, steps: int, holdout: tuple[str, ...]) -> tuple[SpeechConfig, TrainConfig]:
@@ -50,7 +50,7 @@ def compare(data: Path, size: str, steps: int, holdout: tuple[str, ...], work: P
     config, fitted = settings(size, steps, holdout)
     task = SpeechTask(data, config)
     days, trained = len(task.sessions), len(task.trained)
-    step = train(task, fitted, work / "run").step
+    step = uninterrupted(train(task, fitted, work / "run")).step
     task.close()
     result = {"decoder": size, "steps": step, "days": days, "trained": trained, "rates": {}}
     for unseen in get_args(Unseen):
