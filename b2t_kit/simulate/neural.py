@@ -450,7 +450,7 @@ def record_trial(
 class SimulateConfig(DisturbedConfig):
     "What to simulate: the plan, what goes wrong, the difficulty and the speaking rate."
     difficulty: float = 1.0  # how hard the recordings are to decode, from 0 (easiest) to 10
-    bins_per_phoneme: float = 33.0  # bins of 20 ms, 6 (fewer are too few for CTC) to 200; T15: 33; usual speech: 6
+    bins_per_phoneme: float = 33.0  # bins of 20 ms, 6 (CTC needs them) to 200; T15: 33; everyday speech: 5 to 10
     normalise: Literal["trials", "blocks"] = "trials"  # update the z-scoring statistics per trial or per block
     participant: str = "t15"  # name of the participant, such as s2; another seed is another person
     arrays: int = 4  # arrays of 64 electrodes, 1 to 4
