@@ -6,7 +6,7 @@
 
 Each arm trains the same clean speech model, that of the recipe `tiny`: alone, or with a noise model under some
 reversal strength. Every sixth day is held out, and decoded with the mean of the other day layers. Decoders that are
-in the folder are not trained again.
+in the folder are not trained again, and refused if they were trained with other settings or on other recordings.
 A seed sets initial weights, order and noise for all arms, so arms are compared within a seed, sentence by sentence.
 "PER of the noise" is the phoneme error rate of the noisy speech model, which reads only the noise estimate: 100 % means
 that it found no speech there; without reversal there is no such model.
@@ -73,19 +73,19 @@ def run_of(out: Path, arm: str, seed: int) -> Path:
 
 
 def train_arm(data: Path, run: Path, arm: str, strict: SpeechRun, seed: int) -> None:
-    "Train one arm from one seed, and score it, if it is not there yet."
+    "Train one arm from one seed, or go on; what is there is refused if settings or recordings are others. Score it."
+    task = SpeechTask(data, replace(strict.task, model=ARMS[arm], holdout=tuple(days_of(data)[1])))
+    uninterrupted(train(task, replace(strict.train, seed=seed), run, resume=run.is_dir()))
     if not (run / "eval/val").is_dir():
-        task = SpeechTask(data, replace(strict.task, model=ARMS[arm], holdout=tuple(days_of(data)[1])))
-        uninterrupted(train(task, replace(strict.train, seed=seed), run, resume=run.is_dir()))
         if getattr(ARMS[arm], "has_adversary", False):
             save_json(run / "noisy.json", {"noisy_per": noisy_rate(task, run)})
-        task.close()
         evaluate_run(run, data)
+    task.close()
 
 
 def scored(data: Path, out: Path, arm: str, seed: int) -> dict:
     "Phoneme error rates of an arm, and differences to the first one with the same seed (95 %, sentences redrawn)."
-    row: dict = {"arm": arm, "seed": seed}
+    row: dict = {"arm": arm, "seed": seed, "steps": load_json(run_of(out, arm, seed) / "config.json")["train"]["steps"]}
     for name, days in zip(("trained", "held_out"), days_of(data)):
         mine, first = (count_edits(*heard_by(run_of(out, one, seed), days)[:2]) for one in (arm, next(iter(ARMS))))
         row[name] = float(mine.edits.sum() / mine.lengths.sum())

@@ -183,6 +183,8 @@ def test_a_longer_schedule_is_asked_for(data: Path, tmp_path: Path, b2t: Callabl
     assert rates[steps - 1] < 0.0001 < 0.001 < rates[steps]
     status, _, errors = b2t(f"train --resume --out {run} --steps 60")  # permitted once is not permitted for ever
     assert status == 2 and "--new-schedule" in errors
+    status, said, errors = b2t(f"train --resume --out {run} --steps 30")  # both schedules are at their floor there
+    assert status == 2 and errors == f"error: {run}: is at step 40, which is beyond 30; leave out --steps\n", said + errors
 
 
 @pytest.mark.parametrize("how", ["", "--side-by-side --threads-per-seed 1"])

@@ -674,8 +674,10 @@ def check_schedule(
     run: Run,
     step: int,  # of the checkpoint it goes on from
 ) -> None:
-    "Raise `KitError` if another number of steps would make the learning rate jump, unless that is permitted."
+    "Raise `KitError` if it is past its last step, or the learning rate would jump without permission."
     path, config = run.folder / "config.json", run.config
+    if step > config.steps:
+        raise KitError(f"{run.folder}: is at step {step}, which is beyond {config.steps}; leave out --steps")
     steps = on_main(run.device, lambda: load_json(path)["train"]["steps"] if path.exists() else config.steps)
     was, now = (config.lr * scale_at(schedule, step) for schedule in (replace(config, steps=steps), config))
     if was == now:
