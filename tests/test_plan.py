@@ -1,7 +1,9 @@
 "The memory plan: compared with the compiler's recorded figures, and as the guard of a training run."
+import itertools
 import json
 import re
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -84,10 +86,10 @@ def test_estimates_agree_with_recorded_processes():
 
 @pytest.mark.parametrize("case", [one["case"] for one in MEASURED if one["case"][0] in ("tiny", "codec", "eit_tiny")], ids=str)
 def test_the_recorded_estimates_are_those_of_today(case):
-    "Estimates equal the recorded ones and take less than ten seconds."
+    "Estimates equal the recorded ones."
     (before,) = [one["estimate"] for one in MEASURED if one["case"] == case]
     now = estimated(case)
-    assert abs(now["total"] / before["total"] - 1) < 0.01 and now["seconds"] < 10
+    assert abs(now["total"] / before["total"] - 1) < 0.01
 
 
 def planning(state: float, step: float, **options) -> Callable[..., None]:
@@ -236,9 +238,12 @@ def eit_train(tanks, out, *words) -> int:
                  "--out", str(out), *words])
 
 
-def test_a_tomography_run_that_cannot_fit_does_not_start(tanks, tmp_path, capsys, monkeypatch):
-    "The original's size in 64 MiB: one line, and nothing is left behind."
+@pytest.mark.parametrize("hours", [0, 1], ids=["fast", "slow"])
+def test_a_tomography_run_that_cannot_fit_does_not_start(tanks, tmp_path, capsys, monkeypatch, hours):
+    "The original's size in 64 MiB: one line, nothing is left behind; also where an operation takes an hour to trace."
     give_memory(monkeypatch, GIB // 16)
+    for clock in ("thread_time", "process_time"):
+        monkeypatch.setattr(time, clock, partial(next, itertools.count(0.0, 3600.0 * hours)))
     assert eit_train(tanks, tmp_path / "run", "--model", "cdeit", "--global-batch", "4") == 2
     error = capsys.readouterr().err
     assert "memory: the state alone" in error and "--memory-guard warn" in error and error.count("\n") == 1

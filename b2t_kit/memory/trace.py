@@ -9,7 +9,6 @@ __all__ = ['KINDS', 'aten', 'FAKES', 'SMALL', 'CPU', 'PER_STEP', 'RESERVE', 'Not
            'traced_points']
 
 # %% ../../nbs/memory/trace.ipynb #f3528759
-import time
 import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
@@ -150,18 +149,16 @@ CPU = torch.device("cpu")
 
 
 class Tracer(TorchDispatchMode):
-    "Runs operations on fake tensors, and records their results in a ledger. Raises `NotTraced` when the time is up."
+    "Runs operations on fake tensors, and records their results in a ledger."
 
-    def __init__(self, ledger: Ledger, seconds: float) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         super().__init__()
         self.fakes, self.fake_class = open_fakes()
-        self.ledger, self.seconds, self.until = ledger, seconds, time.thread_time() + seconds
+        self.ledger = ledger
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.prim.device.default:  # two thirds of all calls in a recurrent layer
             return CPU
-        if time.thread_time() > self.until:
-            raise NotTraced(f"the step was not traced within {self.seconds:g} s of processor time")
         made = self.compute(func, args, kwargs or {})
         for tensor in tensors_in(made):
             self.ledger.note(tensor)
@@ -314,7 +311,6 @@ class Trace:
     name: str  # of the fullest point: "backward, mm"
     peak: dict[str, int]  # bytes by kind at the fullest point
     timeline: list[tuple[int, ...]]  # bytes by kind after each operation
-    seconds: float  # of processor time that tracing took
 
     @property
     def bytes(self) -> int:
@@ -335,12 +331,11 @@ def trace_step(
     task: Task,
     batch: Any,  # one micro-batch, with numbers or on the meta device
     autocast: AbstractContextManager = nullcontext(),  # in which the task computes its loss
-    seconds: float = 10.0,  # of processor time, then give up
     gpu: bool = False,  # as a GPU computes it
 ) -> Trace:
     "Trace forward pass, loss and backward pass; raises `NotTraced` with the reason if that is not possible."
-    started, ledger = time.thread_time(), Ledger()
-    tracer = Tracer(ledger, seconds)
+    ledger = Ledger()
+    tracer = Tracer(ledger)
     keep = torch.autograd.graph.saved_tensors_hooks(
         lambda tensor: ledger.mark(tensor, "kept for the gradient"), lambda tensor: tensor)
     try:
@@ -360,7 +355,7 @@ def trace_step(
         raise NotTraced(f"{type(task).__name__} cannot be traced ({type(error).__name__}: {why})") from error
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     return Trace(batch_shape(batch), batch.step_rows, trained, ledger.bytes["weights"] // 4 - trained, ledger.peak_at,
-                 peak=ledger.peak, timeline=ledger.rows, seconds=time.thread_time() - started)
+                 peak=ledger.peak, timeline=ledger.rows)
 
 # %% ../../nbs/memory/trace.ipynb #e86bb83b
 def batch_to_trace(
@@ -394,7 +389,7 @@ def trace_task(
     compute = device.precision.compute
     dtype = torch.bfloat16 if compute == "float32" else device.precision.dtype
     autocast = torch.autocast("cpu", dtype=dtype, enabled=compute != "float32")
-    return trace_step(task, batch, autocast, 10.0, device.kind == "cuda")  # seconds of processor time, then give up
+    return trace_step(task, batch, autocast, device.kind == "cuda")
 
 # %% ../../nbs/memory/trace.ipynb #8e508263
 def traced_points(
