@@ -338,15 +338,6 @@ def read_state_of(folder: Path) -> None:
     read_state(folder / STEP)
 
 
-def journal(folder: Path) -> None:
-    (folder / "sub.journal").write_text('{"data": "abc", "rows": 3}\n{"id": 0, "text": "we can"}\n{"id": 1, "text": "you"}\n')
-
-
-def read_journal(folder: Path) -> None:
-    from b2t_kit.output.submission import journal_lines
-    journal_lines(folder / "sub.journal")
-
-
 def measurements(folder: Path) -> None:
     numbers = np.random.default_rng(1)
     for number in range(2):
@@ -501,7 +492,6 @@ READERS: dict[str, Reader] = {
                            "json", read_causal, ANY_TEXT, without=LINKS),
     "causal weights": Reader(causal, ("model/model.safetensors",), "tensors", read_causal, ("repeated",),
                              without=LINKS | FLAT),
-    "journal": Reader(journal, ("sub.journal",), "json", read_journal, ANY_TEXT, without=LINKS),
     "measurements": Reader(measurements, ("0.npz", "1.npz"), "npz", read_measurements, ("repeated",), without=LINKS | FLAT),
     "tomography run": Reader(eit_run, ("run/config.json",), "json", read_eit_run,
                              ("non-finite", "huge size", "repeated", "Unicode", "wrong shape"), without=LINKS),

@@ -67,52 +67,35 @@ def row(number: int, new: str) -> Callable[[str], str]:
     return lambda text: text.replace(f"\n{number},{TEXT}\n", f"\n{new}\n")
 
 
-FAULTS: dict[str, tuple[Callable[[str], str | bytes], list[str]]] = {
-    "empty": (lambda _: "", ["is empty"]),
-    "only line ends": (lambda _: "\n\n\n", ["is empty"]),
-    "byte order mark": (lambda text: "\ufeff" + text, ["line 1: begins with a byte order mark"]),
-    "UTF-16": (lambda text: text.encode("utf-16"), ["not UTF-8", "header"]),
-    "Windows line ends": (lambda text: text.replace("\n", "\r\n"), ["line 1: ends with CR LF, as 1451 of 1451"]),
-    "old Mac line ends": (lambda text: text.replace("\n", "\r"), ["lines end with CR"]),
-    "cut short": (lambda text: text[:-12], ["line 1451: has no line end"]),
-    "cut in the middle": (lambda text: text[:20000], ["has no line end", "rows, but there are 1450", "missing"]),
-    "header in capitals": (lambda text: text.replace("id,text", "ID,Text"), ["header is 'ID,Text'"]),
-    "header quoted": (lambda text: text.replace("id,text", '"id","text"'), ["header is"]),
-    "no header": (lambda text: text.removeprefix("id,text\n"), ["line 1: is a row; the header is missing"]),
-    "index column": (lambda text: text.replace("id,text", ",id,text"), ["header is ',id,text'"]),
-    "semicolons": (lambda text: text.replace(",", ";"), ["header is", "line 2: '0;we can hear you now' has no comma"]),
-    "tabs": (lambda text: text.replace(",", "\t"), ["header is", "has no comma"]),
-    "blank line": (row(7, f"7,{TEXT}\n"), ["line 10: is blank"]),
-    "row missing": (lambda text: text.replace(f"\n7,{TEXT}", ""), ["1449 rows", "id missing: 7"]),
-    "rows missing": (lambda text: text.replace(f"\n7,{TEXT}\n8,{TEXT}", ""), ["1448 rows", "ids missing: 7-8"]),
-    "row too many": (lambda text: text + f"1450,{TEXT}\n", ["1451 rows", "id 1450 is beyond 1449"]),
-    "validation split": (lambda text: text[:text.index("\n1426,") + 1], ["1426 rows", "ids missing: 1426-1449"]),
-    "id twice": (row(8, f"7,{TEXT}"), ["line 10: id 7 repeats line 9", "id missing: 8"]),
-    "ids from one": (lambda text: "id,text\n" + "".join(f"{n},{TEXT}\n" for n in range(1, 1451)),
-                     ["id 1450 is beyond 1449", "id missing: 0"]),
-    "ids descending": (lambda text: "id,text\n" + "".join(f"{n},{TEXT}\n" for n in range(1449, -1, -1)),
-                       ["line 3: id 1448 comes after id 1449", "line 1451: id 0 comes after id 1449"]),
-    "negative id": (row(7, f"-7,{TEXT}"), ["id '-7' is not a whole number", "id missing: 7"]),
-    "id as a fraction": (row(7, f"7.0,{TEXT}"), ["id '7.0' is not a whole number"]),
-    "id with a space": (row(7, f" 7,{TEXT}"), ["id ' 7' is not a whole number"]),
-    "id of other digits": (row(7, f"\u0667,{TEXT}"), ["is not a whole number"]),
-    "empty text": (row(7, "7,"), ["line 9: text is empty"]),
-    "spaces for a text": (row(7, "7,   "), ["line 9: text is empty"]),
-    "no word": (row(7, "7,'-"), ["line 9: text has no word"]),
-    "capitals": (row(7, "7,We can"), ["line 9: text has 'W' (upper case)"]),
-    "digits": (row(7, "7,we 2 can"), ["line 9: text has '2' (a digit"]),
-    "full stop": (row(7, "7,we can."), ["line 9: text has '.'"]),
-    "comma": (row(7, "7,well, no"), ["line 9: text has ',' (a row has one comma"]),
-    "quotes": (row(7, '7,"we can"'), ["line 9: text has '\"' (nothing is quoted)"]),
-    "curly apostrophe": (row(7, "7,we can’t"), ["line 9: text has '’' U+2019 (the apostrophe is ')"]),
-    "long dash": (row(7, "7,we—can"), ["line 9: text has '—' U+2014 (the hyphen is -)"]),
-    "tab in a text": (row(7, "7,we\tcan"), ["line 9: text has '\\t' (a tab)"]),
-    "no-break space": (row(7, "7,we\u00a0can"), ["U+00A0 (a no-break space)"]),
-    "accent": (row(7, "7,na\u00efve"), ["U+00EF (latin small letter i with diaeresis)"]),
-    "Latin-1": (lambda text: row(7, "7,na\u00efve")(text).encode("latin-1"), ["line 9: is not UTF-8 (byte 0xef)"]),
-    "zero byte": (row(7, "7,we\0can"), ["line 9: text has '\\x00'"]),
-    "space in front": (row(7, "7, we can"), ["line 9: text begins or ends with a space"]),
-    "two spaces": (row(7, "7,we  can"), ["line 9: text has two spaces in a row"]),
+FAULTS: dict[str, tuple[Callable[[str], str | bytes], str]] = {  # and where the checker sees the fault
+    "empty": (lambda _: "", "line 1:"),
+    "only line ends": (lambda _: "\n\n\n", "line 1:"),
+    "byte order mark": (lambda text: "\ufeff" + text, "line 1:"),
+    "UTF-16": (lambda text: text.encode("utf-16"), "line 1: is not UTF-8"),
+    "old Mac line ends": (lambda text: text.replace("\n", "\r"), "line 1:"),
+    "cut short": (lambda text: text[:-12], "no line end"),
+    "cut in the middle": (lambda text: text[:20000], "rows, but there are 1450"),
+    "header in capitals": (lambda text: text.replace("id,text", "ID,Text"), "line 1: is 'ID,Text'"),
+    "header quoted": (lambda text: text.replace("id,text", '"id","text"'), "line 1:"),
+    "no header": (lambda text: text.removeprefix("id,text\n"), "line 1:"),
+    "index column": (lambda text: text.replace("id,text", ",id,text"), "line 1:"),
+    "semicolons": (lambda text: text.replace(",", ";"), "line 2: '0;we can hear you now'"),
+    "tabs": (lambda text: text.replace(",", "\t"), "line 2:"),
+    "blank line": (row(7, f"7,{TEXT}\n"), "line 10: ''"),
+    "row missing": (lambda text: text.replace(f"\n7,{TEXT}", ""), "line 9: id '8' where 7 is due"),
+    "row too many": (lambda text: text + f"1450,{TEXT}\n", "1451 rows"),
+    "validation split": (lambda text: text[:text.index("\n1426,") + 1], "1426 rows"),
+    "id twice": (row(8, f"7,{TEXT}"), "line 10: id '7' where 8"),
+    "ids from one": (lambda text: "id,text\n" + "".join(f"{n},{TEXT}\n" for n in range(1, 1451)), "line 2: id '1'"),
+    "ids descending": (lambda text: "id,text\n" + "".join(f"{n},{TEXT}\n" for n in range(1449, -1, -1)), "line 2:"),
+    "negative id": (row(7, f"-7,{TEXT}"), "line 9: id '-7'"),
+    "id as a fraction": (row(7, f"7.0,{TEXT}"), "line 9:"),
+    "id with a space": (row(7, f" 7,{TEXT}"), "line 9:"),
+    "id of other digits": (row(7, f"\u0667,{TEXT}"), "line 9:"),
+    "Latin-1": (lambda text: row(7, "7,na\u00efve")(text).encode("latin-1"), "line 9: is not UTF-8 (byte 0xef)"),
+    **{f"text {text!r}": (row(7, f"7,{text}"), "line 9:") for text in (
+        "", "   ", "'-", "We can", "we 2 can", "we can.", "well, no", '"we can"', "we can\u2019t", "we\u2014can", "we\tcan",
+        "we\u00a0can", "na\u00efve", "we\0can", " we can", "we can ", "we  can", "null", "nan", "-nan")},
 }
 
 
@@ -126,26 +109,22 @@ def test_checker_names_the_fault(name: str, here: Path, capsys: pytest.CaptureFi
     status, lines, errors = said_by("check-submission sub.csv", capsys)
     assert (status, errors) == (1, []) and tree(here) == before
     assert all(line.startswith("sub.csv: ") for line in lines)
-    for words in named:
-        assert any(words in line for line in lines[:-1]), (words, lines[:5])
+    assert any(named in line for line in lines[:-1]), lines[:5]
 
 
 def test_checker_names_all_faults_at_once(here: Path, capsys: pytest.CaptureFixture) -> None:
-    """A file with ten faults in ten places gets ten lines."""
-    singles = ["blank line", "id twice", "empty text", "capitals", "digits", "quotes", "comma"]
-    text, count = GOOD, 0
-    for number, name in enumerate(singles):
-        spoilt, target = FAULTS[name][0](GOOD), 100 * (number + 1)
-        line = next(new for old, new in zip(GOOD.splitlines(), spoilt.splitlines()) if old != new)
-        text = text.replace(f"\n{target},{TEXT}\n", f"\n{line.replace('7,', f'{target},', 1)}\n")
-        count += 1
-    Path("sub.csv").write_text(text.removesuffix("\n").replace("id,text", "id, text"))
+    """Three faulty rows of 1,450 and a wrong header are four faults; Windows' line ends are none."""
+    text = GOOD.replace("id,text", "id;text")
+    for number, new in ((7, "7,"), (100, "100,No"), (900, "9,we")):
+        text = row(number, new)(text)
+    Path("sub.csv").write_bytes(text.replace("\n", "\r\n").encode())
     status, lines, _ = said_by("check-submission sub.csv", capsys)
-    assert status == 1 and len(lines) - 1 >= count + 2
-    assert lines[-1] == f"sub.csv: {len(lines) - 1} faults, 1450 rows expected"
+    assert status == 1 and lines[-1] == "sub.csv: 4 faults, 1450 rows expected"
+    Path("sub.csv").write_bytes(GOOD.replace("\n", "\r\n").encode())
+    assert said_by("check-submission sub.csv", capsys)[0] == 0
 
 
-@pytest.mark.parametrize("word", ["null", "nan", "NA".lower(), "none", "true", "i'm", "x-ray", "o'clock"])
+@pytest.mark.parametrize("word", ["na", "none", "true", "nan and null", "i'm", "x-ray", "o'clock"])
 def test_words_that_tables_swallow_survive(word: str, here: Path, capsys: pytest.CaptureFixture) -> None:
     """A sentence stays text, also if a table library would read it as a missing value."""
     Path("sub.csv").write_text(row(7, f"7,{word}")(GOOD))
@@ -193,16 +172,16 @@ REFUSED: dict[str, tuple[str, str, Callable[[], object] | None]] = {
     "score: no reference": (SCORE.replace("said", "gone"), "gone.csv", None),
     "score: a folder": (SCORE.replace("heard.csv", "data"), "data: cannot be read", None),
     "score: no option": ("score --reference said.csv", "--hypothesis", None),
-    "score: empty file": (SCORE, "heard.csv: is empty", text("heard.csv", "")),
+    "score: empty file": (SCORE, "heard.csv: line 1: its columns", text("heard.csv", "")),
     "score: only a header": (SCORE, "heard.csv: holds no sentence", text("heard.csv", "id,text\n")),
     "score: other columns": (SCORE, "heard.csv: line 1: its columns", text("heard.csv", "a,b\n1,2\n")),
     "score: semicolons": (SCORE, "heard.csv: line 1: its columns", text("heard.csv", "id;text\n0;a\n")),
     "score: no trial_num": (SCORE, "said.csv: line 1: its columns", text("said.csv", PLACES.replace("trial_num,", ""))),
-    "score: column twice": (SCORE, "heard.csv: line 1: has a column twice", text("heard.csv", "id,text,id\n0,a,0\n")),
-    "score: fewer hypotheses": (SCORE, "3 references but 2 hypotheses", dropped("heard.csv", 3)),
-    "score: more hypotheses": (SCORE, "2 references but 3 hypotheses", dropped("said.csv", 3)),
-    "score: another id": (SCORE, "different trials: 2 but 5", text("heard.csv", "id,text\n0,a\n1,b\n5,c\n")),
-    "score: id twice": (SCORE, "heard.csv: line 4: 1 repeats line 3", text("heard.csv", "id,text\n0,a\n1,b\n1,c\n")),
+    "score: column twice": (SCORE, "heard.csv: line 1: its columns", text("heard.csv", "id,text,id\n0,a,0\n")),
+    "score: fewer hypotheses": (SCORE, "heard.csv: has no row for", dropped("heard.csv", 3)),
+    "score: more hypotheses": (SCORE, "said.csv: has no row for", dropped("said.csv", 3)),
+    "score: another id": (SCORE, "heard.csv: has no row for 2", text("heard.csv", "id,text\n0,a\n1,b\n5,c\n")),
+    "score: id twice": (SCORE, "heard.csv: line 4: 1 is there twice", text("heard.csv", "id,text\n0,a\n1,b\n1,c\n")),
     "score: id in words": (SCORE, "heard.csv: line 2: id 'one'", text("heard.csv", "id,text\none,a\n")),
     "score: negative id": (SCORE, "heard.csv: line 2: id '-1'", text("heard.csv", "id,text\n-1,a\n")),
     "score: cell too many": (SCORE, "heard.csv: line 2: has more", text("heard.csv", "id,text\n0,a,b\n")),
@@ -211,7 +190,7 @@ REFUSED: dict[str, tuple[str, str, Callable[[], object] | None]] = {
     "score: not UTF-8": (SCORE, "heard.csv: cannot be read as UTF-8", text("heard.csv", b"id,text\n0,na\xefve\n")),
     "score: no session": (SCORE, "said.csv: line 2: session is empty", text("said.csv", PLACES + ",1,0,Hello.\n")),
     "score: trial twice": (SCORE, "said.csv: line 3: ", text("said.csv", PLACES + "d,1,0,Hello.\nd,1,0,Hello.\n")),
-    "score: other places": (SCORE, "different trials: d 1 0 but e 1 0", lambda: (
+    "score: other places": (SCORE, "heard.csv: has no row for d 1 0", lambda: (
         Path("said.csv").write_text(PLACES + "d,1,0,Hello.\n"), Path("heard.csv").write_text(PLACES + "e,1,0,Hello.\n"))),
     "score: nothing was said": (SCORE, "nothing to score", text("said.csv", "id,text\n0,...\n1,?\n2,\n")),
     "score: JSON is a folder": (SCORE.replace("new.json", "data"), "data: is not a plain file", None),
@@ -227,7 +206,7 @@ REFUSED: dict[str, tuple[str, str, Callable[[], object] | None]] = {
     "submit: out is a folder": (NBEST.replace("new.csv", "data"), "data: is not a plain file", None),
     "submit: out in a file": (NBEST.replace("new.csv", "said.csv/new.csv"), "said.csv", None),
     "submit: no lists": (NBEST.replace("nbest.jsonl", "gone.jsonl"), "gone.jsonl: cannot be read", None),
-    "submit: list missing": (NBEST, "nbest.jsonl: holds 5 trials, but there are 6", dropped("nbest.jsonl", 2)),
+    "submit: list missing": (NBEST, "has no list; it holds 5 trials, and there are 6", dropped("nbest.jsonl", 2)),
     "submit: list of another trial": (NBEST, "is not a test trial", lambda: Path("nbest.jsonl").write_text(
         Path("nbest.jsonl").read_text().replace(SESSIONS[1], "t15.2023.08.09"))),
     "submit: list cut short": (NBEST, "nbest.jsonl, line 6", lambda: Path("nbest.jsonl").write_text(
@@ -259,4 +238,4 @@ def test_good_inputs_are_accepted(here: Path, capsys: pytest.CaptureFixture) -> 
     assert said_by(SCORE, capsys)[0] == 0 and said_by(NBEST, capsys)[0] == 0
     assert Path("new.json").is_file() and Path("new.csv").is_file()
     shutil.copy("new.csv", "heard.csv")
-    assert "3 references but 6 hypotheses" in refused(SCORE, here, capsys)
+    assert "said.csv: has no row for 3" in refused(SCORE, here, capsys)

@@ -315,18 +315,18 @@ def test_a_submission_that_was_begun(here: Path, monkeypatch: pytest.MonkeyPatch
     Path("names.txt").write_text("wojciechowski\n")
     command = ["submit", "--run", "1/run", "--data", "data", "--lm", "model.b2tlm", "--lexicon", "words.txt", "--hotwords",
                "names.txt", "--device", "cpu", "--out", "new.csv"]
-    rows, asked = submission.decoded_rows, []
+    decode_trials, wanted = submission.decode_trials, []
 
-    def dying(search, source, wanted):
-        asked.append(len(wanted))
-        for number, row in enumerate(rows(search, source, wanted)):
+    def dying(search, trials):
+        wanted.append(len(trials))
+        for number, trial in enumerate(decode_trials(search, trials)):
             if number == 2:
                 raise KeyboardInterrupt
-            yield row
+            yield trial
 
-    monkeypatch.setattr(submission, "decoded_rows", dying)
+    monkeypatch.setattr(submission, "decode_trials", dying)
     for left in (4, 2):
-        assert main(command) in (0, 130) and asked[-1] == left
+        assert main(command) in (0, 130) and wanted[-1] == left
         if left == 4:
             shutil.copy(".new.csv.journal", "journal")
     names = []
@@ -335,7 +335,7 @@ def test_a_submission_that_was_begun(here: Path, monkeypatch: pytest.MonkeyPatch
         change()
         names.append(name)
         capsys.readouterr()
-        assert main(command) == 2 and len(asked) == 2
+        assert main(command) == 2 and len(wanted) == 2
         said = capsys.readouterr().err
         found = set(said.partition("other settings (")[2].partition(")")[0].split(", "))
         assert found == set(names) and said.count("\n") == 1, said  # one more each time
