@@ -337,7 +337,7 @@ def _number(cell: str, column: str) -> int:
         raise KitError(f"{column} {cell[:40]!r} is not a whole number")
     return int(cell)
 
-# %% ../../nbs/output/submission.ipynb #faa986b3
+# %% ../../nbs/output/submission.ipynb #680398c4
 @dataclass(frozen=True)
 class Score:
     "Word error rate of one table against another."
@@ -351,7 +351,8 @@ class Score:
     def to_dict(self) -> dict[str, float | int | None]:
         "The score as plain values; a missing interval is None."
         low, high = (None if math.isnan(edge) else edge for edge in (self.wer.low, self.wer.high))
-        return {"edits": self.wer.edits, "words": self.wer.total, "wer": self.wer.rate, "wer_low": low, "wer_high": high}
+        return {"edits": self.wer.edits, "words": self.wer.total, "wer": self.wer.rate,
+                "wer_low": low, "wer_high": high}
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{count} {name}" for name, count in self.kinds._asdict().items())
