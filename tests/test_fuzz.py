@@ -35,7 +35,7 @@ from b2t_kit.lm.ngram_build import read_vocabulary
 from b2t_kit.models.gru import load_pretrained, read_args
 from b2t_kit.models.published import read_tensors
 from b2t_kit.output.report import read_description
-from b2t_kit.output.submission import check_submission, read_table
+from b2t_kit.output.submission import check_submission, read_sentences
 from b2t_kit.simulate.sentences import read_prompts
 from b2t_kit.speech.evaluate import load_decoder
 from b2t_kit.tasks.eit import Measurements
@@ -61,7 +61,7 @@ numbers = st.integers(-(2**63), 2**63 - 1) | st.floats() | st.booleans()
 
 READERS: dict[str, Callable[[Path], object]] = {
     "model.arpa": read_language_model, "model.b2tlm": read_language_model, "lexicon.txt": read_lexicon,
-    "prompts.csv": read_prompts, "prompts.txt": read_prompts, "rows.csv": read_table, "sub.csv": check_submission,
+    "prompts.csv": read_prompts, "prompts.txt": read_prompts, "rows.csv": read_sentences, "sub.csv": check_submission,
     "description.csv": read_description, "nbest.jsonl": lambda path: list(read_nbest(path)), "args.yaml": read_args,
     "metrics.jsonl": read_metrics, "log.txt": diagnose_file, "any.json": load_json, "any.txt": read_text,
     "best_checkpoint": lambda path: load_pretrained(path.parent), "config.json": lambda path: load_decoder(path.parent),
