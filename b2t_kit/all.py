@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .core.settings import override
+from .core import override
 
 # %% auto #0
 __all__ = ['PLACES', 'simulate', 'recipe', 'train']

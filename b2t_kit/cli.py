@@ -22,10 +22,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from . import __version__
-from .core.errors import KitError
-from .core.files import read_text
-from .core.signals import ERROR, STATUSES, SUCCESS, run_program
-from .core.verbs import read_verb, verb_options
+from .core import ERROR, STATUSES, SUCCESS, KitError, read_text, run_program
+from .verbs import read_verb, verb_options
 
 # %% ../nbs/cli.ipynb #a7d79285
 PLACES: dict[str, str | dict[str, str]] = {  # verb, in the order of `b2t --help` -> module and dataclass, or its parts

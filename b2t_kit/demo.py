@@ -17,11 +17,8 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from .core.errors import KitError
-from .core.files import check_writable, save_json, write_atomically
-from .core.settings import SEED, check_bounds
-from .core.signals import SUCCESS
-from .core.verbs import Folder
+from .core import SEED, SUCCESS, KitError, check_bounds, check_writable, save_json, write_atomically
+from .verbs import Folder
 from .data.augment import smooth
 from .data.dataset import BIN_SECONDS, Recordings, Trial, as_png
 from .decode.beam_search import BeamSearch

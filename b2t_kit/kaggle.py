@@ -31,11 +31,9 @@ from typing import Annotated, Any
 from matplotlib.figure import Figure
 
 import b2t_kit
-from .core.errors import KitError
-from .core.files import atomic_folder, load_json, platform, read_text, regular_file, save_json
-from .core.files import write_atomically
-from .core.signals import SUCCESS
-from .core.verbs import Folder
+from .core import KitError, atomic_folder, load_json, platform, read_text, regular_file, save_json
+from .core import SUCCESS, write_atomically
+from .verbs import Folder
 from .training.checkpoint import COMPLETE, ROLLING, checkpoint_steps, roll_in
 
 # %% ../nbs/kaggle.ipynb #4c581bdd

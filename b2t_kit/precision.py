@@ -19,7 +19,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from .core.errors import KitError
+from .core import KitError, one_thread_first
+
+# %% ../nbs/03_precision.ipynb #1f0e7a2d
+one_thread_first()  # before several threads call `exp` or `tanh`: see core
 
 # %% ../nbs/03_precision.ipynb #4650d612
 COMPUTE_TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .core.files import save_json
+from .core import save_json
 from .training.checkpoint import Best, bring_home, mark_best
 from .training.run import MemoryCheck, Run, check_wish, on_main, open_run, seed_step
 from .training.seeds import spread_of, spread_text

@@ -16,11 +16,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from .core.errors import KitError
-from .core.files import load_json, new_folders, save_json
-from .core.settings import SEED, check_bounds, override, word_after
-from .core.verbs import Folder, Layout, RunFolder, chosen_settings, command_for, taken_up
-from .core.distributed import Place, find_place, launch
+from .core import SEED, KitError, check_bounds, load_json, new_folders, override, save_json, word_after
+from .verbs import Folder, Layout, RunFolder, chosen_settings, command_for, taken_up
+from .core import Place, find_place, launch
 from .data.batches import check_shares, remove_caches
 from .models.model import model_class
 from .speech.recipes import RECIPES, recipe

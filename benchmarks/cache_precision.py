@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from b2t_kit.core.files import save_json
+from b2t_kit.core import save_json
 from b2t_kit.data.dataset import NUM_FEATURES
 from b2t_kit.simulate.neural import STRICT, simulate
 from b2t_kit.speech.evaluate import Evaluation, evaluate_run

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from b2t_kit.core.files import load_json, save_json
+from b2t_kit.core import load_json, save_json
 from b2t_kit.devices.select import open_device
 from b2t_kit.tasks.eit_physics import classical_images
 from b2t_kit.tasks.eit import UNITS, Measurements, find_measurements
@@ -157,7 +157,7 @@ def lines() -> None:
              "codec: task and network": "codec"}
     found = {name: code_lines(ROOT / f"b2t_kit/tasks/{file}.py") for name, file in tasks.items()}
     core = [*(ROOT / "b2t_kit/training").glob("*.py"), *(ROOT / "b2t_kit/devices").glob("*.py"),
-            *(ROOT / f"b2t_kit/{name}.py" for name in ("train", "precision", "core/distributed"))]
+            *(ROOT / f"b2t_kit/{name}.py" for name in ("train", "precision", "core"))]
     found["shared core"] = sum(map(code_lines, core))
     for name, count in found.items():
         print(f"| {name} | {count} |")

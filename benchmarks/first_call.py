@@ -1,7 +1,7 @@
 """How often the first vector function of a process gives other numbers than the second, with several threads.
 
     python benchmarks/first_call.py --beside 3               # torch alone
-    python benchmarks/first_call.py --beside 3 --kit         # with `b2t_kit.core.random` imported
+    python benchmarks/first_call.py --beside 3 --kit         # after `b2t_kit.core.one_thread_first`
 
 Each process is a fork of one that has imported torch and started no threads. It computes the same numbers twice with
 2, 3, 4 or 8 threads. Linux only.
@@ -41,7 +41,9 @@ def main() -> None:
             list(pool.map(subprocess.run, [words] * options.beside))
         return
     if options.kit:
-        import b2t_kit.core.random  # noqa: F401
+        from b2t_kit.core import one_thread_first
+
+        one_thread_first()
     for name in NAMES:
         wrong = sum(differs(name, (2, 3, 4, 8)[number % 4]) for number in range(options.processes))
         print(f"{name}: {wrong} of {options.processes}", flush=True)

@@ -38,8 +38,7 @@ sys.path.insert(0, str(ROOT))
 
 from plan import settings_of, task_and_batch
 
-from b2t_kit.core.errors import KitError
-from b2t_kit.core.files import atomic_folder
+from b2t_kit.core import KitError, atomic_folder
 from b2t_kit.devices.select import open_device
 from b2t_kit.memory.plan import PlannedDevice, find_target, plan_task
 from b2t_kit.precision import resolve_precision

@@ -41,8 +41,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from recipes import counts_of, recordings
 
-from b2t_kit.core.files import load_json, save_json
-from b2t_kit.core.random import uniforms
+from b2t_kit.core import load_json, save_json, uniforms
 from b2t_kit.data.augment import smooth
 from b2t_kit.data.batches import Batch
 from b2t_kit.models.ctc import ctc_losses

@@ -48,8 +48,7 @@ sys.path.insert(0, str(ROOT))
 
 from recipes import command, recordings, trained
 
-from b2t_kit.core.files import load_json, save_json
-from b2t_kit.core.settings import from_dict
+from b2t_kit.core import from_dict, load_json, save_json
 from b2t_kit.data.augment import smooth
 from b2t_kit.data.convert import convert
 from b2t_kit.data.dataset import Recordings

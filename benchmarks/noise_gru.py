@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from b2t_kit.core.files import load_json, save_json
+from b2t_kit.core import load_json, save_json
 from b2t_kit.data.augment import smooth
 from b2t_kit.data.batches import EvalBatches
 from b2t_kit.data.folders import find_recordings

@@ -28,7 +28,7 @@ from types import SimpleNamespace
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from b2t_kit.core.settings import override
+from b2t_kit.core import override
 from b2t_kit.data.batches import Bucket
 from b2t_kit.tpu.configs import configuration
 from b2t_kit.memory.plan import find_target

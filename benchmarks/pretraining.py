@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from b2t_kit.core.files import load_json, save_json
+from b2t_kit.core import load_json, save_json
 from b2t_kit.data.augment import Augment
 from b2t_kit.data.batches import BatchConfig, TrainBatches
 from b2t_kit.data.dataset import Recordings

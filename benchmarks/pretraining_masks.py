@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from pretraining import interval, recorded
 
-from b2t_kit.core.files import load_json, save_json
+from b2t_kit.core import load_json, save_json
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.devices.select import open_device
 from b2t_kit.speech.evaluate import decode, load_decoder

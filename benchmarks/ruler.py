@@ -29,9 +29,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-from b2t_kit.core.cache import plain
-from b2t_kit.core.files import atomic_folder, load_json
-from b2t_kit.core.settings import to_dict
+from b2t_kit.core import atomic_folder, load_json, plain, to_dict
 from b2t_kit.data.dataset import Recordings, find_recordings
 from b2t_kit.data.normalise import normalise_recordings
 from b2t_kit.data.writer import SessionWriter

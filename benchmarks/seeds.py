@@ -29,7 +29,7 @@ import psutil
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from b2t_kit.core.files import load_json, save_json
+from b2t_kit.core import load_json, save_json
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.data.writer import tiny_recordings
 from b2t_kit.simulate.neural import SimulateConfig, simulate

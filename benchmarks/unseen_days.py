@@ -20,7 +20,7 @@ from typing import get_args
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from b2t_kit.core.files import save_json
+from b2t_kit.core import save_json
 from b2t_kit.data.augment import Augment
 from b2t_kit.data.batches import BatchConfig
 from b2t_kit.simulate.neural import SimulateConfig, simulate

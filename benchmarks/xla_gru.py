@@ -68,7 +68,7 @@ def main() -> None:
     if options.case:
         print(json.dumps(measure(options.case, options.rounds)))
         return
-    from b2t_kit.core.files import save_json
+    from b2t_kit.core import save_json
 
     found = {}
     for steps in STEPS:

@@ -251,8 +251,7 @@ def two_logits(folder: Path) -> None:
 
 
 def tuned(folder: Path) -> None:
-    from b2t_kit.core.files import save_json
-    from b2t_kit.core.settings import to_dict
+    from b2t_kit.core import save_json, to_dict
     from b2t_kit.decode.beam_search import SearchConfig
     save_json(folder / "decoding.json", {"search": to_dict(SearchConfig()), "tuned_for": {"language_model": "a" * 32},
                                           "lm": "default"})
@@ -291,8 +290,7 @@ def read_half_tuned(folder: Path) -> None:
 
 
 def kept_scores(folder: Path) -> None:
-    from b2t_kit.core.cache import content_hash
-    from b2t_kit.core.files import save_json
+    from b2t_kit.core import content_hash, save_json
     scores = {"model": {"we can": -3.5, "you": -2.0}, "other": {"a": -1.0}}
     save_json(folder / "scores.json", {"scores": scores, "check": content_hash(scores)})
 
@@ -352,7 +350,7 @@ def read_measurements(folder: Path) -> None:
 
 def eit_run(folder: Path) -> None:
     import b2t_kit.tasks
-    from b2t_kit.core.files import load_json
+    from b2t_kit.core import load_json
     from b2t_kit.training.checkpoint import write_checkpoint
     from safetensors.torch import load_file
     shipped = Path(b2t_kit.tasks.__path__[0]) / "eit_weights"
@@ -868,7 +866,7 @@ def work() -> None:
     """Read the folders that are named on standard input, and tell what happened."""
     import torch
 
-    from b2t_kit.core.errors import KitError
+    from b2t_kit.core import KitError
     for name, reader in READERS.items():  # what imports and compiles takes its time now
         with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Exception, SystemExit):
             if name not in ("submission",):

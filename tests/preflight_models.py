@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from b2t_kit.core.errors import KitError
+from b2t_kit.core import KitError
 from b2t_kit.devices.topologies import find_slice
 from b2t_kit.models.ctc import ctc_losses
 from b2t_kit.models.layers import GRU

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from b2t_kit.core.errors import KitError
+from b2t_kit.core import KitError
 from b2t_kit.devices.device import Device
 from b2t_kit.devices.select import open_device
 
@@ -148,7 +148,7 @@ def arrive_late(folder: str) -> None:
 
 def launch_and_wait(folder: str) -> None:
     """A launcher that a test kills."""
-    from b2t_kit.core.distributed import launch
+    from b2t_kit.core import launch
 
     launch("several_processes:arrive_late", [folder], 2, "cpu")
 

@@ -16,8 +16,7 @@ import pytest
 import torch
 
 from b2t_kit.cli import main, parse
-from b2t_kit.core.errors import KitError
-from b2t_kit.core.files import clear_way
+from b2t_kit.core import KitError, clear_way
 from b2t_kit.data.hdf5 import begin_hdf5
 from b2t_kit.kaggle import bring_run
 from b2t_kit.models.gru import GRUConfig, GRUDecoder, load_pretrained
@@ -292,8 +291,8 @@ def test_a_socket_and_a_device_are_no_files(here, capsys):
 
 # Calls that open something else than a path from outside, by module and function
 OPENED_SAFELY = {
-    "core/files": {"sync_folder"}, "core/signals": {"forget_output", "_container_memory"},  # a folder, /dev/null, the system's own files
-    "core/distributed": {"start_worker"}, "tpu/compile": {"work"}, "tpu/lower": {"lower_request", "requested_task"},  # temporary
+    "core": {"sync_folder", "forget_output", "_container_memory", "start_worker"},  # a folder, /dev/null, the system's own files
+    "tpu/compile": {"work"}, "tpu/lower": {"lower_request", "requested_task"},  # temporary
     "tpu/preflight": {"judged", "lower_in_child", "compile_program", "run_preflight"}, "demo": {"demo"},  # folders that the kit has just made
     "lm/external_sort": {"mapped"}, "data/dataset": {"as_png"},
     "data/hdf5": {"read_attribute"}, "data/writer": {"close"}, "training/checkpoint": {"_flush"},

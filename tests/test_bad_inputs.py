@@ -843,7 +843,7 @@ def started(words: str, **options: object) -> subprocess.Popen:
     return process
 
 
-STOPS = [  # each verb once: they share one mechanism, which core/signals.ipynb tries at odd moments
+STOPS = [  # each verb once: they share one mechanism, which core.ipynb tries at odd moments
     ("train", signal.SIGINT, 0.5), ("train", signal.SIGTERM, 3), ("train", signal.SIGHUP, 5),
     ("eval", signal.SIGHUP, 0.5), ("simulate", signal.SIGTERM, 1.5), ("validate", signal.SIGTERM, 0.2),
     ("demo", signal.SIGINT, 6), ("eit", signal.SIGINT, 4)]

@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 
 from b2t_kit.cli import main
-from b2t_kit.core.cache import Kept
-from b2t_kit.core.files import csv_plain
+from b2t_kit.core import Kept, csv_plain
 from b2t_kit.decode.wfst import keep_graph
 from b2t_kit.lm.contamination import leak_warning
 from b2t_kit.lm.ngram import map_model
@@ -341,7 +340,7 @@ FORGE = """
 import json, sys
 from pathlib import Path
 import numpy as np
-from b2t_kit.core.errors import KitError
+from b2t_kit.core import KitError
 from b2t_kit.lm import ngram
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.pipeline import words_in

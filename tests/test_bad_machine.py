@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from b2t_kit.cli import main
-from b2t_kit.core.signals import run_program
+from b2t_kit.core import run_program
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.data.writer import tiny_recordings
 from b2t_kit.data.t12 import tiny_mat_files

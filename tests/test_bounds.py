@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from b2t_kit.cli import PLACES, main, verb_at
-from b2t_kit.core.errors import KitError
-from b2t_kit.core.settings import kinds_of, leaves, override
-from b2t_kit.core.verbs import is_config, verb_options
+from b2t_kit.core import KitError, kinds_of, leaves, override
+from b2t_kit.verbs import is_config, verb_options
 from b2t_kit.models.model import model_class, model_names
 from b2t_kit.tasks.eit import EITConfig
 

@@ -19,10 +19,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from b2t_kit.cli import main
-from b2t_kit.core.cache import Kept, differing, file_hash, file_mark, plain, stored_key
-from b2t_kit.core.errors import KitError
-from b2t_kit.core.files import load_json, save_json
-from b2t_kit.core.settings import to_dict
+from b2t_kit.core import Kept, KitError, differing, file_hash, file_mark, load_json, plain, save_json, stored_key
+from b2t_kit.core import to_dict
 from b2t_kit.data.arrays import ArraysFormat, QvacFormat
 from b2t_kit.data.convert import SourceDay, content_key
 from b2t_kit.data.dataset import Recordings

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from b2t_kit.cli import main
-from b2t_kit.core.errors import KitError
+from b2t_kit.core import KitError
 from b2t_kit.tasks.codec import CodecConfig, CodecModel, write_codes
 from b2t_kit.tasks.codec import CodecTask, codec_batch, codec_config
 from b2t_kit.train import train

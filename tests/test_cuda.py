@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from b2t_kit.core.random import normals, uniforms
-from b2t_kit.core.settings import override
+from b2t_kit.core import normals, override, uniforms
 from b2t_kit.memory.plan import check_memory
 from b2t_kit.simulate.neural import SimulateConfig, simulate
 from b2t_kit.speech.evaluate import evaluate_run

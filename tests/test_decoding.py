@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from b2t_kit.cli import main
-from b2t_kit.core.errors import KitError
+from b2t_kit.core import KitError
 from b2t_kit.decode.beam_search import BeamSearch, check_logits
 from b2t_kit.decode.hypotheses import SearchConfig
 from b2t_kit.decode.hypotheses import read_nbest

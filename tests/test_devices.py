@@ -87,7 +87,7 @@ with open_device("cpu") as device:
     assert python(code).splitlines()[-1] == "cpu False"
     code = """
 import accelerate
-from b2t_kit.core.errors import KitError
+from b2t_kit.core import KitError
 from b2t_kit.devices.select import open_device
 try:
     open_device("cpu")
@@ -103,7 +103,7 @@ def test_canary_notices_float32_that_is_bfloat16() -> None:
     """XLA_USE_BF16 stores float32 tensors as bfloat16 while their dtype still says float32."""
     code = """
 import torch, torch_xla
-from b2t_kit.core.errors import KitError
+from b2t_kit.core import KitError
 from b2t_kit.precision import canary
 tensor = torch.ones((), device=torch_xla.device()) + 1e-4
 print(tensor.dtype, tensor.item())

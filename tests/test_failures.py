@@ -21,12 +21,11 @@ import pytest
 import torch
 
 import several_processes
-from b2t_kit.core.errors import KitError
-from b2t_kit.core.settings import from_dict
+from b2t_kit.core import KitError, from_dict
 from b2t_kit.data.folders import find_recordings
 from b2t_kit.devices.device import Device, DeviceOptions
 from b2t_kit.devices.select import open_device
-from b2t_kit.core.distributed import launch
+from b2t_kit.core import launch
 from b2t_kit.precision import audit_gradients, audit_parameters
 from b2t_kit.training.task import ToyTask, toy_config
 from b2t_kit.train import train
@@ -80,7 +79,7 @@ def test_c2_importing_the_kit_imports_neither_accelerate_nor_torch_xla() -> None
     """Options can be read and checked without Accelerate, and no device is touched."""
     code = """
 import sys, torch
-import b2t_kit.devices.device, b2t_kit.precision, b2t_kit.core.distributed, b2t_kit.devices.torch
+import b2t_kit.devices.device, b2t_kit.precision, b2t_kit.core, b2t_kit.devices.torch
 b2t_kit.devices.device.DeviceOptions()
 assert not {"accelerate", "torch_xla"} & set(sys.modules), sys.modules
 assert not torch.cuda.is_initialized()
@@ -270,7 +269,7 @@ def taken_port() -> int:
 
 
 MEET_AT = """
-from b2t_kit.core.errors import KitError
+from b2t_kit.core import KitError
 from b2t_kit.devices.select import open_device
 try:
     open_device("cpu", timeout=3.0)

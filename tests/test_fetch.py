@@ -19,7 +19,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from b2t_kit.core.errors import KitError
+from b2t_kit.core import KitError
 from b2t_kit.data import download as download_module
 from b2t_kit.data.download import RemoteFile, download
 from b2t_kit.data.sets import fetch_set, terms_kept
@@ -423,7 +423,7 @@ def test_a_signal_gives_one_line_and_the_next_run_continues(number, serve, tmp_p
     part = tmp_path / f"{ARCHIVES['hdf5_data_final']}.part"
     child = run_child("""
         import sys
-        from b2t_kit.core.signals import run_program
+        from b2t_kit.core import run_program
         from b2t_kit.data.download import fetch
         sys.exit(run_program(lambda: fetch(sys.argv[2], base_url=sys.argv[1], progress=False) and 0))
     """, server.url, str(tmp_path))
@@ -445,7 +445,7 @@ def test_a_disk_that_fills_is_named_and_what_arrived_is_kept(serve, tmp_path):
         import resource, signal, sys
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
-        from b2t_kit.core.errors import KitError
+        from b2t_kit.core import KitError
         from b2t_kit.data.download import fetch
         try:
             fetch(sys.argv[2], base_url=sys.argv[1], progress=False)

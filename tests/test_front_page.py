@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from b2t_kit.core.files import load_json
+from b2t_kit.core import load_json
 from b2t_kit.data.augment import smoothing_taps
 from b2t_kit.data.dataset import BIN_SECONDS
 from b2t_kit.decode.pipeline import choose_words

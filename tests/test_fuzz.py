@@ -19,8 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from b2t_kit.core.errors import KitError
-from b2t_kit.core.files import load_json, read_text
+from b2t_kit.core import KitError, load_json, read_text
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.data.download import read_token, unpack_archive
 from b2t_kit.data.hdf5 import MAX_VALUE

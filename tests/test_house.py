@@ -86,7 +86,7 @@ def test_generated_files_are_in_step():
 def test_out_of_step_is_seen(tmp_path):
     "An edited module, a module without a notebook and an old README are each named."
     copy(tmp_path, "b2t_kit", "nbs", "tools", *PACKAGING)
-    with (tmp_path / "b2t_kit/core/errors.py").open("a") as module:
+    with (tmp_path / "b2t_kit/core.py").open("a") as module:
         module.write("edited = True\n")
     (tmp_path / "b2t_kit/orphan.py").write_text("left = True\n")
     (tmp_path / "README.md").write_text("old\n")
@@ -94,7 +94,7 @@ def test_out_of_step_is_seen(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1
     named = done.stdout.splitlines()[-1]
-    assert all(name in named for name in ("b2t_kit/core/errors.py", "b2t_kit/orphan.py", "README.md"))
+    assert all(name in named for name in ("b2t_kit/core.py", "b2t_kit/orphan.py", "README.md"))
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=by_name)
@@ -206,7 +206,7 @@ def test_the_core_imports_no_wing():
 def test_the_loop_imports_only_training():
     "The loop imports only `training`, and the command line where it runs as a program."
     assert {name for name in IMPORTS["b2t_kit.train"] if not name.startswith("b2t_kit.training.")} == {
-        "b2t_kit.core.files", "b2t_kit.cli"}
+        "b2t_kit.core", "b2t_kit.cli"}
 
 
 def test_importing_the_speech_task_does_not_load_the_search():
@@ -365,7 +365,7 @@ def test_both_nbdevs_read_the_same_settings():
     assert project["project"]["requires-python"] == f">={old['min_python']}"
 
 
-QUICK_TESTS = ("nbs/core/files.ipynb", "tests/test_house.py::test_readme_has_its_two_commands")
+QUICK_TESTS = ("nbs/core.ipynb", "tests/test_house.py::test_readme_has_its_two_commands")
 
 
 def check_own_tests(sdist: Path, folder: Path) -> None:

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from b2t_kit.cli import main
-from b2t_kit.core.errors import KitError
-from b2t_kit.core.files import load_json
+from b2t_kit.core import KitError, load_json
 from b2t_kit.data.augment import Augment
 from b2t_kit.data.batches import BatchConfig
 from b2t_kit.data.dataset import Recordings

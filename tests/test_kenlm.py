@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from b2t_kit.cli import main
-from b2t_kit.core.errors import KitError
+from b2t_kit.core import KitError
 from b2t_kit.data.download import Published, fetch_language_model
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.pipeline import choose_words
@@ -214,7 +214,7 @@ import json, sys
 from pathlib import Path
 import numpy as np
 from hypothesis import HealthCheck, given, settings, strategies as st
-from b2t_kit.core.errors import KitError
+from b2t_kit.core import KitError
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.lm.kenlm import KenlmModel, verify_kenlm
 from b2t_kit.lm.lexicon import build_lexicon

@@ -12,7 +12,7 @@ import pytest
 
 import b2t_kit
 from b2t_kit.all import simulate
-from b2t_kit.core.errors import KitError
+from b2t_kit.core import KitError
 from b2t_kit.kaggle import build_kernel, kernel_names, kernels_folder, slug
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from b2t_kit.cli import main
-from b2t_kit.core.signals import Progress
+from b2t_kit.core import Progress
 from b2t_kit.decode.hypotheses import read_nbest
 from b2t_kit.live.pipeline import LargeModel
 from b2t_kit.llm.rescoring import load_weights

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from b2t_kit.cli import main
-from b2t_kit.core.files import load_json
+from b2t_kit.core import load_json
 from b2t_kit.data.writer import SessionWriter
 from b2t_kit.decode.hypotheses import read_nbest
 from campaign import write_causal

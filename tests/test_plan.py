@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from b2t_kit.core.errors import KitError
-from b2t_kit.core.signals import GIB
+from b2t_kit.core import GIB, KitError
 from b2t_kit.devices.device import Device
 from b2t_kit.devices.topologies import find_slice
 from b2t_kit.memory.plan import MemoryPlan, check_memory

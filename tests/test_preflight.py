@@ -71,7 +71,7 @@ def test_steps_that_wait_are_refused_with_their_line(name: str, word: str) -> No
 
 ON_THE_HOST = """
 from preflight_models import OnTheHost, batch_of, total
-from b2t_kit.core.errors import KitError
+from b2t_kit.core import KitError
 from b2t_kit.tpu.any_model import preflight
 try:
     preflight(OnTheHost(), batch_of("host"), loss=total, where="v5e-1")

@@ -15,7 +15,7 @@ import torch
 from b2t_kit.training.checkpoint import (
     best_checkpoint, checkpoint_fault, checkpoint_path, checkpoint_steps, read_part,
 )
-from b2t_kit.core.errors import KitError
+from b2t_kit.core import KitError
 from b2t_kit.training.metrics_log import read_metrics
 from b2t_kit.training.task import ToyTask, toy_config
 from b2t_kit.train import train

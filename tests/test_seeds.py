@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from b2t_kit.cli import main
-from b2t_kit.core.errors import KitError
-from b2t_kit.core.files import load_json
+from b2t_kit.core import KitError, load_json
 from b2t_kit.data.writer import tiny_recordings
 from b2t_kit.decode.ensemble import AveragedRuns, average_files
 from b2t_kit.decode.hypotheses import read_nbest

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from b2t_kit.core.errors import KitError
+from b2t_kit.core import KitError
 from b2t_kit.data.folders import find_recordings
 from b2t_kit.data.validate import faults
 

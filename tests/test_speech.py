@@ -15,8 +15,7 @@ from b2t_kit.data.writer import tiny_recordings
 from b2t_kit.decode.sources import cached_logits, read_trials
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.models.transformer import TransformerConfig
-from b2t_kit.core.distributed import launch
-from b2t_kit.core.errors import KitError
+from b2t_kit.core import KitError, launch
 from b2t_kit.training.task import TrainConfig
 from b2t_kit.speech.evaluate import evaluate_run, load_decoder
 from b2t_kit.speech.task import SpeechConfig, SpeechTask

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from b2t_kit.cli import main
-from b2t_kit.core.files import load_json
+from b2t_kit.core import load_json
 from b2t_kit.data.writer import tiny_recordings
 from b2t_kit.training.checkpoint import checkpoint_path, checkpoint_steps
 from b2t_kit.training.metrics_log import read_metrics, series
@@ -108,7 +108,7 @@ def test_a_stopped_run_goes_on_by_the_printed_command(
 
 SLOW = """
 import sys, time
-from b2t_kit.core.signals import run_program
+from b2t_kit.core import run_program
 from b2t_kit.train import train
 from b2t_kit.training.task import ToyTask, toy_config
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from b2t_kit.core.errors import KitError
+from b2t_kit.core import KitError
 from b2t_kit.data.batches import BatchConfig, TrainBatches
 from b2t_kit.data.batches import choose_buckets, num_patches
 from b2t_kit.data.batches import pile, places_per_pile

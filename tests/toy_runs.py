@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from b2t_kit.core.errors import KitError
+from b2t_kit.core import KitError
 from b2t_kit.devices.select import open_device
 from b2t_kit.training.task import ToyTask, toy_config
 from b2t_kit.train import train

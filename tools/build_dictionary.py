@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from b2t_kit.core.files import write_atomically
+from b2t_kit.core import write_atomically
 from b2t_kit.text.g2p import Pronunciation, pack, read_pronunciations, scored_words
 
 MAX_CHUNK = 2  # most phonemes of a single letter, as the x of "box"

@@ -37,7 +37,6 @@ FOLDERS = {  # in reading order
     "tpu": "Whether a step fits and how fast it can be, by the TPU compiler, without a TPU.",
     "doctor": "What is known about failures, and what is wrong with this machine.",
     "tasks": "Other tasks on the same training loop.",
-    "core": "What everything stands on.",
 }
 HIDDEN = re.compile(r"^#\s*\|\s*(hide\b|include:\s*false|default_exp\b)", re.M)
 DIRECTIVE = re.compile(r"^#\s*\|.*\n?", re.M)

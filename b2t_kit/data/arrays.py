@@ -18,9 +18,7 @@ import h5py
 import numpy as np
 from numpy.lib.format import MAGIC_PREFIX
 
-from ..core.errors import KitError
-from ..core.files import read_text, regular_file
-from ..core.settings import check_bounds
+from ..core import KitError, check_bounds, read_text, regular_file
 from .convert import Format, SourceDay, files_below, finite_fault, join_bins, spoken_labels, z_score
 from .dataset import BIN_SECONDS, LABEL_WIDTH, Trial
 from .features import FEATURE_KINDS, T15, UNCONFIRMED, Signal

@@ -12,9 +12,7 @@ from typing import Literal
 
 import torch
 
-from ..core.errors import KitError
-from ..core.random import normals, uniforms
-from ..core.settings import check_bounds
+from ..core import KitError, check_bounds, normals, uniforms
 
 # %% ../../nbs/data/augment.ipynb #d7c32a5f
 def smoothing_taps(

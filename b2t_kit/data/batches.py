@@ -28,12 +28,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from ..core.cache import content_hash
-from ..core.errors import KitError
-from ..core.files import check_writable, free_bytes, regular_file
-from ..core.settings import check_bounds
-from ..core.signals import gib, memory
-from ..core.random import fold_seed
+from ..core import KitError, check_bounds, check_writable, content_hash, free_bytes, gib, memory, regular_file
+from ..core import fold_seed
 from .dataset import Recordings
 from .hdf5 import MAX_BINS, Fault
 from .fingerprint import trial_digests

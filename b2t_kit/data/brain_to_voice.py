@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core.errors import KitError
+from ..core import KitError
 from .convert import Divided, SourceDay, are_counts, cells_faults, files_below, join_bins, finite_fault
 from .convert import spoken_labels, z_score
 from .dataset import Trial

@@ -20,10 +20,7 @@ from typing import ClassVar
 import numpy as np
 
 
-from ..core.cache import MEMO, content_hash, file_hash
-from ..core.errors import KitError
-from ..core.settings import check_bounds
-from ..core.signals import followed
+from ..core import MEMO, KitError, check_bounds, content_hash, file_hash, followed
 from .dataset import LABEL_WIDTH, Trial
 from .hdf5 import MAX_BINS, MAX_NUMBER, Fault, check_text, group_names, open_dataset, open_file, open_trial
 from .hdf5 import read_attribute, reading, twin_fault, value_fault

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 import h5py
 import numpy as np
 
-from ..core.cache import file_state
-from ..core.errors import KitError
+from ..core import KitError, file_state
 from .features import T15, Signal, read_signal, signal_difference
 from .folders import SPLITS, check_split, find_recordings, lost_days, sessions_of
 from .hdf5 import MAX_BINS, MAX_NUMBER, Fault, contiguous_place, group_names, open_dataset, open_file
@@ -258,7 +257,7 @@ class Recordings:
     def file_state(
         self,
         path: Path,  # one of the files
-    ) -> list[int] | None:  # as from `core.cache.file_state`
+    ) -> list[int] | None:  # as from `core.file_state`
         "What changes with a file's content; None if a write from now on could leave it as it is."
         with reading(path):
             return file_state(self._files[path].file.id.get_vfd_handle())

@@ -33,9 +33,8 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from tqdm import tqdm
 
-from ..core.errors import KitError
-from ..core.files import atomic_folder, check_writable, clear_way, free_bytes, new_folders, parse_json
-from ..core.files import regular_file, written_aside
+from ..core import KitError, atomic_folder, check_writable, clear_way, free_bytes, new_folders, parse_json
+from ..core import regular_file, written_aside
 
 # %% ../../nbs/data/download.ipynb #5cdcb596
 @dataclass(frozen=True)

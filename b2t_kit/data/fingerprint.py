@@ -15,8 +15,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from ..core.cache import Remembered
-from ..core.settings import to_dict
+from ..core import Remembered, to_dict
 from .dataset import Recordings
 
 # %% ../../nbs/data/fingerprint.ipynb #f03abf1d

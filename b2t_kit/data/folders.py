@@ -12,8 +12,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..core.errors import KitError
-from ..core.files import platform
+from ..core import KitError, platform
 from .hdf5 import Fault
 
 # %% ../../nbs/data/folders.ipynb #0ed90475

@@ -19,7 +19,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ..core.errors import KitError
+from ..core import KitError
 from .convert import Divided, SourceDay, cells_faults, files_below, finite_fault, is_date, z_score
 from .dataset import LABEL_WIDTH, Trial
 from .features import Signal

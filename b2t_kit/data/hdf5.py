@@ -25,8 +25,7 @@ from typing import Any, TypeVar
 import h5py
 import numpy as np
 
-from ..core.errors import KitError
-from ..core.files import clear_way
+from ..core import KitError, clear_way
 
 # %% ../../nbs/data/hdf5.ipynb #fe224f1b
 class Fault(KitError):

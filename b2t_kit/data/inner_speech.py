@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from ..core.errors import KitError
+from ..core import KitError
 from .convert import Divided, SourceDay, files_below, finite_fault, join_bins, spoken_labels, unknown_layout
 from .convert import z_score
 from .dataset import Trial

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..core.errors import KitError
+from ..core import KitError
 from .dataset import Recordings
 from .features import T15, Signal
 from .folders import SPLITS, find_recordings

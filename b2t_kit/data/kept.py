@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import KitError
-from ..core.files import load_json, parse_json, read_bytes, regular_file
+from ..core import KitError, load_json, parse_json, read_bytes, regular_file
 from .convert import Divided, SourceDay, is_date, spoken_labels, z_score
 from .dataset import Trial
 from .features import Signal

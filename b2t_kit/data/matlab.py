@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..core.files import regular_file
+from ..core import regular_file
 from .hdf5 import H5_ERRORS, MAX_BINS, MAX_TRIALS, Fault
 
 # %% ../../nbs/data/matlab.ipynb #8c66bfa1

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core.errors import KitError
-from ..core.files import atomic_folder, check_writable
+from ..core import KitError, atomic_folder, check_writable
 from .dataset import BIN_SECONDS, Recordings
 from .folders import SPLITS
 from .writer import SessionWriter

@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import KitError
+from ..core import KitError
 from .dataset import Recordings, Trial, TrialInfo
 from .folders import SPLITS, find_recordings
 from ..text.phonemes import normalise

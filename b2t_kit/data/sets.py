@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from ..core.errors import KitError
-from ..core.files import new_folders, save_json
+from ..core import KitError, new_folders, save_json
 from .download import DANDI, DRYAD, T15_DOI, RemoteFile, check_download_space, download, get_record
 from .download import list_dandiset, list_files, own_token, size_on_disk, unpack_archive
 

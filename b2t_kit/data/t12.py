@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core.errors import KitError
+from ..core import KitError
 from .convert import Format, SourceDay, is_date, spoken_labels
 from .dataset import Trial
 from .features import FEATURE_KINDS, Signal

@@ -18,9 +18,8 @@ import h5py
 import numpy as np
 
 
-from ..core.errors import KitError
-from ..core.signals import FAULTS, SUCCESS, followed
-from ..core.verbs import Folder, Positional
+from ..core import FAULTS, SUCCESS, KitError, followed
+from ..verbs import Folder, Positional
 from .batches import needed_patches, num_patches
 from .dataset import LABEL_WIDTH
 from .features import T15, Signal, read_signal, signal_difference

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from ..core.signals import FAULTS, SUCCESS, report_progress
-from ..core.verbs import File, Folder, Positional
+from ..core import FAULTS, SUCCESS, report_progress
+from ..verbs import File, Folder, Positional
 from .arrays import ArraysFormat, QvacFormat
 from .brain_to_voice import BrainToVoice
 from .convert import Format, convert

@@ -14,8 +14,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from ..core.errors import KitError
-from ..core.files import sync_folder
+from ..core import KitError, sync_folder
 from .dataset import LABEL_WIDTH, Trial
 from .features import T15, Signal
 from .folders import SPLITS, check_split

@@ -21,8 +21,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numba import njit
 
-from ..core.errors import KitError
-from ..core.settings import to_dict
+from ..core import KitError, to_dict
 from .forced_align import combine, forced_align, spoken_arrays, with_quiet
 from .hotwords import Hotword, model_words, with_hotwords
 from .hypotheses import Hypothesis, Limits, Route, SearchConfig, with_confidences

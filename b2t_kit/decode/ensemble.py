@@ -17,9 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.cache import content_hash
-from ..core.errors import KitError
-from ..core.files import check_target, new_folders, save_json
+from ..core import KitError, check_target, content_hash, new_folders, save_json
 from ..data.dataset import TrialInfo
 from .beam_search import BeamSearch, available_cores, check_logits
 from .hypotheses import DecodedTrial, Hypothesis, Weights, with_choices, with_confidences

@@ -14,9 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core.errors import KitError, printable
-from ..core.files import read_text
-from ..core.settings import is_whole, number_in
+from ..core import KitError, is_whole, number_in, printable, read_text
 from ..lm.lexicon import Lexicon, check_word
 from ..lm.ngram import LanguageModel
 from ..text.g2p import Pronouncer, Pronunciation, parse_pronunciation

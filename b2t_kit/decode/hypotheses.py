@@ -17,10 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from rapidfuzz.distance import Levenshtein
 
-from ..core.cache import content_hash
-from ..core.errors import KitError
-from ..core.files import parse_json, regular_file, write_atomically
-from ..core.settings import check_bounds
+from ..core import KitError, check_bounds, content_hash, parse_json, regular_file, write_atomically
 from ..text.metrics import CHECKPOINT_CHOSEN, WEIGHTS_TUNED, Choice
 from ..text.phonemes import normalise
 

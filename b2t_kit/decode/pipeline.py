@@ -17,10 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.cache import MEMO, Kept, content_hash
-from ..core.errors import KitError
-from ..core.files import csv_text, new_folders, save_json, write_atomically
-from ..core.settings import override, to_dict
+from ..core import MEMO, Kept, KitError, content_hash, csv_text, new_folders, save_json, write_atomically
+from ..core import override, to_dict
 from .beam_search import BeamSearch, search_key
 from .hotwords import Hotword, read_hotwords
 from .hypotheses import DecodedTrial, Route, SearchConfig, choice_key, marks_of, read_nbest

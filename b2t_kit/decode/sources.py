@@ -19,11 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from h5py import HardLink
 
-from ..core.cache import MEMO, Kept, file_hash, kept, stored_key
-from ..core.errors import KitError, printable
-from ..core.files import load_json, new_folders, read_text, save_json, write_atomically
-from ..core.settings import number_in, to_dict
-from ..core.signals import followed
+from ..core import MEMO, Kept, KitError, file_hash, kept, printable, stored_key
+from ..core import followed, load_json, new_folders, number_in, read_text, save_json, to_dict, write_atomically
 from ..data.dataset import Recordings
 from ..data.hdf5 import MAX_BINS, open_dataset, open_file, reading
 from .beam_search import BeamSearch, check_logits, search_key

@@ -21,11 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.cache import differing
-from ..core.errors import KitError
-from ..core.files import load_json
-from ..core.settings import from_dict, to_dict
-from ..core.signals import followed
+from ..core import KitError, differing, followed, from_dict, load_json, to_dict
 from .beam_search import SEARCH, BeamSearch
 from .hotwords import Hotword
 from .hypotheses import Hypothesis, SearchConfig

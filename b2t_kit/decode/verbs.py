@@ -10,10 +10,9 @@ __all__ = ['DeviceName', 'PrecisionName', 'ReadsRun', 'ReadsRecordings', 'Adapts
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from ..core.settings import SEED, check_bounds
-from ..core.signals import SUCCESS, report_progress
-from ..core.verbs import File, Folder, RunFolder
-from ..core.verbs import chosen_settings, exactly_one, refuse
+from ..core import SEED, SUCCESS, check_bounds, report_progress
+from ..verbs import File, Folder, RunFolder
+from ..verbs import chosen_settings, exactly_one, refuse
 from .hypotheses import Route, SearchConfig
 
 if TYPE_CHECKING:

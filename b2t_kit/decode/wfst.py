@@ -16,9 +16,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from ..core.cache import Kept, content_hash
-from ..core.errors import KitError
-from ..core.files import clear_way, new_folders
+from ..core import Kept, KitError, clear_way, content_hash, new_folders
 from .hypotheses import SearchConfig
 from ..lm.lexicon import Lexicon
 from ..lm.ngram import END, START, LanguageModel, verify_model
@@ -110,7 +108,7 @@ def check_room(
     free: int | None = None,  # free memory in bytes; None asks the system
 ) -> None:
     "Raise `KitError` if building the graph needs more memory than is free."
-    from b2t_kit.core.signals import memory
+    from b2t_kit.core import memory
 
     count = sum(model.counts) + len(lexicon.entries)
     free = memory()[1] if free is None else free

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core.errors import KitError
+from ..core import KitError
 from .beam_search import BeamSearch
 from .hypotheses import SearchConfig
 from .pipeline import choose_words

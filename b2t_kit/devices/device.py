@@ -22,8 +22,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..core.errors import KitError
-from ..core.distributed import Place
+from ..core import KitError, Place
 from ..precision import Precision, autocast, checksum
 
 # %% ../../nbs/devices/device.ipynb #f0c1642b

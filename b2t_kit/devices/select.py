@@ -14,9 +14,7 @@ from typing import Any
 
 import torch
 
-from ..core.errors import KitError
-from ..core.settings import from_dict
-from ..core.distributed import Place, find_place
+from ..core import KitError, Place, find_place, from_dict
 from .device import Device, DeviceOptions, tpu_chips
 from ..precision import refuse_ambient
 

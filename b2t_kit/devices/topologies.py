@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from ..core.errors import KitError
+from ..core import KitError
 
 # %% ../../nbs/devices/topologies.ipynb #04a8f73c
 @dataclass(frozen=True)

@@ -17,10 +17,7 @@ import psutil
 import torch
 from torch import nn
 
-from ..core.errors import KitError
-from ..core.files import check_writable
-from ..core.signals import environment_with
-from ..core.distributed import Place, join
+from ..core import KitError, Place, check_writable, environment_with, join
 from .device import Device, DeviceOptions, gradient_norms
 from ..precision import Precision, ambient_settings, audit_gradients, audit_optimizer, audit_parameters
 from ..precision import canary, resolve_precision, tf32_allowed

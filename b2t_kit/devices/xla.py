@@ -18,9 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..core.errors import KitError
-from ..core.signals import environment_with
-from ..core.distributed import Place
+from ..core import KitError, Place, environment_with
 from .device import Device, DeviceOptions, Division, ChipMesh, gradient_norms, tpu_chips
 from .topologies import SLICES, Slice
 from .torch import check_tracker, tracker_only

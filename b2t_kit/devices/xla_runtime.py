@@ -25,10 +25,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..core.errors import KitError
-from ..core.files import check_writable
-from ..core.signals import environment_with
-from ..core.distributed import Place
+from ..core import KitError, Place, check_writable, environment_with
 from ..precision import canary
 
 # %% ../../nbs/devices/xla_runtime.ipynb #641a96d8

@@ -29,8 +29,8 @@ from typing import Any, TextIO
 
 import psutil
 
-from ..core.errors import KitError
-from ..core.files import platform as find_platform, regular_file, write_atomically
+from ..core import KitError
+from ..core import platform as find_platform, regular_file, write_atomically
 from ..devices.device import tpu_chips
 from .doctor import encoding_of
 from .machine import check_packages, inspect_chips, inspect_memory, inspect_variables, installed

@@ -25,7 +25,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from ..core.errors import KitError
+from ..core import KitError
 from ..devices.device import Device
 from ..devices.select import open_device
 from .machine import Remark

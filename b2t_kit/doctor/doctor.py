@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..core.errors import KitError
-from ..core.files import regular_file
+from ..core import KitError, regular_file
 from .known_failures import FAILURE_KINDS, FAILURES, Both, Failure, say, squeeze, squeezed
 
 # %% ../../nbs/doctor/doctor.ipynb #2c8d2059

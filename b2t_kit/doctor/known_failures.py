@@ -17,7 +17,7 @@ from importlib.resources import files
 from posixpath import relpath
 from typing import Any
 
-from ..core.errors import KitError
+from ..core import KitError
 
 # %% ../../nbs/doctor/known_failures.ipynb #f5f2cf82
 def _shipped() -> str:

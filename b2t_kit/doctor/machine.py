@@ -23,9 +23,7 @@ from typing import Literal
 
 import psutil
 
-from ..core.errors import KitError
-from ..core.files import free_bytes, platform
-from ..core.signals import GIB
+from ..core import GIB, KitError, free_bytes, platform
 from ..devices.device import tpu_chips
 from ..precision import refuse_ambient
 

@@ -11,9 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..core.errors import KitError
-from ..core.signals import FAULTS, SUCCESS, UNRECOGNISED
-from ..core.verbs import File, RunFolder
+from ..core import FAULTS, SUCCESS, UNRECOGNISED, KitError
+from ..verbs import File, RunFolder
 from .doctor import diagnose_file, in_words
 
 # %% ../../nbs/doctor/verbs.ipynb #b06ab468

@@ -25,8 +25,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ..core.errors import KitError
-from ..core.files import check_writable, regular_file, save_json, write_atomically
+from ..core import KitError, check_writable, regular_file, save_json, write_atomically
 from ..data.dataset import BIN_SECONDS
 from ..data.kept import kept_events, meant_in
 from ..decode.hypotheses import SearchConfig

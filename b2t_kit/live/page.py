@@ -39,8 +39,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from ..core.errors import KitError, printable
-from ..core.settings import is_whole
+from ..core import KitError, is_whole, printable
 from ..decode.ensemble import AveragedRuns, run_list
 from ..decode.pipeline import Asked, choose_words
 from ..decode.sources import RunLogits

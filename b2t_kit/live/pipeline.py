@@ -24,8 +24,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from ..core.errors import KitError, printable
-from ..core.settings import check_bounds
+from ..core import KitError, check_bounds, printable
 from ..data.augment import smooth, smoothing_taps
 from ..data.dataset import BIN_SECONDS
 from ..data.normalise import RunningNorm

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import KitError, printable
+from ..core import KitError, printable
 from ..data.dataset import BIN_SECONDS
 from ..data.hdf5 import MAX_FEATURES
 from .sources import BUFFERED, MOST_SENT, LiveSource, ParticipantSource, Piece, RecordingSource

@@ -24,9 +24,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from ..core.errors import KitError, printable
-from ..core.files import load_json
-from ..core.settings import from_dict, is_whole
+from ..core import KitError, from_dict, is_whole, load_json, printable
 from ..data.dataset import BIN_SECONDS, Recordings
 from ..data.hdf5 import MAX_BINS, MAX_FEATURES, MAX_VALUE
 from ..data.folders import find_recordings

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from ..core.settings import check_bounds
-from ..core.signals import SUCCESS, report_progress
-from ..core.verbs import File, Folder, FreeText, RunFolder, exactly_one, refuse
+from ..core import SUCCESS, check_bounds, report_progress
+from ..verbs import File, Folder, FreeText, RunFolder, exactly_one, refuse
 from ..decode.sources import known_sentences
 from ..decode.verbs import ReadsRecordings, ReadsRun
 from .keep import keep_session, report_kept

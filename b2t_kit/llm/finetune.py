@@ -23,12 +23,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from ..core.cache import content_hash
-from ..core.errors import KitError
-from ..core.files import load_json, new_folders, regular_file, save_json, write_atomically
-from ..core.settings import SEED, check_bounds
-from ..core.signals import SUCCESS, duration, report_progress
-from ..core.verbs import File, Folder, Positional
+from ..core import KitError, content_hash, load_json, new_folders, regular_file, save_json, write_atomically
+from ..core import SEED, SUCCESS, check_bounds, duration, report_progress
+from ..verbs import File, Folder, Positional
 from ..data.dataset import Recordings
 from ..devices.select import open_device
 from .scores import WRITING, CausalScorer, folder_name, load_scorer, node_scores, word_perplexity

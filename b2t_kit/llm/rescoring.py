@@ -18,11 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core.cache import MEMO, differing, stored_key
-from ..core.errors import KitError
-from ..core.files import check_target, load_json, new_folders, save_json
-from ..core.settings import from_dict
-from ..core.signals import followed
+from ..core import MEMO, KitError, check_target, differing, load_json, new_folders, save_json, stored_key
+from ..core import followed, from_dict
 from ..decode.hypotheses import DecodedTrial, Hypothesis, choice_key, marks_of, read_nbest, with_choices
 from ..decode.hypotheses import with_confidences, write_nbest
 from ..decode.tune import halves

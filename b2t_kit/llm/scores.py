@@ -25,11 +25,8 @@ import numpy as np
 import torch
 from safetensors import safe_open
 
-from ..core.cache import content_hash, file_hash
-from ..core.errors import KitError
-from ..core.files import load_json, read_text, regular_file, save_json
-from ..core.settings import from_dict
-from ..core.signals import environment_with, followed
+from ..core import KitError, content_hash, file_hash, from_dict, load_json, read_text, regular_file, save_json
+from ..core import environment_with, followed
 from ..devices.device import to_device
 from ..simulate.sentences import fixed_sentences, is_held_out, read_prompts
 from ..text.phonemes import normalise

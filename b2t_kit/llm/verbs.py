@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from ..core.settings import check_bounds
-from ..core.signals import SUCCESS
-from ..core.verbs import File, Folder, FreeText, Positional, exactly_one
+from ..core import SUCCESS, check_bounds
+from ..verbs import File, Folder, FreeText, Positional, exactly_one
 from ..decode.verbs import DeviceName
 from ..lm.ngram_build import ModelFile
 

@@ -21,8 +21,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from ..core.errors import KitError
-from ..core.files import regular_file, written_aside
+from ..core import KitError, regular_file, written_aside
 from .external_sort import Column, Sorter, Workspace, chunks, group_starts
 from .kenlm import KENLM, KenlmModel, verify_kenlm
 from .ngram import END, MAGIC, MAX_ORDER, NEVER, START, UNKNOWN, VERIFIED, Arrays, LanguageModel, Level

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core.errors import KitError
-from ..core.files import load_json
+from ..core import KitError, load_json
 from ..data.dataset import Recordings
 from ..data.folders import SPLITS, find_recordings
 from .ngram import LanguageModel

@@ -18,9 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.errors import KitError
-from ..core.files import check_writable
-from ..core.signals import followed
+from ..core import KitError, check_writable, followed
 
 # %% ../../nbs/lm/external_sort.ipynb #e5698704
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ def workspace_beside(
 # %% ../../nbs/lm/external_sort.ipynb #6761c17e
 def free(folder: Path) -> str:
     "Return the free disk space as text."
-    from b2t_kit.core.files import free_bytes
+    from b2t_kit.core import free_bytes
 
     return f"{free_bytes(folder) / 1e9:.1f} GB"
 

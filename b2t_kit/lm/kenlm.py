@@ -23,10 +23,7 @@ import numba
 import numpy as np
 from numba.extending import overload
 
-from ..core.cache import file_hash
-from ..core.errors import KitError
-from ..core.files import regular_file
-from ..core.signals import followed
+from ..core import KitError, file_hash, followed, regular_file
 from .external_sort import Workspace, chunks
 from .ngram import MAX_ORDER, MOST_MASS, DamagedModel, LanguageModel, follow
 

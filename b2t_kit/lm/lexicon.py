@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.errors import KitError
+from ..core import KitError
 from ..text.g2p import Pronouncer as Pronunciations, Pronunciation, read_lexicon
 from ..text.phonemes import PHONEMES, SILENCE, normalise
 

@@ -25,9 +25,7 @@ import numba
 import numpy as np
 from numba.extending import overload
 
-from ..core.cache import remembered_hash
-from ..core.errors import KitError
-from ..core.files import parse_json, regular_file, written_aside
+from ..core import KitError, parse_json, regular_file, remembered_hash, written_aside
 from .external_sort import Workspace, chunks
 
 # %% ../../nbs/lm/ngram.ipynb #f8b123b6

@@ -22,11 +22,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numba import njit
 
-from ..core.errors import KitError
-from ..core.files import check_target, regular_file
-from ..core.settings import check_bounds
-from ..core.signals import SUCCESS, report_progress
-from ..core.verbs import File, Positional
+from ..core import SUCCESS, KitError, check_bounds, check_target, regular_file, report_progress
+from ..verbs import File, Positional
 from ..data.dataset import Recordings
 from .arpa import as_levels, format_of, ngram_record, node_words, read_language_model, sorted_levels
 from .arpa import write_arpa

@@ -25,9 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..core.errors import KitError
-from ..core.files import regular_file
-from ..core.signals import Progress, followed
+from ..core import KitError, Progress, followed, regular_file
 from .external_sort import Column, Sorter, Workspace, chunks, distinct_rows, group_starts
 from .lexicon import check_word
 from .ngram import END, MAX_ORDER, START, UNKNOWN, LanguageModel, Level, child_starts

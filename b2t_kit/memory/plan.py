@@ -16,9 +16,7 @@ from typing import Any
 
 import torch
 
-from ..core.errors import KitError
-from ..core.signals import free_memory, GIB, gib
-from ..core.distributed import Place
+from ..core import GIB, KitError, Place, free_memory, gib
 from ..devices.device import Device, tpu_chips
 from ..devices.topologies import CHIPS, find_slice
 from ..devices.xla import chips_of_a_layer

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..core.errors import KitError
+from ..core import KitError
 from ..devices.device import Device
 from ..models.footprint import Part, PeakPoint
 from ..training.task import Task, TrainConfig

@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ..core.errors import KitError
-from ..core.signals import GIB
+from ..core import GIB, KitError
 
 # %% ../../nbs/models/footprint.ipynb #0f196efd
 @dataclass(frozen=True)

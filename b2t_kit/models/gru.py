@@ -18,8 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..core.errors import KitError
-from ..core.files import read_text
+from ..core import KitError, read_text
 from .footprint import Stack
 from .layers import GRU, add_product, in_float32, times
 from .linear import LinearConfig

@@ -17,8 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from ..core.errors import KitError
-from ..core.random import uniforms
+from ..core import KitError, uniforms
 from .scan_ops import Mark, by_rows, gru_layer, unmarked
 
 # %% ../../nbs/models/layers.ipynb #60ba1bc6

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..core.errors import KitError
-from ..core.settings import check_bounds
+from ..core import KitError, check_bounds
 from .footprint import PeakPoint, Size, Stack, tpu_stack_points
 from .layers import DayLayer, in_float32, patches
 from .model import Adapted, FrameSteps, ModelConfig, ParameterGroup

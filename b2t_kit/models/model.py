@@ -22,9 +22,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..core.errors import KitError
-from ..core.files import read_bytes
-from ..core.settings import class_source, from_dict, to_dict
+from ..core import KitError, class_source, from_dict, read_bytes, to_dict
 from .ctc import ctc_losses
 from .footprint import PeakPoint, Size
 from .layers import in_float32

@@ -15,8 +15,7 @@ import torch
 from torch import nn
 from torch.autograd.function import FunctionCtx
 
-from ..core.errors import KitError
-from ..core.settings import check_bounds
+from ..core import KitError, check_bounds
 from .ctc import ctc_losses
 from .footprint import Stack
 from .gru import GRUConfig, GRULayers, initialise

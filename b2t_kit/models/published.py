@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..core.errors import KitError
-from ..core.files import regular_file
+from ..core import KitError, regular_file
 
 # %% ../../nbs/models/published.ipynb #5ffe6bf7
 def numpy_numbers() -> list[Any]:

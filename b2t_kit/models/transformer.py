@@ -20,9 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..core.errors import KitError
-from ..core.random import uniforms
-from ..core.settings import check_bounds
+from ..core import KitError, check_bounds, uniforms
 from .footprint import Blocks, PeakPoint, Size, tpu_transformer_points
 from .layers import dropout, in_float32, patches, times
 from .model import Adapted, FrameSteps, ModelConfig

@@ -15,11 +15,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from .. import __version__
-from ..core.cache import file_mark, stored_key
-from ..core.errors import KitError
-from ..core.files import atomic_folder, load_json, save_json
-from ..core.settings import to_dict
-from ..core.signals import duration
+from ..core import KitError, atomic_folder, duration, file_mark, load_json, save_json, stored_key, to_dict
 from ..data.dataset import BIN_SECONDS
 from ..data.features import T15
 from ..data.quarantine import quarantine_record, quarantine_said

@@ -30,9 +30,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 
 from .. import __version__
-from ..core.cache import note_of
-from ..core.errors import KitError
-from ..core.files import check_target, load_json, read_text, save_json, write_atomically
+from ..core import KitError, check_target, load_json, note_of, read_text, save_json, write_atomically
 from ..data.dataset import BIN_SECONDS, Recordings, as_png
 from ..data.features import FEATURE_KINDS, T15, Signal
 from ..data.folders import check_split

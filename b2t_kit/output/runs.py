@@ -16,10 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import KitError
-from ..core.files import load_json
-from ..core.signals import SUCCESS, duration
-from ..core.verbs import Folder, Positional, RunFolder
+from ..core import SUCCESS, KitError, duration, load_json
+from ..verbs import Folder, Positional, RunFolder
 from ..data.joint import numbered
 from ..training.checkpoint import Best, checkpoint_steps, read_best
 from ..training.live_plot import eval_names, find_runs
@@ -167,7 +165,7 @@ def nearest_recipe(
     record: Mapping[str, Any],  # a run's config.json
 ) -> tuple[str, list[str]]:  # its name, and a line for each difference; "" if the task has no recipes
     "The recipe from which a run differs least."
-    from b2t_kit.core.settings import to_dict
+    from b2t_kit.core import to_dict
     from b2t_kit.speech.recipes import RECIPES
 
     if record["task"]["name"] != "speech":

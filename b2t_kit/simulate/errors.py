@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from rapidfuzz.distance import Levenshtein
 
-from ..core.errors import KitError
+from ..core import KitError
 from ..text.phonemes import BLANK, PHONEMES, to_ids
 
 # %% ../../nbs/simulate/errors.ipynb #2cfd05ad

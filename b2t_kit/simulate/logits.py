@@ -17,7 +17,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 
-from ..core.errors import KitError
+from ..core import KitError
 from .errors import real_counts
 from ..text.g2p import sentence_to_phonemes
 from ..text.phonemes import BLANK, PHONEMES, SILENCE, feature_matrix, to_ids

@@ -30,11 +30,8 @@ from typing import Literal
 import numpy as np
 from tqdm import tqdm
 
-from ..core.errors import KitError
-from ..core.files import atomic_folder, check_writable, free_bytes, save_json
-from ..core.settings import check_bounds, to_dict
-from ..core.signals import SUCCESS
-from ..core.verbs import Folder, Layout, arranged
+from ..core import SUCCESS, KitError, atomic_folder, check_bounds, check_writable, free_bytes, save_json, to_dict
+from ..verbs import Folder, Layout, arranged
 from ..data.batches import read_ahead
 from ..data.dataset import BIN_SECONDS, NUM_FEATURES, Trial
 from ..data.features import ARRAYS, T15, Signal

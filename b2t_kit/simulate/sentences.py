@@ -21,9 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core.errors import KitError
-from ..core.files import read_text
-from ..core.settings import SEED, check_bounds, number_in
+from ..core import SEED, KitError, check_bounds, number_in, read_text
 from ..data.dataset import LABEL_WIDTH
 from ..text.phonemes import normalise, to_ids
 

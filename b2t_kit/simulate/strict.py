@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.signal import lfilter
 
-from ..core.settings import check_bounds
+from ..core import check_bounds
 from .sentences import PlanConfig
 from ..text.phonemes import SILENCE
 

@@ -23,11 +23,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as safe_bytes
 from torch import nn
 
-from ..core.cache import content_hash, file_mark
-from ..core.errors import KitError
-from ..core.files import regular_file, write_atomically
-from ..core.random import fold_seed
-from ..core.settings import SEED, check_bounds
+from ..core import KitError, content_hash, file_mark, fold_seed, regular_file, write_atomically
+from ..core import SEED, check_bounds
 from ..data.batches import Batch, Frames
 from ..models.layers import DayLayer, ReadIn
 from ..models.model import Adapted

@@ -24,12 +24,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from ..core.cache import MEMO, Kept, content_hash, file_mark
-from ..core.errors import KitError
-from ..core.files import check_target, csv_text, load_json, new_folders, regular_file, save_json
-from ..core.files import write_atomically
-from ..core.settings import from_dict, to_dict
-from ..core.signals import followed
+from ..core import MEMO, Kept, KitError, content_hash, file_mark
+from ..core import check_target, csv_text, load_json, new_folders, regular_file, save_json, write_atomically
+from ..core import followed, from_dict, to_dict
 from ..data.batches import Batch, EvalBatches, needed_patches
 from ..data.dataset import Recordings, TrialInfo
 from ..data.features import T15, Signal

@@ -18,10 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..core.errors import KitError
-from ..core.files import load_json
-from ..core.random import uniforms
-from ..core.settings import check_bounds, from_dict
+from ..core import KitError, check_bounds, from_dict, load_json, uniforms
 from ..data.augment import Augment, augment, bin_mask, smooth
 from ..data.batches import Batch, BatchConfig, TrainBatches, check_lengths, gathered
 from ..data.dataset import Recordings

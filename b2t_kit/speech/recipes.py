@@ -10,7 +10,7 @@ __all__ = ['RECIPES', 'baseline', 'gpu_16gb', 'tiny', 'linear', 'noise_gru_tiny'
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..core.errors import KitError
+from ..core import KitError
 from ..data.augment import Augment
 from ..data.batches import BatchConfig
 from ..models.gru import GRU_SIZES

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..core.errors import KitError
+from ..core import KitError
 from ..data.batches import Batch, BatchConfig, Bucket, Resident, TrainBatches, num_patches, places_per_pile
 from ..data.dataset import NUM_FEATURES
 from ..devices.device import Device

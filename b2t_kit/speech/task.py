@@ -19,9 +19,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from ..core.errors import KitError
-from ..core.settings import check_bounds, from_dict, to_dict
-from ..core.signals import gib
+from ..core import KitError, check_bounds, from_dict, gib, to_dict
 from ..data.augment import Augment, augment, smooth, smoothing_taps
 from ..data.batches import Batch, BatchConfig, Bucket, EvalBatches, Frames, Resident, TrainBatches, check_lengths
 from ..data.batches import check_shares, end_to_end, gathered, map_trials

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from ..core.errors import KitError
+from ..core import KitError
 from ..models.layers import DayLayer
 from .adapt import Unseen, day_mixture, refit
 

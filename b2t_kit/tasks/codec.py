@@ -23,10 +23,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from ..core.errors import KitError
-from ..core.files import regular_file, write_atomically
-from ..core.settings import check_bounds, to_dict
-from ..core.random import fold_seed
+from ..core import KitError, check_bounds, fold_seed, regular_file, to_dict, write_atomically
 from ..data.batches import check_shares
 from ..devices.device import Device
 from ..training.optim import GroupRule, group_parameters

@@ -26,11 +26,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..core.errors import KitError
-from ..core.cache import content_hash, file_mark
-from ..core.files import load_json, new_folders, regular_file, save_json, write_atomically
-from ..core.settings import check_bounds, from_dict, to_dict
-from ..core.random import fold_seed
+from ..core import KitError, content_hash, file_mark
+from ..core import load_json, new_folders, regular_file, save_json, write_atomically
+from ..core import check_bounds, fold_seed, from_dict, to_dict
 from ..data.batches import check_shares, read_ahead
 from ..devices.device import Device
 from ..devices.select import open_device

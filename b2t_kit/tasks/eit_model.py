@@ -18,9 +18,7 @@ from torch import nn
 from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
-from ..core.errors import KitError
-from ..core.random import normals
-from ..core.settings import check_bounds
+from ..core import KitError, check_bounds, normals
 from ..models.scan_ops import compute_type, device_loop
 from .eit_physics import ELECTRODES, READ, read_pairs
 

@@ -12,13 +12,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ..core.distributed import launch
-from ..core.errors import KitError
-from ..core.files import load_json
-from ..core.settings import SEED, check_bounds, from_dict, override, word_after
-from ..core.signals import SUCCESS
-from ..core.verbs import File, Folder, Layout, RunFolder, arranged, chosen_settings, command_for
-from ..core.verbs import exactly_one, taken_up
+from ..core import SEED, SUCCESS, KitError, check_bounds, from_dict, launch, load_json, override, word_after
+from ..verbs import File, Folder, Layout, RunFolder, arranged, chosen_settings, command_for
+from ..verbs import exactly_one, taken_up
 from ..memory.plan import check_memory
 from .codec import CodecRun, CodecTask, with_codes
 from .eit import EITConfig, EITTask, assess, original_training, small_training

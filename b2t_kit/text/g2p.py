@@ -19,8 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core.errors import KitError
-from ..core.files import read_text
+from ..core import KitError, read_text
 from .phonemes import FEATURES, PHONEMES, SILENCE, join_words, normalise
 
 # %% ../../nbs/text/g2p.ipynb #f6ee0532

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from rapidfuzz.distance import Levenshtein
 
-from ..core.errors import KitError
+from ..core import KitError
 from .phonemes import BAR, BLANK, GROUPS, PHONEMES, SILENCE, normalise, to_ids
 
 # %% ../../nbs/text/metrics.ipynb #24aeeedc

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ..core.errors import KitError
+from ..core import KitError
 
 # %% ../../nbs/text/phonemes.ipynb #281cf8ef
 _ARTICULATION = """

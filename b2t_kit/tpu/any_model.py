@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..core.errors import KitError
+from ..core import KitError
 from ..devices.topologies import find_slice
 from .preflight import PreflightReport, check_torch_xla, find_compiler, run_preflight
 from ..training.task import LossSum, Task, TrainConfig

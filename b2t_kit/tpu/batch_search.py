@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..core.errors import KitError
-from ..core.signals import GIB
+from ..core import GIB, KitError
 from ..devices.topologies import Slice
 from .preflight import PreflightReport
 from ..training.task import RunSettings

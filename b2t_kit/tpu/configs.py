@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 
-from ..core.errors import KitError
+from ..core import KitError
 from ..speech.pretrain import PRETRAINING
 from ..speech.recipes import RECIPES
 from ..training.task import RunSettings

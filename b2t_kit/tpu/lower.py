@@ -25,8 +25,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..core.errors import KitError
-from ..core.distributed import Place
+from ..core import KitError, Place
 from ..devices.device import DeviceOptions, Division, ChipMesh
 from ..devices.topologies import Slice, find_slice
 from ..devices.xla import XlaAdamW, XlaDevice
@@ -430,7 +429,7 @@ def requested_task(
         from b2t_kit.tpu.any_model import unpack_task
 
         return unpack_task((folder / "model.pickle").read_bytes(), request["train"])
-    from b2t_kit.core.settings import from_dict
+    from b2t_kit.core import from_dict
 
     for which in request["models"]:  # that a person named on the command line
         model_class(which)
@@ -462,7 +461,7 @@ def refuse_waiting(
 # %% ../../nbs/tpu/lower.ipynb #00c4a22d
 def _main(folder: str) -> int:
     "Lower the request in a folder, and print an error as one line."
-    from b2t_kit.core.errors import KitError
+    from b2t_kit.core import KitError
 
     watch = threading.Thread(target=refuse_waiting, args=(threading.get_ident(),), daemon=True)
     watch.start()

@@ -27,9 +27,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..core.errors import KitError
-from ..core.settings import to_dict
-from ..core.signals import GIB, duration
+from ..core import GIB, KitError, duration, to_dict
 from ..devices.topologies import Slice, find_slice
 from ..doctor.doctor import Allocation, allocations
 from ..doctor.known_failures import squeeze

@@ -13,11 +13,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from ..core.errors import KitError
-from ..core.files import check_target, save_json, write_atomically
-from ..core.settings import check_bounds, override, word_after
-from ..core.signals import FAULTS, SUCCESS, report_progress
-from ..core.verbs import File, Folder, Positional, chosen_settings
+from ..core import KitError, check_bounds, check_target, override, save_json, word_after, write_atomically
+from ..core import FAULTS, SUCCESS, report_progress
+from ..verbs import File, Folder, Positional, chosen_settings
 from ..data.batches import Bucket
 from ..memory.plan import find_target, plan_or_trace, plan_text, plan_values
 from ..speech.shapes import SpeechRun

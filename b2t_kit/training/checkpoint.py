@@ -27,11 +27,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from ..core.cache import file_mark
-from ..core.errors import KitError
-from ..core.files import atomic_folder, free_bytes, load_json, open_own, read_text, regular_file
-from ..core.files import save_json, sync_folder, write_atomically
-from ..core.settings import from_dict
+from ..core import KitError, atomic_folder, file_mark, free_bytes, load_json, open_own, read_text, regular_file
+from ..core import from_dict, save_json, sync_folder, write_atomically
 
 # %% ../../nbs/training/checkpoint.ipynb #9cf0c160
 COMPLETE = ".complete"  # the marker: size and SHA-256 of every other file of the checkpoint

@@ -18,7 +18,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-from ..core.errors import KitError
+from ..core import KitError
 from .metrics_log import METRICS, read_metrics, row_text, series, value_text
 
 # %% ../../nbs/training/live_plot.ipynb #ca17f4ba

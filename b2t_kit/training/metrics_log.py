@@ -17,9 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ..core.errors import KitError
-from ..core.files import open_own, parse_json, read_bytes, write_atomically
-from ..core.signals import duration
+from ..core import KitError, duration, open_own, parse_json, read_bytes, write_atomically
 
 # %% ../../nbs/training/metrics_log.ipynb #89f17dd6
 METRICS = "metrics.jsonl"  # the file's name inside a run folder

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..core.errors import KitError
+from ..core import KitError
 
 # %% ../../nbs/training/optim.ipynb #90c58ada
 def lr_scale(

@@ -26,12 +26,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from ..core.cache import MEMO
-from ..core.errors import KitError
-from ..core.files import load_json, new_folders, save_json
-from ..core.settings import defaults, to_dict
-from ..core.distributed import find_place
-from ..core.random import fold_seed
+from ..core import MEMO, KitError, defaults, find_place, fold_seed, load_json, new_folders, save_json, to_dict
 from ..devices.device import Device
 from ..devices.select import open_device
 from ..precision import audit_optimizer, audit_parameters

@@ -26,10 +26,8 @@ from typing import Any
 
 import torch
 
-from ..core.errors import KitError
-from ..core.files import load_json, save_json, write_atomically
-from ..core.settings import to_dict
-from ..core.distributed import Worker, child_environment, start_worker, stop_workers
+from ..core import KitError, load_json, save_json, to_dict, write_atomically
+from ..core import Worker, child_environment, start_worker, stop_workers
 from ..devices.device import tpu_chips
 from ..devices.select import find_device, open_device
 from .checkpoint import Best, checkpoint_fault, checkpoint_path, checkpoint_steps, read_best

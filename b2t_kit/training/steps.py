@@ -21,9 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..core.errors import KitError
-from ..core.files import clear_way
-from ..core.signals import duration, gib
+from ..core import KitError, clear_way, duration, gib
 from ..precision import unchanged
 from .checkpoint import Best, check_disk_space, checkpoint_bytes, checkpoint_steps
 from .metrics_log import append_row

@@ -16,9 +16,7 @@ from typing import Any, Literal, Protocol, Self
 import torch
 from torch import nn
 
-from ..core.errors import KitError
-from ..core.random import fold_seed
-from ..core.settings import SEED, check_bounds
+from ..core import SEED, KitError, check_bounds, fold_seed
 from ..devices.device import Device
 from ..models.footprint import MemoryTarget, Part, StepPlan
 from .optim import GroupRule, group_parameters

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 from decoding_cases.task import (best, build, counts_of, divided, fence, row_of, save, save_at, spoken, written)
 
-from b2t_kit.core.files import load_json
-from b2t_kit.core.settings import from_dict
+from b2t_kit.core import from_dict, load_json
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.hypotheses import DecodedTrial, SearchConfig
 from b2t_kit.llm.finetune import FinetuneConfig

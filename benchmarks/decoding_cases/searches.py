@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from decoding_cases.task import alone, best, build, divided, save, spoken
 
-from b2t_kit.core.files import load_json
+from b2t_kit.core import load_json
 from b2t_kit.decode.beam_search import BeamSearch, log_probs
 from b2t_kit.decode.hypotheses import SearchConfig
 from b2t_kit.lm.arpa import read_language_model, write_arpa

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from decoding_cases.task import best, build, counts_of, divided, memory_now, ratio, row_of, save, spoken, timed
 
-from b2t_kit.core.files import load_json
+from b2t_kit.core import load_json
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.hypotheses import SearchConfig
 from b2t_kit.decode.pipeline import choose_words
