@@ -57,8 +57,8 @@ __all__ = ['LONGEST_ERROR', 'MAX_TEXT', 'SEED', 'SUCCESS', 'FAULTS', 'ERROR', 'U
            'word_after', 'report_progress', 'duration', 'Progress', 'followed', 'loses_exceptions',
            'stopped_by_signals', 'forget_output', 'run_program', 'environment_with', 'memory', 'free_memory', 'gib',
            'file_mark', 'plain', 'content_hash', 'file_state', 'Remembered', 'remembered_hash', 'file_hash', 'Kept',
-           'note_of', 'stored_key', 'kept', 'differing', 'fold_seed', 'scramble', 'uniforms', 'normals',
-           'one_thread_first', 'Place', 'find_place', 'join', 'leave', 'child_environment', 'run_worker', 'Worker',
+           'note_of', 'stored_key', 'kept', 'differing', 'fold_seed', 'scramble', 'one_thread_first', 'uniforms',
+           'normals', 'Place', 'find_place', 'join', 'leave', 'child_environment', 'run_worker', 'Worker',
            'start_worker', 'launch', 'stop_workers']
 
 # %% ../nbs/core.ipynb #1cd19fb6
@@ -1161,6 +1161,14 @@ def scramble(
     _fold(bits, 15).mul_(0x846CA68B - (1 << 32))
     return _fold(bits, 16)
 
+# %% ../nbs/core.ipynb #97839019
+@cache
+def one_thread_first() -> None:
+    "Let one thread call MKL's functions before several do."
+    import torch
+
+    torch.zeros(1).erfinv_()
+
 # %% ../nbs/core.ipynb #70e112dd
 _STEP = 0x9E3779B9 - (1 << 32)  # 2^32 / golden ratio: spreads small counters over all bits
 
@@ -1207,14 +1215,6 @@ def normals(
     "Normal numbers, each a function of key, purpose, row and column only."
     one_thread_first()
     return uniforms(noise_key, purpose, rows, columns).erfinv_().mul_(math.sqrt(2.0))
-
-# %% ../nbs/core.ipynb #97839019
-@cache
-def one_thread_first() -> None:
-    "Let one thread call MKL's functions before several do."
-    import torch
-
-    torch.zeros(1).erfinv_()
 
 # %% ../nbs/core.ipynb #61208d49
 @dataclass(frozen=True)
