@@ -21,11 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.cache import content_hash, differing, file_hash, plain
-from ..core.errors import KitError
-from ..core.files import check_target, csv_plain, new_folders, open_own, parse_json, read_bytes, read_text
-from ..core.files import save_json, write_atomically
-from ..core.settings import to_dict
+from ..core import KitError, content_hash, differing, file_hash, plain
+from ..core import check_target, csv_plain, new_folders, open_own, parse_json, read_bytes, read_text
+from ..core import save_json, to_dict, write_atomically
 from ..data.dataset import Recordings, TrialInfo
 from ..data.quarantine import refuse_seen
 from ..decode.beam_search import search_key

@@ -9,10 +9,8 @@ __all__ = ['Submit', 'CheckSubmission', 'ScoreSentences', 'WriteReport', 'Export
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from ..core.files import read_text
-from ..core.settings import check_bounds
-from ..core.signals import FAULTS, SUCCESS
-from ..core.verbs import File, Folder, FreeText, Positional, RunFolder, exactly_one, refuse
+from ..core import FAULTS, SUCCESS, check_bounds, read_text
+from ..verbs import File, Folder, FreeText, Positional, RunFolder, exactly_one, refuse
 from ..decode.verbs import Adapts, Combines, DeviceName, FindsSentences, ReadsRecordings, ReadsRun
 
 # %% ../../nbs/output/verbs.ipynb #ef5e985f
