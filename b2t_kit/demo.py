@@ -35,7 +35,7 @@ from .text.metrics import marked
 from .text.phonemes import PHONEMES, SILENCE, show
 from .train import train, uninterrupted
 from .train_command import open_task
-from .training.live_plot import show_run
+from .training.log import show_run
 
 # %% ../nbs/demo.ipynb #a44ac439
 def demo_recordings(

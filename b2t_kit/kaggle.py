@@ -31,10 +31,12 @@ from typing import Annotated, Any
 from matplotlib.figure import Figure
 
 import b2t_kit
-from .core import KitError, atomic_folder, load_json, platform, read_text, regular_file, save_json
-from .core import SUCCESS, write_atomically
+from .core import KitError
+from .core import atomic_folder, load_json, platform, read_text, regular_file, save_json
+from .core import write_atomically
+from .core import SUCCESS
 from .verbs import Folder
-from .training.checkpoint import COMPLETE, ROLLING, checkpoint_steps, roll_in
+from .training.checkpoint import COMPLETE, ROLLING, checkpoint_steps, use_scratch
 
 # %% ../nbs/kaggle.ipynb #4c581bdd
 def kernels_folder() -> Path:
@@ -389,7 +391,7 @@ def bring_run(
     with atomic_folder(run) as aside:
         _copy_folder(earlier, aside, large)
         if scratch is not None:
-            _copy_folder(earlier / "checkpoints", roll_in(aside, scratch))
+            _copy_folder(earlier / "checkpoints", use_scratch(aside, scratch))
     return earlier
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from .core import save_json
-from .training.checkpoint import Best, bring_home, mark_best
-from .training.run import MemoryCheck, Run, check_wish, on_main, open_run, seed_step
+from .training.checkpoint import Best, copy_to_output, mark_best
+from .training.run import MemoryCheck, Run, accumulate_gradients, begin, check_resumable, checkpoint, due
+from .training.run import is_new_best, log, on_main, open_run, record, remaining_batches, seed_step
+from .training.run import should_stop, update_weights, validate
 from .training.seeds import spread_of, spread_text
-from .training.steps import accumulate_gradients, begin, checkpoint, due, is_new_best, log, record
-from .training.steps import remaining_batches, should_stop, update_weights, validate
 from .training.task import Task, TrainConfig
 
 # %% ../nbs/04_training.ipynb #cc4d40d1
@@ -43,7 +43,7 @@ def finish(run: Run) -> Result:
             best = run.best
             if best and best.step == run.step:
                 on_main(run.device, lambda: mark_best(run.folder, best))
-    on_main(run.device, lambda: bring_home(run.folder))
+    on_main(run.device, lambda: copy_to_output(run.folder))
     if run.stopped != "steps":
         record(run, {"kind": "event", "text": f"stopped ({run.stopped}) and saved; resume to continue"})
     run.board.finish()
@@ -95,7 +95,7 @@ def train_seeds(
     "Train once per seed and return the spread of the best validation; raises `KitError` as `train` does."
     folders = {seed: Path(out) / f"seed_{seed}" for seed in seeds}
     for folder in folders.values():
-        check_wish(folder, resume and folder.is_dir())
+        check_resumable(folder, resume and folder.is_dir())
     results = {}
     for seed, folder in folders.items():
         again = resume and folder.is_dir()

@@ -178,10 +178,10 @@ def decoder_to_begin_with(asked: Train) -> Start | None:
 # %% ../nbs/train_command.ipynb #e779dc8b
 def settings_of(asked: Train) -> SpeechRun:
     "The settings that a command begins with, and those that are given; raises `KitError`."
-    from b2t_kit.training.run import check_wish
+    from b2t_kit.training.run import check_resumable
 
     if asked.resume and asked.config is None:
-        check_wish(Path(asked.out), resume=True)
+        check_resumable(Path(asked.out), resume=True)
         if not (Path(asked.out) / "config.json").exists():
             raise KitError(f"{asked.out}: has no config.json, so nothing was trained in it; start without --resume")
     begun = begun_with(asked.resume, asked.out, asked.config, asked.model, asked.from_run)

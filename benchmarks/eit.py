@@ -25,7 +25,7 @@ from b2t_kit.tasks.eit_physics import PhantomConfig, simulate_one
 from b2t_kit.tasks.eit import load_reconstructor, reconstruct
 from b2t_kit.tasks.eit import score_images
 from b2t_kit.training.checkpoint import best_checkpoint, read_state
-from b2t_kit.training.metrics_log import read_metrics, series
+from b2t_kit.training.log import read_metrics, series
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks/results/eit.json"

@@ -113,7 +113,7 @@ def task_of(name: str, root: Path, rows: int, **batches: object):
 def waiting(name: str, root: Path, kind: str, rows: int, steps: int, **batches: object) -> dict[str, float]:
     "Trials per second of gradients and updates, and the share of the time that waits for the next batch on the device."
     from b2t_kit.train import begin, open_run, remaining_batches, seed_step
-    from b2t_kit.training.steps import accumulate_gradients, update_weights
+    from b2t_kit.training.run import accumulate_gradients, update_weights
 
     run, task = task_of(name, root, rows, **batches)
     config = replace(run.train, steps=steps + 2, decay_steps=0, decay_start=0, warmup_steps=0, device=kind,
@@ -152,8 +152,8 @@ def bytes_of_steps(case: str, root: Path, steps: int) -> dict[str, object]:
     "One training run on XLA, in this process: bytes and transfers to the device in each step, and the losses."
     import torch_xla.debug.metrics as metrics
     from b2t_kit.train import begin, open_run, remaining_batches, seed_step
-    from b2t_kit.training.steps import accumulate_gradients, log, update_weights
-    from b2t_kit.training.metrics_log import read_metrics, series
+    from b2t_kit.training.run import accumulate_gradients, log, update_weights
+    from b2t_kit.training.log import read_metrics, series
 
     def sent() -> tuple[int, float]:
         return metrics.metric_data("OutboundData")[:2]

@@ -45,10 +45,10 @@ from b2t_kit.precision import resolve_precision
 from b2t_kit.simulate.neural import STRICT, SimulateConfig, open_sessions, write_session
 from b2t_kit.simulate.sentences import open_source
 from b2t_kit.text.phonemes import normalise
-from b2t_kit.training.metrics_log import read_metrics
+from b2t_kit.training.log import read_metrics
 from b2t_kit.training.optim import norm_groups
 from b2t_kit.training.run import Meter, build_training, seed_step
-from b2t_kit.training.steps import accumulate_gradients, update_weights
+from b2t_kit.training.run import accumulate_gradients, update_weights
 
 STEPS = [  # configuration, rows, bins, settings, precision
     ("tiny", 16, 1010, {}, "auto"),

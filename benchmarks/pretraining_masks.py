@@ -28,7 +28,7 @@ from b2t_kit.speech.recipes import transformer_tiny
 from b2t_kit.speech.task import SpeechTask
 from b2t_kit.text.metrics import edit_distance
 from b2t_kit.train import train
-from b2t_kit.training.metrics_log import read_metrics
+from b2t_kit.training.log import read_metrics
 from b2t_kit.training.task import TrainConfig
 
 LONGEST = 2  # patches of eight bins: a phoneme and a half

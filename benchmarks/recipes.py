@@ -34,7 +34,7 @@ sys.path.insert(0, str(ROOT))
 from b2t_kit.core import load_json, save_json
 from b2t_kit.verbs import flagged
 from b2t_kit.text.metrics import Counts, compare
-from b2t_kit.training.metrics_log import read_metrics
+from b2t_kit.training.log import read_metrics
 
 SEEDS = (1, 2, 3)
 TUNING_STEPS = {"tiny": 300, "transformer_tiny": 450}  # about two minutes each on one core

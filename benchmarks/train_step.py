@@ -40,7 +40,7 @@ from b2t_kit.models.gru import GRU_SIZES
 from b2t_kit.training.run import open_run
 from b2t_kit.training.task import TrainConfig
 from b2t_kit.speech.task import SpeechConfig, SpeechTask
-from b2t_kit.training.steps import accumulate_gradients, update_weights
+from b2t_kit.training.run import accumulate_gradients, update_weights
 
 SESSIONS, STEPS = 8, 6
 Step = Callable[[], int]  # takes one step and returns the real bins in it

@@ -31,7 +31,7 @@ def measure(data: Path, steps: int, readers: int) -> dict:
     from b2t_kit.speech.recipes import linear
     from b2t_kit.speech.task import SpeechTask
     from b2t_kit.train import train
-    from b2t_kit.training.metrics_log import read_metrics
+    from b2t_kit.training.log import read_metrics
 
     run = linear()
     batches = replace(run.task.batches, cache="none", readers=max(readers, 1), prefetch=2 * readers, buckets=2,

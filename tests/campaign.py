@@ -105,7 +105,7 @@ def read_decoder(folder: Path) -> None:
 
 
 def read_rows(folder: Path) -> None:
-    from b2t_kit.training.metrics_log import read_metrics
+    from b2t_kit.training.log import read_metrics
     read_metrics(folder / "run")
 
 
@@ -326,9 +326,9 @@ def read_causal(folder: Path) -> None:
 
 
 def rolling(folder: Path) -> None:
-    from b2t_kit.training.checkpoint import roll_in
+    from b2t_kit.training.checkpoint import use_scratch
     run_folder(folder)
-    roll_in(folder / "run", folder / "large")
+    use_scratch(folder / "run", folder / "large")
 
 
 def read_state_of(folder: Path) -> None:

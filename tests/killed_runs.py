@@ -19,8 +19,8 @@ os.environ["USE_TORCH_XLA"] = "0"  # as the kit does when it imports Accelerate
 import accelerate  # noqa: F401
 
 from b2t_kit.training.checkpoint import checkpoint_path, checkpoint_steps
-from b2t_kit.training.metrics_log import read_metrics, series
-from b2t_kit.training.task import ToyTask, toy_config
+from b2t_kit.training.log import read_metrics, series
+from toy import ToyTask, toy_config
 from b2t_kit.train import train
 
 TASK = ToyTask(hidden=64)  # its dropout is 0.2

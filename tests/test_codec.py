@@ -21,7 +21,7 @@ from b2t_kit.core import KitError
 from b2t_kit.tasks.codec import CodecConfig, CodecModel, write_codes
 from b2t_kit.tasks.codec import CodecTask, codec_batch, codec_config
 from b2t_kit.train import train
-from b2t_kit.training.metrics_log import read_metrics, series
+from b2t_kit.training.log import read_metrics, series
 
 SMALL = CodecConfig(text=6, frames=6, channels=2, audio=12, width=32, decoder=1)
 TASK = CodecTask(SMALL, examples=32, batch_size=8)

@@ -12,7 +12,7 @@ from b2t_kit.speech.recipes import recipe
 from b2t_kit.speech.task import SpeechTask
 from b2t_kit.tasks.eit_model import attend, fused
 from b2t_kit.train import train
-from b2t_kit.training.metrics_log import read_metrics, series
+from b2t_kit.training.log import read_metrics, series
 
 from tests.test_resume import tensors_of
 

@@ -13,7 +13,7 @@ from b2t_kit.devices.select import open_device
 from b2t_kit.tasks.eit import Measurements
 from b2t_kit.tasks.eit_physics import PhantomConfig, simulate_folder
 from b2t_kit.tasks.eit import SHIPPED_SCALE, assess, load_reconstructor, reconstruct
-from b2t_kit.training.metrics_log import read_metrics
+from b2t_kit.training.log import read_metrics
 
 COUNT = 5  # measurements of the test set: with batches of two, the last one holds one
 WITHOUT_SKFEM = """

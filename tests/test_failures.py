@@ -27,7 +27,7 @@ from b2t_kit.devices.device import Device, DeviceOptions
 from b2t_kit.devices.select import open_device
 from b2t_kit.core import launch
 from b2t_kit.precision import audit_gradients, audit_parameters
-from b2t_kit.training.task import ToyTask, toy_config
+from toy import ToyTask, toy_config
 from b2t_kit.train import train
 
 TESTS = Path(__file__).parent

@@ -40,7 +40,7 @@ from b2t_kit.speech.evaluate import load_decoder
 from b2t_kit.tasks.eit import Measurements
 from b2t_kit.text.g2p import read_lexicon
 from b2t_kit.training.checkpoint import checkpoint_fault, checkpoint_folders, read_best, read_state
-from b2t_kit.training.metrics_log import read_metrics
+from b2t_kit.training.log import read_metrics
 
 EXAMPLES = int(os.environ.get("B2T_FUZZ_EXAMPLES", "60"))
 fuzz = settings(max_examples=EXAMPLES, deadline=None, database=None,

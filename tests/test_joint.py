@@ -29,7 +29,7 @@ from b2t_kit.speech.evaluate import Decoder, evaluate_run, load_decoder, recorde
 from b2t_kit.speech.task import SpeechConfig, SpeechTask, WordsConfig, framing, logits_of
 from b2t_kit.train import train
 from b2t_kit.training.checkpoint import checkpoint_path, read_best, read_part
-from b2t_kit.training.metrics_log import read_metrics
+from b2t_kit.training.log import read_metrics
 from b2t_kit.training.task import TrainConfig
 
 S2 = replace(T15, participant="s2", num_features=64, arrays="ventral 6v", dataset="simulated")

@@ -17,7 +17,8 @@ from b2t_kit.devices.topologies import find_slice
 from b2t_kit.memory.plan import MemoryPlan, check_memory
 from b2t_kit.models.footprint import MemoryTarget, PeakPoint, StepPlan, part
 from b2t_kit.train import train
-from b2t_kit.training.task import ToyTask, TrainConfig, toy_config
+from b2t_kit.training.task import TrainConfig
+from toy import ToyTask, toy_config
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = [one for one in json.loads((ROOT / "benchmarks/results/plan.json").read_text())
@@ -182,7 +183,7 @@ class DependsOnNumbers(ToyTask):
 class NamesShapes(ToyTask):
     "Its largest shape is far larger than its batches."
     def shapes(self, config: TrainConfig, device: Device):
-        from b2t_kit.training.task import toy_batch
+        from toy import toy_batch
 
         small, large = toy_batch(list(range(2)), 2), toy_batch(list(range(40)), 40)
         return [[small], [large], [small]], []

@@ -12,8 +12,8 @@ import torch
 import toy_runs
 from b2t_kit.training.checkpoint import checkpoint_path, checkpoint_steps, read_part
 from b2t_kit.core import launch
-from b2t_kit.training.metrics_log import read_metrics, series
-from b2t_kit.training.task import ToyTask, toy_config
+from b2t_kit.training.log import read_metrics, series
+from toy import ToyTask, toy_config
 from b2t_kit.train import train
 
 TESTS = Path(__file__).parent

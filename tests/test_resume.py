@@ -16,8 +16,8 @@ from b2t_kit.training.checkpoint import (
     best_checkpoint, checkpoint_fault, checkpoint_path, checkpoint_steps, read_part,
 )
 from b2t_kit.core import KitError
-from b2t_kit.training.metrics_log import read_metrics
-from b2t_kit.training.task import ToyTask, toy_config
+from b2t_kit.training.log import read_metrics
+from toy import ToyTask, toy_config
 from b2t_kit.train import train
 
 TESTS = Path(__file__).parent
@@ -236,11 +236,11 @@ def test_two_processes_in_one_folder(tmp_path: Path) -> None:
     said = []
 
     def intrude() -> None:
-        code = ("import sys; from b2t_kit.train import train; from b2t_kit.training.task import *\n"
+        code = ("import sys; from b2t_kit.train import train; from toy import ToyTask, toy_config\n"
                 "try: train(ToyTask(hidden=3000), toy_config(), sys.argv[1], resume=True)\n"
                 "except Exception as error: print(type(error).__name__, error)")
         done = subprocess.run([sys.executable, "-c", code, str(run)], capture_output=True, text=True,
-                              cwd=TESTS.parent)
+                              env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])})
         said.append(done.stdout)
 
     train(disturbed_by(intrude), toy_config(), run, quiet=True)

@@ -23,7 +23,7 @@ from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.text.metrics import edit_distance
 from b2t_kit.text.phonemes import collapse
 from b2t_kit.training.checkpoint import checkpoint_path, checkpoint_steps
-from b2t_kit.training.metrics_log import read_metrics
+from b2t_kit.training.log import read_metrics
 from b2t_kit.training.seeds import share_devices
 
 STEPS = 120

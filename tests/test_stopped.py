@@ -16,7 +16,7 @@ from b2t_kit.cli import main
 from b2t_kit.core import load_json
 from b2t_kit.data.writer import tiny_recordings
 from b2t_kit.training.checkpoint import checkpoint_path, checkpoint_steps
-from b2t_kit.training.metrics_log import read_metrics, series
+from b2t_kit.training.log import read_metrics, series
 
 STEPS = 200
 SETTINGS = f"""--config linear --steps {STEPS} --checkpoint-every 20 --keep-checkpoints 1000 --eval-every 0 --log-every 1
@@ -106,11 +106,12 @@ def test_a_stopped_run_goes_on_by_the_printed_command(
     assert bits(run) == bits(alone)
 
 
+PATHS = os.pathsep.join(map(str, Path(__file__).resolve().parents[:2]))
 SLOW = """
 import sys, time
 from b2t_kit.core import run_program
 from b2t_kit.train import train
-from b2t_kit.training.task import ToyTask, toy_config
+from toy import ToyTask, toy_config
 
 class Slow(ToyTask):
     def batches(self, config, device, position):
@@ -126,7 +127,7 @@ sys.exit(run_program(lambda: train(Slow(), toy_config(), sys.argv[1], quiet=True
 def test_a_signal_before_the_first_step_ends_the_command(tmp_path: Path, number: signal.Signals) -> None:
     """At once, while it waits for the first batch; nothing stays."""
     process = subprocess.Popen([sys.executable, "-c", SLOW, str(tmp_path / "new/run")], stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True)
+                               stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": PATHS})
     assert process.stdout is not None and process.stdout.readline() == "reading\n"
     started = time.monotonic()
     process.send_signal(number)

@@ -12,7 +12,7 @@ from b2t_kit.speech.evaluate import load_decoder
 from b2t_kit.text.phonemes import to_ids
 from b2t_kit.text.g2p import sentence_to_phonemes
 from b2t_kit.training.checkpoint import checkpoint_steps, read_best
-from b2t_kit.training.metrics_log import read_metrics
+from b2t_kit.training.log import read_metrics
 
 SAID = ("i would like to see my family.", "bring it closer.", "can you hear me now?", "not too bad.")
 BINS = 12  # of each phoneme

@@ -13,7 +13,7 @@ import torch
 
 from b2t_kit.core import KitError
 from b2t_kit.devices.select import open_device
-from b2t_kit.training.task import ToyTask, toy_config
+from toy import ToyTask, toy_config
 from b2t_kit.train import train
 
 STILL = ToyTask(dropout=0.0)

@@ -22,7 +22,7 @@ from b2t_kit.tasks.eit_model import UNET_SIZES
 from b2t_kit.tasks.eit import EITConfig, EITTask, original_training
 from b2t_kit.train import train
 from b2t_kit.training.checkpoint import checkpoint_path, read_part
-from b2t_kit.training.metrics_log import read_metrics, series
+from b2t_kit.training.log import read_metrics, series
 from xla_runs import counted
 
 SHAPE = (2, 3, 4, 36, 8)  # images, windows, heads, tokens, features

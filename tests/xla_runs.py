@@ -28,7 +28,7 @@ from b2t_kit.models.transformer import TransformerConfig
 from b2t_kit.speech.pretrain import PretrainConfig, PretrainTask
 from b2t_kit.speech.task import SpeechConfig, SpeechTask
 from b2t_kit.train import train
-from b2t_kit.training.metrics_log import read_metrics, series
+from b2t_kit.training.log import read_metrics, series
 from b2t_kit.training.task import TrainConfig
 
 STEPS = 20

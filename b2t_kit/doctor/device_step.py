@@ -32,7 +32,7 @@ from .machine import Remark
 from ..models.ctc import ctc_losses
 from ..models.gru import GRUConfig
 from ..models.layers import GRU
-from ..training.metrics_log import GrowthWatch
+from ..training.log import GrowthWatch
 from ..training.optim import VANISHED, build_adamw
 
 # %% ../../nbs/doctor/device_step.ipynb #f0676e50

@@ -50,7 +50,7 @@ from .sources import Bridge, BridgeConfig, Inbox, LiveSource, Piece, live_librar
 from .state import Quality, Seen, StreamState, counted, judge
 from ..llm.rescoring import load_weights, scored_by, weights_warning
 from ..llm.scores import load_scorer
-from ..training.live_plot import Canvas, notebook_display
+from ..training.log import Canvas, notebook_display
 
 # %% ../../nbs/live/page.ipynb #f6c37b4d
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from ..core import SUCCESS, KitError, duration, load_json
 from ..verbs import Folder, Positional, RunFolder
 from ..data.joint import numbered
 from ..training.checkpoint import Best, checkpoint_steps, read_best
-from ..training.live_plot import eval_names, find_runs
-from ..training.metrics_log import METRICS, MOST_STEPS, read_metrics, series, value_text
+from ..training.log import eval_names, find_runs
+from ..training.log import METRICS, MOST_STEPS, read_metrics, series, value_text
 from ..training.run import RESUME, differences
 
 # %% ../../nbs/output/runs.ipynb #c7fde805

@@ -332,7 +332,7 @@ def start_lowering(where: Slice, options: DeviceOptions, precision: str = "auto"
 
 # %% ../../nbs/tpu/lower.ipynb #72d2dd32
 class _Run:
-    "The parts of a run that `training.steps` needs, without files."
+    "The parts of a run that `training.run` needs, without files."
 
     def __init__(
         self, task: Any, config: TrainConfig, device: LoweringDevice, model: nn.Module,
@@ -360,7 +360,7 @@ def lower_step(
 ) -> None:
     "Lower the programs of one optimizer step: one for all micro-batches before the last, and that of the last."
     from b2t_kit.training.run import seed_step
-    from b2t_kit.training.steps import accumulate_gradients, update_weights
+    from b2t_kit.training.run import accumulate_gradients, update_weights
 
     run.model.train()
     watch_meter(run)

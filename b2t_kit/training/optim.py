@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['VANISHED', 'EXPLODED', 'OF_DEVICE', 'lr_scale', 'GroupRule', 'group_parameters', 'build_adamw', 'set_lr', 'Ema',
-           'NormWatch', 'norm_groups', 'optimizer_names', 'pack_optimizer', 'unpack_optimizer']
+           'NormWatch', 'optimizer_names', 'norm_groups', 'pack_optimizer', 'unpack_optimizer']
 
-# %% ../../nbs/training/optim.ipynb #fd2ac48b
+# %% ../../nbs/training/optim.ipynb #1de9bd4a
 import copy
 import math
 from collections import deque
@@ -21,15 +21,15 @@ from torch import nn
 
 from ..core import KitError
 
-# %% ../../nbs/training/optim.ipynb #90c58ada
+# %% ../../nbs/training/optim.ipynb #ffc561cf
 def lr_scale(
     step: int,  # optimizer steps already done; 0 for the first update
     warmup_steps: int,  # steps until the peak; 0 starts at the peak
     decay_steps: int,  # the step at which the floor is reached
-    floor: float = 0.02,  # learning rate at the end, as a share of the peak
+    floor: float = 0.02,  # learning rate at the end, as a fraction of the peak
     decay_start: int = 0,  # the step at which it begins to fall; up to `warmup_steps`: at once
 ) -> float:  # between 0 and 1
-    "The learning rate of one update, as a share of its peak."
+    "The learning rate of one update, as a fraction of its peak."
     if step < warmup_steps:
         return step / warmup_steps
     if step >= decay_steps:
@@ -38,16 +38,16 @@ def lr_scale(
     progress = max(0, step - start) / max(1, decay_steps - start)
     return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
 
-# %% ../../nbs/training/optim.ipynb #9b1d95cb
+# %% ../../nbs/training/optim.ipynb #eb571ff3
 @dataclass(frozen=True)
 class GroupRule:
     "Learning rate and weight decay of the parameters whose names match a pattern."
     name: str  # for the log
     patterns: tuple[str, ...]  # shell patterns of parameter names, such as "day_*"
     lr: float  # peak learning rate
-    weight_decay: float  # decoupled decay per step, as a share of the learning rate
+    weight_decay: float  # decoupled decay per step, as a fraction of the learning rate
 
-# %% ../../nbs/training/optim.ipynb #21768989
+# %% ../../nbs/training/optim.ipynb #dabc5e9a
 def group_parameters(
     model: nn.Module,  # unwrapped
     rules: Sequence[GroupRule],  # the first rule that matches a name is used
@@ -57,22 +57,14 @@ def group_parameters(
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        rule = next((candidate for candidate in rules if _matches(name, candidate)), None)
+        rule = next((rule for rule in rules if any(fnmatchcase(name, pattern) for pattern in rule.patterns)), None)
         if rule is None:
             raise KitError(f"{name}: no group rule matches this parameter; add a rule")
         members[rule].append(parameter)
     return [{"params": parameters, "name": rule.name, "lr": rule.lr, "peak_lr": rule.lr,
              "weight_decay": rule.weight_decay} for rule, parameters in members.items() if parameters]
 
-# %% ../../nbs/training/optim.ipynb #66a28112
-def _matches(
-    name: str,  # a parameter's name
-    rule: GroupRule,
-) -> bool:
-    "Whether a rule matches a parameter name."
-    return any(fnmatchcase(name, pattern) for pattern in rule.patterns)
-
-# %% ../../nbs/training/optim.ipynb #7e71deb8
+# %% ../../nbs/training/optim.ipynb #fcc75d8e
 def build_adamw(
     groups: list[dict[str, Any]],  # as `group_parameters` returns them
     betas: tuple[float, ...] = (0.9, 0.999),  # decay rates of the running mean and mean square
@@ -82,24 +74,23 @@ def build_adamw(
     kinds = {parameter.device.type for group in groups for parameter in group["params"]}
     return torch.optim.AdamW(groups, betas=tuple(betas), eps=eps, fused=kinds <= {"cpu", "cuda"})
 
-# %% ../../nbs/training/optim.ipynb #b798d316
+# %% ../../nbs/training/optim.ipynb #730d0ec6
 def set_lr(
     optimizer: torch.optim.Optimizer,  # whose groups have "peak_lr"
-    scale: float,  # share of the peak, from `lr_scale`
-) -> float:  # the highest learning rate of all groups
-    "Set the learning rate of every group to a share of its own peak."
+    scale: float,  # fraction of the peak, from `lr_scale`
+) -> None:
+    "Set the learning rate of every group to a fraction of its own peak."
     for group in optimizer.param_groups:
         group["lr"] = group["peak_lr"] * scale
-    return max(group["lr"] for group in optimizer.param_groups)
 
-# %% ../../nbs/training/optim.ipynb #9d015a87
+# %% ../../nbs/training/optim.ipynb #435e41b8
 class Ema:
     "An exponential moving average of a model's weights, kept as a model for evaluation."
 
     def __init__(
         self,
         model: nn.Module,  # unwrapped, float32; copied
-        decay: float = 0.999,  # share of the average that remains per step, after the first steps
+        decay: float = 0.999,  # fraction of the average that remains per step, after the first steps
         scalar: Callable[[float], Any] = float,  # a device's `scalar`
     ) -> None:
         self.decay, self.scalar = decay, scalar
@@ -113,13 +104,13 @@ class Ema:
         step: int,  # optimizer steps done, including this one
     ) -> None:
         "Update the average after a step; buffers are copied."
-        share = self.scalar(1 - min(self.decay, step / (step + 10)))
+        rate = self.scalar(1 - min(self.decay, step / (step + 10)))
         for average, current in self.pairs:
-            average.lerp_(current, share)
+            average.lerp_(current, rate)
         for average, current in self.buffers:
             average.copy_(current)
 
-# %% ../../nbs/training/optim.ipynb #09a0775d
+# %% ../../nbs/training/optim.ipynb #462299d1
 VANISHED = 1e-7  # a steady gradient norm below this trains nothing
 EXPLODED = 100.0  # a steady gradient norm above this many times the clipping norm is mostly cut away
 
@@ -132,13 +123,12 @@ class NormWatch:
         factor: float = 5.0,  # a norm above this many medians is abnormal
         window: int = 200,  # number of recent norms in the median
         start: int = 20,  # number of norms needed before the first judgement
-        steady: int = 10,  # number of norms whose median is held against the fixed limits
+        steady: int = 10,  # number of norms whose median is compared with the fixed limits
     ) -> None:
-        self.factor = factor
-        self.start, self.steady = start, steady
+        self.factor, self.start, self.steady = factor, start, steady
         self.norms: deque[float] = deque(maxlen=window)
         self.latest: dict[str, deque[float]] = {}  # group -> its last norms
-        self.verdicts: dict[str, str] = {}  # group -> what was last said about it
+        self.verdicts: dict[str, str] = {}  # group -> the last verdict about it
 
     def abnormal(
         self,
@@ -154,8 +144,8 @@ class NormWatch:
         group: str,
         norms: Sequence[float],  # of the group in the steps since the last call
         clip_norm: float,  # norm at which the whole gradient is clipped
-    ) -> str:  # empty if there is nothing new to say
-        "Say that a group's gradient has vanished or exploded; once, as long as it stays so."
+    ) -> str:  # empty if it is sound, or was reported already
+        "Return whether a group's gradient has vanished or exploded, as text; once, as long as it stays so."
         latest = self.latest.setdefault(group, deque(maxlen=self.steady))
         latest.extend(norms)
         middle = median(latest) if len(latest) == self.steady else math.nan
@@ -164,39 +154,40 @@ class NormWatch:
             found = f"has vanished: below {VANISHED:g}"
         elif middle > EXPLODED * clip_norm:
             found = f"has exploded: over {EXPLODED:g} times the clipping norm of {clip_norm:g}"
-        before, self.verdicts[group] = self.verdicts.get(group, ""), found
-        return f"{found}, {middle:.3g} in the median of {self.steady} steps" if found != before and found else ""
+        is_new = found and found != self.verdicts.get(group)
+        self.verdicts[group] = found
+        return f"{found}, {middle:.3g} in the median of {self.steady} steps" if is_new else ""
 
-# %% ../../nbs/training/optim.ipynb #390911e0
-def norm_groups(
-    optimizer: torch.optim.Optimizer,  # built from the parameters of `model`
-    model: nn.Module,  # unwrapped
-) -> dict[str, list[nn.Parameter]]:  # "gru weights", "gru biases", "out weights" ...
-    "The trained parameters by top-level part of the model and group of the optimizer."
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    found: dict[str, list[nn.Parameter]] = {}
-    for number, group in enumerate(optimizer.param_groups):
-        for parameter in group["params"]:
-            part = names[id(parameter)].partition(".")[0]
-            found.setdefault(f"{part} {group.get('name', number)}", []).append(parameter)
-    return found
-
-# %% ../../nbs/training/optim.ipynb #7f8785a4
-OF_DEVICE = ("foreach", "fused", "capturable")  # settings that belong to a device, not to a run
-
-# %% ../../nbs/training/optim.ipynb #e29803a2
+# %% ../../nbs/training/optim.ipynb #a6644c21
 def optimizer_names(
     optimizer: torch.optim.Optimizer,  # built from the parameters of `model`
-    model: torch.nn.Module,  # unwrapped
+    model: nn.Module,  # unwrapped
 ) -> list[str]:  # one name per parameter, in the optimizer's own order
     "The parameters' names, in the order of the optimizer's numbers."
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
 
-# %% ../../nbs/training/optim.ipynb #b80eaf15
+
+def norm_groups(
+    optimizer: torch.optim.Optimizer,  # built from the parameters of `model`
+    model: nn.Module,  # unwrapped
+) -> dict[str, list[nn.Parameter]]:  # "gru weights", "gru biases", "out weights" ...
+    "The trained parameters by top-level part of the model and group of the optimizer."
+    names = iter(optimizer_names(optimizer, model))
+    found: dict[str, list[nn.Parameter]] = {}
+    for number, group in enumerate(optimizer.param_groups):
+        for parameter in group["params"]:
+            part = next(names).partition(".")[0]
+            found.setdefault(f"{part} {group.get('name', number)}", []).append(parameter)
+    return found
+
+# %% ../../nbs/training/optim.ipynb #e43397f5
+OF_DEVICE = ("foreach", "fused", "capturable")  # settings that belong to a device, not to a run
+
+# %% ../../nbs/training/optim.ipynb #b76dc6eb
 def pack_optimizer(
     optimizer: torch.optim.Optimizer,  # after any number of steps
-    model: torch.nn.Module,  # unwrapped
+    model: nn.Module,  # unwrapped
 ) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:  # tensors by name; settings per group
     "The optimizer's state as named tensors and its groups' settings as plain values."
     names = optimizer_names(optimizer, model)
@@ -206,10 +197,10 @@ def pack_optimizer(
     groups = [{**group, "params": [names[index] for index in group["params"]]} for group in packed["param_groups"]]
     return tensors, groups
 
-# %% ../../nbs/training/optim.ipynb #f578e88a
+# %% ../../nbs/training/optim.ipynb #11272971
 def unpack_optimizer(
     optimizer: torch.optim.Optimizer,  # freshly built; receives the state
-    model: torch.nn.Module,  # unwrapped
+    model: nn.Module,  # unwrapped
     tensors: dict[str, torch.Tensor],  # as returned by `pack_optimizer`
     groups: list[dict[str, Any]],  # as returned by `pack_optimizer`
 ) -> None:
@@ -223,9 +214,10 @@ def unpack_optimizer(
     for key, value in tensors.items():
         name, _, moment = key.rpartition("/")
         state.setdefault(numbers[name], {})[moment] = value
-    kept = [{key: group[key] for key in OF_DEVICE if key in group} for group in optimizer.param_groups]
-    numbered = [{**{key: tuple(value) if isinstance(value, list) else value  # JSON has no tuples
-                    for key, value in group.items()}, **own,
-                 "params": [numbers[name] for name in group["params"]]}
-                for group, own in zip(groups, kept)]
+    numbered = []
+    for saved_group, group in zip(groups, optimizer.param_groups):
+        settings = {key: tuple(value) if isinstance(value, list) else value  # JSON has no tuples
+                    for key, value in saved_group.items()}
+        of_device = {key: group[key] for key in OF_DEVICE if key in group}
+        numbered.append({**settings, **of_device, "params": [numbers[name] for name in saved_group["params"]]})
     optimizer.load_state_dict({"state": state, "param_groups": numbered})

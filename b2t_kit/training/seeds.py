@@ -31,9 +31,9 @@ from ..core import Worker, child_environment, start_worker, stop_workers
 from ..devices.device import tpu_chips
 from ..devices.select import find_device, open_device
 from .checkpoint import Best, checkpoint_fault, checkpoint_path, checkpoint_steps, read_best
-from .live_plot import Canvas, draw_runs, eval_names, in_notebook
-from .metrics_log import METRICS, read_metrics
-from .run import CHANGEABLE, Budget, StopRequest, check_task, check_wish, differences
+from .log import Canvas, draw_runs, eval_names, in_notebook
+from .log import METRICS, read_metrics
+from .run import CHANGEABLE, Budget, StopRequest, check_task, check_resumable, differences
 from .task import TrainConfig
 
 # %% ../../nbs/training/seeds.ipynb #7816348d
@@ -206,7 +206,7 @@ def seed_runs(
     check_seeds_folder(out)
     runs = [SeedRun(seed, out / f"seed_{seed}", own) for seed, own in variables.items()]
     for run in runs:
-        check_wish(run.folder, resume and run.folder.is_dir())
+        check_resumable(run.folder, resume and run.folder.is_dir())
         if run.folder.is_dir() and run.is_finished(steps):
             run.state = "finished"
             check_trained_so(run, config, given)
