@@ -23,8 +23,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as safe_bytes
 from torch import nn
 
-from ..core import KitError, content_hash, file_mark, fold_seed, regular_file, write_atomically
-from ..core import SEED, check_bounds
+from ..core import SEED, KitError, check_bounds, content_hash, file_mark, fold_seed, regular_file
+from ..core import write_atomically
 from ..data.batches import Batch, Frames
 from ..models.layers import DayLayer, ReadIn
 from ..models.model import Adapted

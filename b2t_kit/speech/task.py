@@ -25,8 +25,8 @@ from ..data.batches import Batch, BatchConfig, Bucket, EvalBatches, Frames, Resi
 from ..data.batches import check_shares, end_to_end, gathered, map_trials
 from ..data.dataset import BIN_SECONDS, Recordings
 from ..data.features import T15, Signal, signal_difference
-from ..data.joint import JointRecordings, label_heads, open_recordings, read_ins
 from ..data.fingerprint import data_fingerprint
+from ..data.joint import JointRecordings, label_heads, open_recordings, read_ins
 from ..data.quarantine import quarantine_said, quarantined, spent_days
 from ..devices.device import Device
 from ..models.ctc import ctc_losses

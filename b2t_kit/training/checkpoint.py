@@ -26,8 +26,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from ..core import KitError, atomic_folder, file_mark, free_bytes, load_json, open_own, read_text, regular_file
-from ..core import from_dict, save_json, sync_folder, write_atomically
+from ..core import KitError, atomic_folder, file_mark, free_bytes, from_dict, load_json, open_own, read_text
+from ..core import regular_file, save_json, sync_folder, write_atomically
 
 # %% ../../nbs/training/checkpoint.ipynb #de5a3d2b
 COMPLETE = ".complete"  # the marker: size and SHA-256 of every other file of the checkpoint

@@ -24,9 +24,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-from ..core import KitError
-from ..core import open_own, parse_json, read_bytes, write_atomically
-from ..core import duration
+from ..core import KitError, duration, open_own, parse_json, read_bytes, write_atomically
 
 # %% ../../nbs/training/log.ipynb #aa0afaf3
 METRICS = "metrics.jsonl"  # the file's name inside a run folder

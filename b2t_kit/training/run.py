@@ -31,13 +31,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..core import MEMO
-from ..core import find_place
-from ..core import KitError
-from ..core import clear_way, load_json, new_folders, save_json
-from ..core import fold_seed
-from ..core import to_dict
-from ..core import duration, gib
+from ..core import MEMO, KitError, clear_way, duration, find_place, fold_seed, gib, load_json, new_folders
+from ..core import save_json, to_dict
 from ..devices.device import Device
 from ..devices.select import open_device
 from ..precision import audit_optimizer, audit_parameters, unchanged

@@ -26,14 +26,13 @@ from typing import Any
 
 import torch
 
-from ..core import KitError, load_json, save_json, to_dict, write_atomically
-from ..core import Worker, child_environment, start_worker, stop_workers
+from ..core import KitError, Worker, child_environment, load_json, save_json, start_worker, stop_workers, to_dict
+from ..core import write_atomically
 from ..devices.device import tpu_chips
 from ..devices.select import find_device, open_device
 from .checkpoint import Best, checkpoint_fault, checkpoint_path, checkpoint_steps, read_best
-from .log import Canvas, draw_runs, eval_names, in_notebook
-from .log import METRICS, read_metrics
-from .run import CHANGEABLE, Budget, StopRequest, check_task, check_resumable, differences
+from .log import METRICS, Canvas, draw_runs, eval_names, in_notebook, read_metrics
+from .run import CHANGEABLE, Budget, StopRequest, check_resumable, check_task, differences
 from .task import TrainConfig
 
 # %% ../../nbs/training/seeds.ipynb #7816348d

@@ -15,8 +15,7 @@ from typing import Any, Literal, Protocol, Self
 import torch
 from torch import nn
 
-from ..core import KitError
-from ..core import SEED, check_bounds
+from ..core import SEED, KitError, check_bounds
 from ..devices.device import Device
 from ..models.footprint import MemoryTarget, Part, StepPlan
 
