@@ -24,26 +24,29 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from ..core import MEMO, Kept, KitError, check_target, content_hash, csv_text, file_mark, followed, from_dict
-from ..core import load_json, new_folders, regular_file, save_json, to_dict, write_atomically
+from ..core import MEMO, Kept, KitError, content_hash, file_mark
+from ..core import check_target, csv_text, load_json, new_folders, regular_file, save_json, write_atomically
+from ..core import followed, from_dict, to_dict
 from ..data.batches import Batch, EvalBatches, needed_patches
 from ..data.dataset import Recordings, TrialInfo
 from ..data.features import T15, Signal
-from ..data.fingerprint import data_fingerprint
 from ..data.folders import check_split
-from ..data.hdf5 import begin_hdf5
 from ..data.joint import label_heads
+from ..data.hdf5 import begin_hdf5
+from ..data.fingerprint import data_fingerprint
 from ..devices.device import Device
 from ..devices.select import open_device
 from ..models.ctc import ctc_losses, greedy
 from ..models.model import model_name, published_in
 from ..models.published import Pretrained
-from .adapt import AdaptConfig, AdaptProgress, Adapter, Unseen, adapted_parameters, fit_days, single_trial
+from .adapt import AdaptConfig, Adapter, AdaptProgress, Unseen, adapted_parameters
+from .adapt import fit_days, single_trial
 from .shapes import SpeechRun
 from .task import SpeechConfig, check_signal, framing, logits_of, signals_in, speech_loss
 from .transfer import Start
-from ..text.metrics import CHECKPOINT_CHOSEN, Choice, Confusion, Counts, Rate, RateTable, confusion, count_edits
-from ..text.metrics import marked, plain_marks, plot_confusion, plot_rates, rate_of, rates_by, redrawn
+from ..text.metrics import CHECKPOINT_CHOSEN, Choice, marked, plain_marks
+from ..text.metrics import Confusion, Counts, Rate, RateTable, confusion, count_edits, plot_confusion
+from ..text.metrics import plot_rates, rate_of, rates_by, redrawn
 from ..text.phonemes import PHONEMES
 from ..training.checkpoint import best_checkpoint, read_part, tensors_hash
 from ..training.run import check_task, task_digest
