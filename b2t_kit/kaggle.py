@@ -31,10 +31,8 @@ from typing import Annotated, Any
 from matplotlib.figure import Figure
 
 import b2t_kit
-from .core import KitError
-from .core import atomic_folder, load_json, platform, read_text, regular_file, save_json
-from .core import write_atomically
-from .core import SUCCESS
+from .core import KitError, atomic_folder, load_json, platform, read_text, regular_file, save_json
+from .core import SUCCESS, write_atomically
 from .verbs import Folder
 from .training.checkpoint import COMPLETE, ROLLING, checkpoint_steps, use_scratch
 
