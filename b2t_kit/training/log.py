@@ -65,7 +65,8 @@ def read_metrics(
             rows.append(_check_row(dict(parse_json(line))))
         except (TypeError, ValueError) as error:
             if number < len(lines):
-                raise KitError(f"{path}: line {number} is not a row of measurements ({error}); remove the line") from error
+                raise KitError(f"{path}: line {number} is not a row of measurements ({error}); "
+                               "remove the line") from error
     return rows
 
 
