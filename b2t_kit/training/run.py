@@ -736,7 +736,8 @@ def _warn_of_norms(run: Run) -> None:
         row = run.recent[step - first]
         largest = max(names, key=lambda name: row.get(name, 0.0), default="")
         where = f"; largest in {largest.removeprefix('norm/')}" if largest else ""
-        warn(run, f"the gradient norm of step {step}, {row['norm']:.3g}, is {ratio:.0f} times the running median{where}")
+        warn(run, f"the gradient norm of step {step}, {row['norm']:.3g}, is {ratio:.0f} times the running median"
+                  f"{where}")
     for name in names:
         norms = [row[name] for row in run.recent if name in row]
         if verdict := run.norms.verdict(name, norms, run.config.clip_norm):
@@ -772,7 +773,8 @@ def validate(run: Run) -> None:
     record(run, {"kind": "eval", **run.values})
     select = run.config.select
     if select not in run.values:
-        warn(run, f"validation gives {', '.join(run.values) or 'nothing'}, but no '{select}', so no best step is chosen")
+        measured = ", ".join(run.values) or "nothing"
+        warn(run, f"validation gives {measured}, but no '{select}', so no best step is chosen")
     elif math.isfinite(run.values[select]) and not (run.best and run.best.value <= run.values[select]):
         run.best = Best(run.step, select, run.values[select])
 
