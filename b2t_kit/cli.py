@@ -66,7 +66,7 @@ PLACES: dict[str, str | dict[str, str]] = {  # verb, in the order of `b2t --help
     "kernel": {"build": "kaggle:KernelBuild"},
     "plan": "tpu.verbs:Plan",
     "preflight": "tpu.verbs:Preflight",
-    "doctor": "doctor.verbs:Doctor",
+    "doctor": "doctor:Doctor",
     "eit": {
         "simulate": "tasks.verbs:SimulateTanks",
         "train": "tasks.verbs:TrainTomography",

@@ -44,7 +44,7 @@ def log(folder: Path) -> None:
 
 
 def doctor(folder: Path) -> str:
-    from b2t_kit.doctor.doctor import diagnose_file
+    from b2t_kit.doctor import diagnose_file
     found = diagnose_file(folder / "log.txt")
     assert [one.failure.name for one in found] == ["chip_memory_full"]
     return f"{(folder / 'log.txt').stat().st_size / 1e9:.2f} GB"

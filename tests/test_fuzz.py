@@ -27,7 +27,7 @@ from b2t_kit.data.validate import faults
 from b2t_kit.data.writer import tiny_recordings
 from b2t_kit.decode.hypotheses import read_nbest
 from b2t_kit.decode.tune import tuned_config
-from b2t_kit.doctor.doctor import diagnose_file
+from b2t_kit.doctor import diagnose_file
 from b2t_kit.llm.scores import KeptScores
 from b2t_kit.lm.arpa import read_language_model
 from b2t_kit.lm.ngram_build import read_vocabulary

@@ -169,7 +169,7 @@ def test_the_five_lines_for_a_model_from_elsewhere() -> None:
 
 ALL_SCORES = """
 import torch
-from b2t_kit.doctor.doctor import diagnose
+from b2t_kit.doctor import diagnose
 from b2t_kit.tpu.any_model import preflight
 
 def loss(model, batch):

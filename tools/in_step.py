@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ("b2t_kit", "nbs", "tools", "README.md", "README.zh.md", "settings.ini", "pyproject.toml")
-GENERATED = ("b2t_kit/**/*.py", "nbs/**/*.ipynb", "nbs/README.md", "README*.md")
+GENERATED = ("b2t_kit/**/*.py", "nbs/**/*.ipynb", "nbs/README.md", "nbs/tutorials/*.md", "README*.md")
 SHOWN = 20  # lines of each difference
 # nbdev 2 lists a module without functions and classes in _modidx.py, nbdev 3 does not.
 NO_SYMBOLS = re.compile(r"^ *'[\w.]+': \{\},?\n", re.M)

@@ -1,7 +1,7 @@
 """Write README.md, README.zh.md and nbs/README.md from the notebooks: `python tools/readme.py`.
 
 README.md and README.zh.md are nbs/index.ipynb and nbs/index_zh.ipynb as Markdown. nbs/README.md lists all
-notebooks in reading order. The tables of failures, in two languages, are written into their notebooks. Run it where
+notebooks in reading order. The tables of failures, in two languages, are written into their pages. Run it where
 the package is installed. nbdev's own `nbdev_readme` needs Quarto, a program of 100 MB that pip cannot install
 offline.
 """
@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-from b2t_kit.doctor import known_failures
+from b2t_kit.doctor import failures_table
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "nbs"
 READMES = {"index.ipynb": "README.md", "index_zh.ipynb": "README.zh.md"}
-FAILURES = {"tutorials/failures.ipynb": "en", "tutorials/failures_zh.ipynb": "zh"}
+FAILURES = {"tutorials/failures.md": "en", "tutorials/failures_zh.md": "zh"}
 NOTE = "<!-- Written by tools/readme.py from nbs/{}: edit the notebook. -->"
 FOLDERS = {  # in reading order
     "tutorials": "Tutorials: notebooks to run from top to bottom. They export no code.",
@@ -35,7 +35,6 @@ FOLDERS = {  # in reading order
     "devices": "One interface over CPU, CUDA and TPU.",
     "memory": "Whether a step fits, by arithmetic.",
     "tpu": "Whether a step fits and how fast it can be, by the TPU compiler, without a TPU.",
-    "doctor": "What is known about failures, and what is wrong with this machine.",
     "tasks": "Other tasks on the same training loop.",
 }
 HIDDEN = re.compile(r"^#\s*\|\s*(hide\b|include:\s*false|default_exp\b)", re.M)
@@ -82,12 +81,9 @@ def list_of_notebooks() -> str:
 
 
 def with_table(text: str, table: str) -> str:
-    "A notebook's text with this table's cell updated and everything else unchanged."
-    notebook = json.loads(text)
-    for cell in notebook["cells"]:
-        if "".join(cell["source"]).startswith(table.partition(" | ")[0] + " | "):
-            cell["source"] = table.splitlines(keepends=True)
-    return json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+    "A page with this table in the place of the one with the same header."
+    header = table.partition("\n")[0]
+    return re.sub(rf"^{re.escape(header)}\n(?:\|.*\n?)*", lambda _: f"{table}\n", text, count=1, flags=re.M)
 
 
 def from_root(link: re.Match) -> str:
@@ -115,10 +111,10 @@ def sections(cells: list[dict]) -> Iterator[str]:
 
 def main() -> None:
     for name, language in FAILURES.items():
-        path = NOTEBOOKS / name
-        for entries in (known_failures.REPORTED, known_failures.THREADS, known_failures.FAILURE_KINDS):
-            written = with_table(path.read_text(encoding="utf-8"), known_failures.table(language, entries))
-            path.write_text(written, encoding="utf-8")
+        text = (NOTEBOOKS / name).read_text(encoding="utf-8")
+        for reported in (True, False):
+            text = with_table(text, failures_table(language, reported))
+        (NOTEBOOKS / name).write_text(text, encoding="utf-8")
     (NOTEBOOKS / "README.md").write_text(list_of_notebooks(), encoding="utf-8")
     for name, readme in READMES.items():
         text = "\n\n".join([NOTE.format(name), *sections(cells_of(NOTEBOOKS / name))]) + "\n"

@@ -7,7 +7,7 @@ __all__ = ['TEXT', 'MISSING', 'FILLER', 'HEADER', 'TEST_TRIALS', 'PLACE', 'place
            'submission_text', 'submission_faults', 'SubmissionCheck', 'check_submission', 'SubmissionWriter',
            'check_unseen', 'submit', 'submit_nbest', 'read_sentences', 'Score', 'score', 'score_sentences']
 
-# %% ../../nbs/output/submission.ipynb #d1acb42f
+# %% ../../nbs/output/submission.ipynb #49e59aee
 import csv
 import fcntl
 import io
@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core import KitError, content_hash, differing, file_hash, plain
-from ..core import check_target, csv_plain, new_folders, open_own, parse_json, read_bytes, read_text
-from ..core import save_json, to_dict, write_atomically
+from ..core import KitError, check_target, content_hash, csv_plain, differing, file_hash, new_folders, open_own
+from ..core import parse_json, plain, read_bytes, read_text, save_json, to_dict, write_atomically
 from ..data.dataset import Recordings, TrialInfo
 from ..data.quarantine import refuse_seen
 from ..decode.beam_search import search_key
@@ -70,7 +69,7 @@ def submission_text(
     text = normalise(sentence, map_apostrophes=True)
     return text if is_valid_text(text) else FILLER
 
-# %% ../../nbs/output/submission.ipynb #49b6b3d8
+# %% ../../nbs/output/submission.ipynb #d3322057
 HEADER = "id,text"
 TEST_TRIALS = 1450  # test trials of the competition
 
@@ -83,8 +82,8 @@ def submission_faults(
     try:
         header, *lines = content.decode("utf-8").replace("\r\n", "\n").split("\n")
     except UnicodeDecodeError as error:
-        line = content[:error.start].count(b"\n") + 1
-        return [f"line {line}: is not UTF-8 (byte 0x{content[error.start]:02x})"]
+        at = content[:error.start].count(b"\n") + 1
+        return [f"line {at}: is not UTF-8 (byte 0x{content[error.start]:02x})"]
     found = [] if header == HEADER else [f"line 1: is {header[:60]!r}, not {HEADER!r}"]
     if lines and lines[-1] == "":
         lines.pop()
@@ -231,7 +230,7 @@ class SubmissionWriter(AbstractContextManager):
             self.journal.unlink(missing_ok=True)
         self.file.close()
 
-# %% ../../nbs/output/submission.ipynb #015ebbd7
+# %% ../../nbs/output/submission.ipynb #217d7bf1
 def check_unseen(
     runs: Iterable[str | Path],  # run folders
     data: str | Path | None,  # folder of the recordings; None: the platform's input folders
@@ -253,8 +252,8 @@ def submit(
     "Decode the test split into a submission, or resume one. Raises `KitError`."
     check_target(out)
     check_unseen([run], data)
-    source = RunLogits(run, data, "test", device)
-    source = AdaptedRun(source, adapt) if adapt else source
+    trained = RunLogits(run, data, "test", device)
+    source = AdaptedRun(trained, adapt) if adapt else trained
     with Recordings(data, "test") as recordings:
         infos = recordings.infos
     with new_folders(source.folder):

@@ -29,8 +29,8 @@ from matplotlib.figure import Figure
 
 from ..core import GIB, KitError, duration, to_dict
 from ..devices.topologies import Slice, find_slice
-from ..doctor.doctor import Allocation, allocations
-from ..doctor.known_failures import squeeze
+from ..doctor import Allocation, allocations
+from ..doctor import squeeze
 from ..models.model import loaded_models
 from . import compile as compiler
 from .cost import Buffer, Exchange, Hlo, Roofline, at_the_peak, by_kind, count_traffic, count_work, read_hlo
@@ -270,7 +270,7 @@ def complaint_lines(
     program: Compiled,  # a program that did not compile
 ) -> list[str]:
     "The compiler's message as lines of text."
-    said = [english for english, _ in program.complaint.sentences()] if program.complaint.needed else []
+    said = program.complaint.sentences() if program.complaint.needed else []
     shapes = largest_allocations(program.error)
     return [f"  {line}" for line in said or [program.error[:300]]] + [f"    {line}" for line in shapes]
 
