@@ -660,7 +660,7 @@ def check_steps(device: "Device", steps: int = 36) -> str:
 
     from b2t_kit.models.ctc import ctc_losses
     from b2t_kit.models.gru import GRUConfig
-    from b2t_kit.training.metrics_log import GrowthWatch
+    from b2t_kit.training.log import GrowthWatch
     from b2t_kit.training.optim import VANISHED, build_adamw
 
     started, count, memory = time.monotonic(), _ROWS * device.chips, [float(device.memory_bytes())]
