@@ -30,7 +30,7 @@ PLACES: dict[str, str | dict[str, str]] = {  # verb, in the order of `b2t --help
     "demo": "demo:RunDemo",
     "simulate": "simulate.neural:Simulate",
     "fetch": "data.verbs:Fetch",
-    "validate": "data.validate:Validate",
+    "validate": "data.verbs:Validate",
     "convert": {
         "t12": "data.verbs:ConvertT12",
         "brain-to-voice": "data.verbs:ConvertBrainToVoice",
@@ -84,7 +84,7 @@ ABOUT_PARTS = {
 
 # %% ../nbs/cli.ipynb #f21833c2
 def verb_at(
-    place: str,  # such as "data.validate:Validate"
+    place: str,  # such as "data.verbs:Validate"
 ) -> type:
     "The dataclass of a verb."
     module, name = place.split(":")

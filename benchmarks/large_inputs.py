@@ -25,7 +25,7 @@ def recordings(folder: Path) -> None:
 
 
 def validate(folder: Path) -> str:
-    from b2t_kit.data.validate import faults
+    from b2t_kit.data.dataset import faults
     assert not list(faults(folder / "data/hdf5_data_final"))
     return f"{sum(path.stat().st_size for path in (folder / 'data').rglob('*.hdf5')) / 1e9:.2f} GB"
 

@@ -46,6 +46,7 @@ from matplotlib.figure import Figure
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from normalise import normalise_recordings
 from recipes import command, recordings, trained
 
 from b2t_kit.core import from_dict, load_json, save_json
@@ -53,7 +54,6 @@ from b2t_kit.data.augment import smooth
 from b2t_kit.data.convert import convert
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.data.kept import KeptFormat
-from b2t_kit.data.normalise import normalise_recordings
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.ensemble import average_logits
 from b2t_kit.decode.hypotheses import SearchConfig

@@ -21,7 +21,7 @@ import torch
 from b2t_kit.core import load_json, save_json
 from b2t_kit.data.augment import smooth
 from b2t_kit.data.batches import EvalBatches
-from b2t_kit.data.folders import find_recordings
+from b2t_kit.data.dataset import find_recordings
 from b2t_kit.models.ctc import greedy
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.models.noise_gru import NoiseGRUConfig

@@ -17,7 +17,7 @@ import torch
 
 from b2t_kit.cli import main, parse
 from b2t_kit.core import KitError, clear_way
-from b2t_kit.data.hdf5 import begin_hdf5
+from b2t_kit.data.dataset import begin_hdf5
 from b2t_kit.kaggle import bring_run
 from b2t_kit.models.gru import GRUConfig, GRUDecoder, load_pretrained
 from b2t_kit.training.checkpoint import checkpoint_fault, checkpoint_steps
@@ -294,8 +294,8 @@ OPENED_SAFELY = {
     "core": {"sync_folder", "forget_output", "_container_memory", "start_worker"},  # a folder, /dev/null, the system's own files
     "tpu/compile": {"work"}, "tpu/lower": {"lower_request", "requested_task"},  # temporary
     "tpu/preflight": {"judged", "lower_in_child", "compile_program", "run_preflight"}, "demo": {"demo"},  # folders that the kit has just made
-    "lm/external_sort": {"mapped"}, "data/dataset": {"as_png"},
-    "data/hdf5": {"read_attribute"}, "data/writer": {"close"}, "training/checkpoint": {"_flush"},
+    "lm/external_sort": {"mapped"}, "data/dataset": {"as_png", "open_file"},
+    "data/writer": {"close"}, "training/checkpoint": {"_flush"},
     "data/download": {"_open", "_receive"},  # the network, and a name that was cleared
     "simulate/errors": {"real_errors"},  # part of the package
     "lm/ngram": {"_header"},  # a path that `map_model` has looked at

@@ -22,7 +22,7 @@ import torch
 
 import several_processes
 from b2t_kit.core import KitError, from_dict
-from b2t_kit.data.folders import find_recordings
+from b2t_kit.data.dataset import find_recordings
 from b2t_kit.devices.device import Device, DeviceOptions
 from b2t_kit.devices.select import open_device
 from b2t_kit.core import launch

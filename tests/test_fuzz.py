@@ -20,10 +20,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from b2t_kit.core import KitError, load_json, read_text
-from b2t_kit.data.dataset import Recordings
+from b2t_kit.data.dataset import MAX_VALUE, Recordings, faults
 from b2t_kit.data.download import read_token, unpack_archive
-from b2t_kit.data.hdf5 import MAX_VALUE
-from b2t_kit.data.validate import faults
 from b2t_kit.data.writer import tiny_recordings
 from b2t_kit.decode.hypotheses import read_nbest
 from b2t_kit.decode.tune import tuned_config

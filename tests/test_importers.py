@@ -12,8 +12,7 @@ import pytest
 
 from b2t_kit.cli import main
 from b2t_kit.data.brain_to_voice import tiny_voice_files
-from b2t_kit.data.dataset import Recordings
-from b2t_kit.data.features import T15
+from b2t_kit.data.dataset import T15, Recordings
 from b2t_kit.data.handwriting import tiny_corp_files, tiny_nwb_files
 from b2t_kit.data.inner_speech import tiny_inner_files
 from b2t_kit.data.writer import SessionWriter, tiny_recordings

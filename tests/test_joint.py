@@ -13,8 +13,7 @@ from b2t_kit.cli import main
 from b2t_kit.core import KitError, load_json
 from b2t_kit.data.augment import Augment
 from b2t_kit.data.batches import BatchConfig
-from b2t_kit.data.dataset import Recordings
-from b2t_kit.data.features import T15
+from b2t_kit.data.dataset import T15, Recordings
 from b2t_kit.data.quarantine import refuse_seen
 from b2t_kit.data.writer import SessionWriter, tiny_recordings
 from b2t_kit.decode.word_error import WordCounter

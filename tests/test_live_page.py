@@ -20,8 +20,7 @@ import pytest
 import torch
 
 from b2t_kit.data.convert import convert
-from b2t_kit.data.dataset import Recordings
-from b2t_kit.data.features import T15
+from b2t_kit.data.dataset import T15, Recordings
 from b2t_kit.data.kept import KeptFormat
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.pipeline import choose_words

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from b2t_kit.core import KitError
-from b2t_kit.data.folders import find_recordings
-from b2t_kit.data.validate import faults
+from b2t_kit.data.dataset import faults, find_recordings
 
 HOUSE = Path(__file__).resolve().parents[1]
 PROGRAM = """

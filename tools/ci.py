@@ -55,9 +55,9 @@ ONCE = " --ignore-glob='tests/test_bad_*.py'" + "".join(
         "nbs/memory/plan.ipynb", "nbs/speech/pretrain.ipynb",
         *(f"nbs/tutorials/{name}.ipynb" for name in ("first_decoder", "first_hour", "live", "own_recordings")),
         "nbs/verbs.ipynb",
-        # What is left: batches, augmentation and fingerprints, and a large model, which runs on XLA too.
+        # What is left: batches and augmentation, and a large model, which runs on XLA too.
         *(path.relative_to(ROOT) for path in sorted((ROOT / "nbs/data").glob("*.ipynb"))
-          if path.stem not in ("augment", "batches", "fingerprint", "normalise")),
+          if path.stem not in ("augment", "batches")),
         "nbs/llm/finetune.ipynb", "nbs/llm/rescoring.ipynb", "nbs/llm/verbs.ipynb",
         *(path.relative_to(ROOT) for folder in ("lm", "decode")
           for path in sorted((ROOT / "nbs" / folder).glob("*.ipynb"))))

@@ -20,11 +20,9 @@ from numpy.lib.format import MAGIC_PREFIX
 
 from ..core import KitError, check_bounds, read_text, regular_file
 from .convert import Format, SourceDay, files_below, finite_fault, join_bins, spoken_labels, z_score
-from .dataset import BIN_SECONDS, LABEL_WIDTH, Trial
-from .features import FEATURE_KINDS, T15, UNCONFIRMED, Signal
-from .folders import SPLITS
-from .hdf5 import MAX_BINS, MAX_FEATURES, MAX_NUMBER, MAX_TRIALS, Fault, check_text, open_dataset
-from .hdf5 import open_file, open_member, reading
+from .dataset import BIN_SECONDS, FEATURE_KINDS, LABEL_WIDTH, MAX_BINS, MAX_FEATURES, MAX_NUMBER, MAX_TRIALS
+from .dataset import SPLITS, T15, UNCONFIRMED, Fault, Signal, Trial, check_text, open_dataset, open_file
+from .dataset import open_member, reading
 
 # %% ../../nbs/data/arrays.ipynb #8980dabf
 TRIAL_COLUMNS = ("session", "split", "block", "trial", "file")

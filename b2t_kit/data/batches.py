@@ -30,9 +30,7 @@ import torch
 
 from ..core import KitError, check_bounds, check_writable, content_hash, free_bytes, gib, memory, regular_file
 from ..core import fold_seed
-from .dataset import Recordings
-from .hdf5 import MAX_BINS, Fault
-from .fingerprint import trial_digests
+from .dataset import MAX_BINS, Fault, Recordings, trial_digests
 
 # %% ../../nbs/data/batches.ipynb #375d1e8a
 def num_patches(

@@ -19,9 +19,7 @@ import numpy as np
 from ..core import KitError
 from .convert import Divided, SourceDay, are_counts, cells_faults, files_below, join_bins, finite_fault
 from .convert import spoken_labels, z_score
-from .dataset import Trial
-from .features import ARRAYS, FEATURE_KINDS, T15, UNCONFIRMED, Signal
-from .hdf5 import MAX_BINS, Fault
+from .dataset import ARRAYS, FEATURE_KINDS, MAX_BINS, T15, UNCONFIRMED, Fault, Signal, Trial
 from .matlab import load_mat, mat_variables, texts_in
 from .quarantine import Quarantine
 

@@ -21,12 +21,10 @@ import numpy as np
 
 
 from ..core import MEMO, KitError, check_bounds, content_hash, file_hash, followed
-from .dataset import LABEL_WIDTH, Trial
-from .hdf5 import MAX_BINS, MAX_NUMBER, Fault, check_text, group_names, open_dataset, open_file, open_trial
-from .hdf5 import read_attribute, reading, twin_fault, value_fault
-from .folders import SPLITS
+from .dataset import LABEL_WIDTH, MAX_BINS, MAX_NUMBER, SPLITS, Fault, Trial, check_text, entries_of
+from .dataset import group_names, open_dataset, open_file, open_trial, read_attribute, reading, twin_fault
+from .dataset import value_fault
 from .writer import SessionWriter
-from .folders import entries_of
 from .matlab import Variable, cell_faults, missing_faults, variables_said
 from .quarantine import Quarantine
 from ..text.g2p import sentence_to_phonemes

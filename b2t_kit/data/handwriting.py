@@ -21,9 +21,8 @@ import numpy as np
 
 from ..core import KitError
 from .convert import Divided, SourceDay, cells_faults, files_below, finite_fault, is_date, z_score
-from .dataset import LABEL_WIDTH, Trial
-from .features import Signal
-from .hdf5 import MAX_NUMBER, MAX_TRIALS, Fault, check_text, open_dataset, open_file, open_member, reading
+from .dataset import LABEL_WIDTH, MAX_NUMBER, MAX_TRIALS, Fault, Signal, Trial, check_text, open_dataset
+from .dataset import open_file, open_member, reading
 from .matlab import load_mat, mat_variables, text_in, texts_in
 from .quarantine import H2_HELD_IN
 

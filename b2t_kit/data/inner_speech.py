@@ -18,9 +18,7 @@ import numpy as np
 from ..core import KitError
 from .convert import Divided, SourceDay, files_below, finite_fault, join_bins, spoken_labels, unknown_layout
 from .convert import z_score
-from .dataset import Trial
-from .features import FEATURE_KINDS, Signal
-from .hdf5 import MAX_NUMBER, MAX_TRIALS, Fault
+from .dataset import FEATURE_KINDS, MAX_NUMBER, MAX_TRIALS, Fault, Signal, Trial
 from .matlab import Variable, load_mat, mat_variables, missing_faults, texts_in
 
 # %% ../../nbs/data/inner_speech.ipynb #cb4e29a2

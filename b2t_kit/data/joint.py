@@ -13,9 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..core import KitError
-from .dataset import Recordings
-from .features import T15, Signal
-from .folders import SPLITS, find_recordings
+from .dataset import SPLITS, T15, Recordings, Signal, find_recordings
 from .quarantine import day_of, held_out_beside
 
 # %% ../../nbs/data/joint.ipynb #da2f6e0b
@@ -45,7 +43,9 @@ class JointRecordings(Recordings):
                 part.signal.dataset, info.session, info.sentence)) for info in part.infos]
         self.folder, self.split, self.folders = listed[0].folder, split, [part.folder for part in listed]
         self.sessions = list(dict.fromkeys(session for part in listed for session in part.sessions))
-        chosen = self._selected(sessions)
+        chosen = set(self.sessions if sessions is None else sessions)
+        if unknown := chosen - set(self.sessions):
+            raise KitError(f"{self.folder}: has no session '{min(unknown)}'")
         for part in listed:
             part.infos = [replace(info, day=self.sessions.index(info.session)) for info in part.infos
                          if info.session in chosen and (quarantined or not info.quarantine)]

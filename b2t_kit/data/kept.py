@@ -17,9 +17,7 @@ import numpy as np
 
 from ..core import KitError, load_json, parse_json, read_bytes, regular_file
 from .convert import Divided, SourceDay, is_date, spoken_labels, z_score
-from .dataset import Trial
-from .features import Signal
-from .hdf5 import MAX_BINS, MAX_FEATURES, Fault
+from .dataset import MAX_BINS, MAX_FEATURES, Fault, Signal, Trial
 
 # %% ../../nbs/data/kept.ipynb #efb4b250
 MOST_BINS = 10**10  # six years of bins

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..core import regular_file
-from .hdf5 import H5_ERRORS, MAX_BINS, MAX_TRIALS, Fault
+from .dataset import H5_ERRORS, MAX_BINS, MAX_TRIALS, Fault
 
 # %% ../../nbs/data/matlab.ipynb #8c66bfa1
 PIECE = 1 << 16  # bytes unpacked at a time

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core import KitError
-from .dataset import Recordings, Trial, TrialInfo
-from .folders import SPLITS, find_recordings
+from .dataset import SPLITS, Recordings, Trial, TrialInfo, find_recordings
 from ..text.phonemes import normalise
 
 # %% ../../nbs/data/quarantine.ipynb #a055a3fc

@@ -17,10 +17,7 @@ import numpy as np
 
 from ..core import KitError
 from .convert import Format, SourceDay, is_date, spoken_labels
-from .dataset import Trial
-from .features import FEATURE_KINDS, Signal
-from .hdf5 import MAX_BINS, MAX_NUMBER, Fault
-from .folders import SPLITS, entries_of
+from .dataset import FEATURE_KINDS, MAX_BINS, MAX_NUMBER, SPLITS, Fault, Signal, Trial, entries_of
 from .matlab import Variable, load_mat, mat_variables, texts_in
 
 # %% ../../nbs/data/t12.ipynb #061b98ab

@@ -15,10 +15,7 @@ import h5py
 import numpy as np
 
 from ..core import KitError, sync_folder
-from .dataset import LABEL_WIDTH, Trial
-from .features import T15, Signal
-from .folders import SPLITS, check_split
-from .hdf5 import begin_hdf5
+from .dataset import LABEL_WIDTH, SPLITS, T15, Signal, Trial, begin_hdf5, check_split
 
 
 # %% ../../nbs/data/writer.ipynb #902250a6

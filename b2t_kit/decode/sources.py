@@ -21,8 +21,7 @@ from h5py import HardLink
 
 from ..core import MEMO, Kept, KitError, file_hash, kept, printable, stored_key
 from ..core import followed, load_json, new_folders, number_in, read_text, save_json, to_dict, write_atomically
-from ..data.dataset import Recordings
-from ..data.hdf5 import MAX_BINS, open_dataset, open_file, reading
+from ..data.dataset import MAX_BINS, Recordings, open_dataset, open_file, reading
 from .beam_search import BeamSearch, check_logits, search_key
 from .hypotheses import DecodedTrial
 from .tune import CHOICE
@@ -227,7 +226,7 @@ def cached_logits(
     unseen: "Unseen | None" = None,  # day layer of sessions without training; None: from the configuration
 ) -> Path:  # logits.hdf5
     "Return the file with the logits of a split, computed only if it is missing or of other weights or recordings."
-    from b2t_kit.data.folders import check_split
+    from b2t_kit.data.dataset import check_split
     from b2t_kit.devices.select import open_device
     from b2t_kit.speech.evaluate import LogitsWriter, decode, logits_key
 

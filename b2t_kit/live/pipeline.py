@@ -26,8 +26,7 @@ from matplotlib.figure import Figure
 
 from ..core import KitError, check_bounds, printable
 from ..data.augment import smooth, smoothing_taps
-from ..data.dataset import BIN_SECONDS
-from ..data.normalise import RunningNorm
+from ..data.dataset import BIN_SECONDS, RunningNorm
 from ..decode.beam_search import BeamSearch, available_cores
 from ..decode.ensemble import average_logits
 from ..decode.hotwords import Hotword, parse_hotwords

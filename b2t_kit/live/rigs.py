@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from ..core import KitError, printable
-from ..data.dataset import BIN_SECONDS
-from ..data.hdf5 import MAX_FEATURES
+from ..data.dataset import BIN_SECONDS, MAX_FEATURES
 from .sources import BUFFERED, MOST_SENT, LiveSource, ParticipantSource, Piece, RecordingSource
 from .sources import StreamSource, add_reason, endpoint, live_library
 

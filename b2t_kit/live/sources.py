@@ -25,9 +25,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from ..core import KitError, from_dict, is_whole, load_json, printable
-from ..data.dataset import BIN_SECONDS, Recordings
-from ..data.hdf5 import MAX_BINS, MAX_FEATURES, MAX_VALUE
-from ..data.folders import find_recordings
+from ..data.dataset import BIN_SECONDS, MAX_BINS, MAX_FEATURES, MAX_VALUE, Recordings, find_recordings
 from ..simulate.neural import SessionSimulator, SimulateConfig, moments, open_sessions, zscore
 from ..simulate.sentences import labels_of
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..data.hdf5 import MAX_VALUE
+from ..data.dataset import MAX_VALUE
 
 # %% ../../nbs/live/state.ipynb #0579cfba
 LOOKED_AT = 150  # bins that are judged: three seconds

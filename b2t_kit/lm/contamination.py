@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ..core import KitError, load_json
-from ..data.dataset import Recordings
-from ..data.folders import SPLITS, find_recordings
+from ..data.dataset import SPLITS, Recordings, find_recordings
 from .ngram import LanguageModel
 from .ngram_train import Text, named_blocks
 from ..simulate.sentences import read_prompts

@@ -33,9 +33,7 @@ from tqdm import tqdm
 from ..core import SUCCESS, KitError, atomic_folder, check_bounds, check_writable, free_bytes, save_json, to_dict
 from ..verbs import Folder, Layout, arranged
 from ..data.batches import read_ahead
-from ..data.dataset import BIN_SECONDS, NUM_FEATURES, Trial
-from ..data.features import ARRAYS, T15, Signal
-from ..data.folders import SPLITS
+from ..data.dataset import ARRAYS, BIN_SECONDS, NUM_FEATURES, SPLITS, T15, Signal, Trial
 from ..data.writer import SessionWriter
 from .sentences import KitSource, Planned, day_number, draw_sentence, labels_of
 from .sentences import open_source, plan_session

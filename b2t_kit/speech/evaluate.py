@@ -28,12 +28,8 @@ from ..core import MEMO, Kept, KitError, content_hash, file_mark
 from ..core import check_target, csv_text, load_json, new_folders, regular_file, save_json, write_atomically
 from ..core import followed, from_dict, to_dict
 from ..data.batches import Batch, EvalBatches, needed_patches
-from ..data.dataset import Recordings, TrialInfo
-from ..data.features import T15, Signal
-from ..data.folders import check_split
+from ..data.dataset import T15, Recordings, Signal, TrialInfo, begin_hdf5, check_split, data_fingerprint
 from ..data.joint import label_heads
-from ..data.hdf5 import begin_hdf5
-from ..data.fingerprint import data_fingerprint
 from ..devices.device import Device
 from ..devices.select import open_device
 from ..models.ctc import ctc_losses, greedy

@@ -21,10 +21,7 @@ from torch import nn
 from ..core import KitError, check_bounds, from_dict, load_json, uniforms
 from ..data.augment import Augment, augment, bin_mask, smooth
 from ..data.batches import Batch, BatchConfig, TrainBatches, check_lengths, gathered
-from ..data.dataset import Recordings
-from ..data.features import Signal
-from ..data.fingerprint import data_fingerprint
-from ..data.folders import SPLITS, find_recordings
+from ..data.dataset import SPLITS, Recordings, Signal, data_fingerprint, find_recordings
 from ..data.joint import JointRecordings, join_splits, read_ins
 from ..data.quarantine import quarantined
 from ..devices.device import Device

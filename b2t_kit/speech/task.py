@@ -23,9 +23,7 @@ from ..core import KitError, check_bounds, from_dict, gib, to_dict
 from ..data.augment import Augment, augment, smooth, smoothing_taps
 from ..data.batches import Batch, BatchConfig, Bucket, EvalBatches, Frames, Resident, TrainBatches, check_lengths
 from ..data.batches import check_shares, end_to_end, gathered, map_trials
-from ..data.dataset import BIN_SECONDS, Recordings
-from ..data.features import T15, Signal, signal_difference
-from ..data.fingerprint import data_fingerprint
+from ..data.dataset import BIN_SECONDS, T15, Recordings, Signal, data_fingerprint, signal_difference
 from ..data.joint import JointRecordings, label_heads, open_recordings, read_ins
 from ..data.quarantine import quarantine_said, quarantined, spent_days
 from ..devices.device import Device
