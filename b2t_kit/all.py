@@ -76,7 +76,7 @@ def train(
     quiet: bool = False,  # print and show nothing
 ) -> Result:
     "Train a recipe, or continue to; `KitError` says in one line what is wrong."
-    from b2t_kit.memory.plan import check_memory
+    from b2t_kit.memory import check_memory
     from b2t_kit.train import train as train_task
     from b2t_kit.train_command import open_task
 

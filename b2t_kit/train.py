@@ -56,7 +56,7 @@ def train(
     out: str | Path,  # the run folder
     resume: bool = False,  # continue the run in `out`
     quiet: bool = False,  # print and show nothing
-    check_memory: MemoryCheck | None = None,  # called before the model is built, such as `memory.plan.check_memory`
+    check_memory: MemoryCheck | None = None,  # called before the model is built, such as `memory.check_memory`
 ) -> Result:
     "Train a task's model, or resume training; raises `KitError` if the run cannot start or must stop."
     with open_run(task, config, out, resume, quiet, check_memory=check_memory) as run:

@@ -157,7 +157,7 @@ def open_task(
 ) -> SpeechTask:
     "The speech task of a run, with a word scorer if validation is to decode to words."
     from b2t_kit.decode.word_error import WordCounter  # here, since `--help` should not wait for the search
-    from b2t_kit.memory.plan import lack_of_room
+    from b2t_kit.memory import lack_of_room
 
     return SpeechTask(data, run.task, WordCounter, cache_dir, lack_of_room, start=start)
 
@@ -219,7 +219,7 @@ def train_here(
     train_seeds: Callable[..., Any],  # `train.train_seeds`
 ) -> bool:  # whether nothing is left to do, or the processes have said that there is
     "Train in this process, or in several that train together."
-    from b2t_kit.memory.plan import check_memory
+    from b2t_kit.memory import check_memory
 
     if asked.processes != 1:
         train_in_processes(asked)
@@ -416,7 +416,7 @@ class Pretrain:
         check_bounds(self, {"processes": (1, 1000)})
 
     def act(self) -> int:
-        from b2t_kit.memory.plan import check_memory
+        from b2t_kit.memory import check_memory
         from b2t_kit.speech.pretrain import PretrainTask
         from b2t_kit.train import train, uninterrupted
 

@@ -101,7 +101,7 @@ def gather_rate(root: Path, rounds: int) -> dict[str, float]:
 
 def task_of(name: str, root: Path, rows: int, **batches: object):
     "A recipe's settings and task, with its memory check."
-    from b2t_kit.memory.plan import lack_of_room
+    from b2t_kit.memory import lack_of_room
     from b2t_kit.speech.recipes import recipe
     from b2t_kit.speech.task import SpeechTask
 

@@ -40,7 +40,7 @@ from plan import settings_of, task_and_batch
 
 from b2t_kit.core import KitError, atomic_folder
 from b2t_kit.devices.select import open_device
-from b2t_kit.memory.plan import PlannedDevice, find_target, plan_task
+from b2t_kit.memory import PlannedDevice, find_target, plan_task
 from b2t_kit.precision import resolve_precision
 from b2t_kit.simulate.neural import STRICT, SimulateConfig, open_sessions, write_session
 from b2t_kit.simulate.sentences import open_source

@@ -9,14 +9,13 @@ PYTHON is the interpreter of an environment with jax 0.7.1 and libtpu 0.0.21. Ea
 batches of one length: its training step is lowered as in `b2t preflight`, in its own process, and compiled for
 the slice; the compiler's memory (arguments + results that are not donated + temporaries) is compared with the plan's
 total. On a CPU, two steps run in their own process, and the growth of its largest resident memory is compared
-with the plan: with the default allocator, and with one that returns every free block of a megabyte or more. The codec
-task has no rules, so it has only an estimate.
-Results go to benchmarks/results/plan.json and plan_cpu.json.
+with the plan: with the default allocator, and with one that returns every free block of a megabyte or more. Results go to benchmarks/results/plan.json and plan_cpu.json.
 """
 
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -31,8 +30,7 @@ sys.path.insert(0, str(ROOT))
 from b2t_kit.core import override
 from b2t_kit.data.batches import Bucket
 from b2t_kit.tpu.configs import configuration
-from b2t_kit.memory.plan import find_target
-from b2t_kit.memory.plan import plan_run
+from b2t_kit.memory import find_target, plan_run
 from b2t_kit.devices.topologies import CHIPS
 
 RESULTS = ROOT / "benchmarks/results"
@@ -61,8 +59,6 @@ CPU_CASES = [  # configuration, batch, bins, settings; 45 days
     ("eit_tiny", 256, 0, {}), ("eit_small", 16, 0, {}), ("eit_small", 64, 0, {}), ("eit_cdeit", 1, 0, {}),
     ("codec", 16, 0, {"width": 512, "heads": 8, "frames": 200}), ("codec", 256, 0, {}),
 ]
-IMAGES = [("eit_cdeit", 64), ("eit_cdeit", 256), ("eit_small", 256)]  # and global batch on a v5e-8; see preflight.py
-ON_THE_CHIP = [("eit_tiny", 64)]  # so small that it needs next to no main memory, which the plan does not know
 
 
 def settings_of(name: str, batch: int, changes: dict):
@@ -80,14 +76,31 @@ def settings_of(name: str, batch: int, changes: dict):
 def planned(name: str, slice_name: str, batch: int, bins: int, changes: dict):
     "The plan of a case; images have no bins."
     run = settings_of(name, batch, changes)
-    task = run.without_data().config
-    return plan_run(name, task, run.train, find_target("tpu", slice_name), [Bucket(bins, LABELS)] if bins else [])
+    task = run.without_data()
+    if bins:
+        task.buckets = [Bucket(bins, LABELS)]
+    return plan_run(name, task, run.train, find_target("tpu", slice_name))
 
 
-def images(name: str, batch: int) -> dict | None:
-    "The recorded result of `b2t preflight` for a tomography network, if there is one."
-    case = f"{name} --slice v5e-8 --global-batch {batch} --programs largest"
-    return json.loads((RESULTS / "preflight.json").read_text()).get(case)
+def compiled_steps() -> list[dict]:
+    "Recorded figures of the compiler for steps that compile: those of this program, and those of `b2t preflight`."
+    steps = [{"case": row["case"], "total": row["total"]} for row in known()
+             if row["compiles"] and row["case"][4].get("train.shard") != "all"]  # chips gather weights then
+    for case, row in json.loads((RESULTS / "preflight.json").read_text()).items():
+        words = case.split()
+        own = words[0] in ("transformer", "noise_gru_687m", "tpu_v5e8", "eit_cdeit", "eit_small", "eit_tiny")
+        others = (",", "resident", "shard all", "PYTHON", "answers")  # another way of the same step
+        if not own or not row["fits"] or any(word in case for word in others):
+            continue
+        changes = {"model.recompute": True} if "--recompute" in words else {}
+        for option, name, kind in (("--shard", "train.shard", str), ("--accumulation", "train.accumulation", int)):
+            if option in words:
+                changes[name] = kind(words[words.index(option) + 1])
+        step = next(each["name"] for each in row["by_program"] if each["kind"] in ("train", "accumulate"))
+        bins = 0 if words[0].startswith("eit") else int(re.findall(r"\d+", step)[1])
+        steps.append({"case": [words[0], row["slice"], row["global_batch"], bins, changes],
+                      "total": row["bytes_per_chip"]["total"]})
+    return steps
 
 
 def lower(case: list, folder: Path) -> None:
@@ -185,17 +198,16 @@ def small_run(run, name: str, bins: int):
 
 def estimated(case: list) -> dict:
     "Bytes of the state and of the step, traced without numbers, and the processor time that it took."
-    from b2t_kit.memory.plan import state_of
-    from b2t_kit.memory.trace import trace_step, traced_points
+    from b2t_kit.memory import meta_model, state_of, trace_step
 
     name, batch, bins, changes = case
     run = settings_of(name, batch, changes)
     started = time.process_time()
-    found = trace_step(*task_and_batch(run, batch, bins))
-    state, _ = state_of(found.trained, found.fixed, run.train, find_target("cpu"))
-    step = max(one.bytes for one in traced_points(found))
-    return {"total": sum(one.bytes for one in state) + step, "at": found.name,
-            "seconds": round(time.process_time() - started, 1)}
+    task, given = task_and_batch(run, batch, bins)
+    found = trace_step(task, given)
+    state = state_of(meta_model(task), run.train, find_target("cpu"))
+    total = max(state.least, sum(state.parts.values()) + found.bytes)
+    return {"total": total, "at": found.at, "seconds": round(time.process_time() - started, 1)}
 
 
 def measure_cpu(case: list) -> None:
@@ -255,22 +267,12 @@ def steps_table() -> str:
 def table() -> str:
     "The results as the tables of plan.md."
     lines = ["| configuration | slice | global batch | bins | settings | compiler, GiB | plan, GiB | difference "
-             "| plan's fullest moment |", "|---|---|---|---|---|---|---|---|---|"]
-    for row in known():
+             "| plan's fullest point |", "|---|---|---|---|---|---|---|---|---|"]
+    for row in compiled_steps():
         name, slice_name, batch, bins, changes = row["case"]
-        if changes.get("train.shard") == "all":  # for which the plan has no rule
-            continue
         plan = planned(*row["case"])
-        mark = "" if row["compiles"] else " (too much)"
-        lines.append(f"| {name} | {slice_name} | {batch} | {bins} | {named(changes)} "
-                     f"| {row['total'] / 2**30:.2f}{mark} | {plan.total / 2**30:.2f} "
-                     f"| {plan.total / row['total'] - 1:+.1%} | {plan.fullest.fullest.name} |")
-    for name, batch in IMAGES + ON_THE_CHIP:
-        row, plan = images(name, batch), planned(name, "v5e-8", batch, 0, {})
-        if row:
-            total = row["bytes_per_chip"]["total"]
-            lines.append(f"| {name} | v5e-8 | {batch} | | - | {total / 2**30:.2f} | {plan.total / 2**30:.2f} "
-                         f"| {plan.total / total - 1:+.1%} | {plan.fullest.fullest.name} |")
+        lines.append(f"| {name} | {slice_name} | {batch} | {bins or ''} | {named(changes)} | {row['total'] / 2**30:.2f} "
+                     f"| {plan.total / 2**30:.2f} | {plan.total / row['total'] - 1:+.1%} | {plan.at} |")
     lines += ["", "| configuration | batch | bins | settings | measured, MiB | large blocks returned | estimate, MiB "
               "| difference to that | traced in, s |", "|" + "---|" * 9]
     path = RESULTS / "plan_cpu.json"

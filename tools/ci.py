@@ -52,7 +52,7 @@ ONCE = " --ignore-glob='tests/test_bad_*.py'" + "".join(
         "nbs/live", "nbs/output", "nbs/simulate", "nbs/tasks", "nbs/text", "kaggle/b2t-gpu",
         *(f"nbs/{name}.ipynb" for name in ("01_dataset", "cli", "demo", "index", "training/live_plot",
                                            "training/metrics_log")),
-        "nbs/memory/plan.ipynb", "nbs/speech/pretrain.ipynb",
+        "nbs/memory.ipynb", "nbs/speech/pretrain.ipynb",
         *(f"nbs/tutorials/{name}.ipynb" for name in ("first_decoder", "first_hour", "live", "own_recordings")),
         "nbs/verbs.ipynb",
         # What is left: batches and augmentation, and a large model, which runs on XLA too.

@@ -8,7 +8,6 @@ __all__ = ['GRU_SIZES', 'GRUConfig', 'GRULayers', 'GRUDecoder', 'initialise', 'G
 
 # %% ../../nbs/02_models.ipynb #a7b758c8
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..core import KitError, read_text
-from .footprint import Stack
 from .layers import GRU, add_product, in_float32, times
 from .linear import LinearConfig
 from .published import T15_SESSIONS, Pretrained, check_numbers, check_sizes, read_tensors
@@ -59,11 +57,6 @@ class GRUConfig(LinearConfig):
         "The published baseline."
         found = any((folder / part).is_file() for part in ("best_checkpoint", "checkpoint/best_checkpoint"))
         return load_pretrained(folder) if found else None
-
-    def stacks(self, divide: Callable[[int], int] = lambda units: 1) -> list[Stack]:
-        "The network as stacks of layers."
-        return [Stack("decoder", self.width, self.hidden, self.num_layers, self.num_classes,
-                      days=self.known[0], channels=self.known[1], chips=divide(self.hidden))]
 
 # %% ../../nbs/02_models.ipynb #77c27102
 GRU_SIZES = {

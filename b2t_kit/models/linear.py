@@ -6,7 +6,6 @@
 __all__ = ['LinearConfig', 'LinearReadout', 'PatchSteps']
 
 # %% ../../nbs/models/linear.ipynb #1fc56a5e
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +14,6 @@ import torch
 from torch import nn
 
 from ..core import KitError, check_bounds
-from .footprint import PeakPoint, Size, Stack, tpu_stack_points
 from .layers import DayLayer, in_float32, patches
 from .model import Adapted, FrameSteps, ModelConfig, ParameterGroup
 
@@ -87,19 +85,6 @@ class LinearConfig(ModelConfig):
     def stream(self, model: nn.Module) -> FrameSteps:
         "One patch after another."
         return PatchSteps(model)
-
-    def stacks(self, divide: Callable[[int], int] = lambda units: 1) -> list[Stack]:  # in the order in which they run
-        "The network as stacks of layers."
-        return [Stack("decoder", self.width, 0, 0, self.num_classes, days=self.known[0], channels=self.known[1])]
-
-    def footprint(self, size: Size, divide: Callable[[int], int] = lambda units: 1) -> tuple[PeakPoint, ...]:
-        "By the rules for stacks, which know square day layers."
-        return tpu_stack_points(self.stacks(divide), size) if self.day_matrix == "square" else ()
-
-    def wide_parameters(self, divide: Callable[[int], int]) -> int:
-        "Parameters of the layers whose units chips divide."
-        wide = [stack for stack in self.stacks(divide) if stack.chips > 1]
-        return sum(stack.layer_parameters(level) for stack in wide for level in range(stack.layers))
 
 # %% ../../nbs/models/linear.ipynb #346bf38b
 class LinearReadout(nn.Module):

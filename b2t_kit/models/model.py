@@ -24,7 +24,6 @@ from torch import nn
 
 from ..core import KitError, class_source, from_dict, read_bytes, to_dict
 from .ctc import ctc_losses
-from .footprint import PeakPoint, Size
 from .layers import in_float32
 from .published import Pretrained
 
@@ -156,25 +155,6 @@ class ModelConfig:
     ) -> Pretrained | None:  # None if it holds none of this model
         "The published decoder in a folder; raises `KitError` for files that are damaged or do not fit."
         return None
-
-    def footprint(
-        self,
-        size: Size,  # of a chip's share of a batch
-        divide: Callable[[int], int] = lambda units: 1,  # units of a layer -> chips that divide them
-    ) -> tuple[PeakPoint, ...]:
-        "The points of a training step at which a TPU chip may be fullest; empty: the step is traced there too."
-        return ()
-
-    def wide_parameters(
-        self,
-        divide: Callable[[int], int],  # units of a layer -> chips that divide them
-    ) -> int:
-        "Parameters of the layers whose units chips divide."
-        return 0
-
-    def slower(self) -> Iterator[tuple[str, Self]]:
-        "Options with which a step needs less memory on a TPU and more time, and the settings with them."
-        yield from ()
 
     def fitted(
         self,

@@ -7,9 +7,9 @@ __all__ = ['NOISE_GRU_SIZES', 'Mode', 'States', 'NoiseGRUConfig', 'NoiseModel', 
            'reverse_gradient', 'NoisySpeechModel', 'NoiseGRU']
 
 # %% ../../nbs/models/noise_gru.ipynb #110a0d36
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -17,7 +17,6 @@ from torch.autograd.function import FunctionCtx
 
 from ..core import KitError, check_bounds
 from .ctc import ctc_losses
-from .footprint import Stack
 from .gru import GRUConfig, GRULayers, initialise
 from .layers import GRU, in_float32
 from .model import FrameSteps
@@ -65,24 +64,6 @@ class NoiseGRUConfig(GRUConfig):
     def stream(self, model: nn.Module) -> FrameSteps:
         "Both networks go on from their states."
         return FrameSteps(model)
-
-    def stacks(self, divide: Callable[[int], int] = lambda units: 1) -> list[Stack]:
-        "The three networks as stacks of layers."
-        width, classes, again = self.width, self.num_classes, self.recompute
-        hidden = self.noise_hidden or width
-        (days, channels), between = self.known, width if self.noise_hidden else 0
-        noise = Stack("noise", width, hidden, self.noise_layers, between, days=days, channels=channels,
-                      chips=divide(hidden), recompute=again)
-        clean = Stack("clean", width, self.hidden, self.num_layers, classes, days=days, channels=channels,
-                      chips=divide(self.hidden), recompute=again)
-        noisy = Stack("noisy", width, self.noisy_hidden, self.noisy_layers, classes, days=0, channels=0,
-                      chips=divide(self.noisy_hidden), recompute=again)
-        return [noise, clean] + [noisy] * self.has_adversary
-
-    def slower(self) -> Iterator[tuple[str, Self]]:
-        "Gates computed again in the backward pass."
-        if not self.recompute:
-            yield "--recompute", replace(self, recompute=True)
 
 # %% ../../nbs/models/noise_gru.ipynb #dd96e659
 NOISE_GRU_SIZES = {

@@ -10,7 +10,6 @@ __all__ = ['TRANSFORMER_SIZES', 'BINS_PER_SECOND', 'WEIGHTS_FILE', 'HEAD_WIDTH',
 
 # %% ../../nbs/models/transformer.ipynb #659bdb15
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -21,7 +20,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..core import KitError, check_bounds, uniforms
-from .footprint import Blocks, PeakPoint, Size, tpu_transformer_points
 from .layers import dropout, in_float32, patches, times
 from .model import Adapted, FrameSteps, ModelConfig
 from .published import T15_SESSIONS, Pretrained, check_numbers, check_sizes, read_tensors
@@ -107,17 +105,6 @@ class TransformerConfig(ModelConfig):
     def published(cls, folder: Path) -> Pretrained | None:
         "The published Transformer."
         return load_published(folder) if (folder / WEIGHTS_FILE).is_file() else None
-
-    def sizes(self) -> Blocks:
-        "What memory depends on."
-        with torch.device("meta"):
-            count = sum(parameter.numel() for parameter in self.build().parameters())
-        return Blocks(self.blocks, self.patch_values, self.width, self.heads, self.head_width, inner=self.inner,
-                      parameters=count)
-
-    def footprint(self, size: Size, divide: Callable[[int], int] = lambda units: 1) -> tuple[PeakPoint, ...]:
-        "By the rules for blocks."
-        return tpu_transformer_points(self.sizes(), size)
 
 # %% ../../nbs/models/transformer.ipynb #680ebbae
 TRANSFORMER_SIZES = {

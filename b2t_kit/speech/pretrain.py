@@ -148,9 +148,6 @@ class _Masked(SpeechTask):
 
     config: Any  # PretrainConfig
 
-    def planned(self, config: TrainConfig, device: Device) -> None:  # type: ignore[override]
-        "Nothing: its step is traced."
-
     def build_model(self) -> nn.Module:
         "A network with initial weights from torch's generator."
         return self.config.build()

@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['WordScorer', 'RoomCheck', 'WordsConfig', 'TrialSettings', 'SpeechConfig', 'logits_of', 'of_head', 'frames_of',
            'alignable', 'speech_loss', 'SpeechTask', 'trained_sessions', 'means_of', 'held_out_recordings', 'framing',
-           'settled', 'size_of', 'spoken', 'check_labelled', 'signal_record', 'sets_record', 'signals_in',
-           'check_signal', 'amount', 'count_greedy_edits']
+           'settled', 'spoken', 'check_labelled', 'signal_record', 'sets_record', 'signals_in', 'check_signal',
+           'amount', 'count_greedy_edits']
 
 # %% ../../nbs/speech/task.ipynb #9b9df6a0
 from copy import copy
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -28,7 +28,6 @@ from ..data.joint import JointRecordings, label_heads, open_recordings, read_ins
 from ..data.quarantine import quarantine_said, quarantined, spent_days
 from ..devices.device import Device
 from ..models.ctc import ctc_losses
-from ..models.footprint import MemoryTarget, Part, Size, StepPlan, part, rows_of
 from ..models.gru import GRUConfig
 from ..models.layers import read_in
 from ..models.model import InnerHeads, ModelConfig, ParameterGroup
@@ -37,7 +36,7 @@ from .transfer import Start, begin_with, read_rates, with_rates
 from ..text.metrics import edit_distance
 from ..text.phonemes import PHONEMES, collapse
 from ..training.optim import GroupRule, group_parameters
-from ..training.task import LossSum, Task, TaskSettings, TrainConfig, count_parameters, mean_loss
+from ..training.task import LossSum, Task, TaskSettings, TrainConfig, mean_loss
 
 # %% ../../nbs/speech/task.ipynb #9776a47f
 @dataclass(frozen=True)
@@ -65,8 +64,6 @@ class TrialSettings(TaskSettings):
     # before the day layer; needed where sets differ in width. Initialised to the identity, padded with zeros. 0: none
     read_in: int = 0
     read_ins: tuple[str, ...] = ()  # whose matrix each session has, NAME=FEATURES; taken from the recordings
-
-    rows_option = "--batch-size"
 
     def __post_init__(self) -> None:
         check_bounds(self, {"read_in": (0, 10**5)})
@@ -108,10 +105,6 @@ class SpeechConfig(TrialSettings):
         if self.inner_ctc and not self.model.inner_widths():
             raise KitError(f"inner_ctc: this {type(self.model).__name__} names no layers below its last; leave it out")
 
-    def counted(self) -> tuple[int, int]:
-        "The parameters of the model."
-        return count_parameters(SpeechConfig.build, self)
-
     def build(self) -> nn.Module:
         "The network, with initial weights from torch's generator, and heads of inner CTC losses and read-ins, if any."
         model = self.model.build()
@@ -120,40 +113,6 @@ class SpeechConfig(TrialSettings):
         if self.read_in:
             read_in(model, self.read_ins, self.read_in)
         return model
-
-    def wide_parameters(self, divide: Callable[[int], int]) -> int:
-        "As the model says."
-        return self.model.wide_parameters(divide)
-
-    def steps(
-        self, train: TrainConfig, target: MemoryTarget, shapes: Sequence[Bucket], state: int,
-        divide: Callable[[int], int],
-    ) -> tuple[StepPlan, ...]:
-        "By the rules of the model for a TPU, if it has any."
-        sizes = [size_of(bucket, self.model, self.rows, target.replicas, train.accumulation)
-                 for bucket in shapes if target.kind == "tpu" and not (self.inner_ctc or self.read_in)]
-        found = tuple(StepPlan(str(size), self.model.footprint(size, divide)) for size in sizes)
-        return found if all(plan.points for plan in found) else ()
-
-    def resting(self, bins: int) -> tuple[Part, bool] | None:
-        "The recordings in the precision of the cache, unless they may not rest on the device."
-        if self.batches.resident == "off" or self.features is None:
-            return None
-        half = self.batches.cache == "float16"
-        held = part(f"recordings in {'float16' if half else 'float32'}", 2 if half else 4, rows=bins + 1,
-                    features=self.features)
-        return held, self.batches.resident == "on"
-
-    def lighter(self) -> Iterator[tuple[str, Self]]:
-        "Recordings in half precision, or off the device."
-        if self.batches.resident == "on":
-            if self.batches.cache != "float16":
-                yield "--cache float16", replace(self, batches=replace(self.batches, cache="float16"))
-            yield "--resident off", replace(self, batches=replace(self.batches, resident="off"))
-
-    def slower(self) -> Iterator[tuple[str, Self]]:
-        "What the model offers."
-        yield from ((words, replace(self, model=model)) for words, model in self.model.slower())
 
 # %% ../../nbs/speech/task.ipynb #fd5c1850
 def logits_of(
@@ -239,9 +198,9 @@ def speech_loss(
 
 # %% ../../nbs/speech/task.ipynb #c6f1b85d
 WordScorer = Callable[[WordsConfig, Sequence[str | None]], Any]  # such as `decode.word_error.WordCounter`
-# Called with the task, the training settings and the open device; says why the training recordings cannot rest on
-# the device, in one line, or nothing if they can, such as `memory.plan.lack_of_room`.
-RoomCheck = Callable[["SpeechTask", TrainConfig, Device], str]
+# Called with the task, the training settings, the open device and the recordings' bytes; says why the training recordings cannot rest on
+# the device, in one line, or nothing if they can, such as `memory.lack_of_room`.
+RoomCheck = Callable[["SpeechTask", TrainConfig, Device, int], str]
 
 
 class SpeechTask(Task):
@@ -370,10 +329,6 @@ class SpeechTask(Task):
         "The shapes of training batches."
         return self._train_batches(config, device).buckets
 
-    def planned(self, config: TrainConfig, device: Device) -> tuple[str, SpeechConfig, list[Bucket], int]:
-        "The settings, and the lengths of batches and recordings."
-        return "speech", self.config, self.train_buckets(config, device), self.train_bins(config, device)
-
     def as_traced(self) -> Self:
         "With features in every batch: what rests on the device is planned apart."
         traced, batches = copy(self), replace(self.config.batches, resident="off")
@@ -433,7 +388,9 @@ class SpeechTask(Task):
             return "on a CPU, the cache is in the device's memory already"
         if self.lack_of_room is None or device.kind == "cpu":
             return "" if self.config.batches.resident == "on" else "nothing was given that plans memory"
-        return self.lack_of_room(self, config, device)
+        half, features = self.config.batches.cache == "float16", self.config.features or 0
+        size = (self.train_bins(config, device) + 1) * features * (2 if half else 4)
+        return self.lack_of_room(self, config, device, size)
 
     def batches(self, config: TrainConfig, device: Device, position: int) -> Generator[list[Batch], None, None]:
         """Endless optimizer steps from `position` on: this process's micro-batches of each; raises `KitError` for a
@@ -584,24 +541,6 @@ def settled(
         raise KitError(f"num_classes: {model.num_classes}, but recordings have {num_classes}")
     found = replace(config, model=replace(model, num_classes=num_classes))
     return replace(found, read_ins=tuple(days or [f"t15={num_features}"] * num_days)) if config.read_in else found
-
-# %% ../../nbs/speech/task.ipynb #21dd2853
-def size_of(
-    bucket: Bucket,  # bins and labels
-    model: ModelConfig,
-    batch_size: int,  # trials of a step, over all replicas and micro-batches
-    replicas: int = 1,
-    accumulation: int = 1,  # micro-batches per step
-) -> Size:
-    "The shape of a batch on each replica; raises `KitError` for a batch or a trial that is too small."
-    rows = rows_of(batch_size, replicas, accumulation)
-    if bucket.bins < model.patch:
-        raise KitError(f"bins: {bucket.bins} are less than one patch of {model.patch}")
-    if model.num_features is None:
-        raise KitError("num_features: is not known yet; the recordings decide it")
-    patches = framing(model).of(bucket.bins)
-    return Size(rows, bucket.bins, patches, bucket.labels, model.num_features, classes=model.num_classes,
-                patch=model.patch, stride=model.stride, subsample=getattr(model, "subsample", 1))
 
 # %% ../../nbs/speech/task.ipynb #1933695f
 def spoken(

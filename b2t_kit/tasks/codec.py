@@ -27,7 +27,7 @@ from ..core import KitError, check_bounds, fold_seed, regular_file, to_dict, wri
 from ..data.batches import check_shares
 from ..devices.device import Device
 from ..training.optim import GroupRule, group_parameters
-from ..training.task import LossSum, RunSettings, Task, TaskSettings, TrainConfig, count_parameters, mean_loss
+from ..training.task import LossSum, RunSettings, Task, TaskSettings, TrainConfig, mean_loss
 
 
 # %% ../../nbs/tasks/codec.ipynb #16587e36
@@ -269,10 +269,6 @@ class CodecTask(Task, TaskSettings):
     def with_rows(self, rows: int) -> Self:
         "The task with other steps, and an epoch of at least one."
         return replace(self, batch_size=rows, examples=max(self.examples, rows))
-
-    def counted(self) -> tuple[int, int]:
-        "All parameters are trained."
-        return count_parameters(CodecModel, self.model)
 
     def example(self, number: int, config: CodecConfig) -> tuple[torch.Tensor, torch.Tensor]:
         "Text and codes of a row; those from `examples` on are for validation."

@@ -13,7 +13,7 @@ __all__ = ['UNITS', 'NAMES', 'SMOOTHING', 'SHIPPED_SCALE', 'Units', 'find_measur
 # %% ../../nbs/tasks/eit.ipynb #32e34d4b
 import hashlib
 import zipfile
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.resources import files
@@ -32,14 +32,12 @@ from ..core import check_bounds, fold_seed, from_dict, to_dict
 from ..data.batches import check_shares, read_ahead
 from ..devices.device import Device
 from ..devices.select import open_device
-from ..models.footprint import MemoryTarget, StepPlan, rows_of
 from ..models.published import read_tensors
-from .eit_footprint import tpu_unet_points
 from .eit_model import TIMES, UNET_SIZES, UNet, UNetConfig, mixture, noise_like, sample, sampling_times
 from .eit_physics import ELECTRODES, READ, SIZE, classical_images, classical_matrix, read_pairs
 from ..training.checkpoint import best_checkpoint, read_part, read_state
 from ..training.optim import GroupRule, group_parameters
-from ..training.task import LossSum, RunSettings, Task, TaskSettings, TrainConfig, count_parameters, mean_loss
+from ..training.task import LossSum, RunSettings, Task, TaskSettings, TrainConfig, mean_loss
 
 # %% ../../nbs/tasks/eit.ipynb #6fe6249a
 @dataclass(frozen=True)
@@ -243,20 +241,6 @@ class EITConfig(TaskSettings):
         "The settings with other batches, in validation too."
         return replace(self, batch_size=rows, eval_batch=rows)
 
-    def counted(self) -> tuple[int, int]:
-        "The network's parameters; the table of positions is fixed."
-        return count_parameters(UNet, self.model)
-
-    def steps(
-        self, train: TrainConfig, target: MemoryTarget, shapes: Sequence[Any], state: int, divide: Callable[[int], int]
-    ) -> tuple[StepPlan, ...]:
-        "By the network's rules for a TPU; all batches have one shape."
-        if target.kind != "tpu":
-            return ()
-        rows = rows_of(self.batch_size, target.replicas, train.accumulation)
-        shape = f"{rows} {'image' if rows == 1 else 'images'} of {self.model.size} x {self.model.size}"
-        return (StepPlan(shape, tpu_unet_points(self.model, rows, target.available - state)),)
-
 # %% ../../nbs/tasks/eit.ipynb #5fce9fda
 @dataclass
 class EITBatch:
@@ -363,10 +347,6 @@ class EITTask(Task):
         return {"images": f"{len(self.train)} to train on, {len(self.valid)} to validate on",
                 "steps": f"{self.steps_per_epoch} per epoch, of {self.config.batch_size} images",
                 "statistics": f"from {source}"}
-
-    def planned(self, config: TrainConfig, device: Device) -> tuple[str, EITConfig, Sequence[Any], int]:
-        "The settings; all batches have one shape."
-        return "tomography", self.config, (), 0
 
     def build_model(self) -> UNet:
         "A network with initial weights from torch's generator and the training set's statistics."

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from ..core import SEED, SUCCESS, KitError, check_bounds, from_dict, launch, load_json, override, word_after
 from ..verbs import File, Folder, Layout, RunFolder, arranged, chosen_settings, command_for
 from ..verbs import exactly_one, taken_up
-from ..memory.plan import check_memory
+from ..memory import check_memory
 from .codec import CodecRun, CodecTask, with_codes
 from .eit import EITConfig, EITTask, assess, original_training, small_training
 from .eit_model import UNET_SIZES

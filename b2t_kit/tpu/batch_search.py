@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..core import GIB, KitError
+from ..core import GIB
 from ..devices.topologies import Slice
 from .preflight import PreflightReport
 from ..training.task import RunSettings
@@ -103,10 +103,6 @@ def answer(settings: RunSettings, where: Slice, measure: Measure, say: Callable[
     found: dict[str, Any] = {"arrangements": arrangements, "best": chosen}
     sharding: Any = chosen or "moments"
     arranged = replace(settings, train=replace(settings.train, shard=sharding))
-    for _, task in arranged.task.slower():
-        report = measure(replace(arranged, task=task), batch)
-        found["recompute"] = figures(report)
-        say(f"gates recomputed: {brief(report)}")
     multiple = where.chips * settings.train.accumulation
     search = largest_batch(lambda size: measure(arranged, size).largest.needed, where.available, multiple, batch)
     found["largest_batch"] = {"best": search.best, "measured": search.measured}
@@ -133,14 +129,9 @@ def smallest_change(
     where: Slice,
 ) -> str | None:  # such as "--shard moments"; None if no known change is enough
     "The smallest change that fits, according to the memory plan."
-    from b2t_kit.memory.plan import NoRules, find_target, remedy_of
+    from b2t_kit.memory import NotTraced, find_target, plan_run
 
-    task: Any = settings.without_data()
     try:
-        target = find_target("tpu", where.name)
-    except KitError:  # the plan does not know this slice
-        return None
-    try:
-        return remedy_of(task.config, settings.train, target, getattr(task, "buckets", ())) or None
-    except NoRules:
+        return plan_run("", settings.without_data(), settings.train, find_target("tpu", where.name)).remedy or None
+    except NotTraced:
         return None

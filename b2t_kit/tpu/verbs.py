@@ -17,7 +17,7 @@ from ..core import KitError, check_bounds, check_target, override, save_json, wo
 from ..core import FAULTS, SUCCESS, report_progress
 from ..verbs import File, Folder, Positional, chosen_settings
 from ..data.batches import Bucket
-from ..memory.plan import find_target, plan_or_trace, plan_text, plan_values
+from ..memory import find_target, plan_run, plan_text, plan_values
 from ..speech.shapes import SpeechRun
 from .configs import configuration, configuration_lines, configurations
 from ..train_command import SPEECH_LAYOUT, with_model
@@ -94,7 +94,7 @@ class Plan:
         if kind is None:
             kind = "tpu" if self.slice else {"cpu": "cpu", "cuda": "gpu"}.get(run.train.device, "tpu")
         target = find_target(kind, self.slice, self.chips, self.memory)
-        plan = plan_or_trace(self.config, shaped(run, self.data, self.bins), run.train, target)
+        plan = plan_run(self.config, shaped(run, self.data, self.bins), run.train, target)
         print(plan_text(plan))
         if self.json:
             save_json(self.json, {"slice": self.slice, "global_batch": run.task.rows, **plan_values(plan)})
