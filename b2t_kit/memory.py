@@ -7,7 +7,7 @@ __all__ = ['KINDS', 'aten', 'FAKES', 'SMALL', 'CPU', 'KEPT', 'WORKING', 'AS_COMP
            'HOPELESS', 'ON_CHIP', 'NotTraced', 'Ledger', 'tensors_in', 'ctc_fake', 'ctc_backward_fake', 'pack_fake',
            'index_fake', 'Tracer', 'OneGRU', 'OneAttention', 'Whole', 'meta_model', 'wide_layers', 'fake_model',
            'fake_batch', 'Trace', 'tensors_of', 'largest_tensor', 'trace_step', 'MemoryTarget', 'find_target',
-           'target_of', 'State', 'state_of', 'MemoryPlan', 'PlannedDevice', 'largest_batch', 'traced', 'changes',
+           'target_of', 'RunState', 'state_of', 'MemoryPlan', 'PlannedDevice', 'batch_to_plan', 'with_step', 'changes',
            'plan_task', 'plan_run', 'plan_text', 'plan_values', 'check_memory', 'lack_of_room']
 
 # %% ../nbs/memory.ipynb #16217782
@@ -189,7 +189,8 @@ class OneGRU(torch.autograd.Function):
         inputs, steps = inputs.contiguous(), (*inputs.shape[:2], rest[0].shape[-1])
         wide = torch.float32 if kind == "tpu" else inputs.dtype
         ctx.save_for_backward(inputs, *rest)
-        ctx.kind, ctx.ledger, ctx.kept = kind, ledger, ledger.mark(inputs.new_empty(*steps, each, dtype=wide), "recurrent layers")
+        ctx.kind, ctx.ledger = kind, ledger
+        ctx.kept = ledger.mark(inputs.new_empty(*steps, each, dtype=wide), "recurrent layers")
         _, states = inputs.new_empty(*steps, 3), inputs.new_empty(steps)
         return states
 
@@ -434,7 +435,7 @@ def target_of(device: Device) -> MemoryTarget:
 
 # %% ../nbs/memory.ipynb #702ea23a
 @dataclass(frozen=True)
-class State:
+class RunState:
     "What a run holds on each device during all of its steps."
     parts: dict[str, int]  # name -> bytes
     gradients: int  # bytes of all gradients, where they must exist together
@@ -445,7 +446,7 @@ class State:
         return sum(self.parts.values()) + self.gradients
 
 # %% ../nbs/memory.ipynb #57fa60b9
-def state_of(model: nn.Module, config: TrainConfig, target: MemoryTarget) -> State:
+def state_of(model: nn.Module, config: TrainConfig, target: MemoryTarget) -> RunState:
     "Weights, moments, average and accumulated gradients of a model, which may be on the meta device."
     wide = wide_layers(model, target.replicas, config.units_over) if config.shard == "units" else {}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -464,7 +465,7 @@ def state_of(model: nn.Module, config: TrainConfig, target: MemoryTarget) -> Sta
     if config.accumulation > 1:
         parts["accumulated gradients"] = weights(trained)
     at_once = target.kind != "tpu" and config.accumulation == 1
-    return State(parts, 4 * numbers if at_once else 0)
+    return RunState(parts, 4 * numbers if at_once else 0)
 
 # %% ../nbs/memory.ipynb #82110e48
 UNCERTAIN = 0.10  # the share by which an estimate is usually wrong; for a TPU up to 0.20
@@ -477,7 +478,7 @@ class MemoryPlan:
     "The memory that a training run needs on each device."
     name: str  # what is planned
     target: MemoryTarget
-    state: State
+    state: RunState
     step: dict[str, int] = field(default_factory=dict)  # kind -> bytes at the fullest point; empty: not traced
     shape: str = ""  # of the largest batch
     at: str = ""  # the fullest point of its step
@@ -533,7 +534,7 @@ class PlannedDevice:
         return {"tpu": "xla", "gpu": "cuda"}.get(self.target.kind, self.target.kind)
 
 # %% ../nbs/memory.ipynb #18296b5c
-def largest_batch(task: Task, config: TrainConfig, device: Any) -> Any:
+def batch_to_plan(task: Task, config: TrainConfig, device: Any) -> Any:
     "The largest micro-batch among the task's shapes, or of its first step."
     def size(batch: Any) -> int:
         return sum(tensor.nbytes for tensor in tensors_of(batch).values())
@@ -550,7 +551,7 @@ def largest_batch(task: Task, config: TrainConfig, device: Any) -> Any:
         raise NotTraced(f"{type(task).__name__} gave no batch ({type(error).__name__}: {error})") from error
 
 # %% ../nbs/memory.ipynb #bca9b6d6
-def traced(plan: MemoryPlan, task: Task, config: TrainConfig, device: Any, batch: Any, parts: int = 1) -> MemoryPlan:
+def with_step(plan: MemoryPlan, task: Task, config: TrainConfig, device: Any, batch: Any, parts: int = 1) -> MemoryPlan:
     "The plan with a step on one of so many parts of a batch."
     target, compute = plan.target, device.precision.compute
     dtype = torch.bfloat16 if compute == "float32" else device.precision.dtype
@@ -592,8 +593,8 @@ def plan_task(
         raise KitError(f"shard={config.shard}: only TPU chips divide state; leave it out for a {target.kind}")
     plan, batch = MemoryPlan(name or type(task).__name__, target, state_of(model, config, target)), None
     if not plan.impossible:
-        batch = largest_batch(task, config, device)
-        plan = traced(plan, task, config, device, batch)
+        batch = batch_to_plan(task, config, device)
+        plan = with_step(plan, task, config, device, batch)
     if plan.fits:
         return plan
     remedy = "use a smaller batch, a smaller model or a larger device"
@@ -601,10 +602,10 @@ def plan_task(
         for words, other, parts in changes(config, target):
             less = MemoryPlan("", target, state_of(model, other, target))
             if less.fits:
-                batch = largest_batch(task, config, device) if batch is None else batch
+                batch = batch_to_plan(task, config, device) if batch is None else batch
                 if parts * device.chips > len(largest_tensor(batch)[1]):
                     break
-                if traced(less, task, other, device, batch, parts).fits:
+                if with_step(less, task, other, device, batch, parts).fits:
                     return replace(plan, remedy=words)
     return replace(plan, remedy=remedy)
 
@@ -671,7 +672,7 @@ def lack_of_room(task: Task, config: TrainConfig, device: Device, size: int) -> 
         plan = plan_task(task, config, device)
     except NotTraced as error:
         return str(error)
-    host = free_memory() // device.place_in_world.local_world
+    host, recordings = free_memory() // device.place_in_world.local_world, f"recordings are {gib(size)}"
     if plan.total * (1 + UNCERTAIN) + size > plan.target.available:
-        return f"recordings are {gib(size)}, a step needs {gib(plan.total)} by an estimate, and {plan.target} is all there is"
-    return f"recordings are {gib(size)}, more than the {gib(host)} of the host through which they pass" if size > host else ""
+        return f"{recordings}, a step needs {gib(plan.total)} by an estimate, and {plan.target} is all there is"
+    return f"{recordings}, more than the {gib(host)} of the host through which they pass" if size > host else ""

@@ -9,7 +9,8 @@ PYTHON is the interpreter of an environment with jax 0.7.1 and libtpu 0.0.21. Ea
 batches of one length: its training step is lowered as in `b2t preflight`, in its own process, and compiled for
 the slice; the compiler's memory (arguments + results that are not donated + temporaries) is compared with the plan's
 total. On a CPU, two steps run in their own process, and the growth of its largest resident memory is compared
-with the plan: with the default allocator, and with one that returns every free block of a megabyte or more. Results go to benchmarks/results/plan.json and plan_cpu.json.
+with the plan: with the default allocator, and with one that returns every free block of a megabyte or more.
+Results go to benchmarks/results/plan.json and plan_cpu.json.
 """
 
 import argparse
@@ -271,8 +272,8 @@ def table() -> str:
     for row in compiled_steps():
         name, slice_name, batch, bins, changes = row["case"]
         plan = planned(*row["case"])
-        lines.append(f"| {name} | {slice_name} | {batch} | {bins or ''} | {named(changes)} | {row['total'] / 2**30:.2f} "
-                     f"| {plan.total / 2**30:.2f} | {plan.total / row['total'] - 1:+.1%} | {plan.at} |")
+        lines.append(f"| {name} | {slice_name} | {batch} | {bins or ''} | {named(changes)} "
+                     f"| {row['total'] / 2**30:.2f} | {plan.total / 2**30:.2f} | {plan.total / row['total'] - 1:+.1%} | {plan.at} |")
     lines += ["", "| configuration | batch | bins | settings | measured, MiB | large blocks returned | estimate, MiB "
               "| difference to that | traced in, s |", "|" + "---|" * 9]
     path = RESULTS / "plan_cpu.json"

@@ -198,8 +198,8 @@ def speech_loss(
 
 # %% ../../nbs/speech/task.ipynb #c6f1b85d
 WordScorer = Callable[[WordsConfig, Sequence[str | None]], Any]  # such as `decode.word_error.WordCounter`
-# Called with the task, the training settings, the open device and the recordings' bytes; says why the training recordings cannot rest on
-# the device, in one line, or nothing if they can, such as `memory.lack_of_room`.
+# Called with the task, the training settings, the open device and the bytes of the training recordings; says why they
+# cannot rest on the device, in one line, or nothing if they can, such as `memory.lack_of_room`.
 RoomCheck = Callable[["SpeechTask", TrainConfig, Device, int], str]
 
 
