@@ -7,7 +7,7 @@ __all__ = ['KINDS', 'aten', 'FAKES', 'SMALL', 'CPU', 'KEPT', 'WORKING', 'AS_COMP
            'HOPELESS', 'ON_CHIP', 'NotTraced', 'Ledger', 'tensors_in', 'ctc_fake', 'ctc_backward_fake', 'pack_fake',
            'index_fake', 'Tracer', 'OneGRU', 'OneAttention', 'Whole', 'meta_model', 'wide_layers', 'fake_model',
            'fake_batch', 'Trace', 'tensors_of', 'largest_tensor', 'trace_step', 'MemoryTarget', 'find_target',
-           'target_of', 'RunState', 'state_of', 'MemoryPlan', 'PlannedDevice', 'batch_to_plan', 'with_step', 'changes',
+           'target_of', 'StateSize', 'state_of', 'MemoryPlan', 'PlannedDevice', 'batch_to_plan', 'with_step', 'changes',
            'plan_task', 'plan_run', 'plan_text', 'plan_values', 'check_memory', 'lack_of_room']
 
 # %% ../nbs/memory.ipynb #16217782
@@ -435,7 +435,7 @@ def target_of(device: Device) -> MemoryTarget:
 
 # %% ../nbs/memory.ipynb #702ea23a
 @dataclass(frozen=True)
-class RunState:
+class StateSize:
     "What a run holds on each device during all of its steps."
     parts: dict[str, int]  # name -> bytes
     gradients: int  # bytes of all gradients, where they must exist together
@@ -446,7 +446,7 @@ class RunState:
         return sum(self.parts.values()) + self.gradients
 
 # %% ../nbs/memory.ipynb #57fa60b9
-def state_of(model: nn.Module, config: TrainConfig, target: MemoryTarget) -> RunState:
+def state_of(model: nn.Module, config: TrainConfig, target: MemoryTarget) -> StateSize:
     "Weights, moments, average and accumulated gradients of a model, which may be on the meta device."
     wide = wide_layers(model, target.replicas, config.units_over) if config.shard == "units" else {}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -465,7 +465,7 @@ def state_of(model: nn.Module, config: TrainConfig, target: MemoryTarget) -> Run
     if config.accumulation > 1:
         parts["accumulated gradients"] = weights(trained)
     at_once = target.kind != "tpu" and config.accumulation == 1
-    return RunState(parts, 4 * numbers if at_once else 0)
+    return StateSize(parts, 4 * numbers if at_once else 0)
 
 # %% ../nbs/memory.ipynb #82110e48
 UNCERTAIN = 0.10  # the share by which an estimate is usually wrong; for a TPU up to 0.20
@@ -478,7 +478,7 @@ class MemoryPlan:
     "The memory that a training run needs on each device."
     name: str  # what is planned
     target: MemoryTarget
-    state: RunState
+    state: StateSize
     step: dict[str, int] = field(default_factory=dict)  # kind -> bytes at the fullest point; empty: not traced
     shape: str = ""  # of the largest batch
     at: str = ""  # the fullest point of its step

@@ -273,7 +273,8 @@ def table() -> str:
         name, slice_name, batch, bins, changes = row["case"]
         plan = planned(*row["case"])
         lines.append(f"| {name} | {slice_name} | {batch} | {bins or ''} | {named(changes)} "
-                     f"| {row['total'] / 2**30:.2f} | {plan.total / 2**30:.2f} | {plan.total / row['total'] - 1:+.1%} | {plan.at} |")
+                     f"| {row['total'] / 2**30:.2f} | {plan.total / 2**30:.2f} "
+                     f"| {plan.total / row['total'] - 1:+.1%} | {plan.at} |")
     lines += ["", "| configuration | batch | bins | settings | measured, MiB | large blocks returned | estimate, MiB "
               "| difference to that | traced in, s |", "|" + "---|" * 9]
     path = RESULTS / "plan_cpu.json"

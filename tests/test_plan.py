@@ -12,7 +12,7 @@ import pytest
 
 from b2t_kit.core import GIB, KitError
 from b2t_kit.devices.topologies import find_slice
-from b2t_kit.memory import MemoryPlan, MemoryTarget, RunState, check_memory
+from b2t_kit.memory import MemoryPlan, MemoryTarget, StateSize, check_memory
 from b2t_kit.train import train
 from b2t_kit.training.task import TrainConfig
 from toy import ToyTask, toy_config
@@ -77,7 +77,7 @@ def test_the_plan_of_a_gru_on_a_gpu_is_what_one_allocated(case):
 def planning(state: float, step: float) -> Callable[..., None]:
     "The memory check, with a plan of so many GiB of state and of one step for a device that has 16."
     def plan(task: Any, config: Any, device: Any) -> MemoryPlan:
-        return MemoryPlan("toy", MemoryTarget("cpu", 1, 16 * GIB, "CPU"), RunState({"parameters": int(state * GIB)}, 0),
+        return MemoryPlan("toy", MemoryTarget("cpu", 1, 16 * GIB, "CPU"), StateSize({"parameters": int(state * GIB)}, 0),
                           {"kept for the gradient": int(step * GIB)}, "features of 8", "backward", "use --batch-size 4")
 
     return partial(check_memory, plan=plan)
