@@ -24,7 +24,7 @@ from .models.model import model_class
 from .speech.recipes import RECIPES, recipe
 from .speech.shapes import SpeechRun
 from .speech.task import SpeechTask, WordsConfig
-from .speech.transfer import Start
+from .speech.adapt import Start
 from .training.checkpoint import checkpoint_steps
 
 # %% ../nbs/train_command.ipynb #2260d83b

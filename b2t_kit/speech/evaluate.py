@@ -39,7 +39,7 @@ from .adapt import AdaptConfig, Adapter, AdaptProgress, Unseen, adapted_paramete
 from .adapt import fit_days, single_trial
 from .shapes import SpeechRun
 from .task import SpeechConfig, check_signal, framing, logits_of, signals_in, speech_loss
-from .transfer import Start
+from .adapt import Start
 from ..text.metrics import CHECKPOINT_CHOSEN, Choice, marked, plain_marks
 from ..text.metrics import Confusion, Counts, Rate, RateTable, confusion, count_edits, plot_confusion
 from ..text.metrics import plot_rates, rate_of, rates_by, redrawn

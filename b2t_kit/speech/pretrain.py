@@ -34,7 +34,7 @@ from ..training.task import LossSum, RunSettings, TrainConfig, mean_loss
 from .recipes import recipe
 from .shapes import SpeechRun, SpeechShapes, published_buckets
 from .task import SpeechTask, TrialSettings, framing, means_of, settled, signals_in
-from .transfer import Start
+from .adapt import Start
 
 # %% ../../nbs/speech/pretrain.ipynb #2677af73
 @dataclass(frozen=True)

@@ -31,8 +31,7 @@ from ..models.ctc import ctc_losses
 from ..models.gru import GRUConfig
 from ..models.layers import read_in
 from ..models.model import InnerHeads, ModelConfig, ParameterGroup
-from .adapt import Unseen, fit_days
-from .transfer import Start, begin_with, read_rates, with_rates
+from .adapt import Start, Unseen, fit_days, init_from, read_rates, with_rates
 from ..text.metrics import edit_distance
 from ..text.phonemes import PHONEMES, collapse
 from ..training.optim import GroupRule, group_parameters
@@ -339,7 +338,7 @@ class SpeechTask(Task):
         "A decoder with initial weights from torch's generator, or from the decoder to begin with."
         model = self.config.build()
         if self.start and self.start.model is not None:
-            self.new = begin_with(model, self.start, self.sessions, self.config.unseen)
+            self.new = init_from(model, self.start, self.sessions, self.config.unseen)
         return model
 
     def parameter_groups(self, model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
