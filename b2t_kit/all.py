@@ -30,7 +30,7 @@ PLACES = {  # name here -> module, and name there
     "report": ("output.report", "report_run"),
     "preflight": ("tpu.preflight", "preflight_config"),
     "plot_run": ("training.live_plot", "show_run"),
-    "LiveDecoder": ("live.pipeline", "LiveDecoder"),
+    "StreamDecoder": ("decode.stream", "StreamDecoder"),
 }
 
 

@@ -45,7 +45,7 @@ PLACES: dict[str, str | dict[str, str]] = {  # verb, in the order of `b2t --help
     "pretrain": "train_command:Pretrain",
     "eval": "decode.verbs:Evaluate",
     "decode": "decode.verbs:Decode",
-    "live": {"": "live.verbs:Live", "source": "live.verbs:SendStream"},
+    "live": {"": "live.verbs:Live", "source": "live.verbs:SendStream", "report": "live.verbs:ReportKept"},
     "lm": {
         "build": "lm.ngram_build:BuildLanguageModel",
         "mix": "lm.ngram_build:MixLanguageModels",
@@ -59,7 +59,7 @@ PLACES: dict[str, str | dict[str, str]] = {  # verb, in the order of `b2t --help
     "submit": "output.verbs:Submit",
     "check-submission": "output.verbs:CheckSubmission",
     "score": "output.verbs:ScoreSentences",
-    "report": "live.verbs:ReportAny",
+    "report": "output.verbs:WriteReport",
     "export": "output.verbs:Export",
     "runs": "output.runs:Runs",
     "show": "output.runs:ShowRun",

@@ -3,7 +3,7 @@
     python benchmarks/live_faults.py RUN DATA [--seeds 3] [--trials 72] [--real-time 8] [--json FILE]
 
 RUN is a trained run and DATA its recordings, such as `demo/decoder` and `demo/data` of `b2t demo`. The first --trials
-validation trials of each day are cut into single bins, disturbed by each fault of `INJECTED`, mended by a
+validation trials of each day are cut into single bins, disturbed by each fault of `INJECTED`, repaired by a
 bridge that repeats the last bin, by one that puts zeros, or not at all, and decoded live. Arrival times are those of
 real time, but nothing waits for them. Phoneme errors are of the most likely path, word errors of the final sentence.
 --seeds draws each fault anew. Then --real-time trials are decoded in real time with the page served and no reader, with
@@ -18,7 +18,6 @@ draws each message a second late, and one never reads.
 import argparse
 import itertools
 import json
-import logging
 import socket
 import threading
 import time
@@ -33,9 +32,11 @@ import psutil
 
 from b2t_kit.data.dataset import BIN_SECONDS, Recordings
 from b2t_kit.decode.sources import known_sentences
-from b2t_kit.live.page import LiveSession, Moment, PageServer, open_decoder
-from b2t_kit.live.pipeline import LiveConfig, LiveDecoder
-from b2t_kit.live.sources import Bridge, BridgeConfig, Mended, Piece, RecordingSource, StreamSender, StreamSource
+from b2t_kit.decode.stream import StreamConfig, StreamDecoder
+from b2t_kit.live.page import PageServer
+from b2t_kit.live.repair import Bridge, BridgeConfig, Repairs
+from b2t_kit.live.session import LiveSession, Moment, open_decoder
+from b2t_kit.live.sources import Piece, RecordingSource, StreamSender, StreamSource
 from b2t_kit.models.ctc import collapse
 from b2t_kit.text.metrics import edit_distance
 from b2t_kit.text.phonemes import normalise
@@ -152,7 +153,7 @@ def bridged(pieces: Iterable[Piece], bridge: Bridge) -> Iterable[Piece]:
     yield from bridge.end()
 
 
-def errors(decoder: LiveDecoder, pieces: Iterable[Piece], labels: list[list[int]]) -> np.ndarray:
+def errors(decoder: StreamDecoder, pieces: Iterable[Piece], labels: list[list[int]]) -> np.ndarray:
     "Phoneme errors, phonemes, word errors and words; a sentence that never ended counts as empty."
     total, number = np.zeros(4, int), 0
     words: list[str] = []
@@ -172,8 +173,8 @@ def errors(decoder: LiveDecoder, pieces: Iterable[Piece], labels: list[list[int]
     return total
 
 
-def mended_sum(counts: list[Mended]) -> str:
-    return str(Mended(**{one.name: sum(getattr(count, one.name) for count in counts) for one in fields(Mended)}))
+def repairs_sum(counts: list[Repairs]) -> str:
+    return str(Repairs(**{one.name: sum(getattr(count, one.name) for count in counts) for one in fields(Repairs)}))
 
 
 def never_reading(server: PageServer) -> socket.socket:
@@ -191,7 +192,7 @@ def never_reading(server: PageServer) -> socket.socket:
 def in_real_time(run: str, data: str, trials: int, quick: int, slow: int) -> dict:
     "Sentences and times of a session with pages that read and pages that do not."
     source, stop = RecordingSource(data, trials=trials), threading.Event()
-    decoder = open_decoder(run, source.session, config=LiveConfig(end_silence=0), exclude=known_sentences(data))
+    decoder = open_decoder(run, source.session, config=StreamConfig(end_silence=0), exclude=known_sentences(data))
     session = LiveSession(decoder, source)
     with PageServer(session, port=0) as server, ExitStack() as stack:
         for _ in range(slow):
@@ -199,10 +200,10 @@ def in_real_time(run: str, data: str, trials: int, quick: int, slow: int) -> dic
         pages = [reading(server, 0.0, stop) for _ in range(quick)]
         session.run()
         stop.set()
-    times = {name: round(1000 * value, 1) for name, value in decoder.ledger.summary()["words"].items()}
+    times = {name: round(1000 * value, 1) for name, value in session.ledger.summary()["words"].items()}
     return {"messages to readers": [one["messages"] for one in pages], "never reading": slow, "ms": times,
-            "sentences": [text for _, text in session.sentences], "late": dict(decoder.ledger.late),
-            "mended": str(session.bridge.mended)}
+            "sentences": [text for _, text in session.sentences], "late": session.ledger.late,
+            "repairs": str(session.bridge.repairs)}
 
 
 def sending(data: str, port: int, stop: threading.Event, counts: Counter) -> None:
@@ -253,7 +254,7 @@ def for_minutes(run: str, data: str, minutes: float) -> dict:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     day = RecordingSource(data).session
-    decoder = open_decoder(run, day, config=LiveConfig(end_silence=0), exclude=known_sentences(data))
+    decoder = open_decoder(run, day, config=StreamConfig(end_silence=0), exclude=known_sentences(data))
     session = LiveSession(decoder, StreamSource(f"127.0.0.1:{port}", stays=True))
     stop, counts, reasons, memory = threading.Event(), Counter(), Counter(), []
 
@@ -272,15 +273,15 @@ def for_minutes(run: str, data: str, minutes: float) -> dict:
         while time.monotonic() < until and running.is_alive():
             time.sleep(30)
             memory.append(round(psutil.Process().memory_info().rss / 1e6))
-            print(f"{session.bins * BIN_SECONDS:.0f} s decoded, {memory[-1]} MB, {session.state().text}", flush=True)
+            print(f"{session.bins * BIN_SECONDS:.0f} s decoded, {memory[-1]} MB, {session.status().text}", flush=True)
         stop.set()
-        session.ask("stop")
+        session.request("stop")
         running.join(10)
         silent.close()
-    times = {name: round(1000 * value, 1) for name, value in decoder.ledger.summary()["words"].items()}
+    times = {name: round(1000 * value, 1) for name, value in session.ledger.summary()["words"].items()}
     return {"minutes": minutes, "decoded s": round(session.bins * BIN_SECONDS), "sender": dict(counts),
-            "mended": session.counted(), "sentences": session.finals, "ended by": dict(reasons), "ms": times,
-            "frames": len(decoder.ledger.rows), "late": dict(decoder.ledger.late), "MB, every 30 s": memory,
+            "repairs": session.counted(), "sentences": session.finals, "ended by": dict(reasons), "ms": times,
+            "frames": session.ledger.count, "late": session.ledger.late, "MB, every 30 s": memory,
             "pages": pages, "load": psutil.getloadavg()}
 
 
@@ -298,9 +299,9 @@ def measured(days: dict, labels: dict, seeds: int) -> tuple[np.ndarray, list[dic
                     broken = inject(pieces, fault, seed)
                     mended = unbridged(broken) if way == "no bridge" else bridged(broken, bridge)
                     totals.append(errors(decoder, mended, labels[day]))
-                    counts.append(bridge.mended)
+                    counts.append(bridge.repairs)
             row[way] = sum(totals).tolist()
-            row["counted"] = mended_sum(counts) if way == "repeat" else row["counted"]
+            row["counted"] = repairs_sum(counts) if way == "repeat" else row["counted"]
         rows.append(row)
         print(json.dumps(row), flush=True)
     return clean, rows
@@ -316,7 +317,6 @@ def main() -> None:
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--json")
     options = parser.parse_args()
-    logging.getLogger("b2t_kit.live").setLevel(logging.ERROR)
     if options.minutes:
         found = for_minutes(options.run, options.data, options.minutes)
         print(json.dumps(found, indent=1))
@@ -328,7 +328,7 @@ def main() -> None:
         for index, info in enumerate(recordings.infos):
             labels.setdefault(info.session, []).append(recordings.labels(index).tolist())
     labels = {day: found[:options.trials] for day, found in labels.items()}
-    config, known = LiveConfig(end_silence=0), known_sentences(options.data)
+    config, known = StreamConfig(end_silence=0), known_sentences(options.data)
     days = {day: (open_decoder(options.run, day, config=config, exclude=known),
                   stream_of(options.data, day, options.trials)) for day in labels}
     with ExitStack() as stack:

@@ -300,7 +300,7 @@ OPENED_SAFELY = {
     "simulate/errors": {"real_errors"},  # part of the package
     "lm/ngram": {"_header"},  # a path that `map_model` has looked at
     "devices/device": {"tpu_chips"},  # /sys
-    "doctor": {"known_failures"}, "kaggle": {"package_files", "installed_notes"}, "live/page": {"page", "included"}, "live/keep": {"_write"},
+    "doctor": {"known_failures"}, "kaggle": {"package_files", "installed_notes"}, "live/page": {"page"}, "live/keep": {"_write"},
     "text/g2p": {"packaged"}, "cli": {"docstring_at"},  # the package
 }
 OPENERS = {"open", "gzip.open", "np.load", "np.memmap", "np.fromfile", "h5py.File", "torch.load", "load_file", "safe_open",

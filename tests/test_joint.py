@@ -21,7 +21,7 @@ from b2t_kit.devices.select import open_device
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.models.model import ModelConfig
 from b2t_kit.models.transformer import TransformerConfig
-from b2t_kit.live.pipeline import Windows, steps_on
+from b2t_kit.decode.stream import Windows, steps_on
 from b2t_kit.output.runs import run_state, show_text
 from b2t_kit.speech.adapt import fit_days, single_trial
 from b2t_kit.speech.evaluate import Decoder, evaluate_run, load_decoder, recorded_settings

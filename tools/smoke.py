@@ -50,7 +50,7 @@ SMALLEST = {  # script, and case if it has a table of them -> arguments; several
     "labels": "DATA OUT.csv",
     "language_model": "--words 20000 --keep OUT",
     "layers": "--rounds 1",
-    "live": "calm --out OUT --trials 2 --steps 0.01",
+    "live": "calm --out OUT --trials 2",
     "live_faults": "RUN DATA --seeds 1 --trials 1 --real-time 1",
     "loading": "--sessions 2 --trials 80 --rounds 1",
     "noise_gru": "DATA --out OUT --steps 2 --seeds 1 --json OUT.json",

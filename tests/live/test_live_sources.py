@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from b2t_kit.data.dataset import BIN_SECONDS
-from b2t_kit.live.rigs import LslSource, RedisSource
-from b2t_kit.live.sources import Bridge, Inbox, Piece
+from b2t_kit.live.repair import Bridge, Inbox
+from b2t_kit.live.sources import LslSource, Piece, RedisSource, choose_source
 
 pylsl = pytest.importorskip("pylsl")
 redis = pytest.importorskip("redis")
@@ -72,7 +72,7 @@ def test_gaps_and_a_restart_of_an_lsl_stream(name: str) -> None:
         found = received.take(20)
         assert [one.first for one in found] == [*range(10), *range(40, 50)]
         assert [one[0] for one in received.bins] == [*range(10), *[9] * 30, *range(40, 50)]
-        assert received.bridge.mended.missing == 30 and found[0].bins.dtype == np.float32
+        assert received.bridge.repairs.missing == 30 and found[0].bins.dtype == np.float32
         until(lambda: "sends nothing" in source.waiting)
         del made
         until(lambda: "has gone" in source.waiting)
@@ -80,7 +80,7 @@ def test_gaps_and_a_restart_of_an_lsl_stream(name: str) -> None:
         assert again.wait_for_consumers(20)
         push(again, [*range(5)])
         assert [one.first for one in received.take(5)] == [*range(5)]
-        assert received.bridge.mended.restarts == 1 and not source.refused
+        assert received.bridge.repairs.restarts == 1 and not source.refused
 
 
 @pytest.mark.parametrize("shift", [-1000.0, 0.0, 1e6])
@@ -173,13 +173,15 @@ def test_a_marker_ends_a_sentence_at_its_own_time(
     assert order == [*range(20), "end 12", *range(20, 26), "end 26", *range(26, 30), "end 30"]
     bridge = Bridge()
     ready = [one for piece in found for one in bridge.take(piece)]
-    assert [one.back for one in ready if one.cue] == [8, 0, 0] and str(bridge.mended) == "nothing to mend"
+    assert [one.back for one in ready if one.cue] == [8, 0, 0] and str(bridge.repairs) == "nothing to repair"
 
 
 @contextmanager
-def redis_server(port: int, folder: Path) -> Iterator["redis.Redis"]:
+def redis_server(port: int, folder: Path, password: str = "") -> Iterator["redis.Redis"]:
     command = [SERVER, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process, redis.Redis(port=port) as client:
+    command += ["--requirepass", password] if password else []
+    with (subprocess.Popen(command, stdout=subprocess.DEVNULL) as process,
+          redis.Redis(port=port, password=password or None) as client):
         try:
             until(lambda: answers(client))
             yield client
@@ -220,20 +222,20 @@ def test_bins_of_a_redis_stream(port: int, tmp_path: Path) -> None:
             until(lambda: "has no stream binnedFeatures" in source.waiting)
             add(client, [*range(10), *range(15, 20)])  # five were never added
             found = received.take(15)
-            assert [one.first for one in found] == [*range(10), *range(15, 20)] and received.bridge.mended.missing == 5
+            assert [one.first for one in found] == [*range(10), *range(15, 20)] and received.bridge.repairs.missing == 5
             assert np.array_equal(found[3].bins[0], [3] * 256 + [3.5] * 256)  # counts first, then powers, as in T15's files
             client.xadd("binnedFeatures", {"sync": "{}"})
             until(lambda: "an entry with the fields sync" in next(iter(source.refused), ""))
             assert "gets nothing for binnedFeatures" in source.waiting
             add(client, range(3))  # the program has started again
-            assert [one.first for one in received.take(3)] == [0, 1, 2] and received.bridge.mended.restarts == 1
+            assert [one.first for one in received.take(3)] == [0, 1, 2] and received.bridge.repairs.restarts == 1
             client.set("binnedFeatures_20ms", "no stream")
         until(lambda: "has gone" in source.waiting)
         with redis_server(port, tmp_path) as client:  # empty: nothing was saved
             add(client, [3])  # the rig's program goes on counting
             until(lambda: "gets nothing" in source.waiting)
             add(client, [4, 5])
-            assert [one.first for one in received.take(3)] == [3, 4, 5] and received.bridge.mended.restarts == 1
+            assert [one.first for one in received.take(3)] == [3, 4, 5] and received.bridge.repairs.restarts == 1
 
 
 @server_needed
@@ -278,6 +280,28 @@ def test_states_of_a_task_end_sentences(port: int, tmp_path: Path) -> None:
             until(lambda: "gets nothing" in received.inbox.source.waiting)
             add(client, [7])
             assert received.take(1)[0].first == 7 and not received.inbox.source.refused
+
+
+@server_needed
+def test_a_server_with_a_password(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes from the address, a file, or a variable that is named, and no message repeats it."""
+    (tmp_path / "password").write_text("opensesame\n")
+    monkeypatch.setenv("LAB_PASSWORD", "opensesame")
+    place = f"127.0.0.1:{port}/binnedFeatures"
+    with redis_server(port, tmp_path, "opensesame") as client:
+        add(client, [0])
+        for kind, password in ((f"redis::opensesame@{place}", ""), (f"redis:default:opensesame@{place}", ""),
+                               (f"redis:{place}", f"{tmp_path}/password"), (f"redis:{place}", "$LAB_PASSWORD")):
+            received = Received(choose_source(kind, password=password))
+            with received.inbox:
+                until(lambda at=received.inbox: "gets nothing" in at.source.waiting)
+                add(client, [1])
+                assert received.take(1)[0].first == 1 and not received.inbox.source.refused
+        for kind in (f"redis:{place}", f"redis:me:sesameopen@{place}"):
+            source = choose_source(kind)
+            with Inbox(source) as inbox:
+                until(lambda at=source: at.refused)
+                assert not inbox.waiting and "sesame" not in str(source.refused) + source.waiting
 
 
 @server_needed
