@@ -317,7 +317,7 @@ def find_language_model(
 def _is_language_model(path: Path) -> bool:
     if not path.is_file() or not path.name.endswith((".b2tlm", ".arpa", ".arpa.gz", ".bin")):
         return False
-    from b2t_kit.lm.kenlm import KENLM  # here, since to build a kernel needs no compiled search
+    from b2t_kit.lm import KENLM  # here, since to build a kernel needs no compiled search
 
     with open(regular_file(path), "rb") as file:
         return path.suffix != ".bin" or file.read(len(KENLM)) == KENLM

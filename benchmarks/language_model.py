@@ -5,11 +5,9 @@
 A synthetic text of everyday proportions (60,000 words, Zipf frequencies, sentences of 17 words, each word with
 favourite successors) is made. Then, each in its own process:
 
-1. a model is built within 100 MB and within 1000 MB, which must give the same file: CPU seconds,
-   and the peak memory of the process above its start, mapped pages of files included;
+1. models are built: CPU seconds, and the peak memory of the process above its start;
 2. the model is written and read in each format: bytes per n-gram, seconds to open;
-3. words of running text are queried, by the compiled walk, the plain one, and a dictionary of
-   tuples (which holds a smaller model, since it would not fit otherwise);
+3. words of running text are queried, by the compiled walk and the plain one;
 4. with `--lmplz`, KenLM's own program (built from the sources in its package) makes the same 3-gram, and
    both must find the same text equally likely.
 """
@@ -29,17 +27,15 @@ from pathlib import Path
 import numpy as np
 from decoding_cases.task import alone, make_text, memory_now, save
 
-from b2t_kit.lm.arpa import node_words, read_language_model, write_arpa
-from b2t_kit.lm.ngram import END, LanguageModel, NaiveModel, perplexity, step
-from b2t_kit.lm.ngram_build import build_language_model, convert_language_model
+from b2t_kit.lm import END, LanguageModel, build_language_model, convert_language_model, perplexity
+from b2t_kit.lm import read_language_model, step, write_arpa
 from b2t_kit.text.phonemes import normalise
 
 SETTINGS = {"3-gram": (3, ()), "4-gram, singletons dropped": (4, (0, 0, 1))}
-BUILDS = (("3-gram", 100), ("3-gram", 1000), ("4-gram, singletons dropped", 1000))
 MAIN = "3-gram"  # the one that is stored and asked
 
 
-def measured(name: str, folder: Path, memory: int) -> dict:
+def measured(name: str, folder: Path) -> dict:
     "Build one model in this process; returns its time and memory."
     import threading
 
@@ -55,12 +51,11 @@ def measured(name: str, folder: Path, memory: int) -> dict:
     watcher = threading.Thread(target=watch)
     watcher.start()
     clock, cpu = time.perf_counter(), time.process_time()
-    built = build_language_model([folder / "text.txt"], folder / f"{name} {memory}.b2tlm", order, prune,
-                                 memory=memory)
+    built = build_language_model([folder / "text.txt"], folder / f"{name}.b2tlm", order, prune)
     cpu, clock = time.process_time() - cpu, time.perf_counter() - clock
     done.set()
     watcher.join()
-    return {"model": name, "memory_mb": memory, "words": built.origin["words"], "ngrams": list(built.counts),
+    return {"model": name, "words": built.origin["words"], "ngrams": list(built.counts),
             "cpu_seconds": round(cpu, 1), "wall_seconds": round(clock, 1),
             "peak_own_mb": round(peak[0] - start[0]), "peak_with_mapped_mb": round(peak[1] - sum(start)),
             "bytes_per_ngram": round(built.path.stat().st_size / sum(built.counts), 2)}
@@ -91,22 +86,20 @@ def formats(path: Path, folder: Path) -> dict:
             found[name.partition(".")[2]]["cpu_seconds_to_open"] = round(opening, 4)
     (folder / "model.arpa.gz").unlink()
     start = time.process_time()
-    convert_language_model(folder / "model.arpa", folder / "again.b2tlm", 500)
+    convert_language_model(folder / "model.arpa", folder / "again.b2tlm")
     found["arpa to b2tlm"] = {"cpu_seconds": round(time.process_time() - start, 1), "ngrams": total}
     return found
 
 
 def opened(path: Path, text: Path) -> dict:
     "Memory of a process that opens a model and queries a million words."
-    from b2t_kit.lm import ngram as queries
-
     start = sum(memory_now())
     clock = time.perf_counter()
     model = read_language_model(path)
     clock = time.perf_counter() - clock
     after_opening = sum(memory_now())
     numbers = running_text(model, text, 1_000_000)
-    queries.step(model.arrays, model.start, 3)
+    step(model.arrays, model.start, 3)
     compiled = sum(memory_now())
     walk_compiled()(model.arrays, model.start, numbers)
     return {"open_wall_ms": round(clock * 1e3, 1), "opened_mb": round(after_opening - start),
@@ -128,7 +121,7 @@ def walk_compiled() -> Callable:
     "A loop over words in compiled code."
     import numba
 
-    from b2t_kit.lm.ngram import step as compiled_step
+    from b2t_kit.lm import step as compiled_step
 
     @numba.njit
     def walk(arrays, start, numbers):
@@ -153,28 +146,6 @@ def walk_plain(model: LanguageModel, numbers: np.ndarray) -> float:
     return total
 
 
-def as_dictionaries(model: LanguageModel) -> NaiveModel:
-    "The naive form of a model."
-    ln_p, back, start = {}, {}, 1
-    for n, count in enumerate(model.counts, 1):
-        nodes = np.arange(start, start + count)
-        spelled = [tuple(model.words[one] for one in row) for row in node_words(model.arrays, nodes, n).tolist()]
-        ln_p |= dict(zip(spelled, model.arrays.ln_p[nodes].tolist()))
-        if n < model.order:
-            back |= dict(zip(spelled, model.arrays.back[nodes].tolist()))
-        start += count
-    return NaiveModel(ln_p, back, model.order)
-
-
-def walk_naive(model: NaiveModel, words: list[str]) -> float:
-    "The same with dictionaries of tuples."
-    context, total = ("<s>",), 0.0
-    for word in words:
-        total += model.word(context, word)
-        context = ("<s>",) if word == "</s>" else (*context[1 - model.order :], word)
-    return total
-
-
 def ask(path: Path, folder: Path) -> dict:
     "Words per CPU second in running text."
     model = read_language_model(path)
@@ -184,12 +155,6 @@ def ask(path: Path, folder: Path) -> dict:
     found = {"compiled": round(len(numbers) / seconds(lambda: walk(model.arrays, model.start, numbers)))}
     assert math.isclose(walk_plain(model, numbers[:few]), total, rel_tol=1e-9)
     found["plain"] = round(few / seconds(lambda: walk_plain(model, numbers[:few]), 3))
-    words = [model.words[number] for number in numbers.tolist()]
-    small = read_language_model(folder / "small.b2tlm")
-    naive = as_dictionaries(small)
-    expected = walk_plain(small, small.numbers(words[:few]))
-    assert math.isclose(walk_naive(naive, words[:few]), expected, rel_tol=1e-6)
-    found["dictionaries (smaller model)"] = round(few / seconds(lambda: walk_naive(naive, words[:few]), 3))
     return found
 
 
@@ -204,7 +169,7 @@ def kenlm_builds(program: Path, folder: Path, ours: Path) -> dict:
                "--arpa", str(folder / "lmplz.arpa")]
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    convert_language_model(folder / "lmplz.arpa", folder / "lmplz.b2tlm", 1000)
+    convert_language_model(folder / "lmplz.arpa", folder / "lmplz.b2tlm")
     (folder / "lmplz.arpa").unlink()
     theirs, mine = read_language_model(folder / "lmplz.b2tlm"), read_language_model(ours)
     lines = [normalise(line, True) for line in (folder / "few.txt").read_text().splitlines()[:2000]]
@@ -217,13 +182,10 @@ def kenlm_builds(program: Path, folder: Path, ours: Path) -> dict:
 def everything(folder: Path, num_words: int, lmplz: Path | None) -> dict:
     "All measurements."
     make_text(folder / "text.txt", num_words)
-    builds = [alone(measured, name, folder, memory) for name, memory in BUILDS]
-    hashes = {read_language_model(folder / f"{MAIN} {memory}.b2tlm").hash for memory in (100, 1000)}
-    assert len(hashes) == 1, "the memory changes the result"
+    builds = [alone(measured, name, folder) for name in SETTINGS]
     with open(folder / "text.txt") as file:
         (folder / "few.txt").write_text("".join(file.readline() for _ in range(20_000)))
-    build_language_model([folder / "few.txt"], folder / "small.b2tlm", 3, memory=200)
-    path = folder / f"{MAIN} 1000.b2tlm"
+    path = folder / f"{MAIN}.b2tlm"
     kenlm = {"lmplz": alone(kenlm_builds, lmplz.resolve(), folder, path)} if lmplz else {}
     return {"machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
                        f"numpy {np.__version__}", "text_mb": (folder / "text.txt").stat().st_size // 10**6,

@@ -28,7 +28,7 @@ from b2t_kit.decode.hypotheses import SearchConfig
 from b2t_kit.decode.pipeline import choose_words
 from b2t_kit.decode.stream import StreamConfig, StreamDecoder
 from b2t_kit.live.measures import DelayLedger, Measures, bits_per_word
-from b2t_kit.lm.kenlm import preload
+from b2t_kit.lm import preload
 from b2t_kit.models.published import T15_SESSIONS
 from b2t_kit.simulate.logits import noisy_sentence
 from b2t_kit.simulate.sentences import draw_sentence

@@ -34,8 +34,8 @@ def prepare(folder: Path, labels: Path | None, trials: int) -> None:
     "Write logits and a language model of other sentences."
     from decoding_cases.task import build, divided
 
-    from b2t_kit.lm.arpa import write_arpa
-    from b2t_kit.lm.ngram_build import default_language_model
+    from b2t_kit.lm import write_arpa
+    from b2t_kit.simulate.sentences import default_language_model
     from b2t_kit.simulate.logits import noisy_sentence
     from b2t_kit.simulate.sentences import draw_sentence
 

@@ -127,8 +127,8 @@ def kenlm(name: str) -> Callable[[Path], object]:
 
 def read_model(suffix: str) -> Callable[[Path], None]:
     def read(folder: Path) -> None:
-        from b2t_kit.lm.arpa import read_language_model
-        from b2t_kit.lm.ngram import perplexity
+        from b2t_kit.lm import read_language_model
+        from b2t_kit.lm import perplexity
         perplexity(read_language_model(folder / f"model{suffix}"), ["we can hear you", "now"])
     return read
 
@@ -264,7 +264,7 @@ def read_tuned(folder: Path) -> None:
 
 
 def read_trained_on(folder: Path) -> None:
-    from b2t_kit.lm.contamination import large_model_warning
+    from b2t_kit.llm.scores import large_model_warning
     large_model_warning(folder, ["we can"])
 
 

@@ -239,7 +239,7 @@ PIPES = {
     "lm build gru/config.json --exclude PIPE --out x.b2tlm": "PIPE", "decode --logits PIPE": "PIPE",
     "decode --run gru --data data --lm PIPE": "PIPE", "decode --run gru --data data --lexicon PIPE": "PIPE",
     "check-submission PIPE": "PIPE", "score --reference PIPE --hypothesis PIPE": "PIPE",
-    "lm mix PIPE PIPE --shares 0.5 0.5 --out x.b2tlm": "PIPE", "fetch --out x --token-file PIPE": "PIPE",
+    "lm mix PIPE PIPE --weights 0.5 0.5 --out x.b2tlm": "PIPE", "fetch --out x --token-file PIPE": "PIPE",
     "simulate --out x --labels PIPE": "PIPE", "eval --run gru --data data --json PIPE": "PIPE",
 }
 
@@ -294,11 +294,10 @@ OPENED_SAFELY = {
     "core": {"sync_folder", "forget_output", "_container_memory", "start_worker"},  # a folder, /dev/null, the system's own files
     "tpu/compile": {"work"}, "tpu/lower": {"lower_request", "requested_task"},  # temporary
     "tpu/preflight": {"judged", "lower_in_child", "compile_program", "run_preflight"}, "demo": {"demo"},  # folders that the kit has just made
-    "lm/external_sort": {"mapped"}, "data/dataset": {"as_png", "open_file"},
+    "data/dataset": {"as_png", "open_file"},
     "data/writer": {"close"}, "training/checkpoint": {"_flush"},
     "data/download": {"_open", "_receive"},  # the network, and a name that was cleared
     "simulate/errors": {"real_errors"},  # part of the package
-    "lm/ngram": {"_header"},  # a path that `map_model` has looked at
     "devices/device": {"tpu_chips"},  # /sys
     "doctor": {"known_failures"}, "kaggle": {"package_files", "installed_notes"}, "live/page": {"page"}, "live/keep": {"_write"},
     "text/g2p": {"packaged"}, "cli": {"docstring_at"},  # the package

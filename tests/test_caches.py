@@ -28,14 +28,14 @@ from b2t_kit.data.quarantine import Quarantine
 from b2t_kit.data.writer import SessionWriter
 from b2t_kit.decode import beam_search, pipeline, sources, tune
 from b2t_kit.llm import scores
-from b2t_kit.lm import ngram
+from b2t_kit import lm
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.beam_search import search_key
 from b2t_kit.decode.hotwords import read_hotwords
 from b2t_kit.decode.hypotheses import SearchConfig, read_nbest
 from b2t_kit.llm.scores import CausalScorer, folder_name, load_scorer, writings_of
-from b2t_kit.lm.lexicon import own_words
-from b2t_kit.lm.ngram import map_model
+from b2t_kit.text.lexicon import own_words
+from b2t_kit.lm import map_model
 from b2t_kit.output import submission
 from b2t_kit.precision import Precision
 from b2t_kit.speech import evaluate
@@ -645,16 +645,16 @@ def test_each_part_of_a_begun_submission(here: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_large_model_file(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     "A .b2tlm that is too large to be read when it is opened is named by its content, not by what its header says."
-    monkeypatch.setattr(ngram, "VERIFIED", -1)
+    monkeypatch.setattr(lm, "READ_WHOLE", -1)
     whole, path = Path("model.b2tlm").read_bytes(), Path("model.b2tlm")
-    right = ngram.model_fingerprint((opened := map_model(path)).words, opened.arrays)
-    assert opened.stated == right == opened.hash and not opened.stated
+    right = lm.fingerprint_of((opened := map_model(path)).words, opened.arrays)
+    assert opened.stated == right == opened.hash
     place = whole.rindex(np.float32(opened.arrays.ln_p[-1]).tobytes())
     rewrite(path, lambda path: path.write_bytes(whole[:place] + np.float32(-0.7).tobytes() + whole[place + 4:]))
     assert map_model(path).stated == right
     assert decode() == 2 and "model.b2tlm: its content does not fit its fingerprint" in capsys.readouterr().err
     with pytest.raises(KitError, match="does not fit its fingerprint"):
-        ngram.verify_model(map_model(path), path)
+        map_model(path).verify()
 
 
 def test_a_graph(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

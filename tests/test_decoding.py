@@ -15,9 +15,8 @@ from b2t_kit.decode.beam_search import BeamSearch, check_logits
 from b2t_kit.decode.hypotheses import SearchConfig
 from b2t_kit.decode.hypotheses import read_nbest
 from b2t_kit.decode.sources import read_trials
-from b2t_kit.lm.lexicon import Lexicon, build_lexicon
-from b2t_kit.lm.ngram import LanguageModel
-from b2t_kit.lm.ngram import NaiveModel, compiled
+from b2t_kit.text.lexicon import Lexicon, build_lexicon
+from b2t_kit.lm import LanguageModel, from_ngrams
 from b2t_kit.simulate.logits import noisy_sentence
 from b2t_kit.text.phonemes import BLANK, SILENCE, to_phonemes
 
@@ -28,7 +27,7 @@ def unigrams(words: tuple[str, ...], favourite: str = "") -> LanguageModel:
     "A model in which one word is likelier than the others."
     known = {(word,): -1.0 if word == favourite else -2.0 for word in words}
     first = {("<unk>",): -9.0, ("<s>",): -99.0, ("</s>",): -1.0}
-    return LanguageModel(*compiled(NaiveModel(first | known, {}, 1)))
+    return from_ngrams(first | known)
 
 
 def good_logits() -> np.ndarray:
@@ -162,10 +161,10 @@ def test_a_wide_beam_finds_what_brute_force_finds(seed):
                     for _ in range(generator.integers(1, 3))] for name in "abcd"[: 1 + seed % 4]}
     lexicon, names = Lexicon(forms), tuple(forms)
     pairs = {pair: -float(generator.uniform(0.2, 3)) for pair in itertools.product(names, names)}
-    model = LanguageModel(*compiled(NaiveModel(
+    model = from_ngrams(
         {("<unk>",): -9.0, ("<s>",): -99.0, ("</s>",): -1.3}
         | {(name,): -float(generator.uniform(1, 3)) for name in names} | pairs,
-        {(name,): -0.4 for name in names}, 2)))
+        {(name,): -0.4 for name in names})
     logits = np.full((int(generator.integers(3, 6)), 41), -50.0)
     logits[:, [0, 1, 2, 3, 40]] = generator.normal(0, 2, (len(logits), 5))
     config = SearchConfig(0.7, 3.0, 0.4, -1.5 * (seed % 2), 100_000, 1e6, 1e6, 100_000, bool(seed % 3 == 0))

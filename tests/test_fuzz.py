@@ -27,8 +27,8 @@ from b2t_kit.decode.hypotheses import read_nbest
 from b2t_kit.decode.tune import tuned_config
 from b2t_kit.doctor import diagnose_file
 from b2t_kit.llm.scores import KeptScores
-from b2t_kit.lm.arpa import read_language_model
-from b2t_kit.lm.ngram_build import read_vocabulary
+from b2t_kit.lm import read_language_model
+from b2t_kit.lm import read_vocabulary
 from b2t_kit.models.gru import load_pretrained, read_args
 from b2t_kit.models.published import read_tensors
 from b2t_kit.output.report import read_description

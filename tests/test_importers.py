@@ -17,8 +17,8 @@ from b2t_kit.data.handwriting import tiny_corp_files, tiny_nwb_files
 from b2t_kit.data.inner_speech import tiny_inner_files
 from b2t_kit.data.writer import SessionWriter, tiny_recordings
 from b2t_kit.llm.finetune import transcripts
-from b2t_kit.lm.contamination import scored_sentences
-from b2t_kit.lm.ngram_build import text_of
+from b2t_kit.lm import scored_sentences
+from b2t_kit.lm import load_sentences
 from b2t_kit.speech.evaluate import load_decoder
 from b2t_kit.text.phonemes import normalise
 
@@ -94,7 +94,7 @@ def test_quarantine(here: Path) -> None:
         assert "10 trials were not trained on: 10 as t15.2023.08.13 is a day of which t15 copy task" in Path(page).read_text(), page
     assert json.loads(Path("voice_exported/config.json").read_text())["task"]["quarantine"] == task["quarantine"]
     assert sentences <= set(scored_sentences("voice_out"))
-    assert text_of("voice_out") == free, "lm build"
+    assert load_sentences("voice_out") == [normalise(one, True) for one in free], "lm build"
     assert transcripts("voice_out") == sorted({normalise(one, True) for one in free}), "lm finetune"
 
 

@@ -24,10 +24,10 @@ from b2t_kit.core import KitError
 from b2t_kit.data.download import Published, fetch_language_model
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.pipeline import choose_words
-from b2t_kit.lm.arpa import read_language_model
-from b2t_kit.lm.kenlm import KenlmModel
-from b2t_kit.lm.ngram import perplexity
-from b2t_kit.lm.ngram_build import convert_language_model
+from b2t_kit.lm import read_language_model
+from b2t_kit.lm_kenlm import KenlmModel
+from b2t_kit.lm import perplexity
+from b2t_kit.lm import convert_language_model
 from b2t_kit.simulate.logits import noisy_sentence
 from b2t_kit.text.phonemes import PHONEMES
 
@@ -216,9 +216,9 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings, strategies as st
 from b2t_kit.core import KitError
 from b2t_kit.decode.beam_search import BeamSearch
-from b2t_kit.lm.kenlm import KenlmModel, verify_kenlm
-from b2t_kit.lm.lexicon import build_lexicon
-from b2t_kit.lm.ngram import perplexity, sentence_scores
+from b2t_kit.lm_kenlm import KenlmModel
+from b2t_kit.text.lexicon import build_lexicon
+from b2t_kit.lm import perplexity, sentence_scores
 
 files = {path.name: path.read_bytes() for path in sorted(Path(sys.argv[1]).glob("*.bin"))}
 words = "i would like some more tea please can you put the kettle on".split()
@@ -235,7 +235,7 @@ def spoil(name, changes, late):
         place = first + int(where * (len(data) - 1 - first))
         data[place : place + len(block)] = block[: len(data) - place]
     Path("bad.bin").write_bytes(data)
-    for action in (verify_kenlm, lambda model: sentence_scores(model, text), lambda model: perplexity(model, text),
+    for action in (KenlmModel.verify, lambda model: sentence_scores(model, text), lambda model: perplexity(model, text),
                    lambda model: BeamSearch(lexicon, model).decode(logits)):
         try:
             action(KenlmModel("bad.bin"))
@@ -271,7 +271,7 @@ def test_resident_memory_grows_with_what_is_used(tmp_path):
         rows = max(count + 1, int(np.float32(struct.unpack_from("<f", data, MULTIPLIER)[0]) * np.float32(count)))
         old = max(73, int(np.float32(struct.unpack_from("<f", data, MULTIPLIER)[0]) * np.float32(72)))
         file.truncate(len(data) + 12 * (rows - old))
-    script = ("import sys; from pathlib import Path; from b2t_kit.lm.kenlm import KenlmModel; "
+    script = ("import sys; from pathlib import Path; from b2t_kit.lm_kenlm import KenlmModel; "
               "used = lambda: int(next(one for one in open('/proc/self/status') if one.startswith('VmRSS')).split()[1]); "
               "KenlmModel(sys.argv[2]).sentence(['tea', 'please']); before = used(); model = KenlmModel(sys.argv[1]); "
               "model.sentence(['tea', 'please']); print(model.bytes, used() - before)")

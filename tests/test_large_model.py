@@ -14,12 +14,9 @@ from b2t_kit.core import Progress
 from b2t_kit.decode.hypotheses import read_nbest
 from b2t_kit.live.session import Rescorer
 from b2t_kit.llm.rescoring import load_weights
-from b2t_kit.llm.scores import KeptScores, load_scorer
-from b2t_kit.lm.arpa import read_arpa, write_arpa
-from b2t_kit.lm.contamination import TRAINED_ON, fingerprints
-from b2t_kit.lm.external_sort import Workspace
-from b2t_kit.lm.ngram_build import mixed
-from b2t_kit.lm.ngram_train import choose_vocabulary, kneser_ney, read_tokens
+from b2t_kit.llm.scores import TRAINED_ON, KeptScores, load_scorer
+from b2t_kit import lm
+from b2t_kit.lm import fingerprints
 from b2t_kit.simulate.logits import noisy_sentence
 from b2t_kit.simulate.sentences import draw_sentence, fixed_sentences
 from campaign import write_causal
@@ -127,15 +124,14 @@ def test_time_left_is_told(good: Path, tmp_path: Path, monkeypatch: pytest.Monke
                            capsys: pytest.CaptureFixture) -> None:
     """Whatever may take longer than two seconds says how much is done: here, after each piece and without waiting."""
     monkeypatch.setattr(Progress.__init__, "__defaults__", ("trial", 0.0))
+    monkeypatch.setattr(lm, "BLOCK", 50)
+    monkeypatch.setattr(lm, "BATCH", 50)
     lines = fixed_sentences()[:80]
-    room = Workspace(tmp_path, 8_000)
-    models = [kneser_ney(choose_vocabulary(read_tokens([part], room)), room=room) for part in (lines[::2], lines[1::2])]
-    mixed(models, [0.5, 0.5], room)
-    write_arpa(models[0], tmp_path / "model.arpa")
-    read_arpa(tmp_path / "model.arpa", room)
-    whole = ["taking logarithms", "smoothing n-grams", "adjusting counts", "pruning n-grams", "linking n-grams",
-             "counting n-grams", "merging n-grams", "listing n-grams of 2 words", "mixing n-grams of 3 words",
-             "weighing contexts"]
+    models = [lm.train_language_model([part]) for part in (lines[::2], lines[1::2])]
+    lm.mixed(models, [0.5, 0.5])
+    lm.read_arpa(lm.write_arpa(models[0], tmp_path / "model.arpa"))
+    whole = ["counting n-grams of 2 words", "linking n-grams", "listing n-grams of 2 words", "mixing n-grams of 3 words",
+             "weighing contexts", "writing n-grams of 2 words", "reading n-grams of 2 words"]
     said = capsys.readouterr().err
     assert [one for one in whole if f"{one}: " not in said] == []
 

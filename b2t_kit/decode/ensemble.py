@@ -24,7 +24,7 @@ from .hypotheses import DecodedTrial, Hypothesis, Weights, with_choices, with_co
 from .pipeline import Asked, DecodingLine, Sentences, decode_sentences, save_sentences, word_error
 from .sources import Heard, LogitTrial, RunLogits, LogitSource, heard_in, read_trials
 from .tune import CHOICE, DEFAULT, trials_tuned_on, tuned_model
-from ..lm.contamination import leak_warning
+from ..lm import leak_warning
 from ..speech.adapt import Unseen
 from ..speech.evaluate import Evaluation, LogitsWriter, decoded_again, evaluate_run, load_decoder
 from ..speech.evaluate import save_evaluation

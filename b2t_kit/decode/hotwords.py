@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from ..core import KitError, is_whole, number_in, printable, read_text
-from ..lm.lexicon import Lexicon, check_word
-from ..lm.ngram import LanguageModel
+from ..text.lexicon import Lexicon, check_word
+from ..lm import LanguageModel
 from ..text.g2p import Pronouncer, Pronunciation, parse_pronunciation
 from ..text.phonemes import PHONEMES
 

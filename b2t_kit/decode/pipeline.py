@@ -26,11 +26,11 @@ from .hypotheses import with_choices, write_nbest
 from .sources import AdaptedRun, LogitSource, RunLogits, decode_trials
 from .tune import DEFAULT, Tuning, plot_frontier, plot_tuning, trials_tuned_on, tune
 from .tune import tuned_config, tuned_for, tuned_model
-from ..lm.arpa import read_language_model
-from ..lm.contamination import leak_warning
-from ..lm.kenlm import preload
-from ..lm.lexicon import Lexicon, build_lexicon, own_words
-from ..lm.ngram import LanguageModel
+from ..lm import read_language_model
+from ..lm import leak_warning
+from ..lm import preload
+from ..text.lexicon import Lexicon, build_lexicon, own_words
+from ..lm import LanguageModel
 from ..text.metrics import WEIGHTS_TUNED, Choice, Rate, marked, plain_marks, wer
 from ..text.phonemes import normalise
 
@@ -52,7 +52,7 @@ def choose_words(
     memo: Path | None = None,  # file that remembers the hash of a large model; None: only in this process
 ) -> tuple[Lexicon, LanguageModel]:
     "Return lexicon and language model; raises `KitError` if a file cannot be used."
-    from b2t_kit.lm.ngram_build import default_language_model
+    from b2t_kit.simulate.sentences import default_language_model
 
     if lm is None or str(lm) == DEFAULT:
         model = default_language_model(exclude)

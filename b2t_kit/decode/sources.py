@@ -25,7 +25,7 @@ from ..data.dataset import MAX_BINS, Recordings, open_dataset, open_file, readin
 from .beam_search import BeamSearch, check_logits, search_key
 from .hypotheses import DecodedTrial
 from .tune import CHOICE
-from ..lm.lexicon import spell
+from ..text.lexicon import spell
 from ..text.metrics import count_edits
 from ..text.phonemes import PHONEMES, collapse, normalise
 

@@ -25,8 +25,8 @@ from ..core import KitError, differing, followed, from_dict, load_json, to_dict
 from .beam_search import SEARCH, BeamSearch
 from .hotwords import Hotword
 from .hypotheses import Hypothesis, SearchConfig
-from ..lm.lexicon import Lexicon
-from ..lm.ngram import LanguageModel
+from ..text.lexicon import Lexicon
+from ..lm import LanguageModel
 from ..text.metrics import Counts, Rate, edit_distance, rate_of
 from ..text.phonemes import normalise
 

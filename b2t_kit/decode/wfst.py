@@ -18,8 +18,8 @@ from numba import njit
 
 from ..core import Kept, KitError, clear_way, content_hash, new_folders
 from .hypotheses import SearchConfig
-from ..lm.lexicon import Lexicon
-from ..lm.ngram import END, START, LanguageModel, verify_model
+from ..text.lexicon import Lexicon
+from ..lm import END, START, LanguageModel
 from ..text.phonemes import BLANK, PHONEMES, SILENCE
 
 # %% ../../nbs/decode/wfst.ipynb #1624fa30
@@ -202,7 +202,7 @@ class GraphSearch:
             self.graph = self.fst.StdVectorFst.read(str(found.paths[0]))
             return
         check_room(lexicon, model)
-        verify_model(model, model.path or "the language model")
+        model.verify()
         self.graph = build_graph(lexicon, model, config)
         if found:
             keep_graph(self.graph, found)

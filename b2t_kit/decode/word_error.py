@@ -17,7 +17,7 @@ from .beam_search import BeamSearch
 from .hypotheses import SearchConfig
 from .pipeline import choose_words
 from .tune import tuned_config, tuned_for
-from ..lm.contamination import leak_warning
+from ..lm import leak_warning
 from ..speech.task import WordsConfig
 from ..text.metrics import edit_distance
 from ..text.phonemes import normalise

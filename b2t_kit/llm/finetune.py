@@ -29,7 +29,8 @@ from ..verbs import File, Folder, Positional
 from ..data.dataset import Recordings
 from ..devices.select import open_device
 from .scores import WRITING, CausalScorer, folder_name, load_scorer, node_scores, word_perplexity
-from ..lm.contamination import TRAINED_ON, Fence, fingerprints, scored_sentences
+from ..lm import LeakGuard, fingerprints, scored_sentences
+from .scores import TRAINED_ON
 from ..simulate.sentences import read_prompts
 from ..text.phonemes import normalise
 
@@ -53,7 +54,7 @@ def without_leaks(
     leaks: str = "refuse",  # or "drop"
 ) -> list[str]:
     "Return the sentences that contain no scored one; raises `KitError` if some do and are not to be dropped."
-    fence = Fence(scored)
+    fence = LeakGuard(scored)
     kept = [sentence for sentence in sentences if fence.find(sentence.split()) is None]
     if len(kept) < len(sentences) and leaks == "refuse":
         raise KitError(f"{len(sentences) - len(kept)} of the {len(sentences)} different training sentences will be "

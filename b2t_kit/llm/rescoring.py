@@ -24,8 +24,8 @@ from ..decode.hypotheses import DecodedTrial, Hypothesis, choice_key, marks_of, 
 from ..decode.hypotheses import with_confidences, write_nbest
 from ..decode.tune import halves
 from ..devices.select import open_device
-from .scores import SCORING, CausalScorer, KeptScores, Writing, folder_name, load_scorer, weaker_line
-from ..lm.contamination import large_model_warning
+from .scores import SCORING, CausalScorer, KeptScores, Writing, folder_name, large_model_warning
+from .scores import load_scorer, weaker_line
 from ..text.metrics import Counts, Choice, Rate, edit_distance, marked, rate_of, wer
 from ..text.phonemes import normalise
 

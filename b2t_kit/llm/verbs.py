@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from ..core import SUCCESS, check_bounds
 from ..verbs import File, Folder, FreeText, Positional, exactly_one
 from ..decode.verbs import DeviceName
-from ..lm.ngram_build import ModelFile
+from ..lm_verbs import ModelFile
 
 # %% ../../nbs/llm/verbs.ipynb #a3e56ecb
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Perplexity:
     keep: bool = False
 
     def act(self) -> int:
-        from b2t_kit.lm.arpa import read_language_model
-        from b2t_kit.lm.ngram import perplexity
+        from b2t_kit.lm import read_language_model
+        from b2t_kit.lm import perplexity
         from b2t_kit.simulate.sentences import read_prompts
         from b2t_kit.text.phonemes import normalise
 

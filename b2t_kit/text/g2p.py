@@ -4,14 +4,13 @@
 
 # %% auto #0
 __all__ = ['Pronunciation', 'SIBILANTS', 'parse_pronunciation', 'read_pronunciations', 'scored_words', 'pack',
-           'unpack_dictionary', 'packaged', 'dictionary', 'cut', 'spelled_words', 'NGram', 'LetterModel',
-           'letter_model', 'with_s', 'contracted_form', 'Pronouncer', 'read_lexicon', 'sentence_to_phonemes']
+           'unpack_dictionary', 'packaged', 'dictionary', 'cut', 'spelled_words', 'LetterModel', 'letter_model',
+           'with_s', 'contracted_form', 'Pronouncer', 'read_lexicon', 'sentence_to_phonemes']
 
-# %% ../../nbs/text/g2p.ipynb #5afb4e61
+# %% ../../nbs/text/g2p.ipynb #71f1bc30
 import functools
 import itertools
 import lzma
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
@@ -20,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from ..core import KitError, read_text
-from .phonemes import FEATURES, PHONEMES, SILENCE, join_words, normalise
+from .phonemes import FEATURES, PHONEMES, SILENCE, check_word, join_words, normalise
 
 # %% ../../nbs/text/g2p.ipynb #f6ee0532
 Pronunciation = tuple[str, ...]  # phoneme names without stress and without silence
@@ -28,11 +27,11 @@ _SPOKEN = frozenset(PHONEMES[1:SILENCE])
 _VARIANT = re.compile(r"\(\d+\)$")
 _WORD = re.compile(r"[a-z'-]*[a-z][a-z'-]*")
 
-# %% ../../nbs/text/g2p.ipynb #4d4d2a52
+# %% ../../nbs/text/g2p.ipynb #2f871ec3
 def parse_pronunciation(
     phonemes: str,  # such as "R EH1 K ER0 D"; stress digits are dropped
 ) -> Pronunciation:
-    "The phonemes of a pronunciation; raises `KitError` if there are none or one is unknown."
+    "Return the phonemes of a pronunciation; raises `KitError` if there are none or one is unknown."
     names = tuple(name.rstrip("012") for name in phonemes.split())
     if not names:
         raise KitError("the pronunciation is empty: give one or more ARPAbet phonemes")
@@ -41,12 +40,13 @@ def parse_pronunciation(
             raise KitError(f"{name!r} in {phonemes!r} is not one of the 39 ARPAbet phonemes")
     return names
 
-# %% ../../nbs/text/g2p.ipynb #dd06da08
+# %% ../../nbs/text/g2p.ipynb #c19568a7
 def read_pronunciations(
     lines: Iterable[str],  # "word PH PH ...", possibly with a last SIL; a further pronunciation as "word(2) PH PH ..."
-    source: str = "pronunciations",  # name of the text in error messages
+    source: str | Path = "pronunciations",  # name of the text in error messages
+    scored: bool = False,  # refuse words that scored text cannot contain
 ) -> dict[str, list[Pronunciation]]:  # lower-case words, pronunciations in the order of the lines
-    "The words and pronunciations of a text in CMU format; raises `KitError` for a faulty line."
+    "Return the words and pronunciations of a text in CMU format; raises `KitError` for a faulty line."
     words: dict[str, list[Pronunciation]] = {}
     for number, line in enumerate(lines, start=1):
         entry = "" if line.startswith(";;;") else line.split("#")[0].strip().lower()
@@ -56,6 +56,8 @@ def read_pronunciations(
         word, phonemes = _VARIANT.sub("", head), "".join(rest).upper()
         try:
             pronunciation = parse_pronunciation(phonemes.removesuffix(" SIL"))
+            if scored:
+                check_word(word)
         except KitError as error:
             raise KitError(f"{source}, line {number}, word {word!r}: {error}") from None
         known = words.setdefault(word, [])
@@ -63,57 +65,57 @@ def read_pronunciations(
             known.append(pronunciation)
     return words
 
-# %% ../../nbs/text/g2p.ipynb #f6a4c987
+# %% ../../nbs/text/g2p.ipynb #cf8e93b8
 def scored_words(
     words: Mapping[str, list[Pronunciation]],  # word -> pronunciations
 ) -> dict[str, list[Pronunciation]]:  # in alphabetical order
-    "The words that can occur in normalised text: letters, apostrophes and hyphens only."
+    "Return the words that can occur in normalised text: letters, apostrophes and hyphens only."
     return {word: words[word] for word in sorted(words) if _WORD.fullmatch(word)}
 
-# %% ../../nbs/text/g2p.ipynb #062b9cc9
+# %% ../../nbs/text/g2p.ipynb #91927d98
 def pack(
     words: Mapping[str, list[Pronunciation]],  # word -> pronunciations
 ) -> bytes:  # LZMA-compressed text
-    "The dictionary in its packed form."
+    "Return the dictionary in its packed form."
     lines = [f"{word} " + "\t".join(map(" ".join, forms)) for word, forms in words.items()]
     return lzma.compress("\n".join(lines).encode("ascii"), preset=9 | lzma.PRESET_EXTREME)
 
-# %% ../../nbs/text/g2p.ipynb #f0e234c7
+# %% ../../nbs/text/g2p.ipynb #3306d719
 def unpack_dictionary(
     data: bytes,  # from `pack`
 ) -> dict[str, str]:  # word -> pronunciations separated by tabs, phonemes by spaces
-    "The words of a packed dictionary, with their pronunciations as text."
+    "Return the words of a packed dictionary, with their pronunciations as text."
     lines = lzma.decompress(data).decode("ascii").split("\n")
     return dict(line.split(" ", 1) for line in lines)
 
-# %% ../../nbs/text/g2p.ipynb #ec3d6dcc
+# %% ../../nbs/text/g2p.ipynb #be77b051
 def packaged(
     name: str,  # file name
 ) -> bytes:
-    "The content of a data file of the package; raises `KitError` if it is missing."
+    "Return the content of a data file of the package; raises `KitError` if it is missing."
     try:
         return (resources.files("b2t_kit.text") / name).read_bytes()
     except FileNotFoundError as error:
         raise KitError(f"b2t_kit/text/{name} is missing from the installed package: reinstall it") from error
 
-# %% ../../nbs/text/g2p.ipynb #d6cef387
+# %% ../../nbs/text/g2p.ipynb #654fc180
 @functools.cache
 def dictionary() -> dict[str, str]:  # word -> pronunciations separated by tabs
-    "The packaged CMU dictionary; loaded on first use, then kept."
+    "Return the packaged CMU dictionary; loaded on first use, then kept."
     return unpack_dictionary(packaged("cmudict.txt.xz"))
 
-# %% ../../nbs/text/g2p.ipynb #e1e8f713
+# %% ../../nbs/text/g2p.ipynb #e366c798
 def cut(
     phonemes: Pronunciation,  # of a word
     sizes: Iterable[str | int],  # number of phonemes of each letter
 ) -> list[Pronunciation]:  # one chunk per letter
-    "A pronunciation cut into the chunks of its letters."
+    "Cut a pronunciation into the chunks of its letters."
     ends = list(itertools.accumulate(map(int, sizes)))
     return [phonemes[start:end] for start, end in zip([0, *ends], ends)]
 
-# %% ../../nbs/text/g2p.ipynb #c0f317f2
+# %% ../../nbs/text/g2p.ipynb #346a4f15
 def spelled_words() -> dict[str, list[Pronunciation]]:  # word -> one chunk per letter
-    "The first pronunciations of the packaged dictionary, cut into chunks; raises `KitError` if the files differ."
+    "Return first pronunciations of the packaged dictionary, cut into chunks; raises `KitError` if the files differ."
     lines = lzma.decompress(packaged("cmudict_letters.txt.xz")).decode("ascii").split("\n")
     entries = dictionary()
     if len(lines) != len(entries):
@@ -122,106 +124,7 @@ def spelled_words() -> dict[str, list[Pronunciation]]:  # word -> one chunk per 
     return {word: cut(tuple(text.partition("\t")[0].split()), sizes)
             for (word, text), sizes in zip(entries.items(), lines) if sizes}
 
-# %% ../../nbs/text/g2p.ipynb #381a38ac
-class _Order:
-    "The distinct n-grams of one order: prefix row, last token, suffix row, count."
-
-    def __init__(self, prefix: np.ndarray, token: np.ndarray, suffix: np.ndarray, size: int):
-        keys, first, self.row, self.count = np.unique(
-            prefix * size + token, return_index=True, return_inverse=True, return_counts=True)
-        self.prefix, self.token = np.divmod(keys, size)
-        self.suffix = suffix[first]
-
-# %% ../../nbs/text/g2p.ipynb #be52be4c
-def _count_ngrams(
-    sequences: Iterable[Sequence[int]],  # token numbers below `size`
-    order: int,  # longest n-gram
-    size: int,  # number of different tokens
-) -> list[_Order]:  # for 1, 2, ... tokens
-    "The distinct n-grams of each order, with their counts."
-    sequences = [np.asarray(sequence, dtype=np.int64) for sequence in sequences]
-    tokens = np.concatenate(sequences)
-    position = np.concatenate([np.arange(len(sequence)) for sequence in sequences])
-    rows = np.zeros(len(tokens), dtype=np.int64)  # row of the n-1 tokens that end at each place
-    orders = []
-    for length in range(1, order + 1):
-        inside = position >= length - 1
-        before = np.where(length > 1, np.roll(rows, 1), 0)
-        orders.append(_Order(before[inside], tokens[inside], rows[inside], size))
-        rows = np.zeros(len(tokens), dtype=np.int64)
-        rows[inside] = orders[-1].row
-    return orders
-
-# %% ../../nbs/text/g2p.ipynb #4b8ec0d9
-def _discounts(counts: np.ndarray) -> np.ndarray:  # for counts 0, 1, 2, 3 and more
-    "The discounts of modified Kneser-Ney smoothing (Chen and Goodman, 1999, equation 26)."
-    once, twice, thrice, four = [max(1, int((counts == n).sum())) for n in (1, 2, 3, 4)]
-    share = once / (once + 2 * twice)
-    found = [1 - 2 * share * twice / once, 2 - 3 * share * thrice / twice, 3 - 4 * share * four / thrice]
-    return np.array([0.0, *np.clip(found, [0.1, 0.2, 0.3], [0.9, 1.8, 2.7])])
-
-# %% ../../nbs/text/g2p.ipynb #202848f0
-class NGram:
-    "An interpolated Kneser-Ney model of token sequences that gives whole distributions."
-
-    def __init__(
-        self,
-        sequences: Iterable[Sequence[int]],  # token numbers below `size`
-        order: int,  # longest n-gram
-        size: int,  # number of different tokens
-    ):
-        self.order, self.size = order, size
-        levels = _count_ngrams(sequences, order, size)
-        self.token = [level.token for level in levels]
-        self.suffix = [level.suffix for level in levels]
-        self.count, self.first, self.discount = [], [], []
-        for n, level in enumerate(levels):
-            counts = level.count
-            if n + 1 < order:
-                contexts = np.bincount(levels[n + 1].suffix, minlength=len(counts))
-                counts = np.where(contexts, contexts, counts)  # nothing precedes a start
-            rows = len(levels[n - 1].token) if n else 1
-            self.count.append(counts)
-            self.first.append(np.searchsorted(level.prefix, np.arange(rows + 1)))
-            self.discount.append(_discounts(counts))
-        self.distribution = functools.lru_cache(maxsize=20_000)(self._distribution)
-
-    def _distribution(self, length: int, row: int) -> np.ndarray:  # (size,) float64
-        "The probability of each token after the n-gram `row` of `length` tokens."
-        if length:
-            shorter = self.distribution(length - 1, int(self.suffix[length - 1][row]))
-        else:
-            shorter = np.full(self.size, 1 / self.size)
-        start, end = self.first[length][row:row + 2]
-        counts = self.count[length][start:end]
-        if not len(counts):
-            return shorter
-        taken = self.discount[length][np.minimum(counts, 3)]
-        mixed = shorter * (taken.sum() / counts.sum())
-        mixed[self.token[length][start:end]] += (counts - taken) / counts.sum()
-        return mixed
-
-    def follow(
-        self,
-        context: tuple[int, int],  # (length, row); (0, 0) is the empty context
-        token: int,  # the next token
-    ) -> tuple[int, int]:  # (length, row) of the longest known context that ends with the token
-        "The context after one more token."
-        length, row = context
-        while True:
-            if length + 1 < self.order:
-                start, end = self.first[length][row:row + 2]
-                place = start + self.token[length][start:end].searchsorted(token)
-                if place < end and self.token[length][place] == token:
-                    return length + 1, int(place)
-            if not length:
-                return 0, 0
-            length, row = length - 1, int(self.suffix[length - 1][row])
-
-# %% ../../nbs/text/g2p.ipynb #18df560b
-_START, _END = 0, 1  # tokens before and after each word
-
-# %% ../../nbs/text/g2p.ipynb #3bb42161
+# %% ../../nbs/text/g2p.ipynb #2ffd323e
 class LetterModel:
     "A model that pronounces any word, learned from words cut into one chunk per letter."
 
@@ -230,13 +133,19 @@ class LetterModel:
         spelled: Mapping[str, Sequence[Pronunciation]],  # word -> one chunk per letter
         order: int = 7,  # longest n-gram of (letter, chunk) pairs
     ):
-        self.pairs: dict[tuple[str, Pronunciation], int] = {}
-        number = self.pairs.setdefault
-        sequences = [[_START, *(number(pair, len(self.pairs) + 2) for pair in zip(word, chunks)),
-                      _END] for word, chunks in spelled.items()]
-        self.ngram = NGram(sequences, order, len(self.pairs) + 2)
+        from b2t_kit import lm  # here, since most words are in the dictionary, and numba takes a second
+
+        tokens: dict[tuple[str, Pronunciation], int] = {}
+        stream: list[int] = []
+        for word, chunks in spelled.items():
+            pairs = (tokens.setdefault(pair, len(tokens) + 3) for pair in zip(word, chunks))
+            stream += [lm.START, *pairs, lm.END]
+        tables = lm.count_ngrams(np.array(stream, np.uint32), order, len(tokens) + 3)
+        levels, _ = lm.kneser_ney(tables, [0] * order)
+        self.model = lm.LanguageModel([*map(str, range(len(tokens) + 3))], lm.compile_arrays(levels),
+                                      [len(level.word) for level in levels])
         self.options: dict[str, list[tuple[Pronunciation, int]]] = {}
-        for (letter, chunk), token in self.pairs.items():
+        for (letter, chunk), token in tokens.items():
             self.options.setdefault(letter, []).append((chunk, token))
 
     def guess(
@@ -244,65 +153,51 @@ class LetterModel:
         word: str,  # lower case; unknown characters are ignored
         beam: int = 20,  # hypotheses kept after each letter
     ) -> Pronunciation:  # empty if there is nothing to pronounce
-        "The likeliest pronunciation of a spelling."
-        hypotheses = [(0.0, self.ngram.follow((0, 0), _START), ())]
-        for letter in word:
-            if letter in self.options:
-                hypotheses = self._extend(hypotheses, self.options[letter], beam)
-        ends = [(score + math.log(self.ngram.distribution(*context)[_END]), phonemes)
-                for score, context, phonemes in hypotheses]
-        return max(ends)[1]
+        "Return the likeliest pronunciation of a spelling."
+        hypotheses: dict[int, tuple[float, Pronunciation]] = {self.model.start: (0.0, ())}  # state -> ln P, phonemes
+        for options in filter(None, map(self.options.get, word)):
+            chunks, tokens = zip(*options)
+            ln_p, after = self.model.score_all(list(hypotheses), tokens)
+            before = list(hypotheses.values())
+            ln_p += np.array([[score] for score, _ in before])
+            hypotheses = {}
+            for place in np.argsort(-ln_p, axis=None, kind="stable")[:2 * beam]:
+                row, column = divmod(int(place), len(tokens))
+                spoken = before[row][1] + chunks[column]
+                hypotheses.setdefault(int(after[row, column]), (float(ln_p[row, column]), spoken))
+            hypotheses = dict(itertools.islice(hypotheses.items(), beam))
+        ends = self.model.score_all(list(hypotheses), [self.model.end])[0][:, 0]
+        return max((score + end, spoken) for end, (score, spoken) in zip(ends.tolist(), hypotheses.values()))[1]
 
-    def _extend(self, hypotheses: list, options: list, beam: int) -> list:
-        tokens = [token for _, token in options]
-        nexts = np.log([self.ngram.distribution(*context)[tokens] for _, context, _ in hypotheses])
-        scores = nexts + np.array([[score] for score, _, _ in hypotheses])
-        best: dict = {}
-        for place in np.argsort(-scores, axis=None, kind="stable")[:2 * beam]:
-            row, column = divmod(int(place), len(options))
-            chunk, token = options[column]
-            context = self.ngram.follow(hypotheses[row][1], token)
-            best.setdefault(context, (float(scores[row, column]), context, hypotheses[row][2] + chunk))
-        return list(best.values())[:beam]
-
-# %% ../../nbs/text/g2p.ipynb #58e5f74d
+# %% ../../nbs/text/g2p.ipynb #53bb2f26
 @functools.cache
 def letter_model() -> LetterModel:
-    "The model of the packaged dictionary; learned on first use (a second or two), then kept."
+    "Return the model of the packaged dictionary; learned on first use (a few seconds), then kept."
     return LetterModel(spelled_words())
 
 # %% ../../nbs/text/g2p.ipynb #de7b00e4
 SIBILANTS = frozenset({"S", "Z", "SH", "ZH", "CH", "JH"})
 
-# %% ../../nbs/text/g2p.ipynb #d9d5eb48
-def with_s(
-    base: Pronunciation,  # of the word without the ending
-    vowel: str = "AH",  # inserted after a sibilant
-) -> Pronunciation:
-    "The pronunciation with a regular plural or possessive s."
+# %% ../../nbs/text/g2p.ipynb #195df7df
+def with_s(base: Pronunciation, vowel: str = "AH") -> Pronunciation:
+    "Add a regular plural or possessive s, after a sibilant with a vowel."
     if base[-1] in SIBILANTS:
         return (*base, vowel, "Z")
     return (*base, "Z" if "voiced" in FEATURES[base[-1]] else "S")
 
-# %% ../../nbs/text/g2p.ipynb #bd3fc75c
-def _vowel_first(base: Pronunciation, consonant: str) -> Pronunciation:
-    "The pronunciation with a consonant added, with a vowel between unless `base` ends in one."
-    gap = () if "vowel" in FEATURES[base[-1]] else ("AH",)
-    return (*base, *gap, consonant)
-
-# %% ../../nbs/text/g2p.ipynb #dd75280a
+# %% ../../nbs/text/g2p.ipynb #272ca856
 def contracted_form(
     base: Pronunciation,  # of the word before the apostrophe
     ending: str,  # what follows the apostrophe, such as "ll"
 ) -> Pronunciation | None:  # None for an ending that is not a contraction
-    "The pronunciation with a possessive or contracted ending."
+    "Add a possessive or contracted ending."
     match ending:
         case "s":
             return with_s(base, vowel="IH")
         case "":
             return base  # the possessive of a plural: the dogs'
         case "ll" | "ve":
-            return _vowel_first(base, ending[0].upper())
+            return (*base, *(() if "vowel" in FEATURES[base[-1]] else ("AH",)), ending[0].upper())
         case "d":
             return (*base, "AH", "D") if base[-1] in ("T", "D") else (*base, "D")
         case "re":
@@ -312,7 +207,7 @@ def contracted_form(
 # %% ../../nbs/text/g2p.ipynb #687ae38c
 _ACRONYM = re.compile(r"(?!.*(.)\1\1)[b-df-hj-np-tv-xz]{2,}")
 
-# %% ../../nbs/text/g2p.ipynb #449a9946
+# %% ../../nbs/text/g2p.ipynb #93b607cf
 class Pronouncer(Mapping):
     "The pronunciations of words: your own, then the CMU dictionary's; a guess for all others."
 
@@ -323,12 +218,9 @@ class Pronouncer(Mapping):
         "Raises `KitError` for a word that cannot occur in scored text, or an unknown phoneme."
         self._own: dict[str, list[Pronunciation]] = {}
         for word, given in (words or {}).items():
-            if normalise(word) != word or not word or " " in word:
-                raise KitError(f"{word!r} cannot occur in scored text: give a single word in "
-                               "lower case, with apostrophes and hyphens only")
-            forms = [given] if isinstance(given, str) else given
+            check_word(word)
             try:
-                self._own[word] = [parse_pronunciation(form) for form in forms]
+                self._own[word] = [parse_pronunciation(form) for form in ([given] if isinstance(given, str) else given)]
             except KitError as error:
                 raise KitError(f"word {word!r}: {error}") from None
 
@@ -354,14 +246,14 @@ class Pronouncer(Mapping):
         self,
         word: str,  # as in normalised text
     ) -> list[Pronunciation]:  # most usual first; one guess for a word in no list
-        "All pronunciations of a word; raises `KitError` if it has no letters."
+        "Return all pronunciations of a word; raises `KitError` if it has no letters."
         return self[word] if word in self else [self.guess(word)]
 
     def guess(
         self,
         word: str,  # as in normalised text
     ) -> Pronunciation:
-        "The likely pronunciation of a word in no list; raises `KitError` if it has no letters."
+        "Return the likely pronunciation of a word in no list; raises `KitError` if it has no letters."
         found = self._from_parts(word) or letter_model().guess(word)
         if not found:
             raise KitError(f"{word!r} has no letters to pronounce")
@@ -383,15 +275,15 @@ class Pronouncer(Mapping):
             return tuple(phoneme for letter in word for phoneme in self[letter][0])
         return None
 
-# %% ../../nbs/text/g2p.ipynb #ab4fa219
+# %% ../../nbs/text/g2p.ipynb #c2fa8155
 def read_lexicon(
     path: str | Path,  # text, one "word PH PH ..." per line; `#` begins a comment
 ) -> Pronouncer:
-    "A lexicon with your own words from a file; raises `KitError` with the file and line at fault."
+    "Return a lexicon with your own words from a file; raises `KitError` with the file and line at fault."
     lines = read_text(path).splitlines()
-    words = read_pronunciations(lines, str(path))
-    if any(line.upper().split()[-1:] == ["SIL"] for line in lines):  # of another decoder: some are not scored
-        words = scored_words(words)
+    theirs = any(line.upper().split()[-1:] == ["SIL"] for line in lines)  # of another decoder: some are not scored
+    words = read_pronunciations(lines, path, scored=not theirs)
+    words = scored_words(words) if theirs else words
     if not words:
         raise KitError(f"{path}: has no words")
     return Pronouncer({word: [" ".join(form) for form in forms] for word, forms in words.items()})
@@ -400,12 +292,12 @@ def read_lexicon(
 _LEXICON = Pronouncer()
 _LETTER = re.compile("[a-z]")
 
-# %% ../../nbs/text/g2p.ipynb #c4b14db4
+# %% ../../nbs/text/g2p.ipynb #e01fb274
 def sentence_to_phonemes(
     sentence: str,  # any text without digits
     lexicon: Pronouncer | None = None,  # None: the CMU dictionary
 ) -> list[str]:  # names with a "|" after every word
-    "The labels of a sentence, as phoneme names; raises `KitError` if it contains digits."
+    "Return the labels of a sentence, as phoneme names; raises `KitError` if it contains digits."
     if any(character.isdigit() for character in sentence):
         raise KitError(f"{sentence!r} contains digits: spell out the numbers")
     words = normalise(sentence, map_apostrophes=True).split()

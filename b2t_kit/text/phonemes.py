@@ -4,10 +4,12 @@
 
 # %% auto #0
 __all__ = ['IPA', 'EXAMPLES', 'FEATURES', 'FEATURE_FAMILIES', 'FEATURE_NAMES', 'GROUPS', 'BLANK', 'SILENCE', 'BAR', 'PHONEMES',
-           'feature_matrix', 'to_ids', 'to_phonemes', 'show', 'collapse', 'join_words', 'split_words', 'normalise']
+           'feature_matrix', 'to_ids', 'to_phonemes', 'show', 'collapse', 'join_words', 'split_words', 'normalise',
+           'check_word']
 
-# %% ../../nbs/text/phonemes.ipynb #b375283a
+# %% ../../nbs/text/phonemes.ipynb #0986395c
 import itertools
+import re
 import string
 from collections.abc import Iterable, Sequence
 
@@ -101,9 +103,9 @@ PHONEMES: tuple[str, ...] = (
     "SIL",
 )
 
-# %% ../../nbs/text/phonemes.ipynb #1965362e
+# %% ../../nbs/text/phonemes.ipynb #ef1d3d48
 def feature_matrix() -> np.ndarray:  # (41, len(FEATURE_NAMES)) float32, 0 or 1
-    "The articulatory features of each class, one row per class; the blank's row is all 0."
+    "Return the articulatory features of each class, one row per class; the blank's row is all 0."
     rows = [[name in FEATURES.get(phoneme, ()) for name in FEATURE_NAMES] for phoneme in PHONEMES]
     return np.array(rows, dtype=np.float32)
 
@@ -111,11 +113,11 @@ def feature_matrix() -> np.ndarray:  # (41, len(FEATURE_NAMES)) float32, 0 or 1
 _IDS = {name: index for index, name in enumerate(PHONEMES)} | {BAR: SILENCE}
 _PRINTED = (*PHONEMES[:SILENCE], BAR)
 
-# %% ../../nbs/text/phonemes.ipynb #17cd676a
+# %% ../../nbs/text/phonemes.ipynb #35d7b923
 def to_ids(
     phonemes: Iterable[str] | str,  # names without stress digits, or one string such as "B IY |"
 ) -> list[int]:  # classes 0..40
-    "The classes of phoneme names; raises `KitError` for the first unknown name."
+    "Return the classes of phoneme names; raises `KitError` for the first unknown name."
     names = phonemes.split() if isinstance(phonemes, str) else [name.strip() for name in phonemes]
     unknown = next((name for name in names if name not in _IDS), None)
     if unknown is not None:
@@ -123,46 +125,46 @@ def to_ids(
                        "give ARPAbet names without stress digits, and | or SIL for silence")
     return [_IDS[name] for name in names]
 
-# %% ../../nbs/text/phonemes.ipynb #874f701a
+# %% ../../nbs/text/phonemes.ipynb #2c1eb69b
 def to_phonemes(
     ids: Iterable[int],  # classes 0..40, as a list, an array or a tensor
 ) -> list[str]:  # names, with "|" for silence
-    "The names of classes; raises `KitError` for the first class out of range."
+    "Return the names of classes; raises `KitError` for the first class out of range."
     classes = [int(index) for index in ids]
     wrong = next((index for index in classes if not 0 <= index <= SILENCE), None)
     if wrong is not None:
         raise KitError(f"class {wrong} at position {classes.index(wrong)} is not in 0..{SILENCE}")
     return [_PRINTED[index] for index in classes]
 
-# %% ../../nbs/text/phonemes.ipynb #3ac3b013
+# %% ../../nbs/text/phonemes.ipynb #9cc5c428
 def show(
     ids: Iterable[int],  # classes 0..40
 ) -> str:  # such as "B R IH NG | IH T |"
-    "The printed form of a sequence of classes, without blanks."
+    "Return the printed form of a sequence of classes, without blanks."
     return " ".join(to_phonemes(index for index in ids if index != BLANK))
 
-# %% ../../nbs/text/phonemes.ipynb #c454136b
+# %% ../../nbs/text/phonemes.ipynb #e7c3b4fb
 def collapse(
     path: Sequence[int] | np.ndarray,  # (frames,) class of each frame
 ) -> list[int]:  # classes 1..40
-    "The labels of a CTC path: runs merged, then blanks dropped (Graves et al., 2006)."
+    "Return the labels of a CTC path: runs merged, then blanks dropped (Graves et al., 2006)."
     classes = np.asarray(path)
     starts = np.ones(len(classes), dtype=bool)
     starts[1:] = classes[1:] != classes[:-1]
     return classes[starts & (classes != BLANK)].tolist()
 
-# %% ../../nbs/text/phonemes.ipynb #7acd814e
+# %% ../../nbs/text/phonemes.ipynb #6dfd3a15
 def join_words(
     words: Iterable[Sequence[str]],  # the phonemes of each word, without silence
 ) -> list[str]:  # one flat sequence
-    "The labels of some words: each word's phonemes, and a `|` after every word."
+    "Return the labels of some words: each word's phonemes, and a `|` after every word."
     return [phoneme for word in words for phoneme in (*word, BAR)]
 
-# %% ../../nbs/text/phonemes.ipynb #7389be64
+# %% ../../nbs/text/phonemes.ipynb #84532f6f
 def split_words(
     phonemes: Iterable[str],  # names, with "|" or "SIL" for silence
 ) -> list[tuple[str, ...]]:  # the phonemes of each word; empty words are left out
-    "The words of a phoneme sequence, split at silences."
+    "Return the words of a phoneme sequence, split at silences."
     names = [BAR if name.strip() in (BAR, "SIL") else name for name in phonemes]
     runs = itertools.groupby(names, key=lambda name: name == BAR)
     return [tuple(run) for is_silence, run in runs if not is_silence]
@@ -172,15 +174,22 @@ _KEPT = frozenset(string.ascii_letters + "-' ")
 _REWRITES = (("- ", " "), ("--", ""), (" '", "'"))  # in this order
 _APOSTROPHES = str.maketrans(dict.fromkeys("\u2019\u2018\u02bc\uff07", "'"))
 
-# %% ../../nbs/text/phonemes.ipynb #6dc200ee
+# %% ../../nbs/text/phonemes.ipynb #def38ee0
 def normalise(
     sentence: str,  # any text
     map_apostrophes: bool = False,  # first turn typographic apostrophes into straight ones
 ) -> str:  # lower-case words of a-z, hyphen and apostrophe, separated by single spaces
-    "The text as it is scored; by default equal to `remove_punctuation` of nejm-brain-to-text."
+    "Return text as it is scored; by default equal to `remove_punctuation` of nejm-brain-to-text."
     if map_apostrophes:
         sentence = sentence.translate(_APOSTROPHES)
     text = "".join(character for character in sentence if character in _KEPT).lower()
     for old, new in _REWRITES:
         text = text.replace(old, new)
     return " ".join(text.split())
+
+# %% ../../nbs/text/phonemes.ipynb #b8a2deb8
+def check_word(word: str) -> None:
+    "Raise `KitError` unless scored text can contain the word exactly as written."
+    if not word or " " in word or normalise(word) != word or not re.search("[a-z]", word):
+        raise KitError(f"{word!r} cannot occur in scored text: give a single word in lower case, "
+                       "with letters, straight apostrophes and hyphens only")

@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 from decoding_cases.task import build, divided, written
 
-from b2t_kit.lm.external_sort import Workspace
-from b2t_kit.lm.ngram import END, NEVER, START, UNKNOWN, LanguageModel, Level, compile_levels, perplexity
-from b2t_kit.lm.ngram_build import mix_language_models
+from b2t_kit.lm import END, NEVER, START, UNKNOWN, LanguageModel, Level, compile_arrays, perplexity
+from b2t_kit.lm import mix_language_models
 
 LN_BASE = math.log(1.0001)
 NAMES = {"<s>": START, "</s>": END, "<UNK>": UNKNOWN, "<unk>": UNKNOWN}
@@ -79,7 +78,7 @@ def model_of(words: tuple[str, ...], keys: list[np.ndarray], values: list[np.nda
     for n, (rows, table) in enumerate(zip(keys, values)):
         parent = np.searchsorted(keys[n - 1], rows // size) if n else np.zeros(len(rows), np.int64)
         levels.append(Level(parent, (rows % size).astype(np.uint32), table[:, 0], table[:, 1]))
-    return LanguageModel(words, compile_levels(levels, Workspace()), [len(one) for one in keys])
+    return LanguageModel(words, compile_arrays(levels), [len(one) for one in keys])
 
 
 def closed(keys: list[np.ndarray], size: int) -> list[np.ndarray]:
@@ -116,7 +115,7 @@ def general_model(labels: Path, general: Path, /, *, out: Path) -> None:
     pip download --no-deps pocketsphinx==5.1.1 && unzip -j pocketsphinx-*.whl '*/en-us.lm.bin'
 
     Each mixes the model of the sentences that are used neither for scoring nor for tuning with that file, as
-    `b2t lm mix` does, with the shares that best predict the tuning sentences. So the 1-gram has the word frequencies of
+    `b2t lm mix` does, with weights that best predict the tuning sentences. So the 1-gram has the word frequencies of
     the large text too. The file (27 MB, two-clause BSD licence) is a 3-gram of 72,547 words with 2.05 million 2-grams
     and 1.67 million 3-grams. Its text is not published, so it may contain scored sentences.
     """

@@ -18,9 +18,9 @@ from b2t_kit.llm.finetune import finetune as train
 from b2t_kit.llm.rescoring import GRID, best_weights, contexts_of, llm_scores, tabulate
 from b2t_kit.llm.scores import (CausalScorer, KeptScores, load_scorer, unscored_sentences, word_perplexity,
                                 writings_of)
-from b2t_kit.lm.arpa import read_language_model
-from b2t_kit.lm.lexicon import build_lexicon
-from b2t_kit.lm.ngram import sentence_scores
+from b2t_kit.lm import read_language_model
+from b2t_kit.text.lexicon import build_lexicon
+from b2t_kit.lm import sentence_scores
 from b2t_kit.simulate.logits import Noise
 from b2t_kit.text.metrics import Rate, compare, rate_of
 from b2t_kit.text.phonemes import normalise

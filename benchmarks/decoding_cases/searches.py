@@ -15,9 +15,9 @@ from decoding_cases.task import alone, best, build, divided, save, spoken
 from b2t_kit.core import load_json
 from b2t_kit.decode.beam_search import BeamSearch, log_probs
 from b2t_kit.decode.hypotheses import SearchConfig
-from b2t_kit.lm.arpa import read_language_model, write_arpa
-from b2t_kit.lm.lexicon import Lexicon, build_lexicon
-from b2t_kit.lm.ngram import LanguageModel
+from b2t_kit.lm import read_language_model, write_arpa
+from b2t_kit.text.lexicon import Lexicon, build_lexicon
+from b2t_kit.lm import LanguageModel
 from b2t_kit.text.metrics import wer
 from b2t_kit.text.phonemes import BLANK, SILENCE
 

@@ -16,9 +16,9 @@ from decoding_cases.task import alone, best, make_text, memory_now, save, spoken
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.hypotheses import SearchConfig
 from b2t_kit.decode.pipeline import choose_words
-from b2t_kit.lm.arpa import read_language_model
-from b2t_kit.lm.ngram import sentence_scores
-from b2t_kit.lm.ngram_build import build_language_model, convert_language_model
+from b2t_kit.lm import read_language_model
+from b2t_kit.lm import sentence_scores
+from b2t_kit.lm import build_language_model, convert_language_model
 from b2t_kit.text.g2p import dictionary
 from b2t_kit.text.metrics import wer
 
@@ -79,7 +79,7 @@ def speak(folder: Path, words: int) -> dict:
 def build_large(folder: Path) -> dict:
     "The model."
     start = time.process_time()
-    built = build_language_model([folder / "text.txt"], folder / "large.b2tlm", 3, vocabulary="dictionary",
+    built = build_language_model([folder / "text.txt"], folder / "large.b2tlm", 3, vocabulary=dictionary(),
                                  exclude=[folder / "said.txt"], leaks="drop")
     return {"ngrams": list(built.counts), "file_mb": round(built.path.stat().st_size / 1e6),
             "cpu_seconds": round(time.process_time() - start, 1), "peak_mb": round(peak_mb())}
@@ -140,7 +140,7 @@ def build_files(folder: Path, programs: Path, words: int) -> None:
         if row % 5 == 0:
             one[row % len(one)] = "xyzzy"
     (folder / "scored.txt").write_text("\n".join(map(" ".join, split)) + "\n")
-    build_language_model([folder / "text.txt"], folder / "model.arpa", 4, prune=(0, 0, 1), vocabulary="dictionary",
+    build_language_model([folder / "text.txt"], folder / "model.arpa", 4, prune=(0, 0, 1), vocabulary=dictionary(),
                          exclude=[folder / "said.txt"], leaks="drop")
     convert_language_model(folder / "model.arpa", folder / "model.b2tlm")
     for name, options in KINDS.items():

@@ -12,9 +12,9 @@ from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.hypotheses import SearchConfig
 from b2t_kit.decode.pipeline import choose_words
 from b2t_kit.decode.tune import Tuning, tune
-from b2t_kit.lm.arpa import read_language_model
-from b2t_kit.lm.lexicon import Lexicon, build_lexicon
-from b2t_kit.lm.ngram import LanguageModel, perplexity
+from b2t_kit.lm import read_language_model
+from b2t_kit.text.lexicon import Lexicon, build_lexicon
+from b2t_kit.lm import LanguageModel, perplexity
 from b2t_kit.simulate.logits import Noise
 from b2t_kit.text.g2p import sentence_to_phonemes
 from b2t_kit.text.metrics import Counts, per, rate_of, wer
