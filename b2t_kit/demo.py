@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from .core import SEED, SUCCESS, KitError, check_bounds, check_writable, save_json, write_atomically
 from .verbs import Folder
-from .data.augment import smooth
+from .data.batches import smooth
 from .data.dataset import BIN_SECONDS, Recordings, Trial, as_png
 from .decode.beam_search import BeamSearch
 from .decode.hypotheses import Hypothesis

@@ -8,7 +8,7 @@ __all__ = ['KINDS', 'aten', 'FAKES', 'SMALL', 'CPU', 'KEPT', 'WORKING', 'AS_COMP
            'index_fake', 'Tracer', 'OneGRU', 'OneAttention', 'Whole', 'meta_model', 'wide_layers', 'fake_model',
            'fake_batch', 'Trace', 'tensors_of', 'largest_tensor', 'trace_step', 'MemoryTarget', 'find_target',
            'target_of', 'StateSize', 'state_of', 'MemoryPlan', 'PlannedDevice', 'batch_to_plan', 'with_step', 'changes',
-           'plan_task', 'plan_run', 'plan_text', 'plan_values', 'check_memory', 'lack_of_room']
+           'plan_task', 'plan_run', 'plan_text', 'plan_values', 'check_memory']
 
 # %% ../nbs/memory.ipynb #16217782
 import weakref
@@ -664,15 +664,3 @@ def check_memory(
     elif not made.fits:
         report(f"{'warning':<10} memory: the run may not fit, by an estimate, which may be wrong; it starts; "
                f"to make it fit: {made.remedy}")
-
-# %% ../nbs/memory.ipynb #15970817
-def lack_of_room(task: Task, config: TrainConfig, device: Device, size: int) -> str:
-    "Why recordings of so many bytes cannot rest on an open device, in one line; empty if they can."
-    try:
-        plan = plan_task(task, config, device)
-    except NotTraced as error:
-        return str(error)
-    host, recordings = free_memory() // device.place_in_world.local_world, f"recordings are {gib(size)}"
-    if plan.total * (1 + UNCERTAIN) + size > plan.target.available:
-        return f"{recordings}, a step needs {gib(plan.total)} by an estimate, and {plan.target} is all there is"
-    return f"{recordings}, more than the {gib(host)} of the host through which they pass" if size > host else ""

@@ -54,7 +54,7 @@ SPEECH_LAYOUT = Layout(
         "patch_dropout": "SHARE", "block_dropout": "SHARE", "mask_share": "SHARE", "window": "SECONDS",
         "window_least": "SECONDS", "window_most": "SECONDS",
         "patch": "BINS", "stride": "BINS", "smooth": "BINS", "time_mask_bins": "BINS", "cut": "BINS",
-        "max_bins": "BINS", "cache_gb": "GB", "scratch": "DIR", "compile_cache": "DIR", "lm": "FILE", "tuned": "FILE",
+        "max_bins": "BINS", "scratch": "DIR", "compile_cache": "DIR", "lm": "FILE", "tuned": "FILE",
         "holdout": "DAY", "day_balance": "SHARE", "set_balance": "SHARE", "set_shares": "SHARE", "steps": "STEPS",
         "rates": "PATTERN=SHARE",
     },
@@ -157,9 +157,8 @@ def open_task(
 ) -> SpeechTask:
     "The speech task of a run, with a word scorer if validation is to decode to words."
     from b2t_kit.decode.word_error import WordCounter  # here, since `--help` should not wait for the search
-    from b2t_kit.memory import lack_of_room
 
-    return SpeechTask(data, run.task, WordCounter, cache_dir, lack_of_room, start=start)
+    return SpeechTask(data, run.task, WordCounter, cache_dir, start=start)
 
 
 def decoder_to_begin_with(asked: Train) -> Start | None:
@@ -352,7 +351,7 @@ def train_beside(
     budget, out = Budget(run.train.hours), Path(asked.out)
     variables, plan = share_devices(run.train.device, len(seeds), asked.threads_per_seed)
     given = {name.removeprefix("task."): value for name, value in asked.settings.items()
-             if name.startswith("task.") and name != "task.batches.resident"}  # changes no bit
+             if name.startswith("task.")}
     runs = seed_runs(out, dict(zip(seeds, variables)), run.train.steps, asked.resume, run.train, given=given)
     with new_folders(out), shared_cache(run, asked) as cache, remembered(asked):
         at_once = None

@@ -21,7 +21,7 @@ import torch
 from matplotlib.figure import Figure
 
 from b2t_kit.core import load_json, save_json
-from b2t_kit.data.augment import smooth
+from b2t_kit.data.batches import smooth
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.hypotheses import SearchConfig

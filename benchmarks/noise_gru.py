@@ -19,8 +19,7 @@ from pathlib import Path
 import torch
 
 from b2t_kit.core import load_json, save_json
-from b2t_kit.data.augment import smooth
-from b2t_kit.data.batches import EvalBatches
+from b2t_kit.data.batches import EvalBatches, smooth
 from b2t_kit.data.dataset import find_recordings
 from b2t_kit.models.ctc import greedy
 from b2t_kit.models.gru import GRUConfig

@@ -23,8 +23,7 @@ import numpy as np
 import torch
 
 from b2t_kit.core import load_json, save_json
-from b2t_kit.data.augment import Augment
-from b2t_kit.data.batches import BatchConfig, TrainBatches
+from b2t_kit.data.batches import Augment, BatchConfig, TrainBatches
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.data.writer import SessionWriter
 from b2t_kit.devices.select import open_device

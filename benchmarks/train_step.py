@@ -32,8 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from b2t_kit.core import save_json
-from b2t_kit.data.augment import smoothing_taps
-from b2t_kit.data.batches import Batch, BatchConfig
+from b2t_kit.data.batches import Batch, BatchConfig, smoothing_taps
 from b2t_kit.data.dataset import Trial
 from b2t_kit.data.writer import SessionWriter
 from b2t_kit.models.gru import GRU_SIZES

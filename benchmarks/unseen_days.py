@@ -21,8 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from b2t_kit.core import save_json
-from b2t_kit.data.augment import Augment
-from b2t_kit.data.batches import BatchConfig
+from b2t_kit.data.batches import Augment, BatchConfig
 from b2t_kit.simulate.neural import SimulateConfig, simulate
 from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.speech.adapt import Unseen

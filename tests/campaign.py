@@ -153,16 +153,16 @@ def cached_recordings(folder: Path) -> None:
     recordings(folder)
     with Recordings(folder, "val") as trials:
         map_trials(trials, "float32", folder / "cache")
-        (written,) = (folder / "cache").glob("val_*")
-        written.rename(folder / "cache/trials")
+        (folder / "cache/trials").write_bytes(map_trials(trials, "float32", folder / "cache").read_bytes())
 
 
 def read_cache(folder: Path) -> None:
-    """The cache's name is a hash of the recordings."""
-    from b2t_kit.data.batches import cache_name, map_trials
+    """The cache's name is a hash of the recordings; a damaged one is written again."""
+    from b2t_kit.data.batches import map_trials
     from b2t_kit.data.dataset import Recordings
     with Recordings(folder, "val") as trials:
-        (folder / "cache/trials").rename(folder / "cache" / cache_name(trials, "float32"))
+        path = map_trials(trials, "float32", folder / "cache")
+        path.write_bytes((folder / "cache/trials").read_bytes())
         map_trials(trials, "float32", folder / "cache")
 
 

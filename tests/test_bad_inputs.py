@@ -557,7 +557,6 @@ SETTINGS = {
     "a rate that is zero": ("--lr 1e-400", "lr"),
     "a rate of minus zero": ("--lr -0", "lr"),
     "no readers": ("--readers 0", "readers"),
-    "negative cache": ("--cache-gb -1", "--cache-gb"),
     "no trial short enough": ("--max-bins 5", "max_bins"),
     "negative dropout": ("--dropout -0.1", "dropout: -0.1"),
     "too much dropout": ("--day-dropout 1.5", "--day-dropout: 1.5"),

@@ -71,7 +71,7 @@ def test_every_number_of_a_model_has_bounds(config: Any) -> None:
 
 
 @pytest.mark.parametrize("words", [
-    "train --out RUN --cut 1000000000", "train --out RUN --max-bins 1e15", "train --out RUN --cache-gb 1e30",
+    "train --out RUN --cut 1000000000", "train --out RUN --max-bins 1e15",
     "lm build text.txt --out m.b2tlm --order 1e9", "plan tiny --chips 1e15", "live --run RUN --port 65536",
     "simulate --out DATA --trials 1e9", "eit simulate --out TANKS --refinements 40",
 ])

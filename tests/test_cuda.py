@@ -68,12 +68,6 @@ def test_float16_follows_float32(recordings: Path, tmp_path: Path) -> None:
     assert 20 < len(half) <= len(exact) and half[-1] == pytest.approx(exact[-1], rel=0.2)
 
 
-def test_resident_recordings_change_nothing(recordings: Path, tmp_path: Path) -> None:
-    on, off = (trained(recordings, tmp_path / how, **{"task.batches.resident": how, "train.precision": "float32"})
-               for how in ("on", "off"))
-    assert on[0] == off[0] and on == pytest.approx(off, rel=1e-3)
-
-
 def test_a_resumed_run_goes_on_as_if_never_stopped(recordings: Path, tmp_path: Path) -> None:
     whole = trained(recordings, tmp_path / "whole", **{"train.precision": "float32"})
     half = {"train.precision": "float32", "train.decay_steps": 12}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from b2t_kit.core import load_json
-from b2t_kit.data.augment import smoothing_taps
+from b2t_kit.data.batches import smoothing_taps
 from b2t_kit.data.dataset import BIN_SECONDS
 from b2t_kit.decode.pipeline import choose_words
 from b2t_kit.speech.recipes import baseline

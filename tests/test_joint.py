@@ -11,8 +11,7 @@ import torch
 
 from b2t_kit.cli import main
 from b2t_kit.core import KitError, load_json
-from b2t_kit.data.augment import Augment
-from b2t_kit.data.batches import BatchConfig
+from b2t_kit.data.batches import Augment, BatchConfig
 from b2t_kit.data.dataset import T15, Recordings
 from b2t_kit.data.quarantine import refuse_seen
 from b2t_kit.data.writer import SessionWriter, tiny_recordings
@@ -151,7 +150,7 @@ def renamed(folder: Path, session: str, name: str) -> None:
     shutil.rmtree(folder / session)
 
 
-@pytest.mark.parametrize("changes, said", [({"resident": "on"}, "resident"), ({"set_shares": (1.0,)}, "set_shares")])
+@pytest.mark.parametrize("changes, said", [({"set_shares": (1.0,)}, "set_shares")])
 def test_refused(folders: list[Path], changes: dict[str, Any], said: str) -> None:
     """What several folders cannot do is said in a line."""
     with pytest.raises(KitError, match=said):

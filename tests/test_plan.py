@@ -253,7 +253,7 @@ def test_the_plan_of_recordings_is_that_of_their_shapes(tmp_path):
     task = SpeechTask(tmp_path / "data", run.task)
     with open_device("cpu") as device:
         buckets = task.train_buckets(run.train, device)
-        shapes = SpeechShapes(run.task, buckets, num_days=1, bins=task.train_bins(run.train, device))
+        shapes = SpeechShapes(run.task, buckets, num_days=1)
         ours, theirs = (plan_task(one, run.train, device) for one in (task, shapes))
     task.close()
     assert ours.total == pytest.approx(theirs.total, rel=0.02)

@@ -20,7 +20,7 @@ from b2t_kit.training.log import read_metrics, series
 
 STEPS = 200
 SETTINGS = f"""--config linear --steps {STEPS} --checkpoint-every 20 --keep-checkpoints 1000 --eval-every 0 --log-every 1
---warmup-steps 2 --batch-size 4 --lr 0.002 --device cpu --precision float32 --resident on"""
+--warmup-steps 2 --batch-size 4 --lr 0.002 --device cpu --precision float32"""
 PATIENCE = 240  # seconds
 
 
@@ -151,7 +151,7 @@ def test_what_may_be_given_again(data: Path, tmp_path: Path, b2t: Callable) -> N
     moved = data.rename(tmp_path / "elsewhere")
     status, said, errors = b2t(resume)
     assert status == 2 and errors.count("\n") == 1 and str(data) in errors and "--data" in errors
-    status, said, errors = b2t(f"{resume} --data {moved} --lr 0.002 --log-every 7 --hours 1e-6 --resident off")
+    status, said, errors = b2t(f"{resume} --data {moved} --lr 0.002 --log-every 7 --hours 1e-6")
     assert status == 0 and newest(run) > at, said + errors
     assert command_in(said) == resume.removeprefix("b2t ")
     assert b2t(f"{resume} --hours 1e-6 ")[0] == 0  # where it was last time

@@ -142,7 +142,7 @@ def test_a_transformer_trains_like_on_a_cpu(folder: Path, data: str, on_cpu: dic
 
 def test_pretraining_like_on_a_cpu(folder: Path, data: str, on_cpu: dict) -> None:
     """Masks differ at each step and in each trial: the CPU's errors, one program a length, no transfer inside a step."""
-    settings = dict(data=data, model="pretrain", steps=8, eval_every=4, select="loss", resident="on")
+    settings = dict(data=data, model="pretrain", steps=8, eval_every=4, select="loss")
     expected = trained(folder / "pretrain_cpu", device="cpu", **settings)
     found = trained(folder / "pretrain", device="xla", **settings)
     assert_same_curve(found, expected, steps=8)
@@ -185,29 +185,6 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
     newest = checkpoint_path(run, checkpoint_steps(run)[-1])
     return {f"{part}/{name}": value for part in ("model", "ema", "optimizer")
             for name, value in read_part(newest, part).items()}
-
-
-def test_resident_recordings_train_alike(folder: Path, data: str, on_eight: dict) -> None:
-    """Rows gathered on eight chips, seven trials padded to eight: the losses and norms of a host cache, with as many programs."""
-    found = trained(folder / "resident", data=data, device="xla", steps=7, resident="on")
-    assert "recordings on the device, float32" in found["said"] and "on each chip" in found["said"]
-    assert [found[which][1] for which in ("train", "norm")] == [on_eight[which][1][:7] for which in ("train", "norm")]
-    assert set(found["warm_up"].values()) == {1} and found["programs"] == found["warm_up"]
-    assert len(found["warm_up"]) == len(on_eight["warm_up"])
-    assert found["since"]["compiled"] == 0 and found["fallbacks"] == []
-    assert np.diff(found["fetched"]).tolist() == [1] * 6  # one row of metrics a step
-
-
-def test_resident_recordings_in_float16_are_resumed_to_the_same_bits(folder: Path, data: str) -> None:
-    """Three micro-batches a step, some without a trial in the last step of an epoch."""
-    settings = dict(data=data, device="xla", accumulation=3, cache="float16", eval_every=0)
-    usual = trained(folder / "usual", steps=9, **settings)
-    trained(folder / "resident16", steps=4, resident="on", **settings)
-    found = trained(folder / "resident16", steps=9, resident="on", resume=True, **settings)
-    assert "recordings on the device, float16" in found["said"]
-    assert [found[which] for which in ("train", "norm")] == [usual[which] for which in ("train", "norm")]
-    expected = weights(folder / "usual")
-    assert [one for one, value in weights(folder / "resident16").items() if not torch.equal(value, expected[one])] == []
 
 
 def test_a_run_may_change_devices(folder: Path, data: str, on_cpu: dict) -> None:

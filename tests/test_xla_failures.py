@@ -15,9 +15,7 @@ import pytest
 import torch
 
 from b2t_kit.core import KitError
-from b2t_kit.data.batches import BatchConfig, TrainBatches
-from b2t_kit.data.batches import choose_buckets, num_patches
-from b2t_kit.data.batches import pile, places_per_pile
+from b2t_kit.data.batches import BatchConfig, TrainBatches, choose_buckets, num_patches, rows_per_batch
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.data.writer import tiny_recordings
 from b2t_kit.precision import refuse_ambient, resolve_precision
@@ -121,10 +119,10 @@ def test_c1_every_rank_has_as_many_rows_whatever_the_numbers() -> None:
     """For 1 to 8 processes and 1 to 50 trials: each trial is used once, and all processes have equal numbers of rows."""
     for world in range(1, 9):
         for count in range(1, 51):
-            dealt = [pile(np.arange(count), rank, world) for rank in range(world)]
+            dealt = [np.arange(count)[rank::world] for rank in range(world)]
             assert sorted(np.concatenate(dealt).tolist()) == list(range(count))
-            assert max(map(len, dealt)) <= places_per_pile(count, world)
-            assert places_per_pile(count, 1, world) % world == 0
+            assert max(map(len, dealt)) <= rows_per_batch(count, world)
+            assert rows_per_batch(count, 1, world) % world == 0
 
 
 # C4, C6, C7: float32 that is bfloat16

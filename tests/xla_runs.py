@@ -118,7 +118,7 @@ def run(out: str, settings: str) -> None:
     wanted = json.loads(settings)
     data, model = Path(wanted.pop("data")), wanted.pop("model", "gru")
     resume, batches = wanted.pop("resume", False), {"buckets": wanted.pop("buckets", 2)}
-    batches |= {name: wanted.pop(name) for name in ("resident", "cache") if name in wanted}
+    batches |= {name: wanted.pop(name) for name in ("cache",) if name in wanted}
     task = small_task(data, model, **batches)
     config = replace(SETTINGS, **wanted)
     report: dict[str, Any] = {}

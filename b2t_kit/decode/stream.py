@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from ..core import KitError, check_bounds, printable
-from ..data.augment import smooth, smoothing_taps
+from ..data.batches import smooth, smoothing_taps
 from ..data.dataset import BIN_SECONDS, RunningNorm
 from .beam_search import BeamSearch, available_cores
 from .ensemble import average_logits

@@ -158,7 +158,7 @@ class PatchEmbedding(nn.Module):
         return dropout(self.norm_out(self.linear(self.norm_in(raw))), self.dropout, self.training)
 
 # %% ../../nbs/models/transformer.ipynb #c96a62d5
-_MASKS, _WINDOW = 6, 7  # purposes of random numbers; `data.augment` has 1 to 5
+_MASKS, _WINDOW = 6, 7  # purposes of random numbers; `data.batches` has 1 to 5
 
 
 def draw_masks(

@@ -154,7 +154,6 @@ def plain_settings(
     try:
         config = dict(record["task"]["config"])
         config["model"] = {name: value for name, value in config["model"].items() if name not in NOT_CHOSEN}
-        config["batches"] = {name: value for name, value in config["batches"].items() if name != "resident"}
         config.pop("read_ins", None)
         return {"train": dict(record["train"]), "task": config}
     except (AttributeError, KeyError, TypeError, ValueError) as error:

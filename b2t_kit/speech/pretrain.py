@@ -19,8 +19,7 @@ import torch
 from torch import nn
 
 from ..core import KitError, check_bounds, from_dict, load_json, uniforms
-from ..data.augment import Augment, augment, bin_mask, smooth
-from ..data.batches import Batch, BatchConfig, TrainBatches, check_lengths, gathered
+from ..data.batches import Augment, Batch, BatchConfig, TrainBatches, augment, bin_mask, check_lengths, smooth
 from ..data.dataset import SPLITS, Recordings, Signal, data_fingerprint, find_recordings
 from ..data.joint import JointRecordings, join_splits, read_ins
 from ..data.quarantine import quarantined
@@ -63,7 +62,7 @@ class PretrainConfig(TrialSettings):
         return model
 
 # %% ../../nbs/speech/pretrain.ipynb #13813d5e
-_LENGTH, _START = 8, 9  # purposes of random numbers; `data.augment` and `models.transformer` have 1 to 7
+_LENGTH, _START = 8, 9  # purposes of random numbers; `data.batches` and `models.transformer` have 1 to 7
 
 
 def draw_spans(
@@ -154,8 +153,6 @@ class _Masked(SpeechTask):
 
     def compute_loss(self, model: nn.Module, batch: Batch) -> LossSum:
         "Summed error of a batch."
-        if batch.start is not None and self.resident:
-            batch = gathered(batch, self.resident.rows)
         return pretraining_loss(model, batch, self.config)
 
     def score(self, outputs: dict[str, torch.Tensor]) -> dict[str, float]:
@@ -181,8 +178,8 @@ class PretrainTask(_Masked):
         self.config = settled(config, len(self.sessions), width, days=days)  # type: ignore[arg-type]
         for recordings in (self.train, self.val):
             check_lengths(recordings, self.config.model.patch)
-        self.held_out = self.start = self.words = self.lack_of_room = self.resident = None
-        self.where, self._to_train, self._to_score = "", {}, {}
+        self.held_out = self.start = self.words = None
+        self._to_train, self._to_score = {}, {}
 
     def describe(self) -> dict[str, Any]:
         "Settings and sessions, enough to rebuild the network."
@@ -235,8 +232,7 @@ class PretrainRun(RunSettings):
             return PretrainShapes(config, [replace(bucket, labels=0) for bucket in published_buckets(config.batches)])
         with closing(PretrainTask([data], config)) as task:
             found = TrainBatches(task.train, task.config.batches, self.train.seed, frames=framing(task.config.model))
-            bins = sum(info.num_bins for info in task.train.infos)
-            return PretrainShapes(config, found.buckets, len(task.sessions), task.train.signal.num_features, bins)
+            return PretrainShapes(config, found.buckets, len(task.sessions), task.train.signal.num_features)
 
 
 def pretrain() -> PretrainRun:

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ..core import KitError
-from ..data.augment import Augment
-from ..data.batches import BatchConfig
+from ..data.batches import Augment, BatchConfig
 from ..models.gru import GRU_SIZES
 from ..models.linear import LinearConfig
 from ..models.noise_gru import NOISE_GRU_SIZES
