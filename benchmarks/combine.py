@@ -1,7 +1,7 @@
 """What a vote over texts gives on real outputs: `python benchmarks/combine.py VALIDATION.json`
 
-The file has a list of trials, each with its true `sentence` and, under the name of a family of decoders, the sentences of
-several seeds (public outputs for the T15 validation trials). Draws of three and five of the ten are averaged.
+The file has a list of trials, each with its true `sentence` and, under the name of a family of decoders, the sentences
+of several seeds (public outputs for the T15 validation trials). Draws of three and five of the ten are averaged.
 Recorded in benchmarks/combine.md.
 """
 import argparse
@@ -27,7 +27,8 @@ def main() -> None:
     def seed(family: str, which: int) -> dict:
         return {(number,): [(trial[family][which], 1.0)] for number, trial in enumerate(trials)}
 
-    print(f"{len(trials)} trials\n\n| seeds of | one, mean | best one | three | five | all | best of all |\n|---|--:|--:|--:|--:|--:|--:|")
+    print(f"{len(trials)} trials\n\n| seeds of | one, mean | best one | three | five | all | best of all |")
+    print("|---|--:|--:|--:|--:|--:|--:|")
     everybody = {}
     for family in options.families:
         seeds = {f"{family} {which}": seed(family, which) for which in range(len(trials[0][family]))}

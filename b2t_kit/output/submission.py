@@ -292,9 +292,10 @@ def submit_nbest(
         writer.finish()
     return check_submission(out, data)
 
-# %% ../../nbs/output/submission.ipynb #cf9508b1
+# %% ../../nbs/output/submission.ipynb #c65d248a
 PLACE = ("session", "block_num", "trial_num")
-TEXT_COLUMNS = ("text", "transcript", "prediction", "hypothesis", "sentence", "sentence_label")  # in this order, with ids
+# With ids the first of these that is there; with places the last
+TEXT_COLUMNS = ("text", "transcript", "prediction", "hypothesis", "sentence", "sentence_label")
 def read_sentences(
     path: str | Path,  # a CSV file
 ) -> dict[tuple, str]:  # (id,), or session, block and trial number -> the sentence as written; sorted
@@ -369,7 +370,7 @@ class Score:
         return (f"word error rate {self.wer} words, interval over {self.resampled}\n{kinds}; "
                 f"{self.exact} of {self.sentences} sentences without an error")
 
-# %% ../../nbs/output/submission.ipynb #50842b07
+# %% ../../nbs/output/submission.ipynb #88a0605e
 def score(
     reference: str | Path,  # CSV: id and text, or sentence_label with session, block_num, trial_num
     hypothesis: str | Path,  # CSV of either kind, with as many rows
@@ -378,7 +379,7 @@ def score(
     "Score a file of sentences. Raises `KitError` that names the file and the fault."
     if json is not None:
         check_target(json)
-    true, decoded = align_keys([(str(reference), read_sentences(reference)), (str(hypothesis), read_sentences(hypothesis))])
+    true, decoded = align_keys([(str(path), read_sentences(path)) for path in (reference, hypothesis)])
     sessions = [key[0] for key in true if len(key) == 3]
     try:
         found = score_sentences(list(true.values()), list(decoded.values()), sessions)
