@@ -606,7 +606,7 @@ def check_loop(device: "Device") -> str:
 
     import torch
 
-    from b2t_kit.models.layers import GRU
+    from b2t_kit.models.model import GRU
 
     inputs = _numbers(_ROWS * device.chips, 40, 16)
     with torch.random.fork_rng(devices=[]):
@@ -624,7 +624,7 @@ def check_ctc(device: "Device") -> str:
     "Compute the CTC loss and its gradient, against torch's on the CPU."
     import torch
 
-    from b2t_kit.models.ctc import ctc_losses
+    from b2t_kit.models.model import ctc_losses
 
     count = _ROWS * device.chips
     labels = 1 + torch.arange(count * 6, dtype=torch.int32).reshape(count, 6) % 40
@@ -658,7 +658,7 @@ def check_steps(device: "Device", steps: int = 36) -> str:
     "Train a small decoder. Raises `KitError` if the loss does not fall, gradients vanish or memory grows."
     import torch
 
-    from b2t_kit.models.ctc import ctc_losses
+    from b2t_kit.models.model import ctc_losses
     from b2t_kit.models.gru import GRUConfig
     from b2t_kit.training.log import GrowthWatch
     from b2t_kit.training.optim import VANISHED, build_adamw

@@ -27,7 +27,7 @@ from .core import GIB, KitError, Place, free_memory, gib
 from .devices.device import Device, tpu_chips
 from .devices.topologies import CHIPS, find_slice
 from .devices.xla import chips_of_a_layer
-from .models.layers import GRU
+from .models.model import GRU
 from .precision import Precision, resolve_precision
 from .training.task import Task, TrainConfig
 

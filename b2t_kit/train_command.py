@@ -34,7 +34,7 @@ SPEECH_LAYOUT = Layout(
         "optimizer": ("train.lr", "train.lr_floor", "train.lr_every", "train.warmup_steps", "train.decay_start",
                       "train.decay_steps", "train.weight_decay", "train.betas", "train.eps", "train.clip_norm",
                       "train.ema_decay", "task.per_label", "task.rates"),
-        "model": ("task.model", "task.inner_ctc", "task.read_in", "task.read_ins"),
+        "model": ("task.model", "task.read_in", "task.read_ins"),
         "augmentation": ("task.augment",),
         "batches": ("task.batches",),
         "held-out days and sentences": ("task.holdout", "task.unseen"),

@@ -43,7 +43,7 @@ from recipes import counts_of, recordings
 
 from b2t_kit.core import load_json, save_json, uniforms
 from b2t_kit.data.batches import Batch, smooth
-from b2t_kit.models.ctc import ctc_losses
+from b2t_kit.models.model import ctc_losses
 from b2t_kit.models.gru import in_float32
 from b2t_kit.speech.evaluate import evaluate_run, load_decoder
 from b2t_kit.speech.recipes import recipe

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from b2t_kit.core import save_json
-from b2t_kit.models.layers import patches, rows_by_lookup, rows_by_product
+from b2t_kit.models.model import patches, rows_by_lookup, rows_by_product
 
 DAYS, CHANNELS, BATCH, BINS = 45, 512, 16, 900
 

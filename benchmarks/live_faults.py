@@ -37,7 +37,7 @@ from b2t_kit.live.page import PageServer
 from b2t_kit.live.repair import Bridge, BridgeConfig, Repairs
 from b2t_kit.live.session import LiveSession, Moment, open_decoder
 from b2t_kit.live.sources import Piece, RecordingSource, StreamSender, StreamSource
-from b2t_kit.models.ctc import collapse
+from b2t_kit.models.model import collapse
 from b2t_kit.text.metrics import edit_distance
 from b2t_kit.text.phonemes import normalise
 

@@ -21,7 +21,7 @@ import torch
 from b2t_kit.core import load_json, save_json
 from b2t_kit.data.batches import EvalBatches, smooth
 from b2t_kit.data.dataset import find_recordings
-from b2t_kit.models.ctc import greedy
+from b2t_kit.models.model import greedy
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.models.noise_gru import NoiseGRUConfig
 from b2t_kit.speech.evaluate import evaluate_run, load_decoder

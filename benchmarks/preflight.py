@@ -192,7 +192,7 @@ class OneGRU(nn.Module):
     def __init__(self, stock: bool) -> None:
         import torch_xla  # noqa: F401
 
-        from b2t_kit.models.layers import GRU
+        from b2t_kit.models.model import GRU
 
         super().__init__()
         self.gru = nn.GRU(512, 2048, batch_first=True) if stock else GRU(512, 2048)

@@ -54,7 +54,6 @@ class Way:
     source: str = ""  # folder of the source; empty: alone
     share: float = 0.5  # of the steps that are the source's; 0: its decoder only
     begun: bool = False  # with a decoder of the source
-    inner: float = 0.0  # weight of inner CTC losses
     read_in: int = 0  # features that read-ins bring every set to; 0: they stay as they begin, zeros beside features
     rates: tuple[str, ...] = ()
     times: int = 1  # the usual steps
@@ -76,8 +75,6 @@ def ways() -> list[Way]:
     return [*found, Way(f"{before}, read-ins", "shared", 0.0, True, read_in=WIDE, against=(*both, before, same)),
             Way(f"{before}, GRU frozen", "shared", 0.0, True, rates=("gru.*=0",), against=(*both, before)),
             Way("joint, own days permuted", "permuted"),
-            Way("joint, shared code, inner CTC 0.3", "shared", inner=0.3, against=("alone", "joint, shared code")),
-            Way("joint, own code, inner CTC 0.3", "own", inner=0.3, against=("alone", "joint, own code")),
             Way("joint, shared code, twice the steps", "shared", times=2, against=(*both, "joint, shared code"))]
 
 
@@ -174,7 +171,7 @@ def cell(folder: Path, few: Path, way: Way, steps: int, seed: int, name: str) ->
     width, rates = way.read_in, way.rates
     if way.source in ("shared", "own") and not width:
         width, rates = WIDE, (*rates, "read_in.*=0")
-    config = replace(SPEECH, batches=batches, inner_ctc=way.inner, read_in=width, rates=rates)
+    config = replace(SPEECH, batches=batches, read_in=width, rates=rates)
     out = folder / f"run_{name}"
     trained(folders, config, replace(settings, steps=steps * way.times), out, begun)
     with open_device("cpu", "float32") as device, Recordings(few, "val") as recordings:

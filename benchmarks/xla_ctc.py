@@ -23,7 +23,7 @@ def measure(frames: int, rounds: int) -> dict:
     import torch.nn.functional as F
     import torch_xla
 
-    from b2t_kit.models.ctc import ctc_losses
+    from b2t_kit.models.model import ctc_losses
 
     def host_losses(logits, num_patches, labels, num_labels):
         log_probs = logits.log_softmax(dim=-1).transpose(0, 1)

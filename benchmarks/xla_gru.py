@@ -24,7 +24,7 @@ def measure(steps: int, rounds: int) -> dict:
     own_gru = torch.nn.GRU
     import torch_xla
 
-    from b2t_kit.models.layers import GRU
+    from b2t_kit.models.model import GRU
 
     torch_xla.device()
     torch.manual_seed(0)

@@ -9,9 +9,9 @@ from torch import nn
 
 from b2t_kit.core import KitError
 from b2t_kit.devices.topologies import find_slice
-from b2t_kit.models.ctc import ctc_losses
-from b2t_kit.models.layers import GRU
-from b2t_kit.models.scan_ops import gru_layer
+from b2t_kit.models.model import ctc_losses
+from b2t_kit.models.model import GRU
+from b2t_kit.models.scan import gru_layer
 
 ROWS, TIME, INPUTS, UNITS, CLASSES, LABELS = 8, 40, 24, 16, 41, 6
 WIDE = 5120  # units

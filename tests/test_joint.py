@@ -224,27 +224,6 @@ def test_begin_with_a_decoder(folders: list[Path], tmp_path: Path, capsys: pytes
         SpeechTask(few, replace(SPEECH, model=TransformerConfig(blocks=1)), start=before.as_start).build_model()
 
 
-@pytest.mark.parametrize("model", [replace(MODEL, num_layers=3), TransformerConfig(
-    blocks=2, width=16, heads=2, head_width=8, inner=32)])
-def test_inner_losses_stay_in_training(folders: list[Path], tmp_path: Path, model: ModelConfig) -> None:
-    """Their heads are trained and resumed, but neither decoded with, nor exported, nor part of what a decoder is."""
-    config, run = replace(SPEECH, model=model, inner_ctc=0.3), tmp_path / "run"
-    with pytest.raises(RuntimeError, match="killed"):
-        train(Interrupted(folders, config), STEPS, run, quiet=True)
-    train(SpeechTask(folders, config), STEPS, run, resume=True, quiet=True)
-    saved = read_part(checkpoint_path(run, 12), "model")
-    assert {name.partition(".")[0] for name in saved} > {"inner_heads"}
-    assert all("inner_loss" in row for row in read_metrics(run) if row["kind"] == "train")
-    decoder = load_decoder(run)
-    assert not any("inner_heads" in name for name in decoder.model.state_dict()) and decoder.config.inner_ctc == 0
-    rows = [row for row in read_metrics(run) if row["kind"] == "eval"]
-    best = min(rows, key=lambda row: row["per/s2"])
-    assert evaluate_run(run, folders[1], device="cpu").per.rate == pytest.approx(best["per/s2"], abs=1e-5)
-    assert main(["export", "--run", str(run), "--out", str(tmp_path / "exported")]) == 0
-    assert load_decoder(tmp_path / "exported").digest == decoder.digest
-    assert recorded_settings(run).task.inner_ctc == 0.3
-
-
 @pytest.mark.parametrize("model", [replace(MODEL, num_layers=2, day_matrix="diagonal"), TransformerConfig(
     blocks=2, width=16, heads=2, head_width=8, inner=32)])
 def test_a_read_in_for_each_participant(folders: list[Path], tmp_path: Path, model: ModelConfig) -> None:
@@ -323,7 +302,7 @@ def written_recordings(folder: Path) -> Path:
 def test_a_head_for_each_label_set(folders: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Characters and phonemes in one run: heads of their own, scores by set, words from the phonemes alone."""
     letters, run = written_recordings(tmp_path / "letters"), tmp_path / "run"
-    config = replace(SPEECH, model=replace(MODEL, num_layers=2, patch=8), inner_ctc=0.3, read_in=512)
+    config = replace(SPEECH, model=replace(MODEL, num_layers=2, patch=8), read_in=512)
     task, plain = SpeechTask([letters, folders[0]], config), replace(STEPS, select="per")
     assert task.config.model.num_classes == 41 + 9 and task.train.heads[LETTERS.labels] == slice(41, 50)
     with open_device("cpu", "float32") as device:
@@ -334,8 +313,7 @@ def test_a_head_for_each_label_set(folders: list[Path], tmp_path: Path, capsys: 
         (one.features.shape, one.head.stop) for one in drawn}
     model = task.build_model().train()
     task.compute_loss(model, next(one for one in drawn if one.head.start)).sum.backward()
-    for layer in (model.out, *model.inner_heads):
-        assert not layer.weight.grad[:41].any() and layer.weight.grad[41:].any(), "only the head of the set is trained"
+    assert not model.out.weight.grad[:41].any() and model.out.weight.grad[41:].any(), "only the head of the set is trained"
     steps = replace(STEPS, steps=32, eval_every=16, lr=0.02, select="loss/t5")
     with pytest.raises(RuntimeError, match="killed"):
         train(Interrupted([letters, folders[0]], config), steps, run, quiet=True)

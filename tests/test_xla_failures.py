@@ -175,7 +175,7 @@ MIXED = """
     import sys
     import torch
     from b2t_kit.devices.select import open_device
-    from b2t_kit.models.layers import GRU
+    from b2t_kit.models.model import GRU
     from b2t_kit.training.optim import build_adamw
 
     def gradients(device, order):

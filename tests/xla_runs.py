@@ -21,7 +21,7 @@ from b2t_kit.data.writer import tiny_recordings
 from b2t_kit.devices import xla
 from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.models.gru import GRUConfig
-from b2t_kit.models.linear import LinearConfig
+from b2t_kit.models.model import LinearConfig
 from b2t_kit.models.model import ModelConfig, model_class
 from b2t_kit.models.noise_gru import NoiseGRUConfig
 from b2t_kit.models.transformer import TransformerConfig

@@ -17,7 +17,7 @@ import torch
 from b2t_kit.devices import xla
 from b2t_kit.devices.device import Device
 from b2t_kit.devices.select import open_device
-from b2t_kit.models.ctc import ctc_losses
+from b2t_kit.models.model import ctc_losses
 from b2t_kit.models.noise_gru import NoiseGRUConfig
 from b2t_kit.training.optim import Ema, build_adamw, pack_optimizer, unpack_optimizer
 

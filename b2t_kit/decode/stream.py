@@ -27,7 +27,7 @@ from .beam_search import BeamSearch, available_cores
 from .ensemble import average_logits
 from .hotwords import Hotword, parse_hotwords
 from .hypotheses import Hypothesis
-from ..models.layers import ReadIn
+from ..models.model import ReadIn
 from ..models.model import FrameSteps
 from ..speech.adapt import fit_days
 from ..speech.evaluate import Decoder, load_decoder

@@ -25,7 +25,7 @@ from .torch import check_tracker, tracker_only
 from .xla_runtime import Watch, check_alone, check_chips, check_variables, check_versions
 from .xla_runtime import count_programs, device_memory, generator_kept, place_of_host, quiet
 from .xla_runtime import start_runtime, use_float32_products
-from ..models.layers import GRU
+from ..models.model import GRU
 from ..precision import Precision, audit_gradients, audit_optimizer, audit_parameters, resolve_precision
 
 # %% ../../nbs/devices/xla.ipynb #c4db787b

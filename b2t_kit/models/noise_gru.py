@@ -16,10 +16,8 @@ from torch import nn
 from torch.autograd.function import FunctionCtx
 
 from ..core import KitError, check_bounds
-from .ctc import ctc_losses
 from .gru import GRUConfig, GRULayers, initialise
-from .layers import GRU, in_float32
-from .model import FrameSteps
+from .model import GRU, FrameSteps, ctc_losses, in_float32
 
 # %% ../../nbs/models/noise_gru.ipynb #3180ac35
 @dataclass(frozen=True)
@@ -125,17 +123,6 @@ class CleanSpeechModel(GRULayers):
         hidden, states = self.gru(windows - noise, start_of(self, day, states))
         return in_float32(self.out, hidden), states
 
-    def levels(
-        self,
-        features: torch.Tensor,  # (B, T, C) smoothed features
-        day: torch.Tensor,  # (B,) integers: recording day of each trial
-        noise: torch.Tensor,  # (B, P, width)
-    ) -> tuple[torch.Tensor, list[torch.Tensor]]:  # (B, P, 41) float32; (B, P, H) of every layer
-        "The logits, and the frames of every layer."
-        windows = self.config.windows(self.day_layer, features, day)
-        every = self.gru.levels(windows - noise, start_of(self, day, None))
-        return in_float32(self.out, every[-1]), every
-
 # %% ../../nbs/models/noise_gru.ipynb #57cc4d47
 class _Reversal(torch.autograd.Function):
     "Passes values on; multiplies the gradient by minus the strength."
@@ -198,19 +185,13 @@ class NoiseGRU(nn.Module):
         states: States | None = None,  # from the previous piece; None at the start
         return_state: bool = False,  # also return the states for the next piece
         mode: Mode = "inference",  # "full" also decodes the noise, if there is an adversary
-        inner: bool = False,  # also return the logits of `inner_heads`, which read the clean speech model
-    ) -> Any:  # (B, P, 41) float32, in "full" two of them, clean and noisy; then `States` or a list of (B, P, 41)
+    ) -> Any:  # (B, P, 41) float32, in "full" two of them, clean and noisy; then `States`
         first = states or (None, None)
         noise, noise_states = self.noise(features, day, first[0])
-        if inner:
-            clean, every = self.clean.levels(features, day, noise)
-        else:
-            clean, clean_states = self.clean(features, day, noise, first[1])
+        clean, clean_states = self.clean(features, day, noise, first[1])
         logits = clean
         if mode == "full":
             if self.noisy is None:
                 raise KitError("mode: 'full' needs a noisy speech model; this noise model was built with reversal 0")
             logits = clean, self.noisy(reverse_gradient(noise, self.reversal))
-        if inner:
-            return logits, self.inner_heads(every)
         return (logits, (noise_states, clean_states)) if return_state else logits

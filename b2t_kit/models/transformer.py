@@ -20,8 +20,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..core import KitError, check_bounds, uniforms
-from .layers import dropout, in_float32, patches, times
-from .model import Adapted, FrameSteps, ModelConfig
+from .model import Adapted, FrameSteps, ModelConfig, dropout, in_float32, patches, times
 from .published import T15_SESSIONS, Pretrained, check_numbers, check_sizes, read_tensors
 
 # %% ../../nbs/models/transformer.ipynb #f8087636
@@ -82,10 +81,6 @@ class TransformerConfig(ModelConfig):
         nn.init.zeros_(network.out.weight)  # so that training begins at the error of zeros
         nn.init.zeros_(network.out.bias)
         return network
-
-    def inner_widths(self) -> list[int]:
-        "The blocks before the last."
-        return [self.width] * (self.blocks - 1)
 
     def draws(self, batch: Any) -> dict[str, torch.Tensor]:
         "Time masks and the window of a training step."
@@ -328,21 +323,17 @@ class TransformerDecoder(nn.Module):
         return_state: bool = False,  # also return the states for the next piece
         window: torch.Tensor | None = None,  # (1,) or (B,) int32 frames of the past; None: as in evaluation
         masked: torch.Tensor | None = None,  # (B, P) bool: patches to set to zero
-        inner: bool = False,  # also return the logits of `inner_heads`
         ahead: bool = False,  # frames also see those after them, in pretraining
-    ) -> Any:  # (B, P, 41) float32; (N, 2, B, H, F, D) or a list of (B, P, 41)
+    ) -> Any:  # (B, P, 41) float32; (N, 2, B, H, F, D)
         frames = self.embed(features, masked)
         count = frames.shape[1]
         earlier = 0 if states is None else states.shape[4]
         seen = sees(count, earlier + count, self.window if window is None else window, frames.device, ahead)
-        kept, every = [], []
+        kept = []
         for level, block in enumerate(self.blocks):
             frames, both = block(frames, seen, None if states is None else states[level])
-            every.append(frames)
             kept.append(both[:, :, :, max(0, earlier + count - self.window) :])
         logits = in_float32(self.out, self.norm(frames))
-        if inner:
-            return logits, self.inner_heads(every)
         return (logits, torch.stack(kept)) if return_state else logits
 
 # %% ../../nbs/models/transformer.ipynb #5fd20cf3

@@ -27,7 +27,7 @@ from torch import nn
 from ..core import SEED, KitError, check_bounds, content_hash, file_mark, fold_seed, regular_file
 from ..core import write_atomically
 from ..data.batches import Batch, Frames
-from ..models.layers import DayLayer, ReadIn
+from ..models.model import DayLayer, ReadIn
 from ..models.model import Adapted
 from ..text.metrics import Counts, Difference, Rate, compare, rate_of
 from ..training.checkpoint import read_part, tensors_hash

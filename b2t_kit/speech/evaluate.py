@@ -32,7 +32,7 @@ from ..data.dataset import T15, Recordings, Signal, TrialInfo, begin_hdf5, check
 from ..data.joint import label_heads
 from ..devices.device import Device
 from ..devices.select import open_device
-from ..models.ctc import ctc_losses, greedy
+from ..models.model import ctc_losses, greedy
 from ..models.model import model_name, published_in
 from ..models.published import Pretrained
 from .adapt import AdaptConfig, Adapter, AdaptProgress, Unseen, adapted_parameters
@@ -151,11 +151,9 @@ _Spoken = tuple[SpeechConfig, tuple[str, ...], tuple[str, ...], Signal, dict[str
 
 def _decoder_of(spoken: _Spoken, folder: Path, part: str, origin: str) -> Decoder:
     config, sessions, trained, signal, signals, begun = spoken
-    config = replace(config, inner_ctc=0.0)  # its heads are for training only
     try:
         model = config.build().eval()
-        state = read_part(folder, part)
-        model.load_state_dict({name: value for name, value in state.items() if not name.startswith("inner_heads.")})
+        model.load_state_dict(read_part(folder, part))
     except RuntimeError as error:  # also if a size in config.json needs more memory than there is
         reason = " ".join(str(error).split())
         raise KitError(f"{folder}: its weights do not fit config.json: {reason}") from error

@@ -24,7 +24,7 @@ from ..data.dataset import SPLITS, Recordings, Signal, data_fingerprint, find_re
 from ..data.joint import JointRecordings, join_splits, read_ins
 from ..data.quarantine import quarantined
 from ..devices.device import Device
-from ..models.layers import read_in
+from ..models.model import read_in
 from ..models.model import ModelConfig
 from ..models.transformer import TRANSFORMER_SIZES, TransformerConfig
 from ..training.checkpoint import best_checkpoint, read_part, tensors_hash

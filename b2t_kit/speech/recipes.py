@@ -13,7 +13,7 @@ from dataclasses import replace
 from ..core import KitError
 from ..data.batches import Augment, BatchConfig
 from ..models.gru import GRU_SIZES
-from ..models.linear import LinearConfig
+from ..models.model import LinearConfig
 from ..models.noise_gru import NOISE_GRU_SIZES
 from ..models.transformer import TRANSFORMER_SIZES
 from .shapes import SpeechRun

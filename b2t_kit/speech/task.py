@@ -25,10 +25,9 @@ from ..data.dataset import BIN_SECONDS, T15, Recordings, Signal, data_fingerprin
 from ..data.joint import JointRecordings, label_heads, open_recordings, read_ins
 from ..data.quarantine import quarantine_said, quarantined, spent_days
 from ..devices.device import Device
-from ..models.ctc import ctc_losses
+from ..models.model import ctc_losses
 from ..models.gru import GRUConfig
-from ..models.layers import read_in
-from ..models.model import InnerHeads, ModelConfig, ParameterGroup
+from ..models.model import ModelConfig, ParameterGroup, read_in
 from .adapt import Start, Unseen, fit_days, init_from, read_rates, with_rates
 from ..text.metrics import edit_distance
 from ..text.phonemes import PHONEMES, collapse
@@ -91,22 +90,14 @@ class SpeechConfig(TrialSettings):
     # learning rates of parameters by pattern of their names, as shares of the usual, such as gru.*=0.1; 0 freezes
     rates: tuple[str, ...] = ()
     per_label: bool = False  # divide each trial's loss by its number of labels, as torch's mean reduction does
-    # weight of CTC losses at one or two inner layers, in training only: 0.3 as published for joint training; 0: none
-    inner_ctc: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         read_rates(self.rates)
-        if not 0 <= self.inner_ctc <= 100:
-            raise KitError(f"inner_ctc: {self.inner_ctc:g} is not in [0, 100]")
-        if self.inner_ctc and not self.model.inner_widths():
-            raise KitError(f"inner_ctc: this {type(self.model).__name__} names no layers below its last; leave it out")
 
     def build(self) -> nn.Module:
-        "The network, with initial weights from torch's generator, and heads of inner CTC losses and read-ins, if any."
+        "The network, with initial weights from torch's generator, and read-ins, if any."
         model = self.model.build()
-        if self.inner_ctc:
-            model.inner_heads = InnerHeads(self.model.inner_widths(), self.model.num_classes)
         if self.read_in:
             read_in(model, self.read_ins, self.read_in)
         return model
@@ -165,22 +156,12 @@ def speech_loss(
     labels = batch.num_labels.clamp(min=1) if config.per_label else 1
     if model.training:
         features = augment(batch.features, batch.num_bins, batch.noise_key, config.augment)
-        inner: list[torch.Tensor] = []  # logits of inner layers
 
         def network(*given: Any, **named: Any) -> Any:
-            found = model(*given, **named, **({"inner": True} if config.inner_ctc else {}))
-            if config.inner_ctc:
-                found, more = found
-                inner.extend(of_head(logits, batch) for logits in more)
-            return of_head(found, batch) if torch.is_tensor(found) else tuple(
-                of_head(logits, batch) for logits in found)
+            found = model(*given, **named)
+            return of_head(found, batch) if torch.is_tensor(found) else tuple(of_head(each, batch) for each in found)
 
-        called = network if config.inner_ctc or batch.head else model
-        losses, parts = config.model.losses(called, features, batch)  # (B,) each
-        if inner:
-            counts = batch.num_patches, batch.labels, batch.num_labels
-            parts["inner_loss"] = torch.stack([ctc_losses(logits, *counts) for logits in inner]).sum(0)
-            losses = losses + config.inner_ctc * parts["inner_loss"]
+        losses, parts = config.model.losses(network if batch.head else model, features, batch)  # (B,) each
         sums = {name: (batch.weight * losses / labels).sum() for name, losses in parts.items()}
         return LossSum((batch.weight * losses / labels).sum(), (batch.weight > 0).sum(), sums)
     logits, frames = logits_of(model, batch, config)

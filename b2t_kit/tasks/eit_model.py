@@ -19,7 +19,7 @@ from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
 from ..core import KitError, check_bounds, normals
-from ..models.scan_ops import compute_type, device_loop
+from ..models.scan import compute_type, device_loop
 from .eit_physics import ELECTRODES, READ, read_pairs
 
 # %% ../../nbs/tasks/eit_model.ipynb #8630ebcc

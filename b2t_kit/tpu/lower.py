@@ -31,7 +31,7 @@ from ..devices.topologies import Slice, find_slice
 from ..devices.xla import XlaAdamW, XlaDevice
 from ..devices.xla_runtime import fallbacks
 from ..models.model import model_class
-from ..models.scan_ops import compiled_for
+from ..models.scan import compiled_for
 from ..precision import audit_optimizer, audit_parameters, resolve_precision
 from ..training.task import TrainConfig
 
