@@ -36,7 +36,7 @@ from loading import write_recordings
 
 from b2t_kit.data.batches import BatchConfig, TrainBatches, end_to_end, gathered
 from b2t_kit.data.dataset import Recordings, Trial
-from b2t_kit.data.writer import SessionWriter
+from b2t_kit.data.convert import SessionWriter
 
 BATCH, BINS = 64, 1022
 CASES = ("float32", "float32 resident", "float16 resident")

@@ -20,7 +20,7 @@ HERE = Path(__file__).resolve()
 
 def recordings(folder: Path) -> None:
     "45 days of 167 training, 41 validation and 41 test trials of 40 bins."
-    from b2t_kit.data.writer import tiny_recordings
+    from b2t_kit.data.convert import tiny_recordings
     tiny_recordings(folder / "data", sessions=45, trials=167, min_bins=40, max_bins=41)
 
 

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from b2t_kit.data.batches import BatchConfig, Sampler, TrainBatches, bucket_of, choose_buckets
 from b2t_kit.data.dataset import Recordings, Trial, find_recordings
-from b2t_kit.data.writer import SessionWriter
+from b2t_kit.data.convert import SessionWriter
 
 BATCH, DAYS = 64, 4
 

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from b2t_kit.core import atomic_folder
 from b2t_kit.data.dataset import SPLITS, Recordings, RunningNorm, find_recordings
-from b2t_kit.data.writer import SessionWriter
+from b2t_kit.data.convert import SessionWriter
 
 
 def normalise_recordings(data: str | Path, out: str | Path) -> Path:

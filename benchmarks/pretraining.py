@@ -25,7 +25,7 @@ import torch
 from b2t_kit.core import load_json, save_json
 from b2t_kit.data.batches import Augment, BatchConfig, TrainBatches
 from b2t_kit.data.dataset import Recordings
-from b2t_kit.data.writer import SessionWriter
+from b2t_kit.data.convert import SessionWriter
 from b2t_kit.devices.select import open_device
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.simulate.neural import STRICT, simulate

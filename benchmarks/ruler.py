@@ -33,7 +33,7 @@ from normalise import normalise_recordings
 
 from b2t_kit.core import atomic_folder, load_json, plain, to_dict
 from b2t_kit.data.dataset import Recordings, find_recordings
-from b2t_kit.data.writer import SessionWriter
+from b2t_kit.data.convert import SessionWriter
 from b2t_kit.simulate.errors import QUANTILES, ErrorStatistics, real_errors, error_statistics
 from b2t_kit.simulate.logits import Noise, even_logits, noisy_logits
 from b2t_kit.simulate.neural import STRICT, SimulateConfig, electrodes_on, participant, simulate

@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT))
 
 from b2t_kit.core import load_json, save_json
 from b2t_kit.data.dataset import Recordings
-from b2t_kit.data.writer import tiny_recordings
+from b2t_kit.data.convert import tiny_recordings
 from b2t_kit.simulate.neural import SimulateConfig, simulate
 from b2t_kit.text.metrics import Counts, compare, count_edits
 from b2t_kit.text.phonemes import normalise

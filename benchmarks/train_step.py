@@ -34,7 +34,7 @@ sys.path.insert(0, str(ROOT))
 from b2t_kit.core import save_json
 from b2t_kit.data.batches import Batch, BatchConfig, smoothing_taps
 from b2t_kit.data.dataset import Trial
-from b2t_kit.data.writer import SessionWriter
+from b2t_kit.data.convert import SessionWriter
 from b2t_kit.models.gru import GRU_SIZES
 from b2t_kit.training.run import open_run
 from b2t_kit.training.task import TrainConfig

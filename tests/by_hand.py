@@ -294,7 +294,7 @@ CASES += [
 def h2(change: Callable[[h5py.File], object]) -> Make:
     """The held-in day of H2, changed."""
     def make(folder: Path) -> None:
-        from b2t_kit.data.handwriting import tiny_nwb_files
+        from tests.published_files import tiny_nwb_files
         root = tiny_nwb_files(folder)
         shutil.rmtree(root / "sub-T5-held-out-calib")
         with h5py.File(next(root.rglob("*.nwb")), "r+") as found:
@@ -316,10 +316,10 @@ def mat(maker: str, change: Callable[[dict], object]) -> Make:
     def make(folder: Path) -> None:
         from scipy.io import loadmat, savemat
         if maker == "corp":
-            from b2t_kit.data.handwriting import tiny_corp_files
+            from tests.published_files import tiny_corp_files
             root = tiny_corp_files(folder, days=("t5.2023.12.01",))
         else:
-            from b2t_kit.data.brain_to_voice import tiny_voice_files
+            from tests.published_files import tiny_voice_files
             root = tiny_voice_files(folder, days=(67,))
         path = next(root.rglob("*.mat"))
         content = {name: one for name, one in loadmat(path).items() if not name.startswith("__")}

@@ -57,7 +57,7 @@ class Reader:
 
 
 def recordings(folder: Path) -> None:
-    from b2t_kit.data.writer import tiny_recordings
+    from b2t_kit.data.convert import tiny_recordings
     tiny_recordings(folder, sessions=2, trials=3, max_bins=50)
 
 
@@ -77,7 +77,7 @@ def program(words: str) -> Callable[[Path], int]:
 
 def mat_files(packed: bool) -> Callable[[Path], object]:
     def make(folder: Path) -> None:
-        from b2t_kit.data.t12 import tiny_mat_files
+        from tests.published_files import tiny_mat_files
         tiny_mat_files(folder, days=1, trials=3, packed=packed)
     return make
 
@@ -905,7 +905,7 @@ def work() -> None:
 
 def prepare(folder: Path) -> None:
     """A trained run and a small published checkpoint, made once."""
-    from b2t_kit.data.writer import tiny_recordings
+    from b2t_kit.data.convert import tiny_recordings
     tiny_recordings(folder / "data", sessions=2, trials=4, max_bins=60)
     run = [sys.executable, "-m", "b2t_kit.cli", "train", "--data", folder / "data", "--out", folder / "run", *SETTINGS.split()]
     subprocess.run(run, cwd=ROOT, check=True, capture_output=True)

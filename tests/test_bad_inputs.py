@@ -24,7 +24,7 @@ import pytest
 
 from b2t_kit import __version__
 from b2t_kit.cli import main
-from b2t_kit.data.writer import tiny_recordings
+from b2t_kit.data.convert import tiny_recordings
 
 ROOT = Path(__file__).resolve().parent.parent
 SESSIONS = ("t15.2023.08.01", "t15.2023.08.02")

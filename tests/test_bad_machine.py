@@ -18,10 +18,10 @@ import torch
 from b2t_kit.cli import main
 from b2t_kit.core import run_program
 from b2t_kit.data.dataset import Recordings
-from b2t_kit.data.writer import tiny_recordings
-from b2t_kit.data.t12 import tiny_mat_files
+from b2t_kit.data.convert import tiny_recordings
 from b2t_kit.decode.hypotheses import DecodedTrial, Hypothesis, write_nbest
 from campaign import write_causal
+from published_files import tiny_mat_files
 
 VERBS = {
     "lm build": "lm build words.txt --out new/x.b2tlm --memory 50",

@@ -12,7 +12,7 @@ import pytest
 
 from b2t_kit.cli import main
 from b2t_kit.data.dataset import Recordings
-from b2t_kit.data.writer import tiny_recordings
+from b2t_kit.data.convert import tiny_recordings
 from b2t_kit.decode.hypotheses import DecodedTrial, Hypothesis, write_nbest
 
 TEXT = "we can hear you now"

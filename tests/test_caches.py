@@ -21,11 +21,10 @@ from safetensors.numpy import load_file, save_file
 from b2t_kit.cli import main
 from b2t_kit.core import Kept, KitError, differing, file_hash, file_mark, load_json, plain, save_json, stored_key
 from b2t_kit.core import to_dict
-from b2t_kit.data.arrays import ArraysFormat, QvacFormat
-from b2t_kit.data.convert import SourceDay, content_key
+from b2t_kit.importers.arrays import OwnArrays, Qvac
+from b2t_kit.data.convert import HeldOut, SourceDay, content_key
 from b2t_kit.data.dataset import Recordings
-from b2t_kit.data.quarantine import Quarantine
-from b2t_kit.data.writer import SessionWriter
+from b2t_kit.data.convert import SessionWriter
 from b2t_kit.decode import beam_search, pipeline, sources, tune
 from b2t_kit.llm import scores
 from b2t_kit import lm
@@ -687,21 +686,21 @@ def _hot_file() -> Path:
 
 
 def test_each_part_of_the_key_of_a_conversion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    "Format, version, every option, day, splits, sources, quarantine."
+    "Importer, version, every option of its own, day, sources, quarantine."
     (tmp_path / "a.npy").write_bytes(b"one")
-    form, part, held_out = ArraysFormat(), SourceDay("t15.2024.01.01", (tmp_path / "a.npy",)), Quarantine()
-    keys = [content_key(form, part, held_out), content_key(QvacFormat(), part, held_out),
-            content_key(form, replace(part, session="t15.2024.01.02"), held_out),
-            content_key(form, replace(part, splits=("val",)), held_out),
-            content_key(form, part, Quarantine({("t15", "2024.01.01"): ("another",)}))]
-    for name, value in vars(form).items():
-        keys.append(content_key(replace(form, **{name: f"{value}2" if isinstance(value, str) else value / 2}), part, held_out))
-    assert content_key(form, part, held_out) == keys[0]
-    monkeypatch.setattr(ArraysFormat, "version", 99)
-    keys.append(content_key(form, part, held_out))
+    importer, day, held_out = OwnArrays("mine", "out"), SourceDay("t15.2024.01.01", (tmp_path / "a.npy",)), HeldOut()
+    other = HeldOut()
+    other.key = "another"
+    keys = [content_key(importer, day, held_out), content_key(Qvac("mine", "out"), day, held_out),
+            content_key(importer, replace(day, session="t15.2024.01.02"), held_out), content_key(importer, day, other)]
+    for name, value in importer.options.items():
+        keys.append(content_key(replace(importer, **{name: f"{value}2" if isinstance(value, str) else value / 2}), day, held_out))
+    assert content_key(replace(importer, folder="yours", out="there", skip_faulty=True), day, held_out) == keys[0]
+    monkeypatch.setattr(OwnArrays, "version", 99)
+    keys.append(content_key(importer, day, held_out))
     rewrite(tmp_path / "a.npy", lambda path: path.write_bytes(b"two"))
-    keys.append(content_key(form, part, held_out))
-    assert len(set(keys)) == len(keys) == 7 + len(vars(form))
+    keys.append(content_key(importer, day, held_out))
+    assert len(set(keys)) == len(keys) == 6 + len(importer.options)
 
 
 def test_kenlm_files_are_named_by_all_their_bytes(tmp_path: Path) -> None:

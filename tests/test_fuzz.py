@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from b2t_kit.core import KitError, load_json, read_text
 from b2t_kit.data.dataset import MAX_VALUE, Recordings, faults
 from b2t_kit.data.download import read_token, unpack_archive
-from b2t_kit.data.writer import tiny_recordings
+from b2t_kit.data.convert import tiny_recordings
 from b2t_kit.decode.hypotheses import read_nbest
 from b2t_kit.decode.tune import tuned_config
 from b2t_kit.doctor import diagnose_file

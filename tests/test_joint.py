@@ -13,8 +13,8 @@ from b2t_kit.cli import main
 from b2t_kit.core import KitError, load_json
 from b2t_kit.data.batches import Augment, BatchConfig
 from b2t_kit.data.dataset import T15, Recordings
-from b2t_kit.data.quarantine import refuse_seen
-from b2t_kit.data.writer import SessionWriter, tiny_recordings
+from b2t_kit.data.convert import refuse_seen
+from b2t_kit.data.convert import SessionWriter, tiny_recordings
 from b2t_kit.decode.word_error import WordCounter
 from b2t_kit.devices.select import open_device
 from b2t_kit.models.gru import GRUConfig

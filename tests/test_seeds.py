@@ -14,7 +14,7 @@ import torch
 
 from b2t_kit.cli import main
 from b2t_kit.core import KitError, load_json
-from b2t_kit.data.writer import tiny_recordings
+from b2t_kit.data.convert import tiny_recordings
 from b2t_kit.decode.ensemble import AveragedRuns, average_files
 from b2t_kit.decode.hypotheses import read_nbest
 from b2t_kit.decode.pipeline import decode_sentences

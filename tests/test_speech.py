@@ -11,7 +11,7 @@ import pytest
 
 from b2t_kit.training.checkpoint import checkpoint_path, read_part
 from b2t_kit.data.batches import BatchConfig
-from b2t_kit.data.writer import tiny_recordings
+from b2t_kit.data.convert import tiny_recordings
 from b2t_kit.decode.sources import cached_logits, read_trials
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.models.transformer import TransformerConfig

@@ -14,7 +14,7 @@ import torch
 
 from b2t_kit.cli import main
 from b2t_kit.core import load_json
-from b2t_kit.data.writer import tiny_recordings
+from b2t_kit.data.convert import tiny_recordings
 from b2t_kit.training.checkpoint import checkpoint_path, checkpoint_steps
 from b2t_kit.training.log import read_metrics, series
 

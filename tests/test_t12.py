@@ -9,10 +9,11 @@ import torch
 from b2t_kit.cli import main
 from b2t_kit.data.batches import TrialCache, map_trials
 from b2t_kit.data.dataset import Recordings
-from b2t_kit.data.writer import tiny_recordings
-from b2t_kit.data.t12 import T12, tiny_mat_files
+from b2t_kit.data.convert import tiny_recordings
+from b2t_kit.importers.t12 import T12
 from b2t_kit.models.transformer import TransformerDecoder
 from b2t_kit.speech.evaluate import load_decoder
+from published_files import tiny_mat_files
 
 TRAIN = "train --steps 2 --batch-size 4 --buckets 1 --eval-every 2 --device cpu --data "
 RECIPES = {"tiny": "--config tiny --hidden 8", "transformer_tiny": "--config transformer_tiny",

@@ -7,7 +7,7 @@ import pytest
 
 from b2t_kit.cli import main
 from b2t_kit.data.dataset import NUM_FEATURES, Trial
-from b2t_kit.data.writer import SessionWriter
+from b2t_kit.data.convert import SessionWriter
 from b2t_kit.speech.evaluate import load_decoder
 from b2t_kit.text.phonemes import to_ids
 from b2t_kit.text.g2p import sentence_to_phonemes

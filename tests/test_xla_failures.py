@@ -17,7 +17,7 @@ import torch
 from b2t_kit.core import KitError
 from b2t_kit.data.batches import BatchConfig, TrainBatches, choose_buckets, num_patches, rows_per_batch
 from b2t_kit.data.dataset import Recordings
-from b2t_kit.data.writer import tiny_recordings
+from b2t_kit.data.convert import tiny_recordings
 from b2t_kit.precision import refuse_ambient, resolve_precision
 
 TESTS = Path(__file__).parent

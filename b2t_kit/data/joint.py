@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..core import KitError
 from .dataset import SPLITS, T15, Recordings, Signal, find_recordings
-from .quarantine import day_of, held_out_beside
+from .convert import days_in, held_out_beside
 
 # %% ../../nbs/data/joint.ipynb #da2f6e0b
 def numbered(
@@ -37,7 +37,7 @@ class JointRecordings(Recordings):
         opened: Callable[[str | Path, str], Recordings] = Recordings,  # the split of a folder
     ) -> None:
         listed = [opened(folder, split) for folder in folders]
-        dates = Counter(day for part in listed for day in {day_of(name) for name in part.sessions} if day)
+        dates = Counter(day for part in listed for day in {day for name in part.sessions for day in days_in(name)})
         for part, held in zip(listed, held_out_beside(folders) if max(dates.values(), default=0) > 1 else ()):
             part.infos = [replace(info, quarantine=info.quarantine or held.reason(
                 part.signal.dataset, info.session, info.sentence)) for info in part.infos]

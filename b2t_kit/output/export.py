@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from .. import __version__
 from ..core import KitError, atomic_folder, duration, file_mark, load_json, save_json, stored_key, to_dict
 from ..data.dataset import BIN_SECONDS, T15
-from ..data.quarantine import quarantine_record, quarantine_said
+from ..data.convert import quarantine_record, quarantine_said
 from ..speech.evaluate import WEIGHTS, Decoder, load_decoder
 from ..speech.task import sets_record, signal_record
 from ..training.checkpoint import write_tensors

@@ -32,7 +32,7 @@ from PIL import Image
 from .. import __version__
 from ..core import KitError, check_target, load_json, note_of, read_text, save_json, write_atomically
 from ..data.dataset import BIN_SECONDS, FEATURE_KINDS, T15, Recordings, Signal, as_png, check_split
-from ..data.quarantine import quarantine_record, quarantine_said
+from ..data.convert import quarantine_record, quarantine_said
 from ..decode.hypotheses import DecodedTrial, Hypothesis, posteriors
 from ..decode.pipeline import Sentences, decode_run
 from ..decode.sources import read_trials

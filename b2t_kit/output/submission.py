@@ -25,7 +25,7 @@ from typing import Any
 from ..core import KitError, check_target, content_hash, csv_plain, differing, file_hash, new_folders, open_own
 from ..core import parse_json, plain, read_bytes, read_text, save_json, to_dict, write_atomically
 from ..data.dataset import Recordings, TrialInfo
-from ..data.quarantine import refuse_seen
+from ..data.convert import refuse_seen
 from ..decode.beam_search import search_key
 from ..decode.hypotheses import read_nbest
 from ..decode.pipeline import Asked, DecodingLine

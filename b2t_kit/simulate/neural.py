@@ -34,7 +34,7 @@ from ..core import SUCCESS, KitError, atomic_folder, check_bounds, check_writabl
 from ..verbs import Folder, Layout, arranged
 from ..data.batches import read_ahead
 from ..data.dataset import ARRAYS, BIN_SECONDS, NUM_FEATURES, SPLITS, T15, Signal, Trial
-from ..data.writer import SessionWriter
+from ..data.convert import SessionWriter
 from .sentences import KitSource, Planned, day_number, draw_sentence, labels_of
 from .sentences import open_source, plan_session
 from .strict import SESSION, DisturbedConfig, day_tempo, drifted, lost_electrodes, misspoken, of_day

@@ -22,7 +22,7 @@ from ..core import KitError, check_bounds, from_dict, load_json, uniforms
 from ..data.batches import Augment, Batch, BatchConfig, TrainBatches, augment, bin_mask, check_lengths, smooth
 from ..data.dataset import SPLITS, Recordings, Signal, data_fingerprint, find_recordings
 from ..data.joint import JointRecordings, join_splits, read_ins
-from ..data.quarantine import quarantined
+from ..data.convert import quarantined
 from ..devices.device import Device
 from ..models.model import read_in
 from ..models.model import ModelConfig
