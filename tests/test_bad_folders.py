@@ -295,7 +295,7 @@ OPENED_SAFELY = {
     "tpu/compile": {"work"}, "tpu/lower": {"lower_request", "requested_task"},  # temporary
     "tpu/preflight": {"judged", "lower_in_child", "compile_program", "run_preflight"}, "demo": {"demo"},  # folders that the kit has just made
     "data/dataset": {"as_png", "open_file"},
-    "data/writer": {"close"}, "training/checkpoint": {"_flush"},
+    "data/writer": {"close"}, "training/checkpoint": {"_seal"},
     "data/download": {"_open", "_receive"},  # the network, and a name that was cleared
     "simulate/errors": {"real_errors"},  # part of the package
     "devices/device": {"tpu_chips"},  # /sys

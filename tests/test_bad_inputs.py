@@ -740,7 +740,7 @@ OTHERS: dict[str, tuple[str, str, Spoil | None]] = {
     "demo: negative seed": ("demo --out new --seed -1", "seed", None),
     "fetch: unknown source": ("fetch --out new --source ftp", "'ftp'", None),
     "fetch: baseline from Kaggle": ("fetch --out new --source kaggle --baseline", "baseline", None),
-    "fetch: no Kaggle client": ("fetch --out new --source kaggle", "'kaggle'", None),
+    "fetch: no Kaggle client": ("fetch --out new --source kaggle", "pip install kagglehub", None),
     "fetch: no token file": ("fetch --out new --token-file no.txt", "no.txt", None),
     "fetch: empty token": ("fetch --out new --token-file t.txt", "t.txt", text("t.txt", "\n")),
     "fetch: token of two words": ("fetch --out new --token-file t.txt", "t.txt", text("t.txt", "my token\n")),
@@ -757,7 +757,7 @@ def test_wish_is_refused(
 ) -> None:
     """An impossible request is rejected at once, in one line."""
     words, named, spoil = case
-    monkeypatch.setenv("PATH", str(here))  # no kaggle client
+    monkeypatch.setitem(sys.modules, "kagglehub", None)  # not installed
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # the port where nobody answers
     if spoil:
         spoil()

@@ -2,17 +2,13 @@
 
 The good files are in tests/kenlm, with the commands that made them.
 """
-import gzip
-import hashlib
 import json
 import os
 import re
 import struct
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import h5py
@@ -21,7 +17,6 @@ import pytest
 
 from b2t_kit.cli import main
 from b2t_kit.core import KitError
-from b2t_kit.data.download import Published, fetch_language_model
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.pipeline import choose_words
 from b2t_kit.lm import read_language_model
@@ -286,67 +281,6 @@ def test_read_language_model_knows_them_by_their_first_bytes(tmp_path):
     path.write_bytes((FILES / "trie.bin").read_bytes())
     model = read_language_model(path)
     assert isinstance(model, KenlmModel) and re.fullmatch("[0-9a-f]{32}", model.hash)
-
-
-class Server(BaseHTTPRequestHandler):
-    """Two files: one on a model hub, with its checksum, and a compressed one."""
-
-    model = (FILES / "trie.bin").read_bytes()
-    packed = gzip.compress((FILES / "probing.bin").read_bytes())
-    digest = hashlib.sha256(model).hexdigest()
-    asked: list[str] = []
-
-    def log_message(self, *arguments):
-        pass
-
-    def answer(self, data: bytes, start: int = 0) -> None:
-        self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(data) - start))
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(data[start:])
-
-    def do_GET(self):
-        files = {"/me/lm/resolve/main/trie.bin": self.model, "/lm/probing.kenlm.gz": self.packed, "/cut.kenlm.gz": self.packed[:900]}
-        if self.path == "/api/models/me/lm/tree/main":
-            entry = {"path": "trie.bin", "size": len(self.model), "lfs": {"oid": self.digest}}
-            self.answer(json.dumps([{"path": "README.md", "size": 9}, entry]).encode())
-        elif self.path in files:
-            self.asked.append(self.headers.get("Range", ""))
-            self.answer(files[self.path], int((self.headers.get("Range") or "bytes=0-")[6:-1]))
-        else:
-            self.send_error(404)
-
-    do_HEAD = do_GET
-
-
-@pytest.fixture
-def server():
-    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-def test_fetched_models_are_resumed_checked_and_unpacked(server, tmp_path):
-    table = {name: Published((server + place,), 0.0, "CC0", "") for name, place in {
-        "hub": "/me/lm/resolve/main/trie.bin", "packed": "/lm/probing.kenlm.gz", "cut": "/cut.kenlm.gz",
-        "lost": "/me/lm/resolve/main/none.bin", "gone": "/gone.bin"}.items()}
-    (tmp_path / "trie.bin.part").write_bytes(Server.model[:1000])
-    assert KenlmModel(fetch_language_model("hub", tmp_path, False, table)).counts == (58, 84, 81, 72)
-    assert Server.asked[-1] == "bytes=1000-"
-    found = fetch_language_model("packed", tmp_path, False, table)
-    assert found == tmp_path / "probing.kenlm" and KenlmModel(found).kind == "probing"
-    assert fetch_language_model("packed", tmp_path, False, table) == found
-    assert {path.name for path in tmp_path.iterdir()} == {"trie.bin", "probing.kenlm"}
-    (tmp_path / "trie.bin").write_bytes(Server.model[:-1] + b"!")
-    for name, message in {"hub": "checksum", "cut": "cut.kenlm.gz: is damaged", "lost": "does not say how large",
-                          "gone": "the server answered 404", "none": "'none' is not a published language model: hub, packed"}.items():
-        with pytest.raises(KitError, match=re.escape(message)):
-            fetch_language_model(name, tmp_path, False, table)
-    assert not (tmp_path / "cut.kenlm").exists()
 
 
 def test_the_table_of_published_models_is_in_the_help(capsys):

@@ -14,8 +14,8 @@ from typing import Any
 from urllib.parse import quote
 
 from ..core import KitError, new_folders, save_json
-from .download import DANDI, DRYAD, T15_DOI, RemoteFile, check_download_space, download, get_record
-from .download import list_dandiset, list_files, own_token, size_on_disk, unpack_archive
+from .download import DRYAD, T15_DOI, RemoteFile, check_download_space, download, fetch_dandiset
+from .download import get_json, list_files, own_token, size_on_disk, unpack_archive
 
 # %% ../../nbs/data/sets.ipynb #30ea8bec
 @dataclass(frozen=True)
@@ -87,13 +87,16 @@ def terms_of(
 ) -> dict[str, Any]:
     "What the archive and the kit say about a set."
     published = SETS[name]
-    place, page = f"/api/v2/datasets/{quote(f'doi:{published.doi}', safe='')}", f"https://doi.org/{published.doi}"
-    if published.dandi:
-        place = f"/dandisets/{published.dandi}/versions/draft/"
-        page = f"https://dandiarchive.org/dandiset/{published.dandi}"
-    stated = get_record(base_url + place).get("license")
-    said = ", ".join(map(str, stated)) if isinstance(stated, list) else stated if isinstance(stated, str) else ""
-    licence = said[:200] or f"not stated by the archive; {published.licence}"
+    page, stated = f"https://dandiarchive.org/dandiset/{published.dandi}", None
+    if published.doi:
+        page = f"https://doi.org/{published.doi}"
+        try:
+            stated = get_json(f"{base_url}/api/v2/datasets/{quote(f'doi:{published.doi}', safe='')}").get("license")
+        except KitError as error:
+            if "the server answered 404" not in str(error):
+                raise
+    licence = stated[:200] if isinstance(stated, str) else ""
+    licence = licence or f"not stated by the archive; {published.licence}"
     return {"set": name, "about": published.about, "page": page, "licence": licence, "terms": list(published.terms),
             "files": [asdict(file) for file in files]}
 
@@ -124,17 +127,20 @@ def fetch_set(
     token: str | None = None,  # of the archive, see `read_token`
     keep_archive: bool = False,  # keep a zip after unpacking
     progress: bool = True,  # show progress bars
-    base_url: str = "",  # address of the archive in tests; empty: Dryad or DANDI
+    base_url: str = "",  # address of the archive in tests; empty: Dryad
     tell: Callable[[str], None] = print,  # shows the terms
 ) -> list[Path]:  # folders, and archives that are not zip files
     "Download and unpack a set after showing its terms; raises `KitError` if that fails."
     if name not in SETS:
         raise KitError(f"there is no set '{name}'; the kit knows {', '.join(SETS)}")
     published = SETS[name]
-    if published.dandi:
-        base_url, token = base_url or DANDI, None  # the token is Dryad's
-        offered = list_dandiset(published.dandi, published.files, base_url)
-    elif published.doi:
+    if published.dandi:  # its client lists and checks the files
+        tell(terms_said(terms := terms_of(name, [], "")))
+        with new_folders(out) as folder:
+            fetched = fetch_dandiset(published.dandi, folder)
+            save_json(folder / TERMS_FILE, terms)
+            return [fetched]
+    if published.doi:
         base_url = base_url or DRYAD
         offered = list_files(published.doi, base_url)
     else:
