@@ -1001,7 +1001,7 @@ def page(found: dict, bad: list[str], command: str, seconds: float) -> str:
               "scores (`--json` only writes), seeds.json (only the bug report reads it), archives' lists from Dryad "
               "(tests/test_fetch.py has a hostile server).",
               "- A bug report and a log are accepted with every damage: that is what they are for. Pipes and devices are left out.",
-              "", "Sizes that are large but right are in [large_inputs.md](large_inputs.md).",
+              "", "Sizes that are large but right are in [LOG.md](LOG.md).",
               "", f"## Bad outcomes: {len(bad)}", "", *(f"- {line}" for line in bad[:60])]
     if len(bad) > 60:
         lines.append(f"- and {len(bad) - 60} more")

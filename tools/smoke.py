@@ -29,7 +29,6 @@ MAKE = {  # what scripts read, made once: name -> command that makes it
 }
 SMALLEST = {  # script, and case if it has a table of them -> arguments; several commands with ;
     "adapt": "--run EARLY --data DATA --copies 2 --out OUT.json",
-    "cache_precision": "--steps 4 --trials 8",
     "decoding beams": "LABELS --sentences 4 --beams 20,40",
     "decoding finetune": "LABELS --sentences 4 --tune-on 4 --llm LLM --text 20 --out OUT",
     "decoding hotwords": "LABELS --with-target 4 --without 4 --distractors 10 --flatness middle",
@@ -43,7 +42,6 @@ SMALLEST = {  # script, and case if it has a table of them -> arguments; several
     "decoding words": "LABELS --sentences 6 --tune-on 4 --beam 20",
     "doctor": "",
     "eit": "lines",
-    "feeding": "--rounds 1 --model-rows 1 --steps 1",
     "first_call": "--processes 4; --processes 4 --kit",
     "gpu": "steps --device cpu --only tiny --count 3; curves",
     "house": "; --notebooks",
@@ -77,7 +75,6 @@ LEFT_OUT = {
     "decoding general_model": "needs a file of another package", "decoding kenlm_files": "needs KenLM's program",
     "decoding writing": "needs a model that knows punctuation", "ideas": "trains twelve models of 1,000 steps",
     "kernels": "needs an environment like Kaggle's image",
-    "large_inputs": "writes 3 GB",
     "xla_measure": "is imported by others",
 }
 
