@@ -5,6 +5,7 @@
 # %% ../nbs/all.ipynb #3b7ee1b6
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from importlib import import_module
 from pathlib import Path
@@ -13,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 from .core import override
 
 # %% auto #0
-__all__ = ['PLACES', 'simulate', 'recipe', 'train']
+__all__ = ['PLACES', 'simulate', 'recipe', 'open_task', 'train']
 
 # %% ../nbs/all.ipynb #ba1c2cb4
 if TYPE_CHECKING:
     from b2t_kit.speech.shapes import SpeechRun
+    from b2t_kit.speech.task import SpeechTask
+    from b2t_kit.speech.adapt import Start
     from b2t_kit.train import Result
 
 # %% ../nbs/all.ipynb #e93e65b1
@@ -29,7 +32,7 @@ PLACES = {  # name here -> module, and name there
     "submit": ("output.submission", "submit"),
     "report": ("output.report", "report_run"),
     "preflight": ("tpu.preflight", "preflight_config"),
-    "plot_run": ("training.live_plot", "show_run"),
+    "plot_run": ("training.log", "show_run"),
     "StreamDecoder": ("decode.stream", "StreamDecoder"),
 }
 
@@ -67,6 +70,19 @@ def recipe(
 
     return override(recipes.recipe(name), settings)
 
+# %% ../nbs/all.ipynb #5e1fa7c0
+def open_task(
+    run: SpeechRun,  # a recipe's settings
+    data: str | Path | Sequence[str | Path] | None = None,  # recordings; None: the platform's
+    cache_dir: str | Path | None = None,  # folder of a cache that several processes map; None: one in memory
+    start: Start | None = None,  # the decoder whose weights to take; None: initial weights
+) -> SpeechTask:
+    "Return the speech task of a run, with a word scorer if validation is to decode to words."
+    from b2t_kit.decode.word_error import WordCounter
+    from b2t_kit.speech.task import SpeechTask
+
+    return SpeechTask(data, run.task, WordCounter, cache_dir, start=start)
+
 # %% ../nbs/all.ipynb #3f7fb8c3
 def train(
     run: SpeechRun,  # a recipe
@@ -78,7 +94,6 @@ def train(
     "Train a recipe, or continue to; `KitError` says in one line what is wrong."
     from b2t_kit.memory import check_memory
     from b2t_kit.train import train as train_task
-    from b2t_kit.train_command import open_task
 
     run.check()
     with closing(open_task(run, data)) as task:

@@ -431,7 +431,10 @@ def number_in(
         return round(float(word))  # 1e3
     if kind is int and not is_whole(word.removeprefix("-")):
         raise ValueError(f"{word[:40]!r} is not a whole number")
-    number = kind(word)
+    try:
+        number = kind(word)
+    except ValueError:
+        raise ValueError(f"{word[:40]!r} is not a number") from None
     if not word.isascii() or "_" in word or not math.isfinite(number):  # float("٣") is 3, and nobody would see it
         raise ValueError(f"{word[:40]!r} is not a number")
     return number

@@ -8,7 +8,7 @@ __all__ = ['SHOWN', 'PACKAGES', 'BUNDLED', 'Failure', 'known_failures', 'squeeze
            'Remark', 'installed_packages', 'wanted_by_torch_xla', 'inspect_packages', 'inspect_variables',
            'inspect_chips', 'inspect_space', 'inspect_gpus', 'inspect_quota', 'inspect_machine', 'check_product',
            'check_loop', 'check_ctc', 'check_sum', 'check_steps', 'run_checks', 'check_device', 'without_private',
-           'bundle_run', 'Doctor', 'print_findings', 'print_remarks']
+           'bundle_run']
 
 # %% ../nbs/doctor.ipynb #a94fdbde
 import codecs
@@ -37,14 +37,13 @@ from functools import cache, cached_property, partial
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import psutil
 
-from .core import FAULTS, GIB, SUCCESS, UNRECOGNISED, KitError, free_bytes, free_memory, regular_file
+from .core import GIB, KitError, free_bytes, free_memory, regular_file
 from .core import platform as find_platform
 from .core import write_atomically
-from .verbs import File, RunFolder
 
 if TYPE_CHECKING:  # reading a log needs no torch
     from b2t_kit.devices.device import Device
@@ -869,60 +868,6 @@ def bundle_run(
         for place, text in sorted(texts.items()):
             archive.writestr(place, text.encode("utf-8", "replace"))
     return write_atomically(target, content.getvalue())
-
-# %% ../nbs/doctor.ipynb #5a2a88e1
-@dataclass(frozen=True)
-class Doctor:
-    "Recognise a known failure in a log, inspect or test this machine, or pack a run for a bug report."
-    # traceback or log to explain, or '-' to read it from a pipe; its text is not repeated; default: inspect this
-    # machine
-    log: File | None = None
-    json: bool = False  # print the answer as JSON
-    language: Literal["en", "zh"] = "en"  # language of the answer
-    # test a device with small training steps: a product, a loop, CTC, a sum over chips, memory before and after
-    device: Literal["auto", "cpu", "cuda", "xla", "tpu"] | None = None
-    # write one archive about this run for a bug report: versions, memory plan, metrics and log; it holds no recordings
-    bundle: RunFolder | None = None
-    out: File | None = None  # with --bundle: archive to write, or a folder for it; default: beside the run folder
-
-    def act(self) -> int:
-        if self.out is not None and self.bundle is None:
-            raise KitError("out: is the archive of --bundle; give both, or neither")
-        if sum(option is not None for option in (self.log, self.device, self.bundle)) > 1:
-            raise KitError("log, device, bundle: give one of them; each is a question of its own")
-        if self.bundle is not None:
-            path = bundle_run(self.bundle, self.out)
-            print(json.dumps({"archive": str(path)}) if self.json else path)
-            return SUCCESS
-        if self.log is not None:
-            return print_findings(diagnose_file(self.log), self.json, self.language)
-        return print_remarks(check_device(self.device) if self.device else inspect_machine(), self.json)
-
-
-def print_findings(findings: list[Finding], as_json: bool, language: str) -> int:  # exit status
-    "Print what is known about a log."
-    if as_json:
-        print(json.dumps({"recognised": bool(findings), "findings": [finding.to_dict() for finding in findings]},
-                         indent=1, ensure_ascii=False))
-    elif findings:
-        print("\n\n".join(in_words(finding, language) for finding in findings))
-    else:
-        print({"en": "no known failure is in this text; all are in nbs/tutorials/failures.md",
-               "zh": "这段文字中没有已知的故障；全部已知故障见 nbs/tutorials/failures_zh.md"}[language])
-    return SUCCESS if findings else UNRECOGNISED
-
-
-def print_remarks(remarks: Iterable[Remark], as_json: bool) -> int:  # exit status
-    "Print remarks as they come, and the number of problems."
-    found = []
-    for remark in remarks:
-        found.append(remark)
-        if not as_json:
-            print(remark, flush=True)
-    problems = sum(remark.state == "problem" for remark in found)
-    print(json.dumps({"problems": problems, "checks": [asdict(remark) for remark in found]}, indent=1) if as_json else
-          f"{problems or 'no'} problem{'' if problems == 1 else 's'}")
-    return FAULTS if problems else SUCCESS
 
 # %% ../nbs/doctor.ipynb #6c53a665
 if __name__ == "__main__" and __spec__ is not None:  # `python -m b2t_kit.doctor DEVICE`; a notebook has no spec

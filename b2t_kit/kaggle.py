@@ -6,8 +6,7 @@
 __all__ = ['NOBODY', 'WHEEL', 'IMAGE_PYTHON', 'IMAGE_TORCH', 'IMAGE_PLATFORMS', 'REHEARSAL', 'kernels_folder', 'kernel_names',
            'slug', 'check_user', 'check_dataset', 'package_files', 'installed_notes', 'record_line', 'write_wheel',
            'build_wheel', 'download_wheels', 'without_outputs', 'kernel_settings', 'BuiltKernel', 'earlier_build',
-           'build_kernel', 'must_rehearse', 'stamp', 'find_language_model', 'Stages', 'find_run', 'bring_run',
-           'KernelBuild']
+           'build_kernel', 'must_rehearse', 'stamp', 'find_language_model', 'Stages', 'find_run', 'bring_run']
 
 # %% ../nbs/kaggle.ipynb #83be9fdb
 import base64
@@ -26,14 +25,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from matplotlib.figure import Figure
 
 import b2t_kit
 from .core import KitError, atomic_folder, load_json, platform, read_text, regular_file, save_json
-from .core import SUCCESS, write_atomically
-from .verbs import Folder
+from .core import write_atomically
 from .training.checkpoint import COMPLETE, ROLLING, checkpoint_steps, use_scratch
 
 # %% ../nbs/kaggle.ipynb #4c581bdd
@@ -409,22 +407,3 @@ def _copy_folder(
         shutil.copytree(source, target, dirs_exist_ok=True, copy_function=copy, ignore=left_out)
     except OSError as error:
         raise KitError(f"{source}: cannot be copied ({' '.join(str(error).split())[:200]})") from error
-
-# %% ../nbs/kaggle.ipynb #9c47cd4f
-@dataclass(frozen=True)
-class KernelBuild:
-    "Write the notebook, the kit's wheel and the metadata of both, from which a notebook can be pushed to Kaggle."
-    out: Folder  # new folder
-    kernel: str = "b2t-tpu-v5e8"  # b2t-tpu-v5e8, b2t-tpu-ensemble, b2t-gpu or b2t-eit-tpu
-    user: str | None = None  # your Kaggle account, as in the address of your profile; default: a placeholder to fill in
-    # Kaggle dataset with the kit's wheel; default: USER/b2t-kit-wheel
-    wheel_dataset: Annotated[str, "USER/NAME"] | None = None
-    # run the kernel without internet: add the wheels of all requirements to the dataset; downloads them, about 170 MB
-    offline: bool = False
-    resume: bool = False  # attach the kernel's last output, to resume its run; from the second push on
-    language: str = "en"  # language of the notebook's text: en, or zh, in which only b2t-tpu-v5e8 is there
-
-    def act(self) -> int:
-        print(build_kernel(self.out, self.kernel, self.user, self.wheel_dataset, internet=not self.offline,
-                           resume=self.resume, language=self.language))
-        return SUCCESS

@@ -9,6 +9,7 @@ __all__ = ['Result', 'finish', 'train', 'uninterrupted', 'train_seeds']
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,4 @@ def main() -> None:
 
 # %% ../nbs/04_training.ipynb #405e23de
 if __name__ == "__main__" and __spec__ is not None:  # a notebook is __main__ too, but has no spec
-    from b2t_kit.cli import main as b2t
-
-    sys.exit(b2t(["train", *sys.argv[1:]]))
+    sys.exit(import_module("b2t_kit.cli").main(["train", *sys.argv[1:]]))

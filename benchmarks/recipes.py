@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from b2t_kit.core import load_json, save_json
-from b2t_kit.verbs import flagged
+from b2t_kit.cli import flagged
 from b2t_kit.text.metrics import Counts, compare
 from b2t_kit.training.log import read_metrics
 

@@ -22,7 +22,7 @@ from b2t_kit.simulate.neural import SimulateConfig, simulate
 from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.speech.recipes import recipe
 from b2t_kit.train import train
-from b2t_kit.train_command import open_task
+from b2t_kit.all import open_task
 
 RECIPES = ("tiny", "transformer_tiny", "noise_gru_tiny", "linear")
 KEPT = ("step", "loss", "per", "norm", "lr", "clean_loss", "noisy_loss")  # of the metrics; not times

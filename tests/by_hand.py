@@ -660,10 +660,10 @@ def by_hand(only: list[str]) -> tuple[dict[str, Counter[str]], list[str]]:
     os.environ["OMP_NUM_THREADS"] = "1"  # a process that has threads may not fork
     import transformers  # noqa: F401  once, for all children
 
-    from b2t_kit.cli import PLACES, main, verb_at
-    for verb in PLACES.values():
-        for place in verb.values() if isinstance(verb, dict) else [verb]:
-            verb_at(place)
+    from b2t_kit.cli import HasSettings, all_verbs, main
+    for verb in all_verbs().values():
+        if issubclass(verb, HasSettings):
+            verb.initial(())
     found: dict[str, Counter[str]] = {}
     bad: list[str] = []
     with tempfile.TemporaryDirectory(prefix="by_hand_") as name:

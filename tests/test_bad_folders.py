@@ -379,7 +379,7 @@ ODD = ["\u0663", "9" * 5000, "1_0", "nan", "1e999", "\uff11"]
 
 
 @pytest.mark.parametrize("words", [
-    "demo --out x --seed", "train --data data --out x --processes", "lm build data/x --out x.b2tlm --order",
+    "demo --out x --seed", "train --data data --out x --seeds", "lm build data/x --out x.b2tlm --order",
     "lm build data/x --out x.b2tlm --min-count", "lm build data/x --out x.b2tlm --memory", "report --run gru --pictures",
     "plan baseline --chips", "plan baseline --memory", "plan baseline --global-batch", "eit simulate --out x --processes",
     "eit train --data-path x --out x --epochs", "eit train --data-path x --out x --hours", "eit test --data-path x --draws"])

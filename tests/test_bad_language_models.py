@@ -491,7 +491,7 @@ def test_probabilities_too_small_for_a_perplexity(capsys):
 LONG = """
 import resource, sys
 from b2t_kit.cli import main
-import b2t_kit.lm, b2t_kit.lm_verbs
+import b2t_kit.cli, b2t_kit.lm
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 status = main(sys.argv[1:])
 print(status, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1000)

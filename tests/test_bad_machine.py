@@ -28,7 +28,6 @@ VERBS = {
     "lm build to ARPA": "lm build words.txt --out new/x.arpa.gz",
     "lm convert": "lm convert model.arpa --out new/x.b2tlm",
     "lm mix": "lm mix model.arpa model.arpa --weights 0.5 0.5 --out new/x.b2tlm",
-    "lm finetune": "lm finetune causal --labels train.txt --out new --epochs 1 --rank 2 --batch-size 64 --device cpu",
     "convert t12": "convert t12 willett --out new",
     "simulate": "simulate --out new --sessions 2 --trials 6",
     "decode": "decode --run run --data data --out new --lm model.arpa --device cpu",

@@ -1,20 +1,18 @@
 """Every number that a command line takes has bounds: a walk over the options of all verbs, recipes and models."""
 import typing
 from collections.abc import Callable
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
 from functools import partial
 from typing import Any
 
 import pytest
 
-from b2t_kit.cli import PLACES, main, verb_at
+from b2t_kit.cli import HasSettings, all_verbs, main
 from b2t_kit.core import KitError, kinds_of, leaves, override
-from b2t_kit.verbs import is_config, verb_options
 from b2t_kit.models.model import model_class, model_names
 from b2t_kit.tasks.eit import EITConfig
 
-VERBS = [verb_at(place) for known in PLACES.values()
-         for place in ([known] if isinstance(known, str) else known.values())]
+VERBS = list(all_verbs().values())
 SEEDS = {"seed", "seeds", "adapt_seed", "global_seed"}  # which may be any number that is not negative
 ENDLESS = {"threshold", "token_threshold"}  # of the search: infinity drops nothing
 
@@ -50,15 +48,17 @@ def changed(config: Any, name: str, value: Any) -> Any:
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__)
 def test_every_number_of_a_verb_has_bounds(verb: type) -> None:
     """Also those of the recipe that the verb begins with."""
-    configs = {one.name: one.metadata["choose"](())[1] if "choose" in one.metadata else one.default
-               for one in fields(verb) if is_config(one)}
     needed = {one.name: "x" for one in fields(verb) if one.default is MISSING and one.default_factory is MISSING}
-    found = []
-    for option in verb_options(verb)[0]:
-        field, setting = option.path
-        if number_kind(option.kind) is not None:
-            found += open_ends(setting or field, option.kind, partial(changed, configs[field]) if setting else
-                               lambda name, value: verb(**needed | {name: value}))
+    hints, found = typing.get_type_hints(verb), []
+    configs = [one.default for one in fields(verb) if is_dataclass(one.default)]
+    configs += [verb.initial(())] if issubclass(verb, HasSettings) else []
+    for name, kind in hints.items():
+        if number_kind(kind) is not None:
+            found += open_ends(name, kind, lambda name, value: verb(**needed | {name: value}))
+    for config in configs:
+        for name, (kind, _) in leaves(config).items():
+            if number_kind(kind) is not None:
+                found += open_ends(name, kind, partial(changed, config))
     assert found == []
 
 

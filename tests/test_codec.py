@@ -134,13 +134,13 @@ def command_line(*words: str, **variables: str) -> None:
 
 
 def test_codec_train_in_processes_and_parts(tmp_path: Path) -> None:
-    """`b2t codec train`: micro-batches, and two processes under Accelerate's launcher, give the losses of one."""
+    """`b2t codec train`: micro-batches, and two processes under either launcher, give the losses of one."""
     words = ["codec", "train", *SMALL_RUN, "--out"]
     assert main([*words, str(tmp_path / "one")]) == 0
     assert main([*words, str(tmp_path / "parts"), "--accumulation", "4"]) == 0
     launcher = ["accelerate.commands.launch", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    command_line(*launcher, "--cpu", "--num_processes", "1", "-m", "b2t_kit", *words, str(tmp_path / "cpu"), "--processes", "2",
-                 USE_TORCH_XLA="0")
+    command_line("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "b2t_kit", *words, str(tmp_path / "cpu"),
+                 ACCELERATE_USE_CPU="true", USE_TORCH_XLA="0")
     command_line(*launcher, "--multi_gpu", "--num_processes", "2", "--main_process_port", "0", "-m", "b2t_kit", *words,
                  str(tmp_path / "two"), ACCELERATE_USE_CPU="true", USE_TORCH_XLA="0")
     alone = losses_of(tmp_path / "one")

@@ -90,7 +90,7 @@ def trained_bits(run: Path) -> dict[str, bytes]:
 
 def test_seeds_end_with_the_bits_of_a_run_alone(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """One of three is killed: it is named, the others go on; resumed, it ends like the run alone, and so do they."""
-    out, words = tmp_path / "seeds", "--seeds 1 2 3 --side-by-side --threads-per-seed 1"
+    out, words = tmp_path / "seeds", "--seeds 1 2 3 --side-by-side"
     with started(data, out, words) as (process, children):
         wait_for(lambda: newest(out / "seed_2") >= 20)
         victim = next(one for one in children() if str(out / "seed_2") in one.cmdline())
@@ -98,7 +98,7 @@ def test_seeds_end_with_the_bits_of_a_run_alone(data: Path, tmp_path: Path, caps
         said, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1, said + errors
     assert errors.splitlines()[-1].startswith("seed 2 died with signal SIGKILL") and "--resume brings it back" in errors
-    assert "1 thread each" in said and 20 <= newest(out / "seed_2") < STEPS
+    assert 20 <= newest(out / "seed_2") < STEPS
     others = {one: trained_bits(out / one) for one in ("seed_1", "seed_3")}
     assert [newest(out / one) for one in others] == [STEPS, STEPS]
     assert not (out / "cache").exists() and (out / "seeds.png").exists()
@@ -147,8 +147,6 @@ def test_too_few_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [one["CUDA_VISIBLE_DEVICES"] for one in share_devices("cuda", 2)[0]] == ["0", "1"]
     with pytest.raises(KitError, match="need a GPU each, and this machine has 2; leave out --side-by-side"):
         share_devices("cuda", 3)
-    with pytest.raises(KitError, match="threads_per_seed"):
-        share_devices("cuda", 2, 1)
 
 
 @pytest.mark.torch_xla

@@ -54,11 +54,10 @@ ONCE = " --ignore-glob='tests/test_bad_*.py'" + "".join(
                                            "training/metrics_log")),
         "nbs/memory.ipynb", "nbs/speech/pretrain.ipynb",
         *(f"nbs/tutorials/{name}.ipynb" for name in ("first_decoder", "first_hour", "live", "own_recordings")),
-        "nbs/verbs.ipynb",
         # What is left: batches and augmentation, and a large model, which runs on XLA too.
         *(path.relative_to(ROOT) for path in sorted((ROOT / "nbs/data").glob("*.ipynb"))
           if path.stem not in ("augment", "batches")),
-        "nbs/llm/finetune.ipynb", "nbs/llm/rescoring.ipynb", "nbs/llm/verbs.ipynb",
+        "nbs/llm/finetune.ipynb", "nbs/llm/rescoring.ipynb",
         *(path.relative_to(ROOT) for folder in ("lm", "decode")
           for path in sorted((ROOT / "nbs" / folder).glob("*.ipynb"))))
 ) + "".join(f" --deselect=tests/test_{name}" for name in (  # beside tests of XLA

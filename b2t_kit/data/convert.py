@@ -28,6 +28,7 @@ from typing import Any, ClassVar
 
 import h5py
 import numpy as np
+from tyro.conf import Positional
 
 from ..core import FAULTS, MEMO, SUCCESS, KitError, check_bounds, content_hash, file_hash, followed, sync_folder
 from .dataset import LABEL_WIDTH, Recordings, Trial, TrialInfo
@@ -37,7 +38,6 @@ from .dataset import MAX_BINS, MAX_NUMBER, MAX_TRIALS, Fault, begin_hdf5, check_
 from .dataset import read_attribute, value_fault
 from ..text.g2p import sentence_to_phonemes
 from ..text.phonemes import normalise, to_ids
-from ..verbs import Folder, Positional
 
 # %% ../../nbs/data/convert.ipynb #0fea7dd9
 def write_trial(file: h5py.File, name: str, trial: Trial, labelled: bool) -> None:
@@ -447,10 +447,10 @@ class SourceTrial:
 @dataclass(frozen=True)
 class Importer:
     "Recordings in another layout, and how they are to be converted."
-    folder: Positional[Folder]  # the recordings to convert, as they were unpacked
-    out: Folder  # folder for the recordings; days in it that were converted from the same files are kept
+    folder: Positional[str]  # the recordings to convert, as they were unpacked
+    out: str  # folder for the recordings; days in it that were converted from the same files are kept
     # recordings whose validation and test days may not be trained on either, nor copies of their trials
-    held_out: tuple[Folder, ...] = ()
+    held_out: tuple[str, ...] = ()
     skip_faulty: bool = False  # leave out single trials with a fault, instead of their whole day
     version: ClassVar[int] = 1  # of what is computed: another number converts everything anew
 

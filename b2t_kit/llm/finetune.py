@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PROGRESS', 'transcripts', 'without_leaks', 'divided_sentences', 'FinetuneConfig', 'batch_loss', 'LoraTraining',
-           'Finetuned', 'train_lora', 'write_tuned', 'finetune', 'Finetune']
+           'Finetuned', 'train_lora', 'write_tuned', 'finetune']
 
 # %% ../../nbs/llm/finetune.ipynb #1e12db1c
 import hashlib
@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,8 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from ..core import KitError, content_hash, load_json, new_folders, regular_file, save_json, write_atomically
-from ..core import SEED, SUCCESS, check_bounds, duration, report_progress
-from ..verbs import File, Folder, Positional
+from ..core import SEED, check_bounds, duration
 from ..data.dataset import Recordings
 from ..devices.select import open_device
 from .scores import WRITING, CausalScorer, folder_name, load_scorer, node_scores, word_perplexity
@@ -304,20 +303,3 @@ def finetune(
         save_json(record, {"mark": mark, "model": str(model), "before": before, "after": after, **asdict(config)})
         (out / PROGRESS).unlink(missing_ok=True)
     return Finetuned(out, len(rest), len(held), before, after)
-
-# %% ../../nbs/llm/finetune.ipynb #d5c62387
-@dataclass(frozen=True, kw_only=True)
-class Finetune:
-    "Fine-tune a large language model on training sentences (LoRA), or resume doing so."
-    model: Positional[Folder]  # causal language model: a folder as from `hf download`
-    labels: File  # training sentences: CSV, text, or a folder of recordings, for its training split
-    out: Folder  # folder for the model, for --llm; a run that was killed is resumed
-    exclude: tuple[File, ...] = ()  # sentences that will be scored: text, CSV, or a folder of recordings
-    leaks: Literal["refuse", "drop"] = "refuse"  # what to do if the training sentences contain such sentences
-    device: Literal["auto", "cpu", "cuda"] = "auto"  # where the network runs
-    settings: FinetuneConfig = FinetuneConfig()
-
-    def act(self) -> int:
-        print(finetune(self.model, self.labels, self.out, exclude=self.exclude, leaks=self.leaks,
-                       config=self.settings, device=self.device, progress=report_progress))
-        return SUCCESS

@@ -4,11 +4,9 @@
 
 # %% auto #0
 __all__ = ['NOT_CHOSEN', 'BARS', 'RunState', 'run_state', 'run_line', 'aligned', 'list_runs', 'runs_text', 'plain_settings',
-           'nearest_recipe', 'bars', 'curve_lines', 'next_steps', 'day_lines', 'set_lines', 'show_text', 'Runs',
-           'ShowRun']
+           'nearest_recipe', 'bars', 'curve_lines', 'next_steps', 'day_lines', 'set_lines', 'show_text']
 
 # %% ../../nbs/output/runs.ipynb #8f4d3e27
-import json
 import os
 import time
 from collections.abc import Mapping
@@ -16,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core import SUCCESS, KitError, duration, load_json
-from ..verbs import Folder, Positional, RunFolder
+from ..core import KitError, duration, load_json
 from ..data.joint import numbered
 from ..training.checkpoint import Best, checkpoint_steps, read_best
 from ..training.log import eval_names, find_runs
@@ -265,35 +262,3 @@ def show_text(state: RunState) -> str:
     parts += [["phoneme errors by day:", *(f"  {line}" for line in lines)] for lines in [day_lines(state)] if lines]
     parts += [["next:", *(f"  {line}" for line in lines)] for lines in [next_steps(state)] if lines]
     return "\n\n".join("\n".join(part) for part in parts)
-
-# %% ../../nbs/output/runs.ipynb #89e7d15f
-@dataclass(frozen=True)
-class Runs:
-    "List the runs in a folder: model, data, step, best, and when each was last written; newest first."
-    folder: Positional[Folder] = "."  # searched with its subfolders, three levels deep
-    json: bool = False  # print the list as JSON
-
-    def act(self) -> int:
-        lines = list_runs(self.folder)
-        if self.json:
-            print(json.dumps(lines, indent=1))
-        else:
-            print(runs_text(lines) or f"{self.folder}: holds no run; `b2t demo --out demo` trains one")
-        return SUCCESS
-
-
-@dataclass(frozen=True)
-class ShowRun:
-    "Show one run: settings that differ from the recipe, curves, error rates by day, and what to do next."
-    run: Positional[RunFolder]  # run folder
-    json: bool = False  # print the answer as JSON
-
-    def act(self) -> int:
-        state = run_state(self.run)
-        if self.json:
-            recipe, changes = nearest_recipe(state.record)
-            print(json.dumps({**run_line(self.run, state.folder), "recipe": recipe, "changes": changes,
-                              "next": next_steps(state)}, indent=1))
-        else:
-            print(show_text(state))
-        return SUCCESS

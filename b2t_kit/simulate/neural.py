@@ -14,7 +14,7 @@ __all__ = ['SEQUENTIAL', 'GESTURES', 'GLIDES', 'PAUSE_EFFORT', 'LEAD', 'TAIL', '
            'trajectory', 'Strengths', 'strengths', 'own_code', 'spread', 'Participant', 'participant', 'walk',
            'Electrodes', 'electrodes_on', 'knotted_noise', 'shared_noise', 'wandering', 'recent_average', 'drive',
            'onset_pulses', 'record_trial', 'SimulateConfig', 'Moments', 'moments', 'zscore', 'SessionSimulator',
-           'open_sessions', 'Summary', 'expected_gigabytes', 'check_output', 'write_session', 'simulate', 'Simulate']
+           'open_sessions', 'Summary', 'expected_gigabytes', 'check_output', 'write_session', 'simulate']
 
 # %% ../../nbs/simulate/neural.ipynb #de8586bb
 import re
@@ -30,8 +30,7 @@ from typing import Literal
 import numpy as np
 from tqdm import tqdm
 
-from ..core import SUCCESS, KitError, atomic_folder, check_bounds, check_writable, free_bytes, save_json, to_dict
-from ..verbs import Folder, Layout, arranged
+from ..core import KitError, atomic_folder, check_bounds, check_writable, free_bytes, save_json, to_dict
 from ..data.batches import read_ahead
 from ..data.dataset import ARRAYS, BIN_SECONDS, NUM_FEATURES, SPLITS, T15, Signal, Trial
 from ..data.convert import SessionWriter
@@ -696,15 +695,3 @@ def simulate(
     save_json(out / "simulation.json", to_dict(config))
     size = sum(file.stat().st_size for file in (out / "hdf5_data_final").rglob("*.hdf5"))
     return Summary(str(out), len(sessions), counts, bins * BIN_SECONDS / 3600, size / 1e9)
-
-# %% ../../nbs/simulate/neural.ipynb #c3161826
-@dataclass(frozen=True)
-class Simulate:
-    "Write simulated recordings in the T15 layout."
-    out: Folder  # new folder for the recordings
-    settings: SimulateConfig = arranged(SimulateConfig(), Layout(
-        units={"held_out": "SHARE", "labels": "FILE", "bins_per_phoneme": "BINS"}))
-
-    def act(self) -> int:
-        print(simulate(self.out, self.settings))
-        return SUCCESS
