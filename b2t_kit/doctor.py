@@ -46,7 +46,7 @@ from .core import platform as find_platform
 from .core import write_atomically
 
 if TYPE_CHECKING:  # reading a log needs no torch
-    from b2t_kit.devices.device import Device
+    from b2t_kit.devices.torch import Device
 
 # %% ../nbs/doctor.ipynb #c8a1ec04
 @dataclass(frozen=True)
@@ -557,7 +557,7 @@ def _cells(text: str) -> list[list[str]]:
 
 def inspect_machine() -> list[Remark]:
     "Say what is right and wrong with this machine, without opening a device."
-    from b2t_kit.devices.device import tpu_chips
+    from b2t_kit.devices.torch import tpu_chips
 
     versions, chips, where = installed_packages(), tpu_chips(), find_platform()
     plain = "--format=csv,noheader,nounits"
@@ -829,7 +829,7 @@ def bundle_run(
     out: str | Path | None = None,  # the archive, or a folder for it; None: beside the run folder
 ) -> Path:  # the archive
     "Pack a run for a report. Raises `KitError` if `run` is not a run folder or `out` cannot be written."
-    from b2t_kit.devices.device import tpu_chips
+    from b2t_kit.devices.torch import tpu_chips
 
     run = Path(run)
     begun = (run / "metrics.jsonl").exists() or (run / "checkpoints").exists()

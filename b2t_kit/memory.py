@@ -24,8 +24,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .core import GIB, KitError, Place, free_memory, gib
-from .devices.device import Device, tpu_chips
-from .devices.topologies import CHIPS, find_slice
+from .devices.torch import Device, tpu_chips
+from .devices.xla import CHIPS, find_slice
 from .devices.xla import chips_of_a_layer
 from .models.model import GRU
 from .precision import Precision, resolve_precision

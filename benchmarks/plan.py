@@ -32,7 +32,7 @@ from b2t_kit.core import override
 from b2t_kit.data.batches import Bucket
 from b2t_kit.tpu.configs import configuration
 from b2t_kit.memory import find_target, plan_run
-from b2t_kit.devices.topologies import CHIPS
+from b2t_kit.devices.xla import CHIPS
 
 RESULTS = ROOT / "benchmarks/results"
 LABELS = 64
@@ -108,7 +108,7 @@ def lower(case: list, folder: Path) -> None:
     "Write a case's training step down; in a process of its own, which must not end orderly."
     from b2t_kit.tpu.lower import lower_run
     from b2t_kit.speech.shapes import SpeechShapes
-    from b2t_kit.devices.topologies import find_slice
+    from b2t_kit.devices.xla import find_slice
 
     name, slice_name, batch, bins, changes = case
     run = settings_of(name, batch, changes)
@@ -127,7 +127,7 @@ def lower(case: list, folder: Path) -> None:
 def compiled_bytes(case: list, python: str) -> dict:
     "The compiler's sizes for a case."
     from b2t_kit.tpu.preflight import ON_CPU, compile_program, environment
-    from b2t_kit.devices.topologies import find_slice
+    from b2t_kit.devices.xla import find_slice
 
     with tempfile.TemporaryDirectory() as name:
         command = [sys.executable, __file__, "--lower", json.dumps(case), "--folder", name]

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from b2t_kit.core import KitError
-from b2t_kit.devices.topologies import find_slice
+from b2t_kit.devices.xla import find_slice
 from b2t_kit.models.model import ctc_losses
 from b2t_kit.models.model import GRU
 from b2t_kit.models.scan import gru_layer
@@ -108,7 +108,7 @@ def total(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
 def lower(name: str) -> None:
     """The program of a step before compiling, or the reason why there is none."""
     from b2t_kit.tpu.lower import lower_run, traced
-    from b2t_kit.tpu.any_model import ModelTask, optimizer_settings
+    from b2t_kit.tpu.preflight import ModelTask, optimizer_settings
     from b2t_kit.training.task import TrainConfig
 
     model, programs = MODELS[name](), []
@@ -131,7 +131,7 @@ def lower(name: str) -> None:
 def lower_wide(folder: Path, shard: str, over: int | None = None) -> None:
     """Write down a step of the wide model on eight chips, for `compile_program`."""
     from b2t_kit.tpu.lower import lower_run
-    from b2t_kit.tpu.any_model import ModelTask, optimizer_settings
+    from b2t_kit.tpu.preflight import ModelTask, optimizer_settings
     from b2t_kit.training.task import TrainConfig
 
     with torch.device("meta"):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from b2t_kit.core import KitError
-from b2t_kit.devices.device import Device
+from b2t_kit.devices.torch import Device
 from b2t_kit.devices.select import open_device
 
 STEPS, ROWS = 5, 12

@@ -23,7 +23,7 @@ import torch
 import several_processes
 from b2t_kit.core import KitError, from_dict
 from b2t_kit.data.dataset import find_recordings
-from b2t_kit.devices.device import Device, DeviceOptions
+from b2t_kit.devices.torch import Device, DeviceOptions
 from b2t_kit.devices.select import open_device
 from b2t_kit.core import launch
 from b2t_kit.precision import audit_gradients, audit_parameters
@@ -79,8 +79,8 @@ def test_c2_importing_the_kit_imports_neither_accelerate_nor_torch_xla() -> None
     """Options can be read and checked without Accelerate, and no device is touched."""
     code = """
 import sys, torch
-import b2t_kit.devices.device, b2t_kit.precision, b2t_kit.core, b2t_kit.devices.torch
-b2t_kit.devices.device.DeviceOptions()
+import b2t_kit.devices.torch, b2t_kit.precision, b2t_kit.core, b2t_kit.devices.torch
+b2t_kit.devices.torch.DeviceOptions()
 assert not {"accelerate", "torch_xla"} & set(sys.modules), sys.modules
 assert not torch.cuda.is_initialized()
 """

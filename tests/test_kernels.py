@@ -131,7 +131,7 @@ def test_only_a_watched_session_rehearses(
 ) -> None:
     """Without accelerator and recordings: a pushed run fails with one line, unless a rehearsal was asked for."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("b2t_kit.devices.device.tpu_chips", list)
+    monkeypatch.setattr("b2t_kit.devices.torch.tpu_chips", list)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     for kind, rehearse, expected in (
         ("Interactive", "None", True), ("Interactive", "False", None), ("Interactive", "True", True),
@@ -172,7 +172,7 @@ def test_two_data_sets_of_tanks_are_refused(tmp_path: Path, monkeypatch: pytest.
         (tmp_path / name / "train/0.npz").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("KAGGLE_KERNEL_RUN_TYPE", raising=False)
-    monkeypatch.setattr("b2t_kit.devices.device.tpu_chips", lambda: ["chip"] * 8)
+    monkeypatch.setattr("b2t_kit.devices.torch.tpu_chips", lambda: ["chip"] * 8)
     with pytest.raises(KitError, match="several data sets are attached; detach all but one of .*one, .*other"):
         decide(notebook, until="attached(")
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from b2t_kit.core import GIB, KitError
-from b2t_kit.devices.topologies import find_slice
+from b2t_kit.devices.xla import find_slice
 from b2t_kit.memory import MemoryPlan, MemoryTarget, StateSize, check_memory
 from b2t_kit.train import train
 from b2t_kit.training.task import TrainConfig

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from b2t_kit.devices.topologies import find_slice
+from b2t_kit.devices.xla import find_slice
 from b2t_kit.tpu.cost import count_traffic
 from b2t_kit.tpu.cost import count_work
 from b2t_kit.tpu.cost import read_hlo
@@ -72,7 +72,7 @@ def test_steps_that_wait_are_refused_with_their_line(name: str, word: str) -> No
 ON_THE_HOST = """
 from preflight_models import OnTheHost, batch_of, total
 from b2t_kit.core import KitError
-from b2t_kit.tpu.any_model import preflight
+from b2t_kit.tpu.preflight import preflight
 try:
     preflight(OnTheHost(), batch_of("host"), loss=total, where="v5e-1")
 except KitError as error:
@@ -90,7 +90,7 @@ def test_operations_on_the_host_are_named_with_their_line() -> None:
 SMALL = """
 import json, sys, torch
 from torch import nn
-from b2t_kit.tpu.any_model import preflight
+from b2t_kit.tpu.preflight import preflight
 model = nn.Sequential(nn.Linear(256, 512), nn.Tanh(), nn.Linear(512, 256))
 loss = lambda model, batch: model(batch).square().mean()
 report = preflight(model, torch.zeros(64, 256), loss=loss, where=sys.argv[1], shard=sys.argv[2])
@@ -154,14 +154,14 @@ def test_the_five_lines_for_a_model_from_elsewhere() -> None:
     text = "".join(line for cell in cells if cell["cell_type"] == "markdown" for line in cell["source"])
     (lines,) = re.findall(r"```python\n(.*?)```", text, re.S)
     assert len(lines.splitlines()) == 5
-    done = child("-c", "import torch\nfrom b2t_kit.tpu.any_model import preflight\n" + lines)
+    done = child("-c", "import torch\nfrom b2t_kit.tpu.preflight import preflight\n" + lines)
     assert "BertForSequenceClassification on v5e-8, 64 trials per step: fits" in done.stdout, done.stderr[-2000:]
 
 
 ALL_SCORES = """
 import torch
 from b2t_kit.doctor import diagnose
-from b2t_kit.tpu.any_model import preflight
+from b2t_kit.tpu.preflight import preflight
 
 def loss(model, batch):
     query = model(batch).unflatten(-1, (6, 64)).transpose(1, 2)

@@ -247,7 +247,7 @@ def test_c6_lengths_are_integers() -> None:
 RAGGED = """
     import sys
     import torch, torch_xla
-    from b2t_kit.devices.xla_runtime import count_programs
+    from b2t_kit.devices.xla import count_programs
     device = torch_xla.device()
     readout = torch.nn.Linear(8, 3).to(device)
     torch_xla.sync()
@@ -365,7 +365,7 @@ def test_c10_fewer_chips_hold_more_each() -> None:
 DIAGNOSTICS = """
     import torch_xla.core.xla_model as xm
     import torch_xla
-    from b2t_kit.devices.xla_runtime import count_programs, device_memory
+    from b2t_kit.devices.xla import count_programs, device_memory
     device = torch_xla.device()
     for question in ("xm.get_metrics()", "xm.get_memory_info(device)"):
         try:

@@ -80,7 +80,7 @@ def strangers(folder: Path) -> ModelConfig:
 @contextmanager
 def counted(report: dict[str, Any]) -> Iterator[None]:
     """Note the counts when the first step begins, before each update, and when the last is done."""
-    from b2t_kit.devices.xla_runtime import count_programs, fallbacks
+    from b2t_kit.devices.xla import count_programs, fallbacks
 
     after, begin, finish = {}, train_module.begin, train_module.finish
     update, report["fetched"] = train_module.update_weights, []

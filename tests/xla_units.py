@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from b2t_kit.devices import xla
-from b2t_kit.devices.device import Device
+from b2t_kit.devices.torch import Device
 from b2t_kit.devices.select import open_device
 from b2t_kit.models.model import ctc_losses
 from b2t_kit.models.noise_gru import NoiseGRUConfig

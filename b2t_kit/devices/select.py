@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..core import KitError, Place, find_place, from_dict
-from .device import Device, DeviceOptions, tpu_chips
+from .torch import Device, DeviceOptions, tpu_chips
 from ..precision import refuse_ambient
 
 # %% ../../nbs/devices/select.ipynb #2f4aa5f7
@@ -47,18 +47,14 @@ def find_device(
     return "cpu" if kind == "cpu" else f"cuda:{place.local_rank}"
 
 # %% ../../nbs/devices/select.ipynb #5eae621b
-def _find_xla(
-    kind: str,  # "xla" or "tpu", as requested
-) -> str:
+def _find_xla(kind: str) -> str:
     "The name of the XLA device; raises `KitError` if torch_xla is not installed."
     if importlib.util.find_spec("torch_xla") is None:
         raise KitError(f"device {kind}: torch_xla is not installed; pip install 'b2t_kit[tpu]'")
     return "xla"
 
 # %% ../../nbs/devices/select.ipynb #a41ca007
-def _opener(
-    name: str,  # as returned by `find_device`
-) -> Callable[[str, Place, DeviceOptions, Path | None], Device]:
+def _opener(name: str) -> Callable[[str, Place, DeviceOptions, Path | None], Device]:
     "The function that opens this kind of device."
     if name == "cpu" or name.startswith("cuda"):
         from b2t_kit.devices.torch import open_torch

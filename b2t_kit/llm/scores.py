@@ -27,7 +27,7 @@ from safetensors import safe_open
 
 from ..core import KitError, content_hash, file_hash, from_dict, load_json, read_text, regular_file, save_json
 from ..core import environment_with, followed
-from ..devices.device import to_device
+from ..devices.torch import to_device
 from ..lm import fingerprints
 from ..simulate.sentences import fixed_sentences, is_held_out, read_prompts
 from ..text.phonemes import normalise

@@ -85,13 +85,7 @@ def rows_of_days(table: torch.Tensor, day: torch.Tensor) -> torch.Tensor:
 class DayLayer(nn.Module):
     "softsign(x W_day + b_day) with dropout: one linear map per recording day, initially the identity."
 
-    def __init__(
-        self,
-        num_days: int,  # D, recording days
-        num_features: int = 512,  # C, features in and out
-        dropout: float = 0.2,  # rate of outputs dropped in training
-        diagonal: bool = False,  # a factor for each feature, in place of a matrix
-    ) -> None:
+    def __init__(self, num_days: int, num_features: int = 512, dropout: float = 0.2, diagonal: bool = False) -> None:
         super().__init__()
         identity = torch.ones(num_features) if diagonal else torch.eye(num_features)
         self.weight = nn.Parameter(identity.repeat(num_days, *[1] * identity.ndim))  # (D, C, C), or diagonal (D, C)
@@ -111,11 +105,7 @@ class DayLayer(nn.Module):
 class ReadIn(nn.Module):
     "x W_set: features of each set at a common width; initially as they are and zeros, or mixed if they are more."
 
-    def __init__(
-        self,
-        days: Sequence[str],  # of each recording day, its set and number of features: NAME=FEATURES
-        width: int,  # W, values that come out
-    ) -> None:
+    def __init__(self, days: Sequence[str], width: int) -> None:
         super().__init__()
         sets = list(dict.fromkeys(days))
         self.sizes = [int(name.rpartition("=")[2]) for name in sets]
@@ -173,12 +163,7 @@ class GRU(_TorchGRU):
     "A GRU with torch's parameters, batch first: torch's own, or a loop on the device on XLA."
 
     def __init__(
-        self,
-        num_inputs: int,  # I, width of one time step of the input
-        hidden: int,  # H, units per layer
-        num_layers: int = 1,  # N, layers stacked
-        dropout: float = 0.0,  # rate between layers in training, not after the last
-        recompute: bool = False,  # on XLA: recompute the gates for the gradient, to save memory
+        self, num_inputs: int, hidden: int, num_layers: int = 1, dropout: float = 0.0, recompute: bool = False
     ) -> None:
         between = dropout if num_layers > 1 else 0.0  # torch warns about dropout that has no effect
         super().__init__(num_inputs, hidden, num_layers, batch_first=True, dropout=between)
@@ -272,10 +257,7 @@ def _ways_on(scores: torch.Tensor, missing: float) -> list[torch.Tensor]:  # (B,
 
 
 def _backward_step(
-    ahead: tuple[torch.Tensor, torch.Tensor],  # (B, S) log-probability of everything after this frame
-    here: torch.Tensor,  # (B, S) log-probability of this frame in each state
-    live: torch.Tensor,  # (B, 1) 1.0 within the trial, 0.0 past its end
-    skip: torch.Tensor,  # (B, S) 0 where the next blank may be skipped, else NEVER
+    ahead: tuple[torch.Tensor, torch.Tensor], here: torch.Tensor, live: torch.Tensor, skip: torch.Tensor
 ) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor]]:
     "One frame back: the scores before this frame, and (B, 2S) probabilities to move and to jump."
     whole, rest = _whole_and_rest(here)

@@ -170,11 +170,7 @@ def _as_one(parts: Sequence[torch.Tensor], by_units: bool) -> torch.Tensor:
     return torch.stack(list(parts), dim=-2) if by_units else torch.cat(list(parts), dim=-1)
 
 # %% ../../nbs/models/scan.ipynb #65c6137f
-def _gates(
-    from_input: torch.Tensor,  # (..., 3H) or (..., 3, H): W_ih x + b_ih
-    from_state: torch.Tensor,  # as from_input: W_hh h + b_hh
-    by_units: bool = False,  # three rows, (..., 3, H)
-) -> tuple[torch.Tensor, ...]:  # reset, update, new, the state's part in new: each (..., H)
+def _gates(from_input: torch.Tensor, from_state: torch.Tensor, by_units: bool = False) -> tuple[torch.Tensor, ...]:
     "The gates and the proposal of one step, in torch's order."
     reset_input, update_input, new_input = _three(from_input, by_units)
     reset_state, update_state, new_state = _three(from_state, by_units)
@@ -201,12 +197,8 @@ def _input_product(
 
 # %% ../../nbs/models/scan.ipynb #4ce1c9bf
 def _forward_loop(
-    from_input: torch.Tensor,  # (T, B, 3H), or (T, B, 3, H) by units
-    state: torch.Tensor,  # (B, H)
-    weight_hh: torch.Tensor,  # (3H, H) or (3, H, H) in the compute type
-    bias_hh: torch.Tensor,  # (3H,) or (3, H)
-    keep_gates: bool,  # also return the four results of _gates
-) -> list[torch.Tensor]:  # states, and gates if wanted: each (T, B, H)
+    from_input: torch.Tensor, state: torch.Tensor, weight_hh: torch.Tensor, bias_hh: torch.Tensor, keep_gates: bool
+) -> list[torch.Tensor]:
     "All states, and the gates if wanted, from the first time step to the last."
 
     def step(
@@ -231,12 +223,8 @@ def _through(at_gates: torch.Tensor, weight: torch.Tensor, compute: torch.dtype)
 
 # %% ../../nbs/models/scan.ipynb #b7f35fa6
 def _backward_loop(
-    grad_states: torch.Tensor,  # (T, B, H) the loss's gradient at each output
-    slopes: Sequence[torch.Tensor],  # three, each (T, B, H)
-    update: torch.Tensor,  # (T, B, H) the update gate
-    weight_hh: torch.Tensor,  # (3H, H) or (3, H, H) in the compute type
-    mark: Mark,
-) -> tuple[torch.Tensor, torch.Tensor]:  # gradient at the first state (B, H); at all (T, B, H)
+    grad_states: torch.Tensor, slopes: Sequence[torch.Tensor], update: torch.Tensor, weight_hh: torch.Tensor, mark: Mark
+) -> tuple[torch.Tensor, torch.Tensor]:
     "The gradient at each state, including its effect on all later states."
 
     def step(
@@ -265,12 +253,8 @@ def _stored(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:  # the same 
 
 
 def _at_products(
-    slopes: Sequence[torch.Tensor],  # of reset, update, new by the state, new by the input: each (T, B, H)
-    totals: torch.Tensor,  # (T, B, H) gradient at the states
-    compute: torch.dtype,  # type of products' operands
-    by_units: bool,
-    mark: Mark,
-) -> Sequence[torch.Tensor]:  # of the state and of the input: (T, B, 3H) or (T, B, 3, H); their sums, (3H,) or (3, H)
+    slopes: Sequence[torch.Tensor], totals: torch.Tensor, compute: torch.dtype, by_units: bool, mark: Mark
+) -> Sequence[torch.Tensor]:
     "The gradients at both products' contributions to the gates, and at the biases."
     if not by_units:
         both = [_at_gates(three, totals, by_units) for three in (slopes[:3], [*slopes[:2], slopes[3]])]

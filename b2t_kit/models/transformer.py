@@ -203,10 +203,7 @@ def sees(
 class RelativeBias(nn.Module):
     "A learned number for every distance between two frames, clamped at both ends."
 
-    def __init__(
-        self,
-        reach: int,  # distances of 0 to reach - 1 in either direction
-    ) -> None:
+    def __init__(self, reach: int) -> None:
         super().__init__()
         self.table = nn.Parameter(torch.randn(2 * reach - 1))  # index: distance + reach - 1
 

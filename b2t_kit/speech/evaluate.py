@@ -30,7 +30,7 @@ from ..core import followed, from_dict, to_dict
 from ..data.batches import Batch, EvalBatches, needed_patches
 from ..data.dataset import T15, Recordings, Signal, TrialInfo, begin_hdf5, check_split, data_fingerprint
 from ..data.joint import label_heads
-from ..devices.device import Device
+from ..devices.torch import Device
 from ..devices.select import open_device
 from ..models.model import ctc_losses, greedy
 from ..models.model import model_name, published_in

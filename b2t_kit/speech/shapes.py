@@ -15,7 +15,7 @@ import torch
 from ..core import KitError
 from ..data.batches import Batch, BatchConfig, Bucket, TrainBatches, num_patches, rows_per_batch
 from ..data.dataset import NUM_FEATURES
-from ..devices.device import Device
+from ..devices.torch import Device
 from .task import SpeechConfig, SpeechTask, framing, settled
 from ..training.task import RunSettings, TrainConfig
 

@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from ..core import KitError, check_bounds, fold_seed, regular_file, to_dict, write_atomically
 from ..data.batches import check_shares
-from ..devices.device import Device
+from ..devices.torch import Device
 from ..training.optim import GroupRule, group_parameters
 from ..training.task import LossSum, RunSettings, Task, TaskSettings, TrainConfig, mean_loss
 

@@ -30,7 +30,7 @@ from ..core import KitError, content_hash, file_mark
 from ..core import load_json, new_folders, regular_file, save_json, write_atomically
 from ..core import check_bounds, fold_seed, from_dict, to_dict
 from ..data.batches import check_shares, read_ahead
-from ..devices.device import Device
+from ..devices.torch import Device
 from ..devices.select import open_device
 from ..models.published import read_tensors
 from .eit_model import TIMES, UNET_SIZES, UNet, UNetConfig, mixture, noise_like, sample, sampling_times

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import permutations, product
 
-from ..devices.topologies import Link, Slice
+from ..devices.xla import Link, Slice
 
 # %% ../../nbs/tpu/cost.ipynb #2398f9c9
 ARRAY = re.compile(r"(pred|token|[a-z]+\d+\w*)\[([\d,<=]*)\]"  # type and dimensions
@@ -25,10 +25,7 @@ ARRAY = re.compile(r"(pred|token|[a-z]+\d+\w*)\[([\d,<=]*)\]"  # type and dimens
 BITS = {"pred": 8, "token": 0, "c64": 64, "c128": 128}
 
 
-def _found(
-    pattern: str,
-    text: str,  # part of a program
-) -> re.Match[str]:
+def _found(pattern: str, text: str) -> re.Match[str]:
     "The first match; raises `ValueError` if there is none."
     found = re.search(pattern, text)
     if found is None:
@@ -117,10 +114,7 @@ class Instruction:
         return f"{found[1]}:{found[2]}" if found else ""
 
 # %% ../../nbs/tpu/cost.ipynb #67a54661
-def _closing(
-    text: str,
-    start: int,  # index of an opening parenthesis
-) -> int:  # index of the closing one
+def _closing(text: str, start: int) -> int:
     "The index of the matching parenthesis."
     depth = 0
     for place in range(start, len(text)):
@@ -235,10 +229,7 @@ def read_hlo(
     return Hlo(computations, entry)
 
 # %% ../../nbs/tpu/cost.ipynb #7675694e
-def _listed(
-    instruction: Instruction,
-    name: str,  # "lhs_contracting_dims"
-) -> list[int]:
+def _listed(instruction: Instruction, name: str) -> list[int]:
     "The dimensions in an attribute of an instruction."
     found = re.search(rf"\b{name}={{([\d,]*)}}", instruction.more)
     return [int(place) for place in found[1].split(",") if place] if found else []
@@ -302,12 +293,7 @@ def _in_hbm(arrays: list[Array]) -> int:
     return sum(array.bytes for array in arrays if array.space == 0)
 
 # %% ../../nbs/tpu/cost.ipynb #a257ae07
-def _read_of(
-    name: str,  # of a parameter in a fused computation, or a view of it
-    within: Computation,
-    program: Hlo,
-    whole: int,  # bytes of the whole operand
-) -> int:
+def _read_of(name: str, within: Computation, program: Hlo, whole: int) -> int:
     "How many bytes of an operand a fusion reads."
     if within.root.name == name:
         return whole  # an inner fusion returns it
@@ -337,10 +323,7 @@ def _parameter(within: Computation, place: int) -> str:
                 if instruction.operation == "parameter" and instruction.constant == str(place))
 
 # %% ../../nbs/tpu/cost.ipynb #e9c6e48e
-def _written_by(
-    instruction: Instruction,  # a fusion
-    program: Hlo,
-) -> int:
+def _written_by(instruction: Instruction, program: Hlo) -> int:
     "The bytes that a fusion writes to HBM; for an update in place, those of the slice."
     within = program.computations[instruction.called["calls"][0]]
     root = within.root
@@ -602,10 +585,7 @@ class Buffer:
     name: str  # XLA's name of the instruction
 
 # %% ../../nbs/tpu/cost.ipynb #5191c33a
-def _updated(
-    instruction: Instruction,
-    program: Hlo,
-) -> dict[int, int]:  # index of a result -> index of the operand whose memory it uses
+def _updated(instruction: Instruction, program: Hlo) -> dict[int, int]:
     "The results that update a slice of an operand in place."
     if instruction.operation == "dynamic-update-slice":
         return {0: 0}
@@ -629,10 +609,7 @@ def _behind_views(name: str, within: Computation) -> Instruction:
     return part
 
 
-def _own(
-    instruction: Instruction,
-    program: Hlo,
-) -> list[int]:  # indices of results
+def _own(instruction: Instruction, program: Hlo) -> list[int]:
     "The results of an instruction that need their own memory in HBM."
     if instruction.operation in VIEWS:
         return []

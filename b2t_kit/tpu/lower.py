@@ -26,10 +26,10 @@ import torch
 from torch import nn
 
 from ..core import KitError, Place
-from ..devices.device import DeviceOptions, Division, ChipMesh
-from ..devices.topologies import Slice, find_slice
+from ..devices.torch import DeviceOptions, Division, ChipMesh
+from ..devices.xla import Slice, find_slice
 from ..devices.xla import XlaAdamW, XlaDevice
-from ..devices.xla_runtime import fallbacks
+from ..devices.xla import fallbacks
 from ..models.model import model_class
 from ..models.scan import compiled_for
 from ..precision import audit_optimizer, audit_parameters, resolve_precision
@@ -85,11 +85,7 @@ class LoweringDevice(XlaDevice):
     "An XLA device for a slice that is not present; it writes programs instead of running them."
 
     def __init__(
-        self,
-        where: Slice,
-        options: DeviceOptions,
-        torch_device: torch.device,  # torch_xla's, on its CPU backend
-        precision: str = "auto",  # "auto", "bfloat16" or "float32"
+        self, where: Slice, options: DeviceOptions, torch_device: torch.device, precision: str = "auto"
     ) -> None:
         chosen = resolve_precision(precision, "xla")
         super().__init__(torch_device, Place(), chosen, where.chips, options, ExitStack(), {"chip": "TPU"})
@@ -223,9 +219,7 @@ class LoweringDevice(XlaDevice):
         return replace(about, result=taken.get((about.role, about.name)))
 
 # %% ../../nbs/tpu/lower.ipynb #6a54c4dc
-def _size_of(
-    batch: Any,  # a dataclass of tensors, or None
-) -> str:  # " of 64 x 780 x 512"
+def _size_of(batch: Any) -> str:
     "The shape of a batch's largest tensor, as text."
     tensors = [tensor for tensor in vars(batch).values() if torch.is_tensor(tensor)] if batch is not None else []
     if not tensors:
@@ -235,10 +229,8 @@ def _size_of(
 
 # %% ../../nbs/tpu/lower.ipynb #4a32428f
 def _emptied(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,  # with the model's parameters
-    torch_device: torch.device,
-) -> tuple[nn.Module, list[dict[str, Any]]]:  # the model, and the optimizer's groups for it
+    model: nn.Module, optimizer: torch.optim.Optimizer, torch_device: torch.device
+) -> tuple[nn.Module, list[dict[str, Any]]]:
     "Move a model's shapes to XLA; `KitError` if two names share a parameter."
     before = {name: id(parameter) for name, parameter in model.named_parameters(remove_duplicate=False)}
     if len(before) > len(set(before.values())):
@@ -323,7 +315,7 @@ def start_lowering(where: Slice, options: DeviceOptions, precision: str = "auto"
     "Open torch_xla's CPU backend with execution disabled."
     import torch_xla
 
-    from b2t_kit.devices.xla_runtime import use_float32_products
+    from b2t_kit.devices.xla import use_float32_products
 
     torch_device = torch_xla.device()
     use_float32_products()
@@ -426,7 +418,7 @@ def requested_task(
 ) -> tuple[Any, Any]:
     "Task and training settings of a configuration or of a packed model."
     if request["kind"] == "model":
-        from b2t_kit.tpu.any_model import unpack_task
+        from b2t_kit.tpu.preflight import unpack_task
 
         return unpack_task((folder / "model.pickle").read_bytes(), request["train"])
     from b2t_kit.core import from_dict
@@ -446,7 +438,7 @@ def refuse_waiting(
     patience: float = _PATIENCE,
 ) -> None:
     "End the process with an error line if an operation on the host hangs."
-    from b2t_kit.devices.xla_runtime import fallbacks
+    from b2t_kit.devices.xla import fallbacks
 
     while not any(fallbacks().values()):
         time.sleep(0.5)

@@ -33,7 +33,7 @@ from torch import nn
 
 from ..core import MEMO, KitError, clear_way, duration, find_place, fold_seed, gib, load_json, new_folders
 from ..core import save_json, to_dict
-from ..devices.device import Device
+from ..devices.torch import Device
 from ..devices.select import open_device
 from ..precision import audit_optimizer, audit_parameters, unchanged
 from .checkpoint import OWNER, ROLLING, Best, check_disk_space, checkpoint_bytes, checkpoint_folders

@@ -28,7 +28,7 @@ import torch
 
 from ..core import KitError, Worker, child_environment, load_json, save_json, start_worker, stop_workers, to_dict
 from ..core import write_atomically
-from ..devices.device import tpu_chips
+from ..devices.torch import tpu_chips
 from ..devices.select import find_device, open_device
 from .checkpoint import Best, checkpoint_fault, checkpoint_path, checkpoint_steps, read_best
 from .log import METRICS, Canvas, draw_runs, eval_names, in_notebook, read_metrics

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from ..core import SEED, KitError, check_bounds
-from ..devices.device import Device
+from ..devices.torch import Device
 
 
 # %% ../../nbs/training/task.ipynb #3afe4b95
