@@ -981,7 +981,7 @@ class Preflight(ForDevices):
         check_bounds(self, {"global_batch": (1, 10**9)})
 
     def act(self) -> int:
-        from b2t_kit.tpu.batch_search import answer, smallest_change
+        from b2t_kit.tpu.preflight import answer, smallest_change
         from b2t_kit.tpu.configs import configuration, configuration_lines
         from b2t_kit.tpu.preflight import draw_report, preflight_config
 

@@ -23,7 +23,7 @@ from ..data.batches import Augment, Batch, BatchConfig, TrainBatches, augment, b
 from ..data.dataset import SPLITS, Recordings, Signal, data_fingerprint, find_recordings
 from ..data.joint import JointRecordings, join_splits, read_ins
 from ..data.convert import quarantined
-from ..devices.device import Device
+from ..devices.torch import Device
 from ..models.model import read_in
 from ..models.model import ModelConfig
 from ..models.transformer import TRANSFORMER_SIZES, TransformerConfig

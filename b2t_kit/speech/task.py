@@ -24,7 +24,7 @@ from ..data.batches import check_lengths, check_shares, map_trials, smooth, smoo
 from ..data.dataset import BIN_SECONDS, T15, Recordings, Signal, data_fingerprint, signal_difference
 from ..data.joint import JointRecordings, label_heads, open_recordings, read_ins
 from ..data.convert import quarantine_said, quarantined, spent_days
-from ..devices.device import Device
+from ..devices.torch import Device
 from ..models.model import ctc_losses
 from ..models.gru import GRUConfig
 from ..models.model import ModelConfig, ParameterGroup, read_in
