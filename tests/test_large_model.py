@@ -12,7 +12,6 @@ import pytest
 from b2t_kit.cli import main
 from b2t_kit.core import Progress
 from b2t_kit.decode.hypotheses import read_nbest
-from b2t_kit.live.session import Rescorer
 from b2t_kit.llm.rescoring import load_weights
 from b2t_kit.llm.scores import TRAINED_ON, KeptScores, load_scorer
 from b2t_kit import lm
@@ -72,6 +71,7 @@ def test_rescore(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> N
     assert main([*words, "--weights", str(weights), "--out", str(tmp_path / "again.jsonl")]) == 0
     assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "new/val.jsonl").read_bytes()
     assert "5 lists rescored" in capsys.readouterr().out
+    Rescorer = pytest.importorskip("b2t_kit.live.session").Rescorer  # a wing
     scorer = load_scorer(good / "causal")  # live, each list comes for itself, a few sentences at a time
     live = Rescorer(scorer.score_lists, load_weights(weights), limit=60.0)
     for before, after in zip(read_nbest(tmp_path / "plain/nbest.jsonl"), read_nbest(tmp_path / "again.jsonl")):

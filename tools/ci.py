@@ -46,10 +46,10 @@ COMMAND = re.compile(r"^```sh\n(pip install .*)\n```$", re.M)
 ONCE = " --ignore-glob='tests/test_bad_*.py'" + "".join(
     f" --ignore={path}" for path in (
         *(f"tests/test_{name}.py" for name in (
-            "bounds", "by_hand", "caches", "collector", "decoding", "eit", "fetch", "front_page", "fuzz", "house",
-            "importers", "joint", "kenlm", "kernels", "large_model", "live_page", "live_sources", "marks", "plan",
+            "bounds", "by_hand", "caches", "collector", "decoding", "fetch", "front_page", "fuzz", "house",
+            "importers", "joint", "kenlm", "kernels", "large_model", "marks", "plan",
             "resume", "simulate", "speech", "stopped", "t12", "words", "world_errors")),
-        "nbs/live", "nbs/output", "nbs/simulate", "nbs/tasks", "nbs/text", "kaggle/b2t-gpu",
+        "tests/live", "tests/tasks/test_eit.py", "nbs/live", "nbs/output", "nbs/simulate", "nbs/tasks", "nbs/text", "kaggle/b2t-gpu",
         *(f"nbs/{name}.ipynb" for name in ("01_dataset", "cli", "demo", "index", "training/live_plot",
                                            "training/metrics_log")),
         "nbs/memory.ipynb", "nbs/speech/pretrain.ipynb",
@@ -60,8 +60,9 @@ ONCE = " --ignore-glob='tests/test_bad_*.py'" + "".join(
         "nbs/llm/finetune.ipynb", "nbs/llm/rescoring.ipynb",
         *(path.relative_to(ROOT) for folder in ("lm", "decode")
           for path in sorted((ROOT / "nbs" / folder).glob("*.ipynb"))))
+) + "".join(f" --deselect=tests/tasks/test_codec.py::test_codec_train_{name}" for name in (
+    "in_processes_and_parts", "with_given_codes")
 ) + "".join(f" --deselect=tests/test_{name}" for name in (  # beside tests of XLA
-    "codec.py::test_codec_train_in_processes_and_parts", "codec.py::test_codec_train_with_given_codes",
     "failures.py::test_c18e", "failures.py::test_c18f",
     "seeds.py::test_a_stopped_command_leaves_nothing_running", "seeds.py::test_runs_decode_together",
     "seeds.py::test_seeds_end_with_the_bits_of_a_run_alone")

@@ -23,12 +23,8 @@ from ..models.scan import compute_type, device_loop
 from .eit_physics import ELECTRODES, READ, read_pairs
 
 # %% ../../nbs/tasks/eit_model.ipynb #8630ebcc
-def _weights(
-    query: torch.Tensor,  # (B, W, D, N)
-    key: torch.Tensor,  # (B, W, D, N)
-    bias: torch.Tensor | None,  # (N, N) float32
-) -> torch.Tensor:  # (B, W, N, N) float32
-    "The attention weights of one head."
+def _weights(query: torch.Tensor, key: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:  # (B, W, N, N) float32
+    "The attention weights of one head; query and key are (B, W, D, N), the bias (N, N)."
     scores = (query.mT @ key).float() * query.shape[-2] ** -0.5
     return torch.softmax(scores if bias is None else scores + bias, dim=-1)
 
@@ -381,13 +377,9 @@ class UNet(nn.Module):
         for block in self.tail:
             tokens = block(tokens, time)
         shift, scale = self.steer(functional.silu(time)).chunk(2, dim=-1)
-        return self.painted(self.out(modulate(self.norm(tokens), shift, scale)))
-
-    def painted(self, tokens: torch.Tensor) -> torch.Tensor:  # (B, N, patch^2) -> (B, 1, size, size)
-        "The pixels of the tokens."
-        patch = self.config.patch
-        image = as_image(tokens).unflatten(-1, (patch, patch))
-        return image.permute(0, 1, 3, 2, 4).reshape(len(tokens), 1, self.config.size, self.config.size)
+        patch, size = self.config.patch, self.config.size
+        pixels = as_image(self.out(modulate(self.norm(tokens), shift, scale))).unflatten(-1, (patch, patch))
+        return pixels.permute(0, 1, 3, 2, 4).reshape(len(tokens), 1, size, size)
 
 # %% ../../nbs/tasks/eit_model.ipynb #7b54d472
 def initialise_unet(

@@ -24,7 +24,7 @@ def child(*words: object) -> str:
     """The output of the script in its own process, with eight simulated chips."""
     kept = {name: value for name, value in os.environ.items()
             if not name.startswith("XLA_") and name != "USE_TORCH_XLA"}
-    path = os.pathsep.join([str(SCRIPT.parents[1]), str(SCRIPT.parent), *filter(None, sys.path)])
+    path = os.pathsep.join([*map(str, SCRIPT.parents[:3]), *filter(None, sys.path)])
     own = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "8", "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     done = subprocess.run([sys.executable, str(SCRIPT), *map(str, words)], env={**kept, **own},
                           capture_output=True, text=True, timeout=PATIENCE)

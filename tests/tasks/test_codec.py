@@ -126,7 +126,7 @@ def losses_of(folder: Path) -> list[float]:
 
 def command_line(*words: str, **variables: str) -> None:
     """Run a module in a process of its own."""
-    path = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), *sys.path]))
+    path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), *sys.path]))
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("XLA_", "ACCELERATE_"))}
     done = subprocess.run([sys.executable, "-m", *words], env={**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **variables},
                           capture_output=True, text=True, timeout=600)
