@@ -377,9 +377,13 @@ class UNet(nn.Module):
         for block in self.tail:
             tokens = block(tokens, time)
         shift, scale = self.steer(functional.silu(time)).chunk(2, dim=-1)
-        patch, size = self.config.patch, self.config.size
-        pixels = as_image(self.out(modulate(self.norm(tokens), shift, scale))).unflatten(-1, (patch, patch))
-        return pixels.permute(0, 1, 3, 2, 4).reshape(len(tokens), 1, size, size)
+        return self.painted(self.out(modulate(self.norm(tokens), shift, scale)))
+
+    def painted(self, tokens: torch.Tensor) -> torch.Tensor:  # (B, N, patch^2) -> (B, 1, size, size)
+        "The pixels of the tokens."
+        patch = self.config.patch
+        image = as_image(tokens).unflatten(-1, (patch, patch))
+        return image.permute(0, 1, 3, 2, 4).reshape(len(tokens), 1, self.config.size, self.config.size)
 
 # %% ../../nbs/tasks/eit_model.ipynb #7b54d472
 def initialise_unet(
