@@ -10,9 +10,9 @@ __all__ = ['Folder', 'File', 'RunFolder', 'OptionalFolder', 'OptionalFile', 'Opt
            'print_how_to_resume', 'train_beside', 'ReadsRun', 'ReadsRecordings', 'TakesRuns', 'Combines', 'Adapts',
            'FindsSentences', 'Evaluate', 'Decode', 'WritesModel', 'Excludes', 'BuildModel', 'MixModels', 'ConvertModel',
            'DescribeModel', 'CheckModel', 'Perplexity', 'Rescore', 'Submit', 'CheckSubmission', 'ScoreSentences',
-           'WriteReport', 'Export', 'Runs', 'Show', 'BuildKernel', 'ForDevices', 'Plan', 'Preflight', 'Doctor',
-           'all_verbs', 'find_verb', 'as_listed', 'print_verbs', 'parse_verb', 'parse', 'act', 'do', 'main',
-           'print_completion']
+           'CombineSentences', 'WriteReport', 'Export', 'Runs', 'Show', 'BuildKernel', 'ForDevices', 'Plan',
+           'Preflight', 'Doctor', 'all_verbs', 'find_verb', 'as_listed', 'print_verbs', 'parse_verb', 'parse', 'act',
+           'do', 'main', 'print_completion']
 
 # %% ../nbs/cli.ipynb #dbf184fd
 import difflib
@@ -795,6 +795,20 @@ class ScoreSentences:
         print(score(self.reference, self.hypothesis, self.json))
         return SUCCESS
 
+
+@dataclass(frozen=True)
+class CombineSentences:
+    "Combine the sentences of several decoders: for each trial the one with the least expected word errors."
+    files: Positional[Files]  # of several decoders: tables (CSV), n-best lists (.jsonl) or lines (.txt)
+    out: File  # file to write (CSV); a submission where the trials have ids
+    references: OptionalFile = None  # what was said (CSV): also score each file, the combination and the best of all
+
+    def act(self) -> int:
+        from b2t_kit.output.combine import combine_files
+
+        print(combine_files(self.files, self.out, self.references))
+        return SUCCESS
+
 # %% ../nbs/cli.ipynb #94e10dec
 @dataclass(frozen=True)
 class WriteReport(ReadsRecordings, ReadsRun):
@@ -1065,7 +1079,8 @@ VERBS: dict[str, type] = {  # in the order of `b2t --help`
     "demo": Demo, "simulate": Simulate, "fetch": Fetch, "validate": Validate, "train": Train, "eval": Evaluate,
     "decode": Decode, "lm build": BuildModel, "lm mix": MixModels, "lm convert": ConvertModel, "lm info": DescribeModel,
     "lm check": CheckModel, "lm perplexity": Perplexity, "rescore": Rescore, "submit": Submit,
-    "check-submission": CheckSubmission, "score": ScoreSentences, "report": WriteReport, "export": Export, "runs": Runs,
+    "combine": CombineSentences, "check-submission": CheckSubmission, "score": ScoreSentences,
+    "report": WriteReport, "export": Export, "runs": Runs,
     "show": Show, "kernel build": BuildKernel, "plan": Plan, "preflight": Preflight, "doctor": Doctor,
 }
 WINGS = ("importers", "live", "tasks")  # folders that may be left out, each with a module `verbs`

@@ -336,7 +336,7 @@ def align_keys(
 ) -> list[dict[tuple, Any]]:
     "Key tables of the same trials alike, by place if one has places. Raises `KitError` for a row that one lacks."
     places = next((list(table) for _, table in tables if len(next(iter(table))) == 3), [])
-    found = []
+    found: list[dict[tuple, Any]] = []
     for name, table in tables:
         numbered = places and len(next(iter(table))) == 1
         keyed = {places[key[0]] if numbered and key[0] < len(places) else key: row for key, row in table.items()}
