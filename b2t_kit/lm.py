@@ -490,7 +490,7 @@ def write_model(
             file.write(b"\0" * (_aligned(array.nbytes) - array.nbytes))
     return Path(path)
 
-# %% ../nbs/lm.ipynb #90ad064c
+# %% ../nbs/lm.ipynb #c6bc8580
 def map_model(
     path: str | Path,  # written by `write_model`
 ) -> LanguageModel:
@@ -526,6 +526,8 @@ def map_model(
             start += _aligned(4 * length)
         model = LanguageModel(words, Arrays(*arrays), counts, header["origin"], path)
         model.checked, model.found = (np.array([int(mark, 16) for mark in part], np.uint64) for part in marks)
+        if not ((model.unigrams > LEAST) & (model.unigrams < _TOLERANCE)).all():
+            raise ValueError("a word has no probability")
     except OSError as error:
         raise KitError(f"{path}: cannot be read ({error.strerror})") from error
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -878,7 +880,7 @@ def normalise_lines(
     text = text.encode("ascii", "ignore").translate(_LOWER, _DROPPED).decode()
     return text.replace("- ", " ").replace("--", "").replace(" '", "'")
 
-# %% ../nbs/lm.ipynb #6d0f21d7
+# %% ../nbs/lm.ipynb #b8db908a
 BLOCK_BYTES = 1 << 20  # read at a time
 LINE = 1 << 20  # bytes of the longest line; a sentence has some hundred
 Text = str | Path | Sequence[str]  # a file, or a list of sentences
@@ -901,12 +903,12 @@ def text_blocks(text: Text) -> Iterator[tuple[str, int, str]]:  # source, number
                 if len(block[-1]) > LINE:
                     raise KitError(f"{text}: line {number + len(block) - 1}: is longer than {LINE / 1e6:.0f} million "
                                    "bytes; write one sentence a line")
-                lines = b"".join(block).decode("utf-8-sig" if number == 1 else "utf-8")
+                decoded = b"".join(block).decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
                 line = number + b"".join(block)[: error.start].count(b"\n")
                 raise KitError(f"{text}: line {line}: is not UTF-8 text; convert the file, for instance with "
                                "iconv") from None
-            yield str(text), number, normalise_lines(lines)
+            yield str(text), number, normalise_lines(decoded)
             number += len(block)
 
 

@@ -25,9 +25,10 @@ import b2t_kit
 
 
 def room(name: str) -> ModuleType:
-    "A module of language models, which lay with the search at first."
-    folder = "lm" if (Path(b2t_kit.__file__).parent / "lm").is_dir() else "decode"
-    return importlib.import_module(f"b2t_kit.{folder}.{name}")
+    "A module of language models, by the name that it had before they were one."
+    if (Path(b2t_kit.__file__).parent / "lm.py").is_file():
+        return importlib.import_module("b2t_kit.text.lexicon" if name == "lexicon" else "b2t_kit.lm")
+    return importlib.import_module(f"b2t_kit.lm.{name}")
 
 
 def prepare(folder: Path, labels: Path | None, trials: int) -> None:

@@ -421,7 +421,7 @@ HEADERS: dict[str, Callable[[dict], object]] = {
     "counts a number": lambda head: {"counts": 9},
     "no counts": lambda head: {"counts": []},
     "words one more": lambda head: {"words": [*head["words"], "x"]},
-    "a word twice": lambda head: {"words": [*head["words"][:4], "more"]},
+    "a word twice": lambda head: {"words": [*head["words"][:4], "tea"]},
     "words of several lines": lambda head: {"words": [*head["words"][:4], "x\ny"]},
     "half a character": lambda head: {"words": [*head["words"][:4], "\ud800"]},
     "a number among the words": lambda head: {"words": [*head["words"][:4], 5]},

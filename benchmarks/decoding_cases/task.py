@@ -64,13 +64,13 @@ def fence(path: Path, sentences: Sequence[str]) -> Path:
     return written(path, ["id,sentence_label", *(f"{number},{one}" for number, one in enumerate(sentences))])
 
 
-def build(text: list[str], kept_out: list[str], order: int = 3, vocabulary: str | list[str] = "dictionary",
+def build(text: list[str], kept_out: list[str], order: int = 3, vocabulary: list[str] | None = None,
           more: tuple[Path, ...] = ()) -> LanguageModel:
-    "A model of the text, and of further files, without scored sentences."
+    "A model of the text, and of further files, without scored sentences; without a vocabulary, that of the dictionary."
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         return build_language_model([written(folder / "text.txt", text), *more], folder / "model.b2tlm", order,
-                                    vocabulary=vocabulary, exclude=[fence(folder / "scored.csv", kept_out)],
+                                    vocabulary=vocabulary or dictionary(), exclude=[fence(folder / "scored.csv", kept_out)],
                                     leaks="drop").read()
 
 
