@@ -18,7 +18,7 @@ __all__ = ['PLACES', 'simulate', 'recipe', 'open_task', 'train']
 
 # %% ../nbs/all.ipynb #ba1c2cb4
 if TYPE_CHECKING:
-    from b2t_kit.speech.shapes import SpeechRun
+    from b2t_kit.speech.task import SpeechRun
     from b2t_kit.speech.task import SpeechTask
     from b2t_kit.speech.adapt import Start
     from b2t_kit.train import Result

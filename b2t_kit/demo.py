@@ -28,7 +28,7 @@ from .output.submission import SubmissionCheck, submit
 from .simulate.neural import SimulateConfig, simulate
 from .speech.evaluate import Evaluation, evaluate_run
 from .speech.recipes import linear, tiny
-from .speech.shapes import SpeechRun
+from .speech.task import SpeechRun
 from .text.metrics import marked
 from .text.phonemes import PHONEMES, SILENCE, show
 from .train import train, uninterrupted

@@ -47,7 +47,7 @@ from b2t_kit.models.model import ctc_losses
 from b2t_kit.models.gru import in_float32
 from b2t_kit.speech.evaluate import evaluate_run, load_decoder
 from b2t_kit.speech.recipes import recipe
-from b2t_kit.speech.shapes import SpeechRun
+from b2t_kit.speech.task import SpeechRun
 from b2t_kit.speech.task import SpeechTask
 from b2t_kit.text.metrics import compare, rate_of
 from b2t_kit.train import train, uninterrupted

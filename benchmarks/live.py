@@ -35,7 +35,7 @@ from b2t_kit.simulate.sentences import draw_sentence
 from b2t_kit.speech.adapt import fit_days
 from b2t_kit.speech.evaluate import Decoder, load_decoder
 from b2t_kit.speech.recipes import recipe
-from b2t_kit.speech.task import settled
+from b2t_kit.speech.task import fitted
 from b2t_kit.text.metrics import wer
 
 RESULTS = Path(__file__).with_name("results") / "live.json"
@@ -97,7 +97,7 @@ def delay(options: argparse.Namespace) -> dict[str, Any]:
     print(preload(options.lm))
     lexicon, model = choose_words(options.lm)
     search = BeamSearch(lexicon, model, SearchConfig(beam=200))
-    settings = settled(recipe(options.model).task, len(T15_SESSIONS), 512)
+    settings = fitted(recipe(options.model).task, len(T15_SESSIONS), 512)
     torch.manual_seed(0)
     decoder = Decoder(settings.model.build().eval(), settings, T15_SESSIONS, T15_SESSIONS, options.model)
     said = options.said.read_text(encoding="utf-8").splitlines()
@@ -141,7 +141,7 @@ def calm(options: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1)
     lexicon, model = choose_words(None)
     search = BeamSearch(lexicon, model, SearchConfig(beam=200))
-    small = settled(recipe("tiny").task, 1, 64)
+    small = fitted(recipe("tiny").task, 1, 64)
     settings = replace(small, model=replace(small.model, patch=14, stride=4, subsample=1))
     decoder = Decoder(settings.model.build().eval(), settings, ("day",), ("day",), "tiny")
     generator = np.random.default_rng(7)

@@ -25,7 +25,7 @@ from b2t_kit.models.model import greedy
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.models.noise_gru import NoiseGRUConfig
 from b2t_kit.speech.evaluate import evaluate_run, load_decoder
-from b2t_kit.speech.shapes import SpeechRun
+from b2t_kit.speech.task import SpeechRun
 from b2t_kit.speech.task import SpeechTask, framing
 from b2t_kit.text.metrics import compare, count_edits, edit_distance
 from b2t_kit.train import train, uninterrupted

@@ -107,7 +107,7 @@ def compiled_steps() -> list[dict]:
 def lower(case: list, folder: Path) -> None:
     "Write a case's training step down; in a process of its own, which must not end orderly."
     from b2t_kit.tpu.lower import lower_run
-    from b2t_kit.speech.shapes import SpeechShapes
+    from b2t_kit.speech.task import Lengths, SpeechTask
     from b2t_kit.devices.xla import find_slice
 
     name, slice_name, batch, bins, changes = case
@@ -118,7 +118,7 @@ def lower(case: list, folder: Path) -> None:
             (folder / "module.pb").write_bytes(program.module)
             (folder / "job.json").write_text(json.dumps(program.job()))
 
-    task = SpeechShapes(run.task, [Bucket(bins, LABELS)])
+    task = SpeechTask(Lengths((Bucket(bins, LABELS),)), run.task)
     lower_run(task, replace(run.train, device="auto"), find_slice(slice_name), take, "largest")
     sys.stdout.flush()
     os._exit(0)
@@ -150,14 +150,14 @@ def task_and_batch(run, batch: int, bins: int):
     from b2t_kit.data.batches import Batch
     from b2t_kit.tasks.codec import CodecTask, codec_batch
     from b2t_kit.tasks.eit import EITShapes, make_batch
-    from b2t_kit.speech.shapes import SpeechShapes
+    from b2t_kit.speech.task import Lengths, SpeechTask
 
     if isinstance(run.task, CodecTask):
         return run.task, codec_batch(list(range(batch)), run.task.model, batch)
     if not bins:
         return EITShapes(run.task), make_batch(None, [], batch, batch)
     days = {} if getattr(run.task.model, "num_days", None) is None else {"num_days": run.task.model.num_days}
-    task = SpeechShapes(run.task, [Bucket(bins, LABELS)], **days)
+    task = SpeechTask(Lengths((Bucket(bins, LABELS),), **days), run.task)
     patches = (bins - run.task.model.patch) // run.task.model.stride + 1
     one, number = torch.ones(batch), torch.arange(batch)
     return task, Batch(torch.randn(batch, bins, 512), (one * bins).int(), (one * patches).int(),

@@ -23,7 +23,7 @@ from b2t_kit.simulate.neural import simulate
 from b2t_kit.demo import demo_recordings
 from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.speech.recipes import linear, tiny
-from b2t_kit.speech.shapes import SpeechRun
+from b2t_kit.speech.task import SpeechRun
 from b2t_kit.speech.task import SpeechTask
 from b2t_kit.train import train, uninterrupted
 

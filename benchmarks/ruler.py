@@ -40,7 +40,7 @@ from b2t_kit.simulate.neural import STRICT, SimulateConfig, electrodes_on, parti
 from b2t_kit.simulate.sentences import day_number, session_names
 from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.speech.recipes import tiny
-from b2t_kit.speech.shapes import SpeechRun
+from b2t_kit.speech.task import SpeechRun
 from b2t_kit.speech.task import SpeechTask
 from b2t_kit.text.metrics import compare, count_edits
 from b2t_kit.text.phonemes import collapse, to_ids

@@ -245,15 +245,13 @@ def test_the_plan_of_recordings_is_that_of_their_shapes(tmp_path):
     from b2t_kit.memory import plan_task
     from b2t_kit.simulate.neural import SimulateConfig, simulate
     from b2t_kit.speech.recipes import tiny
-    from b2t_kit.speech.shapes import SpeechShapes
-    from b2t_kit.speech.task import SpeechTask
+    from b2t_kit.speech.task import Lengths, SpeechTask
 
     simulate(tmp_path / "data", SimulateConfig(sessions=1, trials=12, difficulty=0.5, bins_per_phoneme=18), progress=False)
     run = tiny()
     task = SpeechTask(tmp_path / "data", run.task)
     with open_device("cpu") as device:
-        buckets = task.train_buckets(run.train, device)
-        shapes = SpeechShapes(run.task, buckets, num_days=1)
+        shapes = SpeechTask(Lengths(tuple(task.train_buckets(run.train, device)), num_days=1), run.task)
         ours, theirs = (plan_task(one, run.train, device) for one in (task, shapes))
     task.close()
     assert ours.total == pytest.approx(theirs.total, rel=0.02)

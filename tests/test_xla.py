@@ -140,19 +140,6 @@ def test_a_transformer_trains_like_on_a_cpu(folder: Path, data: str, on_cpu: dic
     assert between[:5] + between[6:] == [1] * 10  # one row of metrics a step
 
 
-def test_pretraining_like_on_a_cpu(folder: Path, data: str, on_cpu: dict) -> None:
-    """Masks differ at each step and in each trial: the CPU's errors, one program a length, no transfer inside a step."""
-    settings = dict(data=data, model="pretrain", steps=8, eval_every=4, select="loss")
-    expected = trained(folder / "pretrain_cpu", device="cpu", **settings)
-    found = trained(folder / "pretrain", device="xla", **settings)
-    assert_same_curve(found, expected, steps=8)
-    assert set(found["warm_up"].values()) == {1} and found["programs"] == found["warm_up"]
-    assert sum(name.startswith("a training step") for name in found["warm_up"]) == 2
-    assert found["since"]["compiled"] == 0 and found["fallbacks"] == []
-    between = np.diff(found["fetched"]).tolist()
-    assert between[:3] + between[4:] == [1] * 6  # one row of metrics a step
-
-
 def test_a_model_of_ones_own_trains_like_on_a_cpu(folder: Path, data: str, on_cpu: dict) -> None:
     """The tutorial's Conformer, from a file outside the package."""
     settings = dict(data=data, model="own", steps=12, eval_every=6)

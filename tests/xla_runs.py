@@ -25,7 +25,6 @@ from b2t_kit.models.model import LinearConfig
 from b2t_kit.models.model import ModelConfig, model_class
 from b2t_kit.models.noise_gru import NoiseGRUConfig
 from b2t_kit.models.transformer import TransformerConfig
-from b2t_kit.speech.pretrain import PretrainConfig, PretrainTask
 from b2t_kit.speech.task import SpeechConfig, SpeechTask
 from b2t_kit.train import train
 from b2t_kit.training.log import read_metrics, series
@@ -59,10 +58,7 @@ def small_task(folder: Path, model: str, **batches: Any) -> SpeechTask:
                 tiny_recordings(one, sessions=1, trials=9, seed=9, signal=signal)
         gains = replace(MODELS["gru"], day_matrix="diagonal")
         mixed = BatchConfig(batch_size=7, set_balance=1.0, **batches)
-        return SpeechTask(every, SpeechConfig(gains, read_in=32, batches=mixed))
-    if model == "pretrain":
-        masks = PretrainConfig(MODELS["transformer"], batches=BatchConfig(batch_size=7, cut=0, **batches), longest=3, read_in=32)
-        return PretrainTask([folder], masks)
+        return SpeechTask(every, SpeechConfig(gains, batches=mixed))
     settings = strangers(folder.parent) if model == "own" else MODELS[model]
     return SpeechTask(folder, SpeechConfig(settings, batches=BatchConfig(batch_size=7, **batches)))
 

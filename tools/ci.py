@@ -10,7 +10,7 @@ kept until their sources change:
 
 README.md's second command runs in base and in xla, where tests of damaged and hostile files, of caches, of n-gram
 models and searches, of live decoding, of simulation, conversion and submissions, of memory plans, of decoders, EIT,
-pretraining, joint training and seeds on a CPU, of runs stopped and resumed there, of processes that die or do not come,
+joint training and seeds on a CPU, of runs stopped and resumed there, of processes that die or do not come,
 of the demo, of the command line, of how cells become tests, and of the rules of the house are left out: torch_xla does
 not change them.
 Chromium, for the tests of the live page, is installed by apt-get where it is missing; where that fails, they are
@@ -53,7 +53,7 @@ ONCE = " --ignore-glob='tests/test_bad_*.py'" + "".join(
         "nbs/live", "nbs/output", "nbs/simulate", "nbs/tasks", "nbs/text", "kaggle/b2t-gpu",
         *(f"nbs/{name}.ipynb" for name in ("01_dataset", "cli", "demo", "index", "training/live_plot",
                                            "training/metrics_log")),
-        "nbs/memory.ipynb", "nbs/speech/pretrain.ipynb",
+        "nbs/memory.ipynb",
         *(f"nbs/tutorials/{name}.ipynb" for name in ("first_decoder", "first_hour", "live", "own_recordings")),
         # What is left: batches and augmentation, and a large model, which runs on XLA too.
         *(path.relative_to(ROOT) for path in sorted((ROOT / "nbs/data").glob("*.ipynb"))

@@ -54,8 +54,6 @@ SMALLEST = {  # script, and case if it has a table of them -> arguments; several
     "noise_gru": "DATA --out OUT --steps 2 --seeds 1 --json OUT.json",
     "plan": "--table",
     "preflight": "--table",
-    "pretraining": "OUT --seeds 1 --steps 4 --shares 10",
-    "pretraining_masks": "OUT --seeds 1 --steps 4 --masked-steps 4",
     "pronunciations": "--labels LABELS",
     "readout": "--seeds 1 --steps 4",
     "recipes": "--out OUT --steps 0.002 --beside 1",

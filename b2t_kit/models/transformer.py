@@ -74,14 +74,6 @@ class TransformerConfig(ModelConfig):
         "The network, with initial weights from torch's generator."
         return TransformerDecoder(self)
 
-    def reconstructor(self) -> nn.Module:
-        "The same network with a last layer that gives the bins of a patch."
-        network = self.build()
-        network.out = nn.Linear(self.width, self.patch_values)
-        nn.init.zeros_(network.out.weight)  # so that training begins at the error of zeros
-        nn.init.zeros_(network.out.bias)
-        return network
-
     def draws(self, batch: Any) -> dict[str, torch.Tensor]:
         "Time masks and the window of a training step."
         count = -(-batch.features.shape[1] // self.patch)
@@ -190,12 +182,10 @@ def sees(
     keys: int,  # K, frames that are looked at; the last Q of them are the queries
     window: torch.Tensor | int,  # frames of the past, a number or (1,) or (B,)
     device: torch.device,
-    ahead: bool = False,  # also as many after it
 ) -> torch.Tensor:  # (1, 1, Q, K) or (B, 1, Q, K) bool
     "Which frame sees which: itself, and as many before it as the window has."
     frame = torch.arange(keys, dtype=torch.int32, device=device)
     distance = frame[keys - queries :, None] - frame  # (Q, K)
-    distance = distance.abs() if ahead else distance
     most = window.view(-1, 1, 1, 1) if isinstance(window, torch.Tensor) else window
     return ((distance >= 0) & (distance <= most)).view(-1, 1, queries, keys)
 
@@ -320,12 +310,11 @@ class TransformerDecoder(nn.Module):
         return_state: bool = False,  # also return the states for the next piece
         window: torch.Tensor | None = None,  # (1,) or (B,) int32 frames of the past; None: as in evaluation
         masked: torch.Tensor | None = None,  # (B, P) bool: patches to set to zero
-        ahead: bool = False,  # frames also see those after them, in pretraining
     ) -> Any:  # (B, P, 41) float32; (N, 2, B, H, F, D)
         frames = self.embed(features, masked)
         count = frames.shape[1]
         earlier = 0 if states is None else states.shape[4]
-        seen = sees(count, earlier + count, self.window if window is None else window, frames.device, ahead)
+        seen = sees(count, earlier + count, self.window if window is None else window, frames.device)
         kept = []
         for level, block in enumerate(self.blocks):
             frames, both = block(frames, seen, None if states is None else states[level])

@@ -68,13 +68,12 @@ def facts_of(
     sizes, names = decoder.config.model, {T15.labels: "39 phonemes, silence"}
     count = sum(parameter.numel() for parameter in decoder.model.parameters())
     settings = {"batch_size": decoder.config.batches.batch_size, **record["train"]} if record["train"] else {}
+    labels = decoder.signal.labels
     return {
         "network": f"{type(decoder.model).__name__}, {count:,} parameters, float32",
-        "input": f"{decoder.config.features} features every {1000 * BIN_SECONDS:.0f} ms, in patches of "
+        "input": f"{decoder.config.model.num_features} features every {1000 * BIN_SECONDS:.0f} ms, in patches of "
                  f"{sizes.patch} bins, every {sizes.stride} bins",
-        "output": "; then ".join(
-            f"logits of {1 + len(labels.split())} classes: blank, {names.get(labels, labels)}"
-            for labels in decoder.heads or [decoder.signal.labels]),
+        "output": f"logits of {1 + len(labels.split())} classes: blank, {names.get(labels, labels)}",
         "weights": record["origin"],
         "recording days": f"{len(decoder.trained)} trained, of {len(decoder.sessions)}; other days: "
                           f"{decoder.config.unseen} day layer",

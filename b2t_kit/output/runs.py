@@ -151,7 +151,7 @@ def plain_settings(
     try:
         config = dict(record["task"]["config"])
         config["model"] = {name: value for name, value in config["model"].items() if name not in NOT_CHOSEN}
-        config.pop("read_ins", None)
+        config["batches"] = {name: value for name, value in config["batches"].items() if name != "resident"}
         return {"train": dict(record["train"]), "task": config}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise KitError(f"config.json: is not the record of a run of speech ({error})") from error

@@ -27,8 +27,7 @@ from torch import nn
 from ..core import SEED, KitError, check_bounds, content_hash, file_mark, fold_seed, regular_file
 from ..core import write_atomically
 from ..data.batches import Batch, Frames
-from ..models.model import DayLayer, ReadIn
-from ..models.model import Adapted
+from ..models.model import Adapted, DayLayer
 from ..text.metrics import Counts, Difference, Rate, compare, rate_of
 from ..training.checkpoint import read_part, tensors_hash
 
@@ -106,8 +105,6 @@ def fit_days(
     for layer in fitted.modules():
         if isinstance(layer, DayLayer):
             refit(layer, mixture)
-        if isinstance(layer, ReadIn):  # that of the participant, whatever the layer of the day
-            layer.shares = day_mixture(list(own), list(trained), list(wanted)).to(layer.shares) @ layer.shares
     return fitted
 
 # %% ../../nbs/speech/adapt.ipynb #c89a3bee
@@ -138,8 +135,7 @@ def init_from(
     taken = {name: value for name, value in known.items() if name in own and own[name].shape == value.shape}
     if not any(value.ndim > 1 for value in taken.values()):
         raise KitError(f"{start.record['decoder']}: its weights do not fit this model; leave --config and --model out")
-    if not any(value.is_meta for value in own.values()):  # a plan traces a model without numbers
-        model.load_state_dict(own | taken)
+    model.load_state_dict(own | taken)
     return [name for name in own if name not in taken]
 
 # %% ../../nbs/speech/adapt.ipynb #126fe376

@@ -24,25 +24,19 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from ..core import MEMO, Kept, KitError, content_hash, file_mark
-from ..core import check_target, csv_text, load_json, new_folders, regular_file, save_json, write_atomically
-from ..core import followed, from_dict, to_dict
+from ..core import MEMO, Kept, KitError, check_target, content_hash, csv_text, file_mark, followed, from_dict
+from ..core import load_json, new_folders, regular_file, save_json, to_dict, write_atomically
 from ..data.batches import Batch, EvalBatches, needed_patches
 from ..data.dataset import T15, Recordings, Signal, TrialInfo, begin_hdf5, check_split, data_fingerprint
-from ..data.joint import label_heads
-from ..devices.torch import Device
 from ..devices.select import open_device
-from ..models.model import ctc_losses, greedy
-from ..models.model import model_name, published_in
+from ..devices.torch import Device
+from ..models.model import ctc_losses, greedy, model_name, published_in
 from ..models.published import Pretrained
-from .adapt import AdaptConfig, Adapter, AdaptProgress, Unseen, adapted_parameters
-from .adapt import fit_days, single_trial
-from .shapes import SpeechRun
-from .task import SpeechConfig, check_signal, framing, logits_of, signals_in, speech_loss
-from .adapt import Start
-from ..text.metrics import CHECKPOINT_CHOSEN, Choice, marked, plain_marks
-from ..text.metrics import Confusion, Counts, Rate, RateTable, confusion, count_edits, plot_confusion
-from ..text.metrics import plot_rates, rate_of, rates_by, redrawn
+from .adapt import AdaptConfig, AdaptProgress, Adapter, Start, Unseen, adapted_parameters, fit_days
+from .adapt import single_trial
+from .task import SpeechConfig, SpeechRun, check_signal, framing, logits_of, signals_in, speech_loss
+from ..text.metrics import CHECKPOINT_CHOSEN, Choice, Confusion, Counts, Rate, RateTable, confusion, count_edits
+from ..text.metrics import marked, plain_marks, plot_confusion, plot_rates, rate_of, rates_by, redrawn
 from ..text.phonemes import PHONEMES
 from ..training.checkpoint import best_checkpoint, read_part, tensors_hash
 from ..training.run import check_task, task_digest
@@ -84,17 +78,12 @@ class Decoder:
                   "seen": self.seen}
         return Start(record, self.model, self.sessions, self.trained)
 
-    @property
-    def heads(self) -> dict[str, slice]:
-        "Labels -> their classes in the output, where it was trained on several label sets."
-        return label_heads(self.signals.values())
-
     def check_spoken(
         self,
         signal: Signal = T15,  # of the recordings
     ) -> None:
         "Raise `KitError` unless it decodes phonemes from these recordings: words come from nothing else."
-        if T15.labels not in (self.heads or [self.signal.labels]) or signal.labels not in (T15.labels, ""):
+        if self.signal.labels != T15.labels or signal.labels not in (T15.labels, ""):
             other = self.signal if signal.labels == T15.labels else signal
             raise KitError(f"{self.origin}: here its labels are {other.num_labels} classes "
                            f"({' '.join(other.label_names[1:6])} ...); words are decoded from phonemes only")
@@ -106,7 +95,7 @@ class Decoder:
         "Features per bin of a session: those of its set, or of another of its participant's."
         near = [signal for name, signal in self.signals.items() if name.partition(".")[0] == session.partition(".")[0]]
         count = self.signals.get(session, near[0] if near else self.signal).num_features
-        return min(count, self.config.features or count)
+        return min(count, self.config.model.num_features or count)
 
     def signal_like(
         self,
@@ -152,7 +141,7 @@ _Spoken = tuple[SpeechConfig, tuple[str, ...], tuple[str, ...], Signal, dict[str
 def _decoder_of(spoken: _Spoken, folder: Path, part: str, origin: str) -> Decoder:
     config, sessions, trained, signal, signals, begun = spoken
     try:
-        model = config.build().eval()
+        model = config.model.build().eval()
         model.load_state_dict(read_part(folder, part))
     except RuntimeError as error:  # also if a size in config.json needs more memory than there is
         reason = " ".join(str(error).split())
@@ -196,7 +185,7 @@ def recorded_settings(
     model: Any = config.model
     model = replace(model, num_classes=len(PHONEMES), **{
         field.name: None for field in fields(model) if field.name in ("num_days", "num_features")})
-    return SpeechRun(replace(config, model=model, read_ins=()), from_dict(TrainConfig, record["train"]))
+    return SpeechRun(replace(config, model=model), from_dict(TrainConfig, record["train"]))
 
 # %% ../../nbs/speech/evaluate.ipynb #489ba395
 def exported_decoder(
@@ -249,7 +238,6 @@ def decode(
     days = (decoder.sessions, decoder.trained, recordings.sessions)
     model = fit_days(decoder.model, *days, unseen or decoder.config.unseen)
     model = model.to(device.torch_device).eval()
-    recordings.heads = decoder.heads
     found: dict[int, Decoded] = {}
     settings = replace(decoder.config.batches, cache="none")
     batches = EvalBatches(recordings, settings, multiple=device.chips, frames=framing(decoder.config.model))
@@ -359,7 +347,6 @@ class AdaptingDecoder:
         if device.kind == "xla":
             raise KitError("adapt: runs on a CPU or GPU, not on a TPU; add --device cpu")
         decoder.check_spoken(recordings.signal)
-        recordings.heads = decoder.heads
         self.adapted = decoder.config.model.adapted
         adapted_parameters(decoder.model, self.adapted)
         self.decoder, self.recordings, self.words = decoder, recordings, words
@@ -402,7 +389,6 @@ class AdaptingDecoder:
         info, frames = self.recordings.infos[index], framing(self.decoder.config.model)
         adapter, place = self.enter(info.session), (info.session, info.block, info.number)
         batch = self.device.place(single_trial(self.recordings.features(index), 0, frames))
-        batch = replace(batch, head=self.recordings.head_of(index))
         with torch.no_grad(), self.device.autocast():
             scores, frames = logits_of(adapter.model, batch, self.decoder.config)
         scores, frames = self.device.fetch([scores, frames])

@@ -16,8 +16,7 @@ from ..models.gru import GRU_SIZES
 from ..models.model import LinearConfig
 from ..models.noise_gru import NOISE_GRU_SIZES
 from ..models.transformer import TRANSFORMER_SIZES
-from .shapes import SpeechRun
-from .task import SpeechConfig
+from .task import SpeechConfig, SpeechRun
 from ..training.task import TrainConfig
 
 # %% ../../nbs/speech/recipes.ipynb #565c96d1

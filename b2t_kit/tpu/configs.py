@@ -12,7 +12,6 @@ from functools import cache
 from importlib import import_module
 
 from ..core import KitError
-from ..speech.pretrain import PRETRAINING
 from ..speech.recipes import RECIPES
 from ..training.task import RunSettings
 
@@ -24,7 +23,7 @@ def configurations() -> dict[str, Callable[[], RunSettings]]:
     for room in pkgutil.iter_modules(package.__path__):
         import_module(f"{package.__name__}.{room.name}")
     others = [kind.recipes() for kind in RunSettings.__subclasses__() if kind.__module__.startswith(package.__name__)]
-    return dict(RECIPES) | PRETRAINING | {name: made for found in others for name, made in found.items()}
+    return dict(RECIPES) | {name: made for found in others for name, made in found.items()}
 
 
 def configuration(
