@@ -983,11 +983,12 @@ class Preflight(ForDevices):
     config: Positional[Annotated[str | None, arg(metavar="CONFIG")]] = None
     list: bool = False  # list the configurations, a line each
     slice: str = "v5e-8"  # TPU slice, such as v5e-1, v5e-8, v5e-16
-    # compile every batch length and validation, or only the step that needs most memory
-    programs: Literal["all", "largest"] = "all"
+    # compile only the step that needs most memory, in minutes, or every batch length and validation
+    programs: Literal["largest", "all"] = "largest"
+    cache_dir: OptionalFolder = None  # keeps compiled results by content, so that a program is compiled once
     # interpreter of an environment with jax and libtpu; default: this one
     compiler: Annotated[str | None, arg(metavar="PYTHON")] = None
-    # also compare sharding and recomputation, and find the largest batch; about eight compilations
+    # also compare ways of sharding, and find the largest batch; about eight compilations
     answers: bool = False
     figure: OptionalFile = None  # also draw memory and roofline, as PNG or SVG
 
@@ -1007,7 +1008,8 @@ class Preflight(ForDevices):
         for target in filter(None, (self.json, self.figure)):
             check_target(target)
         configuration(self.config)
-        compile_for = partial(preflight_config, name=self.config, data=self.data, python=self.compiler)
+        compile_for = partial(preflight_config, name=self.config, data=self.data, python=self.compiler,
+                              cache_dir=self.cache_dir)
         report = compile_for(self.settings, self.slice, self.global_batch, programs=self.programs, say=report_progress)
         print(report, flush=True)
         settings, values = self.settings.with_rows(report.global_batch), report.to_dict()
@@ -1017,7 +1019,7 @@ class Preflight(ForDevices):
         if self.answers:
             values["answers"] = answer(
                 settings, report.slice,
-                lambda other, batch: compile_for(other, self.slice, batch, programs="largest"),
+                lambda other, batch: compile_for(other, self.slice, batch),
                 partial(print, flush=True))
         if self.json:
             save_json(self.json, values)

@@ -107,6 +107,7 @@ def run(case: str, compiler: str | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "found.json"
         more = ["--compiler", compiler] if compiler else []
+        more += [] if "--programs" in case else ["--programs", "all"]
         done, told = measured([sys.executable, "-m", "b2t_kit.cli", "preflight", *shlex.split(case), *more,
                                "--json", str(target)])
         if done.returncode > 1:

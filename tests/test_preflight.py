@@ -120,7 +120,7 @@ def test_a_model_compiles_for_eight_chips() -> None:
 def on_eight(folder: Path, *words: str) -> dict:
     """What the command reports of a configuration's largest step on a v5e-8."""
     target = folder / "found.json"
-    done = child("-m", "b2t_kit.cli", "preflight", *words, "--slice", "v5e-8", "--programs", "largest", "--json", str(target))
+    done = child("-m", "b2t_kit.cli", "preflight", *words, "--slice", "v5e-8", "--json", str(target))
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
     return json.loads(target.read_text())
 
@@ -128,7 +128,10 @@ def on_eight(folder: Path, *words: str) -> dict:
 @compiler
 def test_a_small_configuration_fits(tmp_path: Path) -> None:
     """A tomography network, with the command; `benchmarks/preflight.md` has all configurations."""
-    found = on_eight(tmp_path, "eit_tiny")
+    words = "eit_tiny", "--cache-dir", str(tmp_path / "kept")
+    found = on_eight(tmp_path, *words)
+    assert found["by_program"] == on_eight(tmp_path, *words)["by_program"]
+    assert len(list((tmp_path / "kept").iterdir())) == 1, "the same program is compiled once"
     assert found["fits"] and found["config"] == "eit_tiny" and found["slice"] == "v5e-8"
     assert {"arguments", "temporaries", "outputs", "aliased", "total", "available"} <= set(found["bytes_per_chip"])
 

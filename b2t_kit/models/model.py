@@ -141,7 +141,9 @@ class GRU(_TorchGRU):
         for level, parameters in enumerate(self.all_weights):
             inputs = dropout(inputs, self.dropout, self.training) if level else inputs
             first = None if state is None else state[level]
-            inputs, end = gru_layer(inputs, first, *parameters, recompute=self.recompute, mark=self.mark)
+            weight_ih, weight_hh, bias_ih, bias_hh = parameters
+            inputs, end = gru_layer(inputs, first, weight_ih, weight_hh, bias_ih, bias_hh=bias_hh,
+                                    recompute=self.recompute, mark=self.mark)
             last.append(end)
         return by_rows(inputs, self.mark), torch.stack(last)
 
