@@ -1,9 +1,11 @@
 """The program of the processes launched by test_devices.py and test_failures.py."""
+import importlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -15,6 +17,21 @@ from b2t_kit.devices.torch import Device
 from b2t_kit.devices.select import open_device
 
 STEPS, ROWS = 5, 12
+TESTS = Path(__file__).parent
+
+
+def torchrun(target: str, *arguments: str, timeout: float = 600.0) -> list[str]:
+    """Run `module:function` of these tests in two processes; what each printed."""
+    path = os.pathsep.join([str(TESTS), str(TESTS.parent), *filter(None, sys.path)])
+    environment = {**os.environ, "PYTHONPATH": path, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    with tempfile.TemporaryDirectory() as logs:
+        words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--log-dir", logs,
+                 "--redirects", "3", str(TESTS / "several_processes.py"), target, *arguments]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=timeout)
+        outputs, errors = ([path.read_text() for path in sorted(Path(logs).rglob(f"{name}.log"))] for name in ("stdout", "stderr"))
+    if done.returncode:
+        raise RuntimeError(f"{done.stderr[-2000:]}\n" + "\n".join(one[-2000:] for one in [*outputs, *errors]))
+    return outputs
 
 
 def toy_model() -> nn.Module:
@@ -146,13 +163,6 @@ def arrive_late(folder: str) -> None:
     time.sleep(300)
 
 
-def launch_and_wait(folder: str) -> None:
-    """A launcher that a test kills."""
-    from b2t_kit.core import launch
-
-    launch("several_processes:arrive_late", [folder], 2, "cpu")
-
-
 def meet() -> None:
     """Join the other processes and sum a value."""
     with open_device("cpu") as device:
@@ -161,4 +171,5 @@ def meet() -> None:
 
 
 if __name__ == "__main__":
-    globals()[sys.argv[1]](*sys.argv[2:])
+    module, _, function = sys.argv[1].rpartition(":")
+    (getattr(importlib.import_module(module), function) if module else globals()[function])(*sys.argv[2:])

@@ -21,11 +21,11 @@ import pytest
 import torch
 
 import several_processes
+from several_processes import torchrun
 from b2t_kit.core import KitError, from_dict
 from b2t_kit.data.dataset import find_recordings
 from b2t_kit.devices.torch import Device, DeviceOptions
 from b2t_kit.devices.select import open_device
-from b2t_kit.core import launch
 from b2t_kit.precision import audit_gradients, audit_parameters
 from toy import ToyTask, toy_config
 from b2t_kit.train import train
@@ -53,7 +53,7 @@ def two_processes(tmp_path_factory: pytest.TempPathFactory) -> dict:
     """Results and printed lines of `several_processes.everything` in two processes."""
     out = tmp_path_factory.mktemp("two") / "results.json"
     target = "several_processes:everything"
-    printed = launch(target, [str(out)], 2, "cpu", timeout=PATIENCE, quiet=True)
+    printed = torchrun(target, str(out), timeout=PATIENCE)
     return dict(json.loads(out.read_text()), printed=printed)
 
 
@@ -212,7 +212,7 @@ def bystander() -> subprocess.Popen:
 
 
 def test_c18e_no_orphans_when_a_worker_dies(tmp_path: Path, bystander: subprocess.Popen) -> None:
-    """Started by hand, the other workers stay when one dies; `launch` ends its own processes and no others."""
+    """Started by hand, the other workers stay when one dies; a launcher (torchrun) ends what it started."""
     naive = tmp_path / "naive"
     naive.mkdir()
     command = [sys.executable, str(TESTS / "several_processes.py"), "arrive_late", str(naive)]
@@ -230,27 +230,7 @@ def test_c18e_no_orphans_when_a_worker_dies(tmp_path: Path, bystander: subproces
     for worker in workers:
         os.killpg(worker.pid, signal.SIGKILL)  # only what this test started
     workers[0].wait()
-
-    ours = tmp_path / "ours"
-    ours.mkdir()
-    (ours / "die").touch()
-    with pytest.raises(KitError, match="process 1 of 2 ended with signal SIGKILL"):
-        launch("several_processes:arrive_late", [str(ours)], 2, "cpu", grace=1.0, quiet=True)
-    numbers = recorded(ours, 2)
-    wait_for(lambda: not any(running(number) for number in numbers))
     assert bystander.poll() is None
-
-
-def test_c18e_no_orphans_when_the_launcher_is_killed(tmp_path: Path) -> None:
-    """A launcher cannot clean up after SIGKILL; the workers notice and exit."""
-    script = str(TESTS / "several_processes.py")
-    command = [sys.executable, script, "launch_and_wait", str(tmp_path)]
-    launcher = subprocess.Popen(command, env=child_environment())
-    numbers = recorded(tmp_path, 2)
-    assert all(running(number) for number in numbers)
-    launcher.kill()
-    launcher.wait()
-    wait_for(lambda: not any(running(number) for number in numbers))
 
 
 # C18f: the port is taken, or somebody does not come
@@ -288,7 +268,7 @@ while len(list(folder.iterdir())) < 2:
 
 
 def test_c18f_a_taken_port_is_named_and_launch_needs_none(taken_port: int) -> None:
-    """A fixed port collides, and the kit says so; two simultaneous `launch` calls do not collide."""
+    """A fixed port collides, and the kit says so; two launches at once do not collide."""
     address = f"tcp://127.0.0.1:{taken_port}"
     with pytest.raises(RuntimeError, match="EADDRINUSE"):
         torch.distributed.init_process_group("gloo", init_method=address, rank=0, world_size=2)
@@ -300,8 +280,7 @@ def test_c18f_a_taken_port_is_named_and_launch_needs_none(taken_port: int) -> No
     outputs: list[list[str]] = []
 
     def once() -> None:
-        target = "several_processes:meet"
-        outputs.append(launch(target, [], 2, "cpu", timeout=PATIENCE, quiet=True))
+        outputs.append(torchrun("several_processes:meet", timeout=PATIENCE))
 
     threads = [threading.Thread(target=once) for _ in range(2)]
     for thread in threads:

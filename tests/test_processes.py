@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import toy_runs
+from several_processes import torchrun
 from b2t_kit.training.checkpoint import checkpoint_path, checkpoint_steps, read_part
-from b2t_kit.core import launch
 from b2t_kit.training.log import read_metrics, series
 from toy import ToyTask, toy_config
 from b2t_kit.train import train
@@ -46,7 +46,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the results of two processes."""
     folder = tmp_path_factory.mktemp("pair")
-    launch("toy_runs:everything", [str(folder)], processes=2, device="cpu", timeout=900, quiet=True)
+    torchrun("toy_runs:everything", str(folder), timeout=900)
     return folder
 
 

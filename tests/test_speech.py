@@ -15,11 +15,12 @@ from b2t_kit.data.convert import tiny_recordings
 from b2t_kit.decode.sources import cached_logits, read_trials
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.models.transformer import TransformerConfig
-from b2t_kit.core import KitError, launch
+from b2t_kit.core import KitError
 from b2t_kit.training.task import TrainConfig
 from b2t_kit.speech.evaluate import evaluate_run, load_decoder
 from b2t_kit.speech.task import SpeechConfig, SpeechTask
 from b2t_kit.train import Result, train
+from several_processes import torchrun
 
 STEPS = 4
 
@@ -69,12 +70,11 @@ def test_accumulation_equals_the_large_batch(data: str, whole: Result, tmp_path:
 
 @pytest.mark.parametrize("accumulation", ["1", "2"])
 def test_two_processes_equal_one(
-    data: str, whole: Result, tmp_path: Path, accumulation: str, monkeypatch: pytest.MonkeyPatch
+    data: str, whole: Result, tmp_path: Path, accumulation: str
 ) -> None:
     """The same global batches in two processes, with and without accumulation."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
     out = tmp_path / "run"
-    launch("test_speech:train_small", [data, str(out), accumulation], 2, "cpu", timeout=600, quiet=True)
+    torchrun("test_speech:train_small", data, str(out), accumulation)
     assert_same_run(out, whole)
 
 
