@@ -293,12 +293,12 @@ def test_a_socket_and_a_device_are_no_files(here, capsys):
 OPENED_SAFELY = {
     "core": {"sync_folder", "forget_output", "memory", "start_worker"},  # a folder, /dev/null, the system's own files
     "tpu/compile": {"work"}, "tpu/lower": {"lower_request", "requested_task"},  # temporary
-    "tpu/preflight": {"judged", "lower_in_child", "compile_program", "run_preflight"}, "demo": {"demo"},  # folders that the kit has just made
+    "tpu/preflight": {"judged", "lower_in_child", "compile_program", "program_key", "run_preflight"}, "demo": {"demo"},  # folders that the kit has just made
     "data/dataset": {"as_png", "open_file"},
     "data/convert": {"close"}, "importers/arrays": {"qvac_features"}, "importers/kept": {"kept_bins"}, "training/checkpoint": {"_seal"},
     "data/download": {"_open", "_receive"},  # the network, and a name that was cleared
     "simulate/errors": {"real_errors"},  # part of the package
-    "devices/device": {"tpu_chips"},  # /sys
+    "devices/torch": {"tpu_chips"},  # /sys
     "doctor": {"known_failures"}, "kaggle": {"package_files", "installed_notes"}, "live/page": {"page"}, "live/keep": {"_write"},
     "text/g2p": {"packaged"},  # the package
 }

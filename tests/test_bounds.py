@@ -53,7 +53,7 @@ def test_every_number_of_a_verb_has_bounds(verb: type) -> None:
     hints, found = typing.get_type_hints(verb), []
     configs = [one.default for one in fields(verb) if is_dataclass(one.default)]
     configs += [verb.initial(())] if issubclass(verb, HasSettings) else []
-    for name, kind in hints.items():
+    for name, kind in ((one.name, hints[one.name]) for one in fields(verb)):
         if number_kind(kind) is not None:
             found += open_ends(name, kind, lambda name, value: verb(**needed | {name: value}))
     for config in configs:
