@@ -20,10 +20,10 @@ import torch
 
 from b2t_kit.data.convert import convert
 from b2t_kit.data.dataset import T15, Recordings
-from b2t_kit.data.kept import KeptFormat
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.pipeline import choose_words
 from b2t_kit.decode.stream import StreamConfig, StreamDecoder, Update
+from b2t_kit.importers.kept import KeptSession
 from b2t_kit.live.keep import keep_session, report_kept
 from b2t_kit.live.page import PageServer
 from b2t_kit.live.session import LiveSession, Moment, SentenceMark, Status, Terminal
@@ -510,7 +510,7 @@ def test_a_kept_session(decoder: StreamDecoder, recordings: Path, tmp_path: Path
     told = report_kept(tmp_path / "kept")
     assert " sentences, " in told and "words per minute" in told and "bits per minute" in told
     assert "How are you today?" in (tmp_path / "kept/report.html").read_text()
-    convert(KeptFormat(), tmp_path / "kept", tmp_path / "mine")
+    convert(KeptSession(tmp_path / "kept", tmp_path / "mine"))
     with Recordings(tmp_path / "mine", "train") as learned:  # what a decoder can learn from
         for number, info in enumerate(learned.infos):
             assert info.sentence == session.sentences[number][0]
