@@ -55,9 +55,9 @@ def simulate(
     **settings: Any,  # of `SimulateConfig`, such as sessions=3, trials=400
 ) -> Path:
     "Write simulated recordings in the T15 format; `KitError` names a setting that does not exist. Returns the folder."
-    from b2t_kit.simulate import neural
+    from b2t_kit import simulate as simulator
 
-    neural.simulate(out, override(neural.SimulateConfig(), settings))
+    simulator.simulate(out, override(simulator.SimulateConfig(), settings))
     return Path(out)
 
 # %% ../nbs/all.ipynb #b318eaca

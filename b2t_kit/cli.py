@@ -137,12 +137,12 @@ class Simulate(HasSettings):
 
     @staticmethod
     def initial(words: Sequence[str]) -> Any:
-        from b2t_kit.simulate.neural import SimulateConfig
+        from b2t_kit.simulate import SimulateConfig
 
         return SimulateConfig()
 
     def act(self) -> int:
-        from b2t_kit.simulate.neural import simulate
+        from b2t_kit.simulate import simulate
 
         print(simulate(self.out, self.settings))
         return SUCCESS
@@ -698,7 +698,7 @@ class Perplexity:
 
     def act(self) -> int:
         from b2t_kit.lm import perplexity, read_language_model
-        from b2t_kit.simulate.sentences import read_prompts
+        from b2t_kit.simulate import read_prompts
         from b2t_kit.text.phonemes import normalise
 
         if self.keep or Path(self.model).is_dir():

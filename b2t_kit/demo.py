@@ -25,7 +25,7 @@ from .decode.pipeline import Sentences, choose_words, decode_run
 from .decode.sources import read_trials
 from .memory import check_memory
 from .output.submission import SubmissionCheck, submit
-from .simulate.neural import SimulateConfig, simulate
+from .simulate import SimulateConfig, simulate
 from .speech.evaluate import Evaluation, evaluate_run
 from .speech.recipes import linear, tiny
 from .speech.task import SpeechRun

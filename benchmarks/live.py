@@ -30,8 +30,8 @@ from b2t_kit.decode.stream import StreamConfig, StreamDecoder
 from b2t_kit.live.measures import DelayLedger, Measures, bits_per_word
 from b2t_kit.lm import preload
 from b2t_kit.models.published import T15_SESSIONS
-from b2t_kit.simulate.logits import noisy_sentence
-from b2t_kit.simulate.sentences import draw_sentence
+from b2t_kit.simulate import noisy_sentence
+from b2t_kit.simulate import draw_sentence
 from b2t_kit.speech.adapt import fit_days
 from b2t_kit.speech.evaluate import Decoder, load_decoder
 from b2t_kit.speech.recipes import recipe

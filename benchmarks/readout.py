@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from b2t_kit.core import save_json
-from b2t_kit.simulate.neural import simulate
+from b2t_kit.simulate import simulate
 from b2t_kit.demo import demo_recordings
 from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.speech.recipes import linear, tiny

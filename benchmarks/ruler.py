@@ -14,7 +14,7 @@ is, `quiet` without its noise, `early` without the days after the fifteenth, `se
 `causal` with smoothing that does not wait, and `running` with each bin z-scored by those before it. `few` and
 `few-quiet` take twice the steps on a fifth of the sentences. DIR/demo, if it is there, is a folder of `b2t demo`.
 --trials takes what an evaluation leaves as `trials.csv`, such as the two files of `benchmarks/gpu.py score`.
-The real figures and the definitions are in `simulate.errors`: the published baseline on 766 validation sentences of 21
+The real figures and the definitions are in `errors.py`: the published baseline on 766 validation sentences of 21
 days. "Before" is the noise that the kit had at first, `even_logits`: independent, and confused by articulation.
 """
 
@@ -34,10 +34,11 @@ from normalise import normalise_recordings
 from b2t_kit.core import atomic_folder, load_json, plain, to_dict
 from b2t_kit.data.dataset import Recordings, find_recordings
 from b2t_kit.data.convert import SessionWriter
-from b2t_kit.simulate.errors import QUANTILES, ErrorStatistics, real_errors, error_statistics
-from b2t_kit.simulate.logits import Noise, even_logits, noisy_logits
-from b2t_kit.simulate.neural import STRICT, SimulateConfig, electrodes_on, participant, simulate
-from b2t_kit.simulate.sentences import day_number, session_names
+from b2t_kit.simulate import real_errors
+from errors import QUANTILES, ErrorStatistics, error_statistics
+from b2t_kit.simulate import Noise, even_logits, noisy_logits
+from b2t_kit.simulate import STRICT, SimulateConfig, electrodes_on, participant, simulate
+from b2t_kit.simulate import day_number, session_names
 from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.speech.recipes import tiny
 from b2t_kit.speech.task import SpeechRun

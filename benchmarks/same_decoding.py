@@ -36,9 +36,9 @@ def prepare(folder: Path, labels: Path | None, trials: int) -> None:
     from decoding_cases.task import build, divided
 
     from b2t_kit.lm import write_arpa
-    from b2t_kit.simulate.sentences import default_language_model
-    from b2t_kit.simulate.logits import noisy_sentence
-    from b2t_kit.simulate.sentences import draw_sentence
+    from b2t_kit.simulate import default_language_model
+    from b2t_kit.simulate import noisy_sentence
+    from b2t_kit.simulate import draw_sentence
 
     generator = np.random.default_rng(1)
     if labels:

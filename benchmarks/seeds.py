@@ -32,7 +32,7 @@ sys.path.insert(0, str(ROOT))
 from b2t_kit.core import load_json, save_json
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.data.convert import tiny_recordings
-from b2t_kit.simulate.neural import SimulateConfig, simulate
+from b2t_kit.simulate import SimulateConfig, simulate
 from b2t_kit.text.metrics import Counts, compare, count_edits
 from b2t_kit.text.phonemes import normalise
 from b2t_kit.training.checkpoint import checkpoint_path, checkpoint_steps

@@ -33,8 +33,8 @@ def peak_megabytes() -> float:
 
 def measure(trials: int, rate: float, seed: int) -> dict:
     "Simulate `trials` training trials, with their validation and test trials."
-    from b2t_kit.simulate.sentences import labels_of
-    from b2t_kit.simulate.neural import SimulateConfig, simulate
+    from b2t_kit.simulate import labels_of
+    from b2t_kit.simulate import SimulateConfig, simulate
 
     labels_of("Good morning.")  # loads the pronunciation dictionary
     before = peak_megabytes()

@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT))
 
 from b2t_kit.core import save_json
 from b2t_kit.data.batches import Augment, BatchConfig
-from b2t_kit.simulate.neural import SimulateConfig, simulate
+from b2t_kit.simulate import SimulateConfig, simulate
 from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.speech.adapt import Unseen
 from b2t_kit.models.gru import GRU_SIZES

@@ -69,7 +69,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         if options.data is None:
-            from b2t_kit.simulate.neural import SimulateConfig, simulate
+            from b2t_kit.simulate import SimulateConfig, simulate
             simulate(Path(folder) / "data", SimulateConfig(sessions=3, trials=80), progress=False)
         data = options.data or Path(folder) / "data"
         found = [in_child(data, options.steps, readers)

@@ -178,7 +178,7 @@ def read_exported(folder: Path) -> None:
 
 
 def read_prompts(folder: Path) -> None:
-    from b2t_kit.simulate.sentences import read_prompts
+    from b2t_kit.simulate import read_prompts
     read_prompts(folder / "prompts.csv")
 
 

@@ -6,7 +6,7 @@ import torch
 
 from b2t_kit.core import normals, override, uniforms
 from b2t_kit.memory import check_memory
-from b2t_kit.simulate.neural import SimulateConfig, simulate
+from b2t_kit.simulate import SimulateConfig, simulate
 from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.speech.recipes import recipe
 from b2t_kit.speech.task import SpeechTask

@@ -17,7 +17,7 @@ from b2t_kit.decode.hypotheses import read_nbest
 from b2t_kit.decode.sources import read_trials
 from b2t_kit.text.lexicon import Lexicon, build_lexicon
 from b2t_kit.lm import LanguageModel, from_ngrams
-from b2t_kit.simulate.logits import noisy_sentence
+from b2t_kit.simulate import noisy_sentence
 from b2t_kit.text.phonemes import BLANK, SILENCE, to_phonemes
 
 WORDS = ("to", "two", "it", "see", "sea", "i", "would", "wood")

@@ -33,7 +33,7 @@ from b2t_kit.models.gru import load_pretrained, read_args
 from b2t_kit.models.published import read_tensors
 from b2t_kit.output.report import read_description
 from b2t_kit.output.submission import check_submission, read_sentences
-from b2t_kit.simulate.sentences import read_prompts
+from b2t_kit.simulate import read_prompts
 from b2t_kit.speech.evaluate import load_decoder
 from b2t_kit.tasks.eit import Measurements
 from b2t_kit.text.g2p import read_lexicon

@@ -23,7 +23,7 @@ from b2t_kit.lm import read_language_model
 from b2t_kit.lm_kenlm import KenlmModel
 from b2t_kit.lm import perplexity
 from b2t_kit.lm import convert_language_model
-from b2t_kit.simulate.logits import noisy_sentence
+from b2t_kit.simulate import noisy_sentence
 from b2t_kit.text.phonemes import PHONEMES
 
 ROOT = Path(__file__).resolve().parent.parent

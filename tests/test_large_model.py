@@ -16,8 +16,8 @@ from b2t_kit.llm.rescoring import load_weights
 from b2t_kit.llm.scores import TRAINED_ON, KeptScores, load_scorer
 from b2t_kit import lm
 from b2t_kit.lm import fingerprints
-from b2t_kit.simulate.logits import noisy_sentence
-from b2t_kit.simulate.sentences import draw_sentence, fixed_sentences
+from b2t_kit.simulate import noisy_sentence
+from b2t_kit.simulate import draw_sentence, fixed_sentences
 from campaign import write_causal
 
 

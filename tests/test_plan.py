@@ -243,7 +243,7 @@ def test_the_plan_of_recordings_is_that_of_their_shapes(tmp_path):
     "A run's own batches were taken for one row each, and the plan was as many times too large as a batch has rows."
     from b2t_kit.devices.select import open_device
     from b2t_kit.memory import plan_task
-    from b2t_kit.simulate.neural import SimulateConfig, simulate
+    from b2t_kit.simulate import SimulateConfig, simulate
     from b2t_kit.speech.recipes import tiny
     from b2t_kit.speech.task import Lengths, SpeechTask
 

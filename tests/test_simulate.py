@@ -15,7 +15,7 @@ from b2t_kit.data.dataset import faults, find_recordings
 HOUSE = Path(__file__).resolve().parents[1]
 PROGRAM = """
 import sys
-from b2t_kit.simulate.neural import SimulateConfig, simulate
+from b2t_kit.simulate import SimulateConfig, simulate
 config = SimulateConfig(sessions=2, trials=int(sys.argv[2]), bins_per_phoneme=8.0)
 simulate(sys.argv[1], config, progress=False)
 """

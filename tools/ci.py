@@ -50,7 +50,7 @@ ONCE = " --ignore-glob='tests/test_bad_*.py'" + "".join(
             "importers", "joint", "kenlm", "kernels", "large_model", "marks", "plan",
             "resume", "simulate", "speech", "stopped", "t12", "words", "world_errors")),
         "tests/live", "tests/tasks/test_eit.py",
-        "nbs/live", "nbs/output", "nbs/simulate", "nbs/tasks", "nbs/text", "kaggle/b2t-gpu",
+        "nbs/live", "nbs/output", "nbs/simulate.ipynb", "nbs/tasks", "nbs/text", "kaggle/b2t-gpu",
         *(f"nbs/{name}.ipynb" for name in ("01_dataset", "cli", "demo", "index", "training/live_plot",
                                            "training/metrics_log")),
         "nbs/memory.ipynb",

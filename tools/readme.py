@@ -24,7 +24,6 @@ FOLDERS = {  # in reading order
     "speech": "Speech decoding: the task, its recipes, new recording days, evaluation.",
     "data": "From files to batches.",
     "importers": "Recordings in other layouts, yours among them; the core does without this folder.",
-    "simulate": "Recordings without a participant.",
     "text": "Phonemes, pronunciations and error rates.",
     "models": "What the decoders are made of.",
     "training": "What the training loop calls.",

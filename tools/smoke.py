@@ -79,7 +79,7 @@ LEFT_OUT = {
 
 def prepare(folder: Path) -> dict[str, str]:
     "Make what scripts read; returns the path of each."
-    from b2t_kit.simulate.sentences import draw_sentence
+    from b2t_kit.simulate import draw_sentence
     from b2t_kit.text.g2p import sentence_to_phonemes
 
     paths = {name: str(folder / name.lower()) for name in (*MAKE, "TEXT", "LABELS", "LLM", "TUNED", "OUT")}

@@ -52,7 +52,7 @@ def choose_words(
     memo: Path | None = None,  # file that remembers the hash of a large model; None: only in this process
 ) -> tuple[Lexicon, LanguageModel]:
     "Return lexicon and language model; raises `KitError` if a file cannot be used."
-    from b2t_kit.simulate.sentences import default_language_model
+    from b2t_kit.simulate import default_language_model
 
     if lm is None or str(lm) == DEFAULT:
         model = default_language_model(exclude)

@@ -26,7 +26,7 @@ from ..data.dataset import BIN_SECONDS
 from ..decode.stream import Update
 from .measures import SentenceTiming, bits_per_word, measure_session
 from .session import LiveSession, Moment, SentenceMark
-from ..simulate.sentences import default_language_model
+from ..simulate import default_language_model
 from ..text.metrics import wer
 
 # %% ../../nbs/live/keep.ipynb #7373af6c

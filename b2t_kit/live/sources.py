@@ -31,8 +31,8 @@ import numpy as np
 
 from ..core import KitError, from_dict, is_whole, load_json, printable, read_text
 from ..data.dataset import BIN_SECONDS, MAX_BINS, MAX_FEATURES, Recordings, find_recordings
-from ..simulate.neural import SessionSimulator, SimulateConfig, moments, open_sessions, zscore
-from ..simulate.sentences import labels_of
+from ..simulate import SessionSimulator, SimulateConfig, moments, open_sessions, zscore
+from ..simulate import labels_of
 
 # %% ../../nbs/live/sources.ipynb #7fc23cd0
 @dataclass(frozen=True, eq=False)

@@ -30,7 +30,7 @@ from ..devices.select import open_device
 from .scores import WRITING, CausalScorer, folder_name, load_scorer, node_scores, word_perplexity
 from ..lm import LeakGuard, fingerprints, scored_sentences
 from .scores import TRAINED_ON
-from ..simulate.sentences import read_prompts
+from ..simulate import read_prompts
 from ..text.phonemes import normalise
 
 

@@ -29,7 +29,7 @@ from ..core import KitError, content_hash, file_hash, from_dict, load_json, read
 from ..core import environment_with, followed
 from ..devices.torch import to_device
 from ..lm import fingerprints
-from ..simulate.sentences import fixed_sentences, is_held_out, read_prompts
+from ..simulate import fixed_sentences, is_held_out, read_prompts
 from ..text.phonemes import normalise
 
 # %% ../../nbs/llm/scores.ipynb #823399b2

@@ -21,7 +21,7 @@ from b2t_kit.llm.scores import (CausalScorer, KeptScores, load_scorer, unscored_
 from b2t_kit.lm import read_language_model
 from b2t_kit.text.lexicon import build_lexicon
 from b2t_kit.lm import sentence_scores
-from b2t_kit.simulate.logits import Noise
+from b2t_kit.simulate import Noise
 from b2t_kit.text.metrics import Rate, compare, rate_of
 from b2t_kit.text.phonemes import normalise
 

@@ -19,9 +19,9 @@ from b2t_kit.decode.sources import read_trials
 from b2t_kit.decode.tune import plot_frontier, tune
 from b2t_kit.text.lexicon import Lexicon, build_lexicon
 from b2t_kit.lm import LanguageModel
-from b2t_kit.simulate.sentences import default_language_model
-from b2t_kit.simulate.logits import Noise
-from b2t_kit.simulate.sentences import draw_sentence
+from b2t_kit.simulate import default_language_model
+from b2t_kit.simulate import Noise
+from b2t_kit.simulate import draw_sentence
 from b2t_kit.text.metrics import rate_of
 from b2t_kit.text.phonemes import normalise
 

@@ -36,7 +36,7 @@ def large_vocabulary(*, words: int = 14_000_000, trials: int = 60, beams: str = 
 
     A synthetic text over all 125,938 words of the CMU dictionary (Zipf frequencies, favourite successors, as in
     language_model.py) becomes a 3-gram without pruning. Logits of other sentences of the same language are simulated
-    with the phoneme error rate of the published baseline (`simulate.logits`) and decoded. Each part runs in its own
+    with the phoneme error rate of the published baseline (`simulate`) and decoded. Each part runs in its own
     process, whose largest resident memory (`ru_maxrss`, mapped pages of files included) is the result. The kit chooses
     the search (`route="auto"`). The case fails if a part needs more than the limit or the model of 14 million words
     has fewer than ten million n-grams; of fewer words, in proportion.

@@ -24,7 +24,7 @@ from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.hypotheses import Hypothesis
 from b2t_kit.lm import LanguageModel
 from b2t_kit.lm import build_language_model
-from b2t_kit.simulate.logits import Noise, noisy_sentence
+from b2t_kit.simulate import Noise, noisy_sentence
 from b2t_kit.text.g2p import dictionary
 from b2t_kit.text.metrics import Counts, Rate, count_edits
 from b2t_kit.text.phonemes import normalise

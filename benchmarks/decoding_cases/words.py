@@ -15,7 +15,7 @@ from b2t_kit.decode.tune import Tuning, tune
 from b2t_kit.lm import read_language_model
 from b2t_kit.text.lexicon import Lexicon, build_lexicon
 from b2t_kit.lm import LanguageModel, perplexity
-from b2t_kit.simulate.logits import Noise
+from b2t_kit.simulate import Noise
 from b2t_kit.text.g2p import sentence_to_phonemes
 from b2t_kit.text.metrics import Counts, per, rate_of, wer
 from b2t_kit.text.phonemes import collapse, split_words, to_ids, to_phonemes
@@ -30,7 +30,7 @@ def words(labels: Path, /, *, levels: str = "1", flatness: str = "middle", sente
 
     The models see the sentences that are neither scored nor tuned on, and further --text (lines that contain a scored
     sentence are dropped); --models names a folder of the case general_model instead. Each scored sentence becomes
-    noisy logits (`simulate.logits`); at level 1 with the phoneme error rate of the published baseline, at other levels
+    noisy logits (`simulate`); at level 1 with the phoneme error rate of the published baseline, at other levels
     with about that many times as many errors. --flatness sharp,middle,flat repeats everything with the same errors and
     other certainty. --levels and --flatness are lists with commas. The logits are decoded in six ways:
 

@@ -29,8 +29,8 @@ from b2t_kit.live.page import PageServer
 from b2t_kit.live.session import LiveSession, Moment, SentenceMark, Status, Terminal
 from b2t_kit.live.sources import ParticipantSource, Piece, StreamSender, StreamSource
 from b2t_kit.models.gru import GRUConfig
-from b2t_kit.simulate.neural import SimulateConfig, simulate
-from b2t_kit.simulate.sentences import labels_of
+from b2t_kit.simulate import SimulateConfig, simulate
+from b2t_kit.simulate import labels_of
 from b2t_kit.speech.evaluate import Decoder
 from b2t_kit.speech.task import SpeechConfig
 
