@@ -57,7 +57,7 @@ def small_task(folder: Path, model: str, **batches: Any) -> SpeechTask:
                 signal = replace(T15, participant=one.name, num_features=64, arrays="ventral 6v")
                 tiny_recordings(one, sessions=1, trials=9, seed=9, signal=signal)
         gains = replace(MODELS["gru"], day_matrix="diagonal")
-        mixed = BatchConfig(batch_size=7, set_balance=1.0, **batches)
+        mixed = BatchConfig(batch_size=7, **batches)
         return SpeechTask(every, SpeechConfig(gains, batches=mixed))
     settings = strangers(folder.parent) if model == "own" else MODELS[model]
     return SpeechTask(folder, SpeechConfig(settings, batches=BatchConfig(batch_size=7, **batches)))

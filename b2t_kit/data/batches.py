@@ -4,20 +4,22 @@
 
 # %% auto #0
 __all__ = ['BOUNDS', 'MOST_SMOOTH', 'num_patches', 'Frames', 'needed_patches', 'Bucket', 'choose_buckets', 'bucket_of',
-           'extend_buckets', 'day_draws', 'round_randomly', 'spread_draws', 'Step', 'Sampler', 'Mixture',
-           'rows_per_batch', 'TrialCache', 'read_trial', 'map_trials', 'remove_caches', 'read_ahead', 'Batch',
-           'BatchConfig', 'trials_of_kinds', 'Assembler', 'trainable', 'TrainBatches', 'check_shares', 'check_lengths',
-           'EvalBatches', 'smoothing_taps', 'bin_mask', 'smooth', 'Augment', 'time_mask', 'augment']
+           'extend_buckets', 'day_draws', 'round_randomly', 'spread_draws', 'Step', 'Sampler', 'rows_per_batch',
+           'TrialCache', 'read_trial', 'map_trials', 'remove_caches', 'read_ahead', 'Batch', 'BatchConfig', 'Assembler',
+           'trainable', 'TrainBatches', 'check_shares', 'check_lengths', 'EvalBatches', 'smoothing_taps', 'bin_mask',
+           'smooth', 'Augment', 'time_mask', 'augment']
 
-# %% ../../nbs/data/batches.ipynb #8a608228
+# %% ../../nbs/data/batches.ipynb #954b745e
 import math
 import os
 import re
+import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -243,51 +245,7 @@ class Sampler:
                 placed.append((place, k, Step(k, trials[start:end], uses[start:end], number)))
         return [step for _, _, step in sorted(placed, key=lambda item: item[:2])]
 
-# %% ../../nbs/data/batches.ipynb #1f755153
-class Mixture:
-    "The steps of several sets, mixed evenly; of one set, its own steps."
-
-    def __init__(
-        self,
-        places: list[np.ndarray],  # of each set: its trials' places among all that are trained on
-        samplers: list[Sampler],  # of each set
-        balance: float = 0.0,  # 0: all trials equally often, 1: all sets equally often
-        shares: tuple[float, ...] = (),  # of the steps, one for each set; empty: by `balance`
-        seed: int = 0,  # seed of the run
-    ) -> None:
-        if shares and (len(shares) != len(samplers) or min(shares) <= 0):
-            given = " ".join(f"{share:g}" for share in shares)
-            raise KitError(f"set_shares: {given} should be {len(samplers)} numbers above 0, one for each folder")
-        self.places, self.samplers, self.seed = places, samplers, seed
-        steps = np.array([sampler.steps_per_epoch for sampler in samplers])
-        wanted = np.array(shares or [len(place) ** (1.0 - balance) for place in places])
-        self.turns = np.maximum(1, np.rint(wanted / wanted.sum() * steps.sum())).astype(int)  # (sets,) in an epoch
-        self._epochs: dict[int, tuple[int, list[Step]]] = {}  # set -> its last epoch
-
-    def turn(
-        self,
-        which: int,  # the set
-        position: int,  # steps of the set before
-    ) -> Step:
-        "A step of a set, with places among all trials."
-        epoch, first = divmod(position, self.samplers[which].steps_per_epoch)
-        kept = self._epochs.get(which)
-        if kept is None or kept[0] != epoch:
-            kept = self._epochs[which] = epoch, self.samplers[which].epoch(epoch)
-        return replace(kept[1][first], trials=self.places[which][kept[1][first].trials])
-
-    def epoch(
-        self,
-        number: int,  # 0, 1, 2, ...
-    ) -> list[Step]:
-        "All steps of an epoch of all sets, in order."
-        offsets = np.random.default_rng(fold_seed(self.seed, "sets", number)).random(len(self.turns))
-        order = sorted(((turn + offset) / turns, which, turn)
-                       for which, (turns, offset) in enumerate(zip(self.turns.tolist(), offsets))
-                       for turn in range(turns))
-        return [self.turn(which, number * int(self.turns[which]) + turn) for _, which, turn in order]
-
-# %% ../../nbs/data/batches.ipynb #0a6f08a8
+# %% ../../nbs/data/batches.ipynb #cf8a0d9e
 def rows_per_batch(
     batch_size: int,  # trials of a step, at most
     parts: int,  # processes x micro-batches
@@ -296,7 +254,7 @@ def rows_per_batch(
     "The rows of each process's micro-batch, so that a full step fits."
     return -(-batch_size // (parts * multiple)) * multiple
 
-# %% ../../nbs/data/batches.ipynb #253f276b
+# %% ../../nbs/data/batches.ipynb #d251faef
 class TrialCache:
     "Trials in memory or in a mapped file: each is read from the recordings once, if memory allows."
 
@@ -360,7 +318,7 @@ def read_trial(recordings: Recordings, index: int, precision: str) -> np.ndarray
         raise Fault(info.file, info.group, "input_features", message)
     return half.numpy()
 
-# %% ../../nbs/data/batches.ipynb #ac133cbd
+# %% ../../nbs/data/batches.ipynb #2aa83fb1
 def map_trials(
     recordings: Recordings,  # its trials are mapped from now on
     precision: str,  # "float32" or "float16"
@@ -404,7 +362,7 @@ def remove_caches(folder: str | Path) -> None:
                 path.unlink()
         Path(folder).rmdir()
 
-# %% ../../nbs/data/batches.ipynb #7e858232
+# %% ../../nbs/data/batches.ipynb #31cb8a0e
 def read_ahead(
     make: Callable[[Any], Any],  # called for each item, in a thread
     items: Iterable[Any],  # may be endless
@@ -428,7 +386,7 @@ def read_ahead(
         pending.clear()
         executor.shutdown(wait=True, cancel_futures=True)
 
-# %% ../../nbs/data/batches.ipynb #d376e255
+# %% ../../nbs/data/batches.ipynb #a9cf2c5e
 @dataclass(eq=False)
 class Batch:
     "Trials of one bucket, for one process and one micro-batch."
@@ -443,19 +401,15 @@ class Batch:
     trial: torch.Tensor  # (B,) int64, index into the recordings, -1 for an empty row
     step_key: torch.Tensor  # (B,) int64, key of random numbers that all rows of a step share; 0 outside training
     step_rows: int  # trials of the whole step, over all processes and micro-batches
-    head: slice | None = None  # classes of the network's output that are those of the batch; None: all
+    width: torch.Tensor | None = None  # (B,) int32, features of each trial, where some have fewer than C; None: C
 
-# %% ../../nbs/data/batches.ipynb #ec78c56f
+# %% ../../nbs/data/batches.ipynb #80a9a1ed
 @dataclass(frozen=True)
 class BatchConfig:
     "The settings of batches; raises `KitError` if one is out of range."
     batch_size: int = 64  # trials per optimizer step, over all processes and micro-batches
-    # largest number of batch shapes, 1 to 6: lengths, in folders with other features or labels each; an XLA device
-    # compiles a program for each
-    buckets: int = 6
+    buckets: int = 6  # largest number of batch shapes, 1 to 6; an XLA device compiles a program for each
     day_balance: float = 1.0  # 0: all trials equally often, 1: all days equally often (as in the T15 baseline)
-    set_balance: float = 0.0  # of several folders of recordings: 0: all trials equally often, 1: all folders
-    set_shares: tuple[float, ...] = ()  # share of the steps for each of several folders; default: by set_balance
     cut: int = 3  # training only: random shift that drops 0 to cut - 1 bins at a trial's start
     cut_per: Literal["trial", "batch"] = "trial"  # draw the cut per trial, or per batch as the T15 baseline does
     max_bins: int | None = None  # training only: leave out trials of more bins; None keeps all
@@ -467,22 +421,13 @@ class BatchConfig:
     def __post_init__(self) -> None:
         check_bounds(self, BOUNDS)
 
-# %% ../../nbs/data/batches.ipynb #11d34666
+# %% ../../nbs/data/batches.ipynb #a0ad2150
 BOUNDS = {  # smallest and largest allowed value
-    "batch_size": (1, 1_000_000), "buckets": (1, 6), "day_balance": (0, 1), "set_balance": (0, 1),
-    "set_shares": (0, 1e6), "cut": (0, MAX_BINS), "max_bins": (1, MAX_BINS),
+    "batch_size": (1, 1_000_000), "buckets": (1, 6), "day_balance": (0, 1), "cut": (0, MAX_BINS), "max_bins": (1, MAX_BINS),
     "prefetch": (0, 1000), "readers": (1, 1000),
 }
 
-# %% ../../nbs/data/batches.ipynb #e3769896
-def trials_of_kinds(
-    recordings: Recordings,
-) -> list[tuple[tuple[int, str], int]]:  # ((features, head), a trial that has them), fewest features first
-    "A trial of every number of features and head: a compiled program for each, and for each length."
-    return sorted({(recordings.signal_of(index).num_features, str(recordings.head_of(index))): index
-                   for index in range(len(recordings))}.items())
-
-# %% ../../nbs/data/batches.ipynb #b90f1fad
+# %% ../../nbs/data/batches.ipynb #cbfbd813
 class Assembler:
     "Fills batches of fixed shapes from cached trials."
 
@@ -494,17 +439,23 @@ class Assembler:
         buckets: list[Bucket],  # all batch shapes
         rows: int,  # B, rows of a batch
         pin: bool = False,  # features in page-locked memory, for copying to a GPU
+        num_features: int | None = None,  # C; narrower trials are padded with zeros. None: of the widest trial
     ) -> None:
         self.recordings, self.config, self.frames = recordings, config, frames
         self.buckets, self.rows, self.pin = buckets, rows, pin
-        self.kinds = trials_of_kinds(recordings)
+        self.widths = [recordings.signal_of(index).num_features for index in range(len(recordings))]
+        self.num_features = num_features or max(self.widths)
+        if max(self.widths) > self.num_features:
+            raise KitError(f"{recordings.folder}: has {max(self.widths)} features, more than {self.num_features}")
         self.cache = TrialCache(recordings, config.cache)
         self._labels: dict[int, np.ndarray] = {}
+        self._blocks: list[tuple[np.ndarray, weakref.ref]] = []  # memory, and the array that was handed out last
+        self._lock = threading.Lock()
 
     @property
     def largest(self) -> int:
         "Bytes of the features of the largest batch."
-        return 4 * self.rows * self.buckets[-1].bins * self.kinds[-1][0][0]
+        return 4 * self.rows * self.buckets[-1].bins * self.num_features
 
     def labels(
         self,
@@ -531,22 +482,25 @@ class Assembler:
         cuts: list[int],  # bins to leave out at the start, one number per trial
         step_rows: int,  # trials of the whole step
         step_key: int = 0,  # key of random numbers that all rows of the step share
-        like: int = -1,  # the trial whose features and head an empty batch has; -1: the most features
     ) -> Batch:
         "A batch of these trials; the remaining rows are empty. Raises `Fault` if a trial cannot be read."
-        first = int(trials[0]) if len(trials) else like if like >= 0 else self.kinds[-1][1]  # all are of one set
-        shape = self.rows, bucket.bins, self.recordings.signal_of(first).num_features
-        features = torch.zeros(shape, pin_memory=True) if self.pin else torch.from_numpy(np.zeros(shape, np.float32))
+        features = self._memory(bucket.bins)
+        features[len(trials):] = 0
         labels = torch.zeros(self.rows, bucket.labels, dtype=torch.int32)
         labels[:, :1] = 1
         one, key = torch.ones(self.rows, dtype=torch.int32), torch.zeros(self.rows, dtype=torch.int64)
         batch = Batch(features, one * self.frames.patch, one.clone(), labels, one * min(1, bucket.labels), day=one * 0,
                       weight=torch.zeros(self.rows), noise_key=key, trial=key - 1, step_key=key + step_key,
-                      step_rows=step_rows, head=self.recordings.head_of(first))
+                      step_rows=step_rows)
+        if min(self.widths) < self.num_features:
+            batch.width = one * self.num_features
         for row, (trial, noise_key, cut) in enumerate(zip(trials.tolist(), noise_keys, cuts)):
             info, spoken = self.recordings.infos[trial], self.labels(trial)
             length = info.num_bins - cut
-            self.cache.copy(trial, features[row, :length].numpy(), cut)
+            self.cache.copy(trial, features[row, :length, :self.widths[trial]].numpy(), cut)
+            features[row, length:], features[row, :length, self.widths[trial]:] = 0, 0
+            if batch.width is not None:
+                batch.width[row] = self.widths[trial]
             batch.num_bins[row], batch.num_patches[row] = length, self.frames.of(length)
             labels[row, :1] = 0
             labels[row, :len(spoken)] = torch.from_numpy(spoken)
@@ -554,16 +508,27 @@ class Assembler:
             batch.noise_key[row], batch.trial[row] = noise_key, trial
         return batch
 
+    def _memory(self, bins: int) -> torch.Tensor:  # (B, T, C) float32, contents undefined
+        "Memory that no batch refers to any more: getting fresh pages takes longer than copying trials into them."
+        shape = self.rows, bins, self.num_features
+        if self.pin:
+            return torch.empty(shape, pin_memory=True)
+        with self._lock:
+            free = next((pair for pair in self._blocks if pair[1]() is None), None)
+            block = free[0] if free else np.empty(self.largest // 4, np.float32)
+            array = block[:math.prod(shape)].reshape(shape)
+            self._blocks = [pair for pair in self._blocks if pair is not free] + [(block, weakref.ref(array))]
+        return torch.from_numpy(array)
+
     def empty(
         self,
         bucket: Bucket,  # shape of the batch
         step_rows: int,  # trials of a whole step, if they were there
-        like: int = -1,  # a trial whose features and head it has; -1: the most features
     ) -> Batch:
         "A batch of empty rows only."
-        return self.batch(bucket, np.empty(0, np.int64), [], [], step_rows, like=like)
+        return self.batch(bucket, np.empty(0, np.int64), [], [], step_rows)
 
-# %% ../../nbs/data/batches.ipynb #28c700a4
+# %% ../../nbs/data/batches.ipynb #deec7df7
 def trainable(
     recordings: Recordings,  # the training split
     config: BatchConfig,  # `max_bins` and `impossible` leave trials out
@@ -588,7 +553,7 @@ def trainable(
         raise KitError(f"{recordings.folder}: no trial is left to train on with {limits}")
     return np.array(kept)
 
-# %% ../../nbs/data/batches.ipynb #c0382f81
+# %% ../../nbs/data/batches.ipynb #3ea949cf
 class TrainBatches:
     "Endless training batches: a function of recordings, configuration and seed."
 
@@ -603,6 +568,7 @@ class TrainBatches:
         multiple: int = 1,  # devices of this process that share a batch
         pin: bool = False,  # features in page-locked memory, for copying to a GPU
         frames: Frames = Frames(),  # of the model
+        num_features: int | None = None,  # C; narrower trials are padded with zeros. None: of the widest trial
     ) -> None:
         self.recordings, self.config, self.seed = recordings, config, seed
         self.rank, self.world, self.accumulation = rank, world, accumulation
@@ -611,19 +577,13 @@ class TrainBatches:
         infos = [recordings.infos[index] for index in self.trials]
         bins = np.array([info.num_bins for info in infos])
         labels = np.array([info.num_labels for info in infos])
-        most = max(1, config.buckets // len(trials_of_kinds(recordings)))  # `buckets` counts programs
-        self.buckets = choose_buckets(bins, labels, most, config.batch_size, frames.patch, stride=frames.stride)
+        self.buckets = choose_buckets(bins, labels, config.buckets, config.batch_size, frames.patch,
+                                      stride=frames.stride)
         day = np.array([info.day for info in infos])
         bucket = bucket_of(self.buckets, bins, labels)
-        ends = np.cumsum([len(part) for part in recordings.sets])
-        owner = np.searchsorted(ends, self.trials, side="right")
-        sets = [np.flatnonzero(owner == index) for index in range(len(ends))]
-        if not all(len(part) for part in sets):
-            raise KitError("one of the folders has no trial that can be trained on")
-        samplers = [Sampler(day[part], bucket[part], config.batch_size, config.day_balance, seed) for part in sets]
-        self.mixture = Mixture(sets, samplers, config.set_balance, config.set_shares, seed)
+        self.sampler = Sampler(day, bucket, config.batch_size, config.day_balance, seed)
         rows = rows_per_batch(config.batch_size, world * accumulation, multiple)
-        self.assembler = Assembler(recordings, config, frames, self.buckets, rows, pin=pin)
+        self.assembler = Assembler(recordings, config, frames, self.buckets, rows, pin, num_features)
         ahead, free = self.assembler.largest * accumulation * (config.prefetch + 1), memory()[1]
         if ahead > free:
             raise KitError(f"prefetch: {config.prefetch + 1} steps of {config.batch_size:,} trials take {gib(ahead)} "
@@ -632,7 +592,7 @@ class TrainBatches:
     @property
     def steps_per_epoch(self) -> int:
         "Optimizer steps per epoch, the same for every epoch and process."
-        return int(self.mixture.turns.sum())
+        return self.sampler.steps_per_epoch
 
     @property
     def shapes(self) -> list[tuple[int, int, int]]:
@@ -641,8 +601,8 @@ class TrainBatches:
 
     def empty_batches(self) -> list[list[Batch]]:
         "A step of empty rows in every shape, largest first."
-        return [[self.assembler.empty(bucket, self.config.batch_size, like) for _ in range(self.accumulation)]
-                for bucket in reversed(self.buckets) for _, like in self.assembler.kinds[::-1]]
+        return [[self.assembler.empty(bucket, self.config.batch_size) for _ in range(self.accumulation)]
+                for bucket in reversed(self.buckets)]
 
     def iterate(
         self,
@@ -655,7 +615,7 @@ class TrainBatches:
     def _steps(self, position: int) -> Iterator[Step]:
         epoch, first = divmod(position, self.steps_per_epoch)
         while True:
-            yield from self.mixture.epoch(epoch)[first:]
+            yield from self.sampler.epoch(epoch)[first:]
             epoch, first = epoch + 1, 0
 
     def _assemble(self, step: Step) -> list[Batch]:
@@ -681,12 +641,9 @@ class TrainBatches:
         real = padded = 0.0
         lengths = np.array([self.recordings.infos[trial].num_bins for trial in self.trials])
         rows = self.assembler.rows * self.world * self.accumulation
-        for places, sampler, turns in zip(self.mixture.places, self.mixture.samplers, self.mixture.turns):
-            epochs = turns / sampler.steps_per_epoch
-            for k, cells in enumerate(sampler.cells):
-                padded += epochs * sampler.steps[k] * rows * self.buckets[k].bins
-                real += epochs * sum(count * lengths[places[cell]].mean()
-                                     for count, cell in zip(sampler.draws[:, k], cells) if count)
+        for k, cells in enumerate(self.sampler.cells):
+            padded += self.sampler.steps[k] * rows * self.buckets[k].bins
+            real += sum(count * lengths[cell].mean() for count, cell in zip(self.sampler.draws[:, k], cells) if count)
         return float(1 - real / padded)
 
     def describe(self) -> str:
@@ -697,7 +654,7 @@ class TrainBatches:
                  f"padding: {self.padded_share():.1%} of all bins", self.assembler.cache.describe()]
         return "\n".join(lines)
 
-# %% ../../nbs/data/batches.ipynb #6140b06a
+# %% ../../nbs/data/batches.ipynb #265f9664
 def check_shares(
     batch_size: int,  # trials per optimizer step
     world: int,  # number of processes
@@ -708,7 +665,7 @@ def check_shares(
         shares = f"{world} processes with {accumulation} micro-batches each"
         raise KitError(f"batch_size: {batch_size} trials per step are too few for {shares}")
 
-# %% ../../nbs/data/batches.ipynb #77a31b5a
+# %% ../../nbs/data/batches.ipynb #a89ddf8d
 def check_lengths(
     recordings: Recordings,  # any split
     patch: int,  # bins per patch
@@ -719,7 +676,7 @@ def check_lengths(
             message = f"{info.num_bins} bins are fewer than one patch of {patch}"
             raise Fault(info.file, info.group, "n_time_steps", message)
 
-# %% ../../nbs/data/batches.ipynb #d94ed674
+# %% ../../nbs/data/batches.ipynb #96a964b6
 class EvalBatches:
     "Every trial once, in the order of buckets and recordings; raises `KitError` if one is too short."
 
@@ -733,6 +690,7 @@ class EvalBatches:
         multiple: int = 1,  # devices of this process that share a batch
         pin: bool = False,  # features in page-locked memory, for copying to a GPU
         frames: Frames = Frames(),  # of the model
+        num_features: int | None = None,  # C; narrower trials are padded with zeros. None: of the widest trial
     ) -> None:
         self.recordings, self.config, self.rank, self.world = recordings, config, rank, world
         bins = np.array([info.num_bins for info in recordings.infos])
@@ -744,7 +702,7 @@ class EvalBatches:
         self.buckets = extend_buckets(buckets, bins, labels, frames.patch, frames.stride)
         self._bucket = bucket_of(self.buckets, bins, labels)
         rows = rows_per_batch(config.batch_size, world, multiple)
-        self.assembler = Assembler(recordings, config, frames, self.buckets, rows, pin=pin)
+        self.assembler = Assembler(recordings, config, frames, self.buckets, rows, pin, num_features)
 
     @property
     def shapes(self) -> list[tuple[int, int, int]]:
@@ -777,7 +735,7 @@ class EvalBatches:
         zeros = [0] * len(trials)
         return self.assembler.batch(self.buckets[step.bucket], trials, zeros, zeros, len(step.trials))
 
-# %% ../../nbs/data/batches.ipynb #2a285e47
+# %% ../../nbs/data/batches.ipynb #36bc902a
 def smoothing_taps(
     sigma: float = 2.0,  # standard deviation of the Gaussian, bins
     causal: bool = False,  # only the present bin and those before it
@@ -789,7 +747,7 @@ def smoothing_taps(
     kept = kept[: len(kept) // 2 + 1] if causal else kept
     return [weight / sum(kept) for weight in kept]
 
-# %% ../../nbs/data/batches.ipynb #5f6f4216
+# %% ../../nbs/data/batches.ipynb #9ba83362
 def bin_mask(
     num_bins: torch.Tensor,  # (B,) int32, bins that belong to the trial
     bins: int,  # T
@@ -798,7 +756,7 @@ def bin_mask(
     counter = torch.arange(bins, dtype=torch.int32, device=num_bins.device)
     return (counter < num_bins[:, None])[:, :, None]
 
-# %% ../../nbs/data/batches.ipynb #6446ec49
+# %% ../../nbs/data/batches.ipynb #54deeb59
 def smooth(
     features: torch.Tensor,  # (B, T, C) float32, zero in the padding
     sigma: float = 2.0,  # standard deviation of the Gaussian, bins; 0: no smoothing
@@ -826,7 +784,7 @@ def smooth(
     kept = num_bins if mode == "same" else num_bins - before - after
     return smoothed.mul_(bin_mask(kept, length))
 
-# %% ../../nbs/data/batches.ipynb #ac8d398f
+# %% ../../nbs/data/batches.ipynb #d3fdf38b
 MOST_SMOOTH = 39.0  # bins; of a wider Gaussian every tap is below 1 %, and so dropped
 
 
@@ -846,10 +804,10 @@ class Augment:
         check_bounds(self, {"white_noise": (0, 100), "offset": (0, 100), "gain": (0, 100), "walk": (0, 100),
                             "smooth": (0, MOST_SMOOTH), "time_masks": (0, 1000), "time_mask_bins": (0, 10_000)})
 
-# %% ../../nbs/data/batches.ipynb #d284a483
+# %% ../../nbs/data/batches.ipynb #45f48728
 _WHITE, _OFFSET, _GAIN, _WALK, _MASKS = range(1, 6)  # each purpose has its own random numbers
 
-# %% ../../nbs/data/batches.ipynb #6103ef88
+# %% ../../nbs/data/batches.ipynb #8566ea44
 def time_mask(
     num_bins: torch.Tensor,  # (B,) int32
     noise_key: torch.Tensor,  # (B,) int64
@@ -865,16 +823,19 @@ def time_mask(
     inside = (counter >= start[:, None]) & (counter < (start + width)[:, None])  # (B, T, masks)
     return ~inside.any(-1, keepdim=True)
 
-# %% ../../nbs/data/batches.ipynb #78b4246c
+# %% ../../nbs/data/batches.ipynb #c28dd8f1
 def _disturbed(
     features: torch.Tensor,  # (B, T, C) float32
     num_bins: torch.Tensor,  # (B,) int32
     noise_key: torch.Tensor,  # (B,) int64
     config: Augment,  # strengths
+    width: torch.Tensor | None = None,  # (B,) int32, features of each trial
 ) -> torch.Tensor:  # (B, T, C) float32
     "All augmentations in the order of the baseline, for a whole batch at once."
     _, bins, channels = features.shape
     mask = bin_mask(num_bins, bins)
+    if width is not None:  # no noise where a trial has no features
+        mask = mask & bin_mask(width, channels).transpose(1, 2)  # (B, T, C)
     if config.gain:
         features = features * normals(noise_key, _GAIN, 1, channels).mul_(config.gain).add_(1)
     if config.white_noise:
@@ -890,21 +851,23 @@ def _disturbed(
         features = features * time_mask(num_bins, noise_key, bins, config)
     return features
 
-# %% ../../nbs/data/batches.ipynb #3ab5f5af
+# %% ../../nbs/data/batches.ipynb #b194c111
 @torch.no_grad()
 def augment(
     features: torch.Tensor,  # (B, T, C) float32, zero in the padding; not changed
     num_bins: torch.Tensor,  # (B,) int32, bins that belong to each trial
     noise_key: torch.Tensor,  # (B,) int64, different for each use of a trial
     config: Augment = Augment(),  # strength of each augmentation
+    width: torch.Tensor | None = None,  # (B,) int32, features of each trial; None: all
 ) -> torch.Tensor:  # (B, T, C) float32, zero in the padding
     "Augment and smooth a batch; each trial's result depends only on the trial, its key and `config`."
     if features.device.type != "cpu":
-        return _disturbed(features, num_bins, noise_key, config)
+        return _disturbed(features, num_bins, noise_key, config, width)
     result = torch.zeros_like(features)
     for row, length in enumerate(num_bins.tolist()):
         if length:
             one = slice(row, row + 1)
             trial = features[one, :length]
-            result[one, :length] = _disturbed(trial, num_bins[one], noise_key[one], config)
+            narrow = None if width is None else width[one]
+            result[one, :length] = _disturbed(trial, num_bins[one], noise_key[one], config, narrow)
     return result

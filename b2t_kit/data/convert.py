@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['T15_HELD_OUT', 'T12_HELD_OUT', 'H2_HELD_OUT', 'HELD_OUT_SETS', 'IMPLANTED', 'DayKey', 'LATER', 'WIDTH', 'STRETCH',
            'ALIKE', 'DayScales', 'write_trial', 'trial_problem', 'SessionWriter', 'tiny_trial', 'tiny_recordings',
-           'is_date', 'days_in', 'Quarantine', 'joined', 'held_out_days', 'held_out_beside', 'quarantined',
-           'spent_days', 'quarantine_said', 'quarantine_record', 'seen_trials', 'refuse_seen', 'likeness_curves',
-           'stretches', 'HeldOutTrials', 'HeldOut', 'SourceDay', 'SourceTrial', 'Importer', 'Divided', 'join_bins',
-           'files_below', 'finite_fault', 'checked_labels', 'check_source_trial', 'day_scales', 'choose_splits',
-           'Converted', 'write_day', 'content_key', 'stored_mark', 'is_complete', 'convert']
+           'is_date', 'days_in', 'Quarantine', 'joined', 'held_out_days', 'held_out_beside', 'open_recordings',
+           'quarantined', 'spent_days', 'quarantine_said', 'quarantine_record', 'seen_trials', 'refuse_seen',
+           'likeness_curves', 'stretches', 'HeldOutTrials', 'HeldOut', 'SourceDay', 'SourceTrial', 'Importer',
+           'Divided', 'join_bins', 'files_below', 'finite_fault', 'checked_labels', 'check_source_trial', 'day_scales',
+           'choose_splits', 'Converted', 'write_day', 'content_key', 'stored_mark', 'is_complete', 'convert']
 
 # %% ../../nbs/data/convert.ipynb #25ccfa03
 import datetime
@@ -33,7 +33,7 @@ from tyro.conf import Positional
 from ..core import FAULTS, MEMO, SUCCESS, KitError, check_bounds, content_hash, file_hash, followed, sync_folder
 from .dataset import LABEL_WIDTH, Recordings, Trial, TrialInfo
 from .dataset import T15, Signal
-from .dataset import SPLITS, check_split, entries_of, find_recordings
+from .dataset import SPLITS, check_split, entries_of, find_recordings, sessions_of
 from .dataset import MAX_BINS, MAX_NUMBER, MAX_TRIALS, Fault, begin_hdf5, check_text, open_file
 from .dataset import read_attribute, value_fault
 from ..text.g2p import sentence_to_phonemes
@@ -287,6 +287,26 @@ def held_out_beside(
     for folder in folders:
         held.append(held_out_days([folder], joined(held)))
     return [joined(held[:place] + held[place + 1:]) for place in range(len(held))]
+
+
+def open_recordings(
+    folders: str | Path | Sequence[str | Path] | None,  # one folder, several, or None to search this platform
+    split: str = "train",  # "train", "val" or "test"
+    sessions: list[str] | None = None,  # only these sessions
+    quarantined: bool = True,  # also trials that nothing may be trained on
+) -> Recordings:
+    "A split of one folder or of several; a day that one of them holds out is quarantined in the others."
+    recordings = Recordings(folders, split, sessions)
+    dates = Counter(day for folder in recordings.folders
+                    for day in {day for session in sessions_of(folder) for day in days_in(session)})
+    if max(dates.values(), default=0) > 1:
+        held = dict(zip(recordings.folders, held_out_beside(recordings.folders)))
+        recordings.infos = [replace(info, quarantine=info.quarantine or held[info.file.parents[1]].reason(
+            recordings.signal_of(index).dataset, info.session, info.sentence))
+            for index, info in enumerate(recordings.infos)]
+    if not quarantined:
+        recordings.leave_out_quarantined()
+    return recordings
 
 # %% ../../nbs/data/convert.ipynb #c3510a0f
 def quarantined(recordings: Recordings) -> Counter[str]:  # why -> trials

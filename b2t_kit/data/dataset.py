@@ -13,7 +13,7 @@ __all__ = ['ARRAYS', 'FEATURE_KINDS', 'AS_PUBLISHED', 'UNCONFIRMED', 'T15', 'NUM
            'data_fingerprint', 'DayScale', 'scale_notes', 'twin_fault', 'check_folder', 'faults', 'fault_lines',
            'NewFile', 'begin_hdf5']
 
-# %% ../../nbs/01_dataset.ipynb #be24400e
+# %% ../../nbs/01_dataset.ipynb #4b722669
 import hashlib
 import io
 import json
@@ -23,7 +23,7 @@ import re
 import stat
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
@@ -552,44 +552,52 @@ def find_recordings(
         raise KitError(f"{path}: is a single session; name the folder that holds all sessions")
     raise NoRecordings(f"{where}no recordings; expected <session>/data_train.hdf5, also in hdf5_data_final")
 
-# %% ../../nbs/01_dataset.ipynb #83dfe7e0
+# %% ../../nbs/01_dataset.ipynb #e7185d7c
 class Recordings:
     "One split: `recordings[i]` is a `Trial`, `recordings.infos[i]` its `TrialInfo`."
 
     def __init__(
         self,
-        folder: str | Path | None,  # as for `find_recordings`
+        folder: str | Path | Sequence[str | Path] | None,  # as for `find_recordings`; several: their days follow
         split: str = "train",  # "train", "val" or "test"
         sessions: list[str] | None = None,  # only these sessions; day indices do not change
         quarantined: bool = True,  # also trials that nothing may be trained on
     ) -> None:
         "Raises `KitError` for an unknown folder or session, and without a trial; `Fault` for a damaged file."
         check_split(split)
-        self.folder, self.split = find_recordings(folder), split
-        self.folders = [self.folder]
-        self.heads: Mapping[str, slice] = {}  # labels -> their classes in the output of a network with several heads
-        self.mapped: dict[str, dict[int, Any]] = {}  # dtype -> trials in a mapped file, from `batches.map_trials`
-        for fault in lost_days(self.folder):
+        several: Sequence[Any] = folder if isinstance(folder, (list, tuple)) else [folder]
+        self.folders, self.split = [find_recordings(one) for one in several or [None]], split
+        self.folder = self.folders[0]
+        self.mapped: dict[str, dict[int, np.ndarray]] = {}  # dtype -> trials in a mapped file, see `batches.map_trials`
+        for fault in (fault for one in self.folders for fault in lost_days(one)):
             raise fault
-        self.sessions = sessions_of(self.folder)  # every session of the folder, selected or not
+        days = [(one, session) for one in self.folders for session in sessions_of(one)]
+        self.sessions = list(dict.fromkeys(session for _, session in days))  # all of them, selected or not
         if unknown := set(sessions or ()) - set(self.sessions):
             raise KitError(f"{self.folder}: has no session '{min(unknown)}'")
         self.infos: list[TrialInfo] = []
         self._files: dict[Path, h5py.File] = {}
         self._signals: dict[Path, Signal] = {}
-        for day, session in enumerate(self.sessions):
-            path = self.folder / session / f"data_{split}.hdf5"
+        for one, session in days:
+            path = one / session / f"data_{split}.hdf5"
             if (sessions is None or session in sessions) and os.path.lexists(path):
-                self._index(path, day)
+                self._index(path, self.sessions.index(session))
         if not self.infos:
             raise KitError(f"{self.folder}: no selected session has data_{split}.hdf5")
-        self.infos = [info for info in self.infos if quarantined or not info.quarantine]
-        if not self.infos:
-            raise KitError(f"{self.folder}: all trials of data_{split}.hdf5 are quarantined; none may be trained on")
-        self.signal = self._signals[self.infos[0].file]  # of every trial
+        first: dict[Path, Path] = {}  # folder -> its first file
         for path, signal in self._signals.items():
-            if message := signal_difference(signal, self.infos[0].file, self.signal):
+            known = first.setdefault(path.parents[1], path)
+            if message := signal_difference(signal, known, self._signals[known]):
                 raise Fault(path, "", "", message)
+        self.signal = max(self._signals.values(), key=lambda signal: signal.num_features)  # of the widest trials
+        if not quarantined:
+            self.leave_out_quarantined()
+
+    def leave_out_quarantined(self) -> None:
+        "Keep only trials that may be trained on; raises `KitError` if there are none."
+        self.infos = [info for info in self.infos if not info.quarantine]
+        if not self.infos:
+            raise KitError(f"{self.folder}: all trials of data_{self.split}.hdf5 are quarantined; none may be used")
 
     def _index(self, path: Path, day: int) -> None:
         file = self._files[path] = open_file(path)
@@ -632,22 +640,10 @@ class Recordings:
         "What a trial's features are."
         return self._signals[self.infos[index].file]
 
-    def head_of(
-        self,
-        index: int,  # which trial
-    ) -> slice | None:  # None: all classes
-        "The classes of a network's output that are a trial's, where the network has several heads."
-        return self.heads.get(self.signal_of(index).labels)
-
     @property
-    def sets(self) -> "list[Recordings]":
-        "The parts that were recorded as one; each has its own signal."
-        return [self]
-
-    @property
-    def signals(self) -> dict[str, Signal]:
-        "Session -> what its features are."
-        return {path.parent.name: signal for path, signal in self._signals.items()}
+    def signals(self) -> dict[Path, Signal]:
+        "Folder -> what its features are."
+        return {path.parents[1]: signal for path, signal in self._signals.items()}
 
     def file_state(
         self,

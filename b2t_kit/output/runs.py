@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from ..core import KitError, duration, load_json
-from ..data.joint import numbered
 from ..training.checkpoint import Best, checkpoint_steps, read_best
 from ..training.log import eval_names, find_runs
 from ..training.log import METRICS, MOST_STEPS, read_metrics, series, value_text
@@ -230,10 +229,7 @@ def day_lines(state: RunState) -> list[str]:
 
 # %% ../../nbs/output/runs.ipynb #b4e0732a
 def set_lines(state: RunState) -> list[str]:
-    "Days, features and validation of each set of a run on several, at its best step or else the last."
-    rows = [row for row in state.rows if row["kind"] == "eval"]
-    row = next((row for row in rows if state.best and row["step"] == state.best.step), rows[-1] if rows else {})
-    values = {name.partition("/")[2]: value for name, value in row.items() if name.startswith("per/")}
+    "Participant, days and features of each folder of a run on several."
     try:
         found = [(part["signal"]["participant"],
                   f"{len(part['sessions'])} days, {part['signal']['num_features']} features, "
@@ -241,9 +237,7 @@ def set_lines(state: RunState) -> list[str]:
                  for part in state.record["task"].get("sets", [])]
     except (KeyError, TypeError, AttributeError) as error:
         raise KitError(f"{state.folder / 'config.json'}: is not the record of a run ({error})") from error
-    names = numbered([person for person, *_ in found])
-    return [f"{name:<12} {f'{values[name]:.1%}' if name in values else '-':>6}  {text}"
-            for name, (_, text) in zip(names, found)]
+    return [f"{person:<12} {text}" for person, text in found]
 
 # %% ../../nbs/output/runs.ipynb #d5022cc8
 def show_text(state: RunState) -> str:
@@ -258,7 +252,7 @@ def show_text(state: RunState) -> str:
     parts = [[str(state.folder), *(f"  {name:<8} {text}" for name, text in facts.items())]]
     parts += [["differs from the recipe:", *(f"  {line}" for line in changes)]] if changes else []
     parts += [["curves:", *(f"  {line}" for line in lines)] for lines in [curve_lines(state)] if lines]
-    parts += [["phoneme errors by set:", *(f"  {line}" for line in lines)] for lines in [set_lines(state)] if lines]
+    parts += [["folders:", *(f"  {line}" for line in lines)] for lines in [set_lines(state)] if lines]
     parts += [["phoneme errors by day:", *(f"  {line}" for line in lines)] for lines in [day_lines(state)] if lines]
     parts += [["next:", *(f"  {line}" for line in lines)] for lines in [next_steps(state)] if lines]
     return "\n\n".join("\n".join(part) for part in parts)

@@ -9,7 +9,7 @@ __all__ = ['T15_BUCKETS', 'WordScorer', 'WordsConfig', 'SpeechConfig', 'logits_o
            'count_greedy_edits', 'SpeechRun']
 
 # %% ../../nbs/speech/task.ipynb #1a261f37
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from ..data.batches import Augment, Batch, BatchConfig, Bucket, EvalBatches, Fra
 from ..data.batches import check_lengths, check_shares, map_trials, rows_per_batch, smooth, smoothing_taps
 from ..data.convert import quarantine_said, quarantined, spent_days
 from ..data.dataset import BIN_SECONDS, NUM_FEATURES, T15, Recordings, Signal, data_fingerprint, signal_difference
-from ..data.joint import open_recordings
+from ..data.convert import open_recordings
 from ..devices.torch import Device
 from ..models.gru import GRUConfig
 from ..models.model import ModelConfig, ctc_losses
@@ -84,7 +84,8 @@ def logits_of(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # (B, P, classes) float32; (B,) int32, frames that count
     "Logits and frame counts of a batch: augmented in training mode, only smoothed in evaluation mode."
     if model.training:
-        features = padded(augment(batch.features, batch.num_bins, batch.noise_key, config.augment), config)
+        features = padded(
+            augment(batch.features, batch.num_bins, batch.noise_key, config.augment, batch.width), config)
         return model(features, batch.day, **config.model.draws(batch)), batch.num_patches
     sigma, padding, causal = config.augment.smooth, config.model.padding, config.augment.causal
     features = padded(smooth(batch.features, sigma, padding, batch.num_bins, causal), config)
@@ -118,7 +119,8 @@ def speech_loss(
     "Summed CTC loss of a batch; in evaluation mode also the outputs that edits are counted from."
     labels = batch.num_labels.clamp(min=1) if config.per_label else 1
     if model.training:
-        features = padded(augment(batch.features, batch.num_bins, batch.noise_key, config.augment), config)
+        features = padded(
+            augment(batch.features, batch.num_bins, batch.noise_key, config.augment, batch.width), config)
         losses, parts = config.model.losses(model, features, batch)  # (B,) each
         sums = {name: (batch.weight * losses / labels).sum() for name, losses in parts.items()}
         return LossSum((batch.weight * losses / labels).sum(), (batch.weight > 0).sum(), sums)
@@ -202,7 +204,7 @@ class SpeechTask(Task):
         self.words: Any = None  # counts word errors in validation
         self.lengths: Lengths | None = None  # in place of recordings
         self._to_train: dict[tuple, TrainBatches] = {}  # made once: they cache trials
-        self._to_score: dict[tuple, list[EvalBatches]] = {}  # likewise, one a folder
+        self._to_score: dict[tuple, EvalBatches] = {}  # likewise
         if isinstance(data, Lengths):
             self.lengths = data
             self.config = fitted(config, data.num_days, data.num_features)
@@ -212,9 +214,7 @@ class SpeechTask(Task):
         spent = spent_days(self.train)
         self.trained = [day for day in trained_sessions(self.sessions, config.holdout) if day not in spent]
         self.left_out = quarantined(self.train)  # why -> training trials
-        for part in self.train.sets:
-            part.infos = [info for info in part.infos if info.session in self.trained and not info.quarantine]
-        self.train.infos = [info for part in self.train.sets for info in part.infos]
+        self.train.infos = [info for info in self.train.infos if info.session in self.trained and not info.quarantine]
         check_days(self.train)
         self.val = open_recordings(self.train.folders, "val", self.trained, quarantined=False)
         self.held_out = held_out_recordings(self.train.folders, config.holdout, self.sessions)
@@ -222,12 +222,12 @@ class SpeechTask(Task):
         signal = self.train.signal
         num_features = max(signal.num_features, start.record["num_features"] if start else 0)
         self.config = fitted(config, len(self.sessions), num_features, len(signal.label_names))
-        known = {part.folder: part.signal for part in self.train.sets}
         for recordings in filter(None, (self.train, self.val, self.held_out)):
-            for part in recordings.sets:
-                if recordings is not self.train:
-                    check_lengths(part, self.config.model.patch)
-                    check_signal(part, known[part.folder], part.folder)
+            if recordings is not self.train:
+                check_lengths(recordings, self.config.model.patch)
+                for folder, signal in recordings.signals.items():
+                    if message := signal_difference(signal, folder, self.train.signals.get(folder, signal)):
+                        raise KitError(f"{folder}: {message}")
             if cache_dir is not None:
                 map_trials(recordings, self.config.batches.cache, cache_dir)
         if config.words.lm:
@@ -241,11 +241,11 @@ class SpeechTask(Task):
 
     def describe(self) -> dict[str, Any]:
         "Settings and sessions, enough to rebuild the decoder with its day layers."
-        record = {"name": "speech", "config": to_dict(self.config), "sessions": self.sessions, "trained": self.trained}
+        record: dict[str, Any] = {"name": "speech", "config": to_dict(self.config), "sessions": self.sessions, "trained": self.trained}
         if self.words:
             record["words"] = self.words.record
-        sets = {} if len(self.train.sets) == 1 else {
-            session: part.signal for part in self.train.sets for session in sorted({info.session for info in part.infos})}
+        several = enumerate(self.train.infos) if len(self.train.folders) > 1 else ()
+        sets = {info.session: self.train.signal_of(index) for index, info in several}
         record |= signal_record(self.train.signal) | sets_record(sets)
         if self.left_out:
             record["quarantine"] = dict(self.left_out)
@@ -269,9 +269,9 @@ class SpeechTask(Task):
         lines |= {recordings.split: amount(recordings) for recordings in (self.train, self.val)}
         if self.left_out:
             lines["quarantine"] = quarantine_said(self.left_out)
-        if len(self.train.sets) > 1:
-            lines["folders"] = "; ".join(f"{amount(part)} with {part.signal.num_features} features"
-                                         for part in self.train.sets)
+        if len(self.train.folders) > 1:
+            lines["folders"] = "; ".join(f"{folder}, with {signal.num_features} features"
+                                         for folder, signal in self.train.signals.items())
         if self.start:
             new = f"; new: {', '.join(self.new) or 'only layers of sessions'}" if self.start.model is not None else ""
             lines["starts"] = f"from {self.start.record['decoder']}{new}"
@@ -319,7 +319,7 @@ class SpeechTask(Task):
         "One empty step per training bucket, and one empty batch per validation bucket."
         if self.lengths is None:
             validation = [batch for recordings in filter(None, (self.val, self.held_out))
-                          for part in self._eval_batches(recordings, device) for batch in part.empty_batches()]
+                          for batch in self._eval_batches(recordings, device).empty_batches()]
             return self._train_batches(config, device).empty_batches(), validation
         rows, model = self.config.rows, self.config.model
         features = model.num_features or self.lengths.num_features
@@ -354,24 +354,16 @@ class SpeechTask(Task):
         return values
 
     def _score(self, model: nn.Module, device: Device, recordings: Recordings) -> dict[str, float]:
-        def every() -> Iterator[Batch]:
-            first = 0  # of the folder's trials, among all
-            for part in self._eval_batches(recordings, device):
-                for batch in part:
-                    yield replace(batch, trial=torch.where(batch.trial < 0, batch.trial, batch.trial + first))
-                first += len(part.recordings)
-
         self.scored = recordings
-        means = mean_loss(self, model, every(), device)
+        means = mean_loss(self, model, self._eval_batches(recordings, device), device)
         words = {"wer": means["word_edits"] / max(means["words"], 1e-9)} if "words" in means else {}
         return {"loss": means["loss"], "per": means["edits"] / means["labels"], **words}
 
-    def _eval_batches(self, recordings: Recordings, device: Device) -> list[EvalBatches]:
+    def _eval_batches(self, recordings: Recordings, device: Device) -> EvalBatches:
         key = (id(recordings), device.rank, device.world)
         if key not in self._to_score:
-            self._to_score[key] = [
-                EvalBatches(part, self.config.batches, device.rank, device.world, multiple=device.chips,
-                            frames=framing(self.config.model)) for part in recordings.sets]
+            self._to_score[key] = EvalBatches(recordings, self.config.batches, device.rank, device.world,
+                                              multiple=device.chips, frames=framing(self.config.model))
         return self._to_score[key]
 
     def size(self, batch: Batch) -> dict[str, int]:
@@ -407,13 +399,13 @@ def check_days(recordings: Recordings) -> None:
         if owners.setdefault(info.session, folder) != folder:
             raise KitError(f"{folder}: has the session '{info.session}', and so has {owners[info.session]}; its layer "
                            "cannot be of both: leave one of the two out")
-    for part in recordings.sets:
-        if not part.infos:
-            raise KitError(f"{part.folder}: no trial of data_train.hdf5 may be trained on")
-        if not part.signal.labels:
-            raise KitError(f"{part.folder}: has no labels to train on")
-        if part.signal.labels != recordings.signal.labels:
-            raise KitError(f"{part.folder}: has other labels than {recordings.folder}; a decoder has one label set")
+    if missing := set(recordings.folders) - set(owners.values()):
+        raise KitError(f"{min(missing)}: no trial of data_train.hdf5 may be trained on")
+    for folder, signal in recordings.signals.items():
+        if not signal.labels:
+            raise KitError(f"{folder}: has no labels to train on")
+        if signal.labels != recordings.signal.labels:
+            raise KitError(f"{folder}: has other labels than {recordings.folder}; a decoder has one label set")
 
 
 def held_out_recordings(
@@ -427,9 +419,7 @@ def held_out_recordings(
         return None
     recordings = open_recordings(list(dict.fromkeys(folder for folder, _ in present)), "val",
                                  [name for _, name in present])
-    for part in recordings.sets:
-        part.infos = [replace(info, day=sessions.index(info.session)) for info in part.infos]
-    recordings.infos = [info for part in recordings.sets for info in part.infos]
+    recordings.infos = [replace(info, day=sessions.index(info.session)) for info in recordings.infos]
     return recordings
 
 # %% ../../nbs/speech/task.ipynb #3a2b589a
