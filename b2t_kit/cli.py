@@ -952,6 +952,7 @@ class Plan(ForDevices):
     def act(self) -> int:
         from b2t_kit.data.batches import Bucket
         from b2t_kit.memory import find_target, plan_run, plan_text, plan_values
+        from b2t_kit.speech.task import SpeechTask
         from b2t_kit.tpu.configs import configuration
 
         if self.json:
@@ -965,10 +966,11 @@ class Plan(ForDevices):
         target = find_target(kind, self.slice, self.chips, self.memory)
         task = run.without_data(self.data)
         if self.bins:
-            if not hasattr(task, "buckets"):
+            if not isinstance(task, SpeechTask) or task.lengths is None:
                 raise KitError("bins: all batches of this task have the same shape; leave it out")
-            longest = task.buckets[-1].labels
-            task.buckets = [Bucket(size, min(longest, max(size // 10, 1))) for size in sorted(self.bins)]
+            longest = task.lengths.buckets[-1].labels
+            buckets = tuple(Bucket(size, min(longest, max(size // 10, 1))) for size in sorted(self.bins))
+            task.lengths = replace(task.lengths, buckets=buckets)
         plan = plan_run(self.config, task, run.train, target)
         print(plan_text(plan))
         if self.json:

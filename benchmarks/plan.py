@@ -79,7 +79,7 @@ def planned(name: str, slice_name: str, batch: int, bins: int, changes: dict):
     run = settings_of(name, batch, changes)
     task = run.without_data()
     if bins:
-        task.buckets = [Bucket(bins, LABELS)]
+        task.lengths = replace(task.lengths, buckets=(Bucket(bins, LABELS),))
     return plan_run(name, task, run.train, find_target("tpu", slice_name))
 
 
