@@ -20,20 +20,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..core import KitError, check_target, content_hash, csv_plain, differing, file_hash, new_folders, open_own
 from ..core import parse_json, plain, read_bytes, read_text, save_json, to_dict, write_atomically
 from ..data.dataset import Recordings, TrialInfo
 from ..data.convert import refuse_seen
-from ..decode.beam_search import search_key
 from ..decode.hypotheses import read_nbest
-from ..decode.pipeline import Asked, DecodingLine
-from ..decode.sources import AdaptedRun, RunLogits, decode_trials
-from ..speech.adapt import AdaptConfig
-from ..speech.evaluate import load_decoder
 from ..text.metrics import Edits, Rate, count_edits, edits, rate_of, redrawn
 from ..text.phonemes import normalise
+
+if TYPE_CHECKING:  # checking and scoring import no network
+    from b2t_kit.speech.adapt import AdaptConfig
 
 # %% ../../nbs/output/submission.ipynb #7d51ff20
 def place_of(info: TrialInfo) -> tuple[str, int, int]:
@@ -237,6 +235,8 @@ def check_unseen(
     data: str | Path | None,  # folder of the recordings; None: the platform's input folders
 ) -> None:
     "Raise `KitError` if a run was trained on days of the test split in another set."
+    from b2t_kit.speech.evaluate import load_decoder
+
     with Recordings(data, "test") as recordings:
         for run in runs:
             refuse_seen(run, load_decoder(run).seen, recordings)
@@ -247,10 +247,14 @@ def submit(
     out: str | Path,  # the submission to write
     data: str | Path | None = None,  # folder of the recordings; None: the platform's input folders
     device: str = "auto",  # for the network: "auto", "cpu" or "cuda"
-    adapt: AdaptConfig | None = None,  # adapt the decoder after each trial; None: decode with the decoder as trained
+    adapt: "AdaptConfig | None" = None,  # adapt the decoder after each trial; None: decode with the decoder as trained
     **options: Any,  # of the search, as for `decode_sentences`
 ) -> SubmissionCheck:  # of the file as written
     "Decode the test split into a submission, or resume one. Raises `KitError`."
+    from b2t_kit.decode.beam_search import search_key
+    from b2t_kit.decode.pipeline import Asked, DecodingLine
+    from b2t_kit.decode.sources import AdaptedRun, RunLogits, decode_trials
+
     check_target(out)
     check_unseen([run], data)
     trained = RunLogits(run, data, "test", device)
