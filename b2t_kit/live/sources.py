@@ -31,8 +31,8 @@ import numpy as np
 
 from ..core import KitError, from_dict, is_whole, load_json, printable, read_text
 from ..data.dataset import BIN_SECONDS, MAX_BINS, MAX_FEATURES, Recordings, find_recordings
-from ..simulate import SessionSimulator, SimulateConfig, moments, open_sessions, zscore
-from ..simulate import labels_of
+from ..simulate import CALIBRATION, WINDOW, SessionSimulator, SimulateConfig, labels_of, moments, open_sessions
+from ..simulate import zscore
 
 # %% ../../nbs/live/sources.ipynb #7fc23cd0
 @dataclass(frozen=True, eq=False)
@@ -147,7 +147,8 @@ class ParticipantSource:
     ) -> None:
         self.day, self.pace, self.size, self.stays = simulated_session(data, session), pace, size, stays
         self.session, self.waits = self.day.planned[0].session, not pace
-        self.moments = [moments(self.day.raw(index)[0]) for index in self.day.reference(len(self.day))]
+        recent = range(max(len(self.day) - WINDOW, -CALIBRATION), len(self.day))  # the trials before
+        self.moments = [moments(self.day.raw(index)[0]) for index in recent]
         self.num_features: int | None = len(self.moments[0].total)
         self.sentences: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         for sentence in sentences:
