@@ -297,7 +297,7 @@ OPENED_SAFELY = {
     "data/dataset": {"as_png", "open_file"},
     "data/convert": {"close"}, "importers/arrays": {"qvac_features"}, "importers/kept": {"kept_bins"}, "training/checkpoint": {"_seal"},
     "data/download": {"_open", "_receive"},  # the network, and a name that was cleared
-    "simulate/errors": {"real_errors"},  # part of the package
+    "simulate": {"real_errors"},  # part of the package
     "devices/torch": {"tpu_chips"},  # /sys
     "doctor": {"known_failures"}, "kaggle": {"package_files", "installed_notes"}, "live/page": {"page"}, "live/keep": {"_write"},
     "text/g2p": {"packaged"},  # the package
