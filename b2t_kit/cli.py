@@ -697,17 +697,15 @@ class Perplexity:
     keep: bool = False
 
     def act(self) -> int:
-        from b2t_kit.lm import perplexity, read_language_model
-        from b2t_kit.simulate import read_prompts
-        from b2t_kit.text.phonemes import normalise
+        from b2t_kit.lm import load_sentences, perplexity, read_language_model
 
         if self.keep or Path(self.model).is_dir():
-            from b2t_kit.llm.scores import read_writings
+            from b2t_kit.llm import read_writings
 
             print(read_writings(self.model, self.text, self.keep))
             return SUCCESS
         model = read_language_model(self.model)
-        sentences = [normalise(prompt.sentence, True) for prompt in read_prompts(self.text)]
+        sentences = load_sentences(self.text)
         value, unknown = perplexity(model, sentences)
         print(f"perplexity {value:.1f} of {len(sentences):,} sentences, {unknown:.2%} of the words unknown")
         return SUCCESS
@@ -721,21 +719,15 @@ class Rescore:
     out: File  # n-best lists to write (.jsonl); b2t submit --nbest takes them
     tune: bool = False  # find the weights on these lists, whose true sentences must be known
     weights: OptionalFile = None  # weights found by --tune for other lists
-    before: int = 0  # decoded sentences before each, of the same block, given as context
-    topic: str = ""  # prompt that precedes the context
     # quantise the model to 4 or 8 bits; needs CUDA and bitsandbytes; default: the precision of the device
     llm_bits: Literal[4, 8] | None = None
     device: DeviceName = "auto"  # where the model runs
 
-    def __post_init__(self) -> None:
-        check_bounds(self, {"before": (0, 1000)})
-
     def act(self) -> int:
         exactly_one(self, "tune", "weights")
-        from b2t_kit.llm.rescoring import rescore
+        from b2t_kit.llm import rescore
 
-        print(rescore(self.nbest, self.llm, self.out, self.weights, before=self.before, topic=self.topic,
-                      bits=self.llm_bits or 0, device=self.device))
+        print(rescore(self.nbest, self.llm, self.out, self.weights, bits=self.llm_bits or 0, device=self.device))
         return SUCCESS
 
 # %% ../nbs/cli.ipynb #e1a5d1c0

@@ -1020,7 +1020,7 @@ def choose_vocabulary(
         stream[part] = new[stream[part]]
     return chosen
 
-# %% ../nbs/lm.ipynb #107f0c30
+# %% ../nbs/lm.ipynb #6a7c84ea
 class NgramTable(NamedTuple):
     "The distinct n-grams of one order, sorted by their words."
 
@@ -1030,7 +1030,7 @@ class NgramTable(NamedTuple):
     count: np.ndarray  # (R,) uint32
 
 
-COUNT_BYTES = 52  # of memory for each distinct n-gram while models are made, at most
+COUNT_BYTES = 54  # of memory for each distinct n-gram while it is smoothed
 _OUTSIDE = np.uint32(2**32 - 1)  # row of a place at which no n-gram begins
 
 
@@ -1041,7 +1041,7 @@ def _keys(rows: np.ndarray, stream: np.ndarray, n: int, size: int) -> Iterator[t
         at = part.start + np.flatnonzero((rows[part] != _OUTSIDE) & (before != END))
         yield at, rows[at].astype(np.uint64) * np.uint64(size) + stream[at + n - 1]
 
-# %% ../nbs/lm.ipynb #5740dbce
+# %% ../nbs/lm.ipynb #1ace0e1a
 def count_ngrams(
     stream: np.ndarray,  # (T,) uint32, each sentence between 1 and 2
     order: int,  # words of the longest n-grams
@@ -1062,7 +1062,8 @@ def count_ngrams(
             count[place[known]] += times[known].astype(np.uint32)
             keys = np.insert(keys, place[~known], fresh[~known])
             count = np.insert(count, place[~known], times[~known])
-            if COUNT_BYTES * (sum(len(table.word) for table in tables) + len(keys)) > memory:
+            found = sum(len(table.word) for table in tables) + len(keys)
+            if max(COUNT_BYTES * found, COUNT_BYTES // 2 * found + 8 * len(stream)) > memory:  # smoothing, or counting
                 raise KitError(f"the distinct n-grams of up to {n} words need more than {memory / 1e6:,.0f} MB of "
                                "memory; allow more, lower the order, or build with KenLM, which sorts on the disk: "
                                f"lmplz -o {order} -S 80% --prune 0 0 1 < TEXT > MODEL.arpa")
@@ -1132,7 +1133,7 @@ def kneser_ney(
     levels[0].ln_p[START] = LN_START
     return levels, amounts
 
-# %% ../nbs/lm.ipynb #b25a1eac
+# %% ../nbs/lm.ipynb #1be0ec65
 def check_prune(prune: Sequence[int], order: int) -> list[int]:  # one threshold for each order
     "Return thresholds for all orders, the last one repeated; raises `KitError` if order or thresholds are invalid."
     if not 1 <= order <= MAX_ORDER:
@@ -1161,13 +1162,14 @@ def train_language_model(
     limits, memory = check_prune(prune, order), memory or free_memory()
     words, stream = read_tokens(texts, keep, memory)
     words = choose_vocabulary(words, stream, vocabulary, min_count)
-    tables = count_ngrams(stream, order, len(words), memory - 8 * len(stream) - WORD_BYTES * len(words))
+    tables = count_ngrams(stream, order, len(words), memory - WORD_BYTES * len(words))
+    del stream
     levels, amounts = kneser_ney(tables, limits)
     count = tables[0].count
     origin = {"sentences": int(count[START]), "words": int(count[UNKNOWN]) + int(count[3:].sum()),
               "unknown": int(count[UNKNOWN]), "order": order, "prune": limits,
               "discounts": [amount[1:].round(6).tolist() for amount in amounts]}
-    del stream, tables
+    del tables
     return LanguageModel(words, compile_arrays(levels), [len(level.word) for level in levels], origin)
 
 # %% ../nbs/lm.ipynb #563fb12c

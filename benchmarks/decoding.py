@@ -18,7 +18,6 @@ CASES = {  # case -> module in decoding_cases/ that holds the function of its na
     "tuning": ("settings", "Which settings are chosen for time?"),
     "searches": ("searches", "How accurate and fast are the kit's searches, and those of other libraries?"),
     "rescoring": ("large_models", "What does rescoring with a causal model gain?"),
-    "finetune": ("large_models", "What are fine-tuning and the sentences before worth to it?"),
     "writing": ("large_models", "How should a causal model be given sentences?"),
     "large_vocabulary": ("sizes", "Does a model of ten million n-grams over the whole dictionary fit into 4 GB?"),
     "kenlm_files": ("sizes", "What do KenLM's files cost, and are their scores and sentences the same?"),

@@ -202,7 +202,7 @@ def random_model(tokenizer: Path, out: Path) -> Path:
 
 def rescoring(tokenizer: Path, labels: Path, device_name: str, sentences: int) -> dict:
     "Sentences per second and memory of scoring lists of ten; random weights take as long as trained ones."
-    from b2t_kit.llm.scores import load_scorer
+    from b2t_kit.llm import load_scorer
 
     with open(labels, newline="", encoding="utf-8") as file:
         said = [normalise(row["sentence_label"]) for row in csv.DictReader(file)]

@@ -264,29 +264,13 @@ def read_tuned(folder: Path) -> None:
 
 
 def read_trained_on(folder: Path) -> None:
-    from b2t_kit.llm.scores import large_model_warning
+    from b2t_kit.llm import large_model_warning
     large_model_warning(folder, ["we can"])
 
 
 def read_rescoring_weights(folder: Path) -> None:
-    from b2t_kit.llm.rescoring import load_weights
+    from b2t_kit.llm import load_weights
     load_weights(folder / "weights.json")
-
-
-def lora(folder: Path) -> object:
-    from b2t_kit.llm.finetune import FinetuneConfig, LoraTraining
-    from b2t_kit.llm.scores import load_scorer
-    return LoraTraining(load_scorer(os.environ["CAMPAIGN_CAUSAL"]), FinetuneConfig(rank=2))
-
-
-def half_tuned(folder: Path) -> None:
-    training = lora(folder)
-    training.step([(1, 2, 3)], 0.01)
-    training.save(folder / "progress.safetensors", "mark")
-
-
-def read_half_tuned(folder: Path) -> None:
-    lora(folder).load(folder / "progress.safetensors", "mark")
 
 
 def kept_scores(folder: Path) -> None:
@@ -296,7 +280,7 @@ def kept_scores(folder: Path) -> None:
 
 
 def read_scores(folder: Path) -> None:
-    from b2t_kit.llm.scores import KeptScores
+    from b2t_kit.llm import KeptScores
     KeptScores(SimpleNamespace(known={}, key="model"), folder / "scores.json")
 
 
@@ -320,7 +304,7 @@ def write_causal(folder: Path) -> None:
 
 
 def read_causal(folder: Path) -> None:
-    from b2t_kit.llm.scores import load_scorer
+    from b2t_kit.llm import load_scorer
     scores = load_scorer(folder / "model").score_lists([["we can hear"]])[0]
     assert len(scores) == 1
 
@@ -484,8 +468,6 @@ READERS: dict[str, Reader] = {
                               "json", read_trained_on, ("repeated", "Unicode", "huge size", "non-finite"), without=LINKS),  # 1e400 is a hexadecimal number
     "rescoring weights": Reader(text_file("weights.json", '{"weights": {"acoustic_scale": 0.5, "alpha": 0.3, "word_bonus": 1.0}}\n'),
                                 ("weights.json",), "json", read_rescoring_weights, ("repeated", "Unicode", "huge size"), without=LINKS),
-    "fine-tuning checkpoint": Reader(half_tuned, ("progress.safetensors",), "tensors", read_half_tuned, ("repeated",),
-                                     without=LINKS | FLAT),
     "causal model": Reader(causal, tuple(f"model/{name}.json" for name in ("config", "tokenizer", "tokenizer_config")),
                            "json", read_causal, ANY_TEXT, without=LINKS),
     "causal weights": Reader(causal, ("model/model.safetensors",), "tensors", read_causal, ("repeated",),

@@ -26,13 +26,13 @@ from b2t_kit.data.convert import HeldOut, SourceDay, content_key
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.data.convert import SessionWriter
 from b2t_kit.decode import beam_search, pipeline, sources, tune
-from b2t_kit.llm import scores
+from b2t_kit import llm
 from b2t_kit import lm
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.beam_search import search_key
 from b2t_kit.decode.hotwords import read_hotwords
 from b2t_kit.decode.hypotheses import SearchConfig, read_nbest
-from b2t_kit.llm.scores import CausalScorer, folder_name, load_scorer, writings_of
+from b2t_kit.llm import CausalScorer, folder_name, load_scorer, writings_of
 from b2t_kit.text.lexicon import own_words
 from b2t_kit.lm import map_model
 from b2t_kit.output import submission
@@ -470,14 +470,10 @@ def test_names_of_a_large_model(here: Path, monkeypatch: pytest.MonkeyPatch) -> 
     first, second, *_ = writings_of(scorer.tokenizer)
     keys = [CausalScorer(scorer.model, scorer.tokenizer, name, writing).key
             for name, writing in ((folder, first), (f"{folder} 8 bits", first), (folder, second))]
-    monkeypatch.setattr(scores, "SCORING", scores.SCORING + 1)
+    monkeypatch.setattr(llm, "SCORING", llm.SCORING + 1)
     keys += [CausalScorer(scorer.model, scorer.tokenizer, folder, first).key]
     keys += [CausalScorer(scorer.model.bfloat16(), scorer.tokenizer, folder, first).key]
     assert len(set(keys)) == 5
-    scorer = load_scorer("causal")
-    scorer.score_lists([["we can"]])
-    scorer.score_lists([["we can"]], ["bring it"])
-    assert len(scorer.known) == 2
 
 
 def test_weights_of_rescoring(here: Path, capsys: pytest.CaptureFixture) -> None:

@@ -26,7 +26,7 @@ from b2t_kit.data.convert import tiny_recordings
 from b2t_kit.decode.hypotheses import read_nbest
 from b2t_kit.decode.tune import tuned_config
 from b2t_kit.doctor import diagnose_file
-from b2t_kit.llm.scores import KeptScores
+from b2t_kit.llm import KeptScores
 from b2t_kit.lm import read_language_model
 from b2t_kit.lm import read_vocabulary
 from b2t_kit.models.gru import load_pretrained, read_args

@@ -14,7 +14,6 @@ from b2t_kit.cli import main
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.data.dataset import T15
 from b2t_kit.data.convert import tiny_recordings
-from b2t_kit.llm.finetune import transcripts
 from b2t_kit.lm import scored_sentences
 from b2t_kit.lm import load_sentences
 from b2t_kit.speech.evaluate import load_decoder
@@ -94,7 +93,6 @@ def test_quarantine(here: Path) -> None:
     assert json.loads(Path("voice_exported/config.json").read_text())["task"]["quarantine"] == task["quarantine"]
     assert sentences <= set(scored_sentences("voice_out"))
     assert load_sentences("voice_out") == [normalise(one, True) for one in free], "lm build"
-    assert transcripts("voice_out") == sorted({normalise(one, True) for one in free}), "lm finetune"
 
 
 def test_copies_are_quarantined(here: Path, capsys: pytest.CaptureFixture) -> None:

@@ -58,9 +58,8 @@ ONCE = " --ignore-glob='tests/test_bad_*.py'" + "".join(
         # What is left: batches and augmentation, and a large model, which runs on XLA too.
         *(path.relative_to(ROOT) for path in sorted((ROOT / "nbs/data").glob("*.ipynb"))
           if path.stem not in ("augment", "batches")),
-        "nbs/llm/finetune.ipynb", "nbs/llm/rescoring.ipynb",
-        *(path.relative_to(ROOT) for folder in ("lm", "decode")
-          for path in sorted((ROOT / "nbs" / folder).glob("*.ipynb"))))
+        "nbs/lm.ipynb", "nbs/lm_kenlm.ipynb",
+        *(path.relative_to(ROOT) for path in sorted((ROOT / "nbs/decode").glob("*.ipynb"))))
 ) + "".join(f" --deselect=tests/tasks/test_codec.py::test_codec_train_{name}" for name in (
     "in_processes_and_parts", "with_given_codes")
 ) + "".join(f" --deselect=tests/test_{name}" for name in (  # beside tests of XLA

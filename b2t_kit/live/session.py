@@ -37,8 +37,8 @@ from ..decode.tune import tuned_config, tuned_for, tuned_model
 from .measures import DelayLedger
 from .repair import Bridge, BridgeConfig, Inbox, Quality
 from .sources import LiveSource, Piece
-from ..llm.rescoring import RescoreWeights, ScoreLists, load_weights, rescored, scored_by, weights_warning
-from ..llm.scores import load_scorer
+from ..llm import RescoreWeights, ScoreLists, load_weights, rescored, scored_by, weights_warning
+from ..llm import load_scorer
 
 # %% ../../nbs/live/session.ipynb #b78654d6
 PATIENCE = 1.0  # seconds without a bin after which a stream is not called live, and that a decoder may be late

@@ -1,5 +1,4 @@
 "Causal language models: rescoring with them, training them before, and how they should be given sentences."
-import csv
 import math
 import time
 from collections.abc import Callable
@@ -8,22 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from decoding_cases.task import (best, build, counts_of, divided, fence, row_of, save, save_at, spoken, written)
+from decoding_cases.task import (best, build, counts_of, divided, row_of, save, save_at, spoken)
 
 from b2t_kit.core import from_dict, load_json
 from b2t_kit.decode.beam_search import BeamSearch
 from b2t_kit.decode.hypotheses import DecodedTrial, SearchConfig
-from b2t_kit.llm.finetune import FinetuneConfig
-from b2t_kit.llm.finetune import finetune as train
-from b2t_kit.llm.rescoring import GRID, best_weights, contexts_of, llm_scores, tabulate
-from b2t_kit.llm.scores import (CausalScorer, KeptScores, load_scorer, unscored_sentences, word_perplexity,
+from b2t_kit.llm import GRID, best_weights, llm_scores, tabulate
+from b2t_kit.llm import (CausalScorer, KeptScores, load_scorer, unscored_sentences, word_perplexity,
                                 writings_of)
 from b2t_kit.lm import read_language_model
 from b2t_kit.text.lexicon import build_lexicon
 from b2t_kit.lm import sentence_scores
 from b2t_kit.simulate import Noise
 from b2t_kit.text.metrics import Rate, compare, rate_of
-from b2t_kit.text.phonemes import normalise
 
 
 def lists_of(search: BeamSearch, said: list[str], logits: list[np.ndarray],
@@ -106,71 +102,6 @@ def weights_of(words: Path | None, flatness: str, beam: int, n_best: int) -> Sea
         config = from_dict(SearchConfig, list(levels[flatness]["tuning"].values())[-1]["search"])
     wide = {"threshold": 25.0, "token_threshold": 15.0} if n_best > 20 else {}
     return replace(config, beam=beam, n_best=n_best, **wide)
-
-
-def finetune(labels: Path, /, *, llm: Path, out: Path, sentences: int = 1426, tune_on: int = 100, text: int = 2000,
-             epochs: int = 1, flatness: str = "middle", json: Path | None = None) -> None:
-    """Measure what fine-tuning on transcripts, and the sentences before, are worth to rescoring with a causal model.
-
-    The 3-gram of all sentences that are neither scored nor tuned on gives lists of 10. `b2t lm finetune` trains the
-    model in the folder --llm on the first --text of them, and is given the scored and the tuning sentences to leave
-    out. Ways of choosing from the same lists:
-
-    search       as the search ranks them
-    rescored     with the pretrained model
-    context      the same, with the two sentences before as the search decoded them. The order is that of the table,
-                 twenty sentences to a block; they were read aloud one by one, and were not a conversation
-    fine-tuned   with the fine-tuned model
-    both         with the fine-tuned model and the two sentences before
-
-    Acoustic scale, word bonus and the model's share are tuned on the tuning sentences for each way. Differences come
-    with a 95 % interval of a paired bootstrap over sentences.
-    """
-    scored, tuned_on, rest = divided(labels)
-    out.mkdir(parents=True, exist_ok=True)
-    search = BeamSearch(build_lexicon(), build(rest, scored + tuned_on), SearchConfig(beam=100, n_best=10))
-    generator, noise = np.random.default_rng(1), Noise(flatness=flatness)
-    said = [in_order(labels, one) for one in (scored[:sentences], tuned_on[:tune_on])]
-    test, tune = (lists_of(search, one, spoken(one, generator, noise), lambda n: ("table", 1 + n // 20, n % 20))
-                  for one in said)
-    rows = {"search": counts_of(said[0], best([one.hypotheses for one in test]))}
-    print("search", rate_of(rows["search"], None), flush=True)
-    cost: dict[str, float] = {}
-
-    def choose(name: str, scorer: CausalScorer, before: int = 0) -> None:
-        start = time.process_time()
-        tables = [tabulate(part, llm_scores(part, scorer.score_lists, contexts_of(part, before) if before else None))
-                  for part in (tune, test)]
-        weights, cost[name] = best_weights(tables[0]), (time.process_time() - start) / (len(tune) + len(test))
-        rows[name] = tables[1].counts(weights)
-        print(f"{name:10} {rate_of(rows[name], None)}   {weights}; {cost[name]:.2f} CPU seconds a trial", flush=True)
-
-    choose("rescored", load_scorer(llm))
-    choose("context", load_scorer(llm), before=2)
-    start = time.process_time()
-    tuned = train(llm, written(out / "transcripts.txt", rest[:text]), out / "tuned",
-                  [fence(out / "scored.csv", scored + tuned_on)], config=FinetuneConfig(epochs=epochs), progress=print)
-    taught = time.process_time() - start
-    print(tuned, f"{taught:.0f} s of CPU time", flush=True)
-    choose("fine-tuned", load_scorer(out / "tuned"))
-    choose("both", load_scorer(out / "tuned"), before=2)
-    pairs = (("rescored", "search"), ("context", "rescored"), ("fine-tuned", "rescored"), ("fine-tuned", "search"),
-             ("both", "fine-tuned"), ("both", "context"))
-    gains = {f"{one} - {other}": compare(rows[other], rows[one]) for one, other in pairs}
-    print(*(f"{name}: {gain}" for name, gain in gains.items()), sep="\n", flush=True)
-    save_at(json, flatness, {
-        "model": llm.name, "sentences": len(test), "tuned_on": len(tune), "transcripts": tuned.sentences,
-        "epochs": epochs, "training_cpu_seconds": taught,
-        "perplexity": {"held_out": tuned.held_out, "before": tuned.before, "after": tuned.after},
-        "rows": {name: row_of(rate_of(one, None)) for name, one in rows.items()}, "cpu_seconds_a_trial": cost,
-        "gains": {name: vars(one) for name, one in gains.items()}})
-
-
-def in_order(labels: Path, sentences: list[str]) -> list[str]:
-    "The sentences in the order of the table."
-    with open(labels, newline="", encoding="utf-8") as file:
-        places = {normalise(row["sentence_label"], True): place for place, row in enumerate(csv.DictReader(file))}
-    return sorted(sentences, key=places.__getitem__)
 
 
 def writing(labels: Path, /, *, llm: Path, sentences: int = 250, models: Path | None = None,
