@@ -319,19 +319,39 @@ def train_runs(verb: Train) -> int:
                 if verb.seeds:
                     with remembered_seeds(verb):
                         train_seeds(task, run.train, out, verb.seeds, verb.resume, check_memory=check_memory)
-                    complete = all(max(checkpoint_steps(out / f"seed_{seed}"), default=-1) >= run.train.steps
-                                   for seed in verb.seeds)
+                    folders = [out / f"seed_{seed}" for seed in verb.seeds]
+                    finished = [folder for folder in folders
+                                if max(checkpoint_steps(folder), default=-1) >= run.train.steps]
+                    complete = finished == folders
                 else:
                     stopped = train(task, run.train, out, verb.resume, check_memory=check_memory).stopped
                     if stopped not in ("steps", "hours"):
                         raise KeyboardInterrupt(stopped)
                     complete = stopped == "steps"
+                    finished = [out] if complete else []
+                for folder in finished:
+                    calibrate_trained(task, run, folder)
     except KeyboardInterrupt:
         print_how_to_resume(verb)
         raise
     if not complete:
         print_how_to_resume(verb)
     return status
+
+
+def calibrate_trained(task: Any, run: Any, folder: Path) -> None:
+    "Fit the temperature of a finished run's best weights; one that several processes trained, b2t eval calibrates later."
+    from b2t_kit.devices.select import open_device
+    from b2t_kit.speech.evaluate import fit_run, load_decoder, read_calibration
+
+    if find_place().world > 1 or not (folder / "config.json").is_file():
+        return
+    decoder = load_decoder(folder)
+    if decoder.heads or read_calibration(folder, decoder.digest):
+        return
+    with open_device(run.train.device, run.train.precision) as device:
+        if found := fit_run(folder, decoder, task.val.sets, device):
+            print(found, flush=True)
 
 
 def initial_decoder(verb: Train) -> Any:
@@ -492,10 +512,12 @@ class FindsSentences:
     # names and other expected words, known or not: a line is 'word [PH PH ...] [boost]'
     hotwords: OptionalFile = None
     route: Literal["auto", "prefix", "wfst"] = "auto"  # which search decodes
+    # divides the logits; 1 leaves them as the network gives them; default: fitted on validation trials
+    temperature: float | None = None
 
     def search(self) -> dict[str, Any]:
         "Return the arguments of `decode_sentences` that choose words."
-        return {name: getattr(self, name) for name in ("lm", "lexicon", "hotwords", "route")}
+        return {name: getattr(self, name) for name in ("lm", "lexicon", "hotwords", "route", "temperature")}
 
 # %% ../nbs/cli.ipynb #dd5a96cd
 @dataclass(frozen=True)
@@ -538,8 +560,7 @@ class Decode(Combines, ReadsRecordings, FindsSentences, Adapts, ReadsRun, HasSet
     tokens: OptionalFile = None
     split: Literal["train", "val", "test"] = "val"  # which trials to decode
     tune: bool = False  # first find the best weights on these trials
-    # with --tune: also choose beam, blank skipping and temperature, for fewest errors within so many CPU seconds per
-    # trial
+    # with --tune: also choose beam and blank skipping, for fewest errors within so many CPU seconds per trial
     tune_seconds: float | None = None
     lm_preload: bool = False  # first read the model file from end to end, which helps on a network mount
     out: OptionalFolder = None  # folder for the sentences; default: decode/SPLIT in the run folder
@@ -745,7 +766,7 @@ class Submit(Combines, ReadsRecordings, FindsSentences, Adapts, ReadsRun):
 
         if source == "nbest":
             refuse(self, "is for decoding, and --nbest decodes nothing; leave it out", "lm", "lexicon", "hotwords",
-                   "adapt")
+                   "adapt", "temperature")
             check = submit_nbest(str(self.nbest), self.out, self.data)
         elif source == "runs":
             from b2t_kit.decode.ensemble import decode_runs
@@ -813,6 +834,7 @@ class WriteReport(ReadsRecordings, ReadsRun):
     against: OptionalRun = None  # another run, with which it is compared trial by trial
     pictures: int = 300  # how many sentences get pictures, those with most errors first
     device: DeviceName = "auto"  # where the network runs, if it has to decode
+    temperature: float | None = None  # divides the logits, as for b2t decode; default: as they were decoded last
 
     def __post_init__(self) -> None:
         check_bounds(self, {"pictures": (0, 10**6)})
@@ -821,7 +843,8 @@ class WriteReport(ReadsRecordings, ReadsRun):
         from b2t_kit.output.report import report_run
 
         print(report_run(self.run, self.data, self.split, description=self.description, out=self.out,
-                         against=self.against, pictures=self.pictures, device=self.device))
+                         against=self.against, pictures=self.pictures, device=self.device,
+                         temperature=self.temperature))
         return SUCCESS
 
 

@@ -245,7 +245,7 @@ SEARCHES: dict[str, Callable[[], object]] = {  # of the key of decoded lists
         path.read_text().replace("hear", "fear"))),
     "a result": lambda: rewrite(Path("1/run/decode/val/result.json"), lambda path: path.write_text("{}")),
     "tuned weights": lambda: save_json("1/run/decoding.json", {
-        "search": {"word_bonus": 3.0}, "chose": [], "lm": str(Path("model.b2tlm").resolve()), "tuned_for": tune.tuned_for(
+        "search": {"word_bonus": 3.0}, "chose": [], "temperature": None, "lm": str(Path("model.b2tlm").resolve()), "tuned_for": tune.tuned_for(
             *pipeline.choose_words("model.b2tlm", "words.txt"), read_hotwords("names.txt", own_words("words.txt")),
             load_decoder("1/run").digest)}),
 }
@@ -335,6 +335,7 @@ def test_a_submission_that_was_begun(here: Path, monkeypatch: pytest.MonkeyPatch
         assert main(command) == 2 and len(wanted) == 2
         said = capsys.readouterr().err
         found = set(said.partition("other settings (")[2].partition(")")[0].split(", "))
+        found -= {"temperature"}  # of other weights
         assert found == set(names) and said.count("\n") == 1, said  # one more each time
 
 
@@ -596,6 +597,7 @@ def test_each_part_of_the_key_of_a_search(here: Path, monkeypatch: pytest.Monkey
         other = not value if isinstance(value, bool) else value - 1 if name == "missing_silence" else value / 2 or 1.0
         config = replace(SearchConfig(), **{name: type(value)(other)})
         assert differing(first, search_key(BeamSearch(words, model, config))) == ["settings"], name
+    assert differing(first, search_key(BeamSearch(words, model, temperature=2.0))) == ["temperature"]
     search = BeamSearch(words, model)
     search.route = "wfst"
     assert differing(first, search_key(search)) == ["route"]
@@ -626,7 +628,7 @@ def test_each_part_of_a_begun_submission(here: Path, monkeypatch: pytest.MonkeyP
     head, *rows = journal.read_text().splitlines()
     begun = json.loads(head)["settings"]
     assert {"logits", "decoder", "unseen", "device", "split", "data", "search", "lm", "lexicon", "route", "settings", "hotwords",
-            "adapt"} == set(begun)
+            "temperature", "adapt"} == set(begun)
     with Recordings("data", "test") as recordings:
         infos = recordings.infos
     with submission.SubmissionWriter("s.csv", infos, begun) as writer:
@@ -718,7 +720,7 @@ def test_the_key_of_a_search_names_everything() -> None:
     "Whoever adds an argument to the search must add it to the key."
     import inspect
     arguments = set(inspect.signature(BeamSearch.__init__).parameters) - {"self", "folder"}
-    assert arguments == {"lexicon", "model", "config", "route", "hotwords"}, "add it to `search_key`, and change this"
+    assert arguments == {"lexicon", "model", "config", "route", "hotwords", "temperature"}, "add it to `search_key`, and change this"
 
 
 def test_read_lists_are_those_that_were_written(here: Path) -> None:

@@ -14,7 +14,8 @@ from b2t_kit.core import KitError
 from b2t_kit.decode.beam_search import BeamSearch, check_logits
 from b2t_kit.decode.hypotheses import SearchConfig
 from b2t_kit.decode.hypotheses import read_nbest
-from b2t_kit.decode.sources import read_trials
+from b2t_kit.decode.pipeline import decode_sentences
+from b2t_kit.decode.sources import LogitsFile, read_trials
 from b2t_kit.text.lexicon import Lexicon, build_lexicon
 from b2t_kit.lm import LanguageModel, from_ngrams
 from b2t_kit.simulate import noisy_sentence
@@ -32,6 +33,38 @@ def unigrams(words: tuple[str, ...], favourite: str = "") -> LanguageModel:
 
 def good_logits() -> np.ndarray:
     return noisy_sentence("i would see it", np.random.default_rng(0))
+
+
+SAID = ("I would see it.", "It would see two.", "I see it too.", "Two would see it.")
+
+
+def sure_file(path: Path, factor: float, truths: tuple[str | None, ...] = SAID) -> Path:
+    "Logits of some sentences times a factor, as another program would leave them."
+    with h5py.File(path, "w") as file:
+        for number, (said, truth) in enumerate(zip(SAID, truths, strict=True)):
+            file[f"{number}/logits"] = factor * noisy_sentence(said, np.random.default_rng(number))
+            file[str(number)].attrs.update({} if truth is None else {"sentence_label": truth})
+    return path
+
+
+@pytest.mark.parametrize("truths, how", [(SAID, "fitted"), ((None,) * 4, "estimated")], ids=["labels", "no labels"])
+def test_words_do_not_depend_on_how_sure_a_network_is(tmp_path, truths, how):
+    "Logits times 4 are divided by four times the temperature: the same sentences with the same scores."
+    found = {factor: decode_sentences(LogitsFile(sure_file(tmp_path / f"{factor}.h5", factor, truths)), "default")
+             for factor in (1.0, 4.0, 3.7)}
+    assert {one.calibration.source for one in found.values()} == {how}
+    assert found[4.0].calibration.temperature == 4 * found[1.0].calibration.temperature
+    assert found[4.0].trials == found[1.0].trials
+    assert [one.sentence for one in found[3.7].trials] == [one.sentence for one in found[1.0].trials]
+    raw = decode_sentences(LogitsFile(tmp_path / "4.0.h5"), "default", temperature=1.0)
+    assert raw.trials != found[4.0].trials and raw.calibration.source == "given"
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "1e9"])
+def test_a_temperature_out_of_range_is_refused(tmp_path, value, capsys):
+    file = sure_file(tmp_path / "logits.h5", 1.0)
+    assert main(["decode", "--logits", str(file), "--temperature", value]) == 2
+    assert "temperature: " in capsys.readouterr().err and not (tmp_path / "logits").exists()
 
 
 def write(path: Path, content: object, **attributes: object) -> Path:

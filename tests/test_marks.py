@@ -15,6 +15,7 @@ from test_words import SAID, legible_trial
 
 DAY = "t15.2023.08.11"
 WEIGHTS, CHECKPOINT = "weights tuned on these trials", "checkpoint chosen on these trials"
+FITTED = "temperature fitted on these trials"
 FAIR = "; tuned on one half and scored on the other: "
 
 
@@ -53,20 +54,22 @@ DECODE = "decode --run run --data data --lm model.b2tlm --device cpu --beam 10 -
 def test_decode(here: Path, capsys: pytest.CaptureFixture) -> None:
     "Where it is tuned, and ever after on these trials, with the fair estimate while that is of the same search."
     plain = said(capsys, DECODE)
-    assert CHECKPOINT in plain and "tuned" not in plain and marks("run/decode/val/result.json") == [CHECKPOINT]
+    assert CHECKPOINT in plain and "tuned" not in plain and marks("run/decode/val/result.json") == [CHECKPOINT, FITTED]
     tuned = said(capsys, f"{DECODE} --tune")
     record = load_json(Path("run/decoding.json"))
     assert len(record["chose"]) == 4 and 0 <= record["held_out"] <= 1
     fair = f"{WEIGHTS}{FAIR}{100 * record['held_out']:.1f} %"
-    assert f"({CHECKPOINT}; {fair})" in tuned and marks("run/decode/val/result.json") == [CHECKPOINT, fair]
-    assert f"({CHECKPOINT}; {fair})" in said(capsys, DECODE) and fair in said(capsys, DECODE.partition(" --beam")[0])
+    assert f"({CHECKPOINT}; {FITTED}; {fair})" in tuned
+    assert marks("run/decode/val/result.json") == [CHECKPOINT, FITTED, fair]
+    assert f"({CHECKPOINT}; {FITTED}; {fair})" in said(capsys, DECODE) and fair in said(capsys, DECODE.partition(" --beam")[0])
     other = said(capsys, f"{DECODE} --temperature 1.5")
-    assert WEIGHTS in other and FAIR not in other  # other settings than those of the estimate
+    assert WEIGHTS in other and FAIR not in other and FITTED not in other  # other than those of the estimate
     assert "chosen" not in (there := said(capsys, f"{DECODE} --split train")) and "tuned" not in there
     assert marks("run/decode/train/result.json") == []
     with h5py.File(f"data/{DAY}/data_val.hdf5", "r+") as file:
         file["trial_0002"].attrs["sentence_label"] = "We can hear you now."
-    assert "(weights tuned on 3 of these 4 trials)" in said(capsys, DECODE)
+    other = said(capsys, DECODE)  # recordings that changed are not those of the training
+    assert "(temperature fitted on 3 of these 4 trials; weights tuned on 3 of these 4 trials)" in other
     del record["chose"]
     Path("run/decoding.json").write_text(json.dumps(record))
     assert main(DECODE.split()) == 2 and "decoding.json: is not a record of tuned weights" in capsys.readouterr().err
@@ -99,11 +102,11 @@ def test_eval_and_export(here: Path, capsys: pytest.CaptureFixture) -> None:
 def test_report(here: Path, capsys: pytest.CaptureFixture) -> None:
     said(capsys, f"{DECODE} --tune")
     command = "report --run run --data data --device cpu --pictures 0"
-    assert f"({CHECKPOINT}; {WEIGHTS}{FAIR}" in said(capsys, command)
-    assert [one.partition(";")[0] for one in marks("run/report/val.json")] == [CHECKPOINT, WEIGHTS]
+    assert f"({CHECKPOINT}; {FITTED}; {WEIGHTS}{FAIR}" in said(capsys, command)
+    assert [one.partition(";")[0] for one in marks("run/report/val.json")] == [CHECKPOINT, FITTED, WEIGHTS]
     page = Path("run/report/val.html").read_text()
     words, phonemes = page.partition("word error rate")[2].partition("phoneme error rate")[::2]
-    assert f"({CHECKPOINT}; {WEIGHTS}{FAIR}" in words.partition("</div>")[0]
+    assert f"({CHECKPOINT}; {FITTED}; {WEIGHTS}{FAIR}" in words.partition("</div>")[0]
     assert f"({CHECKPOINT})" in phonemes.partition("</div>")[0]
     assert "chosen" not in said(capsys, f"{command} --split train") and marks("run/report/train.json") == []
 
@@ -114,8 +117,8 @@ def test_ensemble(here: Path, capsys: pytest.CaptureFixture) -> None:
     both = "--runs run other --data data --device cpu"
     for combine in ("average", "pool"):
         found = said(capsys, f"decode {both} --combine {combine} --lm model.b2tlm --beam 10")
-        assert f"({CHECKPOINT}; {WEIGHTS})" in found and FAIR not in found
-        assert marks(f"ensemble/{combine}/val/result.json") == [CHECKPOINT, WEIGHTS]
+        assert f"({CHECKPOINT}; {FITTED}; {WEIGHTS})" in found and FAIR not in found
+        assert marks(f"ensemble/{combine}/val/result.json") == [CHECKPOINT, FITTED, WEIGHTS]
     assert said(capsys, f"eval {both}").count(f"({CHECKPOINT})") == 2  # of the first run, and of the average
     assert "tuned" not in said(capsys, f"decode {both} --lm model.b2tlm --beam 10 --split train")
 
@@ -126,11 +129,12 @@ def test_rescore(here: Path, capsys: pytest.CaptureFixture) -> None:
     said(capsys, f"{DECODE} --split train")
     command = "rescore run/decode/val/nbest.jsonl --llm causal --device cpu --out"
     found = said(capsys, f"{command} new.jsonl --tune").splitlines()[-2:]
-    assert any(f"({CHECKPOINT}) before, " in line and f"({CHECKPOINT}; {WEIGHTS}{FAIR}" in line for line in found), found
-    assert {one.chose for one in read_nbest("new.jsonl")} == {("checkpoint", "weights")}
-    assert f"{CHECKPOINT}; {WEIGHTS}) now" in said(capsys, f"{command} again.jsonl --weights new.weights.json")
+    assert any(f"({CHECKPOINT}; {FITTED}) before, " in line and
+               f"({CHECKPOINT}; {FITTED}; {WEIGHTS}{FAIR}" in line for line in found), found
+    assert {one.chose for one in read_nbest("new.jsonl")} == {("checkpoint", "temperature", "weights")}
+    assert f"{CHECKPOINT}; {FITTED}; {WEIGHTS}) now" in said(capsys, f"{command} again.jsonl --weights new.weights.json")
     there = said(capsys, f"{command.replace('val', 'train')} train.jsonl --weights new.weights.json")
     assert "before" in there and "chosen on" not in there and "tuned on" not in there
     said(capsys, f"{DECODE} --tune")
     found = said(capsys, f"{command} third.jsonl --tune")
-    assert f"({CHECKPOINT}; {WEIGHTS}) before" in found and FAIR not in found  # the other half tuned the search
+    assert f"({CHECKPOINT}; {FITTED}; {WEIGHTS}) before" in found and FAIR not in found  # the other half tuned the search

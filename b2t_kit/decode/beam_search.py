@@ -619,9 +619,10 @@ class BeamSearch:
         route: Route = "auto",  # which search to use; "auto" means "prefix"
         folder: str | Path | None = None,  # where "wfst" stores its graph; None builds it each time
         hotwords: Sequence[Hotword] = (),  # words that are expected; the lexicon and the model need not know them
+        temperature: float = 1.0,  # divides the logits, which are then calibrated; see `decode.calibrate`
     ) -> None:
         self.lexicon = with_hotwords(lexicon, hotwords)
-        self.model, self.config, self.hotwords = model, config, tuple(hotwords)
+        self.model, self.config, self.hotwords, self.temperature = model, config, tuple(hotwords), float(temperature)
         self.route: Route = "prefix" if route == "auto" else route
         self.spoken = spoken_arrays(self.lexicon.entries, len(self.lexicon))
         self.proposer = self._proposer(folder)
@@ -674,7 +675,7 @@ class BeamSearch:
         name: str = "logits",  # for error messages
     ) -> np.ndarray:  # (P, 41) float64
         "Return ln of the class probabilities at the settings of this search; raises `KitError` for invalid logits."
-        cooled = tempered(check_logits(logits, name), self.config.temperature)
+        cooled = tempered(check_logits(logits, name), self.temperature)
         return log_probs(cooled, math.log(self.config.blank_penalty))
 
     def propose(
@@ -750,7 +751,7 @@ SEARCH = 1  # version of the search: raised when other code gives other lists
 def search_key(search: BeamSearch) -> dict[str, Any]:  # plain values
     "Everything that a search's lists depend on besides the logits, for the keys of caches."
     return {"search": SEARCH, "lm": search.model.hash, "lexicon": search.lexicon.hash, "route": search.route,
-            "settings": to_dict(search.config), "hotwords": repr(search.hotwords)}
+            "settings": to_dict(search.config), "hotwords": repr(search.hotwords), "temperature": search.temperature}
 
 # %% ../../nbs/decode/beam_search.ipynb #a9bd4d38
 def available_cores() -> int:

@@ -19,7 +19,8 @@ import numpy as np
 
 from ..core import KitError, check_target, content_hash, new_folders, save_json
 from ..data.dataset import TrialInfo
-from .beam_search import BeamSearch, available_cores, check_logits
+from .beam_search import BeamSearch, available_cores, check_logits, tempered
+from .calibrate import Calibration, estimate_temperature, read_calibration, save_calibration
 from .hypotheses import DecodedTrial, Hypothesis, Weights, with_choices, with_confidences
 from .pipeline import Asked, DecodingLine, Sentences, decode_sentences, save_sentences, word_error
 from .sources import Heard, LogitTrial, RunLogits, LogitSource, heard_in, read_trials
@@ -67,6 +68,7 @@ def same_trials(
 def average_files(
     paths: Sequence[str | Path],  # logits of the same trials, one file per model
     out: str | Path,  # the file to write; it appears only when complete
+    temperatures: Sequence[float] = (),  # what those of each model are divided by; none: nothing
 ) -> Path:
     "Write the average of files of logits, and return the path; raises `KitError` unless all hold the same trials."
     if not paths:
@@ -74,7 +76,8 @@ def average_files(
     lists = same_trials([read_trials(path) for path in paths])
     with LogitsWriter(out) as writer:
         for first, *others in zip(*lists):
-            rows = average_logits([trial.logits for trial in (first, *others)], first.name)
+            rows = average_logits([tempered(trial.logits, temperature) for trial, temperature in zip(
+                (first, *others), temperatures or (1.0,) * len(lists))], first.name)
             writer.write(TrialInfo(first.session, 0, first.block, first.number, first.group, num_bins=0, num_labels=0,
                                    sentence=first.truth, file=Path(paths[0])), rows)
     return Path(out)
@@ -172,7 +175,8 @@ def evaluate_runs(
         members = [evaluate_run(run, data, split, None, unseen, logits=True, device=device, precision=precision,
                                 out=place)
                    for run, place in zip(runs, places)]
-        path = average_files([place / "logits.hdf5" for place in places], folder / "logits.hdf5")
+        own = [member.calibration.temperature if member.calibration else 1.0 for member in members]
+        path = average_files([place / "logits.hdf5" for place in places], folder / "logits.hdf5", own)
         together = average_evaluation(members, path)
         save_evaluation(together, folder)
     if json is not None:
@@ -189,7 +193,7 @@ def average_evaluation(
     origin = f"average of {len(members)} runs" if len(members) > 1 else members[0].origin
     trials = decoded_again(members[0].trials, logits)
     marks = max((member.marks for member in members), key=lambda marks: sum(mark.trials for mark in marks))
-    return replace(members[0], origin=origin, trials=trials, trained=trained, marks=marks)
+    return replace(members[0], origin=origin, trials=trials, trained=trained, marks=marks, calibration=None)
 
 # %% ../../nbs/decode/ensemble.ipynb #c8ce61df
 @dataclass(frozen=True)
@@ -212,8 +216,29 @@ class AveragedRuns(LogitSource):
 
     def hear(self, folder: Path) -> Heard:
         each = [run.hear(run.folder) for run in self.runs]
-        heard = heard_in(average_files([part.path for part in each], folder / "average.hdf5"), folder)
+        own = [run.calibration(part.trials, run.folder).temperature for run, part in zip(self.runs, each)]
+        heard = heard_in(average_files([part.path for part in each], folder / "average.hdf5", own), folder)
         return replace(heard, chose=frozenset().union(*(part.chose for part in each)))
+
+    def calibration(self, trials: Sequence[LogitTrial], folder: Path) -> Calibration:
+        "That of the average of calibrated logits, fitted once on validation trials; without these, estimated."
+        own = content_hash(sorted(run.decoder.digest for run in self.runs))
+        place = self.folder.parent / own[:8]
+        if found := read_calibration(place, own):
+            return found
+        known = trials
+        if self.runs[0].split != "val" or not trials:
+            try:
+                val = AveragedRuns([replace(run, split="val") for run in self.runs])
+                with new_folders(val.folder):
+                    known = val.hear(val.folder).trials
+            except KitError:  # there are no validation recordings
+                return estimate_temperature([trial.logits for trial in trials])
+        found = super().calibration(known, folder)
+        if found.source == "fitted":
+            place.mkdir(parents=True, exist_ok=True)
+            save_calibration(place, found, own)
+        return found
 
 # %% ../../nbs/decode/ensemble.ipynb #2cff473c
 def decode_together(
@@ -244,9 +269,10 @@ def decode_pooled(
         trials = list(zip(*same_trials([line.heard.trials for line in lines])))
         with ThreadPoolExecutor(available_cores()) as pool:
             decoded = list(pool.map(partial(decode_together, searches), trials))
-        weights, days = (frozenset().union(*sets) for sets in (
-            (trials_tuned_on(line.record)[0] for line in lines), (line.heard.chose for line in lines)))
-        decoded = with_choices(decoded, weights, days)
+        weights, days, fitted = (frozenset().union(*sets) for sets in (
+            (trials_tuned_on(line.record)[0] for line in lines), (line.heard.chose for line in lines),
+            (line.calibration.chosen_on for line in lines)))
+        decoded = with_choices(decoded, weights, days, fitted)
         made = Sentences(decoded, word_error(decoded), folder, leak_warning(lines[0].words[1], lines[0].truths))
         return save_sentences(made, searches[0].config)
 

@@ -183,7 +183,7 @@ def read_nbest(
         raise KitError(f"{path}: is empty; it should hold a trial a line")
 
 # %% ../../nbs/decode/hypotheses.ipynb #b973dece
-CHOSEN = {"checkpoint": CHECKPOINT_CHOSEN, "weights": WEIGHTS_TUNED}
+CHOSEN = {"checkpoint": CHECKPOINT_CHOSEN, "temperature": "temperature fitted", "weights": WEIGHTS_TUNED}
 
 
 def choice_key(
@@ -198,12 +198,13 @@ def with_choices(
     trials: Sequence[DecodedTrial],
     weights: Collection[str] = (),  # `choice_key` of the trials that weights were tuned on
     days: Collection[str] = (),  # sessions whose trials chose the checkpoint
+    temperature: Collection[str] = (),  # `choice_key` of the trials that a temperature was fitted on
 ) -> list[DecodedTrial]:
     "The trials with what was chosen on them, besides what they already tell."
     found = []
     for trial in trials:
-        chose = {"checkpoint": trial.session in days,
-                 "weights": bool(trial.truth) and choice_key(trial.place, trial.truth or "") in weights}
+        key = choice_key(trial.place, trial.truth) if trial.truth else ""
+        chose = {"checkpoint": trial.session in days, "temperature": key in temperature, "weights": key in weights}
         found.append(replace(trial, chose=tuple(name for name in CHOSEN if chose[name] or name in trial.chose)))
     return found
 
@@ -248,7 +249,6 @@ class SearchConfig:
     token_threshold: float = 10.0  # phonemes this far below a frame's best class, in ln P, are not tried
     n_best: int = 100  # largest number of sentences returned
     best_path: bool = False  # score the best alignment (Viterbi) instead of the sum over all
-    temperature: float = 1.0  # divides the logits; above 1 makes the network less sure
     blank_skip: float = 1.0  # of frames whose blank is likelier than this, only the first of each run is kept
 
     def __post_init__(self) -> None:
@@ -257,7 +257,7 @@ class SearchConfig:
                 raise KitError(f"{name}: {getattr(self, name)} is not above 0")
         check_bounds(self, {
             "acoustic_scale": (0, 1e6), "blank_penalty": (0, 1e9), "word_bonus": (-1e6, 1e6),
-            "missing_silence": (-1e6, 0), "beam": (1, 100_000), "n_best": (1, 100_000), "temperature": (0.01, 100)})
+            "missing_silence": (-1e6, 0), "beam": (1, 100_000), "n_best": (1, 100_000)})
         if not 0 < self.blank_skip <= 1:
             raise KitError(f"blank_skip: {self.blank_skip} is not a probability above 0, up to 1 (which keeps all)")
 

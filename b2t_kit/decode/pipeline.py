@@ -11,6 +11,7 @@ import csv
 import io
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,13 +20,14 @@ import numpy as np
 
 from ..core import MEMO, Kept, KitError, content_hash, csv_text, new_folders, save_json, write_atomically
 from ..core import override, to_dict
-from .beam_search import BeamSearch, search_key
+from .beam_search import BeamSearch, search_key, tempered
+from .calibrate import Calibration
 from .hotwords import Hotword, read_hotwords
 from .hypotheses import DecodedTrial, Route, SearchConfig, choice_key, marks_of, read_nbest
 from .hypotheses import with_choices, write_nbest
-from .sources import AdaptedRun, LogitSource, RunLogits, decode_trials
+from .sources import AdaptedRun, LogitSource, LogitTrial, RunLogits, decode_trials
 from .tune import DEFAULT, Tuning, plot_frontier, plot_tuning, trials_tuned_on, tune
-from .tune import tuned_config, tuned_for, tuned_model
+from .tune import tuned_config, tuned_for, tuned_model, tuned_temperature
 from ..lm import read_language_model
 from ..lm import leak_warning
 from ..lm import preload
@@ -77,6 +79,7 @@ class Sentences:
     adaptation: "AdaptReport | None" = None  # None: decoded as trained
     held_out: float | None = None  # word error rate with each half scored by the weights of the other; None: not known
     tuning: Tuning | None = None  # None unless weights were tuned
+    calibration: Calibration | None = None  # what the logits were divided by; None for pooled lists, each with its own
 
     @property
     def marks(self) -> tuple[Choice, ...]:
@@ -91,11 +94,13 @@ class Sentences:
             found |= {"edits": self.wer.edits, "words": self.wer.total, "wer": self.wer.rate,
                       "wer_low": low, "wer_high": high, "marks": plain_marks(self.marks)}
         return found | ({"warning": self.warning} if self.warning else {}) | (
-            {"adaptation": self.adaptation.to_dict()} if self.adaptation else {})
+            {"adaptation": self.adaptation.to_dict()} if self.adaptation else {}) | (
+            {"temperature": self.calibration.to_dict()} if self.calibration else {})
 
     def __repr__(self) -> str:
         lines = [f"{len(self.trials)} trials decoded, in {self.folder}"]
         lines += [f"word error rate {marked(self.wer, self.marks)}"] if self.wer else []
+        lines += [repr(self.calibration)] if self.calibration else []
         lines += [f"warning: {self.warning}"] if self.warning else []
         lines += [repr(self.adaptation)] if self.adaptation else []
         lines += [repr(self.tuning)] if self.tuning else []
@@ -125,7 +130,7 @@ def sentences_csv(trials: list[DecodedTrial]) -> str:
 class Tune:
     "Weights are tuned on the trials before they are decoded; raises `KitError` for seconds that are not above 0."
 
-    seconds: float | None = None  # also choose beam, blank skipping and temperature: CPU seconds per trial
+    seconds: float | None = None  # also choose beam and blank skipping: CPU seconds per trial
 
     def __post_init__(self) -> None:
         if self.seconds is not None and not self.seconds > 0:
@@ -141,9 +146,12 @@ class Asked:
     hotwords: str | Path | None = None  # file with words that are expected, known or not
     route: Route = "auto"  # search: auto, prefix or wfst
     settings: dict[str, Any] = field(default_factory=dict)  # of `SearchConfig`, replacing tuned or default values
+    temperature: float | None = None  # divides the logits; None: what the weights were tuned with, or the source's
     hot: tuple[Hotword, ...] = field(init=False, default=())  # the words of the file
 
     def __post_init__(self) -> None:
+        if self.temperature is not None:
+            Calibration(self.temperature)  # refuses what is out of range
         if self.hotwords:
             object.__setattr__(self, "hot", tuple(read_hotwords(self.hotwords, own_words(self.lexicon))))
 
@@ -151,16 +159,32 @@ class Asked:
         self,
         words: tuple[Lexicon, LanguageModel],  # from `choose_words`
         tuned: SearchConfig | None,  # from `tuned_config`
+        calibration: Calibration,  # of the logits, from `calibration`
         folder: Path | None = None,  # where the search may keep files
     ) -> BeamSearch:
         "Return the search with tuned or default weights, and the settings that replace them."
         config = override(tuned or SearchConfig(), self.settings)
-        return BeamSearch(*words, config, self.route, folder, self.hot)
+        return BeamSearch(*words, config, self.route, folder, hotwords=self.hot, temperature=calibration.temperature)
+
+    def calibration(
+        self,
+        source: LogitSource,
+        trials: Sequence[LogitTrial],  # of the source; may be none
+        record: Path,  # of tuned weights; may be missing
+        folder: Path,  # of the results
+    ) -> Calibration:
+        "What the logits are divided by: as asked now or when weights were tuned, or as the source has it."
+        if self.temperature is not None:
+            return Calibration(self.temperature)
+        asked = tuned_temperature(record)
+        if asked is not None:
+            return Calibration(asked, "given when weights were tuned")
+        return source.calibration(trials, folder)
 
     def plain(self) -> dict[str, Any]:
         "The arguments of `decode_sentences`: asked again, it looks at the same files."
         files = {name: _place(getattr(self, name)) for name in ("lm", "lexicon", "hotwords")}
-        return {**files, "route": self.route, "settings": self.settings}
+        return {**files, "route": self.route, "settings": self.settings, "temperature": self.temperature}
 
 
 def _place(name: Any) -> Any:  # an absolute path, so that it is found from other folders too
@@ -187,6 +211,7 @@ class DecodingLine:
             progress(preload(self.lm))
         self.truths = tuple(self.heard.truths.values())
         self.words = choose_words(self.lm, asked.lexicon, self.truths + source.sentences(), folder / MEMO)
+        self.calibration = asked.calibration(source, self.heard.trials, self.record, folder)
 
     @property
     def wanted(self) -> dict[str, Any]:
@@ -195,21 +220,23 @@ class DecodingLine:
 
     def search(self) -> BeamSearch:
         "The search with tuned or default weights, and the settings that replace them."
-        return self.asked.search(self.words, tuned_config(self.record, self.wanted), self.folder)
+        return self.asked.search(self.words, tuned_config(self.record, self.wanted), self.calibration, self.folder)
 
     def tune(self, how: Tune) -> Tuning:
         "Tune the weights on the trials whose sentence is known, and record them for this and later lines."
         self.record, self.decoder_digest = self.source.records(self.folder)[0]
         trials = [self.heard.trials[index] for index in self.heard.truths]
         first = override(SearchConfig(), self.asked.settings)
-        found = tune(*self.words, [trial.logits for trial in trials], self.truths, first, progress=self.progress,
+        logits = [tempered(trial.logits, self.calibration.temperature) for trial in trials]
+        found = tune(*self.words, logits, self.truths, first, progress=self.progress,
                      hotwords=self.asked.hot, budget=how.seconds, days=[trial.session for trial in trials])
         write_atomically(self.folder / "tuning.png", _png(plot_tuning(found)))
         if found.frontier:
             write_atomically(self.folder / "frontier.png", _png(plot_frontier(found.frontier)))
         chose = sorted(choice_key(trial.place, trial.truth or "") for trial in trials)
         save_json(self.record, found.to_dict() | {
-            "tuned_for": self.wanted, "lm": _place(self.lm), "logits": content_hash(self.heard.key), "chose": chose})
+            "tuned_for": self.wanted, "lm": _place(self.lm), "logits": content_hash(self.heard.key), "chose": chose,
+            "temperature": self.asked.temperature})
         self.asked = replace(self.asked, settings={})  # they were where tuning began
         return found
 
@@ -219,7 +246,7 @@ class DecodingLine:
     ) -> "Sentences":
         "Decode the trials and write their sentences."
         tuned, (tuned_on, fair, tuned_logits) = tuned_config(self.record, self.wanted), trials_tuned_on(self.record)
-        search = self.asked.search(self.words, tuned, self.folder)
+        search = self.search()
         heard, report = self.source.adapted(self.heard, search, self.folder, self.progress)
         lists = Kept([self.folder / "nbest.jsonl", self.folder / "result.json"], {
             "logits": heard.key, "asked": self.asked.plain(), "words": search_key(search)})
@@ -227,10 +254,11 @@ class DecodingLine:
         if not fresh:
             lists.forget()
         found = read_nbest(lists.paths[0]) if fresh else decode_trials(search, heard.trials)
-        decoded = with_choices(list(found), weights=tuned_on, days=heard.chose)
-        same = tuned_logits == content_hash(heard.key) and search.config == tuned
+        decoded = with_choices(list(found), weights=tuned_on, days=heard.chose, temperature=self.calibration.chosen_on)
+        same = (tuned_logits == content_hash(heard.key) and search.config == tuned
+                and self.asked.temperature == tuned_temperature(self.record))
         made = Sentences(decoded, word_error(decoded), self.folder, leak_warning(self.words[1], self.truths), report,
-                         held_out=fair if same else None)
+                         held_out=fair if same else None, calibration=self.calibration)
         if not fresh:
             save_sentences(made, search.config)
             lists.seal()

@@ -11,6 +11,7 @@ __all__ = ['ADAPTED', 'LogitTrial', 'read_trials', 'decode_trials', 'Heard', 'he
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -23,7 +24,9 @@ from ..core import MEMO, Kept, KitError, file_hash, kept, printable, stored_key
 from ..core import followed, load_json, new_folders, number_in, read_text, save_json, to_dict, write_atomically
 from ..data.dataset import MAX_BINS, Recordings, open_dataset, open_file, reading
 from .beam_search import BeamSearch, check_logits, search_key
-from .hypotheses import DecodedTrial
+from .calibrate import Calibration, estimate_temperature, fit_to_sentences, read_calibration
+from .calibrate import save_calibration
+from .hypotheses import DecodedTrial, choice_key
 from .tune import CHOICE
 from ..text.lexicon import spell
 from ..text.metrics import count_edits
@@ -174,6 +177,15 @@ class LogitSource:
         "The logits; raises `KitError` for what cannot be read."
         raise NotImplementedError
 
+    def calibration(
+        self,
+        trials: Sequence[LogitTrial],  # from `hear`; may be none
+        folder: Path,  # of the results
+    ) -> Calibration:
+        "What the logits are divided by: fitted to trials whose sentence is known, else estimated from the logits."
+        keys = [choice_key(trial.place, trial.truth or "") for trial in trials]
+        return fit_to_sentences([trial.logits for trial in trials], [trial.truth for trial in trials], keys)
+
     def adapted(
         self,
         heard: Heard,  # from `hear`
@@ -286,6 +298,24 @@ class RunLogits(LogitSource):
                                  unseen=self.unseen)
         heard = heard_in(path, folder)
         return replace(heard, chose=self.decoder.chose(heard.key["data"]))
+
+    def calibration(self, trials: Sequence[LogitTrial], folder: Path) -> Calibration:
+        "That of the run, fitted now on validation recordings if it has none; without these, estimated."
+        if found := read_calibration(Path(self.run), self.decoder.digest):
+            return found
+        known = trials
+        if self.split != "val" or not trials:
+            try:
+                val = replace(self, split="val")
+                known = val.hear(val.folder if folder == self.folder else folder / "val").trials
+            except KitError:  # there are no validation recordings
+                return estimate_temperature([trial.logits for trial in trials])
+        found = super().calibration(known, folder)
+        if found.source == "fitted":
+            with suppress(KitError):  # a read-only run folder costs no more than fitting again
+                save_calibration(Path(self.run), found, self.decoder.digest, self.decoder.origin)
+            return found
+        return estimate_temperature([trial.logits for trial in trials])
 
 # %% ../../nbs/decode/sources.ipynb #51690693
 def adapted_folder(
@@ -402,6 +432,9 @@ class AdaptedRun(LogitSource):
 
     def hear(self, folder: Path) -> Heard:
         return self.trained.hear(self.trained.folder if folder == self.folder else folder / "as_trained")
+
+    def calibration(self, trials: Sequence[LogitTrial], folder: Path) -> Calibration:
+        return self.trained.calibration(trials, self.trained.folder if folder == self.folder else folder / "as_trained")
 
     def adapted(self, heard: Heard, search: BeamSearch, folder: Path,
                 progress: Any = str) -> tuple[Heard, "AdaptReport"]:

@@ -24,7 +24,7 @@ from torch.nn import functional
 from ..core import KitError, check_bounds, printable
 from ..data.batches import smooth, smoothing_taps
 from ..data.dataset import BIN_SECONDS, RunningNorm
-from .beam_search import BeamSearch, available_cores
+from .beam_search import BeamSearch, available_cores, tempered
 from .ensemble import average_logits
 from .hotwords import Hotword, parse_hotwords
 from .hypotheses import Hypothesis
@@ -125,8 +125,8 @@ def steps_on(
 class AveragedSteps(FrameSteps):
     "Several networks that step together, as one: the average of their log-probabilities."
 
-    def __init__(self, members: Sequence[FrameSteps]) -> None:
-        self.members = list(members)
+    def __init__(self, members: Sequence[FrameSteps], temperatures: Sequence[float] = ()) -> None:
+        self.members, self.temperatures = list(members), temperatures or [1.0] * len(members)
         self.workers = ThreadPoolExecutor(min(len(members), available_cores()), "network", torch.set_num_threads, (1,))
 
     def start(self) -> None:
@@ -138,7 +138,7 @@ class AveragedSteps(FrameSteps):
 
     def frame(self, window: torch.Tensor) -> np.ndarray:
         rows = self.workers.map(lambda member: member.frame(window), self.members)
-        return average_logits([row[None] for row in rows])[0]
+        return average_logits([tempered(row[None], one) for row, one in zip(rows, self.temperatures)])[0]
 
     def fit_time(
         self,
@@ -261,6 +261,7 @@ class StreamDecoder:
         others: Sequence[Decoder] = (),  # that decode together with it, with the same frames
         # orders the candidates of a finished sentence again, and returns a note about it, or ""
         rescore: Callable[[list[Hypothesis]], tuple[list[Hypothesis], str]] | None = None,
+        temperatures: Sequence[float] = (),  # of several decoders, what the logits of each are divided by; none: nothing
     ) -> None:
         "Raises `KitError` if a decoder cannot decode live, or not together with the others."
         self.decoder = run if isinstance(run, Decoder) else load_decoder(run)
@@ -274,7 +275,7 @@ class StreamDecoder:
                 raise KitError(f"{other.origin}: its frames are not those of {self.decoder.origin}, so live they "
                                "cannot be averaged; b2t decode --runs --combine pool takes both")
         steps = [steps_on(decoder, self.day) for decoder in (self.decoder, *others)]
-        self.steps = AveragedSteps(steps) if others else steps[0]
+        self.steps = AveragedSteps(steps, temperatures) if others else steps[0]
         self.windows = Windows(settings)
         self.norm = RunningNorm(self.features) if config.normalise else None
         self.frame_seconds = settings.model.stride * BIN_SECONDS

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from ..core import KitError
-from .beam_search import BeamSearch
+from .beam_search import BeamSearch, tempered
+from .calibrate import fit_to_sentences
 from .hypotheses import SearchConfig
 from .pipeline import choose_words
 from .tune import tuned_config, tuned_for
@@ -61,7 +62,9 @@ class WordCounter:
     ) -> dict[str, float]:  # "word_edits" and "words", summed over the rows
         "Return the word errors of a batch, decoded on all cores."
         known = [(row, scored) for row, truth in enumerate(truths) if truth and (scored := normalise(truth))]
-        lists = self.search.decode_many([_frames(logits[row], frames[row]) for row, _ in known])
+        trials = [_frames(logits[row], frames[row]) for row, _ in known]
+        temperature = fit_to_sentences(trials, [scored for _, scored in known]).temperature
+        lists = self.search.decode_many([tempered(trial, temperature) for trial in trials])
         edits = total = 0
         for (_, scored), found in zip(known, lists):
             reference = scored.split()

@@ -26,7 +26,7 @@ from typing import Any, Protocol, TextIO
 import numpy as np
 import torch
 
-from ..core import KitError, is_whole, printable
+from ..core import KitError, is_whole, printable, report_progress
 from ..decode.beam_search import available_cores
 from ..decode.ensemble import AveragedRuns, run_list
 from ..decode.hypotheses import DecodedTrial, Hypothesis
@@ -472,4 +472,8 @@ def open_decoder(
             weights_warning(llm_weights, scored_by(scorer, llm), None)
         weights = RescoreWeights() if llm_weights is None else load_weights(llm_weights)
         rescore = Rescorer(scorer.score_lists, weights, llm_seconds)
-    return StreamDecoder(first, asked.search(words, tuned_config(record, wanted)), config, session, others, rescore)
+    calibration = asked.calibration(source, (), record, source.folder)
+    report_progress(repr(calibration))
+    line = asked.search(words, tuned_config(record, wanted), calibration)
+    own = [one.calibration((), one.folder).temperature for one in sources] if others else ()
+    return StreamDecoder(first, line, config, session, others, rescore=rescore, temperatures=own)

@@ -88,6 +88,7 @@ class Live(Speaks, ReadsRun, HasSettings):
     lexicon: OptionalFile = None  # additional words, one 'word PH PH ...' a line, possibly with a last SIL
     # names and other expected words, known or not: a line is 'word [PH PH ...] [boost]'
     hotwords: OptionalFile = None
+    temperature: float | None = None  # divides the logits, as for b2t decode
     llm: OptionalFolder = None  # folder of a large model that orders the candidates of a finished sentence again
     llm_weights: OptionalFile = None  # with --llm: its weights, from b2t rescore --tune
     llm_seconds: float = 0.3  # with --llm: most seconds it may take for a sentence; a slower one is left out
@@ -120,13 +121,14 @@ class Live(Speaks, ReadsRun, HasSettings):
         bound = listen(self.host, self.port) if self.page else None  # before the decoder, which takes long
         report_progress("preparing the decoder")
         decoder = open_decoder(self.run or self.runs, getattr(source, "session", self.session), self.lm,
-                               lexicon=self.lexicon, hotwords=self.hotwords, config=self.settings, llm=self.llm,
+                               lexicon=self.lexicon, hotwords=self.hotwords, temperature=self.temperature,
+                               config=self.settings, llm=self.llm,
                                llm_weights=self.llm_weights, llm_seconds=self.llm_seconds,
                                exclude=() if kind == "participant" else known_sentences(self.data))
         session = LiveSession(decoder, source, [Terminal()])
         if self.keep:
             options = vars(self) | vars(self.settings) | vars(decoder.search.config)
-            options |= {"lm": decoder.search.model.path or self.lm, "source": kind.rpartition("@")[2]}  # no password
+            options |= {"temperature": decoder.search.temperature, "lm": decoder.search.model.path or self.lm, "source": kind.rpartition("@")[2]}  # no password
             keep_session(session, self.keep, options, self.keep_features)
             recording = 4 * decoder.features / BIN_SECONDS * 3600 / 1e6 if self.keep_features else 0
             report_progress(f"what is heard is kept in {printable(self.keep)}, {5 + recording:.0f} MB per hour at most")

@@ -18,6 +18,7 @@ from .. import __version__
 from ..core import KitError, atomic_folder, duration, file_mark, load_json, save_json, stored_key, to_dict
 from ..data.dataset import BIN_SECONDS, T15
 from ..data.convert import quarantine_record, quarantine_said
+from ..decode.calibrate import calibration_record, read_calibration
 from ..speech.evaluate import WEIGHTS, Decoder, load_decoder
 from ..speech.task import sets_record, signal_record
 from ..training.checkpoint import write_tensors
@@ -60,6 +61,13 @@ TOLD = ("steps", "batch_size", "seed", "precision", "accumulation", "lr", "lr_fl
         "decay_steps", "weight_decay", "betas", "eps", "clip_norm", "ema_decay", "select")  # what affects the weights
 
 
+def _certainty(temperature: dict[str, Any] | None) -> str:
+    if temperature is None:
+        return "not calibrated; b2t eval fits a temperature"
+    return (f"logits / {temperature['temperature']:.3g}, fitted on {temperature['trials']} labelled trials: CTC loss "
+            f"{temperature['before']:.2f} -> {temperature['after']:.2f}")
+
+
 def facts_of(
     decoder: Decoder,
     record: dict[str, Any],  # the content of config.json
@@ -80,6 +88,7 @@ def facts_of(
         **{split: f"{part['trials']:,} trials of {part['sessions']} days, {duration(part['bins'] * BIN_SECONDS)}"
            for split, part in record["data"].items()},
         **{name: quarantine_said(left_out) for name, left_out in quarantine_record(record).items()},
+        "certainty": _certainty(record.get("temperature")),
         "training": ", ".join(f"{name} {settings[name]}" for name in TOLD if settings.get(name)) or "not known",
     }
 
@@ -129,7 +138,9 @@ def export(
             write_tensors(aside / f"{WEIGHTS}.safetensors", decoder.model.state_dict(), {"task": task_digest(task)})
         except (OSError, SafetensorError) as error:
             raise KitError(f"{out}: the weights could not be written ({error})") from error
+        calibration = read_calibration(Path(run), decoder.digest)
         record = {"name": Path(out).name, "b2t_kit": __version__, "origin": decoder.origin, "task": task,
+                  **({"temperature": calibration_record(calibration, decoder.digest, decoder.origin)} if calibration else {}),
                   "train": known.get("train", {}), "data": known.get("data", {}),
                   "scores": rates_in(run, decoder, known.get("data", {})),
                   "weights": file_mark(aside / f"{WEIGHTS}.safetensors")}

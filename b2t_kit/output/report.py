@@ -39,7 +39,7 @@ from ..decode.sources import read_trials
 from ..decode.tune import CHOICE, DEFAULT, tuned_model
 from .runs import nearest_recipe
 from ..speech.evaluate import load_decoder, plain_rates
-from ..text.metrics import NOTHING, WEIGHTS_TUNED, Choice, marked, plain_marks
+from ..text.metrics import CHECKPOINT_CHOSEN, NOTHING, Choice, marked, plain_marks
 from ..text.metrics import Difference, Edits, Rate, RateTable, align_edits, compare, count_edits, edit_distance
 from ..text.metrics import FEWEST_GROUPS, edits, plot_rates, rate_of, redrawn
 from ..text.phonemes import BLANK, GROUPS, PHONEMES, collapse, normalise, show, to_ids, to_phonemes
@@ -587,7 +587,7 @@ def _rates(report: Report) -> list[tuple[str, str, str]]:  # name, percent, inte
     "The error rates of all trials as text."
     line, marks = report.groups[0], report.marks
     rates = {"word error rate": line.wer, "phoneme error rate": line.per, "best of each list": report.best_of_list}
-    before = [mark for mark in marks if mark.what != WEIGHTS_TUNED]  # phonemes are read before the search
+    before = [mark for mark in marks if mark.what == CHECKPOINT_CHOSEN]  # phonemes are read before the search
     return [(name, f"{100 * rate.rate:.1f}",
              marked(str(rate).partition(" % ")[2], before if rate is line.per else marks))
             for name, rate in rates.items() if rate is not None]
@@ -646,15 +646,19 @@ def decoded_trials(
     data: str | Path | None,  # folder of the recordings; None: the platform's input folders
     split: str,  # "train" or "val"
     device: str,  # for the network, if it has to decode
+    temperature: float | None = None,  # divides the logits; None: as it was last
 ) -> tuple[Sentences, dict[str, str]]:  # and the settings of the search
     "What `b2t decode` found, asked as it was last; decodes again if anything that the lists were made from changed."
     folder = run / "decode" / split
     asked = note_of(folder / "nbest.jsonl").get("key", {}).get("asked", {})  # also if the lists are damaged
-    if not isinstance(asked, dict) or not set(asked) <= {"lm", "lexicon", "hotwords", "route", "settings"}:
+    if not isinstance(asked, dict) or not set(asked) <= {"lm", "lexicon", "hotwords", "route", "settings",
+                                                            "temperature"}:
         raise KitError(f"{folder / 'nbest.jsonl.key'}: does not say what was asked; remove it, and run b2t decode "
                        "again")
+    asked = asked if temperature is None else {**asked, "temperature": temperature}
     sentences = decode_run(run, data, split, device, kept_lists=True, **asked)
     found = load_json(folder / "result.json").get("search", {})
+    found |= {"temperature": repr(sentences.calibration).partition(" ")[2]}
     model = asked.get("lm") or tuned_model(run / CHOICE) or DEFAULT
     return sentences, {"language model": model, **{name: str(value) for name, value in found.items()}}
 
@@ -701,6 +705,7 @@ def report_run(
     against: str | Path | None = None,  # another run folder, with which it is compared trial by trial
     pictures: int = 300,  # how many sentences have pictures
     device: str = "auto",  # for the network, if it has to decode
+    temperature: float | None = None,  # divides the logits; None: as the sentences were decoded last
 ) -> Report:
     "Write the page, and its numbers as JSON beside it. Raises KitError that says what is missing."
     check_split(split)
@@ -715,7 +720,7 @@ def report_run(
     with Recordings(data, split) as recordings, Recordings(data, "train") as training:
         table = description or find_description(recordings.folder)
         corpora = read_description(table) if table else None
-        decoded, notes = decoded_trials(run, data, split, device)
+        decoded, notes = decoded_trials(run, data, split, device, temperature)
         shape = decoder.config.model
         looks = RunLooks(recordings, run / "decode" / split / "logits.hdf5", shape.patch, shape.stride)
         _check_same(decoded.trials, looks)

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['NOT_CHOSEN', 'BARS', 'RunState', 'run_state', 'run_line', 'aligned', 'list_runs', 'runs_text', 'plain_settings',
-           'nearest_recipe', 'bars', 'curve_lines', 'next_steps', 'day_lines', 'set_lines', 'show_text']
+           'nearest_recipe', 'bars', 'curve_lines', 'next_steps', 'day_lines', 'set_lines', 'temperature_fact',
+           'show_text']
 
 # %% ../../nbs/output/runs.ipynb #8f4d3e27
 import os
@@ -240,6 +241,19 @@ def set_lines(state: RunState) -> list[str]:
     return [f"{person:<12} {text}" for person, text in found]
 
 # %% ../../nbs/output/runs.ipynb #d5022cc8
+def temperature_fact(folder: Path) -> dict[str, str]:
+    "What the logits are divided by, of which step, and what that changes on validation trials, once it was fitted."
+    path = folder / CALIBRATION
+    if not path.is_file():
+        return {}
+    try:
+        record = load_json(path)
+        return {"certain": f"logits / {record['temperature']:.3g}, fitted on {record['trials']} labelled trials of "
+                           f"validation ({record['origin']}): CTC loss {record['before']:.2f} -> {record['after']:.2f}"}
+    except (KeyError, TypeError, ValueError) as error:
+        raise KitError(f"{path}: is not the record of a temperature ({error!r}); remove it, it is fitted again") from error
+
+
 def show_text(state: RunState) -> str:
     "What `b2t show` prints."
     recipe, changes = nearest_recipe(state.record)
@@ -248,6 +262,7 @@ def show_text(state: RunState) -> str:
     best = f"{value_text(state.best.metric, state.best.value)} at step {state.best.step}" if state.best else "none yet"
     facts = {"model": state.model, "data": ", ".join(filter(None, [state.amount, state.data])) or "unknown",
              "step": f"{state.step} of {state.steps}{left}; newest checkpoint {state.kept}", "best": best,
+             **temperature_fact(state.folder),
              "recipe": f"{recipe}{'' if changes else ', unchanged'}" if recipe else f"none; the task is {state.task}"}
     parts = [[str(state.folder), *(f"  {name:<8} {text}" for name, text in facts.items())]]
     parts += [["differs from the recipe:", *(f"  {line}" for line in changes)]] if changes else []

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['WEIGHTS', 'LOGITS', 'PseudoLabels', 'Decoder', 'load_decoder', 'recorded_settings', 'exported_decoder',
            'published_decoder', 'Decoded', 'decode', 'logits_key', 'LogitsWriter', 'decoded_again', 'AdaptingDecoder',
-           'Evaluation', 'report_text', 'plain_rates', 'trials_csv', 'save_evaluation', 'png', 'evaluate_run']
+           'fit_run', 'Evaluation', 'report_text', 'plain_rates', 'trials_csv', 'save_evaluation', 'png',
+           'evaluate_run']
 
 # %% ../../nbs/speech/evaluate.ipynb #c607e34a
 import csv
@@ -254,7 +255,7 @@ def decode(
                 true = batch.labels[row, : batch.num_labels[row]].tolist()
                 loss = losses[row] if true else math.nan
                 found[trial] = Decoded(info, paths[row], true, loss)
-                if logits:
+                if logits is not None:
                     logits.write(info, scores[row, : counts[row]].numpy())
     return [found[trial] for trial in range(len(recordings))]
 
@@ -431,6 +432,37 @@ class AdaptingDecoder:
             for index, info in enumerate(self.recordings.infos):
                 writer.write(info, found[index])
 
+# %% ../../nbs/speech/evaluate.ipynb #ab488fa9
+class _Held(dict):
+    "Logits of trials, kept in memory as `LogitsWriter` keeps them in a file."
+
+    def write(self, info: TrialInfo, logits: np.ndarray) -> None:
+        self[info.session, info.group] = logits
+
+
+def fit_run(
+    run: str | Path,  # run folder
+    decoder: Decoder,  # the run's
+    recordings: Sequence[Recordings],  # validation trials
+    device: Device,
+) -> Calibration | None:  # None if no labels fit into their trials
+    "Fit the temperature of a decoder, and keep it in the run folder."
+    logits, labels, keys = list[np.ndarray](), list[list[int]](), list[str]()
+    for part in recordings:
+        held: Any = _Held()
+        for trial in decode(decoder, part, device, logits=held):
+            info = trial.info
+            logits.append(held[info.session, info.group])
+            labels.append(trial.true)
+            keys.append(choice_key((info.session, info.block, info.number), info.sentence or ""))
+    try:
+        found = fit_temperature(logits, labels, keys)
+    except KitError:  # no labels, or none that fit
+        return None
+    with suppress(KitError):  # a read-only folder costs no more than fitting again
+        save_calibration(Path(run), found, decoder.digest, decoder.origin)
+    return found
+
 # %% ../../nbs/speech/evaluate.ipynb #520ba8a1
 @dataclass(frozen=True)
 class Evaluation:
@@ -443,6 +475,7 @@ class Evaluation:
     trained: frozenset[str]  # sessions that were in training
     unseen: str  # the day layer used for the other sessions
     marks: tuple[Choice, ...] = ()  # what was chosen on these trials
+    calibration: Calibration | None = None  # what words are searched with; None: not known
 
     @property
     def counts(self) -> Counts:
@@ -510,6 +543,7 @@ class Evaluation:
             "per": self.per.rate,
             "unseen": self.unseen,
             "marks": plain_marks(self.marks),
+            **({"temperature": self.calibration.to_dict()} if self.calibration else {}),
             **{name: plain_rates(table) for name, table in tables.items()},
             "edits": confusions.edits._asdict() if confusions else {},
             "confusions": [list(pair) for pair in confusions.most_common(40)] if confusions else [],
@@ -517,7 +551,8 @@ class Evaluation:
 
     def __repr__(self) -> str:
         title = f"{self.origin}: {self.kind} error rate on {self.split}, {len(self.trials)} trials"
-        return "\n".join([marked(title, self.marks), repr(self.summary)])
+        return "\n".join([marked(title, self.marks), repr(self.summary),
+                          *([repr(self.calibration)] if self.calibration else [])])
 
 # %% ../../nbs/speech/evaluate.ipynb #dce2c2f9
 def report_text(evaluation: Evaluation) -> str:
@@ -615,8 +650,11 @@ def evaluate_run(
         chose = sum(trial.info.session in decoder.chose(key["data"]) for trial in trials)
         marks = (Choice(CHECKPOINT_CHOSEN, chose, len(trials)),) if chose else ()
         names = recordings.signal.label_names
+        calibration = read_calibration(Path(run), decoder.digest)
+        if calibration is None and split == "val" and not decoder.heads:
+            calibration = fit_run(run, decoder, [recordings], opened)
         evaluation = Evaluation(decoder.origin, split, trials, names, frozenset(decoder.trained), unseen=how,
-                                marks=marks)
+                                marks=marks, calibration=calibration)
         save_evaluation(evaluation, folder, key)
     if json is not None:
         save_json(json, evaluation.to_dict())

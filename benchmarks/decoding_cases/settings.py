@@ -1,4 +1,4 @@
-"Settings of the search: default weights, hotwords, blank skipping, temperature, and tuning for time."
+"Settings of the search: default weights, hotwords, blank skipping, and tuning for time."
 import math
 import random
 import time
@@ -9,9 +9,12 @@ from itertools import chain, product
 from pathlib import Path
 
 import numpy as np
-from decoding_cases.task import best, build, counts_of, divided, ratio, row_of, save, save_at, spoken, timed
+from decoding_cases.calibration import name_of
+from decoding_cases.task import best, build, counts_of, divided, ratio, row_of, save, save_at, spoken, temperature_of
+from decoding_cases.task import timed
 
-from b2t_kit.decode.beam_search import BeamSearch, kept_frames
+from b2t_kit.decode.beam_search import BeamSearch, kept_frames, tempered
+from b2t_kit.decode.calibrate import fit_to_sentences
 from b2t_kit.decode.hotwords import parse_hotwords
 from b2t_kit.decode.hypotheses import SearchConfig
 from b2t_kit.decode.pipeline import words_in
@@ -27,8 +30,8 @@ from b2t_kit.text.phonemes import normalise
 
 CONFIG = SearchConfig(beam=100, n_best=20)
 DEFAULT = SearchConfig(beam=100)
-CHOICES = [replace(DEFAULT, acoustic_scale=scale, blank_penalty=penalty, missing_silence=missing)
-           for scale, penalty, missing in product((0.6, 0.8, 1.0, 1.2), (1.0, 3.0, 9.0, 30.0), (-1.0, -4.0, -8.0))]
+CHOICES = [replace(DEFAULT, acoustic_scale=scale, blank_penalty=penalty)
+           for scale, penalty in product((0.5, 0.65, 0.8, 1.0, 1.2), (1.0, 3.0, 9.0, 30.0))]
 NOISES = {"middle": Noise(), "sharp": Noise(flatness="sharp"), "flat": Noise(flatness="flat"),
           "half": Noise(errors=0.5), "double": Noise(errors=2)}
 Network = tuple[BeamSearch, list[np.ndarray], list[str]]
@@ -46,7 +49,7 @@ def hotwords(labels: Path, /, *, with_target: int = 150, without: int = 150, dis
     decoded sentence. --without other scored sentences have no target: are they the same with the list? All this at
     each flatness of the logits.
     """
-    scored, _, text = divided(labels)
+    scored, tuned_on, text = divided(labels)
     whole = build_lexicon()
     targets = chosen_words(scored, text, whole, with_target)
     others = unsaid_words({word for one in (*scored, *text) for word in one.split()}, whole, distractors)
@@ -58,7 +61,9 @@ def hotwords(labels: Path, /, *, with_target: int = 150, without: int = 150, dis
     result: dict = {"targets": len(targets), "with": len(has), "without": len(lacks), "distractors": len(others)}
     for certainty in flatness.split(","):
         generator = np.random.default_rng(1)
-        trials = [spoken(part, generator, Noise(flatness=certainty)) for part in (has, lacks)]
+        noise = Noise(flatness=certainty)
+        temperature = temperature_of(noise, tuned_on)
+        trials = [[tempered(one, temperature) for one in spoken(part, generator, noise)] for part in (has, lacks)]
         result[certainty] = listed(models, {"": [], " + list": targets, " + list, distractors": targets + others},
                                    set(targets), (has, lacks), trials)
         print(certainty, *result[certainty].items(), sep="\n", flush=True)
@@ -125,7 +130,7 @@ def interval(first: np.ndarray, second: np.ndarray, resamples: int = 2000) -> tu
 
 
 def settings(labels: Path, /, *, sentences: int = 150, json: Path | None = None) -> None:
-    """Measure blank skipping and temperatures: errors and CPU seconds as ratios to the defaults', in the same run.
+    """Measure blank skipping: errors and CPU seconds as ratios to the defaults', in the same run.
 
     With the 3-gram of all sentences that are neither scored nor tuned on, on the first --sentences scored ones.
     """
@@ -133,8 +138,7 @@ def settings(labels: Path, /, *, sentences: int = 150, json: Path | None = None)
     said, lexicon = scored[:sentences], build_lexicon()
     model = build(text, scored, vocabulary=list(lexicon.words))
     trials, rows, base, spent = spoken(said, 2), [], None, 1.0
-    for change in ({}, {"blank_skip": 0.98}, {"blank_skip": 0.9}, {"temperature": 0.7}, {"temperature": 1.4},
-                   {"temperature": 2.0}):
+    for change in ({}, {"blank_skip": 0.98}, {"blank_skip": 0.9}):
         search = BeamSearch(lexicon, model, replace(CONFIG, **change))
         found, seconds = timed(search, trials)
         errors = counts_of(said, best(found))
@@ -160,39 +164,56 @@ def tuning(labels: Path, /, *, tune_on: int = 40, json: Path | None = None, figu
 
 def search_defaults(labels: Path, /, *, logits: tuple[Path, ...] = (), sentences: int = 250, judge: int = 1426,
                     json: Path | None = None) -> None:
-    """Choose the search's default weights: how far is each choice from the best one of each network?
+    """Choose the search's default weights on calibrated logits: how far is each choice from the best of each network?
 
-    Simulated networks at three flatnesses, with half and twice the errors, one of them also more and less confident
-    (its logits times 1.5 and 0.6), with a 3-gram over the whole dictionary; and one with the small default language
-    model. Each is searched with every choice of a grid, beam 100. A choice is judged by its mean excess: its word error
-    rate divided by the best one of that network, both plus 0.3 %, averaged over the networks. Then the first choices
-    and the defaults decode --judge other sentences, on which nothing was chosen, at three flatnesses; and the
-    sentences of --logits, files of trained decoders, with a 3-gram of the table's other sentences.
+    Simulated networks at three flatnesses, with half and twice the errors, with a 3-gram over the whole dictionary; one
+    with the small default language model; and every second trial of --logits of trained decoders, also with that. Each
+    is searched with every choice of a grid, beam 100. A choice is judged by its mean excess: its word error rate divided
+    by the best one of that network, both plus 0.3 %, averaged over the networks. Then the first choices and the defaults
+    decode --judge other sentences, on which nothing was chosen, at three flatnesses; and the other trials of --logits.
     """
     scored, tuned_on, text = divided(labels)
     large = BeamSearch(build_lexicon(), build(text, scored + tuned_on))
     found = networks(large, tuned_on[:sentences])
-    rates = {name: searched(network, CHOICES) for name, network in found.items()}
+    halves = {name_of(path): halved(path) for path in logits}
+    rates = {name: searched(network, CHOICES)
+             for name, network in {**found, **{name: first for name, (first, _) in halves.items()}}.items()}
     excess = sum((one + 0.003) / (one.min() + 0.003) for one in rates.values()) / len(rates)
     order = np.argsort(excess)
-    shown = [*order[:8], CHOICES.index(replace(DEFAULT, missing_silence=-1.0))]
-    print("scale penalty bonus missing  mean excess  " + "  ".join(rates))
-    for at in shown:
-        print(*weights_of(CHOICES[at]), f" {excess[at]:.3f} ", *(f"{100 * one[at]:.1f}" for one in rates.values()))
+    print("| acoustic scale | blank penalty | mean excess | " + " | ".join(rates) + " |")
+    for at in order:
+        print(f"| {CHOICES[at].acoustic_scale:g} | {CHOICES[at].blank_penalty:g} | {excess[at]:.3f} |",
+              " | ".join(f"{100 * one[at]:.1f}" for one in rates.values()), "|", flush=True)
     choices = [replace(CHOICES[at], beam=SearchConfig().beam) for at in order[:3]]
-    judged = judged_on(chain(at_flatnesses(labels, judge), from_files(labels, logits) if logits else ()), choices)
+    judged = judged_on(chain(at_flatnesses(labels, judge), (
+        (name, said, trials, search) for name, (_, (search, trials, said)) in halves.items())), choices)
     save(json, {"choices": [weights_of(one) for one in CHOICES], "excess": excess.round(4).tolist(),
                 "rates": {name: one.round(5).tolist() for name, one in rates.items()}, "judged": judged}, indent=None)
 
 
+def halved(path: Path) -> tuple[Network, Network]:
+    "Every second trial of a trained decoder's, and the others, divided by the temperature of the first half."
+    trials = [trial for trial in read_trials(path) if trial.truth]
+    said = [normalise(trial.truth, True) for trial in trials]
+    search = small_search(said)
+    rows = calmed([trial.logits for trial in trials], [trial.logits for trial in trials[::2]], said[::2])
+    return (search, rows[::2], said[::2]), (search, rows[1::2], said[1::2])
+
+
+def calmed(trials: list[np.ndarray], known: list[np.ndarray], said: list[str]) -> list[np.ndarray]:
+    "Logits divided by the temperature that is fitted to known ones."
+    temperature = fit_to_sentences(known, said, [""] * len(known)).temperature
+    return [tempered(one, temperature) for one in trials]
+
+
 def networks(large: BeamSearch, said: list[str]) -> dict[str, Network]:
-    "The networks: each with its search, logits and sentences."
-    found = {name: (large, spoken(said, 3, noise), said) for name, noise in NOISES.items()}
-    for factor in (1.5, 0.6):
-        found[f"middle, x{factor}"] = (large, [factor * one for one in found["middle"][1]], said)
+    "Simulated networks: each with its search, calibrated logits and sentences."
+    found = {name: (large, calmed(trials, trials, said), said)
+             for name, noise in NOISES.items() for trials in [spoken(said, 3, noise)]}
     generator = np.random.default_rng(7)
     simulated = [normalise(draw_sentence(generator, held_out=True), True) for _ in said]
-    found["small"] = (small_search(simulated), spoken(simulated, 3), simulated)
+    trials = spoken(simulated, 3)
+    found["small"] = (small_search(simulated), calmed(trials, trials, simulated), simulated)
     return found
 
 
@@ -259,7 +280,9 @@ def at_flatnesses(labels: Path, sentences: int) -> Iterator[Heard]:
     scored, tuned_on, text = divided(labels)
     search = BeamSearch(build_lexicon(), build(text, scored + tuned_on))
     for flatness in ("sharp", "middle", "flat"):
-        yield flatness, scored[:sentences], spoken(scored[:sentences], 11, Noise(flatness=flatness)), search
+        noise = Noise(flatness=flatness)
+        trials = [tempered(one, temperature_of(noise, tuned_on)) for one in spoken(scored[:sentences], 11, noise)]
+        yield flatness, scored[:sentences], trials, search
 
 
 def from_files(labels: Path, logits: Sequence[Path]) -> Iterator[Heard]:
@@ -269,4 +292,5 @@ def from_files(labels: Path, logits: Sequence[Path]) -> Iterator[Heard]:
     text = [one for part in divided(labels) for one in part if one not in said]
     search = BeamSearch(build_lexicon(), build(text, sorted(said)))
     for name, trials in heard.items():
-        yield name, [normalise(trial.truth, True) for trial in trials], [trial.logits for trial in trials], search
+        true, rows = [normalise(trial.truth, True) for trial in trials], [trial.logits for trial in trials]
+        yield name, true, calmed(rows, rows, true), search

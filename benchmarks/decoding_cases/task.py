@@ -21,6 +21,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from b2t_kit.decode.beam_search import BeamSearch
+from b2t_kit.decode.calibrate import fit_to_sentences
 from b2t_kit.decode.hypotheses import Hypothesis
 from b2t_kit.lm import LanguageModel
 from b2t_kit.lm import build_language_model
@@ -79,6 +80,12 @@ def spoken(sentences: Sequence[str], generator: np.random.Generator | int,
     "Logits of each sentence."
     generator = np.random.default_rng(generator)  # a generator stays itself
     return [noisy_sentence(one, generator, noise or Noise()) for one in sentences]
+
+
+def temperature_of(noise: Noise, sentences: Sequence[str]) -> float:
+    "What the logits of a simulated network are divided by, fitted to sentences that are not scored."
+    trials = spoken(sentences, 5, noise)
+    return fit_to_sentences(trials, sentences, [""] * len(trials)).temperature
 
 
 def best(found: Sequence[Sequence[Hypothesis]]) -> list[str]:

@@ -5,10 +5,11 @@ from itertools import cycle, islice, product
 from pathlib import Path
 
 import numpy as np
-from decoding_cases.task import best, build, counts_of, divided, memory_now, ratio, row_of, save, spoken, timed
+from decoding_cases.task import best, build, counts_of, divided, memory_now, ratio, row_of, save, spoken
+from decoding_cases.task import temperature_of, timed
 
 from b2t_kit.core import load_json
-from b2t_kit.decode.beam_search import BeamSearch
+from b2t_kit.decode.beam_search import BeamSearch, tempered
 from b2t_kit.decode.hypotheses import SearchConfig
 from b2t_kit.decode.pipeline import choose_words
 from b2t_kit.decode.tune import Tuning, tune
@@ -32,7 +33,8 @@ def words(labels: Path, /, *, levels: str = "1", flatness: str = "middle", sente
     sentence are dropped); --models names a folder of the case general_model instead. Each scored sentence becomes
     noisy logits (`simulate`); at level 1 with the phoneme error rate of the published baseline, at other levels
     with about that many times as many errors. --flatness sharp,middle,flat repeats everything with the same errors and
-    other certainty. --levels and --flatness are lists with commas. The logits are decoded in six ways:
+    other certainty. --levels and --flatness are lists with commas. The logits are divided by a temperature fitted to
+    the tuning sentences, and decoded in six ways:
 
     greedy          the best class of each frame, and for each stretch between silences the likeliest word with exactly
                     these phonemes, or the phonemes themselves if there is none
@@ -53,15 +55,18 @@ def words(labels: Path, /, *, levels: str = "1", flatness: str = "middle", sente
     done = []
     for factor, certainty in product(map(float, levels.split(",")), flatness.split(",")):
         noise = Noise(errors=factor, flatness=certainty)
-        done.append(level(scored[:sentences], tuned_on[:tune_on], made, noise, SearchConfig(beam=beam)))
+        temperature = temperature_of(noise, tuned_on)
+        done.append({"temperature": temperature, **level(scored[:sentences], tuned_on[:tune_on], made, noise,
+                                                         SearchConfig(beam=beam), temperature)})
         save(json, {"models": facts, "beam": beam, "levels": done})
 
 
 def level(scored: list[str], tuned_on: list[str], models: dict[str, LanguageModel], noise: Noise,
-          config: SearchConfig) -> dict:
+          config: SearchConfig, temperature: float) -> dict:
     "All ways of reading the sentences with one kind of noise."
     generator, lexicon = np.random.default_rng(1), build_lexicon()
-    trials, others = (spoken(part, generator, noise) for part in (scored, tuned_on))
+    trials, others = ([tempered(one, temperature) for one in spoken(part, generator, noise)]
+                      for part in (scored, tuned_on))
     rate = per([to_ids(sentence_to_phonemes(one)) for one in scored], [collapse(one.argmax(axis=1)) for one in trials])
     print(f"noise {noise.errors:g}, {noise.flatness}: phoneme error rate {rate}", flush=True)
     counts: dict[str, Counts] = {}
