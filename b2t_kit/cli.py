@@ -6,13 +6,13 @@
 __all__ = ['Folder', 'File', 'RunFolder', 'OptionalFolder', 'OptionalFile', 'OptionalRun', 'Folders', 'Files', 'RunFolders',
            'DeviceName', 'PrecisionName', 'numbers', 'ModelFile', 'VERBS', 'WINGS', 'ELSEWHERE', 'plain_number',
            'exactly_one', 'refuse', 'HasSettings', 'option_value', 'flagged', 'Demo', 'Simulate', 'Fetch', 'Validate',
-           'Train', 'initial_settings', 'resumed', 'train_runs', 'initial_decoder', 'remembered_seeds',
-           'print_how_to_resume', 'train_beside', 'ReadsRun', 'ReadsRecordings', 'TakesRuns', 'Combines', 'Adapts',
-           'FindsSentences', 'Evaluate', 'Decode', 'WritesModel', 'Excludes', 'BuildModel', 'MixModels', 'ConvertModel',
-           'DescribeModel', 'CheckModel', 'Perplexity', 'Rescore', 'Submit', 'CheckSubmission', 'ScoreSentences',
-           'CombineSentences', 'WriteReport', 'Export', 'Runs', 'Show', 'BuildKernel', 'ForDevices', 'Plan',
-           'Preflight', 'Doctor', 'all_verbs', 'find_verb', 'as_listed', 'print_verbs', 'parse_verb', 'parse', 'act',
-           'do', 'main', 'print_completion']
+           'Train', 'initial_settings', 'resumed', 'train_runs', 'calibrate_trained', 'initial_decoder',
+           'remembered_seeds', 'print_how_to_resume', 'train_beside', 'ReadsRun', 'ReadsRecordings', 'TakesRuns',
+           'Combines', 'Adapts', 'FindsSentences', 'Evaluate', 'Decode', 'WritesModel', 'Excludes', 'BuildModel',
+           'MixModels', 'ConvertModel', 'DescribeModel', 'CheckModel', 'Perplexity', 'Rescore', 'Submit',
+           'CheckSubmission', 'ScoreSentences', 'CombineSentences', 'WriteReport', 'Export', 'Runs', 'Show',
+           'BuildKernel', 'ForDevices', 'Plan', 'Preflight', 'Doctor', 'all_verbs', 'find_verb', 'as_listed',
+           'print_verbs', 'parse_verb', 'parse', 'act', 'do', 'main', 'print_completion']
 
 # %% ../nbs/cli.ipynb #dbf184fd
 import difflib
@@ -347,10 +347,10 @@ def calibrate_trained(task: Any, run: Any, folder: Path) -> None:
     if find_place().world > 1 or not (folder / "config.json").is_file():
         return
     decoder = load_decoder(folder)
-    if decoder.heads or read_calibration(folder, decoder.digest):
+    if read_calibration(folder, decoder.digest):
         return
     with open_device(run.train.device, run.train.precision) as device:
-        if found := fit_run(folder, decoder, task.val.sets, device):
+        if found := fit_run(folder, decoder, task.val, device):
             print(found, flush=True)
 
 

@@ -30,6 +30,8 @@ from ..core import load_json, new_folders, regular_file, save_json, to_dict, wri
 from ..data.batches import Batch, EvalBatches, needed_patches
 from ..data.dataset import T15, Recordings, Signal, TrialInfo, begin_hdf5, check_split, data_fingerprint
 from ..devices.select import open_device
+from ..decode.calibrate import Calibration, fit_temperature, read_calibration, save_calibration
+from ..decode.hypotheses import choice_key
 from ..devices.torch import Device
 from ..models.model import ctc_losses, greedy, model_name, published_in
 from ..models.published import Pretrained
@@ -443,20 +445,17 @@ class _Held(dict):
 def fit_run(
     run: str | Path,  # run folder
     decoder: Decoder,  # the run's
-    recordings: Sequence[Recordings],  # validation trials
+    recordings: Recordings,  # validation trials
     device: Device,
 ) -> Calibration | None:  # None if no labels fit into their trials
     "Fit the temperature of a decoder, and keep it in the run folder."
-    logits, labels, keys = list[np.ndarray](), list[list[int]](), list[str]()
-    for part in recordings:
-        held: Any = _Held()
-        for trial in decode(decoder, part, device, logits=held):
-            info = trial.info
-            logits.append(held[info.session, info.group])
-            labels.append(trial.true)
-            keys.append(choice_key((info.session, info.block, info.number), info.sentence or ""))
+    held: Any = _Held()
+    trials = [trial for part in recordings.sets for trial in decode(decoder, part, device, logits=held)]
+    keys = [choice_key((trial.info.session, trial.info.block, trial.info.number), trial.info.sentence or "")
+            for trial in trials]
     try:
-        found = fit_temperature(logits, labels, keys)
+        found = fit_temperature([held[trial.info.session, trial.info.group] for trial in trials],
+                                [trial.true for trial in trials], keys)
     except KitError:  # no labels, or none that fit
         return None
     with suppress(KitError):  # a read-only folder costs no more than fitting again
@@ -651,8 +650,8 @@ def evaluate_run(
         marks = (Choice(CHECKPOINT_CHOSEN, chose, len(trials)),) if chose else ()
         names = recordings.signal.label_names
         calibration = read_calibration(Path(run), decoder.digest)
-        if calibration is None and split == "val" and not decoder.heads:
-            calibration = fit_run(run, decoder, [recordings], opened)
+        if calibration is None and split == "val":
+            calibration = fit_run(run, decoder, recordings, opened)
         evaluation = Evaluation(decoder.origin, split, trials, names, frozenset(decoder.trained), unseen=how,
                                 marks=marks, calibration=calibration)
         save_evaluation(evaluation, folder, key)
