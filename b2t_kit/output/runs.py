@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core import KitError, duration, load_json
+from ..decode.calibrate import CALIBRATION
 from ..training.checkpoint import Best, checkpoint_steps, read_best
 from ..training.log import eval_names, find_runs
 from ..training.log import METRICS, MOST_STEPS, read_metrics, series, value_text
