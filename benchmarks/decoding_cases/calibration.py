@@ -11,7 +11,7 @@ from b2t_kit.decode.calibrate import estimate_temperature, fit_to_sentences
 from b2t_kit.decode.pipeline import choose_words
 from b2t_kit.decode.sources import read_trials
 from b2t_kit.text.lexicon import build_lexicon
-from b2t_kit.simulate.logits import Noise
+from b2t_kit.simulate import Noise
 from b2t_kit.text.metrics import count_edits, rate_of
 from b2t_kit.text.phonemes import collapse, normalise, to_ids
 from b2t_kit.text.g2p import sentence_to_phonemes
