@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core import KitError, duration, load_json
-from ..decode.calibrate import CALIBRATION
+from ..decode.calibrate import TEMPERATURE_FILE
 from ..training.checkpoint import Best, checkpoint_steps, read_best
 from ..training.log import eval_names, find_runs
 from ..training.log import METRICS, MOST_STEPS, read_metrics, series, value_text
@@ -244,7 +244,7 @@ def set_lines(state: RunState) -> list[str]:
 # %% ../../nbs/output/runs.ipynb #d5022cc8
 def temperature_fact(folder: Path) -> dict[str, str]:
     "What the logits are divided by, of which step, and what that changes on validation trials, once it was fitted."
-    path = folder / CALIBRATION
+    path = folder / TEMPERATURE_FILE
     if not path.is_file():
         return {}
     try:
