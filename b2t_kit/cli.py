@@ -340,7 +340,7 @@ def train_runs(verb: Train) -> int:
 
 
 def calibrate_trained(task: Any, run: Any, folder: Path) -> None:
-    "Fit the temperature of a finished run's best weights; one that several processes trained, b2t eval calibrates later."
+    "Fit the temperature of a finished run; one that several processes trained is calibrated by `b2t eval`."
     from b2t_kit.devices.select import open_device
     from b2t_kit.speech.evaluate import fit_run, load_decoder, read_calibration
 

@@ -240,7 +240,7 @@ def read_text(path: str | Path) -> str:  # without a byte order mark, with "\n" 
 def parse_json(
     text: str | bytes,  # UTF-8
 ) -> Any:
-    "Return the value of a JSON text; raises `ValueError`, also for a key that is there twice and a number out of range."
+    "Return the value of a JSON text; raises `ValueError`, also for a repeated key and a number out of range."
     def whole(digits: str) -> int:
         if len(digits) > 41:  # more than any seed or hash has
             raise ValueError(f"a number has {len(digits)} digits")
@@ -457,7 +457,8 @@ def override(
     "Return a copy of `config` with some settings replaced; unknown names raise `KitError`."
     known = leaves(config)
     lasts = Counter(name.rpartition(".")[2] for name in known)
-    names = {last: dotted for dotted in known if lasts[last := dotted.rpartition(".")[2]] == 1} | {one: one for one in known}
+    short = {last: dotted for dotted in known if lasts[last := dotted.rpartition(".")[2]] == 1}
+    names = short | {dotted: dotted for dotted in known}
     changes: dict[str, Any] = {}
     for name, value in values.items():
         if name not in names:
@@ -502,7 +503,7 @@ def number_in(
     word: str,  # of a command line, or of a table
     kind: type,  # int or float
 ) -> int | float:
-    "Return the number that a word means; `ValueError` for digits of other scripts, more than 18 digits, NaN or infinity."
+    "Return the number that a word means; `ValueError` for other scripts' digits, over 18 digits, NaN or infinity."
     if kind is int and re.fullmatch(r"-?[0-9.]{1,18}e\+?[0-9]{1,2}", word, re.I) and float(word) == round(float(word)):
         return round(float(word))  # 1e3
     if kind is int and not is_whole(word.removeprefix("-")):

@@ -53,7 +53,8 @@ def resolve_precision(
     if device_type == "cuda" and capability is None:
         raise ValueError("the compute capability of a CUDA device must be given")
     is_gpu = device_type == "cuda"
-    has_bfloat16 = is_gpu and capability >= (8, 0)  # NVIDIA Ampere, the first with bfloat16 and TF32 units
+    # NVIDIA Ampere is the first with bfloat16 and TF32 units
+    has_bfloat16 = is_gpu and capability is not None and capability >= (8, 0)
     if tf32 and not has_bfloat16:
         raise KitError(f"TF32 needs a GPU of compute capability 8.0 or more, not {device_type}")
     if requested == "float16" and not is_gpu:

@@ -423,7 +423,8 @@ class BatchConfig:
 
 # %% ../../nbs/data/batches.ipynb #a0ad2150
 BOUNDS = {  # smallest and largest allowed value
-    "batch_size": (1, 1_000_000), "buckets": (1, 6), "day_balance": (0, 1), "cut": (0, MAX_BINS), "max_bins": (1, MAX_BINS),
+    "batch_size": (1, 1_000_000), "buckets": (1, 6), "day_balance": (0, 1), "cut": (0, MAX_BINS),
+    "max_bins": (1, MAX_BINS),
     "prefetch": (0, 1000), "readers": (1, 1000),
 }
 

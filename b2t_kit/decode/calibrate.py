@@ -126,7 +126,7 @@ def mean_entropy(
     temperature: float,
 ) -> float:  # nats
     "Return the mean entropy of the frames."
-    total = count = 0
+    total, count = 0.0, 0
     for logits in trials:
         rows = (logits - logits.max(axis=1, keepdims=True)).astype(np.float64) / temperature
         chances = np.exp(rows)
@@ -228,12 +228,13 @@ def read_calibration(
     decoder: str,  # digest of the weights
 ) -> Calibration | None:  # None if there is none for these weights
     "Return the temperature kept for a decoder; raises `KitError` for a damaged record."
-    path, record = folder / TEMPERATURE_FILE, None
+    record: Any = None
+    path = folder / TEMPERATURE_FILE
     if path.is_file():
         record = load_json(path)
     elif (path := folder / "config.json").is_file():
         record = load_json(path)
-        record = record.get("temperature", {}) if isinstance(record, dict) else None
+        record = record.get("temperature", {}) if isinstance(record, dict) else {}
     else:
         return None
     try:
@@ -243,4 +244,4 @@ def read_calibration(
                   if name not in ("decoder", "origin")}
         return from_dict(Calibration, values)
     except (AttributeError, KitError, TypeError, ValueError) as error:
-        raise KitError(f"{path}: is not the record of a temperature ({error}); remove it, it is fitted again") from error
+        raise KitError(f"{path}: is not the record of a temperature ({error}); remove it") from error

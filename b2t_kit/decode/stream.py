@@ -261,7 +261,7 @@ class StreamDecoder:
         others: Sequence[Decoder] = (),  # that decode together with it, with the same frames
         # orders the candidates of a finished sentence again, and returns a note about it, or ""
         rescore: Callable[[list[Hypothesis]], tuple[list[Hypothesis], str]] | None = None,
-        temperatures: Sequence[float] = (),  # of several decoders, what the logits of each are divided by; none: nothing
+        temperatures: Sequence[float] = (),  # of several decoders, what each's logits are divided by; none: 1
     ) -> None:
         "Raises `KitError` if a decoder cannot decode live, or not together with the others."
         self.decoder = run if isinstance(run, Decoder) else load_decoder(run)

@@ -128,7 +128,8 @@ class Live(Speaks, ReadsRun, HasSettings):
         session = LiveSession(decoder, source, [Terminal()])
         if self.keep:
             options = vars(self) | vars(self.settings) | vars(decoder.search.config)
-            options |= {"temperature": decoder.search.temperature, "lm": decoder.search.model.path or self.lm, "source": kind.rpartition("@")[2]}  # no password
+            options |= {"temperature": decoder.search.temperature, "lm": decoder.search.model.path or self.lm,
+                        "source": kind.rpartition("@")[2]}  # no password
             keep_session(session, self.keep, options, self.keep_features)
             recording = 4 * decoder.features / BIN_SECONDS * 3600 / 1e6 if self.keep_features else 0
             report_progress(f"what is heard is kept in {printable(self.keep)}, {5 + recording:.0f} MB per hour at most")

@@ -130,7 +130,7 @@ def export(
         facts_of(decoder, {"train": {}, "data": {}, "origin": "", **known})
     task = json.loads(json.dumps({"name": "speech", "config": to_dict(decoder.config),
                                   "sessions": decoder.sessions, "trained": decoder.trained,
-                                  **signal_record(decoder.signal), **sets_record(decoder.signals),
+                                  **signal_record(decoder.signal), **sets_record(dict(decoder.signals)),
                                   **({"begun": dict(decoder.begun)} if decoder.begun else {}),
                                   **quarantine_record(known)}))
     with atomic_folder(out) as aside:
@@ -140,7 +140,8 @@ def export(
             raise KitError(f"{out}: the weights could not be written ({error})") from error
         calibration = read_calibration(Path(run), decoder.digest)
         record = {"name": Path(out).name, "b2t_kit": __version__, "origin": decoder.origin, "task": task,
-                  **({"temperature": calibration_record(calibration, decoder.digest, decoder.origin)} if calibration else {}),
+                  **({"temperature": calibration_record(calibration, decoder.digest, decoder.origin)}
+                     if calibration else {}),
                   "train": known.get("train", {}), "data": known.get("data", {}),
                   "scores": rates_in(run, decoder, known.get("data", {})),
                   "weights": file_mark(aside / f"{WEIGHTS}.safetensors")}

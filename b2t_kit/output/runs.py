@@ -252,7 +252,7 @@ def temperature_fact(folder: Path) -> dict[str, str]:
         return {"certain": f"logits / {record['temperature']:.3g}, fitted on {record['trials']} labelled trials of "
                            f"validation ({record['origin']}): CTC loss {record['before']:.2f} -> {record['after']:.2f}"}
     except (KeyError, TypeError, ValueError) as error:
-        raise KitError(f"{path}: is not the record of a temperature ({error!r}); remove it, it is fitted again") from error
+        raise KitError(f"{path}: is not the record of a temperature ({error!r}); remove it") from error
 
 
 def show_text(state: RunState) -> str:

@@ -450,7 +450,7 @@ def fit_run(
 ) -> Calibration | None:  # None if no labels fit into their trials
     "Fit the temperature of a decoder, and keep it in the run folder."
     held: Any = _Held()
-    trials = [trial for part in recordings.sets for trial in decode(decoder, part, device, logits=held)]
+    trials = decode(decoder, recordings, device, logits=held)
     keys = [choice_key((trial.info.session, trial.info.block, trial.info.number), trial.info.sentence or "")
             for trial in trials]
     try:

@@ -241,7 +241,8 @@ class SpeechTask(Task):
 
     def describe(self) -> dict[str, Any]:
         "Settings and sessions, enough to rebuild the decoder with its day layers."
-        record: dict[str, Any] = {"name": "speech", "config": to_dict(self.config), "sessions": self.sessions, "trained": self.trained}
+        record: dict[str, Any] = {"name": "speech", "config": to_dict(self.config), "sessions": self.sessions,
+                                  "trained": self.trained}
         if self.words:
             record["words"] = self.words.record
         several = enumerate(self.train.infos) if len(self.train.folders) > 1 else ()

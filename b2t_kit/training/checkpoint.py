@@ -330,7 +330,7 @@ def copy_to_output(
     folders, steps, best = checkpoint_folders(run), checkpoint_steps(run), read_best(run)
     if len(folders) == 1 or not steps:
         return
-    kept = {steps[-1]: ("model", "ema", "optimizer")}
+    kept: dict[int, tuple[str, ...]] = {steps[-1]: ("model", "ema", "optimizer")}
     if best is not None and best.step in steps and best.step != steps[-1]:
         kept[best.step] = ("model", "ema")
     for step, parts in kept.items():

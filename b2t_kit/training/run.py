@@ -278,9 +278,9 @@ def claim_folder(
         before = load_json(path)
         if not isinstance(before, dict) or not isinstance(before.get("train"), dict):
             raise KitError(f"{path}: is not the record of a run")
-        fixed = [{**one, "train": {key: value for key, value in one["train"].items() if key not in CHANGEABLE}}
-                 for one in (before, record)]
-        if found := differences(*fixed):
+        was, now = ({**one, "train": {key: value for key, value in one["train"].items() if key not in CHANGEABLE}}
+                    for one in (before, record))
+        if found := differences(was, now):
             remedy = "; give the data that it was trained on, or train into another folder"
             raise KitError(f"{folder}: cannot be resumed, because {'; '.join(found[:6])}"
                            f"{remedy if found[-1].startswith('data.') else ''}")

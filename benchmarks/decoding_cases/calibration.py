@@ -54,7 +54,8 @@ def calibration(labels: Path, /, *, logits: tuple[Path, ...] = (), sentences: in
     """Measure word errors with default weights of logits times .25 to 8: raw, and divided by the fitted temperature.
 
     Simulated networks at three flatnesses with --errors times the errors of the published baseline, and --logits of
-    trained decoders, as `b2t eval --logits` writes them, with the default language model. The temperature is fitted on other sentences than are scored. Without labels it is estimated from the scored logits themselves: how far
+    trained decoders, as `b2t eval --logits` writes them, with the default language model. The temperature is fitted
+    on other sentences than are scored. Without labels it is estimated from the scored logits themselves: how far
     is that from the fitted one, and how many words does it cost?
     """
     rows = []
@@ -69,7 +70,8 @@ def calibration(labels: Path, /, *, logits: tuple[Path, ...] = (), sentences: in
             row["fitted"][factor] = words_at(judged, search, factor, temperature)
             if factor == 1:
                 guess = estimate_temperature(judged[1]).temperature
-                row |= {"temperature": temperature, "estimate": guess, "estimated": words_at(judged, search, 1.0, guess)}
+                row |= {"temperature": temperature, "estimate": guess,
+                        "estimated": words_at(judged, search, 1.0, guess)}
         rows.append(row)
         shown = (f"{100 * one['wer']:.1f}" for kind in ("raw", "fitted") for one in row[kind].values())
         print(f"| {name} | {100 * phonemes:.1f} | {row['temperature']:.2f} |", " | ".join(shown),

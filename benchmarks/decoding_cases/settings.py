@@ -168,8 +168,9 @@ def search_defaults(labels: Path, /, *, logits: tuple[Path, ...] = (), sentences
 
     Simulated networks at three flatnesses, with half and twice the errors, with a 3-gram over the whole dictionary; one
     with the small default language model; and every second trial of --logits of trained decoders, also with that. Each
-    is searched with every choice of a grid, beam 100. A choice is judged by its mean excess: its word error rate divided
-    by the best one of that network, both plus 0.3 %, averaged over the networks. Then the first choices and the defaults
+    is searched with every choice of a grid, beam 100. A choice is judged by its mean excess: its word error rate
+    divided by the best one of that network, both plus 0.3 %, averaged over the networks. Then the first choices and the
+    defaults
     decode --judge other sentences, on which nothing was chosen, at three flatnesses; and the other trials of --logits.
     """
     scored, tuned_on, text = divided(labels)

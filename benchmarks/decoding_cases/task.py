@@ -71,7 +71,8 @@ def build(text: list[str], kept_out: list[str], order: int = 3, vocabulary: list
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         return build_language_model([written(folder / "text.txt", text), *more], folder / "model.b2tlm", order,
-                                    vocabulary=vocabulary or dictionary(), exclude=[fence(folder / "scored.csv", kept_out)],
+                                    vocabulary=vocabulary or dictionary(),
+                                    exclude=[fence(folder / "scored.csv", kept_out)],
                                     leaks="drop").read()
 
 
