@@ -50,16 +50,12 @@ ONCE = " --ignore-glob='tests/test_bad_*.py'" + "".join(
             "importers", "joint", "kenlm", "kernels", "large_model", "marks", "plan",
             "resume", "simulate", "speech", "stopped", "t12", "words", "world_errors")),
         "tests/live", "tests/tasks/test_eit.py",
-        "nbs/live", "nbs/output", "nbs/simulate.ipynb", "nbs/tasks", "nbs/text", "kaggle/b2t-gpu",
-        *(f"nbs/{name}.ipynb" for name in ("01_dataset", "cli", "demo", "index", "training/live_plot",
-                                           "training/metrics_log")),
-        "nbs/memory.ipynb",
+        "nbs/live", "nbs/importers", "nbs/output", "nbs/tasks", "nbs/text", "nbs/decode", "kaggle/b2t-gpu", "research",
+        *(f"nbs/{name}.ipynb" for name in ("01_dataset", "cli", "core", "demo", "doctor", "index", "lm", "lm_kenlm",
+                                           "memory", "simulate", "training/log")),
         *(f"nbs/tutorials/{name}.ipynb" for name in ("first_decoder", "first_hour", "live", "own_recordings")),
-        # What is left: batches and augmentation, and a large model, which runs on XLA too.
-        *(path.relative_to(ROOT) for path in sorted((ROOT / "nbs/data").glob("*.ipynb"))
-          if path.stem not in ("augment", "batches")),
-        "nbs/lm.ipynb", "nbs/lm_kenlm.ipynb",
-        *(path.relative_to(ROOT) for path in sorted((ROOT / "nbs/decode").glob("*.ipynb"))))
+        # What is left of data: batches.
+        *(path.relative_to(ROOT) for path in sorted((ROOT / "nbs/data").glob("*.ipynb")) if path.stem != "batches"))
 ) + "".join(f" --deselect=tests/tasks/test_codec.py::test_codec_train_{name}" for name in (
     "in_processes_and_parts", "with_given_codes")
 ) + "".join(f" --deselect=tests/test_{name}" for name in (  # beside tests of XLA
