@@ -3,7 +3,7 @@
     python benchmarks/house.py                                    # this checkout
     python benchmarks/house.py ../old --task b2t_kit.tasks.speech  # another one, by another name of its speech task
     python benchmarks/house.py --draw benchmarks/results/house.png --title "The house"
-    python benchmarks/house.py ../old --draw benchmarks/results/house_before.png --title "Version 0.1.0"
+    python benchmarks/house.py ../old --draw old.png --title "Before"
     python benchmarks/house.py --notebooks                        # cells and outputs, notebook by notebook
 
 A module's floor is one above the highest module that it imports; modules in a circle share one. An import counts
