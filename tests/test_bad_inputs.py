@@ -904,8 +904,9 @@ def test_no_control_character_of_a_session_reaches_the_terminal(
 
 @pytest.mark.parametrize("size", ["8k", "64k"])
 def test_full_disk_does_not_lose_words(size: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """A model that was counted on a full disk is refused: numpy's tofile would lose the words without a word."""
-    (tmp_path / "words.txt").write_text("".join(f"we can hear number{number}\n" for number in range(3000)))
+    """A model that does not fit on the disk is refused, and leaves nothing."""
+    words = ("".join(chr(97 + number // 26**place % 26) for place in range(4)) for number in range(3000))
+    (tmp_path / "words.txt").write_text("".join(f"we can hear {word}\n" for word in words))
     (tmp_path / "disk").mkdir()
     mount = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", tmp_path / "disk"], capture_output=True)
     if mount.returncode:
@@ -915,4 +916,4 @@ def test_full_disk_does_not_lose_words(size: str, tmp_path: Path, capsys: pytest
         assert list((tmp_path / "disk").iterdir()) == []
     finally:
         subprocess.run(["umount", "--lazy", tmp_path / "disk"], check=True)
-    assert "model.b2tlm: cannot be written (No space left" in capsys.readouterr().err.splitlines()[-1]
+    assert "model.b2tlm: could not be written (No space left" in capsys.readouterr().err.splitlines()[-1]

@@ -312,7 +312,7 @@ def test_a_submission_that_was_begun(here: Path, monkeypatch: pytest.MonkeyPatch
     Path("names.txt").write_text("wojciechowski\n")
     command = ["submit", "--run", "1/run", "--data", "data", "--lm", "model.b2tlm", "--lexicon", "words.txt", "--hotwords",
                "names.txt", "--device", "cpu", "--out", "new.csv"]
-    decode_trials, wanted = submission.decode_trials, []
+    decode_trials, wanted = sources.decode_trials, []
 
     def dying(search, trials):
         wanted.append(len(trials))
@@ -321,7 +321,7 @@ def test_a_submission_that_was_begun(here: Path, monkeypatch: pytest.MonkeyPatch
                 raise KeyboardInterrupt
             yield trial
 
-    monkeypatch.setattr(submission, "decode_trials", dying)
+    monkeypatch.setattr(sources, "decode_trials", dying)
     for left in (4, 2):
         assert main(command) in (0, 130) and wanted[-1] == left
         if left == 4:

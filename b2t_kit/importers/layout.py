@@ -7,6 +7,7 @@ __all__ = ['FileLayout', 'MOST_ROWS', 'MOST_BYTES', 'unpacked_mat', 'small_eleme
            'member', 'read_hdf5_value', 'read_hdf5', 'read_variables', 'cell_array']
 
 # %% ../../nbs/importers/layout.ipynb #23d85dfa
+import errno
 import math
 import struct
 import tempfile
@@ -20,7 +21,7 @@ from typing import IO, Any
 import h5py
 import numpy as np
 
-from ..core import regular_file
+from ..core import KitError, regular_file
 from ..data.dataset import H5_ERRORS, MAX_BINS, MAX_TRIALS, Fault, open_dataset, open_file, open_member, reading
 
 # %% ../../nbs/importers/layout.ipynb #a9c8a50b
@@ -83,6 +84,9 @@ def check_variable(file: IO[bytes], order: str, names: Iterable[str]) -> None:
     file.seek(end)
 
 # %% ../../nbs/importers/layout.ipynb #0638322d
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.ENOENT)  # of the temporary folder
+
+
 def read_mat(path: Path, names: Iterable[str]) -> dict[str, Any]:
     "Some variables of a file of MATLAB 5 to 7, as SciPy gives them, and the shapes of the others."
     from scipy.io import loadmat, whosmat
@@ -106,6 +110,8 @@ def read_mat(path: Path, names: Iterable[str]) -> dict[str, Any]:
                 file.seek(0)
                 return shapes | loadmat(file, variable_names=[name for name in names if name in shapes])
     except (*H5_ERRORS, EOFError, MatReadError, struct.error, zlib.error) as error:
+        if getattr(error, "errno", None) in _NO_SPACE:
+            raise KitError(f"{path}: cannot be unpacked in the temporary folder ({error.args[-1]})") from error
         reason = getattr(error, "strerror", "") or " ".join(str(error).split())[:200] or type(error).__name__
         raise Fault(path, "", "", f"is damaged, cut off or no MATLAB file ({reason})") from error
 

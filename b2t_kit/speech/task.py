@@ -401,7 +401,7 @@ def check_days(recordings: Recordings) -> None:
             raise KitError(f"{folder}: has the session '{info.session}', and so has {owners[info.session]}; its layer "
                            "cannot be of both: leave one of the two out")
     if missing := set(recordings.folders) - set(owners.values()):
-        raise KitError(f"{min(missing)}: no trial of data_train.hdf5 may be trained on")
+        raise KitError(f"{min(missing)}: no trial of data_train.hdf5 may be trained on; all are quarantined")
     for folder, signal in recordings.signals.items():
         if not signal.labels:
             raise KitError(f"{folder}: has no labels to train on")
