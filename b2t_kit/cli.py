@@ -411,9 +411,6 @@ def train_beside(verb: Train) -> tuple[int, bool]:  # exit status: 1 if a seed d
     run, out = verb.settings, Path(verb.out)
     if find_place().world > 1:
         raise KitError("side_by_side: starts a process per seed by itself; leave the launcher out")
-    if run.train.device in ("cuda", "gpu"):
-        raise KitError("side_by_side: is for the chips of a TPU, not for device cuda; start a command a GPU, such as "
-                       "CUDA_VISIBLE_DEVICES=0 b2t train --seed 1 --out seed_1 ...")
     budget = Budget(run.train.hours)
     variables, plan = several.share_devices(run.train.device, len(verb.seeds))
     given = {name.removeprefix("task."): value for name, value in verb.given().items()
@@ -1263,4 +1260,4 @@ def print_completion() -> int:
 
 # %% ../nbs/cli.ipynb #08a14fe9
 if __name__ == "__main__" and __spec__ is not None:  # a notebook is __main__ too, but has no spec
-    sys.exit(main())
+    sys.exit(import_module("b2t_kit.cli").main())  # the classes of `__main__` are not those that wings import

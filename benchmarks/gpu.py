@@ -152,7 +152,7 @@ def train_both(data: Path, out: Path, minutes: float, device: str, small: bool) 
                  str(out / name), "--device", device, "--hours", f"{minutes / 60:.4f}", "--checkpoint-every", "100000",
                  "--cache", "float16",
                  *(["--batch-size", "4", "--eval-every", "3", "--log-every", "2"] if small else
-                   ["--eval-every", "635", "--log-every", "127", "--resident", "off"])]
+                   ["--eval-every", "635", "--log-every", "127"])]
         with open(out / f"{name}.txt", "w") as log:
             running[name] = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT)
     status = {name: one.wait() for name, one in running.items()}

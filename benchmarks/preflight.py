@@ -37,7 +37,7 @@ GIB = 2**30
 UNET_SIZES = RESULTS.with_name("lowered.json")
 STEPS = {"linear": 16, "tiny": 16, "noise_gru_tiny": 64, "gpu_16gb": 32, "baseline": 64, "tpu_v5e8": 64,
          "transformer": 64, "transformer_tiny": 16, "eit_cdeit": 64, "eit_small": 16,
-         "codec_tiny": 16, "pretrain": 64, "pretrain_tiny": 16}  # rows of a step on a v5e-8
+         "codec_tiny": 16}  # rows of a step on a v5e-8
 ONE = "--programs largest"
 CASES = [  # what follows `b2t preflight`
     f"linear --slice v5e-8 {ONE}", f"tiny --slice v5e-8 {ONE}", f"noise_gru_tiny --slice v5e-8 --global-batch 64 {ONE}",
@@ -52,7 +52,6 @@ CASES = [  # what follows `b2t preflight`
     f"noise_gru_687m --slice v5e-8 --global-batch 1024 --accumulation 4 --max-bins 1010 --shard units {ONE}",
     f"tpu_v5e8 --slice v5e-8 --global-batch 512 --shard moments --accumulation 4 {ONE}",
     f"noise_gru_687m --slice v5e-1 --global-batch 8 --recompute {ONE}",
-    f"pretrain --slice v5e-8 --global-batch 64 {ONE}",
     f"linear --slice v4-8 --global-batch 64 {ONE}", f"linear --slice v5p-8 --global-batch 64 {ONE}",
     f"linear --slice v6e-8 --global-batch 64 {ONE}",
 ]

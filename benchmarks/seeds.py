@@ -6,8 +6,8 @@
 
 Every run is `b2t train` or another command in a process of its own. Memory is the proportional set size of all
 processes of a command (what several share, such as the mapped recordings, counts once), sampled up to ten times a
-second. Every seed has one thread, so that both ways do the same work; `--threads N` gives those that run one after
-another more. The result goes to benchmarks/results/seeds.json, the board of all curves to seeds.png beside it.
+second. Every seed has its share of the cores, so that both ways do the same work; `--threads N` gives those that run
+one after another another number. The result goes to benchmarks/results/seeds.json, the board of all curves to seeds.png beside it.
 """
 
 import argparse
@@ -39,6 +39,11 @@ from b2t_kit.training.checkpoint import checkpoint_path, checkpoint_steps
 
 SEEDS = (1, 2, 3)
 SMALL = ["train", "--hidden", "8", "--num-layers", "1", "--batch-size", "4"]
+
+
+def threads_each(seeds: int) -> int:
+    "Threads of each of so many seeds side by side."
+    return max(1, (os.cpu_count() or 1) // seeds)
 
 
 def processes_of(command: subprocess.Popen) -> list[psutil.Process]:
@@ -104,13 +109,13 @@ def measure(data: Path, out: Path, steps: int, threads: int, xla: str | None) ->
     "All parts of the benchmark."
     train = ["train", "--data", str(data), "--device", "cpu", "--steps", str(steps), "--eval-every", "20"]
     listed = [*map(str, SEEDS)]
-    beside = [*train, "--seeds", *listed, "--side-by-side", "--threads-per-seed", "1"]
+    beside = [*train, "--seeds", *listed, "--side-by-side"]
     found: dict[str, Any] = {"cores": os.cpu_count(), "steps": steps, "threads": threads}
     found["side by side"] = b2t([*beside, "--out", str(out / "beside")])
     found["figure"] = (out / "beside/seeds.png").read_bytes()
     given = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
     found["one after another"] = b2t([*train, "--seeds", *listed, "--out", str(out / "after")], **given)
-    if threads == 1:
+    if threads == threads_each(len(SEEDS)):
         found["same bits as one after another"] = all(
             bits(out / f"after/seed_{seed}") == bits(out / f"beside/seed_{seed}") for seed in SEEDS)
     found |= measure_killed(out)
@@ -126,11 +131,10 @@ def measure_killed(out: Path) -> dict[str, Any]:
     "A seed killed beside others on a few short trials, resumed, and compared with the same seed alone."
     data = tiny_recordings(out / "small", sessions=2, trials=8, max_bins=60)
     train = [*SMALL, "--data", str(data), "--device", "cpu", "--steps", "120", "--checkpoint-every", "20"]
-    beside = [*train, "--seeds", "1", "2", "3", "--side-by-side", "--threads-per-seed", "1",
-              "--out", str(out / "killed")]
+    beside = [*train, "--seeds", "1", "2", "3", "--side-by-side", "--out", str(out / "killed")]
     found: dict[str, Any] = {"killed": b2t(beside, killer(out / "killed/seed_2", 20)),
                              "resumed": b2t([*beside, "--resume"])}
-    one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    one = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads_each(3)))
     found["alone"] = b2t([*train, "--seed", "2", "--out", str(out / "alone")], **one)
     return {**found, "same bits": bits(out / "alone") == bits(out / "killed/seed_2")}
 
@@ -177,7 +181,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=100, help="optimizer steps of each seed")
     parser.add_argument("--trials", type=int, default=80, help="simulated trials per session")
-    parser.add_argument("--threads", type=int, default=1, help="of each seed that is trained after another")
+    parser.add_argument("--threads", type=int, default=threads_each(len(SEEDS)),
+                        help="of each seed that is trained after another")
     parser.add_argument("--xla", metavar="PYTHON", help="an interpreter with torch_xla, for the probe")
     parser.add_argument("--runs", type=Path, nargs="*", help="with --data: only the ensemble of these runs")
     parser.add_argument("--data", type=Path)

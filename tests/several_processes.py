@@ -150,9 +150,8 @@ def report(out: str) -> None:
 
 
 def arrive_late(folder: str) -> None:
-    """Write the process numbers and wait, ignoring SIGTERM, each with a child process; process 1 may die."""
+    """Write the process numbers and wait, each with a child process; process 1 may die."""
     rank = int(os.environ["RANK"])
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
     Path(folder, f"{rank}.part").write_text(f"{os.getpid()} {child.pid}")
     os.replace(Path(folder, f"{rank}.part"), Path(folder, f"{rank}.pids"))

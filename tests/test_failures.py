@@ -212,7 +212,7 @@ def bystander() -> subprocess.Popen:
 
 
 def test_c18e_no_orphans_when_a_worker_dies(tmp_path: Path, bystander: subprocess.Popen) -> None:
-    """Started by hand, the other workers stay when one dies; a launcher (torchrun) ends what it started."""
+    """Started by hand, the other workers stay when one dies; torchrun ends the workers that it started, and no others."""
     naive = tmp_path / "naive"
     naive.mkdir()
     command = [sys.executable, str(TESTS / "several_processes.py"), "arrive_late", str(naive)]
@@ -230,6 +230,17 @@ def test_c18e_no_orphans_when_a_worker_dies(tmp_path: Path, bystander: subproces
     for worker in workers:
         os.killpg(worker.pid, signal.SIGKILL)  # only what this test started
     workers[0].wait()
+
+    launched = tmp_path / "launched"
+    launched.mkdir()
+    (launched / "die").touch()
+    with pytest.raises(RuntimeError, match="SIGKILL|exitcode *: -9"):
+        torchrun("arrive_late", str(launched), timeout=PATIENCE)
+    (worker, child), (dead, left) = ([int(number) for number in (launched / f"{rank}.pids").read_text().split()]
+                                     for rank in range(2))
+    wait_for(lambda: not any(running(number) for number in (worker, child, dead)))
+    assert running(left), "what a dead worker had started itself is nobody's"
+    os.kill(left, signal.SIGKILL)
     assert bystander.poll() is None
 
 

@@ -11,9 +11,9 @@ PAGE = (Path(__file__).parents[1] / "benchmarks/field_reports.md").read_text(enc
 
 def test_your_command_ours() -> None:
     """Every command in the last column is read by the parser."""
-    rows = [line.rpartition("| `b2t ")[2].removesuffix("` |") for line in PAGE.splitlines() if "| `b2t " in line]
-    commands = [shlex.split(row) for row in rows if "`" not in row]
-    assert len(commands) >= 10
+    rows = re.findall(r"\| `(?:b2t|torchrun [^`]*-m b2t_kit) ([^`]*)` \|$", PAGE, re.M)
+    commands = [shlex.split(row) for row in rows]
+    assert len(commands) >= 10 and PAGE.count("| `torchrun ") == 1
     for words in commands:
         assert parse(words) is not None, words
     for named in ("--results-dir", "mean.pth", "--use_tpu"):

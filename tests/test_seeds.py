@@ -140,13 +140,12 @@ def test_a_stopped_command_leaves_nothing_running(data: Path, tmp_path: Path, nu
     assert not (out / "cache").exists()
 
 
-def test_too_few_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three seeds do not fit on two GPUs, and threads are for CPUs."""
+def test_seeds_on_gpus_are_commands_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Side by side is for TPU chips and CPU cores; for GPUs the command to start is named."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert [one["CUDA_VISIBLE_DEVICES"] for one in share_devices("cuda", 2)[0]] == ["0", "1"]
-    with pytest.raises(KitError, match="need a GPU each, and this machine has 2; leave out --side-by-side"):
-        share_devices("cuda", 3)
+    with pytest.raises(KitError, match="side_by_side: .* not for device cuda; start a command a GPU"):
+        share_devices("cuda", 2)
 
 
 @pytest.mark.torch_xla

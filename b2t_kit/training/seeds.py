@@ -24,8 +24,6 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..core import KitError, Worker, child_environment, load_json, save_json, start_worker, stop_workers, to_dict
 from ..core import write_atomically
 from ..devices.torch import tpu_chips
@@ -68,16 +66,13 @@ CONTROLLER_PORT = 8476  # of the first chip; the others follow
 
 
 def device_variables(
-    kind: str,  # "cpu", "cuda" or "xla"
+    kind: str,  # "cpu" or "xla"
     number: int,  # of the seed's device, from 0
     threads: int = 1,  # on a CPU
 ) -> dict[str, str]:  # an empty value: the variable is removed
     "The environment variables that give a process one device."
     if kind == "cpu":
         return {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    if kind == "cuda":
-        given = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-        return {"CUDA_VISIBLE_DEVICES": given[number] if given != [""] else str(number)}
     port = str(CONTROLLER_PORT + number)
     return {"TPU_VISIBLE_CHIPS": str(number), "TPU_PROCESS_BOUNDS": "1,1,1", "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1",
             "TPU_MESH_CONTROLLER_ADDRESS": f"localhost:{port}", "TPU_MESH_CONTROLLER_PORT": port,
@@ -85,25 +80,24 @@ def device_variables(
 
 # %% ../../nbs/training/seeds.ipynb #996cbace
 def share_devices(
-    device: str,  # the setting: "auto", "cpu", "cuda", "xla" or "tpu"
+    device: str,  # the setting: "auto", "cpu", "xla" or "tpu"
     seeds: int,  # number of seeds
-    threads: int | None = None,  # of each seed on a CPU; None: its share of the cores
 ) -> tuple[list[dict[str, str]], str]:  # variables of each seed's process; a line for the plan
-    "Divide this machine's devices among seeds; raises `KitError` if there are too few."
+    "Divide this machine's devices among seeds; raises `KitError` if there are too few, or GPUs."
     kind = find_device(device).partition(":")[0]
     if kind == "cpu":
-        threads = threads or max(1, (os.cpu_count() or 1) // seeds)
+        threads = max(1, (os.cpu_count() or 1) // seeds)
         plan = f"on {os.cpu_count()} CPU cores, {threads} thread{'' if threads == 1 else 's'} each"
         return [device_variables(kind, number, threads) for number in range(seeds)], plan
-    if threads is not None:
-        raise KitError(f"threads_per_seed: is for seeds on a CPU, and the device is {kind}; leave it out")
+    if kind == "cuda":
+        raise KitError("side_by_side: is for TPU chips and CPU cores, not for device cuda; start a command a GPU, such as "
+                       "CUDA_VISIBLE_DEVICES=0 b2t train --seed 1 --out seed_1 ...")
     simulated = os.environ.get("PJRT_DEVICE", "TPU") != "TPU"  # XLA's CPU backend: what it shows, the probe finds
-    count = seeds if kind == "xla" and simulated else len(tpu_chips()) if kind == "xla" else torch.cuda.device_count()
-    name = "TPU chip" if kind == "xla" else "GPU"
+    count = seeds if simulated else len(tpu_chips())
     if seeds > count:
-        raise KitError(f"seeds: {seeds} side by side need a {name} each, and this machine has {count}; "
+        raise KitError(f"seeds: {seeds} side by side need a TPU chip each, and this machine has {count}; "
                        "leave out --side-by-side to train them one after another")
-    return [device_variables(kind, number) for number in range(seeds)], f"one {name} each"
+    return [device_variables(kind, number) for number in range(seeds)], "one TPU chip each"
 
 # %% ../../nbs/training/seeds.ipynb #5610b049
 def report_chips() -> None:
