@@ -100,7 +100,7 @@ def test_c1_c3_loaders(recordings: Recordings) -> None:
         trials = torch.cat([batch.trial[batch.weight > 0] for batch in given]).tolist()
         assert len(trials) == len(set(trials)) == given[0].step_rows
     one = TrainBatches(recordings, config, 1, multiple=8)  # what eight chips of one process get
-    assert one.assembler.places == 16 and next(one.iterate())[0].step_rows <= 12
+    assert one.assembler.rows == 16 and next(one.iterate())[0].step_rows <= 12
 
 
 OLDER = TESTS.parent / ".ci/envs/accelerate-1.13"  # made by tools/ci.py
