@@ -7,7 +7,8 @@
 Every run is `b2t train` or another command in a process of its own. Memory is the proportional set size of all
 processes of a command (what several share, such as the mapped recordings, counts once), sampled up to ten times a
 second. Every seed has its share of the cores, so that both ways do the same work; `--threads N` gives those that run
-one after another another number. The result goes to benchmarks/results/seeds.json, the board of all curves to seeds.png beside it.
+one after another another number. The result goes to benchmarks/results/seeds.json, the board of all curves to seeds.png
+beside it.
 """
 
 import argparse

@@ -491,7 +491,7 @@ def test_weights_of_rescoring(here: Path, capsys: pytest.CaptureFixture) -> None
     model = Path("causal/model.safetensors")
     changes = {
         "another large model": lambda: rewrite(model, lambda path: path.write_bytes(path.read_bytes()[:-4] + b"\0\0\0\1")),
-        "another search (network)": lambda: shutil.copytree("2/run/checkpoints", "1/run/checkpoints", dirs_exist_ok=True) and again(),
+        "another search (network, temperature)": lambda: shutil.copytree("2/run/checkpoints", "1/run/checkpoints", dirs_exist_ok=True) and again(),
         "another search (lexicon, lm)": lambda: shutil.copy("other.b2tlm", "model.b2tlm") and again(),
         "another search (settings)": lambda: again(blank_penalty=3.0),
     }

@@ -175,7 +175,8 @@ def test_runs_decode_together(data: Path, tmp_path: Path, capsys: pytest.Capture
     for number, run in enumerate(runs, 1):
         own = evaluate_run(run, data, device="cpu", logits=True)
         assert own.to_dict() == load_json(together / f"eval/val/run_{number}/result.json")
-    average_files([run / "eval/val/logits.hdf5" for run in runs], tmp_path / "average.hdf5")
+    own_temperatures = [load_json(run / "temperature.json")["temperature"] for run in runs]
+    average_files([run / "eval/val/logits.hdf5" for run in runs], tmp_path / "average.hdf5", own_temperatures)
     edits = [edit_distance(one.true, collapse(trial.logits.argmax(-1)))
              for one, trial in zip(own.trials, read_trials(tmp_path / "average.hdf5"))]
     assert load_json(tmp_path / "per.json")["summary"]["all trials"]["edits"] == sum(edits)
@@ -184,7 +185,8 @@ def test_runs_decode_together(data: Path, tmp_path: Path, capsys: pytest.Capture
     for way in ("average", "pool"):
         assert main(["decode", *given, "--combine", way, "--lm", "default"]) == 0
         said[way] = [trial.sentence for trial in read_nbest(together / way / "val/nbest.jsonl")]
-    plain = decode_sentences(LogitsFile(tmp_path / "average.hdf5"), "default", out=tmp_path / "plain")
+    (again,) = {load_json(path)["temperature"] for path in (together / "average").rglob("temperature.json")}
+    plain = decode_sentences(LogitsFile(tmp_path / "average.hdf5"), "default", out=tmp_path / "plain", temperature=again)
     assert said["average"] == [trial.sentence for trial in plain.trials]
     assert main(["decode", *given, "--tune", "--lm", "default", "--beam", "8"]) == 0
     record, = (together / "average").glob("*/decoding.json")  # named by the decoders

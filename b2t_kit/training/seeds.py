@@ -90,7 +90,7 @@ def share_devices(
         plan = f"on {os.cpu_count()} CPU cores, {threads} thread{'' if threads == 1 else 's'} each"
         return [device_variables(kind, number, threads) for number in range(seeds)], plan
     if kind == "cuda":
-        raise KitError("side_by_side: is for TPU chips and CPU cores, not for device cuda; start a command a GPU, such as "
+        raise KitError("side_by_side: is for TPU chips and CPU cores, not for device cuda; start a command a GPU: "
                        "CUDA_VISIBLE_DEVICES=0 b2t train --seed 1 --out seed_1 ...")
     simulated = os.environ.get("PJRT_DEVICE", "TPU") != "TPU"  # XLA's CPU backend: what it shows, the probe finds
     count = seeds if simulated else len(tpu_chips())
