@@ -588,7 +588,7 @@ def plan_task(
     name: str = "",  # what is planned; default: the task's class
 ) -> MemoryPlan:
     "The memory of a run: its state is counted, and its largest step is traced; raises `NotTraced`."
-    target, task, model = target or target_of(device), task.as_traced(), meta_model(task)
+    target, model = target or target_of(device), meta_model(task)
     if target.kind != "tpu" and config.shard != "none":
         raise KitError(f"shard={config.shard}: only TPU chips divide state; leave it out for a {target.kind}")
     plan, batch = MemoryPlan(name or type(task).__name__, target, state_of(model, config, target)), None

@@ -149,10 +149,6 @@ class Task(Protocol):
         "Functions called after each validation with the evaluated model, the step and the run folder."
         return {}
 
-    def as_traced(self) -> Self:
-        "The task as a plan traces its step: all that a batch needs is in the batch."
-        return self
-
 # %% ../../nbs/training/task.ipynb #7bf74646
 class TaskSettings:
     "Settings of a task: a frozen dataclass that derives from this class."
