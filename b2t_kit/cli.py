@@ -37,7 +37,9 @@ from tyro.conf import Positional, arg
 from tyro.constructors import PrimitiveConstructorSpec
 
 from . import __version__
-from .core import ERROR, FAULTS, SEED, STATUSES, SUCCESS, UNRECOGNISED, KitError, check_bounds, check_target
+from b2t_kit.core import (
+    ERROR, FAULTS, SEED, STATUSES, SUCCESS, TEMPERATURE, UNRECOGNISED, KitError, check_bounds, check_target,
+)
 from .core import converted, find_place, leaves, load_json, new_folders, number_in, override, read_text
 from .core import report_progress, run_program, save_json, write_atomically
 
@@ -500,7 +502,7 @@ class Adapts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FindsSentences:
+class FindsSentences(Adapts):
     "A verb that searches for sentences."
     # language model (.b2tlm, .arpa, .arpa.gz, KenLM binary), or 'default' for a small one of the kit's own sentences;
     # default: the model of the tuned weights, or the small one
@@ -512,13 +514,17 @@ class FindsSentences:
     # divides the logits; 1 leaves them as the network gives them; default: fitted on validation trials
     temperature: float | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_bounds(self, {"temperature": TEMPERATURE})
+
     def search(self) -> dict[str, Any]:
         "Return the arguments of `decode_sentences` that choose words."
         return {name: getattr(self, name) for name in ("lm", "lexicon", "hotwords", "route", "temperature")}
 
 # %% ../nbs/cli.ipynb #dd5a96cd
 @dataclass(frozen=True)
-class Evaluate(TakesRuns, ReadsRecordings, FindsSentences, Adapts, ReadsRun):
+class Evaluate(TakesRuns, ReadsRecordings, FindsSentences, ReadsRun):
     "Score a trained decoder: phoneme error rate overall, by day and by block."
     split: Annotated[str, arg(metavar="val|train")] = "val"  # which trials to score
     json: OptionalFile = None  # also write the result to this file
@@ -550,7 +556,7 @@ class Evaluate(TakesRuns, ReadsRecordings, FindsSentences, Adapts, ReadsRun):
 
 # %% ../nbs/cli.ipynb #8698614e
 @dataclass(frozen=True)
-class Decode(Combines, ReadsRecordings, FindsSentences, Adapts, ReadsRun, HasSettings):
+class Decode(Combines, ReadsRecordings, FindsSentences, ReadsRun, HasSettings):
     "Decode a run's recordings, or another program's logits, to sentences."
     logits: OptionalFile = None  # HDF5 of another program: a group per trial with a dataset 'logits' (frames, 41)
     # order of the classes in --logits, if another program has them in another order: a name a line
@@ -750,7 +756,7 @@ class Rescore:
 
 # %% ../nbs/cli.ipynb #e1a5d1c0
 @dataclass(frozen=True)
-class Submit(Combines, ReadsRecordings, FindsSentences, Adapts, ReadsRun):
+class Submit(Combines, ReadsRecordings, FindsSentences, ReadsRun):
     "Decode the test split into a checked submission, or resume one."
     out: File  # submission to write (CSV)
     nbest: OptionalFile = None  # n-best lists of the test split, such as rescored ones; nothing is decoded
@@ -834,7 +840,7 @@ class WriteReport(ReadsRecordings, ReadsRun):
     temperature: float | None = None  # divides the logits, as for b2t decode; default: as they were decoded last
 
     def __post_init__(self) -> None:
-        check_bounds(self, {"pictures": (0, 10**6)})
+        check_bounds(self, {"pictures": (0, 10**6), "temperature": TEMPERATURE})
 
     def act(self) -> int:
         from b2t_kit.output.report import report_run

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     import torch
 
 # %% auto #0
-__all__ = ['LONGEST_ERROR', 'MAX_TEXT', 'SEED', 'SUCCESS', 'FAULTS', 'ERROR', 'UNRECOGNISED', 'STATUSES', 'ENTERED',
-           'MACHINE_FAULTS', 'GIB', 'SETTLED', 'MEMO', 'REMEMBERED', 'BOOTSTRAP', 'KitError', 'printable',
+__all__ = ['LONGEST_ERROR', 'MAX_TEXT', 'SEED', 'TEMPERATURE', 'SUCCESS', 'FAULTS', 'ERROR', 'UNRECOGNISED', 'STATUSES',
+           'ENTERED', 'MACHINE_FAULTS', 'GIB', 'SETTLED', 'MEMO', 'REMEMBERED', 'BOOTSTRAP', 'KitError', 'printable',
            'printed_plainly', 'sync_folder', 'written_aside', 'write_atomically', 'save_json', 'atomic_folder',
            'regular_file', 'open_own', 'clear_way', 'read_bytes', 'read_text', 'parse_json', 'load_json', 'csv_text',
            'csv_plain', 'check_writable', 'new_folders', 'check_target', 'free_bytes', 'Platform', 'platform',
@@ -479,6 +479,7 @@ def override(
 
 # %% ../nbs/core.ipynb #37335dd7
 SEED = (0, 2**63 - 1)  # any seed costs the same
+TEMPERATURE = (1e-4, 1e4)  # of logits
 
 
 def check_bounds(

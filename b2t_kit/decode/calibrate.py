@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from ..core import KitError, from_dict, load_json, save_json, to_dict
+from ..core import TEMPERATURE, KitError, check_bounds, from_dict, load_json, save_json, to_dict
 from ..text.g2p import sentence_to_phonemes
 from ..text.phonemes import BLANK, normalise, to_ids
 
@@ -103,8 +103,7 @@ class Calibration:
     chosen_on: tuple[str, ...] = ()  # `choice_key` of the trials
 
     def __post_init__(self) -> None:
-        if not 1e-4 <= self.temperature <= 1e4:
-            raise KitError(f"temperature: {self.temperature} is not a number from 0.0001 to 10,000")
+        check_bounds(self, {"temperature": TEMPERATURE})
 
     def to_dict(self) -> dict[str, Any]:
         "Return plain values for JSON; a loss that is not known is None."

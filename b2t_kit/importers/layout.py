@@ -110,7 +110,7 @@ def read_mat(path: Path, names: Iterable[str]) -> dict[str, Any]:
                 file.seek(0)
                 return shapes | loadmat(file, variable_names=[name for name in names if name in shapes])
     except (*H5_ERRORS, EOFError, MatReadError, struct.error, zlib.error) as error:
-        if getattr(error, "errno", None) in _NO_SPACE:
+        if isinstance(error, OSError) and error.errno in _NO_SPACE and str(error.filename) != str(path):
             raise KitError(f"{path}: cannot be unpacked in the temporary folder ({error.args[-1]})") from error
         reason = getattr(error, "strerror", "") or " ".join(str(error).split())[:200] or type(error).__name__
         raise Fault(path, "", "", f"is damaged, cut off or no MATLAB file ({reason})") from error

@@ -17,7 +17,7 @@ from tyro.conf import Positional, arg
 
 from ..cli import Folder, HasSettings, OptionalFile, OptionalFolder, OptionalRun, ReadsRecordings, ReadsRun
 from ..cli import RunFolders, exactly_one, refuse
-from ..core import SUCCESS, check_bounds, printable, report_progress
+from ..core import SUCCESS, TEMPERATURE, check_bounds, printable, report_progress
 
 # %% ../../nbs/live/verbs.ipynb #989438f2
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ class Live(Speaks, ReadsRun, HasSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_bounds(self, {"port": (0, 65_535), "llm_seconds": (0, 3600)})
+        check_bounds(self, {"port": (0, 65_535), "llm_seconds": (0, 3600), "temperature": TEMPERATURE})
 
     @staticmethod
     def initial(words: Sequence[str]) -> Any:
