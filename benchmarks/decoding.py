@@ -17,7 +17,6 @@ CASES = {  # case -> module in decoding_cases/ that holds the function of its na
     "hotwords": ("settings", "Are words that nothing else knows found if they are in a list, and what does it cost?"),
     "settings": ("settings", "What does blank skipping cost and save?"),
     "tuning": ("settings", "Which settings are chosen for time?"),
-    "searches": ("searches", "How accurate and fast are the kit's searches, and those of other libraries?"),
     "rescoring": ("large_models", "What does rescoring with a causal model gain?"),
     "writing": ("large_models", "How should a causal model be given sentences?"),
     "large_vocabulary": ("sizes", "Does a model of ten million n-grams over the whole dictionary fit into 4 GB?"),

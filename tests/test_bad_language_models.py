@@ -18,8 +18,7 @@ import numpy as np
 import pytest
 
 from b2t_kit.cli import main
-from b2t_kit.core import Kept, csv_plain
-from b2t_kit.decode.wfst import keep_graph
+from b2t_kit.core import csv_plain
 from b2t_kit.lm import leak_warning
 from b2t_kit.lm import MAGIC, map_model
 
@@ -547,19 +546,3 @@ def test_no_control_character_reaches_the_terminal(capsys):
     assert "\\x1b[2J" in said and not set(said) & set("\x1b\x07\x9b\u202e"), said
 
 
-def test_a_damaged_graph_is_built_again(tmp_path):
-    "A stored graph is used as it was written, and not at all if it was changed: the search would crash."
-    kaldifst = pytest.importorskip("kaldifst")
-    graph = kaldifst.compile("0 1 1 1 0.5\n1 2 2 2 0.5\n2 0.0\n")
-    path = tmp_path / "TLG-0.fst"
-    found = Kept([path], {"lm": "5eed"})
-    keep_graph(graph, found)
-    assert found.fresh and kaldifst.StdVectorFst.read(str(path)).num_states == 3
-    data = path.read_bytes()
-    for damaged in (data[:-5], data + b"x", data[:-20] + b"\xff" * 4 + data[-16:], b""):
-        path.write_bytes(damaged)
-        assert not found.fresh
-    keep_graph(graph, found)
-    assert found.fresh and not Kept([path], {"lm": "other"}).fresh
-    found.note.unlink()
-    assert not found.fresh

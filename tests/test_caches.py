@@ -581,7 +581,7 @@ def test_each_part_of_the_key_of_logits(here: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_each_part_of_the_key_of_a_search(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    "Language model, lexicon, hotwords, route, every setting, version."
+    "Language model, lexicon, hotwords, temperature, every setting, version."
     words, model = pipeline.choose_words("model.b2tlm")
     first = search_key(BeamSearch(words, model))
     assert first == search_key(BeamSearch(words, model))
@@ -598,9 +598,6 @@ def test_each_part_of_the_key_of_a_search(here: Path, monkeypatch: pytest.Monkey
         config = replace(SearchConfig(), **{name: type(value)(other)})
         assert differing(first, search_key(BeamSearch(words, model, config))) == ["settings"], name
     assert differing(first, search_key(BeamSearch(words, model, temperature=2.0))) == ["temperature"]
-    search = BeamSearch(words, model)
-    search.route = "wfst"
-    assert differing(first, search_key(search)) == ["route"]
     monkeypatch.setattr(beam_search, "SEARCH", beam_search.SEARCH + 1)
     assert differing(first, search_key(BeamSearch(words, model))) == ["search"]
 
@@ -627,7 +624,7 @@ def test_each_part_of_a_begun_submission(here: Path, monkeypatch: pytest.MonkeyP
     journal = Path(".s.csv.journal")
     head, *rows = journal.read_text().splitlines()
     begun = json.loads(head)["settings"]
-    assert {"logits", "decoder", "unseen", "device", "split", "data", "search", "lm", "lexicon", "route", "settings", "hotwords",
+    assert {"logits", "decoder", "unseen", "device", "split", "data", "search", "lm", "lexicon", "settings", "hotwords",
             "temperature", "adapt"} == set(begun)
     with Recordings("data", "test") as recordings:
         infos = recordings.infos
@@ -652,23 +649,6 @@ def test_a_large_model_file(here: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     assert decode() == 2 and "model.b2tlm: its content does not fit its fingerprint" in capsys.readouterr().err
     with pytest.raises(KitError, match="does not fit its fingerprint"):
         map_model(path).verify()
-
-
-def test_a_graph(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    "The graph of the search `wfst`: its words, its language model, its weights, its bytes."
-    pytest.importorskip("kaldifst")
-    from b2t_kit.decode import wfst
-    from b2t_kit.decode.wfst import graph_key
-    words, model = pipeline.choose_words("model.b2tlm")
-    other = map_model("other.b2tlm")
-    more, _ = pipeline.choose_words("model.b2tlm", lexicon=_words_file())
-    keys = [graph_key(words, model, SearchConfig()), graph_key(words, other, SearchConfig()),
-            graph_key(more, model, SearchConfig()), graph_key(words, model, SearchConfig(word_bonus=0.1)),
-            graph_key(words, model, SearchConfig(missing_silence=-9.0)),
-            graph_key(words, model, SearchConfig(acoustic_scale=0.4))]
-    monkeypatch.setattr(wfst, "GRAPH", wfst.GRAPH + 1)
-    keys += [graph_key(words, model, SearchConfig())]
-    assert len({json.dumps(key) for key in keys}) == 7
 
 
 def _words_file() -> Path:
@@ -719,8 +699,8 @@ def _flip(path: Path, place: int) -> None:
 def test_the_key_of_a_search_names_everything() -> None:
     "Whoever adds an argument to the search must add it to the key."
     import inspect
-    arguments = set(inspect.signature(BeamSearch.__init__).parameters) - {"self", "folder"}
-    assert arguments == {"lexicon", "model", "config", "route", "hotwords", "temperature"}, "add it to `search_key`, and change this"
+    arguments = set(inspect.signature(BeamSearch.__init__).parameters) - {"self"}
+    assert arguments == {"lexicon", "model", "config", "hotwords", "temperature"}, "add it to `search_key`, and change this"
 
 
 def test_read_lists_are_those_that_were_written(here: Path) -> None:

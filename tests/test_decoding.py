@@ -113,7 +113,6 @@ BAD_CALLS = {
     "a missing language model": (["--logits", "GOOD", "--lm", "none.arpa"], "none.arpa"),
     "a missing lexicon": (["--logits", "GOOD", "--lexicon", "none.txt"], "none.txt"),
     "nothing to tune on": (["--logits", "GOOD", "--tune"], "known sentences"),
-    "an unknown route": (["--logits", "GOOD", "--route", "redis"], "redis"),
 }
 
 
@@ -293,8 +292,6 @@ def test_the_command_hears_a_name(tmp_path, capsys):
     assert main([*words, "--hotwords", str(tmp_path / "names.txt")]) == 0
     assert said in (tmp_path / "out/sentences.csv").read_text(encoding="utf-8")
     capsys.readouterr()
-    assert main([*words, "--hotwords", str(tmp_path / "names.txt"), "--route", "wfst"]) == 2
-    assert "use the route 'prefix'" in capsys.readouterr().err
     assert main([*words, "--hotwords", str(tmp_path / "absent.txt")]) == 2
     assert "absent.txt" in capsys.readouterr().err
 

@@ -26,7 +26,7 @@ SCRIPTS = sorted(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/**/
 MAX_FIGURE_BYTES = 60_000
 MAX_WIDTH, MAX_TABLE_WIDTH = 120, 160  # characters; 100 is the aim, tests have tables of cases
 # What users may add; `dev` and `docs` are for those who change the kit.
-EXTRAS = ("tracker", "wfst", "fetch", "rescore", "live", "lsl", "redis", "tpu", "preflight", "preflight-kaggle")
+EXTRAS = ("tracker", "fetch", "rescore", "live", "lsl", "redis", "tpu", "preflight", "preflight-kaggle")
 PACKAGING = ("settings.ini", "setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE", "README.md")
 PROJECT = ("README.zh.md", "CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "conftest.py", ".gitignore",
            ".pre-commit-config.yaml")

@@ -87,8 +87,6 @@ def test_the_reference_laboratorys_three_files(tmp_path, monkeypatch, capsys):
     Path("tokens.txt").write_text("\n".join([*theirs[:-1], "AX"]))
     assert main(f"{common} --logits theirs.h5 --tokens tokens.txt --out never".split()) == 2
     assert "AX is unknown" in capsys.readouterr().err and not Path("never").exists()
-    assert main(f"{common} --logits ours.h5 --route wfst --out never".split()) == 2
-    assert "use the route 'prefix'" in capsys.readouterr().err and not Path("never").exists()
 
 
 def changed(place: int, form: str, *values: float) -> Callable[[bytes], bytes]:

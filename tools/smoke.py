@@ -34,7 +34,6 @@ SMALLEST = {  # script, and case if it has a table of them -> arguments; several
     "decoding large_vocabulary": "--words 20000 --trials 2 --beams 20",
     "decoding rescoring": "LABELS --sentences 6 --tune-on 4 --llm LLM --beam 20 --n-best 5",
     "decoding search_defaults": "LABELS --sentences 4 --judge 4",
-    "decoding searches": "LABELS --work OUT --trials 2 --beams 20 --seconds 20",
     "decoding settings": "LABELS --sentences 4",
     "decoding tuning": "LABELS --tune-on 4",
     "decoding whole_split": "LABELS --lm LM --tuned TUNED --trials 2 --beam 20",

@@ -6,7 +6,7 @@
 __all__ = ['PREFIX', 'HISTORY', 'SLOT', 'FLOATS', 'SEARCH', 'Beam', 'Histories', 'Candidates', 'new_histories', 'new_beam',
            'new_candidates', 'mix', 'add_paths', 'extend', 'expand_node', 'wait', 'advance', 'kth_largest', 'keep',
            'advance_all', 'grown', 'index', 'emptied', 'finished', 'history_words', 'check_logits', 'as_rows',
-           'is_ordinary', 'find_fault', 'log_probs', 'tempered', 'kept_frames', 'is_sure', 'Proposer', 'PrefixSearch',
+           'is_ordinary', 'find_fault', 'log_probs', 'tempered', 'kept_frames', 'is_sure', 'PrefixSearch',
            'TrialSearch', 'BeamSearch', 'search_key', 'available_cores', 'Stream']
 
 # %% ../../nbs/decode/beam_search.ipynb #9ec7a51c
@@ -15,8 +15,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -504,17 +503,6 @@ def is_sure(rows: np.ndarray, config: SearchConfig) -> np.ndarray:  # (P,) bool
     "Return whether the network, at its temperature and before the blank penalty, is sure of the blank."
     return np.exp(rows[:, BLANK] + math.log(config.blank_penalty)) > config.blank_skip
 
-# %% ../../nbs/decode/beam_search.ipynb #7f5e7a45
-class Proposer(Protocol):
-    "A search that proposes sentences for log-probabilities."
-
-    def propose(
-        self,
-        rows: np.ndarray,  # (P, 41) float64, from `log_probs`
-        count: int,  # largest number of sentences
-    ) -> list[tuple[int, ...]]:  # words as numbered in the lexicon; in any order, each once
-        "Return candidate sentences to be scored."
-
 # %% ../../nbs/decode/beam_search.ipynb #9b29abf3
 class PrefixSearch:
     "The prefix beam search, for whole trials and frame by frame."
@@ -616,32 +604,12 @@ class BeamSearch:
         lexicon: Lexicon,  # the words and their pronunciations
         model: LanguageModel,  # scores sentences
         config: SearchConfig = SearchConfig(),
-        route: Route = "auto",  # which search to use; "auto" means "prefix"
-        folder: str | Path | None = None,  # where "wfst" stores its graph; None builds it each time
         hotwords: Sequence[Hotword] = (),  # words that are expected; the lexicon and the model need not know them
         temperature: float = 1.0,  # divides the logits, which are then calibrated; see `decode.calibrate`
     ) -> None:
         self.lexicon = with_hotwords(lexicon, hotwords)
         self.model, self.config, self.hotwords, self.temperature = model, config, tuple(hotwords), float(temperature)
-        self.route: Route = "prefix" if route == "auto" else route
         self.spoken = spoken_arrays(self.lexicon.entries, len(self.lexicon))
-        self.proposer = self._proposer(folder)
-
-    def _proposer(self, folder: str | Path | None) -> Proposer:
-        match self.route:
-            case "prefix":
-                return self.prefix
-            case "wfst":
-                from b2t_kit.decode.wfst import GraphSearch
-
-                if not isinstance(self.model.arrays, Arrays):
-                    raise KitError(f"{self.model.path}: the route 'wfst' needs all n-grams; use the route 'prefix', "
-                                   "or convert a trie first (b2t lm convert)")
-                if self.hotwords:
-                    raise KitError("hotwords: the route 'wfst' would have to build its graph again; use the route "
-                                   "'prefix', which adds them to its tree")
-                return GraphSearch(self.lexicon, self.model, self.config, folder)
-        raise KitError(f"route: '{self.route}' is not one of auto, prefix, wfst")
 
     @cached_property
     def prefix(self) -> PrefixSearch:
@@ -683,7 +651,7 @@ class BeamSearch:
         rows: np.ndarray,  # (P, 41) float64, from `log_probs`
     ) -> list[tuple[int, ...]]:  # word numbers of the lexicon
         "Return candidate sentences, not yet scored."
-        return self.proposer.propose(rows[kept_frames(rows, self.config)], self.config.n_best)
+        return self.prefix.propose(rows[kept_frames(rows, self.config)], self.config.n_best)
 
     def sentence(
         self,
@@ -712,7 +680,7 @@ class BeamSearch:
         return list(self.decode_each(trials, threads))
 
     def stream(self, before: "Stream | None" = None) -> "Stream":
-        "Return a `Stream`, in the memory of one that is not used any more; it always uses the prefix search."
+        "Return a `Stream`, in the memory of one that is not used any more."
         return Stream(self, before)
 
     def scored(
@@ -742,7 +710,7 @@ class BeamSearch:
         return with_confidences(sorted(found, key=lambda hypothesis: (-hypothesis.total, hypothesis.words)))
 
     def __repr__(self) -> str:
-        return f"BeamSearch ({self.route}) over {self.lexicon!r} with {self.model!r}"
+        return f"BeamSearch over {self.lexicon!r} with {self.model!r}"
 
 # %% ../../nbs/decode/beam_search.ipynb #d3f635c9
 SEARCH = 1  # version of the search: raised when other code gives other lists
@@ -750,7 +718,7 @@ SEARCH = 1  # version of the search: raised when other code gives other lists
 
 def search_key(search: BeamSearch) -> dict[str, Any]:  # plain values
     "Everything that a search's lists depend on besides the logits, for the keys of caches."
-    return {"search": SEARCH, "lm": search.model.hash, "lexicon": search.lexicon.hash, "route": search.route,
+    return {"search": SEARCH, "lm": search.model.hash, "lexicon": search.lexicon.hash,
             "settings": to_dict(search.config), "hotwords": repr(search.hotwords), "temperature": search.temperature}
 
 # %% ../../nbs/decode/beam_search.ipynb #a9bd4d38

@@ -23,7 +23,7 @@ from ..core import override, to_dict
 from .beam_search import BeamSearch, search_key, tempered
 from .calibrate import Calibration
 from .hotwords import Hotword, read_hotwords
-from .hypotheses import DecodedTrial, Route, SearchConfig, choice_key, marks_of, read_nbest
+from .hypotheses import DecodedTrial, SearchConfig, choice_key, marks_of, read_nbest
 from .hypotheses import with_choices, write_nbest
 from .sources import AdaptedRun, LogitSource, LogitTrial, RunLogits, decode_trials
 from .tune import DEFAULT, Tuning, plot_frontier, plot_tuning, trials_tuned_on, tune
@@ -144,7 +144,6 @@ class Asked:
     lm: str | Path | None = None  # language model file or "default"; None: the model of the tuned weights
     lexicon: str | Path | None = None  # file with additional words
     hotwords: str | Path | None = None  # file with words that are expected, known or not
-    route: Route = "auto"  # search: auto, prefix or wfst
     settings: dict[str, Any] = field(default_factory=dict)  # of `SearchConfig`, replacing tuned or default values
     temperature: float | None = None  # divides the logits; None: what the weights were tuned with, or the source's
     hot: tuple[Hotword, ...] = field(init=False, default=())  # the words of the file
@@ -160,11 +159,10 @@ class Asked:
         words: tuple[Lexicon, LanguageModel],  # from `choose_words`
         tuned: SearchConfig | None,  # from `tuned_config`
         calibration: Calibration,  # of the logits, from `calibration`
-        folder: Path | None = None,  # where the search may keep files
     ) -> BeamSearch:
         "Return the search with tuned or default weights, and the settings that replace them."
         config = override(tuned or SearchConfig(), self.settings)
-        return BeamSearch(*words, config, self.route, folder, hotwords=self.hot, temperature=calibration.temperature)
+        return BeamSearch(*words, config, hotwords=self.hot, temperature=calibration.temperature)
 
     def calibration(
         self,
@@ -184,7 +182,7 @@ class Asked:
     def plain(self) -> dict[str, Any]:
         "The arguments of `decode_sentences`: asked again, it looks at the same files."
         files = {name: _place(getattr(self, name)) for name in ("lm", "lexicon", "hotwords")}
-        return {**files, "route": self.route, "settings": self.settings, "temperature": self.temperature}
+        return {**files, "settings": self.settings, "temperature": self.temperature}
 
 
 def _place(name: Any) -> Any:  # an absolute path, so that it is found from other folders too
@@ -220,7 +218,7 @@ class DecodingLine:
 
     def search(self) -> BeamSearch:
         "The search with tuned or default weights, and the settings that replace them."
-        return self.asked.search(self.words, tuned_config(self.record, self.wanted), self.calibration, self.folder)
+        return self.asked.search(self.words, tuned_config(self.record, self.wanted), self.calibration)
 
     def tune(self, how: Tune) -> Tuning:
         "Tune the weights on the trials whose sentence is known, and record them for this and later lines."

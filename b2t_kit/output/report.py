@@ -651,7 +651,7 @@ def decoded_trials(
     "What `b2t decode` found, asked as it was last; decodes again if anything that the lists were made from changed."
     folder = run / "decode" / split
     asked = note_of(folder / "nbest.jsonl").get("key", {}).get("asked", {})  # also if the lists are damaged
-    if not isinstance(asked, dict) or not set(asked) <= {"lm", "lexicon", "hotwords", "route", "settings",
+    if not isinstance(asked, dict) or not set(asked) <= {"lm", "lexicon", "hotwords", "settings",
                                                             "temperature"}:
         raise KitError(f"{folder / 'nbest.jsonl.key'}: does not say what was asked; remove it, and run b2t decode "
                        "again")

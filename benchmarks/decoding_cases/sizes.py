@@ -38,7 +38,7 @@ def large_vocabulary(*, words: int = 14_000_000, trials: int = 60, beams: str = 
     language_model.py) becomes a 3-gram without pruning. Logits of other sentences of the same language are simulated
     with the phoneme error rate of the published baseline (`simulate`) and decoded. Each part runs in its own
     process, whose largest resident memory (`ru_maxrss`, mapped pages of files included) is the result. The kit chooses
-    the search (`route="auto"`). The case fails if a part needs more than the limit or the model of 14 million words
+    the search. The case fails if a part needs more than the limit or the model of 14 million words
     has fewer than ten million n-grams; of fewer words, in proportion.
 
     The words are random, so the error rate only shows that the search works at this size.
@@ -96,7 +96,7 @@ def decode(folder: Path, count: int, beam: int) -> dict:
     found, seconds = timed(search, trials)
     rate = wer(said, best(found))
     own, mapped = memory_now()
-    return {"route": search.route, "beam": beam, "lexicon": len(lexicon), "ngrams": sum(model.counts),
+    return {"beam": beam, "lexicon": len(lexicon), "ngrams": sum(model.counts),
             "trials": count, "frames": round(float(np.mean([len(one) for one in trials]))),
             "wer": rate.rate, "low": rate.low, "high": rate.high, "ready_cpu_seconds": round(ready, 1),
             "per_cpu_second": round(count / seconds, 1), "own_mb": round(own), "mapped_mb": round(mapped),
