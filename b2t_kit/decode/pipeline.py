@@ -26,7 +26,7 @@ from .hotwords import Hotword, read_hotwords
 from .hypotheses import DecodedTrial, SearchConfig, choice_key, marks_of, read_nbest
 from .hypotheses import with_choices, write_nbest
 from .sources import AdaptedRun, LogitSource, LogitTrial, RunLogits, decode_trials
-from .tune import DEFAULT, Tuning, plot_frontier, plot_tuning, trials_tuned_on, tune
+from .tune import DEFAULT, Tuning, plot_tuning, trials_tuned_on, tune
 from .tune import tuned_config, tuned_for, tuned_model, tuned_temperature
 from ..lm import read_language_model
 from ..lm import leak_warning
@@ -229,8 +229,6 @@ class DecodingLine:
         found = tune(*self.words, logits, self.truths, first, progress=self.progress,
                      hotwords=self.asked.hot, budget=how.seconds, days=[trial.session for trial in trials])
         write_atomically(self.folder / "tuning.png", _png(plot_tuning(found)))
-        if found.frontier:
-            write_atomically(self.folder / "frontier.png", _png(plot_frontier(found.frontier)))
         chose = sorted(choice_key(trial.place, trial.truth or "") for trial in trials)
         save_json(self.record, found.to_dict() | {
             "tuned_for": self.wanted, "lm": _place(self.lm), "logits": content_hash(self.heard.key), "chose": chose,

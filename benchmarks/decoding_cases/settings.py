@@ -19,7 +19,7 @@ from b2t_kit.decode.hotwords import parse_hotwords
 from b2t_kit.decode.hypotheses import SearchConfig
 from b2t_kit.decode.pipeline import words_in
 from b2t_kit.decode.sources import read_trials
-from b2t_kit.decode.tune import plot_frontier, tune
+from b2t_kit.decode.tune import plot_tuning, tune
 from b2t_kit.text.lexicon import Lexicon, build_lexicon
 from b2t_kit.lm import LanguageModel
 from b2t_kit.simulate import default_language_model
@@ -158,8 +158,8 @@ def tuning(labels: Path, /, *, tune_on: int = 40, json: Path | None = None, figu
     found = tune(lexicon, model, spoken(said, 3), said, CONFIG, progress=print, budget=math.inf)
     print(found, flush=True)
     save_at(json, "tuning", found.to_dict())
-    if figure and found.frontier:
-        plot_frontier(found.frontier).savefig(figure, dpi=80)
+    if figure:
+        plot_tuning(found).savefig(figure, dpi=80)
 
 
 def search_defaults(labels: Path, /, *, logits: tuple[Path, ...] = (), sentences: int = 250, judge: int = 1426,

@@ -90,7 +90,7 @@ def level(scored: list[str], tuned_on: list[str], models: dict[str, LanguageMode
         if tuned_on:
             tunings[name] = tune(lexicon, model, others, tuned_on, config)
             print(tunings[name], flush=True)
-            decode(f"{name} tuned", model, tunings[name].best)
+            decode(f"{name} tuned", model, tunings[name].best.config)
     pairs = {"untuned": (high, low), "tuned": (f"{high} tuned", f"{low} tuned"), "step": (f"{high} tuned", low)}
     ratios = {kind: ratio(counts[one], counts[base]) for kind, (one, base) in pairs.items() if one in counts}
     for kind, one in ratios.items():
