@@ -510,7 +510,6 @@ class FindsSentences(Adapts):
     lexicon: OptionalFile = None  # additional words, one 'word PH PH ...' a line, possibly with a last SIL
     # names and other expected words, known or not: a line is 'word [PH PH ...] [boost]'
     hotwords: OptionalFile = None
-    route: Literal["auto", "prefix", "wfst"] = "auto"  # which search decodes
     # divides the logits; 1 leaves them as the network gives them; default: fitted on validation trials
     temperature: float | None = None
 
@@ -520,7 +519,7 @@ class FindsSentences(Adapts):
 
     def search(self) -> dict[str, Any]:
         "Return the arguments of `decode_sentences` that choose words."
-        return {name: getattr(self, name) for name in ("lm", "lexicon", "hotwords", "route", "temperature")}
+        return {name: getattr(self, name) for name in ("lm", "lexicon", "hotwords", "temperature")}
 
 # %% ../nbs/cli.ipynb #dd5a96cd
 @dataclass(frozen=True)

@@ -23,9 +23,9 @@ from numba import njit
 from ..core import KitError, to_dict
 from .forced_align import combine, forced_align, spoken_arrays, with_quiet
 from .hotwords import Hotword, model_words, with_hotwords
-from .hypotheses import Hypothesis, Limits, Route, SearchConfig, with_confidences
+from .hypotheses import Hypothesis, Limits, SearchConfig, with_confidences
 from ..text.lexicon import Lexicon, Trie, build_trie
-from ..lm import Arrays, LanguageModel, follow, sentence_scores
+from ..lm import LanguageModel, follow, sentence_scores
 from ..text.phonemes import BLANK, PHONEMES, SILENCE
 
 # %% ../../nbs/decode/beam_search.ipynb #d8de2c0d
