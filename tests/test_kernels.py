@@ -16,8 +16,6 @@ from b2t_kit.core import KitError
 from b2t_kit.kaggle import build_kernel, kernel_names, kernels_folder, slug
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tools"))
-import install_cell
 FIELDS = {  # what `kaggle kernels push` reads, and its type
     "id": str, "title": str, "code_file": str, "language": str, "kernel_type": str, "is_private": bool,
     "enable_gpu": bool, "enable_tpu": bool, "enable_internet": bool, "machine_shape": str, "dataset_sources": list,
@@ -224,7 +222,13 @@ RECORDING_PIP = """
 import sys
 from pathlib import Path
 print(*sys.argv[1:], file=open(Path(__file__).with_name("asked"), "a"))
-sys.exit(sys.argv[-1].endswith({!r}))
+"""
+RUN_CELL = """
+import importlib.util, sys
+from IPython.core.interactiveshell import InteractiveShell
+if sys.argv[2] == "missing":
+    importlib.util.find_spec = lambda name: None
+InteractiveShell.instance().run_cell(sys.argv[1]).raise_error()
 """
 INSTALLING = {path: cells for path in sorted([*ROOT.glob("nbs/**/*.ipynb"), *ROOT.glob("kaggle/*/*.ipynb")])
               if (cells := [code for code in code_of(path) if re.search(r'%pip|"pip", "install"', code)])}
@@ -236,44 +240,30 @@ def test_notebooks_that_install_are_found() -> None:
     assert {path.stem for path in INSTALLING} == names
 
 
-@pytest.mark.parametrize("notebook", INSTALLING, ids=lambda path: path.stem)
-def test_notebook_installs_by_the_common_cell(notebook: Path) -> None:
-    (cell,) = INSTALLING[notebook]
-    assert cell.endswith(install_cell.code()), "run python tools/install_cell.py"
+def test_notebooks_install_by_the_same_cell() -> None:
+    cells = {re.sub(r"^#\|.*\n", "", cell, flags=re.M) for cells in INSTALLING.values() for cell in cells}
+    assert len(cells) == 1 and len(cells.pop().splitlines()) == 5
 
 
-def asked_of_pip(place: Path, owned: list[str], failing: str = "nothing") -> tuple[list[str], str]:
-    """What the cell asks of pip in an environment without the kit, where `failing` does not install; and its errors."""
-    library = place.parent.with_name("library")
-    venv.create(library / "env", with_pip=False)
-    (library / "pip.py").write_text(RECORDING_PIP.format(failing))
-    place.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run([library / "env/bin/python", "-c", install_cell.code(owned)], cwd=place,
-                          capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(library)})
+def asked_of_pip(place: Path, kit: str = "missing") -> list[str]:
+    """What the cell asks of pip in a folder, where the kit is missing or installed."""
+    library = place / "library"
+    library.mkdir(parents=True)
+    (library / "pip.py").write_text(RECORDING_PIP)
+    cell = re.sub(r"^#\|.*\n", "", next(iter(INSTALLING.values()))[0], flags=re.M)
+    search = os.pathsep.join([str(library), str(ROOT)])
+    done = subprocess.run([sys.executable, "-c", RUN_CELL, cell, kit], cwd=place, capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": search, "IPYTHONDIR": str(place / "ipython")})
+    assert done.returncode == 0, done.stderr
     asked = library / "asked"
-    lines = asked.read_text().splitlines() if asked.exists() else []
-    asked.unlink(missing_ok=True)
-    assert done.returncode == (not lines or lines[-1].endswith(failing)), done.stderr
-    return lines, done.stderr
+    return asked.read_text().splitlines() if asked.exists() else []
 
 
-def test_nothing_is_installed_from_a_name_that_is_not_owned(tmp_path: Path) -> None:
-    """A stranger who registers the name on an index, or the repository's address, must not run code in a notebook."""
-    asked, errors = asked_of_pip(tmp_path / "empty/place", install_cell.OWNED)
-    assert install_cell.OWNED == [] and asked == []
-    assert "attach the dataset that `b2t kernel build`" in errors and "Traceback" not in errors
-
-
-def test_an_attached_wheel_comes_before_a_clone_and_a_clone_before_the_internet(tmp_path: Path) -> None:
-    clone = tmp_path / "clone"
-    (clone / "b2t_kit").mkdir(parents=True)
-    (clone / "b2t_kit/__init__.py").touch()
-    wheel = clone / "b2t_kit-0.2.0-py3-none-any.whl"
-    wheel.touch()
-    offline = f"install -q --no-index --find-links={clone} {wheel}"
-    assert asked_of_pip(clone / "nbs", ["b2t_kit"]) == ([offline], "")
-    asked, _ = asked_of_pip(clone / "nbs", ["b2t_kit"], failing=wheel.name)
-    assert asked == [offline, f"install -q {wheel}", f"install -q {clone}"]
-    wheel.unlink()
-    asked, _ = asked_of_pip(clone / "nbs", ["b2t_kit"], failing="clone")
-    assert asked == [f"install -q {clone}", "install -q b2t_kit"]
+def test_a_wheel_comes_before_a_clone_and_no_index_is_asked_for_the_kit(tmp_path: Path) -> None:
+    """A stranger who registers the name on an index must not run code in a notebook."""
+    assert asked_of_pip(tmp_path / "there", "installed") == []
+    assert asked_of_pip(tmp_path / "empty") == ["install -q --retries 1 --find-links . ./b2t_kit"]
+    (tmp_path / "uploaded").mkdir()
+    (tmp_path / "uploaded/b2t_kit-0.2.0-py3-none-any.whl").touch()
+    assert asked_of_pip(tmp_path / "uploaded") == [
+        "install -q --retries 1 --find-links . ./b2t_kit-0.2.0-py3-none-any.whl"]
