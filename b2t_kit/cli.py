@@ -21,6 +21,7 @@ import shlex
 import shutil
 import sys
 import textwrap
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import MISSING, asdict, dataclass, fields, replace
@@ -228,7 +229,7 @@ class Train(HasSettings):
     resume: bool = False  # continue the run in RUN, with its settings and recordings
     # train once per seed, and report how much the results differ; default: one run with --seed
     seeds: tuple[int, ...] = ()
-    # with --seeds: all at once, each in a process with a TPU chip of its own, or its share of the CPU's cores
+    # with --seeds: all at once, each in a process with a GPU or TPU chip of its own, or its share of the CPU's cores
     side_by_side: bool = False
     cache_dir: OptionalFolder = None  # cache on disk that several runs share; default: recordings are kept in memory
 
@@ -300,13 +301,14 @@ def train_runs(verb: Train) -> int:
     from b2t_kit.memory import check_memory
     from b2t_kit.train import train, train_seeds
     from b2t_kit.training.checkpoint import checkpoint_steps
-    from b2t_kit.training.seeds import check_seeds_folder
 
     run, out, status = verb.settings, Path(verb.out), SUCCESS
     if len(set(verb.seeds)) < len(verb.seeds):
         raise KitError(f"seeds: {' '.join(map(str, verb.seeds))} should be different whole numbers such as 1 2 3")
     if verb.side_by_side and not verb.seeds:
         raise KitError("side_by_side: needs seeds to train, such as --seeds 1 2 3")
+    if verb.seeds and ((out / "config.json").exists() or (out / "checkpoints").exists()):
+        raise KitError(f"{out}: holds a run already; choose another folder for several seeds")
     gone = [folder for folder in verb.data if verb.resume and not Path(folder).is_dir()]
     if gone:
         raise KitError(f"{out}: its recordings were in {gone[0]}, which is not there; name their folder with --data")
@@ -315,8 +317,6 @@ def train_runs(verb: Train) -> int:
         if verb.side_by_side:
             status, complete = train_beside(verb)
         else:
-            if verb.seeds:
-                check_seeds_folder(out)
             with closing(open_task(run, verb.data, verb.cache_dir, initial_decoder(verb))) as task:
                 if verb.seeds:
                     with remembered_seeds(verb):
@@ -404,43 +404,38 @@ def print_how_to_resume(verb: Train) -> None:
 
 # %% ../nbs/cli.ipynb #76847576
 def train_beside(verb: Train) -> tuple[int, bool]:  # exit status: 1 if a seed died; whether all have finished
-    "Train seeds at once, or one after another where a TPU cannot be divided."
+    "Train seeds at once, each in a process with a device of its own."
     from b2t_kit.data.batches import remove_caches
     from b2t_kit.speech.task import SpeechTask, WordsConfig
-    from b2t_kit.training import seeds as several
-    from b2t_kit.training.run import Budget
+    from b2t_kit.training.checkpoint import checkpoint_steps
+    from b2t_kit.training.run import check_resumable
+    from b2t_kit.training.seeds import SAVED, share_devices, train_side_by_side
 
-    run, out = verb.settings, Path(verb.out)
+    run, out, started = verb.settings, Path(verb.out), time.monotonic()
     if find_place().world > 1:
         raise KitError("side_by_side: starts a process per seed by itself; leave the launcher out")
-    budget = Budget(run.train.hours)
-    variables, plan = several.share_devices(run.train.device, len(verb.seeds))
-    given = {name.removeprefix("task."): value for name, value in verb.given().items()
-             if name.startswith("task.")}
-    seeds = dict(zip(verb.seeds, variables))
-    runs = several.seed_runs(out, seeds, run.train.steps, verb.resume, run.train, given=given)
+    variables = share_devices(run.train.device, len(verb.seeds))
+    folders = {seed: out / f"seed_{seed}" for seed in verb.seeds}
+    for folder in folders.values():
+        check_resumable(folder, verb.resume and folder.is_dir())
     cache = Path(verb.cache_dir or out / "cache")
     record = next((str(path) for path in sorted(out.glob("seed_*/config.json"))), verb.config)
-    words = [word for name, value in (("config", record), ("model", verb.model), ("from_run", verb.from_run)) if value
-             for word in flagged(name, value)]
-    words += [*(flagged("data", verb.data) if verb.data else []), *flagged("cache_dir", cache)]
-    words += [word for name, value in verb.given().items() if name not in ("train.seed", "train.hours")
-              for word in flagged(name, value)]
+    given = {"config": record, "model": verb.model, "from_run": verb.from_run, "data": verb.data, "cache_dir": cache,
+             **{name: value for name, value in verb.given().items() if name not in ("train.seed", "train.hours")}}
+    words = [word for name, value in given.items() if value not in (None, ()) for word in flagged(name, value)]
     with remembered_seeds(verb):
         try:
             SpeechTask(verb.data, replace(run.task, words=WordsConfig()), cache_dir=cache).close()
-            refused = several.probe(variables) if "TPU_VISIBLE_CHIPS" in variables[0] else ""
-            if refused:
-                plan = f"one after another over all chips, because in the probe {refused}"
-                for seed in runs:
-                    seed.variables = {}
-            print(f"seeds       {' '.join(map(str, verb.seeds))}: {plan}\n"
-                  f"folders     {out / 'seed_N'}; output in {out / 'seed_N.txt'}")
-            several.train_side_by_side(runs, words, run.train, budget, 1 if refused else None)
+            if run.train.hours:
+                words += ["--hours", f"{max(run.train.hours - (time.monotonic() - started) / 3600, 1e-4)}"]
+            print(f"seeds {' '.join(map(str, verb.seeds))} side by side in {out / 'seed_N'}; output in {out / 'seed_N.txt'}",
+                  flush=True)
+            statuses = train_side_by_side(folders, words, variables, run.train.steps, run.train.select)
         finally:
             if not verb.cache_dir:
                 remove_caches(cache)
-    return int(any(seed.state == "died" for seed in runs)), all(seed.state == "finished" for seed in runs)
+    complete = all(max(checkpoint_steps(folder), default=-1) >= run.train.steps for folder in folders.values())
+    return int(any(status not in SAVED for status in statuses.values())), complete
 
 # %% ../nbs/cli.ipynb #a1e225bf
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import errno
 import hashlib
-import importlib
 import inspect
 import io
 import json
@@ -16,12 +15,10 @@ import linecache
 import math
 import os
 import re
-import runpy
 import secrets
 import shutil
 import signal
 import stat
-import subprocess
 import sys
 import tempfile
 import threading
@@ -43,7 +40,7 @@ if TYPE_CHECKING:
 
 # %% auto #0
 __all__ = ['LONGEST_ERROR', 'MAX_TEXT', 'SEED', 'TEMPERATURE', 'SUCCESS', 'FAULTS', 'ERROR', 'UNRECOGNISED', 'STATUSES',
-           'ENTERED', 'MACHINE_FAULTS', 'GIB', 'SETTLED', 'MEMO', 'REMEMBERED', 'BOOTSTRAP', 'KitError', 'printable',
+           'ENTERED', 'MACHINE_FAULTS', 'GIB', 'SETTLED', 'MEMO', 'REMEMBERED', 'KitError', 'printable',
            'printed_plainly', 'sync_folder', 'written_aside', 'write_atomically', 'save_json', 'atomic_folder',
            'regular_file', 'open_own', 'clear_way', 'read_bytes', 'read_text', 'parse_json', 'load_json', 'csv_text',
            'csv_plain', 'check_writable', 'new_folders', 'check_target', 'free_bytes', 'Platform', 'platform',
@@ -52,8 +49,7 @@ __all__ = ['LONGEST_ERROR', 'MAX_TEXT', 'SEED', 'TEMPERATURE', 'SUCCESS', 'FAULT
            'stopped_by_signals', 'forget_output', 'run_program', 'environment_with', 'memory', 'free_memory', 'gib',
            'file_mark', 'plain', 'content_hash', 'file_state', 'Remembered', 'remembered_hash', 'file_hash', 'Kept',
            'note_of', 'stored_key', 'kept', 'differing', 'fold_seed', 'scramble', 'one_thread_first', 'uniforms',
-           'normals', 'Place', 'find_place', 'child_environment', 'join', 'leave', 'run_worker', 'Worker',
-           'start_worker', 'stop_workers']
+           'normals', 'Place', 'find_place', 'child_environment', 'join', 'leave']
 
 # %% ../nbs/core.ipynb #942871e9
 LONGEST_ERROR = 2000  # characters; an error may quote its input, which may be one line of megabytes
@@ -1137,110 +1133,3 @@ def leave() -> None:
 
     if dist.is_initialized():
         dist.destroy_process_group()
-
-# %% ../nbs/core.ipynb #b8a27dce
-BOOTSTRAP = "from b2t_kit.core import run_worker; run_worker()"
-
-# %% ../nbs/core.ipynb #f248a3ad
-def run_worker() -> None:
-    "Watch the launcher, then run the target named on the command line; runs in a launched process."
-    pipe, target, *arguments = sys.argv[1:]
-    threading.Thread(target=_end_with_launcher, args=(int(pipe),), daemon=True).start()
-    module, _, function = target.partition(":")
-    sys.argv = [module, *arguments]
-    try:
-        if function:
-            getattr(importlib.import_module(module), function)(*arguments)
-        else:
-            runpy.run_module(module, run_name="__main__", alter_sys=True)
-    except KitError as error:
-        sys.stdout.flush()
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-
-# %% ../nbs/core.ipynb #cce60654
-def _end_with_launcher(
-    pipe: int,  # file descriptor of a pipe whose other end only the launcher holds
-) -> None:
-    "Wait until the launcher has ended, then end this process and its children."
-    os.read(pipe, 1)
-    os.killpg(os.getpgrp(), signal.SIGKILL)
-
-# %% ../nbs/core.ipynb #ab13e780
-@dataclass
-class Worker:
-    "A process that was started here."
-    rank: int
-    process: subprocess.Popen
-    output: IO[str]  # reads its output
-    said: str = ""  # output read so far
-
-    def listen(self) -> str:
-        "The output since the last call."
-        text = self.output.read()
-        self.said += text
-        return text
-
-    def ended(self) -> bool:
-        "Whether it has ended; it is not reaped yet, so its process number is not reused."
-        if self.process.returncode is not None:
-            return True
-        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        return os.waitid(os.P_PID, self.process.pid, options) is not None
-
-    def signal_group(self, number: signal.Signals) -> None:
-        "Send a signal to the process and its descendants, unless it has been reaped."
-        if self.process.returncode is None:
-            try:
-                os.killpg(self.process.pid, number)
-            except ProcessLookupError:
-                pass  # the group is already empty
-
-    def reap(self) -> int:
-        "End the rest of its group and return its exit status."
-        self.signal_group(signal.SIGKILL)
-        return self.process.wait()
-
-    def account(self) -> str:
-        "How it ended, and the last line that it printed; it must have been reaped."
-        status = self.process.returncode
-        how = f"status {status}" if status >= 0 else f"signal {signal.Signals(-status).name}"
-        lines = self.said.strip().splitlines() or ["it printed nothing"]
-        return f"{how}: {lines[-1].removeprefix('error: ')}"
-
-# %% ../nbs/core.ipynb #49aa499f
-def start_worker(
-    rank: int,
-    target: str,  # "package.module", run as with python -m, or "package.module:function"
-    arguments: Sequence[str],  # command-line arguments, or the function's (text)
-    environment: Mapping[str, str],
-    pipe: int,  # read end of a pipe; when this process ends, so does the started one
-    path: Path,  # file to which its output is appended
-) -> Worker:
-    "Start one process in its own session."
-    command = [sys.executable, "-c", BOOTSTRAP, str(pipe), target, *arguments]
-    check_target(path)
-    with open(path, "ab") as output:
-        reader = open(path, encoding="utf-8", errors="replace")
-        reader.seek(0, os.SEEK_END)
-        process = subprocess.Popen(
-            command, env=dict(environment), stdin=subprocess.DEVNULL, stdout=output,
-            stderr=subprocess.STDOUT, pass_fds=(pipe,), start_new_session=True,
-        )
-    return Worker(rank, process, reader)
-
-# %% ../nbs/core.ipynb #fbff958e
-def stop_workers(
-    workers: Sequence[Worker],
-    grace: float = 10.0,  # seconds between SIGTERM and SIGKILL
-) -> None:
-    "End every process that still runs, with SIGTERM and then SIGKILL."
-    for worker in workers:
-        worker.signal_group(signal.SIGTERM)
-    deadline = time.monotonic() + grace
-    while time.monotonic() < deadline and not all(worker.ended() for worker in workers):
-        time.sleep(0.05)
-    for worker in workers:
-        worker.reap()
-        worker.listen()
-        worker.output.close()

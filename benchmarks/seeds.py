@@ -1,7 +1,6 @@
-"""Three seeds side by side against one after another: seconds, memory, a killed seed, the refused probe, an ensemble.
+"""Three seeds side by side against one after another: seconds, memory, a killed seed, an ensemble.
 
     python benchmarks/seeds.py                              # simulated recordings, minutes on two cores
-    python benchmarks/seeds.py --xla .ci/envs/xla/bin/python    # also the probe, with XLA's CPU backend
     python benchmarks/seeds.py --runs RUN RUN ... --data DATA --out FILE    # only the ensemble, of runs that are there
 
 Every run is `b2t train` or another command in a process of its own. Memory is the proportional set size of all
@@ -67,14 +66,13 @@ def megabytes(processes: list[psutil.Process]) -> float:
 def b2t(
     words: list[str],  # what follows `b2t`
     look: Callable[[subprocess.Popen], None] = lambda command: None,  # called after each sample
-    python: str = sys.executable,
     **variables: str,  # environment variables to add
 ) -> dict[str, Any]:  # status, seconds, peak of memory in MB, what it printed
     "Run a command and measure it."
     started, peak = time.monotonic(), 0.0
     with tempfile.TemporaryFile("w+") as output:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
-        command = subprocess.Popen([python, "-m", "b2t_kit.cli", *words], env=environment, stdout=output,
+        command = subprocess.Popen([sys.executable, "-m", "b2t_kit.cli", *words], env=environment, stdout=output,
                                    stderr=subprocess.STDOUT)
         while command.poll() is None:
             peak = max(peak, megabytes(processes_of(command)))
@@ -106,7 +104,7 @@ def killer(run: Path, step: int) -> Callable[[subprocess.Popen], None]:
     return look
 
 
-def measure(data: Path, out: Path, steps: int, threads: int, xla: str | None) -> dict[str, Any]:
+def measure(data: Path, out: Path, steps: int, threads: int) -> dict[str, Any]:
     "All parts of the benchmark."
     train = ["train", "--data", str(data), "--device", "cpu", "--steps", str(steps), "--eval-every", "20"]
     listed = [*map(str, SEEDS)]
@@ -121,10 +119,6 @@ def measure(data: Path, out: Path, steps: int, threads: int, xla: str | None) ->
             bits(out / f"after/seed_{seed}") == bits(out / f"beside/seed_{seed}") for seed in SEEDS)
     found |= measure_killed(out)
     found |= ensemble([out / f"beside/seed_{seed}" for seed in SEEDS], data, out)
-    if xla:
-        few = [*SMALL, "--data", str(out / "small/hdf5_data_final"), "--device", "xla", "--steps", "2"]
-        few += ["--seeds", "1", "2", "--side-by-side"]
-        found["probe"] = b2t([*few, "--out", str(out / "xla")], python=xla, PJRT_DEVICE="CPU", CPU_NUM_DEVICES="8")
     return found
 
 
@@ -184,7 +178,6 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=80, help="simulated trials per session")
     parser.add_argument("--threads", type=int, default=threads_each(len(SEEDS)),
                         help="of each seed that is trained after another")
-    parser.add_argument("--xla", metavar="PYTHON", help="an interpreter with torch_xla, for the probe")
     parser.add_argument("--runs", type=Path, nargs="*", help="with --data: only the ensemble of these runs")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/seeds.json")
@@ -197,8 +190,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         data = Path(scratch) / "data"
         simulate(data, SimulateConfig(sessions=3, trials=options.trials, difficulty=0.5, bins_per_phoneme=18.0))
-        found = measure(data, Path(scratch), options.steps, options.threads, options.xla)
-    for name in ("side by side", "one after another", "killed", "resumed", "alone", "probe"):
+        found = measure(data, Path(scratch), options.steps, options.threads)
+    for name in ("side by side", "one after another", "killed", "resumed", "alone"):
         if name in found:
             one = found[name]
             one["said"] = [line.replace(scratch, "") for line in one["said"].splitlines() if line.startswith(

@@ -203,7 +203,7 @@ def test_stopped_seeds_go_on_by_the_printed_command(data: Path, tmp_path: Path, 
     assert not (out / "cache").exists()
     status, said, errors = b2t(command_in(said))
     assert status == 0 and [newest(run) for run in runs] == [STEPS, STEPS], said + errors
-    assert ("thread" in said) == bool(how)
+    assert ("side by side" in said) == bool(how)
     assert set(load_json(out / "seeds.json")["values"]) == {"5", "6"}
     records = [load_json(run / "config.json") for run in runs]
     assert [one["train"].pop("seed") for one in records] == [5, 6] and records[0] == records[1]

@@ -52,7 +52,7 @@ ONCE = " --ignore-glob='tests/test_bad_*.py'" + "".join(
         "tests/live", "tests/tasks/test_eit.py",
         "nbs/live", "nbs/importers", "nbs/output", "nbs/tasks", "nbs/text", "nbs/decode", "kaggle/b2t-gpu", "research",
         *(f"nbs/{name}.ipynb" for name in ("01_dataset", "cli", "core", "demo", "doctor", "index", "lm", "lm_kenlm",
-                                           "memory", "simulate", "training/log")),
+                                           "memory", "simulate", "training/log", "training/seeds")),
         *(f"nbs/tutorials/{name}.ipynb" for name in ("first_decoder", "first_hour", "live", "own_recordings")),
         # What is left of data: batches.
         *(path.relative_to(ROOT) for path in sorted((ROOT / "nbs/data").glob("*.ipynb")) if path.stem != "batches"))
@@ -62,7 +62,7 @@ ONCE = " --ignore-glob='tests/test_bad_*.py'" + "".join(
     "failures.py::test_c18e", "failures.py::test_c18f",
     "seeds.py::test_a_stopped_command_leaves_nothing_running", "seeds.py::test_runs_decode_together",
     "seeds.py::test_seeds_end_with_the_bits_of_a_run_alone")
-) + "".join(f" --deselect=nbs/training/seeds.ipynb::{heading}" for heading in ("All", "to"))  # after the probe of XLA
+)
 TOTALS = re.compile(r"(\d+) passed, (\d+) failed, (\d+) skipped")
 STEP_LIMIT = 60 * 60  # seconds; beside two trainings the longest took 27 minutes
 
