@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Folder', 'File', 'RunFolder', 'OptionalFolder', 'OptionalFile', 'OptionalRun', 'Folders', 'Files', 'RunFolders',
-           'DeviceName', 'PrecisionName', 'numbers', 'ModelFile', 'VERBS', 'WINGS', 'ELSEWHERE', 'plain_number',
+           'DeviceName', 'PrecisionName', 'numbers', 'WINGS', 'ModelFile', 'VERBS', 'ELSEWHERE', 'plain_number', 'wing',
            'exactly_one', 'refuse', 'HasSettings', 'option_value', 'flagged', 'Demo', 'Simulate', 'Fetch', 'Validate',
            'Train', 'initial_settings', 'resumed', 'train_runs', 'calibrate_trained', 'initial_decoder',
            'remembered_seeds', 'print_how_to_resume', 'train_beside', 'ReadsRun', 'ReadsRecordings', 'TakesRuns',
@@ -71,6 +71,15 @@ def plain_number(info: Any) -> PrimitiveConstructorSpec | None:
         is_instance=lambda value: type(value) is info.type, str_from_instance=lambda value: [str(value)])
 
 # %% ../nbs/cli.ipynb #9d5fe62b
+WINGS = ("importers", "live", "tasks")  # folders that may be left out, each with a module `verbs`
+
+
+def wing(folder: str, name: str) -> Any:
+    "Return a module of a wing; None if its folder is not there."
+    there = find_spec(f"b2t_kit.{folder}") and find_spec(f"b2t_kit.{folder}.{name}")
+    return import_module(f"b2t_kit.{folder}.{name}") if there else None
+
+
 def exactly_one(verb: Any, *names: str) -> str:
     "Return which of several options is given; raises `KitError` if it is not exactly one."
     given = [name for name in names if getattr(verb, name)]
@@ -164,29 +173,31 @@ class Fetch:
 
     @staticmethod
     def about() -> Mapping[str, Mapping[str, str]]:
-        from b2t_kit.data.download import PUBLISHED
-        from b2t_kit.data.sets import SETS
+        from b2t_kit.data.download import PUBLISHED, T15_SET
 
+        sets = wing("importers", "sets")
         return {"published language models": {
                     name: f"about {model.gigabytes:g} GB; licence {model.licence}; {model.about}"
                     for name, model in PUBLISHED.items()},
-                "sets of recordings": {name: f"{entry.about}; {entry.participants}; {entry.amount}; {entry.use}"
-                                       for name, entry in SETS.items()}}
+                "sets of recordings": {entry.name: f"{entry.about}; {entry.participants}; {entry.amount}; {entry.use}"
+                                       for entry in (sets.SETS.values() if sets else [T15_SET])}}
 
     def act(self) -> int:
         from b2t_kit.data.download import fetch, fetch_language_model, read_token
-        from b2t_kit.data.sets import fetch_set, terms_kept
 
+        sets = wing("importers", "sets")
         if self.lm is not None:
             print(fetch_language_model(self.lm, self.out))
             return SUCCESS
-        token = read_token(self.token_file) if self.token_file else None
-        if self.set is not None:
-            print(*fetch_set(self.set, self.out, token, self.keep_archive, tell=report_progress), sep="\n")
+        options: dict[str, Any] = {
+            "token": read_token(self.token_file) if self.token_file else None,
+            "keep_archive": self.keep_archive, "tell": report_progress}
+        if self.set is None:
+            print(*fetch(self.out, self.source, baseline=self.baseline, **options), sep="\n")
+        elif sets:
+            print(*sets.fetch_set(self.set, self.out, **options), sep="\n")
         else:
-            tell = partial(terms_kept, "t15", self.out, tell=report_progress)
-            print(*fetch(self.out, self.source, baseline=self.baseline, token=token, keep_archive=self.keep_archive,
-                         tell=tell), sep="\n")
+            raise KitError("--set: other sets come with the folder importers/, which is not installed")
         return SUCCESS
 
 
@@ -1099,15 +1110,11 @@ VERBS: dict[str, type] = {  # in the order of `b2t --help`
     "report": WriteReport, "export": Export, "runs": Runs,
     "show": Show, "kernel build": BuildKernel, "plan": Plan, "preflight": Preflight, "doctor": Doctor,
 }
-WINGS = ("importers", "live", "tasks")  # folders that may be left out, each with a module `verbs`
-
-
 def all_verbs() -> dict[str, type]:
     "Return every verb, with those of the wings that are there."
     found = dict(VERBS)
-    for wing in WINGS:
-        if find_spec(f"b2t_kit.{wing}") and find_spec(f"b2t_kit.{wing}.verbs"):
-            found |= import_module(f"b2t_kit.{wing}.verbs").VERBS
+    for verbs in filter(None, (wing(name, "verbs") for name in WINGS)):
+        found |= verbs.VERBS
     return found
 
 

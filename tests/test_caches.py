@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,8 +21,7 @@ from safetensors.numpy import load_file, save_file
 from b2t_kit.cli import main
 from b2t_kit.core import Kept, KitError, differing, file_hash, file_mark, load_json, plain, save_json, stored_key
 from b2t_kit.core import to_dict
-from b2t_kit.importers.arrays import OwnArrays, Qvac
-from b2t_kit.data.convert import HeldOut, SourceDay, content_key
+from b2t_kit.data.convert import HeldOut, Importer, SourceDay, content_key
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.data.convert import SessionWriter
 from b2t_kit.decode import beam_search, pipeline, sources, tune
@@ -663,18 +662,29 @@ def _hot_file() -> Path:
     return path
 
 
+@dataclass(frozen=True)
+class Ours(Importer):
+    "An importer with options of its own."
+    labels: str = "phonemes"
+    bin_ms: float = 20.0
+
+
+class Theirs(Ours):
+    "Another one."
+
+
 def test_each_part_of_the_key_of_a_conversion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     "Importer, version, every option of its own, day, sources, quarantine."
     (tmp_path / "a.npy").write_bytes(b"one")
-    importer, day, held_out = OwnArrays("mine", "out"), SourceDay("t15.2024.01.01", (tmp_path / "a.npy",)), HeldOut()
+    importer, day, held_out = Ours("mine", "out"), SourceDay("t15.2024.01.01", (tmp_path / "a.npy",)), HeldOut()
     other = HeldOut()
     other.key = "another"
-    keys = [content_key(importer, day, held_out), content_key(Qvac("mine", "out"), day, held_out),
+    keys = [content_key(importer, day, held_out), content_key(Theirs("mine", "out"), day, held_out),
             content_key(importer, replace(day, session="t15.2024.01.02"), held_out), content_key(importer, day, other)]
     for name, value in importer.options.items():
         keys.append(content_key(replace(importer, **{name: f"{value}2" if isinstance(value, str) else value / 2}), day, held_out))
     assert content_key(replace(importer, folder="yours", out="there", skip_faulty=True), day, held_out) == keys[0]
-    monkeypatch.setattr(OwnArrays, "version", 99)
+    monkeypatch.setattr(Ours, "version", 99)
     keys.append(content_key(importer, day, held_out))
     rewrite(tmp_path / "a.npy", lambda path: path.write_bytes(b"two"))
     keys.append(content_key(importer, day, held_out))

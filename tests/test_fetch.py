@@ -11,7 +11,6 @@ import threading
 import time
 import zipfile
 from dataclasses import dataclass, field
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,8 +22,7 @@ from b2t_kit.core import KitError
 from b2t_kit.data import download as download_module
 from b2t_kit.data.dataset import find_recordings
 from b2t_kit.data.download import RemoteFile, download
-from b2t_kit.data.sets import fetch_set, terms_kept
-from b2t_kit.data.download import ARCHIVES, PUBLISHED, fetch, fetch_language_model, list_files
+from b2t_kit.data.download import ARCHIVES, PUBLISHED, fetch, fetch_dandiset, fetch_language_model, list_files
 
 SESSION = "t15.2023.08.11/data_train.hdf5"
 CONTENT = bytes(range(256)) * 3000  # incompressible enough once stored: 768,000 bytes
@@ -190,7 +188,7 @@ def remote(server: Server) -> RemoteFile:
 
 
 def names_in(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    return sorted(path.name for path in folder.iterdir() if path.name != "terms.json")
 
 
 def test_fetches_checks_and_unpacks_only_what_was_asked_for(serve, tmp_path):
@@ -463,16 +461,14 @@ def test_archives_with_a_client(tmp_path, monkeypatch):
         hf_hub_download=lambda repository, name, local_dir: f"{local_dir}/{name}"))
     assert fetch(tmp_path / "data", source="kaggle") == [tmp_path / "data"]
     assert find_recordings(tmp_path / "data") == tmp_path / "data/t15_copyTask_neuralData/hdf5_data_final"
-    said = []
-    assert fetch_set("h2", tmp_path / "h2", "secret", tell=said.append) == [tmp_path / "h2/000950"]
-    assert "dandiset/000950" in said[0] and "licence: " in said[0] and (tmp_path / "h2/terms.json").is_file()
+    assert fetch_dandiset("000950", tmp_path / "h2") == tmp_path / "h2/000950"
     assert asked == [("brain-to-text-25", str(tmp_path / "data")),
                      (["https://dandiarchive.org/dandiset/000950/draft"], str(tmp_path / "h2"))]
     monkeypatch.setattr(download_module, "check_download_space", lambda *words: None)
     assert fetch_language_model("t15-5gram", tmp_path / "lm") == tmp_path / "lm/5gram_unpruned.bin"
     for module, call, line in (
             ("kagglehub", lambda: fetch(tmp_path / "new", source="kaggle"), "pip install kagglehub"),
-            ("dandi.download", lambda: fetch_set("h2", tmp_path / "new", tell=said.append), "pip install dandi"),
+            ("dandi.download", lambda: fetch_dandiset("000950", tmp_path / "new"), "pip install dandi"),
             ("huggingface_hub", lambda: fetch_language_model("t15-5gram", tmp_path / "new"), "pip install huggingface-hub")):
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(KitError, match=line):
@@ -578,46 +574,6 @@ def test_damaged_archives_say_what_to_do(serve, tmp_path):
         download_module.unpack_archive(tmp_path / "empty.zip", tmp_path / "x/hdf5_data_final", progress=False)
 
 
-def test_set_shows_terms_first(serve, tmp_path, monkeypatch):
-    """Another set: its licence and terms are shown and kept, files come from the archive's list, and it is unpacked."""
-    archive = zip_of({"t15_neural_data/t15_day025/t15_day025_neural_data.mat": CONTENT})
-    server = serve(files={"README.md": b"read me", "t15_neural_data.zip": archive, "other.zip": b"x" * 10},
-                   licence="https://spdx.org/licenses/CC0-1.0.html", token="secret")
-    said = []
-
-    def tell(text: str) -> None:
-        assert not server.behaviour.log and not (tmp_path / "out").exists()  # nothing is fetched before
-        said.append(text)
-
-    found = fetch_set("brain-to-voice", tmp_path / "out", "secret", progress=False, base_url=server.url, tell=tell)
-    assert found == [tmp_path / "out/t15_neural_data"]
-    assert (found[0] / "t15_day025/t15_day025_neural_data.mat").read_bytes() == CONTENT
-    assert "CC0-1.0" in said[0] and "Do not try to identify" in said[0] and "quarantines" in said[0]
-    kept = json.loads((tmp_path / "out/terms.json").read_text())
-    assert kept["licence"].endswith("CC0-1.0.html") and [one["name"] for one in kept["files"]] == ["t15_neural_data.zip"]
-    assert kept["files"][0]["size"] == len(archive) and kept["files"][0]["digest"] == hashlib.sha256(archive).hexdigest()
-    assert [name for name, *_ in server.behaviour.log] == ["t15_neural_data.zip"]
-    again = fetch_set("brain-to-voice", tmp_path / "out", None, progress=False, base_url=server.url, tell=said.append)
-    assert again == found and len(server.behaviour.log) == 1
-
-
-def test_set_downloaded_by_hand(serve, tmp_path):
-    """A file that a browser put there is checked and used; a wrong one is refused; without a token Dryad's answer says what to do."""
-    archive = zip_of({"seed/t5.2022.05.18.mat": CONTENT})
-    server = serve(files={"corp.zip": archive}, token="secret")
-    with pytest.raises(KitError, match="API token"):
-        fetch_set("corp", tmp_path / "out", None, progress=False, base_url=server.url, tell=lambda text: None)
-    (tmp_path / "hand").mkdir()
-    (tmp_path / "hand/corp.zip").write_bytes(archive)
-    said = []
-    found = fetch_set("corp", tmp_path / "hand", None, progress=False, base_url=server.url, tell=said.append)
-    assert (found[0] / "seed/t5.2022.05.18.mat").read_bytes() == CONTENT and "not stated by the archive" in said[0]
-    (tmp_path / "bad").mkdir()
-    (tmp_path / "bad/corp.zip").write_bytes(archive[:-1] + b"!")
-    with pytest.raises(KitError, match="checksum"):
-        fetch_set("corp", tmp_path / "bad", None, progress=False, base_url=server.url, tell=said.append)
-
-
 def test_terms_of_the_copy_task(serve, tmp_path):
     """The plain `b2t fetch` shows and keeps the terms too, before it downloads."""
     server, said = serve(licence="https://spdx.org/licenses/CC0-1.0.html"), []
@@ -626,14 +582,6 @@ def test_terms_of_the_copy_task(serve, tmp_path):
         assert not server.behaviour.log
         said.append(text)
 
-    fetch_from(server, tmp_path, tell=partial(terms_kept, "t15", tmp_path, base_url=server.url, tell=tell))
+    fetch_from(server, tmp_path, tell=tell)
     assert "CC0-1.0" in said[0] and "Do not try to identify" in said[0] and "t15_copyTask_neuralData.zip" in said[0]
     assert json.loads((tmp_path / "terms.json").read_text())["set"] == "t15"
-
-
-def test_set_that_changed(serve, tmp_path):
-    """A set without the file that is needed says what it has, and writes nothing."""
-    server = serve()
-    with pytest.raises(KitError, match="brain-to-voice has no file.*only .*README.md; has it changed"):
-        fetch_set("brain-to-voice", tmp_path / "out", progress=False, base_url=server.url, tell=lambda text: None)
-    assert not (tmp_path / "out").exists()

@@ -189,17 +189,32 @@ def test_imports_follow_the_data(who, what, why):
     assert not found, f"{found}: {why}"
 
 
-WINGS = ("importers", "live", "tasks")
+WITHOUT_WINGS = runpy.run_path(str(ROOT / "tools/without_wings.py"))
 
 
 def test_the_core_imports_no_wing():
     "A wing's folder can be left out; its verbs are found by the folder."
     def wing_of(name: str) -> str | None:
-        return next((wing for wing in WINGS if f"{name}.".startswith(f"b2t_kit.{wing}.")), None)
+        return next((wing for wing in WITHOUT_WINGS["WINGS"] if f"{name}.".startswith(f"b2t_kit.{wing}.")), None)
 
     found = [f"{name} imports {one}" for name, others in IMPORTS.items() for one in others
              if wing_of(one) and wing_of(name) != wing_of(one)]
     assert not found
+
+
+def test_the_core_works_without_its_wings(tmp_path):
+    "A copy without their folders: every module and every test's module is imported, and the command line answers."
+    WITHOUT_WINGS["copy_core"](tmp_path)
+    code = ("import importlib, pathlib\n"
+            "for path in sorted(pathlib.Path('b2t_kit').rglob('[!_]*.py')):\n"
+            "    importlib.import_module('.'.join(path.with_suffix('').parts))\n"
+            "from b2t_kit.cli import main\n"
+            "assert main(['--help']) == 0 and main(['fetch', '--help']) == 0 and main(['plan', 'tiny']) == 0\n"
+            "assert main('fetch --set t12 --out new'.split()) == main('convert arrays mine --out new'.split()) == 2")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    for words in (["-c", code], ["-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", "tests", "nbs"]):
+        done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
 
 def test_the_loop_imports_only_training():

@@ -13,6 +13,7 @@ import pytest
 from b2t_kit.core import GIB, KitError
 from b2t_kit.devices.xla import find_slice
 from b2t_kit.memory import MemoryPlan, MemoryTarget, StateSize, check_memory
+from b2t_kit.tpu.configs import configurations
 from b2t_kit.train import train
 from b2t_kit.training.task import TrainConfig
 from toy import ToyTask, toy_config
@@ -24,7 +25,8 @@ from plan import compiled_steps, estimated, planned
 
 LARGE, TO_FIT = ["tpu_v5e8", "v5e-8", 64, 2478, {}], ["eit_cdeit", "v5e-8", 256, 0, {}]
 EVERY = [step for step in compiled_steps() if step["total"] > 0.3 * GIB
-         and step["case"] != TO_FIT]  # the compiler computes 6 GiB again, so that it fits
+         and step["case"] != TO_FIT  # the compiler computes 6 GiB again, so that it fits
+         and step["case"][0] in configurations()]  # some are a wing's
 STEPS = [step for number, step in enumerate(EVERY) if number % 4 == 0 or step["case"] == LARGE]
 
 
@@ -61,6 +63,8 @@ def test_estimates_agree_with_recorded_processes():
 
 @pytest.mark.parametrize("case", [one["case"] for one in MEASURED if one["case"][0] in ("tiny", "codec", "eit_tiny")], ids=str)
 def test_the_recorded_estimates_are_those_of_today(case):
+    if case[0] != "tiny":
+        pytest.importorskip("b2t_kit.tasks")  # a wing
     (before,) = [one["estimate"] for one in MEASURED if one["case"] == case]
     assert abs(estimated(case)["total"] / before["total"] - 1) < 0.01
 
@@ -122,9 +126,10 @@ def test_warn_never_stops_a_run(tmp_path, capsys, state, step):
 @pytest.mark.parametrize("task", ["toy", "codec"])
 def test_the_plan_changes_no_number(tmp_path, capsys, task):
     "The log has three lines of it, and training gives the usual numbers."
-    from b2t_kit.tasks.codec import CodecTask, codec_config
-
-    made, config = (ToyTask(), toy_config(steps=2)) if task == "toy" else (CodecTask(), codec_config(steps=2))
+    made, config = ToyTask(), toy_config(steps=2)
+    if task == "codec":
+        codec = pytest.importorskip("b2t_kit.tasks.codec")  # a wing
+        made, config = codec.CodecTask(), codec.codec_config(steps=2)
     with_check = train(made, config, tmp_path / "run", check_memory=check_memory)
     lines = capsys.readouterr().out.splitlines()
     assert sum(line.startswith("memory ") for line in lines) >= 3 and "GiB" in lines[0]
@@ -178,11 +183,10 @@ def test_a_state_too_large_is_certain_for_any_task(tmp_path, monkeypatch, task):
 @pytest.fixture(scope="module")
 def tanks(tmp_path_factory):
     "A few simulated measurements to train on."
-    from b2t_kit.tasks.eit_physics import PhantomConfig, simulate_folder
-
+    physics = pytest.importorskip("b2t_kit.tasks.eit_physics")  # a wing
     folder = tmp_path_factory.mktemp("tanks")
     for part, count in (("train", 4), ("valid", 2)):
-        simulate_folder(folder / part, PhantomConfig(count=count, seed=count), quiet=True)
+        physics.simulate_folder(folder / part, physics.PhantomConfig(count=count, seed=count), quiet=True)
     return folder
 
 
@@ -231,6 +235,7 @@ def test_command_line(tmp_path):
 def test_the_change_that_is_proposed_helps(tmp_path):
     from b2t_kit.cli import main
 
+    pytest.importorskip("b2t_kit.tasks")  # a wing
     path = tmp_path / "plan.json"
     assert main(["plan", "eit_cdeit", "--slice", "v5e-8", "--global-batch", "1024", "--json", str(path)]) == 1
     found = json.loads(path.read_text())

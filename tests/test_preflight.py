@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from b2t_kit.devices.xla import find_slice
+from b2t_kit.tpu.configs import configurations
 from b2t_kit.tpu.cost import count_traffic
 from b2t_kit.tpu.cost import count_work
 from b2t_kit.tpu.cost import read_hlo
@@ -128,6 +129,7 @@ def on_eight(folder: Path, *words: str) -> dict:
 @compiler
 def test_a_small_configuration_fits(tmp_path: Path) -> None:
     """A tomography network, with the command; `benchmarks/preflight.md` has all configurations."""
+    pytest.importorskip("b2t_kit.tasks")
     words = "eit_tiny", "--cache-dir", str(tmp_path / "kept")
     found = on_eight(tmp_path, *words)
     assert found["by_program"] == on_eight(tmp_path, *words)["by_program"]
@@ -249,6 +251,7 @@ def test_chips_lie_where_the_compiler_has_them() -> None:
 
 
 KNOWN = json.loads((ROOT / "benchmarks/results/lowered.json").read_text())
+KNOWN = {name: found for name, found in KNOWN.items() if name in configurations()}  # some are a wing's
 
 
 @pytest.fixture(scope="module")
@@ -273,8 +276,6 @@ def test_what_fitted_has_not_grown_since_recorded(name: str, sizes_now: dict[str
 
 def test_every_shipped_configuration_is_recorded() -> None:
     """All configurations of `b2t preflight --list` are recorded, and the compiled ones fit."""
-    from b2t_kit.tpu.configs import configurations
-
     elsewhere = {"noise_gru_687m", "eit_tiny"}  # the first is tpu_v5e8, the other compiled above
     elsewhere |= {"transformer_short"}  # the model of transformer
     assert set(KNOWN) >= set(configurations()) - elsewhere

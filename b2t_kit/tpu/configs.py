@@ -10,6 +10,7 @@ import pkgutil
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 
 from ..core import KitError
 from ..speech.recipes import RECIPES
@@ -19,10 +20,10 @@ from ..training.task import RunSettings
 @cache
 def configurations() -> dict[str, Callable[[], RunSettings]]:
     "All named settings: those of speech first."
-    package = import_module("b2t_kit.tasks")
-    for room in pkgutil.iter_modules(package.__path__):
-        import_module(f"{package.__name__}.{room.name}")
-    others = [kind.recipes() for kind in RunSettings.__subclasses__() if kind.__module__.startswith(package.__name__)]
+    if find_spec("b2t_kit.tasks"):  # a wing
+        for room in pkgutil.iter_modules(import_module("b2t_kit.tasks").__path__):
+            import_module(f"b2t_kit.tasks.{room.name}")
+    others = [kind.recipes() for kind in RunSettings.__subclasses__() if kind.__module__.startswith("b2t_kit.tasks.")]
     return dict(RECIPES) | {name: made for found in others for name, made in found.items()}
 
 
