@@ -141,7 +141,7 @@ def test_a_transformer_trains_like_on_a_cpu(folder: Path, data: str, on_cpu: dic
 
 
 def test_a_model_of_ones_own_trains_like_on_a_cpu(folder: Path, data: str, on_cpu: dict) -> None:
-    """The tutorial's Conformer, from a file outside the package."""
+    """The tutorial's model, from a file outside the package."""
     settings = dict(data=data, model="own", steps=12, eval_every=6)
     runs = [trained(folder / f"own_{device}", device=device, **settings) for device in ("cpu", "xla")]
     assert runs[1]["since"]["compiled"] == 0 and runs[1]["fallbacks"] == []

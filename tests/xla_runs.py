@@ -70,7 +70,7 @@ def strangers(folder: Path) -> ModelConfig:
     source, = (one.partition("\n")[2] for one in cells if one.startswith("%%writefile own_model.py"))
     path = folder / "own_model.py"
     path.write_text(source)
-    return model_class(f"{path}:Conformer")(width=32, share=0.0)
+    return model_class(f"{path}:Convolution")(width=32, dropout=0.0)
 
 
 @contextmanager

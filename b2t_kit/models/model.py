@@ -478,7 +478,7 @@ _FILES: dict[type, tuple[Path, str]] = {}  # classes that were loaded by name ->
 
 
 def model_class(which: str) -> type[ModelConfig]:
-    "The settings of a model by name, such as `transformer` or `own_model.py:Conformer`, whose file is run."
+    "The settings of a model by name, such as `transformer` or `own_model.py:Convolution`, whose file is run."
     path, _, name = which.rpartition(":")
     if path.endswith(".py"):
         return _load(Path(path), name)
@@ -512,7 +512,7 @@ def _load(path: Path, name: str) -> type[ModelConfig]:
 
 
 def loaded_models() -> list[str]:
-    "The models that a person named by file, such as /where/own_model.py:Conformer, for a child process."
+    "The models that a person named by file, such as /where/own_model.py:Convolution, for a child process."
     return [f"{path}:{module.__name__}" for module, (path, _) in _FILES.items()]
 
 # %% ../../nbs/models/model.ipynb #ca503023
