@@ -31,6 +31,7 @@ PLACES = {  # name here -> module, and name there
     "decode": ("decode.pipeline", "decode_run"),
     "submit": ("output.submission", "submit"),
     "report": ("output.report", "report_run"),
+    "from_pretrained": ("output.runs", "from_pretrained"),
     "preflight": ("tpu.preflight", "preflight_config"),
     "plot_run": ("training.log", "show_run"),
     "StreamDecoder": ("decode.stream", "StreamDecoder"),

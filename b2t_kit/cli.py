@@ -864,7 +864,7 @@ class Export(ReadsRun):
     licence: str = ""  # licence of the weights, for the card; default: not stated
 
     def act(self) -> int:
-        from b2t_kit.output.export import export
+        from b2t_kit.output.runs import export
 
         folder = export(self.run, self.out, self.licence)
         print(read_text(folder / "README.md"))
@@ -901,7 +901,7 @@ class Show:
         print(show_text(state))
         if self.json:
             recipe, changes = nearest_recipe(state.record)
-            save_json(self.json, {**run_line(self.run, state.folder), "recipe": recipe, "changes": changes,
+            save_json(self.json, {**run_line(self.run, state), "recipe": recipe, "changes": changes,
                                   "next": next_steps(state)})
         return SUCCESS
 

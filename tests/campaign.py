@@ -167,7 +167,7 @@ def read_cache(folder: Path) -> None:
 
 
 def exported(folder: Path) -> None:
-    from b2t_kit.output.export import export
+    from b2t_kit.output.runs import export
     run_folder(folder)
     export(folder / "run", folder / "decoder")
 

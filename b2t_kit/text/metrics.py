@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['CHECKPOINT_CHOSEN', 'WEIGHTS_TUNED', 'FEWEST_GROUPS', 'NOTHING', 'items_of', 'edit_distance', 'Edits', 'edits',
-           'Alignment', 'align_edits', 'Counts', 'check_same_number', 'count_edits', 'Rate', 'Choice', 'marked',
-           'plain_marks', 'redrawn', 'rate_of', 'error_rate', 'scored_phonemes', 'per', 'wer', 'RateTable', 'rates_by',
-           'plot_rates', 'Difference', 'compare', 'Confusion', 'confusion', 'plot_confusion']
+           'align_edits', 'Counts', 'check_same_number', 'count_edits', 'Rate', 'Choice', 'marked', 'plain_marks',
+           'redrawn', 'rate_of', 'scored_phonemes', 'per', 'wer', 'RateTable', 'rates_by', 'plot_rates', 'Difference',
+           'compare', 'Confusion', 'confusion', 'plot_confusion']
 
-# %% ../../nbs/text/metrics.ipynb #10a6b28a
+# %% ../../nbs/text/metrics.ipynb #f0de7dcd
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ import numpy as np
 from rapidfuzz.distance import Levenshtein
 
 from ..core import KitError
-from .phonemes import BAR, BLANK, GROUPS, PHONEMES, SILENCE, normalise, to_ids
+from .phonemes import BLANK, GROUPS, PHONEMES, SILENCE, normalise, to_ids
 
 # %% ../../nbs/text/metrics.ipynb #24aeeedc
 def items_of(
@@ -34,16 +34,12 @@ def edit_distance(
     "The smallest number of substitutions, deletions and insertions between two sequences."
     return Levenshtein.distance(items_of(reference), items_of(hypothesis))
 
-# %% ../../nbs/text/metrics.ipynb #e1a206fc
+# %% ../../nbs/text/metrics.ipynb #9414dde3
 class Edits(NamedTuple):
     "The number of edits of each kind."
     substitutions: int  # items replaced by another
     deletions: int  # items of the reference that are missing in the hypothesis
     insertions: int  # items of the hypothesis without a counterpart in the reference
-
-    @property
-    def total(self) -> int:
-        return sum(self)
 
 # %% ../../nbs/text/metrics.ipynb #ab06e585
 def edits(
@@ -54,28 +50,14 @@ def edits(
     tags = [tag for tag, *_ in Levenshtein.editops(items_of(reference), items_of(hypothesis))]
     return Edits(tags.count("replace"), tags.count("delete"), tags.count("insert"))
 
-# %% ../../nbs/text/metrics.ipynb #3ac40dd1
-class Alignment(list):
-    "Pairs (reference item, hypothesis item), `None` for a gap; prints as three rows."
-
-    def __repr__(self) -> str:
-        columns: list[tuple[str, ...]] = [("ref", "hyp", "")]
-        for wanted, given in self:
-            mark = "D" if given is None else "I" if wanted is None else "S" * (wanted != given)
-            shown = ["*" if item is None else str(item) for item in (wanted, given)]
-            columns.append((*shown, mark))
-        widths = [max(map(len, column)) for column in columns]
-        rows = [[text.ljust(width) for text, width in zip(row, widths)] for row in zip(*columns)]
-        return "\n".join("  ".join(row).rstrip() for row in rows)
-
-# %% ../../nbs/text/metrics.ipynb #e0a30724
+# %% ../../nbs/text/metrics.ipynb #a0b35a25
 def align_edits(
     reference: Sequence,  # items of any hashable kind
     hypothesis: Sequence,  # the same kind of items
-) -> Alignment:  # one pair per column
+) -> list[tuple[Any, Any]]:  # pairs of a reference and a hypothesis item, None for a gap
     "A best alignment of two sequences."
     reference, hypothesis = items_of(reference), items_of(hypothesis)
-    pairs = Alignment()
+    pairs: list[tuple[Any, Any]] = []
     for tag, start, end, start2, end2 in Levenshtein.opcodes(reference, hypothesis):
         wanted = [None] * (end2 - start2) if tag == "insert" else reference[start:end]
         given = [None] * (end - start) if tag == "delete" else hypothesis[start2:end2]
@@ -114,7 +96,7 @@ def count_edits(
     lengths = [len(reference) for reference, _ in pairs]
     return Counts(np.array(distances, dtype=np.int64), np.array(lengths, dtype=np.int64))
 
-# %% ../../nbs/text/metrics.ipynb #bc1bcf9b
+# %% ../../nbs/text/metrics.ipynb #55ae4087
 @dataclass(frozen=True)
 class Rate:
     "An error rate with its 95 % interval, as fractions; printed in percent."
@@ -124,10 +106,12 @@ class Rate:
     low: float  # lower end of the interval; NaN if there is only one group
     high: float  # upper end; likewise
 
+    def to_dict(self) -> dict[str, float | int | None]:
+        "Plain values for JSON; a missing interval is None."
+        return {name: None if np.isnan(value) else value for name, value in vars(self).items()}
+
     def __repr__(self) -> str:
-        span = f"({100 * self.low:.1f}-{100 * self.high:.1f})"
-        if np.isnan(self.low):
-            span = "(no interval)"
+        span = "(no interval)" if np.isnan(self.low) else f"({100 * self.low:.1f}-{100 * self.high:.1f})"
         return f"{100 * self.rate:.1f} % {span}, {self.edits}/{self.total}"
 
 # %% ../../nbs/text/metrics.ipynb #01cf1667
@@ -161,24 +145,7 @@ def plain_marks(marks: Sequence[Choice]) -> list[dict[str, Any]]:
     "Marks as plain values, each with its text."
     return [{**vars(mark), "text": str(mark)} for mark in marks]
 
-# %% ../../nbs/text/metrics.ipynb #9b8e534d
-def _resampled_sums(
-    values: np.ndarray,  # (units, columns) int64
-    resamples: int,  # bootstrap repetitions
-    seed: int,  # of the bootstrap
-) -> np.ndarray:  # (resamples, columns)
-    "Sums over as many units as there are, drawn with replacement."
-    units = len(values)
-    generator = np.random.default_rng(seed)
-    at_once = max(1, 2_000_000 // units)  # bounds the memory for large test sets
-    sums = []
-    for start in range(0, resamples, at_once):
-        rows = min(at_once, resamples - start)
-        draws = generator.integers(0, units, (rows, units))
-        sums.append(np.stack([column[draws].sum(axis=1) for column in values.T], axis=1))
-    return np.concatenate(sums)
-
-# %% ../../nbs/text/metrics.ipynb #97371653
+# %% ../../nbs/text/metrics.ipynb #1f71fb10
 FEWEST_GROUPS = 8  # below this, trials are drawn: so few groups say too little about others
 
 
@@ -188,26 +155,29 @@ def redrawn(
     "Whether an interval draws these groups, rather than trials."
     return groups is not None and len(set(groups)) >= FEWEST_GROUPS
 
-
-def _units(
-    columns: Sequence[np.ndarray],  # each (trials,) int64
-    groups: Sequence | None,  # (trials,) group of each trial; None or too few different ones: every trial is a unit
-) -> np.ndarray:  # (units, columns) int64
-    "The sums of each unit to resample: trials, or groups; raises `KitError` for unequal numbers."
+# %% ../../nbs/text/metrics.ipynb #8c60c88e
+def _bootstrap(columns: Sequence[np.ndarray], groups: Sequence | None, resamples: int, seed: int) -> np.ndarray:
+    "Sums (resamples, columns) over as many trials, or groups, as there are, drawn anew; none if there is only one."
     values = np.stack(columns, axis=1)
     if groups is not None and len(groups) != len(values):
         raise KitError(f"{len(groups)} group names for {len(values)} trials: give one per trial")
-    if not redrawn(groups):
-        return values
-    names, member = np.unique(np.asarray(groups), return_inverse=True)
-    sums = np.zeros((len(names), values.shape[1]), dtype=np.int64)
-    np.add.at(sums, member, values)
-    return sums
+    if redrawn(groups):
+        names, member = np.unique(np.asarray(groups), return_inverse=True)
+        trials, values = values, np.zeros((len(names), values.shape[1]), dtype=np.int64)
+        np.add.at(values, member, trials)
+    units, generator = len(values), np.random.default_rng(seed)
+    if units < 2:
+        return np.zeros((0, len(columns)))
+    sums, at_once = [], max(1, 2_000_000 // units)  # bounds the memory for large test sets
+    for start in range(0, resamples, at_once):
+        draws = generator.integers(0, units, (min(at_once, resamples - start), units))
+        sums.append(np.stack([column[draws].sum(axis=1) for column in values.T], axis=1))
+    return np.concatenate(sums)
 
-# %% ../../nbs/text/metrics.ipynb #931eccd2
+# %% ../../nbs/text/metrics.ipynb #343680bf
 def rate_of(
     counts: Counts,  # from `count_edits`
-    groups: Sequence | None = None,  # (trials,) resample these groups instead of trials
+    groups: Sequence | None = None,  # (trials,) resample these groups, such as sessions, instead of trials
     resamples: int = 2000,  # bootstrap repetitions
     seed: int = 0,  # of the bootstrap; equal seeds give equal intervals
 ) -> Rate:
@@ -215,77 +185,56 @@ def rate_of(
     edited, total = int(counts.edits.sum()), int(counts.lengths.sum())
     if total == 0:
         raise KitError("there is nothing to score: all references are empty")
-    units = _units(counts, groups)
-    low = high = float("nan")
-    if len(units) > 1:
-        sums = _resampled_sums(units, resamples, seed)
+    sums, low, high = _bootstrap(counts, groups, resamples, seed), np.nan, np.nan
+    if len(sums):
         sums = sums[sums[:, 1] > 0]  # a draw with only empty references has no rate
         low, high = np.percentile(sums[:, 0] / sums[:, 1], [2.5, 97.5]).tolist()
     return Rate(edited, total, edited / total, low, high)
 
-# %% ../../nbs/text/metrics.ipynb #0a627b82
-def error_rate(
-    references: Sequence[Sequence],  # true items of each trial
-    hypotheses: Sequence[Sequence],  # decoded items of each trial, in the same order
-    groups: Sequence | None = None,  # (trials,) resample these groups, such as sessions
-    resamples: int = 2000,  # bootstrap repetitions
-    seed: int = 0,  # of the bootstrap
-) -> Rate:
-    "The error rate over all trials, with its 95 % interval; raises `KitError` if nothing can be scored."
-    return rate_of(count_edits(references, hypotheses), groups, resamples, seed)
-
-# %% ../../nbs/text/metrics.ipynb #b2fc62dc
-def scored_phonemes(
-    sequence: Iterable,  # classes 1..40, or their names
-    number: int,  # index of the trial, for the message
-    silence: bool,  # keep silences
-) -> list:
-    "The phonemes of a trial that are scored; raises `KitError` for blanks or padding."
+# %% ../../nbs/text/metrics.ipynb #9ea57b58
+def scored_phonemes(sequence: Iterable, number: int) -> list[int]:  # classes 1..40
+    "The phonemes of a trial, given as classes or names; raises `KitError` for blanks, padding and unknown ones."
     items = list(items_of(sequence))
-    if BLANK in items or PHONEMES[BLANK] in items:
-        raise KitError(f"trial {number} contains class 0, the blank or padding of CTC: "
-                       "cut labels to their length, and collapse decoded paths")
-    return items if silence else [i for i in items if i not in (SILENCE, BAR, PHONEMES[SILENCE])]
+    classes = to_ids(items) if items and isinstance(items[0], str) else items
+    wrong = next((index for index in classes if not 0 < index < len(PHONEMES)), None)
+    if wrong is not None:
+        why = "the blank or padding of CTC" if wrong == BLANK else "which no phoneme has"
+        raise KitError(f"trial {number} contains class {wrong}, {why}: cut labels to their length, and collapse "
+                       "decoded paths")
+    return classes
 
-# %% ../../nbs/text/metrics.ipynb #14ffc087
+# %% ../../nbs/text/metrics.ipynb #6cb74241
 def per(
     references: Sequence[Sequence[int]],  # true classes 1..40 of each trial, unpadded; or names
     hypotheses: Sequence[Sequence[int]],  # decoded classes of each trial, collapsed; or names
     silence: bool = True,  # count silences as phonemes, as the reference does
-    **options: Any,  # groups, resamples, seed of `error_rate`
+    **options: Any,  # groups, resamples, seed of `rate_of`
 ) -> Rate:
     "The phoneme error rate; raises `KitError` for blanks or padding among the phonemes."
-    true, decoded = ([scored_phonemes(sequence, number, silence) for number, sequence in enumerate(side)]
-                     for side in (references, hypotheses))
-    return error_rate(true, decoded, **options)
+    left_out = () if silence else (SILENCE,)
+    true, decoded = ([[index for index in scored_phonemes(sequence, number) if index not in left_out]
+                      for number, sequence in enumerate(side)] for side in (references, hypotheses))
+    return rate_of(count_edits(true, decoded), **options)
 
-# %% ../../nbs/text/metrics.ipynb #b04c8df1
+# %% ../../nbs/text/metrics.ipynb #58649cac
 def wer(
     references: Sequence[str],  # true sentences, as written
     hypotheses: Sequence[str],  # decoded sentences, in the same order
-    **options: Any,  # groups, resamples, seed of `error_rate`
+    **options: Any,  # groups, resamples, seed of `rate_of`
 ) -> Rate:
     "The word error rate of normalised sentences; words are separated by spaces."
     true, decoded = ([normalise(sentence).split() for sentence in side] for side in (references, hypotheses))
-    return error_rate(true, decoded, **options)
+    return rate_of(count_edits(true, decoded), **options)
 
-# %% ../../nbs/text/metrics.ipynb #bb9f7bd8
+# %% ../../nbs/text/metrics.ipynb #d3e98dee
 class RateTable(dict):
-    "Error rates by group name; prints as a table, and plots."
+    "Error rates by group name; prints as a table."
 
     def __repr__(self) -> str:
         width = max(map(len, self), default=0)
         return "\n".join(f"{name:{width}}  {rate}" for name, rate in self.items())
 
-    def _repr_markdown_(self) -> str:
-        rows = ["| | error rate, % | 95 % interval | edits | of |", "|---|--:|---|--:|--:|"]
-        for name, rate in self.items():
-            span = f"{100 * rate.low:.1f}-{100 * rate.high:.1f}"
-            cells = [name, f"{100 * rate.rate:.1f}", span, str(rate.edits), str(rate.total)]
-            rows.append(f"| {' | '.join(cells)} |".replace("nan-nan", ""))
-        return "\n".join(rows)
-
-# %% ../../nbs/text/metrics.ipynb #a0c1c84a
+# %% ../../nbs/text/metrics.ipynb #8e1f7b23
 def rates_by(
     groups: Sequence[str],  # (trials,) group of each trial, such as its session
     counts: Counts,  # from `count_edits`
@@ -293,8 +242,7 @@ def rates_by(
     "The error rate of each group of trials; raises `KitError` for unequal numbers."
     names = np.asarray(groups)
     if len(names) != len(counts.edits):
-        trials = len(counts.edits)
-        raise KitError(f"{len(names)} group names for {trials} trials: give one per trial")
+        raise KitError(f"{len(names)} group names for {len(counts.edits)} trials: give one per trial")
     table = RateTable()
     for name in dict.fromkeys(groups):
         part = Counts(counts.edits[names == name], counts.lengths[names == name])
@@ -302,7 +250,7 @@ def rates_by(
             table[str(name)] = rate_of(part)
     return table
 
-# %% ../../nbs/text/metrics.ipynb #2676a6fa
+# %% ../../nbs/text/metrics.ipynb #2ac95e80
 def plot_rates(
     table: RateTable,  # from `rates_by`
     label: str = "error rate, %",  # of the horizontal axis
@@ -312,8 +260,7 @@ def plot_rates(
     import matplotlib.pyplot as plt  # only here: scoring needs no plotting library
 
     if axes is None:
-        size = (6.5, 0.9 + 0.22 * len(table))
-        axes = plt.subplots(figsize=size, dpi=72, layout="constrained")[1]
+        axes = plt.subplots(figsize=(6.5, 0.9 + 0.22 * len(table)), dpi=72, layout="constrained")[1]
     rows = np.arange(len(table))
     spans = 100 * np.array([[rate.low, rate.rate, rate.high] for rate in table.values()])
     axes.hlines(rows, spans[:, 0], spans[:, 2], color="tab:blue", alpha=0.35, linewidth=5)
@@ -336,7 +283,7 @@ class Difference:
         span = f"({100 * self.low:+.1f} to {100 * self.high:+.1f})"
         return f"{100 * self.difference:+.1f} points {span}, better in {100 * self.better:.0f} %"
 
-# %% ../../nbs/text/metrics.ipynb #af543590
+# %% ../../nbs/text/metrics.ipynb #4b16410e
 def compare(
     a: Counts,  # from `count_edits`
     b: Counts,  # of the same trials
@@ -347,20 +294,18 @@ def compare(
     "A paired bootstrap of two decoders (Bisani and Ney, 2004); raises `KitError` if their trials differ."
     if not np.array_equal(a.lengths, b.lengths):
         raise KitError("the reference lengths differ: compare decoders on the same trials")
-    units = _units((a.edits, b.edits, a.lengths), groups)
-    if len(units) < 2 or not a.lengths.sum():
-        raise KitError(f"{len(units)} trials or groups with reference items: compare at least two")
-    sums = _resampled_sums(units, resamples, seed)
+    sums = _bootstrap((a.edits, b.edits, a.lengths), groups, resamples, seed)
+    if not len(sums) or not a.lengths.sum():
+        raise KitError("there are fewer than two trials with reference items: compare at least two")
     gaps = (sums[:, 1] - sums[:, 0]) / np.maximum(sums[:, 2], 1)
     low, high = np.percentile(gaps, [2.5, 97.5]).tolist()
     found = float((b.edits.sum() - a.edits.sum()) / a.lengths.sum())
     return Difference(found, low, high, float((gaps < 0).mean()))
 
-# %% ../../nbs/text/metrics.ipynb #1b3711d2
+# %% ../../nbs/text/metrics.ipynb #9b94df2a
 NOTHING = "-"  # stands for the missing side of a deletion or an insertion
-_SIDES = (NOTHING, *PHONEMES[1:])
 
-# %% ../../nbs/text/metrics.ipynb #59baeec2
+# %% ../../nbs/text/metrics.ipynb #7b14156c
 @dataclass(frozen=True)
 class Confusion:
     "How often each true class was decoded as each class; prints the most common errors."
@@ -374,40 +319,25 @@ class Confusion:
     @property
     def edits(self) -> Edits:
         "The number of edits of each kind."
-        wrong = self.wrong
-        deletions, insertions = int(wrong[:, BLANK].sum()), int(wrong[BLANK].sum())
-        return Edits(int(wrong.sum()) - deletions - insertions, deletions, insertions)
+        deletions, insertions = int(self.wrong[:, BLANK].sum()), int(self.wrong[BLANK].sum())
+        return Edits(int(self.wrong.sum()) - deletions - insertions, deletions, insertions)
 
     def most_common(
         self,
         count: int = 10,  # at most so many
     ) -> list[tuple[str, str, int]]:  # (true, decoded, times); "-" means nothing
         "The most frequent errors; ties in class order."
-        wrong = self.wrong
+        wrong, names = self.wrong, (NOTHING, *PHONEMES[1:])
         order = np.argsort(-wrong, axis=None, kind="stable")[:count]
-        cells = [divmod(int(cell), len(_SIDES)) for cell in order if wrong.flat[cell]]
-        return [(_SIDES[true], _SIDES[heard], int(wrong[true, heard])) for true, heard in cells]
+        cells = [divmod(int(cell), len(names)) for cell in order if wrong.flat[cell]]
+        return [(names[true], names[decoded], int(wrong[true, decoded])) for true, decoded in cells]
 
     def __repr__(self) -> str:
         kinds = ", ".join(f"{count} {kind}" for kind, count in self.edits._asdict().items())
-        rows = [f"{true:>4} as {heard:4} {times:6}" for true, heard, times in self.most_common()]
+        rows = [f"{true:>4} as {decoded:4} {times:6}" for true, decoded, times in self.most_common()]
         return "\n".join([f"{kinds} in {self.counts[1:].sum()} phonemes", *rows])
 
-    def _repr_markdown_(self) -> str:
-        rows = ["| true | decoded | times | share of the true |", "|---|---|--:|--:|"]
-        spoken = dict(zip(_SIDES, self.counts.sum(axis=1)))
-        for true, heard, times in self.most_common():
-            share = "" if true == NOTHING else f"{100 * times / spoken[true]:.1f} %"
-            rows.append(f"| {true} | {heard} | {times} | {share} |")
-        return "\n".join(rows)
-
-# %% ../../nbs/text/metrics.ipynb #919ccfed
-def _classes(sequence: Iterable, number: int) -> list[int]:
-    "The classes of a trial's phonemes; raises `KitError` for blanks or padding."
-    items = scored_phonemes(sequence, number, silence=True)
-    return to_ids(items) if items and isinstance(items[0], str) else items
-
-# %% ../../nbs/text/metrics.ipynb #cb2b0212
+# %% ../../nbs/text/metrics.ipynb #e140ba86
 def confusion(
     references: Sequence[Sequence[int]],  # true classes 1..40 of each trial, unpadded; or names
     hypotheses: Sequence[Sequence[int]],  # decoded classes of each trial, collapsed; or names
@@ -416,14 +346,8 @@ def confusion(
     check_same_number(references, hypotheses)
     counts = np.zeros((len(PHONEMES), len(PHONEMES)), dtype=np.int64)
     for number, pair in enumerate(zip(references, hypotheses)):
-        true, heard = (_classes(sequence, number) for sequence in pair)
-        np.add.at(counts, (true, true), 1)
-        for tag, row, column in Levenshtein.editops(true, heard):
-            wanted = BLANK if tag == "insert" else true[row]
-            given = BLANK if tag == "delete" else heard[column]
-            counts[wanted, given] += 1
-            if wanted != BLANK:
-                counts[wanted, wanted] -= 1
+        for true, decoded in align_edits(*(scored_phonemes(sequence, number) for sequence in pair)):
+            counts[true or BLANK, decoded or BLANK] += 1
     return Confusion(counts)
 
 # %% ../../nbs/text/metrics.ipynb #f3741a4b
