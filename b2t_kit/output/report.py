@@ -100,7 +100,8 @@ def read_description(
             if corpora.setdefault((f"t15.{year}.{month}.{day}", int(block)), corpus) != corpus:
                 raise ValueError(f"block {block} of {date} has two corpora")
     except (csv.Error, ValueError) as error:
-        raise KitError(f"{path}: line {table.line_num}: expected a date, a block number and a corpus ({error})") from error
+        raise KitError(f"{path}: line {table.line_num}: expected a date, a block number and a corpus "
+                       f"({error})") from error
     return corpora
 
 # %% ../../nbs/output/report.ipynb #aee1ffbb
@@ -199,8 +200,9 @@ def calibration(
              if confidence is not None]
     values = np.array(known, dtype=float).reshape(-1, 2)  # (words, 2)
     bands = np.searchsorted(edges, values[:, 0], side="right")
-    return [{"words": int((bands == band).sum()), **dict(zip(("confidence", "right"), values[bands == band].mean(0).tolist()))}
-            for band in np.unique(bands)]
+    means = [values[bands == band].mean(0).tolist() for band in np.unique(bands)]
+    return [{"words": int((bands == band).sum()), "confidence": confidence, "right": right}
+            for band, (confidence, right) in zip(np.unique(bands), means)]
 
 # %% ../../nbs/output/report.ipynb #40bfde8e
 @dataclass(frozen=True)
@@ -390,7 +392,8 @@ def report_html(
     numbers, total = report.numbers, report.numbers["groups"]["all trials"]
     before = [mark for mark in report.marks if mark.what == CHECKPOINT_CHOSEN]  # phonemes are read before the search
     rates = []
-    for name, rate, marks in (("word error rate", total["wer"], report.marks), ("phoneme error rate", total["per"], before),
+    for name, rate, marks in (("word error rate", total["wer"], report.marks),
+                              ("phoneme error rate", total["per"], before),
                               ("best of each list", numbers["best_of_list"], report.marks)):
         if rate is not None:
             text = repr(Rate(**{key: np.nan if value is None else value for key, value in rate.items()}))
@@ -414,8 +417,8 @@ def report_html(
         bands=table(("decoded words", "confidence, %", "right, %"), bands, 3) if bands else "",
         **{name: table(RATES, rate_rows(numbers[name]), 6) for name in ("groups", "measured", "days")},
         figure=png_address(as_png(plot_days(numbers["days"]))),
-        sentences=[(one.place, one.truth, one.errors, html_part("words", one.aligned), one.other, sentence_html(one, look))
-                   for one, look in zip(report.sentences, looks)],
+        sentences=[(one.place, one.truth, one.errors, html_part("words", one.aligned), one.other,
+                    sentence_html(one, look)) for one, look in zip(report.sentences, looks)],
         notes=(notes or {}).items())
 
 # %% ../../nbs/output/report.ipynb #65730697
@@ -430,7 +433,8 @@ def decoded_trials(
     folder = run / "decode" / split
     options = note_of(folder / "nbest.jsonl").get("key", {}).get("asked", {})  # also if the lists are damaged
     if not isinstance(options, dict) or not set(options) <= {"lm", "lexicon", "hotwords", "settings", "temperature"}:
-        raise KitError(f"{folder / 'nbest.jsonl.key'}: does not say what was asked; remove it, and run b2t decode again")
+        raise KitError(f"{folder / 'nbest.jsonl.key'}: does not say what was asked; remove it, and run b2t decode "
+                       "again")
     options = options if temperature is None else {**options, "temperature": temperature}
     sentences = decode_run(run, data, split, device, kept_lists=True, **options)
     search = load_json(folder / "result.json").get("search", {})
