@@ -104,12 +104,6 @@ def test_translation_runs_the_same_code(translation: Path) -> None:
     assert all(re.search("[\u4e00-\u9fff]", text) for text in ours)
 
 
-def outputs_of(notebook: Path) -> list[list[dict]]:
-    """The saved outputs of its code cells."""
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    return [cell["outputs"] for cell in cells if cell["cell_type"] == "code"]
-
-
 NOTEBOOKS = [kernels_folder() / kernel / f"{kernel}.ipynb" for kernel in MACHINES]
 
 
@@ -118,7 +112,7 @@ def decide(notebook: Path, rehearse: str = "None", until: str = "must_rehearse("
     cells = code_of(notebook)
     last = next(number for number, code in enumerate(cells) if until in code)
     names: dict[str, object] = {}
-    for code in cells[:last + 1]:
+    for code in cells[1:last + 1]:  # without the one that installs
         exec(code.replace("rehearse = None", f"rehearse = {rehearse}"), names)
     return names
 
@@ -177,17 +171,26 @@ def test_two_data_sets_of_tanks_are_refused(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_what_a_rehearsal_draws_says_so(notebook: Path) -> None:
-    """Every cell with a saved figure stamps it, and shows it once."""
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    figures = [json.dumps(cell.get("outputs", [])).count('"image/png"') for cell in cells]
-    assert set(figures) == {0, 1} and sum(figures) >= 3
-    drawing = ["".join(cell["source"]) for cell, number in zip(cells, figures) if number]
+    """Every cell that draws stamps its figure."""
+    drawing = [code for code in code_of(notebook) if re.search(r"^ *[^#\n]*\b(plot|show)_\w+\(", code, re.M)]
+    assert len(drawing) >= 2
     assert [code for code in drawing if not re.search(r"\bstamp\(.*, rehearsal\)", code)] == []
+
+
+@pytest.mark.parametrize("notebook", sorted(ROOT.glob("kaggle/*/*.ipynb")) + sorted(ROOT.glob("nbs/tutorials/*.ipynb")),
+                         ids=lambda path: path.stem)
+def test_every_name_is_defined(notebook: Path) -> None:
+    """Nobody runs a kernel for nine hours to find a missing import."""
+    code = "\n".join(re.sub(r"^( *)[%!].*$", r"\1pass", cell, flags=re.M)
+                     for cell in code_of(notebook) if not cell.startswith("%%"))
+    found = subprocess.run(["ruff", "check", "--isolated", "--select=F821", "--output-format=concise", "-"], input=code,
+                           capture_output=True, text=True).stdout
+    assert set(re.findall("Undefined name `(.*)`", found)) <= {"_exit_code"}
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_introduction_tells_of_rehearsals(notebook: Path) -> None:
-    """Each notebook says first what rehearses and what fails, in each language; its outputs stay."""
+    """Each notebook says first what rehearses and what fails, in each language."""
     for path in sorted(notebook.parent.glob("*.ipynb")):
         introduction = prose_of(path)[0]
         assert all(f"`{value}`" in introduction for value in ("rehearse = None", "True", "False")), path
@@ -199,8 +202,7 @@ def test_gpu_kernel_keeps_its_promises() -> None:
     """It says one length of a session, resumes what an earlier one left, and ends in a checked submission."""
     notebook = kernels_folder() / "b2t-gpu/b2t-gpu.ipynb"
     prose, code = "\n".join(prose_of(notebook)), "\n".join(code_of(notebook))
-    outputs = [cell for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"] if cell.get("outputs")]
-    assert len(outputs) >= 8 and set(re.findall(r"(\w+) hours\b", prose)) == {"12"}
+    assert set(re.findall(r"(\w+) hours\b", prose)) == {"12"}
     assert re.search(r"bring_run\(run\b", code) and "check = submit(run" in code
 
 
@@ -215,7 +217,6 @@ def test_what_the_kernel_says_of_its_recipe_is_so(name: str) -> None:
     assert reversal > 0 and re.search(rf"(times|乘以) {reversal:g}\D", about), about
     settings = re.search(r'if rehearsal:.*?"units_over": (\d)\}.*?\nelse:', "\n".join(code_of(notebook)), re.S)
     assert settings and int(settings[1]) > 1
-    assert "units      noise.gru: 2 x 4 chips, by rows and by units" in json.dumps(outputs_of(notebook))
 
 
 RECORDING_PIP = """
