@@ -927,7 +927,7 @@ def open_xla(
     torch_device, count, cache = start_runtime(_cache_folder(options, chips, out))
     visible = os.environ.get("TPU_VISIBLE_CHIPS", "")
     if visible and count > len(visible.split(",")):
-        raise KitError(f"TPU_VISIBLE_CHIPS={visible}: this process sees {count} chips all the same, so the chips cannot "
+        raise KitError(f"TPU_VISIBLE_CHIPS={visible}: this process sees {count} chips all the same, so they cannot "
                        "be divided among processes; leave out --side-by-side to train seeds one after another")
     use_float32_products()
     with ExitStack() as undo:
