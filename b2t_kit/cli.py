@@ -439,8 +439,8 @@ def train_beside(verb: Train) -> tuple[int, bool]:  # exit status: 1 if a seed d
             SpeechTask(verb.data, replace(run.task, words=WordsConfig()), cache_dir=cache).close()
             if run.train.hours:
                 words += ["--hours", f"{max(run.train.hours - (time.monotonic() - started) / 3600, 1e-4)}"]
-            print(f"seeds {' '.join(map(str, verb.seeds))} side by side in {out / 'seed_N'}, output in seed_N.txt there",
-                  flush=True)
+            numbers = " ".join(map(str, verb.seeds))
+            print(f"seeds {numbers} side by side in {out / 'seed_N'}; output in {out / 'seed_N.txt'}", flush=True)
             statuses = train_side_by_side(folders, words, variables, run.train.steps, run.train.select)
         finally:
             if not verb.cache_dir:
