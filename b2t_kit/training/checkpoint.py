@@ -103,8 +103,7 @@ def write_checkpoint(
         with atomic_folder(target) as temporary:
             for name, tensors in parts.items():
                 write_tensors(temporary / f"{name}.safetensors", tensors)
-            _write_json(temporary / "state.json", {"step": step, **state})
-            _seal(temporary, step)
+            _seal(temporary, {"step": step, **state})
     return target
 
 
@@ -123,10 +122,12 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def _seal(folder: Path, step: int) -> None:
-    "Write the marker, and wait until everything is on the disk."
+def _seal(folder: Path, state: Mapping[str, Any]) -> None:
+    "Write the state with the marks of the tensors, then the marker, and wait until everything is on the disk."
     marks = {path.name: file_mark(path) for path in sorted(folder.iterdir())}
-    _write_json(folder / COMPLETE, {"step": step, "files": marks})
+    _write_json(folder / "state.json", {**state, "files": marks})
+    marks["state.json"] = file_mark(folder / "state.json")
+    _write_json(folder / COMPLETE, {"step": state["step"], "files": marks})
     for path in folder.iterdir():
         with open(path, "rb+") as file:
             os.fsync(file.fileno())
@@ -150,9 +151,12 @@ def checkpoint_fault(
     "What is wrong with a checkpoint, in one line."
     checkpoint = Path(checkpoint)
     try:
-        marker = load_json(checkpoint / COMPLETE)
-        step = marker["step"]
-        marks = {name: (mark["bytes"], mark["sha256"]) for name, mark in dict(marker["files"]).items()}
+        survived = os.path.lexists(checkpoint / COMPLETE)  # a copy may leave hidden files out
+        record = load_json(checkpoint / (COMPLETE if survived else "state.json"))
+        marks = {name: (mark["bytes"], mark["sha256"]) for name, mark in dict(record["files"]).items()}
+        if not survived:
+            marks["state.json"] = tuple(file_mark(checkpoint / "state.json")[name] for name in ("bytes", "sha256"))
+        step = record["step"]
     except (KitError, KeyError, TypeError, ValueError):
         return f"{COMPLETE} is missing or unreadable"
     present = {path.name for path in checkpoint.iterdir()} - {COMPLETE}
@@ -176,7 +180,7 @@ def read_state(
     state = load_json(Path(checkpoint) / "state.json")
     if not isinstance(state, dict):
         raise KitError(f"{Path(checkpoint) / 'state.json'}: is not the state of a run")
-    return state
+    return {name: value for name, value in state.items() if name != "files"}
 
 
 def read_part(
@@ -340,10 +344,10 @@ def copy_to_output(
         with _explained(run, target):
             remove_checkpoint(target)
             with atomic_folder(target) as temporary:
-                for name in ("state.json", *(f"{part}.safetensors" for part in parts)):
+                for name in (f"{part}.safetensors" for part in parts):
                     if (source / name).exists():
                         shutil.copyfile(source / name, temporary / name)
-                _seal(temporary, read_state(source)["step"])
+                _seal(temporary, read_state(source))
     for old in folders[-1].iterdir():
         if old.name not in {f"{step:08d}" for step in kept}:
             remove_checkpoint(old)
