@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['EVERY_SECONDS', 'MOST_WAITING_BYTES', 'NOTHING_KEPT', 'Keeper', 'keep_session', 'report_kept']
 
-# %% ../../nbs/live/keep.ipynb #a6b1d678
+# %% ../../nbs/live/keep.ipynb #c7d17214
 import datetime
 import html
 import json
@@ -25,11 +25,11 @@ from ..core import KitError, check_writable, parse_json, printable, read_text, s
 from ..data.dataset import BIN_SECONDS
 from ..decode.stream import Update
 from .measures import SentenceTiming, bits_per_word, measure_session
-from .session import LiveSession, Moment, SentenceMark
+from .session import LiveSession, Moment
 from ..simulate import default_language_model
 from ..text.metrics import wer
 
-# %% ../../nbs/live/keep.ipynb #7373af6c
+# %% ../../nbs/live/keep.ipynb #25960939
 EVERY_SECONDS = 0.2  # between two times of writing
 MOST_WAITING_BYTES = 1 << 26  # that wait for a slow disk; more is left out and counted
 NOTHING_KEPT = "Nothing of this session is kept."
@@ -53,9 +53,9 @@ class Keeper:
         self.on, self.failed, self.lost = True, "", 0  # keeping; what the disk said; bytes left out
         self.began, self.lock, self.done = time.perf_counter(), threading.Lock(), threading.Event()
         self.waiting: dict[str, list[bytes]] = {}
-        self.lines: list[str] = []  # finished sentences
-        self.bins = self.first = 0  # kept so far, and before the sentence that is open
-        self.frames, self.changes = 0, list[tuple[float, tuple[str, ...]]]()  # of the sentence that is open
+        self.lines: dict[int, str] = {}  # finished sentences, by their number
+        self.bins = self.first = self.number = 0  # kept so far, and before the sentence that is open; sentences
+        self.changes = list[tuple[float, tuple[str, ...]]]()  # of the sentence that is open
         self.words = self.status = ""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         save_json(self.folder / "session.json", {"began": now, "features": features, **settings})
@@ -89,9 +89,11 @@ class Keeper:
                 self.bins += len(moment.bins) if self.features else 0
                 self.first = self.first if self.features else self.bins
             for update in moment.updates:
-                self._update(update, moment.said, seconds)
+                self._update(update, moment, seconds)
             if moment.mark:
-                self._mark(moment.mark, seconds)
+                self._event(seconds, "mark", **asdict(moment.mark))
+                if moment.mark.text and moment.mark.number in self.lines:
+                    self.lines[moment.mark.number] = moment.mark.text
             status = re.sub(r"\d+", "", f"{moment.status.name}: {moment.counted}")  # numbers change with each bin
             if moment.note or status != self.status:
                 self.status = status
@@ -109,29 +111,25 @@ class Keeper:
     def _event(self, seconds: float, event: str, **more: Any) -> None:
         self._put("events.jsonl", json.dumps({"seconds": seconds, "event": event, **more}).encode() + b"\n")
 
-    def _update(self, update: Update, said: str, seconds: float) -> None:
+    def _update(self, update: Update, moment: Moment, seconds: float) -> None:
         words, now = tuple(word for word, _ in update.words), update.bins * BIN_SECONDS + update.delay
         if not update.final:
-            self.frames = update.frame + 1
             if update.sentence != self.words:
                 self.words = update.sentence
                 self.changes.append((now, words))
                 self._event(seconds, "words", words=update.words)
             return
+        self.number += 1
         end = min(self.bins, update.bins)  # a late cue leaves bins to the next sentence
         first, self.first = max(self.first, end - (update.bins - update.began)), end
         ends = tuple(BIN_SECONDS * end for end in update.ends)
         timing = SentenceTiming(update.began * BIN_SECONDS, tuple(self.changes), words, now, ends)
-        self.lines.append(printable(update.sentence))
-        self._event(seconds, "final", number=len(self.lines), words=update.words, others=update.alternatives,
-                    reason=update.reason, said=printable(said), frames=update.frame + 1, bins=[first, end],
-                    came=asdict(timing))
+        if not moment.doubt:
+            self.lines[self.number] = printable(update.sentence)
+        self._event(seconds, "unfinished" if moment.doubt else "final", number=self.number, words=update.words,
+                    others=update.alternatives, reason=update.reason, said=printable(moment.said), doubt=moment.doubt,
+                    bins=[first, end], came=asdict(timing))
         self.words, self.changes = "", []
-
-    def _mark(self, mark: SentenceMark, seconds: float) -> None:
-        self._event(seconds, "mark", number=mark.number, verdict=mark.verdict, text=mark.text)
-        if mark.text and mark.number <= len(self.lines):
-            self.lines[mark.number - 1] = mark.text
 
     def _run(self) -> None:
         written: list[str] = []
@@ -139,9 +137,12 @@ class Keeper:
             while True:
                 last = self.done.wait(EVERY_SECONDS)
                 with self.lock:
-                    waiting, self.waiting, lines = self.waiting, {}, [*self.lines]
-                if self.on:
-                    self._write(waiting)
+                    waiting, self.waiting, lines = self.waiting, {}, [*self.lines.values()]
+                for name, parts in waiting.items() if self.on else ():
+                    with (self.folder / name).open("ab") as file:
+                        file.write(b"".join(parts))
+                        file.flush()
+                        os.fsync(file.fileno())
                 if self.on and lines != written:
                     text = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
                     write_atomically(self.folder / "transcript.txt", text)
@@ -151,13 +152,6 @@ class Keeper:
         except Exception as error:  # the disk is full, or the folder has gone; whatever it is, the page says it
             self.on, self.failed = False, getattr(error, "strerror", None) or printable(error)
             self.tell(self.line, True)
-
-    def _write(self, waiting: dict[str, list[bytes]]) -> None:
-        for name, parts in waiting.items():
-            with (self.folder / name).open("ab") as file:
-                file.write(b"".join(parts))
-                file.flush()
-                os.fsync(file.fileno())
 
     def stop(self) -> None:
         "Keep nothing more; what was kept stays."
@@ -181,12 +175,12 @@ def keep_session(
     "Begin to keep a session."
     plain = (str, int, float, bool, list, type(None))
     settings = {name: value if isinstance(value, plain) else str(value) for name, value in options.items()}
-    keeper = Keeper(folder, {"num_features": session.decoder.features, "options": settings}, features, session.note)
-    session.keeper = keeper
+    session.keeper = keeper = Keeper(folder, {"num_features": session.decoder.features, "options": settings}, features,
+                                     session.note)
     session.watchers.append(keeper)
     return keeper
 
-# %% ../../nbs/live/keep.ipynb #0c7be4ef
+# %% ../../nbs/live/keep.ipynb #01c3a7e8
 def report_kept(
     folder: str | Path,
     out: str | Path | None = None,  # page to write; None: report.html in the folder
@@ -196,22 +190,18 @@ def report_kept(
     if not (folder / "session.json").is_file():
         raise KitError(f"{folder}: is not the folder of a kept session; it has no session.json")
     finals, timings, meant = dict[int, dict[str, Any]](), list[SentenceTiming](), dict[int, str]()
-    lines = read_text(path).splitlines(keepends=True) if os.path.lexists(path) else []
-    number = 0
+    lines, number = read_text(path).splitlines(keepends=True) if os.path.lexists(path) else [], 0
     try:
-        while number < len(lines):
-            line = lines[number]
+        for line in lines:
             number += 1
             event: Any = parse_json(line) if line.endswith("\n") else {"event": "cut off"}
             if event["event"] == "final":
-                shown = " ".join(word for word, _ in event["words"])
-                finals[event["number"]] = {"shown": shown, "reason": str(event["reason"]),
-                                           "at": float(event["seconds"])}
+                shown, came = " ".join(word for word, _ in event["words"]), event["came"]
+                finals[event["number"]] = {"shown": shown, "reason": str(event["reason"]), "at": float(event["seconds"])}
                 meant |= {event["number"]: event["said"]} if event["said"] else {}
-                came = event["came"]
-                timings.append(SentenceTiming(float(came["began"]), tuple(
-                    (float(at), tuple(words)) for at, words in came["changes"]), tuple(came["final"]),
-                    float(came["ended"]), tuple(float(end) for end in came["ends"])))
+                changes = tuple((float(at), tuple(words)) for at, words in came["changes"])
+                timings.append(SentenceTiming(float(came["began"]), changes, tuple(came["final"]), float(came["ended"]),
+                                              tuple(float(end) for end in came["ends"])))
                 if len(timings[-1].ends) != len(timings[-1].final):
                     raise ValueError("as many times as words are wanted")
             if event["event"] == "mark" and event["number"] in finals:

@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['MOST_WAITING', 'ADDRESS', 'BIN_MARK', 'BIN_HEADER', 'CUE_FLAG', 'END_FLAG', 'BUFFERED', 'MOST_SENT', 'MOST_MESSAGE',
            'JUMP', 'UNMARKED', 'LATEST', 'OVERDUE', 'LAYOUTS', 'SAMPLES', 'TASK_STATES', 'SPEAKING', 'Piece',
-           'LiveSource', 'play', 'RecordingSource', 'simulated_session', 'ParticipantSource', 'to_message',
-           'from_message', 'optional_library', 'split_address', 'count_refusal', 'StreamSender', 'StreamSource',
-           'DueTimes', 'LslMarkers', 'LslSource', 'entry_bin', 'read_password', 'RedisSource', 'choose_source']
+           'LiveSource', 'play', 'RecordingSource', 'ParticipantSource', 'to_message', 'from_message',
+           'optional_library', 'split_address', 'count_refusal', 'StreamSender', 'StreamSource', 'spread_groups',
+           'DueTimes', 'LslMarkers', 'LslSource', 'entry_bin', 'RedisSource', 'choose_source']
 
-# %% ../../nbs/live/sources.ipynb #0b920313
+# %% ../../nbs/live/sources.ipynb #82f7114d
 import math
 import os
 import queue
@@ -31,7 +31,7 @@ import numpy as np
 
 from ..core import KitError, from_dict, is_whole, load_json, printable, read_text
 from ..data.dataset import BIN_SECONDS, MAX_BINS, MAX_FEATURES, Recordings, find_recordings
-from ..simulate import CALIBRATION, WINDOW, SessionSimulator, SimulateConfig, labels_of, moments, open_sessions
+from ..simulate import CALIBRATION, WINDOW, SimulateConfig, labels_of, moments, open_sessions
 from ..simulate import zscore
 
 # %% ../../nbs/live/sources.ipynb #7fc23cd0
@@ -61,7 +61,7 @@ class LiveSource(Protocol):
     def pieces(self, stop: threading.Event) -> Iterator[Piece]:
         "Yield the pieces; ends soon after `stop` is set."
 
-# %% ../../nbs/live/sources.ipynb #ec522249
+# %% ../../nbs/live/sources.ipynb #bd239fd6
 def play(
     features: np.ndarray,  # (T, C) float32 of a sentence
     first: int,  # number of its first bin
@@ -71,11 +71,11 @@ def play(
     stop: threading.Event,  # ends a wait
 ) -> Iterator[Piece]:
     "Yield a sentence in pieces, each when it is due; the last one has the cue."
-    begun = time.perf_counter()
+    began = time.perf_counter()
     for start in range(0, len(features), size):
         bins = features[start:start + size]
         if pace:
-            due = begun + (start + len(bins)) * BIN_SECONDS / pace
+            due = began + (start + len(bins)) * BIN_SECONDS / pace
             stop.wait(max(0.0, due - time.perf_counter()))
         if stop.is_set():
             return
@@ -97,10 +97,10 @@ class RecordingSource:
     ) -> None:
         with Recordings(data, split) as recordings:
             days = list(dict.fromkeys(info.session for info in recordings.infos))
-            self.session = session or days[-1]
-            if self.session not in days:
-                raise KitError(f"session: '{session}' is not a day with data_{split}.hdf5; choose {', '.join(days)}")
             self.num_features: int | None = recordings.signal.num_features
+        self.session = session or days[-1]
+        if self.session not in days:
+            raise KitError(f"session: '{session}' is not a day with data_{split}.hdf5; choose {', '.join(days)}")
         self.data, self.split, self.trials, self.pace, self.size = data, split, trials, pace, size
         self.waits = not pace
 
@@ -113,24 +113,8 @@ class RecordingSource:
                 yield from play(features, first, recordings.infos[index].sentence or "", self.pace, self.size, stop)
                 first += len(features)
 
-# %% ../../nbs/live/sources.ipynb #5b448c5d
+# %% ../../nbs/live/sources.ipynb #feca3c53
 MOST_WAITING = 100  # sentences that wait to be said
-
-
-def simulated_session(
-    data: str | Path | None,  # folder that `simulate` wrote
-    session: str | None = None,  # a day of it; None: the last one
-) -> SessionSimulator:
-    "Return the simulator of a simulated day; raises `KitError` if the recordings are not simulated."
-    path = find_recordings(data).parent / "simulation.json"
-    if not path.is_file():
-        raise KitError(f"{path}: is missing, so these recordings were not simulated; write some with b2t simulate")
-    simulators = open_sessions(from_dict(SimulateConfig, load_json(path)))
-    days = {simulator.planned[0].session: simulator for simulator in simulators}
-    chosen = session or list(days)[-1]
-    if chosen not in days:
-        raise KitError(f"session: '{session}' is not one of {', '.join(days)}")
-    return days[chosen]
 
 
 class ParticipantSource:
@@ -145,8 +129,15 @@ class ParticipantSource:
         size: int = 1,  # bins a piece
         stays: bool = False,  # wait for more sentences until `finish`
     ) -> None:
-        self.day, self.pace, self.size, self.stays = simulated_session(data, session), pace, size, stays
-        self.session, self.waits = self.day.planned[0].session, not pace
+        "Raises `KitError` if the recordings are not simulated, or have no such day."
+        path = find_recordings(data).parent / "simulation.json"
+        if not path.is_file():
+            raise KitError(f"{path}: is missing, so these recordings were not simulated; write some with b2t simulate")
+        days = {day.planned[0].session: day for day in open_sessions(from_dict(SimulateConfig, load_json(path)))}
+        self.session = session or list(days)[-1]
+        if self.session not in days:
+            raise KitError(f"session: '{session}' is not one of {', '.join(days)}")
+        self.day, self.pace, self.size, self.stays, self.waits = days[self.session], pace, size, stays, not pace
         recent = range(max(len(self.day) - WINDOW, -CALIBRATION), len(self.day))  # the trials before
         self.moments = [moments(self.day.raw(index)[0]) for index in recent]
         self.num_features: int | None = len(self.moments[0].total)
@@ -321,7 +312,7 @@ class StreamSender:
         self.socket.close()
         self.context.term()
 
-# %% ../../nbs/live/sources.ipynb #8a7316ff
+# %% ../../nbs/live/sources.ipynb #f8759e17
 class StreamSource:
     "Pieces that a `StreamSender` of another program sends."
 
@@ -337,7 +328,6 @@ class StreamSource:
         self.zmq, self.address, self.stays = optional_library("zmq"), address, stays
         self.refused: Counter[str] = Counter()  # messages that are none of a stream, by what is wrong
         self.link = ""  # the last thing that the connection did
-        self.retry = math.inf  # when to connect anew, by time.monotonic
 
     @property
     def waiting(self) -> str:
@@ -350,7 +340,7 @@ class StreamSource:
 
     def pieces(self, stop: threading.Event) -> Iterator[Piece]:
         "Yield pieces as they arrive, also after the sender has started again; ends when a sender says so."
-        zmq, url = self.zmq, f"tcp://{self.address}"
+        zmq, url, retry = self.zmq, f"tcp://{self.address}", math.inf
         context = zmq.Context()
         socket = context.socket(zmq.SUB)
         for name, value in (("RCVHWM", BUFFERED // 4), ("MAXMSGSIZE", MOST_MESSAGE), ("LINGER", 0),
@@ -362,14 +352,15 @@ class StreamSource:
             socket.connect(url)
             socket.subscribe(b"")
             while not stop.is_set():
-                waited = socket.poll(50)
-                self._follow(monitor)
-                if time.monotonic() > self.retry:  # after bytes that are none of ZeroMQ, it does not try again
-                    self.retry = math.inf
+                came = socket.poll(50)
+                while monitor.poll(0):
+                    retry = self._follow(monitor)
+                if time.monotonic() > retry:  # after bytes that are none of ZeroMQ, it does not try again
+                    retry = math.inf
                     with suppress(zmq.ZMQError):
                         socket.disconnect(url)
                     socket.connect(url)
-                if not waited:
+                if not came:
                     continue
                 try:
                     piece, end = from_message(socket.recv_multipart(), time.perf_counter())
@@ -386,28 +377,34 @@ class StreamSource:
             socket.close()
             context.term()
 
-    def _follow(self, monitor: Any) -> None:
-        "Note what the connection has done."
+    def _follow(self, monitor: Any) -> float:
+        "Note what the connection has done; return when to connect anew."
         from zmq.utils.monitor import recv_monitor_message
 
-        zmq = self.zmq
-        foreign = (zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
-                   zmq.EVENT_HANDSHAKE_FAILED_AUTH)
-        while monitor.poll(0):
-            event = recv_monitor_message(monitor)["event"]
-            if event in foreign:
-                self.link = "foreign"
-            elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self.link = "connected"
-            elif event == zmq.EVENT_DISCONNECTED:
-                self.link = {"connected": "broken", "ended": "ended"}.get(self.link, "foreign")
-            self.retry = time.monotonic() + 1 if event == zmq.EVENT_DISCONNECTED else math.inf
+        zmq, event = self.zmq, recv_monitor_message(monitor)["event"]
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self.link = "connected"
+        elif event == zmq.EVENT_DISCONNECTED:
+            self.link = {"connected": "broken", "ended": "ended"}.get(self.link, "foreign")
+            return time.monotonic() + 1
+        elif event in (zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
+                       zmq.EVENT_HANDSHAKE_FAILED_AUTH):
+            self.link = "foreign"
+        return math.inf
 
-# %% ../../nbs/live/sources.ipynb #9fa8051a
+# %% ../../nbs/live/sources.ipynb #99a4180d
 JUMP = 2.5  # bins that a time stamp may be late before the bins between are called missing
-UNMARKED = 250  # bins without a stream of markers until that is told
-LATEST = 10.0  # seconds that a bin or a marker may take to us; a time stamp that is older is of another clock
-OVERDUE = 0.5  # seconds without a bin or a marker after which no bin before a marker is waited for
+
+
+def spread_groups(
+    stamps: Sequence[float],  # of bins, in order
+) -> list[float]:  # when each was recorded
+    "Return the times of bins of which several may have been stamped at once."
+    times: list[float] = []
+    for at in range(len(stamps) - 1, -1, -1):
+        close = at + 1 < len(stamps) and stamps[at + 1] - stamps[at] < BIN_SECONDS / 2
+        times.append(times[-1] - BIN_SECONDS if close else stamps[at])
+    return times[::-1]
 
 
 class DueTimes:
@@ -416,13 +413,21 @@ class DueTimes:
     def __init__(self) -> None:
         self.due: float | None = None  # when the next bin is due
 
+    def late(self, stamp: float) -> float:
+        "Return by how many bins this one is late."
+        return 0.0 if self.due is None or not math.isfinite(stamp) else (stamp - self.due) / BIN_SECONDS
+
     def missing(self, stamp: float) -> int:
         "Return how many bins should have come before this one, since the last; `stamp` in seconds, by any clock."
-        stamp = stamp if np.isfinite(stamp) else self.due or 0.0
-        late = 0.0 if self.due is None else (stamp - self.due) / BIN_SECONDS
+        stamp, late = stamp if math.isfinite(stamp) else self.due or 0.0, self.late(stamp)
         steady = abs(late) <= JUMP
         self.due = BIN_SECONDS + (stamp if self.due is None or not steady else self.due + 0.1 * (stamp - self.due))
         return 0 if steady else max(round(late), 0)
+
+# %% ../../nbs/live/sources.ipynb #73ff3e3f
+UNMARKED = 250  # bins without a stream of markers until that is told
+LATEST = 10.0  # seconds that a bin or a marker may take to us; a time stamp that is older is of another clock
+OVERDUE = 0.5  # seconds without a bin or a marker after which no bin before a marker is waited for
 
 
 class LslMarkers:
@@ -437,11 +442,10 @@ class LslMarkers:
 
     def read(self) -> bool:
         "Read pending markers, each with its own time; return whether any arrived."
-        found = self.resolver.results() if self.resolver and not self.inlet else []
         rows, stamps, shift = list[Any](), list[float](), 0.0
         try:
-            if found:
-                self.inlet = self.pylsl.StreamInlet(found[0])
+            if self.resolver and not self.inlet:
+                self.inlet = next((self.pylsl.StreamInlet(one) for one in self.resolver.results()), None)
             if self.inlet:
                 rows, stamps = self.inlet.pull_chunk(0.0, MOST_SENT)
                 shift = self.inlet.time_correction(5.0)
@@ -490,7 +494,12 @@ class LslSource:
         "Yield bins as they come, also of a stream that starts again under the same name."
         while not stop.is_set():
             for info in self.pylsl.resolve_byprop("name", self.name, timeout=1.0)[:1]:
-                fault = self._fault(info)
+                rate, channels = info.nominal_srate(), info.channel_count()
+                fault = f"{channels} features, at most {MAX_FEATURES}" if channels > MAX_FEATURES else ""
+                if rate and abs(rate * BIN_SECONDS - 1) > 0.05:  # 0: the stream does not say
+                    fault = f"{rate:g} samples per second, {1 / BIN_SECONDS:g} bins wanted"
+                if info.channel_format() == self.pylsl.lib.cf_string:
+                    fault = "text"
                 if fault:
                     count_refusal(self.refused, f"the LSL stream {self.name} has {fault}")
                     stop.wait(1.0)
@@ -498,14 +507,6 @@ class LslSource:
                 with suppress(self.pylsl.util.LostError, self.pylsl.util.TimeoutError):
                     yield from self._read(info, stop)
                 self.waiting = f"the LSL stream {self.name} has gone"
-
-    def _fault(self, info: Any) -> str:
-        rate, channels = info.nominal_srate(), info.channel_count()
-        if info.channel_format() == self.pylsl.lib.cf_string:
-            return "text"
-        if rate and abs(rate * BIN_SECONDS - 1) > 0.05:  # 0: the stream does not say
-            return f"{rate:g} samples per second, {1 / BIN_SECONDS:g} bins wanted"
-        return f"{channels} features, at most {MAX_FEATURES}" if channels > MAX_FEATURES else ""
 
     def _read(self, info: Any, stop: threading.Event) -> Iterator[Piece]:
         inlet = self.pylsl.StreamInlet(info, max_buflen=BUFFERED // 50, recover=False, as_numpy=True)
@@ -516,9 +517,12 @@ class LslSource:
         while not stop.is_set():
             if not (markers.inlet or told) and number > UNMARKED:
                 told = True
-                silent = f"no LSL stream named {self.markers[0]} is announced"
-                count_refusal(self.refused, f"{silent}, so it ends no sentence")
-            rows, stamps = inlet.pull_chunk(0.05, MOST_SENT, min_samples=1)
+                count_refusal(self.refused, f"no LSL stream named {self.markers[0]} is announced, so it ends no sentence")
+            rows, stamps = inlet.pull_chunk(0.05, BUFFERED, min_samples=1)
+            if len(stamps) and times.late(stamps[0]) > JUMP:  # a gap, or the rest of a group is on its way
+                time.sleep(0.01)
+                more = inlet.pull_chunk(0.0, BUFFERED)
+                rows, stamps = (np.concatenate(pair) if len(more[1]) else pair[0] for pair in zip((rows, stamps), more))
             heard = time.perf_counter() if markers.read() or len(stamps) else heard
             ours, now = self.pylsl.local_clock(), time.perf_counter()
             yield from markers.cues(ours - OVERDUE if now - heard > OVERDUE else markers.bins[-1][0], number, stream)
@@ -527,7 +531,7 @@ class LslSource:
             shift = inlet.time_correction(5.0)
             with np.errstate(over="ignore"):  # enormous values are the bridge's to repair
                 bins = rows.astype(np.float32)
-            for row, stamp in zip(bins, stamps.tolist()):
+            for row, stamp in zip(bins, spread_groups(stamps.tolist())):
                 delay = ours - shift - stamp if 0 <= ours - shift - stamp < LATEST else 0.0
                 yield from markers.cues(ours - delay, number, stream)
                 number += times.missing(stamp)
@@ -535,7 +539,7 @@ class LslSource:
                 yield Piece(number, row[None], now - delay, stream)
                 number += 1
 
-# %% ../../nbs/live/sources.ipynb #5f28fba1
+# %% ../../nbs/live/sources.ipynb #1ebc06bb
 LAYOUTS = (  # crossings, powers, counter, and how much it counts per bin
     (b"threshold_crossings", b"spike_band_power", b"iteration_counter", 1),
     (b"threshold_crossings_bin", b"spike_band_power_bin", b"tracking_id", 20),
@@ -565,17 +569,7 @@ def entry_bin(
     number = int.from_bytes(counter, "little") // each if counter and len(counter) <= 8 else None
     return np.concatenate(parts)[None, :MAX_FEATURES + 1], number
 
-
-def read_password(
-    where: str,  # "FILE", or "$NAME" of an environment variable
-) -> str:
-    "Return a password; raises `KitError` without repeating anything of it."
-    text = os.environ.get(where[1:]) if where.startswith("$") else read_text(where)
-    if not text or not text.strip():
-        raise KitError(f"password: {printable(where)} is empty or not set")
-    return text.strip("\r\n")
-
-
+# %% ../../nbs/live/sources.ipynb #fe6772b3
 class RedisSource:
     "Bins that a program adds to a stream of a Redis server."
 
@@ -626,10 +620,9 @@ class RedisSource:
         if gone and "nobody" not in self.waiting:
             self.waiting = f"the server at {self.address} has gone"
         elif not gone or "connecting" not in str(error):
-            text = printable(str(error))[:100]
-            secret = self.login["password"]
-            count_refusal(self.refused, f"no Redis stream at {self.address}: "
-                                        f"{text.replace(secret, '***') if secret else text}")
+            secret = self.login["password"] or "\0"
+            text = printable(str(error).replace(secret, "***"))[:100]
+            count_refusal(self.refused, f"no Redis stream at {self.address}: {text}")
 
     def _bin(self, at: bytes, values: Mapping[bytes, bytes]) -> Iterator[Piece]:
         try:
@@ -659,7 +652,7 @@ class RedisSource:
         self.waiting = f"the server at {self.address} {nothing}"
         return found
 
-# %% ../../nbs/live/sources.ipynb #a3a4a1a0
+# %% ../../nbs/live/sources.ipynb #56d7bba7
 def choose_source(
     kind: str,  # "recording", "participant", "HOST:PORT" of a sender, "lsl:NAME[/MARKERS]" or "redis:HOST:PORT/STREAM"
     data: str | Path | None = None,  # folder of the recordings
@@ -684,10 +677,13 @@ def choose_source(
     if kind.startswith("lsl:"):
         return LslSource(*kind.removeprefix("lsl:").split("/", 2))
     if kind.startswith("redis:"):
+        secret = os.environ.get(password[1:]) if password.startswith("$") else read_text(password) if password else ""
+        if password and not (secret and secret.strip()):
+            raise KitError(f"password: {printable(password)} is empty or not set")
         login, at, rest = kind.removeprefix("redis:").removeprefix("//").rpartition("@")
         address, *more = rest.split("/", 2)
         stream, dtype = [*more, *("binnedFeatures", "int8")[len(more):]]
-        return RedisSource(login + at + address, stream, dtype, read_password(password) if password else "")
+        return RedisSource(login + at + address, stream, dtype, (secret or "").strip("\r\n"))
     if ":" not in kind:
         raise KitError(f"source: '{printable(kind)}' should be recording, participant, HOST:PORT of a stream, "
                        "lsl:NAME, or redis:HOST:PORT/STREAM")

@@ -101,7 +101,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator:
     driver.quit()
 
 
-def until(true: Callable[[], object], seconds: float = 60.0) -> None:
+def until(true: Callable[[], object], seconds: float = 30.0) -> None:
     """Wait for something to become true."""
     end = time.monotonic() + seconds
     while not true():
@@ -369,10 +369,9 @@ class Rig:
         self.sender.wait_for_receiver(self.stop)
 
     def send(self, bins: int, cue: bool = False) -> None:
-        """Send bins, at twice the pace of real time."""
         for at in range(bins):
             self.bin(self.rng.standard_normal((1, 512)), cue and at == bins - 1)
-            time.sleep(0.01)
+            time.sleep(0.019)
 
     def bin(self, row: np.ndarray, cue: bool = False) -> None:
         self.sender.send(Piece(self.number, row.astype(np.float32), 0.0, cue=cue))
@@ -384,7 +383,7 @@ class Rig:
         done = threading.Event()
 
         def go() -> None:
-            while not done.wait(0.01):
+            while not done.wait(0.019):
                 row = made(self.rng.standard_normal((1, 512)))
                 if row is None:
                     self.sender.socket.send_multipart([b"not", b"ours"])
@@ -479,8 +478,10 @@ def test_ways_to_fail(browser, tmp_path: Path) -> None:
         listed = "return find('sentences').children.length"
         until(lambda: before < session.finals == browser.execute_script(listed))
         assert thread.is_alive()
-        shown = [one for one in text(browser, "sentences").splitlines() if one.startswith("word")]
+        shown = [one.text for one in browser.find_elements("css selector", "#sentences li:not(.doubt) > span:first-child")]
         assert shown == [one for _, one in reversed(session.sentences)]  # each once, none glued to another
+        unfinished = browser.find_elements("css selector", "#sentences li.doubt")  # words of damaged signals
+        assert unfinished and all("not finished: " in one.text and not one.find_elements("tag name", "button") for one in unfinished)
         server.server.force_exit = True
         server.server.should_exit = True  # the page's server dies; the decoder goes on
         seen("connection lost", "connection lost", "")
@@ -492,7 +493,8 @@ def test_ways_to_fail(browser, tmp_path: Path) -> None:
     events = [json.loads(line) for line in (tmp_path / "kept/events.jsonl").read_text().splitlines()]
     assert {"waiting", "refused", "damaged", "no data", "live", "ended"} <= {one.get("state") for one in events}
     ends = [one for one in events if one["event"] == "final"]
-    assert {"stall", "restart", "sender", "cue"} == {one["reason"] for one in ends}
+    assert {"restart", "sender", "cue"} <= {one["reason"] for one in ends}
+    assert "stall" in {one["reason"] for one in events if one["event"] == "unfinished" and one["doubt"]}
     assert [" ".join(word for word, _ in one["words"]) for one in ends] == [one for _, one in session.sentences]
     assert any("30 refused" in one.get("counted", "") or "refused: a message" in one.get("counted", "") for one in events)
 
@@ -741,12 +743,14 @@ def test_a_listener(browser) -> None:
         browser.find_element("id", "repeat").click()
         browser.find_element("id", "hush").click()
         assert browser.execute_script("return spoken.slice(-2)") == [["maybe later", 1], "stop"]
+        browser.find_element("id", "open").click()
         browser.find_element("id", "correct-text").send_keys("much later\n")
         until(lambda: text(browser, "words") == "much later")
         said("go", "away")
         until(lambda: text(browser, "words") == "go away")
         browser.find_element("id", "wrong").click()
         until(lambda: browser.find_element("id", "words").get_attribute("data-wrong") is not None)
+        browser.find_element("id", "open").click()
         browser.find_element("id", "correct-text").send_keys("stay ")
         said("and", final=False)
         until(lambda: text(browser, "words") == "and")
@@ -779,7 +783,7 @@ def test_no_sentence_leaves_the_device_to_be_spoken(browser) -> None:
         browser.execute_script(VOICE + REMOTE)
         browser.find_element("id", "aloud").click()
         until(lambda: "no voice" in text(browser, "note"))
-        assert browser.find_element("id", "voice").text == "none on this device"
+        assert browser.find_element("id", "voice").get_attribute("textContent") == "none on this device"
         session.decoder.words = ["come", "here"]
         session.run()
         until(lambda: "do nothing any more" in text(browser, "note"))
