@@ -180,7 +180,7 @@ def keep_session(
     session.watchers.append(keeper)
     return keeper
 
-# %% ../../nbs/live/keep.ipynb #01c3a7e8
+# %% ../../nbs/live/keep.ipynb #342a1f64
 def report_kept(
     folder: str | Path,
     out: str | Path | None = None,  # page to write; None: report.html in the folder
@@ -197,7 +197,8 @@ def report_kept(
             event: Any = parse_json(line) if line.endswith("\n") else {"event": "cut off"}
             if event["event"] == "final":
                 shown, came = " ".join(word for word, _ in event["words"]), event["came"]
-                finals[event["number"]] = {"shown": shown, "reason": str(event["reason"]), "at": float(event["seconds"])}
+                finals[event["number"]] = {"shown": shown, "reason": str(event["reason"]),
+                                           "at": float(event["seconds"])}
                 meant |= {event["number"]: event["said"]} if event["said"] else {}
                 changes = tuple((float(at), tuple(words)) for at, words in came["changes"])
                 timings.append(SentenceTiming(float(came["began"]), changes, tuple(came["final"]), float(came["ended"]),

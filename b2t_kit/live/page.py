@@ -38,9 +38,9 @@ from .session import REASONS, LiveSession, Moment, Status
 from .sources import optional_library
 from ..training.log import Canvas, notebook_display
 
-# %% ../../nbs/live/page.ipynb #d7bb500e
+# %% ../../nbs/live/page.ipynb #2dace455
 SHOWN_BINS = 400  # eight seconds
-IN_FEED = {"columns": SHOWN_BINS, "phonemes": SHOWN_BINS, "sentences": 100, "notes": 20}  # what a feed keeps, newest last
+IN_FEED = {"columns": SHOWN_BINS, "phonemes": SHOWN_BINS, "sentences": 100, "notes": 20}
 ROWS = 128  # most rows of the heat map
 CLIP = 0.9  # z-scores at the ends of the colour scale
 
@@ -230,7 +230,7 @@ def bracketed(host: str) -> str:
     "Return a host as a URL has it."
     return f"[{host}]" if ":" in host else host
 
-# %% ../../nbs/live/page.ipynb #889efadb
+# %% ../../nbs/live/page.ipynb #e272b81f
 def measures_line(found: Measures | None) -> str:
     "Return how soon words came, for a person."
     if found is None:
@@ -362,7 +362,7 @@ class PageServer:
         if len(open_) >= MOST_READERS:
             silent = min(open_, key=lambda reader: reader.alive)
             if time.monotonic() - silent.alive < QUIET:
-                await websocket.close(TRY_LATER, f"{MOST_READERS} pages are open already, and no more can be; close one")
+                await websocket.close(TRY_LATER, f"{MOST_READERS} pages are open, as many as can be; close one")
                 return
             self.readers.remove(silent)
         reader = self.feed.enter(role)

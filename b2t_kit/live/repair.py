@@ -258,7 +258,7 @@ class Inbox:
         "Whether the source has ended and all its pieces were taken."
         return self.ended and not self.waiting
 
-# %% ../../nbs/live/repair.ipynb #f5575dcc
+# %% ../../nbs/live/repair.ipynb #efb54e1e
 JUDGED, EVERY = 150, 25  # bins that are judged, three seconds; and from one look to the next
 PAUSED = 0.5  # seconds between two bins after which their rate is measured anew
 ELSE = "where z-scores are expected; z-score them, or use --normalise"
@@ -299,7 +299,8 @@ class Quality:
         first = max((at for at, (one, two) in enumerate(pairwise(times), 1) if two - one > PAUSED), default=0)
         seconds, count = times[-1] - times[first], len(times) - 1 - first
         speed = count * BIN_SECONDS / seconds / self.pace if self.pace and seconds > 1.25 / self.pace else 1.0
-        return "" if 0.6 < speed < 1.7 else f"{speed / BIN_SECONDS:.0f} bins come in a second, {1 / BIN_SECONDS:g} wanted"
+        wrong = f"{speed / BIN_SECONDS:.0f} bins come in a second, {1 / BIN_SECONDS:g} wanted"
+        return "" if 0.6 < speed < 1.7 else wrong
 
     def _signal_fault(self, rows: np.ndarray) -> str:
         good = (np.abs(rows) <= MAX_VALUE).all(1)  # False for NaN

@@ -424,7 +424,7 @@ class DueTimes:
         self.due = BIN_SECONDS + (stamp if self.due is None or not steady else self.due + 0.1 * (stamp - self.due))
         return 0 if steady else max(round(late), 0)
 
-# %% ../../nbs/live/sources.ipynb #73ff3e3f
+# %% ../../nbs/live/sources.ipynb #2e04d505
 UNMARKED = 250  # bins without a stream of markers until that is told
 LATEST = 10.0  # seconds that a bin or a marker may take to us; a time stamp that is older is of another clock
 OVERDUE = 0.5  # seconds without a bin or a marker after which no bin before a marker is waited for
@@ -517,7 +517,8 @@ class LslSource:
         while not stop.is_set():
             if not (markers.inlet or told) and number > UNMARKED:
                 told = True
-                count_refusal(self.refused, f"no LSL stream named {self.markers[0]} is announced, so it ends no sentence")
+                silent = f"no LSL stream named {self.markers[0]} is announced"
+                count_refusal(self.refused, f"{silent}, so it ends no sentence")
             rows, stamps = inlet.pull_chunk(0.05, BUFFERED, min_samples=1)
             if len(stamps) and times.late(stamps[0]) > JUMP:  # a gap, or the rest of a group is on its way
                 time.sleep(0.01)
