@@ -843,16 +843,18 @@ class WriteReport(ReadsRecordings, ReadsRun):
     pictures: int = 300  # how many sentences get pictures, those with most errors first
     device: DeviceName = "auto"  # where the network runs, if it has to decode
     temperature: float | None = None  # divides the logits, as for b2t decode; default: as they were decoded last
+    row: bool = False  # print only the run's row of the front page's table of runs
 
     def __post_init__(self) -> None:
         check_bounds(self, {"pictures": (0, 10**6), "temperature": TEMPERATURE})
 
     def act(self) -> int:
-        from b2t_kit.output.report import report_run
+        from b2t_kit.output.report import front_row, report_run
 
-        print(report_run(self.run, self.data, self.split, description=self.description, out=self.out,
-                         against=self.against, pictures=self.pictures, device=self.device,
-                         temperature=self.temperature))
+        report = report_run(self.run, self.data, self.split, description=self.description, out=self.out,
+                            against=self.against, pictures=self.pictures, device=self.device,
+                            temperature=self.temperature)
+        print(front_row(self.run, report) if self.row else report)
         return SUCCESS
 
 

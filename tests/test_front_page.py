@@ -9,7 +9,8 @@ from b2t_kit.core import load_json
 from b2t_kit.data.batches import smoothing_taps
 from b2t_kit.data.dataset import BIN_SECONDS
 from b2t_kit.decode.pipeline import choose_words
-from b2t_kit.speech.recipes import baseline
+from b2t_kit.output.report import ROW_TITLES
+from b2t_kit.speech.recipes import RECIPES, baseline
 
 ROOT = Path(__file__).resolve().parent.parent
 NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?M?")
@@ -31,7 +32,7 @@ def demo() -> list[str]:
     chosen = [one["text"] for part in (found["decoder"], found["linear"], found["words"]) for one in part["marks"]]
     assert chosen == [*3 * ["checkpoint chosen on these trials"], "temperature fitted on these trials"]
     rates = [found["per"], found["linear_per"], found["wer"]]
-    return [f"{len(choose_words(None)[0])}", *map(percent, rates)]
+    return [f"{len(choose_words(None)[0])}", *map(percent, rates), "0.02"]
 
 
 def words() -> list[str]:
@@ -57,7 +58,9 @@ def hotwords() -> list[str]:
 
 def gpu() -> list[str]:
     found = stored("gpu")["train"]["found"]
-    return [percent(min(row["per"] for row in found[name]["eval"])) for name in ("baseline", "transformer")]
+    rows = [found[name]["eval"] for name in ("baseline", "transformer")]
+    hours = {f"{max(row['seconds'] for row in one) / 3600:.1g}" for one in rows}
+    return [*(percent(min(row["per"] for row in one)) for one in rows), *hours]
 
 
 def live() -> list[str]:
@@ -99,10 +102,8 @@ def tomography() -> list[str]:
 
 PREFLIGHT = "b2t preflight noise_gru_687m --slice v5e-8 --global-batch 64 "
 ROWS: dict[str, Callable[[], list[str]]] = {
-    "b2t demo --out demo": demo,
     "python benchmarks/decoding.py words LABELS.csv --flatness middle,sharp,flat --tune-on 0": words,
     "python benchmarks/decoding.py hotwords LABELS.csv": hotwords,
-    "python benchmarks/gpu.py train RECORDINGS OUT --minutes 4": gpu,
     "python benchmarks/live.py delay --lm MODELS/large.b2tlm --said MODELS/said.txt": live,
     f"{PREFLIGHT}--programs largest": lambda: whole(f"{PREFLIGHT}--programs largest"),
     f"{PREFLIGHT}--shard units --programs largest": lambda: divided(f"{PREFLIGHT}--shard units --programs largest"),
@@ -123,6 +124,23 @@ def test_numbers(page: str) -> None:
     for command, text in rows.items():
         text = text.replace("4,400 万（44M）", "44M")
         assert sorted(NUMBER.findall(NAMES.sub("", text))) == sorted(ROWS[command]()), (command, text)
+
+
+RUNS = {"b2t demo --out demo": demo, "python benchmarks/gpu.py train RECORDINGS OUT --minutes 4": gpu}
+
+
+@pytest.mark.parametrize("page", ["README.md", "README.zh.md"])
+def test_rows_of_runs(page: str) -> None:
+    "As `b2t report --row` prints them; rows of real recordings are empty, with the command that fills them."
+    text = (ROOT / page).read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([^|]*) ?\| ([^|]*) ?\| (\d*) ?\| (\w*) ?\| `(.+)` \|$", text, re.M)
+    assert len(rows) == 4 and len(ROW_TITLES) == 7
+    for recipe, recordings, errors, hours, seed, commit, command in rows:
+        if command in RUNS:
+            numbers = NUMBER.findall(f"{recordings} {errors} {hours.replace('H200', '')}")
+            assert sorted(numbers) == sorted(RUNS[command]()) and seed == "1" and len(commit) == 7, (command, numbers)
+        else:
+            assert not errors and not seed and not commit and command.split()[3] == recipe in RECIPES
 
 
 def test_length_and_pictures() -> None:

@@ -591,7 +591,7 @@ def checkpoint(run: Run) -> None:
         write_checkpoint(run.folder, run.step, parts, {
             "position": run.step,  # batches drawn; the sampler continues here
             "optimizer": groups,
-            "precision": asdict(run.device.precision),
+            "precision": asdict(run.device.precision), "on": run.device.label,
             "device": run.device.state_dict(),
             "data": run.record["data"],
             "task": task_digest(run.record["task"]),
