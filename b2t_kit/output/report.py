@@ -540,8 +540,8 @@ def front_row(
     total = report.numbers["groups"]["all trials"]
     errors = ", ".join(f"{100 * rate['rate']:.1f} %" for rate in (total["per"], total["wer"]) if rate)
     chosen = ", ".join(mark.what for mark in report.marks)
-    recordings = (f"{report.about.get('recordings', '').partition(', in ')[0]}, {total['trials']} {report.split} trials "
-                  f"of {total['sessions']} days{f'; {chosen} on them' if chosen else ''}")
+    recordings = (f"{report.about.get('recordings', '').partition(', in ')[0]}, {total['trials']} {report.split} "
+                  f"trials of {total['sessions']} days{f'; {chosen} on them' if chosen else ''}")
     home, commit = Path(str(b2t_kit.__file__)).resolve().parents[1], f"b2t_kit {__version__}"
     if (home / ".git").exists():  # a clone, not an installed package
         done = subprocess.run(["git", "-C", str(home), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
