@@ -3,11 +3,13 @@
     python benchmarks/live.py parity --out DEMO [--trials 200]       # logits and sentences against `b2t decode`
     python benchmarks/live.py delay --lm MODEL --said TEXT [--minutes 30] [--model baseline|transformer]
     python benchmarks/live.py calm [--trials 200]                    # how soon words are right, how often they change
+    python benchmarks/live.py words --out DEMO                       # how often words of a confidence are right
 
-`parity` takes the folder of `b2t demo`. `delay` takes the model and the sentences that `decoding.py large_vocabulary
---keep` leaves. Its network has random weights, which cost as much time as others; the search gets simulated logits of
-the sentences instead of its output (in `calm` too). A bin arrives when its 20 ms are over by the clock, so the time in
-which the machine let this process sleep too long counts. Each part writes its entry into benchmarks/results/live.json.
+`parity` and `words` take the folder of `b2t demo`. `delay` takes the model and the sentences that `decoding.py
+large_vocabulary --keep` leaves. Its network has random weights, which cost as much time as others; the search gets
+simulated logits of the sentences instead of its output (in `calm` too). A bin arrives when its 20 ms are over by the
+clock, so the time in which the machine let this process sleep too long counts. Each part writes its entry into
+benchmarks/results/live.json.
 """
 import argparse
 import time
@@ -19,6 +21,7 @@ import numpy as np
 import psutil
 import torch
 from matplotlib.figure import Figure
+from rapidfuzz.distance import Levenshtein
 
 from b2t_kit.core import load_json, save_json
 from b2t_kit.data.batches import smooth
@@ -28,6 +31,8 @@ from b2t_kit.decode.hypotheses import SearchConfig
 from b2t_kit.decode.pipeline import choose_words
 from b2t_kit.decode.stream import StreamConfig, StreamDecoder
 from b2t_kit.live.measures import DelayLedger, Measures, bits_per_word
+from b2t_kit.live.session import UNSURE, open_decoder, unknown_words
+from b2t_kit.live.sources import ParticipantSource
 from b2t_kit.lm import preload
 from b2t_kit.models.published import T15_SESSIONS
 from b2t_kit.simulate import noisy_sentence
@@ -37,6 +42,7 @@ from b2t_kit.speech.evaluate import Decoder, load_decoder
 from b2t_kit.speech.recipes import recipe
 from b2t_kit.speech.task import fitted
 from b2t_kit.text.metrics import wer
+from b2t_kit.text.phonemes import normalise
 
 RESULTS = Path(__file__).with_name("results") / "live.json"
 
@@ -189,7 +195,71 @@ def delays_figure(found: dict[str, Measures]) -> Figure:  # by the setting of th
     return figure
 
 
-PARTS = {"parity": parity, "delay": delay, "calm": calm}
+NAMES = ("Krzysztof Szczepanski", "Wojciechowski", "Chukwuemeka", "Nguyen Thanh Huong", "Bhattacharya",
+         "Siobhan Gallagher", "Xochitl", "Tchaikovsky", "Zbigniew", "Oyelaran", "Papadopoulos", "Rzepka", "Kowalczyk",
+         "Dragomir", "Ishiguro")
+CARRIERS = ("my friend {} is here", "please call {} now", "i want to see {} today", "{} came to visit me")
+EDGES = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99, 1.000001)
+
+
+def live_words(folder: Path, day: str, trials: list[tuple[np.ndarray, str]], exclude: tuple[str, ...]) -> list[tuple]:
+    "Each finished word: whether it stands where it was said, its confidence, and whether it is marked as not known."
+    decoder, found = open_decoder(folder, day, exclude=exclude), []
+    with decoder:
+        for bins, said in trials:
+            decoder.push(bins)
+            for update in decoder.end("cue"):
+                if update.final:
+                    words, meant = [word for word, _ in update.words], normalise(said).split()
+                    right = {place for block in Levenshtein.opcodes(words, meant) if block.tag == "equal"
+                             for place in range(block.src_start, block.src_end)}
+                    marks = unknown_words(decoder, update)
+                    found += [(place in right, sure, bool(marks[place]))
+                              for place, (_, sure) in enumerate(update.words)]
+    return found
+
+
+def words(options: argparse.Namespace) -> dict[str, Any]:
+    "How often words of a confidence are right, and which words are marked as ones that no lexicon has."
+    data, figure = options.out / "data", Figure(figsize=(6.4, 4.2), layout="constrained")
+    with Recordings(data, "val") as recordings:
+        texts = tuple(info.sentence or "" for info in recordings.infos)
+        day = recordings.infos[-1].session
+        typical = [(recordings.features(at), info.sentence or "") for at, info in enumerate(recordings.infos)
+                   if info.session == day][:options.trials]
+    participant = ParticipantSource(data, pace=0)
+    asked = [carrier.format(name) for name in NAMES for carrier in CARRIERS][:options.trials]
+    names = [(participant.record(text, at), text) for at, text in enumerate(asked)]
+    axes, result = figure.subplots(), {}
+    for name, folder, trials in (("network, its words", "decoder", typical),
+                                 ("linear readout, its words", "linear", typical),
+                                 ("network, with unknown names", "decoder", names)):
+        rows = live_words(options.out / folder, day, trials, texts)
+        right, sure, marked = (np.array(column, float) for column in zip(*rows))
+        bins = []
+        for low, high in zip(EDGES, EDGES[1:]):
+            inside = (sure >= low) & (sure < high)
+            if inside.any():
+                plain = inside & (marked == 0)
+                bins.append({"from": low, "words": int(inside.sum()), "right": float(right[inside].mean()),
+                             "unmarked": int(plain.sum()),
+                             "right, unmarked": float(right[plain].mean()) if plain.any() else None})
+        dotted = (sure < UNSURE) | (marked == 1)
+        result[name] = {"words": len(rows), "right": float(right.mean()), "bins": bins,
+                        **{f"{kind} words {what}": float(values[right == (kind == "right")].mean())
+                           for kind in ("right", "wrong") for what, values in (("marked", marked), ("dotted", dotted))}}
+        print(name, result[name], flush=True)
+        filled = {one["from"] for one in bins}
+        centre = [(low + min(high, 1)) / 2 for low, high in zip(EDGES, EDGES[1:]) if low in filled]
+        axes.plot(centre, [one["right"] for one in bins], "o-", label=f"{name} ({len(rows)})")
+    axes.plot([0, 1], [0, 1], color="0.7", zorder=0)
+    axes.set(xlabel="confidence of a word", ylabel="share of such words that are right", xlim=(0, 1.02), ylim=(0, 1.02))
+    axes.legend(frameon=False)
+    figure.savefig(RESULTS.with_name("live_words.png"), dpi=110)
+    return result
+
+
+PARTS = {"parity": parity, "delay": delay, "calm": calm, "words": words}
 
 
 def main() -> None:

@@ -420,6 +420,8 @@ BAD_BINS = [  # what comes, and what page and terminal call it
     (lambda rows: np.ones((1, 512)), "damaged", "100% of the features have had the same value for 3 s", "same value"),
     (lambda rows: np.abs(rows * 3).round(), "damaged", "whole numbers, such as counts of spikes", "whole numbers"),
     (lambda rows: 40 * rows, "damaged", "values of about", "values of about"),
+    (lambda rows: 1e-6 * rows, "damaged", "values of about 1e-06", "values of about"),
+    (lambda rows: np.where(np.arange(512) < 230, 0, rows), "damaged", "45% of the features have had the same value", "% of the"),
 ]
 
 
@@ -662,6 +664,59 @@ def test_messages_that_are_not_text_and_readers_that_are_gone(monkeypatch: pytes
                     silent.recv(1)
 
 
+def test_one_page_cannot_keep_the_others_out(tmp_path: Path) -> None:
+    """A flood, silent connections, nine pages, and a deletion that was meant for another session."""
+    from websockets.exceptions import ConnectionClosed
+    from websockets.sync.client import connect
+
+    session = LiveSession(Words(), Spoken())
+    session.state.warming, session.decoder.add_hotword = "", lambda text: time.sleep(0.05)
+    keeper, stop = keep_session(session, tmp_path / "kept", {}), threading.Event()
+
+    def flood(page) -> None:
+        with suppress(ConnectionClosed):
+            while not stop.is_set():
+                page.send(json.dumps({"ask": "hotword", "text": "spam"}))
+
+    def answer_to(page, what: str, more: str) -> str:
+        page.send(json.dumps({"ask": what, "text": more}))
+        while not (answers := next_of(page)["answers"]):
+            pass
+        return answers[0]["text"]
+
+    with PageServer(session, port=0) as server:
+        own = f"127.0.0.1:{server.port}"
+        page = {"uri": f"ws://{own}/stream", "origin": f"http://{own}"}
+        silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(50)]
+        with connect(**page) as good, connect(**page) as bad:
+            threading.Thread(target=flood, args=(bad,), daemon=True).start()
+            began = time.monotonic()
+            while time.monotonic() < began + 2:
+                before = time.monotonic()
+                name = next_of(good)["feed"]
+                assert time.monotonic() - before < 3
+            assert answer_to(good, "hotword", "anna") == "expected from the next sentence on: anna"
+            stop.set()
+            assert "nothing was deleted" in answer_to(good, "keep-delete", "") and keeper.exists
+            good.send(json.dumps({"ask": "keep-delete", "text": name}))
+            until(lambda: not keeper.exists)
+        until(lambda: not server.readers)
+        pages = [connect(**page) for _ in range(8)]
+        for each in pages:
+            next_of(each)
+        with connect(**page) as ninth, pytest.raises(ConnectionClosed, match="8 pages are open"):
+            ninth.recv(5)
+        with connect(f"ws://{own}/listen-stream", origin=f"http://{own}") as listener:
+            next_of(listener)  # pages of an operator do not keep a listener out
+        time.sleep(3.5)
+        with connect(**page) as ninth:
+            next_of(ninth)  # takes the place of one that has been silent
+        silent[0].settimeout(15)
+        assert silent[0].recv(1) == b""  # closed: it asked for nothing
+        for each in pages:
+            each.close()
+
+
 def test_finish_waits_for_the_last_words_but_not_for_ever() -> None:
     """A page that is slow has drawn them before the server goes; one that draws nothing is waited for so long and no longer."""
     from websockets.sync.client import connect
@@ -718,7 +773,7 @@ def test_a_listener(browser) -> None:
 
     def said(*sentence: str, final: bool = True) -> None:
         seconds = {"final": 0.0} if final else {"wait": 0.0, "model": 0.0, "search": 0.0}
-        shown = tuple((word, 0.3 if word == "maybe" else 0.9) for word in sentence)
+        shown = tuple((word, 0.3 if word == "maybe" else 0.995) for word in sentence)
         update = Update(1, 1, "AH", shown, ("maybe later", "later"), seconds, final=final, reason="cue" if final else "",
                         ends=(1,) * len(shown))
         session._tell(np.zeros((1, 512), np.float32), updates=[update])

@@ -83,6 +83,20 @@ def test_gaps_and_a_restart_of_an_lsl_stream(name: str) -> None:
         assert received.bridge.repairs.restarts == 1 and not source.refused
 
 
+def test_lsl_samples_in_groups(name: str) -> None:
+    """Pushed six at a time with the time of the push: nothing is invented, nothing is lost."""
+    received, made, found = Received(LslSource(name)), outlet(name), []
+    with received.inbox:
+        assert made.wait_for_consumers(20)
+        begin = pylsl.local_clock()
+        for group in range(60):
+            for number in range(6 * group, 6 * group + 6):
+                made.push_sample(np.full(4, number, np.float32), begin + 0.12 * group)
+            found += received.take(6)
+    assert [one.first for one in found] == [*range(360)]
+    assert len(received.bins) == 360 and str(received.bridge.repairs) == "nothing to repair"
+
+
 @pytest.mark.parametrize("shift", [-1000.0, 0.0, 1e6])
 def test_an_lsl_clock_that_is_not_ours(name: str, shift: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bin's time is corrected by what LSL measured, which is close to zero on one machine; here it is told otherwise."""
