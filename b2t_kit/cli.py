@@ -210,18 +210,18 @@ class Validate:
     def act(self) -> int:
         from collections import Counter
 
-        from b2t_kit.data.dataset import DayScale, check_folder, fault_lines, find_recordings, scale_notes
+        from b2t_kit.data.dataset import DayStatistics, check_folder, fault_lines, find_recordings, signal_warnings
 
         folder = find_recordings(self.data)
         counts: Counter[tuple[str, str]] = Counter()
-        scales: dict[str, DayScale] = {}
-        for line in fault_lines(check_folder(folder, progress=True, scales=scales), counts):
+        days: dict[str, DayStatistics] = {}
+        for line in fault_lines(check_folder(folder, progress=True, days=days), counts):
             print(line, flush=True)
-        for note in scale_notes(scales):
-            print(f"note: {note}")
+        for warning in signal_warnings(days):
+            print(f"warning: {warning}")
         count = counts.total()
         print(f"{folder}: {count or 'no'} fault{'' if count == 1 else 's'}")
-        return FAULTS if count else SUCCESS
+        return FAULTS if count or any(day.useless for day in days.values()) else SUCCESS
 
 # %% ../nbs/cli.ipynb #97f17319
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,8 @@ __all__ = ['ARRAYS', 'FEATURE_KINDS', 'AS_PUBLISHED', 'UNCONFIRMED', 'T15', 'NUM
            'signal_difference', 'TrialInfo', 'read_info', 'read_features', 'value_fault', 'read_labels', 'check_split',
            'entries_of', 'sessions_of', 'lost_days', 'NoRecordings', 'find_recordings', 'Recordings', 'group_names',
            'index_file', 'show_sessions', 'browse_trials', 'RunningNorm', 'trial_digest', 'trial_digests',
-           'data_fingerprint', 'DayScale', 'scale_notes', 'twin_fault', 'check_folder', 'faults', 'fault_lines',
-           'NewFile', 'begin_hdf5']
+           'data_fingerprint', 'DayStatistics', 'listed_columns', 'signal_warnings', 'twin_fault', 'check_folder',
+           'faults', 'fault_lines', 'look_at', 'NewFile', 'begin_hdf5']
 
 # %% ../../nbs/01_dataset.ipynb #4b722669
 import hashlib
@@ -255,7 +255,8 @@ def _dataset_fault(data: h5py.Dataset, kinds: str, shape: tuple[int | None, ...]
     found, settings = data.shape or (), data.id.get_create_plist()
     limits = [(0, most) if length is None else (length, length) for length in shape]
     if len(found) != len(shape) or not all(low <= length <= high for length, (low, high) in zip(found, limits)):
-        return f"has shape {found}, expected {str(shape).replace('None', f'up to {most}')}"
+        turned = "; time is the first axis" * (found == shape[::-1] != shape)
+        return f"has shape {found}, expected {str(shape).replace('None', f'up to {most}')}{turned}"
     if data.dtype.kind not in kinds:
         return f"holds {data.dtype}, expected {'floating-point numbers' if kinds == 'f' else 'integers'}"
     if settings.get_layout() == h5py.h5d.VIRTUAL or settings.get_external_count():
@@ -836,49 +837,109 @@ def data_fingerprint(
     }
 
 # %% ../../nbs/01_dataset.ipynb #bc33a248
-class DayScale:
-    "Mean, spread and range of each column over a day."
+class DayStatistics:
+    "What tells whether the numbers of a day can be right, from one look at its trials."
 
-    def __init__(self, columns: int) -> None:
-        self.count, self.total, self.squares = 0, np.zeros(columns), np.zeros(columns)
-        self.low, self.high = np.full(columns, np.inf), np.full(columns, -np.inf)
+    def __init__(self, signal: Signal = T15) -> None:
+        columns, self.signal = signal.num_features, signal
+        self.bins, self.repeated, self.least = 0, 0, math.inf  # repeated: bins that are as the bin before
+        self.total, self.squares, self.largest = np.zeros(columns), np.zeros(columns), np.zeros(columns)
+        self.changes = np.zeros(columns, np.int64)  # bins in which a column is not as in the bin before
+        self.trials: list[str] = []
+        self.at = np.zeros(columns, np.int64)  # the trial that goes furthest from its mean
+        self.stretches: list[tuple[int, int, float]] = []  # of each trial: longest repetition, its start and size
+        self.others = np.zeros(2, np.int64)  # other repetitions: bins, and how many
 
     def add(
         self,
         features: np.ndarray,  # (T, C) float32
+        trial: str,  # its name
     ) -> None:
         "Take in a trial."
-        self.count += len(features)
-        self.total += features.sum(0)
-        self.squares += np.einsum("tc,tc->c", features, features)
-        self.low, self.high = np.minimum(self.low, features.min(0)), np.maximum(self.high, features.max(0))
+        self.bins += len(features)
+        self.total += features.sum(0, np.float64)
+        self.squares += np.einsum("tc,tc->c", features, features, dtype=np.float64)
+        self.least = min(self.least, float(features.min()))
+        size = np.abs(features - features.mean(0)).max(0)  # a day's first trials can be scored by the day before
+        self.at[size > self.largest] = len(self.trials)
+        self.largest = np.maximum(self.largest, size)
+        differs = features[1:] != features[:-1]
+        self.changes += differs.sum(0)
+        same = ~differs.any(1)
+        ends = np.flatnonzero(np.diff(same, prepend=False, append=False)).reshape(-1, 2)  # of each stretch
+        start, stop = max(ends.tolist(), key=lambda pair: pair[1] - pair[0], default=(0, 0))
+        self.repeated += int(same.sum())
+        self.others += int(same.sum()) - (stop - start), max(len(ends) - 1, 0)
+        self.stretches.append((stop - start, start, float(np.abs(features[start]).max())))
+        self.trials.append(trial)
 
     @property
-    def mean_and_spread(self) -> tuple[float, float]:
-        "The median over columns of the mean's size and of the standard deviation."
-        mean = self.total / self.count
-        variance = np.maximum(self.squares / self.count - mean**2, 0)
-        return float(np.median(np.abs(mean))), float(np.sqrt(np.median(variance)))
+    def longest(self) -> float:
+        "Bins of a repetition that chance makes once in a billion bins, by how long the shorter ones last."
+        bins, number = self.others.tolist()
+        again = max(1 - number / max(bins, 1), 0.02) if bins else 0.02
+        return max(10.0, math.log(1e-9) / math.log(again))
+
+    @property
+    def dead(self) -> np.ndarray:  # (C,) bool
+        "Columns that never change within a trial."
+        return self.changes == 0
+
+    @property
+    def useless(self) -> bool:
+        "Whether nothing can be learned: nearly all columns are dead, or nearly all bins repeat the one before."
+        return bool(self.dead.mean() > 0.9 or self.repeated > 0.9 * self.bins)
 
 
-def scale_notes(
-    scales: dict[str, DayScale],  # session -> its columns
-    signal: Signal = T15,
-) -> Iterator[str]:
-    "What is strange about the scale of some days, a line each."
-    found = {day: scale.mean_and_spread for day, scale in scales.items() if scale.count}
-    scored = signal.scale.startswith("z-score")
-    usual = 1.0 if scored else float(np.median([spread for _, spread in found.values()] or [1.0]))
-    for day, (mean, spread) in found.items():
-        if not usual / 5 <= spread <= 5 * usual or scored and mean > 5:
-            yield (f"{day}: its columns have a mean of about {mean:.3g} and a standard deviation of {spread:.3g}, "
-                   f"not {usual:.3g} {'as z-scores have' if scored else 'as other days'}; z-score it by its own days")
-        elif scored and (largest := max(-scales[day].low.min(), scales[day].high.max())) > 20:
-            yield f"{day}: its largest value is {largest:.3g}, beyond 20 standard deviations"
-        still = np.flatnonzero(scales[day].low == scales[day].high)
-        if len(still):
-            shown = ", ".join(map(str, still[:8])) + (", ..." if len(still) > 8 else "")
-            yield f"{day}: {len(still)} of its {len(scales[day].low)} columns never change: {shown}"
+def listed_columns(columns: np.ndarray) -> str:  # (C,) bool
+    "The numbers of some columns, for a message."
+    found = np.flatnonzero(columns)
+    return f"{len(found)} of {len(columns)} columns ({', '.join(map(str, found[:8]))}{', ...' * (len(found) > 8)})"
+
+# %% ../../nbs/01_dataset.ipynb #e392f6a5
+def _strange(days: dict[str, DayStatistics]) -> Iterator[tuple[str, str]]:
+    "Days, and what is strange about their numbers."
+    days = {name: day for name, day in days.items() if day.bins}
+    means = {name: day.total / day.bins for name, day in days.items()}
+    spreads = {name: np.sqrt(np.maximum(day.squares / day.bins - means[name]**2, 0)) for name, day in days.items()}
+    for name, day in days.items():
+        scored, like = day.signal.scale.startswith("z-score"), [one for one in days if days[one].signal == day.signal]
+        usual_mean, usual = (0.0, 1.0) if scored else [
+            float(np.median([np.median(part[one]) for one in like])) for part in (means, spreads)]
+        if long := [at for at, (length, *_) in enumerate(day.stretches) if length >= day.longest]:
+            length, start, size = day.stretches[long[0]]
+            what = "stay the same" if size else "are 0"
+            yield name, (f"all columns {what} from bin {start} to {start + length} of {day.trials[long[0]]}; {len(long)} of "
+                         f"{len(day.trials)} trials have such stretches")
+        if day.dead.any():
+            yield name, f"{listed_columns(day.dead)} never change"
+        rare = (day.changes < day.bins / 1000) & ~day.dead
+        if day.bins >= 2000 and rare.any():
+            yield name, f"{listed_columns(rare)} change in fewer than 1 of 1,000 bins"
+        alive = ~day.dead if not day.dead.all() else day.dead
+        mean, spread = float(np.median(means[name][alive])), float(np.median(spreads[name][alive]))
+        away = float(np.median(np.abs(means[name][alive] - usual_mean)))
+        if not usual / 5 <= spread <= 5 * usual or away > (1 if scored else 5) * max(spread, usual):
+            yield name, (f"columns have a mean of about {mean:.3g} and a standard deviation of {spread:.3g}, not "
+                         f"{usual_mean:.3g} and {usual:.3g} as {'z-scores' if scored else 'other days'}; z-score by day")
+        elif scored and day.least >= 0:
+            yield name, "no number is below 0, so these are no z-scores; z-score by day"
+        elif scored and (wild := (day.largest > 20) & (day.changes > day.bins / 10)).any():
+            worst = int(np.argmax(np.where(wild, day.largest, 0)))
+            yield name, (f"a value {day.largest[worst]:.3g} from its mean in column {worst} of "
+                         f"{day.trials[day.at[worst]]}; {listed_columns(wild)} go beyond 20 standard deviations")
+        if day.useless:
+            yield name, "nothing can be learned from this day"
+
+
+def signal_warnings(
+    days: dict[str, DayStatistics],  # by session
+) -> list[str]:
+    "What is strange about the numbers of some days, a line each; days of which the same is to be said share a line."
+    found: dict[str, list[str]] = {}
+    for name, text in _strange(days):
+        found.setdefault(text, []).append(name)
+    return [f"{names[0]}{f' and {len(names) - 1} more days' * (len(names) > 1)}: {text}" for text, names in found.items()]
 
 # %% ../../nbs/01_dataset.ipynb #ef0f143a
 def twin_fault(
@@ -891,9 +952,9 @@ def twin_fault(
     return "" if twin == place else f"is the same as in {twin}"
 
 
-def _check_features(file: h5py.File, info: TrialInfo, signal: Signal, heard: dict, scale: DayScale) -> None:
+def _check_features(file: h5py.File, info: TrialInfo, signal: Signal, heard: dict, day: DayStatistics) -> None:
     features = read_features(file, info, signal.num_features)
-    scale.add(features)
+    day.add(features, f"{info.group} of {info.file.name}")
     empty = len(features) - 1 - int(np.flatnonzero(features.any(1))[-1])
     small = np.count_nonzero((features != 0) & (np.abs(features) < np.finfo(np.float32).tiny))
     message = twin_fault(features, f"{info.group} of {info.session}, {info.file.name}", heard)
@@ -909,7 +970,7 @@ def _check_features(file: h5py.File, info: TrialInfo, signal: Signal, heard: dic
         raise Fault(info.file, info.group, "n_time_steps", f"is {info.num_bins}, less than one patch of 14 bins")
 
 
-def _check_labels(file: h5py.File, info: TrialInfo, signal: Signal, heard: dict, scale: DayScale) -> None:
+def _check_labels(file: h5py.File, info: TrialInfo, signal: Signal, heard: dict, day: DayStatistics) -> None:
     labels = read_labels(file, info, signal.num_labels)
     needed = len(labels) + int(np.count_nonzero(labels[1:] == labels[:-1]))  # of frames, so that CTC can produce them
     patches = (info.num_bins - 14) // 4 + 1  # of the published baseline
@@ -918,7 +979,7 @@ def _check_labels(file: h5py.File, info: TrialInfo, signal: Signal, heard: dict,
         raise Fault(info.file, info.group, "seq_class_ids", message)
 
 
-def _check_sentence(file: h5py.File, info: TrialInfo, signal: Signal, heard: dict, scale: DayScale) -> None:
+def _check_sentence(file: h5py.File, info: TrialInfo, signal: Signal, heard: dict, day: DayStatistics) -> None:
     sentence, path, name = info.sentence or "", info.file, "transcription"
     if not sentence.strip():
         raise Fault(path, info.group, "sentence_label", "is empty")
@@ -934,10 +995,10 @@ def _check_sentence(file: h5py.File, info: TrialInfo, signal: Signal, heard: dic
 def check_folder(
     folder: str | Path,  # as for `find_recordings`
     progress: bool = False,  # say how long it still takes
-    scales: dict[str, DayScale] | None = None,  # session -> its columns; filled
+    days: dict[str, DayStatistics] | None = None,  # by session; filled
 ) -> Iterator[Fault]:
     "All faults of a folder, in the order of sessions, splits and trials, as they are found."
-    root, scales = find_recordings(folder), {} if scales is None else scales
+    root, days = find_recordings(folder), {} if days is None else days
     yield from lost_days(root)
     sessions = sorted(path for path in root.iterdir() if path.is_dir() and path.name[0] != ".")
     signals: dict[Path, Signal] = {}
@@ -954,17 +1015,17 @@ def check_folder(
                 continue
             try:
                 with open_file(path) as file:
-                    yield from _check_file(path, file, signals, seen, heard, scales)
+                    yield from _check_file(path, file, signals, seen, heard, days)
             except Fault as fault:
                 yield fault
 
 
-def _check_file(path: Path, file: h5py.File, signals: dict, seen: dict, heard: dict, scales: dict) -> Iterator[Fault]:
+def _check_file(path: Path, file: h5py.File, signals: dict, seen: dict, heard: dict, days: dict) -> Iterator[Fault]:
     signal = signals[path] = read_signal(path, file)
     first = next(iter(signals))
     if message := signal_difference(signal, first, signals[first]):
         yield Fault(path, "", "", message)
-    scale, labelled = scales.setdefault(path.parent.name, DayScale(signal.num_features)), path.name != "data_test.hdf5"
+    day, labelled = days.setdefault(path.parent.name, DayStatistics(signal)), path.name != "data_test.hdf5"
     checks = [_check_features, _check_labels, _check_sentence] if labelled else [_check_features]
     try:
         group_names(path, file)
@@ -981,7 +1042,7 @@ def _check_file(path: Path, file: h5py.File, signals: dict, seen: dict, heard: d
             yield Fault(path, name, "trial_num", f"block {info.block}, trial {info.number} occurs also as {twin}")
         for check in checks:
             try:
-                check(file, info, signal, heard, scale)
+                check(file, info, signal, heard, day)
             except Fault as fault:
                 yield fault
 
@@ -1010,6 +1071,25 @@ def fault_lines(
         counts[fault.kind] += 1
     for kind, count in hidden.items():
         yield f"{count} more like this: {first[kind]}"
+
+# %% ../../nbs/01_dataset.ipynb #e9e25d15
+def look_at(
+    recordings: Recordings,
+    to_train: bool = True,  # refuse them if nothing can be learned from any of the days
+    per_day: int = 8,  # trials of each day, evenly spread
+) -> list[str]:  # warnings
+    "Look once at the numbers of some trials; raises `KitError` if they are useless, and are to be trained on."
+    days: dict[str, DayStatistics] = {}
+    for session in dict.fromkeys(info.session for info in recordings.infos):
+        members = [index for index, info in enumerate(recordings.infos) if info.session == session]
+        day = days[session] = DayStatistics(recordings.signal_of(members[0]))
+        for place in sorted({round(at) for at in np.linspace(0, len(members) - 1, per_day)}):
+            info = recordings.infos[members[place]]
+            day.add(recordings.features(members[place]), f"{info.group} of {info.file.name}")
+    found = signal_warnings(days)
+    if to_train and all(day.useless for day in days.values()):
+        raise KitError(f"{recordings.folder}: nothing can be learned from these numbers; {found[0]}")
+    return found
 
 # %% ../../nbs/01_dataset.ipynb #8d43c8f8
 class _Disk(io.FileIO):

@@ -37,6 +37,8 @@ def nwb_table(path: Path, file: h5py.File, sentence: str, block: str) -> list[tu
         raise Fault(path, "", table, "has no columns start_time and stop_time of one length")
     if not len(starts):
         raise Fault(path, "", table, "has no trials")
+    if not (stops > starts).any():
+        raise Fault(path, "", table, f"has no stop_time after its start_time; they go up to {max(starts.max(), stops.max()):g}")
     with reading(path, "", table):
         values = {name: read_hdf5_value(path, file, f"{table}/{name}", False) for name in file[table]}
     columns = {name: value for name, value in values.items() if value is not None and value.shape == starts.shape}

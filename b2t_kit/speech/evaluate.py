@@ -25,9 +25,10 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from ..core import MEMO, Kept, KitError, check_target, content_hash, csv_text, file_mark, followed, from_dict
-from ..core import load_json, new_folders, regular_file, save_json, to_dict, write_atomically
+from ..core import load_json, new_folders, regular_file, report_progress, save_json, to_dict, write_atomically
 from ..data.batches import Batch, EvalBatches, needed_patches
 from ..data.dataset import T15, Recordings, Signal, TrialInfo, begin_hdf5, check_split, data_fingerprint
+from ..data.dataset import look_at
 from ..devices.select import open_device
 from ..decode.calibrate import Calibration, fit_temperature, read_calibration, save_calibration
 from ..decode.hypotheses import choice_key
@@ -214,6 +215,8 @@ def decode(
     "Decode every trial of the recordings greedily."
     own = recordings.signal if recordings.signal in decoder.signals.values() else decoder.signal
     check_signal(recordings, own, decoder.origin)
+    for warning in look_at(recordings, to_train=False):
+        report_progress(f"warning: {warning}")
     days = (decoder.sessions, decoder.trained, recordings.sessions)
     model = fit_days(decoder.model, *days, unseen or decoder.config.unseen)
     model = model.to(device.torch_device).eval()

@@ -23,7 +23,8 @@ from ..core import KitError, check_bounds, from_dict, to_dict
 from ..data.batches import Augment, Batch, BatchConfig, Bucket, EvalBatches, Frames, TrainBatches, augment
 from ..data.batches import check_lengths, check_shares, map_trials, rows_per_batch, smooth, smoothing_taps
 from ..data.convert import quarantine_said, quarantined, spent_days
-from ..data.dataset import BIN_SECONDS, NUM_FEATURES, T15, Recordings, Signal, data_fingerprint, signal_difference
+from ..data.dataset import BIN_SECONDS, NUM_FEATURES, T15, Recordings, Signal, data_fingerprint, look_at
+from ..data.dataset import signal_difference
 from ..data.convert import open_recordings
 from ..devices.torch import Device
 from ..models.gru import GRUConfig
@@ -216,6 +217,7 @@ class SpeechTask(Task):
         self.left_out = quarantined(self.train)  # why -> training trials
         self.train.infos = [info for info in self.train.infos if info.session in self.trained and not info.quarantine]
         check_days(self.train)
+        self.warnings = look_at(self.train)
         self.val = open_recordings(self.train.folders, "val", self.trained, quarantined=False)
         self.held_out = held_out_recordings(self.train.folders, config.holdout, self.sessions)
         self.scored = self.val  # the recordings that are being validated
@@ -278,7 +280,8 @@ class SpeechTask(Task):
             lines["starts"] = f"from {self.start.record['decoder']}{new}"
         if self.words:
             lines["words"] = f"{self.words.search.model!r}, for validation"
-            lines |= {"warning": self.words.warning} if self.words.warning else {}
+        if warnings := [*self.warnings, *([self.words.warning] if self.words and self.words.warning else [])]:
+            lines["warning"] = "\nwarning    ".join(warnings)
         batches = TrainBatches(self.train, self.config.batches, frames=framing(self.config.model))
         return {**lines, "steps": f"{batches.steps_per_epoch} per epoch, of up to {self.config.rows} trials",
                 "lengths": ", ".join(f"{bins} bins, {labels} labels" for _, bins, labels in batches.shapes),
