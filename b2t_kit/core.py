@@ -42,14 +42,15 @@ if TYPE_CHECKING:
 __all__ = ['LONGEST_ERROR', 'MAX_TEXT', 'SEED', 'TEMPERATURE', 'SUCCESS', 'FAULTS', 'ERROR', 'UNRECOGNISED', 'STATUSES',
            'ENTERED', 'MACHINE_FAULTS', 'GIB', 'SETTLED', 'MEMO', 'REMEMBERED', 'KitError', 'printable',
            'printed_plainly', 'sync_folder', 'written_aside', 'write_atomically', 'save_json', 'atomic_folder',
-           'regular_file', 'open_own', 'clear_way', 'read_bytes', 'read_text', 'parse_json', 'load_json', 'csv_text',
-           'csv_plain', 'check_writable', 'new_folders', 'check_target', 'free_bytes', 'Platform', 'platform',
-           'to_dict', 'kinds_of', 'converted', 'from_dict', 'leaves', 'override', 'check_bounds', 'is_whole',
-           'number_in', 'class_source', 'report_progress', 'duration', 'Progress', 'followed', 'loses_exceptions',
-           'stopped_by_signals', 'forget_output', 'run_program', 'environment_with', 'memory', 'free_memory', 'gib',
-           'file_mark', 'plain', 'content_hash', 'file_state', 'Remembered', 'remembered_hash', 'file_hash', 'Kept',
-           'note_of', 'stored_key', 'kept', 'differing', 'fold_seed', 'scramble', 'one_thread_first', 'uniforms',
-           'normals', 'Place', 'find_place', 'child_environment', 'join', 'leave']
+           'known_mistake', 'regular_file', 'open_own', 'clear_way', 'read_bytes', 'read_text', 'parse_json',
+           'load_json', 'csv_text', 'csv_plain', 'check_writable', 'new_folders', 'check_target', 'free_bytes',
+           'Platform', 'platform', 'to_dict', 'kinds_of', 'converted', 'from_dict', 'leaves', 'override',
+           'check_bounds', 'is_whole', 'number_in', 'class_source', 'report_progress', 'duration', 'Progress',
+           'followed', 'loses_exceptions', 'stopped_by_signals', 'forget_output', 'run_program', 'environment_with',
+           'memory', 'free_memory', 'gib', 'file_mark', 'plain', 'content_hash', 'file_state', 'Remembered',
+           'remembered_hash', 'file_hash', 'Kept', 'note_of', 'stored_key', 'kept', 'differing', 'fold_seed',
+           'scramble', 'one_thread_first', 'uniforms', 'normals', 'Place', 'find_place', 'child_environment', 'join',
+           'leave']
 
 # %% ../nbs/core.ipynb #942871e9
 LONGEST_ERROR = 2000  # characters; an error may quote its input, which may be one line of megabytes
@@ -167,10 +168,36 @@ def atomic_folder(
     sync_folder(path.parent)
 
 # %% ../nbs/core.ipynb #78d98028
+def known_mistake(path: Path) -> str:
+    "Return what is well known to be wrong with a file or folder; empty if nothing is, or it cannot be read."
+    if path.is_dir():
+        if any(path.glob("*.fst")):
+            return "is the folder of a search graph; search with an n-gram model: give its .arpa, or KenLM's .bin"
+        adapter = (path / "adapter_config.json").exists() and not (path / "config.json").exists()
+        return "is a LoRA adapter; merge it into its model first (peft: merge_and_unload, save_pretrained)" * adapter
+    damaged = OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError  # their readers say how
+    with suppress(*damaged), open(path, "rb") as file:
+        size, head = path.stat().st_size, file.read(8)
+        if head == b"version " and b"git-lfs" in file.read(100):
+            return f"is a pointer of Git LFS, {size} bytes, and not the file itself; run `git lfs pull`"
+        cut = ""
+        if path.suffix == ".safetensors" and 8 <= size:
+            needed = 8 + int.from_bytes(head, "little")
+            if needed <= min(size, 1 << 24):
+                tensors = json.loads(file.read(needed - 8))
+                needed += max(one["data_offsets"][1] for name, one in tensors.items() if name[:2] != "__")
+            cut = f"{size:,} of {needed:,} bytes are there" if size < needed < 1 << 50 else ""
+        if head[:4] == b"PK\3\4":
+            file.seek(max(0, size - 66_000))
+            cut = "it begins as a zip archive and has no end" if b"PK\5\6" not in file.read() else ""
+        return f"is cut short ({cut}); download it again" if cut else ""
+    return ""
+
+
 def regular_file(
     path: str | Path,  # a file to read
 ) -> Path:
-    "Return the path; raises `KitError` for a named pipe, a socket or a device. A missing file is left to the reader."
+    "Return the path; raises `KitError` for a pipe, a device or a known mistake. A missing file is left to the reader."
     path = Path(path)
     try:
         kind = path.stat().st_mode
@@ -179,6 +206,8 @@ def regular_file(
     given = stat.S_ISFIFO(kind) and str(path).startswith(("/dev/fd/", "/dev/stdin", "/proc/self/fd/"))  # by a shell
     if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind) or given):
         raise KitError(f"{path}: is a pipe, a socket or a device; give a file")
+    if not given and (what := known_mistake(path)):
+        raise KitError(f"{path}: {what}")
     return path
 
 

@@ -489,7 +489,7 @@ def load_scorer(
     sentences: Sequence[str] = (),  # choose the writing on these, whatever the folder keeps; empty: the kit's
 ) -> CausalScorer:
     "Return the scorer of a model folder; raises `KitError` naming what is missing."
-    folder = Path(folder)
+    folder = regular_file(folder)
     if not (folder / "config.json").is_file():
         raise KitError(f"{folder}: is not a model folder; fetch one with "
                        "`hf download NAME --local-dir FOLDER`")

@@ -34,7 +34,7 @@ import h5py
 import numpy as np
 from tqdm.auto import tqdm
 
-from ..core import KitError, Remembered, clear_way, file_state, followed, platform, to_dict
+from ..core import KitError, Remembered, clear_way, file_state, followed, known_mistake, platform, to_dict
 from ..text.phonemes import BLANK, PHONEMES, show
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import, and only the figures need it
@@ -210,6 +210,8 @@ def open_file(
         what = "is a folder, not an HDF5 file" if path.is_dir() else "is not a regular file"
         missing = "is a link to a missing file" if path.is_symlink() else "no such file"
         raise Fault(path, "", "", what if path.exists() else missing)
+    if what := known_mistake(path):
+        raise Fault(path, "", "", what)
     try:
         return h5py.File(path, "r")
     except H5_ERRORS as error:
@@ -909,8 +911,8 @@ def _strange(days: dict[str, DayStatistics]) -> Iterator[tuple[str, str]]:
         if long := [at for at, (length, *_) in enumerate(day.stretches) if length >= day.longest]:
             length, start, size = day.stretches[long[0]]
             what = "stay the same" if size else "are 0"
-            yield name, (f"all columns {what} from bin {start} to {start + length} of {day.trials[long[0]]}; {len(long)} of "
-                         f"{len(day.trials)} trials have such stretches")
+            yield name, (f"all columns {what} from bin {start} to {start + length} of {day.trials[long[0]]}; "
+                         f"{len(long)} of {len(day.trials)} trials have such stretches")
         if day.dead.any():
             yield name, f"{listed_columns(day.dead)} never change"
         rare = (day.changes < day.bins / 1000) & ~day.dead
@@ -921,7 +923,8 @@ def _strange(days: dict[str, DayStatistics]) -> Iterator[tuple[str, str]]:
         away = float(np.median(np.abs(means[name][alive] - usual_mean)))
         if not usual / 5 <= spread <= 5 * usual or away > (1 if scored else 5) * max(spread, usual):
             yield name, (f"columns have a mean of about {mean:.3g} and a standard deviation of {spread:.3g}, not "
-                         f"{usual_mean:.3g} and {usual:.3g} as {'z-scores' if scored else 'other days'}; z-score by day")
+                         f"{usual_mean:.3g} and {usual:.3g} as {'z-scores' if scored else 'other days'}; "
+                         "z-score by day")
         elif scored and day.least >= 0:
             yield name, "no number is below 0, so these are no z-scores; z-score by day"
         elif scored and (wild := (day.largest > 20) & (day.changes > day.bins / 10)).any():
@@ -939,7 +942,8 @@ def signal_warnings(
     found: dict[str, list[str]] = {}
     for name, text in _strange(days):
         found.setdefault(text, []).append(name)
-    return [f"{names[0]}{f' and {len(names) - 1} more days' * (len(names) > 1)}: {text}" for text, names in found.items()]
+    return [f"{names[0]}{f' and {len(names) - 1} more days' * (len(names) > 1)}: {text}"
+            for text, names in found.items()]
 
 # %% ../../nbs/01_dataset.ipynb #ef0f143a
 def twin_fault(

@@ -38,7 +38,7 @@ def nwb_table(path: Path, file: h5py.File, sentence: str, block: str) -> list[tu
     if not len(starts):
         raise Fault(path, "", table, "has no trials")
     if not (stops > starts).any():
-        raise Fault(path, "", table, f"has no stop_time after its start_time; they go up to {max(starts.max(), stops.max()):g}")
+        raise Fault(path, "", table, f"has no stop_time after its start_time; the last one is {stops.max():g}")
     with reading(path, "", table):
         values = {name: read_hdf5_value(path, file, f"{table}/{name}", False) for name in file[table]}
     columns = {name: value for name, value in values.items() if value is not None and value.shape == starts.shape}
@@ -135,6 +135,8 @@ class Nwb(Own):
         number = 0
         for order, path in enumerate(day.sources, 1):
             file = open_file(path)  # stays open as long as a trial is read from it
+            called = [str(read_hdf5_value(path, file, place, False))
+                      for place in ("identifier", "general/session_id")]
             table = nwb_table(path, file, self.sentence, self.block)
             cut, columns = unit_counts(path, file, self.bin_ms) if self.series == "units" else series_rows(
                 path, file, self.series, self.bin_ms)
@@ -147,7 +149,8 @@ class Nwb(Own):
                     continue
                 block = order if block is None else block
                 yield SourceTrial(path, place, partial(self.bins, file, cut, start, stop), signal, block, number - 1,
-                                  sentence=sentence.strip() or None, scale=self.group(block), names=(path.stem,))
+                                  sentence=sentence.strip() or None, scale=self.group(block),
+                                  names=(path.stem, *called))
 
     def bins(self, file: h5py.File, cut: Cut, start: float, stop: float) -> np.ndarray:  # (T, C) float32
         "A trial in 20 ms bins; the file must stay open until then."
