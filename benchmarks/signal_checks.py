@@ -72,13 +72,15 @@ COUNTS = replace(T15, scale="none", participant="m1")
 FAULTS = {  # name -> recordings, what they are, the change, a word of the warning
     "half a second of zeros, one trial": (normal, T15, put(np.s_[100:125], 0, 1), "are 0"),
     "a bin repeated for a second, one trial": (normal, T15, held, "stay the same"),
-    "two seconds of zeros in counts of 16 channels": (poisson(0.1, 16, False), COUNTS, put(np.s_[100:200], 0, 1), "are 0"),
+    "two seconds of zeros in counts of 16 channels": (
+        poisson(0.1, 16, False), COUNTS, put(np.s_[100:200], 0, 1), "are 0"),
     "an array of 64 dead channels": (normal, T15, put(np.s_[:, 64:128], 0), "never change"),
     "one dead channel": (normal, T15, put(np.s_[:, 9], 0.3), "never change"),
     "three channels with a spike in 2,000 bins": (normal, T15, nearly_dead, "1 of 1,000"),
     "a day in microvolt (times 300, plus 5,000)": (normal, T15, lambda x, *_: 300 * x + 5000, "z-score by day"),
     "a day in volt (times 1e-6)": (normal, T15, lambda x, *_: 1e-6 * x, "z-score by day"),
-    "a day of counts among z-scores": (normal, T15, lambda x, trial, random: random.poisson(0.5, x.shape), "z-score by day"),
+    "a day of counts among z-scores": (
+        normal, T15, lambda x, trial, random: random.poisson(0.5, x.shape), "z-score by day"),
     "a day with its mean left in (plus 2)": (normal, T15, lambda x, *_: x + 2, "z-score by day"),
     "a day of counts times 40": (poisson(0.3, 96, False), COUNTS, lambda x, *_: 40 * x, "z-score by day"),
     "an artefact of 300 standard deviations in one bin": (normal, T15, put(np.s_[50, 7], 300, 1), "beyond 20"),
@@ -86,11 +88,14 @@ FAULTS = {  # name -> recordings, what they are, the change, a word of the warni
 }
 HEALTHY: dict[str, tuple[Numbers, Signal]] = {
     "white z-scores, 512 columns": (normal, T15),
-    "z-scores clipped at 10, standard deviation 3": (lambda random, trial: np.clip(3 * normal(random, trial), -10, 10), T15),
+    "z-scores clipped at 10, standard deviation 3": (
+        lambda random, trial: np.clip(3 * normal(random, trial), -10, 10), T15),
     "three days of scales 0.5, 1, 2": (lambda random, trial: normal(random, trial) * random.choice([0.5, 1, 2]), T15),
-    "one gain a trial, 0.3 to 3": (lambda random, trial: normal(random, trial) * np.exp(random.uniform(-1.1, 1.1)), T15),
+    "one gain a trial, 0.3 to 3": (
+        lambda random, trial: normal(random, trial) * np.exp(random.uniform(-1.1, 1.1)), T15),
     **{f"counts of {rate:g} a bin, {columns} channels{', z-scored' * scored}": (poisson(rate, columns, scored), signal)
-       for rate in (0.02, 0.1, 0.5, 4) for columns in (16, 96, 256) for scored, signal in ((False, COUNTS), (True, T15))},
+       for rate in (0.02, 0.1, 0.5, 4) for columns in (16, 96, 256)
+       for scored, signal in ((False, COUNTS), (True, T15))},
 }
 
 
@@ -109,10 +114,11 @@ def real(folder: Path) -> dict[str, list[str]]:
 def simulated() -> dict[str, list[str]]:
     "Folders that the kit writes itself."
     found = {}
-    for name, config in {"b2t simulate": SimulateConfig(sessions=2, trials=12),
-                         "b2t simulate with gains and lapses": SimulateConfig(
-                             sessions=2, trials=30, trial_gain=0.3, wander=0.5, lapses=0.2),
-                         "b2t simulate --normalise blocks": SimulateConfig(sessions=2, trials=12, normalise="blocks")}.items():
+    configs = {"b2t simulate": SimulateConfig(sessions=2, trials=12),
+               "b2t simulate with gains and lapses": SimulateConfig(
+                   sessions=2, trials=30, trial_gain=0.3, wander=0.5, lapses=0.2),
+               "b2t simulate --normalise blocks": SimulateConfig(sessions=2, trials=12, normalise="blocks")}
+    for name, config in configs.items():
         with tempfile.TemporaryDirectory() as folder:
             simulate(folder, config)
             with Recordings(folder) as recordings:
