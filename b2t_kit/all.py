@@ -18,8 +18,7 @@ __all__ = ['PLACES', 'simulate', 'recipe', 'open_task', 'train']
 
 # %% ../nbs/all.ipynb #ba1c2cb4
 if TYPE_CHECKING:
-    from b2t_kit.speech.task import SpeechRun
-    from b2t_kit.speech.task import SpeechTask
+    from b2t_kit.speech.task import SpeechRun, SpeechTask
     from b2t_kit.speech.adapt import Start
     from b2t_kit.train import Result
 
@@ -28,7 +27,7 @@ PLACES = {  # name here -> module, and name there
     "Recordings": ("data.dataset", "Recordings"),
     "browse_trials": ("data.dataset", "browse_trials"),
     "evaluate": ("speech.evaluate", "evaluate_run"),
-    "decode": ("decode.pipeline", "decode_run"),
+    "decode": ("decode.decode", "decode_run"),
     "submit": ("output.submission", "submit"),
     "report": ("output.report", "report_run"),
     "from_pretrained": ("output.runs", "from_pretrained"),
@@ -79,7 +78,7 @@ def open_task(
     start: Start | None = None,  # the decoder whose weights to take; None: initial weights
 ) -> SpeechTask:
     "Return the speech task of a run, with a word scorer if validation is to decode to words."
-    from b2t_kit.decode.word_error import WordCounter
+    from b2t_kit.decode.decode import WordCounter
     from b2t_kit.speech.task import SpeechTask
 
     return SpeechTask(data, run.task, WordCounter, cache_dir, start=start)

@@ -543,14 +543,14 @@ class Evaluate(TakesRuns, ReadsRecordings, FindsSentences, ReadsRun):
         source, adapt = exactly_one(self, "run", "runs"), self.adaptation()
         given = {name: getattr(self, name) for name in ("json", "unseen", "device", "precision")}
         if adapt is not None:
-            from b2t_kit.decode.pipeline import evaluate_adapting
+            from b2t_kit.decode.decode import evaluate_adapting
 
             print(*evaluate_adapting(str(self.run), self.data, self.split, **given, **self.search(),
                                      adapt=adapt, progress=report_progress), sep="\n")
             return SUCCESS
         refuse(self, "is for decoding to words, which an evaluation does only with --adapt; add it", *self.search())
         if source == "runs":
-            from b2t_kit.decode.ensemble import evaluate_runs, run_list
+            from b2t_kit.decode.combine import evaluate_runs, run_list
 
             print(*evaluate_runs(run_list(self.runs), self.data, self.split, **given), sep="\n")
             return SUCCESS
@@ -580,14 +580,13 @@ class Decode(Combines, ReadsRecordings, FindsSentences, ReadsRun, HasSettings):
 
     @staticmethod
     def initial(words: Sequence[str]) -> Any:
-        from b2t_kit.decode.hypotheses import SearchConfig
+        from b2t_kit.decode.search import SearchConfig
 
         return SearchConfig()
 
     def act(self) -> int:
-        from b2t_kit.decode.ensemble import AveragedRuns, decode_pooled, run_list
-        from b2t_kit.decode.pipeline import Tune, decode_sentences
-        from b2t_kit.decode.sources import AdaptedRun, LogitsFile, RunLogits
+        from b2t_kit.decode.combine import AveragedRuns, decode_pooled, run_list
+        from b2t_kit.decode.decode import AdaptedRun, LogitsFile, RunLogits, decode_sentences
 
         self.check_combine()
         kind, adapt = exactly_one(self, "run", "runs", "logits"), self.adaptation()
@@ -607,8 +606,8 @@ class Decode(Combines, ReadsRecordings, FindsSentences, ReadsRun, HasSettings):
             refuse(self, "is for another program's logits (--logits); leave it out", "tokens")
         source = (LogitsFile(str(self.logits), self.tokens) if kind == "logits" else
                   AveragedRuns(runs) if kind == "runs" else AdaptedRun(runs[0], adapt) if adapt else runs[0])
-        tune = Tune(self.tune_seconds) if self.tune else None
-        print(decode_sentences(source, tune=tune, preloaded=self.lm_preload, progress=report_progress, **options))
+        print(decode_sentences(source, tune=self.tune, seconds=self.tune_seconds, preloaded=self.lm_preload,
+                               progress=report_progress, **options))
         return SUCCESS
 
 # %% ../nbs/cli.ipynb #9fbc0e34
@@ -777,7 +776,7 @@ class Submit(Combines, ReadsRecordings, FindsSentences, ReadsRun):
                    "adapt", "temperature")
             check = submit_nbest(str(self.nbest), self.out, self.data)
         elif source == "runs":
-            from b2t_kit.decode.ensemble import decode_runs
+            from b2t_kit.decode.combine import decode_runs
 
             check_unseen(self.runs, self.data)
             found = decode_runs(self.runs, self.data, "test", self.combine, device=self.device, **self.search())

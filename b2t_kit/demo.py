@@ -19,10 +19,10 @@ from matplotlib.figure import Figure
 from .core import KitError, check_writable, save_json, write_atomically
 from .data.batches import smooth
 from .data.dataset import BIN_SECONDS, Recordings, Trial, as_png
-from .decode.beam_search import BeamSearch
-from .decode.hypotheses import Hypothesis
-from .decode.pipeline import Sentences, choose_words, decode_run
-from .decode.sources import read_trials
+from .decode.search import BeamSearch
+from .decode.files import Hypothesis
+from .decode.decode import Sentences, choose_words, decode_run
+from .decode.files import read_trials
 from .memory import check_memory
 from .output.submission import SubmissionCheck, submit
 from .simulate import SimulateConfig, simulate

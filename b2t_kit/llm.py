@@ -31,8 +31,9 @@ from safetensors import safe_open
 
 from .core import MEMO, KitError, check_target, content_hash, differing, environment_with, file_hash, followed
 from .core import from_dict, load_json, new_folders, read_text, regular_file, save_json, stored_key
-from .decode.hypotheses import DecodedTrial, Hypothesis, choice_key, marks_of, read_nbest, with_choices
-from .decode.hypotheses import with_confidences, write_nbest
+from .decode.files import DecodedTrial, Hypothesis, marks_of, read_nbest, with_choices
+from .text.metrics import choice_key
+from .decode.files import with_confidences, write_nbest
 from .decode.tune import halves
 from .devices.torch import to_device
 from .devices.select import open_device

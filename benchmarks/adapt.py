@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT))
 
 from b2t_kit.core import KitError, save_json
 from b2t_kit.data.dataset import find_recordings
-from b2t_kit.decode.pipeline import evaluate_adapting
+from b2t_kit.decode.decode import evaluate_adapting
 from b2t_kit.speech.adapt import AdaptConfig
 from b2t_kit.speech.evaluate import load_decoder
 

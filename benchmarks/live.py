@@ -26,9 +26,8 @@ from rapidfuzz.distance import Levenshtein
 from b2t_kit.core import load_json, save_json
 from b2t_kit.data.batches import smooth
 from b2t_kit.data.dataset import Recordings
-from b2t_kit.decode.beam_search import BeamSearch
-from b2t_kit.decode.hypotheses import SearchConfig
-from b2t_kit.decode.pipeline import choose_words
+from b2t_kit.decode.search import BeamSearch, SearchConfig
+from b2t_kit.decode.decode import choose_words
 from b2t_kit.decode.stream import StreamConfig, StreamDecoder
 from b2t_kit.live.measures import DelayLedger, Measures, bits_per_word
 from b2t_kit.live.session import UNSURE, open_decoder, unknown_words

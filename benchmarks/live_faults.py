@@ -31,7 +31,7 @@ import numpy as np
 import psutil
 
 from b2t_kit.data.dataset import BIN_SECONDS, Recordings
-from b2t_kit.decode.sources import known_sentences
+from b2t_kit.decode.decode import known_sentences
 from b2t_kit.decode.stream import StreamConfig, StreamDecoder
 from b2t_kit.live.page import PageServer
 from b2t_kit.live.repair import Bridge, BridgeConfig, Repairs

@@ -10,6 +10,7 @@ a file, in processes that take turns.
 import argparse
 import hashlib
 import importlib
+import importlib.util
 import os
 import statistics
 import subprocess
@@ -22,6 +23,14 @@ from types import ModuleType
 import numpy as np
 
 import b2t_kit
+
+
+def found_in(*modules: str) -> ModuleType:
+    "The first of the modules that this checkout has."
+    for name in modules:
+        if importlib.util.find_spec(f"b2t_kit.decode.{name}"):
+            return importlib.import_module(f"b2t_kit.decode.{name}")
+    raise ModuleNotFoundError(modules[0])
 
 
 def room(name: str) -> ModuleType:
@@ -53,16 +62,15 @@ def prepare(folder: Path, labels: Path | None, trials: int) -> None:
 
 def measure(folder: Path, rounds: int) -> str:
     "CPU seconds of the fastest round, and a digest of every sentence and score."
-    from b2t_kit.decode.beam_search import BeamSearch
-    from b2t_kit.decode.hypotheses import SearchConfig
-    from b2t_kit.decode.pipeline import words_in
+    searching, words_in = found_in("search", "beam_search"), found_in("decode", "pipeline").words_in
+    config = found_in("search", "hypotheses").SearchConfig(beam=200)
 
     logits = list(np.load(folder / "logits.npz").values())
     read = room("arpa").read_arpa(folder / "model.arpa")
     models = [read, room("ngram").map_model(read.save(folder / f"{os.getpid()}.b2tlm"))]
     seconds, digest = [], hashlib.sha256()
     for model in models:
-        search = BeamSearch(room("lexicon").build_lexicon(words_in(model)), model, SearchConfig(beam=200))
+        search = searching.BeamSearch(room("lexicon").build_lexicon(words_in(model)), model, config)
         for _ in range(rounds):
             start = time.process_time()
             found = [search.decode(trial) for trial in logits]

@@ -481,7 +481,7 @@ LIST = {"session": "t15.2023.08.01", "block_num": 1, "trial_num": 0}
 def nbest(change: Callable[[list[str]], object]) -> Make:
     """Good n-best lists, changed line by line."""
     def make(folder: Path) -> None:
-        from b2t_kit.decode.hypotheses import DecodedTrial, Hypothesis, write_nbest
+        from b2t_kit.decode.files import DecodedTrial, Hypothesis, write_nbest
         found = (Hypothesis(("we", "can"), -3.0, -2.0, -5.0), Hypothesis(("we",), -4.0, -1.5, -5.5))
         write_nbest(folder / "nbest.jsonl", [DecodedTrial("t15.2023.08.01", 1, number, found, "We can.") for number in range(3)])
         lines = (folder / "nbest.jsonl").read_text().splitlines()

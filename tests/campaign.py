@@ -91,7 +91,7 @@ def logits(folder: Path) -> None:
 
 
 def read_logits(folder: Path) -> None:
-    from b2t_kit.decode.sources import read_trials
+    from b2t_kit.decode.files import read_trials
     read_trials(folder / "logits.hdf5")
 
 
@@ -143,7 +143,7 @@ def read_words(folder: Path) -> None:
 
 
 def read_expected(folder: Path) -> None:
-    from b2t_kit.decode.hotwords import read_hotwords
+    from b2t_kit.decode.search import read_hotwords
     read_hotwords(folder / "names.txt")
 
 
@@ -188,13 +188,13 @@ def read_corpora(folder: Path) -> None:
 
 
 def nbest(folder: Path) -> None:
-    from b2t_kit.decode.hypotheses import DecodedTrial, Hypothesis, write_nbest
+    from b2t_kit.decode.files import DecodedTrial, Hypothesis, write_nbest
     lists = (Hypothesis(("we", "can"), -3.0, -2.0, -5.0), Hypothesis(("we",), -4.0, -1.5, -5.5))
     write_nbest(folder / "nbest.jsonl", [DecodedTrial("t15.2023.08.01", 1, number, lists, "We can.") for number in range(3)])
 
 
 def read_lists(folder: Path) -> None:
-    from b2t_kit.decode.hypotheses import read_nbest
+    from b2t_kit.decode.files import read_nbest
     list(read_nbest(folder / "nbest.jsonl"))
 
 
@@ -241,7 +241,7 @@ def with_excluded(folder: Path) -> None:
 
 
 def read_average(folder: Path) -> None:
-    from b2t_kit.decode.ensemble import average_files
+    from b2t_kit.decode.combine import average_files
     average_files([folder / "logits.hdf5", folder / "other.hdf5"], folder / "new.hdf5")
 
 
@@ -252,15 +252,14 @@ def two_logits(folder: Path) -> None:
 
 def tuned(folder: Path) -> None:
     from b2t_kit.core import save_json, to_dict
-    from b2t_kit.decode.beam_search import SearchConfig
+    from b2t_kit.decode.search import SearchConfig
     save_json(folder / "decoding.json", {"search": to_dict(SearchConfig()), "tuned_for": {"language_model": "a" * 32},
-                                          "lm": "default"})
+                                          "lm": "default", "chose": [], "temperature": None, "held_out": None, "logits": ""})
 
 
 def read_tuned(folder: Path) -> None:
-    from b2t_kit.decode.tune import tuned_config, tuned_model
-    tuned_model(folder / "decoding.json")
-    tuned_config(folder / "decoding.json", {"language_model": "a" * 32})
+    from b2t_kit.decode.tune import read_tuning
+    read_tuning(folder / "decoding.json").settings({"language_model": "a" * 32})
 
 
 def read_trained_on(folder: Path) -> None:

@@ -345,8 +345,8 @@ from pathlib import Path
 import numpy as np
 from b2t_kit import lm
 from b2t_kit.core import KitError
-from b2t_kit.decode.beam_search import BeamSearch
-from b2t_kit.decode.pipeline import words_in
+from b2t_kit.decode.search import BeamSearch
+from b2t_kit.decode.decode import words_in
 from b2t_kit.lm import read_language_model
 from b2t_kit.text.lexicon import build_lexicon
 from b2t_kit.lm import Arrays, LanguageModel, map_model, perplexity, sentence_scores

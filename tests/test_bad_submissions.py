@@ -13,7 +13,7 @@ import pytest
 from b2t_kit.cli import main
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.data.convert import tiny_recordings
-from b2t_kit.decode.hypotheses import DecodedTrial, Hypothesis, write_nbest
+from b2t_kit.decode.files import DecodedTrial, Hypothesis, write_nbest
 
 TEXT = "we can hear you now"
 GOOD = "id,text\n" + "".join(f"{number},{TEXT}\n" for number in range(1450))

@@ -24,13 +24,13 @@ from b2t_kit.core import to_dict
 from b2t_kit.data.convert import HeldOut, Importer, SourceDay, content_key
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.data.convert import SessionWriter
-from b2t_kit.decode import beam_search, pipeline, sources, tune
+from b2t_kit.decode import decode as decoding
+from b2t_kit.decode import search as searching
+from b2t_kit.decode import tune
 from b2t_kit import llm
 from b2t_kit import lm
-from b2t_kit.decode.beam_search import BeamSearch
-from b2t_kit.decode.beam_search import search_key
-from b2t_kit.decode.hotwords import read_hotwords
-from b2t_kit.decode.hypotheses import SearchConfig, read_nbest
+from b2t_kit.decode.search import BeamSearch, SearchConfig, read_hotwords, search_key
+from b2t_kit.decode.files import read_nbest
 from b2t_kit.llm import CausalScorer, folder_name, load_scorer, writings_of
 from b2t_kit.text.lexicon import own_words
 from b2t_kit.lm import map_model
@@ -77,7 +77,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         monkeypatch.setattr(owner, name, lambda *args, **more: (found.append(what), plain(*args, **more))[1])
 
     told(evaluate, "decode", "network")
-    told(pipeline, "decode_trials", "search")
+    told(decoding, "decode_trials", "search")
     told(evaluate.AdaptingDecoder, "trial", "adapting")
     told(CausalScorer, "_scores", "large model")
     return found
@@ -245,7 +245,7 @@ SEARCHES: dict[str, Callable[[], object]] = {  # of the key of decoded lists
     "a result": lambda: rewrite(Path("1/run/decode/val/result.json"), lambda path: path.write_text("{}")),
     "tuned weights": lambda: save_json("1/run/decoding.json", {
         "search": {"word_bonus": 3.0}, "chose": [], "temperature": None, "lm": str(Path("model.b2tlm").resolve()), "tuned_for": tune.tuned_for(
-            *pipeline.choose_words("model.b2tlm", "words.txt"), read_hotwords("names.txt", own_words("words.txt")),
+            *decoding.choose_words("model.b2tlm", "words.txt"), read_hotwords("names.txt", own_words("words.txt")),
             load_decoder("1/run").digest)}),
 }
 
@@ -269,21 +269,21 @@ def test_tuned_weights(here: Path, capsys: pytest.CaptureFixture) -> None:
     Path("names.txt").write_text("wojciechowski\n")
     same = ["--lexicon", "words.txt", "--hotwords", "names.txt"]
     assert decode("--tune", *same) == 0 and decode(*same) == 0
-    words, model = pipeline.choose_words("model.b2tlm", "words.txt")
-    other, (more, _) = map_model("other.b2tlm"), pipeline.choose_words("model.b2tlm")
+    words, model = decoding.choose_words("model.b2tlm", "words.txt")
+    other, (more, _) = map_model("other.b2tlm"), decoding.choose_words("model.b2tlm")
     hot, run = read_hotwords("names.txt", own_words("words.txt")), load_decoder("1/run").digest
     record, choice = load_json(Path("1/run/decoding.json")), Path("1/run/decoding.json")
     right = tune.tuned_for(words, model, hot, run)
-    assert record["tuned_for"] == plain(right) and tune.tuned_config(choice, right).beam == 10
+    assert record["tuned_for"] == plain(right) and tune.read_tuning(choice).settings(right).beam == 10
     for wanted, message in ((tune.tuned_for(words, other, hot, run), "another language model"),
                             (tune.tuned_for(more, model, hot, run), "other words"),
                             (tune.tuned_for(words, model, [replace(hot[0], boost=9)], run), "other hotwords"),
                             (tune.tuned_for(words, model, hot, load_decoder("2/run").digest), "other weights of the network"),
-                            ({**right, "search": beam_search.SEARCH + 1}, "another version of the search")):
+                            ({**right, "search": searching.SEARCH + 1}, "another version of the search")):
         assert len(differing(right, wanted)) == 1
         with pytest.raises(KitError, match=rf"decoding.json: was tuned (with|for) {message}"):
-            tune.tuned_config(choice, wanted)
-    assert tune.tuned_config(choice, tune.tuned_for(words, model, None)).beam == 10  # for live sessions
+            tune.read_tuning(choice).settings(wanted)
+    assert tune.read_tuning(choice).settings(tune.tuned_for(words, model, None)).beam == 10  # for live sessions
 
     rewrite(weights(), one_weight)
     for words in (["decode", "--run", "1/run", *same], ["submit", "--run", "1/run", "--out", "s.csv", *same],
@@ -311,7 +311,7 @@ def test_a_submission_that_was_begun(here: Path, monkeypatch: pytest.MonkeyPatch
     Path("names.txt").write_text("wojciechowski\n")
     command = ["submit", "--run", "1/run", "--data", "data", "--lm", "model.b2tlm", "--lexicon", "words.txt", "--hotwords",
                "names.txt", "--device", "cpu", "--out", "new.csv"]
-    decode_trials, wanted = sources.decode_trials, []
+    decode_trials, wanted = decoding.decode_trials, []
 
     def dying(search, trials):
         wanted.append(len(trials))
@@ -320,7 +320,7 @@ def test_a_submission_that_was_begun(here: Path, monkeypatch: pytest.MonkeyPatch
                 raise KeyboardInterrupt
             yield trial
 
-    monkeypatch.setattr(sources, "decode_trials", dying)
+    monkeypatch.setattr(decoding, "decode_trials", dying)
     for left in (4, 2):
         assert main(command) in (0, 130) and wanted[-1] == left
         if left == 4:
@@ -339,7 +339,7 @@ def test_a_submission_that_was_begun(here: Path, monkeypatch: pytest.MonkeyPatch
 
 
 MOMENTS = [  # signal, and the call before which it comes
-    (signal.SIGINT, evaluate, "decode", 0), (signal.SIGTERM, beam_search.BeamSearch, "decode", 1),
+    (signal.SIGINT, evaluate, "decode", 0), (signal.SIGTERM, searching.BeamSearch, "decode", 1),
     (signal.SIGINT, submission.SubmissionWriter, "write", 0), (signal.SIGTERM, submission.SubmissionWriter, "write", 3),
     (signal.SIGTERM, submission.SubmissionWriter, "finish", 0)]
 SOURCES = {
@@ -479,7 +479,7 @@ def test_names_of_a_large_model(here: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_weights_of_rescoring(here: Path, capsys: pytest.CaptureFixture) -> None:
     "Refused for another model, and for lists of another network, language model or search; pruning may differ."
     def again(**settings: float) -> object:
-        return pipeline.decode_run("1/run", "data", lm="model.b2tlm", device="cpu", settings={"beam": 10, **settings})
+        return decoding.decode_run("1/run", "data", lm="model.b2tlm", device="cpu", settings={"beam": 10, **settings})
 
     assert again()
     command = ["rescore", "1/run/decode/val/nbest.jsonl", "--llm", "causal", "--device", "cpu", "--out"]
@@ -581,11 +581,11 @@ def test_each_part_of_the_key_of_logits(here: Path, monkeypatch: pytest.MonkeyPa
 
 def test_each_part_of_the_key_of_a_search(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     "Language model, lexicon, hotwords, temperature, every setting, version."
-    words, model = pipeline.choose_words("model.b2tlm")
+    words, model = decoding.choose_words("model.b2tlm")
     first = search_key(BeamSearch(words, model))
     assert first == search_key(BeamSearch(words, model))
     assert differing(first, search_key(BeamSearch(words, map_model("other.b2tlm")))) == ["lm"]
-    more, _ = pipeline.choose_words("model.b2tlm", lexicon=_words_file())
+    more, _ = decoding.choose_words("model.b2tlm", lexicon=_words_file())
     assert differing(first, search_key(BeamSearch(more, model))) == ["lexicon"]
     known = read_hotwords(_hot_file(), {})
     assert differing(first, search_key(BeamSearch(words, model, hotwords=known))) == ["hotwords", "lexicon"]
@@ -597,22 +597,22 @@ def test_each_part_of_the_key_of_a_search(here: Path, monkeypatch: pytest.Monkey
         config = replace(SearchConfig(), **{name: type(value)(other)})
         assert differing(first, search_key(BeamSearch(words, model, config))) == ["settings"], name
     assert differing(first, search_key(BeamSearch(words, model, temperature=2.0))) == ["temperature"]
-    monkeypatch.setattr(beam_search, "SEARCH", beam_search.SEARCH + 1)
+    monkeypatch.setattr(searching, "SEARCH", searching.SEARCH + 1)
     assert differing(first, search_key(BeamSearch(words, model))) == ["search"]
 
 
 def test_each_part_of_the_key_of_adapted_logits(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     "The key of logits, every setting of adaptation, the search of the pseudo-labels, the version."
-    search = BeamSearch(*pipeline.choose_words("model.b2tlm"))
-    first = sources.adapted_key({"logits": 1, "data": "a"}, AdaptConfig(), search)
-    assert differing(first, sources.adapted_key({"logits": 1, "data": "b"}, AdaptConfig(), search)) == ["data"]
+    search = BeamSearch(*decoding.choose_words("model.b2tlm"))
+    first = decoding.adapted_key({"logits": 1, "data": "a"}, AdaptConfig(), search)
+    assert differing(first, decoding.adapted_key({"logits": 1, "data": "b"}, AdaptConfig(), search)) == ["data"]
     for name, value in to_dict(AdaptConfig()).items():
         config = replace(AdaptConfig(), **{name: 1 if value is None else value / 2 if isinstance(value, float) else value + 1})
-        assert differing(first, sources.adapted_key({"logits": 1, "data": "a"}, config, search)) == ["adapt"], name
+        assert differing(first, decoding.adapted_key({"logits": 1, "data": "a"}, config, search)) == ["adapt"], name
     other = BeamSearch(search.lexicon, search.model, SearchConfig(word_bonus=2.0))
-    assert differing(first, sources.adapted_key({"logits": 1, "data": "a"}, AdaptConfig(), other)) == ["words"]
-    monkeypatch.setattr(sources, "ADAPTED", sources.ADAPTED + 1)
-    assert differing(first, sources.adapted_key({"logits": 1, "data": "a"}, AdaptConfig(), search)) == ["adapted"]
+    assert differing(first, decoding.adapted_key({"logits": 1, "data": "a"}, AdaptConfig(), other)) == ["words"]
+    monkeypatch.setattr(decoding, "ADAPTED", decoding.ADAPTED + 1)
+    assert differing(first, decoding.adapted_key({"logits": 1, "data": "a"}, AdaptConfig(), search)) == ["adapted"]
 
 
 def test_each_part_of_a_begun_submission(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -716,5 +716,5 @@ def test_the_key_of_a_search_names_everything() -> None:
 def test_read_lists_are_those_that_were_written(here: Path) -> None:
     assert decode() == 0
     asked = stored_key("1/run/decode/val/nbest.jsonl")["asked"]
-    again = pipeline.decode_run("1/run", "data", device="cpu", kept_lists=True, **asked)
+    again = decoding.decode_run("1/run", "data", device="cpu", kept_lists=True, **asked)
     assert again.trials == list(read_nbest("1/run/decode/val/nbest.jsonl"))

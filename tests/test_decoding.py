@@ -11,11 +11,12 @@ import pytest
 
 from b2t_kit.cli import main
 from b2t_kit.core import KitError
-from b2t_kit.decode.beam_search import BeamSearch, check_logits
-from b2t_kit.decode.hypotheses import SearchConfig
-from b2t_kit.decode.hypotheses import read_nbest
-from b2t_kit.decode.pipeline import decode_sentences
-from b2t_kit.decode.sources import LogitsFile, read_trials
+from b2t_kit.decode.search import BeamSearch
+from b2t_kit.decode.files import check_logits
+from b2t_kit.decode.search import SearchConfig
+from b2t_kit.decode.files import read_nbest
+from b2t_kit.decode.decode import LogitsFile, decode_sentences
+from b2t_kit.decode.files import read_trials
 from b2t_kit.text.lexicon import Lexicon, build_lexicon
 from b2t_kit.lm import LanguageModel, from_ngrams
 from b2t_kit.simulate import noisy_sentence
@@ -209,8 +210,8 @@ def test_a_wide_beam_finds_what_brute_force_finds(seed):
     for one in found:
         assert math.isclose(one.acoustic, expected[one.words], abs_tol=1e-6)
         assert math.isclose(one.language, model.sentence(one.words), abs_tol=1e-4)
-        assert one.total == config.weights.total(one.acoustic, one.language, one.num_words)
-    totals = {words: config.weights.total(score, model.sentence(words), len(words))
+        assert one.total == config.total(one.acoustic, one.language, one.num_words)
+    totals = {words: config.total(score, model.sentence(words), len(words))
               for words, score in expected.items()}
     assert math.isclose(found[0].total, max(totals.values()), abs_tol=1e-4)
 

@@ -8,7 +8,7 @@ import pytest
 from b2t_kit.core import load_json
 from b2t_kit.data.batches import smoothing_taps
 from b2t_kit.data.dataset import BIN_SECONDS
-from b2t_kit.decode.pipeline import choose_words
+from b2t_kit.decode.decode import choose_words
 from b2t_kit.output.report import ROW_TITLES
 from b2t_kit.speech.recipes import RECIPES, baseline
 

@@ -25,8 +25,8 @@ from b2t_kit.core import KitError, load_json, read_text
 from b2t_kit.data.dataset import MAX_VALUE, Recordings, faults
 from b2t_kit.data.download import read_token, unpack_archive
 from b2t_kit.data.convert import tiny_recordings
-from b2t_kit.decode.hypotheses import read_nbest
-from b2t_kit.decode.tune import tuned_config
+from b2t_kit.decode.files import read_nbest
+from b2t_kit.decode.tune import read_tuning
 from b2t_kit.doctor import diagnose_file
 from b2t_kit.llm import KeptScores
 from b2t_kit.lm import read_language_model
@@ -66,7 +66,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     ".complete": lambda path: checkpoint_fault(path.parent), "best": lambda path: read_best(path.parent),
     "rolling.json": lambda path: checkpoint_folders(path.parent), "state.json": lambda path: read_state(path.parent),
     "vocabulary.txt": read_vocabulary, "token.txt": read_token, "mean.pth": read_tensors,
-    "decoding.json": lambda path: tuned_config(path, {"language_model": "a" * 32}),
+    "decoding.json": lambda path: read_tuning(path).settings({"language_model": "a" * 32}),
     "scores.json": lambda path: KeptScores(SimpleNamespace(known={}, key="model"), path),
     "data.zip": lambda path: unpack_archive(path, path.parent / "unpacked", progress=False),
 }

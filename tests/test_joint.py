@@ -16,7 +16,7 @@ from b2t_kit.data.dataset import T15, Recordings
 from b2t_kit.data.convert import refuse_seen
 from b2t_kit.data.convert import SessionWriter, tiny_recordings
 from b2t_kit.decode.stream import Windows, steps_on
-from b2t_kit.decode.word_error import WordCounter
+from b2t_kit.decode.decode import WordCounter
 from b2t_kit.devices.select import open_device
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.models.transformer import TransformerConfig

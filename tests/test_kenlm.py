@@ -17,8 +17,8 @@ import pytest
 
 from b2t_kit.cli import main
 from b2t_kit.core import KitError
-from b2t_kit.decode.beam_search import BeamSearch
-from b2t_kit.decode.pipeline import choose_words
+from b2t_kit.decode.search import BeamSearch
+from b2t_kit.decode.decode import choose_words
 from b2t_kit.lm import read_language_model
 from b2t_kit.lm_kenlm import KenlmModel
 from b2t_kit.lm import perplexity
@@ -208,7 +208,7 @@ from pathlib import Path
 import numpy as np
 from hypothesis import HealthCheck, given, settings, strategies as st
 from b2t_kit.core import KitError
-from b2t_kit.decode.beam_search import BeamSearch
+from b2t_kit.decode.search import BeamSearch
 from b2t_kit.lm_kenlm import KenlmModel
 from b2t_kit.text.lexicon import build_lexicon
 from b2t_kit.lm import perplexity, sentence_scores

@@ -11,7 +11,7 @@ import pytest
 
 from b2t_kit.cli import main
 from b2t_kit.core import Progress
-from b2t_kit.decode.hypotheses import read_nbest
+from b2t_kit.decode.files import read_nbest
 from b2t_kit.llm import TRAINED_ON, KeptScores, load_scorer, load_weights
 from b2t_kit import lm
 from b2t_kit.lm import fingerprints

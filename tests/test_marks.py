@@ -9,7 +9,7 @@ import pytest
 from b2t_kit.cli import main
 from b2t_kit.core import load_json
 from b2t_kit.data.convert import SessionWriter
-from b2t_kit.decode.hypotheses import read_nbest
+from b2t_kit.decode.files import read_nbest
 from campaign import write_causal
 from test_words import SAID, legible_trial
 

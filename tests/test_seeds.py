@@ -15,10 +15,10 @@ import torch
 from b2t_kit.cli import main
 from b2t_kit.core import KitError, load_json
 from b2t_kit.data.convert import tiny_recordings
-from b2t_kit.decode.ensemble import AveragedRuns, average_files
-from b2t_kit.decode.hypotheses import read_nbest
-from b2t_kit.decode.pipeline import decode_sentences
-from b2t_kit.decode.sources import LogitsFile, RunLogits, read_trials
+from b2t_kit.decode.combine import AveragedRuns, average_files
+from b2t_kit.decode.files import read_nbest
+from b2t_kit.decode.decode import LogitsFile, RunLogits, decode_sentences
+from b2t_kit.decode.files import read_trials
 from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.text.metrics import edit_distance
 from b2t_kit.text.phonemes import collapse

@@ -12,7 +12,8 @@ import pytest
 from b2t_kit.training.checkpoint import checkpoint_path, read_part
 from b2t_kit.data.batches import BatchConfig
 from b2t_kit.data.convert import tiny_recordings
-from b2t_kit.decode.sources import cached_logits, read_trials
+from b2t_kit.decode.decode import cached_logits
+from b2t_kit.decode.files import read_trials
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.models.transformer import TransformerConfig
 from b2t_kit.core import KitError

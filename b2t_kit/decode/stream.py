@@ -24,10 +24,10 @@ from torch.nn import functional
 from ..core import KitError, check_bounds, printable
 from ..data.batches import smooth, smoothing_taps
 from ..data.dataset import BIN_SECONDS, RunningNorm
-from .beam_search import BeamSearch, available_cores, tempered
-from .ensemble import average_logits
-from .hotwords import Hotword, parse_hotwords
-from .hypotheses import Hypothesis
+from .search import BeamSearch, available_cores, tempered
+from .combine import average_logits
+from .search import Hotword, parse_hotwords
+from .files import Hypothesis
 from ..models.model import FrameSteps
 from ..speech.adapt import fit_days
 from ..speech.evaluate import Decoder, load_decoder
@@ -474,4 +474,4 @@ class StreamDecoder:
 
     def _expect(self, hotwords: list[Hotword]) -> None:
         before = self._next
-        self._next = BeamSearch(before.lexicon, before.model, before.config, hotwords=hotwords)
+        self._next = BeamSearch(before.lexicon, before.model, before.config, hotwords, before.temperature)

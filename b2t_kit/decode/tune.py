@@ -4,32 +4,29 @@
 
 # %% auto #0
 __all__ = ['SCALES', 'BONUSES', 'BLANK_PENALTIES', 'MISSING_SILENCES', 'BEAMS', 'BLANK_SKIPS', 'CONFIRMED', 'SETTINGS', 'DEFAULT',
-           'CHOICE', 'edits_of_grid', 'Searched', 'Tuning', 'halves', 'tune', 'plot_tuning', 'tuned_for',
-           'tuned_config', 'tuned_temperature', 'trials_tuned_on', 'tuned_model']
+           'CHOICE', 'OTHERS', 'edits_of_grid', 'Searched', 'Tuning', 'halves', 'tune', 'plot_tuning', 'tuned_for',
+           'TuningRecord', 'read_tuning']
 
-# %% ../../nbs/decode/tune.ipynb #a2dd1f69
+# %% ../../nbs/decode/tune.ipynb #120f7084
 import itertools
 import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..core import KitError, differing, followed, from_dict, load_json, to_dict
-from .beam_search import SEARCH, BeamSearch
-from .hotwords import Hotword
-from .hypotheses import Hypothesis, SearchConfig
-from ..text.lexicon import Lexicon
+from .search import SEARCH, BeamSearch, Hotword, Hypothesis, SearchConfig
 from ..lm import LanguageModel
+from ..text.lexicon import Lexicon
 from ..text.metrics import Counts, Rate, edit_distance, rate_of
 from ..text.phonemes import normalise
 
-# %% ../../nbs/decode/tune.ipynb #0c11e6a6
+# %% ../../nbs/decode/tune.ipynb #f2680d8d
 SCALES = tuple(np.geomspace(0.1, 2.0, 14).round(3).tolist())  # acoustic scales to try
 BONUSES = (-2.0, -1.0, 0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)  # word bonuses to try
 BLANK_PENALTIES = (1.0, 3.0, 9.0, 30.0, 90.0)
@@ -52,7 +49,7 @@ def edits_of_grid(
     edits = np.array([edit_distance(reference, list(one.words)) for one in found])
     return edits[totals.argmax(axis=2)]
 
-# %% ../../nbs/decode/tune.ipynb #e4960c61
+# %% ../../nbs/decode/tune.ipynb #5117bdfb
 @dataclass(frozen=True)
 class Searched:
     "What a search of all trials with some settings finds."
@@ -73,7 +70,7 @@ class Searched:
         row, column = np.unravel_index(np.lexsort((around.ravel(), surface.ravel()))[0], surface.shape)
         return int(surface.min()), replace(self.config, acoustic_scale=SCALES[row], word_bonus=BONUSES[column])
 
-# %% ../../nbs/decode/tune.ipynb #40c795e7
+# %% ../../nbs/decode/tune.ipynb #bc69bc83
 @dataclass(frozen=True)
 class Tuning:
     "The searches of a tuning and its result."
@@ -119,7 +116,7 @@ class Tuning:
                 f"; no settings take {self.budget:g} s or less" if self.best.seconds > self.budget else "")]
         return "\n".join(lines)
 
-# %% ../../nbs/decode/tune.ipynb #c59c469d
+# %% ../../nbs/decode/tune.ipynb #e11bc9ee
 def halves(
     days: Sequence[str],  # session of each trial
 ) -> np.ndarray:  # (trials,) 0 or 1
@@ -129,7 +126,7 @@ def halves(
         return np.arange(len(days)) % 2
     return np.array([names.index(day) % 2 for day in days])
 
-# %% ../../nbs/decode/tune.ipynb #5a838e68
+# %% ../../nbs/decode/tune.ipynb #442528d1
 def tune(
     lexicon: Lexicon,
     model: LanguageModel,
@@ -143,7 +140,7 @@ def tune(
 ) -> Tuning:
     "Return the best weights for these trials; raises `KitError` if they have no true sentences, or for a bad budget."
     if budget is not None and not budget > 0:
-        raise KitError(f"the seconds per trial should be above 0, not {budget:g}")
+        raise KitError(f"--tune-seconds: {budget:g} is not above 0; give CPU seconds per trial")
     if len(trials) != len(truths) or not any(normalise(truth) for truth in truths):
         raise KitError("tuning needs trials with known sentences, and there are none")
     runs: dict[SearchConfig, Searched] = {}
@@ -191,7 +188,7 @@ def tune(
 
 SETTINGS = ("blank_penalty", "missing_silence", "acoustic_scale", "word_bonus", "beam", "blank_skip")
 
-# %% ../../nbs/decode/tune.ipynb #fcb7d9aa
+# %% ../../nbs/decode/tune.ipynb #7adcaf69
 def plot_tuning(tuning: Tuning) -> Any:  # a matplotlib figure
     "Plot the errors over the two cheap weights, and over seconds."
     import matplotlib.pyplot as plt
@@ -214,12 +211,12 @@ def plot_tuning(tuning: Tuning) -> Any:  # a matplotlib figure
     right.legend(fontsize=8)
     return figure
 
-# %% ../../nbs/decode/tune.ipynb #63c716a9
+# %% ../../nbs/decode/tune.ipynb #cc3bdc29
 DEFAULT = "default"  # the name of the small built-in language model
 CHOICE = "decoding.json"  # in a run folder: the weights tuned for the run
-_OTHERS = {"language_model": "with another language model; give that one",
-           "decoder": "for other weights of the network", "lexicon": "with other words; give the same lexicon",
-           "hotwords": "with other hotwords; give the same", "search": "with another version of the search"}
+OTHERS = {"language_model": "with another language model; give that one",
+          "decoder": "for other weights of the network", "lexicon": "with other words; give the same lexicon",
+          "hotwords": "with other hotwords; give the same", "search": "with another version of the search"}
 
 
 def tuned_for(
@@ -228,68 +225,55 @@ def tuned_for(
     hotwords: Sequence[Hotword] | None,  # None: any
     decoder: str | None = None,  # digest of the decoder that the logits come from; None: any
 ) -> dict[str, Any]:  # plain values
-    "What tuned weights belong to, and nothing else can use."
+    "Return what tuned weights belong to, and nothing else can use."
     found = {"search": SEARCH, "language_model": model.hash, "lexicon": words.hash}
     found |= {} if hotwords is None else {"hotwords": repr(tuple(hotwords))}
     return found | ({"decoder": decoder} if decoder else {})
 
 
-def tuned_config(
-    path: Path,  # decoding.json; may be missing
-    wanted: Mapping[str, Any],  # what they should have been tuned for, from `tuned_for`
-) -> SearchConfig | None:  # None if the file does not exist
-    "Return the tuned weights; raises `KitError` if they were tuned for something else."
-    if not os.path.lexists(path):
-        return None
-    record = load_json(path)
-    try:
-        config = from_dict(SearchConfig, record["search"])
-        others = [name for name in differing(wanted, record["tuned_for"]) if name in wanted]
-    except (KeyError, TypeError) as error:
-        raise KitError(f"{path}: is not a record of tuned weights; remove it or tune again") from error
-    if others:
-        raise KitError(f"{path}: was tuned {_OTHERS[others[0]]}, tune again, or remove the file")
-    return config
+@dataclass(frozen=True)
+class TuningRecord:
+    "What decoding.json says of tuned weights; without the file, that there are none."
 
-# %% ../../nbs/decode/tune.ipynb #24802003
-def tuned_temperature(
+    path: Path
+    config: SearchConfig | None = None  # None: nothing was tuned
+    tuned_for: Mapping[str, Any] = field(default_factory=dict)
+    lm: str = DEFAULT  # path of the language model
+    temperature: float | None = None  # that was asked for; None: that of the run
+    chose: frozenset[str] = frozenset()  # `choice_key` of the trials tuned on
+    held_out: float | None = None  # error rate with each half scored by the weights of the other
+    logits: str = ""  # hash of what the logits were computed from
+
+    def settings(self, wanted: Mapping[str, Any]) -> SearchConfig | None:
+        "Return the tuned weights; raises `KitError` if they were tuned for something else, see `tuned_for`."
+        if self.config is None:
+            return None
+        if others := [name for name in differing(wanted, self.tuned_for) if name in wanted]:
+            raise KitError(f"{self.path}: was tuned {OTHERS[others[0]]}, tune again, or remove the file")
+        return self.config
+
+    @property
+    def model(self) -> str | None:  # None means the small default model
+        "The path of the language model tuned with; raises `KitError` if the file no longer exists."
+        if self.lm != DEFAULT and not Path(self.lm).is_file():
+            raise KitError(f"{self.path}: was tuned with the language model {self.lm}, which no longer "
+                           "exists; give its new path with lm")
+        return None if self.lm == DEFAULT else self.lm
+
+
+def read_tuning(
     path: Path,  # decoding.json; may be missing
-) -> float | None:  # None if the file does not exist, or weights were tuned on calibrated logits
-    "Return the temperature that was asked for when weights were tuned; raises `KitError` if the record does not tell."
+) -> TuningRecord:
+    "Return the record of tuned weights; raises `KitError` if the file is none."
     if not os.path.lexists(path):
-        return None
+        return TuningRecord(path)
     record = load_json(path)
     try:
-        return None if record["temperature"] is None else float(record["temperature"])
+        if not isinstance(record["chose"], list) or not isinstance(record["lm"], str):
+            raise TypeError("chose should be a list, and lm a path")
+        temperature, held_out = (None if value is None else float(value)
+                                 for value in (record["temperature"], record.get("held_out")))
+        return TuningRecord(path, from_dict(SearchConfig, record["search"]), dict(record["tuned_for"]), record["lm"],
+                            temperature, frozenset(map(str, record["chose"])), held_out, str(record.get("logits")))
     except (KeyError, TypeError, ValueError) as error:
         raise KitError(f"{path}: is not a record of tuned weights; remove it or tune again") from error
-
-
-def trials_tuned_on(
-    path: Path,  # decoding.json; may be missing
-) -> tuple[frozenset[str], float | None, str]:  # `choice_key` of each; the fair error rate; of which logits
-    "Return the trials that chose tuned weights; raises `KitError` if the record does not tell."
-    if not os.path.lexists(path):
-        return frozenset(), None, ""
-    record = load_json(path)
-    with suppress(KeyError, TypeError, ValueError):
-        if isinstance(record["chose"], list):
-            chose, fair = frozenset(map(str, record["chose"])), record.get("held_out")
-            return chose, None if fair is None else float(fair), str(record.get("logits"))
-    raise KitError(f"{path}: is not a record of tuned weights; remove it or tune again")
-
-# %% ../../nbs/decode/tune.ipynb #b4265581
-def tuned_model(
-    path: Path,  # decoding.json; may be missing
-) -> str | None:  # path of the model file; None means the small default model
-    "Return the language model of the tuned weights; raises `KitError` if its file no longer exists."
-    if not os.path.lexists(path):
-        return None
-    record = load_json(path)
-    found = record.get("lm", DEFAULT) if isinstance(record, dict) else None
-    if not isinstance(found, str):
-        raise KitError(f"{path}: is not a record of tuned weights; remove it or tune again")
-    if found != DEFAULT and not Path(found).is_file():
-        raise KitError(f"{path}: was tuned with the language model {found}, which no longer "
-                       "exists; give its new path with lm")
-    return None if found == DEFAULT else found

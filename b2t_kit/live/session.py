@@ -30,13 +30,12 @@ import torch
 from torch.nn.functional import ctc_loss
 
 from ..core import KitError, is_whole, printable, report_progress
-from ..decode.beam_search import available_cores
-from ..decode.ensemble import AveragedRuns, run_list
-from ..decode.hypotheses import DecodedTrial, Hypothesis
-from ..decode.pipeline import Asked, choose_words
-from ..decode.sources import RunLogits
+from ..decode.search import available_cores
+from ..decode.combine import AveragedRuns, run_list
+from ..decode.files import DecodedTrial, Hypothesis
+from ..decode.decode import DecodeOptions, RunLogits, choose_words
 from ..decode.stream import StreamConfig, StreamDecoder, Update
-from ..decode.tune import tuned_config, tuned_for, tuned_model
+from ..decode.tune import tuned_for
 from .measures import DelayLedger
 from .repair import Bridge, BridgeConfig, Inbox, Quality
 from .sources import LiveSource, Piece
@@ -501,8 +500,8 @@ def open_decoder(
     "Return a decoder that is ready for bins; raises `KitError` if a file cannot be used."
     sources = [RunLogits(run) for run in ([runs] if isinstance(runs, str | Path) else run_list(runs))]
     source = AveragedRuns(sources) if len(sources) > 1 else sources[0]
-    asked, (record, digest) = Asked(lm, **search), source.record(source.folder)
-    words = choose_words(lm or tuned_model(record), asked.lexicon, exclude)
+    options, (record, digest) = DecodeOptions(lm, **search), source.record(source.folder)
+    words = choose_words(lm or record.model, options.lexicon, exclude)
     first, *others = [source.decoder for source in sources]
     rescore = None
     if llm is not None:
@@ -511,9 +510,9 @@ def open_decoder(
             weights_warning(llm_weights, scored_by(scorer, llm), None)
         weights = RescoreWeights() if llm_weights is None else load_weights(llm_weights)
         rescore = Rescorer(scorer.score_lists, weights, llm_seconds)
-    calibration = asked.calibration(source, (), record, source.folder)
+    calibration = options.calibration(source, (), record, source.folder)
     report_progress(repr(calibration))
-    best = tuned_config(record, tuned_for(*words, None, digest))  # hotwords come and go while it runs
+    best = record.settings(tuned_for(*words, None, digest))  # hotwords come and go while it runs
     own = [one.calibration((), one.folder).temperature for one in sources] if others else ()
-    return StreamDecoder(first, asked.search(words, best, calibration), config, session, others, rescore=rescore,
+    return StreamDecoder(first, options.search(words, best, calibration), config, session, others, rescore=rescore,
                          temperatures=own)

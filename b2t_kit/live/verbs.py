@@ -105,7 +105,7 @@ class Live(Speaks, ReadsRun, HasSettings):
 
     def act(self) -> int:
         from b2t_kit.data.dataset import BIN_SECONDS
-        from b2t_kit.decode.sources import known_sentences
+        from b2t_kit.decode.decode import known_sentences
         from b2t_kit.live.keep import keep_session
         from b2t_kit.live.page import PageServer, listen
         from b2t_kit.live.session import LiveSession, Terminal, open_decoder, say_lines

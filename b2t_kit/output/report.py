@@ -33,10 +33,10 @@ from .. import __version__
 from ..core import KitError, check_target, load_json, note_of, read_text, save_json, write_atomically
 from ..data.dataset import BIN_SECONDS, FEATURE_KINDS, T15, Recordings, Signal, as_png, check_split
 from ..data.convert import quarantine_record, quarantine_said
-from ..decode.hypotheses import DecodedTrial, Hypothesis, posteriors
-from ..decode.pipeline import Sentences, decode_run
-from ..decode.sources import read_trials
-from ..decode.tune import CHOICE, DEFAULT, tuned_model
+from ..decode.files import DecodedTrial, Hypothesis, posteriors
+from ..decode.decode import Sentences, decode_run
+from ..decode.files import read_trials
+from ..decode.tune import CHOICE, DEFAULT, read_tuning
 from .runs import aligned, damaged, nearest_recipe
 from ..speech.evaluate import load_decoder
 from ..text.metrics import CHECKPOINT_CHOSEN, FEWEST_GROUPS, NOTHING, Choice, Counts, Edits, Rate, RateTable
@@ -444,7 +444,7 @@ def decoded_trials(
     sentences = decode_run(run, data, split, device, kept_lists=True, **options)
     search = load_json(folder / "result.json").get("search", {})
     search |= {"temperature": repr(sentences.calibration).partition(" ")[2]}
-    model = options.get("lm") or tuned_model(run / CHOICE) or DEFAULT
+    model = options.get("lm") or read_tuning(run / CHOICE).model or DEFAULT
     return sentences, {"language model": model, **{name: str(value) for name, value in search.items()}}
 
 # %% ../../nbs/output/report.ipynb #3ed54186

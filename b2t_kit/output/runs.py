@@ -24,7 +24,7 @@ from .. import __version__
 from ..core import KitError, atomic_folder, duration, file_mark, load_json, save_json, stored_key, to_dict
 from ..data.convert import quarantine_record, quarantine_said
 from ..data.dataset import BIN_SECONDS, T15
-from ..decode.calibrate import TEMPERATURE_FILE, calibration_record, read_calibration
+from ..speech.calibrate import TEMPERATURE_FILE, calibration_record, read_calibration
 from ..speech.evaluate import WEIGHTS, Decoder, exported_decoder, load_decoder
 from ..speech.recipes import RECIPES
 from ..speech.task import sets_record, signal_record

@@ -26,7 +26,7 @@ from ..core import KitError, check_target, content_hash, csv_plain, differing, f
 from ..core import parse_json, plain, read_bytes, read_text, save_json, to_dict, write_atomically
 from ..data.dataset import Recordings, TrialInfo
 from ..data.convert import refuse_seen
-from ..decode.hypotheses import read_nbest
+from ..decode.files import read_nbest
 from ..text.metrics import Edits, Rate, count_edits, edits, rate_of, redrawn
 from ..text.phonemes import normalise
 
@@ -251,9 +251,8 @@ def submit(
     **options: Any,  # of the search, as for `decode_sentences`
 ) -> SubmissionCheck:  # of the file as written
     "Decode the test split into a submission, or resume one. Raises `KitError`."
-    from b2t_kit.decode.beam_search import search_key
-    from b2t_kit.decode.pipeline import Asked, DecodingLine
-    from b2t_kit.decode.sources import AdaptedRun, RunLogits, decode_trials
+    from b2t_kit.decode.search import search_key
+    from b2t_kit.decode.decode import AdaptedRun, DecodeOptions, Decoding, RunLogits, decode_trials
 
     check_target(out)
     check_unseen([run], data)
@@ -262,14 +261,14 @@ def submit(
     with Recordings(data, "test") as recordings:
         infos = recordings.infos
     with new_folders(source.folder):
-        line = DecodingLine(source, Asked(**options), source.folder)
-        search = line.search()
-        settings = {**line.heard.key, **search_key(search), "adapt": adapt and to_dict(adapt)}
+        decoding = Decoding(source, DecodeOptions(**options), source.folder)
+        search = decoding.search()
+        settings = {**decoding.logits.key, **search_key(search), "adapt": adapt and to_dict(adapt)}
         with SubmissionWriter(out, infos, settings) as writer:
             if writer.missing:
-                heard, _ = source.adapted(line.heard, search, source.folder)
+                logits, _ = source.adapted(decoding.logits, search, source.folder)
                 missing = {place_of(info) for info in writer.missing}
-                for trial in decode_trials(search, [trial for trial in heard.trials if trial.place in missing]):
+                for trial in decode_trials(search, [trial for trial in logits.trials if trial.place in missing]):
                     writer.write(trial.place, trial.sentence)
             writer.finish()
     return check_submission(out, data)

@@ -30,8 +30,8 @@ from ..data.batches import Batch, EvalBatches, needed_patches
 from ..data.dataset import T15, Recordings, Signal, TrialInfo, begin_hdf5, check_split, data_fingerprint
 from ..data.dataset import look_at
 from ..devices.select import open_device
-from ..decode.calibrate import Calibration, fit_temperature, read_calibration, save_calibration
-from ..decode.hypotheses import choice_key
+from .calibrate import Calibration, fit_temperature, read_calibration, save_calibration
+from ..text.metrics import choice_key
 from ..devices.torch import Device
 from ..models.model import ctc_losses, greedy, model_name, published_in
 from ..models.published import Pretrained

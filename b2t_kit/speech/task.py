@@ -185,7 +185,7 @@ def framing(model: ModelConfig) -> Frames:
     return Frames(model.patch, model.stride, model.partial)
 
 # %% ../../nbs/speech/task.ipynb #12053cb1
-WordScorer = Callable[[WordsConfig, Sequence[str | None]], Any]  # such as `decode.word_error.WordCounter`
+WordScorer = Callable[[WordsConfig, Sequence[str | None]], Any]  # such as `decode.decode.WordCounter`
 
 
 class SpeechTask(Task):
@@ -235,7 +235,7 @@ class SpeechTask(Task):
         if config.words.lm:
             if count_words is None:
                 raise KitError("words: a language model is set, but there is no scorer; pass count_words=WordCounter "
-                               "from b2t_kit.decode.word_error")
+                               "from b2t_kit.decode.decode")
             if signal.labels != T15.labels:
                 raise KitError("words: are decoded from phonemes, and the recordings have other labels; leave --lm out")
             scored = filter(None, (self.val, self.held_out))

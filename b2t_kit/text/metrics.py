@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['CHECKPOINT_CHOSEN', 'WEIGHTS_TUNED', 'FEWEST_GROUPS', 'NOTHING', 'items_of', 'edit_distance', 'Edits', 'edits',
            'align_edits', 'Counts', 'check_same_number', 'count_edits', 'Rate', 'Choice', 'marked', 'plain_marks',
-           'redrawn', 'rate_of', 'scored_phonemes', 'per', 'wer', 'RateTable', 'rates_by', 'plot_rates', 'Difference',
-           'compare', 'Confusion', 'confusion', 'plot_confusion']
+           'choice_key', 'redrawn', 'rate_of', 'scored_phonemes', 'per', 'wer', 'RateTable', 'rates_by', 'plot_rates',
+           'Difference', 'compare', 'Confusion', 'confusion', 'plot_confusion']
 
 # %% ../../nbs/text/metrics.ipynb #f0de7dcd
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from rapidfuzz.distance import Levenshtein
 
-from ..core import KitError
+from ..core import KitError, content_hash
 from .phonemes import BLANK, GROUPS, PHONEMES, SILENCE, normalise, to_ids
 
 # %% ../../nbs/text/metrics.ipynb #24aeeedc
@@ -144,6 +144,14 @@ def marked(
 def plain_marks(marks: Sequence[Choice]) -> list[dict[str, Any]]:
     "Marks as plain values, each with its text."
     return [{**vars(mark), "text": str(mark)} for mark in marks]
+
+
+def choice_key(
+    place: tuple[str, int, int],  # session, block and number of a trial
+    truth: str,  # its true sentence
+) -> str:  # 16 hexadecimal digits
+    "Return a hash of a trial and what was said, by which records tell on which trials something was chosen."
+    return content_hash([*place, normalise(truth)])[:16]
 
 # %% ../../nbs/text/metrics.ipynb #1f71fb10
 FEWEST_GROUPS = 8  # below this, trials are drawn: so few groups say too little about others

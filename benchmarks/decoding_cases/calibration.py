@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 from decoding_cases.task import best, build, counts_of, divided, row_of, save, spoken
 
-from b2t_kit.decode.beam_search import BeamSearch
-from b2t_kit.decode.calibrate import estimate_temperature, fit_to_sentences
-from b2t_kit.decode.pipeline import choose_words
-from b2t_kit.decode.sources import read_trials
+from b2t_kit.decode.search import BeamSearch
+from b2t_kit.speech.calibrate import estimate_temperature, fit_to_sentences
+from b2t_kit.decode.decode import choose_words
+from b2t_kit.decode.files import read_trials
 from b2t_kit.text.lexicon import build_lexicon
 from b2t_kit.simulate import Noise
 from b2t_kit.text.metrics import count_edits, rate_of

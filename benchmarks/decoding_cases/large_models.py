@@ -10,8 +10,9 @@ import numpy as np
 from decoding_cases.task import (best, build, counts_of, divided, row_of, save, save_at, spoken)
 
 from b2t_kit.core import from_dict, load_json
-from b2t_kit.decode.beam_search import BeamSearch
-from b2t_kit.decode.hypotheses import DecodedTrial, SearchConfig
+from b2t_kit.decode.search import BeamSearch
+from b2t_kit.decode.files import DecodedTrial
+from b2t_kit.decode.search import SearchConfig
 from b2t_kit.llm import GRID, best_weights, llm_scores, tabulate
 from b2t_kit.llm import (CausalScorer, KeptScores, load_scorer, unscored_sentences, word_perplexity,
                                 writings_of)

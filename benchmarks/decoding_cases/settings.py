@@ -13,12 +13,11 @@ from decoding_cases.calibration import name_of
 from decoding_cases.task import best, build, counts_of, divided, ratio, row_of, save, save_at, spoken, temperature_of
 from decoding_cases.task import timed
 
-from b2t_kit.decode.beam_search import BeamSearch, kept_frames, tempered
-from b2t_kit.decode.calibrate import fit_to_sentences
-from b2t_kit.decode.hotwords import parse_hotwords
-from b2t_kit.decode.hypotheses import SearchConfig
-from b2t_kit.decode.pipeline import words_in
-from b2t_kit.decode.sources import read_trials
+from b2t_kit.decode.search import BeamSearch, kept_frames, tempered
+from b2t_kit.speech.calibrate import fit_to_sentences
+from b2t_kit.decode.search import SearchConfig, parse_hotwords
+from b2t_kit.decode.decode import words_in
+from b2t_kit.decode.files import read_trials
 from b2t_kit.decode.tune import plot_tuning, tune
 from b2t_kit.text.lexicon import Lexicon, build_lexicon
 from b2t_kit.lm import LanguageModel
@@ -32,6 +31,8 @@ CONFIG = SearchConfig(beam=100, n_best=20)
 DEFAULT = SearchConfig(beam=100)
 CHOICES = [replace(DEFAULT, acoustic_scale=scale, blank_penalty=penalty)
            for scale, penalty in product((0.5, 0.65, 0.8, 1.0, 1.2), (1.0, 3.0, 9.0, 30.0))]
+CHOICES += [replace(DEFAULT, word_bonus=bonus, missing_silence=silence)
+            for bonus, silence in product((-2.0, -1.0, 0.0), (-2.0, -4.0, -8.0)) if (bonus, silence) != (-1, -4)]
 NOISES = {"middle": Noise(), "sharp": Noise(flatness="sharp"), "flat": Noise(flatness="flat"),
           "half": Noise(errors=0.5), "double": Noise(errors=2)}
 Network = tuple[BeamSearch, list[np.ndarray], list[str]]
@@ -170,8 +171,8 @@ def search_defaults(labels: Path, /, *, logits: tuple[Path, ...] = (), sentences
     with the small default language model; and every second trial of --logits of trained decoders, also with that. Each
     is searched with every choice of a grid, beam 100. A choice is judged by its mean excess: its word error rate
     divided by the best one of that network, both plus 0.3 %, averaged over the networks. Then the first choices and the
-    defaults
-    decode --judge other sentences, on which nothing was chosen, at three flatnesses; and the other trials of --logits.
+    defaults decode --judge other sentences, on which nothing was chosen, at three flatnesses; and the other trials of
+    --logits.
     """
     scored, tuned_on, text = divided(labels)
     large = BeamSearch(build_lexicon(), build(text, scored + tuned_on))
@@ -181,9 +182,9 @@ def search_defaults(labels: Path, /, *, logits: tuple[Path, ...] = (), sentences
              for name, network in {**found, **{name: first for name, (first, _) in halves.items()}}.items()}
     excess = sum((one + 0.003) / (one.min() + 0.003) for one in rates.values()) / len(rates)
     order = np.argsort(excess)
-    print("| acoustic scale | blank penalty | mean excess | " + " | ".join(rates) + " |")
+    print("| acoustic scale | blank penalty | word bonus | missing silence | mean excess | " + " | ".join(rates) + " |")
     for at in order:
-        print(f"| {CHOICES[at].acoustic_scale:g} | {CHOICES[at].blank_penalty:g} | {excess[at]:.3f} |",
+        print("|", *(f"{weight:g} |" for weight in weights_of(CHOICES[at])), f"{excess[at]:.3f} |",
               " | ".join(f"{100 * one[at]:.1f}" for one in rates.values()), "|", flush=True)
     choices = [replace(CHOICES[at], beam=SearchConfig().beam) for at in order[:3]]
     judged = judged_on(chain(at_flatnesses(labels, judge), (

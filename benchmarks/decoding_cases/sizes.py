@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 from decoding_cases.task import alone, best, make_text, memory_now, save, spoken, timed
 
-from b2t_kit.decode.beam_search import BeamSearch
-from b2t_kit.decode.hypotheses import SearchConfig
-from b2t_kit.decode.pipeline import choose_words
+from b2t_kit.decode.search import BeamSearch, SearchConfig
+from b2t_kit.decode.decode import choose_words
 from b2t_kit.lm import read_language_model
 from b2t_kit.lm import sentence_scores
 from b2t_kit.lm import build_language_model, convert_language_model

@@ -20,9 +20,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from b2t_kit.decode.beam_search import BeamSearch
-from b2t_kit.decode.calibrate import fit_to_sentences
-from b2t_kit.decode.hypotheses import Hypothesis
+from b2t_kit.decode.search import BeamSearch
+from b2t_kit.speech.calibrate import fit_to_sentences
+from b2t_kit.decode.files import Hypothesis
 from b2t_kit.lm import LanguageModel
 from b2t_kit.lm import build_language_model
 from b2t_kit.simulate import Noise, noisy_sentence

@@ -9,9 +9,8 @@ from decoding_cases.task import best, build, counts_of, divided, memory_now, rat
 from decoding_cases.task import temperature_of, timed
 
 from b2t_kit.core import load_json
-from b2t_kit.decode.beam_search import BeamSearch, tempered
-from b2t_kit.decode.hypotheses import SearchConfig
-from b2t_kit.decode.pipeline import choose_words
+from b2t_kit.decode.search import BeamSearch, SearchConfig, tempered
+from b2t_kit.decode.decode import choose_words
 from b2t_kit.decode.tune import Tuning, tune
 from b2t_kit.lm import read_language_model
 from b2t_kit.text.lexicon import Lexicon, build_lexicon

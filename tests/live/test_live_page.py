@@ -20,8 +20,8 @@ import torch
 
 from b2t_kit.data.convert import convert
 from b2t_kit.data.dataset import T15, Recordings
-from b2t_kit.decode.beam_search import BeamSearch
-from b2t_kit.decode.pipeline import choose_words
+from b2t_kit.decode.search import BeamSearch
+from b2t_kit.decode.decode import choose_words
 from b2t_kit.decode.stream import StreamConfig, StreamDecoder, Update
 from b2t_kit.importers.kept import KeptSession
 from b2t_kit.live.keep import keep_session, report_kept
