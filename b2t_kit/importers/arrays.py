@@ -210,7 +210,7 @@ class OwnArrays(Own):
         read = partial(self.rows, table.parent / row["file"], stored, start, stop)
         return SourceTrial(table, place, read, signal, block, whole_number(row, "trial"), split=split,
                            sentence=None if split == "test" else sentence, scale=self.group(block),
-                           names=(Path(row["file"]).stem,))
+                           names=(f"{row['session']} {table.parent.resolve().name} {row['file']}",))
 
     def rows(self, path: Path, stored: Any, start: int, stop: int) -> np.ndarray:  # (T, C) float32
         "Some rows of a file, in 20 ms bins."

@@ -150,7 +150,7 @@ class Nwb(Own):
                 block = order if block is None else block
                 yield SourceTrial(path, place, partial(self.bins, file, cut, start, stop), signal, block, number - 1,
                                   sentence=sentence.strip() or None, scale=self.group(block),
-                                  names=(path.stem, *called))
+                                  names=(f"{day.session} {path.parent.resolve().name} {path.stem}", *called))
 
     def bins(self, file: h5py.File, cut: Cut, start: float, stop: float) -> np.ndarray:  # (T, C) float32
         "A trial in 20 ms bins; the file must stay open until then."

@@ -9,6 +9,8 @@ import itertools
 import os
 import subprocess
 import sys
+import tracemalloc
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +20,7 @@ import torch
 
 from b2t_kit.cli import main
 from b2t_kit.core import KitError
-from b2t_kit.tasks.codec import CodecConfig, CodecModel, write_codes
+from b2t_kit.tasks.codec import CodecConfig, CodecModel, read_codes, write_codes
 from b2t_kit.tasks.codec import CodecTask, codec_batch, codec_config
 from b2t_kit.train import train
 from b2t_kit.training.log import read_metrics, series
@@ -174,8 +176,23 @@ def test_codec_train_with_given_codes(tmp_path: Path, capsys: pytest.CaptureFixt
     np.savez(tmp_path / "codes.npz", **given)
     assert main([*words, "--resume", "--steps", "20", "--new-schedule"]) == 2
     assert main([*words, "--resume"][:4] + ["--resume", "--steps", "20", "--new-schedule"]) == 2
-    (tmp_path / "codes.npz").write_bytes(b"PK\3\4 nothing")
+    (tmp_path / "codes.npz").write_bytes(b"nothing")
     assert main([*words[:3], str(tmp_path / "new"), *words[4:]]) == 2
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 3 and said[2].endswith("codes.npz: is not there, is not an npz file of numbers, or is damaged")
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("shape, said", [((48, 8, 2000), "at most 64 channels"), ((48, 100_000, 200), "give fewer examples")])
+def test_codes_that_take_too_much(tmp_path: Path, shape: tuple[int, ...], said: str) -> None:
+    """Refused by the header, before the array is unpacked."""
+    with zipfile.ZipFile(tmp_path / "codes.npz", "w") as file:
+        for name, form in (("text", (48, 4)), ("codes", shape)):
+            with file.open(f"{name}.npy", "w") as member:
+                np.lib.format.write_array_header_1_0(member, {"descr": "|u1", "fortran_order": False, "shape": form})
+    tracemalloc.start()
+    with pytest.raises(KitError, match=said):
+        read_codes(tmp_path / "codes.npz")
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 10**6
