@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['TrialPlace', 'RATES', 'CLASS_ROWS', 'DESCRIPTION_FILE', 'ROW_TITLES', 'Sentence', 'read_description', 'sentences_of',
-           'groups_of', 'thirds_of', 'rates_of', 'mistakes', 'calibration', 'Report', 'rate_rows', 'plot_days',
-           'html_part', 'png_address', 'picture', 'features_picture', 'posteriors_picture', 'Look', 'recording_html',
-           'sentence_html', 'report_html', 'decoded_trials', 'report_run', 'recipe_of', 'front_row']
+           'groups_of', 'thirds_of', 'rates_of', 'mistakes', 'calibration', 'certainty_in', 'Report', 'rate_rows',
+           'plot_days', 'html_part', 'png_address', 'picture', 'features_picture', 'posteriors_picture', 'Look',
+           'recording_html', 'sentence_html', 'report_html', 'decoded_trials', 'decoded_raw', 'report_run', 'recipe_of',
+           'front_row']
 
 # %% ../../nbs/output/report.ipynb #1c81e913
 import base64
@@ -34,14 +35,14 @@ from ..core import KitError, check_target, load_json, note_of, read_text, save_j
 from ..data.dataset import BIN_SECONDS, FEATURE_KINDS, T15, Recordings, Signal, as_png, check_split
 from ..data.convert import quarantine_record, quarantine_said
 from ..decode.files import DecodedTrial, Hypothesis, posteriors
-from ..decode.decode import Sentences, decode_run
+from ..decode.decode import LogitsFile, Sentences, decode_run, decode_sentences
 from ..decode.files import read_trials
 from ..decode.tune import CHOICE, DEFAULT, read_tuning
 from .runs import aligned, damaged, nearest_recipe
 from ..speech.evaluate import load_decoder
 from ..text.metrics import CHECKPOINT_CHOSEN, FEWEST_GROUPS, NOTHING, Choice, Counts, Edits, Rate, RateTable
 from ..text.metrics import align_edits, compare, count_edits, edit_distance, edits, marked, plain_marks
-from ..text.metrics import plot_rates, rate_of, redrawn
+from ..text.metrics import plot_rates, plot_reliability, rate_of, redrawn, reliability, reliability_line
 from ..text.phonemes import BLANK, GROUPS, PHONEMES, collapse, normalise, show, to_ids, to_phonemes
 from ..training.checkpoint import best_checkpoint, read_state
 from ..training.log import read_metrics
@@ -208,6 +209,17 @@ def calibration(
     return [{"words": int((bands == band).sum()), "confidence": confidence, "right": right}
             for band, (confidence, right) in zip(np.unique(bands), means)]
 
+# %% ../../nbs/output/report.ipynb #b845bec2
+def certainty_in(sentences: Sequence[Sentence]) -> dict[str, dict[str, Any]]:  # "sentences", "words" -> `reliability`
+    "Compare the probabilities of sentences and words with how often they are right; empty without any."
+    numbered = list(enumerate(sentences))
+    rows: dict[str, list[tuple[int, float, bool]]] = {
+        "sentences": [(number, float(posteriors(one.hypotheses)[0]), not one.errors) for number, one in numbered
+                      if one.hypotheses],
+        "words": [(number, confidence, true == word) for number, one in numbered
+                  for true, word, confidence in one.aligned if confidence is not None]}
+    return {kind: reliability(*map(np.array, zip(*found))) for kind, found in rows.items() if found}
+
 # %% ../../nbs/output/report.ipynb #40bfde8e
 @dataclass(frozen=True)
 class Report:
@@ -218,6 +230,7 @@ class Report:
     marks: tuple[Choice, ...] = ()  # what was chosen on these trials
     other: str = ""  # name of another run with which it is compared
     about: Mapping[str, str] = field(default_factory=dict)  # recordings, decoder, language model, versions
+    raw: Sequence[Sentence] = ()  # the same trials, decoded with the network's logits as they are
 
     @cached_property
     def numbers(self) -> dict[str, Any]:
@@ -238,6 +251,9 @@ class Report:
             "calibration": calibration(sentences), "word_errors": mistakes(zip(true, decoded)),
             "phoneme_errors": mistakes((to_phonemes(one.phonemes[0]), to_phonemes(one.phonemes[1]))
                                        for one in sentences if one.phonemes)}
+        own, raw = certainty_in(sentences), certainty_in(self.raw)
+        found["certainty"] = {kind: {"raw": raw[kind], "calibrated": table} if kind in raw else {"as decoded": table}
+                              for kind, table in own.items()}
         if len(sentences) > 1 and all(sentence.other is not None for sentence in sentences):
             mine, others = count_edits(true, decoded), [normalise(one.other or "").split() for one in sentences]
             found["against"] = self._against(mine, count_edits(true, others), days)
@@ -257,7 +273,8 @@ class Report:
 
     def __repr__(self) -> str:
         title = marked(f"{self.origin}, {self.split}: {len(self.sentences)} trials", self.marks)
-        return f"{title}\n{aligned([RATES, *rate_rows(self.numbers['groups'])], numbers=6)}\n{self.redrawn}"
+        lines = [title, aligned([RATES, *rate_rows(self.numbers["groups"])], numbers=6), self.redrawn]
+        return "\n".join(lines + [reliability_line(*table) for table in self.numbers["certainty"].items()])
 
 # %% ../../nbs/output/report.ipynb #8b7ff9d3
 RATES = ["", "trials", "days", "WER, %", "95 %", "PER, %", "95 %"]
@@ -422,6 +439,7 @@ def report_html(
         bands=table(("decoded words", "confidence, %", "right, %"), bands, 3) if bands else "",
         **{name: table(RATES, rate_rows(numbers[name]), 6) for name in ("groups", "measured", "days")},
         figure=png_address(as_png(plot_days(numbers["days"]))),
+        certainty=png_address(as_png(plot_reliability(numbers["certainty"]))) if numbers["certainty"] else "",
         sentences=[(one.place, one.truth, one.errors, html_part("words", one.aligned), one.other,
                     sentence_html(one, look)) for one, look in zip(report.sentences, looks)],
         notes=(notes or {}).items())
@@ -446,6 +464,16 @@ def decoded_trials(
     search |= {"temperature": repr(sentences.calibration).partition(" ")[2]}
     model = options.get("lm") or read_tuning(run / CHOICE).model or DEFAULT
     return sentences, {"language model": model, **{name: str(value) for name, value in search.items()}}
+
+
+def decoded_raw(run: Path, split: str) -> list[DecodedTrial]:
+    "The trials that `decoded_trials` decoded, searched again with logits that no temperature divides."
+    folder = run / "decode" / split
+    options = note_of(folder / "nbest.jsonl")["key"]["asked"]
+    model = options.get("lm") or read_tuning(run / CHOICE).model or DEFAULT
+    settings = load_json(folder / "result.json")["search"]
+    how = {**options, "lm": model, "settings": settings, "temperature": 1.0}
+    return decode_sentences(LogitsFile(folder / "logits.hdf5"), out=folder / "raw", kept_lists=True, **how).trials
 
 # %% ../../nbs/output/report.ipynb #3ed54186
 DESCRIPTION_FILE = "t15_copyTaskData_description.csv"
@@ -493,8 +521,11 @@ def report_run(
         facts = {"recordings": f"{'simulated' if simulated else recordings.signal.dataset}, in {recordings.folder}",
                  "decoder": decoder.origin, **recipe_of(run), "language model": notes.pop("language model"),
                  "versions": f"b2t_kit {__version__}, torch {torch.__version__}, Python {platform.python_version()}"}
+        raw: list[Sentence] = []
+        if decoded.calibration and decoded.calibration.temperature != 1:
+            raw = sentences_of(decoded_raw(run, split))
         report = Report(decoder.origin, split, sentences, decoded.marks,
-                        "" if against is None else load_decoder(against).origin, facts)
+                        "" if against is None else load_decoder(against).origin, facts, raw)
         if left_out := quarantine_said(quarantine_record(load_json(run / "config.json")).get("quarantine", {})):
             notes["quarantine"] = left_out
 

@@ -6,10 +6,11 @@
 __all__ = ['CHECKPOINT_CHOSEN', 'WEIGHTS_TUNED', 'FEWEST_GROUPS', 'NOTHING', 'items_of', 'edit_distance', 'Edits', 'edits',
            'align_edits', 'Counts', 'check_same_number', 'count_edits', 'Rate', 'Choice', 'marked', 'plain_marks',
            'choice_key', 'redrawn', 'rate_of', 'scored_phonemes', 'per', 'wer', 'RateTable', 'rates_by', 'plot_rates',
-           'Difference', 'compare', 'Confusion', 'confusion', 'plot_confusion']
+           'Difference', 'compare', 'reliability', 'reliability_line', 'plot_reliability', 'Confusion', 'confusion',
+           'plot_confusion']
 
 # %% ../../nbs/text/metrics.ipynb #f0de7dcd
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -309,6 +310,56 @@ def compare(
     low, high = np.percentile(gaps, [2.5, 97.5]).tolist()
     found = float((b.edits.sum() - a.edits.sum()) / a.lengths.sum())
     return Difference(found, low, high, float((gaps < 0).mean()))
+
+# %% ../../nbs/text/metrics.ipynb #440e92a1
+def reliability(
+    trials: np.ndarray,  # (N,) the trial of each item
+    probabilities: np.ndarray,  # (N,) that it is right, as the decoder says
+    right: np.ndarray,  # (N,) bool
+) -> dict[str, Any]:  # plain values; "bands" are rows of mean probability, fraction right, items
+    "Compare probabilities with how often items are right, in ten bands with equally many items."
+    bands = np.empty(len(right), dtype=np.int64)
+    bands[np.argsort(probabilities, kind="stable")] = np.arange(len(right)) * 10 // len(right)
+    member = np.unique(trials, return_inverse=True)[1]
+    sums = np.zeros((member.max() + 1, 11))  # of each trial: the gap of each band, and its items
+    np.add.at(sums, (member, bands), probabilities - right)
+    np.add.at(sums, (member, 10), 1)
+    drawn = _bootstrap(sums.T, None, 2000, 0)
+    low, high = [None, None]
+    if len(drawn):
+        low, high = np.percentile(np.abs(drawn[:, :10]).sum(1) / drawn[:, 10], [2.5, 97.5]).tolist()
+    rows = [[float(probabilities[bands == band].mean()), float(right[bands == band].mean()), int((bands == band).sum())]
+            for band in np.unique(bands)]
+    return {"items": len(right), "probability": float(np.mean(probabilities)), "right": float(np.mean(right)),
+            "error": float(np.abs(sums[:, :10].sum(0)).sum() / len(right)), "low": low, "high": high, "bands": rows}
+
+
+def reliability_line(
+    kind: str,  # of items, such as "words"
+    table: Mapping[str, dict[str, Any]],  # such as "raw", "calibrated" -> from `reliability`
+) -> str:
+    "Calibration errors in words."
+    said = [f"{name} {100 * one['error']:.1f} %" + ("" if one["low"] is None else
+                                                     f" ({100 * one['low']:.1f}-{100 * one['high']:.1f})")
+            for name, one in table.items()]
+    return f"calibration error of {kind}: {', '.join(said)}"
+
+# %% ../../nbs/text/metrics.ipynb #873149ab
+def plot_reliability(
+    tables: Mapping[str, Mapping[str, dict[str, Any]]],  # kind of items -> "raw", "calibrated" -> from `reliability`
+) -> Any:  # a matplotlib figure
+    "Draw how often items of each probability are right, a panel a kind; the diagonal is a decoder that knows itself."
+    from matplotlib.figure import Figure  # only here: scoring needs no plotting library
+
+    figure = Figure(figsize=(3.4 * len(tables), 3.2), dpi=72, layout="constrained")
+    for axes, (kind, table) in zip(figure.subplots(1, len(tables), squeeze=False)[0], tables.items()):
+        axes.plot([0, 100], [0, 100], color="0.7", linewidth=1)
+        for (name, found), colour in zip(table.items(), ("tab:orange", "tab:blue")):
+            rows = 100 * np.array([row[:2] for row in found["bands"]])
+            axes.plot(*rows.T, "o-", color=colour, markersize=4, label=f"{name}, error {100 * found['error']:.1f} %")
+        axes.set(title=kind, xlabel="probability, %", ylabel="right, %", xlim=(0, 100), ylim=(0, 100))
+        axes.legend(frameon=False, fontsize=8)
+    return figure
 
 # %% ../../nbs/text/metrics.ipynb #9b94df2a
 NOTHING = "-"  # stands for the missing side of a deletion or an insertion
