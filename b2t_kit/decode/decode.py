@@ -35,7 +35,7 @@ from .tune import CHOICE, DEFAULT, Tuning, TuningRecord, plot_tuning, read_tunin
 from ..lm import LanguageModel, leak_warning, preload, read_language_model
 from ..speech.calibrate import Calibration, estimate_temperature, fit_to_sentences, read_calibration
 from ..speech.calibrate import save_calibration
-from ..text.lexicon import Lexicon, build_lexicon, own_words, spell
+from ..text.lexicon import Lexicon, build_lexicon, missing_words, own_words, spell
 from ..text.metrics import WEIGHTS_TUNED, Choice, Rate, choice_key, count_edits, edit_distance, marked
 from ..text.metrics import plain_marks, wer
 from ..text.phonemes import collapse, normalise
@@ -389,6 +389,7 @@ class Sentences:
     held_out: float | None = None  # word error rate with each half scored by the weights of the other; None: not known
     tuning: Tuning | None = None  # None unless weights were tuned
     calibration: Calibration | None = None  # what the logits were divided by; None for lists of several decoders
+    missing: str = ""  # which words of the true sentences cannot be decoded, in a line
 
     @property
     def marks(self) -> tuple[Choice, ...]:
@@ -402,6 +403,7 @@ class Sentences:
             low, high = (None if math.isnan(end) else end for end in (self.wer.low, self.wer.high))
             found |= {"edits": self.wer.edits, "words": self.wer.total, "wer": self.wer.rate,
                       "wer_low": low, "wer_high": high, "marks": plain_marks(self.marks)}
+        found |= {"missing_words": self.missing} if self.missing else {}
         return found | ({"warning": self.warning} if self.warning else {}) | (
             {"adaptation": self.adaptation.to_dict()} if self.adaptation else {}) | (
             {"temperature": self.calibration.to_dict()} if self.calibration else {})
@@ -409,6 +411,7 @@ class Sentences:
     def __repr__(self) -> str:
         lines = [f"{len(self.trials)} trials decoded, in {self.folder}"]
         lines += [f"word error rate {marked(self.wer, self.marks)}"] if self.wer else []
+        lines += [self.missing] if self.missing else []
         lines += [f"warning: {self.warning}"] if self.warning else []
         lines += [repr(part) for part in (self.calibration, self.adaptation, self.tuning) if part]
         for trial in self.trials[:3]:
@@ -558,7 +561,8 @@ class Decoding:
         same = (record.logits == content_hash(logits.key) and search.config == record.config
                 and self.options.temperature == record.temperature)
         made = Sentences(decoded, word_error(decoded), self.folder, leak_warning(self.words[1], self.truths), report,
-                         held_out=record.held_out if same else None, calibration=self.calibration)
+                         held_out=record.held_out if same else None, calibration=self.calibration,
+                         missing=missing_words(search.lexicon, self.truths))
         if not fresh:
             save_sentences(made, search.config)
             lists.seal()

@@ -526,6 +526,8 @@ def report_run(
             raw = sentences_of(decoded_raw(run, split))
         report = Report(decoder.origin, split, sentences, decoded.marks,
                         "" if against is None else load_decoder(against).origin, facts, raw)
+        if decoded.missing:
+            facts["words"] = decoded.missing
         if left_out := quarantine_said(quarantine_record(load_json(run / "config.json")).get("quarantine", {})):
             notes["quarantine"] = left_out
 
