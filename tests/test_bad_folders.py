@@ -283,7 +283,7 @@ OPENED_SAFELY = {
     "data/download": {"_open", "_receive"},  # the network, and a name that was cleared
     "simulate": {"real_errors"},  # part of the package
     "devices/torch": {"tpu_chips"},  # /sys
-    "doctor": {"known_failures"}, "kaggle": {"package_files", "installed_notes"}, "live/page": {"page"}, "live/keep": {"_run"},
+    "doctor": {"known_failures"}, "kaggle": {"package_files", "installed_notes"}, "live/page": {"page"}, "live/keep": {"_run"}, "tasks/codec": {"array_shape"},
     "text/g2p": {"packaged"},  # the package
 }
 OPENERS = {"open", "gzip.open", "np.load", "np.memmap", "np.fromfile", "h5py.File", "torch.load", "load_file", "safe_open",
