@@ -219,9 +219,10 @@ class Validate:
             print(line, flush=True)
         for warning in signal_warnings(days):
             print(f"warning: {warning}")
-        count = counts.total()
-        print(f"{folder}: {count or 'no'} fault{'' if count == 1 else 's'}")
-        return FAULTS if count or any(day.useless for day in days.values()) else SUCCESS
+        count, useless = counts.total(), sum(day.useless for day in days.values())
+        print(f"{folder}: {count or 'no'} fault{'' if count == 1 else 's'}"
+              + f", but nothing can be learned from {useless} of {len(days)} days" * bool(useless))
+        return FAULTS if count or useless else SUCCESS
 
 # %% ../nbs/cli.ipynb #97f17319
 @dataclass(frozen=True, kw_only=True)

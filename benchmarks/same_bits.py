@@ -10,6 +10,7 @@ minute of processor time. The file has the logged losses and SHA-256 of every te
 import argparse
 import hashlib
 import json
+import math
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +42,8 @@ def results(name: str, data: Path, out: Path) -> dict[str, Any]:
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     kept = [{key: row[key] for key in KEPT if key in row} for row in rows if row.get("kind") != "event"]
     found = evaluate_run(out, data)
-    return {"digests": digests, "rows": kept, "per": repr(found.per), "loss": found.loss}
+    losses = [trial.loss for trial in found.trials if math.isfinite(trial.loss)]
+    return {"digests": digests, "rows": kept, "per": repr(found.per), "loss": sum(losses) / max(len(losses), 1)}
 
 
 def main() -> None:

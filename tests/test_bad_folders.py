@@ -11,12 +11,14 @@ import struct
 import sys
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import torch
 
 from b2t_kit.cli import main, parse
 from b2t_kit.core import KitError, clear_way
+from b2t_kit.data.convert import tiny_recordings
 from b2t_kit.data.dataset import begin_hdf5
 from b2t_kit.kaggle import bring_run
 from b2t_kit.models.gru import GRUConfig, GRUDecoder, load_pretrained
@@ -357,6 +359,21 @@ def test_a_number_that_no_training_can_mean(option, capsys):
 def test_batches_that_the_host_cannot_hold(option, here, capsys):
     told = refused(f"{TRAIN.replace('--batch-size 4', option)} --steps 3 --out new", capsys)
     assert "prefetch: " in told and "of the host's memory" in told and not (here / "new").exists()
+
+
+def test_numbers_that_cannot_be_right(tmp_path, capsys):
+    """A day without a signal: validate and training say so, and training is refused if no day is left."""
+    root = tiny_recordings(tmp_path / "dull", sessions=2)
+    train = f"train --data {root} --config tiny --steps 1 --hidden 8 --device cpu --out {tmp_path}/run"
+    for day, status in (("t15.2023.08.01", 0), ("t15.2023.08.02", 2)):
+        for path in (root / day).glob("*.hdf5"):
+            with h5py.File(path, "r+") as file:
+                for trial in file.values():
+                    trial["input_features"][...] = np.where(np.arange(512) < 20, trial["input_features"][:], 1)
+        assert main(["validate", str(root)]) == 1
+        said = capsys.readouterr().out
+        assert "492 of 512 columns" in said and "nothing can be learned from" in said and day in said or status
+    assert "nothing can be learned from these numbers" in refused(train.split(), capsys)
 
 
 ODD = ["\u0663", "9" * 5000, "1_0", "nan", "1e999", "\uff11"]

@@ -942,7 +942,7 @@ def signal_warnings(
     found: dict[str, list[str]] = {}
     for name, text in _strange(days):
         found.setdefault(text, []).append(name)
-    return [f"{names[0]}{f' and {len(names) - 1} more days' * (len(names) > 1)}: {text}"
+    return [f"{names[0]}{f' and {len(names) - 1} other days' * (len(names) > 1)}: {text}"
             for text, names in found.items()]
 
 # %% ../../nbs/01_dataset.ipynb #ef0f143a
