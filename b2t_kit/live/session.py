@@ -42,7 +42,7 @@ from .sources import LiveSource, Piece
 from ..llm import RescoreWeights, ScoreLists, load_scorer, load_weights, rescored, scored_by, weights_warning
 from ..text.phonemes import BLANK, PHONEMES, SILENCE, collapse, to_ids
 
-# %% ../../nbs/live/session.ipynb #e773fdb3
+# %% ../../nbs/live/session.ipynb #8e75294c
 PATIENCE = 1.0  # seconds without a bin after which a stream is not called live, and that a decoder may be late
 
 
@@ -68,7 +68,7 @@ def judge(
     state: SessionState,
     now: float,  # time.perf_counter()
     heard: float | None = None,  # when the last usable bin came
-    late: float = 0.0,  # seconds since the oldest bin came that is not decoded
+    late: float = 0.0,  # seconds since the oldest bin came that is not decoded, or since anybody looked for one
     waiting: str = "",  # why nothing comes, if the source knows
     typed: bool = False,  # the source says what it is asked to, so silence is no fault
 ) -> Status:
@@ -165,7 +165,7 @@ def unknown_words(
     return tuple(sounds if better > UNEXPLAINED or (better > BESIDE and max(far[place], far[place + 2]) > UNEXPLAINED)
                  else "" for place, (better, sounds) in enumerate(found))
 
-# %% ../../nbs/live/session.ipynb #7d84ac5f
+# %% ../../nbs/live/session.ipynb #0c6004bf
 MOST_HOTWORDS = 100  # that may be added while a session goes on
 MOST_CUES, MOST_WAITING_EACH = 20, 5  # that wait; requests of a kind that wait for whoever asked
 MOST_CALM = 1.0  # seconds, of the dial on a page
@@ -212,7 +212,8 @@ class LiveSession:
     def status(self) -> Status:
         "Return what the stream is doing now; from any thread, at any time."
         now = time.perf_counter()
-        since = [at for at in (self.decoding, self.inbox.oldest) if at is not None and not self.source.waits]
+        times = self.decoding, self.inbox.oldest, getattr(self.source, "looked", None)
+        since = [at for at in times if at is not None and not self.source.waits]
         return judge(self.state, now, self.inbox.heard.get(self.decoder.features), now - min(since, default=now),
                      getattr(self.source, "waiting", ""), self.says)
 

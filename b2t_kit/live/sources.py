@@ -312,7 +312,7 @@ class StreamSender:
         self.socket.close()
         self.context.term()
 
-# %% ../../nbs/live/sources.ipynb #f8759e17
+# %% ../../nbs/live/sources.ipynb #ef438261
 class StreamSource:
     "Pieces that a `StreamSender` of another program sends."
 
@@ -328,6 +328,7 @@ class StreamSource:
         self.zmq, self.address, self.stays = optional_library("zmq"), address, stays
         self.refused: Counter[str] = Counter()  # messages that are none of a stream, by what is wrong
         self.link = ""  # the last thing that the connection did
+        self.looked: float | None = None  # when the connection was last looked at, by time.perf_counter
 
     @property
     def waiting(self) -> str:
@@ -353,6 +354,7 @@ class StreamSource:
             socket.subscribe(b"")
             while not stop.is_set():
                 came = socket.poll(50)
+                self.looked = time.perf_counter()
                 while monitor.poll(0):
                     retry = self._follow(monitor)
                 if time.monotonic() > retry:  # after bytes that are none of ZeroMQ, it does not try again
@@ -372,6 +374,7 @@ class StreamSource:
                 if end and not self.stays:
                     return
         finally:
+            self.looked = None
             socket.disable_monitor()
             monitor.close()
             socket.close()
