@@ -139,7 +139,7 @@ def compiled_bytes(case: list, python: str) -> dict:
     limit = found.roofline
     return {"total": found.needed, "compiles": bool(found.bytes), "bytes": found.bytes,
             "compile_s": round(found.compile_s, 1), "processor_s": round(found.processor_s, 1),
-            "error": found.error[:300], "round": max(found.rounds.values(), default=None),
+            "error": found.error[:300], "round": max(limit.rounds.values(), default=None) if limit else None,
             "seconds": limit and {"matrix": limit.matrix, "memory": limit.memory, "links": limit.links}}
 
 

@@ -11,9 +11,7 @@ import pytest
 
 from b2t_kit.devices.xla import find_slice
 from b2t_kit.tpu.configs import configurations
-from b2t_kit.tpu.cost import count_traffic
-from b2t_kit.tpu.cost import count_work
-from b2t_kit.tpu.cost import read_hlo
+from b2t_kit.tpu.cost import SENT, matrix_flops, read_hlo
 from b2t_kit.tpu.preflight import ON_CPU, compile_program
 
 TESTS = Path(__file__).parent
@@ -56,8 +54,7 @@ BY_HAND = {
 def test_products_are_counted_as_by_hand(name: str) -> None:
     """All rounds of loops count; every updated tensor donates its memory to its new value."""
     found = lowered(name)
-    work = count_work(read_hlo(found["hlo"]))
-    assert work.matrix == pytest.approx(BY_HAND[name], rel=0.01)
+    assert matrix_flops(read_hlo(found["hlo"])) == pytest.approx(BY_HAND[name], rel=0.01)
     updated = [one for one in found["arguments"] if one["role"] in ("parameter", "moment")]
     assert updated and all(one["result"] is not None for one in updated)
     assert len({one["result"] for one in updated}) == len(updated)
@@ -210,23 +207,25 @@ def test_a_layer_divided_by_units_keeps_its_weights_on_the_chips(tmp_path: Path)
     steps, rows, units, chips, groups = 24, 64, 5120, 4, 2
     done = child(str(TESTS / "preflight_models.py"), str(tmp_path), "units", str(chips), **ON_CPU)
     assert (tmp_path / "job.json").exists(), done.stderr[-2000:]
-    compile_program(tmp_path, find_slice("v5e-8"), sys.executable)
+    where = find_slice("v5e-8")
+    limits = compile_program(tmp_path, where, sys.executable).roofline
     program = read_hlo((tmp_path / "after.hlo").read_text())
     loops = [one for one in program.entry.instructions.values() if one.operation == "while" and program.trips(one) == steps]
     assert len(loops) == 4
     for loop in loops:
         weights = [one.space for one in loop.arrays if one.dims == (3, units // chips, units)]
         assert 1 in weights, f"{loop.name}: weights in memory spaces {weights}"
-    traffic = count_traffic(program, find_slice("v5e-8"))
-    moved = sum(traffic.per_round[name] * times for name, times in traffic.rounds.items() if times >= steps) / steps
+    rounds = {within.name: times for within, _, times in program.executed() if times >= steps}
+    moved = sum(limits.rounds[name] * times for name, times in rounds.items()) / steps
     assert moved < 1_500_000, f"{moved:,.0f} HBM bytes of a time step: gates, states; a chip has 39,321,600 of weights"
-    within = [one for one in traffic.exchanges.values() if one.times >= steps]
-    assert within and all(one.kinds.keys() == {"collective-permute"} and not one.waiting for one in within)
+    passed = [(within, one, times) for within, one, times in program.executed() if times >= steps
+              and one.operation.removesuffix("-start") in (*SENT, "collective-permute")]
+    assert {one.operation for _, one, _ in passed} == {"collective-permute-start"}, "nothing waits for an exchange"
     part = rows // groups * units // chips
-    sent = sum(one.bytes * one.times for one in within) / steps  # by both layers, bfloat16 forward, float32 backward
-    assert sent == 2 * part * (3 * 2 + 5 * 4)
-    passed = sum(one.hops * one.times for one in within) / steps
-    assert passed == 2 * (2 + 3), "one after the other, each to a neighbour, since the chips of a group form a ring"
+    sent = sum(times * sum(each.bytes for each in within.inputs(one)) for within, one, times in passed) / steps
+    assert sent == 2 * part * (3 * 2 + 5 * 4)  # by both layers, bfloat16 forward, float32 backward
+    ways = [where.way(int(start), int(end)) for _, one, _ in passed for start, end in re.findall(r"{(\d+),(\d+)}", one.more)]
+    assert {len(way) for way in ways} == {1}, "each to a neighbour, since the chips of a group form a ring"
 
 
 PLACES = """
