@@ -52,7 +52,7 @@ def offline(decoder: Decoder, bins: np.ndarray, day: str) -> np.ndarray:
     config = decoder.config
     model = fit_days(decoder.model, decoder.sessions, decoder.trained, [day], config.unseen).eval()
     smoothed = smooth(torch.from_numpy(bins)[None], config.augment.smooth, config.model.padding, None,
-                      config.augment.causal)
+                      config.augment.causal_smoothing)
     return model(smoothed, torch.zeros(1, dtype=torch.int32))[0].numpy()
 
 

@@ -95,7 +95,7 @@ def decoders(steps: int) -> dict[str, SpeechRun]:
     fitted = replace(run.train, steps=steps, eval_every=0, checkpoint_every=100, log_every=50)
     quiet = replace(task, augment=replace(task.augment, white_noise=0.0, offset=0.0))
     early = replace(task, holdout=tuple(LATE))
-    causal = replace(task, augment=replace(task.augment, causal=True))
+    causal = replace(task, augment=replace(task.augment, causal_smoothing=True))
     runs = {"strict": task, "quiet": quiet, "early": early, "few": task, "few-quiet": quiet, "causal": causal,
             "running": task}
     found = {name: SpeechRun(settings, fitted) for name, settings in runs.items()}

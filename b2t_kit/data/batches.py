@@ -799,7 +799,7 @@ class Augment:
     smooth: float = 2.0  # standard deviation of the Gaussian smoothing, bins; also used in evaluation; 0: none
     time_masks: int = 0  # stretches of each trial that are set to zero
     time_mask_bins: int = 0  # longest such stretch, in bins
-    causal: bool = False  # smooth causally, with this bin and earlier ones, so that live decoding waits for none
+    causal_smoothing: bool = False  # with this bin and earlier ones, so that live decoding waits for none
 
     def __post_init__(self) -> None:
         check_bounds(self, {"white_noise": (0, 100), "offset": (0, 100), "gain": (0, 100), "walk": (0, 100),
@@ -847,7 +847,7 @@ def _disturbed(
     if config.walk:
         steps = normals(noise_key, _WALK, bins, channels).mul_(config.walk)
         features = features + steps.cumsum(1)
-    features = smooth(features * mask, config.smooth, num_bins=num_bins, causal=config.causal)
+    features = smooth(features * mask, config.smooth, num_bins=num_bins, causal=config.causal_smoothing)
     if config.time_masks and config.time_mask_bins:
         features = features * time_mask(num_bins, noise_key, bins, config)
     return features

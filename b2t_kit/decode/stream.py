@@ -43,7 +43,7 @@ class Windows:
         if model.stride > model.patch:
             raise KitError(f"stride: {model.stride} bins, but patches of {model.patch}; live decoding needs every bin")
         self.patch, self.stride, self.partial = model.patch, model.stride, model.partial
-        self.sigma, self.causal, self.padded = augment.smooth, augment.causal, model.padding == "same"
+        self.sigma, self.causal, self.padded = augment.smooth, augment.causal_smoothing, model.padding == "same"
         self.taps = len(smoothing_taps(self.sigma, causal=self.causal)) if self.sigma > 0 else 1
         self.past = self.taps - 1 if self.causal else self.taps // 2  # bins before a bin that its smoothed value needs
         self.delay = self.taps - 1 - self.past  # bins after it that it waits for
@@ -232,7 +232,7 @@ HISTORIES = 1 << 18  # word prefixes of a sentence to take memory for beforehand
 def frame_settings(config: SpeechConfig) -> tuple[Any, ...]:
     "Return what decides which bins a frame sees; decoders that are averaged have it in common."
     model, augment = config.model, config.augment
-    return model.num_features, model.patch, model.stride, model.partial, model.padding, augment.smooth, augment.causal
+    return model.num_features, model.patch, model.stride, model.partial, model.padding, augment.smooth, augment.causal_smoothing
 
 
 def copy_into_memory(model: Any) -> None:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..core import KitError
-from .model import GRU, FrameSteps, LinearConfig, add_product, in_float32, times
+from .model import GRU, FrameSteps, LinearConfig, TwoWayGRU, add_product, in_float32, times
 from .published import T15_SESSIONS, Pretrained, check_numbers, check_sizes, read_args, read_tensors
 
 # %% ../../nbs/02_models.ipynb #fb2b8fb4
@@ -28,9 +28,13 @@ class GRUConfig(LinearConfig):
     hidden: int = 768  # units per GRU layer
     num_layers: int = 5  # GRU layers
     dropout: float = 0.4  # dropout probability between GRU layers, in [0, 1)
+    # False: half of the units read from a trial's end, for decoders that need not stream
+    causal: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.causal and self.hidden % 2:
+            raise KitError(f"hidden: {self.hidden} units cannot be halved for two directions (causal=False)")
         for name, most in (("hidden", 10**6), ("num_layers", 1000)):
             if not 1 <= getattr(self, name) <= most:
                 raise KitError(f"{name}: {getattr(self, name)} is not from 1 to {most:,}")
@@ -42,6 +46,7 @@ class GRUConfig(LinearConfig):
 
     def stream(self, model: nn.Module) -> FrameSteps:
         "The step for live decoding: without subsampling, what is known is multiplied before a patch is complete."
+        self.check_causal()
         return GRUAhead(model) if self.subsample == 1 else FrameSteps(model)
 
     @classmethod
@@ -61,18 +66,19 @@ class GRULayers(nn.Module):
         super().__init__()
         self.config = config
         self.day_layer = config.day_layer()
-        self.gru = GRU(config.width, config.hidden, config.num_layers, config.dropout)
+        layers = GRU if config.causal else TwoWayGRU
+        self.gru = layers(config.width, config.hidden, config.num_layers, config.dropout)
         self.out = nn.Linear(config.hidden, config.num_classes)
-        self.h0 = nn.Parameter(torch.zeros(1, 1, config.hidden))
+        self.h0 = nn.Parameter(torch.zeros(1, 1, config.hidden if config.causal else config.hidden // 2))
         initialise(self)
 
 
 def initialise(decoder: nn.Module) -> None:  # with `gru`, `out` and `h0`
     "Draw a decoder's initial weights from torch's generator, as the published baseline does."
     for name, parameter in decoder.gru.named_parameters():
-        if name.startswith("weight_hh"):
+        if "weight_hh" in name:
             nn.init.orthogonal_(parameter)
-        elif name.startswith("weight_ih"):
+        elif "weight_ih" in name:
             nn.init.xavier_uniform_(parameter)
     nn.init.xavier_uniform_(decoder.out.weight)
     nn.init.xavier_uniform_(decoder.h0)
@@ -87,8 +93,11 @@ class GRUDecoder(GRULayers):
         day: torch.Tensor,  # (B,) integers: recording day of each trial
         states: torch.Tensor | None = None,  # (N, B, H) from the previous piece; None at the start
         return_state: bool = False,  # also return the state for the next piece
+        frames: torch.Tensor | None = None,  # (B,) integers, not causal only: frames that count
     ) -> Any:  # (B, P, 41) float32; (N, B, H)
         windows = self.config.windows(self.day_layer, features, day)  # (B, P, width)
+        if frames is not None:
+            return in_float32(self.out, self.gru(windows, self.h0.expand(1, len(day), -1).contiguous(), frames))
         if states is None:
             states = self.h0.expand(self.config.num_layers, len(day), -1).contiguous()
         hidden, states = self.gru(windows, states)  # (B, P, H), (N, B, H)

@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['patches', 'hashed_dropout', 'dropout', 'rows_by_lookup', 'rows_by_product', 'rows_of_days', 'DayLayer', 'GRU',
-           'in_float32', 'add_product', 'times', 'walk_alignments', 'AlignmentLoss', 'ctc_losses', 'greedy',
-           'ParameterGroup', 'Adapted', 'FrameSteps', 'ModelConfig', 'model_names', 'published_in', 'model_class',
-           'loaded_models', 'model_name', 'named', 'LinearConfig', 'LinearReadout', 'PatchSteps']
+           'turned', 'TwoWayGRU', 'in_float32', 'add_product', 'times', 'walk_alignments', 'AlignmentLoss',
+           'ctc_losses', 'greedy', 'ParameterGroup', 'Adapted', 'FrameSteps', 'ModelConfig', 'model_names',
+           'published_in', 'model_class', 'loaded_models', 'model_name', 'named', 'LinearConfig', 'LinearReadout',
+           'PatchSteps']
 
 # %% ../../nbs/models/model.ipynb #3a82c024
 import hashlib
@@ -146,6 +147,46 @@ class GRU(_TorchGRU):
                                     recompute=self.recompute, mark=self.mark)
             last.append(end)
         return by_rows(inputs, self.mark), torch.stack(last)
+
+# %% ../../nbs/models/model.ipynb #b1d0a7e2
+def turned(
+    values: torch.Tensor,  # (B, P, I)
+    frames: torch.Tensor,  # (B,) integers: frames that count; the others are padding
+) -> torch.Tensor:  # (B, P, I)
+    "Each row's frames in reverse order, and its padding after them."
+    count = values.shape[1]
+    if values.device.type != "xla":
+        at = torch.arange(count, device=values.device)
+        places = torch.where(at < frames[:, None], frames[:, None] - 1 - at, at).long()  # (B, P)
+        return values.gather(1, places[..., None].expand_as(values))
+    values, shift = values.flip(1), count - frames
+    for power in range(count.bit_length()):
+        moved = (torch.bitwise_right_shift(shift, power) & 1 > 0)[:, None, None]
+        values = torch.where(moved, values.roll(-(1 << power), 1), values)
+    return values
+
+# %% ../../nbs/models/model.ipynb #b1d0a7e4
+class TwoWayGRU(nn.Module):
+    "GRU layers that read in both directions, each with half of the units."
+
+    def __init__(self, num_inputs: int, hidden: int, num_layers: int = 1, dropout: float = 0.0) -> None:
+        super().__init__()
+        sizes = [num_inputs] + [hidden] * (num_layers - 1)
+        self.onward = nn.ModuleList(GRU(size, hidden // 2) for size in sizes)
+        self.back = nn.ModuleList(GRU(size, hidden // 2) for size in sizes)
+        self.dropout = dropout
+
+    def forward(
+        self,
+        inputs: torch.Tensor,  # (B, P, I)
+        state: torch.Tensor,  # (1, B, H / 2) initial state of each layer and direction
+        frames: torch.Tensor,  # (B,) integers: frames that count
+    ) -> torch.Tensor:  # (B, P, H): the half that reads onward, then the other
+        for level, (onward, back) in enumerate(zip(self.onward, self.back)):
+            inputs = dropout(inputs, self.dropout, self.training) if level else inputs
+            there, again = onward(inputs, state)[0], back(turned(inputs, frames), state)[0]
+            inputs = torch.cat([there, turned(again, frames)], dim=2)
+        return inputs
 
 # %% ../../nbs/models/model.ipynb #43fde004
 def in_float32(linear: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:  # (..., I) of any floating type -> (..., O)
@@ -370,6 +411,7 @@ class ModelConfig:
     num_classes: int  # output classes
     partial = False  # a last incomplete patch has a frame too
     padding: Literal["same", "valid"] = "same"  # evaluation: smooth whole trials, or in "valid" drop bins at their ends
+    causal = True  # False: a frame also sees later ones, so the network is given `frames` (B,) and cannot stream
     adapted: Adapted | None = None  # what adaptation changes; None: nothing can be adapted
 
     def build(self) -> nn.Module:
@@ -385,6 +427,16 @@ class ModelConfig:
         `features`, `num_bins`, and the keys of random numbers `noise_key` and `step_key`."""
         return {}
 
+    def lengths(self, frames: torch.Tensor) -> dict[str, torch.Tensor]:  # (B,) integers
+        "What the network is given besides features and day, in training and evaluation: the frames that count, or nothing."
+        return {} if self.causal else {"frames": frames}
+
+    def check_causal(self) -> None:
+        "Raise `KitError` if the network cannot stream, since its frames see later ones."
+        if not self.causal:
+            raise KitError(f"{type(self).__name__}: was trained with causal=False, so its frames see later ones and it "
+                           "cannot stream; b2t decode takes whole trials")
+
     def losses(
         self,
         model: Callable[..., Any],  # the network, in training mode
@@ -392,7 +444,7 @@ class ModelConfig:
         batch: Any,  # with `day`, `num_patches`, `labels`, `num_labels`
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:  # each (B,) float32
         "The training loss of each row, and its parts by name, if it has several."
-        logits = model(features, batch.day, **self.draws(batch))
+        logits = model(features, batch.day, **self.lengths(batch.num_patches), **self.draws(batch))
         return ctc_losses(logits, batch.num_patches, batch.labels, batch.num_labels), {}
 
     def frames(self, bins: torch.Tensor) -> torch.Tensor:  # (B,) int32
@@ -604,7 +656,7 @@ class LinearConfig(ModelConfig):
 
     def groups(self) -> list[ParameterGroup]:
         "The published groups: no decay for biases and day layers, which stay near the identity."
-        return [ParameterGroup("biases", ("*gru.bias*", "*out.bias"), decay=0.0),
+        return [ParameterGroup("biases", ("*gru.*bias*", "*out.bias"), decay=0.0),
                 ParameterGroup("days", ("*day_layer.*",), self.day_lr, 0.0), ParameterGroup("weights", ("*",))]
 
     def stream(self, model: nn.Module) -> FrameSteps:

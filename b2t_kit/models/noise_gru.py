@@ -36,6 +36,8 @@ class NoiseGRUConfig(GRUConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.causal:
+            raise KitError("causal: the noise model's layers are all causal; gru and transformer can read both ways")
         check_bounds(self, {
             "noise_layers": (1, 1000), "noise_hidden": (0, 10**6), "noisy_layers": (1, 1000),
             "noisy_hidden": (1, 10**6), "reversal": (0, 1e6), "clean_weight": (0, 1e6), "noisy_weight": (0, 1e6)})

@@ -44,6 +44,7 @@ class TransformerConfig(ModelConfig):
     window_most: float = 20.0  # longest window in training, seconds
     mask_spans: int = 20  # time masks per trial in training
     mask_share: float = 0.05  # longest time mask, as a share of the trial
+    causal: bool = True  # False: frames see later ones too, for decoders that need not stream
     partial = True
     adapted = Adapted(("embed.*",), 3e-5, False)
 
@@ -86,6 +87,7 @@ class TransformerConfig(ModelConfig):
 
     def stream(self, model: nn.Module) -> FrameSteps:
         "With keys and values of earlier frames in place."
+        self.check_causal()
         return TransformerSteps(model)
 
     @classmethod
@@ -182,11 +184,14 @@ def sees(
     keys: int,  # K, frames that are looked at; the last Q of them are the queries
     window: torch.Tensor | int,  # frames of the past, a number or (1,) or (B,)
     device: torch.device,
+    frames: torch.Tensor | None = None,  # (B,) integers, not causal only: frames that count
 ) -> torch.Tensor:  # (1, 1, Q, K) or (B, 1, Q, K) bool
-    "Which frame sees which: itself, and as many before it as the window has."
+    "Which frame sees which: itself, as many before it as the window has, and if not causal as many after it."
     frame = torch.arange(keys, dtype=torch.int32, device=device)
     distance = frame[keys - queries :, None] - frame  # (Q, K)
     most = window.view(-1, 1, 1, 1) if isinstance(window, torch.Tensor) else window
+    if frames is not None:
+        return (distance.abs() <= most) & (frame < frames.view(-1, 1, 1, 1)) | (distance == 0)  # padding sees itself
     return ((distance >= 0) & (distance <= most)).view(-1, 1, queries, keys)
 
 # %% ../../nbs/models/transformer.ipynb #203d69e0
@@ -310,16 +315,17 @@ class TransformerDecoder(nn.Module):
         return_state: bool = False,  # also return the states for the next piece
         window: torch.Tensor | None = None,  # (1,) or (B,) int32 frames of the past; None: as in evaluation
         masked: torch.Tensor | None = None,  # (B, P) bool: patches to set to zero
+        frames: torch.Tensor | None = None,  # (B,) integers, not causal only: frames that count
     ) -> Any:  # (B, P, 41) float32; (N, 2, B, H, F, D)
-        frames = self.embed(features, masked)
-        count = frames.shape[1]
+        hidden = self.embed(features, masked)
+        count = hidden.shape[1]
         earlier = 0 if states is None else states.shape[4]
-        seen = sees(count, earlier + count, self.window if window is None else window, frames.device)
+        seen = sees(count, earlier + count, self.window if window is None else window, hidden.device, frames)
         kept = []
         for level, block in enumerate(self.blocks):
-            frames, both = block(frames, seen, None if states is None else states[level])
+            hidden, both = block(hidden, seen, None if states is None else states[level])
             kept.append(both[:, :, :, max(0, earlier + count - self.window) :])
-        logits = in_float32(self.out, self.norm(frames))
+        logits = in_float32(self.out, self.norm(hidden))
         return (logits, torch.stack(kept)) if return_state else logits
 
 # %% ../../nbs/models/transformer.ipynb #5fd20cf3

@@ -87,13 +87,14 @@ def logits_of(
     if model.training:
         features = padded(
             augment(batch.features, batch.num_bins, batch.noise_key, config.augment, batch.width), config)
-        return model(features, batch.day, **config.model.draws(batch)), batch.num_patches
-    sigma, padding, causal = config.augment.smooth, config.model.padding, config.augment.causal
+        given = config.model.lengths(batch.num_patches) | config.model.draws(batch)
+        return model(features, batch.day, **given), batch.num_patches
+    sigma, padding, causal = config.augment.smooth, config.model.padding, config.augment.causal_smoothing
     features = padded(smooth(batch.features, sigma, padding, batch.num_bins, causal), config)
     frames = batch.num_patches
     if padding != "same" and sigma:  # smoothing shortens trials
         frames = config.model.frames(batch.num_bins - len(smoothing_taps(sigma, causal=causal)) + 1)
-    return model(features, batch.day), frames
+    return model(features, batch.day, **config.model.lengths(frames)), frames
 
 
 def padded(features: torch.Tensor, config: SpeechConfig) -> torch.Tensor:

@@ -1,0 +1,89 @@
+"""Decoders that read in both directions (`--no-causal`): planned, compiled, trained by seeds and on chips, not streamed."""
+import contextlib
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+from b2t_kit.cli import main
+from b2t_kit.core import load_json
+from b2t_kit.data.convert import tiny_recordings
+from b2t_kit.training.checkpoint import checkpoint_path, checkpoint_steps, read_part
+
+MODELS = {"gru": "--model gru --hidden 8 --num-layers 2 --dropout 0 --day-dropout 0",
+          "transformer": "--model transformer --width 16 --heads 2 --head-width 8 --inner 16 --blocks 2 --patch-dropout 0 "
+                         "--block-dropout 0"}
+SHORT = "--no-causal --batch-size 8 --steps 4 --eval-every 4 --checkpoint-every 4 --precision float32"
+MISSING = [name for name in ("torch_xla", "jax", "libtpu") if find_spec(name) is None]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Recordings of two short days."""
+    return tiny_recordings(tmp_path_factory.mktemp("data"), sessions=2, trials=8, max_bins=60)
+
+
+def trained(data: Path, out: Path, words: str, **added: str) -> None:
+    """Train in a process of its own."""
+    path = os.pathsep.join([str(Path(__file__).parent.parent), *filter(None, sys.path)])
+    command = [sys.executable, "-m", "b2t_kit.cli", "train", "--data", str(data), "--out", str(out), *words.split()]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path, **added}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
+
+
+def weights(run: Path) -> torch.Tensor:
+    """All weights of a run's last checkpoint as one vector."""
+    last = checkpoint_path(run, checkpoint_steps(run)[-1])
+    return torch.cat([one.flatten() for _, one in sorted(read_part(last, "model").items())])
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_seeds_train_and_decode_together_but_do_not_stream(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture, model: str
+) -> None:
+    """Side by side, averaged; whole trials are decoded, and the live page says in one line that it cannot be."""
+    out = tmp_path / "seeds"
+    words = f"{MODELS[model]} {SHORT} --device cpu --seeds 1 2 --side-by-side"
+    assert main(["train", "--data", str(data), "--out", str(out), *words.split()]) == 0
+    runs = [str(out / f"seed_{seed}") for seed in (1, 2)]
+    assert load_json(out / "seed_1/config.json")["task"]["config"]["model"]["causal"] is False
+    assert main(["eval", "--runs", *runs, "--data", str(data), "--device", "cpu"]) == 0
+    assert main(["decode", "--run", runs[0], "--data", str(data), "--device", "cpu", "--lm", "default"]) == 0
+    capsys.readouterr()
+    with contextlib.suppress(SystemExit):
+        assert main(["live", "--run", runs[0], "--data", str(data), "--no-page"]) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith("error: ") and "cannot stream" in told, told
+
+
+@pytest.mark.parametrize("recipe", ["baseline", "transformer"])
+def test_both_ways_are_planned(tmp_path: Path, recipe: str) -> None:
+    """About as large as the causal one: as many units, a bias that already has both sides."""
+    sizes = []
+    for way in ("causal", "no-causal"):
+        assert main(["plan", recipe, f"--{way}", "--device", "cpu", "--json", str(tmp_path / "plan.json")]) in (0, 1)
+        sizes.append(load_json(tmp_path / "plan.json")["bytes_per_replica"]["total"])
+    assert 0.6 < sizes[1] / sizes[0] < 2, sizes
+
+
+@pytest.mark.torch_xla
+@pytest.mark.parametrize("model", MODELS)
+def test_eight_chips_train_as_a_cpu_does(data: Path, tmp_path: Path, model: str) -> None:
+    """Simulated chips, float32, a row each."""
+    for device in ("cpu", "xla"):
+        trained(data, tmp_path / device, f"{MODELS[model]} {SHORT} --device {device}", PJRT_DEVICE="CPU", CPU_NUM_DEVICES="8")
+    torch.testing.assert_close(weights(tmp_path / "cpu"), weights(tmp_path / "xla"), rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.torch_xla
+@pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} not installed")
+@pytest.mark.parametrize("recipe", ["tiny", "transformer_tiny"])
+def test_both_ways_compile_for_eight_chips(tmp_path: Path, recipe: str) -> None:
+    """The largest step of each."""
+    path = tmp_path / "found.json"
+    assert main(["preflight", recipe, "--no-causal", "--slice", "v5e-8", "--global-batch", "16", "--json", str(path)]) == 0
+    assert load_json(path)["fits"]
