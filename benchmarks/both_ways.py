@@ -1,6 +1,6 @@
 """Decoders that read in both directions against causal ones, on strict recordings, paired by seeds.
 
-    python benchmarks/both_ways.py DIR [--steps 500] [--trials 60] [--sessions 12] [--seeds 1 2 3]
+    python benchmarks/both_ways.py DIR [--steps 250] [--sessions 8] [--trials 40] [--seeds 1 2] [--models gru]
 
 Each model is trained twice a seed, with and without `causal`, on the same simulated sentences; validation trials of
 all days are scored, and differences are over sentences and seeds together (95 %, sentences redrawn). Decoders that are
@@ -26,6 +26,7 @@ RECIPES = {"gru": "tiny", "transformer": "transformer_tiny"}
 def decoded(data: Path, run: Path, model: str, causal: bool, seed: int, steps: int) -> tuple[Counts, int]:
     "The phoneme errors of a decoder, trained if it is not there, and its parameters."
     settings = recipe(RECIPES[model])
+    settings = settings.with_rows(8)
     task = SpeechTask(data, replace(settings.task, model=replace(settings.task.model, causal=causal)))
     fitted = replace(settings.train, steps=steps, seed=seed, eval_every=0, checkpoint_every=100, log_every=50, device="cpu")
     uninterrupted(train(task, fitted, run, resume=run.is_dir()))
@@ -38,10 +39,10 @@ def decoded(data: Path, run: Path, model: str, causal: bool, seed: int, steps: i
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, default=500)
-    parser.add_argument("--sessions", type=int, default=12)
-    parser.add_argument("--trials", type=int, default=60)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--steps", type=int, default=250)
+    parser.add_argument("--sessions", type=int, default=8)
+    parser.add_argument("--trials", type=int, default=40)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--models", nargs="+", default=list(RECIPES))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

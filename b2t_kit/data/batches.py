@@ -370,7 +370,7 @@ def read_ahead(
     threads: int = 2,  # number of threads
 ) -> Generator[Any, None, None]:
     "Yield `make(item)` for each item in order, prepared in threads; raises what `make` raises."
-    if ahead < 1:
+    if ahead < 1 or threads < 1:
         yield from map(make, items)
         return
     pending: deque[Future] = deque()
@@ -416,7 +416,7 @@ class BatchConfig:
     impossible: Literal["error", "skip"] = "error"  # trials with too many labels for CTC: stop, or skip them
     cache: Literal["float32", "float16", "none"] = "float32"  # dtype of the trials that are kept in memory
     prefetch: int = 2  # steps prepared ahead of the training loop
-    readers: int = 2  # threads that read and prepare batches
+    readers: int = 2  # threads that read and prepare batches; 0: the main thread does
 
     def __post_init__(self) -> None:
         check_bounds(self, BOUNDS)
@@ -425,7 +425,7 @@ class BatchConfig:
 BOUNDS = {  # smallest and largest allowed value
     "batch_size": (1, 1_000_000), "buckets": (1, 6), "day_balance": (0, 1), "cut": (0, MAX_BINS),
     "max_bins": (1, MAX_BINS),
-    "prefetch": (0, 1000), "readers": (1, 1000),
+    "prefetch": (0, 1000), "readers": (0, 1000),
 }
 
 # %% ../../nbs/data/batches.ipynb #cbfbd813
@@ -530,6 +530,11 @@ class Assembler:
         return self.batch(bucket, np.empty(0, np.int64), [], [], step_rows)
 
 # %% ../../nbs/data/batches.ipynb #deec7df7
+def _in_fours(bins: int) -> int:
+    "The largest multiple of four that is no larger, since models may read every fourth bin only; below four the number."
+    return bins // 4 * 4 or bins
+
+
 def trainable(
     recordings: Recordings,  # the training split
     config: BatchConfig,  # `max_bins` and `impossible` leave trials out
@@ -547,8 +552,11 @@ def trainable(
         if possible or patches >= needed_patches(recordings.labels(index)):
             kept.append(index)
         elif config.impossible == "error":
-            message = f"{patches} patches cannot hold {info.num_labels} labels; skip such trials"
-            raise Fault(info.file, info.group, "seq_class_ids", message + " with impossible=skip")
+            fitting = _in_fours(min(other.num_bins // max(1, needed_patches(recordings.labels(place)))
+                                    for place, other in enumerate(recordings.infos)))
+            remedy = f"--patch {fitting}, with --stride {fitting} where the model has one, holds all; or " if fitting else ""
+            message = f"{patches} patches cannot hold {info.num_labels} labels; {remedy}skip such trials with --impossible skip"
+            raise Fault(info.file, info.group, "seq_class_ids", message)
     if not kept:
         limits = f"max_bins={config.max_bins}, impossible={config.impossible}"
         raise KitError(f"{recordings.folder}: no trial is left to train on with {limits}")
@@ -674,7 +682,8 @@ def check_lengths(
     "Raise `Fault` for the first trial that is shorter than a patch."
     for info in recordings.infos:
         if info.num_bins < patch:
-            message = f"{info.num_bins} bins are fewer than one patch of {patch}"
+            shortest = min(other.num_bins for other in recordings.infos)
+            message = f"{info.num_bins} bins are fewer than one patch of {patch}; --patch {_in_fours(shortest)} fits all"
             raise Fault(info.file, info.group, "n_time_steps", message)
 
 # %% ../../nbs/data/batches.ipynb #96a964b6

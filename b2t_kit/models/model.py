@@ -6,10 +6,11 @@
 __all__ = ['patches', 'hashed_dropout', 'dropout', 'rows_by_lookup', 'rows_by_product', 'rows_of_days', 'DayLayer', 'GRU',
            'turned', 'TwoWayGRU', 'in_float32', 'add_product', 'times', 'walk_alignments', 'AlignmentLoss',
            'ctc_losses', 'greedy', 'ParameterGroup', 'Adapted', 'FrameSteps', 'ModelConfig', 'model_names',
-           'published_in', 'model_class', 'loaded_models', 'model_name', 'named', 'LinearConfig', 'LinearReadout',
-           'PatchSteps']
+           'published_in', 'model_class', 'loaded_models', 'model_name', 'model_sources', 'source_note', 'named',
+           'LinearConfig', 'LinearReadout', 'PatchSteps']
 
 # %% ../../nbs/models/model.ipynb #3a82c024
+import difflib
 import hashlib
 import importlib
 import inspect
@@ -17,6 +18,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
@@ -526,7 +528,7 @@ def published_in(folder: str | Path) -> Pretrained | None:
     return next((kind for kind in found if kind is not None), None)
 
 # %% ../../nbs/models/model.ipynb #4487b7f6
-_FILES: dict[type, tuple[Path, str]] = {}  # classes that were loaded by name -> file, SHA-256 of what was run
+_FILES: dict[type, tuple[Path, dict[str, bytes]]] = {}  # classes loaded from files -> file, sources as they were run
 
 
 def model_class(which: str) -> type[ModelConfig]:
@@ -543,10 +545,9 @@ def model_class(which: str) -> type[ModelConfig]:
 
 def _load(path: Path, name: str) -> type[ModelConfig]:
     "The class of somebody's own file."
-    source = read_bytes(path)
-    path, digest = path.resolve(), hashlib.sha256(source).hexdigest()
-    for known, place in _FILES.items():
-        if place == (path, digest) and known.__name__ == name:
+    source, path = read_bytes(path), path.resolve()
+    for known, (where, sources) in _FILES.items():
+        if where == path and sources[path.name] == source and known.__name__ == name:
             return known
     spec = spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
@@ -559,8 +560,23 @@ def _load(path: Path, name: str) -> type[ModelConfig]:
     found = getattr(module, name, None)
     if not (inspect.isclass(found) and issubclass(found, ModelConfig) and is_dataclass(found)):
         raise KitError(f"{path.name}: '{name}' is not a frozen dataclass that derives from models.model.ModelConfig")
-    _FILES[found] = path, digest
+    _FILES[found] = path, {path.name: source, **_beside(path, module)}
     return found
+
+
+def _beside(path: Path, module: Any) -> dict[str, bytes]:
+    "The sources of the files beside a file, and below, that its module imports."
+    found, unread = dict[str, bytes](), [module]
+    while unread:
+        for value in list(vars(unread.pop()).values()):
+            name = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None)
+            other = sys.modules.get(name) if isinstance(name, str) and name.partition(".")[0] != "b2t_kit" else None
+            file = Path(getattr(other, "__file__", None) or "/").resolve()
+            own = path.parent in file.parents and "site-packages" not in file.parts and file != path
+            if own and str(file.relative_to(path.parent)) not in found:
+                found[str(file.relative_to(path.parent))] = read_bytes(file)
+                unread.append(other)
+    return dict(sorted(found.items()))
 
 
 def loaded_models() -> list[str]:
@@ -573,14 +589,41 @@ def model_name(config_class: type) -> dict[str, str]:
     module = config_class.__module__
     if module.startswith("b2t_kit.models."):
         return {"name": _own_name(config_class)}
-    if module == "__main__":
-        source = class_source(config_class).encode()
-        return {"name": config_class.__name__, "file": "", "sha256": hashlib.sha256(source).hexdigest()}
+    sources = model_sources(config_class)
+    file = "" if module == "__main__" else next(iter(sources))
+    digest = hashlib.sha256(b"".join(sources.values())).hexdigest()
+    return {"name": config_class.__name__, "file": file, "sha256": digest}
+
+
+def model_sources(config_class: type) -> dict[str, bytes]:  # the file itself first; empty for the package's models
+    "The sources of a model of one's own by name: its file, and those beside it that it imports."
+    if config_class.__module__.startswith("b2t_kit.models."):
+        return {}
+    if config_class.__module__ == "__main__":
+        return {f"{config_class.__name__}.py": class_source(config_class).encode()}
     if config_class not in _FILES:  # imported, not named
-        path = Path(inspect.getfile(config_class))
-        _FILES[config_class] = path.resolve(), hashlib.sha256(read_bytes(path)).hexdigest()
-    path, digest = _FILES[config_class]
-    return {"name": config_class.__name__, "file": path.name, "sha256": digest}
+        path = Path(inspect.getfile(config_class)).resolve()
+        _FILES[config_class] = path, {path.name: read_bytes(path), **_beside(path, sys.modules[config_class.__module__])}
+    return _FILES[config_class][1]
+
+
+def source_note(
+    record: Mapping[str, Any],  # of the model, as config.json has it
+    config: ModelConfig,  # that was made from it
+    kept: Path,  # folder with the sources that the run was trained with
+) -> str:  # empty if the source is the same
+    "What has changed in the source of a model of one's own since a run was trained."
+    if record.get("sha256") == model_name(type(config)).get("sha256"):
+        return ""
+    now, changed = model_sources(type(config)), []
+    for name in now:
+        with suppress(KitError):
+            before = read_bytes(kept / name).decode("utf-8", "replace").splitlines()
+            lines = difflib.unified_diff(before, now[name].decode("utf-8", "replace").splitlines(), n=0, lineterm="")
+            changed += [f"{name}: {line[:80]}" for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+    what = f"{len(changed)} lines, first {changed[0]}" if changed else "no copy of the old source is kept to compare with"
+    return (f"the source of {record.get('name')} is not the one that the run was trained with ({what}); its weights are "
+            "loaded by their names and shapes")
 
 
 def named(name: Mapping[str, Any], place: str) -> type[ModelConfig]:
@@ -593,10 +636,8 @@ def named(name: Mapping[str, Any], place: str) -> type[ModelConfig]:
     spelled = f"{name.get('file') or 'FILE.py'}:{word}"
     same = [kind for kind in _below(ModelConfig) if kind.__name__ == word]
     found = [kind for kind in same if model_name(kind) == name]
-    if found:
-        return found[-1]
-    if same:
-        raise KitError(f"{place}: {spelled} is not the source that the run was trained with; put back that file")
+    if found or same:
+        return (found or same)[-1]
     raise KitError(f"{place}: is {spelled}, which is not part of b2t_kit; if you trust that file, "
                    f"add --model {spelled}")
 

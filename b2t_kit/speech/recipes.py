@@ -34,7 +34,7 @@ def gpu_16gb() -> SpeechRun:
 # %% ../../nbs/speech/recipes.ipynb #abcd8cb8
 _SHORT = TrainConfig(
     steps=320, warmup_steps=50, lr=0.003, eps=1e-8, ema_decay=0.98, log_every=20, eval_every=160,
-    checkpoint_every=160, keep_checkpoints=1, device="cpu",
+    checkpoint_every=160, keep_checkpoints=1,
 )
 
 # %% ../../nbs/speech/recipes.ipynb #9dabf2d6

@@ -28,7 +28,7 @@ from ..data.dataset import signal_difference
 from ..data.convert import open_recordings
 from ..devices.torch import Device
 from ..models.gru import GRUConfig
-from ..models.model import ModelConfig, ctc_losses
+from ..models.model import ModelConfig, ctc_losses, model_sources
 from .adapt import Start, Unseen, fit_days, init_from, read_rates, with_rates
 from ..text.metrics import edit_distance
 from ..text.phonemes import PHONEMES, collapse
@@ -260,6 +260,9 @@ class SpeechTask(Task):
     def fingerprint(self, memo: Path | None = None) -> dict[str, Any]:
         "Counts and hashes of the training and validation recordings, by session."
         return {split.split: data_fingerprint(split, memo) for split in (self.train, self.val)}
+
+    def sources(self) -> dict[str, bytes]:
+        return model_sources(type(self.config.model))
 
     def circumstances(self) -> dict[str, Any]:
         "Where the recordings lie."

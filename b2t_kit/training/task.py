@@ -139,6 +139,10 @@ class Task(Protocol):
         "Lines about data and batches for the printed plan, text by name."
         return {}
 
+    def sources(self) -> dict[str, bytes]:
+        "Source files that the run folder keeps, by name: those of a model of one's own."
+        return {}
+
     given: Mapping[str, Any] = {}  # what the command gave, for `--resume`
 
     def circumstances(self) -> dict[str, Any]:

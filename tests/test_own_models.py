@@ -1,0 +1,106 @@
+"""A model of one's own whose file is edited after training: a comment locks nothing, and nothing stale is returned."""
+from pathlib import Path
+
+import pytest
+
+from b2t_kit.cli import main
+from b2t_kit.core import load_json
+from b2t_kit.data.convert import tiny_recordings
+
+OWN = """from dataclasses import dataclass
+
+from torch import nn
+
+import own_layers
+from b2t_kit.models.model import ModelConfig, patches
+
+
+@dataclass(frozen=True)
+class Own(ModelConfig):
+    patch: int = 8
+    stride: int = 8
+    num_features: int | None = None
+    num_classes: int = 41
+
+    def build(self):
+        return Network(self)
+
+
+class Network(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.config, self.out = config, nn.Linear(config.patch * config.num_features, config.num_classes)
+
+    def forward(self, features, day):
+        return self.out(own_layers.shaped(patches(features, self.config.patch, self.config.stride)))
+"""
+LAYERS = "def shaped(values):\n    return values\n"
+
+
+@pytest.fixture()
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with recordings, a model in two files, and a run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    tiny_recordings(tmp_path / "data", sessions=2, trials=8, max_bins=60)
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "own_layers.py").write_text(LAYERS)
+    fresh(monkeypatch)
+    assert main("train --data data --out run --model own.py:Own --steps 4 --eval-every 4 --batch-size 4 --device cpu".split()) == 0
+    return tmp_path
+
+
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in another process."""
+    import sys
+
+    from b2t_kit.models import model
+    from b2t_kit.speech import evaluate
+
+    monkeypatch.setattr(model, "_FILES", {})
+    evaluate._say_once.cache_clear()
+    for name in ("own", "own_layers"):
+        sys.modules.pop(name, None)
+
+
+def per(capsys: pytest.CaptureFixture) -> tuple[int, str, str]:
+    """Score the run."""
+    status = main("eval --run run --data data --model own.py:Own --device cpu --json found.json".split())
+    told = capsys.readouterr()
+    return status, told.out, told.err
+
+
+def test_a_comment_locks_nothing(here: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scored with a note that names what changed, and resumed."""
+    assert (here / "run/source/own.py").read_text() == OWN and (here / "run/source/own_layers.py").read_text() == LAYERS
+    assert per(capsys)[0] == 0
+    before = load_json("found.json")
+    (here / "own.py").write_text(OWN + "# a comment\n")
+    fresh(monkeypatch)
+    status, _, errors = per(capsys)
+    assert status == 0 and "own.py: +# a comment" in errors and load_json("found.json")["summary"] == before["summary"], errors
+    assert main("train --resume --out run --model own.py:Own --steps 8 --new-schedule".split()) == 0
+    assert per(capsys)[0] == 0
+
+
+def test_an_edited_second_file_gives_no_old_decode(
+    here: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The network's logits change, so what was kept of the old ones is not returned."""
+    decode = "decode --run run --data data --model own.py:Own --device cpu --lm default".split()
+    assert main(decode) == 0
+    before = (here / "run/decode/val/nbest.jsonl").read_bytes()
+    first = per(capsys) and load_json("found.json")["summary"]
+    (here / "own_layers.py").write_text("def shaped(values):\n    return -values\n")
+    fresh(monkeypatch)
+    status, _, errors = per(capsys)
+    assert status == 0 and "own_layers.py" in errors and load_json("found.json")["summary"] != first, errors
+    assert main(decode) == 0 and (here / "run/decode/val/nbest.jsonl").read_bytes() != before
+
+
+def test_other_shapes_are_refused(here: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one line."""
+    (here / "own.py").write_text(OWN.replace("self.out = config, nn.Linear", "self.head = config, nn.Linear").replace("self.out(", "self.head("))
+    fresh(monkeypatch)
+    status, _, errors = per(capsys)
+    assert status == 2 and "its weights do not fit config.json" in errors.splitlines()[-1], errors
