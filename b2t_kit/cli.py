@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['Folder', 'File', 'RunFolder', 'OptionalFolder', 'OptionalFile', 'OptionalRun', 'Folders', 'Files', 'RunFolders',
-           'DeviceName', 'PrecisionName', 'numbers', 'ModelFile', 'VERBS', 'WINGS', 'ELSEWHERE', 'SHORT',
-           'plain_number', 'exactly_one', 'refuse', 'HasSettings', 'option_value', 'flagged', 'Demo', 'Simulate',
-           'Fetch', 'Validate', 'Train', 'initial_settings', 'resumed', 'train_runs', 'calibrate_trained',
+           'DeviceName', 'PrecisionName', 'numbers', 'WINGS', 'ModelFile', 'VERBS', 'ELSEWHERE', 'SHORT',
+           'plain_number', 'wing', 'exactly_one', 'refuse', 'HasSettings', 'option_value', 'flagged', 'Demo',
+           'Simulate', 'Fetch', 'Validate', 'Train', 'initial_settings', 'resumed', 'train_runs', 'calibrate_trained',
            'initial_decoder', 'remembered_seeds', 'print_how_to_resume', 'train_beside', 'ReadsRun', 'ReadsRecordings',
            'TakesRuns', 'Combines', 'Adapts', 'FindsSentences', 'Evaluate', 'Decode', 'WritesModel', 'Excludes',
            'BuildModel', 'MixModels', 'ConvertModel', 'DescribeModel', 'CheckModel', 'Perplexity', 'Rescore', 'Submit',
@@ -71,6 +71,15 @@ def plain_number(info: Any) -> PrimitiveConstructorSpec | None:
         is_instance=lambda value: type(value) is info.type, str_from_instance=lambda value: [str(value)])
 
 # %% ../nbs/cli.ipynb #9d5fe62b
+WINGS = ("importers", "live", "tasks")  # folders that may be left out, each with a module `verbs`
+
+
+def wing(folder: str, name: str) -> Any:
+    "Return a module of a wing; None if its folder is not there."
+    there = find_spec(f"b2t_kit.{folder}") and find_spec(f"b2t_kit.{folder}.{name}")
+    return import_module(f"b2t_kit.{folder}.{name}") if there else None
+
+
 def exactly_one(verb: Any, *names: str) -> str:
     "Return which of several options is given; raises `KitError` if it is not exactly one."
     given = [name for name in names if getattr(verb, name)]
@@ -164,29 +173,31 @@ class Fetch:
 
     @staticmethod
     def about() -> Mapping[str, Mapping[str, str]]:
-        from b2t_kit.data.download import PUBLISHED
-        from b2t_kit.data.sets import SETS
+        from b2t_kit.data.download import PUBLISHED, T15_SET
 
+        sets = wing("importers", "sets")
         return {"published language models": {
                     name: f"about {model.gigabytes:g} GB; licence {model.licence}; {model.about}"
                     for name, model in PUBLISHED.items()},
-                "sets of recordings": {name: f"{entry.about}; {entry.participants}; {entry.amount}; {entry.use}"
-                                       for name, entry in SETS.items()}}
+                "sets of recordings": {entry.name: f"{entry.about}; {entry.participants}; {entry.amount}; {entry.use}"
+                                       for entry in (sets.SETS.values() if sets else [T15_SET])}}
 
     def act(self) -> int:
         from b2t_kit.data.download import fetch, fetch_language_model, read_token
-        from b2t_kit.data.sets import fetch_set, terms_kept
 
+        sets = wing("importers", "sets")
         if self.lm is not None:
             print(fetch_language_model(self.lm, self.out))
             return SUCCESS
-        token = read_token(self.token_file) if self.token_file else None
-        if self.set is not None:
-            print(*fetch_set(self.set, self.out, token, self.keep_archive, tell=report_progress), sep="\n")
+        options: dict[str, Any] = {
+            "token": read_token(self.token_file) if self.token_file else None,
+            "keep_archive": self.keep_archive, "tell": report_progress}
+        if self.set is None:
+            print(*fetch(self.out, self.source, baseline=self.baseline, **options), sep="\n")
+        elif sets:
+            print(*sets.fetch_set(self.set, self.out, **options), sep="\n")
         else:
-            tell = partial(terms_kept, "t15", self.out, tell=report_progress)
-            print(*fetch(self.out, self.source, baseline=self.baseline, token=token, keep_archive=self.keep_archive,
-                         tell=tell), sep="\n")
+            raise KitError("--set: other sets come with the folder importers/, which is not installed")
         return SUCCESS
 
 
@@ -199,18 +210,18 @@ class Validate:
     def act(self) -> int:
         from collections import Counter
 
-        from b2t_kit.data.dataset import DayScale, check_folder, fault_lines, find_recordings, scale_notes
+        from b2t_kit.data.dataset import DayStatistics, check_folder, fault_lines, find_recordings, signal_warnings
 
         folder = find_recordings(self.data)
         counts: Counter[tuple[str, str]] = Counter()
-        scales: dict[str, DayScale] = {}
-        for line in fault_lines(check_folder(folder, progress=True, scales=scales), counts):
+        days: dict[str, DayStatistics] = {}
+        for line in fault_lines(check_folder(folder, progress=True, days=days), counts):
             print(line, flush=True)
-        for note in scale_notes(scales):
-            print(f"note: {note}")
+        for warning in signal_warnings(days):
+            print(f"warning: {warning}")
         count = counts.total()
         print(f"{folder}: {count or 'no'} fault{'' if count == 1 else 's'}")
-        return FAULTS if count else SUCCESS
+        return FAULTS if count or any(day.useless for day in days.values()) else SUCCESS
 
 # %% ../nbs/cli.ipynb #97f17319
 @dataclass(frozen=True, kw_only=True)
@@ -428,8 +439,8 @@ def train_beside(verb: Train) -> tuple[int, bool]:  # exit status: 1 if a seed d
             SpeechTask(verb.data, replace(run.task, words=WordsConfig()), cache_dir=cache).close()
             if run.train.hours:
                 words += ["--hours", f"{max(run.train.hours - (time.monotonic() - started) / 3600, 1e-4)}"]
-            print(f"seeds {' '.join(map(str, verb.seeds))} side by side in {out / 'seed_N'}; output in {out / 'seed_N.txt'}",
-                  flush=True)
+            numbers = " ".join(map(str, verb.seeds))
+            print(f"seeds {numbers} side by side in {out / 'seed_N'}; output in {out / 'seed_N.txt'}", flush=True)
             statuses = train_side_by_side(folders, words, variables, run.train.steps, run.train.select)
         finally:
             if not verb.cache_dir:
@@ -532,14 +543,14 @@ class Evaluate(TakesRuns, ReadsRecordings, FindsSentences, ReadsRun):
         source, adapt = exactly_one(self, "run", "runs"), self.adaptation()
         given = {name: getattr(self, name) for name in ("json", "unseen", "device", "precision")}
         if adapt is not None:
-            from b2t_kit.decode.pipeline import evaluate_adapting
+            from b2t_kit.decode.decode import evaluate_adapting
 
             print(*evaluate_adapting(str(self.run), self.data, self.split, **given, **self.search(),
                                      adapt=adapt, progress=report_progress), sep="\n")
             return SUCCESS
         refuse(self, "is for decoding to words, which an evaluation does only with --adapt; add it", *self.search())
         if source == "runs":
-            from b2t_kit.decode.ensemble import evaluate_runs, run_list
+            from b2t_kit.decode.combine import evaluate_runs, run_list
 
             print(*evaluate_runs(run_list(self.runs), self.data, self.split, **given), sep="\n")
             return SUCCESS
@@ -569,14 +580,13 @@ class Decode(Combines, ReadsRecordings, FindsSentences, ReadsRun, HasSettings):
 
     @staticmethod
     def initial(words: Sequence[str]) -> Any:
-        from b2t_kit.decode.hypotheses import SearchConfig
+        from b2t_kit.decode.search import SearchConfig
 
         return SearchConfig()
 
     def act(self) -> int:
-        from b2t_kit.decode.ensemble import AveragedRuns, decode_pooled, run_list
-        from b2t_kit.decode.pipeline import Tune, decode_sentences
-        from b2t_kit.decode.sources import AdaptedRun, LogitsFile, RunLogits
+        from b2t_kit.decode.combine import AveragedRuns, decode_pooled, run_list
+        from b2t_kit.decode.decode import AdaptedRun, LogitsFile, RunLogits, decode_sentences
 
         self.check_combine()
         kind, adapt = exactly_one(self, "run", "runs", "logits"), self.adaptation()
@@ -596,8 +606,8 @@ class Decode(Combines, ReadsRecordings, FindsSentences, ReadsRun, HasSettings):
             refuse(self, "is for another program's logits (--logits); leave it out", "tokens")
         source = (LogitsFile(str(self.logits), self.tokens) if kind == "logits" else
                   AveragedRuns(runs) if kind == "runs" else AdaptedRun(runs[0], adapt) if adapt else runs[0])
-        tune = Tune(self.tune_seconds) if self.tune else None
-        print(decode_sentences(source, tune=tune, preloaded=self.lm_preload, progress=report_progress, **options))
+        print(decode_sentences(source, tune=self.tune, seconds=self.tune_seconds, preloaded=self.lm_preload,
+                               progress=report_progress, **options))
         return SUCCESS
 
 # %% ../nbs/cli.ipynb #9fbc0e34
@@ -766,7 +776,7 @@ class Submit(Combines, ReadsRecordings, FindsSentences, ReadsRun):
                    "adapt", "temperature")
             check = submit_nbest(str(self.nbest), self.out, self.data)
         elif source == "runs":
-            from b2t_kit.decode.ensemble import decode_runs
+            from b2t_kit.decode.combine import decode_runs
 
             check_unseen(self.runs, self.data)
             found = decode_runs(self.runs, self.data, "test", self.combine, device=self.device, **self.search())
@@ -832,16 +842,18 @@ class WriteReport(ReadsRecordings, ReadsRun):
     pictures: int = 300  # how many sentences get pictures, those with most errors first
     device: DeviceName = "auto"  # where the network runs, if it has to decode
     temperature: float | None = None  # divides the logits, as for b2t decode; default: as they were decoded last
+    row: bool = False  # print only the run's row of the front page's table of runs
 
     def __post_init__(self) -> None:
         check_bounds(self, {"pictures": (0, 10**6), "temperature": TEMPERATURE})
 
     def act(self) -> int:
-        from b2t_kit.output.report import report_run
+        from b2t_kit.output.report import front_row, report_run
 
-        print(report_run(self.run, self.data, self.split, description=self.description, out=self.out,
-                         against=self.against, pictures=self.pictures, device=self.device,
-                         temperature=self.temperature))
+        report = report_run(self.run, self.data, self.split, description=self.description, out=self.out,
+                            against=self.against, pictures=self.pictures, device=self.device,
+                            temperature=self.temperature)
+        print(front_row(self.run, report) if self.row else report)
         return SUCCESS
 
 
@@ -853,7 +865,7 @@ class Export(ReadsRun):
     licence: str = ""  # licence of the weights, for the card; default: not stated
 
     def act(self) -> int:
-        from b2t_kit.output.export import export
+        from b2t_kit.output.runs import export
 
         folder = export(self.run, self.out, self.licence)
         print(read_text(folder / "README.md"))
@@ -890,7 +902,7 @@ class Show:
         print(show_text(state))
         if self.json:
             recipe, changes = nearest_recipe(state.record)
-            save_json(self.json, {**run_line(self.run, state.folder), "recipe": recipe, "changes": changes,
+            save_json(self.json, {**run_line(self.run, state), "recipe": recipe, "changes": changes,
                                   "next": next_steps(state)})
         return SUCCESS
 
@@ -1099,15 +1111,11 @@ VERBS: dict[str, type] = {  # in the order of `b2t --help`
     "report": WriteReport, "export": Export, "runs": Runs,
     "show": Show, "kernel build": BuildKernel, "plan": Plan, "preflight": Preflight, "doctor": Doctor,
 }
-WINGS = ("importers", "live", "tasks")  # folders that may be left out, each with a module `verbs`
-
-
 def all_verbs() -> dict[str, type]:
     "Return every verb, with those of the wings that are there."
     found = dict(VERBS)
-    for wing in WINGS:
-        if find_spec(f"b2t_kit.{wing}") and find_spec(f"b2t_kit.{wing}.verbs"):
-            found |= import_module(f"b2t_kit.{wing}.verbs").VERBS
+    for verbs in filter(None, (wing(name, "verbs") for name in WINGS)):
+        found |= verbs.VERBS
     return found
 
 
