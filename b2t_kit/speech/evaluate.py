@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['WEIGHTS', 'LOGITS', 'PseudoLabels', 'Decoder', 'load_decoder', 'exported_decoder', 'published_decoder',
            'recorded_settings', 'Decoded', 'decode', 'logits_key', 'LogitsWriter', 'decoded_again', 'AdaptingDecoder',
-           'fit_run', 'Evaluation', 'save_evaluation', 'png', 'evaluate_run']
+           'HeldLogits', 'fit_run', 'certainty_of', 'Evaluation', 'save_evaluation', 'png', 'evaluate_run']
 
 # %% ../../nbs/speech/evaluate.ipynb #c607e34a
 import csv
 import io
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -30,7 +30,7 @@ from ..data.batches import Batch, EvalBatches, needed_patches
 from ..data.dataset import T15, Recordings, Signal, TrialInfo, begin_hdf5, check_split, data_fingerprint
 from ..data.dataset import look_at
 from ..devices.select import open_device
-from .calibrate import Calibration, fit_temperature, read_calibration, save_calibration
+from .calibrate import Calibration, fit_temperature, label_loss, read_calibration, save_calibration
 from ..text.metrics import choice_key
 from ..devices.torch import Device
 from ..models.model import ctc_losses, greedy, model_name, published_in, source_note
@@ -39,7 +39,8 @@ from .adapt import AdaptConfig, AdaptProgress, Adapter, Start, Unseen, adapted_p
 from .adapt import single_trial
 from .task import SpeechConfig, SpeechRun, check_signal, framing, logits_of, signals_in, speech_loss
 from ..text.metrics import CHECKPOINT_CHOSEN, Choice, Confusion, Counts, Rate, RateTable, confusion, count_edits
-from ..text.metrics import marked, plain_marks, plot_confusion, plot_rates, rate_of, rates_by, redrawn
+from ..text.metrics import align_edits, marked, plain_marks, plot_confusion, plot_rates, plot_reliability
+from ..text.metrics import rate_of, rates_by, redrawn, reliability, reliability_line
 from ..text.phonemes import PHONEMES
 from ..training.checkpoint import best_checkpoint, read_part, tensors_hash
 from ..training.run import SOURCES, check_task, task_digest
@@ -218,7 +219,7 @@ def decode(
     recordings: Recordings,  # any split
     device: Device,
     unseen: Unseen | None = None,  # day layer of sessions without training; None: from the configuration
-    logits: "LogitsWriter | None" = None,  # where to write each trial's logits, if anywhere
+    logits: "LogitsWriter | HeldLogits | None" = None,  # where to write each trial's logits, if anywhere
 ) -> list[Decoded]:  # in the order of the recordings
     "Decode every trial of the recordings greedily."
     own = recordings.signal if recordings.signal in decoder.signals.values() else decoder.signal
@@ -414,7 +415,7 @@ class AdaptingDecoder:
                 writer.write(info, found[index])
 
 # %% ../../nbs/speech/evaluate.ipynb #ab488fa9
-class _Held(dict):
+class HeldLogits(dict):
     "Logits of trials, kept in memory as `LogitsWriter` keeps them in a file."
 
     def write(self, info: TrialInfo, logits: np.ndarray) -> None:
@@ -428,8 +429,11 @@ def fit_run(
     device: Device,
 ) -> Calibration | None:  # None if no labels fit into their trials
     "Fit the temperature of a decoder, and keep it in the run folder."
-    held: Any = _Held()
-    trials = decode(decoder, recordings, device, logits=held)
+    held: Any = HeldLogits()
+    return _fit(run, decoder, decode(decoder, recordings, device, logits=held), held)
+
+
+def _fit(run: str | Path, decoder: Decoder, trials: list[Decoded], held: "HeldLogits") -> Calibration | None:
     keys = [choice_key((trial.info.session, trial.info.block, trial.info.number), trial.info.sentence or "")
             for trial in trials]
     try:
@@ -440,6 +444,31 @@ def fit_run(
     with suppress(KitError):  # a read-only folder costs no more than fitting again
         save_calibration(Path(run), found, decoder.digest, decoder.origin)
     return found
+
+# %% ../../nbs/speech/evaluate.ipynb #fdc04ca5
+def certainty_of(
+    trials: Sequence[Decoded],
+    logits: Mapping[tuple[str, str], np.ndarray],  # (session, group) -> (P, classes)
+    temperature: float,  # divides the logits
+) -> dict[str, dict[str, dict[str, Any]]]:  # "sentences", "phonemes" -> "raw", "calibrated" -> from `reliability`
+    "Compare the probabilities of greedily decoded sentences and phonemes with how often they are right."
+    found: dict[str, dict[str, dict[str, Any]]] = {"sentences": {}, "phonemes": {}}
+    for name, divisor in {"raw": 1.0, "calibrated": temperature}.items():
+        sentences: list[tuple[Any, ...]] = []  # trial, probability, whether it is right
+        phonemes: list[tuple[Any, ...]] = []
+        for number, trial in enumerate(trials):
+            scores = logits[trial.info.session, trial.info.group].astype(np.float64)
+            loss = label_loss(scores, np.array(trial.decoded, dtype=np.int64), divisor)
+            sentences.append((number, math.exp(-loss), trial.decoded == trial.true))
+            path = scores.argmax(1)
+            shares = np.exp(scores / divisor - np.logaddexp.reduce(scores / divisor, axis=1, keepdims=True))
+            starts = np.flatnonzero(np.diff(path, prepend=-1))
+            highest = np.maximum.reduceat(shares.max(1), starts)[path[starts] != 0] if len(path) else ()
+            right = [true == decoded for true, decoded in align_edits(trial.true, trial.decoded) if decoded is not None]
+            phonemes += zip([number] * len(right), highest, right)
+        for kind, rows in (("sentences", sentences), ("phonemes", phonemes)):
+            found[kind][name] = reliability(*map(np.array, zip(*rows))) if rows else {}
+    return found if all(table["raw"] for table in found.values()) else {}
 
 # %% ../../nbs/speech/evaluate.ipynb #17112748
 @dataclass(frozen=True)
@@ -454,6 +483,8 @@ class Evaluation:
     unseen: str  # the day layer used for the other sessions
     marks: tuple[Choice, ...] = ()  # what was chosen on these trials
     calibration: Calibration | None = None  # what words are searched with; None: not known
+    # "sentences" and "phonemes" -> "raw", "calibrated" -> from `reliability`
+    certainty: Mapping[str, Mapping[str, dict[str, Any]]] = field(default_factory=dict)
 
     @cached_property
     def counts(self) -> Counts:
@@ -507,6 +538,7 @@ class Evaluation:
             "loss": sum(losses) / max(len(losses), 1), "per": self.per.rate, "unseen": self.unseen,
             "marks": plain_marks(self.marks),
             **({"temperature": self.calibration.to_dict()} if self.calibration else {}),
+            **({"certainty": dict(self.certainty)} if self.certainty else {}),
             **{title: {name: rate.to_dict() for name, rate in table.items()} for title, table in tables.items()},
             "edits": self.confusion.edits._asdict() if self.confusion else {},
             "confusions": [list(pair) for pair in self.confusion.most_common(40)] if self.confusion else [],
@@ -514,7 +546,8 @@ class Evaluation:
 
     def __repr__(self) -> str:
         title = marked(f"{self.origin}: {self.title}, {len(self.trials)} trials", self.marks)
-        return "\n".join([title, repr(self.summary), *([repr(self.calibration)] if self.calibration else [])])
+        lines = [title, repr(self.summary), *([repr(self.calibration)] if self.calibration else [])]
+        return "\n".join(lines + [reliability_line(*table) for table in self.certainty.items()])
 
 # %% ../../nbs/speech/evaluate.ipynb #4859c2fa
 def save_evaluation(
@@ -522,13 +555,15 @@ def save_evaluation(
     folder: str | Path,  # created if missing; existing files are replaced
     key: Mapping[str, Any] | None = None,  # what its logits were computed from, from `logits_key`; None: not known
 ) -> Path:
-    "Write result.json, report.txt, trials.csv, days.png and confusion.png; returns the folder."
+    "Write result.json, report.txt, trials.csv, days.png, confusion.png and certainty.png; returns the folder."
     folder = Path(folder)
     parts = {"": evaluation, "By day\n": evaluation.days, "By block\n": evaluation.blocks}
     figures = {"days": plot_rates(evaluation.days, f"{evaluation.title}, %").figure}
     if evaluation.confusion:
         parts["Confusions\n"] = evaluation.confusion
         figures["confusion"] = plot_confusion(evaluation.confusion).figure
+    if evaluation.certainty:
+        figures["certainty"] = plot_reliability(evaluation.certainty)
     write_atomically(folder / "report.txt", "\n\n".join(f"{title}{part!r}" for title, part in parts.items()) + "\n")
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
@@ -581,20 +616,24 @@ def evaluate_run(
     folder = Path(run) / "eval" / split if out is None else Path(out)
     if json is not None:
         check_target(json)
-    how = unseen or decoder.config.unseen
+    how, held = unseen or decoder.config.unseen, HeldLogits()
     with (open_device(device, precision) as opened, Recordings(data, split) as recordings,
           new_folders(folder)):
-        with LogitsWriter(folder / "logits.hdf5") if logits else nullcontext() as writer:
-            trials = decode(decoder, recordings, opened, how, writer)
+        trials = decode(decoder, recordings, opened, how, held)
+        if logits:
+            with LogitsWriter(folder / "logits.hdf5") as writer:
+                for trial in trials:
+                    writer.write(trial.info, held[trial.info.session, trial.info.group])
         key = logits_key(decoder, recordings, opened, unseen, folder)
         chose = sum(trial.info.session in decoder.chose(key["data"]) for trial in trials)
         marks = (Choice(CHECKPOINT_CHOSEN, chose, len(trials)),) if chose else ()
         names = recordings.signal.label_names
         calibration = read_calibration(Path(run), decoder.digest)
         if calibration is None and split == "val":
-            calibration = fit_run(run, decoder, recordings, opened)
+            calibration = fit_run(run, decoder, recordings, opened) if unseen else _fit(run, decoder, trials, held)
+        certainty = certainty_of(trials, held, calibration.temperature if calibration else 1.0)
         evaluation = Evaluation(decoder.origin, split, trials, names, frozenset(decoder.trained), unseen=how,
-                                marks=marks, calibration=calibration)
+                                marks=marks, calibration=calibration, certainty=certainty)
         save_evaluation(evaluation, folder, key)
     if json is not None:
         save_json(json, evaluation.to_dict())
