@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Folder', 'File', 'RunFolder', 'OptionalFolder', 'OptionalFile', 'OptionalRun', 'Folders', 'Files', 'RunFolders',
-           'DeviceName', 'PrecisionName', 'numbers', 'WINGS', 'ModelFile', 'VERBS', 'ELSEWHERE', 'SHORT',
+           'DeviceName', 'PrecisionName', 'numbers', 'WINGS', 'ModelFile', 'VERBS', 'ELSEWHERE', 'PRECISIONS',
            'plain_number', 'wing', 'exactly_one', 'refuse', 'HasSettings', 'option_value', 'flagged', 'Demo',
            'Simulate', 'Fetch', 'Validate', 'Train', 'initial_settings', 'resumed', 'train_runs', 'calibrate_trained',
            'initial_decoder', 'remembered_seeds', 'print_how_to_resume', 'train_beside', 'ReadsRun', 'ReadsRecordings',
@@ -1166,15 +1166,15 @@ ELSEWHERE = {  # options of other programs, and where they are here
     "--gpus": "is --device cuda here; several: torchrun --nproc-per-node N -m b2t_kit train ...",
     "--cuda": "is --device cuda here", "--cpu": "is --device cpu here", "--tpu": "is --device tpu here",
 }
-SHORT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "32": "float32"}  # of --precision
+PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "32": "float32"}  # of --precision
 
 
 def parse_verb(verb: type, words: Sequence[str], program: str) -> Any:
     "Parse what follows a verb; raises `KitError`, and exits after `--help`."
     words = [re.sub(r"^--(?:task|train)\.(?:\w+\.)*", "--", word) for word in words]  # --train.lr is --lr
-    words = [re.sub(r"^--precision=(.*)", lambda found: f"--precision={SHORT.get(found[1], found[1])}", word)
+    words = [re.sub(r"^--precision=(.*)", lambda found: f"--precision={PRECISIONS.get(found[1], found[1])}", word)
              for word in words]
-    words = [SHORT.get(word, word) if before == "--precision" else word for before, word in zip(["", *words], words)]
+    words = [PRECISIONS.get(word, word) if before == "--precision" else word for before, word in zip(["", *words], words)]
     flags = [word.partition("=")[0] for word in words if word.startswith("--")]
     own = {item.name for item in fields(verb)}
     for at, word in enumerate(words):

@@ -531,7 +531,7 @@ class Assembler:
 
 # %% ../../nbs/data/batches.ipynb #deec7df7
 def _in_fours(bins: int) -> int:
-    "The largest multiple of four that is no larger, since models may read every fourth bin only; below four the number."
+    "The next multiple of four below, since models may read every fourth bin only; below four the number."
     return bins // 4 * 4 or bins
 
 
@@ -554,8 +554,9 @@ def trainable(
         elif config.impossible == "error":
             fitting = _in_fours(min(other.num_bins // max(1, needed_patches(recordings.labels(place)))
                                     for place, other in enumerate(recordings.infos)))
-            remedy = f"--patch {fitting}, with --stride {fitting} where the model has one, holds all; or " if fitting else ""
-            message = f"{patches} patches cannot hold {info.num_labels} labels; {remedy}skip such trials with --impossible skip"
+            remedy = f"--patch {fitting}, with --stride {fitting} where there is one, holds all; or " if fitting else ""
+            message = (f"{patches} patches cannot hold {info.num_labels} labels; {remedy}skip such trials with "
+                       "--impossible skip")
             raise Fault(info.file, info.group, "seq_class_ids", message)
     if not kept:
         limits = f"max_bins={config.max_bins}, impossible={config.impossible}"
@@ -683,7 +684,8 @@ def check_lengths(
     for info in recordings.infos:
         if info.num_bins < patch:
             shortest = min(other.num_bins for other in recordings.infos)
-            message = f"{info.num_bins} bins are fewer than one patch of {patch}; --patch {_in_fours(shortest)} fits all"
+            fits = f"--patch {_in_fours(shortest)} fits all"
+            message = f"{info.num_bins} bins are fewer than one patch of {patch}; {fits}"
             raise Fault(info.file, info.group, "n_time_steps", message)
 
 # %% ../../nbs/data/batches.ipynb #96a964b6

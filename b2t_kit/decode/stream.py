@@ -232,7 +232,8 @@ HISTORIES = 1 << 18  # word prefixes of a sentence to take memory for beforehand
 def frame_settings(config: SpeechConfig) -> tuple[Any, ...]:
     "Return what decides which bins a frame sees; decoders that are averaged have it in common."
     model, augment = config.model, config.augment
-    return model.num_features, model.patch, model.stride, model.partial, model.padding, augment.smooth, augment.causal_smoothing
+    return (model.num_features, model.patch, model.stride, model.partial, model.padding, augment.smooth,
+            augment.causal_smoothing)
 
 
 def copy_into_memory(model: Any) -> None:

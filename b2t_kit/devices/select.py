@@ -62,9 +62,10 @@ def why(
     if requested.lower() != "auto":
         return f"{name}, as requested"
     chips, gpus = len(tpu_chips()), torch.cuda.device_count()
-    there = f"this machine has {chips or 'no'} TPU chip{'s' * (chips != 1)} and {gpus or 'no'} CUDA GPU{'s' * (gpus != 1)}"
+    there = " and ".join(f"{count or 'no'} {kind}{'s' * (count != 1)}" for count, kind in (
+        (chips, "TPU chip"), (gpus, "CUDA GPU")))
     off = ", and ACCELERATE_USE_CPU is set" if name == "cpu" and (chips or gpus) else ""
-    return f"{name}: {there}{off}; another with --device"
+    return f"{name}: this machine has {there}{off}; another with --device"
 
 # %% ../../nbs/devices/select.ipynb #a41ca007
 def _opener(name: str) -> Callable[[str, Place, DeviceOptions, Path | None], Device]:

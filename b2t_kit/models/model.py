@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['patches', 'hashed_dropout', 'dropout', 'rows_by_lookup', 'rows_by_product', 'rows_of_days', 'DayLayer', 'GRU',
-           'turned', 'TwoWayGRU', 'in_float32', 'add_product', 'times', 'walk_alignments', 'AlignmentLoss',
+           'reversed_frames', 'TwoWayGRU', 'in_float32', 'add_product', 'times', 'walk_alignments', 'AlignmentLoss',
            'ctc_losses', 'greedy', 'ParameterGroup', 'Adapted', 'FrameSteps', 'ModelConfig', 'model_names',
            'published_in', 'model_class', 'loaded_models', 'model_name', 'model_sources', 'source_note', 'named',
            'LinearConfig', 'LinearReadout', 'PatchSteps']
@@ -151,7 +151,7 @@ class GRU(_TorchGRU):
         return by_rows(inputs, self.mark), torch.stack(last)
 
 # %% ../../nbs/models/model.ipynb #b1d0a7e2
-def turned(
+def reversed_frames(
     values: torch.Tensor,  # (B, P, I)
     frames: torch.Tensor,  # (B,) integers: frames that count; the others are padding
 ) -> torch.Tensor:  # (B, P, I)
@@ -186,8 +186,8 @@ class TwoWayGRU(nn.Module):
     ) -> torch.Tensor:  # (B, P, H): the half that reads onward, then the other
         for level, (onward, back) in enumerate(zip(self.onward, self.back)):
             inputs = dropout(inputs, self.dropout, self.training) if level else inputs
-            there, again = onward(inputs, state)[0], back(turned(inputs, frames), state)[0]
-            inputs = torch.cat([there, turned(again, frames)], dim=2)
+            there, again = onward(inputs, state)[0], back(reversed_frames(inputs, frames), state)[0]
+            inputs = torch.cat([there, reversed_frames(again, frames)], dim=2)
         return inputs
 
 # %% ../../nbs/models/model.ipynb #43fde004
@@ -430,7 +430,7 @@ class ModelConfig:
         return {}
 
     def lengths(self, frames: torch.Tensor) -> dict[str, torch.Tensor]:  # (B,) integers
-        "What the network is given besides features and day, in training and evaluation: the frames that count, or nothing."
+        "What the network is given besides features and day, always: the frames that count, or nothing."
         return {} if self.causal else {"frames": frames}
 
     def check_causal(self) -> None:
@@ -602,8 +602,8 @@ def model_sources(config_class: type) -> dict[str, bytes]:  # the file itself fi
     if config_class.__module__ == "__main__":
         return {f"{config_class.__name__}.py": class_source(config_class).encode()}
     if config_class not in _FILES:  # imported, not named
-        path = Path(inspect.getfile(config_class)).resolve()
-        _FILES[config_class] = path, {path.name: read_bytes(path), **_beside(path, sys.modules[config_class.__module__])}
+        path, module = Path(inspect.getfile(config_class)).resolve(), sys.modules[config_class.__module__]
+        _FILES[config_class] = path, {path.name: read_bytes(path), **_beside(path, module)}
     return _FILES[config_class][1]
 
 
@@ -621,9 +621,9 @@ def source_note(
             before = read_bytes(kept / name).decode("utf-8", "replace").splitlines()
             lines = difflib.unified_diff(before, now[name].decode("utf-8", "replace").splitlines(), n=0, lineterm="")
             changed += [f"{name}: {line[:80]}" for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
-    what = f"{len(changed)} lines, first {changed[0]}" if changed else "no copy of the old source is kept to compare with"
-    return (f"the source of {record.get('name')} is not the one that the run was trained with ({what}); its weights are "
-            "loaded by their names and shapes")
+    what = f"{len(changed)} lines, first {changed[0]}" if changed else "no copy of the old source is kept"
+    return (f"the source of {record.get('name')} is not the one that the run was trained with ({what}); its weights "
+            "are loaded by their names and shapes")
 
 
 def named(name: Mapping[str, Any], place: str) -> type[ModelConfig]:

@@ -265,8 +265,8 @@ class PreflightReport:
             by_link = ""
             if bound.busiest:
                 start, end = bound.busiest
-                by_link = (f" ({bound.links * self.slice.chip.link_speed / 1e9:.3g} GB over the busiest link, from chip "
-                           f"{start} to {end})")
+                size = bound.links * self.slice.chip.link_speed / 1e9
+                by_link = f" ({size:.3g} GB over the busiest link, from chip {start} to {end})"
             lines.append(f"  at best {bound.seconds:.3g} s, bound by {bound.bound}: matrix unit {bound.matrix:.3g} s "
                          f"({bound.flops:.3g} operations on {self.slice.chips} chips), memory {bound.memory:.3g} s "
                          f"({bound.bytes / 1e9:.3g} GB per chip), interconnect {bound.links:.3g} s"
