@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Folder', 'File', 'RunFolder', 'OptionalFolder', 'OptionalFile', 'OptionalRun', 'Folders', 'Files', 'RunFolders',
-           'DeviceName', 'PrecisionName', 'numbers', 'WINGS', 'ModelFile', 'VERBS', 'ELSEWHERE', 'PRECISIONS',
+           'DeviceName', 'PrecisionName', 'numbers', 'WINGS', 'ModelFile', 'VERBS', 'ELSEWHERE', 'NICKNAMES',
            'plain_number', 'wing', 'exactly_one', 'refuse', 'HasSettings', 'option_value', 'flagged', 'Demo',
            'Simulate', 'Fetch', 'Validate', 'Train', 'initial_settings', 'resumed', 'train_runs', 'calibrate_trained',
            'initial_decoder', 'remembered_seeds', 'print_how_to_resume', 'train_beside', 'ReadsRun', 'ReadsRecordings',
@@ -219,9 +219,10 @@ class Validate:
             print(line, flush=True)
         for warning in signal_warnings(days):
             print(f"warning: {warning}")
-        count = counts.total()
-        print(f"{folder}: {count or 'no'} fault{'' if count == 1 else 's'}")
-        return FAULTS if count or any(day.useless for day in days.values()) else SUCCESS
+        count, useless = counts.total(), sum(day.useless for day in days.values())
+        print(f"{folder}: {count or 'no'} fault{'' if count == 1 else 's'}"
+              + f", but nothing can be learned from {useless} of {len(days)} days" * bool(useless))
+        return FAULTS if count or useless else SUCCESS
 
 # %% ../nbs/cli.ipynb #97f17319
 @dataclass(frozen=True, kw_only=True)
@@ -1166,15 +1167,16 @@ ELSEWHERE = {  # options of other programs, and where they are here
     "--gpus": "is --device cuda here; several: torchrun --nproc-per-node N -m b2t_kit train ...",
     "--cuda": "is --device cuda here", "--cpu": "is --device cpu here", "--tpu": "is --device tpu here",
 }
-PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "32": "float32"}  # of --precision
+NICKNAMES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32"}  # of --precision
 
 
 def parse_verb(verb: type, words: Sequence[str], program: str) -> Any:
     "Parse what follows a verb; raises `KitError`, and exits after `--help`."
     words = [re.sub(r"^--(?:task|train)\.(?:\w+\.)*", "--", word) for word in words]  # --train.lr is --lr
-    words = [re.sub(r"^--precision=(.*)", lambda found: f"--precision={PRECISIONS.get(found[1], found[1])}", word)
+    words = [re.sub(r"^--precision=(.*)", lambda found: f"--precision={NICKNAMES.get(found[1], found[1])}", word)
              for word in words]
-    words = [PRECISIONS.get(word, word) if before == "--precision" else word for before, word in zip(["", *words], words)]
+    words = [NICKNAMES.get(word, word) if before == "--precision" else word
+             for before, word in zip(["", *words], words)]
     flags = [word.partition("=")[0] for word in words if word.startswith("--")]
     own = {item.name for item in fields(verb)}
     for at, word in enumerate(words):
