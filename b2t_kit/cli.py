@@ -564,7 +564,8 @@ class Evaluate(TakesRuns, ReadsRecordings, FindsSentences, ReadsRun):
 @dataclass(frozen=True)
 class Decode(Combines, ReadsRecordings, FindsSentences, ReadsRun, HasSettings):
     "Decode a run's recordings, or another program's logits, to sentences."
-    logits: OptionalFile = None  # HDF5 of another program: a group per trial with a dataset 'logits' (frames, 41)
+    # of another program: HDF5 with a dataset 'logits' (frames, 41) in a group per trial, or arrays in .npy, .npz or .pt
+    logits: OptionalFile = None
     # order of the classes in --logits, if another program has them in another order: a name a line
     tokens: OptionalFile = None
     split: Literal["train", "val", "test"] = "val"  # which trials to decode
@@ -764,7 +765,7 @@ class Rescore:
 class Submit(Combines, ReadsRecordings, FindsSentences, ReadsRun):
     "Decode the test split into a checked submission, or resume one."
     out: File  # submission to write (CSV)
-    nbest: OptionalFile = None  # n-best lists of the test split, such as rescored ones; nothing is decoded
+    nbest: OptionalFile = None  # lists or sentences.csv of the test split, such as rescored ones; nothing is decoded
     device: DeviceName = "auto"  # where the network runs
 
     def act(self) -> int:
@@ -820,7 +821,7 @@ class ScoreSentences:
 @dataclass(frozen=True)
 class CombineSentences:
     "Combine the sentences of several decoders: for each trial the one with the least expected word errors."
-    files: Positional[Files]  # of several decoders: tables (CSV), n-best lists (.jsonl) or lines (.txt)
+    files: Positional[Files]  # of several decoders: tables (CSV), JSON lines (.jsonl), lines or Kaldi's text
     out: File  # file to write (CSV); a submission where the trials have ids
     references: OptionalFile = None  # what was said (CSV): also score each file, the combination and the best of all
 

@@ -9,7 +9,7 @@ __all__ = ['ADAPTED', 'FEW', 'words_in', 'choose_words', 'SplitLogits', 'read_sp
            'DecodeOptions', 'absolute', 'Decoding', 'decode_sentences', 'decode_run', 'evaluate_adapting',
            'WordCounter']
 
-# %% ../../nbs/decode/decode.ipynb #7b5b01b3
+# %% ../../nbs/decode/decode.ipynb #5c2a0e6b
 import csv
 import io
 import math
@@ -28,8 +28,8 @@ import numpy as np
 from ..core import MEMO, Kept, KitError, content_hash, csv_text, file_hash, followed, kept, load_json
 from ..core import new_folders, override, save_json, stored_key, to_dict, write_atomically
 from ..data.dataset import Recordings, check_split
-from .files import DecodedTrial, LogitTrial, class_order, marks_of, read_nbest, read_trials, with_choices
-from .files import write_nbest
+from .files import DecodedTrial, LogitTrial, check_classes, class_order, marks_of, read_nbest
+from .files import read_trials, with_choices, write_nbest
 from .search import BeamSearch, Hotword, SearchConfig, read_hotwords, search_key, tempered
 from .tune import CHOICE, DEFAULT, Tuning, TuningRecord, plot_tuning, read_tuning, tune, tuned_for
 from ..lm import LanguageModel, leak_warning, preload, read_language_model
@@ -71,7 +71,7 @@ def choose_words(
         words = [known[index] for index in np.flatnonzero(model.numbers(known))]
     return build_lexicon(words, lexicon), model
 
-# %% ../../nbs/decode/decode.ipynb #a59a8666
+# %% ../../nbs/decode/decode.ipynb #4475bb59
 @dataclass(frozen=True)
 class SplitLogits:
     "The logits of a split."
@@ -80,6 +80,7 @@ class SplitLogits:
     trials: list[LogitTrial]  # sorted by session, block and trial
     key: Any  # plain values: what the logits were computed from, or the hash of another program's file
     chose: frozenset[str] = frozenset()  # sessions whose trials chose the decoder among the steps of its training
+    notes: tuple[str, ...] = ()  # what is odd about another program's logits
 
     @property
     def truths(self) -> dict[int, str]:  # index of the trial -> its sentence
@@ -87,14 +88,9 @@ class SplitLogits:
         return {index: trial.truth for index, trial in enumerate(self.trials) if trial.truth and normalise(trial.truth)}
 
 
-def read_split(
-    path: str | Path,  # file of logits
-    folder: Path,  # where the hash of a large file is remembered
-    order: np.ndarray | None = None,  # as for `read_trials`
-) -> SplitLogits:
-    "Read a file of logits; raises `KitError` naming the file and the group at fault."
-    path = Path(path)
-    return SplitLogits(path, read_trials(path, order), stored_key(path) or file_hash(path, folder / MEMO))
+def read_split(path: Path, folder: Path) -> SplitLogits:
+    "Read a file of logits; the hash of a large one is remembered in the folder."
+    return SplitLogits(path, read_trials(path), stored_key(path) or file_hash(path, folder / MEMO))
 
 
 class LogitSource:
@@ -171,7 +167,7 @@ class LogitSource:
 class LogitsFile(LogitSource):
     "A file of logits, from any program."
 
-    path: str | Path  # HDF5; a group per trial with a dataset `logits` (frames, 41)
+    path: str | Path  # HDF5, a group per trial with a dataset `logits` (frames, 41); or .npy, .npz, .pt
     tokens: str | Path | None = None  # file with the order of the classes; None: the kit's
 
     @property
@@ -179,7 +175,10 @@ class LogitsFile(LogitSource):
         return Path(self.path).with_suffix("")
 
     def read(self, folder: Path) -> SplitLogits:
-        return read_split(self.path, folder, class_order(self.tokens) if self.tokens else None)
+        path, order = Path(self.path), class_order(self.tokens) if self.tokens else None
+        trials = read_trials(path, order, foreign=True)
+        return SplitLogits(path, trials, stored_key(path) or file_hash(path, folder / MEMO),
+                           notes=tuple(check_classes(trials)))
 
 # %% ../../nbs/decode/decode.ipynb #59d3e3da
 def cached_logits(
@@ -376,7 +375,7 @@ class AdaptedRun(LogitSource):
         report = adaptation_report(run.data, run.split, search, logits.path, path)
         return replace(read_split(path, folder), chose=logits.chose), report
 
-# %% ../../nbs/decode/decode.ipynb #758498a3
+# %% ../../nbs/decode/decode.ipynb #c00f8533
 @dataclass(frozen=True)
 class Sentences:
     "A decoded split, with its word error rate where the true sentences are known."
@@ -384,7 +383,7 @@ class Sentences:
     trials: list[DecodedTrial]  # sorted by session, block and trial
     wer: Rate | None  # None if no true sentence is known
     folder: Path  # where the files are written
-    warning: str | None = None  # why the word error rate may be too low
+    warning: str | None = None  # why the word error rate may be too low, and what is odd about the logits
     adaptation: "AdaptReport | None" = None  # None: decoded as trained
     held_out: float | None = None  # word error rate with each half scored by the weights of the other; None: not known
     tuning: Tuning | None = None  # None unless weights were tuned
@@ -441,7 +440,7 @@ def save_sentences(
     save_json(sentences.folder / "result.json", sentences.to_dict() | {"search": to_dict(config)})
     return sentences
 
-# %% ../../nbs/decode/decode.ipynb #6fbdc2c2
+# %% ../../nbs/decode/decode.ipynb #d616c61d
 def decode_trials(search: BeamSearch, trials: Sequence[LogitTrial]) -> Iterator[DecodedTrial]:
     "Yield each trial with its n-best list, in their order, decoded on all cores."
     lists = search.decode_each([trial.logits for trial in trials])
@@ -560,7 +559,9 @@ class Decoding:
                                temperature=self.calibration.chosen_on)
         same = (record.logits == content_hash(logits.key) and search.config == record.config
                 and self.options.temperature == record.temperature)
-        made = Sentences(decoded, word_error(decoded), self.folder, leak_warning(self.words[1], self.truths), report,
+        leak = leak_warning(self.words[1], self.truths)
+        warning = "; ".join([*logits.notes, *([leak] if leak else [])]) or None
+        made = Sentences(decoded, word_error(decoded), self.folder, warning, report,
                          held_out=record.held_out if same else None, calibration=self.calibration,
                          missing=missing_words(search.lexicon, self.truths))
         if not fresh:

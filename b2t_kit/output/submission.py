@@ -282,7 +282,10 @@ def submit_nbest(
     "Submit the first sentence of each list. Raises `KitError` unless the lists are those of the test split."
     with Recordings(data, "test") as recordings:
         infos = recordings.infos
-    lists = {trial.place: trial.sentence for trial in read_nbest(nbest)}
+    if Path(nbest).suffix.lower() == ".csv":  # sentences.csv of `b2t decode`
+        lists = read_sentences(nbest, by_place=True)
+    else:
+        lists = {trial.place: trial.sentence for trial in read_nbest(nbest)}
     places = set(map(place_of, infos))
     if lists.keys() != places:
         unknown, absent = sorted(lists.keys() - places), sorted(places - lists.keys())
@@ -301,13 +304,14 @@ PLACE = ("session", "block_num", "trial_num")
 TEXT_COLUMNS = ("text", "transcript", "prediction", "hypothesis", "sentence", "sentence_label")
 def read_sentences(
     path: str | Path,  # a CSV file
+    by_place: bool = False,  # by session, block and trial, also where there are ids
 ) -> dict[tuple, str]:  # (id,), or session, block and trial number -> the sentence as written; sorted
     "Read a table of sentences. Raises `KitError` that names the file and the line."
     table = csv.DictReader(io.StringIO(read_text(path), newline=""), strict=True)
     rows: dict[tuple, str] = {}
     try:
         columns = list(table.fieldnames or [])
-        keys = ("id",) if "id" in columns else PLACE
+        keys = ("id",) if "id" in columns and not by_place else PLACE
         order = TEXT_COLUMNS if keys == ("id",) else TEXT_COLUMNS[::-1]
         texts = [name for name in order if name in columns]
         if not texts or not set(keys) <= set(columns) or len(set(columns)) < len(columns):
