@@ -147,7 +147,8 @@ def without_padding(rows: np.ndarray) -> np.ndarray:
     "Return logits without the last frames in which all classes have the same value, or none has one."
     if rows.ndim != 2 or not rows.shape[1] or rows.dtype.kind != "f":
         return rows
-    real = np.flatnonzero((rows != rows[:, :1]).any(axis=1) & ~np.isnan(rows).all(axis=1))
+    different = (rows != rows[:, :1]).any(axis=1) | np.isinf(rows[:, 0])
+    real = np.flatnonzero(different & ~np.isnan(rows).all(axis=1))
     return rows[: real[-1] + 1] if len(real) else rows
 
 
