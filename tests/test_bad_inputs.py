@@ -556,7 +556,7 @@ SETTINGS = {
     "enormous smoothing": ("--smooth 1e9", "smooth"),
     "a rate that is zero": ("--lr 1e-400", "lr"),
     "a rate of minus zero": ("--lr -0", "lr"),
-    "no readers": ("--readers 0", "readers"),
+    "fewer than no readers": ("--readers -1", "readers"),
     "no trial short enough": ("--max-bins 5", "max_bins"),
     "negative dropout": ("--dropout -0.1", "dropout: -0.1"),
     "too much dropout": ("--day-dropout 1.5", "--day-dropout: 1.5"),
