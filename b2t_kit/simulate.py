@@ -12,8 +12,8 @@ __all__ = ['GRAMMAR', 'SENTENCES', 'HELD_OUT_SHARE', 'FIXED_SHARE', 'DEFAULT_SEN
            'EFFORT_DEPTH', 'SLOW_BINS', 'SLOW_DEPTH', 'SHARED_BINS', 'WANDER_DEPTH', 'ONSET_LEAD', 'ONSET_WIDTH',
            'POWER_SHAPE', 'POWER_DEPTH', 'POWER_SLOW', 'POWER_SHARED', 'SPIKE_POWER', 'LOG_LIMITS', 'WANDER_BINS',
            'LAPSE_BINS', 'LAPSE_GAIN', 'SESSION', 'SMALLEST_SPREAD', 'WINDOW', 'CALIBRATION', 'RECORDED_AHEAD',
-           'UNSEEN', 'FAINT', 'Flatness', 'CERTAINTY', 'BEHIND', 'SUBSTITUTED', 'DELETED', 'INSERTED', 'LIKELY',
-           'rules', 'fixed_sentences', 'is_held_out', 'expand', 'kit_sentence', 'draw_sentence', 'kit_words',
+           'UNSEEN', 'FAINT', 'Flatness', 'CERTAINTY', 'CURVE', 'RANKS', 'BEHIND', 'SUBSTITUTED', 'DELETED', 'INSERTED',
+           'LIKELY', 'rules', 'fixed_sentences', 'is_held_out', 'expand', 'kit_sentence', 'draw_sentence', 'kit_words',
            'default_language_model', 'Prompt', 'labels_of', 'row_prompt', 'read_prompts', 'SimulateConfig',
            'day_number', 'session_names', 'SentenceSource', 'Planned', 'plan_session', 'targets', 'Timing',
            'draw_timing', 'trajectory', 'Participant', 'participant', 'walk', 'Electrodes', 'electrodes_on',
@@ -1050,8 +1050,9 @@ def rivals() -> np.ndarray:  # (41, 41) ln P(taken for | said, wrong); 0 on the 
 
 # %% ../nbs/simulate.ipynb #0ab7a308
 Flatness = Literal["sharp", "middle", "flat"]
-CERTAINTY = 4.0  # logits per standard deviation of lead
-BEHIND: dict[Flatness, float] = {"sharp": 0.5, "middle": 0.25, "flat": 0.1}  # share of a lost lead
+CERTAINTY, CURVE = 11.0, 0.4  # logits of a lead of one standard deviation; how they grow with it: its power
+RANKS = 7.0  # logits between the sounds that are taken for one, for each ln P between them
+BEHIND: dict[Flatness, float] = {"sharp": 2 / 3, "middle": 1 / 3, "flat": 2 / 15}  # of a lost lead
 SUBSTITUTED, DELETED, INSERTED = 0.62, 2.25, 2.0  # drawn for each one that is counted
 LIKELY = 0.7  # no sound fails more often
 
@@ -1068,13 +1069,17 @@ class Noise:
     memory: float = 0.81  # probability that a lapse lasts to the next stretch, in [lapses, 1); two stretches a phoneme
     flatness: Flatness = "middle"  # how far behind the truth is where it lost: "sharp" far, "flat" little
     frames: float = 0.2  # standard deviation of the log certainty of single frames
+    places: float = 0.5  # likewise of single sounds and gaps
+    sentences: float = 0.37  # likewise of whole sentences
+    shared: float = 0.99  # share of the noise that several networks have in common, between 0 and 1; 0.91: other models
     seed: int = 0  # of the days' gains
 
     def __post_init__(self) -> None:
         if not (0 <= self.lapses <= self.memory < 1):
             raise KitError("noise: lapses must be in [0, 1), memory in [lapses, 1)")
-        if not (0 <= self.errors <= 4 and min(self.days, self.trials, self.depth, self.frames) >= 0):
-            raise KitError("noise: errors must be in [0, 4]; days, trials, depth and frames must be at least 0")
+        spreads = self.days, self.trials, self.depth, self.frames, self.places, self.sentences
+        if not (0 <= self.errors <= 4 and min(spreads) >= 0 and 0 < self.shared < 1):
+            raise KitError("noise: errors must be in [0, 4], shared above 0 and below 1, standard deviations at least 0")
         if self.flatness not in BEHIND:
             raise KitError(f"noise: flatness must be {', '.join(BEHIND)}, not {self.flatness}")
 
@@ -1100,11 +1105,10 @@ def clarity(noise: Noise) -> np.ndarray:  # (41,) standard deviations of the noi
     return np.array([brentq(excess, -60, 200, args=(rate,)) for rate in error_rates(noise.errors)])
 
 # %% ../nbs/simulate.ipynb #851af699
-def in_lapse(count: int, generator: np.random.Generator, noise: Noise) -> np.ndarray:  # (count,) bool
+def in_lapse(draws: np.ndarray, noise: Noise) -> np.ndarray:  # bool, as many as draws between 0 and 1
     "The stretches with a lapse: a Markov chain."
-    draws = generator.random(count)
     begin = noise.lapses * (1 - noise.memory) / (1 - noise.lapses)
-    found, now = np.empty(count, dtype=bool), bool(draws[0] < noise.lapses)
+    found, now = np.empty(len(draws), dtype=bool), bool(draws[0] < noise.lapses)
     for place, draw in enumerate(draws):
         now = now if not place else bool(draw < (noise.memory if now else begin))
         found[place] = now
@@ -1116,6 +1120,7 @@ def noisy_logits(
     generator: np.random.Generator,
     noise: Noise = Noise(),
     day: int | None = None,  # trials of one number share its gain; None: a day of its own
+    network: int | None = None,  # one of several that hear the same recording, of the same `generator`; None: one alone
 ) -> np.ndarray:  # (P, 41) float32
     "The logits of a network for these phonemes, with errors."
     path, stretch = timeline(labels, generator)
@@ -1126,15 +1131,23 @@ def noisy_logits(
     if day is not None:  # steps of the golden ratio, so that a few days already cover the range
         share = (np.random.default_rng(noise.seed).random() + (day + 1) * 0.6180339887) % 1
         of_day = noise.days * float(ndtri(min(max(share, 1e-6), 1 - 1e-6)))
-    gain = np.exp(of_day + noise.trials * generator.standard_normal())
-    lead = gain * clarity(noise)[said] + generator.standard_normal(count)
-    lead -= noise.depth * in_lapse(count, generator, noise)
-    scores = rivals()[said] + generator.gumbel(size=(count, len(PHONEMES)))  # the largest is drawn by its share
+    trial, luck, draws = generator.standard_normal(), generator.standard_normal(count), generator.random(count)
+    ranks = generator.gumbel(size=(count, len(PHONEMES)))  # the largest is drawn by its share
+    own = generator.spawn((network or 0) + 1)[-1]  # draws of its own leave the others alone
+    if network is not None:  # what is shared and what is not add up to what one network alone has
+        common, rest = np.sqrt([noise.shared, 1 - noise.shared])
+        trial, luck, chain = (common * one + rest * own.standard_normal(np.shape(one))
+                              for one in (trial, luck, ndtri(draws)))
+        draws = ndtr(chain)
+        ranks = np.maximum(ranks + 2 * np.log(common), own.gumbel(size=ranks.shape) + 2 * np.log(rest))
+    lead = np.exp(of_day + noise.trials * trial) * clarity(noise)[said] + luck - noise.depth * in_lapse(draws, noise)
+    scores = rivals()[said] + ranks
     scores[rows, said] = -np.inf
-    scores -= scores.max(axis=1, keepdims=True)
-    scores[rows, said] = CERTAINTY * np.where(lead < 0, BEHIND[noise.flatness], 1.0) * lead
-    unsteady = np.exp(noise.frames * generator.standard_normal((len(path), 1)))  # (P, 1)
-    return (scores[stretch] * unsteady).astype(np.float32)
+    scores = RANKS * (scores - scores.max(axis=1, keepdims=True))
+    certainty = CERTAINTY * np.abs(lead) ** CURVE * np.exp(noise.places * own.standard_normal(count))
+    scores[rows, said] = np.where(lead < 0, -BEHIND[noise.flatness], 1.0) * certainty
+    spread = noise.frames * generator.standard_normal((len(path), 1)) + noise.sentences * own.standard_normal()
+    return (scores[stretch] * np.exp(spread)).astype(np.float32)
 
 
 def noisy_sentence(
@@ -1142,11 +1155,12 @@ def noisy_sentence(
     generator: np.random.Generator,
     noise: Noise = Noise(),
     day: int | None = None,  # see `noisy_logits`
+    network: int | None = None,  # likewise
 ) -> np.ndarray:  # (P, 41) float32
     "The logits for a sentence; raises `KitError` if it contains digits."
     from b2t_kit.text.g2p import sentence_to_phonemes
 
-    return noisy_logits(to_ids(sentence_to_phonemes(sentence)), generator, noise, day)
+    return noisy_logits(to_ids(sentence_to_phonemes(sentence)), generator, noise, day, network)
 
 # %% ../nbs/simulate.ipynb #7846a987
 def even_logits(
