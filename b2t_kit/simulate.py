@@ -8,12 +8,13 @@ __all__ = ['GRAMMAR', 'SENTENCES', 'HELD_OUT_SHARE', 'FIXED_SHARE', 'DEFAULT_SEN
            'PAUSE_EFFORT', 'LEAD', 'TAIL', 'LONG', 'SHORT', 'TEMPO_SPREAD', 'DURATION_SHAPE', 'FINAL_LENGTHENING',
            'MEAN_LABELS', 'BLEND', 'ARRAY_SIZE', 'NUM_ELECTRODES', 'TUNING', 'INFORMATION', 'LEADS', 'LAG_SPREAD',
            'MAX_LAG', 'ADAPTATION_BINS', 'ADAPTATION', 'TUNED_SHARE', 'MEAN_COUNT', 'DEAD_SHARE', 'SHARED_FACTORS',
-           'SHARED_DEPTH', 'SHARED_SIGN', 'DRIFT_DAYS', 'PERMANENT', 'MORNING', 'GAIN_SPREAD', 'DISTANT_SHARE',
+           'SHARED_DEPTH', 'SHARED_SIGN', 'SPIKE_POWER', 'COMMON_DEPTH', 'COMMON_REACH', 'COUPLED_COUNT',
+           'COUPLED_RANGE', 'COUPLED_SPIKES', 'DRIFT_DAYS', 'PERMANENT', 'MORNING', 'GAIN_SPREAD', 'DISTANT_SHARE',
            'EFFORT_DEPTH', 'SLOW_BINS', 'SLOW_DEPTH', 'SHARED_BINS', 'WANDER_DEPTH', 'ONSET_LEAD', 'ONSET_WIDTH',
-           'POWER_SHAPE', 'POWER_DEPTH', 'POWER_SLOW', 'POWER_SHARED', 'SPIKE_POWER', 'LOG_LIMITS', 'WANDER_BINS',
-           'LAPSE_BINS', 'LAPSE_GAIN', 'SESSION', 'SMALLEST_SPREAD', 'WINDOW', 'CALIBRATION', 'RECORDED_AHEAD',
-           'UNSEEN', 'FAINT', 'Flatness', 'CERTAINTY', 'CURVE', 'RANKS', 'BEHIND', 'SUBSTITUTED', 'DELETED', 'INSERTED',
-           'LIKELY', 'rules', 'fixed_sentences', 'is_held_out', 'expand', 'kit_sentence', 'draw_sentence', 'kit_words',
+           'POWER_SHAPE', 'POWER_DEPTH', 'POWER_SLOW', 'POWER_SHARED', 'LOG_LIMITS', 'WANDER_BINS', 'LAPSE_BINS',
+           'LAPSE_GAIN', 'SESSION', 'SMALLEST_SPREAD', 'LARGEST', 'WINDOW', 'CALIBRATION', 'RECORDED_AHEAD', 'UNSEEN',
+           'FAINT', 'Flatness', 'CERTAINTY', 'CURVE', 'RANKS', 'BEHIND', 'SUBSTITUTED', 'DELETED', 'INSERTED', 'LIKELY',
+           'rules', 'fixed_sentences', 'is_held_out', 'expand', 'kit_sentence', 'draw_sentence', 'kit_words',
            'default_language_model', 'Prompt', 'labels_of', 'row_prompt', 'read_prompts', 'SimulateConfig',
            'day_number', 'session_names', 'SentenceSource', 'Planned', 'plan_session', 'targets', 'Timing',
            'draw_timing', 'trajectory', 'Participant', 'participant', 'walk', 'Electrodes', 'electrodes_on',
@@ -350,12 +351,13 @@ class SimulateConfig:
     arrays: int = 4  # arrays of 64 electrodes, 1 to 4
     sharing: float = 1.0  # share of the phonemes tuned as in all other participants, 0 to 1
     onsets: float = 0.0  # response to the beginning of any sound, change of the log rate, 0 to 2
+    coupling: float = 0.0  # how far crossings, power and arrays hang together; 1: as in T15's recordings; 0 to 1
 
     def __post_init__(self) -> None:
         check_bounds(self, {"sessions": (1, 1000), "trials": (1, 10_000), "held_out": (0, 1), "seed": SEED})
         check_bounds(self, {name: (0, most) for name, most in MOST_DISTURBED.items()})
         check_bounds(self, {"difficulty": (0, 10), "bins_per_phoneme": (6, 200), "arrays": (1, len(ARRAYS)),
-                            "sharing": (0, 1), "onsets": (0, 2)})
+                            "sharing": (0, 1), "onsets": (0, 2), "coupling": (0, 1)})
         if not re.fullmatch("[a-z]+[0-9]+", self.participant):
             raise KitError(f"participant: must be letters and a number, such as s2, not '{self.participant[:40]}'")
 
@@ -597,6 +599,10 @@ DEAD_SHARE = 0.03  # share of the electrodes that record nothing
 SHARED_FACTORS = 2  # sources of common noise in each array
 SHARED_DEPTH = 0.08  # their effect on the log rate
 SHARED_SIGN = 1.0  # mean loading: a source raises more electrodes than it lowers
+SPIKE_POWER = 0.24  # what one crossing adds to the power
+# with `coupling`: one source for all arrays, fewer crossings, and power that is mostly theirs
+COMMON_DEPTH, COMMON_REACH = 0.23, (1.0, 1.0, 0.8, 0.1)  # effect on the log rate, and on the hum; on each array
+COUPLED_COUNT, COUPLED_RANGE, COUPLED_SPIKES = 0.11, 1.0, 1.8  # MEAN_COUNT, its log spread, SPIKE_POWER
 
 
 @dataclass(frozen=True, eq=False)
@@ -610,6 +616,8 @@ class Participant:
     log_rate: np.ndarray  # (256,) log threshold crossings per bin
     floor: np.ndarray  # (256,) resting spike-band power
     shared: np.ndarray  # (256, 2) loadings of the array's shared noise
+    common: np.ndarray  # (256,) loadings of the noise that all arrays share
+    spike_power: float  # what one crossing adds to the power
     onset: np.ndarray  # (2, 256) response of crossings and of power to the beginning of any sound
     adapted: np.ndarray  # (256,) share of a lasting drive that adaptation removes
     dead: np.ndarray  # (256,) bool
@@ -620,6 +628,7 @@ def participant(
     seed: int,  # another seed is another participant
     sharing: float = 1.0,  # share of the phonemes with everybody's gestures
     onsets: float = 0.0,  # response to the beginning of any sound, change of the log rate
+    coupling: float = 0.0,  # how far crossings, power and arrays hang together
 ) -> Participant:
     "A participant with random permanent properties."
     rng, shape = np.random.default_rng([seed, 1]), (NUM_ELECTRODES, len(GESTURES))
@@ -630,6 +639,8 @@ def participant(
     depth = depth[:, None] * np.repeat(profiles, ARRAY_SIZE, 0) * (rng.random(shape) < TUNED_SHARE)
     # draws of their own leave the others alone
     loadings = np.random.default_rng([seed, 16]).standard_normal((2, NUM_ELECTRODES))
+    common = np.exp(0.4 * np.random.default_rng([seed, 17]).standard_normal(NUM_ELECTRODES))
+    log_count = np.log(MEAN_COUNT) + coupling * np.log(COUPLED_COUNT / MEAN_COUNT)
     moved = np.random.default_rng([seed, 15]).permutation(np.arange(1, SILENCE))
     moved, code = moved[: round((1 - sharing) * len(moved))], np.arange(SILENCE + 1)
     code[moved] = np.roll(moved, 1)
@@ -639,9 +650,11 @@ def participant(
         depth=depth,
         tuning=rng.standard_normal(shape),
         power_tuning=rng.standard_normal(shape),
-        log_rate=np.log(MEAN_COUNT) + 0.5 * rng.standard_normal(NUM_ELECTRODES),
+        log_rate=log_count + (0.5 + coupling * (COUPLED_RANGE - 0.5)) * rng.standard_normal(NUM_ELECTRODES),
         floor=np.exp(0.25 * rng.standard_normal(NUM_ELECTRODES)),
         shared=SHARED_DEPTH * (rng.standard_normal((NUM_ELECTRODES, SHARED_FACTORS)) + SHARED_SIGN),
+        common=coupling * COMMON_DEPTH * np.repeat(COMMON_REACH, ARRAY_SIZE) * common,
+        spike_power=SPIKE_POWER + coupling * (COUPLED_SPIKES - SPIKE_POWER),
         onset=onsets * information * (1 + 0.5 * loadings),
         adapted=rng.uniform(*ADAPTATION, NUM_ELECTRODES),
         dead=rng.random(NUM_ELECTRODES) < DEAD_SHARE,
@@ -710,7 +723,6 @@ ONSET_LEAD, ONSET_WIDTH = 3.0, 4.0  # bins before the beginning of the sound; st
 POWER_SHAPE = 6.0  # gamma shape of the hum: coefficient of variation 0.41
 POWER_DEPTH = 0.45  # modulation of the hum by gestures, relative to that of the rate
 POWER_SLOW, POWER_SHARED = 0.35, 0.7  # likewise by slow and shared noise
-SPIKE_POWER = 0.24  # what one crossing adds to the power
 LOG_LIMITS = (-4.0, 2.5)  # of the change of the log rate: at most 12 times the resting rate
 
 
@@ -756,14 +768,15 @@ def record_trial(
     distance = np.arange(bins)[:, None] + 0.5 - starts
     began = np.exp(-0.5 * (distance / ONSET_WIDTH) ** 2).sum(1, keepdims=True)  # a pulse at each sound
     log_change = gain * drive(course, electrodes.weights, who) + began * who.onset[0]
-    log_change = log_change + nuisance * (slow + shared)
+    common = knotted_noise(bins, SHARED_BINS, 1, rng.spawn(1)[0]) * who.common
+    log_change = log_change + nuisance * (slow + shared) + common
     rate = np.exp(electrodes.log_rate + np.clip(log_change, *LOG_LIMITS))
     counts = rng.poisson(np.where(who.dead, 0.0, rate))
     hum = POWER_DEPTH * gain * drive(course, electrodes.power_weights, who)
-    hum = hum + POWER_DEPTH * began * who.onset[1] + nuisance * (POWER_SLOW * slow + POWER_SHARED * shared)
+    hum = hum + POWER_DEPTH * began * who.onset[1] + nuisance * (POWER_SLOW * slow + POWER_SHARED * shared) + common
     hum = np.where(who.dead, 0.0, np.clip(hum, *LOG_LIMITS))
     flicker = rng.standard_gamma(POWER_SHAPE, hum.shape) / POWER_SHAPE
-    power = who.floor * np.exp(hum) * flicker + SPIKE_POWER * counts
+    power = who.floor * np.exp(hum) * flicker + who.spike_power * counts
     return np.concatenate([np.log1p(counts), power], 1).astype(np.float32)
 
 # %% ../nbs/simulate.ipynb #48b1dff4
@@ -804,6 +817,7 @@ def misspoken(labels: np.ndarray, share: float, rng: np.random.Generator) -> np.
 
 # %% ../nbs/simulate.ipynb #a8590d7f
 SMALLEST_SPREAD = 0.01  # a dead electrode's features become 0, not NaN
+LARGEST = 10.0  # feature with `coupling`, as in T15's files
 WINDOW = 20  # preceding trials whose statistics z-scoring uses
 CALIBRATION = 10  # trials at the start of a day that are recorded but not kept
 RECORDED_AHEAD = 2  # trials made in threads while one is written; each has its own seed
@@ -910,7 +924,10 @@ class SessionSimulator:
 
     def _finish(self, position: int, raw: np.ndarray, preceding: list[Moments]) -> Trial:
         plan = self.planned[position]
-        return Trial(zscore(raw, preceding), np.array(plan.labels, np.int64), plan.session, plan.block, plan.number,
+        features = zscore(raw, preceding)
+        if self.config.coupling:
+            features = np.minimum(features, LARGEST)
+        return Trial(features, np.array(plan.labels, np.int64), plan.session, plan.block, plan.number,
                      sentence=plan.sentence, signal=self.signal)
 
     def __iter__(self) -> Iterator[tuple[str, Trial]]:
@@ -930,7 +947,7 @@ def open_sessions(
     source: SentenceSource | None = None,  # what is said; None: as the settings say
 ) -> list[SessionSimulator]:
     "One simulator per session of the plan; nothing is simulated yet."
-    source, who = source or SentenceSource(config), participant(config.seed, config.sharing, config.onsets)
+    source, who = source or SentenceSource(config), participant(config.seed, config.sharing, config.onsets, config.coupling)
     who = replace(who, shared=config.shared_noise * who.shared)
     return [SessionSimulator(config, who, plan_session(source, name)) for name in source.sessions]
 

@@ -5,6 +5,7 @@
                                                 [--set onsets=0.3 ...]          other sizes than those of `STRICT`
     python benchmarks/ruler.py --trials FILE.csv ...                            decoders evaluated elsewhere
     python benchmarks/ruler.py --tuning                                         how similar tuning is after months
+    python benchmarks/ruler.py --correlations REAL.npy                          how features hang together
     python benchmarks/ruler.py --figure [--json FILE]                           the figure, from the results
 
 LABELS.csv has the columns session, sentence_label and phonemes, such as that of the published training split. From each
@@ -37,7 +38,7 @@ from b2t_kit.data.convert import SessionWriter
 from b2t_kit.simulate import real_errors
 from errors import QUANTILES, ErrorStatistics, error_statistics
 from b2t_kit.simulate import Noise, even_logits, noisy_logits
-from b2t_kit.simulate import STRICT, SimulateConfig, electrodes_on, participant, simulate
+from b2t_kit.simulate import STRICT, SimulateConfig, electrodes_on, open_sessions, participant, simulate
 from b2t_kit.simulate import day_number, session_names
 from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.speech.recipes import tiny
@@ -189,6 +190,38 @@ def tuning_left() -> None:
             print(f"lasting {lasting:g}, {kind}:", *(f"{days} days {like:.2f}" for days, like in row.items()))
 
 
+def hang_together(correlation: np.ndarray) -> dict[str, float]:
+    "Figures of a correlation matrix of 512 features, crossings then power, of four arrays each."
+    matrix = np.nan_to_num(correlation.astype(np.float64))
+    values, blocks = np.linalg.eigvalsh(matrix), matrix.reshape(8, 64, 8, 64)
+    mean = blocks.mean(axis=(1, 3))
+    within = (blocks.sum(axis=(1, 3)).diagonal() - 64) / (64 * 63)
+    crossings, power = (np.triu(part, 1) > 0.5 for part in (matrix[:256, :256], matrix[256:, 256:]))
+    return {"crossings with power, median": float(np.median(matrix[:256, 256:].diagonal())),
+            "first eigenvalue": float(values[-1]), "participation ratio": float(values.sum() ** 2 / (values**2).sum()),
+            "power within the first three arrays": float(within[4:7].mean()), "power within dorsal 6v": float(within[7]),
+            "power between the first three arrays": float(mean[[4, 4, 5], [5, 6, 6]].mean()),
+            "crossings within the first three arrays": float(within[:3].mean()),
+            "crossings between the first three arrays": float(mean[[0, 0, 1], [1, 2, 2]].mean()),
+            "pairs of electrodes above .5": float(crossings.sum() + power.sum())}
+
+
+def correlations(picture: Path) -> dict[str, dict[str, float]]:
+    "Real, and of 20 strict trials with features as they were, and coupled; two participants."
+    columns = {"real": hang_together(np.load(picture))}
+    for seed, coupling in ((1, 0.0), (1, 1.0), (2, 1.0)):
+        config = replace(STRICT, sessions=1, trials=20, held_out=0.0, seed=seed, coupling=coupling)
+        features = np.concatenate([trial.features for _, trial in open_sessions(config)[0]])
+        with np.errstate(invalid="ignore", divide="ignore"):  # dead electrodes
+            row = hang_together(np.corrcoef(features.T))
+        power = features[:, 256:]
+        lagged = (power[1:] * power[:-1]).mean(axis=0) / np.maximum(power.var(axis=0), 1e-9)
+        columns[f"coupling {coupling:g}, participant {seed}"] = row | {
+            "99.9 % quantile of crossings": float(np.quantile(features[:, :256], 0.999)), "largest": float(features.max()),
+            "autocorrelation of power at one bin, median": float(np.median(lagged))}
+    return columns
+
+
 def row_of(found: dict) -> dict[str, float]:
     "The numbers that are compared."
     return {"phoneme errors, %": 100 * found["rate"], "sentences without an error, %": 100 * found["free"],
@@ -242,6 +275,7 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[], help="sizes of what goes wrong, such as onsets=0.3")
     parser.add_argument("--trials", type=Path, nargs="*", default=[], help="trials.csv of decoders evaluated elsewhere")
     parser.add_argument("--tuning", action="store_true")
+    parser.add_argument("--correlations", type=Path, help="correlations of 512 real features (.npy)")
     parser.add_argument("--figure", action="store_true")
     parser.add_argument("--json", type=Path, default=RESULTS / "ruler.json")
     options = parser.parse_args()
@@ -271,6 +305,11 @@ def main() -> None:
         stored["decoders elsewhere"] = stored.get("decoders elsewhere", {}) | columns
     if columns:
         print(table(columns, others))
+        options.json.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+    if options.correlations:
+        stored["correlations"] = together = correlations(options.correlations)
+        for name in together["coupling 0, participant 1"]:
+            print("|", name, "|", " | ".join(f"{one[name]:.3g}" if name in one else "" for one in together.values()), "|")
         options.json.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
     if options.tuning:
         tuning_left()
