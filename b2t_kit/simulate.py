@@ -21,7 +21,7 @@ __all__ = ['GRAMMAR', 'SENTENCES', 'HELD_OUT_SHARE', 'FIXED_SHARE', 'DEFAULT_SEN
            'knotted_noise', 'drive', 'record_trial', 'of_day', 'tuning_gain', 'misspoken', 'Moments', 'moments',
            'zscore', 'SessionSimulator', 'open_sessions', 'Summary', 'write_session', 'simulate', 'real_errors',
            'real_counts', 'timeline', 'closeness', 'rivals', 'Noise', 'error_rates', 'clarity', 'in_lapse',
-           'noisy_logits', 'noisy_sentence', 'even_logits']
+           'noisy_logits', 'noisy_sentence']
 
 # %% ../nbs/simulate.ipynb #116b71ab
 import csv
@@ -1178,21 +1178,3 @@ def noisy_sentence(
     from b2t_kit.text.g2p import sentence_to_phonemes
 
     return noisy_logits(to_ids(sentence_to_phonemes(sentence)), generator, noise, day, network)
-
-# %% ../nbs/simulate.ipynb #7846a987
-def even_logits(
-    labels: Sequence[int],  # classes 1..40
-    generator: np.random.Generator,
-) -> np.ndarray:  # (P, 41) float32
-    "Logits with equally strong, independent noise everywhere: easier than real ones, with long lists of hypotheses."
-    path, stretch = timeline(labels, generator)
-    close = closeness()
-    close[:, BLANK], close[BLANK, :] = 0.45, 0.25
-    np.fill_diagonal(close, 1.0)
-    missed = generator.random(stretch[-1] + 1)[stretch] < 0.02
-    clean = 14.0 * close[np.where(missed, BLANK, path)]  # (P, 41)
-    wrong = generator.standard_normal((stretch[-1] + 1, len(PHONEMES)))[stretch]  # (P, 41)
-    ragged = generator.standard_normal((len(path), len(PHONEMES)))  # (P, 41)
-    for frame in range(1, len(path)):
-        ragged[frame] = 0.8 * ragged[frame - 1] + np.sqrt(1 - 0.8**2) * ragged[frame]
-    return (clean + 1.2 * wrong + 0.42 * ragged).astype(np.float32)

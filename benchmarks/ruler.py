@@ -16,7 +16,7 @@ is, `quiet` without its noise, `early` without the days after the fifteenth, `se
 `few-quiet` take twice the steps on a fifth of the sentences. DIR/demo, if it is there, is a folder of `b2t demo`.
 --trials takes what an evaluation leaves as `trials.csv`, such as the two files of `benchmarks/gpu.py score`.
 The real figures and the definitions are in `errors.py`: the published baseline on 766 validation sentences of 21
-days. "Before" is the noise that the kit had at first, `even_logits`: independent, and confused by articulation.
+days. "Before", which the results keep, is the noise that the kit had at first: independent, confused by articulation.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from b2t_kit.data.dataset import Recordings, find_recordings
 from b2t_kit.data.convert import SessionWriter
 from b2t_kit.simulate import real_errors
 from errors import QUANTILES, ErrorStatistics, error_statistics
-from b2t_kit.simulate import Noise, even_logits, noisy_logits
+from b2t_kit.simulate import Noise, noisy_logits
 from b2t_kit.simulate import STRICT, SimulateConfig, electrodes_on, open_sessions, participant, simulate
 from b2t_kit.simulate import day_number, session_names
 from b2t_kit.speech.evaluate import evaluate_run
@@ -69,16 +69,13 @@ def sentences_of(path: Path, count: int) -> Spoken:
     return [(day, labels) for day in sorted(by_day) for labels in by_day[day][:each]]
 
 
-def simulated(spoken: Spoken, noise: Noise | None, seed: int = 0) -> ErrorStatistics:
-    "The errors of simulated logits; None: those of before."
+def simulated(spoken: Spoken, noise: Noise, seed: int = 0) -> ErrorStatistics:
+    "The errors of simulated logits."
     numbers = {day: number for number, day in enumerate(sorted({day for day, _ in spoken}))}
     heard = []
     for number, (day, labels) in enumerate(spoken):
         generator = np.random.default_rng([seed, number])
-        if noise is None:
-            logits = even_logits(labels, generator)
-        else:
-            logits = noisy_logits(labels, generator, noise, numbers[day])
+        logits = noisy_logits(labels, generator, noise, numbers[day])
         heard.append(collapse(logits.argmax(axis=1)))
     return error_statistics([labels for _, labels in spoken], heard, [day for day, _ in spoken])
 
@@ -284,7 +281,7 @@ def main() -> None:
     others: list[dict] = []
     if options.labels:
         spoken = sentences_of(options.labels, options.sentences)
-        columns = {"before": asdict(simulated(spoken, None)), "now": asdict(simulated(spoken, Noise()))}
+        columns = {**stored.get("logits", {}), "now": asdict(simulated(spoken, Noise()))}  # keeps "before"
         others = [row_of(asdict(simulated(spoken, Noise(seed=seed), seed))) for seed in range(1, options.seeds + 1)]
         stored |= {"logits": columns, "other_seeds": others}
     if options.recordings:
