@@ -947,7 +947,8 @@ def open_sessions(
     source: SentenceSource | None = None,  # what is said; None: as the settings say
 ) -> list[SessionSimulator]:
     "One simulator per session of the plan; nothing is simulated yet."
-    source, who = source or SentenceSource(config), participant(config.seed, config.sharing, config.onsets, config.coupling)
+    source = source or SentenceSource(config)
+    who = participant(config.seed, config.sharing, config.onsets, config.coupling)
     who = replace(who, shared=config.shared_noise * who.shared)
     return [SessionSimulator(config, who, plan_session(source, name)) for name in source.sessions]
 
@@ -1096,7 +1097,7 @@ class Noise:
             raise KitError("noise: lapses must be in [0, 1), memory in [lapses, 1)")
         spreads = self.days, self.trials, self.depth, self.frames, self.places, self.sentences
         if not (0 <= self.errors <= 4 and min(spreads) >= 0 and 0 < self.shared < 1):
-            raise KitError("noise: errors must be in [0, 4], shared above 0 and below 1, standard deviations at least 0")
+            raise KitError("noise: errors must be in [0, 4], shared between 0 and 1, standard deviations at least 0")
         if self.flatness not in BEHIND:
             raise KitError(f"noise: flatness must be {', '.join(BEHIND)}, not {self.flatness}")
 
