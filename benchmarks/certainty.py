@@ -1,7 +1,7 @@
 """How sure simulated logits are, against the published baseline; and what several simulated networks gain together.
 
     python benchmarks/certainty.py VALIDATION.json [--json FILE]
-    python benchmarks/certainty.py VALIDATION.json --networks 10 --labels LABELS.csv [--shared 0.91] [--half 1] [--json FILE]
+    python benchmarks/certainty.py VALIDATION.json --networks 10 --labels LABELS.csv [--shared 0.91] [--half 1]
 
 VALIDATION.json is a list of trials of real decoders: `session`, `sentence`, `phonemes`, the five best phoneme sequences
 `nbest` with their ln P (a CTC prefix beam of five over the log-softmax of the published baseline), and under the
@@ -187,7 +187,8 @@ def together(name: str, sentences: Sequence[Sequence[str]], said: list[str]) -> 
     return row
 
 
-def several_networks(rows: list[dict], labels: Path, count: int, half: int, shared: float) -> dict[str, dict[str, float]]:
+def several_networks(rows: list[dict], labels: Path, count: int, half: int,
+                     shared: float) -> dict[str, dict[str, float]]:
     "Real decoders, and simulated networks with the kit's search: votes over texts, and the average of logits."
     from decoding_cases.task import build, divided
 
@@ -200,8 +201,8 @@ def several_networks(rows: list[dict], labels: Path, count: int, half: int, shar
     search = BeamSearch(build_lexicon(), build(text, [normalise(row["sentence"], True) for row in rows]))
     networks = [[tempered(one, temperature) for one in judging.logits(noise, network=at)]
                 for at in range(count)]
-    wrong = [[Levenshtein.distance(true, collapse(one.argmax(1))) / len(true) for true, one in zip(judging.said, trials)]
-             for trials in networks]
+    wrong = [[Levenshtein.distance(true, collapse(one.argmax(1))) / len(true)
+              for true, one in zip(judging.said, trials)] for trials in networks]
     alike = float(np.corrcoef(wrong)[np.triu_indices(count, 1)].mean())
 
     def texts(trials: list[np.ndarray]) -> list[str]:
