@@ -196,7 +196,8 @@ def hang_together(correlation: np.ndarray) -> dict[str, float]:
     crossings, power = (np.triu(part, 1) > 0.5 for part in (matrix[:256, :256], matrix[256:, 256:]))
     return {"crossings with power, median": float(np.median(matrix[:256, 256:].diagonal())),
             "first eigenvalue": float(values[-1]), "participation ratio": float(values.sum() ** 2 / (values**2).sum()),
-            "power within the first three arrays": float(within[4:7].mean()), "power within dorsal 6v": float(within[7]),
+            "power within the first three arrays": float(within[4:7].mean()),
+            "power within dorsal 6v": float(within[7]),
             "power between the first three arrays": float(mean[[4, 4, 5], [5, 6, 6]].mean()),
             "crossings within the first three arrays": float(within[:3].mean()),
             "crossings between the first three arrays": float(mean[[0, 0, 1], [1, 2, 2]].mean()),
@@ -214,7 +215,8 @@ def correlations(picture: Path) -> dict[str, dict[str, float]]:
         power = features[:, 256:]
         lagged = (power[1:] * power[:-1]).mean(axis=0) / np.maximum(power.var(axis=0), 1e-9)
         columns[f"coupling {coupling:g}, participant {seed}"] = row | {
-            "99.9 % quantile of crossings": float(np.quantile(features[:, :256], 0.999)), "largest": float(features.max()),
+            "99.9 % quantile of crossings": float(np.quantile(features[:, :256], 0.999)),
+            "largest": float(features.max()),
             "autocorrelation of power at one bin, median": float(np.median(lagged))}
     return columns
 
@@ -306,7 +308,8 @@ def main() -> None:
     if options.correlations:
         stored["correlations"] = together = correlations(options.correlations)
         for name in together["coupling 0, participant 1"]:
-            print("|", name, "|", " | ".join(f"{one[name]:.3g}" if name in one else "" for one in together.values()), "|")
+            shown = (f"{one[name]:.3g}" if name in one else "" for one in together.values())
+            print("|", name, "|", " | ".join(shown), "|")
         options.json.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
     if options.tuning:
         tuning_left()
