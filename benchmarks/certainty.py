@@ -7,7 +7,7 @@ VALIDATION.json is a list of trials of real decoders: `session`, `sentence`, `ph
 `nbest` with their ln P (a CTC prefix beam of five over the log-softmax of the published baseline), and under the
 name of a family of decoders the sentences of ten seeds. The simulated logits are of the same sentences and days, with
 the same beam. Half of the days fitted the constants of `Noise`, the others judge; in each half the simulated error rate
-is set to the real one. LABELS.csv, as for `decoding.py`, gives the 3-gram its text. Recorded in ruler.md and combine.md.
+is set to the real one. LABELS.csv, as for `decoding.py`, gives the 3-gram its text. Results: ruler.md, combine.md.
 """
 import argparse
 import json
