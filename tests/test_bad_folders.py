@@ -485,7 +485,7 @@ def test_settings_beside_a_published_checkpoint(text, here):
 def test_a_record_of_eval_that_is_none(content, here, capsys):
     (here / "gru/eval/val").mkdir(parents=True, exist_ok=True)
     (here / "gru/eval/val/result.json").write_text(content)
-    assert "eval/val/result.json: is not a record of `b2t eval`" in refused("show gru", capsys)
+    assert "gru/eval/val/result.json: lacks a part" in refused("show gru", capsys)
 
 
 @pytest.mark.parametrize("row", ["garbage", '{"step": 1}', '{"kind": "train", "step": 2, "loss": "x"}',

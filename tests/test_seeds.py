@@ -197,8 +197,8 @@ def test_runs_decode_together(data: Path, tmp_path: Path, capsys: pytest.Capture
     assert load_json(together / "average/val/result.json")["search"] == load_json(record)["search"]
     (runs[0].parent / "seed_3").symlink_to(runs[0])  # an ensemble of other decoders does not find them
     twice = AveragedRuns([RunLogits(runs[0].parent / name, data) for name in ("seed_1", "seed_3")])
-    assert twice.record(twice.folder)[0] != record
-    assert AveragedRuns([RunLogits(run, data) for run in reversed(runs)]).record(record)[0] == record
+    assert twice.record(twice.folder)[0].path != record
+    assert AveragedRuns([RunLogits(run, data) for run in reversed(runs)]).record(record)[0].path == record
     record.unlink()  # tuned weights are not for the hotwords below
     assert main(["submit", *given, "--combine", "pool", "--out", str(tmp_path / "submission.csv")]) == 0
 

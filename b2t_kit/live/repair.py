@@ -272,7 +272,7 @@ class Quality:
         self,
         num_features: int,
         zscored: bool,  # the decoder expects z-scores
-        pace: float = 1.0,  # how many times as fast as real time bins come; 0: as fast as they are taken
+        pace: float = 1.0,  # how many times as fast as real time bins come; their rate is judged at 1 only
     ) -> None:
         self.zscored, self.pace = zscored, pace
         self.bins: deque[np.ndarray] = deque(maxlen=JUDGED)
@@ -300,7 +300,7 @@ class Quality:
         times = [arrived for _, _, arrived in self.came]
         first = max((at for at, (one, two) in enumerate(pairwise(times), 1) if two - one > PAUSED), default=0)
         seconds, count = times[-1] - times[first], len(times) - 1 - first
-        speed = count * BIN_SECONDS / seconds / self.pace if self.pace and seconds > 1.25 / self.pace else 1.0
+        speed = count * BIN_SECONDS / seconds if self.pace == 1 and seconds > 1.25 else 1.0
         wrong = f"{speed / BIN_SECONDS:.0f} bins come in a second, {1 / BIN_SECONDS:g} wanted"
         return "" if 0.6 < speed < 1.7 else wrong
 
