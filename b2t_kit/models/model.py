@@ -581,7 +581,7 @@ def _beside(path: Path, module: Any) -> dict[str, bytes]:
 
 def loaded_models() -> list[str]:
     "The models that a person named by file, such as /where/own_model.py:Convolution, for a child process."
-    return [f"{path}:{module.__name__}" for module, (path, _) in _FILES.items()]
+    return [f"{path}:{module.__name__}" for module, (path, _) in _FILES.items() if path.is_file()]
 
 # %% ../../nbs/models/model.ipynb #ca503023
 def model_name(config_class: type) -> dict[str, str]:
