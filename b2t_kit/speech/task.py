@@ -315,10 +315,6 @@ class SpeechTask(Task):
                 frames=framing(self.config.model))
         return self._to_train[place]
 
-    def train_buckets(self, config: TrainConfig, device: Device) -> list[Bucket]:
-        "The lengths of training batches."
-        return list(self.lengths.buckets) if self.lengths else self._train_batches(config, device).buckets
-
     def batches(self, config: TrainConfig, device: Device, position: int) -> Generator[list[Batch], None, None]:
         "Endless optimizer steps from `position` on: this process's micro-batches of each."
         return self._train_batches(config, device).iterate(position)

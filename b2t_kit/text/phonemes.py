@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['IPA', 'EXAMPLES', 'FEATURES', 'FEATURE_FAMILIES', 'FEATURE_NAMES', 'GROUPS', 'BLANK', 'SILENCE', 'BAR', 'PHONEMES',
-           'feature_matrix', 'to_ids', 'to_phonemes', 'show', 'collapse', 'join_words', 'split_words', 'normalise',
-           'check_word']
+           'feature_matrix', 'to_ids', 'to_phonemes', 'show', 'collapse', 'join_words', 'normalise', 'check_word']
 
 # %% ../../nbs/text/phonemes.ipynb #0986395c
 import itertools
@@ -159,15 +158,6 @@ def join_words(
 ) -> list[str]:  # one flat sequence
     "Return the labels of some words: each word's phonemes, and a `|` after every word."
     return [phoneme for word in words for phoneme in (*word, BAR)]
-
-# %% ../../nbs/text/phonemes.ipynb #84532f6f
-def split_words(
-    phonemes: Iterable[str],  # names, with "|" or "SIL" for silence
-) -> list[tuple[str, ...]]:  # the phonemes of each word; empty words are left out
-    "Return the words of a phoneme sequence, split at silences."
-    names = [BAR if name.strip() in (BAR, "SIL") else name for name in phonemes]
-    runs = itertools.groupby(names, key=lambda name: name == BAR)
-    return [tuple(run) for is_silence, run in runs if not is_silence]
 
 # %% ../../nbs/text/phonemes.ipynb #72c1a719
 _KEPT = frozenset(string.ascii_letters + "-' ")

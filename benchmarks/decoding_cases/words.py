@@ -1,7 +1,7 @@
 "Language models: what they add to the same logits, and how long a whole split takes."
 import os
 import time
-from itertools import cycle, islice, product
+from itertools import cycle, groupby, islice, product
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from b2t_kit.lm import LanguageModel, perplexity
 from b2t_kit.simulate import Noise
 from b2t_kit.text.g2p import sentence_to_phonemes
 from b2t_kit.text.metrics import Counts, per, rate_of, wer
-from b2t_kit.text.phonemes import collapse, split_words, to_ids, to_phonemes
+from b2t_kit.text.phonemes import BAR, collapse, to_ids, to_phonemes
 
 FRAMES = 215  # 874.8 bins of 20 ms on average in the published training split, a frame every 4 bins
 
@@ -102,7 +102,8 @@ def level(scored: list[str], tuned_on: list[str], models: dict[str, LanguageMode
 def spelled_out(logits: np.ndarray, lexicon: Lexicon, model: LanguageModel) -> str:
     "The greedy result: words where a stretch is one, else phonemes."
     found = []
-    for stretch in split_words(to_phonemes(collapse(logits.argmax(axis=1)))):
+    labels = to_phonemes(collapse(logits.argmax(axis=1)))
+    for stretch in (tuple(run) for silent, run in groupby(labels, key=BAR.__eq__) if not silent):
         words = [lexicon.words[word] for word in lexicon.spoken.get(tuple(to_ids(stretch)), ())]
         likely = {word: model.unigrams[model.numbers([word])[0]] for word in words}
         found.append(max(likely, key=likely.get) if likely else "".join(stretch).lower())
