@@ -16,6 +16,7 @@ __all__ = ['Folder', 'File', 'RunFolder', 'OptionalFolder', 'OptionalFile', 'Opt
 
 # %% ../nbs/cli.ipynb #dbf184fd
 import difflib
+import os
 import re
 import shlex
 import shutil
@@ -1271,6 +1272,8 @@ def do(words: list[str]) -> int:
 
 def main(words: list[str] | None = None) -> int:
     "Run the program with the words that follow `b2t`, this process's if None; return the exit status."
+    if words is None:  # threads that wait without spinning, set before torch starts its own; a process that has
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # neighbours took 9 times as long with threads that spin
     return run_program(lambda: do(sys.argv[1:] if words is None else words))
 
 # %% ../nbs/cli.ipynb #70c29bac
