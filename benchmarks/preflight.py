@@ -4,7 +4,7 @@
     python benchmarks/preflight.py "linear" "tiny"       # these, again
     python benchmarks/preflight.py --blocks              # a block of CDEIT, with the original's attention and the kit's
     python benchmarks/preflight.py --gru                 # a wide GRU layer: torch_xla's and the kit's
-    python benchmarks/preflight.py --table               # from the results, for preflight.md
+    python benchmarks/preflight.py --table               # from the results, for v5e.md
     python benchmarks/preflight.py --sizes               # no compiling: what tests/test_preflight.py compares
 
 A case holds the words after `b2t preflight` on the command line. `benchmarks/results/preflight.json` has the command's

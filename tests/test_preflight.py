@@ -125,7 +125,7 @@ def on_eight(folder: Path, *words: str) -> dict:
 
 @compiler
 def test_a_small_configuration_fits(tmp_path: Path) -> None:
-    """A tomography network, with the command; `benchmarks/preflight.md` has all configurations."""
+    """A tomography network, with the command; `benchmarks/v5e.md` has all configurations."""
     pytest.importorskip("b2t_kit.tasks")
     words = "eit_tiny", "--cache-dir", str(tmp_path / "kept")
     found = on_eight(tmp_path, *words)
