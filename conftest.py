@@ -56,11 +56,19 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 def pytest_addoption(parser):
     parser.addoption("--flags", default="", help="tst_flags to run all the same, as nbdev_test's")
     parser.addoption("--no-skips", action="store_true", help="a skipped test is a failure")
+    parser.addoption("--library", default="", help="only files with a test that needs this library, such as torch_xla")
 
 
 def pytest_collect_file(file_path, parent):
     if file_path.suffix == ".ipynb" and not file_path.name.startswith(("_", ".")):
         return Notebook.from_parent(parent, path=file_path)
+
+
+def pytest_collection_modifyitems(config, items):
+    if library := config.getoption("--library"):
+        files = {item.path for item in items if item.get_closest_marker(library)}
+        config.hook.pytest_deselected(items=[item for item in items if item.path not in files])
+        items[:] = [item for item in items if item.path in files]
 
 
 def pytest_collection_finish(session):
@@ -125,7 +133,7 @@ class Notebook(pytest.File):
             if asserts:
                 end = len(self.sources)
                 test = Cells.from_parent(self, name=f"{heading} [{number}]", end=end)
-                for library in missing:
+                for library in LIBRARIES & directives.keys():
                     test.add_marker(library)
                 yield test
         if end < len(self.sources):

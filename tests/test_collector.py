@@ -89,6 +89,9 @@ def test_what_needs_a_library_skips_without_it(project):
     (project.folder / "absent_library.py").touch()
     status, _, totals = project.test("--no-skips")
     assert (status, totals) == (0, "2 passed, 0 failed, 0 skipped")
+    project.add("b.ipynb", "assert True")
+    assert project.test("--library", "absent_library")[-1] == "2 passed, 0 failed, 0 skipped"
+    assert project.test()[-1] == "3 passed, 0 failed, 0 skipped"
 
 
 def test_a_notebook_that_changes_the_process_is_named(project):
