@@ -5,14 +5,15 @@
 # %% auto #0
 __all__ = ['Folder', 'File', 'RunFolder', 'OptionalFolder', 'OptionalFile', 'OptionalRun', 'Folders', 'Files', 'RunFolders',
            'DeviceName', 'PrecisionName', 'numbers', 'WINGS', 'ModelFile', 'VERBS', 'ELSEWHERE', 'NICKNAMES',
-           'plain_number', 'wing', 'exactly_one', 'refuse', 'HasSettings', 'option_value', 'flagged', 'Demo',
-           'Simulate', 'Fetch', 'Validate', 'Train', 'initial_settings', 'resumed', 'train_runs', 'calibrate_trained',
-           'initial_decoder', 'remembered_seeds', 'print_how_to_resume', 'train_beside', 'ReadsRun', 'ReadsRecordings',
-           'TakesRuns', 'Combines', 'Adapts', 'FindsSentences', 'Evaluate', 'Decode', 'WritesModel', 'Excludes',
-           'BuildModel', 'MixModels', 'ConvertModel', 'DescribeModel', 'CheckModel', 'Perplexity', 'Rescore', 'Submit',
-           'CheckSubmission', 'ScoreSentences', 'CombineSentences', 'WriteReport', 'Export', 'Runs', 'Show',
-           'BuildKernel', 'ForDevices', 'Plan', 'Preflight', 'Doctor', 'all_verbs', 'find_verb', 'as_listed',
-           'print_verbs', 'parse_verb', 'parse', 'act', 'do', 'main', 'print_completion']
+           'plain_number', 'Verb', 'flag', 'flagged', 'refuse', 'exactly_one', 'HasSettings', 'option_value', 'Demo',
+           'Simulate', 'wing', 'Fetch', 'Validate', 'Train', 'initial_settings', 'resumed', 'train_here',
+           'checked_settings', 'calibrate_trained', 'initial_decoder', 'remembered_seeds', 'print_how_to_resume',
+           'train_beside', 'ReadsRun', 'ReadsRecordings', 'TakesRuns', 'Combines', 'Adapts', 'FindsSentences',
+           'Evaluate', 'Decode', 'WritesModel', 'Excludes', 'BuildModel', 'MixModels', 'ConvertModel', 'DescribeModel',
+           'CheckModel', 'Perplexity', 'Rescore', 'Submit', 'CheckSubmission', 'ScoreSentences', 'CombineSentences',
+           'WriteReport', 'Export', 'Runs', 'Show', 'BuildKernel', 'ForDevices', 'Plan', 'Preflight', 'Doctor',
+           'all_verbs', 'find_verb', 'print_verbs', 'spelled_out', 'parse', 'mistake', 'act', 'do', 'parse_and_act',
+           'main']
 
 # %% ../nbs/cli.ipynb #dbf184fd
 import difflib
@@ -23,8 +24,9 @@ import shutil
 import sys
 import textwrap
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, closing, contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from functools import partial
 from importlib import import_module
@@ -32,7 +34,7 @@ from importlib.util import find_spec
 from io import BytesIO, StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, get_type_hints
 
 import tyro
 from tyro.conf import Positional, arg
@@ -72,36 +74,52 @@ def plain_number(info: Any) -> PrimitiveConstructorSpec | None:
         is_instance=lambda value: type(value) is info.type, str_from_instance=lambda value: [str(value)])
 
 # %% ../nbs/cli.ipynb #9d5fe62b
-WINGS = ("importers", "live", "tasks")  # folders that may be left out, each with a module `verbs`
+class Verb:
+    "A command: its fields are the options, and `act` does the work and returns an exit status, None for success."
+    LIMITS: ClassVar[Mapping[str, tuple[float, float]]] = {}  # option -> smallest and largest number
+    NEEDS: ClassVar[Mapping[str, str]] = {}  # option -> the one without which it means nothing
+
+    def __post_init__(self) -> None:
+        for kind in type(self).__mro__:
+            check_bounds(self, vars(kind).get("LIMITS", {}))
+            for name, other in vars(kind).get("NEEDS", {}).items():
+                if not getattr(self, other):
+                    refuse(self, f"needs {flag(other)}", name)
 
 
-def wing(folder: str, name: str) -> Any:
-    "Return a module of a wing; None if its folder is not there."
-    there = find_spec(f"b2t_kit.{folder}") and find_spec(f"b2t_kit.{folder}.{name}")
-    return import_module(f"b2t_kit.{folder}.{name}") if there else None
+def flag(name: str) -> str:
+    "Return a field's name as it is typed."
+    return f"--{name.rpartition('.')[2].replace('_', '-')}"
 
 
-def exactly_one(verb: Any, *names: str) -> str:
-    "Return which of several options is given; raises `KitError` if it is not exactly one."
-    given = [name for name in names if getattr(verb, name)]
-    if len(given) != 1:
-        flags = " or ".join(f"--{name.replace('_', '-')}" for name in names)
-        raise KitError(f"{', '.join(names)}: give one of {flags}, not {'several' if given else 'none'}")
-    return given[0]
+def flagged(name: str, value: Any) -> list[str]:
+    "Return an option and its value as words of a command line."
+    if isinstance(value, bool):
+        return [flag(name) if value else f"--no-{flag(name)[2:]}"]
+    return [flag(name), *map(str, value if isinstance(value, (tuple, list)) else [value])]
 
 
 def refuse(verb: Any, why: str, *names: str) -> None:
     "Raise `KitError` for the first of some options that is given."
     for name in names:
         if getattr(verb, name) != type(verb).__dataclass_fields__[name].default:
-            raise KitError(f"--{name.replace('_', '-')}: {why}")
+            raise KitError(f"{flag(name)}: {why}")
+
+
+def exactly_one(verb: Any, *names: str) -> str:
+    "Return which of several options is given; raises `KitError` if it is not exactly one."
+    given = [name for name in names if getattr(verb, name)]
+    if len(given) != 1:
+        raise KitError(f"{', '.join(names)}: give one of {' or '.join(map(flag, names))}, not "
+                       + ("several" if given else "none"))
+    return given[0]
 
 # %% ../nbs/cli.ipynb #acc2ebf3
 @dataclass(frozen=True, kw_only=True)
-class HasSettings:
-    "A verb with the options of a configuration."
+class HasSettings(Verb):
+    "A verb with the options of a configuration, which its method `initial` finds by the words typed."
     settings: Any = None
-    typed: Annotated[tuple[str, ...], tyro.conf.Fixed, tyro.conf.Suppress] = ()
+    typed: Annotated[tuple[str, ...], tyro.conf.Fixed, tyro.conf.Suppress] = ()  # names of the options that are given
 
     def given(self) -> dict[str, Any]:
         "Return the settings that the command line gives, by dotted name."
@@ -111,36 +129,25 @@ class HasSettings:
 
 def option_value(words: Sequence[str], option: str) -> str | None:
     "Return the value of an option, before the command line is parsed."
-    for place, word in enumerate(words):
+    for word, following in zip(words, [*words[1:], None]):
         if word == option:
-            return words[place + 1] if place + 1 < len(words) else None
+            return following
         if word.startswith(f"{option}="):
             return word.partition("=")[2]
     return None
 
-
-def flagged(name: str, value: Any) -> list[str]:
-    "Return an option and its value as words of a command line."
-    flag = name.rpartition(".")[2].replace("_", "-")
-    if isinstance(value, bool):
-        return [f"--{flag}" if value else f"--no-{flag}"]
-    return [f"--{flag}", *map(str, value if isinstance(value, (tuple, list)) else [value])]
-
 # %% ../nbs/cli.ipynb #a38e15e1
 @dataclass(frozen=True)
-class Demo:
+class Demo(Verb):
     "Simulate recordings, train a decoder and a linear readout on them, and compare the two, in minutes."
     out: Folder  # new folder for the results
     seed: int = 1  # random seed of data and training
+    LIMITS = {"seed": SEED}
 
-    def __post_init__(self) -> None:
-        check_bounds(self, {"seed": SEED})
-
-    def act(self) -> int:
+    def act(self) -> None:
         from b2t_kit.demo import demo
 
         print(demo(self.out, self.seed))
-        return SUCCESS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,15 +161,23 @@ class Simulate(HasSettings):
 
         return SimulateConfig()
 
-    def act(self) -> int:
+    def act(self) -> None:
         from b2t_kit.simulate import simulate
 
         print(simulate(self.out, self.settings))
-        return SUCCESS
 
 # %% ../nbs/cli.ipynb #972012c1
+WINGS = ("importers", "live", "tasks")  # folders that may be left out, each with a module `verbs`
+
+
+def wing(folder: str, name: str) -> Any:
+    "Return a module of a wing; None if its folder is not there."
+    there = find_spec(f"b2t_kit.{folder}") and find_spec(f"b2t_kit.{folder}.{name}")
+    return import_module(f"b2t_kit.{folder}.{name}") if there else None
+
+
 @dataclass(frozen=True)
-class Fetch:
+class Fetch(Verb):
     "Download the T15 recordings from Dryad or Kaggle, another set of recordings, or a published language model."
     out: Folder  # folder to unpack them in
     lm: str | None = None  # instead of the recordings, one of the language models below
@@ -183,39 +198,32 @@ class Fetch:
                 "sets of recordings": {entry.name: f"{entry.about}; {entry.participants}; {entry.amount}; {entry.use}"
                                        for entry in (sets.SETS.values() if sets else [T15_SET])}}
 
-    def act(self) -> int:
+    def act(self) -> None:
         from b2t_kit.data.download import fetch, fetch_language_model, read_token
 
         sets = wing("importers", "sets")
-        if self.lm is not None:
+        options: dict[str, Any] = {"token": read_token(self.token_file) if self.token_file else None,
+                                   "keep_archive": self.keep_archive, "tell": report_progress}
+        if self.lm:
             print(fetch_language_model(self.lm, self.out))
-            return SUCCESS
-        options: dict[str, Any] = {
-            "token": read_token(self.token_file) if self.token_file else None,
-            "keep_archive": self.keep_archive, "tell": report_progress}
-        if self.set is None:
+        elif not self.set:
             print(*fetch(self.out, self.source, baseline=self.baseline, **options), sep="\n")
         elif sets:
             print(*sets.fetch_set(self.set, self.out, **options), sep="\n")
         else:
             raise KitError("--set: other sets come with the folder importers/, which is not installed")
-        return SUCCESS
 
 
 @dataclass(frozen=True)
-class Validate:
+class Validate(Verb):
     "Check a folder of recordings trial by trial, and list every fault."
     # folder of the recordings; by default it is searched for, also on Kaggle and Colab
     data: Positional[OptionalFolder] = None
 
     def act(self) -> int:
-        from collections import Counter
-
         from b2t_kit.data.dataset import DayStatistics, check_folder, fault_lines, find_recordings, signal_warnings
 
-        folder = find_recordings(self.data)
-        counts: Counter[tuple[str, str]] = Counter()
-        days: dict[str, DayStatistics] = {}
+        folder, counts, days = find_recordings(self.data), Counter[tuple[str, str]](), dict[str, DayStatistics]()
         for line in fault_lines(check_folder(folder, progress=True, days=days), counts):
             print(line, flush=True)
         for warning in signal_warnings(days):
@@ -245,9 +253,7 @@ class Train(HasSettings):
     # with --seeds: all at once, each in a process with a GPU or TPU chip of its own, or its share of the CPU's cores
     side_by_side: bool = False
     cache_dir: OptionalFolder = None  # cache on disk that several runs share; default: recordings are kept in memory
-
-    def __post_init__(self) -> None:
-        check_bounds(self, {"seeds": SEED})
+    LIMITS, NEEDS = {"seeds": SEED}, {"side_by_side": "seeds"}
 
     @staticmethod
     def about() -> Mapping[str, Mapping[str, str]]:
@@ -260,7 +266,15 @@ class Train(HasSettings):
         return initial_settings(words)
 
     def act(self) -> int:
-        return train_runs(resumed(self) if self.resume else self)
+        verb = resumed(self) if self.resume else self
+        try:
+            status, complete = train_beside(verb) if verb.side_by_side else train_here(verb)
+        except KeyboardInterrupt:
+            print_how_to_resume(verb)
+            raise
+        if not complete:
+            print_how_to_resume(verb)
+        return status
 
 # %% ../nbs/cli.ipynb #8c7d64e9
 def initial_settings(words: Sequence[str]) -> Any:
@@ -293,7 +307,7 @@ def resumed(verb: Any) -> Any:
     "Fill options that are not given with those in `resume.json`; raises `KitError` for what is none of this verb."
     from b2t_kit.training.run import RESUME
 
-    hints, own = get_type_hints(type(verb)), {item.name: item for item in fields(verb)}
+    hints, own = get_type_hints(type(verb)), type(verb).__dataclass_fields__
     for note in (Path(verb.out) / RESUME, *sorted(Path(verb.out).glob(f"seed_*/{RESUME}"))[:1]):
         values = load_json(note) if note.exists() else {}
         if not isinstance(values, dict) or [name for name in values if name not in own and (
@@ -308,50 +322,39 @@ def resumed(verb: Any) -> Any:
     return verb
 
 # %% ../nbs/cli.ipynb #50d03596
-def train_runs(verb: Train) -> int:
-    "Train or resume one run, or one a seed; print how to go on if something is left to do."
+def train_here(verb: Train) -> tuple[int, bool]:  # exit status, and whether all steps are done
+    "Train or resume one run, or one a seed, in this process."
     from b2t_kit.all import open_task
     from b2t_kit.memory import check_memory
-    from b2t_kit.train import train, train_seeds
+    from b2t_kit.train import train, train_seeds, uninterrupted
     from b2t_kit.training.checkpoint import checkpoint_steps
 
-    run, out, status = verb.settings, Path(verb.out), SUCCESS
+    run, out = checked_settings(verb), Path(verb.out)
+    folders = [out / f"seed_{seed}" for seed in verb.seeds] or [out]
+    with closing(open_task(run, verb.data, verb.cache_dir, initial_decoder(verb))) as task:
+        if verb.seeds:
+            with remembered_seeds(verb):
+                train_seeds(task, run.train, out, verb.seeds, verb.resume, check_memory=check_memory)
+        else:
+            uninterrupted(train(task, run.train, out, verb.resume, check_memory=check_memory))
+        finished = [folder for folder in folders if max(checkpoint_steps(folder), default=-1) >= run.train.steps]
+        for folder in finished:
+            calibrate_trained(task, run, folder)
+    return SUCCESS, finished == folders
+
+
+def checked_settings(verb: Train) -> Any:
+    "Return the settings of a run; raises `KitError` for what cannot be trained, or not in this folder."
+    out = Path(verb.out)
     if len(set(verb.seeds)) < len(verb.seeds):
         raise KitError(f"seeds: {' '.join(map(str, verb.seeds))} should be different whole numbers such as 1 2 3")
-    if verb.side_by_side and not verb.seeds:
-        raise KitError("side_by_side: needs seeds to train, such as --seeds 1 2 3")
     if verb.seeds and ((out / "config.json").exists() or (out / "checkpoints").exists()):
         raise KitError(f"{out}: holds a run already; choose another folder for several seeds")
     gone = [folder for folder in verb.data if verb.resume and not Path(folder).is_dir()]
     if gone:
         raise KitError(f"{out}: its recordings were in {gone[0]}, which is not there; name their folder with --data")
-    run.check()
-    try:
-        if verb.side_by_side:
-            status, complete = train_beside(verb)
-        else:
-            with closing(open_task(run, verb.data, verb.cache_dir, initial_decoder(verb))) as task:
-                if verb.seeds:
-                    with remembered_seeds(verb):
-                        train_seeds(task, run.train, out, verb.seeds, verb.resume, check_memory=check_memory)
-                    folders = [out / f"seed_{seed}" for seed in verb.seeds]
-                    finished = [folder for folder in folders
-                                if max(checkpoint_steps(folder), default=-1) >= run.train.steps]
-                    complete = finished == folders
-                else:
-                    stopped = train(task, run.train, out, verb.resume, check_memory=check_memory).stopped
-                    if stopped not in ("steps", "hours"):
-                        raise KeyboardInterrupt(stopped)
-                    complete = stopped == "steps"
-                    finished = [out] if complete else []
-                for folder in finished:
-                    calibrate_trained(task, run, folder)
-    except KeyboardInterrupt:
-        print_how_to_resume(verb)
-        raise
-    if not complete:
-        print_how_to_resume(verb)
-    return status
+    verb.settings.check()
+    return verb.settings
 
 
 def calibrate_trained(task: Any, run: Any, folder: Path) -> None:
@@ -362,31 +365,30 @@ def calibrate_trained(task: Any, run: Any, folder: Path) -> None:
     if find_place().world > 1 or not (folder / "config.json").is_file():
         return
     decoder = load_decoder(folder)
-    if read_calibration(folder, decoder.digest):
-        return
-    with open_device(run.train.device, run.train.precision) as device:
-        if found := fit_run(folder, decoder, task.val, device):
-            print(found, flush=True)
+    if not read_calibration(folder, decoder.digest):
+        with open_device(run.train.device, run.train.precision) as device:
+            if found := fit_run(folder, decoder, task.val, device):
+                print(found, flush=True)
 
 
 def initial_decoder(verb: Train) -> Any:
     "Return the decoder that the weights come from, or None; raises `KitError` if it cannot be read."
-    from b2t_kit.speech.evaluate import load_decoder
     from b2t_kit.speech.adapt import Start
+    from b2t_kit.speech.evaluate import load_decoder
     from b2t_kit.training.checkpoint import checkpoint_steps
 
     config = Path(verb.out) / "config.json"
-    if verb.resume and config.exists():
-        record = load_json(config)["task"].get("begun")
-        if record and not checkpoint_steps(Path(verb.out)):
-            raise KitError(f"{verb.out}: has no checkpoint yet; remove it, and begin again with --from-run")
-        return Start(record) if record else None
-    return None if verb.from_run is None else load_decoder(verb.from_run).as_start
+    if not (verb.resume and config.exists()):
+        return None if verb.from_run is None else load_decoder(verb.from_run).as_start
+    record = load_json(config)["task"].get("begun")
+    if record and not checkpoint_steps(Path(verb.out)):
+        raise KitError(f"{verb.out}: has no checkpoint yet; remove it, and begin again with --from-run")
+    return Start(record) if record else None
 
 # %% ../nbs/cli.ipynb #fdd56360
 @contextmanager
 def remembered_seeds(verb: Train) -> Iterator[None]:
-    "Keep what was asked in the folder of several seeds; nothing stays if none begins."
+    "Keep the options in the folder of several seeds; nothing stays if none begins."
     from b2t_kit.training.run import RESUME
 
     out, note = Path(verb.out), Path(verb.out) / RESUME
@@ -416,7 +418,7 @@ def print_how_to_resume(verb: Train) -> None:
         print(f"resume with: {program} train --resume --out {shlex.quote(verb.out)}{more}", flush=True)
 
 # %% ../nbs/cli.ipynb #76847576
-def train_beside(verb: Train) -> tuple[int, bool]:  # exit status: 1 if a seed died; whether all have finished
+def train_beside(verb: Train) -> tuple[int, bool]:  # exit status, 1 if a seed died; whether all steps are done
     "Train seeds at once, each in a process with a device of its own."
     from b2t_kit.data.batches import remove_caches
     from b2t_kit.speech.task import SpeechTask, WordsConfig
@@ -424,7 +426,7 @@ def train_beside(verb: Train) -> tuple[int, bool]:  # exit status: 1 if a seed d
     from b2t_kit.training.run import check_resumable
     from b2t_kit.training.seeds import SAVED, share_devices, train_side_by_side
 
-    run, out, started = verb.settings, Path(verb.out), time.monotonic()
+    run, out, started = checked_settings(verb), Path(verb.out), time.monotonic()
     if find_place().world > 1:
         raise KitError("side_by_side: starts a process per seed by itself; leave the launcher out")
     variables = share_devices(run.train.device, len(verb.seeds))
@@ -452,20 +454,20 @@ def train_beside(verb: Train) -> tuple[int, bool]:  # exit status: 1 if a seed d
 
 # %% ../nbs/cli.ipynb #a1e225bf
 @dataclass(frozen=True, kw_only=True)
-class ReadsRun:
+class ReadsRun(Verb):
     "A verb that reads a trained decoder."
     # for a run with a model of your own: the file that defines it, which is executed
     model: Annotated[str | None, arg(metavar="FILE.py:CLASS")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadsRecordings:
+class ReadsRecordings(Verb):
     "A verb that reads recordings."
     data: OptionalFolder = None  # folder of the recordings; by default it is searched for, also on Kaggle and Colab
 
 
 @dataclass(frozen=True, kw_only=True)
-class TakesRuns:
+class TakesRuns(Verb):
     "A verb that takes a run, or several that decode together."
     run: OptionalRun = None  # run folder, or exported decoder; give this or another source
     runs: RunFolders = ()  # several run folders, such as those of several seeds, that decode together
@@ -476,15 +478,11 @@ class Combines(TakesRuns):
     "A verb that chooses how several runs decode together."
     # with --runs: average their logits, or pool their lists of sentences, which need not have the same frames
     combine: Literal["average", "pool"] = "average"
-
-    def check_combine(self) -> None:
-        "Raise `KitError` for a way to combine without several runs."
-        if not self.runs:
-            refuse(self, "is for several runs; add --runs", "combine")
+    NEEDS = {"combine": "runs"}
 
 # %% ../nbs/cli.ipynb #6cb9c74b
 @dataclass(frozen=True, kw_only=True)
-class Adapts:
+class Adapts(Verb):
     "A verb that can adapt a decoder while it decodes."
     # decode in the order of recording, and after each trial take a training step towards its decoded words
     adapt: bool = False
@@ -492,20 +490,17 @@ class Adapts:
     # learning rate of the steps; default: 3e-5 for a patch embedding, 1e-3 for a day layer
     adapt_lr: float | None = None
     adapt_seed: int | None = None  # random seed of the steps; default: 0
-
-    def __post_init__(self) -> None:
-        check_bounds(self, {"adapt_copies": (1, 10_000), "adapt_lr": (0, 1000), "adapt_seed": SEED})
+    LIMITS = {"adapt_copies": (1, 10_000), "adapt_lr": (0, 1000), "adapt_seed": SEED}
+    NEEDS = dict.fromkeys(LIMITS, "adapt")
 
     def adaptation(self) -> Any:
-        "Return the settings of adaptation, None without it; raises `KitError` for those that need `--adapt`."
-        names = ("copies", "lr", "seed")
+        "Return the settings of adaptation, None without it."
         if not self.adapt:
-            refuse(self, "is a setting of adaptation; add --adapt", *(f"adapt_{name}" for name in names))
             return None
         refuse(self, "are not adapted together; adapt and decode each run by itself", "runs")
         from b2t_kit.speech.adapt import AdaptConfig
 
-        given = {name: getattr(self, f"adapt_{name}") for name in names}
+        given = {name: getattr(self, f"adapt_{name}") for name in ("copies", "lr", "seed")}
         return AdaptConfig(**{name: value for name, value in given.items() if value is not None})
 
 
@@ -520,10 +515,7 @@ class FindsSentences(Adapts):
     hotwords: OptionalFile = None
     # divides the logits; 1 leaves them as the network gives them; default: fitted on validation trials
     temperature: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_bounds(self, {"temperature": TEMPERATURE})
+    LIMITS = {"temperature": TEMPERATURE}
 
     def search(self) -> dict[str, Any]:
         "Return the arguments of `decode_sentences` that choose words."
@@ -540,8 +532,9 @@ class Evaluate(TakesRuns, ReadsRecordings, FindsSentences, ReadsRun):
     logits: bool = False  # also save each trial's logits, as HDF5
     device: DeviceName = "auto"  # where the network runs
     precision: PrecisionName = "auto"  # dtype of matrix products
+    NEEDS = dict.fromkeys(("lm", "lexicon", "hotwords", "temperature"), "adapt")  # else nothing is decoded to words
 
-    def act(self) -> int:
+    def act(self) -> None:
         source, adapt = exactly_one(self, "run", "runs"), self.adaptation()
         given = {name: getattr(self, name) for name in ("json", "unseen", "device", "precision")}
         if adapt is not None:
@@ -549,17 +542,14 @@ class Evaluate(TakesRuns, ReadsRecordings, FindsSentences, ReadsRun):
 
             print(*evaluate_adapting(str(self.run), self.data, self.split, **given, **self.search(),
                                      adapt=adapt, progress=report_progress), sep="\n")
-            return SUCCESS
-        refuse(self, "is for decoding to words, which an evaluation does only with --adapt; add it", *self.search())
-        if source == "runs":
+        elif source == "runs":
             from b2t_kit.decode.combine import evaluate_runs, run_list
 
             print(*evaluate_runs(run_list(self.runs), self.data, self.split, **given), sep="\n")
-            return SUCCESS
-        from b2t_kit.speech.evaluate import evaluate_run
+        else:
+            from b2t_kit.speech.evaluate import evaluate_run
 
-        print(evaluate_run(str(self.run), self.data, self.split, **given, logits=self.logits))
-        return SUCCESS
+            print(evaluate_run(str(self.run), self.data, self.split, **given, logits=self.logits))
 
 # %% ../nbs/cli.ipynb #8698614e
 @dataclass(frozen=True)
@@ -576,10 +566,8 @@ class Decode(Combines, ReadsRecordings, FindsSentences, ReadsRun, HasSettings):
     lm_preload: bool = False  # first read the model file from end to end, which helps on a network mount
     out: OptionalFolder = None  # folder for the sentences; default: decode/SPLIT in the run folder
     device: DeviceName = "auto"  # where the network runs
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_bounds(self, {"tune_seconds": (0, 10**6)})
+    LIMITS = {"tune_seconds": (0, 10**6)}
+    NEEDS = {"tune_seconds": "tune", "tokens": "logits"}
 
     @staticmethod
     def initial(words: Sequence[str]) -> Any:
@@ -587,38 +575,32 @@ class Decode(Combines, ReadsRecordings, FindsSentences, ReadsRun, HasSettings):
 
         return SearchConfig()
 
-    def act(self) -> int:
+    def act(self) -> None:
         from b2t_kit.decode.combine import AveragedRuns, decode_pooled, run_list
         from b2t_kit.decode.decode import AdaptedRun, LogitsFile, RunLogits, decode_sentences
 
-        self.check_combine()
         kind, adapt = exactly_one(self, "run", "runs", "logits"), self.adaptation()
         options: dict[str, Any] = {**self.search(), "settings": self.given(), "out": self.out}
         runs = [RunLogits(run, self.data, self.split, self.device)
-                for run in (run_list(self.runs) if kind == "runs" else [self.run] if self.run else [])]
-        if kind == "runs" and self.combine == "pool":
-            refuse(self, "is for one decoder's sentences, not for --combine pool; leave it out", "tune", "lm_preload",
-                   "tune_seconds", "tokens", "adapt")
+                for run in (run_list(self.runs) if self.runs else [self.run] if self.run else [])]
+        if self.combine == "pool":
+            refuse(self, "is for one decoder's sentences, not for --combine pool; leave it out", "tune", "lm_preload")
             print(decode_pooled(runs, **options))
-            return SUCCESS
-        if not self.tune:
-            refuse(self, "needs --tune", "tune_seconds")
+            return
         if kind == "logits":
             refuse(self, "is for a run; leave it out", "adapt")
-        else:
-            refuse(self, "is for another program's logits (--logits); leave it out", "tokens")
         source = (LogitsFile(str(self.logits), self.tokens) if kind == "logits" else
                   AveragedRuns(runs) if kind == "runs" else AdaptedRun(runs[0], adapt) if adapt else runs[0])
         print(decode_sentences(source, tune=self.tune, seconds=self.tune_seconds, preloaded=self.lm_preload,
                                progress=report_progress, **options))
-        return SUCCESS
 
 # %% ../nbs/cli.ipynb #9fbc0e34
+# a model to read: .b2tlm, .arpa, .arpa.gz, or a binary of KenLM, whatever its name
 ModelFile = Annotated[str, arg(metavar="MODEL")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class WritesModel:
+class WritesModel(Verb):
     "A verb that writes a language model."
     out: File  # model to write: .b2tlm, .arpa or .arpa.gz
 
@@ -645,11 +627,9 @@ class BuildModel(Excludes):
     min_count: int = 1  # without --vocabulary, leave out words that occur less often
     # memory that counting may use; default: what is free
     memory: Annotated[int | None, arg(metavar="MB")] = None
+    LIMITS = {"memory": (1, 10**7), "order": (1, 20), "prune": (0, 10**9), "min_count": (0, 10**9)}
 
-    def __post_init__(self) -> None:
-        check_bounds(self, {"memory": (1, 10**7), "order": (1, 20), "prune": (0, 10**9), "min_count": (0, 10**9)})
-
-    def act(self) -> int:
+    def act(self) -> None:
         from b2t_kit.lm import build_language_model
         from b2t_kit.text.g2p import dictionary
 
@@ -657,7 +637,6 @@ class BuildModel(Excludes):
         print(build_language_model(
             self.texts, self.out, order=self.order, prune=self.prune, vocabulary=vocabulary,
             min_count=self.min_count, exclude=self.exclude, leaks=self.leaks, memory=self.memory))
-        return SUCCESS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -669,16 +648,13 @@ class MixModels(Excludes):
     # or CSV
     text: OptionalFile = None
     weights: tuple[float, ...] | None = None  # weight of each model, instead of --text, such as 0.4 0.6
+    LIMITS = {"weights": (0, 1)}
 
-    def __post_init__(self) -> None:
-        check_bounds(self, {"weights": (0, 1)})
-
-    def act(self) -> int:
+    def act(self) -> None:
         from b2t_kit.lm import mix_language_models
 
         print(mix_language_models(
             self.models, self.out, weights=self.weights, text=self.text, exclude=self.exclude, leaks=self.leaks))
-        return SUCCESS
 
 # %% ../nbs/cli.ipynb #74e16a6c
 @dataclass(frozen=True, kw_only=True)
@@ -686,39 +662,36 @@ class ConvertModel(WritesModel):
     "Convert a language model to another format, such as an ARPA file to one that opens at once."
     model: Positional[ModelFile]  # model to read: .b2tlm, .arpa, .arpa.gz, or a binary of KenLM, whatever its name
 
-    def act(self) -> int:
+    def act(self) -> None:
         from b2t_kit.lm import convert_language_model
 
         print(convert_language_model(self.model, self.out))
-        return SUCCESS
 
 
 @dataclass(frozen=True)
-class DescribeModel:
+class DescribeModel(Verb):
     "Say what a language model file holds: format, order, n-grams, words, size and what it needs."
     model: Positional[ModelFile]  # model to read: .b2tlm, .arpa, .arpa.gz, or a binary of KenLM, whatever its name
 
-    def act(self) -> int:
+    def act(self) -> None:
         from b2t_kit.lm import describe_language_model
 
         print(describe_language_model(self.model))
-        return SUCCESS
 
 
 @dataclass(frozen=True)
-class CheckModel:
+class CheckModel(Verb):
     "Read all of a language model file, and say whether it is sound."
     model: Positional[ModelFile]  # model to read: .b2tlm, .arpa, .arpa.gz, or a binary of KenLM, whatever its name
 
-    def act(self) -> int:
+    def act(self) -> None:
         from b2t_kit.lm import check_language_model
 
         print(check_language_model(self.model))
-        return SUCCESS
 
 # %% ../nbs/cli.ipynb #dc8f1151
 @dataclass(frozen=True)
-class Perplexity:
+class Perplexity(Verb):
     "Measure how well a language model predicts a text."
     # model to read: .b2tlm, .arpa, .arpa.gz, or a binary of KenLM, whatever its name; or the folder of a large model
     model: Positional[ModelFile]
@@ -727,23 +700,21 @@ class Perplexity:
     # hold no sentence that will be scored
     keep: bool = False
 
-    def act(self) -> int:
+    def act(self) -> None:
         from b2t_kit.lm import load_sentences, perplexity, read_language_model
 
         if self.keep or Path(self.model).is_dir():
             from b2t_kit.llm import read_writings
 
             print(read_writings(self.model, self.text, self.keep))
-            return SUCCESS
-        model = read_language_model(self.model)
-        sentences = load_sentences(self.text)
+            return
+        model, sentences = read_language_model(self.model), load_sentences(self.text)
         value, unknown = perplexity(model, sentences)
         print(f"perplexity {value:.1f} of {len(sentences):,} sentences, {unknown:.2%} of the words unknown")
-        return SUCCESS
 
 
 @dataclass(frozen=True)
-class Rescore:
+class Rescore(Verb):
     "Choose among the sentences of n-best lists again, with a large language model, or resume doing so."
     nbest: Positional[File]  # n-best lists to read, such as decode/val/nbest.jsonl of a run
     llm: Folder  # causal language model: a folder as from `hf download`
@@ -754,12 +725,11 @@ class Rescore:
     llm_bits: Literal[4, 8] | None = None
     device: DeviceName = "auto"  # where the model runs
 
-    def act(self) -> int:
+    def act(self) -> None:
         exactly_one(self, "tune", "weights")
         from b2t_kit.llm import rescore
 
         print(rescore(self.nbest, self.llm, self.out, self.weights, bits=self.llm_bits or 0, device=self.device))
-        return SUCCESS
 
 # %% ../nbs/cli.ipynb #e1a5d1c0
 @dataclass(frozen=True)
@@ -771,7 +741,6 @@ class Submit(Combines, ReadsRecordings, FindsSentences, ReadsRun):
 
     def act(self) -> int:
         source, adapt = exactly_one(self, "run", "runs", "nbest"), self.adaptation()
-        self.check_combine()
         from b2t_kit.output.submission import check_unseen, submit, submit_nbest
 
         if source == "nbest":
@@ -792,7 +761,7 @@ class Submit(Combines, ReadsRecordings, FindsSentences, ReadsRun):
 
 
 @dataclass(frozen=True)
-class CheckSubmission:
+class CheckSubmission(Verb):
     "Check a submission file, and list every fault."
     file: Positional[File]  # submission to check (CSV)
     data: OptionalFolder = None  # recordings whose test trials it should cover; default: the competition's 1,450 rows
@@ -806,31 +775,29 @@ class CheckSubmission:
 
 
 @dataclass(frozen=True)
-class ScoreSentences:
+class ScoreSentences(Verb):
     "Score sentences against references: word error rate with its confidence interval."
     reference: File  # what was said (CSV): columns id and text, or sentence_label with session, block_num and trial_num
     hypothesis: File  # what was decoded (CSV): the same columns
     json: OptionalFile = None  # also write the result to this file
 
-    def act(self) -> int:
+    def act(self) -> None:
         from b2t_kit.output.submission import score
 
         print(score(self.reference, self.hypothesis, self.json))
-        return SUCCESS
 
 
 @dataclass(frozen=True)
-class CombineSentences:
+class CombineSentences(Verb):
     "Combine the sentences of several decoders: for each trial the one with the least expected word errors."
     files: Positional[Files]  # of several decoders: tables (CSV), JSON lines (.jsonl), lines or Kaldi's text
     out: File  # file to write (CSV); a submission where the trials have ids
     references: OptionalFile = None  # what was said (CSV): also score each file, the combination and the best of all
 
-    def act(self) -> int:
+    def act(self) -> None:
         from b2t_kit.output.combine import combine_files
 
         print(combine_files(self.files, self.out, self.references))
-        return SUCCESS
 
 # %% ../nbs/cli.ipynb #94e10dec
 @dataclass(frozen=True)
@@ -846,18 +813,15 @@ class WriteReport(ReadsRecordings, ReadsRun):
     device: DeviceName = "auto"  # where the network runs, if it has to decode
     temperature: float | None = None  # divides the logits, as for b2t decode; default: as they were decoded last
     row: bool = False  # print only the run's row of the front page's table of runs
+    LIMITS = {"pictures": (0, 10**6), "temperature": TEMPERATURE}
 
-    def __post_init__(self) -> None:
-        check_bounds(self, {"pictures": (0, 10**6), "temperature": TEMPERATURE})
-
-    def act(self) -> int:
+    def act(self) -> None:
         from b2t_kit.output.report import front_row, report_run
 
         report = report_run(self.run, self.data, self.split, description=self.description, out=self.out,
                             against=self.against, pictures=self.pictures, device=self.device,
                             temperature=self.temperature)
         print(front_row(self.run, report) if self.row else report)
-        return SUCCESS
 
 
 @dataclass(frozen=True)
@@ -867,38 +831,36 @@ class Export(ReadsRun):
     out: Folder  # new folder; eval, decode and submit take it like a run folder
     licence: str = ""  # licence of the weights, for the card; default: not stated
 
-    def act(self) -> int:
+    def act(self) -> None:
         from b2t_kit.output.runs import export
 
         folder = export(self.run, self.out, self.licence)
         print(read_text(folder / "README.md"))
         print(f"written to {folder}: model.safetensors, config.json, README.md")
-        return SUCCESS
 
 
 @dataclass(frozen=True)
-class Runs:
+class Runs(Verb):
     "List the runs in a folder: model, data, step, best, and when each was last written; newest first."
     folder: Positional[Folder] = "."  # searched with its subfolders, three levels deep
     json: OptionalFile = None  # write the list to this file
 
-    def act(self) -> int:
+    def act(self) -> None:
         from b2t_kit.output.runs import list_runs, runs_text
 
         lines = list_runs(self.folder)
         print(runs_text(lines) or f"{self.folder}: holds no run; `b2t demo --out demo` trains one")
         if self.json:
             save_json(self.json, lines)
-        return SUCCESS
 
 
 @dataclass(frozen=True)
-class Show:
+class Show(Verb):
     "Show one run: settings that differ from the recipe, curves, error rates by day, and what to do next."
     run: Positional[RunFolder]  # run folder
     json: OptionalFile = None  # write the answer to this file
 
-    def act(self) -> int:
+    def act(self) -> None:
         from b2t_kit.output.runs import nearest_recipe, next_steps, run_line, run_state, show_text
 
         state = run_state(self.run)
@@ -907,11 +869,10 @@ class Show:
             recipe, changes = nearest_recipe(state.record)
             save_json(self.json, {**run_line(self.run, state), "recipe": recipe, "changes": changes,
                                   "next": next_steps(state)})
-        return SUCCESS
 
 # %% ../nbs/cli.ipynb #968f2f78
 @dataclass(frozen=True)
-class BuildKernel:
+class BuildKernel(Verb):
     "Write the notebook, the kit's wheel and the metadata of both, from which a notebook can be pushed to Kaggle."
     out: Folder  # new folder
     kernel: str = "b2t-tpu-v5e8"  # b2t-tpu-v5e8, b2t-tpu-ensemble, b2t-gpu or b2t-eit-tpu
@@ -923,12 +884,11 @@ class BuildKernel:
     resume: bool = False  # attach the kernel's last output, to resume its run; from the second push on
     language: str = "en"  # language of the notebook's text: en, or zh, in which only b2t-tpu-v5e8 is there
 
-    def act(self) -> int:
+    def act(self) -> None:
         from b2t_kit.kaggle import build_kernel
 
         print(build_kernel(self.out, self.kernel, self.user, self.wheel_dataset, internet=not self.offline,
                            resume=self.resume, language=self.language))
-        return SUCCESS
 
 # %% ../nbs/cli.ipynb #52e98458
 @dataclass(frozen=True, kw_only=True)
@@ -940,6 +900,7 @@ class ForDevices(HasSettings):
     global_batch: int | None = None
     data: OptionalFolder = None  # recordings whose lengths and days to take; default: T15's
     json: OptionalFile = None  # also write the result to this file
+    LIMITS = {"global_batch": (1, 10**9)}
 
     @staticmethod
     def about() -> Mapping[str, Mapping[str, str]]:
@@ -972,9 +933,7 @@ class Plan(ForDevices):
     memory: Annotated[float | None, arg(metavar="GIB")] = None
     # lengths of the batches, in bins of 20 ms, such as 658 2478; default: T15's published lengths
     bins: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        check_bounds(self, {"chips": (1, 10**6), "memory": (1e-3, 1e6), "global_batch": (1, 10**9), "bins": (1, 10**6)})
+    LIMITS = {"chips": (1, 10**6), "memory": (1e-3, 1e6), "bins": (1, 10**6)}
 
     def act(self) -> int:
         from b2t_kit.data.batches import Bucket
@@ -1021,9 +980,6 @@ class Preflight(ForDevices):
     answers: bool = False
     figure: OptionalFile = None  # also draw memory and roofline, as PNG or SVG
 
-    def __post_init__(self) -> None:
-        check_bounds(self, {"global_batch": (1, 10**9)})
-
     def act(self) -> int:
         from b2t_kit.tpu.preflight import answer, smallest_change
         from b2t_kit.tpu.configs import configuration, configuration_lines
@@ -1061,7 +1017,7 @@ class Preflight(ForDevices):
 
 # %% ../nbs/cli.ipynb #1b92005e
 @dataclass(frozen=True)
-class Doctor:
+class Doctor(Verb):
     "Recognise a known failure in a log, inspect or test this machine, or pack a run for a bug report."
     # traceback or log to explain, or '-' to read it from a pipe; its text is not repeated; default: inspect this
     # machine
@@ -1073,10 +1029,9 @@ class Doctor:
     # write one archive about this run for a bug report: versions, memory plan, metrics and log; it holds no recordings
     bundle: OptionalRun = None
     out: OptionalFile = None  # with --bundle: archive to write, or a folder for it; default: beside the run folder
+    NEEDS = {"out": "bundle"}
 
     def act(self) -> int:
-        if self.out is not None and self.bundle is None:
-            raise KitError("out: is the archive of --bundle; give both, or neither")
         if sum(option is not None for option in (self.log, self.device, self.bundle)) > 1:
             raise KitError("log, device, bundle: give one of them; each is a question of its own")
         from b2t_kit import doctor
@@ -1114,6 +1069,8 @@ VERBS: dict[str, type] = {  # in the order of `b2t --help`
     "report": WriteReport, "export": Export, "runs": Runs,
     "show": Show, "kernel build": BuildKernel, "plan": Plan, "preflight": Preflight, "doctor": Doctor,
 }
+
+
 def all_verbs() -> dict[str, type]:
     "Return every verb, with those of the wings that are there."
     found = dict(VERBS)
@@ -1134,20 +1091,17 @@ def find_verb(words: Sequence[str]) -> tuple[str, type]:
     raise KitError(f"b2t: there is no verb '{' '.join(words[:2])}'{meant} (`b2t --help` lists them)")
 
 # %% ../nbs/cli.ipynb #195bcceb
-def as_listed(text: str, name: str) -> str:
-    "Return an entry of a list, wrapped to the terminal."
-    return textwrap.fill(text, shutil.get_terminal_size().columns, initial_indent=f"  {name:<18} ",
-                         subsequent_indent=" " * 21, break_on_hyphens=False)
-
-
 def print_verbs(first: str) -> None:
     "Print the verbs, or the parts of one, a line each, and what holds for all."
-    print(f"usage: b2t {first or 'VERB'} [options]\n\nverbs:")
-    for name, verb in all_verbs().items():
-        if not first or name.split()[0] == first:
-            print(as_listed((verb.__doc__ or "").partition("\n")[0], name))
-    print("\nexit statuses:", *(as_listed(meaning, str(number)) for number, meaning in STATUSES.items()), sep="\n")
-    print("\noptions of all: --quiet prints only errors; --json -, where there is --json, only the result",
+    def listed(name: Any, text: str) -> str:
+        return textwrap.fill(text, shutil.get_terminal_size().columns, initial_indent=f"  {name:<18} ",
+                             subsequent_indent=" " * 21, break_on_hyphens=False)
+
+    verbs = {name: verb for name, verb in all_verbs().items() if not first or name.split()[0] == first}
+    print(f"usage: b2t {first or 'VERB'} [options]\n\nverbs:",
+          *(listed(name, (verb.__doc__ or "").partition("\n")[0]) for name, verb in verbs.items()),
+          "\nexit statuses:", *(listed(str(number), meaning) for number, meaning in STATUSES.items()),
+          "\noptions of all: --quiet prints only errors; --json -, where there is --json, only the result",
           "completion by the Tab key: `b2t --completion > FILE`, and `source FILE` in bash",
           "\n`b2t VERB --help` shows the options of a verb.", sep="\n")
 
@@ -1172,70 +1126,76 @@ ELSEWHERE = {  # options of other programs, and where they are here
 NICKNAMES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32"}  # of --precision
 
 
-def parse_verb(verb: type, words: Sequence[str], program: str) -> Any:
-    "Parse what follows a verb; raises `KitError`, and exits after `--help`."
-    words = [re.sub(r"^--(?:task|train)\.(?:\w+\.)*", "--", word) for word in words]  # --train.lr is --lr
-    words = [re.sub(r"^--precision=(.*)", lambda found: f"--precision={NICKNAMES.get(found[1], found[1])}", word)
-             for word in words]
-    words = [NICKNAMES.get(word, word) if before == "--precision" else word
-             for before, word in zip(["", *words], words)]
-    flags = [word.partition("=")[0] for word in words if word.startswith("--")]
-    own = {item.name for item in fields(verb)}
-    for at, word in enumerate(words):
-        if word == "--json" and "json" in own and (words + ["--"])[at + 1].startswith("--"):
-            words.insert(at + 1, "-")
-    for flag in flags:
-        if flags.count(flag) > 1:
-            raise KitError(f"{flag}: is given twice")
-    typed = tuple(flag[2:].replace("-", "_").removeprefix("no_") for flag in flags)
-    default: Any = tyro.MISSING_NONPROP
-    if issubclass(verb, HasSettings):
-        needed = {item.name: tyro.MISSING for item in fields(verb)
-                  if item.default is MISSING and item.default_factory is MISSING}
-        default = verb(**needed, settings=verb.initial(words), typed=typed)  # type: ignore[attr-defined]
-    lists: Mapping[str, Mapping[str, str]] = getattr(verb, "about", dict)() if {"-h", "--help"} & set(words) else {}
-    lines = [f"\n{title}:" + "".join(f"\n- {name}: {text}" for name, text in entries.items())
-             for title, entries in lists.items()]
-    errors = StringIO()
-    try:
-        with redirect_stderr(errors):
-            parsed = tyro.cli(verb, prog=program, description="\n".join([verb.__doc__ or "", *lines]), args=words,
-                              default=default, config=(tyro.conf.OmitArgPrefixes,), registry=numbers)
-    except SystemExit as stop:
-        if not stop.code:
-            raise
-        text = " ".join(re.sub(r"[│╭╮╰╯─]+|-{4,}|^\+-?|[+|]$|^\|", " ", errors.getvalue(), flags=re.M).split())
-        text = re.split(" Argument helptext:| For full helptext", text)[0].removeprefix("Value error Error parsing ")
-        hint = next((f"{flag}: {ELSEWHERE[flag.replace('_', '-')]}; " for flag in flags
-                     if flag.replace("_", "-") in ELSEWHERE and flag[2:] not in own), "")
-        text = f"{hint}{text.removeprefix('Unrecognized options ')} (`{program} --help` lists the options)"
-        raise KitError(text) from None
-    except tyro.constructors.UnsupportedTypeAnnotationError as error:
-        reason = " ".join(str(error).split())
-        raise KitError(f"{program}: a setting has a type that no option can have: {reason}") from None
-    for item in fields(verb):
-        if getattr(parsed, item.name) == "" != item.default:
-            raise KitError(f"--{item.name.replace('_', '-')}: is empty")
-    return parsed
+def spelled_out(verb: type, words: Sequence[str]) -> list[str]:
+    "Return words as tyro takes them: `--train.lr` as `--lr`, `--precision bf16` as bfloat16, `--json` as `--json -`."
+    own, found = {item.name for item in fields(verb)}, list[str]()
+    for word, following in zip(words, [*words[1:], "--"]):
+        word = re.sub(r"^--(?:task|train)\.(?:\w+\.)*", "--", word)
+        option, _, value = word.partition("=")
+        if option == "--precision" and value in NICKNAMES:
+            word = f"{option}={NICKNAMES[value]}"
+        found.append(NICKNAMES.get(word, word) if found[-1:] == ["--precision"] else word)
+        if word == "--json" and "json" in own and following.startswith("--"):
+            found.append("-")
+    return found
 
 
 def parse(words: Sequence[str]) -> Any:
     "Return the verb that a command line means; raises `KitError`, and exits after `--help`."
     name, verb = find_verb(words)
-    return parse_verb(verb, words[len(name.split()):], f"b2t {name}")
+    program, words = f"b2t {name}", spelled_out(verb, words[len(name.split()):])
+    options = [word.partition("=")[0] for word in words if word.startswith("--")]
+    if twice := [option for option, count in Counter(options).items() if count > 1]:
+        raise KitError(f"{twice[0]}: is given twice")
+    default: Any = tyro.MISSING_NONPROP
+    if issubclass(verb, HasSettings):
+        needed = {item.name: tyro.MISSING for item in fields(verb) if item.default is MISSING}
+        typed = tuple(option[2:].replace("-", "_").removeprefix("no_") for option in options)
+        default = verb(**needed, settings=verb.initial(words), typed=typed)  # type: ignore[attr-defined]
+    about = verb.__doc__ or ""
+    if {"-h", "--help"} & set(words):
+        for title, entries in getattr(verb, "about", dict)().items():
+            about += "\n".join([f"\n\n{title}:", *(f"- {entry}: {text}" for entry, text in entries.items())])
+    errors = StringIO()
+    try:
+        with redirect_stderr(errors):
+            parsed = tyro.cli(verb, prog=program, description=about, args=words, default=default,
+                              config=(tyro.conf.OmitArgPrefixes,), registry=numbers)
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise KitError(f"{mistake(errors.getvalue(), options, verb)} (`{program} --help` lists the options)") from None
+    except tyro.constructors.UnsupportedTypeAnnotationError as error:
+        reason = " ".join(str(error).split())
+        raise KitError(f"{program}: a setting has a type that no option can have: {reason}") from None
+    for item in fields(verb):
+        if getattr(parsed, item.name) == "" != item.default:
+            raise KitError(f"{flag(item.name)}: is empty")
+    return parsed
+
+
+def mistake(printed: str, options: Sequence[str], verb: type) -> str:
+    "Return what tyro printed in a box as one line, after a hint for an option of another program."
+    text = " ".join(re.sub(r"[│╭╮╰╯─]+|-{4,}|^\+-?|[+|]$|^\|", " ", printed, flags=re.M).split())
+    text = re.split(" Argument helptext:| For full helptext", text)[0].removeprefix("Value error Error parsing ")
+    own = {item.name for item in fields(verb)}
+    hints = [f"{option}: {ELSEWHERE[known]}; " for option in options
+             if (known := option.replace("_", "-")) in ELSEWHERE and option[2:] not in own]
+    return "".join(hints[:1]) + text.removeprefix("Unrecognized options ")
 
 # %% ../nbs/cli.ipynb #c0f5b5f0
 def act(verb: Any, quiet: bool = False) -> int:
     "Run a verb; with `--json -` print only the result, as JSON, and with `--quiet` only errors and that."
+    only_result = getattr(verb, "json", None) == "-"
     with ExitStack() as stack:
         if quiet:
             stack.enter_context(redirect_stderr(StringIO()))
-        if quiet or getattr(verb, "json", None) == "-":
+        if quiet or only_result:
             stack.enter_context(redirect_stdout(StringIO()))
-        if getattr(verb, "json", None) != "-":
-            return verb.act()
+        if not only_result:
+            return verb.act() or SUCCESS
         path = Path(stack.enter_context(TemporaryDirectory())) / "result.json"
-        status = replace(verb, json=str(path)).act()
+        status = replace(verb, json=str(path)).act() or SUCCESS
         text = read_text(path) if path.exists() else ""
     print(text, end="")
     return status
@@ -1244,16 +1204,26 @@ def act(verb: Any, quiet: bool = False) -> int:
 def do(words: list[str]) -> int:
     "Do what a command line says; return the exit status."
     quiet, words = "--quiet" in words, [word for word in words if word != "--quiet"]
+    named = [word for word in words if word not in ("-h", "--help")]
+    first = " ".join(named[:1])
     if words == ["--version"]:
         print(f"b2t_kit {__version__}")
-        return SUCCESS
-    if words == ["--completion"]:
-        return print_completion()
-    named = [word for word in words if word not in ("-h", "--help")]
-    if len(named) < 2 and " ".join(named) not in VERBS and (not named or any(
-            name.startswith(f"{named[0]} ") for name in all_verbs()) and named[0] not in all_verbs()):
-        print_verbs(" ".join(named))
+    elif words == ["--completion"]:
+        with suppress(SystemExit):  # after it has printed the script
+            tyro.extras.subcommand_cli_from_dict(
+                dict[str, Any](all_verbs()), prog="b2t", args=["--tyro-print-completion", "bash"],
+                config=(tyro.conf.OmitArgPrefixes,))
+    elif not named or len(named) == 1 and first not in VERBS and first not in (verbs := all_verbs()) and any(
+            name.startswith(f"{first} ") for name in verbs):
+        print_verbs(first)
         return SUCCESS if named != words else ERROR
+    else:
+        return parse_and_act(words, quiet)
+    return SUCCESS
+
+
+def parse_and_act(words: list[str], quiet: bool) -> int:
+    "Run the verb that a command line means; an error about a setting names the option as it was typed."
     try:
         try:
             verb = parse(words)
@@ -1264,10 +1234,10 @@ def do(words: list[str]) -> int:
             import_module("b2t_kit.models.model").model_class(model)
         return act(verb, quiet)
     except KitError as error:
-        setting = re.match(r"([a-z_0-9]+): (?=must be in \[|\S+ is not (?:from |in \[))", str(error))
-        option = f"--{setting[1].replace('_', '-')}" if setting else ""
-        typed = setting and any(word.partition("=")[0] == option for word in words)
-        raise KitError(f"{option}: {str(error)[setting.end():]}" if setting and typed else str(error)) from error
+        setting = re.match(r"([a-z_0-9]+)(?=: (?:must be in \[|\S+ is not (?:from |in \[)))", str(error))
+        if setting and flag(setting[1]) in (word.partition("=")[0] for word in words):
+            raise KitError(f"{flag(setting[1])}{str(error)[setting.end():]}") from error
+        raise
 
 
 def main(words: list[str] | None = None) -> int:
@@ -1275,18 +1245,6 @@ def main(words: list[str] | None = None) -> int:
     if words is None:  # threads that wait without spinning, set before torch starts its own; a process that has
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # neighbours took 9 times as long with threads that spin
     return run_program(lambda: do(sys.argv[1:] if words is None else words))
-
-# %% ../nbs/cli.ipynb #70c29bac
-def print_completion() -> int:
-    "Print tyro's script of completion for all verbs in bash."
-    from tyro.extras import subcommand_cli_from_dict
-
-    try:
-        subcommand_cli_from_dict(dict[str, Any](all_verbs()), prog="b2t", args=["--tyro-print-completion", "bash"],
-                                 config=(tyro.conf.OmitArgPrefixes,))
-    except SystemExit:  # tyro has printed it
-        pass
-    return SUCCESS
 
 # %% ../nbs/cli.ipynb #08a14fe9
 if __name__ == "__main__" and __spec__ is not None:  # a notebook is __main__ too, but has no spec

@@ -40,17 +40,16 @@ if TYPE_CHECKING:
 
 # %% auto #0
 __all__ = ['LONGEST_ERROR', 'MAX_TEXT', 'SEED', 'TEMPERATURE', 'SUCCESS', 'FAULTS', 'ERROR', 'UNRECOGNISED', 'STATUSES',
-           'ENTERED', 'MACHINE_FAULTS', 'GIB', 'SETTLED', 'MEMO', 'REMEMBERED', 'KitError', 'printable',
+           'LOG_EVERY', 'ENTERED', 'MACHINE_FAULTS', 'GIB', 'SETTLED', 'MEMO', 'REMEMBERED', 'KitError', 'printable',
            'printed_plainly', 'sync_folder', 'written_aside', 'write_atomically', 'save_json', 'atomic_folder',
            'known_mistake', 'regular_file', 'open_own', 'clear_way', 'read_bytes', 'read_text', 'parse_json',
-           'load_json', 'csv_text', 'csv_plain', 'check_writable', 'new_folders', 'check_target', 'free_bytes',
-           'Platform', 'platform', 'to_dict', 'kinds_of', 'converted', 'from_dict', 'leaves', 'override',
-           'check_bounds', 'is_whole', 'number_in', 'class_source', 'report_progress', 'duration', 'Progress',
-           'followed', 'loses_exceptions', 'stopped_by_signals', 'forget_output', 'run_program', 'environment_with',
-           'memory', 'free_memory', 'gib', 'file_mark', 'plain', 'content_hash', 'file_state', 'Remembered',
-           'remembered_hash', 'file_hash', 'Kept', 'note_of', 'stored_key', 'kept', 'differing', 'fold_seed',
-           'scramble', 'one_thread_first', 'uniforms', 'normals', 'Place', 'find_place', 'child_environment', 'join',
-           'leave']
+           'load_json', 'csv_text', 'csv_plain', 'check_writable', 'new_folders', 'check_target', 'existing',
+           'free_bytes', 'Platform', 'platform', 'to_dict', 'kinds_of', 'converted', 'from_dict', 'leaves', 'override',
+           'check_bounds', 'is_whole', 'number_in', 'class_source', 'report_progress', 'duration', 'followed',
+           'loses_exceptions', 'stopped_by_signals', 'forget_output', 'run_program', 'environment_with', 'memory',
+           'free_memory', 'gib', 'file_mark', 'plain', 'content_hash', 'file_state', 'Remembered', 'remembered_hash',
+           'file_hash', 'Kept', 'note_of', 'stored_key', 'kept', 'differing', 'fold_seed', 'scramble',
+           'one_thread_first', 'uniforms', 'normals', 'Place', 'find_place', 'child_environment', 'join', 'leave']
 
 # %% ../nbs/core.ipynb #942871e9
 LONGEST_ERROR = 2000  # characters; an error may quote its input, which may be one line of megabytes
@@ -68,9 +67,7 @@ class KitError(Exception):
         return [f"error: {printable(self)}"]
 
 # %% ../nbs/core.ipynb #6e60644a
-def printable(
-    text: Any,  # shown as text
-) -> str:
+def printable(text: Any) -> str:
     "Return text without characters that steer a terminal: they appear as escapes, such as \\x1b."
     text = str(text)
     if text.isprintable():
@@ -103,10 +100,8 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def written_aside(
-    path: str | Path,  # replaced when the block ends without an error; its folder is created
-) -> Iterator[IO[bytes]]:
-    "Open a binary file that becomes `path` at the end; raises `KitError` if it cannot be written."
+def written_aside(path: str | Path) -> Iterator[IO[bytes]]:
+    "Open a binary file that becomes `path` when the block ends without an error; its folder is created."
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")  # known before the file exists
     try:
@@ -127,29 +122,21 @@ def written_aside(
     sync_folder(path.parent)
 
 
-def write_atomically(
-    path: str | Path,  # the file to write; its folder is created
-    content: str | bytes,  # text is written as UTF-8 with "\n" line ends
-) -> Path:
-    "Write a file so that `path` holds either the old content or the complete new content."
+def write_atomically(path: str | Path, content: str | bytes) -> Path:
+    "Write a file, text as UTF-8, so that `path` holds either the old content or the complete new content."
     with written_aside(path) as file:
         file.write(content.encode("utf-8") if isinstance(content, str) else content)
     return Path(path)
 
 
-def save_json(
-    path: str | Path,
-    value: Any,  # plain dictionaries, lists, numbers, text; NaN and infinity are refused
-) -> Path:
-    "Write `value` as indented JSON, atomically."
+def save_json(path: str | Path, value: Any) -> Path:
+    "Write plain values as indented JSON, atomically; NaN and infinity are refused."
     return write_atomically(path, json.dumps(value, indent=1, allow_nan=False, default=str) + "\n")
 
 # %% ../nbs/core.ipynb #d30fba70
 @contextmanager
-def atomic_folder(
-    path: str | Path,  # the folder to create; must not exist yet
-) -> Iterator[Path]:
-    "Fill a folder aside and rename it to `path` when the block ends without an error."
+def atomic_folder(path: str | Path) -> Iterator[Path]:
+    "Fill a new folder aside, and rename it to `path` when the block ends without an error."
     path = Path(path)
     if path.exists():
         raise KitError(f"{path}: exists already; choose another place or remove it")
@@ -194,9 +181,7 @@ def known_mistake(path: Path) -> str:
     return ""
 
 
-def regular_file(
-    path: str | Path,  # a file to read
-) -> Path:
+def regular_file(path: str | Path) -> Path:
     "Return the path; raises `KitError` for a pipe, a device or a known mistake. A missing file is left to the reader."
     path = Path(path)
     try:
@@ -211,10 +196,8 @@ def regular_file(
     return path
 
 
-def open_own(
-    path: str | Path,  # a file that the kit keeps in a folder, such as a lock; created if it is missing
-) -> int:  # a descriptor for reading and appending
-    "Open a file without following a link, and without changing it; raises `KitError` if it is not a file."
+def open_own(path: str | Path) -> int:  # a descriptor for reading and appending
+    "Open a file of the kit, such as a lock, or make it; raises `KitError` if it is a link, a pipe or a device."
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         handle = os.open(path, flags, 0o644)
@@ -228,10 +211,8 @@ def open_own(
     return handle
 
 
-def clear_way(
-    path: Path,  # where a file is written before it gets its name
-) -> Path:
-    "Return the path; a link or a pipe there is removed, so that nothing else is written to."
+def clear_way(path: Path) -> Path:
+    "Return the path of an unfinished file; a link or a pipe there is removed, so that nothing else is written to."
     if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
         path.unlink()
     return path
@@ -262,9 +243,7 @@ def read_text(path: str | Path) -> str:  # without a byte order mark, with "\n" 
         raise KitError(f"{path}: cannot be read as UTF-8 text ({error})") from error
 
 # %% ../nbs/core.ipynb #8d97db38
-def parse_json(
-    text: str | bytes,  # UTF-8
-) -> Any:
+def parse_json(text: str | bytes) -> Any:
     "Return the value of a JSON text; raises `ValueError`, also for a repeated key and a number out of range."
     def whole(digits: str) -> int:
         if len(digits) > 41:  # more than any seed or hash has
@@ -300,42 +279,30 @@ def load_json(path: str | Path) -> Any:
 _FORMULA = re.compile("'*[=+\\-@\t\r]")
 
 
-def csv_text(
-    value: Any,  # text from outside, such as the name of a session
-) -> Any:
+def csv_text(value: Any) -> Any:
     "Return the value for a cell of a CSV file, with a quote before what a spreadsheet would run."
     return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
 
 
-def csv_plain(
-    cell: str,  # of a CSV file that the kit may have written
-) -> str:
+def csv_plain(cell: str) -> str:
     "Return the text that `csv_text` was given."
     return cell[1:] if cell[:1] == "'" and _FORMULA.match(cell) else cell
 
 # %% ../nbs/core.ipynb #c04c49a0
-def check_writable(
-    folder: str | Path,  # created if it does not exist
-) -> Path:
-    "Return the folder; raises `KitError` if files cannot be written in it."
+def check_writable(folder: str | Path) -> Path:
+    "Return the folder, made if need be; raises `KitError` if files cannot be written in it."
     folder = Path(folder)
-    temporary = folder / f".write-test.{secrets.token_hex(4)}"  # known before it exists, so that it can be removed
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        temporary.touch(exist_ok=False)
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise KitError(f"{folder}: cannot be written to ({error.strerror}); choose another folder") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
     return folder
 
 
 @contextmanager
-def new_folders(
-    folder: str | Path,  # created with its parents if need be
-) -> Iterator[Path]:
-    "Give a writable folder; if the block fails, folders created here are removed if they are empty."
+def new_folders(folder: str | Path) -> Iterator[Path]:
+    "Give a writable folder; if the block fails, folders made here are removed if they are empty."
     folder = Path(folder)
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
@@ -347,27 +314,23 @@ def new_folders(
         raise
 
 
-def check_target(
-    path: str | Path,  # a file that is to be written later; its folder need not exist
-) -> None:
-    "Raise `KitError` if no file can be written at `path`; makes nothing itself."
-    path, folder = Path(path), Path(path).absolute().parent
+def check_target(path: str | Path) -> None:
+    "Raise `KitError` if no file can be written at `path`, whose folder need not exist; makes nothing itself."
+    path, folder = Path(path), existing(Path(path).absolute().parent)
     if os.path.exists(path) and not os.path.isfile(path):
         raise KitError(f"{path}: is not a plain file; choose another name")
-    while not os.path.lexists(folder):
-        folder = folder.parent
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
         raise KitError(f"{path}: cannot be written, because {folder} is not a folder that can be written in")
 
 
-def free_bytes(
-    folder: str | Path,  # an existing folder, or one whose parent exists
-) -> int:
-    "Return the free space, in bytes, on the disk that holds `folder`."
-    folder = Path(folder).absolute()
-    while not folder.exists():
-        folder = folder.parent
-    return shutil.disk_usage(folder).free
+def existing(folder: Path) -> Path:
+    "Return the folder, or the nearest one above it that exists."
+    return next(place for place in (folder, *folder.parents) if os.path.lexists(place))
+
+
+def free_bytes(folder: str | Path) -> int:
+    "Return the free space on the disk that holds a folder, or will."
+    return shutil.disk_usage(existing(Path(folder).absolute())).free
 
 # %% ../nbs/core.ipynb #358d6b9c
 @dataclass(frozen=True)
@@ -379,37 +342,29 @@ class Platform:
     scratch_folder: Path  # large, fast, gone when the session ends
 
 
-def platform(
-    environment: Mapping[str, str] | None = None,  # variables to judge by; this process's if None
-) -> Platform:
+def platform(environment: Mapping[str, str] = os.environ) -> Platform:
     "Return Kaggle, Colab or a machine of your own, told by a variable that each platform sets."
-    environment = os.environ if environment is None else environment
+    here, kaggle, content = Path.cwd(), Path("/kaggle"), Path("/content")
     if environment.get("KAGGLE_KERNEL_RUN_TYPE"):
-        kaggle = Path("/kaggle")
-        inputs: tuple[Path, ...] = (kaggle / "input", kaggle / "input/competitions", kaggle / "input/datasets")
+        inputs = (kaggle / "input", kaggle / "input/competitions", kaggle / "input/datasets")
         return Platform("kaggle", inputs, kaggle / "working", kaggle / "temp")
     if environment.get("COLAB_RELEASE_TAG"):
-        content = Path("/content")
-        inputs = (content, content / "drive/MyDrive")
-        return Platform("colab", inputs, content, content / "scratch")
-    here = Path.cwd()
+        return Platform("colab", (content, content / "drive/MyDrive"), content, content / "scratch")
     return Platform("local", (here, here / "data"), here, Path(tempfile.gettempdir()))
 
 # %% ../nbs/core.ipynb #66a1770a
-def to_dict(
-    config: Any,  # a dataclass instance
-) -> dict[str, Any]:
-    "Return the configuration as plain dictionaries, lists, numbers and text, ready for JSON."
-    def plain(value: Any) -> Any:
+def to_dict(config: Any) -> dict[str, Any]:
+    "Return a dataclass as plain dictionaries, lists, numbers and text, ready for JSON."
+    def plainly(value: Any) -> Any:
         if is_dataclass(value) and hasattr(value, "record"):  # it says itself what it is recorded as, such as a model
             return value.record()
         if is_dataclass(value):
-            return {item.name: plain(getattr(value, item.name)) for item in fields(value)}
+            return {item.name: plainly(getattr(value, item.name)) for item in fields(value)}
         if isinstance(value, dict):
-            return {name: plain(item) for name, item in value.items()}
-        return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+            return {name: plainly(item) for name, item in value.items()}
+        return [plainly(item) for item in value] if isinstance(value, (list, tuple)) else value
 
-    return json.loads(json.dumps(plain(config)))
+    return json.loads(json.dumps(plainly(config)))
 
 # %% ../nbs/core.ipynb #a32ae3d4
 def kinds_of(annotation: Any) -> tuple[Any, ...]:
@@ -480,15 +435,12 @@ def override(
     values: Mapping[str, Any],  # dotted or unambiguous short name -> new value
 ) -> Any:
     "Return a copy of `config` with some settings replaced; unknown names raise `KitError`."
-    known = leaves(config)
-    lasts = Counter(name.rpartition(".")[2] for name in known)
-    short = {last: dotted for dotted in known if lasts[last := dotted.rpartition(".")[2]] == 1}
-    names = short | {dotted: dotted for dotted in known}
-    changes: dict[str, Any] = {}
+    known, changes = leaves(config), dict[str, Any]()
     for name, value in values.items():
-        if name not in names:
+        matching = [name] if name in known else [one for one in known if one.endswith(f".{name}")]
+        if len(matching) != 1:
             raise KitError(f"unknown setting '{name}'; known: {', '.join(known)}")
-        changes[names[name]] = converted(value, known[names[name]][0], names[name])
+        changes[matching[0]] = converted(value, known[matching[0]][0], matching[0])
 
     def replaced(part: Any, prefix: str) -> Any:  # all of one dataclass at once, since it checks its fields together
         new = {}
@@ -567,6 +519,7 @@ STATUSES = {
 
 # %% ../nbs/core.ipynb #b42361a1
 _Item = TypeVar("_Item")
+LOG_EVERY = 20.0  # seconds between two lines of progress in a log
 
 
 def report_progress(line: str) -> None:
@@ -584,48 +537,26 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-class Progress:
-    "How much of a long work is done, and how long the rest takes: a bar after two seconds, or a line now and then."
-
-    def __init__(
-        self,
-        what: str,  # such as "decoding"
-        total: int,  # of what is counted
-        unit: str = "trial",  # "B": bytes
-        log_every: float = 20.0,  # seconds between two lines of a log
-    ) -> None:
-        from tqdm import tqdm
-
-        self.what, self.total, self.log_every = what, total, log_every
-        self.started = self.said = time.monotonic()
-        self.bar = tqdm(desc=what, total=total, unit=unit, unit_scale=unit == "B" or total > 10**5, delay=2,
-                        leave=False, disable=not sys.stderr.isatty())
-
-    def tell(self, done: int) -> None:
-        "Show how much is done, if it is time to."
-        self.bar.update(done - self.bar.n)
-        now = time.monotonic()
-        if self.bar.disable and 0 < done < self.total and now - self.said >= self.log_every:
-            self.said = now
-            left = (now - self.started) * (self.total / done - 1)
-            report_progress(f"{self.what}: {done / self.total:.0%}, about {duration(left)} left")
-
-
 def followed(
     items: Iterable[_Item],
-    total: int,
+    total: int,  # of what is counted
     what: str,  # such as "decoding"
-    unit: str = "trial",
+    unit: str = "trial",  # "B": bytes
     place: Callable[[_Item], int] | None = None,  # how much is done when an item begins; None: how many items
 ) -> Iterator[_Item]:
-    "Yield the items; meanwhile `Progress` tells."
-    progress = Progress(what, total, unit)
-    try:
+    "Yield the items; tell how long the rest takes, by a bar after two seconds or in a log now and then."
+    from tqdm import tqdm
+
+    started = said = time.monotonic()
+    with tqdm(desc=what, total=total, unit=unit, unit_scale=unit == "B" or total > 10**5, delay=2, leave=False,
+              disable=not sys.stderr.isatty()) as bar:
         for number, item in enumerate(items):
-            progress.tell(number if place is None else place(item))
+            done, now = number if place is None else place(item), time.monotonic()
+            bar.update(done - bar.n)
+            if bar.disable and 0 < done < total and now - said >= LOG_EVERY:
+                said, left = now, (now - started) * (total / done - 1)
+                report_progress(f"{what}: {done / total:.0%}, about {duration(left)} left")
             yield item
-    finally:
-        progress.bar.close()
 
 # %% ../nbs/core.ipynb #e70a7947
 # What is entered there is also left: modes of torch, and the lock that all progress bars share.
@@ -761,10 +692,8 @@ def environment_with(
 GIB = 2**30
 
 
-def memory(
-    folder: Path = Path("/sys/fs/cgroup"),  # of the control group
-) -> tuple[int, int]:  # total and available, bytes
-    "Return the memory of the machine, or of the container if that has less."
+def memory(folder: Path = Path("/sys/fs/cgroup")) -> tuple[int, int]:  # total and available, bytes
+    "Return the memory of the machine, or of the container, whose control group has the folder, if that has less."
     import psutil
 
     machine = psutil.virtual_memory()
@@ -787,9 +716,7 @@ def gib(number: float) -> str:
     return f"{number / GIB:,.2f} GiB" if number >= GIB / 10 else f"{number / 2**20:,.1f} MiB"
 
 # %% ../nbs/core.ipynb #3a0467d1
-def file_mark(
-    path: Path,  # any file
-) -> dict[str, Any]:  # "bytes" and "sha256"
+def file_mark(path: Path) -> dict[str, Any]:  # "bytes" and "sha256"
     "Return the size and SHA-256 of a file."
     size, digest = regular_file(path).stat().st_size, hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
@@ -799,16 +726,12 @@ def file_mark(
     return {"bytes": size, "sha256": digest.hexdigest()}
 
 # %% ../nbs/core.ipynb #bcf3a6e8
-def plain(
-    value: Any,  # dictionaries, sequences, text, numbers
-) -> Any:
-    "Return the value as it comes back from a JSON file."
+def plain(value: Any) -> Any:
+    "Return dictionaries, sequences, text and numbers as they come back from a JSON file."
     return json.loads(json.dumps(value, sort_keys=True))
 
 
-def content_hash(
-    value: Any,  # dictionaries, sequences, text, numbers
-) -> str:  # 32 hexadecimal digits
+def content_hash(value: Any) -> str:  # 32 hexadecimal digits
     "Return a hash of plain values; the order of names does not matter."
     return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()
 
@@ -830,38 +753,30 @@ _of_this_process: dict[str, dict[str, Any]] = {}  # path -> "state" and "hashes"
 
 
 class Remembered:
-    "Hashes of files that did not change since."
+    "Hashes of files that did not change since, kept in a JSON file whose folder exists, or only in this process."
 
-    def __init__(
-        self,
-        memo: str | Path | None = None,  # JSON file, in a folder that exists; None: only in this process
-    ) -> None:
+    def __init__(self, memo: str | Path | None = None) -> None:
         "A missing or damaged file costs no more than time."
         self.memo, self.kept = None if memo is None else Path(memo), dict[str, Any]()
         with suppress(KitError):
             found = load_json(self.memo) if self.memo is not None and self.memo.exists() else {}
             self.kept = found if isinstance(found, dict) else {}
 
-    def known(
-        self,
-        path: Path,
-        state: list[int] | None,  # of the file as it is now
-    ) -> dict[str, str]:  # what was hashed -> its hash
-        "Return the hashes of a file that need not be computed."
+    def known(self, path: Path, state: list[int] | None) -> dict[str, str]:  # what was hashed -> its hash
+        "Return the hashes that need not be computed of a file that has this state now."
         found: dict[str, str] = {}
         for entry in (self.kept.get(f"{path.parent.name}/{path.name}"), _of_this_process.get(str(path.resolve()))):
             if state and isinstance(entry, dict) and entry.get("state") == state:
                 found |= entry["hashes"] if isinstance(entry.get("hashes"), dict) else {}
         return found
 
-    def keep(
-        self,
-        found: Mapping[Path, tuple[list[int] | None, dict[str, str]]],  # states before and after reading, and hashes
-    ) -> None:
-        "Remember the hashes of files with a state."
-        entries = {path: {"state": state, "hashes": hashes} for path, (state, hashes) in found.items() if state}
-        _of_this_process.update({str(path.resolve()): entry for path, entry in entries.items()})
-        after = {**self.kept, **{f"{path.parent.name}/{path.name}": entry for path, entry in entries.items()}}
+    def keep(self, found: Mapping[Path, tuple[list[int] | None, dict[str, str]]]) -> None:
+        "Remember the hashes of files with a state, which was the same before and after reading."
+        after = dict(self.kept)
+        for path, (state, hashes) in found.items():
+            if state:
+                after[f"{path.parent.name}/{path.name}"] = _of_this_process[str(path.resolve())] = {
+                    "state": state, "hashes": hashes}
         if self.memo is not None and after != self.kept and self.memo.parent.is_dir():
             with suppress(KitError):  # a full or read-only disk costs no more than time
                 save_json(self.memo, after)
@@ -871,13 +786,8 @@ class Remembered:
 REMEMBERED = 1 << 26  # bytes; smaller files are hashed each time, which takes less than a tenth of a second
 
 
-def remembered_hash(
-    path: Path,  # a file
-    what: str,  # what the hash is of
-    make: Callable[[], str],  # computes it
-    memo: str | Path | None = None,  # as for `Remembered`
-) -> str:
-    "Return the hash of a file; of a large one that did not change, it is computed once."
+def remembered_hash(path: Path, what: str, make: Callable[[], str], memo: str | Path | None = None) -> str:
+    "Return a hash of a file, which `make` computes; of a large file that did not change, it is computed once."
     if os.stat(regular_file(path)).st_size < REMEMBERED:
         return make()
     memory, state = Remembered(memo), file_state(path)
@@ -889,13 +799,9 @@ def remembered_hash(
     return found[what]
 
 
-def file_hash(
-    path: str | Path,  # a file of any size
-    memo: str | Path | None = None,  # as for `Remembered`
-) -> str:  # 64 hexadecimal digits
-    "Return the SHA-256 of a file."
-    path = Path(path)
-    return remembered_hash(path, "sha256", lambda: file_mark(path)["sha256"], memo)
+def file_hash(path: str | Path, memo: str | Path | None = None) -> str:  # 64 hexadecimal digits
+    "Return the SHA-256 of a file of any size; `memo` is as for `Remembered`."
+    return remembered_hash(Path(path), "sha256", lambda: file_mark(Path(path))["sha256"], memo)
 
 # %% ../nbs/core.ipynb #59aef826
 @dataclass(frozen=True)
@@ -924,10 +830,8 @@ class Kept:
         save_json(self.note, {"key": plain(self.key), "files": {path.name: file_mark(path) for path in self.paths}})
 
 # %% ../nbs/core.ipynb #84e05a15
-def note_of(
-    path: str | Path,  # the first of some kept files
-) -> dict[str, Any]:  # "key", and "files": name -> mark; empty if there is no note, or a damaged one
-    "Return the note beside kept files, which need not be as they were written."
+def note_of(path: str | Path) -> dict[str, Any]:  # "key", and "files": name -> mark
+    "Return the note beside the first of some kept files, which need not be as written; empty if it is damaged."
     path = Path(path)
     with suppress(KitError, OSError):
         note = load_json(path.with_name(f"{path.name}.key"))
@@ -963,11 +867,8 @@ def kept(
     return path
 
 # %% ../nbs/core.ipynb #dbf82d89
-def differing(
-    key: Mapping[str, Any],
-    other: Any,  # from a file; may be anything
-) -> list[str]:  # their names, in order
-    "Return the names of the parts in which two keys differ."
+def differing(key: Mapping[str, Any], other: Any) -> list[str]:
+    "Return the names of the parts, in order, in which a key differs from another, or from what a file holds."
     ours, theirs = plain(key), other if isinstance(other, dict) else {}
     return [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
 
@@ -981,22 +882,16 @@ def fold_seed(
     return int.from_bytes(digest, "little") >> 1
 
 # %% ../nbs/core.ipynb #849196e3
-def _shift_right(
-    bits: torch.Tensor,  # int32 or int64
-    places: int,  # distance in bits
-) -> torch.Tensor:  # a new tensor
-    "bits >> places with the sign kept, the same on every device."
+def _shift_right(bits: torch.Tensor, places: int) -> torch.Tensor:
+    "bits >> places with the sign kept, the same on every device, in a new tensor."
     import torch
 
     by = torch.full((), places, dtype=bits.dtype, device=bits.device)
     return torch.bitwise_right_shift(bits, by)
 
 # %% ../nbs/core.ipynb #9e0d9141
-def _fold(
-    bits: torch.Tensor,  # int32; changed in place
-    places: int,  # distance in bits
-) -> torch.Tensor:  # the same tensor
-    "bits ^= bits >> places, with zeros shifted in from the left."
+def _fold(bits: torch.Tensor, places: int) -> torch.Tensor:
+    "bits ^= bits >> places, in place, with zeros shifted in from the left."
     shifted = _shift_right(bits, places)
     return bits.bitwise_xor_(shifted.bitwise_and_((1 << (32 - places)) - 1))
 
@@ -1022,12 +917,8 @@ def one_thread_first() -> None:
 _STEP = 0x9E3779B9 - (1 << 32)  # 2^32 / golden ratio: spreads small counters over all bits
 
 # %% ../nbs/core.ipynb #a5821b15
-def _row_states(
-    noise_key: torch.Tensor,  # (B,) int64, 0 to 2^63 - 1
-    purpose: int,  # number of the purpose, such as noise or offset
-    rows: int,  # number of rows: bins, or 1
-) -> tuple[torch.Tensor, torch.Tensor]:  # two (B, rows, 1) int32
-    "Two hashed integers per row from key, purpose and row number."
+def _row_states(noise_key: torch.Tensor, purpose: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    "Two hashed integers per row, each (B, rows, 1) int32, from key, purpose and row number."
     import torch
 
     low = (noise_key & 0x7FFFFFFF).to(torch.int32)
@@ -1055,13 +946,8 @@ def uniforms(
     return _shift_right(bits, 8).to(torch.float32).add_(0.5).mul_(2.0**-23)
 
 # %% ../nbs/core.ipynb #a2a7503f
-def normals(
-    noise_key: torch.Tensor,  # (B,) int64: key of each trial
-    purpose: int,  # number of the purpose, such as noise or offset
-    rows: int,  # bins, or 1
-    columns: int,  # channels
-) -> torch.Tensor:  # (B, rows, columns) float32, standard normal
-    "Normal numbers, each a function of key, purpose, row and column only."
+def normals(noise_key: torch.Tensor, purpose: int, rows: int, columns: int) -> torch.Tensor:
+    "Standard normal numbers, (B, rows, columns) float32, each a function of the same as for `uniforms`."
     one_thread_first()
     return uniforms(noise_key, purpose, rows, columns).erfinv_().mul_(math.sqrt(2.0))
 
@@ -1075,37 +961,21 @@ class Place:
     local_world: int = 1  # number of processes on this machine
 
 # %% ../nbs/core.ipynb #698b6956
-def find_place(
-    environment: Mapping[str, str] | None = None,  # environment variables; this process's if None
-) -> Place:
+def find_place(environment: Mapping[str, str] = os.environ) -> Place:
     "Return this process's place, from the launcher's variables; inconsistent ones raise `KitError`."
-    environment = os.environ if environment is None else environment
-    world = _number(environment, "WORLD_SIZE", 1)
-    if world == 1:
-        return Place(local_rank=_number(environment, "LOCAL_RANK", 0))
-    rank, local_rank = _number(environment, "RANK"), _number(environment, "LOCAL_RANK")
-    local_world = _number(environment, "LOCAL_WORLD_SIZE", world)
-    if not (0 <= rank < world and 0 <= local_rank < local_world <= world):
-        raise KitError(
-            f"RANK={rank}, LOCAL_RANK={local_rank}, LOCAL_WORLD_SIZE={local_world} and "
-            f"WORLD_SIZE={world} do not fit together; start with torchrun or accelerate launch"
-        )
-    return Place(rank, local_rank, world, local_world)
-
-# %% ../nbs/core.ipynb #b9359f0c
-def _number(
-    environment: Mapping[str, str],
-    name: str,  # a variable that the launcher sets
-    default: int | None = None,  # None if the variable is required
-) -> int:
-    "Return a variable as an integer; a missing or wrong one raises `KitError`."
-    text = environment.get(name) or ("" if default is None else str(default))
+    names = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     try:
-        return int(text)
-    except ValueError as error:
-        found = f"is '{text}', not a number" if text else "is not set"
-        remedy = "start several processes with torchrun or accelerate launch"
-        raise KitError(f"{name} {found}; {remedy}") from error
+        world = int(environment.get("WORLD_SIZE") or 1)
+        if world == 1:
+            return Place(local_rank=int(environment.get("LOCAL_RANK") or 0))
+        place = Place(int(environment["RANK"]), int(environment["LOCAL_RANK"]), world,
+                      int(environment.get("LOCAL_WORLD_SIZE") or world))
+        if 0 <= place.rank < world and 0 <= place.local_rank < place.local_world <= world:
+            return place
+    except (KeyError, ValueError):  # said below
+        pass
+    found = ", ".join(f"{name}={environment.get(name) or '(not set)'}" for name in names)
+    raise KitError(f"{found}: do not fit together; start several processes with torchrun or accelerate launch")
 
 # %% ../nbs/core.ipynb #998a8122
 def child_environment() -> dict[str, str]:
@@ -1124,14 +994,15 @@ def join(
 
     if dist.is_initialized():
         return
-    host, port = os.environ.get("MASTER_ADDR") or "127.0.0.1", _number(os.environ, "MASTER_PORT")
+    host, port = os.environ.get("MASTER_ADDR") or "127.0.0.1", os.environ.get("MASTER_PORT") or "not set"
     who, within = f"process {place.rank} of {place.world}", f"within {timeout:g} s"
-    if port == 0:
-        raise KitError("MASTER_PORT is 0: torchrun chose no port; start it with --standalone")
+    if not is_whole(port) or not int(port):
+        raise KitError(f"MASTER_PORT is {port}; start with torchrun --standalone, or accelerate launch")
     kept_by_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     serves = place.rank == 0 and not kept_by_launcher
     try:
-        server = dist.TCPStore(host, port, is_master=serves, wait_for_workers=False, timeout=timedelta(seconds=timeout))
+        server = dist.TCPStore(host, int(port), is_master=serves, wait_for_workers=False,
+                               timeout=timedelta(seconds=timeout))
     except (dist.DistError, RuntimeError) as error:
         if serves:
             found = "is taken by another program" if "EADDRINUSE" in str(error) else "cannot be used"

@@ -2,7 +2,6 @@
 import typing
 from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
-from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -41,39 +40,33 @@ def open_ends(name: str, annotation: Any, make: Callable[[str, Any], object]) ->
     return found
 
 
-def changed(config: Any, name: str, value: Any) -> Any:
-    """Settings with another number."""
-    return override(config, {name: value})
+def open_settings(config: Any) -> list[str]:
+    """The ends at which numbers of a configuration have no bound."""
+    return [end for name, (kind, _) in leaves(config).items() if number_kind(kind) is not None
+            for end in open_ends(name, kind, lambda name, value: override(config, {name: value}))]
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__)
 def test_every_number_of_a_verb_has_bounds(verb: type) -> None:
     """Also those of the recipe that the verb begins with."""
     needed = {one.name: "x" for one in fields(verb) if one.default is MISSING and one.default_factory is MISSING}
-    hints, found = typing.get_type_hints(verb), []
+    hints, found = typing.get_type_hints(verb), list[str]()
+    for name in (one.name for one in fields(verb)):
+        if number_kind(hints[name]) is not None:
+            found += open_ends(name, hints[name], lambda name, value: verb(**needed | {name: value}))
     configs = [one.default for one in fields(verb) if is_dataclass(one.default)]
     configs += [verb.initial(())] if issubclass(verb, HasSettings) else []
-    for name, kind in ((one.name, hints[one.name]) for one in fields(verb)):
-        if number_kind(kind) is not None:
-            found += open_ends(name, kind, lambda name, value: verb(**needed | {name: value}))
-    for config in configs:
-        for name, (kind, _) in leaves(config).items():
-            if number_kind(kind) is not None:
-                found += open_ends(name, kind, partial(changed, config))
-    assert found == []
+    assert found + [end for config in configs for end in open_settings(config)] == []
 
 
-def task_settings() -> list[Any]:
-    """Those of the wing, where its folder is."""
-    return [import_module("b2t_kit.tasks.eit").EITConfig()] if find_spec("b2t_kit.tasks") else []
+MODELS = [*(model_class(name)() for name in model_names()),
+          *([import_module("b2t_kit.tasks.eit").EITConfig()] if find_spec("b2t_kit.tasks") else [])]  # of the wing, where it is
 
 
-@pytest.mark.parametrize("config", [*(model_class(name)() for name in model_names()), *task_settings()],
-                         ids=lambda config: type(config).__name__)
+@pytest.mark.parametrize("config", MODELS, ids=lambda config: type(config).__name__)
 def test_every_number_of_a_model_has_bounds(config: Any) -> None:
     """Models that no recipe begins with, and what a run's record may hold beyond its options."""
-    assert [end for name, (kind, _) in leaves(config).items() if number_kind(kind) is not None
-            for end in open_ends(name, kind, partial(changed, config))] == []
+    assert open_settings(config) == []
 
 
 @pytest.mark.parametrize("words", [

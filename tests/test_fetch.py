@@ -1,4 +1,4 @@
-"Fetching the recordings, from a test server that misbehaves on demand."
+"Fetching recordings and models: a server that misbehaves on demand, archives that are damaged, clients that fail."
 import hashlib
 import io
 import json
@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 import zipfile
@@ -21,16 +20,16 @@ import pytest
 from b2t_kit.core import KitError
 from b2t_kit.data import download as download_module
 from b2t_kit.data.dataset import find_recordings
-from b2t_kit.data.download import RemoteFile, download
-from b2t_kit.data.download import ARCHIVES, PUBLISHED, fetch, fetch_dandiset, fetch_language_model, list_files
+from b2t_kit.data.download import ARCHIVES, RemoteFile, download, fetch, fetch_dandiset, fetch_language_model, list_files
 
-SESSION = "t15.2023.08.11/data_train.hdf5"
-CONTENT = bytes(range(256)) * 3000  # incompressible enough once stored: 768,000 bytes
+SESSION = "hdf5_data_final/t15.2023.08.11/data_train.hdf5"
+CONTENT = bytes(range(256)) * 3000
+ARCHIVE, BASELINE = ARCHIVES.values()
 
 
-def zip_of(contents: dict[str, bytes]) -> bytes:
+def zip_of(contents: dict[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+    with zipfile.ZipFile(buffer, "w", method) as archive:
         for name, content in contents.items():
             archive.writestr(name, content)
     return buffer.getvalue()
@@ -40,32 +39,26 @@ def zip_of(contents: dict[str, bytes]) -> bytes:
 class Behaviour:
     "The files of the server, and its faults."
     files: dict[str, bytes] = field(default_factory=lambda: {
-        ARCHIVES["hdf5_data_final"]: zip_of({f"hdf5_data_final/{SESSION}": CONTENT}),
-        ARCHIVES["t15_pretrained_rnn_baseline"]: zip_of({
-            "t15_pretrained_rnn_baseline/checkpoint/args.yaml": b"model: {}",
-            "t15_pretrained_rnn_baseline/checkpoint/best_checkpoint": b"weights"}),
-        "README.md": b"read me",
-    })
+        ARCHIVE: zip_of({SESSION: CONTENT}), "README.md": b"read me",
+        BASELINE: zip_of({"t15_pretrained_rnn_baseline/checkpoint/best_checkpoint": b"weights"})})
     break_after: list[int] = field(default_factory=list)  # bytes to send before each break
     refuse: list[int] = field(default_factory=list)  # status of the next downloads
     ranges: bool = True  # honour Range
     token: str | None = None  # needed for downloads
-    wrong_digest: bool = False
-    digests: bool = True  # announce checksums
+    digest: str | None = "sha-256"  # announced, None: none
+    wrong: bytes = b""  # makes the digest wrong
     announce: int | None = None  # another size than the true one
     redirect_to: str | None = None  # storage on another host
-    missing_versions: bool = False
-    per_page: int = 2
-    licence: str = ""  # in the record of the data set; empty: there is no record
+    answer: object = None  # instead of every answer of the service
     pause: float = 0.0  # seconds between blocks of a download
-    log: list[tuple[str, str | None, str | None]] = field(default_factory=list)
+    log: list[tuple[str, str | None, str | None]] = field(default_factory=list)  # name, range and token of downloads
 
 
 class Handler(BaseHTTPRequestHandler):
     def log_message(self, *arguments):
         pass
 
-    def reply(self, body: dict) -> None:
+    def reply(self, body: object) -> None:
         data = json.dumps(body).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(data)))
@@ -73,89 +66,63 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def do_GET(self) -> None:
-        is_file = self.path.startswith("/file/")
-        if is_file:
-            name = self.path.removeprefix("/file/")
-            record = (name, self.headers.get("Range"), self.headers.get("Authorization"))
-            self.server.behaviour.log.append(record)
-            self.send_file(name)
-        elif self.path.endswith("/versions"):
-            self.send_versions()
-        elif self.path.startswith("/api/v2/versions/2/files"):
-            self.send_list()
-        elif self.path.startswith("/api/v2/datasets/") and self.server.behaviour.licence:
-            self.reply({"license": self.server.behaviour.licence})
+        behaviour, (place, _, page) = self.server.behaviour, self.path.partition("?page=")
+        if place.startswith("/file/"):
+            self.send_file(place.removeprefix("/file/"), behaviour)
+        elif behaviour.answer is not None:
+            self.reply(behaviour.answer)
+        elif place.endswith("/versions") and "doi%3A10.5061%2F" in place:
+            self.reply({"_embedded": {"stash:versions": [
+                {"_links": {"stash:files": {"href": f"/api/v2/versions/{number}/files"}}} for number in (1, 2)]}})
+        elif place == "/api/v2/versions/2/files":  # a file a page
+            number = int(page or 1)
+            more = {"next": {"href": f"{place}?page={number + 1}"}} if number < len(behaviour.files) else {}
+            self.reply({"_embedded": {"stash:files": [self.entry(list(behaviour.files)[number - 1], behaviour)]}, "_links": more})
+        elif place.startswith("/api/v2/datasets/"):
+            self.reply({"license": "https://spdx.org/licenses/CC0-1.0.html"})
         else:
             self.send_error(404)
 
-    def send_versions(self) -> None:
-        if self.server.behaviour.missing_versions or "doi%3A10.5061%2F" not in self.path:
-            return self.send_error(404)
-        links = [{"stash:files": {"href": f"/api/v2/versions/{n}/files"}} for n in (1, 2)]
-        self.reply({"_embedded": {"stash:versions": [{"_links": link} for link in links]}})
+    def entry(self, name: str, behaviour: Behaviour) -> dict:
+        content = behaviour.files[name]
+        entry = {"path": name, "size": behaviour.announce or len(content), "_links": {"stash:download": {"href": f"/file/{name}"}}}
+        return entry | ({"digestType": behaviour.digest, "digest": hashlib.sha256(content + behaviour.wrong).hexdigest()}
+                        if behaviour.digest else {})
 
-    def send_list(self) -> None:
-        behaviour = self.server.behaviour
-        page = int(self.path.partition("page=")[2] or 1)
-        names = list(behaviour.files)
-        shown = names[(page - 1) * behaviour.per_page:page * behaviour.per_page]
-        body = {"_embedded": {"stash:files": [self.entry(name) for name in shown]}, "_links": {}}
-        if page * behaviour.per_page < len(names):
-            body["_links"]["next"] = {"href": f"/api/v2/versions/2/files?page={page + 1}"}
-        self.reply(body)
-
-    def entry(self, name: str) -> dict:
-        behaviour, content = self.server.behaviour, self.server.behaviour.files[name]
-        digest = hashlib.sha256(content + b"!" * behaviour.wrong_digest).hexdigest()
-        entry = {"path": name, "size": behaviour.announce or len(content), "status": "created",
-                 "_links": {"stash:download": {"href": f"/file/{name}"}}}
-        return entry | ({"digestType": "sha-256", "digest": digest} if behaviour.digests else {})
-
-    def send_file(self, name: str) -> None:
-        behaviour = self.server.behaviour
-        authorised = self.headers.get("Authorization") == f"Bearer {behaviour.token}"
-        if behaviour.refuse:
-            return self.send_error(behaviour.refuse.pop(0))
-        if behaviour.token and not authorised:
-            return self.send_error(401)
+    def send_file(self, name: str, behaviour: Behaviour) -> None:
+        asked, given = self.headers.get("Range"), self.headers.get("Authorization")
+        behaviour.log.append((name, asked, given))
+        if behaviour.refuse or behaviour.token and given != f"Bearer {behaviour.token}":
+            return self.send_error(behaviour.refuse.pop(0) if behaviour.refuse else 401)
         if behaviour.redirect_to:
             self.send_response(302)
             self.send_header("Location", f"{behaviour.redirect_to}/file/{name}")
             self.send_header("Content-Length", "0")
-            self.end_headers()
-            return None
-        return self.send_bytes(behaviour.files[name])
-
-    def send_bytes(self, content: bytes) -> None:
-        behaviour, asked = self.server.behaviour, self.headers.get("Range")
+            return self.end_headers()
+        content = behaviour.files[name]
         start = int(asked[6:].rstrip("-")) if asked and behaviour.ranges else 0
         if start >= len(content):
             return self.send_error(416)
-        rest = content[start:]
         self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(rest)))
+        self.send_header("Content-Length", str(len(content) - start))
         if start:
-            span = f"bytes {start}-{len(content) - 1}/{len(content)}"
-            self.send_header("Content-Range", span)
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
         self.end_headers()
-        limit = behaviour.break_after.pop(0) if behaviour.break_after else len(rest)
-        step = 1 << 16
-        for place in range(0, min(limit, len(rest)), step):
-            self.wfile.write(rest[place:min(place + step, limit)])
+        end = start + behaviour.break_after.pop(0) if behaviour.break_after else len(content)
+        for place in range(start, min(end, len(content)), 1 << 16):
+            self.wfile.write(content[place:min(place + (1 << 16), end)])
             self.wfile.flush()
             time.sleep(behaviour.pause)
-        if limit < len(rest):
+        if end < len(content):
             self.connection.close()
-        return None
 
 
 class Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, behaviour: Behaviour):
+    def __init__(self, **options):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.behaviour = behaviour
-        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.behaviour, self.url = Behaviour(**options), f"http://127.0.0.1:{self.server_port}"
 
     def handle_error(self, request, client_address):
         pass  # a client that left, or a connection we broke
@@ -167,10 +134,9 @@ def serve(monkeypatch):
     servers = []
 
     def start(**options) -> Server:
-        server = Server(Behaviour(**options))
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        servers.append(server)
-        return server
+        servers.append(Server(**options))
+        threading.Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
+        return servers[-1]
 
     yield start
     for server in servers:
@@ -183,170 +149,116 @@ def fetch_from(server: Server, out: Path, **options) -> list[Path]:
 
 
 def remote(server: Server) -> RemoteFile:
-    wanted = ARCHIVES["hdf5_data_final"]
-    return next(file for file in list_files(base_url=server.url) if file.name == wanted)
+    return next(file for file in list_files(base_url=server.url) if file.name == ARCHIVE)
 
 
 def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name != "terms.json")
 
 
+def ranges(server: Server) -> list[str | None]:
+    return [asked for _, asked, _ in server.behaviour.log]
+
+
 def test_fetches_checks_and_unpacks_only_what_was_asked_for(serve, tmp_path):
-    server = serve()
-    assert fetch_from(server, tmp_path / "data") == [tmp_path / "data/hdf5_data_final"]
-    assert (tmp_path / "data/hdf5_data_final" / SESSION).read_bytes() == CONTENT
-    assert names_in(tmp_path / "data") == ["hdf5_data_final"], "no archive, no leftovers"
-    assert [name for name, *_ in server.behaviour.log] == [ARCHIVES["hdf5_data_final"]]
+    "Terms are shown before the first byte and kept; a second run asks nothing; an empty folder is fetched again."
+    server, said = serve(), []
+    (tmp_path / SESSION).parent.mkdir(parents=True)
+    assert fetch_from(server, tmp_path, tell=lambda text: said.append((text, len(server.behaviour.log)))) == [
+        tmp_path / "hdf5_data_final"]
+    assert (tmp_path / SESSION).read_bytes() == CONTENT
+    assert names_in(tmp_path) == ["hdf5_data_final"] and [name for name, *_ in server.behaviour.log] == [ARCHIVE]
+    ((text, begun),) = said
+    assert not begun and all(word in text for word in ("CC0-1.0", "Do not try to identify", ARCHIVE))
+    assert json.loads((tmp_path / "terms.json").read_text())["set"] == "t15"
+    server.behaviour.answer = 5
+    assert fetch_from(server, tmp_path) == [tmp_path / "hdf5_data_final"] and len(server.behaviour.log) == 1
 
 
 def test_baseline_and_archives_on_request(serve, tmp_path):
-    server = serve()
-    folders = fetch_from(server, tmp_path, recordings=False, baseline=True, keep_archive=True)
-    assert (folders[0] / "checkpoint/best_checkpoint").read_bytes() == b"weights"
-    assert names_in(tmp_path) == sorted(["t15_pretrained_rnn_baseline",
-                                         "t15_pretrained_rnn_baseline.zip"])
+    (folder,) = fetch_from(serve(), tmp_path, recordings=False, baseline=True, keep_archive=True)
+    assert (folder / "checkpoint/best_checkpoint").read_bytes() == b"weights"
+    assert names_in(tmp_path) == sorted([folder.name, BASELINE])
 
 
-def test_a_second_run_asks_nothing(serve, tmp_path):
-    server = serve()
-    fetch_from(server, tmp_path)
-    server.behaviour.log.clear()
-    server.behaviour.missing_versions = True
-    assert fetch_from(server, tmp_path) == [tmp_path / "hdf5_data_final"]
-    assert server.behaviour.log == []
-
-
-def test_lists_have_pages(serve):
-    server = serve(per_page=1)
-    assert [file.name for file in list_files(base_url=server.url)] == [
-        *ARCHIVES.values(), "README.md"]
-
-
-def test_broken_connections_are_continued_not_repeated(serve, tmp_path):
-    server = serve(break_after=[100_000, 200_000, 50_000])
-    path = download(remote(server), tmp_path, progress=False, pause=0)
-    assert path.read_bytes() == server.behaviour.files[path.name]
-    ranges = [asked for _, asked, _ in server.behaviour.log]
-    assert ranges == [None, "bytes=100000-", "bytes=300000-", "bytes=350000-"]
-
-
-def test_a_server_that_cannot_continue_starts_again(serve, tmp_path):
-    server = serve(break_after=[100_000], ranges=False)
-    path = download(remote(server), tmp_path, progress=False, pause=0)
-    assert path.read_bytes() == server.behaviour.files[path.name]
+@pytest.mark.parametrize("faults, leftover, asked", [
+    ({"break_after": [100_000, 200_000, 50_000]}, b"", [None, "bytes=100000-", "bytes=300000-", "bytes=350000-"]),
+    ({"break_after": [100_000], "ranges": False}, b"", [None, "bytes=100000-"]),
+    ({"refuse": [503, 429, 500]}, b"", [None] * 4),
+    ({}, b"x" * 900_000, [None]),
+], ids=["broken connections", "a server that cannot continue", "a busy server", "a leftover of another file"])
+def test_a_download_goes_on(serve, tmp_path, faults, leftover, asked):
+    "What arrived is not asked for again, and the end is the whole file."
+    server = serve(**faults)
+    if leftover:
+        (tmp_path / f"{ARCHIVE}.part").write_bytes(leftover)
+    assert download(remote(server), tmp_path, progress=False, pause=0).read_bytes() == server.behaviour.files[ARCHIVE]
+    assert ranges(server) == asked and names_in(tmp_path) == [ARCHIVE]
 
 
 def test_gives_up_without_progress_and_the_next_run_continues(serve, tmp_path):
     server = serve(break_after=[100_000, 0, 0, 0])
-    file = remote(server)
     with pytest.raises(KitError, match="stopped after 100000 of .* run this again to continue"):
-        download(file, tmp_path, progress=False, patience=3, pause=0)
-    assert names_in(tmp_path) == [f"{file.name}.part"]
-    server.behaviour.log.clear()
-    download(file, tmp_path, progress=False, pause=0)
-    assert [asked for _, asked, _ in server.behaviour.log] == ["bytes=100000-"]
-
-
-def test_a_busy_server_is_asked_again(serve, tmp_path):
-    server = serve(refuse=[503, 429, 500])
+        download(remote(server), tmp_path, progress=False, patience=3, pause=0)
+    assert names_in(tmp_path) == [f"{ARCHIVE}.part"]
     download(remote(server), tmp_path, progress=False, pause=0)
-    assert len(server.behaviour.log) == 4
+    assert ranges(server)[-1] == "bytes=100000-"
 
 
-def test_a_leftover_of_another_file_is_not_continued(serve, tmp_path):
-    server = serve()
-    file = remote(server)
-    (tmp_path / f"{file.name}.part").write_bytes(b"x" * (file.size + 5))
-    path = download(file, tmp_path, progress=False)
-    assert path.read_bytes() == server.behaviour.files[file.name]
+@pytest.mark.parametrize("faults, leftover, line, left", [
+    ({"wrong": b"!"}, 0, "checksum is .* was announced", []),
+    ({}, 1000, "checksum is .* was announced", []),
+    ({"announce": 123_456}, 0, "another file than the 123456 bytes that were announced", []),
+    ({"announce": 2_000_000}, 1_000_000, "another file than the 2000000 bytes", []),
+    ({"files": {ARCHIVE: zip_of({SESSION: CONTENT}).replace(b"\5\6\7", b"\5\6\x08", 1)}, "digest": None}, 0,
+     "damaged or not a zip archive", [ARCHIVE]),
+    ({"files": {"README.md": b""}}, 0, f"has no file '{ARCHIVE}', only README.md", []),
+    ({"refuse": [404]}, 0, f"{ARCHIVE}: the server answered 404", []),
+    ({"token": "secret"}, 0, "answered 401 .*only with an API token", []),
+    ({"answer": {"error": "moved"}}, 0, "lists no files", []),
+    ({"redirect_to": "file:///etc/passwd"}, 0, "refused to follow a link|302", []),
+    ({"redirect_to": "ftp://127.0.0.1/x"}, 0, "refused to follow a link|302", []),
+])
+def test_a_refusal_is_one_line_and_nothing_is_taken_for_data(serve, tmp_path, faults, leftover, line, left):
+    if leftover:
+        (tmp_path / f"{ARCHIVE}.part").write_bytes(b"x" * leftover)
+    with pytest.raises(KitError, match=line) as told:
+        fetch_from(serve(**faults), tmp_path)
+    assert "\n" not in str(told.value) and [name for name in names_in(tmp_path) if not name.endswith(".part")] == left
 
 
-def test_a_wrong_checksum_leaves_nothing_to_be_mistaken_for_data(serve, tmp_path):
-    server = serve(wrong_digest=True)
-    with pytest.raises(KitError, match="checksum is .* was announced"):
-        fetch_from(server, tmp_path)
-    assert names_in(tmp_path) == []
+def test_without_a_checksum_a_whole_archive_is_taken(serve, tmp_path):
+    fetch_from(serve(digest=None), tmp_path)
+    assert (tmp_path / SESSION).read_bytes() == CONTENT
 
 
-def test_damage_in_a_leftover_is_found_by_the_checksum(serve, tmp_path):
-    server = serve()
-    file = remote(server)
-    (tmp_path / f"{file.name}.part").write_bytes(b"x" * 1000)
-    with pytest.raises(KitError, match="checksum"):
-        download(file, tmp_path, progress=False)
-    download(file, tmp_path, progress=False)
-
-
-def test_without_a_checksum_the_size_and_the_archive_itself_are_checked(serve, tmp_path):
-    server = serve(digests=False)
-    fetch_from(server, tmp_path / "good")
-    name = ARCHIVES["hdf5_data_final"]
-    whole = server.behaviour.files[name]
-    server.behaviour.files[name] = whole.replace(b"\x05\x06\x07", b"\x05\x06\x08", 1)
-    with pytest.raises(KitError, match="damaged or not a zip archive"):
-        fetch_from(server, tmp_path / "bad")
-    assert names_in(tmp_path / "bad") == [name], "no half of a folder"
-
-
-def test_another_size_than_announced(serve, tmp_path):
-    server = serve(announce=123_456)
-    with pytest.raises(KitError, match="another file than the 123456 bytes that were announced"):
-        fetch_from(server, tmp_path)
-    assert names_in(tmp_path) == []
-
-
-def test_a_leftover_longer_than_what_the_server_has(serve, tmp_path):
-    server = serve(announce=2_000_000)
-    (tmp_path / f"{ARCHIVES['hdf5_data_final']}.part").write_bytes(b"x" * 1_000_000)
-    with pytest.raises(KitError, match="another file than the 2000000 bytes"):
-        download(remote(server), tmp_path, progress=False, pause=0)
-    assert [asked for _, asked, _ in server.behaviour.log] == ["bytes=1000000-", None]
-
-
-def test_no_such_data_set_or_file(serve, tmp_path):
-    server = serve(missing_versions=True)
-    with pytest.raises(KitError, match="answered 404 .*has the data set moved"):
-        fetch_from(server, tmp_path)
-    server = serve(files={"README.md": b""})
-    with pytest.raises(KitError, match="has no file 't15_copyTask_neuralData.zip', only README.md"):
-        fetch_from(server, tmp_path)
-    server = serve(refuse=[404])
-    with pytest.raises(KitError, match="t15_copyTask_neuralData.zip: the server answered 404"):
-        fetch_from(server, tmp_path)
-
-
-def test_offline(tmp_path, monkeypatch):
+def test_offline_and_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    with Server(Behaviour()) as server:
+    with Server() as server:
         url = server.url
     with pytest.raises(KitError, match="no answer .*are you online"):
         fetch(tmp_path, base_url=url, progress=False)
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(KitError, match="file/data: cannot be written to"):
+        fetch(tmp_path / "file/data")
 
 
-def test_an_answer_that_is_no_list(serve, tmp_path, monkeypatch):
-    server = serve()
-    monkeypatch.setattr(Handler, "send_versions", lambda self: self.reply({"error": "moved"}))
-    with pytest.raises(KitError, match="lists no files"):
-        fetch_from(server, tmp_path)
-
-
-def test_a_token_is_asked_for_and_kept_from_other_hosts(serve, tmp_path):
+def test_a_token_is_kept_from_other_hosts_and_plain_http(serve, tmp_path):
     storage = serve()
     server = serve(token="secret", redirect_to=storage.url)
-    with pytest.raises(KitError, match="answered 401 .*only with an API token"):
-        fetch_from(server, tmp_path)
     fetch_from(server, tmp_path, token="secret")
-    assert server.behaviour.log[-1][2] == "Bearer secret"
+    assert [token for *_, token in server.behaviour.log] == ["Bearer secret"]
     assert [token for *_, token in storage.behaviour.log] == [None]
+    for url, token in (("https://h.org/x", "secret"), ("http://h.org/x", None), ("https://other.org/x", None)):
+        assert download_module.own_token(RemoteFile("x.zip", 5, url), "secret", "https://h.org") == token
 
 
 def test_an_archive_fetched_with_a_browser_is_checked_and_used(serve, tmp_path):
     server = serve(token="secret")
-    name = ARCHIVES["hdf5_data_final"]
-    (tmp_path / name).write_bytes(server.behaviour.files[name][:-1])
+    (tmp_path / ARCHIVE).write_bytes(server.behaviour.files[ARCHIVE][:-1])
     with pytest.raises(KitError, match="bytes, but .* were announced"):
         fetch_from(server, tmp_path)
-    (tmp_path / name).write_bytes(server.behaviour.files[name])
+    (tmp_path / ARCHIVE).write_bytes(server.behaviour.files[ARCHIVE])
     fetch_from(server, tmp_path)
     assert server.behaviour.log == []
 
@@ -359,153 +271,55 @@ def test_no_space_is_said_before_the_first_byte(serve, tmp_path, monkeypatch):
     assert server.behaviour.log == [] and names_in(tmp_path) == []
 
 
-def run_child(code: str, *arguments: str, **options) -> subprocess.Popen:
-    root = str(Path(__file__).parents[1])
-    environment = os.environ | {"no_proxy": "127.0.0.1", "PYTHONPATH": root}
-    command = [sys.executable, "-c", textwrap.dedent(code), *arguments]
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, **options)
-
-
 CHILD = """
-    import sys
-    from b2t_kit.data.download import fetch
-    fetch(sys.argv[2], base_url=sys.argv[1], progress=False)
+import resource, signal, sys
+from b2t_kit.core import run_program
+from b2t_kit.data.download import fetch
+if len(sys.argv) > 3:  # a disk that fills
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), -1))
+sys.exit(run_program(lambda: fetch(sys.argv[2], base_url=sys.argv[1], progress=False) and 0))
 """
 
 
-def test_a_killed_run_is_continued(serve, tmp_path):
-    server = serve(pause=0.05)
-    part = tmp_path / f"{ARCHIVES['hdf5_data_final']}.part"
-    child = run_child(CHILD, server.url, str(tmp_path))
-    deadline = time.monotonic() + 30
+def child(*words: object) -> subprocess.Popen:
+    environment = os.environ | {"no_proxy": "127.0.0.1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    return subprocess.Popen([sys.executable, "-c", CHILD, *map(str, words)], env=environment, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda one: one.name)
+def test_a_stopped_run_is_continued(number, serve, tmp_path):
+    "A signal gives one line and its status; what arrived is kept."
+    server, part = serve(pause=0.05), tmp_path / f"{ARCHIVE}.part"
+    process, deadline = child(server.url, tmp_path), time.monotonic() + 60
     while not (part.exists() and part.stat().st_size >= 200_000):
-        assert time.monotonic() < deadline and child.poll() is None, child.stderr.read()
+        assert time.monotonic() < deadline and process.poll() is None, process.stderr.read()
         time.sleep(0.01)
-    child.send_signal(signal.SIGKILL)
-    child.communicate()
+    process.send_signal(number)
+    said = process.communicate(timeout=60)[1]
+    if number != signal.SIGKILL:
+        assert process.returncode == 128 + number and said.splitlines()[-1].startswith("interrupted"), said
     assert names_in(tmp_path) == [part.name]
     server.behaviour.pause = 0.0
     fetch_from(server, tmp_path)
-    first, second = [asked for _, asked, _ in server.behaviour.log]
+    first, second = ranges(server)
     assert first is None and int(second.removeprefix("bytes=").rstrip("-")) >= 200_000
-    assert (tmp_path / "hdf5_data_final" / SESSION).read_bytes() == CONTENT
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda one: one.name)
-def test_a_signal_gives_one_line_and_the_next_run_continues(number, serve, tmp_path):
-    server = serve(pause=0.05)
-    part = tmp_path / f"{ARCHIVES['hdf5_data_final']}.part"
-    child = run_child("""
-        import sys
-        from b2t_kit.core import run_program
-        from b2t_kit.data.download import fetch
-        sys.exit(run_program(lambda: fetch(sys.argv[2], base_url=sys.argv[1], progress=False) and 0))
-    """, server.url, str(tmp_path))
-    deadline = time.monotonic() + 30
-    while not (part.exists() and part.stat().st_size >= 200_000):
-        assert time.monotonic() < deadline and child.poll() is None, child.stderr.read()
-        time.sleep(0.01)
-    child.send_signal(number)
-    _, said = child.communicate(timeout=30)
-    assert child.returncode == 128 + number and said.splitlines()[-1].startswith("interrupted"), said
-    assert names_in(tmp_path) == [part.name]
-    server.behaviour.pause = 0.0
-    fetch_from(server, tmp_path)
-    assert (tmp_path / "hdf5_data_final" / SESSION).read_bytes() == CONTENT
+    assert (tmp_path / SESSION).read_bytes() == CONTENT
 
 
 def test_a_disk_that_fills_is_named_and_what_arrived_is_kept(serve, tmp_path):
-    code = """
-        import resource, signal, sys
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
-        from b2t_kit.core import KitError
-        from b2t_kit.data.download import fetch
-        try:
-            fetch(sys.argv[2], base_url=sys.argv[1], progress=False)
-        except KitError as error:
-            sys.exit(str(error))
-    """
     server = serve()
-    child = run_child(code, server.url, str(tmp_path))
-    said = child.communicate(timeout=60)[1]
-    assert child.returncode == 1 and ".part: cannot be written (File too large)" in said
-    assert "Traceback" not in said
-    part = tmp_path / f"{ARCHIVES['hdf5_data_final']}.part"
-    assert part.stat().st_size == 300_000
+    process = child(server.url, tmp_path, 300_000)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 2 and ".part: cannot be written (File too large)" in said and "Traceback" not in said
+    assert (tmp_path / f"{ARCHIVE}.part").stat().st_size == 300_000
     fetch_from(server, tmp_path)
-    assert server.behaviour.log[-1][1] == "bytes=300000-"
-
-
-def test_a_folder_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(KitError, match="file/data: cannot be written to"):
-        fetch(tmp_path / "file/data")
-
-
-def test_archives_with_a_client(tmp_path, monkeypatch):
-    """Each client is called with what it needs; what it raises, and that it is missing, is a line that says what to do."""
-    asked = []
-
-    def competition(name, output_dir):
-        asked.append((name, output_dir))
-        place = Path(output_dir) / "t15_copyTask_neuralData/hdf5_data_final" / SESSION
-        place.parent.mkdir(parents=True)
-        place.write_bytes(CONTENT)
-        return output_dir
-
-    monkeypatch.setitem(sys.modules, "kagglehub", SimpleNamespace(competition_download=competition))
-    monkeypatch.setitem(sys.modules, "dandi.download", SimpleNamespace(
-        download=lambda *words, **more: asked.append(words), DownloadExisting=SimpleNamespace(REFRESH="refresh")))
-    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(
-        hf_hub_download=lambda repository, name, local_dir: f"{local_dir}/{name}"))
-    assert fetch(tmp_path / "data", source="kaggle") == [tmp_path / "data"]
-    assert find_recordings(tmp_path / "data") == tmp_path / "data/t15_copyTask_neuralData/hdf5_data_final"
-    assert fetch_dandiset("000950", tmp_path / "h2") == tmp_path / "h2/000950"
-    assert asked == [("brain-to-text-25", str(tmp_path / "data")),
-                     (["https://dandiarchive.org/dandiset/000950/draft"], str(tmp_path / "h2"))]
-    monkeypatch.setattr(download_module, "check_download_space", lambda *words: None)
-    assert fetch_language_model("t15-5gram", tmp_path / "lm") == tmp_path / "lm/5gram_unpruned.bin"
-    for module, call, line in (
-            ("kagglehub", lambda: fetch(tmp_path / "new", source="kaggle"), "pip install kagglehub"),
-            ("dandi.download", lambda: fetch_dandiset("000950", tmp_path / "new"), "pip install dandi"),
-            ("huggingface_hub", lambda: fetch_language_model("t15-5gram", tmp_path / "new"), "pip install huggingface-hub")):
-        monkeypatch.setitem(sys.modules, module, None)
-        with pytest.raises(KitError, match=line):
-            call()
-    refusing = SimpleNamespace(competition_download=lambda *words, **more: 1 / 0)
-    monkeypatch.setitem(sys.modules, "kagglehub", refusing)
-    with pytest.raises(KitError, match="kagglehub: division by zero; it needs an API token"):
-        fetch(tmp_path / "new", source="kaggle")
-    assert not (tmp_path / "new").exists() and set(PUBLISHED) == {"t15-5gram-pruned", "t15-5gram"}
+    assert ranges(server)[-1] == "bytes=300000-"
 
 
 def test_a_file_without_a_byte(tmp_path):
     done = download(RemoteFile("x.txt", 0, "http://127.0.0.1:9/x.txt"), tmp_path, progress=False)
     assert done.read_bytes() == b"" and sorted(tmp_path.iterdir()) == [done]
-    entry = {"path": "x.zip", "size": -1, "_links": {"stash:download": {"href": "https://datadryad.org/x"}}}
-    with pytest.raises(KitError, match="refused a file"):
-        download_module._remote_file(entry, "https://datadryad.org")
-
-
-@pytest.mark.parametrize("link", ["file:///etc/passwd", "ftp://example.org/x", "data:,x", "http://datadryad.org/x"])
-def test_only_https_is_followed_from_https(link):
-    entry = {"path": "x.zip", "size": 5, "_links": {"stash:download": {"href": link}}}
-    with pytest.raises(KitError, match="refused to follow a link"):
-        download_module._remote_file(entry, "https://datadryad.org")
-
-
-@pytest.mark.parametrize("link", ["file:///etc/passwd", "ftp://127.0.0.1/x"])
-def test_links_and_redirects_to_other_than_the_web(link, serve, tmp_path, monkeypatch):
-    server = serve(redirect_to=link)
-    with pytest.raises(KitError, match="refused to follow a link|302"):
-        fetch_from(server, tmp_path)
-    with pytest.raises(KitError, match="refused to follow a link"):
-        download(RemoteFile("x.zip", 5, link), tmp_path, progress=False, pause=0)
-    wrong = {"_embedded": {"stash:versions": [{"_links": {"stash:files": {"href": link}}}]}}
-    monkeypatch.setattr(Handler, "send_versions", lambda self: self.reply(wrong))
-    with pytest.raises(KitError, match="refused to follow a link"):
-        fetch_from(server, tmp_path)
 
 
 def test_a_redirect_from_https_to_http_is_refused():
@@ -517,50 +331,32 @@ def test_a_redirect_from_https_to_http_is_refused():
     assert not follow(request, None, 302, "Found", {}, "https://storage.org/x").has_header("Authorization")
 
 
-def test_a_token_stays_off_plain_http_on_the_same_host(monkeypatch, tmp_path):
-    """What the service lists for the archives decides whether the token is sent: never to another scheme."""
-    for url, token in (("https://h.org/x", "secret"), ("http://h.org/x", None), ("https://other.org/x", None)):
-        assert download_module.own_token(RemoteFile("x.zip", 5, url), "secret", "https://h.org") == token
+VERSIONS = {"_embedded": {"stash:versions": [{"_links": {"stash:files": {"href": "/x"}}}]}}
+ENTRY = {"path": "x.zip", "size": 5, "_links": {"stash:download": {"href": "/x"}}}
 
 
-@pytest.mark.parametrize("body", [
-    {"_embedded": {"stash:versions": [5]}}, {"_embedded": {"stash:versions": {"a": 1}}}, {"_embedded": 5}, [], 5, None,
+@pytest.mark.parametrize("answer", [
+    [], 5, None, {"_embedded": 5}, {"_embedded": {"stash:versions": [5]}}, {"_embedded": {"stash:versions": {"a": 1}}},
     {"_embedded": {"stash:versions": [{"_links": 5}]}}, {"_embedded": {"stash:versions": [{"_links": {"stash:files": 1}}]}},
-    {"_embedded": {"stash:versions": []}, "_links": {"next": {"href": 7}}},
-    {"_embedded": {"stash:versions": []}, "_links": {"next": {"href": "?again"}}},
+    {"_embedded": {"stash:versions": [{"_links": {"stash:files": {"href": "file:///etc/passwd"}}}]}},
+    *({"_embedded": VERSIONS["_embedded"] | {"stash:files": []}, "_links": {"next": {"href": link}}}
+      for link in (7, "?again", "ftp://127.0.0.1/x")),
+    *({"_embedded": VERSIONS["_embedded"] | {"stash:files": [ENTRY | change]}} for change in (
+        {"size": -1}, {"size": 10**22}, {"size": None}, {"size": "inf"}, {"path": "a/b"}, {"path": "a\x1b[2J"}, {"_links": 5},
+        *({"_links": {"stash:download": {"href": link}}} for link in (5, "file:///etc/passwd", "ftp://x.org/x", "data:,x")))),
 ])
-def test_answers_of_a_stranger(body, serve, tmp_path, monkeypatch):
-    server = serve()
-    monkeypatch.setattr(Handler, "do_GET", lambda self: self.reply(body))
-    with pytest.raises(KitError):
-        fetch_from(server, tmp_path)
+def test_answers_of_a_stranger(answer, serve, tmp_path):
+    with pytest.raises(KitError) as told:
+        fetch_from(serve(answer=answer if answer is not None else "null"), tmp_path)
+    assert str(told.value).isprintable() and names_in(tmp_path) == []
 
 
-@pytest.mark.parametrize("change", [{"size": -1}, {"size": 10**22}, {"size": float("inf")}, {"size": None}, {"path": "a/b"},
-                                    {"path": "a\x1b[2J"}, {"_links": 5}, {"_links": {"stash:download": {"href": 5}}}])
-def test_entries_of_a_stranger(change):
-    entry = {"path": "x.zip", "size": 5, "_links": {"stash:download": {"href": "/x"}}} | change
-    with pytest.raises((KitError, LookupError, TypeError, ValueError, OverflowError)):  # `list_files` names the list
-        download_module._remote_file(entry, "https://datadryad.org")
-
-
-def test_an_empty_folder_is_fetched_again(serve, tmp_path):
-    (tmp_path / "hdf5_data_final/t15.2023.08.11").mkdir(parents=True)
-    fetch_from(serve(), tmp_path)
-    assert (tmp_path / "hdf5_data_final" / SESSION).read_bytes() == CONTENT
-
-
-def test_damaged_archives_say_what_to_do(serve, tmp_path):
-    """Every byte that may be wrong: one line that names the archive, and no half of a folder."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("hdf5_data_final/a.txt", "brain to text " * 40)
-        archive.writestr("hdf5_data_final/b.txt", "text to brain " * 40)
-    whole, told = buffer.getvalue(), 0
+def test_damaged_archives_say_what_to_do(tmp_path):
+    "Every byte that may be wrong: one line that names the archive, and no half of a folder."
+    texts = {f"hdf5_data_final/{name}.txt": b"brain to text " * 40 for name in "ab"}
+    whole, told = zip_of(texts, zipfile.ZIP_DEFLATED), 0
     for place in range(0, len(whole), 3):
-        bad = bytearray(whole)
-        bad[place] ^= 0xFF
-        (tmp_path / "bad.zip").write_bytes(bad)
+        (tmp_path / "bad.zip").write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1:])
         target = tmp_path / f"out{place}/hdf5_data_final"
         target.parent.mkdir()
         try:
@@ -574,14 +370,36 @@ def test_damaged_archives_say_what_to_do(serve, tmp_path):
         download_module.unpack_archive(tmp_path / "empty.zip", tmp_path / "x/hdf5_data_final", progress=False)
 
 
-def test_terms_of_the_copy_task(serve, tmp_path):
-    """The plain `b2t fetch` shows and keeps the terms too, before it downloads."""
-    server, said = serve(licence="https://spdx.org/licenses/CC0-1.0.html"), []
+def test_archives_with_a_client(tmp_path, monkeypatch):
+    "Each client is called with what it needs; what it raises, and that it is missing, is a line that says what to do."
+    asked = []
 
-    def tell(text: str) -> None:
-        assert not server.behaviour.log
-        said.append(text)
+    def competition(name, output_dir):
+        asked.append((name, output_dir))
+        place = Path(output_dir) / "t15_copyTask_neuralData" / SESSION
+        place.parent.mkdir(parents=True)
+        place.write_bytes(CONTENT)
+        return output_dir
 
-    fetch_from(server, tmp_path, tell=tell)
-    assert "CC0-1.0" in said[0] and "Do not try to identify" in said[0] and "t15_copyTask_neuralData.zip" in said[0]
-    assert json.loads((tmp_path / "terms.json").read_text())["set"] == "t15"
+    monkeypatch.setitem(sys.modules, "kagglehub", SimpleNamespace(competition_download=competition))
+    monkeypatch.setitem(sys.modules, "dandi.download", SimpleNamespace(
+        download=lambda *words, **more: asked.append(words), DownloadExisting=SimpleNamespace(REFRESH="refresh")))
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(
+        hf_hub_download=lambda repository, name, local_dir: f"{local_dir}/{name}"))
+    monkeypatch.setattr(download_module, "check_download_space", lambda *words: None)
+    assert fetch(tmp_path / "data", source="kaggle") == [tmp_path / "data"]
+    assert find_recordings(tmp_path / "data") == tmp_path / "data/t15_copyTask_neuralData/hdf5_data_final"
+    assert fetch_dandiset("000950", tmp_path / "h2") == tmp_path / "h2/000950"
+    assert asked == [("brain-to-text-25", str(tmp_path / "data")),
+                     (["https://dandiarchive.org/dandiset/000950/draft"], str(tmp_path / "h2"))]
+    assert fetch_language_model("t15-5gram", tmp_path / "lm") == tmp_path / "lm/5gram_unpruned.bin"
+    new, refusing = tmp_path / "new", SimpleNamespace(competition_download=lambda *words, **more: 1 / 0)
+    for module, client, call, line in (
+            ("kagglehub", None, lambda: fetch(new, source="kaggle"), "pip install kagglehub"),
+            ("kagglehub", refusing, lambda: fetch(new, source="kaggle"), "kagglehub: division by zero; it needs an API token"),
+            ("dandi.download", None, lambda: fetch_dandiset("000950", new), "pip install dandi"),
+            ("huggingface_hub", None, lambda: fetch_language_model("t15-5gram", new), "pip install huggingface-hub")):
+        monkeypatch.setitem(sys.modules, module, client)
+        with pytest.raises(KitError, match=line):
+            call()
+    assert not new.exists()

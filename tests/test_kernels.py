@@ -1,4 +1,5 @@
 """A kernel's folder as Kaggle accepts it: metadata, wheel, translations; and how notebooks install the kit."""
+import itertools
 import json
 import os
 import re
@@ -12,7 +13,7 @@ import pytest
 
 import b2t_kit
 from b2t_kit.all import simulate
-from b2t_kit.core import KitError
+from b2t_kit.core import KitError, load_json
 from b2t_kit.kaggle import build_kernel, kernel_names, kernels_folder, slug
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,44 +26,33 @@ MACHINES = {"b2t-eit-tpu": "TpuV5E8", "b2t-gpu": "NvidiaTeslaT4", "b2t-tpu-ensem
             "b2t-tpu-v5e8": "TpuV5E8"}  # as kaggle 2.2.5 names them
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that the command writes."""
-    out = tmp_path_factory.mktemp("kernel") / "push"
-    words = ["kernel", "build", "--out", str(out), "--user", "ada"]
-    done = subprocess.run([sys.executable, "-m", "b2t_kit.cli", *words], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return out
+def cells_of(notebook: Path, kind: str = "code") -> list[str]:
+    """The sources of its cells of a kind."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == kind]
 
 
 @pytest.mark.parametrize("kernel", MACHINES)
 def test_metadata_has_every_field(tmp_path: Path, kernel: str) -> None:
     """The fields that Kaggle reads are there, and their names and paths agree."""
     build_kernel(tmp_path / "push", kernel, user="ada")
-    content = json.loads((tmp_path / "push/kernel/kernel-metadata.json").read_text())
-    assert {name: type(content.get(name)) for name in FIELDS} == FIELDS
+    content = load_json(tmp_path / "push/kernel/kernel-metadata.json")
+    assert {name: type(content.get(name)) for name in FIELDS} == FIELDS and kernel_names() == sorted(MACHINES)
     assert content["id"] == f"ada/{slug(content['title'])}" and 5 <= len(content["title"]) <= 50
     assert content["machine_shape"] == MACHINES[kernel] and content["is_private"]
     assert (content["enable_gpu"], content["enable_tpu"]) == (kernel == "b2t-gpu", kernel != "b2t-gpu")
     assert content["competition_sources"] == ([] if kernel == "b2t-eit-tpu" else ["brain-to-text-25"])
     assert (tmp_path / "push/kernel" / content["code_file"]).is_file()
-
-    about = json.loads((tmp_path / "push/wheel/dataset-metadata.json").read_text())
-    assert content["dataset_sources"] == [about["id"]] == ["ada/b2t-kit-wheel"]
+    about = load_json(tmp_path / "push/wheel/dataset-metadata.json")
+    assert content["dataset_sources"] == [about["id"]] == ["ada/b2t-kit-wheel"] and len(about["licenses"]) == 1
     assert 6 <= len(about["title"]) <= 50 and about["id"] == f"ada/{slug(about['title'])}"
-    assert len(about["licenses"]) == 1
 
 
-def test_every_kernel_is_known_here() -> None:
-    assert kernel_names() == sorted(MACHINES)
-
-
-def test_wheel_installs_without_index_or_checkout(built: Path, tmp_path: Path) -> None:
+def test_wheel_installs_without_index_or_checkout(tmp_path: Path) -> None:
     """Install the wheel in a fresh environment with this one's libraries, and build the kernel again from there."""
-    (wheel,) = (built / "wheel").glob("*.whl")
+    build_kernel(tmp_path / "push", user="ada")
+    (wheel,), python = (tmp_path / "push/wheel").glob("*.whl"), tmp_path / "env/bin/python"
     venv.create(tmp_path / "env", with_pip=False)
-    python = tmp_path / "env/bin/python"
-    pip = [sys.executable, "-m", "pip", "--python", python, "install", "-q"]
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
     def run(*command: object) -> str:
@@ -70,38 +60,24 @@ def test_wheel_installs_without_index_or_checkout(built: Path, tmp_path: Path) -
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    run(*pip, "--no-deps", "--no-index", wheel)
+    run(sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-deps", "--no-index", wheel)
     where = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
     Path(where, "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
     assert run(tmp_path / "env/bin/b2t", "--version") == f"b2t_kit {b2t_kit.__version__}\n"
     used = run(python, "-c", "import b2t_kit.kaggle as kernels; print(kernels.kernels_folder())").strip()
     assert Path(used).is_relative_to(tmp_path / "env")
-
     run(tmp_path / "env/bin/b2t", "kernel", "build", "--out", "again", "--user", "ada", "--kernel", "b2t-gpu")
     (again,) = (tmp_path / "again/wheel").glob("*.whl")
     assert again.stat().st_size == pytest.approx(wheel.stat().st_size, rel=0.01)
-
-
-def code_of(notebook: Path) -> list[str]:
-    """The sources of its code cells."""
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-
-
-def prose_of(notebook: Path) -> list[str]:
-    """The sources of its Markdown cells."""
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
 
 
 @pytest.mark.parametrize("translation", sorted(kernels_folder().glob("*/*-zh.ipynb")), ids=lambda path: path.stem)
 def test_translation_runs_the_same_code(translation: Path) -> None:
     """Every code cell equals the original's, and every Markdown cell is in Chinese."""
     original = translation.with_name(translation.name.replace("-zh", ""))
-    assert code_of(translation) == code_of(original)
-    ours, theirs = prose_of(translation), prose_of(original)
-    assert len(ours) == len(theirs)
-    assert all(re.search("[\u4e00-\u9fff]", text) for text in ours)
+    assert cells_of(translation) == cells_of(original)
+    ours = cells_of(translation, "markdown")
+    assert len(ours) == len(cells_of(original, "markdown")) and all(re.search("[\u4e00-\u9fff]", text) for text in ours)
 
 
 NOTEBOOKS = [kernels_folder() / kernel / f"{kernel}.ipynb" for kernel in MACHINES]
@@ -109,9 +85,8 @@ NOTEBOOKS = [kernels_folder() / kernel / f"{kernel}.ipynb" for kernel in MACHINE
 
 def decide(notebook: Path, rehearse: str = "None", until: str = "must_rehearse(") -> dict[str, object]:
     """The variables of a kernel after the cell that decides whether to rehearse, or a later one."""
-    cells = code_of(notebook)
+    cells, names = cells_of(notebook), dict[str, object]()
     last = next(number for number, code in enumerate(cells) if until in code)
-    names: dict[str, object] = {}
     for code in cells[1:last + 1]:  # without the one that installs
         exec(code.replace("rehearse = None", f"rehearse = {rehearse}"), names)
     return names
@@ -125,56 +100,45 @@ def test_only_a_watched_session_rehearses(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("b2t_kit.devices.torch.tpu_chips", list)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    for kind, rehearse, expected in (
-        ("Interactive", "None", True), ("Interactive", "False", None), ("Interactive", "True", True),
-        ("Batch", "None", None), ("Batch", "False", None), ("Batch", "True", True),
-    ):
+    for kind, rehearse in itertools.product(("Interactive", "Batch"), ("None", "False", "True")):
         monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", kind)
-        if expected is None:
+        if rehearse == "True" or rehearse == "None" and kind == "Interactive":
+            names = decide(notebook, rehearse)
+            assert names["rehearsal"] is True and names["home"] == Path("/kaggle/working/rehearsal")
+        else:
             with pytest.raises(KitError, match="^this session has no [GT]PU[^\n]*rehearse = True$"):
                 decide(notebook, rehearse)
-        else:
-            names = decide(notebook, rehearse)
-            assert names["rehearsal"] is expected and names["home"] == Path("/kaggle/working/rehearsal")
     assert "a rehearsal" in capsys.readouterr().out
 
 
-SPEECH = [path for path in NOTEBOOKS if "eit" not in path.stem]
-
-
-@pytest.mark.parametrize("notebook", SPEECH, ids=lambda path: path.stem)
-def test_two_copies_of_the_recordings_do_not_rehearse(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notebook: Path
-) -> None:
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_two_copies_of_the_data_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notebook: Path) -> None:
     """Which of them was meant is for the user to say, in any session."""
-    for name in ("one", "other"):
-        simulate(tmp_path / name, sessions=1, trials=1)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("KAGGLE_KERNEL_RUN_TYPE", raising=False)
+    if "eit" in notebook.stem:
+        for name in ("one", "other"):
+            (tmp_path / name / "train").mkdir(parents=True)
+            (tmp_path / name / "train/0.npz").touch()
+        monkeypatch.setattr("b2t_kit.devices.torch.tpu_chips", lambda: ["chip"] * 8)
+        with pytest.raises(KitError, match="several data sets are attached; detach all but one of .*one, .*other"):
+            decide(notebook, until="attached(")
+        return
+    for name in ("one", "other"):
+        simulate(tmp_path / name, sessions=1, trials=1)
     with pytest.raises(KitError, match="several recordings found, name one: .*one.*, .*other"):
         decide(notebook)
     assert decide(notebook, "True")["rehearsal"] is True
 
 
-def test_two_data_sets_of_tanks_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tomography kernel does not choose between them either."""
-    notebook = kernels_folder() / "b2t-eit-tpu/b2t-eit-tpu.ipynb"
-    for name in ("one", "other"):
-        (tmp_path / name / "train").mkdir(parents=True)
-        (tmp_path / name / "train/0.npz").touch()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("KAGGLE_KERNEL_RUN_TYPE", raising=False)
-    monkeypatch.setattr("b2t_kit.devices.torch.tpu_chips", lambda: ["chip"] * 8)
-    with pytest.raises(KitError, match="several data sets are attached; detach all but one of .*one, .*other"):
-        decide(notebook, until="attached(")
-
-
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_what_a_rehearsal_draws_says_so(notebook: Path) -> None:
-    """Every cell that draws stamps its figure."""
-    drawing = [code for code in code_of(notebook) if re.search(r"^ *[^#\n]*\b(plot|show)_\w+\(", code, re.M)]
-    assert len(drawing) >= 2
-    assert [code for code in drawing if not re.search(r"\bstamp\(.*, rehearsal\)", code)] == []
+def test_what_a_kernel_promises(notebook: Path) -> None:
+    """Every cell that draws stamps its figure; each language says first what rehearses and what fails."""
+    drawing = [code for code in cells_of(notebook) if re.search(r"^ *[^#\n]*\b(plot|show)_\w+\(", code, re.M)]
+    assert len(drawing) >= 2 and [code for code in drawing if not re.search(r"\bstamp\(.*, rehearsal\)", code)] == []
+    for path in notebook.parent.glob("*.ipynb"):
+        introduction = cells_of(path, "markdown")[0]
+        assert all(f"`{value}`" in introduction for value in ("rehearse = None", "True", "False", "rehearsal/")), path
 
 
 @pytest.mark.parametrize("notebook", sorted(ROOT.glob("kaggle/*/*.ipynb")) + sorted(ROOT.glob("nbs/tutorials/*.ipynb")),
@@ -182,27 +146,17 @@ def test_what_a_rehearsal_draws_says_so(notebook: Path) -> None:
 def test_every_name_is_defined(notebook: Path) -> None:
     """Nobody runs a kernel for nine hours to find a missing import."""
     code = "\n".join(re.sub(r"^( *)[%!].*$", r"\1pass", cell, flags=re.M)
-                     for cell in code_of(notebook) if not cell.startswith("%%"))
+                     for cell in cells_of(notebook) if not cell.startswith("%%"))
     found = subprocess.run(["ruff", "check", "--isolated", "--select=F821", "--output-format=concise", "-"], input=code,
                            capture_output=True, text=True).stdout
     assert set(re.findall("Undefined name `(.*)`", found)) <= {"_exit_code"}
 
 
-@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_introduction_tells_of_rehearsals(notebook: Path) -> None:
-    """Each notebook says first what rehearses and what fails, in each language."""
-    for path in sorted(notebook.parent.glob("*.ipynb")):
-        introduction = prose_of(path)[0]
-        assert all(f"`{value}`" in introduction for value in ("rehearse = None", "True", "False")), path
-        assert "`rehearsal/`" in introduction, path
-        assert "cleanup" not in "".join(code_of(path)), path
-
-
 def test_gpu_kernel_keeps_its_promises() -> None:
     """It says one length of a session, resumes what an earlier one left, and ends in a checked submission."""
     notebook = kernels_folder() / "b2t-gpu/b2t-gpu.ipynb"
-    prose, code = "\n".join(prose_of(notebook)), "\n".join(code_of(notebook))
-    assert set(re.findall(r"(\w+) hours\b", prose)) == {"12"}
+    code = "\n".join(cells_of(notebook))
+    assert set(re.findall(r"(\w+) hours\b", "\n".join(cells_of(notebook, "markdown")))) == {"12"}
     assert re.search(r"bring_run\(run\b", code) and "check = submit(run" in code
 
 
@@ -212,10 +166,10 @@ def test_what_the_kernel_says_of_its_recipe_is_so(name: str) -> None:
     from b2t_kit.speech.recipes import RECIPES
 
     notebook = ROOT / "kaggle/b2t-tpu-v5e8" / f"{name}.ipynb"
-    (about,) = re.findall(r"^- `recipe`.*$", "\n".join(prose_of(notebook)), re.M)
+    (about,) = re.findall(r"^- `recipe`.*$", "\n".join(cells_of(notebook, "markdown")), re.M)
     reversal = RECIPES["tpu_v5e8"]().task.model.reversal
     assert reversal > 0 and re.search(rf"(times|乘以) {reversal:g}\D", about), about
-    settings = re.search(r'if rehearsal:.*?"units_over": (\d)\}.*?\nelse:', "\n".join(code_of(notebook)), re.S)
+    settings = re.search(r'if rehearsal:.*?"units_over": (\d)\}.*?\nelse:', "\n".join(cells_of(notebook)), re.S)
     assert settings and int(settings[1]) > 1
 
 
@@ -232,16 +186,14 @@ if sys.argv[2] == "missing":
 InteractiveShell.instance().run_cell(sys.argv[1]).raise_error()
 """
 INSTALLING = {path: cells for path in sorted([*ROOT.glob("nbs/**/*.ipynb"), *ROOT.glob("kaggle/*/*.ipynb")])
-              if (cells := [code for code in code_of(path) if re.search(r'%pip|"pip", "install"', code)])}
-
-
-def test_notebooks_that_install_are_found() -> None:
-    names = {"index", "first_decoder", "colab", "own_model", "live", "b2t-gpu", "b2t-tpu-v5e8", "b2t-tpu-v5e8-zh",
-             "b2t-eit-tpu", "b2t-tpu-ensemble"}
-    assert {path.stem for path in INSTALLING} == names
+              if (cells := [code for code in cells_of(path) if re.search(r'%pip|"pip", "install"', code)])}
 
 
 def test_notebooks_install_by_the_same_cell() -> None:
+    """Of five lines, in every notebook that is opened on a service."""
+    assert {path.stem for path in INSTALLING} == {
+        "index", "first_decoder", "colab", "own_model", "live", "b2t-gpu", "b2t-tpu-v5e8", "b2t-tpu-v5e8-zh", "b2t-eit-tpu",
+        "b2t-tpu-ensemble"}
     cells = {re.sub(r"^#\|.*\n", "", cell, flags=re.M) for cells in INSTALLING.values() for cell in cells}
     assert len(cells) == 1 and len(cells.pop().splitlines()) == 5
 

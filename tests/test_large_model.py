@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from b2t_kit.cli import main
-from b2t_kit.core import Progress
+from b2t_kit import core
 from b2t_kit.decode.files import read_nbest
 from b2t_kit.llm import TRAINED_ON, KeptScores, load_scorer, load_weights
 from b2t_kit import lm
@@ -122,7 +122,7 @@ def test_without_transformers(good: Path, tmp_path: Path, monkeypatch: pytest.Mo
 def test_time_left_is_told(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                            capsys: pytest.CaptureFixture) -> None:
     """Whatever may take longer than two seconds says how much is done: here, after each piece and without waiting."""
-    monkeypatch.setattr(Progress.__init__, "__defaults__", ("trial", 0.0))
+    monkeypatch.setattr(core, "LOG_EVERY", 0.0)
     monkeypatch.setattr(lm, "BLOCK", 50)
     monkeypatch.setattr(lm, "BATCH", 50)
     lines = fixed_sentences()[:80]

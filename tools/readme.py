@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-from b2t_kit.doctor import failures_table
+from b2t_kit.doctor import known_failures
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "nbs"
@@ -40,6 +40,42 @@ FOLDERS = {  # in reading order
 HIDDEN = re.compile(r"^#\s*\|\s*(hide\b|include:\s*false|default_exp\b)", re.M)
 DIRECTIVE = re.compile(r"^#\s*\|.*\n?", re.M)
 LOCAL_LINK = re.compile(r"\]\((?!\w+:|#)([^)]+)\)")
+
+
+SHOWN = {  # what the tests of a reported failure show
+    "happens": {"en": "the failure happens in the test", "zh": "测试中真实发生"},
+    "with more installed": {
+        "en": "the failure happens in the test, if an older Accelerate or the TPU compiler is installed",
+        "zh": "测试中真实发生，但须另装旧版 Accelerate 或 TPU 编译器"},
+    "imitated": {"en": "imitated: its message needs a TPU or a GPU", "zh": "模拟其成因：原消息需要 TPU 或 GPU"},
+    "cure only": {"en": "only the cure", "zh": "只测试解决办法"},
+}
+COLUMNS = {
+    "en": ("number", "message or symptom", "true cause", "cure", "what the kit does", "what the test shows", "test",
+           "message", "seen with", "thread", "checked"),
+    "zh": ("编号", "报错或现象", "真正的原因", "解决办法", "本工具的做法", "测试内容", "测试", "报错", "出现的版本", "讨论帖", "验证"),
+}
+
+
+def failures_table(language: str, reported: bool) -> str:
+    "The failures that were reported to the kit, by number, or those of public threads, as a Markdown table."
+    titles = COLUMNS[language]
+    columns = titles[:7] if reported else (titles[7], *titles[2:4], *titles[8:])
+    rows = []
+    for failure in (one for one in known_failures() if bool(one.number) == reported):
+        symptom = failure.symptom if isinstance(failure.symptom, str) else failure.symptom[language]
+        symptom = f"`` {symptom} ``" if isinstance(failure.symptom, str) else symptom
+        tests = "<br>".join(f"[{test.rpartition(':')[2]}](../../{test.partition('::')[0]})" for test in failure.tests)
+        tests = tests or (failure.checked or {"en": "not checked here", "zh": "未在本地验证"})[language]
+        middle = [failure.cause[language], failure.cure[language]]
+        thread = f"[{'/'.join(failure.link.split('/')[3:])}]({failure.link})"
+        if failure.kit:
+            shown = SHOWN[failure.shown][language]
+            rows.append([failure.number, symptom, *middle, failure.kit[language], shown, tests])
+        else:
+            rows.append([symptom, *middle, failure.versions, thread, tests])
+    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (columns, ["---"] * len(columns), *escaped))
 
 
 def cells_of(notebook: Path) -> list[dict]:
