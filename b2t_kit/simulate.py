@@ -9,15 +9,15 @@ __all__ = ['GRAMMAR', 'SENTENCES', 'HELD_OUT_SHARE', 'FIXED_SHARE', 'DEFAULT_SEN
            'MEAN_LABELS', 'BLEND', 'ARRAY_SIZE', 'NUM_ELECTRODES', 'TUNING', 'INFORMATION', 'LEADS', 'LAG_SPREAD',
            'MAX_LAG', 'ADAPTATION_BINS', 'ADAPTATION', 'TUNED_SHARE', 'MEAN_COUNT', 'DEAD_SHARE', 'SHARED_FACTORS',
            'SHARED_DEPTH', 'SHARED_SIGN', 'SPIKE_POWER', 'COMMON_DEPTH', 'COMMON_REACH', 'COUPLED_COUNT',
-           'COUPLED_RANGE', 'COUPLED_SPIKES', 'DRIFT_DAYS', 'PERMANENT', 'MORNING', 'GAIN_SPREAD', 'DISTANT_SHARE',
-           'EFFORT_DEPTH', 'SLOW_BINS', 'SLOW_DEPTH', 'SHARED_BINS', 'WANDER_DEPTH', 'ONSET_LEAD', 'ONSET_WIDTH',
-           'POWER_SHAPE', 'POWER_DEPTH', 'POWER_SLOW', 'POWER_SHARED', 'LOG_LIMITS', 'WANDER_BINS', 'LAPSE_BINS',
-           'LAPSE_GAIN', 'SESSION', 'SMALLEST_SPREAD', 'LARGEST', 'WINDOW', 'CALIBRATION', 'RECORDED_AHEAD', 'UNSEEN',
-           'FAINT', 'Flatness', 'CERTAINTY', 'CURVE', 'RANKS', 'BEHIND', 'SUBSTITUTED', 'DELETED', 'INSERTED', 'LIKELY',
-           'rules', 'fixed_sentences', 'is_held_out', 'expand', 'kit_sentence', 'draw_sentence', 'kit_words',
-           'default_language_model', 'Prompt', 'labels_of', 'row_prompt', 'read_prompts', 'SimulateConfig',
-           'day_number', 'session_names', 'SentenceSource', 'Planned', 'plan_session', 'targets', 'Timing',
-           'draw_timing', 'trajectory', 'Participant', 'participant', 'walk', 'Electrodes', 'electrodes_on',
+           'COUPLED_RANGE', 'COUPLED_SPIKES', 'PAIRED_SHARE', 'HEARD_TWICE', 'DRIFT_DAYS', 'PERMANENT', 'MORNING',
+           'GAIN_SPREAD', 'DISTANT_SHARE', 'EFFORT_DEPTH', 'SLOW_BINS', 'SLOW_DEPTH', 'SHARED_BINS', 'WANDER_DEPTH',
+           'ONSET_LEAD', 'ONSET_WIDTH', 'POWER_SHAPE', 'POWER_DEPTH', 'POWER_SLOW', 'POWER_SHARED', 'LOG_LIMITS',
+           'WANDER_BINS', 'LAPSE_BINS', 'LAPSE_GAIN', 'SESSION', 'SMALLEST_SPREAD', 'LARGEST', 'WINDOW', 'CALIBRATION',
+           'RECORDED_AHEAD', 'UNSEEN', 'FAINT', 'Flatness', 'CERTAINTY', 'CURVE', 'RANKS', 'BEHIND', 'SUBSTITUTED',
+           'DELETED', 'INSERTED', 'LIKELY', 'rules', 'fixed_sentences', 'is_held_out', 'expand', 'kit_sentence',
+           'draw_sentence', 'kit_words', 'default_language_model', 'Prompt', 'labels_of', 'row_prompt', 'read_prompts',
+           'SimulateConfig', 'day_number', 'session_names', 'SentenceSource', 'Planned', 'plan_session', 'targets',
+           'Timing', 'draw_timing', 'trajectory', 'Participant', 'participant', 'walk', 'Electrodes', 'electrodes_on',
            'knotted_noise', 'drive', 'record_trial', 'of_day', 'tuning_gain', 'misspoken', 'Moments', 'moments',
            'zscore', 'SessionSimulator', 'open_sessions', 'Summary', 'write_session', 'simulate', 'real_errors',
            'real_counts', 'timeline', 'closeness', 'rivals', 'Noise', 'error_rates', 'clarity', 'in_lapse',
@@ -603,6 +603,7 @@ SPIKE_POWER = 0.24  # what one crossing adds to the power
 # with `coupling`: one source for all arrays, fewer crossings, and power that is mostly theirs
 COMMON_DEPTH, COMMON_REACH = 0.23, (1.0, 1.0, 0.8, 0.1)  # effect on the log rate, and on the hum; on each array
 COUPLED_COUNT, COUPLED_RANGE, COUPLED_SPIKES = 0.11, 1.0, 1.8  # MEAN_COUNT, its log spread, SPIKE_POWER
+PAIRED_SHARE, HEARD_TWICE = 0.17, 0.5  # of pairs of neighbours; of the crossings in such a pair, heard by both
 
 
 @dataclass(frozen=True, eq=False)
@@ -618,6 +619,7 @@ class Participant:
     shared: np.ndarray  # (256, 2) loadings of the array's shared noise
     common: np.ndarray  # (256,) loadings of the noise that all arrays share
     spike_power: float  # what one crossing adds to the power
+    paired: np.ndarray  # (pairs,) electrodes of which the next one hears the same neurons
     onset: np.ndarray  # (2, 256) response of crossings and of power to the beginning of any sound
     adapted: np.ndarray  # (256,) share of a lasting drive that adaptation removes
     dead: np.ndarray  # (256,) bool
@@ -640,6 +642,7 @@ def participant(
     # draws of their own leave the others alone
     loadings = np.random.default_rng([seed, 16]).standard_normal((2, NUM_ELECTRODES))
     common = np.exp(0.4 * np.random.default_rng([seed, 17]).standard_normal(NUM_ELECTRODES))
+    pairs = np.random.default_rng([seed, 18]).random(NUM_ELECTRODES // 2) < coupling * PAIRED_SHARE
     log_count = np.log(MEAN_COUNT) + coupling * np.log(COUPLED_COUNT / MEAN_COUNT)
     moved = np.random.default_rng([seed, 15]).permutation(np.arange(1, SILENCE))
     moved, code = moved[: round((1 - sharing) * len(moved))], np.arange(SILENCE + 1)
@@ -655,6 +658,7 @@ def participant(
         shared=SHARED_DEPTH * (rng.standard_normal((NUM_ELECTRODES, SHARED_FACTORS)) + SHARED_SIGN),
         common=coupling * COMMON_DEPTH * np.repeat(COMMON_REACH, ARRAY_SIZE) * common,
         spike_power=SPIKE_POWER + coupling * (COUPLED_SPIKES - SPIKE_POWER),
+        paired=2 * np.flatnonzero(pairs),
         onset=onsets * information * (1 + 0.5 * loadings),
         adapted=rng.uniform(*ADAPTATION, NUM_ELECTRODES),
         dead=rng.random(NUM_ELECTRODES) < DEAD_SHARE,
@@ -772,10 +776,14 @@ def record_trial(
     log_change = log_change + nuisance * (slow + shared) + common
     rate = np.exp(electrodes.log_rate + np.clip(log_change, *LOG_LIMITS))
     counts = rng.poisson(np.where(who.dead, 0.0, rate))
+    twice, pair = rng.spawn(1)[0], who.paired + 1
+    heard = twice.binomial(counts[:, who.paired], HEARD_TWICE) * ~who.dead[pair]
+    counts[:, pair] = twice.binomial(counts[:, pair], 1 - HEARD_TWICE) + heard
     hum = POWER_DEPTH * gain * drive(course, electrodes.power_weights, who)
     hum = hum + POWER_DEPTH * began * who.onset[1] + nuisance * (POWER_SLOW * slow + POWER_SHARED * shared) + common
     hum = np.where(who.dead, 0.0, np.clip(hum, *LOG_LIMITS))
     flicker = rng.standard_gamma(POWER_SHAPE, hum.shape) / POWER_SHAPE
+    flicker[:, pair] = flicker[:, who.paired]
     power = who.floor * np.exp(hum) * flicker + who.spike_power * counts
     return np.concatenate([np.log1p(counts), power], 1).astype(np.float32)
 

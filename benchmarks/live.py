@@ -23,6 +23,8 @@ import torch
 from matplotlib.figure import Figure
 from rapidfuzz.distance import Levenshtein
 
+from decoding_cases.task import calibrated
+
 from b2t_kit.core import load_json, save_json
 from b2t_kit.data.batches import smooth
 from b2t_kit.data.dataset import Recordings
@@ -151,7 +153,7 @@ def calm(options: argparse.Namespace) -> dict[str, Any]:
     decoder = Decoder(settings.model.build().eval(), settings, ("day",), ("day",), "tiny")
     generator = np.random.default_rng(7)
     said = [draw_sentence(generator, True) for _ in range(options.trials)]
-    heard = [noisy_sentence(sentence, generator) for sentence in said]
+    heard = calibrated(said, generator, [draw_sentence(generator, False) for _ in said])
     counts = dict(zip(model.words, np.exp(model.unigrams.astype(np.float64)).tolist()))
     found, drawn = dict[str, Any](), dict[str, Measures]()
     for seconds in (0.0, 0.08, 0.16, 0.24, 0.4, 0.8):

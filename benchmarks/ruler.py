@@ -11,9 +11,11 @@
 LABELS.csv has the columns session, sentence_label and phonemes, such as that of the published training split. From each
 of its days, the same number of first sentences is taken.
 --recordings writes strict recordings and small GRUs to DIR, if they are not there yet: `strict` is trained as `tiny`
-is, `quiet` without its noise, `early` without the days after the fifteenth, `seed-2` and `seed-3` from other seeds,
-`causal` with smoothing that does not wait, and `running` with each bin z-scored by those before it. `few` and
-`few-quiet` take twice the steps on a fifth of the sentences. DIR/demo, if it is there, is a folder of `b2t demo`.
+is, `quiet` without its noise, `early` without the days after the fifteenth, `causal` with smoothing that does not
+wait. `few` and `few-quiet` take twice the steps on a fifth of the sentences. `transformer` is `transformer_tiny`;
+`strict-both-ways` and `transformer-both-ways` are not causal. `-2` and `-3` behind a name are other seeds of the
+training. `lost` is `strict` on recordings with a quarter of the electrodes lost. DIR/demo, if it is there, is a folder
+of `b2t demo`.
 --trials takes what an evaluation leaves as `trials.csv`, such as the two files of `benchmarks/gpu.py score`.
 The real figures and the definitions are in `errors.py`: the published baseline on 766 validation sentences of 21
 days. "Before", which the results keep, is the noise that the kit had at first: independent, confused by articulation.
@@ -26,11 +28,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-
-from normalise import normalise_recordings
 
 from b2t_kit.core import atomic_folder, load_json, plain, to_dict
 from b2t_kit.data.dataset import Recordings, find_recordings
@@ -41,7 +42,7 @@ from b2t_kit.simulate import Noise, noisy_logits
 from b2t_kit.simulate import STRICT, SimulateConfig, electrodes_on, open_sessions, participant, simulate
 from b2t_kit.simulate import day_number, session_names
 from b2t_kit.speech.evaluate import evaluate_run
-from b2t_kit.speech.recipes import tiny
+from b2t_kit.speech.recipes import tiny, transformer_tiny
 from b2t_kit.speech.task import SpeechRun
 from b2t_kit.speech.task import SpeechTask
 from b2t_kit.text.metrics import compare, count_edits
@@ -80,25 +81,31 @@ def simulated(spoken: Spoken, noise: Noise, seed: int = 0) -> ErrorStatistics:
     return error_statistics([labels for _, labels in spoken], heard, [day for day, _ in spoken])
 
 
-def recorded(difficulty: float, seed: int, sizes: dict[str, float] | None = None) -> SimulateConfig:
+def recorded(difficulty: float, seed: int, sizes: dict[str, Any] | None = None) -> SimulateConfig:
     "Strict recordings with another signal and other sizes; drift and shared noise stay as large as in `STRICT`."
     same = {name: getattr(STRICT, name) * STRICT.difficulty / difficulty for name in ("drift", "shared_noise")}
-    return replace(STRICT, trials=150, held_out=0.12, seed=seed, difficulty=difficulty, **same | (sizes or {}))
+    chosen = {"trials": 150, "held_out": 0.12, "seed": seed, "difficulty": difficulty}
+    return replace(STRICT, **chosen | same | (sizes or {}))
 
 
-def decoders(steps: int) -> dict[str, SpeechRun]:
+def decoders(steps: int, days: Sequence[str] = DAYS) -> dict[str, SpeechRun]:
     "The recipe `tiny`, and what is changed in each other decoder."
-    run = tiny()
+    run, attention = tiny(), transformer_tiny()
     task = replace(run.task, batches=replace(run.task.batches, cache="float16"))
-    fitted = replace(run.train, steps=steps, eval_every=0, checkpoint_every=100, log_every=50)
+    short = {"steps": steps, "eval_every": 0, "checkpoint_every": 100, "log_every": 50}
+    fitted = replace(run.train, **short)
     quiet = replace(task, augment=replace(task.augment, white_noise=0.0, offset=0.0))
-    early = replace(task, holdout=tuple(LATE))
+    early = replace(task, holdout=tuple(days[15:]))
     causal = replace(task, augment=replace(task.augment, causal_smoothing=True))
-    runs = {"strict": task, "quiet": quiet, "early": early, "few": task, "few-quiet": quiet, "causal": causal,
-            "running": task}
+    runs = {"strict": task, "quiet": quiet, "early": early, "few": task, "few-quiet": quiet, "causal": causal}
     found = {name: SpeechRun(settings, fitted) for name, settings in runs.items()}
     found |= {name: replace(found[name], train=replace(fitted, steps=2 * steps)) for name in ("few", "few-quiet")}
-    return found | {f"seed-{seed}": replace(found["strict"], train=replace(fitted, seed=seed)) for seed in (2, 3)}
+    found["transformer"] = SpeechRun(replace(attention.task, batches=task.batches), replace(attention.train, **short))
+    for name in ("strict", "transformer"):
+        one = found[name]
+        found[f"{name}-both-ways"] = replace(one, task=replace(one.task, model=replace(one.task.model, causal=False)))
+    return found | {f"{name}-{seed}": replace(one, train=replace(one.train, seed=seed))
+                    for name, one in found.items() for seed in (2, 3)}
 
 
 def fifth_of(data: Path, out: Path) -> Path:
@@ -117,12 +124,8 @@ def fifth_of(data: Path, out: Path) -> Path:
 
 
 def source_of(name: str, out: Path) -> Path:
-    "The recordings that a decoder learns from and is scored on: all, a fifth, or normalised bin by bin."
-    if name.startswith("few"):
-        return fifth_of(out / "data", out / "fifth")
-    if name == "running" and not (out / "normalised").is_dir():
-        normalise_recordings(out / "data", out / "normalised")
-    return out / ("normalised" if name == "running" else "data")
+    "The recordings that a decoder learns from and is scored on: all, or a fifth."
+    return fifth_of(out / "data", out / "fifth") if name.startswith("few") else out / "data"
 
 
 def train_missing(out: Path, names: list[str], steps: int, config: SimulateConfig) -> None:
@@ -131,8 +134,13 @@ def train_missing(out: Path, names: list[str], steps: int, config: SimulateConfi
         simulate(out / "data", config)
     elif load_json(out / "data/simulation.json") != plain(to_dict(config)):
         raise SystemExit(f"error: {out / 'data'}: was simulated with other settings; give another folder")
-    for name in names:
-        run, there = decoders(steps)[name], (out / name).is_dir()
+    runs = decoders(steps, session_names(config.sessions))
+    if "lost" in names:
+        if not (out / "data-lost").is_dir():
+            simulate(out / "data-lost", replace(config, lost=0.25))
+        evaluate_run(out / "strict", out / "data-lost", out=out / "lost/eval/val")
+    for name in (name for name in names if name != "lost"):
+        run, there = runs[name], (out / name).is_dir()
         if there and (made := load_json(out / name / "config.json")["train"]["steps"]) != run.train.steps:
             raise SystemExit(f"error: {out / name}: was trained for {made} steps; give another folder or --steps")
         if not (out / name / "eval/val").is_dir():
@@ -158,14 +166,17 @@ def of_run(run: Path, days: Sequence[str] = ()) -> ErrorStatistics:
 def harms(out: Path) -> dict[str, float]:
     "Phoneme errors, %, of the decoders that are there, differences to the usual one (95 %), and days without training."
     found: dict[str, float] = {}
-    for name in ("strict", "quiet", "few", "few-quiet", "causal", "running", "seed-2", "seed-3", "early"):
+    for name in (*decoders(1), "lost"):
         if (out / name / "eval/val").is_dir():
-            late = of_run(out / name, LATE)
-            found |= {name: of_run(out / name).rate, f"{name}, first 15 days": of_run(out / name, EARLY).rate,
-                      f"{name}, other days": late.rate}
-            days = late.days if name == "early" else {}
-            found |= {f"{name}, {day_number(day) - day_number(EARLY[-1])} days later": days[day] for day in days}
-    pairs = ("strict", "quiet"), ("few", "few-quiet"), ("strict", "causal"), ("strict", "running")
+            whole = of_run(out / name)
+            found[name] = whole.rate
+            found |= {f"{name}, {part}": of_run(out / name, days).rate
+                      for part, days in (("first 15 days", EARLY), ("other days", LATE)) if whole.days.keys() & {*days}}
+            later = [day for day in whole.days if day in LATE] if name == "early" else []
+            found |= {f"{name}, {day_number(day) - day_number(EARLY[-1])} days later": whole.days[day] for day in later}
+    pairs = [(f"{usual}{seed}", f"{other}{seed}") for seed in ("", "-2", "-3") for usual, other in (
+        ("strict", "quiet"), ("few", "few-quiet"), ("strict", "causal"), ("strict", "lost"),
+        ("strict", "strict-both-ways"), ("transformer", "transformer-both-ways"))]
     for usual, other in pairs:
         if {usual, other} <= found.keys():
             gap = compare(*(count_edits(*heard_by(out / name)[:2]) for name in (usual, other)))
@@ -288,7 +299,7 @@ def main() -> None:
         stored |= {"logits": columns, "other_seeds": others}
     if options.recordings:
         names = options.decoders.split(",")
-        sizes = {name: float(value) for name, _, value in (one.partition("=") for one in options.set)}
+        sizes = {name: json.loads(value) for name, _, value in (one.partition("=") for one in options.set)}
         config = recorded(options.difficulty, options.seed, sizes)
         train_missing(options.recordings, names, options.steps, config)
         who = [f"participant {options.seed}"] if options.seed != 1 else []

@@ -34,7 +34,7 @@ from ..core import KitError, printable
 from ..decode.stream import Update
 from .keep import NOTHING_KEPT
 from .measures import Measures
-from .session import REASONS, LiveSession, Moment, Status
+from .session import REASONS, UNSURE, LiveSession, Moment, Status
 from .sources import optional_library
 from ..training.log import Canvas, notebook_display
 
@@ -90,7 +90,7 @@ class Feed:
         self.lock, self.name = threading.Lock(), secrets.token_hex(4)  # a page that comes back knows whom it has heard
         self.log: dict[str, deque[tuple[int, Any]]] = {kind: deque(maxlen=most) for kind, most in IN_FEED.items()}
         self.now: dict[str, Any] = {"words": None, "alternatives": [], "final": False, "words_ms": None, "over": False,
-                                    "state": "waiting", "text": "", "counted": ""}
+                                    "state": "waiting", "text": "", "counted": "", "unsure": UNSURE}
         self.changes = self.bins = self.finals = 0
         self.arrived = 0, 0.0  # bins of the last update, and when the last of them came
         self._before: np.ndarray | None = None

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from decoding_cases.task import (best, build, counts_of, divided, row_of, save, save_at, spoken)
+from decoding_cases.task import best, build, calibrated, counts_of, divided, row_of, save, save_at
 
 from b2t_kit.core import from_dict, load_json
 from b2t_kit.decode.search import BeamSearch
@@ -58,8 +58,8 @@ def rescoring(labels: Path, /, *, llm: Path, flatness: str = "middle", sentences
     search = BeamSearch(build_lexicon(), model, weights_of(words, flatness, beam, n_best))
     generator, noise = np.random.default_rng(1), Noise(flatness=flatness)
     parts = scored[:sentences], tuned_on[:tune_on]
-    test, tune = (lists_of(search, part, spoken(part, generator, noise), lambda n: (f"group {n % 20:02d}", 1, n))
-                  for part in parts)
+    test, tune = (lists_of(search, part, calibrated(part, generator, tuned_on, noise),
+                           lambda n: (f"group {n % 20:02d}", 1, n)) for part in parts)
     length = np.mean([len(one.hypotheses) for one in test])
     print(f"{len(test)} lists of {length:.0f} sentences to score, {len(tune)} lists to tune on; {search.config}")
     rows: dict[str, Rate] = {"search": rate_of(counts_of(parts[0], best([one.hypotheses for one in test])))}

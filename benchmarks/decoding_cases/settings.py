@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 from decoding_cases.calibration import name_of
-from decoding_cases.task import best, build, counts_of, divided, ratio, row_of, save, save_at, spoken, temperature_of
-from decoding_cases.task import timed
+from decoding_cases.task import best, build, calibrated, counts_of, divided, ratio, row_of, save, save_at, spoken
+from decoding_cases.task import temperature_of, timed
 
 from b2t_kit.decode.search import BeamSearch, kept_frames, tempered
 from b2t_kit.speech.calibrate import fit_to_sentences
@@ -29,10 +29,10 @@ from b2t_kit.text.phonemes import normalise
 
 CONFIG = SearchConfig(beam=100, n_best=20)
 DEFAULT = SearchConfig(beam=100)
-CHOICES = [replace(DEFAULT, acoustic_scale=scale, blank_penalty=penalty)
-           for scale, penalty in product((0.5, 0.65, 0.8, 1.0, 1.2), (1.0, 3.0, 9.0, 30.0))]
-CHOICES += [replace(DEFAULT, word_bonus=bonus, missing_silence=silence)
-            for bonus, silence in product((-2.0, -1.0, 0.0), (-2.0, -4.0, -8.0)) if (bonus, silence) != (-1, -4)]
+CHOICES = [replace(DEFAULT, acoustic_scale=scale, blank_penalty=penalty, word_bonus=bonus, missing_silence=silence)
+           for scale, penalty, bonus, silence
+           in product((0.5, 0.65, 0.8, 1.0, 1.2), (3.0, 9.0), (-1.0, 0.0), (-4.0, -8.0))]
+CHOICES += [replace(DEFAULT, blank_penalty=penalty) for penalty in (1.0, 30.0)] + [replace(DEFAULT, word_bonus=-2.0)]
 NOISES = {"middle": Noise(), "sharp": Noise(flatness="sharp"), "flat": Noise(flatness="flat"),
           "half": Noise(errors=0.5), "double": Noise(errors=2)}
 Network = tuple[BeamSearch, list[np.ndarray], list[str]]
@@ -135,10 +135,10 @@ def settings(labels: Path, /, *, sentences: int = 150, json: Path | None = None)
 
     With the 3-gram of all sentences that are neither scored nor tuned on, on the first --sentences scored ones.
     """
-    scored, _, text = divided(labels)
+    scored, tuned_on, text = divided(labels)
     said, lexicon = scored[:sentences], build_lexicon()
     model = build(text, scored, vocabulary=list(lexicon.words))
-    trials, rows, base, spent = spoken(said, 2), [], None, 1.0
+    trials, rows, base, spent = calibrated(said, 2, tuned_on), [], None, 1.0
     for change in ({}, {"blank_skip": 0.98}, {"blank_skip": 0.9}):
         search = BeamSearch(lexicon, model, replace(CONFIG, **change))
         found, seconds = timed(search, trials)
@@ -156,7 +156,7 @@ def tuning(labels: Path, /, *, tune_on: int = 40, json: Path | None = None, figu
     scored, tuned_on, text = divided(labels)
     said, lexicon = tuned_on[:tune_on], build_lexicon()
     model = build(text, scored, vocabulary=list(lexicon.words))
-    found = tune(lexicon, model, spoken(said, 3), said, CONFIG, progress=print, budget=math.inf)
+    found = tune(lexicon, model, calibrated(said, 3, tuned_on), said, CONFIG, progress=print, budget=math.inf)
     print(found, flush=True)
     save_at(json, "tuning", found.to_dict())
     if figure:
@@ -170,9 +170,9 @@ def search_defaults(labels: Path, /, *, logits: tuple[Path, ...] = (), sentences
     Simulated networks at three flatnesses, with half and twice the errors, with a 3-gram over the whole dictionary; one
     with the small default language model; and every second trial of --logits of trained decoders, also with that. Each
     is searched with every choice of a grid, beam 100. A choice is judged by its mean excess: its word error rate
-    divided by the best one of that network, both plus 0.3 %, averaged over the networks. Then the first choices and the
-    defaults decode --judge other sentences, on which nothing was chosen, at three flatnesses; and the other trials of
-    --logits.
+    divided by the best one of that network, both plus 0.3 %, averaged over the networks. Then the first two choices
+    and the defaults decode --judge other sentences, on which nothing was chosen, at three flatnesses; and the other
+    trials of --logits.
     """
     scored, tuned_on, text = divided(labels)
     large = BeamSearch(build_lexicon(), build(text, scored + tuned_on))
@@ -186,7 +186,7 @@ def search_defaults(labels: Path, /, *, logits: tuple[Path, ...] = (), sentences
     for at in order:
         print("|", *(f"{weight:g} |" for weight in weights_of(CHOICES[at])), f"{excess[at]:.3f} |",
               " | ".join(f"{100 * one[at]:.1f}" for one in rates.values()), "|", flush=True)
-    choices = [replace(CHOICES[at], beam=SearchConfig().beam) for at in order[:3]]
+    choices = [replace(CHOICES[at], beam=SearchConfig().beam) for at in order[:2]]
     judged = judged_on(chain(at_flatnesses(labels, judge), (
         (name, said, trials, search) for name, (_, (search, trials, said)) in halves.items())), choices)
     save(json, {"choices": [weights_of(one) for one in CHOICES], "excess": excess.round(4).tolist(),
@@ -283,8 +283,7 @@ def at_flatnesses(labels: Path, sentences: int) -> Iterator[Heard]:
     search = BeamSearch(build_lexicon(), build(text, scored + tuned_on))
     for flatness in ("sharp", "middle", "flat"):
         noise = Noise(flatness=flatness)
-        trials = [tempered(one, temperature_of(noise, tuned_on)) for one in spoken(scored[:sentences], 11, noise)]
-        yield flatness, scored[:sentences], trials, search
+        yield flatness, scored[:sentences], calibrated(scored[:sentences], 11, tuned_on, noise), search
 
 
 def from_files(labels: Path, logits: Sequence[Path]) -> Iterator[Heard]:

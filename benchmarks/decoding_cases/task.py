@@ -20,7 +20,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from b2t_kit.decode.search import BeamSearch
+from b2t_kit.decode.search import BeamSearch, tempered
 from b2t_kit.speech.calibrate import fit_to_sentences
 from b2t_kit.decode.files import Hypothesis
 from b2t_kit.lm import LanguageModel
@@ -87,6 +87,13 @@ def temperature_of(noise: Noise, sentences: Sequence[str]) -> float:
     "What the logits of a simulated network are divided by, fitted to sentences that are not scored."
     trials = spoken(sentences, 5, noise)
     return fit_to_sentences(trials, sentences, [""] * len(trials)).temperature
+
+
+def calibrated(sentences: Sequence[str], generator: np.random.Generator | int, known: Sequence[str],
+               noise: Noise | None = None) -> list[np.ndarray]:
+    "Logits of each sentence, divided by the temperature that is fitted to those of known sentences."
+    temperature = temperature_of(noise or Noise(), known)
+    return [tempered(one, temperature) for one in spoken(sentences, generator, noise)]
 
 
 def best(found: Sequence[Sequence[Hypothesis]]) -> list[str]:

@@ -5,7 +5,7 @@ from itertools import cycle, groupby, islice, product
 from pathlib import Path
 
 import numpy as np
-from decoding_cases.task import best, build, counts_of, divided, memory_now, ratio, row_of, save, spoken
+from decoding_cases.task import best, build, calibrated, counts_of, divided, memory_now, ratio, row_of, save, spoken
 from decoding_cases.task import temperature_of, timed
 
 from b2t_kit.core import load_json
@@ -123,8 +123,9 @@ def whole_split(labels: Path, /, *, lm: Path, tuned: Path, trials: int = 1450, t
     after.
     """
     generator = np.random.default_rng(1)
-    sentences = list(islice(cycle(divided(labels)[0]), trials))
-    logits = stretched(spoken(sentences, generator), generator)
+    scored, tuned_on, _ = divided(labels)
+    sentences = list(islice(cycle(scored), trials))
+    logits = stretched(calibrated(sentences, generator, tuned_on), generator)
     levels = {level["flatness"]: level for level in load_json(tuned)["levels"]}
     settings = levels["middle"]["tuning"]["3-gram"]["search"]
     config = SearchConfig(**settings | ({"beam": beam} if beam else {}))
