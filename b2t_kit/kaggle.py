@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['NOBODY', 'WHEEL', 'IMAGE_PYTHON', 'IMAGE_TORCH', 'IMAGE_PLATFORMS', 'REHEARSAL', 'kernels_folder', 'kernel_names',
-           'slug', 'check_user', 'check_dataset', 'package_files', 'installed_notes', 'record_line', 'write_wheel',
-           'build_wheel', 'download_wheels', 'without_outputs', 'kernel_settings', 'BuiltKernel', 'earlier_build',
-           'build_kernel', 'must_rehearse', 'stamp', 'find_language_model', 'Stages', 'find_run', 'bring_run']
+           'slug', 'check_kaggle_name', 'package_files', 'installed_notes', 'write_wheel', 'build_wheel',
+           'download_wheels', 'kernel_settings', 'BuiltKernel', 'build_kernel', 'must_rehearse', 'stamp',
+           'find_language_model', 'Stages', 'find_run', 'bring_run']
 
 # %% ../nbs/kaggle.ipynb #83be9fdb
 import base64
@@ -30,7 +30,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 import b2t_kit
-from .core import KitError, atomic_folder, load_json, platform, read_text, regular_file, save_json
+from .core import KitError, atomic_folder, load_json, platform, regular_file, save_json
 from .core import write_atomically
 from .training.checkpoint import COMPLETE, ROLLING, checkpoint_steps, use_scratch
 
@@ -57,25 +57,15 @@ def slug(title: str) -> str:
 NOBODY = "YOUR_KAGGLE_NAME"  # placeholder if no account was given
 
 
-def check_user(
-    user: str,  # account name, as in kaggle.com/<user>
-) -> str:
-    "The name; `KitError` if it cannot be an account name."
+def check_kaggle_name(name: str) -> str:
+    "Return an address such as ada/b2t-kit-wheel; `KitError` if Kaggle would not accept it."
+    user, _, own = name.partition("/")
     if user != NOBODY and not re.fullmatch("[a-z0-9][a-z0-9_-]{1,49}", user):
         raise KitError(f"user '{user}': is not a Kaggle account name; give the last part of your profile's address, "
                        "in lower case, without @ or https")
-    return user
-
-
-def check_dataset(
-    name: str,  # such as "ada/b2t-kit-wheel"
-) -> str:
-    "The name; `KitError` if Kaggle would not accept it as a dataset address."
-    user, _, dataset = name.partition("/")
-    if slug(dataset) != dataset or not 6 <= len(dataset) <= 50:
+    if slug(own) != own or not 6 <= len(own) <= 50:
         raise KitError(f"dataset '{name}': should be user/name, where name has 6 to 50 lower-case letters, "
                        "digits and single hyphens")
-    check_user(user)
     return name
 
 # %% ../nbs/kaggle.ipynb #bd1952e7
@@ -111,15 +101,6 @@ def installed_notes() -> dict[str, bytes]:
     }
     return {"WHEEL": WHEEL} | {name: text.encode() for name, text in texts.items() if text}
 
-# %% ../nbs/kaggle.ipynb #d1642efc
-def record_line(
-    name: str,  # path in the wheel
-    content: bytes,
-) -> str:
-    "A file's line in RECORD, with the checksum that pip verifies."
-    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-    return f"{name},sha256={digest},{len(content)}\n"
-
 # %% ../nbs/kaggle.ipynb #3885e6bd
 def write_wheel(
     folder: str | Path,  # must exist
@@ -129,24 +110,23 @@ def write_wheel(
     files: dict[str, bytes],  # everything else, by its path in the wheel
     tag: str = "py3-none-any",  # Python, ABI and platform
 ) -> Path:  # <name>-<version>-<tag>.whl
-    "Pack files into a wheel; returns its path."
-    inner = f"{name}-{version}.dist-info"
-    files = files | {f"{inner}/{part}": text for part, text in notes.items()}
-    lines = [record_line(path, content) for path, content in files.items()]
-    files[f"{inner}/RECORD"] = "".join([*lines, f"{inner}/RECORD,,\n"]).encode()
+    "Pack files into a wheel, with the checksums that pip verifies."
+    inner, record = f"{name}-{version}.dist-info", ""
     path = Path(folder) / f"{name}-{version}-{tag}.whl"
+    files = files | {f"{inner}/{part}": text for part, text in notes.items()}
+    for inside, content in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+        record += f"{inside},sha256={digest},{len(content)}\n"
     with zipfile.ZipFile(path, "w") as packed:
-        for inside, content in files.items():
+        for inside, content in {**files, f"{inner}/RECORD": f"{record}{inner}/RECORD,,\n".encode()}.items():
             about = zipfile.ZipInfo(inside, (2020, 1, 1, 0, 0, 0))
             about.external_attr = 0o644 << 16
             packed.writestr(about, content, zipfile.ZIP_DEFLATED)
     return path
 
 
-def build_wheel(
-    folder: str | Path,  # must exist
-) -> Path:  # b2t_kit-<version>-py3-none-any.whl
-    "Pack the package in use into a wheel, without sources or internet; returns its path."
+def build_wheel(folder: str | Path) -> Path:  # b2t_kit-<version>-py3-none-any.whl
+    "Pack the package in use into a wheel in a folder, without sources or internet."
     return write_wheel(folder, "b2t_kit", b2t_kit.__version__, installed_notes(), package_files())
 
 # %% ../nbs/kaggle.ipynb #2d74dda4
@@ -155,13 +135,10 @@ IMAGE_TORCH = "2.8.0"  # of the TPU image; the GPU image's is newer
 IMAGE_PLATFORMS = tuple(f"manylinux_2_{minor}_x86_64" for minor in range(28, 16, -1)) + ("manylinux2014_x86_64",)
 
 # %% ../nbs/kaggle.ipynb #d21c36ad
-def download_wheels(
-    folder: str | Path,  # must exist
-    wheel: str | Path,  # of the kit
-) -> list[Path]:
-    "Download everything the wheel requires on Kaggle except torch; `KitError` if pip cannot. Returns the wheels."
-    options = ["-q", "--only-binary=:all:", f"--python-version={IMAGE_PYTHON}"]
-    options += [f"--platform={platform}" for platform in IMAGE_PLATFORMS]
+def download_wheels(folder: str | Path, wheel: Path) -> list[Path]:
+    "Download what the kit's wheel requires on Kaggle, except torch, into a folder; `KitError` if pip cannot."
+    options = ["-q", "--only-binary=:all:", f"--python-version={IMAGE_PYTHON}",
+               *(f"--platform={one}" for one in IMAGE_PLATFORMS)]
     # The caller's constraints belong to the caller's environment.
     environment = {name: value for name, value in os.environ.items() if name != "PIP_CONSTRAINT"}
     with tempfile.TemporaryDirectory() as aside:
@@ -173,19 +150,8 @@ def download_wheels(
         if done.returncode:
             said = [line for line in done.stderr.splitlines() if "ERROR" in line] or ["pip failed"]
             raise KitError(f"the wheels for Kaggle could not be downloaded ({said[-1].strip()}); build where pip works")
-        names = {path.name for path in found.iterdir()} - {torch.name, Path(wheel).name}
+        names = {path.name for path in found.iterdir()} - {torch.name, wheel.name}
         return [Path(shutil.move(found / name, Path(folder) / name)) for name in sorted(names)]
-
-# %% ../nbs/kaggle.ipynb #0f8fc241
-def without_outputs(
-    notebook: str | Path,  # notebook file
-) -> str:
-    "The text of a notebook without its saved outputs."
-    content = load_json(notebook)
-    for cell in content["cells"]:
-        if cell["cell_type"] == "code":
-            cell["outputs"], cell["execution_count"] = [], None
-    return json.dumps(content, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 # %% ../nbs/kaggle.ipynb #0544e43a
 def kernel_settings(
@@ -200,12 +166,12 @@ def kernel_settings(
     if kernel not in kernel_names():
         raise KitError(f"kernel '{kernel}' is unknown; there are {', '.join(kernel_names())}")
     settings = load_json(kernels_folder() / kernel / "kernel-metadata.json")
-    name = f"{check_user(user)}/{slug(settings['title'])}"
+    name = check_kaggle_name(f"{user}/{slug(settings['title'])}")
     notebook = f"{kernel}.ipynb" if language == "en" else f"{kernel}-{language}.ipynb"
     if not (kernels_folder() / kernel / notebook).is_file():
         raise KitError(f"language '{language}': {kernel} has no {notebook}; omit the language for English")
     return settings | {"id": name, "code_file": notebook, "enable_internet": internet,
-                       "dataset_sources": [*settings["dataset_sources"], *map(check_dataset, datasets)],
+                       "dataset_sources": [*settings["dataset_sources"], *map(check_kaggle_name, datasets)],
                        "kernel_sources": [*settings["kernel_sources"], *[name] * resume]}
 
 # %% ../nbs/kaggle.ipynb #df5ffa8f
@@ -215,30 +181,13 @@ class BuiltKernel:
     folder: Path  # holds `kernel` and `wheel`
     id: str  # user/kernel
     dataset: str  # user/dataset of the wheel
-    earlier: str | None = None  # why the dataset should exist already; None if it is new
 
     def __repr__(self) -> str:
-        lines = [f"{self.id} and {self.dataset} are ready; next:"]
-        if NOBODY in self.id:
-            lines += [f"  replace {NOBODY} by your account name in both metadata files, or give --user"]
-        upload = f'version -m "b2t_kit {b2t_kit.__version__}"' if self.earlier else "create"
-        lines += [f"  kaggle datasets {upload} -p {self.folder / 'wheel'}",
-                  f"  kaggle kernels push -p {self.folder / 'kernel'}"]
-        if self.earlier:
-            lines += [f"`version`, because {self.earlier}; if {self.dataset} was never uploaded, use `create` "
-                      "without -m"]
-        return "\n".join(lines)
-
-# %% ../nbs/kaggle.ipynb #3b528d9d
-def earlier_build(
-    out: str | Path,  # folder of this build
-    dataset: str,  # user/dataset
-) -> Path | None:  # the folder of the other build; None if there is none
-    "A build beside this one with the same dataset."
-    for about in sorted(Path(out).resolve().parent.glob("*/wheel/dataset-metadata.json")):
-        if f'"id": "{dataset}"' in read_text(about):
-            return about.parent.parent
-    return None
+        name = f"  replace {NOBODY} by your account name in both metadata files, or give --user\n" * (NOBODY in self.id)
+        return (f"{self.id} and {self.dataset} are ready; next:\n{name}"
+                f"  kaggle datasets create -p {self.folder / 'wheel'}\n"
+                f"  kaggle kernels push -p {self.folder / 'kernel'}\n"
+                f"if the dataset is there already, `version -m \"b2t_kit {b2t_kit.__version__}\"` in place of `create`")
 
 # %% ../nbs/kaggle.ipynb #5ea0d16f
 def build_kernel(
@@ -251,24 +200,23 @@ def build_kernel(
     language: str = "en",  # language of the text: "en" or "zh"
 ) -> BuiltKernel:
     "Write notebook, wheels and metadata into a new folder; `KitError` if `out` exists or a name is invalid."
-    user = user or NOBODY
-    dataset = wheel_dataset or f"{user}/b2t-kit-wheel"
-    settings = kernel_settings(kernel, user, (dataset,), internet, resume, language=language)
+    dataset = wheel_dataset or f"{user or NOBODY}/b2t-kit-wheel"
+    settings = kernel_settings(kernel, user or NOBODY, (dataset,), internet, resume, language=language)
     about = {"title": dataset.partition("/")[2], "id": dataset, "licenses": [{"name": "other"}],
              "description": "b2t_kit, under the MIT licence, and what it requires, under the licences in each wheel."}
-    notebook = without_outputs(kernels_folder() / kernel / settings["code_file"])
-    beside = earlier_build(out, dataset)
+    notebook = load_json(kernels_folder() / kernel / settings["code_file"])
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":  # saved outputs would only enlarge the upload, and Kaggle replaces them
+            cell["outputs"], cell["execution_count"] = [], None
+    text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
     with atomic_folder(out) as aside:
-        for part, file, content in (("kernel", "kernel-metadata.json", settings),
-                                    ("wheel", "dataset-metadata.json", about)):
-            save_json(aside / part / file, content)
-        write_atomically(aside / "kernel" / settings["code_file"], notebook)
+        save_json(aside / "kernel/kernel-metadata.json", settings)
+        save_json(aside / "wheel/dataset-metadata.json", about)
+        write_atomically(aside / "kernel" / settings["code_file"], text)
         wheel = build_wheel(aside / "wheel")
         if not internet:
             download_wheels(aside / "wheel", wheel)
-    earlier = f"{beside.name} was built with it" if beside else None
-    earlier = "--resume continues a kernel that had it" if resume else earlier
-    return BuiltKernel(Path(out), settings["id"], dataset, earlier)
+    return BuiltKernel(Path(out), settings["id"], dataset)
 
 # %% ../nbs/kaggle.ipynb #0507b923
 def must_rehearse(
@@ -297,10 +245,8 @@ def stamp(
     return figure
 
 # %% ../nbs/kaggle.ipynb #44875666
-def find_language_model(
-    roots: tuple[Path, ...] | None = None,  # folders to search; None: the platform's input folders
-) -> tuple[Path | None, Path | None]:  # the model and its lexicon; None for what is not there
-    "The only language model among the attached datasets; `KitError` if there are several."
+def find_language_model(roots: tuple[Path, ...] | None = None) -> tuple[Path | None, Path | None]:
+    "Return the only language model below some folders, or Kaggle's inputs, and its lexicon; `KitError` for several."
     roots = platform().input_folders[:1] if roots is None else roots
     files = sorted({path for root in roots for path in Path(root).rglob("*") if _is_language_model(path)})
     if len(files) > 1:
@@ -341,19 +287,17 @@ class Stages:
         self.spent[name] = self.spent.get(name, 0.0) + (time.monotonic() - started) / 3600
         print(f"{name}: {self.spent[name]:.2f} of {self.hours[name]:.2f} hours planned")
 
-    def left_for(
-        self,
-        name: str,
-    ) -> float:  # hours, above 0
+    def left_for(self, name: str) -> float:  # hours, above 0
         "What a stage may take now: its share, less what earlier stages took beyond theirs."
         names = list(self.hours)
         over = sum(max(0.0, self.spent.get(stage, 0.0) - self.hours[stage]) for stage in names[:names.index(name)])
         return max(self.hours[name] - over, 0.01)
 
     def __repr__(self) -> str:
-        lines = [f"{'stage':<24}{'hours':>8}{'GB':>8}"]
-        lines += [f"{name:<24}{hours:>8.2f}{self.disk.get(name, 0.0):>8.1f}" for name, hours in self.hours.items()]
-        return "\n".join([*lines, f"{'all':<24}{sum(self.hours.values()):>8.2f}{sum(self.disk.values()):>8.1f}"])
+        rows = {name: (hours, self.disk.get(name, 0.0)) for name, hours in self.hours.items()}
+        rows["all"] = (sum(self.hours.values()), sum(self.disk.values()))
+        return "\n".join([f"{'stage':<24}{'hours':>8}{'GB':>8}",
+                          *(f"{name:<24}{hours:>8.2f}{size:>8.1f}" for name, (hours, size) in rows.items())])
 
 # %% ../nbs/kaggle.ipynb #19929ce6
 def find_run(
@@ -383,27 +327,18 @@ def bring_run(
     earlier = None if Path(run).exists() else find_run(roots, rehearsal, name)
     if earlier is None:
         return None
-    large = () if scratch is None else ("checkpoints", ROLLING)
+    def copied(source: Path, target: Path, without: tuple[str, ...] = ()) -> None:
+        def left_out(_: str, names: list[str]) -> set[str]:
+            return {name for name in names if name in without or name.startswith(".") and name != COMPLETE}
+
+        try:
+            shutil.copytree(source, target, dirs_exist_ok=True, ignore=left_out,
+                            copy_function=lambda file, to: shutil.copyfile(regular_file(file), to))
+        except OSError as error:
+            raise KitError(f"{source}: cannot be copied ({' '.join(str(error).split())[:200]})") from error
+
     with atomic_folder(run) as aside:
-        _copy_folder(earlier, aside, large)
+        copied(earlier, aside, () if scratch is None else ("checkpoints", ROLLING))
         if scratch is not None:
-            _copy_folder(earlier / "checkpoints", use_scratch(aside, scratch))
+            copied(earlier / "checkpoints", use_scratch(aside, scratch))
     return earlier
-
-
-def _copy_folder(
-    source: Path,
-    target: Path,  # exists
-    without: tuple[str, ...] = (),  # names to leave out
-) -> None:
-    "Copy the files of a run; `KitError` for what is not a file."
-    def left_out(_: str, names: list[str]) -> set[str]:
-        return {name for name in names if name in without or name.startswith(".") and name != COMPLETE}
-
-    def copy(file: str, to: str) -> str:
-        return shutil.copyfile(regular_file(file), to)
-
-    try:
-        shutil.copytree(source, target, dirs_exist_ok=True, copy_function=copy, ignore=left_out)
-    except OSError as error:
-        raise KitError(f"{source}: cannot be copied ({' '.join(str(error).split())[:200]})") from error

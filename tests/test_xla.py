@@ -159,7 +159,7 @@ def test_accumulation_has_two_programs_per_length(accumulated: dict, on_cpu: dic
     """Three epochs and a validation: nothing is compiled after the first step has begun."""
     kinds = [name.partition(" of ")[0] for name in accumulated["warm_up"]]
     assert [kinds.count(kind) for kind in ("a micro-batch", "a training step", "validation")] == [2, 2, 1]
-    named = {name: count for name, count in accumulated["warm_up"].items() if name != "in between"}
+    named = {name: count for name, count in accumulated["warm_up"].items() if name != "between steps"}
     assert set(named.values()) == {1}, accumulated["warm_up"]
     assert accumulated["programs"] == accumulated["warm_up"]
     assert accumulated["since"]["compiled"] == 0 and accumulated["fallbacks"] == []

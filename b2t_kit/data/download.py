@@ -49,11 +49,8 @@ class _Redirects(HTTPRedirectHandler):
         return super().redirect_request(request, answer, code, said, headers, check_address(url, request.full_url))
 
 
-def check_address(
-    url: str,  # named by a server
-    base_url: str,  # address of the service, or of what led here
-) -> str:
-    "The address; raises `KitError` unless it is https, or http where the service itself is."
+def check_address(url: str, base_url: str) -> str:
+    "Return an address that a server names; raises `KitError` unless it is https, or http where the server is."
     scheme, before = urlsplit(url).scheme, urlsplit(base_url).scheme
     if scheme != "https" and (scheme, before) != ("http", "http"):
         raise KitError(f"{base_url}: refused to follow a link to {url[:200]!r}, which is not https")
@@ -61,7 +58,7 @@ def check_address(
 
 
 def _open(url: str, token: str | None = None, start: int = 0) -> Any:
-    "The reply of a server."
+    "The reply of a server, from a byte on."
     request = Request(check_address(url, url), headers={"User-Agent": "b2t_kit", "Accept": "*/*"})
     if start:
         request.add_header("Range", f"bytes={start}-")
@@ -76,12 +73,11 @@ def _answering(what: str) -> Iterator[None]:
     try:
         yield
     except HTTPError as error:
-        hint = ": has the data set moved?" if error.code in (404, 410) else ""
-        if error.code in (401, 403):
-            hint = (". Dryad gives files to programs only with an API token: create one at "
-                    "https://datadryad.org/account and pass it; or use the source kaggle; or download the file with a "
-                    "browser, put it into the output folder and run this again")
-        raise KitError(f"{what}: the server answered {error.code} ({error.reason}){hint}") from None
+        hints = dict.fromkeys((404, 410), ": has the data set moved?") | dict.fromkeys((401, 403), (
+            ". Dryad gives files to programs only with an API token: create one at https://datadryad.org/account and "
+            "pass it; or use the source kaggle; or download the file with a browser, put it into the output folder and "
+            "run this again"))
+        raise KitError(f"{what}: the server answered {error.code} ({error.reason}){hints.get(error.code, '')}") from None
     except PASSING_FAULTS as error:
         raise KitError(f"{what}: no answer ({getattr(error, 'reason', error)}); are you online?") from None
 
@@ -109,23 +105,19 @@ class RemoteFile:
         return f"{self.name} ({self.size / 1e9:.2f} GB{check})"
 
 
-def list_files(
-    doi: str = T15_DOI,  # of the data set
-    base_url: str = DRYAD,  # address of the service; another one in tests
-) -> list[RemoteFile]:
+def list_files(doi: str = T15_DOI, base_url: str = DRYAD) -> list[RemoteFile]:
     "The files of the newest version of a Dryad data set; raises `KitError` if they cannot be listed."
     url, files = f"{base_url}/api/v2/datasets/{quote(f'doi:{doi}', safe='')}/versions", list[RemoteFile]()
     try:
-        newest = get_json(url)["_embedded"]["stash:versions"][-1]
-        url = check_address(urljoin(base_url, newest["_links"]["stash:files"]["href"]), base_url)
+        links = get_json(url)["_embedded"]["stash:versions"][-1]["_links"]["stash:files"]
         for _ in range(100):
+            url = check_address(urljoin(base_url, links["href"]), url)
             page = get_json(url)
-            for entry in page["_embedded"]["stash:files"]:
-                if entry.get("status") != "deleted":
-                    files.append(_remote_file(entry, base_url))
-            if not (following := page.get("_links", {}).get("next", {}).get("href")):
+            files += [_remote_file(entry, base_url) for entry in page["_embedded"]["stash:files"]
+                      if entry.get("status") != "deleted"]
+            links = page.get("_links", {}).get("next", {})
+            if not links.get("href"):
                 return files
-            url = check_address(urljoin(base_url, following), url)
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
         raise KitError(f"{url}: the answer lists no files; has the service changed?") from None
     raise KitError(f"{url}: the list of files does not end; has the service changed?")
@@ -136,22 +128,16 @@ def _remote_file(entry: dict[str, Any], base_url: str) -> RemoteFile:
     link = check_address(urljoin(base_url, entry["_links"]["stash:download"]["href"]), base_url)
     if PurePosixPath(name).name != name or name in ("", ".", "..") or not name.isprintable() or not 0 <= size < 2**50:
         raise KitError(f"{base_url}: refused a file named {name[:200]!r} of {size} bytes")
-    kind = str(entry.get("digestType", "")) or None
-    return RemoteFile(name, size, link, kind, None if digest is None else str(digest))
+    return RemoteFile(name, size, link, str(entry.get("digestType") or "") or None, digest and str(digest))
 
 # %% ../../nbs/data/download.ipynb #3d53ec9c
-def size_on_disk(
-    path: Path,  # a file that may not exist
-) -> int:  # bytes
-    "The size of a file; 0 if it does not exist."
+def size_on_disk(path: Path) -> int:
+    "The bytes of a file; 0 if it does not exist."
     return path.stat().st_size if path.exists() else 0
 
 
-def verify_file(
-    path: Path,  # a complete file
-    file: RemoteFile,  # its description
-) -> None:
-    "Raise `KitError` if a file does not have the announced size and checksum."
+def verify_file(path: Path, file: RemoteFile) -> None:
+    "Raise `KitError` if a complete file does not have the announced size and checksum."
     if size_on_disk(path) != file.size:
         raise KitError(f"{path}: has {size_on_disk(path)} bytes, but {file.size} were announced; remove it and run "
                        "this again")
@@ -162,22 +148,6 @@ def verify_file(
         if digest != file.digest.lower():
             raise KitError(f"{path}: its {kind} checksum is {digest}, but {file.digest} was announced; remove it and "
                            "run this again")
-
-
-def _receive(file: RemoteFile, part: Path, token: str | None, bar: tqdm) -> None:
-    "Append what the server sends to `part`, until it ends or the connection breaks."
-    have = size_on_disk(part)
-    with _open(file.url, token, have) as reply:
-        start = have if reply.status == 206 else 0  # it may send everything from the start instead
-        span = reply.headers.get("Content-Range", "") if start else f"/{reply.headers.get('Content-Length')}"
-        total = span.rpartition("/")[2]
-        if start and not span.startswith(f"bytes {have}-") or total not in ("*", "None", str(file.size)):
-            raise KitError(f"{file.name}: the server sends another file than the {file.size} bytes that were announced")
-        with open(part, "ab" if start else "wb") as output:
-            bar.update(start - bar.n)
-            while block := reply.read(1 << 18):
-                output.write(block)
-                bar.update(len(block))
 
 
 def download(
@@ -203,7 +173,8 @@ def download(
         while (have := size_on_disk(part)) < file.size:
             trouble: Any = "the connection closed without data"
             try:
-                _receive(file, part, token, bar)
+                with _open(file.url, token, have) as reply:
+                    _receive(reply, file, part, have, bar)
             except PASSING_FAULTS as error:
                 trouble = getattr(error, "reason", error)
                 if isinstance(error, HTTPError) and error.code not in _BUSY:
@@ -227,26 +198,31 @@ def download(
         raise
     return part.replace(target)
 
+
+def _receive(reply: Any, file: RemoteFile, part: Path, have: int, bar: tqdm) -> None:
+    "Append what the server sends to `part`, until it ends or the connection breaks."
+    start = have if reply.status == 206 else 0  # it may send everything from the start instead
+    span = reply.headers.get("Content-Range", "") if start else f"/{reply.headers.get('Content-Length')}"
+    if start and not span.startswith(f"bytes {have}-") or span.rpartition("/")[2] not in ("*", "None", str(file.size)):
+        raise KitError(f"{file.name}: the server sends another file than the {file.size} bytes that were announced")
+    with open(part, "ab" if start else "wb") as output:
+        bar.update(start - bar.n)
+        while block := reply.read(1 << 18):
+            output.write(block)
+            bar.update(len(block))
+
 # %% ../../nbs/data/download.ipynb #cff21ce0
 DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, RuntimeError, ValueError)
 
 
-def check_download_space(
-    folder: str | Path,  # a folder on the disk in question
-    needed: int,  # bytes
-    purpose: str,  # for the message, such as "unpack data.zip"
-) -> None:
-    "Raise `KitError` if a disk has less than the needed space plus 1 %."
+def check_download_space(folder: str | Path, needed: int, purpose: str) -> None:
+    "Raise `KitError` if the folder's disk has less than the needed bytes plus 1 %; says for which purpose."
     if free_bytes(folder) < 1.01 * needed:
         raise KitError(f"{folder}: {gib(needed)} are needed to {purpose}, but only {gib(free_bytes(folder))} are free")
 
 
-def unpack_archive(
-    archive: str | Path,  # zip file
-    folder: str | Path,  # the folder to create; its name is searched in the archive
-    progress: bool = True,  # show a progress bar
-) -> Path:
-    "Unpack one folder of an archive, completely or not at all; raises `KitError` if it cannot."
+def unpack_archive(archive: str | Path, folder: str | Path, progress: bool = True) -> Path:
+    "Unpack the archive's folder of this name, completely or not at all; raises `KitError` if it cannot."
     folder = Path(folder)
     try:
         with zipfile.ZipFile(regular_file(archive)) as packed, atomic_folder(folder) as aside:
@@ -298,31 +274,22 @@ _KAGGLE = (f"it needs an API token from https://www.kaggle.com/settings, and the
            f"https://www.kaggle.com/c/{COMPETITION}")
 
 
-def fetch_kaggle(
-    folder: str | Path,  # gets `t15_copyTask_neuralData` and the other files of the competition
-) -> Path:
+def fetch_kaggle(folder: str | Path) -> Path:
     "Download the competition's files with kagglehub, which resumes and checks; raises `KitError` if that fails."
     with _client("kagglehub", _KAGGLE) as kagglehub:
         return Path(kagglehub.competition_download(COMPETITION, output_dir=str(folder)))
 
 
-def fetch_dandiset(
-    number: str,  # such as "000950"
-    folder: str | Path,  # gets a folder of the number's name
-) -> Path:
-    "Download a dandiset's draft with DANDI's client, which resumes and checks; raises `KitError` if that fails."
+def fetch_dandiset(number: str, folder: str | Path) -> Path:
+    "Download a dandiset, such as 000950, with DANDI's client, which resumes and checks; raises `KitError` if it fails."
     with _client("dandi.download", "run this again to continue") as dandi:
         dandi.download([f"https://dandiarchive.org/dandiset/{number}/draft"], str(folder),
                        existing=dandi.DownloadExisting.REFRESH)
     return Path(folder) / number
 
 
-def fetch_from_hub(
-    repository: str,  # OWNER/NAME on Hugging Face
-    names: tuple[str, ...],  # files
-    folder: str | Path,
-) -> list[Path]:
-    "Download files of a repository with huggingface_hub, which resumes and checks; raises `KitError` if that fails."
+def fetch_from_hub(repository: str, names: tuple[str, ...], folder: str | Path) -> list[Path]:
+    "Download files of OWNER/NAME with huggingface_hub, which resumes and checks; raises `KitError` if that fails."
     with _client("huggingface_hub", "are you online?") as hub:
         return [Path(hub.hf_hub_download(repository, name, local_dir=str(folder))) for name in names]
 
@@ -378,12 +345,8 @@ def terms_text(terms: dict[str, Any]) -> str:
 UNPACKED = 1.8  # size of the recordings relative to their archive
 
 
-def own_token(
-    file: RemoteFile,
-    token: str | None,
-    base_url: str,  # address of the service that the token is for
-) -> str | None:
-    "The token, if the file is on the service itself: it is not sent to others, nor in the clear."
+def own_token(file: RemoteFile, token: str | None, base_url: str) -> str | None:
+    "The token of a service, if the file is on the service itself: it is not sent to others, nor in the clear."
     return token if urlsplit(file.url)[:2] == urlsplit(base_url)[:2] else None
 
 
@@ -401,13 +364,12 @@ def fetch_archives(
     with new_folders(out) as folder:
         offered, places = list_files(published.doi, base_url), dict[RemoteFile, Path]()
         for pattern, target in wanted.items():
-            found = [file for file in offered if fnmatchcase(file.name, pattern)]
+            found = {file: folder / (target or Path(file.name).stem if file.name.endswith(".zip") else file.name)
+                     for file in offered if fnmatchcase(file.name, pattern)}
             if not found:
                 there = ", ".join(file.name for file in offered) or "nothing"
                 raise KitError(f"{base_url}: {published.name} has no file '{pattern}', only {there}; has it changed?")
-            for file in found:
-                name = target or Path(file.name).stem
-                places[file] = folder / (name if file.name.endswith(".zip") else file.name)
+            places |= found
         left = [file for file, place in places.items() if not place.exists()]
         tell(terms_text(terms := terms_of(published, list(places), base_url)))
         here = sum(size_on_disk(folder / file.name) + size_on_disk(folder / f"{file.name}.part") for file in left)
@@ -465,10 +427,8 @@ def _is_there(folder: Path) -> bool:
     return True
 
 
-def read_token(
-    path: str | Path,  # text file that holds only the token
-) -> str:
-    "The token in a file; raises `KitError` if there is none."
+def read_token(path: str | Path) -> str:
+    "The token that a file holds, and nothing else; raises `KitError` if there is none."
     try:
         token = regular_file(path).read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -496,11 +456,8 @@ PUBLISHED: dict[str, Published] = {
 }
 
 
-def fetch_language_model(
-    name: str,  # in PUBLISHED
-    out: str | Path,  # folder; created if needed
-) -> Path:  # the model file
-    "Download a published model and what belongs to it; raises `KitError` if that fails."
+def fetch_language_model(name: str, out: str | Path) -> Path:
+    "Download a published model and what belongs to it into a folder; raises `KitError` if that fails."
     if name not in PUBLISHED:
         raise KitError(f"'{name}' is not a published language model: {', '.join(PUBLISHED)}")
     model = PUBLISHED[name]

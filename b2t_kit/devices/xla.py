@@ -225,7 +225,7 @@ class Watch:
     def __init__(self, say: Callable[[str], None] = print, first: float = 10.0, again: float = 60.0) -> None:
         self.say, self.first, self.again = say, first, again
         self.programs: dict[str, int] = {}  # number of compilations by activity
-        self.doing = "in between"
+        self.doing = "between steps"
         self.known = count_programs()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._listen, daemon=True, name="xla-watch")
@@ -243,7 +243,7 @@ class Watch:
             yield
         finally:
             self.note()
-            self.doing = "in between"
+            self.doing = "between steps"
 
     def note(self) -> None:
         "Count the compilations since the last call under the current activity."

@@ -899,7 +899,7 @@ def describe_run(
     later = f" from step {config.decay_start}" if config.decay_start > config.warmup_steps else ""
     return {
         "run": f"{run.folder}, from step {run.step} to {config.steps}"
-               f"{f', or {config.hours:g} hours' if config.hours else ''}",
+               f"{f', or {config.hours:.3g} hours' if config.hours else ''}",
         "parameters": f"{sum(parameter.numel() for parameter in run.plain_model.parameters()):,}: {', '.join(groups)}",
         **run.task.plan(),
         **({"programs": f"{compiled['programs']:.0f} compiled or loaded in {compiled['compile_seconds']:.0f} s"}
@@ -913,7 +913,7 @@ def describe_run(
         "memory": f"{device.memory_bytes() / 1e6:,.0f} MB after the first batch",
         "disk": f"{size / 1e6:,.1f} MB a checkpoint, {config.keep_checkpoints} kept and the best; "
                 f"{needed / 1e6:,.1f} MB more needed",
-        "time": f"about {duration(step_seconds * (config.steps - run.step))} at {1000 * step_seconds:.3g} ms a step, "
+        "time": f"about {duration(step_seconds * (config.steps - run.step))} at {step_seconds:.3g} s a step, "
                 "without validation",
     }
 
