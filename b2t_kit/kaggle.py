@@ -30,8 +30,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 import b2t_kit
-from .core import KitError, atomic_folder, load_json, platform, regular_file, save_json
-from .core import write_atomically
+from .core import KitError, atomic_folder, load_json, platform, regular_file, save_json, write_atomically
 from .training.checkpoint import COMPLETE, ROLLING, checkpoint_steps, use_scratch
 
 # %% ../nbs/kaggle.ipynb #4c581bdd
