@@ -77,7 +77,8 @@ def _answering(what: str) -> Iterator[None]:
             ". Dryad gives files to programs only with an API token: create one at https://datadryad.org/account and "
             "pass it; or use the source kaggle; or download the file with a browser, put it into the output folder and "
             "run this again"))
-        raise KitError(f"{what}: the server answered {error.code} ({error.reason}){hints.get(error.code, '')}") from None
+        hint = hints.get(error.code, "")
+        raise KitError(f"{what}: the server answered {error.code} ({error.reason}){hint}") from None
     except PASSING_FAULTS as error:
         raise KitError(f"{what}: no answer ({getattr(error, 'reason', error)}); are you online?") from None
 
