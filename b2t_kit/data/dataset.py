@@ -602,6 +602,12 @@ class Recordings:
         if not self.infos:
             raise KitError(f"{self.folder}: all trials of data_{self.split}.hdf5 are quarantined; none may be used")
 
+    def add(self, other: "Recordings") -> None:
+        "Append the trials of another split of the same folders."
+        self.infos += other.infos
+        self._files |= other._files
+        self._signals |= other._signals
+
     def _index(self, path: Path, day: int) -> None:
         file = self._files[path] = open_file(path)
         self._signals[path] = read_signal(path, file)
