@@ -651,13 +651,13 @@ class BuildModel(Excludes):
     LIMITS = {"memory": (1, 10**7), "order": (1, 20), "prune": (0, 10**9), "min_count": (0, 10**9)}
 
     def act(self) -> None:
-        from b2t_kit.lm import build_language_model
+        from b2t_kit.lm import build_language_model, describe_language_model
         from b2t_kit.text.g2p import dictionary
 
         vocabulary = list(dictionary()) if self.vocabulary == "dictionary" else self.vocabulary
-        print(build_language_model(
+        print(describe_language_model(build_language_model(
             self.texts, self.out, order=self.order, prune=self.prune, vocabulary=vocabulary,
-            min_count=self.min_count, exclude=self.exclude, leaks=self.leaks, memory=self.memory))
+            min_count=self.min_count, exclude=self.exclude, leaks=self.leaks, memory=self.memory)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -672,10 +672,10 @@ class MixModels(Excludes):
     LIMITS = {"weights": (0, 1)}
 
     def act(self) -> None:
-        from b2t_kit.lm import mix_language_models
+        from b2t_kit.lm import describe_language_model, mix_language_models
 
-        print(mix_language_models(
-            self.models, self.out, weights=self.weights, text=self.text, exclude=self.exclude, leaks=self.leaks))
+        print(describe_language_model(mix_language_models(
+            self.models, self.out, weights=self.weights, text=self.text, exclude=self.exclude, leaks=self.leaks)))
 
 # %% ../nbs/cli.ipynb #74e16a6c
 @dataclass(frozen=True, kw_only=True)
@@ -684,9 +684,9 @@ class ConvertModel(WritesModel):
     model: Positional[ModelFile]  # model to read: .b2tlm, .arpa, .arpa.gz, or a binary of KenLM, whatever its name
 
     def act(self) -> None:
-        from b2t_kit.lm import convert_language_model
+        from b2t_kit.lm import convert_language_model, describe_language_model
 
-        print(convert_language_model(self.model, self.out))
+        print(describe_language_model(convert_language_model(self.model, self.out)))
 
 
 @dataclass(frozen=True)
@@ -695,9 +695,9 @@ class DescribeModel(Verb):
     model: Positional[ModelFile]  # model to read: .b2tlm, .arpa, .arpa.gz, or a binary of KenLM, whatever its name
 
     def act(self) -> None:
-        from b2t_kit.lm import describe_language_model
+        from b2t_kit.lm import describe_language_model, read_language_model
 
-        print(describe_language_model(self.model))
+        print(describe_language_model(read_language_model(self.model)))
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,17 @@
 
 # %% auto #0
 __all__ = ['KENLM_KINDS', 'ABSENT', 'KENLM_STATE', 'LISTED', 'KenlmHeader', 'parse_header', 'murmur', 'word_hashes',
-           'KenlmProbing', 'buckets', 'probing_tables', 'find_key', 'as_float', 'keep_context', 'settle',
-           'probing_step', 'KenlmTrie', 'upper_bits', 'trie_levels', 'read_bits', 'upper_part', 'pointer', 'find_row',
-           'weights', 'trie_step', 'KenlmModel', 'kenlm_arrays', 'walk_level']
+           'KenlmProbing', 'check_size', 'map_probing', 'find_key', 'as_float', 'keep_context', 'settle',
+           'probing_step', 'KenlmTrie', 'map_trie', 'read_bits', 'upper_part', 'pointer', 'find_row', 'weights',
+           'trie_step', 'KenlmModel', 'walk_level', 'read_kenlm']
 
-# %% ../nbs/lm_kenlm.ipynb #3868b8b1
+# %% ../nbs/lm_kenlm.ipynb #d27ea9bb
 import math
+import operator
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,8 +23,8 @@ import numpy as np
 from numba.extending import overload
 
 from .core import KitError, file_hash, regular_file
-from .lm import KENLM, MAX_ORDER, MOST_MASS, UNKNOWN, DamagedModel, LanguageModel, assemble, chunks, follow
-from .lm import ngram_record
+from .lm import KENLM, MAX_ORDER, MOST_MASS, READ_WHOLE, UNKNOWN, DamagedModel, LanguageModel, Ngrams, assemble
+from .lm import chunks, follow
 
 # %% ../nbs/lm_kenlm.ipynb #59ea0ec6
 KENLM_KINDS = ("probing", "probing with rest costs", "trie", "quantised trie", "trie with compressed pointers",
@@ -103,7 +105,7 @@ def word_hashes(
     _murmur_all(np.frombuffer(b"".join(coded) + b"\0", np.uint8), np.cumsum([0, *map(len, coded)])[1:], found)
     return found
 
-# %% ../nbs/lm_kenlm.ipynb #c00dd127
+# %% ../nbs/lm_kenlm.ipynb #f11cf283
 class KenlmProbing(NamedTuple):
     "A probing file: table 0 is the vocabulary, 1 the single words, n the n-grams of n words."
 
@@ -113,23 +115,26 @@ class KenlmProbing(NamedTuple):
     wide: np.ndarray  # (order + 1,) int64, cells of an entry
 
 
-def buckets(count: int, multiplier: float) -> int:
-    "Return the buckets of a hash table, rounded as KenLM does."
-    return max(count + 1, int(np.float32(multiplier) * np.float32(count)))
+def check_size(header: KenlmHeader, size: int, needed: int, path: str | Path) -> None:
+    "Raise `KitError` unless a file has the bytes that its counts require."
+    if size < needed or (size > needed and not header.has_words):
+        raise KitError(f"{path}: has {size:,} bytes instead of {needed:,}{' or more' * header.has_words}, which its "
+                       "counts require: it is cut short or damaged; copy it again")
 
 
-def probing_tables(
+def map_probing(
     header: KenlmHeader,
-) -> tuple[list[int], list[int], list[int], int]:  # first byte, entries and bytes of an entry of each; bytes of all
-    "Return where the tables are."
-    counts = header.counts
-    rows = [buckets(count, header.multiplier) for count in counts]
-    rows.insert(1, counts[0] + 1)
-    wide = [12, 8, *[16] * (len(counts) - 2), 12]
-    start = [header.size + 8]
-    for many, bytes_each in zip(rows, wide):
-        start.append(start[-1] + many * bytes_each)
-    return start[:-1], rows, wide, start[-1]
+    data: np.ndarray,  # (bytes,) uint8, the file
+    path: str | Path,  # for error messages
+) -> tuple[KenlmProbing, int]:  # the tables, bytes before the words
+    "Return where the tables are; raises `KitError` if the file has another size."
+    rows = [max(count + 1, int(np.float32(header.multiplier) * np.float32(count))) for count in header.counts]
+    rows.insert(1, header.counts[0] + 1)
+    wide = [3, 2, *[4] * (len(header.counts) - 2), 3]
+    *start, end = accumulate(map(operator.mul, rows, wide), initial=(header.size + 8) // 4)
+    check_size(header, len(data), 4 * end, path)
+    cells = data[: len(data) // 4 * 4].view(np.uint32)
+    return KenlmProbing(cells, *(np.array(column, np.int64) for column in (start, rows, wide))), 4 * end
 
 # %% ../nbs/lm_kenlm.ipynb #e5f80013
 _EARLIER, _WORD, _32 = np.uint64(8978948897894561157), np.uint64(17894857484156487943), np.uint64(32)
@@ -235,58 +240,50 @@ class KenlmTrie(NamedTuple):
     p_bits: int  # 31 if not quantised
     back_bits: int  # 32 if not quantised
 
-# %% ../nbs/lm_kenlm.ipynb #d5825e91
-def upper_bits(entries: int, largest: int, most: int) -> int:
-    "Return how many upper bits of the pointers are left out: the number that makes the file smallest."
-    width = largest.bit_length()
-    sizes = [(largest >> width - left_out) * 64 - entries * left_out for left_out in range(min(width, most) + 1)]
-    return sizes.index(min(sizes))
-
-# %% ../nbs/lm_kenlm.ipynb #ee763006
-def trie_levels(
+# %% ../nbs/lm_kenlm.ipynb #0700705b
+def map_trie(
     header: KenlmHeader,
     data: np.ndarray,  # (bytes,) uint8, the file
     path: str | Path,  # for error messages
-) -> tuple[dict[str, Any], int]:  # the fields of `KenlmTrie` but the first, bytes of all
-    "Return where the levels are; raises `KitError` if the file is too short or its bits are impossible."
-    counts, top = header.counts, len(header.counts)
-    place = header.size + 8 + 8 * counts[0]
-    word_bits, p_bits, back_bits, most = counts[0].bit_length(), 31, 32, 0
-    values = np.zeros((top + 1, 2), np.int64)
+) -> tuple[KenlmTrie, int]:  # the levels, bytes before the words
+    "Return where the levels are; raises `KitError` if the file has another size, or its bits are impossible."
+    def small_numbers(many: int) -> list[int]:
+        return [*data[place : place + many].tolist(), 0, 0, 0][:many]
+
+    counts, top, packed = header.counts, len(header.counts), header.kind in (4, 5)
+    place, word_bits, p_bits, back_bits, most = header.size + 8 + 8 * counts[0], counts[0].bit_length(), 31, 32, 0
+    values = [[0, 0], [0, 0]]
     if header.kind in (3, 5):
-        version, p_bits, back_bits = _small_numbers(data, place, 3)
+        version, p_bits, back_bits = small_numbers(3)
         if version != 2 or not (1 <= p_bits <= 25 and 1 <= back_bits <= 25):
             raise KitError(f"{path}: is damaged (version {version} of quantisation with {p_bits} and {back_bits} "
                            "bits); copy it again")
         place += 8
         for n in range(2, top + 1):
-            values[n] = 8 * place, 8 * (place + (4 << p_bits))
+            values.append([8 * place, 8 * (place + (4 << p_bits))])
             place += (4 << p_bits) + ((4 << back_bits) if n < top else 0)
     single, place = place // 8, place + 16 * (counts[0] + 2)
-    fields: dict[str, list[int]] = {name: [0, 0] for name in ("start", "width", "child", "upper", "steps")}
-    if header.kind in (4, 5) and top > 2:
-        version, most = _small_numbers(data, place, 2)
+    if packed and top > 2:
+        version, most = small_numbers(2)
         if version != 0:
             raise KitError(f"{path}: is damaged (version {version} of compressed pointers); copy it again")
-    for n in range(2, top + 1):
-        below = counts[n] if n < top else 0
-        left_out = upper_bits(counts[n - 1] + 1, below, most) if n < top and header.kind in (4, 5) else 0
-        child, steps = below.bit_length() - left_out, 0
-        if n < top and header.kind in (4, 5):
+    columns: list[list[int]] = [[0] * 5, [0] * 5]
+    for n, (entries, below) in enumerate(zip(counts[1:], (*counts[2:], 0)), 2):
+        upper, child, steps = (place + 7) // 8 + 1, below.bit_length(), 0
+        if packed and n < top:  # the number of upper bits that makes the file smallest is left out of the pointers
+            sizes = [(below >> child - left_out) * 64 - (entries + 1) * left_out
+                     for left_out in range(min(child, most) + 1)]
+            child -= sizes.index(min(sizes))
             steps = (below >> child) + 1
-        fields["upper"].append((place + 7) // 8 + 1)
-        place += 8 * (1 + steps) + 7 if steps else 0
+            place += 8 * (1 + steps) + 7
         width = word_bits + p_bits + (back_bits + child if n < top else 0)
-        for name, value in (("start", 8 * place), ("width", width), ("child", child), ("steps", steps)):
-            fields[name].append(value)
-        place += ((1 + counts[n - 1]) * width + 7) // 8 + 8
-    arrays = {name: np.array(column, np.int64) for name, column in fields.items()} if place < 2**55 else {}
-    return {"single": single, "count": np.array([0, *counts]), **arrays, "values": values, "word_bits": word_bits,
-            "p_bits": p_bits, "back_bits": back_bits}, place
-
-# %% ../nbs/lm_kenlm.ipynb #c8259ab1
-def _small_numbers(data: np.ndarray, place: int, many: int) -> list[int]:
-    return [*data[place : place + many].tolist(), 0, 0, 0][:many]
+        columns.append([8 * place, width, child, upper, steps])
+        place += ((1 + entries) * width + 7) // 8 + 8
+    check_size(header, len(data), place, path)
+    fields = dict(zip(("start", "width", "child", "upper", "steps"), np.array(columns, np.int64).T.copy()))
+    tables = np.array(values if len(values) > 2 else np.zeros((top + 1, 2)), np.int64)
+    return KenlmTrie(data[: len(data) // 8 * 8].view(np.uint64), single, np.array([0, *counts]), **fields,
+                     values=tables, word_bits=word_bits, p_bits=p_bits, back_bits=back_bits), place
 
 # %% ../nbs/lm_kenlm.ipynb #e1a417de
 @numba.njit(nogil=True)
@@ -393,7 +390,7 @@ def _follow_trie(model: Any, states: Any, before: Any, after: Any, word: Any) ->
         return None
     return lambda model, states, before, after, word: trie_step(model, states[before], states[after], word)
 
-# %% ../nbs/lm_kenlm.ipynb #d051bbf4
+# %% ../nbs/lm_kenlm.ipynb #0ee043ac
 class KenlmModel(LanguageModel):
     "A KenLM file: mapped, not loaded."
 
@@ -411,8 +408,16 @@ class KenlmModel(LanguageModel):
             raise KitError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
         self.header = parse_header(data[:256].tobytes(), path)
         self.kind, self.counts, self.bytes = KENLM_KINDS[self.header.kind], self.header.counts, len(data)
-        self.arrays, self.end_of_ngrams = kenlm_arrays(self.header, data, path)
-        self.num_words = self._count_words(data)
+        self.arrays, self.end_of_ngrams = (map_trie if self.header.kind else map_probing)(self.header, data, path)
+        place = self.header.size
+        if isinstance(self.arrays, KenlmTrie):
+            self.num_words, most = 1 + int(data[place : place + 8].view(np.uint64)[0]), self.counts[0]
+        else:
+            version, self.num_words = data[place : place + 8].view(np.uint32).tolist()
+            most = 0 if version else self.counts[0] + 1
+        if not 3 <= self.num_words <= most:
+            raise KitError(f"{path}: its vocabulary is damaged ({self.num_words:,} words of {self.counts[0]:,}); copy it "
+                           "again")
         words = data[self.end_of_ngrams :]
         if bool(len(words)) != self.header.has_words or (len(words) and words[:6].tobytes() != b"<unk>\0"):
             raise KitError(f"{path}: its words are not where the counts say, so it is damaged or was built by a faulty "
@@ -428,18 +433,6 @@ class KenlmModel(LanguageModel):
             raise KitError(f"{path}: does not know {'</s>' if start else '<s>'}, so no sentence could begin or end")
         self._first = start
 
-    def _count_words(self, data: np.ndarray) -> int:
-        "Return the number of words, `<unk>` included."
-        place, counts = self.header.size, self.counts
-        if isinstance(self.arrays, KenlmTrie):
-            size = 1 + int(data[place : place + 8].view(np.uint64)[0])
-        else:
-            version, size = data[place : place + 8].view(np.uint32).tolist()
-            size = 0 if version else size
-        if not 3 <= size <= counts[0] + isinstance(self.arrays, KenlmProbing):
-            raise KitError(f"{self.path}: its vocabulary is damaged ({size:,} words of {counts[0]:,}); copy it again")
-        return size
-
     @cached_property
     def words(self) -> tuple[str, ...]:  # by number; empty if the file was built without them
         "The words at the end of the file."
@@ -448,11 +441,6 @@ class KenlmModel(LanguageModel):
             found = file.read().split(b"\0")[:-1]
         words = tuple(word.decode("utf-8", "replace") for word in found)
         return tuple(map(str.lower, words)) if self.capitals else words
-
-    @cached_property
-    def ids(self) -> dict[str, int]:
-        "The number of each word, if the file has words."
-        return {word: index for index, word in enumerate(self.words)}
 
     @cached_property
     def capitals(self) -> bool:
@@ -487,15 +475,16 @@ class KenlmModel(LanguageModel):
         states[1]["length"], states[1]["words"][0] = 1, self._first
         return states[1]
 
+    def _singles(self, column: int) -> np.ndarray:
+        "One of the two numbers of each word."
+        if isinstance(self.arrays, KenlmTrie):
+            return self.arrays.bits[self.arrays.single :][: 2 * self.num_words].view(np.float32)[column::4]
+        return self.arrays.cells[self.arrays.start[1] :][: 2 * self.num_words].view(np.float32)[column::2]
+
     @cached_property
     def unigrams(self) -> np.ndarray:  # (words,) float32
         "ln of the probability of each word without context; raises `KitError` if one is not a probability."
-        size, model = self.num_words, self.arrays
-        if isinstance(model, KenlmTrie):
-            found = model.bits[model.single :][: 2 * size].view(np.float32)[::4]
-        else:
-            found = model.cells[model.start[1] :][: 2 * size].view(np.float32)[::2]
-        values = -np.abs(found) * np.float32(_LN10)
+        values = -np.abs(self._singles(0)) * np.float32(_LN10)
         if not (values > -1e6).all():
             raise KitError(f"{self.path}: a word has no probability, so the file is damaged; copy it again")
         return values
@@ -505,29 +494,17 @@ class KenlmModel(LanguageModel):
         "A fingerprint of the whole file, for the names of caches."
         return file_hash(self.path, self.memo)[:32]
 
-    @property
-    def back(self) -> np.ndarray:  # (words,) float32
-        "log10 of the backoff weight of each word."
-        if isinstance(self.arrays, KenlmTrie):
-            return self.arrays.bits[self.arrays.single :][: 2 * self.num_words].view(np.float32)[1::4]
-        return self.arrays.cells[self.arrays.start[1] :][: 2 * self.num_words].view(np.float32)[1::2]
-
     def score(self, state: Any, word: int) -> tuple[float, Any]:
         "Return ln of the probability of the next word, and the new state."
         states = np.zeros(2, KENLM_STATE)
         states[0] = state
         return _one_step(self.arrays, states, word), states[1]
 
-    def save(self, path: str | Path) -> Path:
-        "Raises `KitError`: the n-grams have to be listed first."
-        raise KitError(f"{self.path}: is a KenLM file, which is not written again; b2t lm convert lists the n-grams of "
-                       "a trie")
-
     def verify(self) -> None:
         "Read the whole model; raises `KitError` at the first fault."
         with self.blamed():
             (_verify_trie if self.header.kind else _verify_probing)(self)
-            if not (self.unigrams < 1e-3).all() or not (np.abs(self.back) < 1e5).all():
+            if not (self.unigrams < 1e-3).all() or not (np.abs(self._singles(1)) < 1e5).all():
                 raise DamagedModel("a word has a wild probability or backoff weight")
             if self.mass > MOST_MASS:
                 raise DamagedModel(f"the probabilities of the words sum to {self.mass:.3g}")
@@ -537,26 +514,6 @@ class KenlmModel(LanguageModel):
     def listed(self) -> LanguageModel:
         "Return a trie as a model of the kit; raises `KitError` if n-grams cannot be listed."
         return _listed(self)
-
-# %% ../nbs/lm_kenlm.ipynb #dd93c7ec
-def kenlm_arrays(
-    header: KenlmHeader,
-    data: np.ndarray,  # (bytes,) uint8, the file
-    path: str | Path,  # for error messages
-) -> tuple[KenlmProbing | KenlmTrie, int]:  # what the search asks, bytes before the words
-    "Return the tables of a file; raises `KitError` if it has another size than the counts require."
-    if header.kind:
-        fields, needed = trie_levels(header, data, path)
-    else:
-        start, rows, wide, needed = probing_tables(header)
-    if len(data) < needed or (len(data) > needed and not header.has_words):
-        raise KitError(f"{path}: has {len(data):,} bytes instead of {needed:,}{' or more' * header.has_words}, which "
-                       "its counts require: it is cut short or damaged; copy it again")
-    if header.kind:
-        return KenlmTrie(data[: len(data) // 8 * 8].view(np.uint64), **fields), needed
-    cells = data[: len(data) // 4 * 4].view(np.uint32)
-    columns = ([byte // 4 for byte in start], rows, [byte // 4 for byte in wide])
-    return KenlmProbing(cells, *(np.array(column, np.int64) for column in columns)), needed
 
 # %% ../nbs/lm_kenlm.ipynb #c4876fb0
 @numba.njit(nogil=True)
@@ -572,7 +529,7 @@ def _find_words(model, size, keys, found):
         if found[row] >= size:
             raise DamagedModel("a word has a number that is too large")
 
-# %% ../nbs/lm_kenlm.ipynb #be06fe3c
+# %% ../nbs/lm_kenlm.ipynb #08821694
 LISTED = np.dtype([("parent", np.uint32), ("word", np.uint32), ("log10_p", np.float32), ("back", np.float32)])
 
 
@@ -609,19 +566,10 @@ def walk_level(model: "KenlmModel", n: int, found: np.ndarray | None = None) -> 
 
 
 def _verify_trie(model: "KenlmModel") -> None:
-    arrays, order = model.arrays, model.order
     if not (model.hashes[1:] > model.hashes[:-1]).all():
         raise DamagedModel("the hashes of the words are not in order")
-    for n in range(2, order + 1):
+    for n in range(2, model.order + 1):
         walk_level(model, n)
-        for first, width, fixed in zip(arrays.values[n] // 8, (arrays.p_bits, arrays.back_bits), ([], [_SIGN, 0])):
-            size = (4 << width) if first and (n < order or not fixed) else 0
-            cells = arrays.bits.view(np.uint8)[first : first + size].view(np.uint32)
-            table = cells[len(fixed) :].view(np.float32)
-            table = table[table != -np.inf]  # of bins without values
-            zeros = cells[: len(fixed)].tolist() == fixed[: len(cells)] and table.all()  # nowhere else
-            if not (zeros and (table[1:] > table[:-1] - 1e-3).all()):
-                raise DamagedModel("the values of a quantised level are not in order")
 
 # %% ../nbs/lm_kenlm.ipynb #46556cf8
 @numba.njit(nogil=True)
@@ -655,7 +603,7 @@ def _verify_probing(model: "KenlmModel") -> None:
             if keys < expected[table] or (table == 0 and keys > expected[0]):
                 raise DamagedModel("there are fewer words or n-grams than counted")
 
-# %% ../nbs/lm_kenlm.ipynb #3cc7ea59
+# %% ../nbs/lm_kenlm.ipynb #ee241d88
 def _listed(model: KenlmModel) -> LanguageModel:
     advice = "decode with it as it is, or convert the ARPA file that it was made from"
     if not isinstance(model.arrays, KenlmTrie):
@@ -669,17 +617,24 @@ def _listed(model: KenlmModel) -> LanguageModel:
     if len(set(words)) < len(words) or "\ufffd" in "".join(words):
         raise KitError(f"{model.path}: two words differ only in capitals, or one is not UTF-8 text; {advice}")
     new = np.argsort(order).astype(np.uint32)  # number in the trie -> number in the kit
-    levels, tables = list[np.ndarray](), list[np.ndarray]()
+    single = (model.unigrams[order], model._singles(1)[order] * np.float32(_LN10))
+    levels, tables = list[np.ndarray](), [Ngrams(np.arange(len(words), dtype=np.uint32)[:, None], *single)]
     for n in range(2, model.order + 1):
-        levels.append(np.zeros(model.counts[n - 1], LISTED))
-        walk_level(model, n, levels[-1])
-        tables.append(np.zeros(model.counts[n - 1], ngram_record(n)))
-        rows = np.arange(model.counts[n - 1])
-        for column, level in enumerate(reversed(levels)):  # from the earliest word, which is a row's own, to the last
-            tables[-1]["words"][:, column] = new[level["word"][rows]]
-            rows = level["parent"][rows]
-        tables[-1]["words"][:, -1] = new[rows]
-        tables[-1]["ln_p"] = levels[-1]["log10_p"] * np.float64(_LN10)
-        tables[-1]["back"] = levels[-1]["back"] * np.float64(_LN10)
-    back = model.back[order] * np.float64(_LN10)
-    return assemble(words, model.unigrams[order], back, tables, dict(model.origin), model.path)
+        rows, level = np.arange(model.counts[n - 1]), np.zeros(model.counts[n - 1], LISTED)
+        walk_level(model, n, level)
+        levels.append(level)
+        numbers = np.zeros((len(level), n), np.uint32)
+        for column, longer in enumerate(reversed(levels)):  # from the earliest word, which is a row's own, to the last
+            numbers[:, column] = new[longer["word"][rows]]
+            rows = longer["parent"][rows]
+        numbers[:, -1] = new[rows]
+        tables.append(Ngrams(numbers, *(level[name] * np.float32(_LN10) for name in ("log10_p", "back"))))
+    return assemble(words, tables, dict(model.origin), model.path)
+
+
+def read_kenlm(path: str | Path) -> KenlmModel:
+    "Return the model of a file, all of it read if it is small; raises `KitError` if it is damaged."
+    model = KenlmModel(path)
+    if model.bytes <= READ_WHOLE:
+        model.verify()
+    return model

@@ -262,11 +262,6 @@ def read_tuned(folder: Path) -> None:
     read_tuning(folder / "decoding.json").settings({"language_model": "a" * 32})
 
 
-def read_trained_on(folder: Path) -> None:
-    from b2t_kit.llm import large_model_warning
-    large_model_warning(folder, ["we can"])
-
-
 def read_rescoring_weights(folder: Path) -> None:
     from b2t_kit.llm import load_weights
     load_weights(folder / "weights.json")
@@ -463,8 +458,6 @@ READERS: dict[str, Reader] = {
     "kept scores": Reader(kept_scores,
                           ("scores.json",), "json", read_scores, ("Unicode", "repeated", "huge size", "non-finite"),
                           without=LINKS),
-    "training record": Reader(text_file("trained_on.json", '{"sentences": ["a1b2c3d4e5f60718", "17"]}\n'), ("trained_on.json",),
-                              "json", read_trained_on, ("repeated", "Unicode", "huge size", "non-finite"), without=LINKS),  # 1e400 is a hexadecimal number
     "rescoring weights": Reader(text_file("weights.json", '{"weights": {"acoustic_scale": 0.5, "alpha": 0.3, "word_bonus": 1.0}}\n'),
                                 ("weights.json",), "json", read_rescoring_weights, ("repeated", "Unicode", "huge size"), without=LINKS),
     "causal model": Reader(causal, tuple(f"model/{name}.json" for name in ("config", "tokenizer", "tokenizer_config")),

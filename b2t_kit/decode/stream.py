@@ -223,7 +223,7 @@ def end_probability(
     "Return the probability that a sentence is over after a silence."
     return complete / (complete + (1 - complete) * math.exp(-silent / pause))
 
-# %% ../../nbs/decode/stream.ipynb #5bb9ee0d
+# %% ../../nbs/decode/stream.ipynb #d8996f65
 MOST_BACK = 100  # bins that a cue may be late, two seconds
 COPIED_BYTES = 2 << 30  # a larger language model stays mapped from its file
 HISTORIES = 1 << 18  # word prefixes of a sentence to take memory for beforehand
@@ -239,15 +239,11 @@ def frame_settings(config: SpeechConfig) -> tuple[Any, ...]:
 def copy_into_memory(model: Any) -> None:
     "Copy the arrays of a language model that is mapped from a file; its numbers stay the same."
     arrays = {name: array for name, array in model.arrays._asdict().items() if isinstance(array, np.ndarray)}
-    parts = {array.__array_interface__["data"][0]: array for array in arrays.values()}  # some share their memory
-    if sum(array.nbytes for array in parts.values()) > COPIED_BYTES:
-        return
-    copies = {place: array.copy() for place, array in parts.items()}
-    for array in copies.values():
-        array.flags.writeable = False  # as in the file, so that compiled code stays the same
-    moved = {name: copies[array.__array_interface__["data"][0]] for name, array in arrays.items()}
-    if all(moved[name].shape == array.shape and moved[name].dtype == array.dtype for name, array in arrays.items()):
-        model.arrays = model.arrays._replace(**moved)
+    if sum(array.nbytes for array in arrays.values()) <= COPIED_BYTES:
+        copies = {name: array.copy() for name, array in arrays.items()}
+        for name, array in copies.items():
+            array.flags.writeable = arrays[name].flags.writeable  # so that compiled code stays the same
+        model.arrays = model.arrays._replace(**copies)
 
 # %% ../../nbs/decode/stream.ipynb #f0fc81de
 class StreamDecoder:

@@ -13,14 +13,14 @@ from b2t_kit.core import from_dict, load_json
 from b2t_kit.decode.search import BeamSearch
 from b2t_kit.decode.files import DecodedTrial
 from b2t_kit.decode.search import SearchConfig
-from b2t_kit.llm import GRID, best_weights, llm_scores, tabulate
+from b2t_kit.llm import GRID, best_weights, tabulate
 from b2t_kit.llm import (CausalScorer, KeptScores, load_scorer, unscored_sentences, word_perplexity,
                                 writings_of)
 from b2t_kit.lm import read_language_model
 from b2t_kit.text.lexicon import build_lexicon
 from b2t_kit.lm import sentence_scores
 from b2t_kit.simulate import Noise
-from b2t_kit.text.metrics import Rate, compare, rate_of
+from b2t_kit.text.metrics import Counts, Rate, compare, rate_of
 
 
 def lists_of(search: BeamSearch, said: list[str], logits: list[np.ndarray],
@@ -66,13 +66,13 @@ def rescoring(labels: Path, /, *, llm: Path, flatness: str = "middle", sentences
     print(f"search   {rows['search']}", flush=True)
     start = time.process_time()
     with KeptScores(scorer, keep) if keep else nullcontext(scorer) as kept:
-        tables = [tabulate(part, llm_scores(part, kept.score_lists)) for part in (tune, test)]
+        tables = [tabulate(part, kept.score_lists([[one.sentence for one in trial.hypotheses] for trial in part])) for part in (tune, test)]
     seconds = time.process_time() - start
     hypotheses = sum(len(one.hypotheses) for one in [*tune, *test])
     print(f"{hypotheses} sentences scored in {seconds:.0f} s of CPU time, {scorer.nodes} tokens", flush=True)
     weights = {"tuned": best_weights(tables[0], {**GRID, "alpha": np.zeros(1)}), "rescored": best_weights(tables[0])}
     rows |= {name: tables[1].rate(one) for name, one in weights.items()}
-    rows["oracle"] = tables[1].oracle
+    rows["oracle"] = rate_of(Counts(tables[1].edits.min(axis=1), tables[1].lengths))
     for name, rate in rows.items():
         print(f"{name:8} {rate}   {weights.get(name, '')}")
     gain = compare(*(tables[1].counts(weights[name]) for name in ("tuned", "rescored")))
@@ -90,9 +90,7 @@ def unpacked(source: Path) -> CausalScorer:
 
     model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
-    scorer = CausalScorer(model.eval(), tokenizer, source.stem)
-    scorer.decide_on(unscored_sentences())
-    return scorer
+    return CausalScorer(model.eval(), tokenizer, source.stem, choose_on=unscored_sentences())
 
 
 def weights_of(words: Path | None, flatness: str, beam: int, n_best: int) -> SearchConfig:
@@ -119,12 +117,12 @@ def writing(labels: Path, /, *, llm: Path, sentences: int = 250, models: Path | 
     """
     said = divided(labels)[1][:sentences]
     scorer = load_scorer(llm)
-    chosen, tried, plain = scorer.writing, scorer.readings, writings_of(scorer.tokenizer)[0]
+    chosen, tried, plain = scorer.writing, scorer.tried, writings_of(scorer.tokenizer)[0]
     print("on the kit's sentences", *tried, sep="\n", flush=True)
     ways = {"as before": replace(plain, ends=(".",)), ". ? !": replace(plain, ends=(".", "?", "!")),
             "all ends": plain, "chosen": chosen, "chosen, full stop only": replace(chosen, ends=(".",))}
     ways |= {f"{one.start!r} {'capitals' if one.capitals else 'lower case'}": one
-             for one in (reading.writing for reading in tried[:3])}
+             for _, one in tried[:3]}
     ways["chosen, other case"] = replace(chosen, capitals=not chosen.capitals)
     found: dict[str, dict] = {}
     for name, way in ways.items():
@@ -138,5 +136,4 @@ def writing(labels: Path, /, *, llm: Path, sentences: int = 250, models: Path | 
         found[path.name] = {"perplexity": math.exp(-total / words)}
         print(f"{found[path.name]['perplexity']:10.1f}  {path.name}", flush=True)
     save(json, {"model": llm.name, "sentences": len(said), "words": words, "rows": found, "chosen_on": [
-        {"start": one.writing.start, "capitals": one.writing.capitals, "perplexity": one.perplexity}
-        for one in tried]})
+        {"start": one.start, "capitals": one.capitals, "perplexity": value} for value, one in tried]})

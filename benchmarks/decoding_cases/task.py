@@ -73,7 +73,7 @@ def build(text: list[str], kept_out: list[str], order: int = 3, vocabulary: list
         return build_language_model([written(folder / "text.txt", text), *more], folder / "model.b2tlm", order,
                                     vocabulary=vocabulary or dictionary(),
                                     exclude=[fence(folder / "scored.csv", kept_out)],
-                                    leaks="drop").read()
+                                    leaks="drop")
 
 
 def spoken(sentences: Sequence[str], generator: np.random.Generator | int,
