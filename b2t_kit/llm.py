@@ -790,8 +790,8 @@ def rescore(
     said = [trial.truth for trial in trials if trial.truth]
     first, now = (wer(said, [trial.sentence for trial in part if trial.truth]) if said else None
                   for part in (trials, made))
-    seen = (f"nobody has checked whether the {len(said)} sentences that are scored are in the text that the large model "
-            "was pretrained on; if they are, the error rates are too low") if said else None
+    seen = (f"nobody has checked whether the {len(said)} sentences that are scored are in the text that the large "
+            "model was pretrained on; if they are, the error rates are too low") if said else None
     warnings = filter(None, [seen, weaker_warning(trials, scores), doubt])
     earlier = any("weights" in trial.chose for trial in trials)  # then the other half was seen by the search's weights
     marks = marks_of(trials), marks_of(made, tuned.held_out.rate if tuned and not earlier else None)

@@ -416,8 +416,8 @@ class KenlmModel(LanguageModel):
             version, self.num_words = data[place : place + 8].view(np.uint32).tolist()
             most = 0 if version else self.counts[0] + 1
         if not 3 <= self.num_words <= most:
-            raise KitError(f"{path}: its vocabulary is damaged ({self.num_words:,} words of {self.counts[0]:,}); copy it "
-                           "again")
+            raise KitError(f"{path}: its vocabulary is damaged ({self.num_words:,} words of {self.counts[0]:,}); copy "
+                           "it again")
         words = data[self.end_of_ngrams :]
         if bool(len(words)) != self.header.has_words or (len(words) and words[:6].tobytes() != b"<unk>\0"):
             raise KitError(f"{path}: its words are not where the counts say, so it is damaged or was built by a faulty "

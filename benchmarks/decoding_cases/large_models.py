@@ -66,7 +66,8 @@ def rescoring(labels: Path, /, *, llm: Path, flatness: str = "middle", sentences
     print(f"search   {rows['search']}", flush=True)
     start = time.process_time()
     with KeptScores(scorer, keep) if keep else nullcontext(scorer) as kept:
-        tables = [tabulate(part, kept.score_lists([[one.sentence for one in trial.hypotheses] for trial in part])) for part in (tune, test)]
+        tables = [tabulate(part, kept.score_lists([[one.sentence for one in trial.hypotheses] for trial in part]))
+                  for part in (tune, test)]
     seconds = time.process_time() - start
     hypotheses = sum(len(one.hypotheses) for one in [*tune, *test])
     print(f"{hypotheses} sentences scored in {seconds:.0f} s of CPU time, {scorer.nodes} tokens", flush=True)
