@@ -7,7 +7,7 @@ __all__ = ['UNKNOWN', 'START', 'END', 'SPECIAL', 'MAX_ORDER', 'NEVER', 'DTYPES',
            'READ_WHOLE', 'MOST_MASS', 'BLOCK_BYTES', 'LINE', 'LONGEST', 'BATCH', 'NGRAM_BYTES', 'KENLM', 'Text',
            'WORD_BYTES', 'COUNT_BYTES', 'FALLBACK', 'LN_START', 'INSIDE', 'Leaks', 'Arrays', 'DamagedModel', 'find',
            'step', 'follow', 'LanguageModel', 'chunks', 'fingerprint_of', 'Level', 'compile_arrays', 'Ngrams',
-           'assemble', 'from_ngrams', 'perplexity', 'sentence_scores', 'write_model', 'map_model', 'check_numbers',
+           'assemble', 'from_ngrams', 'perplexity', 'sentence_scores', 'write_model', 'map_model', 'check_arrays',
            'line_blocks', 'read_arpa', 'ngrams_of', 'write_arpa', 'format_of', 'read_language_model', 'preload',
            'normalise_lines', 'text_blocks', 'load_sentences', 'read_tokens', 'choose_vocabulary', 'NgramTable',
            'count_ngrams', 'discounts', 'kneser_ney', 'train_language_model', 'LeakGuard', 'fingerprints',
@@ -253,7 +253,7 @@ class LanguageModel:
         "Read the whole model: its fingerprint, every index and every number; raises `KitError` at the first fault."
         with self.blamed():
             if self.hash:  # which raises if the file's header claims another
-                check_numbers(self.arrays, self.counts)
+                check_arrays(self.arrays, self.counts)
 
     def listed(self) -> "LanguageModel":
         "Return the model in the kit's own arrays: this one."
@@ -513,7 +513,7 @@ MOST_MASS = 1.5  # what the probabilities after a context may sum to: quantised,
 _TOLERANCE = 1e-3  # of ln p above 0, from rounding
 
 
-def check_numbers(
+def check_arrays(
     arrays: Arrays,
     counts: Sequence[int],  # n-grams of 1, 2, ... words
 ) -> None:
