@@ -766,7 +766,7 @@ def rescore(
     "Rescore lists, or go on where a call was killed; raises `KitError` if an input cannot be used."
     out = Path(out)
     check_target(out)
-    if Path(nbest).resolve() == out.resolve():
+    if os.path.realpath(nbest) == os.path.realpath(out):
         raise KitError(f"{out}: would replace the lists that are read; give another name")
     best, doubt, tuned = load_weights(weights) if weights else None, None, None
     trials = list(read_nbest(nbest))

@@ -295,16 +295,6 @@ class TrialCache:
         for into, narrow in zip(torch.from_numpy(out).split(63), torch.from_numpy(trial)[skip:].split(63)):
             into.copy_(narrow)
 
-    def describe(self) -> str:
-        "One line: precision, size of all trials, and limit."
-        width, infos = 2 if self.precision == "float16" else 4, self.recordings.infos
-        whole = sum(info.num_bins for info in infos) * self.recordings.signal.num_features * width
-        total, available = memory()
-        limit = f"while {gib(total / 4)} stay free (now {gib(available)})"
-        limit = "in a mapped file" if self.precision in self.recordings.mapped else limit
-        limit = "read each time" if self.precision == "none" else limit
-        return f"cache: {self.precision}, {gib(whole)} for all {len(infos)} trials, {limit}"
-
 
 def read_trial(recordings: Recordings, index: int, precision: str) -> np.ndarray:  # (T, C)
     "A trial in the precision of a cache; raises `Fault` if a number is too large for it."
@@ -583,7 +573,6 @@ class TrainBatches:
         self.recordings, self.config, self.seed = recordings, config, seed
         self.rank, self.world, self.accumulation = rank, world, accumulation
         self.trials = trainable(recordings, config, frames)
-        self.excluded = len(recordings) - len(self.trials)
         infos = [recordings.infos[index] for index in self.trials]
         bins = np.array([info.num_bins for info in infos])
         labels = np.array([info.num_labels for info in infos])
@@ -655,14 +644,6 @@ class TrainBatches:
             padded += self.sampler.steps[k] * rows * self.buckets[k].bins
             real += sum(count * lengths[cell].mean() for count, cell in zip(self.sampler.draws[:, k], cells) if count)
         return float(1 - real / padded)
-
-    def describe(self) -> str:
-        "Steps, shapes, padding and cache, one line each."
-        lines = [f"{len(self.trials)} trials ({self.excluded} left out), "
-                 f"{self.steps_per_epoch} steps per epoch",
-                 f"shapes (B, T, L): {', '.join(map(str, self.shapes))}",
-                 f"padding: {self.padded_share():.1%} of all bins", self.assembler.cache.describe()]
-        return "\n".join(lines)
 
 # %% ../../nbs/data/batches.ipynb #265f9664
 def check_shares(

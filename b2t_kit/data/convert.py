@@ -5,22 +5,20 @@
 # %% auto #0
 __all__ = ['T15_HELD_OUT', 'T12_HELD_OUT', 'H2_HELD_OUT', 'HELD_OUT_SETS', 'IMPLANTED', 'DayKey', 'MONTHS', 'LATER', 'WIDTH',
            'STRETCH', 'ALIKE', 'DayScales', 'write_trial', 'trial_problem', 'SessionWriter', 'tiny_trial',
-           'tiny_recordings', 'is_date', 'dates_in', 'days_in', 'Quarantine', 'joined', 'held_out_days',
-           'held_out_beside', 'open_recordings', 'quarantined', 'spent_days', 'quarantine_said', 'quarantine_record',
-           'seen_trials', 'refuse_seen', 'likeness_curves', 'stretches', 'HeldOutTrials', 'HeldOut', 'SourceDay',
-           'SourceTrial', 'Importer', 'Divided', 'join_bins', 'files_below', 'finite_fault', 'checked_labels',
-           'check_source_trial', 'day_scales', 'choose_splits', 'Converted', 'write_day', 'content_key', 'stored_mark',
+           'tiny_recordings', 'is_date', 'dates_in', 'days_in', 'Quarantine', 'held_out_splits', 'open_recordings',
+           'quarantined', 'spent_days', 'quarantine_said', 'quarantine_record', 'refuse_seen', 'likeness_curves',
+           'stretches', 'HeldOut', 'SourceDay', 'SourceTrial', 'Importer', 'Divided', 'join_bins', 'files_below',
+           'checked_labels', 'check_source_trial', 'day_scales', 'Converted', 'write_day', 'content_key', 'stored_mark',
            'is_complete', 'convert']
 
 # %% ../../nbs/data/convert.ipynb #25ccfa03
 import datetime
 import hashlib
-import os
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from itertools import product
@@ -31,12 +29,12 @@ import h5py
 import numpy as np
 from tyro.conf import Positional
 
-from ..core import FAULTS, MEMO, SUCCESS, KitError, check_bounds, content_hash, file_hash, followed, sync_folder
-from .dataset import LABEL_WIDTH, Recordings, Trial, TrialInfo
+from ..core import FAULTS, MEMO, SUCCESS, KitError, check_bounds, content_hash, file_hash, followed
+from .dataset import LABEL_WIDTH, Recordings, Trial
 from .dataset import T15, Signal
 from .dataset import SPLITS, check_split, entries_of, find_recordings, sessions_of
-from .dataset import MAX_BINS, MAX_NUMBER, MAX_TRIALS, Fault, begin_hdf5, check_text, open_file
-from .dataset import read_attribute, value_fault
+from .dataset import MAX_BINS, MAX_NUMBER, MAX_TRIALS, Fault, NewFile, check_text, check_values, open_file
+from .dataset import read_attribute, reading
 from ..text.g2p import sentence_to_phonemes
 from ..text.phonemes import normalise, to_ids
 
@@ -76,8 +74,8 @@ def trial_problem(trial: Trial, session: str, labelled: bool) -> str:
     return ""
 
 # %% ../../nbs/data/convert.ipynb #974ddb6a
-class SessionWriter:
-    "Write one session's trials of one split; the file gets its name when it is closed."
+class SessionWriter(AbstractContextManager):
+    "Write one session's trials of one split; the file gets its name at the end of the block."
 
     def __init__(
         self,
@@ -91,7 +89,7 @@ class SessionWriter:
         self.path = Path(path) / f"data_{split}.hdf5"
         if self.path.exists() and not overwrite:
             raise KitError(f"{self.path}: exists already; choose another folder or remove it")
-        self.partial, self.file = begin_hdf5(self.path)
+        self.file = NewFile(self.path)
 
     def write(
         self,
@@ -104,38 +102,14 @@ class SessionWriter:
             problem = f"{trial.signal}, but the file begins with {self.signal}"
         if problem:
             raise KitError(f"{self.path}: trial {trial.block}/{trial.number}: {problem}")
-        try:
-            if self.count == 0 and vars(trial.signal) != vars(T15):  # the order of columns counts too
-                self.file.attrs.update(vars(trial.signal))
-            write_trial(self.file, f"trial_{self.count:04d}", trial, self.split != "test")
-            self.file.check()
-        except OSError as error:
-            raise KitError(f"{self.path}: could not be written ({error})") from error
+        if self.count == 0 and vars(trial.signal) != vars(T15):  # the order of columns counts too
+            self.file.attrs.update(vars(trial.signal))
+        write_trial(self.file, f"trial_{self.count:04d}", trial, self.split != "test")
+        self.file.check()
         self.count += 1
 
-    def close(self) -> None:
-        "Complete the file and rename it to its final name."
-        try:
-            self.file.close()
-            with open(self.partial, "rb") as finished:
-                os.fsync(finished.fileno())
-            os.replace(self.partial, self.path)
-        except OSError as error:
-            self.discard()
-            raise KitError(f"{self.path}: could not be written ({error})") from error
-        sync_folder(self.path.parent)
-
-    def discard(self) -> None:
-        "Delete what was written so far."
-        with suppress(OSError):
-            self.file.close()
-        self.partial.unlink(missing_ok=True)
-
-    def __enter__(self) -> "SessionWriter":
-        return self
-
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
-        self.close() if error is None else self.discard()
+        self.file.__exit__(kind, error, trace)
 
 # %% ../../nbs/data/convert.ipynb #d384b083
 def tiny_trial(random: np.random.Generator, num_bins: int, session: str, block: int, number: int,
@@ -236,12 +210,32 @@ def days_in(
                   for count in re.findall(r"day\D?0*(\d{1,4})(?!\d)", text)}
     return frozenset(found)
 
-# %% ../../nbs/data/convert.ipynb #4302affc
-@dataclass(frozen=True)
+# %% ../../nbs/data/convert.ipynb #7998529e
 class Quarantine:
-    "Days of which sentences are held out."
-    days: Mapping[DayKey, frozenset[str]] = field(default_factory=dict)  # besides the published ones; with their sets
-    sentences: Mapping[DayKey, frozenset[str]] = field(default_factory=dict)  # normalised
+    "Days of which sentences are held out: the published ones, and those of some recordings."
+
+    def __init__(
+        self,
+        folders: Iterable[str | Path] = (),  # recordings with a validation or test split
+        known: "Quarantine | None" = None,  # if given, a trial that is quarantined, or is so by this, holds out nothing
+    ) -> None:
+        self.days: dict[DayKey, set[str]] = {}  # besides the published ones; with their sets
+        self.sentences: dict[DayKey, set[str]] = {}  # normalised
+        for recordings in held_out_splits(folders):
+            dataset, person = recordings.signal.dataset, recordings.signal.participant
+            for info in recordings.infos:
+                if known and (info.quarantine or known.reason(dataset, info.session, participant=person)):
+                    continue
+                for day in days_in(info.session, person):
+                    self.days.setdefault(day, set()).add(dataset)
+                    self.sentences.setdefault(day, set()).update([normalise(info.sentence, True)] if info.sentence else [])
+
+    def add(self, other: "Quarantine") -> "Quarantine":
+        "Add what another one knows."
+        for mine, theirs in ((self.days, other.days), (self.sentences, other.sentences)):
+            for day, names in theirs.items():
+                mine.setdefault(day, set()).update(names)
+        return self
 
     @property
     def key(self) -> str:
@@ -259,53 +253,21 @@ class Quarantine:
         "Why nothing may be trained on a trial."
         for day in sorted(days_in(session, participant)):
             sets = {name for (person, name), dates in HELD_OUT_SETS.items() if day[0] == person and day[1] in dates}
-            if sets := (sets | self.days.get(day, frozenset())) - {dataset}:
+            if sets := (sets | self.days.get(day, set())) - {dataset}:
                 among = sentence and normalise(sentence, True) in self.sentences.get(day, ())
                 return (f"{'.'.join(day)} is a day of which {' and '.join(sorted(sets))} holds out sentences"
                         + ", this one among them" * bool(among))
         return ""
 
-# %% ../../nbs/data/convert.ipynb #d7e3ce92
-def joined(several: Iterable[Quarantine]) -> Quarantine:
-    "What some know together."
-    days: dict[DayKey, frozenset[str]] = {}
-    sentences: dict[DayKey, frozenset[str]] = {}
-    for one in several:
-        for total, part in ((days, one.days), (sentences, one.sentences)):
-            for day, names in part.items():
-                total[day] = total.get(day, frozenset()) | names
-    return Quarantine(days, sentences)
 
-
-def held_out_days(
-    folders: Iterable[str | Path],  # recordings with a validation or test split
-    known: Quarantine | None = None,  # if given, a trial that is quarantined, or is so by this, holds out nothing
-) -> Quarantine:
-    "The published days and those of some recordings, with the validation sentences."
-    found = list[Quarantine]()
+def held_out_splits(folders: Iterable[str | Path]) -> Iterator[Recordings]:
+    "The validation and test splits of some recordings."
     for folder, split in product(folders, SPLITS[1:]):
-        if not any(find_recordings(folder).glob(f"*/data_{split}.hdf5")):
-            continue
-        with Recordings(folder, split) as recordings:
-            dataset, person = recordings.signal.dataset, recordings.signal.participant
-            for info in recordings.infos:
-                if known is None or not (info.quarantine or known.reason(dataset, info.session, participant=person)):
-                    said = frozenset([normalise(info.sentence, True)] if info.sentence else [])
-                    days = days_in(info.session, person)
-                    found.append(Quarantine(dict.fromkeys(days, frozenset([dataset])), dict.fromkeys(days, said)))
-    return joined(found)
+        if any(find_recordings(folder).glob(f"*/data_{split}.hdf5")):
+            with Recordings(folder, split) as recordings:
+                yield recordings
 
-
-def held_out_beside(
-    folders: Sequence[str | Path],  # recordings that are trained on together
-) -> list[Quarantine]:  # of each folder
-    "The days that the others hold out; where two hold out the same day, it is the first one's."
-    held: list[Quarantine] = []
-    for folder in folders:
-        held.append(held_out_days([folder], joined(held)))
-    return [joined(held[:place] + held[place + 1:]) for place in range(len(held))]
-
-
+# %% ../../nbs/data/convert.ipynb #dc5ae994
 def open_recordings(
     folders: str | Path | Sequence[str | Path] | None,  # one folder, several, or None to search this platform
     split: str = "train",  # "train", "val" or "test"
@@ -317,12 +279,21 @@ def open_recordings(
     dates = Counter(day for folder in recordings.folders
                     for day in {day for session in sessions_of(folder) for day in days_in(session)})
     if max(dates.values(), default=0) > 1:
-        held = dict(zip(recordings.folders, held_out_beside(recordings.folders)))
-        recordings.infos = [replace(info, quarantine=info.quarantine or held[info.file.parents[1]].reason(
+        known, own = Quarantine(), dict[Path, Quarantine]()
+        for folder in recordings.folders:  # where two hold out the same day, it is the first one's
+            own[folder] = Quarantine([folder], known)
+            known.add(own[folder])
+        others = {folder: Quarantine() for folder in own}
+        for folder, other in product(own, own):
+            if folder != other:
+                others[folder].add(own[other])
+        recordings.infos = [replace(info, quarantine=info.quarantine or others[info.file.parents[1]].reason(
             recordings.signal_of(index).dataset, info.session, info.sentence))
             for index, info in enumerate(recordings.infos)]
     if not quarantined:
-        recordings.leave_out_quarantined()
+        recordings.infos = [info for info in recordings.infos if not info.quarantine]
+        if not recordings.infos:
+            raise KitError(f"{recordings.folder}: all trials of data_{split}.hdf5 are quarantined; none may be used")
     return recordings
 
 # %% ../../nbs/data/convert.ipynb #c3510a0f
@@ -355,28 +326,19 @@ def quarantine_record(
     sound = isinstance(found, dict) and all(type(count) is int for count in found.values())
     return {"quarantine": found} if sound and found else {}
 
-# %% ../../nbs/data/convert.ipynb #407febbb
-def seen_trials(
-    seen: dict[str, str],  # session trained on -> its set
-    infos: Iterable[TrialInfo],  # of the test
-    dataset: str,  # the test's set: its own training split is no leak
-) -> list[TrialInfo]:
-    "Those trials of a test whose day was trained on in another set."
-    days = frozenset().union(*(days_in(session) for session, name in seen.items() if name != dataset))
-    return [info for info in infos if days & days_in(info.session)]
-
-
+# %% ../../nbs/data/convert.ipynb #56558128
 def refuse_seen(
     run: str | Path,  # for the message
     seen: dict[str, str],  # session trained on -> its set
-    recordings: Recordings,  # the test
+    recordings: Recordings,  # the test; its own training split is no leak
 ) -> None:
     "Raise `KitError` if a run was trained on days of its test in another set."
-    if found := seen_trials(seen, recordings.infos, recordings.signal.dataset):
-        sets = sorted({name for name in seen.values() if name != recordings.signal.dataset})
-        days = len({info.session for info in found})
-        raise KitError(f"{run}: was trained on {days} days of this test, from {' and '.join(sets)}: {len(found)} "
-                       f"of the {len(recordings)} test trials lie on them; train without them to make a submission")
+    others = {session: name for session, name in seen.items() if name != recordings.signal.dataset}
+    days = frozenset().union(*map(days_in, others))
+    if found := [info for info in recordings.infos if days & days_in(info.session)]:
+        raise KitError(f"{run}: was trained on {len({info.session for info in found})} days of this test, from "
+                       f"{' and '.join(sorted(set(others.values())))}: {len(found)} of the {len(recordings)} test trials "
+                       "lie on them; train without them to make a submission")
 
 # %% ../../nbs/data/convert.ipynb #81cf9bbf
 LATER = (8, 12, 18, 24)  # bins from a time to the later one; more than smoothing reaches
@@ -408,44 +370,23 @@ def stretches(curves: np.ndarray, step: int = 1) -> np.ndarray:  # (N, len(LATER
     found = (found - found.mean(2, keepdims=True)).reshape(len(found), -1)
     return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
 
-# %% ../../nbs/data/convert.ipynb #e0e30f7d
-class HeldOutTrials:
-    "The validation and test trials of some recordings, to find copies of them."
-
-    def __init__(
-        self,
-        folders: Iterable[str | Path] = (),  # recordings
-    ) -> None:
-        self.names, self.datasets, parts = list[str](), list[str](), list[np.ndarray]()
-        for folder, split in product(folders, SPLITS[1:]):
-            if any(find_recordings(folder).glob(f"*/data_{split}.hdf5")):
-                with Recordings(folder, split) as recordings:
-                    infos = followed(recordings.infos, len(recordings), f"read {split} of {folder}")
-                    for index, info in enumerate(infos):
-                        curves = likeness_curves(recordings.features(index))
-                        part = stretches(curves, max(1, (curves.shape[1] - STRETCH) // 2))[:3]  # both ends, the middle
-                        parts.append(part)
-                        self.names += [f"{info.group} of {info.session}, {split}"] * len(part)
-                        self.datasets += [recordings.signal_of(index).dataset] * len(part)
-        self.stretches = np.concatenate([np.zeros((0, len(LATER) * STRETCH), np.float32), *parts])
-
-    def copied(self, trial: Trial) -> str:
-        "The held-out trial of another set that a trial is a copy of; empty if none is found."
-        others = np.flatnonzero(np.array(self.datasets, object) != trial.signal.dataset)
-        ours = stretches(likeness_curves(trial.features if len(others) else trial.features[:0]))
-        if len(ours):
-            likeness = (self.stretches[others] @ ours.T).max(1)
-            if likeness.max() > ALIKE:
-                return self.names[others[likeness.argmax()]]
-        return ""
-
-# %% ../../nbs/data/convert.ipynb #b88cad8f
+# %% ../../nbs/data/convert.ipynb #d4f887e3
 class HeldOut:
     "What may not be trained on: published days, days of the recordings that were named, and copies of their trials."
 
     def __init__(self, folders: Sequence[str | Path] = ()) -> None:
-        self.days, self.trials = held_out_days(folders), HeldOutTrials(folders)
-        content = hashlib.blake2b(self.trials.stretches.tobytes(), digest_size=16).hexdigest()
+        self.days, self.names, self.datasets = Quarantine(folders), list[str](), list[str]()
+        parts = [np.zeros((0, len(LATER) * STRETCH), np.float32)]
+        for recordings in held_out_splits(folders):
+            split = recordings.split
+            infos = followed(recordings.infos, len(recordings), f"read {split} of {recordings.folder}")
+            for index, info in enumerate(infos):
+                curves = likeness_curves(recordings.features(index))
+                parts.append(stretches(curves, max(1, (curves.shape[1] - STRETCH) // 2))[:3])  # both ends, the middle
+                self.names += [f"{info.group} of {info.session}, {split}"] * len(parts[-1])
+                self.datasets += [recordings.signal_of(index).dataset] * len(parts[-1])
+        self.stretches = np.concatenate(parts)
+        content = hashlib.blake2b(self.stretches.tobytes(), digest_size=16).hexdigest()
         self.key = content_hash([self.days.key, content])
 
     def reason(self, trial: Trial, names: Iterable[str] = ()) -> str:
@@ -454,8 +395,12 @@ class HeldOut:
         for name in (trial.session, *names):
             if reason := self.days.reason(signal.dataset, name, trial.sentence, signal.participant):
                 return reason
-        copied = self.trials.copied(trial)
-        return f"its features are a copy of a held-out trial: {copied}" if copied else ""
+        others = np.flatnonzero(np.array(self.datasets, object) != signal.dataset)
+        ours = stretches(likeness_curves(trial.features if len(others) else trial.features[:0]))
+        likeness = (self.stretches[others] @ ours.T).max(1) if len(ours) else np.zeros(1)
+        if likeness.max() > ALIKE:
+            return f"its features are a copy of a held-out trial: {self.names[others[likeness.argmax()]]}"
+        return ""
 
 # %% ../../nbs/data/convert.ipynb #948dcfd0
 @dataclass(frozen=True)
@@ -550,15 +495,7 @@ def files_below(
             found.append(Path(entry.path))
     return found
 
-# %% ../../nbs/data/convert.ipynb #0a57aa07
-def finite_fault(features: np.ndarray) -> str:  # (T, C) as stored
-    "The first number that is NaN or infinite; empty if there is none."
-    if features.dtype.kind != "f" or np.isfinite(features).all():
-        return ""
-    first = tuple(np.argwhere(~np.isfinite(features))[0])
-    return f"{features[first]:g} at bin {first[0]}, column {first[1]}"
-
-
+# %% ../../nbs/data/convert.ipynb #b6d234e1
 def checked_labels(importer: Importer, sentence: str) -> np.ndarray:  # (L,) int64
     "The labels of a sentence; raises `KitError` if there are none or too many."
     if not sentence:
@@ -571,31 +508,26 @@ def checked_labels(importer: Importer, sentence: str) -> np.ndarray:  # (L,) int
 
 def check_source_trial(importer: Importer, one: SourceTrial, earlier: dict[Any, str]) -> None:
     "Read a trial; raises `Fault` if it cannot become one, or is the same as an earlier one."
-    here, problem = f"{one.place} of {one.path.name}", ""
-    try:
+    here = f"{one.place} of {one.path.name}"
+    with reading(one.path, one.place):
         features = one.read()
-        digest = hashlib.blake2b(np.ascontiguousarray(features), digest_size=16).digest()
         if not 1 <= len(features) <= MAX_BINS:
-            problem = f"has {len(features)} bins, expected 1 to {MAX_BINS}"
-        elif not (0 <= one.block <= MAX_NUMBER and 0 <= one.number <= MAX_NUMBER):
-            problem = f"block {one.block}, trial {one.number}: expected numbers from 0 to {MAX_NUMBER}"
-        elif (twin := earlier.setdefault((one.block, one.number), here)) != here:
-            problem = f"block {one.block}, trial {one.number} is also {twin}"
-        elif (twin := earlier.setdefault(digest, here)) != here:
-            problem = f"is the same as {twin}"
-        else:
-            problem = finite_fault(features)
-        if one.sentence is not None and not problem:
-            check_text(one.path, one.place, "sentence", one.sentence)
+            raise KitError(f"has {len(features)} bins, expected 1 to {MAX_BINS}")
+        if not (0 <= one.block <= MAX_NUMBER and 0 <= one.number <= MAX_NUMBER):
+            raise KitError(f"block {one.block}, trial {one.number}: expected numbers from 0 to {MAX_NUMBER}")
+        if (twin := earlier.setdefault((one.block, one.number), here)) != here:
+            raise KitError(f"block {one.block}, trial {one.number} is also {twin}")
+        digest = hashlib.blake2b(np.ascontiguousarray(features), digest_size=16).digest()
+        if (twin := earlier.setdefault(digest, here)) != here:
+            raise KitError(f"is the same as {twin}")
+        if features.dtype.kind == "f" and not np.isfinite(features).all():
+            first = tuple(np.argwhere(~np.isfinite(features))[0])
+            raise KitError(f"{features[first]:g} at bin {first[0]}, column {first[1]}")
+        if one.sentence is not None:
+            check_text(one.sentence)
             checked_labels(importer, one.sentence)
-    except Fault:
-        raise
-    except KitError as error:
-        problem = str(error)
-    if problem:
-        raise Fault(one.path, one.place, "", problem)
 
-# %% ../../nbs/data/convert.ipynb #3c31421d
+# %% ../../nbs/data/convert.ipynb #66d69482
 DayScales = dict[int, tuple[np.ndarray, np.ndarray]]  # number of a group -> mean and standard deviation, (C,) each
 
 
@@ -614,15 +546,7 @@ def day_scales(trials: Sequence[SourceTrial]) -> DayScales:
         found[group] = mean, np.sqrt(square / max(1, count)) + 1e-8
     return found
 
-
-def choose_splits(trials: Sequence[SourceTrial], validation: float) -> list[str]:
-    "The split of each trial: the last ones of those that are free are for validation."
-    free = [index for index, one in enumerate(trials) if not one.split and one.sentence is not None]
-    held = set(free[len(free) - int(validation * len(free)):])
-    return [one.split or ("test" if one.sentence is None else "val" if index in held else "train")
-            for index, one in enumerate(trials)]
-
-# %% ../../nbs/data/convert.ipynb #4b594a67
+# %% ../../nbs/data/convert.ipynb #fa58ef56
 @dataclass
 class Converted:
     "What a conversion did."
@@ -659,7 +583,10 @@ def write_day(importer: Importer, day: SourceDay, key: str, held_out: HeldOut, d
     if not good or (faults and not importer.skip_faulty):
         return
     scales, folder, marked = day_scales(good), done.folder / day.session, Counter[str]()
-    splits = choose_splits(good, getattr(importer, "validation", 0.0))
+    free = [index for index, one in enumerate(good) if not one.split and one.sentence is not None]
+    held = set(free[len(free) - int(getattr(importer, "validation", 0.0) * len(free)):])  # the day's last ones
+    splits = [one.split or ("test" if one.sentence is None else "val" if index in held else "train")
+              for index, one in enumerate(good)]
     with ExitStack() as stack:
         names = [split for split in SPLITS if split in splits]
         writers = {split: stack.enter_context(SessionWriter(folder, split, overwrite=True)) for split in names}
@@ -672,8 +599,8 @@ def write_day(importer: Importer, day: SourceDay, key: str, held_out: HeldOut, d
                           signal=one.signal, quarantine=one.quarantine)
             if one.sentence is not None:
                 trial = replace(trial, labels=checked_labels(importer, one.sentence))
-            if problem := value_fault(trial.features):
-                raise Fault(one.path, one.place, "", problem)
+            with reading(one.path, one.place):
+                check_values(trial.features)
             trial = replace(trial, quarantine=trial.quarantine or held_out.reason(trial, one.names))
             writers[split].write(trial)
             marked[trial.quarantine] += bool(trial.quarantine)

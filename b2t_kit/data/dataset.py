@@ -4,16 +4,15 @@
 
 # %% auto #0
 __all__ = ['ARRAYS', 'FEATURE_KINDS', 'AS_PUBLISHED', 'UNCONFIRMED', 'T15', 'NUM_FEATURES', 'BIN_SECONDS', 'LABEL_WIDTH',
-           'SPLITS', 'MAX_BINS', 'MAX_TRIALS', 'MAX_FEATURES', 'MAX_NUMBER', 'MAX_VALUE', 'H5_ERRORS', 'CHUNK_BYTES',
-           'MAX_CHUNKS', 'TEXT_LIMIT', 'Signal', 'Trial', 'show_trial', 'as_png', 'Fault', 'reading', 'open_file',
-           'open_member', 'open_trial', 'open_dataset', 'read_attribute', 'check_text', 'read_signal',
-           'signal_difference', 'TrialInfo', 'read_info', 'read_features', 'value_fault', 'read_labels', 'check_split',
-           'entries_of', 'sessions_of', 'lost_days', 'NoRecordings', 'find_recordings', 'Recordings', 'group_names',
-           'index_file', 'show_sessions', 'browse_trials', 'RunningNorm', 'trial_digest', 'trial_digests',
-           'data_fingerprint', 'DayStatistics', 'listed_columns', 'signal_warnings', 'twin_fault', 'check_folder',
-           'faults', 'fault_lines', 'look_at', 'NewFile', 'begin_hdf5']
+           'SPLITS', 'MAX_BINS', 'MAX_TRIALS', 'MAX_FEATURES', 'MAX_NUMBER', 'MAX_TEXT', 'MAX_VALUE', 'H5_ERRORS',
+           'CHUNK_BYTES', 'MAX_CHUNKS', 'Signal', 'Trial', 'show_trial', 'as_png', 'Fault', 'reading', 'open_file',
+           'open_member', 'open_trial', 'check_storage', 'open_dataset', 'check_text', 'read_attribute', 'read_signal',
+           'signal_difference', 'TrialInfo', 'read_info', 'read_features', 'check_values', 'read_labels', 'check_split',
+           'entries_of', 'sessions_of', 'lost_days', 'find_recordings', 'index_file', 'Recordings', 'show_sessions',
+           'browse_trials', 'RunningNorm', 'trial_digests', 'data_fingerprint', 'DayStatistics', 'signal_warnings',
+           'check_folder', 'fault_lines', 'look_at', 'NewFile']
 
-# %% ../../nbs/01_dataset.ipynb #4b722669
+# %% ../../nbs/01_dataset.ipynb #62f6cae2
 import hashlib
 import io
 import json
@@ -23,9 +22,9 @@ import re
 import stat
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -34,7 +33,8 @@ import h5py
 import numpy as np
 from tqdm.auto import tqdm
 
-from ..core import KitError, Remembered, clear_way, file_state, followed, known_mistake, platform, to_dict
+from ..core import KitError, Remembered, clear_way, file_state, followed, known_mistake, platform, sync_folder
+from ..core import to_dict
 from ..text.phonemes import BLANK, PHONEMES, show
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import, and only the figures need it
@@ -106,7 +106,7 @@ class Trial:
     signal: Signal = T15  # what the features are
     quarantine: str = ""  # why nothing may be trained on it, such as "t15.2023.08.13 is a day of the test set"
 
-# %% ../../nbs/01_dataset.ipynb #0487b26c
+# %% ../../nbs/01_dataset.ipynb #07e580aa
 def show_trial(
     trial: Trial,  # with or without labels
     limit: float = 3.0,  # end of the colour scale, standard deviations
@@ -115,23 +115,21 @@ def show_trial(
     import matplotlib.pyplot as plt
 
     kinds, places = trial.signal.kinds, trial.signal.places
-    parts = trial.features.reshape(len(trial.features), len(kinds), -1)  # (T, kind, channel)
-    means = parts.reshape(*parts.shape[:2], len(places), -1).mean(-1)  # (T, kind, array)
-    seconds, channels, span = len(means) * BIN_SECONDS, parts.shape[2], 1.05 * np.abs(means).max() + 1e-6
+    parts = trial.features.reshape(len(trial.features), len(kinds), -1).swapaxes(0, 1)  # (kind, T, channel)
+    means = parts.reshape(*parts.shape[:2], len(places), -1).mean(-1)  # (kind, T, array)
+    seconds, channels, span = parts.shape[1] * BIN_SECONDS, parts.shape[2], 1.05 * np.abs(means).max() + 1e-6
     borders = np.linspace(0, channels, len(places) + 1)
-    figure = plt.figure(figsize=(9, 4.6), dpi=72, layout="constrained")
-    grid = figure.add_gridspec(2, len(kinds), height_ratios=(2.6, 1))
-    for kind, name in enumerate(kinds):
-        upper, lower = (figure.add_subplot(grid[row, kind]) for row in range(2))
-        upper.imshow(parts[:, kind].T, aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest",
+    figure, axes = plt.subplots(2, len(kinds), figsize=(9, 4.6), dpi=72, height_ratios=(2.6, 1), sharex=True,
+                                sharey="row", layout="constrained", squeeze=False)
+    for (upper, lower), name, part, mean in zip(axes.T, kinds, parts, means):
+        upper.imshow(part.T, aspect="auto", cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest",
                      extent=(0, seconds, channels, 0))
         upper.hlines(borders[1:-1], 0, seconds, color="black", linewidth=0.6)
-        upper.set_yticks((borders[1:] + borders[:-1]) / 2 if kind == 0 else [], places if kind == 0 else [], fontsize=8)
         upper.set_title(name, fontsize=9)
-        upper.tick_params(labelbottom=False)
-        lines = lower.plot((np.arange(len(means)) + 0.5) * BIN_SECONDS, means[:, kind], linewidth=0.8)
-        lower.set(xlim=(0, seconds), ylim=(-span, span), xlabel="time (s)", ylabel="" if kind else "mean (sd)")
-        lower.tick_params(labelleft=kind == 0)
+        lines = lower.plot((np.arange(len(mean)) + 0.5) * BIN_SECONDS, mean, linewidth=0.8)
+        lower.set(xlim=(0, seconds), ylim=(-span, span), xlabel="time (s)")
+    axes[0, 0].set_yticks((borders[1:] + borders[:-1]) / 2, places, fontsize=8)
+    axes[1, 0].set_ylabel("mean (sd)")
     figure.legend(lines, places, fontsize=8, ncols=4, loc="outside lower center", frameon=False)
     title = f"{trial.session}, block {trial.block}, trial {trial.number}"
     if trial.labels is not None:
@@ -153,11 +151,12 @@ def as_png(
     Image.open(large).convert("RGB").quantize(128).save(small, format="png", optimize=True)
     return small.getvalue()
 
-# %% ../../nbs/01_dataset.ipynb #8891ea17
+# %% ../../nbs/01_dataset.ipynb #0e1c54be
 MAX_BINS = 10_000  # of a trial: 200 s, or 20 MB of features
 MAX_TRIALS = 10_000  # of a file: trial_0000 to trial_9999
 MAX_FEATURES = 2048  # of a bin
 MAX_NUMBER = 1_000_000  # block and trial numbers
+MAX_TEXT = 500  # characters of an attribute
 # Of a feature. T15's files are z-scored, but not every z-score is small: a channel that was silent for 20 trials has a
 # standard deviation near 0, and 20 spikes over 1e-8 are 2e9. T12's spike power is in square microvolts, at most 7e7
 # for an amplifier that ends at 8 mV. The square of 1e10, summed over a trial, still fits float32 with room to spare.
@@ -167,13 +166,8 @@ MAX_VALUE = 1e10
 class Fault(KitError):
     "An error in a recording file: one line that names the file, the group and the field."
 
-    def __init__(
-        self,
-        file: str | Path,  # the HDF5 file
-        group: str,  # "" where the whole file is meant
-        field: str,  # "" where the whole group is meant
-        message: str,  # what is wrong
-    ) -> None:
+    def __init__(self, file: str | Path, group: str, field: str, message: str) -> None:
+        "An empty group stands for the whole file, an empty field for the whole group."
         text = ": ".join(filter(None, (str(file), "/".join(filter(None, (group, field))), message)))
         super().__init__("".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode()
                                  for letter in text))
@@ -184,7 +178,7 @@ class Fault(KitError):
         "The field and the message without its numbers and quotations: faults of one kind differ only in these."
         return self.field, re.sub(r"'.*'|\(.*\)|[-+]?\d[\d.,e+-]*|\b(nan|-?inf)\b", "#", self.message)
 
-# %% ../../nbs/01_dataset.ipynb #a772271d
+# %% ../../nbs/01_dataset.ipynb #e64cad5e
 H5_ERRORS = (ArithmeticError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError, zlib.error)
 
 
@@ -194,9 +188,13 @@ def reading(
     group: str = "",  # a group in it,
     field: str = "",  # and a dataset or attribute of the group
 ) -> Iterator[None]:
-    "Turn what h5py raises for a damaged file into a `Fault`."
+    "Turn what is found wrong in the block into a `Fault` with its place."
     try:
         yield
+    except Fault:
+        raise
+    except KitError as error:
+        raise Fault(file, group, field, str(error).removeprefix(f"{file}: ")) from error
     except H5_ERRORS as error:
         message = " ".join(str(error).splitlines()) or type(error).__name__  # HDF5's messages can have several lines
         raise Fault(file, group, field, f"cannot be read ({message})") from error
@@ -206,93 +204,78 @@ def open_file(
     path: Path,  # an HDF5 file
 ) -> h5py.File:
     "Open a file for reading; raises `Fault` if it is missing, damaged or not an HDF5 file."
-    if not path.is_file():  # a pipe would be waited for without end
-        what = "is a folder, not an HDF5 file" if path.is_dir() else "is not a regular file"
-        missing = "is a link to a missing file" if path.is_symlink() else "no such file"
-        raise Fault(path, "", "", what if path.exists() else missing)
-    if what := known_mistake(path):
-        raise Fault(path, "", "", what)
-    try:
-        return h5py.File(path, "r")
-    except H5_ERRORS as error:
-        reason = str(error).rpartition("(")[2].partition(": eof")[0].rstrip(")")
-        raise Fault(path, "", "", f"is damaged or not an HDF5 file ({reason})") from error
+    with reading(path):
+        if not path.is_file():  # a pipe would be waited for without end
+            raise KitError("is not a file" if path.exists() else "is missing, or a link to a missing file")
+        if what := known_mistake(path):
+            raise KitError(what)
+        try:
+            return h5py.File(path, "r")
+        except H5_ERRORS as error:
+            reason = str(error).rpartition("(")[2].partition(": eof")[0].rstrip(")")
+            raise KitError(f"is damaged or not an HDF5 file ({reason})") from error
 
-# %% ../../nbs/01_dataset.ipynb #0523fd7f
+# %% ../../nbs/01_dataset.ipynb #48401baa
 def open_member(
     file: Path,  # for messages
     group: h5py.Group,  # the file itself, or a trial
     name: str,  # of a trial or a dataset
 ) -> Any:  # h5py.Group or h5py.Dataset; None if there is none
     "What a group holds under a name; raises `Fault` for a link, or if it cannot be read."
-    place = [part for part in (group.name.strip("/"), name) if part]
-    key = name.encode("utf-8", "surrogateescape")
-    with reading(file, *place):
+    with reading(file, *(part for part in (group.name.strip("/"), name) if part)):
+        key = name.encode("utf-8", "surrogateescape")
         if not group.id.links.exists(key):
             return None
         if group.id.links.get_info(key).type != h5py.h5l.TYPE_HARD:
-            raise Fault(file, "/".join(place), "", "is a link; put the data itself in its place")
+            raise KitError("is a link; put the data itself in its place")
         return group[name]
 
 
-def open_trial(
-    path: Path,  # for messages
-    file: h5py.File,  # an open file
-    name: str,  # "trial_0007"
-) -> h5py.Group:
-    "The group of a trial; raises `Fault` if it is missing, a link, or not a group."
+def open_trial(path: Path, file: h5py.File, name: str) -> h5py.Group:
+    "The group of a trial."
     group = open_member(path, file, name)
     if not isinstance(group, h5py.Group):
         raise Fault(path, name, "", "group is missing" if group is None else "is not a group")
     return group
 
-# %% ../../nbs/01_dataset.ipynb #2ad2196d
+# %% ../../nbs/01_dataset.ipynb #1aa317fa
 CHUNK_BYTES = 40_960_000  # bytes: a trial of 10,000 bins, 512 features and 8 bytes each
 MAX_CHUNKS = 10_000  # of one compressed dataset
-_UNCHANGED = (h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32)  # filters that leave the size as it is
 
 
-def _dataset_fault(data: h5py.Dataset, kinds: str, shape: tuple[int | None, ...], most: int) -> str:
-    "What is wrong with a dataset's form or storage, found before its content is read."
-    found, settings = data.shape or (), data.id.get_create_plist()
-    limits = [(0, most) if length is None else (length, length) for length in shape]
-    if len(found) != len(shape) or not all(low <= length <= high for length, (low, high) in zip(found, limits)):
-        turned = "; time is the first axis" * (found == shape[::-1] != shape)
-        return f"has shape {found}, expected {str(shape).replace('None', f'up to {most}')}{turned}"
-    if data.dtype.kind not in kinds:
-        return f"holds {data.dtype}, expected {'floating-point numbers' if kinds == 'f' else 'integers'}"
+def check_storage(data: h5py.Dataset) -> None:
+    "Raise `KitError` unless a dataset lies in its file, was written whole, and unpacks to what it declares."
+    settings = data.id.get_create_plist()
     if settings.get_layout() == h5py.h5d.VIRTUAL or settings.get_external_count():
-        return "is stored in another file; put the data itself in its place"
+        raise KitError("is stored in another file; put the data itself in its place")
     if h5py.h5o.get_info(data.id).rc > 1:
-        return "is shared with another trial; give each its own data"
+        raise KitError("is shared with another trial; give each its own data")
     if data.chunks is None:
-        stored = data.id.get_storage_size()
-        return "" if stored >= data.nbytes else f"has only {stored} of its {data.nbytes} bytes; write it again"
+        if (stored := data.id.get_storage_size()) < data.nbytes:
+            raise KitError(f"has only {stored} of its {data.nbytes} bytes; write it again")
+        return
     size = math.prod(data.chunks) * data.dtype.itemsize
-    number = math.prod(-(-length // part) for length, part in zip(found, data.chunks))
-    filters = [settings.get_filter(index)[0] for index in range(settings.get_nfilters())]
-    packers = [code for code in filters if code not in _UNCHANGED]
-    if size > CHUNK_BYTES or packers and number > MAX_CHUNKS:
-        return f"has {number} chunks of {size} bytes; write it with fewer or smaller ones"
+    number = math.prod(-(-length // part) for length, part in zip(data.shape, data.chunks))
+    filters = {settings.get_filter(index)[0] for index in range(settings.get_nfilters())}
+    packer = filters - {h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}  # these leave the size as it is
+    if size > CHUNK_BYTES or packer and number > MAX_CHUNKS:
+        raise KitError(f"has {number} chunks of {size} bytes; write it with fewer or smaller ones")
     if (written := data.id.get_num_chunks()) < number:
-        return f"has only {written} of its {number} chunks; write it again"
-    if packers not in ([], [h5py.h5z.FILTER_DEFLATE], [h5py.h5z.FILTER_LZF]):
-        return f"is compressed by HDF5 filters {filters}; use gzip or lzf"
-    return "unpacks to more than its size" if packers and not _chunks_fit(data, size, packers[0]) else ""
+        raise KitError(f"has only {written} of its {number} chunks; write it again")
+    if packer not in (set(), {h5py.h5z.FILTER_DEFLATE}, {h5py.h5z.FILTER_LZF}):
+        raise KitError(f"is compressed by HDF5 filters {sorted(filters)}; use gzip or lzf")
+    chunks = list[Any]()
+    if packer:
+        data.id.chunk_iter(chunks.append)
+    for chunk in chunks:  # HDF5 allocates whatever comes out; lzf at most 100 times as much as went in
+        fits = chunk.size <= size + size // 100 + 1000
+        if fits and packer == {h5py.h5z.FILTER_DEFLATE} and chunk.filter_mask == 0:
+            packed = data.id.read_direct_chunk(chunk.chunk_offset)[1]
+            fits = len(zlib.decompressobj().decompress(packed, size + 1000)) <= size + 4
+        if not fits:
+            raise KitError("unpacks to more than its size")
 
 
-def _chunks_fit(data: h5py.Dataset, size: int, packer: int) -> bool:
-    "Whether no chunk unpacks to more than its size: HDF5 allocates whatever comes out."
-    chunks: list[Any] = []
-    data.id.chunk_iter(chunks.append)
-    if any(chunk.size > size + size // 100 + 1000 for chunk in chunks):
-        return False
-    if packer == h5py.h5z.FILTER_LZF:  # unpacks to less than 100 times as much
-        return True
-    packed = (data.id.read_direct_chunk(chunk.chunk_offset)[1] for chunk in chunks if chunk.filter_mask == 0)
-    return all(len(zlib.decompressobj().decompress(part, size + 1000)) <= size + 4 for part in packed)
-
-# %% ../../nbs/01_dataset.ipynb #05aa6898
 def open_dataset(
     file: Path,  # for messages
     group: h5py.Group,  # one trial
@@ -302,18 +285,30 @@ def open_dataset(
     most: int = MAX_BINS,  # largest length where `shape` has None
 ) -> h5py.Dataset:
     "A dataset that can be read safely; raises `Fault` if it is missing or not as expected."
-    label, data = group.name.strip("/"), open_member(file, group, name)
-    if not isinstance(data, h5py.Dataset):
-        raise Fault(file, label, name, "dataset is missing")
-    with reading(file, label, name):
-        message = _dataset_fault(data, kinds, shape, most)
-    if message:
-        raise Fault(file, label, name, message)
+    with reading(file, group.name.strip("/"), name):
+        data = open_member(file, group, name)
+        if not isinstance(data, h5py.Dataset):
+            raise KitError("dataset is missing")
+        found = data.shape or ()
+        if len(found) != len(shape) or any(length > most if wanted is None else length != wanted
+                                           for length, wanted in zip(found, shape)):
+            turned = "; time is the first axis" * (found == shape[::-1] != shape)
+            raise KitError(f"has shape {found}, expected {str(shape).replace('None', f'up to {most}')}{turned}")
+        if data.dtype.kind not in kinds:
+            raise KitError(f"holds {data.dtype}, expected {'floating-point numbers' if kinds == 'f' else 'integers'}")
+        check_storage(data)
     return data
 
-# %% ../../nbs/01_dataset.ipynb #7a9a6c4e
-TEXT_LIMIT = 500  # characters of an attribute
+# %% ../../nbs/01_dataset.ipynb #46471d79
 _Value = TypeVar("_Value", int, str)
+
+
+def check_text(text: str) -> None:
+    "Raise `KitError` for a text that is too long, not UTF-8, or has control characters other than white space."
+    if len(text) > MAX_TEXT:
+        raise KitError(f"has {len(text)} characters, more than {MAX_TEXT}")
+    if wrong := re.search("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]", text):
+        raise KitError(f"has the character {wrong[0]!r}; it should be plain UTF-8 text")
 
 
 def read_attribute(
@@ -325,40 +320,23 @@ def read_attribute(
     most: int = 2**63,
 ) -> _Value:
     "One attribute of a trial; raises `Fault` if it is missing, unreadable, not a `kind` or out of range."
-    label, value = group.name.strip("/"), None
-    with reading(file, label, name):
+    with reading(file, group.name.strip("/"), name):
         if name not in group.attrs:
-            raise Fault(file, label, name, "attribute is missing")
+            raise KitError("attribute is missing")
         shape = group.attrs.get_id(name).shape  # None if it is empty
-        if shape is not None and math.prod(shape) == 1:
-            value = np.asarray(group.attrs[name]).item()
-    value = value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
-    if type(value) is not kind:
-        raise Fault(file, label, name, f"attribute is not a single {kind.__name__}")
-    if isinstance(value, str):
-        check_text(file, label, name, value)
-    elif not least <= value <= most:
-        raise Fault(file, label, name, f"is {value}, {f'more than {most}' if value > most else f'less than {least}'}")
-    return value
+        single = shape is not None and math.prod(shape) == 1
+        value = np.asarray(group.attrs[name]).item() if single else None
+        value = value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
+        if type(value) is not kind:
+            raise KitError(f"attribute is not a single {kind.__name__}")
+        if isinstance(value, str):
+            check_text(value)
+        elif not least <= value <= most:
+            raise KitError(f"is {value}, {f'more than {most}' if value > most else f'less than {least}'}")
+        return value
 
-
-def check_text(
-    file: Path,  # for messages
-    group: str,  # name of the trial
-    name: str,  # the attribute
-    text: str,  # its value
-) -> None:
-    "Raise `Fault` for a text that is too long, not UTF-8, or has control characters other than white space."
-    if len(text) > TEXT_LIMIT:
-        raise Fault(file, group, name, f"has {len(text)} characters, more than {TEXT_LIMIT}")
-    if wrong := re.search("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]", text):
-        raise Fault(file, group, name, f"has the character {wrong[0]!r}; it should be plain UTF-8 text")
-
-# %% ../../nbs/01_dataset.ipynb #a5302de5
-def read_signal(
-    path: Path,  # for messages
-    file: h5py.File,  # an open file
-) -> Signal:
+# %% ../../nbs/01_dataset.ipynb #fcf00482
+def read_signal(path: Path, file: h5py.File) -> Signal:
     "What a file's features are; raises `Fault` if it states that only in part, or what cannot be."
     with reading(path, "", "participant"):
         if "participant" not in file.attrs:
@@ -391,7 +369,7 @@ def signal_difference(
         how = f"{names[0]} '{getattr(signal, names[0])}', but {other} has '{getattr(known, names[0])}'"
     return f"has {how}; these cannot be mixed: keep them in folders of their own"
 
-# %% ../../nbs/01_dataset.ipynb #13832506
+# %% ../../nbs/01_dataset.ipynb #567700a3
 @dataclass(frozen=True)
 class TrialInfo:
     "A trial's attributes, without its features."
@@ -407,27 +385,21 @@ class TrialInfo:
     quarantine: str = ""  # why nothing may be trained on it
 
 
-def read_info(
-    path: Path,  # the file
-    group: h5py.Group,  # one trial
-    session: str,  # name of the folder
-    day: int,  # index of the session
-    labelled: bool,  # False for the test split
-) -> TrialInfo:
+def read_info(path: Path, group: h5py.Group, day: int, labelled: bool) -> TrialInfo:
     "A trial's index entry, from its attributes; raises `Fault` if one of them is wrong."
-    num_bins = read_attribute(path, group, "n_time_steps", int, 1, MAX_BINS)
-    num_labels = read_attribute(path, group, "seq_len", int, 1, LABEL_WIDTH) if labelled else 0
-    sentence = read_attribute(path, group, "sentence_label", str) if labelled else None
-    stored = read_attribute(path, group, "session", str)
-    if stored != session:
-        raise Fault(path, group.name.strip("/"), "session", f"is '{stored}', but the folder is '{session}'")
-    block = read_attribute(path, group, "block_num", int, 0, MAX_NUMBER)
-    number = read_attribute(path, group, "trial_num", int, 0, MAX_NUMBER)
-    quarantine = read_attribute(path, group, "quarantine", str) if "quarantine" in group.attrs else ""
-    return TrialInfo(session, day, block, number, group.name.strip("/"), num_bins=num_bins, num_labels=num_labels,
-                     sentence=sentence, file=path, quarantine=quarantine)
+    def number(name: str, least: int, most: int) -> int:
+        return read_attribute(path, group, name, int, least, most)
 
-# %% ../../nbs/01_dataset.ipynb #2a1a351c
+    stored, folder, name = read_attribute(path, group, "session", str), path.parent.name, group.name.strip("/")
+    if stored != folder:
+        raise Fault(path, name, "session", f"is '{stored}', but the folder is '{folder}'")
+    return TrialInfo(
+        stored, day, number("block_num", 0, MAX_NUMBER), number("trial_num", 0, MAX_NUMBER), name,
+        num_bins=number("n_time_steps", 1, MAX_BINS), num_labels=number("seq_len", 1, LABEL_WIDTH) if labelled else 0,
+        sentence=read_attribute(path, group, "sentence_label", str) if labelled else None, file=path,
+        quarantine=read_attribute(path, group, "quarantine", str) if "quarantine" in group.attrs else "")
+
+# %% ../../nbs/01_dataset.ipynb #2e6c9ed3
 def read_features(
     file: h5py.File,
     info: TrialInfo,  # a trial of the file
@@ -435,57 +407,55 @@ def read_features(
     out: np.ndarray | None = None,  # (T, C) float32, C-contiguous; filled if given
 ) -> np.ndarray:  # (T, C) float32
     "Read a trial's features; raises `Fault` if they do not match the attributes or are not finite."
-    path, name, shape = info.file, "input_features", (info.num_bins, num_features)
-    data = open_dataset(path, open_trial(path, file, info.group), name, "f", shape)
-    if data.dtype != np.float32:  # h5py would convert it, at a loss or not
-        raise Fault(path, info.group, name, f"holds {data.dtype}, expected float32")
-    out = np.empty(shape, np.float32) if out is None else out
-    with reading(path, info.group, name):
+    shape, name = (info.num_bins, num_features), "input_features"
+    with reading(info.file, info.group, name):
+        data = open_dataset(info.file, open_trial(info.file, file, info.group), name, "f", shape)
+        if data.dtype != np.float32:  # h5py would convert it, at a loss or not
+            raise KitError(f"holds {data.dtype}, expected float32")
+        out = np.empty(shape, np.float32) if out is None else out
         offset = data.id.get_offset() if hasattr(os, "preadv") else None  # None where it is stored in chunks
         if offset is None or os.preadv(file.id.get_vfd_handle(), [out], offset) < out.nbytes:
             data.read_direct(out)
-    if message := value_fault(out):
-        raise Fault(path, info.group, name, message)
+        check_values(out)
     return out
 
 
-def value_fault(
+def check_values(
     features: np.ndarray,  # (T, C) float32
-) -> str:  # empty if nothing is wrong
-    "The first NaN, infinity or enormous number; if there is none, found in one pass without allocation."
+) -> None:
+    "Raise `KitError` for the first NaN, infinity or enormous number; one pass without allocation if there is none."
     flat = features.reshape(-1)
     with np.errstate(over="ignore"):
         if 0 < np.dot(flat, flat) <= MAX_VALUE**2:
-            return ""
+            return
     bad = np.argwhere(~(np.abs(features) <= MAX_VALUE))
-    if len(bad) == 0:
-        return "" if features.any() else "is 0 everywhere"
-    value, (row, column) = features[tuple(bad[0])], bad[0]
-    beyond = f", beyond {MAX_VALUE:g}" if np.isfinite(value) else ""
-    return f"{value:g} at bin {row}, feature {column}{beyond}"
+    if len(bad):
+        value, (row, column) = features[tuple(bad[0])], bad[0]
+        beyond = f", beyond {MAX_VALUE:g}" if np.isfinite(value) else ""
+        raise KitError(f"{value:g} at bin {row}, feature {column}{beyond}")
+    if not features.any():
+        raise KitError("is 0 everywhere")
 
-# %% ../../nbs/01_dataset.ipynb #00ed3faa
+
 def read_labels(
     file: h5py.File,
     info: TrialInfo,  # a trial of the file, with labels
     most: int,  # the largest label
 ) -> np.ndarray:  # (L,) int64
     "Read a trial's label ids; raises `Fault` if one is not among the classes."
-    path, name = info.file, "seq_class_ids"
-    data = open_dataset(path, open_trial(path, file, info.group), name, "iu", (None,), most=LABEL_WIDTH)
-    with reading(path, info.group, name):
-        stored = data[:].astype(np.int64)
-    labels, rest = stored[:info.num_labels], stored[info.num_labels:]
-    if len(labels) < info.num_labels:
-        raise Fault(path, info.group, name, f"has shape {stored.shape}, too short for {info.num_labels} ids")
-    if wrong := [place for place, label in enumerate(labels.tolist()) if not 1 <= label <= most]:
-        message = f"id {labels[wrong[0]]} at position {wrong[0]} is not between 1 and {most}"
-        raise Fault(path, info.group, name, message)
-    if rest.any():
-        raise Fault(path, info.group, name, f"is not 0 after its {info.num_labels} ids")
+    with reading(info.file, info.group, "seq_class_ids"):
+        group = open_trial(info.file, file, info.group)
+        stored = open_dataset(info.file, group, "seq_class_ids", "iu", (None,), LABEL_WIDTH)[:].astype(np.int64)
+        labels = stored[:info.num_labels]
+        if len(labels) < info.num_labels:
+            raise KitError(f"has shape {stored.shape}, too short for {info.num_labels} ids")
+        if len(wrong := np.flatnonzero((labels < 1) | (labels > most))):
+            raise KitError(f"id {labels[wrong[0]]} at position {wrong[0]} is not between 1 and {most}")
+        if stored[info.num_labels:].any():
+            raise KitError(f"is not 0 after its {info.num_labels} ids")
     return labels
 
-# %% ../../nbs/01_dataset.ipynb #c5f23422
+# %% ../../nbs/01_dataset.ipynb #12033744
 def check_split(
     split: str,  # "train", "val" or "test"
 ) -> None:
@@ -511,9 +481,7 @@ def sessions_of(
                   and any(os.path.lexists(f"{entry.path}/data_{split}.hdf5") for split in SPLITS))
 
 
-def lost_days(
-    folder: Path,  # holds one folder per session
-) -> Iterator[Fault]:
+def lost_days(folder: Path) -> Iterator[Fault]:
     "A fault for everything in the folder that may be a recording day, and cannot be read as one."
     for entry in entries_of(folder):
         try:
@@ -526,16 +494,12 @@ def lost_days(
             kind = "is a link to a missing folder" if entry.is_symlink() else "is unreadable"
             yield Fault(entry.path, "", "", f"{kind} ({error.strerror}); repair or remove it")
 
-# %% ../../nbs/01_dataset.ipynb #169a852a
-class NoRecordings(KitError):
-    "There are no recordings in the places searched."
-
 
 def find_recordings(
     path: str | Path | None = None,  # the folder or one just above it; None: the platform's input folders
     roots: tuple[Path, ...] | None = None,  # folders to search; None: the input folders of this platform
 ) -> Path:  # the folder that holds one folder per session
-    "Find the recordings; raises `NoRecordings` if there are none, `KitError` if several."
+    "Find the recordings; raises `KitError` if there are none, or several."
     starts, where = [Path(path or ".")], f"{path}: "
     if path is None:
         roots = platform().input_folders if roots is None else roots
@@ -553,10 +517,36 @@ def find_recordings(
         raise KitError(f"{where}several recordings found, name one: {', '.join(map(str, found.values()))}")
     if path is not None and list(starts[0].glob("data_*.hdf5")):
         raise KitError(f"{path}: is a single session; name the folder that holds all sessions")
-    raise NoRecordings(f"{where}no recordings; expected <session>/data_train.hdf5, also in hdf5_data_final")
+    raise KitError(f"{where}no recordings; expected <session>/data_train.hdf5, also in hdf5_data_final")
 
-# %% ../../nbs/01_dataset.ipynb #e7185d7c
-class Recordings:
+# %% ../../nbs/01_dataset.ipynb #5a728cb0
+def index_file(
+    path: Path,
+    file: h5py.File,
+    day: int,  # index of the session
+    labelled: bool,  # False for the test split
+    seen: dict[tuple[int, int], str],  # block and trial number -> file and group; filled
+) -> Iterator[TrialInfo | Fault]:
+    "The trials of a file in order, and what is wrong with others."
+    with reading(path):
+        count = len(file)
+        names = sorted(map(os.fsdecode, file)) if count <= MAX_TRIALS else []  # bytes where a name is not UTF-8
+    wanted = {f"trial_{number:04d}" for number in range(len(names))}
+    if not names:
+        yield Fault(path, "", "", f"holds {count} trials, expected 1 to {MAX_TRIALS}")
+    if missing := wanted - set(names):
+        yield Fault(path, min(missing), "", f"group is missing, although there is {min(set(names) - wanted)}")
+    for name in (name for name in names if re.fullmatch(r"trial_\d{4}", name)):
+        try:
+            info, here = read_info(path, open_trial(path, file, name), day, labelled), f"{path.name} {name}"
+            if (twin := seen.setdefault((info.block, info.number), here)) != here:
+                raise Fault(path, name, "trial_num", f"block {info.block}, trial {info.number} is also {twin}")
+            yield info
+        except Fault as fault:
+            yield fault
+
+
+class Recordings(AbstractContextManager):
     "One split: `recordings[i]` is a `Trial`, `recordings.infos[i]` its `TrialInfo`."
 
     def __init__(
@@ -564,7 +554,6 @@ class Recordings:
         folder: str | Path | Sequence[str | Path] | None,  # as for `find_recordings`; several: their days follow
         split: str = "train",  # "train", "val" or "test"
         sessions: list[str] | None = None,  # only these sessions; day indices do not change
-        quarantined: bool = True,  # also trials that nothing may be trained on
     ) -> None:
         "Raises `KitError` for an unknown folder or session, and without a trial; `Fault` for a damaged file."
         check_split(split)
@@ -581,37 +570,23 @@ class Recordings:
         self.infos: list[TrialInfo] = []
         self._files: dict[Path, h5py.File] = {}
         self._signals: dict[Path, Signal] = {}
-        for one, session in days:
-            path = one / session / f"data_{split}.hdf5"
-            if (sessions is None or session in sessions) and os.path.lexists(path):
-                self._index(path, self.sessions.index(session))
-        if not self.infos:
-            raise KitError(f"{self.folder}: no selected session has data_{split}.hdf5")
         first: dict[Path, Path] = {}  # folder -> its first file
-        for path, signal in self._signals.items():
-            known = first.setdefault(path.parents[1], path)
+        for root, session in days:
+            path = root / session / f"data_{split}.hdf5"
+            if sessions is not None and session not in sessions or not os.path.lexists(path):
+                continue
+            file = self._files[path] = open_file(path)
+            signal = self._signals[path] = read_signal(path, file)
+            known = first.setdefault(root, path)
             if message := signal_difference(signal, known, self._signals[known]):
                 raise Fault(path, "", "", message)
-        self.signal = max(self._signals.values(), key=lambda signal: signal.num_features)  # of the widest trials
-        if not quarantined:
-            self.leave_out_quarantined()
-
-    def leave_out_quarantined(self) -> None:
-        "Keep only trials that may be trained on; raises `KitError` if there are none."
-        self.infos = [info for info in self.infos if not info.quarantine]
+            for info in index_file(path, file, self.sessions.index(session), split != "test", {}):
+                if isinstance(info, Fault):
+                    raise info
+                self.infos.append(info)
         if not self.infos:
-            raise KitError(f"{self.folder}: all trials of data_{self.split}.hdf5 are quarantined; none may be used")
-
-    def add(self, other: "Recordings") -> None:
-        "Append the trials of another split of the same folders."
-        self.infos += other.infos
-        self._files |= other._files
-        self._signals |= other._signals
-
-    def _index(self, path: Path, day: int) -> None:
-        file = self._files[path] = open_file(path)
-        self._signals[path] = read_signal(path, file)
-        self.infos += index_file(path, file, day, self.split != "test")
+            raise KitError(f"{self.folder}: no selected session has data_{split}.hdf5")
+        self.signal = max(self._signals.values(), key=lambda signal: signal.num_features)  # of the widest trials
 
     def __len__(self) -> int:
         return len(self.infos)
@@ -667,59 +642,27 @@ class Recordings:
         for file in self._files.values():
             file.close()
 
-    def __enter__(self) -> "Recordings":
-        return self
-
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
         self.close()
 
-
-def group_names(
-    path: Path,  # for messages
-    file: h5py.File,  # an open file
-) -> list[str]:
-    "The groups trial_0000, trial_0001, ... of a file; raises `Fault` if one is missing or another is there."
-    with reading(path):
-        if len(file) > MAX_TRIALS:
-            raise Fault(path, "", "", f"holds {len(file)} groups, more than {MAX_TRIALS}")
-        names = {os.fsdecode(name) for name in file}  # h5py gives bytes where a name is not UTF-8
-    wanted = [f"trial_{index:04d}" for index in range(len(names))]
-    if not names:
-        raise Fault(path, "", "", "holds no trials; remove the file or write it again")
-    if missing := [name for name in wanted if name not in names]:
-        raise Fault(path, missing[0], "", f"group is missing, although there is {min(names - set(wanted))}")
-    return wanted
-
-
-def index_file(path: Path, file: h5py.File, day: int, labelled: bool) -> Iterator[TrialInfo]:
-    "The trials of a file; raises `Fault` for the first one that is wrong, or that occurs twice."
-    seen: dict[tuple[int, int], str] = {}
-    for name in group_names(path, file):
-        info = read_info(path, open_trial(path, file, name), path.parent.name, day, labelled)
-        if (twin := seen.setdefault((info.block, info.number), name)) != name:
-            raise Fault(path, name, "trial_num", f"repeats {twin}: {info.block}/{info.number}")
-        yield info
-
-# %% ../../nbs/01_dataset.ipynb #7ff11df7
+# %% ../../nbs/01_dataset.ipynb #3f931cd5
 def show_sessions(
     recordings: Recordings,  # any split
 ) -> "Figure":
     "Per session: the number of trials, their lengths, and their bins per label."
     import matplotlib.pyplot as plt
 
-    names = sorted({info.session for info in recordings.infos})
-    groups = [[info for info in recordings.infos if info.session == name] for name in names]
-    rows: list[tuple[str, Callable]] = [("length (s)", lambda info: info.num_bins * BIN_SECONDS)]
+    infos, rows = recordings.infos, [("length (s)", [info.num_bins * BIN_SECONDS for info in recordings.infos])]
     if recordings.split != "test":
-        rows.append(("bins per label", lambda info: info.num_bins / max(info.num_labels, 1)))
-    figure, axes = plt.subplots(1 + len(rows), 1, figsize=(8, 1.5 * (1 + len(rows))), dpi=72,
-                                sharex=True, layout="constrained")
-    axes[0].bar(range(len(names)), [len(group) for group in groups], color="tab:blue")
-    axes[0].set_ylabel("trials")
-    axes[0].set_title(str(recordings), fontsize=9)
-    for axis, (name, value) in zip(axes[1:], rows):
-        low, middle, high = np.array([np.percentile([value(info) for info in group], (5, 50, 95))
-                                      for group in groups]).T
+        rows.append(("bins per label", [info.num_bins / max(info.num_labels, 1) for info in infos]))
+    names, day = np.unique([info.session for info in infos], return_inverse=True)
+    figure, axes = plt.subplots(1 + len(rows), 1, figsize=(8, 1.5 * (1 + len(rows))), dpi=72, sharex=True,
+                                layout="constrained")
+    axes[0].bar(range(len(names)), np.bincount(day), color="tab:blue")
+    axes[0].set(ylabel="trials", title=str(recordings))
+    for axis, (name, values) in zip(axes[1:], rows):
+        low, middle, high = np.array([np.percentile(np.array(values)[day == one], (5, 50, 95))
+                                      for one in range(len(names))]).T
         axis.vlines(range(len(names)), low, high, color="tab:blue", linewidth=3, alpha=0.4)
         axis.plot(range(len(names)), middle, ".", color="tab:blue")
         axis.set(ylabel=name, ylim=(0, None))
@@ -728,34 +671,28 @@ def show_sessions(
     axes[-1].set_xlabel("session; dot: median, bar: 5 to 95 % of the trials")
     return figure
 
-# %% ../../nbs/01_dataset.ipynb #06cee17c
+# %% ../../nbs/01_dataset.ipynb #d9deab10
 def browse_trials(
     recordings: Recordings,  # any split
-) -> Any:  # ipywidgets.VBox
+) -> Any:  # ipywidgets.interactive
     "Display controls for browsing trials, and the first trial as a static figure below them."
     import ipywidgets  # only here: everything else works without a notebook
     import matplotlib.pyplot as plt
-    from IPython import display
+    from IPython.display import Image, display
 
-    days = {name: [index for index, info in enumerate(recordings.infos) if info.session == name]
-            for name in sorted({info.session for info in recordings.infos})}
-    session = ipywidgets.Dropdown(options=list(days), description="session")
-    trial = ipywidgets.IntSlider(description="trial", min=0)
-    limit = ipywidgets.FloatSlider(description="colours", value=3, min=0.5, max=8)
-    picture = ipywidgets.Image(format="png")
+    days: dict[str, list[int]] = {}
+    for index, info in enumerate(recordings.infos):
+        days.setdefault(info.session, []).append(index)
+    numbers = ipywidgets.IntSlider(description="trial", min=0)
 
-    def draw(_: Any = None) -> None:
-        trial.max = len(days[session.value]) - 1
-        figure = show_trial(recordings[days[session.value][trial.value]], limit.value)
-        picture.value = as_png(figure)
+    def draw(session: str, trial: int, colours: float) -> Image:
+        numbers.max = len(days[session]) - 1
+        figure = show_trial(recordings[days[session][min(trial, numbers.max)]], colours)
         plt.close(figure)
+        return Image(as_png(figure))
 
-    draw()
-    for control in (session, trial, limit):
-        control.observe(draw, "value")
-    browser = ipywidgets.VBox([ipywidgets.HBox([session, trial, limit]), picture])
-    display.display(browser)
-    display.display(display.Image(bytes(picture.value)))
+    browser = ipywidgets.interactive(draw, session=list(days), trial=numbers, colours=ipywidgets.FloatSlider(3, min=0.5, max=8))
+    display(browser, draw(next(iter(days)), 0, 3.0))
     return browser
 
 # %% ../../nbs/01_dataset.ipynb #cad51f8e
@@ -795,32 +732,27 @@ class RunningNorm:
             self.variance = self.variance + (gap * (row - self.mean) - self.variance) / self.count
         return normal
 
-# %% ../../nbs/01_dataset.ipynb #512e3984
-def trial_digest(
-    recordings: Recordings,
-    index: int,  # which trial
-) -> str:  # 32 hexadecimal digits
-    "A hash of a trial's features and labels; raises `Fault` if they cannot be read."
-    digest = hashlib.sha256(recordings.features(index).astype("<f4", copy=False).data)
-    labels = recordings.labels(index)
-    if labels is not None:
-        digest.update(labels.astype("<i8").data)
-    return digest.hexdigest()[:32]
-
-
+# %% ../../nbs/01_dataset.ipynb #01326b2c
 def trial_digests(
     recordings: Recordings,
     memo: str | Path | None = None,  # as for `Remembered`
-) -> list[str]:
-    "The hash of each trial; reads only files that are not as they were when their hashes were kept."
+) -> list[str]:  # 32 hexadecimal digits each
+    "A hash of each trial's features and labels; reads only files that changed since their hashes were kept."
     memory, infos = Remembered(memo), recordings.infos
     states = {info.file: recordings.file_state(info.file) for info in infos}
     known = {path: memory.known(path, state) for path, state in states.items()}
     missing = [index for index, info in enumerate(infos) if info.group not in known[info.file]]
+
+    def digest(index: int) -> str:
+        found = hashlib.sha256(recordings.features(index).astype("<f4", copy=False).data)
+        if (labels := recordings.labels(index)) is not None:
+            found.update(labels.astype("<i8").data)
+        return found.hexdigest()[:32]
+
     bar = tqdm(total=len(missing), desc="hash", unit="trial", delay=2, leave=False, disable=not missing)
     with bar, ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        for index, digest in zip(missing, pool.map(lambda one: trial_digest(recordings, one), missing)):
-            known[infos[index].file][infos[index].group] = digest
+        for index, found in zip(missing, pool.map(digest, missing)):
+            known[infos[index].file][infos[index].group] = found
             bar.update()
     memory.keep({path: (states[path], hashes) for path, hashes in known.items()
                  if recordings.file_state(path) == states[path]})
@@ -844,7 +776,7 @@ def data_fingerprint(
         "content": {day: hashlib.sha256(json.dumps(lines).encode()).hexdigest()[:32] for day, lines in days.items()},
     }
 
-# %% ../../nbs/01_dataset.ipynb #bc33a248
+# %% ../../nbs/01_dataset.ipynb #89380852
 class DayStatistics:
     "What tells whether the numbers of a day can be right, from one look at its trials."
 
@@ -863,7 +795,7 @@ class DayStatistics:
         features: np.ndarray,  # (T, C) float32
         trial: str,  # its name
     ) -> None:
-        "Take in a trial."
+        "Add a trial."
         self.bins += len(features)
         self.total += features.sum(0, np.float64)
         self.squares += np.einsum("tc,tc->c", features, features, dtype=np.float64)
@@ -882,13 +814,6 @@ class DayStatistics:
         self.trials.append(trial)
 
     @property
-    def longest(self) -> float:
-        "Bins of a repetition that chance makes once in a billion bins, by how long the shorter ones last."
-        bins, number = self.others.tolist()
-        again = max(1 - number / max(bins, 1), 0.02) if bins else 0.02
-        return max(10.0, math.log(1e-9) / math.log(again))
-
-    @property
     def dead(self) -> np.ndarray:  # (C,) bool
         "Columns that never change within a trial."
         return self.changes == 0
@@ -898,84 +823,80 @@ class DayStatistics:
         "Whether nothing can be learned: nearly all columns are dead, or nearly all bins repeat the one before."
         return bool(self.dead.mean() > 0.9 or self.repeated > 0.9 * self.bins)
 
+    def strange(self, usual_mean: float, usual_spread: float) -> Iterator[str]:
+        "What is strange about the day, beside the mean and standard deviation that are usual."
+        bins, number = self.others.tolist()
+        again = max(1 - number / max(bins, 1), 0.02) if bins else 0.02
+        longest = max(10.0, math.log(1e-9) / math.log(again))  # chance makes one of this length in a billion bins
+        if long := [at for at, (length, *_) in enumerate(self.stretches) if length >= longest]:
+            length, start, size = self.stretches[long[0]]
+            what = "stay the same" if size else "are 0"
+            yield (f"all columns {what} from bin {start} to {start + length} of {self.trials[long[0]]}; "
+                   f"{len(long)} of {len(self.trials)} trials have such stretches")
+        rare = (self.changes < self.bins / 1000) & ~self.dead
+        if self.dead.any():
+            yield f"{_listed(self.dead)} never change"
+        if self.bins >= 2000 and rare.any():
+            yield f"{_listed(rare)} change in fewer than 1 of 1,000 bins"
+        scored, alive = self.signal.scale.startswith("z-score"), ~self.dead if not self.dead.all() else self.dead
+        means, spreads = self.moments
+        mean, spread = float(np.median(means[alive])), float(np.median(spreads[alive]))
+        away = float(np.median(np.abs(means[alive] - usual_mean)))
+        wild = (self.largest > 20) & (self.changes > self.bins / 10)
+        if not usual_spread / 5 <= spread <= 5 * usual_spread or away > (1 if scored else 5) * max(spread, usual_spread):
+            yield (f"columns have a mean of about {mean:.3g} and a standard deviation of {spread:.3g}, not "
+                   f"{usual_mean:.3g} and {usual_spread:.3g} as {'z-scores' if scored else 'other days'}; z-score by day")
+        elif scored and self.least >= 0:
+            yield "no number is below 0, so these are no z-scores; z-score by day"
+        elif scored and wild.any():
+            worst = int(np.argmax(np.where(wild, self.largest, 0)))
+            yield (f"a value {self.largest[worst]:.3g} from its mean in column {worst} of "
+                   f"{self.trials[self.at[worst]]}; {_listed(wild)} go beyond 20 standard deviations")
+        if self.useless:
+            yield "nothing can be learned from this day"
 
-def listed_columns(columns: np.ndarray) -> str:  # (C,) bool
-    "The numbers of some columns, for a message."
+    @property
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:  # (C,) mean and standard deviation
+        "Of each column."
+        mean = self.total / self.bins
+        return mean, np.sqrt(np.maximum(self.squares / self.bins - mean**2, 0))
+
+
+def _listed(columns: np.ndarray) -> str:
     found = np.flatnonzero(columns)
     return f"{len(found)} of {len(columns)} columns ({', '.join(map(str, found[:8]))}{', ...' * (len(found) > 8)})"
-
-# %% ../../nbs/01_dataset.ipynb #e392f6a5
-def _strange(days: dict[str, DayStatistics]) -> Iterator[tuple[str, str]]:
-    "Days, and what is strange about their numbers."
-    days = {name: day for name, day in days.items() if day.bins}
-    means = {name: day.total / day.bins for name, day in days.items()}
-    spreads = {name: np.sqrt(np.maximum(day.squares / day.bins - means[name]**2, 0)) for name, day in days.items()}
-    for name, day in days.items():
-        scored, like = day.signal.scale.startswith("z-score"), [one for one in days if days[one].signal == day.signal]
-        usual_mean, usual = (0.0, 1.0) if scored else [
-            float(np.median([np.median(part[one]) for one in like])) for part in (means, spreads)]
-        if long := [at for at, (length, *_) in enumerate(day.stretches) if length >= day.longest]:
-            length, start, size = day.stretches[long[0]]
-            what = "stay the same" if size else "are 0"
-            yield name, (f"all columns {what} from bin {start} to {start + length} of {day.trials[long[0]]}; "
-                         f"{len(long)} of {len(day.trials)} trials have such stretches")
-        if day.dead.any():
-            yield name, f"{listed_columns(day.dead)} never change"
-        rare = (day.changes < day.bins / 1000) & ~day.dead
-        if day.bins >= 2000 and rare.any():
-            yield name, f"{listed_columns(rare)} change in fewer than 1 of 1,000 bins"
-        alive = ~day.dead if not day.dead.all() else day.dead
-        mean, spread = float(np.median(means[name][alive])), float(np.median(spreads[name][alive]))
-        away = float(np.median(np.abs(means[name][alive] - usual_mean)))
-        if not usual / 5 <= spread <= 5 * usual or away > (1 if scored else 5) * max(spread, usual):
-            yield name, (f"columns have a mean of about {mean:.3g} and a standard deviation of {spread:.3g}, not "
-                         f"{usual_mean:.3g} and {usual:.3g} as {'z-scores' if scored else 'other days'}; "
-                         "z-score by day")
-        elif scored and day.least >= 0:
-            yield name, "no number is below 0, so these are no z-scores; z-score by day"
-        elif scored and (wild := (day.largest > 20) & (day.changes > day.bins / 10)).any():
-            worst = int(np.argmax(np.where(wild, day.largest, 0)))
-            yield name, (f"a value {day.largest[worst]:.3g} from its mean in column {worst} of "
-                         f"{day.trials[day.at[worst]]}; {listed_columns(wild)} go beyond 20 standard deviations")
-        if day.useless:
-            yield name, "nothing can be learned from this day"
 
 
 def signal_warnings(
     days: dict[str, DayStatistics],  # by session
 ) -> list[str]:
     "What is strange about the numbers of some days, a line each; days of which the same is to be said share a line."
-    found: dict[str, list[str]] = {}
-    for name, text in _strange(days):
-        found.setdefault(text, []).append(name)
+    found, days = dict[str, list[str]](), {name: day for name, day in days.items() if day.bins}
+    for name, day in days.items():
+        like = [[np.median(part) for part in other.moments] for other in days.values() if other.signal == day.signal]
+        usual = (0.0, 1.0) if day.signal.scale.startswith("z-score") else np.median(like, 0).tolist()
+        for text in day.strange(*usual):
+            found.setdefault(text, []).append(name)
     return [f"{names[0]}{f' and {len(names) - 1} other days' * (len(names) > 1)}: {text}"
             for text, names in found.items()]
 
-# %% ../../nbs/01_dataset.ipynb #ef0f143a
-def twin_fault(
-    features: np.ndarray,  # (T, C)
-    place: str,  # the trial, for messages
-    heard: dict[bytes, str],  # hash of features -> place, for the trials so far; this one is added
-) -> str:  # empty if nothing is wrong
-    "Which trial before has the same features."
-    twin = heard.setdefault(hashlib.blake2b(np.ascontiguousarray(features), digest_size=16).digest(), place)
-    return "" if twin == place else f"is the same as in {twin}"
-
-
+# %% ../../nbs/01_dataset.ipynb #fc4e0bcf
 def _check_features(file: h5py.File, info: TrialInfo, signal: Signal, heard: dict, day: DayStatistics) -> None:
     features = read_features(file, info, signal.num_features)
     day.add(features, f"{info.group} of {info.file.name}")
     empty = len(features) - 1 - int(np.flatnonzero(features.any(1))[-1])
     small = np.count_nonzero((features != 0) & (np.abs(features) < np.finfo(np.float32).tiny))
-    message = twin_fault(features, f"{info.group} of {info.session}, {info.file.name}", heard)
-    if empty:
-        message = f"is 0 in its last {empty} bins; was it written completely?"
-    if small > features.size / 2:
-        message = f"{small} values are not 0 and below 1e-38; were these bytes another type?"
-    if (features == features[:1]).all():
-        message = "is the same in all bins"
-    if message:
-        raise Fault(info.file, info.group, "input_features", message)
+    here = f"{info.group} of {info.session}, {info.file.name}"
+    twin = heard.setdefault(hashlib.blake2b(features, digest_size=16).digest(), here)
+    with reading(info.file, info.group, "input_features"):
+        if (features == features[:1]).all():
+            raise KitError("is the same in all bins")
+        if small > features.size / 2:
+            raise KitError(f"{small} values are not 0 and below 1e-38; were these bytes another type?")
+        if empty:
+            raise KitError(f"is 0 in its last {empty} bins; was it written completely?")
+        if twin != here:
+            raise KitError(f"is the same as in {twin}")
     if info.num_bins < 14:
         raise Fault(info.file, info.group, "n_time_steps", f"is {info.num_bins}, less than one patch of 14 bins")
 
@@ -990,18 +911,18 @@ def _check_labels(file: h5py.File, info: TrialInfo, signal: Signal, heard: dict,
 
 
 def _check_sentence(file: h5py.File, info: TrialInfo, signal: Signal, heard: dict, day: DayStatistics) -> None:
-    sentence, path, name = info.sentence or "", info.file, "transcription"
+    sentence = info.sentence or ""
     if not sentence.strip():
-        raise Fault(path, info.group, "sentence_label", "is empty")
-    data = open_dataset(path, open_trial(path, file, info.group), name, "iu", (LABEL_WIDTH,))
-    with reading(path, info.group, name):
-        stored = data[:].astype(np.int64)
-    wrap = 256 if data.dtype.itemsize == 1 else 1 << 32
-    codes = np.array([ord(letter) for letter in sentence.ljust(LABEL_WIDTH, "\0")[:LABEL_WIDTH]])
-    if (wrong := np.flatnonzero(stored % wrap != codes % wrap)).size:
-        raise Fault(path, info.group, name, f"differs from sentence_label at position {wrong[0]}")
+        raise Fault(info.file, info.group, "sentence_label", "is empty")
+    with reading(info.file, info.group, "transcription"):
+        group = open_trial(info.file, file, info.group)
+        data = open_dataset(info.file, group, "transcription", "iu", (LABEL_WIDTH,))
+        wrap = 256 if data.dtype.itemsize == 1 else 1 << 32
+        codes = np.array([ord(letter) for letter in sentence.ljust(LABEL_WIDTH, "\0")[:LABEL_WIDTH]])
+        if len(wrong := np.flatnonzero(data[:].astype(np.int64) % wrap != codes % wrap)):
+            raise KitError(f"differs from sentence_label at position {wrong[0]}")
 
-# %% ../../nbs/01_dataset.ipynb #4ac40c75
+# %% ../../nbs/01_dataset.ipynb #bae8999d
 def check_folder(
     folder: str | Path,  # as for `find_recordings`
     progress: bool = False,  # say how long it still takes
@@ -1011,8 +932,7 @@ def check_folder(
     root, days = find_recordings(folder), {} if days is None else days
     yield from lost_days(root)
     sessions = sorted(path for path in root.iterdir() if path.is_dir() and path.name[0] != ".")
-    signals: dict[Path, Signal] = {}
-    heard: dict[bytes, str] = {}  # hashes of features
+    signals, heard = dict[Path, Signal](), dict[bytes, str]()  # heard: hashes of features
     for session in followed(sessions, len(sessions), "validate", "session") if progress else sessions:
         seen: dict[tuple[int, int], str] = {}
         paths = [session / f"data_{split}.hdf5" for split in SPLITS]
@@ -1021,11 +941,10 @@ def check_folder(
         for path in paths:
             if path.with_name(f".{path.name}.partial").exists():
                 yield Fault(path, "", "", "an unfinished file lies beside it; remove or rewrite it")
-            if not os.path.lexists(path):
-                continue
             try:
-                with open_file(path) as file:
-                    yield from _check_file(path, file, signals, seen, heard, days)
+                if os.path.lexists(path):
+                    with open_file(path) as file:
+                        yield from _check_file(path, file, signals, seen, heard, days)
             except Fault as fault:
                 yield fault
 
@@ -1036,51 +955,31 @@ def _check_file(path: Path, file: h5py.File, signals: dict, seen: dict, heard: d
     if message := signal_difference(signal, first, signals[first]):
         yield Fault(path, "", "", message)
     day, labelled = days.setdefault(path.parent.name, DayStatistics(signal)), path.name != "data_test.hdf5"
-    checks = [_check_features, _check_labels, _check_sentence] if labelled else [_check_features]
-    try:
-        group_names(path, file)
-    except Fault as fault:
-        yield fault
-    for name in sorted(name for name in file if isinstance(name, str) and re.fullmatch(r"trial_\d{4}", name)):
-        try:
-            info = read_info(path, open_trial(path, file, name), path.parent.name, 0, labelled)
-        except Fault as fault:
-            yield fault
+    for info in index_file(path, file, 0, labelled, seen):
+        if isinstance(info, Fault):
+            yield info
             continue
-        twin = seen.setdefault((info.block, info.number), f"{path.name} {name}")
-        if twin != f"{path.name} {name}":
-            yield Fault(path, name, "trial_num", f"block {info.block}, trial {info.number} occurs also as {twin}")
-        for check in checks:
+        for check in (_check_features, *(_check_labels, _check_sentence) * labelled):
             try:
                 check(file, info, signal, heard, day)
             except Fault as fault:
                 yield fault
 
-# %% ../../nbs/01_dataset.ipynb #42dfebe8
-def faults(
-    folder: str | Path,  # as for `find_recordings`
-) -> list[Fault]:  # empty if nothing is wrong
-    "All faults of a folder; raises `KitError` if it holds no recordings."
-    return list(check_folder(folder))
-
-
+# %% ../../nbs/01_dataset.ipynb #091403d9
 def fault_lines(
     found: Iterable[Fault],  # from `check_folder`
     counts: Counter[tuple[str, str]],  # by kind; filled
     whole: int = 100,  # faults that are all written out
 ) -> Iterator[str]:
     "A line for each of the first faults, then for each new kind; at the end, how many more there were of each."
-    first: dict[tuple[str, str], Fault] = {}
-    hidden: Counter[tuple[str, str]] = Counter()
+    first, hidden = dict[tuple[str, str], Fault](), Counter[tuple[str, str]]()
     for fault in found:
-        new = first.setdefault(fault.kind, fault) is fault
-        if new or counts.total() < whole:
+        if first.setdefault(fault.kind, fault) is fault or counts.total() < whole:
             yield str(fault)
         else:
             hidden[fault.kind] += 1
         counts[fault.kind] += 1
-    for kind, count in hidden.items():
-        yield f"{count} more like this: {first[kind]}"
+    yield from (f"{count} more like this: {first[kind]}" for kind, count in hidden.items())
 
 # %% ../../nbs/01_dataset.ipynb #e9e25d15
 def look_at(
@@ -1101,7 +1000,7 @@ def look_at(
         raise KitError(f"{recordings.folder}: nothing can be learned from these numbers; {found[0]}")
     return found
 
-# %% ../../nbs/01_dataset.ipynb #8d43c8f8
+# %% ../../nbs/01_dataset.ipynb #504cbb24
 class _Disk(io.FileIO):
     "A file that notes the first failure instead of raising it."
     fault: OSError | None = None
@@ -1125,32 +1024,42 @@ class _Disk(io.FileIO):
 
 
 class NewFile(h5py.File):
-    "An HDF5 file to be written; `OSError` if it cannot be."
+    "An HDF5 file that gets its name when its block ends without an error; raises `KitError` if it cannot be written."
 
-    def __init__(self, path: Path) -> None:
-        self.disk = _Disk(path, "w+")
-        super().__init__(self.disk, "w")
+    def __init__(
+        self,
+        path: Path,  # name of the complete file; replaced if it exists
+    ) -> None:
+        self.path, self.partial = path, path.with_name(f".{path.name}.partial")
+        with self._writing():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.disk = _Disk(clear_way(self.partial), "w+")
+            super().__init__(self.disk, "w")
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            with suppress(OSError):
+                self.partial.unlink(missing_ok=True)
+            raise KitError(f"{self.path}: could not be written ({error})") from error
 
     def check(self) -> None:
-        "Raise the first failure to write."
-        if self.disk.fault is not None:
-            raise self.disk.fault
+        "Raise `KitError` if something could not be written."
+        with self._writing():
+            if self.disk.fault is not None:
+                raise self.disk.fault
 
-    def close(self) -> None:
-        super().close()
-        self.disk.close()
-        self.check()
-
-
-def begin_hdf5(
-    path: Path,  # name of the complete file
-) -> tuple[Path, NewFile]:  # its temporary name, and the open file
-    "Open a new HDF5 file under its temporary name; raises `KitError` if it cannot be written."
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return partial, NewFile(clear_way(partial))
-    except OSError as error:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise KitError(f"{path}: cannot be written ({error})") from error
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
+        try:
+            with self._writing():
+                self.close()
+                self.check()
+                if error is None:
+                    os.fsync(self.disk.fileno())
+                    os.replace(self.partial, self.path)
+                    sync_folder(self.path.parent)
+        finally:
+            self.disk.close()
+            self.partial.unlink(missing_ok=True)

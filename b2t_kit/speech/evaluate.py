@@ -11,7 +11,6 @@ __all__ = ['WEIGHTS', 'LOGITS', 'PseudoLabels', 'Decoder', 'load_decoder', 'expo
 import csv
 import io
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, fields, replace
@@ -28,7 +27,7 @@ from torch import nn
 from ..core import MEMO, Kept, KitError, check_target, content_hash, csv_text, file_mark, followed, from_dict
 from ..core import load_json, new_folders, regular_file, report_progress, save_json, to_dict, write_atomically
 from ..data.batches import Batch, EvalBatches, needed_patches
-from ..data.dataset import T15, Recordings, Signal, TrialInfo, begin_hdf5, check_split, data_fingerprint
+from ..data.dataset import T15, NewFile, Recordings, Signal, TrialInfo, check_split, data_fingerprint
 from ..data.dataset import look_at
 from ..devices.select import open_device
 from .calibrate import Calibration, fit_temperature, label_loss, read_calibration, save_calibration
@@ -39,7 +38,7 @@ from ..models.published import Pretrained
 from .adapt import AdaptConfig, AdaptProgress, Adapter, Start, Unseen, adapted_parameters, fit_days
 from .adapt import single_trial
 from .task import SpeechConfig, SpeechRun, check_signal, framing, logits_of, signals_in, speech_loss
-from ..text.metrics import CHOSEN, Choice, Confusion, Counts, Rate, RateTable, confusion, count_edits
+from ..text.metrics import CHECKPOINT_CHOSEN, Choice, Confusion, Counts, Rate, RateTable, confusion, count_edits
 from ..text.metrics import align_edits, marked, plain_marks, plot_confusion, plot_rates, plot_reliability
 from ..text.metrics import rate_of, rates_by, redrawn, reliability, reliability_line
 from ..text.phonemes import PHONEMES
@@ -60,7 +59,7 @@ class Decoder:
     signal: Signal = T15  # what its features are
     signals: Mapping[str, Signal] = field(default_factory=dict, compare=False)  # session -> the same, of several sets
     begun: Mapping[str, Any] = field(default_factory=dict, compare=False)  # the decoder that its run started from
-    # session -> content of the validation trials that chose the best of several steps, or were trained on as well
+    # session -> content of the trials by which the best of several steps was chosen
     chosen_on: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @cached_property
@@ -69,16 +68,6 @@ class Decoder:
         settings = [type(self.model).__name__, to_dict(self.config), self.sessions, self.trained, to_dict(self.signal),
                     *(to_dict(signal) for signal in self.signals.values())]
         return content_hash([settings, tensors_hash(self.model.state_dict())])
-
-    @property
-    def settled(self) -> bool:
-        "Whether it was trained on validation trials too, so that nothing can be fitted to it any more."
-        return "val" in self.config.splits
-
-    @property
-    def fitted_for(self) -> str | None:  # None: any
-        "The digest of the weights that its temperature and its search weights must be for."
-        return None if self.settled else self.digest
 
     @property
     def seen(self) -> dict[str, str]:
@@ -112,10 +101,9 @@ class Decoder:
     def chose(
         self,
         data: Mapping[str, Any],  # of a split, from `data_fingerprint`
-    ) -> frozenset[tuple[str, str]]:
-        "The sessions whose trials chose the decoder among the steps of its training, or trained it: a key of `CHOSEN`."
-        kind = "trained" if self.settled else "checkpoint"
-        return frozenset((day, kind) for day, content in data["content"].items() if self.chosen_on.get(day) == content)
+    ) -> frozenset[str]:
+        "The sessions whose trials chose the decoder among the steps of its training."
+        return frozenset(day for day, content in data["content"].items() if self.chosen_on.get(day) == content)
 
 # %% ../../nbs/speech/evaluate.ipynb #5e765472
 WEIGHTS = "model"  # of an exported decoder: model.safetensors, beside config.json
@@ -197,7 +185,7 @@ def _decoder_of(path: Path, folder: Path, part: str, origin: str) -> Decoder:
     except RuntimeError as error:  # also if a size in config.json needs more memory than there is
         raise KitError(f"{folder}: its weights do not fit config.json: {' '.join(str(error).split())}") from error
     with suppress(KeyError, TypeError, ValueError):  # exported decoders may have no record of training
-        if "val" in known["config"].splits or 0 < record["train"]["eval_every"] < record["train"]["steps"]:
+        if 0 < record["train"]["eval_every"] < record["train"]["steps"]:
             chosen = dict(record["data"]["val"]["content"])
     return Decoder(model, origin=origin, chosen_on=chosen, **known)
 
@@ -284,8 +272,7 @@ class LogitsWriter(AbstractContextManager):
         self,
         path: str | Path,  # HDF5 file; replaced if it exists
     ) -> None:
-        self.path = Path(path)
-        self.partial, self.file = begin_hdf5(self.path)
+        self.file = NewFile(Path(path))
 
     def write(
         self,
@@ -293,25 +280,15 @@ class LogitsWriter(AbstractContextManager):
         logits: np.ndarray,  # (P, 41) float32
     ) -> None:
         "Append one trial."
-        try:
-            group = self.file.create_group(f"{info.session}/{info.group}")
-            group.create_dataset("logits", data=logits)
-            group.attrs.update(session=info.session, block_num=info.block, trial_num=info.number)
-            if info.sentence is not None:
-                group.attrs["sentence_label"] = info.sentence
-            self.file.check()
-        except OSError as error:
-            raise KitError(f"{self.path}: could not be written ({error})") from error
+        group = self.file.create_group(f"{info.session}/{info.group}")
+        group.create_dataset("logits", data=logits)
+        group.attrs.update(session=info.session, block_num=info.block, trial_num=info.number)
+        if info.sentence is not None:
+            group.attrs["sentence_label"] = info.sentence
+        self.file.check()
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
-        try:
-            self.file.close()
-            if error is None:
-                self.partial.replace(self.path)
-        except OSError as fault:
-            raise KitError(f"{self.path}: could not be written ({fault})") from fault
-        finally:
-            self.partial.unlink(missing_ok=True)
+        self.file.__exit__(kind, error, trace)
 
 # %% ../../nbs/speech/evaluate.ipynb #3ab10014
 def decoded_again(
@@ -439,7 +416,7 @@ def fit_run(
     decoder: Decoder,  # the run's
     recordings: Recordings,  # validation trials
     device: Device,
-) -> Calibration | None:  # None if no labels fit into their trials, or if it was trained on them
+) -> Calibration | None:  # None if no labels fit into their trials
     "Fit the temperature of a decoder, and keep it in the run folder."
     held: Any = HeldLogits()
     return _fit(run, decoder, decode(decoder, recordings, device, logits=held), held)
@@ -448,8 +425,6 @@ def fit_run(
 def _fit(run: str | Path, decoder: Decoder, trials: list[Decoded], held: "HeldLogits") -> Calibration | None:
     keys = [choice_key((trial.info.session, trial.info.block, trial.info.number), trial.info.sentence or "")
             for trial in trials]
-    if decoder.settled:
-        return None
     try:
         found = fit_temperature([held[trial.info.session, trial.info.group] for trial in trials],
                                 [trial.true for trial in trials], keys)
@@ -639,13 +614,10 @@ def evaluate_run(
                 for trial in trials:
                     writer.write(trial.info, held[trial.info.session, trial.info.group])
         key = logits_key(decoder, recordings, opened, unseen, folder)
-        days = Counter(trial.info.session for trial in trials)
-        used = Counter[str]()
-        for day, kind in decoder.chose(key["data"]):
-            used[kind] += days[day]
-        marks = tuple(Choice(CHOSEN[kind], count, len(trials)) for kind, count in used.items())
+        chose = sum(trial.info.session in decoder.chose(key["data"]) for trial in trials)
+        marks = (Choice(CHECKPOINT_CHOSEN, chose, len(trials)),) if chose else ()
         names = recordings.signal.label_names
-        calibration = read_calibration(Path(run), decoder.fitted_for)
+        calibration = read_calibration(Path(run), decoder.digest)
         if calibration is None and split == "val":
             calibration = fit_run(run, decoder, recordings, opened) if unseen else _fit(run, decoder, trials, held)
         certainty = certainty_of(trials, held, calibration.temperature if calibration else 1.0)
