@@ -21,7 +21,7 @@ from b2t_kit.core import run_program
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.data.convert import tiny_recordings
 from b2t_kit.decode.files import DecodedTrial, Hypothesis, write_nbest
-from campaign import write_causal
+from tiny_models import write_causal
 from published_files import tiny_mat_files
 
 VERBS = {

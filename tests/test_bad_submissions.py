@@ -17,7 +17,6 @@ from b2t_kit.decode.files import DecodedTrial, Hypothesis, write_nbest
 
 TEXT = "we can hear you now"
 GOOD = "id,text\n" + "".join(f"{number},{TEXT}\n" for number in range(1450))
-SESSIONS = ("t15.2023.08.01", "t15.2023.08.02", "t15.2023.08.03")
 
 
 @pytest.fixture
@@ -67,49 +66,36 @@ def row(number: int, new: str) -> Callable[[str], str]:
     return lambda text: text.replace(f"\n{number},{TEXT}\n", f"\n{new}\n")
 
 
-FAULTS: dict[str, tuple[Callable[[str], str | bytes], str]] = {  # and where the checker sees the fault
-    "empty": (lambda _: "", "line 1:"),
-    "only line ends": (lambda _: "\n\n\n", "line 1:"),
-    "byte order mark": (lambda text: "\ufeff" + text, "line 1:"),
-    "UTF-16": (lambda text: text.encode("utf-16"), "line 1: is not UTF-8"),
-    "old Mac line ends": (lambda text: text.replace("\n", "\r"), "line 1:"),
-    "cut short": (lambda text: text[:-12], "no line end"),
-    "cut in the middle": (lambda text: text[:20000], "rows, but there are 1450"),
-    "header in capitals": (lambda text: text.replace("id,text", "ID,Text"), "line 1: is 'ID,Text'"),
-    "header quoted": (lambda text: text.replace("id,text", '"id","text"'), "line 1:"),
-    "no header": (lambda text: text.removeprefix("id,text\n"), "line 1:"),
-    "index column": (lambda text: text.replace("id,text", ",id,text"), "line 1:"),
-    "semicolons": (lambda text: text.replace(",", ";"), "line 2: '0;we can hear you now'"),
-    "tabs": (lambda text: text.replace(",", "\t"), "line 2:"),
-    "blank line": (row(7, f"7,{TEXT}\n"), "line 10: ''"),
-    "row missing": (lambda text: text.replace(f"\n7,{TEXT}", ""), "line 9: id '8' where 7 is due"),
-    "row too many": (lambda text: text + f"1450,{TEXT}\n", "1451 rows"),
-    "validation split": (lambda text: text[:text.index("\n1426,") + 1], "1426 rows"),
-    "id twice": (row(8, f"7,{TEXT}"), "line 10: id '7' where 8"),
-    "ids from one": (lambda text: "id,text\n" + "".join(f"{n},{TEXT}\n" for n in range(1, 1451)), "line 2: id '1'"),
-    "ids descending": (lambda text: "id,text\n" + "".join(f"{n},{TEXT}\n" for n in range(1449, -1, -1)), "line 2:"),
-    "negative id": (row(7, f"-7,{TEXT}"), "line 9: id '-7'"),
-    "id as a fraction": (row(7, f"7.0,{TEXT}"), "line 9:"),
-    "id with a space": (row(7, f" 7,{TEXT}"), "line 9:"),
-    "id of other digits": (row(7, f"\u0667,{TEXT}"), "line 9:"),
-    "Latin-1": (lambda text: row(7, "7,na\u00efve")(text).encode("latin-1"), "line 9: is not UTF-8 (byte 0xef)"),
-    **{f"text {text!r}": (row(7, f"7,{text}"), "line 9:") for text in (
+FAULTS: dict[str, Callable[[str], str | bytes]] = {
+    "empty": lambda _: "", "only line ends": lambda _: "\n\n\n", "byte order mark": lambda text: "\ufeff" + text,
+    "UTF-16": lambda text: text.encode("utf-16"), "old Mac line ends": lambda text: text.replace("\n", "\r"),
+    "cut short": lambda text: text[:-12], "cut in the middle": lambda text: text[:20000],
+    "header in capitals": lambda text: text.replace("id,text", "ID,Text"), "no header": lambda text: text.removeprefix("id,text\n"),
+    "header quoted": lambda text: text.replace("id,text", '"id","text"'), "semicolons": lambda text: text.replace(",", ";"),
+    "index column": lambda text: text.replace("id,text", ",id,text"), "blank line": row(7, f"7,{TEXT}\n"),
+    "row missing": lambda text: text.replace(f"\n7,{TEXT}", ""), "row too many": lambda text: text + f"1450,{TEXT}\n",
+    "validation split": lambda text: text[:text.index("\n1426,") + 1], "id twice": row(8, f"7,{TEXT}"),
+    "ids from one": lambda text: "id,text\n" + "".join(f"{n},{TEXT}\n" for n in range(1, 1451)),
+    "ids descending": lambda text: "id,text\n" + "".join(f"{n},{TEXT}\n" for n in range(1449, -1, -1)),
+    "Latin-1": lambda text: row(7, "7,na\u00efve")(text).encode("latin-1"),
+    **{f"id {name!r}": row(7, f"{name},{TEXT}") for name in ("-7", "7.0", "07", " 7", "\u0667")},
+    **{f"text {text!r}": row(7, f"7,{text}") for text in (
         "", "   ", "'-", "We can", "we 2 can", "we can.", "well, no", '"we can"', "we can\u2019t", "we\u2014can", "we\tcan",
         "we\u00a0can", "na\u00efve", "we\0can", " we can", "we can ", "we  can", "null", "nan", "-nan")},
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_checker_names_the_fault(name: str, here: Path, capsys: pytest.CaptureFixture) -> None:
+def test_checker_names_the_fault(here: Path, capsys: pytest.CaptureFixture) -> None:
     """It says what is wrong, exits with 1, and does not change the file."""
-    spoil, named = FAULTS[name]
-    content = spoil(GOOD)
-    Path("sub.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
-    before = tree(here)
-    status, lines, errors = said_by("check-submission sub.csv", capsys)
-    assert (status, errors) == (1, []) and tree(here) == before
-    assert all(line.startswith("sub.csv: ") for line in lines)
-    assert any(named in line for line in lines[:-1]), lines[:5]
+    for name, spoil in FAULTS.items():
+        content = spoil(GOOD)
+        Path("sub.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
+        before = tree(here)
+        status, lines, errors = said_by("check-submission sub.csv", capsys)
+        assert (status, errors) == (1, []) and tree(here) == before and len(lines) > 1, name
+        assert all(line.startswith("sub.csv: ") for line in lines), name
+        if name[:3] in ("id ", "tex") and name != "id twice":
+            assert lines[0].startswith("sub.csv: line 9: "), lines
 
 
 def test_checker_names_all_faults_at_once(here: Path, capsys: pytest.CaptureFixture) -> None:
@@ -124,11 +110,11 @@ def test_checker_names_all_faults_at_once(here: Path, capsys: pytest.CaptureFixt
     assert said_by("check-submission sub.csv", capsys)[0] == 0
 
 
-@pytest.mark.parametrize("word", ["na", "none", "true", "nan and null", "i'm", "x-ray", "o'clock"])
-def test_words_that_tables_swallow_survive(word: str, here: Path, capsys: pytest.CaptureFixture) -> None:
+def test_words_that_tables_swallow_survive(here: Path, capsys: pytest.CaptureFixture) -> None:
     """A sentence stays text, also if a table library would read it as a missing value."""
-    Path("sub.csv").write_text(row(7, f"7,{word}")(GOOD))
-    assert said_by("check-submission sub.csv", capsys)[0] == 0
+    for word in ("na", "none", "true", "nan and null", "i'm", "x-ray", "o'clock"):
+        Path("sub.csv").write_text(row(7, f"7,{word}")(GOOD))
+        assert said_by("check-submission sub.csv", capsys)[0] == 0, word
 
 
 def test_number_of_rows_follows_the_recordings(here: Path, capsys: pytest.CaptureFixture) -> None:
@@ -165,62 +151,36 @@ def dropped(path: str, line: int) -> Callable[[], object]:
 
 REFUSED: dict[str, tuple[str, str, Callable[[], object] | None]] = {
     "check: no file": ("check-submission gone.csv", "gone.csv", None),
-    "check: a folder": ("check-submission data", "data: cannot be read", None),
-    "check: no recordings": ("check-submission said.csv --data gone", "gone: no such folder", None),
     "check: no test split": ("check-submission said.csv --data data", "data_test.hdf5", lambda: [
         path.unlink() for path in Path("data").rglob("data_test.hdf5")]),
-    "score: no reference": (SCORE.replace("said", "gone"), "gone.csv", None),
     "score: a folder": (SCORE.replace("heard.csv", "data"), "data: cannot be read", None),
-    "score: no option": ("score --reference said.csv", "--hypothesis", None),
-    "score: empty file": (SCORE, "heard.csv: line 1: its columns", text("heard.csv", "")),
-    "score: only a header": (SCORE, "heard.csv: holds no sentence", text("heard.csv", "id,text\n")),
-    "score: other columns": (SCORE, "heard.csv: line 1: its columns", text("heard.csv", "a,b\n1,2\n")),
-    "score: semicolons": (SCORE, "heard.csv: line 1: its columns", text("heard.csv", "id;text\n0;a\n")),
-    "score: no trial_num": (SCORE, "said.csv: line 1: its columns", text("said.csv", PLACES.replace("trial_num,", ""))),
-    "score: column twice": (SCORE, "heard.csv: line 1: its columns", text("heard.csv", "id,text,id\n0,a,0\n")),
     "score: fewer hypotheses": (SCORE, "heard.csv: has no row for", dropped("heard.csv", 3)),
     "score: more hypotheses": (SCORE, "said.csv: has no row for", dropped("said.csv", 3)),
-    "score: another id": (SCORE, "heard.csv: has no row for 2", text("heard.csv", "id,text\n0,a\n1,b\n5,c\n")),
-    "score: id twice": (SCORE, "heard.csv: line 4: 1 is there twice", text("heard.csv", "id,text\n0,a\n1,b\n1,c\n")),
-    "score: id in words": (SCORE, "heard.csv: line 2: id 'one'", text("heard.csv", "id,text\none,a\n")),
-    "score: negative id": (SCORE, "heard.csv: line 2: id '-1'", text("heard.csv", "id,text\n-1,a\n")),
-    "score: cell too many": (SCORE, "heard.csv: line 2: has more", text("heard.csv", "id,text\n0,a,b\n")),
-    "score: cell too few": (SCORE, "heard.csv: line 2: has more or fewer", text("heard.csv", "id,text\n0\n")),
-    "score: open quote": (SCORE, "heard.csv: line", text("heard.csv", 'id,text\n0,"a\n1,b\n')),
-    "score: not UTF-8": (SCORE, "heard.csv: cannot be read as UTF-8", text("heard.csv", b"id,text\n0,na\xefve\n")),
-    "score: no session": (SCORE, "said.csv: line 2: session is empty", text("said.csv", PLACES + ",1,0,Hello.\n")),
-    "score: trial twice": (SCORE, "said.csv: line 3: ", text("said.csv", PLACES + "d,1,0,Hello.\nd,1,0,Hello.\n")),
+    "score: nothing was said": (SCORE, "nothing to score", text("said.csv", "id,text\n0,...\n1,?\n2,\n")),
     "score: other places": (SCORE, "heard.csv: has no row for d 1 0", lambda: (
         Path("said.csv").write_text(PLACES + "d,1,0,Hello.\n"), Path("heard.csv").write_text(PLACES + "e,1,0,Hello.\n"))),
-    "score: nothing was said": (SCORE, "nothing to score", text("said.csv", "id,text\n0,...\n1,?\n2,\n")),
     "score: JSON is a folder": (SCORE.replace("new.json", "data"), "data: is not a plain file", None),
-    "score: JSON in a file": (SCORE.replace("new.json", "said.csv/new.json"), "said.csv", None),
+    **{f"score: {content!r}": (SCORE, f"heard.csv: {named}", text("heard.csv", content)) for content, named in (
+        ("", "line 1: its columns"), ("id,text\n", "holds no sentence"), ("id;text\n0;a\n", "line 1: its columns"),
+        ("id,text,id\n0,a,0\n", "line 1: its columns"), ("id,text\n0,a\n1,b\n5,c\n", "has no row for 2"),
+        ("id,text\n0,a\n1,b\n1,c\n", "line 4: 1 is there twice"), ("id,text\none,a\n", "line 2: id 'one'"),
+        ("id,text\n-1,a\n", "line 2: id '-1'"), ("id,text\n0,a,b\n", "line 2: has more"), ("id,text\n0\n", "line 2: has more or fewer"),
+        ('id,text\n0,"a\n1,b\n', "line"), (b"id,text\n0,na\xefve\n", "cannot be read as UTF-8"),
+        (PLACES + ",1,0,Hello.\n", "line 2: session is empty"), (PLACES + 2 * "d,1,0,Hello.\n", "line 3: "))},
     "submit: nothing to submit": ("submit --data data --out new.csv", "--run", None),
     "submit: two sources": (f"{NBEST} --run run", "--run", None),
-    "submit: no run": ("submit --run gone --data data --out new.csv", "gone: is not a run folder", None),
     "submit: not a run": ("submit --run run --data data --out new.csv", "run: is not a run folder", None),
-    "submit: no recordings": ("submit --run run --data gone --out new.csv", "gone: no such folder", None),
     "submit: lists and hotwords": (f"{NBEST} --hotwords said.csv", "hotwords: is for decoding", None),
-    "submit: lists and lexicon": (f"{NBEST} --lexicon said.csv", "lexicon: is for decoding", None),
-    "submit: lists and model": (f"{NBEST} --lm default", "lm: is for decoding", None),
-    "submit: out is a folder": (NBEST.replace("new.csv", "data"), "data: is not a plain file", None),
     "submit: out in a file": (NBEST.replace("new.csv", "said.csv/new.csv"), "said.csv", None),
-    "submit: no lists": (NBEST.replace("nbest.jsonl", "gone.jsonl"), "gone.jsonl: cannot be read", None),
     "submit: list missing": (NBEST, "has no list; it holds 5 trials, and there are 6", dropped("nbest.jsonl", 2)),
     "submit: list of another trial": (NBEST, "is not a test trial", lambda: Path("nbest.jsonl").write_text(
-        Path("nbest.jsonl").read_text().replace(SESSIONS[1], "t15.2023.08.09"))),
-    "submit: list cut short": (NBEST, "nbest.jsonl, line 6", lambda: Path("nbest.jsonl").write_text(
-        Path("nbest.jsonl").read_text()[:-20])),
+        Path("nbest.jsonl").read_text().replace("t15.2023.08.02", "t15.2023.08.09"))),
     "submit: damaged journal": (NBEST, ".new.csv.journal: line 1", text(".new.csv.journal", "not written by us\n")),
     "submit: journal of others": (NBEST, ".new.csv.journal: was begun with other test trials", text(
         ".new.csv.journal", '{"trials": 5, "key": "x", "settings": {}}\n')),
-    "report: no run": (REPORT.replace("run run", "run gone"), "gone: is not a run folder", None),
     "report: not a run": (REPORT, "run: is not a run folder", None),
-    "report: unknown split": (f"{REPORT} --split dev", "'dev'", None),
     "report: split without sentences": (f"{REPORT} --split test", "split test", None),
     "report: out is a folder": (f"{REPORT} --out data", "data: is not a plain file", None),
-    "report: negative pictures": (f"{REPORT} --pictures -1", "pictures: must be", None),
-    "report: pictures in words": (f"{REPORT} --pictures all", "--pictures", None),
 }
 
 

@@ -19,7 +19,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from b2t_kit.cli import main
-from b2t_kit.core import Kept, KitError, differing, file_hash, file_mark, load_json, plain, save_json, stored_key
+from b2t_kit.core import Kept, KitError, differing, file_mark, load_json, plain, save_json, stored_key
 from b2t_kit.core import to_dict
 from b2t_kit.data.convert import HeldOut, Importer, SourceDay, content_key
 from b2t_kit.data.dataset import Recordings
@@ -27,11 +27,9 @@ from b2t_kit.data.convert import SessionWriter
 from b2t_kit.decode import decode as decoding
 from b2t_kit.decode import search as searching
 from b2t_kit.decode import tune
-from b2t_kit import llm
 from b2t_kit import lm
 from b2t_kit.decode.search import BeamSearch, SearchConfig, read_hotwords, search_key
-from b2t_kit.decode.files import read_nbest
-from b2t_kit.llm import CausalScorer, folder_name, load_scorer, writings_of
+from b2t_kit.llm import CausalScorer, folder_name
 from b2t_kit.text.lexicon import own_words
 from b2t_kit.lm import map_model
 from b2t_kit.output import submission
@@ -40,7 +38,7 @@ from b2t_kit.speech import evaluate
 from b2t_kit.speech.adapt import AdaptConfig
 from b2t_kit.speech.evaluate import load_decoder, logits_key
 from b2t_kit.training.checkpoint import best_checkpoint
-from campaign import write_causal
+from tiny_models import write_causal
 from test_words import SAID, legible_trial
 
 DAY = "t15.2023.08.11"
@@ -184,41 +182,6 @@ def test_noise_instead_of_features(here: Path, ran: list[str]) -> None:
     assert after[0][0] > 10 and after[1][0] > 10 and min(after[2:]) > 0.5, (before, after)
 
 
-def test_noise_in_a_report_alone(here: Path, ran: list[str]) -> None:
-    "The report decodes again, asked as `decode` was, and is quick while nothing changed."
-    Path("names.txt").write_text("wojciechowski\n")
-    assert decode("--hotwords", "names.txt") == 0
-    report = ["report", "--run", "1/run", "--data", "data", "--device", "cpu", "--pictures", "0"]
-    assert main(report) == 0  # which searches the raw logits too
-    ran.clear()
-    assert main(report) == 0 and ran == []
-    page = load_json(Path("1/run/report/val.json"))
-    rewrite(Path(VAL), noise)
-    assert main(report) == 0 and ran == ["network", "search", "search"]
-    assert load_json(Path("1/run/report/val.json"))["groups"] != page["groups"]
-    assert "wojciechowski" in json.dumps(stored_key("1/run/decode/val/nbest.jsonl"))
-
-
-def test_logits(here: Path, ran: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    "Each part alone, and the version of the computation."
-    changes = {"nothing yet": lambda: None, **PARTS,
-               "the version": lambda: monkeypatch.setattr(evaluate, "LOGITS", evaluate.LOGITS + 1)}
-    for part, change in changes.items():
-        change()
-        ran.clear()
-        assert decode() == 0 and ran == ["network", "search"], part
-    assert decode() == 0 and ran[2:] == ["search"]
-
-
-def test_two_runs_of_one_name_and_step(here: Path, ran: list[str]) -> None:
-    "With one `--out`, the second is decoded too; so is another split."
-    assert load_decoder("1/run").origin == load_decoder("2/run").origin
-    for words in (["--split", "val"], ["--split", "test"]):
-        for run in ("1/run", "2/run"):
-            ran.clear()
-            assert decode("--out", "both", *words, run=run) == 0 and ran == ["network", "search"], (run, words)
-
-
 def test_damaged_logits(here: Path, ran: list[str]) -> None:
     "One changed number of the cached logits, other logits under their name, or no note."
     assert decode() == 0
@@ -298,48 +261,6 @@ def test_tuned_weights(here: Path, capsys: pytest.CaptureFixture) -> None:
     assert not Path("s.csv").exists()
 
 
-SUBMITTED = {  # in an order in which each changes one more part: hotwords and a model's words also change the lexicon
-    "a feature": (lambda: rewrite(Path(TEST), one_feature), "data"),
-    "a weight": (lambda: rewrite(weights(), one_weight), "decoder"),
-    "a lexicon": (lambda: rewrite(Path("words.txt"), lambda path: path.write_text("family F EH M L IY\n")), "lexicon"),
-    "hotwords": (lambda: rewrite(Path("names.txt"), lambda path: path.write_text("szczepanski\n")), "hotwords"),
-    "a language model": (lambda: rewrite(Path("model.b2tlm"), lambda path: shutil.copy("other.b2tlm", path)), "lm"),
-}
-
-
-def test_a_submission_that_was_begun(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    "It goes on where nothing changed, and is refused where one part did; the part is named."
-    Path("words.txt").write_text("family F AE M L IY\n")
-    Path("names.txt").write_text("wojciechowski\n")
-    command = ["submit", "--run", "1/run", "--data", "data", "--lm", "model.b2tlm", "--lexicon", "words.txt", "--hotwords",
-               "names.txt", "--device", "cpu", "--out", "new.csv"]
-    decode_trials, wanted = decoding.decode_trials, []
-
-    def dying(search, trials):
-        wanted.append(len(trials))
-        for number, trial in enumerate(decode_trials(search, trials)):
-            if number == 2:
-                raise KeyboardInterrupt
-            yield trial
-
-    monkeypatch.setattr(decoding, "decode_trials", dying)
-    for left in (4, 2):
-        assert main(command) in (0, 130) and wanted[-1] == left
-        if left == 4:
-            shutil.copy(".new.csv.journal", "journal")
-    names = []
-    for change, name in SUBMITTED.values():
-        shutil.copy("journal", ".new.csv.journal")
-        change()
-        names.append(name)
-        capsys.readouterr()
-        assert main(command) == 2 and len(wanted) == 2
-        said = capsys.readouterr().err
-        found = set(said.partition("other settings (")[2].partition(")")[0].split(", "))
-        found -= {"temperature"}  # of other weights
-        assert found == set(names) and said.count("\n") == 1, said  # one more each time
-
-
 MOMENTS = [  # signal, and the call before which it comes
     (signal.SIGINT, evaluate, "decode", 0), (signal.SIGTERM, searching.BeamSearch, "decode", 1),
     (signal.SIGINT, submission.SubmissionWriter, "write", 0), (signal.SIGTERM, submission.SubmissionWriter, "write", 3),
@@ -410,16 +331,6 @@ def test_a_row_of_a_journal(here: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     assert "line 2 is damaged" in capsys.readouterr().err
 
 
-def test_noise_in_a_submission(here: Path) -> None:
-    submit = ["submit", "--run", "1/run", "--data", "data", "--lm", "model.b2tlm", "--device", "cpu", "--out"]
-    assert main([*submit, "one.csv"]) == 0 and main([*submit, "two.csv"]) == 0
-    assert Path("one.csv").read_bytes() == Path("two.csv").read_bytes()
-    rewrite(Path(TEST), noise)
-    assert main([*submit, "three.csv"]) == 0
-    pairs = zip(*(Path(name).read_text().splitlines()[1:] for name in ("one.csv", "three.csv")))
-    assert all(one != other for one, other in pairs)
-
-
 ADAPTED = {  # each part of the key is in `test_each_part_of_the_key_of_adapted_logits`
     "a feature": PARTS["a feature"],
     "logits": lambda: rewrite(Path("1/run/adapt/val/logits.hdf5"), lambda path: path.write_bytes(path.read_bytes()[:-1] + b"x")),
@@ -464,18 +375,6 @@ def test_scores_of_a_large_model(here: Path, ran: list[str], capsys: pytest.Capt
     save_json("better.scores.json", scores)
     capsys.readouterr()
     assert main(command) == 2 and "better.scores.json: is not a file of scores, or is damaged" in capsys.readouterr().err
-
-
-def test_names_of_a_large_model(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    "Bits, dtype, how sentences are written, the version, what was said before."
-    scorer, folder = load_scorer("causal"), folder_name(Path("causal"))
-    first, second, *_ = writings_of(scorer.tokenizer)
-    keys = [CausalScorer(scorer.model, scorer.tokenizer, name, writing).key
-            for name, writing in ((folder, first), (f"{folder} 8 bits", first), (folder, second))]
-    monkeypatch.setattr(llm, "SCORING", llm.SCORING + 1)
-    keys += [CausalScorer(scorer.model, scorer.tokenizer, folder, first).key]
-    keys += [CausalScorer(scorer.model.bfloat16(), scorer.tokenizer, folder, first).key]
-    assert len(set(keys)) == 5
 
 
 def test_weights_of_rescoring(here: Path, capsys: pytest.CaptureFixture) -> None:
@@ -531,25 +430,20 @@ def test_records_that_lack_a_part(here: Path, capsys: pytest.CaptureFixture) -> 
     "Export and report name the record; nothing is written."
     assert decode() == 0 and main(["eval", "--run", "1/run", "--data", "data", "--device", "cpu"]) == 0
     path, result = Path("1/run/config.json"), Path("1/run/eval/val/result.json")
-    record, rates = load_json(path), load_json(result)
-    for wrong in ({"data": []}, {"data": {"val": {}}}, {"data": {"val": 3}}, {"train": 3}):
-        save_json(path, {**record, **wrong})
+    record, rates, key = load_json(path), load_json(result), stored_key(result)
+    changes = [(path, {**record, "data": wrong}) for wrong in ([], {"val": {}}, {"val": 3})]
+    for changed, wrong in [*changes, *((result, wrong) for wrong in ([], {**rates, "marks": 3}, {"trials": 4}))]:
+        save_json(path, record)
+        save_json(changed, wrong)
+        Kept([result], key).seal()
         capsys.readouterr()
         assert main(["export", "--run", "1/run", "--out", "card"]) == 2 and not Path("card").exists(), wrong
-        assert "1/run/config.json: " in (said := capsys.readouterr().err) and said.count("\n") == 1, said
-    save_json(path, record)
-    key = stored_key(result)
-    for wrong in ([], {**rates, "summary": []}, {**rates, "marks": 3}, {"trials": 4}):
-        save_json(result, wrong)
-        Kept([result], key).seal()
-        assert main(["export", "--run", "1/run", "--out", "card"]) == 2 and not Path("card").exists(), wrong
-        assert "1/run/eval/val/result.json: " in (said := capsys.readouterr().err) and said.count("\n") == 1, said
+        assert f"{changed}: " in (said := capsys.readouterr().err) and said.count("\n") == 1, said
     note = Path("1/run/decode/val/nbest.jsonl.key")
     found = load_json(note)
-    for asked in ([], {"beam": 3}):
-        save_json(note, {**found, "key": {**found["key"], "asked": asked}})
-        assert main(["report", "--run", "1/run", "--data", "data", "--device", "cpu"]) == 2
-        assert "nbest.jsonl.key: does not say what was asked" in capsys.readouterr().err
+    save_json(note, {**found, "key": {**found["key"], "asked": []}})
+    assert main(["report", "--run", "1/run", "--data", "data", "--device", "cpu"]) == 2
+    assert "nbest.jsonl.key: does not say what was asked" in capsys.readouterr().err
 
 
 def test_each_part_of_the_key_of_logits(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -693,30 +587,3 @@ def test_each_part_of_the_key_of_a_conversion(tmp_path: Path, monkeypatch: pytes
     assert len(set(keys)) == len(keys) == 6 + len(importer.options)
 
 
-def test_kenlm_files_are_named_by_all_their_bytes(tmp_path: Path) -> None:
-    "One bit in 20 MB, wherever it is."
-    path = tmp_path / "model.bin"
-    path.write_bytes(bytes(20_000_000))
-    before = file_hash(path)
-    rewrite(path, lambda one: _flip(one, 12_345_678))
-    assert file_hash(path) != before
-
-
-def _flip(path: Path, place: int) -> None:
-    with open(path, "r+b") as file:
-        file.seek(place)
-        file.write(b"\1")
-
-
-def test_the_key_of_a_search_names_everything() -> None:
-    "Whoever adds an argument to the search must add it to the key."
-    import inspect
-    arguments = set(inspect.signature(BeamSearch.__init__).parameters) - {"self"}
-    assert arguments == {"lexicon", "model", "config", "hotwords", "temperature"}, "add it to `search_key`, and change this"
-
-
-def test_read_lists_are_those_that_were_written(here: Path) -> None:
-    assert decode() == 0
-    asked = stored_key("1/run/decode/val/nbest.jsonl")["asked"]
-    again = decoding.decode_run("1/run", "data", device="cpu", kept_lists=True, **asked)
-    assert again.trials == list(read_nbest("1/run/decode/val/nbest.jsonl"))

@@ -3,7 +3,7 @@
     pytest -q tests/test_fuzz.py                                    # about a minute
     B2T_FUZZ_EXAMPLES=20000 pytest -q tests/test_fuzz.py            # about an hour
 
-What is not a matter of text (HDF5, archives, links, pipes, limits of memory) is in tests/campaign.py.
+What is not a matter of text (HDF5, archives, links, pipes, limits of memory) is in tests/hostile.py.
 """
 import json
 import math
@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from b2t_kit.core import KitError, load_json, read_text
-from b2t_kit.data.dataset import MAX_VALUE, Recordings, faults
+from b2t_kit.data.dataset import MAX_VALUE, Recordings, check_folder
 from b2t_kit.data.download import read_token, unpack_archive
 from b2t_kit.data.convert import tiny_recordings
 from b2t_kit.decode.files import read_nbest
@@ -106,7 +106,7 @@ def altered(place: Path, change: Callable[[h5py.Group], object]) -> tuple[list[s
             assert len(list(recordings)) == 1
     except KitError as error:
         read = [str(error)]
-    return read, [str(one) for one in faults(root)]
+    return read, [str(one) for one in check_folder(root)]
 
 
 @fuzz

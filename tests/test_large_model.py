@@ -16,7 +16,7 @@ from b2t_kit.llm import KeptScores, load_scorer, load_weights
 from b2t_kit import lm
 from b2t_kit.simulate import noisy_sentence
 from b2t_kit.simulate import draw_sentence, fixed_sentences
-from campaign import write_causal
+from tiny_models import write_causal
 
 
 @pytest.fixture(scope="module")

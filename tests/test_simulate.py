@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from b2t_kit.core import KitError
-from b2t_kit.data.dataset import faults, find_recordings
+from b2t_kit.data.dataset import check_folder, find_recordings
 
 HOUSE = Path(__file__).resolve().parents[1]
 PROGRAM = """
@@ -57,6 +57,6 @@ def test_killed_simulation_leaves_nothing_that_is_taken_for_recordings(tmp_path:
     with pytest.raises(KitError):
         find_recordings(out)
     assert start(out, 4).wait(600) == 0
-    assert faults(out) == [] and not list(out.glob(".*"))
+    assert list(check_folder(out)) == [] and not list(out.glob(".*"))
     assert start(tmp_path / "whole", 4).wait(600) == 0
     assert digests(out) == digests(tmp_path / "whole")

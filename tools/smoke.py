@@ -79,7 +79,7 @@ def prepare(folder: Path) -> dict[str, str]:
             table.writerow([f"t15.2024.{1 + day // 28:02}.{1 + day % 28:02}", place // 50 + 1, place % 50, sentence,
                             " ".join(sentence_to_phonemes(sentence))])
     sys.path.insert(0, str(ROOT))
-    from tests.campaign import write_causal
+    from tests.tiny_models import write_causal
 
     write_causal(Path(paths["LLM"]))
     return paths

@@ -4,20 +4,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from b2t_kit.cli import main
-from b2t_kit.data.batches import TrialCache, map_trials
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.data.convert import tiny_recordings
 from b2t_kit.importers.t12 import T12
-from b2t_kit.models.transformer import TransformerDecoder
 from b2t_kit.speech.evaluate import load_decoder
 from published_files import tiny_mat_files
 
 TRAIN = "train --steps 2 --batch-size 4 --buckets 1 --eval-every 2 --device cpu --data "
-RECIPES = {"tiny": "--config tiny --hidden 8", "transformer_tiny": "--config transformer_tiny",
-           "noise": "--config noise_gru_tiny --hidden 8 --noise-hidden 8 --noisy-hidden 8"}
+RECIPES = {"tiny": "--config tiny --hidden 8", "transformer_tiny": "--config transformer_tiny"}
 
 
 @pytest.fixture(scope="module")
@@ -51,29 +47,6 @@ def test_verbs(name: str, here: Path, capsys: pytest.CaptureFixture) -> None:
     assert "area 6v" in (here / name / "report/val.html").read_text()
 
 
-def test_streams(here: Path) -> None:
-    """Pieces of a trial of 256 features give the logits of the whole trial."""
-    model = load_decoder(here / "transformer_tiny").model
-    assert isinstance(model, TransformerDecoder)
-    features = torch.from_numpy(Recordings(here / "t12", "val")[0].features)[None, :80]
-    day, states, found = torch.zeros(1, dtype=torch.long), None, []
-    with torch.no_grad():
-        for piece in features.split(16, dim=1):
-            logits, states = model(piece, day, states, return_state=True)
-            found.append(logits)
-        assert torch.allclose(torch.cat(found, 1), model(features, day), atol=1e-4)
-
-
-def test_cache(here: Path, tmp_path: Path) -> None:
-    """A mapped cache holds rows of 256 features."""
-    with Recordings(here / "t12") as recordings:
-        map_trials(recordings, "float32", tmp_path)
-        wanted = recordings[2].features
-        out = wanted * 0
-        TrialCache(recordings).copy(2, out)
-    assert (out == wanted).all()
-
-
 @pytest.mark.parametrize("words", [
     "eval --run other --data t12", "eval --run tiny --data t15", "eval --run exported_tiny --data t15",
     "decode --run other --data t12 --lm m.arpa", "submit --run tiny --data t15 --lm m.arpa --out no.csv",
@@ -88,12 +61,6 @@ def test_refused(words: str, here: Path, capsys: pytest.CaptureFixture) -> None:
     assert len(said) == 1, said
     assert ("cannot be mixed" in said[0] and "T12" in said[0] and "T15" in said[0]) or "cannot be resumed" in said[0], said
     assert not (here / "no.csv").exists()
-
-
-def test_other_number_of_features(here: Path, capsys: pytest.CaptureFixture) -> None:
-    """A number of features that the recordings do not have is refused."""
-    assert main(f"{TRAIN} t12 --out no --num-features 300 {RECIPES['tiny']}".split()) == 2
-    assert "num_features: 300 given, but the recordings have 256; leave it out" in capsys.readouterr().err
 
 
 def test_mixed_folder(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
