@@ -19,8 +19,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from b2t_kit.cli import main
-from b2t_kit.core import Kept, KitError, differing, file_mark, load_json, plain, save_json, stored_key
-from b2t_kit.core import to_dict
+from b2t_kit.core import Kept, KitError, differing, file_mark, load_json, plain, save_json, stored_key, to_dict
 from b2t_kit.data.convert import HeldOut, Importer, SourceDay, content_key
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.data.convert import SessionWriter
