@@ -226,9 +226,10 @@ class Quarantine:
             for info in recordings.infos:
                 if known and (info.quarantine or known.reason(dataset, info.session, participant=person)):
                     continue
+                said = [normalise(info.sentence, True)] if info.sentence else []
                 for day in days_in(info.session, person):
                     self.days.setdefault(day, set()).add(dataset)
-                    self.sentences.setdefault(day, set()).update([normalise(info.sentence, True)] if info.sentence else [])
+                    self.sentences.setdefault(day, set()).update(said)
 
     def add(self, other: "Quarantine") -> "Quarantine":
         "Add what another one knows."
@@ -336,9 +337,9 @@ def refuse_seen(
     others = {session: name for session, name in seen.items() if name != recordings.signal.dataset}
     days = frozenset().union(*map(days_in, others))
     if found := [info for info in recordings.infos if days & days_in(info.session)]:
-        raise KitError(f"{run}: was trained on {len({info.session for info in found})} days of this test, from "
-                       f"{' and '.join(sorted(set(others.values())))}: {len(found)} of the {len(recordings)} test trials "
-                       "lie on them; train without them to make a submission")
+        sets, count = " and ".join(sorted(set(others.values()))), len({info.session for info in found})
+        raise KitError(f"{run}: was trained on {count} days of this test, from {sets}: {len(found)} of the "
+                       f"{len(recordings)} test trials lie on them; train without them to make a submission")
 
 # %% ../../nbs/data/convert.ipynb #81cf9bbf
 LATER = (8, 12, 18, 24)  # bins from a time to the later one; more than smoothing reaches

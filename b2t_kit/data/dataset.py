@@ -691,7 +691,8 @@ def browse_trials(
         plt.close(figure)
         return Image(as_png(figure))
 
-    browser = ipywidgets.interactive(draw, session=list(days), trial=numbers, colours=ipywidgets.FloatSlider(3, min=0.5, max=8))
+    colours = ipywidgets.FloatSlider(3, min=0.5, max=8)
+    browser = ipywidgets.interactive(draw, session=list(days), trial=numbers, colours=colours)
     display(browser, draw(next(iter(days)), 0, 3.0))
     return browser
 
@@ -843,9 +844,11 @@ class DayStatistics:
         mean, spread = float(np.median(means[alive])), float(np.median(spreads[alive]))
         away = float(np.median(np.abs(means[alive] - usual_mean)))
         wild = (self.largest > 20) & (self.changes > self.bins / 10)
-        if not usual_spread / 5 <= spread <= 5 * usual_spread or away > (1 if scored else 5) * max(spread, usual_spread):
+        far = away > (1 if scored else 5) * max(spread, usual_spread)
+        if far or not usual_spread / 5 <= spread <= 5 * usual_spread:
             yield (f"columns have a mean of about {mean:.3g} and a standard deviation of {spread:.3g}, not "
-                   f"{usual_mean:.3g} and {usual_spread:.3g} as {'z-scores' if scored else 'other days'}; z-score by day")
+                   f"{usual_mean:.3g} and {usual_spread:.3g} as {'z-scores' if scored else 'other days'}; "
+                   "z-score by day")
         elif scored and self.least >= 0:
             yield "no number is below 0, so these are no z-scores; z-score by day"
         elif scored and wild.any():
