@@ -4,13 +4,13 @@
 
 # %% auto #0
 __all__ = ['ARRAYS', 'FEATURE_KINDS', 'AS_PUBLISHED', 'UNCONFIRMED', 'T15', 'NUM_FEATURES', 'BIN_SECONDS', 'LABEL_WIDTH',
-           'SPLITS', 'MAX_BINS', 'MAX_TRIALS', 'MAX_FEATURES', 'MAX_NUMBER', 'MAX_TEXT', 'MAX_VALUE', 'H5_ERRORS',
+           'SPLITS', 'MAX_BINS', 'MAX_TRIALS', 'MAX_FEATURES', 'MAX_NUMBER', 'TEXT_LIMIT', 'MAX_VALUE', 'H5_ERRORS',
            'CHUNK_BYTES', 'MAX_CHUNKS', 'Signal', 'Trial', 'show_trial', 'as_png', 'Fault', 'reading', 'open_file',
            'open_member', 'open_trial', 'check_storage', 'open_dataset', 'check_text', 'read_attribute', 'read_signal',
-           'signal_difference', 'TrialInfo', 'read_info', 'read_features', 'check_values', 'read_labels', 'check_split',
-           'entries_of', 'sessions_of', 'lost_days', 'find_recordings', 'index_file', 'Recordings', 'show_sessions',
-           'browse_trials', 'RunningNorm', 'trial_digests', 'data_fingerprint', 'DayStatistics', 'signal_warnings',
-           'check_folder', 'fault_lines', 'look_at', 'NewFile']
+           'signal_difference', 'TrialInfo', 'read_info', 'read_features', 'check_numbers', 'read_labels',
+           'check_split', 'entries_of', 'sessions_of', 'lost_days', 'find_recordings', 'index_file', 'Recordings',
+           'show_sessions', 'browse_trials', 'RunningNorm', 'trial_digests', 'data_fingerprint', 'DayStatistics',
+           'signal_warnings', 'check_folder', 'fault_lines', 'look_at', 'NewFile']
 
 # %% ../../nbs/01_dataset.ipynb #62f6cae2
 import hashlib
@@ -156,7 +156,7 @@ MAX_BINS = 10_000  # of a trial: 200 s, or 20 MB of features
 MAX_TRIALS = 10_000  # of a file: trial_0000 to trial_9999
 MAX_FEATURES = 2048  # of a bin
 MAX_NUMBER = 1_000_000  # block and trial numbers
-MAX_TEXT = 500  # characters of an attribute
+TEXT_LIMIT = 500  # characters of an attribute
 # Of a feature. T15's files are z-scored, but not every z-score is small: a channel that was silent for 20 trials has a
 # standard deviation near 0, and 20 spikes over 1e-8 are 2e9. T12's spike power is in square microvolts, at most 7e7
 # for an amplifier that ends at 8 mV. The square of 1e10, summed over a trial, still fits float32 with room to spare.
@@ -305,8 +305,8 @@ _Value = TypeVar("_Value", int, str)
 
 def check_text(text: str) -> None:
     "Raise `KitError` for a text that is too long, not UTF-8, or has control characters other than white space."
-    if len(text) > MAX_TEXT:
-        raise KitError(f"has {len(text)} characters, more than {MAX_TEXT}")
+    if len(text) > TEXT_LIMIT:
+        raise KitError(f"has {len(text)} characters, more than {TEXT_LIMIT}")
     if wrong := re.search("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]", text):
         raise KitError(f"has the character {wrong[0]!r}; it should be plain UTF-8 text")
 
@@ -416,11 +416,11 @@ def read_features(
         offset = data.id.get_offset() if hasattr(os, "preadv") else None  # None where it is stored in chunks
         if offset is None or os.preadv(file.id.get_vfd_handle(), [out], offset) < out.nbytes:
             data.read_direct(out)
-        check_values(out)
+        check_numbers(out)
     return out
 
 
-def check_values(
+def check_numbers(
     features: np.ndarray,  # (T, C) float32
 ) -> None:
     "Raise `KitError` for the first NaN, infinity or enormous number; one pass without allocation if there is none."
