@@ -33,7 +33,7 @@ from ..core import FAULTS, MEMO, SUCCESS, KitError, check_bounds, content_hash, 
 from .dataset import LABEL_WIDTH, Recordings, Trial
 from .dataset import T15, Signal
 from .dataset import SPLITS, check_split, entries_of, find_recordings, sessions_of
-from .dataset import MAX_BINS, MAX_NUMBER, MAX_TRIALS, Fault, NewFile, check_text, check_numbers, open_file
+from .dataset import MAX_BINS, MAX_NUMBER, MAX_TRIALS, Fault, NewFile, check_text, check_features, open_file
 from .dataset import read_attribute, reading
 from ..text.g2p import sentence_to_phonemes
 from ..text.phonemes import normalise, to_ids
@@ -601,7 +601,7 @@ def write_day(importer: Importer, day: SourceDay, key: str, held_out: HeldOut, d
             if one.sentence is not None:
                 trial = replace(trial, labels=checked_labels(importer, one.sentence))
             with reading(one.path, one.place):
-                check_numbers(trial.features)
+                check_features(trial.features)
             trial = replace(trial, quarantine=trial.quarantine or held_out.reason(trial, one.names))
             writers[split].write(trial)
             marked[trial.quarantine] += bool(trial.quarantine)

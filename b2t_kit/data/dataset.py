@@ -7,7 +7,7 @@ __all__ = ['ARRAYS', 'FEATURE_KINDS', 'AS_PUBLISHED', 'UNCONFIRMED', 'T15', 'NUM
            'SPLITS', 'MAX_BINS', 'MAX_TRIALS', 'MAX_FEATURES', 'MAX_NUMBER', 'TEXT_LIMIT', 'MAX_VALUE', 'H5_ERRORS',
            'CHUNK_BYTES', 'MAX_CHUNKS', 'Signal', 'Trial', 'show_trial', 'as_png', 'Fault', 'reading', 'open_file',
            'open_member', 'open_trial', 'check_storage', 'open_dataset', 'check_text', 'read_attribute', 'read_signal',
-           'signal_difference', 'TrialInfo', 'read_info', 'read_features', 'check_numbers', 'read_labels',
+           'signal_difference', 'TrialInfo', 'read_info', 'read_features', 'check_features', 'read_labels',
            'check_split', 'entries_of', 'sessions_of', 'lost_days', 'find_recordings', 'index_file', 'Recordings',
            'show_sessions', 'browse_trials', 'RunningNorm', 'trial_digests', 'data_fingerprint', 'DayStatistics',
            'signal_warnings', 'check_folder', 'fault_lines', 'look_at', 'NewFile']
@@ -416,11 +416,11 @@ def read_features(
         offset = data.id.get_offset() if hasattr(os, "preadv") else None  # None where it is stored in chunks
         if offset is None or os.preadv(file.id.get_vfd_handle(), [out], offset) < out.nbytes:
             data.read_direct(out)
-        check_numbers(out)
+        check_features(out)
     return out
 
 
-def check_numbers(
+def check_features(
     features: np.ndarray,  # (T, C) float32
 ) -> None:
     "Raise `KitError` for the first NaN, infinity or enormous number; one pass without allocation if there is none."
