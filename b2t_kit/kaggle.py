@@ -144,7 +144,7 @@ def download_wheels(folder: str | Path, wheel: Path) -> list[Path]:
         about = {"METADATA": f"Metadata-Version: 2.1\nName: torch\nVersion: {IMAGE_TORCH}\n".encode(), "WHEEL": WHEEL}
         torch = write_wheel(aside, "torch", IMAGE_TORCH, about, {})
         found = Path(aside) / "found"
-        command = [sys.executable, "-m", "pip", "download", *options, f"--dest={found}", wheel, torch]
+        command = [sys.executable, "-m", "pip", "download", *options, f"--dest={found}", str(wheel), str(torch)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if done.returncode:
             said = [line for line in done.stderr.splitlines() if "ERROR" in line] or ["pip failed"]
