@@ -27,7 +27,6 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -46,9 +45,7 @@ from b2t_kit.simulate import STRICT, SimulateConfig, open_sessions, write_sessio
 from b2t_kit.simulate import SentenceSource
 from b2t_kit.text.phonemes import normalise
 from b2t_kit.training.log import read_metrics
-from b2t_kit.training.optim import norm_groups
-from b2t_kit.training.run import Meter, build_training, seed_step
-from b2t_kit.training.run import accumulate_gradients, update_weights
+from b2t_kit.training.run import accumulate_gradients, build_training, seed_step, update_weights
 
 STEPS = [  # configuration, rows, bins, settings, precision
     ("tiny", 16, 1010, {}, "auto"),
@@ -76,17 +73,14 @@ def measured(case: tuple, device_name: str, count: int) -> dict:
         if gpu:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
-        model, optimizer, average = build_training(task, config, device)
-        groups = norm_groups(optimizer, device.unwrap(model))
-        taking = SimpleNamespace(task=task, config=config, device=device, model=model, optimizer=optimizer, ema=average,
-                                 meter=Meter(), norm_groups=groups, step=0)
+        training = build_training(task, config, device)
         seconds = []
         for _ in range(count):
             device.synchronize()
             started = time.perf_counter()
-            seed_step(taking)
-            accumulate_gradients(taking, [given])
-            update_weights(taking, given)
+            seed_step(training)
+            accumulate_gradients(training, [given])
+            update_weights(training, given)
             device.synchronize()
             seconds.append(time.perf_counter() - started)
         found = {"ms": 1000 * statistics.median(seconds[2:]), "first_ms": 1000 * seconds[0],
@@ -94,7 +88,7 @@ def measured(case: tuple, device_name: str, count: int) -> dict:
         if gpu:
             found |= {"planned": planned, "peak": torch.cuda.max_memory_allocated(),
                       "reserved": torch.cuda.max_memory_reserved()}
-        del model, optimizer, average, taking
+        del training
     gc.collect()
     return {"rows_per_second": 1000 * rows / found["ms"], **found}
 

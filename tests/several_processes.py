@@ -113,13 +113,10 @@ def evaluate(device: Device) -> dict:
     trials = errors_per_trial()
     mine = trials if device.world == 1 else (trials[:-1] if device.is_main else trials[-1:])
     local = sum(edits for edits, _ in mine) / sum(length for _, length in mine)
-    sums = device.sum_over_processes({
-        "edits": torch.tensor(sum(edits for edits, _ in mine)),
-        "length": torch.tensor(sum(length for _, length in mine)),
-    })
+    edits, length = device.sum_over_processes(torch.tensor(mine, dtype=torch.float64).sum(0))
     rates = device.gather_objects(local)
     return {"local": rates, "mean_of_means": sum(rates) / len(rates),
-            "rate": (sums["edits"] / sums["length"]).item()}
+            "rate": (edits / length).item()}
 
 
 def everything(out: str) -> None:

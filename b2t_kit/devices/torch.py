@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['Division', 'AXES', 'TPU_VENDOR', 'TPU_MODELS', 'to_device', 'gradient_norms', 'Device', 'ChipMesh', 'tpu_chips',
-           'DeviceOptions', 'LossScaler', 'check_tracker', 'TorchDevice', 'deterministic_kernels', 'tracker_only',
-           'open_torch']
+           'DeviceOptions', 'check_tracker', 'TorchDevice', 'tracker_only', 'open_torch']
 
 # %% ../../nbs/devices/torch.ipynb #f48fcab5
 import dataclasses
@@ -14,8 +13,8 @@ import os
 import platform
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -75,6 +74,8 @@ class Device(ABC):
     precision: Precision
     label: str  # description of the device, for the log
     accumulation: int = 1  # micro-batches per optimizer step
+    accelerator: Any = None  # Accelerate's, for the tracker; None without
+    undo: ExitStack  # restores the settings that were made for this device
     notices: list[str] = []  # lines about ignored settings, for the log
     chips: int = 1  # devices of this process that share the rows of a batch
     compiles: bool = False  # whether a program is compiled for each shape of batch
@@ -103,10 +104,6 @@ class Device(ABC):
     def place(self, batch: Any) -> Any:
         "A batch (dataclass of tensors) on the device."
         return to_device(batch, self.torch_device)
-
-    def share(self, tensor: torch.Tensor) -> torch.Tensor:
-        "A tensor on the device, for all rows of a batch alike: each chip has a copy."
-        return tensor.to(self.torch_device)
 
     def scalar(self, value: float) -> Any:  # a number, or a () float32 tensor on the device
         "A number that changes between steps, so that no program is compiled for its value."
@@ -158,10 +155,42 @@ class Device(ABC):
 
     def describe(self) -> str:
         "The device, processes, precision and versions, one line each."
-        processes = f"{self.world}, this is number {self.rank}"
-        lines = {"device": self.label, "processes": processes, "precision": self.precision,
-                 "step": f"{self.accumulation} micro-batch(es)", "versions": _versions()}
+        found = [f"python {platform.python_version()}"]
+        for package in ("torch", "accelerate", "torch_xla", "b2t_kit"):
+            with suppress(PackageNotFoundError):
+                found.append(f"{package} {version(package)}")
+        lines = {"device": self.label, "processes": f"{self.world}, this is number {self.rank}",
+                 "precision": self.precision, "step": f"{self.accumulation} micro-batch(es)",
+                 "versions": ", ".join(found)}
         return "\n".join([f"{key:<10} {value}" for key, value in lines.items()] + self.notices)
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        "The `value` of every process in the order of ranks, on every process."
+        found = [value] * self.world
+        if self.world > 1:
+            torch.distributed.all_gather_object(found, value)
+        return found
+
+    def broadcast_object(self, value: Any) -> Any:
+        "The `value` of process 0, on every process."
+        found = [value]
+        if self.world > 1:
+            torch.distributed.broadcast_object_list(found, src=0)
+        return found[0]
+
+    def track(self, metrics: dict[str, float], step: int) -> None:
+        "Send metrics to the tracker if there is one."
+        if self.accelerator is not None:
+            self.accelerator.log(metrics, step=step)
+
+    def close(self) -> None:
+        "Finish trackers and restore torch's settings."
+        if self.accelerator is not None:
+            for tracker in self.accelerator.trackers:
+                tracker.finish()
+            self.accelerator.trackers = []
+            self.accelerator.free_memory()
+        self.undo.close()
 
     @abstractmethod
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -191,17 +220,8 @@ class Device(ABC):
         "Update the parameters; False if the loss scaler skipped the step."
 
     @abstractmethod
-    def sum_over_processes(self, values: Any) -> Any:
-        """The sum over all processes, on each of them, of a tensor or of a dictionary of scalar
-        tensors (which come back as float64)."""
-
-    @abstractmethod
-    def gather_objects(self, value: Any) -> list[Any]:
-        "The `value` of every process in the order of ranks, on every process."
-
-    @abstractmethod
-    def broadcast_object(self, value: Any) -> Any:
-        "The `value` of process 0, on every process."
+    def sum_over_processes(self, values: torch.Tensor) -> torch.Tensor:
+        "The sum over all processes, on each of them."
 
     @abstractmethod
     def synchronize(self) -> None:
@@ -212,10 +232,6 @@ class Device(ABC):
         "The peak memory used on the device in bytes; on a CPU the current memory of the process."
 
     @abstractmethod
-    def track(self, metrics: dict[str, float], step: int) -> None:
-        "Send metrics to the tracker if there is one."
-
-    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         "The state of the device for a checkpoint, as plain numbers."
 
@@ -223,26 +239,11 @@ class Device(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         "Continue from `state_dict()`."
 
-    @abstractmethod
-    def close(self) -> None:
-        "Finish trackers and restore torch's settings."
-
     def __enter__(self) -> "Device":
         return self
 
     def __exit__(self, *error: Any) -> None:
         self.close()
-
-# %% ../../nbs/devices/torch.ipynb #a1a101ae
-def _versions() -> str:
-    "The versions of the packages that affect results."
-    found = [f"python {platform.python_version()}"]
-    for package in ("torch", "accelerate", "torch_xla", "b2t_kit"):
-        try:
-            found.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            pass
-    return ", ".join(found)
 
 # %% ../../nbs/devices/torch.ipynb #85d88fe0
 Division = Mapping[int, str]  # dimension -> what divides it, a key of `AXES`
@@ -315,50 +316,10 @@ class DeviceOptions:
     accumulation: int = 1  # micro-batches per optimizer step
     tracker: str | None = None  # "tensorboard" or another tracker that Accelerate supports
     tf32: bool = False  # let a GPU round the operands of float32 products
-    deterministic: bool = False  # reproducible kernels on a GPU
     timeout: float = 300.0  # seconds to wait for the other processes
     shard: Literal["none", "moments", "units", "all"] = "none"  # what several TPU chips divide instead of copying
     units_over: int | None = None  # with shard units: chips that divide a wide layer; None: chosen for slice and layer
     compile_cache: str = "auto"  # folder for compiled TPU programs, "none", or "auto"
-
-# %% ../../nbs/devices/torch.ipynb #7d1c89a2
-class LossScaler:
-    "Loss scaling for float16; does nothing for other types."
-
-    def __init__(self, device_type: str, enabled: bool) -> None:
-        self.scaler = torch.amp.GradScaler(device_type, enabled=enabled)
-        self.skipped_steps = 0  # optimizer steps skipped because a gradient overflowed
-        self._unscaled = False
-
-    def scale(self, loss: torch.Tensor) -> torch.Tensor:
-        "The loss to call `backward` on."
-        return self.scaler.scale(loss)
-
-    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
-        "Divide the gradients by the scale, once per step."
-        if self.scaler.is_enabled() and not self._unscaled:
-            self.scaler.unscale_(optimizer)
-            self._unscaled = True
-
-    def step(self, optimizer: torch.optim.Optimizer) -> bool:
-        "Step unless a gradient overflowed; returns whether the step was taken."
-        before = self.scaler.get_scale()
-        self.scaler.step(optimizer)
-        self.scaler.update()
-        self._unscaled = False
-        skipped = self.scaler.get_scale() < before
-        self.skipped_steps += skipped
-        return not skipped
-
-    def state_dict(self) -> dict[str, Any]:
-        "The state as plain numbers for JSON."
-        return {"scaler": self.scaler.state_dict(), "skipped_steps": self.skipped_steps}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        "Continue from `state_dict()`."
-        if self.scaler.is_enabled() and state["scaler"]:
-            self.scaler.load_state_dict(state["scaler"])
-        self.skipped_steps = state["skipped_steps"]
 
 # %% ../../nbs/devices/torch.ipynb #4075fa27
 def _import_accelerate() -> Any:
@@ -423,14 +384,13 @@ class TorchDevice(Device):
     def __init__(
         self, torch_device: torch.device, place: Place, precision: Precision, accelerator: Any, undo: ExitStack
     ) -> None:
-        self.torch_device = torch_device
-        self.kind = torch_device.type
-        self.place_in_world = place
-        self.precision = precision
-        self.label = _label(torch_device)
-        self.scaler = LossScaler(self.kind, precision.scaler)
-        self._accelerator = accelerator
-        self._undo = undo
+        self.torch_device, self.kind = torch_device, torch_device.type
+        self.place_in_world, self.precision, self.accelerator, self.undo = place, precision, accelerator, undo
+        self.label = str(torch_device)
+        if self.kind == "cuda":
+            self.label += f", {torch.cuda.get_device_name(torch_device)}"
+        self.scaler = torch.amp.GradScaler(self.kind, enabled=precision.scaler)
+        self.skipped_steps = 0  # optimizer steps skipped because a float16 gradient overflowed
         self._model: nn.Module | None = None  # the model in training
         self._optimizer: torch.optim.Optimizer | None = None
         self._state_audited = False
@@ -438,18 +398,18 @@ class TorchDevice(Device):
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
         audit_parameters(model)
         audit_optimizer(optimizer, model)
-        self._accelerator.free_memory()
+        self.accelerator.free_memory()
         self._model, self._optimizer = model.to(self.torch_device), optimizer
         self._state_audited = False
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")  # torch 2.13
-            return self._accelerator.prepare_model(model, device_placement=False), optimizer
+            return self.accelerator.prepare_model(model, device_placement=False), optimizer
 
     def unwrap(self, model: nn.Module) -> nn.Module:
         return model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
 
     def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager:
-        return nullcontext() if last else self._accelerator.no_sync(model)
+        return nullcontext() if last else self.accelerator.no_sync(model)
 
     def backward(self, loss: torch.Tensor) -> None:
         if loss.dtype != torch.float32:
@@ -460,7 +420,7 @@ class TorchDevice(Device):
         self, model: nn.Module, max_norm: float | None = None, groups: Sequence[Sequence[nn.Parameter]] = ()
     ) -> torch.Tensor:
         audit_gradients(self._model)
-        self.scaler.unscale(self._optimizer)
+        self.scaler.unscale_(self._optimizer)
         norms = gradient_norms(list(model.parameters()), groups)
         if max_norm is not None:
             nn.utils.clip_grads_with_norm_(model.parameters(), max_norm, norms[0] if groups else norms)
@@ -473,31 +433,18 @@ class TorchDevice(Device):
 
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
         audit_gradients(self._model)
-        stepped = self.scaler.step(optimizer)
-        if stepped and not self._state_audited:
+        before = self.scaler.get_scale()
+        self.scaler.step(optimizer)
+        self.scaler.update()
+        skipped = self.scaler.get_scale() < before
+        self.skipped_steps += skipped
+        if not skipped and not self._state_audited:
             audit_optimizer(optimizer, self._model)
             self._state_audited = True
-        return stepped
+        return not skipped
 
-    def sum_over_processes(self, values: Any) -> Any:
-        if not isinstance(values, dict):
-            return self._accelerator.reduce(values, "sum") if self.world > 1 else values
-        if not values:
-            return {}
-        row = torch.stack([value.detach().double() for value in values.values()])
-        return dict(zip(values, self.sum_over_processes(row)))
-
-    def gather_objects(self, value: Any) -> list[Any]:
-        found = [value] * self.world
-        if self.world > 1:
-            torch.distributed.all_gather_object(found, value)
-        return found
-
-    def broadcast_object(self, value: Any) -> Any:
-        found = [value]
-        if self.world > 1:
-            torch.distributed.broadcast_object_list(found, src=0)
-        return found[0]
+    def sum_over_processes(self, values: torch.Tensor) -> torch.Tensor:
+        return self.accelerator.reduce(values, "sum") if self.world > 1 else values
 
     def synchronize(self) -> None:
         if self.kind == "cuda":
@@ -508,49 +455,13 @@ class TorchDevice(Device):
             return torch.cuda.max_memory_allocated(self.torch_device)
         return psutil.Process().memory_info().rss
 
-    def track(self, metrics: dict[str, float], step: int) -> None:
-        self._accelerator.log(metrics, step=step)
-
     def state_dict(self) -> dict[str, Any]:
-        return self.scaler.state_dict()
+        return {"scaler": self.scaler.state_dict(), "skipped_steps": self.skipped_steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.scaler.load_state_dict(state)
-
-    def close(self) -> None:
-        for tracker in self._accelerator.trackers:
-            tracker.finish()
-        self._accelerator.trackers = []
-        self._accelerator.free_memory()
-        self._undo.close()
-
-# %% ../../nbs/devices/torch.ipynb #1078a691
-def _label(torch_device: torch.device) -> str:
-    "A description of the device for the log."
-    if torch_device.type == "cuda":
-        return f"{torch_device}, {torch.cuda.get_device_name(torch_device)}"
-    return str(torch_device)
-
-# %% ../../nbs/devices/torch.ipynb #6c788b90
-@contextmanager
-def deterministic_kernels(
-    enabled: bool,  # False changes nothing
-) -> Iterator[None]:
-    "Use reproducible kernels inside this block, and restore the setting after it."
-    if not enabled:
-        yield
-        return
-    before = (torch.are_deterministic_algorithms_enabled(),
-              torch.is_deterministic_algorithms_warn_only_enabled(), torch.backends.cudnn.benchmark)
-    try:
-        # the value given in torch's notes on reproducibility
-        with environment_with({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}):
-            torch.use_deterministic_algorithms(True, warn_only=True)
-            torch.backends.cudnn.benchmark = False
-            yield
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        torch.backends.cudnn.benchmark = before[2]
+        if self.scaler.is_enabled() and state["scaler"]:
+            self.scaler.load_state_dict(state["scaler"])
+        self.skipped_steps = state["skipped_steps"]
 
 # %% ../../nbs/devices/torch.ipynb #0fb8b8b3
 def tracker_only(
@@ -583,7 +494,6 @@ def open_torch(
     with ExitStack() as settings:
         if chosen.type == "cuda":
             settings.enter_context(tf32_allowed(precision.tf32))
-        settings.enter_context(deterministic_kernels(options.deterministic))
         canary(chosen)
         if options.tracker is not None:
             accelerator.init_trackers(options.tracker)

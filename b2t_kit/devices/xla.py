@@ -4,10 +4,9 @@
 
 # %% auto #0
 __all__ = ['CHIPS', 'Link', 'SLICES', 'HBM_USED', 'SPAWNED', 'SHARD_FROM', 'STAYS_ON_CHIP', 'Chip', 'Slice', 'find_slice',
-           'ProgramCounts', 'count_programs', 'fallbacks', 'Watch', 'device_memory', 'open_cache', 'check_versions',
-           'check_chips', 'check_variables', 'check_alone', 'start_runtime', 'quiet', 'use_float32_products',
-           'generator_kept', 'place_of_host', 'XlaAdamW', 'sharded_dimension', 'chips_of_a_layer', 'XlaDevice',
-           'open_xla']
+           'ProgramCounts', 'count_programs', 'fallbacks', 'Watch', 'largest_printed', 'device_memory', 'open_cache',
+           'check_start', 'start_runtime', 'quiet', 'use_float32_products', 'XlaAdamW', 'sharded_dimension',
+           'chips_of_a_layer', 'XlaDevice', 'shape_text', 'open_xla']
 
 # %% ../../nbs/devices/xla.ipynb #d3b7ea2d
 import logging
@@ -20,7 +19,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cache
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
@@ -259,155 +257,101 @@ class Watch:
         self._thread.join()
 
     def _listen(self) -> None:
-        idle, since, told = count_programs(), None, 0.0
+        idle, since, told, what = count_programs(), None, 0.0, ""
         while not self._stop.wait(min(0.5, self.first / 4)):
             now, moment = count_programs(), time.monotonic()
             new = now.since(idle)
             if new.started > new.compiled:
                 since = moment if since is None else since
                 if moment - since >= (told + self.again if told else self.first):
-                    told = moment - since
-                    self.say(f"compiling {self.doing}: {told:.0f} s so far")
+                    told, what = moment - since, self.doing
+                    self.say(f"compiling {what}: {told:.0f} s so far")
                 continue
-            if since is not None and told:
-                self.say(f"compiled {self.doing} in {moment - since:.0f} s")
+            if told and since is not None:
+                self.say(f"compiled {what} in {moment - since:.0f} s")
             idle, since, told = now, None, 0.0
 
 # %% ../../nbs/devices/xla.ipynb #b27e058e
-def device_memory(
-    torch_device: Any,  # an XLA device
-) -> int | None:  # bytes on the fullest chip; None if unknown
-    "The memory used on the device, from torch_xla or else from libtpu."
-    for ask in (_ask_runtime, _ask_libtpu):
-        try:
-            return ask(torch_device)
-        except (ImportError, AttributeError, KeyError, IndexError, RuntimeError, ValueError):
-            continue
-    return None
-
-# %% ../../nbs/devices/xla.ipynb #ee7fdc39
-def _ask_runtime(torch_device: Any) -> int:
-    "The bytes in use as torch_xla's runtime counts them."
-    import torch_xla.core.xla_model as xla_model
-
-    found = xla_model.get_memory_info(torch_device)
-    return int(found.get("peak_bytes_used") or found["bytes_used"])
-
-# %% ../../nbs/devices/xla.ipynb #0bc2a5fd
 HBM_USED = """from libtpu.sdk import tpumonitoring
 print(*tpumonitoring.get_metric("hbm_capacity_usage").data())"""
+_SILENT: set[str] = set()  # programs that printed no number; each attempt takes seconds
 
-# %% ../../nbs/devices/xla.ipynb #8bc121ee
-def _ask_libtpu(torch_device: Any) -> int:
-    "The bytes in use as libtpu's monitoring reads them; raises RuntimeError if it cannot."
-    from torch_xla import runtime
 
-    if runtime.device_type() != "TPU" or not _answers(HBM_USED):
-        raise RuntimeError("libtpu's monitoring is not available")
-    return _largest_printed(HBM_USED)
-
-# %% ../../nbs/devices/xla.ipynb #71c5f805
-def _largest_printed(program: str) -> int:
-    "The largest number that a child process prints; `RuntimeError` if it fails, crashes or hangs."
-    command = [sys.executable, "-c", program]
+def largest_printed(program: str) -> int | None:
+    "The largest number that a child process prints; None if it fails, crashes or hangs, and it is not asked again."
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except subprocess.SubprocessError as error:
-        raise RuntimeError(str(error)) from error
-    return max(int(float(number)) for number in asked.stdout.split())
+        if program not in _SILENT:
+            command = [sys.executable, "-c", program]
+            asked = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+            return max(int(float(number)) for number in asked.stdout.split())
+    except (subprocess.SubprocessError, ValueError):
+        _SILENT.add(program)
+    return None
 
-# %% ../../nbs/devices/xla.ipynb #89e49f63
-@cache
-def _answers(program: str) -> bool:
-    "Whether a program prints a number; cached, since a failed attempt takes seconds."
+
+def device_memory(torch_device: Any) -> int | None:
+    "The bytes used on the fullest chip, from torch_xla or else from libtpu; None if unknown."
     try:
-        return _largest_printed(program) >= 0
-    except (RuntimeError, ValueError):
-        return False
+        import torch_xla.core.xla_model as xla_model
+
+        found = xla_model.get_memory_info(torch_device)
+        return int(found.get("peak_bytes_used") or found["bytes_used"])
+    except (ImportError, AttributeError, KeyError, IndexError, RuntimeError, ValueError):
+        return largest_printed(HBM_USED) if tpu_chips() else None
 
 # %% ../../nbs/devices/xla.ipynb #9f71499f
-def open_cache(
-    folder: str | Path,  # created if missing; read only if it cannot be written
-) -> str:  # a line for the log
-    "Make torch_xla keep compiled programs; a path that is not a folder raises `KitError`."
+def open_cache(folder: str | Path) -> str:  # a line for the log
+    "Make torch_xla keep compiled programs in a folder, or only read them; a path that is no folder raises `KitError`."
     from torch_xla import _XLAC, runtime
 
-    folder = Path(folder).absolute()
+    folder, read_only = Path(folder).absolute(), ""
     if folder.exists() and not folder.is_dir():
         raise KitError(f"compile_cache: {folder} is not a folder")
-    if os.environ.get("XLA_PERSISTENT_CACHE_PATH") == str(folder):
-        return f"{folder}, {_size(folder)}"
-    if _XLAC._xla_computation_cache_is_initialized():
-        return "none: torch_xla has computed already in this process, too late to name a folder"
-    read_only = not _can_write(folder)
-    runtime.initialize_cache(str(folder), readonly=read_only)
-    return f"{folder}, {_size(folder)}{', read only' if read_only else ''}"
-
-# %% ../../nbs/devices/xla.ipynb #4ba45ac6
-def _can_write(folder: Path) -> bool:
-    "Whether files can be written into a folder, which is created if missing."
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        check_writable(folder)
-    except (OSError, KitError):
-        return False
-    return True
-
-
-def _size(folder: Path) -> str:
-    "The number and size of the programs in a folder."
+    if os.environ.get("XLA_PERSISTENT_CACHE_PATH") != str(folder):
+        if _XLAC._xla_computation_cache_is_initialized():
+            return "none: torch_xla has computed already in this process, too late to name a folder"
+        try:
+            check_writable(folder)
+        except KitError:
+            read_only = ", read only"
+        runtime.initialize_cache(str(folder), readonly=bool(read_only))
     sizes = [path.stat().st_size for path in folder.glob("*") if path.is_file()]
-    return f"{len(sizes)} programs, {sum(sizes) / 1e6:.1f} MB"
+    return f"{folder}, {len(sizes)} programs, {sum(sizes) / 1e6:.1f} MB{read_only}"
 
 # %% ../../nbs/devices/xla.ipynb #b955395c
-def check_versions(
-    torch_version: str | None = None,  # installed version if None
-    xla_version: str | None = None,  # installed version if None
-) -> None:
-    "Raise `KitError` unless torch and torch_xla have the same minor version."
-    ours, theirs = torch_version or version("torch"), xla_version or version("torch_xla")
-    if ours.split(".")[:2] != theirs.split(".")[:2]:
-        raise KitError(f"torch {ours} and torch_xla {theirs} do not fit together; "
-                       "pip install 'b2t_kit[tpu]', and restart")
-
-# %% ../../nbs/devices/xla.ipynb #0f4dbdb8
-def check_chips(
-    asked: str,  # the user's setting: "xla", "tpu" or "auto"
-    chips: list[str],  # as returned by `tpu_chips`
-) -> None:
-    "Raise `KitError` if a TPU was requested and there is none."
-    runtime = os.environ.get("PJRT_DEVICE", "")
-    if asked == "tpu" and runtime not in ("", "TPU"):
-        raise KitError(f"device tpu: PJRT_DEVICE={runtime} keeps torch_xla away from TPUs; unset it")
-    if (asked == "tpu" or runtime == "TPU") and not chips:
-        raise KitError("device tpu: no TPU chip was found on this machine; on Kaggle choose the accelerator "
-                       "TPU v5e-8, and if it is chosen start the session again; or choose device cpu")
-
-# %% ../../nbs/devices/xla.ipynb #c34c3fa3
-def check_variables() -> None:
-    "Raise `KitError` for a variable that makes torch_xla use 32-bit integers."
-    if os.environ.get("XLA_USE_32BIT_LONG", "") not in ("", "0", "false"):
-        raise KitError("XLA_USE_32BIT_LONG is set: it cuts 64-bit integers, and with them the keys of each "
-                       "trial's noise, to 32 bits; unset it and start again")
-
-# %% ../../nbs/devices/xla.ipynb #d1b3d8bc
 SPAWNED = {  # variables that a launcher of several processes per host sets
     "PJRT_LOCAL_PROCESS_COUNT": "torch_xla.launch or accelerate launch --tpu",
     "WORLD_SIZE": "torchrun or accelerate launch --multi_gpu",
 }
 
 
-def check_alone() -> None:
-    "Raise `KitError` if a launcher has started several processes on this host."
+def check_start(
+    asked: str,  # the user's setting: "xla", "tpu" or "auto"
+    chips: list[str],  # of this machine, as `tpu_chips` gives them
+) -> None:
+    "Raise `KitError` for anything that would make torch_xla fail, or compute something else."
+    runtime = os.environ.get("PJRT_DEVICE", "")
     for name, launcher in SPAWNED.items():
         if os.environ.get(name, "1") not in ("", "1"):
             raise KitError(f"{name}={os.environ[name]}: {launcher} started several processes, but one "
                            "uses all chips; start with: python -m b2t_kit.train "
                            "(or accelerate launch -m b2t_kit.train)")
+    if os.environ.get("XLA_USE_32BIT_LONG", "") not in ("", "0", "false"):
+        raise KitError("XLA_USE_32BIT_LONG is set: it cuts 64-bit integers, and with them the keys of each "
+                       "trial's noise, to 32 bits; unset it and start again")
+    if asked == "tpu" and runtime not in ("", "TPU"):
+        raise KitError(f"device tpu: PJRT_DEVICE={runtime} keeps torch_xla away from TPUs; unset it")
+    if (asked == "tpu" or runtime == "TPU") and not chips:
+        raise KitError("device tpu: no TPU chip was found on this machine; on Kaggle choose the accelerator "
+                       "TPU v5e-8, and if it is chosen start the session again; or choose device cpu")
+    ours, theirs = version("torch"), version("torch_xla")
+    if ours.split(".")[:2] != theirs.split(".")[:2]:
+        raise KitError(f"torch {ours} and torch_xla {theirs} do not fit together; "
+                       "pip install 'b2t_kit[tpu]', and restart")
 
 # %% ../../nbs/devices/xla.ipynb #20bd225a
 def start_runtime(
-    cache: str,  # folder of compiled programs, "none", or "auto"
+    cache: str,  # folder of compiled programs, or "none"
 ) -> tuple[torch.device, int, str]:  # XLA's device, the number of chips, a line on the cache
     "Start torch_xla in SPMD mode; raises `KitError` if a test fails."
     with environment_with(quiet()):
@@ -417,12 +361,19 @@ def start_runtime(
         if not runtime.is_spmd():
             runtime.use_spmd()
     logging.getLogger().addFilter(_needs_no_jax)  # the same function is added once
-    where = "none" if cache in ("none", "auto") else cache
-    told = "none" if where == "none" else open_cache(where)
+    told = "none" if cache == "none" else open_cache(cache)
     with environment_with(quiet()):
         torch_device, count = torch_xla.device(), runtime.global_runtime_device_count()
         canary(torch_device)
-        _try_backward(torch_device)
+        weight = torch.ones(2, device=torch_device, requires_grad=True)
+        try:
+            (weight * weight).sum().backward()
+            found = weight.grad.cpu().tolist()
+        except (RuntimeError, IndexError) as error:
+            raise KitError("a gradient was computed in this process before torch_xla was imported, and autograd "
+                           "does not know the device now; restart, and open the device first") from error
+        if found != [2.0, 2.0]:
+            raise KitError(f"the gradient of x * x at 1 is {found[0]} on {torch_device}, not 2")
     return torch_device, int(count), told
 
 
@@ -435,19 +386,6 @@ def _needs_no_jax(record: logging.LogRecord) -> bool:
     "Whether a warning is not the one of torch_xla's scan, at each call, that jax is missing; nothing here needs it."
     return "requires jax/pallas" not in record.getMessage()
 
-# %% ../../nbs/devices/xla.ipynb #45676028
-def _try_backward(torch_device: torch.device) -> None:
-    "Check that a gradient can be computed on the device; raises `KitError` if not."
-    weight = torch.ones(2, device=torch_device, requires_grad=True)
-    try:
-        (weight * weight).sum().backward()
-        found = weight.grad.cpu().tolist()
-    except (RuntimeError, IndexError) as error:
-        raise KitError("a gradient was computed in this process before torch_xla was imported, and autograd "
-                       "does not know the device now; restart, and open the device first") from error
-    if found != [2.0, 2.0]:
-        raise KitError(f"the gradient of x * x at 1 is {found[0]} on {torch_device}, not 2")
-
 # %% ../../nbs/devices/xla.ipynb #9d1c259b
 def use_float32_products() -> None:
     "Compute float32 products in float32 for the rest of this process."
@@ -458,30 +396,6 @@ def use_float32_products() -> None:
     if backends.get_mat_mul_precision() != "highest":
         backends.set_mat_mul_precision("highest")
     logger.disabled = was_quiet
-
-# %% ../../nbs/devices/xla.ipynb #efdd5fab
-@contextmanager
-def generator_kept(torch_device: torch.device) -> Iterator[None]:
-    "Restore the state of XLA's random generator after the block."
-    import torch_xla.core.xla_model as xla_model
-
-    before = xla_model.get_rng_state(str(torch_device))
-    try:
-        yield
-    finally:
-        xla_model.set_rng_state(before, str(torch_device))
-
-# %% ../../nbs/devices/xla.ipynb #06d8dce0
-def place_of_host() -> Place:
-    "The place of this host among the hosts of the slice, after meeting the others."
-    import torch_xla.runtime as runtime
-
-    world = runtime.process_count()
-    if world > 1 and not dist.is_initialized():
-        import torch_xla.distributed.xla_backend  # noqa: F401  (knows the address of the first host)
-
-        dist.init_process_group("gloo", init_method="xla://")
-    return Place(runtime.process_index(), 0, world, 1)
 
 # %% ../../nbs/devices/xla.ipynb #c4db787b
 class XlaAdamW(torch.optim.AdamW):
@@ -500,7 +414,8 @@ class XlaAdamW(torch.optim.AdamW):
         self.send, self.keep_gradients, self.whole = send, keep_gradients, whole
         for parameter in self.trained():
             zeros = torch.zeros_like(parameter, requires_grad=False)
-            self.state[parameter] = {"step": torch.tensor(0.0), "exp_avg": zeros, "exp_avg_sq": torch.zeros_like(zeros)}
+            self.state[parameter] = {"step": torch.zeros((), device="cpu"), "exp_avg": zeros,
+                                     "exp_avg_sq": torch.zeros_like(zeros)}
             if keep_gradients:
                 parameter.grad = torch.zeros_like(zeros)
 
@@ -606,7 +521,7 @@ class XlaDevice(Device):
         self.chips = self.all_chips // place.world
         self.label = f"{torch_device}, {self.all_chips} x {notes.pop('chip')}"
         self.slice: Slice | None = None  # None: not known, or simulated
-        self._undo, self._accelerator = undo, None
+        self.undo = undo
         self._model: nn.Module | None = None
         self.by_units: dict[str, tuple[int, ...]] = {}  # parameters divided by units -> their shapes (3, H, ...)
         self.watch = Watch(self.say)
@@ -635,10 +550,14 @@ class XlaDevice(Device):
         if is_dataclass(batch) and not isinstance(batch, type):
             named = {item.name: getattr(batch, item.name) for item in fields(batch)}
             return replace(batch, **self.place(named))
-        if isinstance(batch, dict):
-            tensors = {name: value for name, value in batch.items() if torch.is_tensor(value)}
-            return {**batch, **self._by_rows(tensors)}
-        return self._by_rows({"batch": batch})["batch"]
+        if not isinstance(batch, dict):
+            return self.place({"batch": batch})["batch"]
+        tensors = {name: value for name, value in batch.items() if torch.is_tensor(value)}
+        for name, tensor in tensors.items():
+            if tensor.ndim and len(tensor) % self.chips:
+                raise KitError(f"{name}: {len(tensor)} rows cannot be divided over {self.chips} chips; "
+                               "pad the batch with rows of weight 0, or choose another batch_size")
+        return {**batch, **self._by_rows(tensors)}
 
     def _by_rows(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         "Send tensors with their first dimension, the rows, divided over the chips."
@@ -648,22 +567,10 @@ class XlaDevice(Device):
         placed: dict[str, torch.Tensor] = {}
         for dims in {tensor.ndim for tensor in tensors.values()}:
             group = {name: tensor for name, tensor in tensors.items() if tensor.ndim == dims}
-            for name, value in group.items():
-                if dims and len(value) % self.chips:
-                    raise KitError(f"{name}: {len(value)} rows cannot be divided over {self.chips} chips; "
-                                   "pad the batch with rows of weight 0, or choose another batch_size")
             rows = self.mesh.axes(dims, {0: "all"} if dims else {})
             spec = ShardingSpec(self._chips_of_xla(), rows, minibatch=self.world > 1)
-            sent = send_cpu_data_to_device(list(group.values()), self.torch_device, spec)
-            placed.update(zip(group, sent))
+            placed.update(zip(group, send_cpu_data_to_device(list(group.values()), self.torch_device, spec)))
         return placed
-
-    def share(self, tensor: torch.Tensor) -> torch.Tensor:
-        from torch_xla.core.xla_model import send_cpu_data_to_device
-        from torch_xla.distributed.spmd import ShardingSpec
-
-        spec = ShardingSpec(self._chips_of_xla(), self.mesh.axes(tensor.ndim, {}))
-        return send_cpu_data_to_device([tensor], self.torch_device, spec)[0]
 
     def _send(self, tensor: torch.Tensor) -> torch.Tensor:
         "A small tensor, copied to every chip."
@@ -672,7 +579,7 @@ class XlaDevice(Device):
     def submit(self, what: str, batch: Any = None) -> None:
         import torch_xla
 
-        with self.watch.during(f"{what}{_shape_of(batch)}"), environment_with(quiet()):
+        with self.watch.during(f"{what}{shape_text(batch)}"), environment_with(quiet()):
             torch_xla.sync()
 
     def fetch(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -700,8 +607,10 @@ class XlaDevice(Device):
         return copies
 
     def lay_out_average(self, model: nn.Module) -> None:
-        for tensor in model.parameters():
-            self._divide(tensor)
+        for name, tensor in model.named_parameters():
+            self._lay_out(tensor, "average", name, divided=True)
+        for name, tensor in model.named_buffers():
+            self._lay_out(tensor, "buffer", f"average {name}", divided=False)
         self.submit("laying out the average")
 
     def _division(self, tensor: torch.Tensor, divided: bool = True) -> Division:
@@ -716,6 +625,11 @@ class XlaDevice(Device):
         "Mark a tensor by the rule or as copied; the compiler may divide unmarked tensors."
         if self.options.shard != "none":
             self._mark(tensor, self._division(tensor, divided))
+
+    def _lay_out(self, tensor: torch.Tensor, role: str, name: str, divided: bool) -> None:
+        "Divide a tensor that outlives a step; buffers are small."
+        if role != "buffer":
+            self._divide(tensor, divided)
 
     def _chips_of_xla(self) -> Any:
         "The mesh as torch_xla's class."
@@ -768,19 +682,34 @@ class XlaDevice(Device):
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
         audit_parameters(model)
         audit_optimizer(optimizer, model)
+        if not isinstance(optimizer, torch.optim.AdamW):
+            raise KitError(f"on XLA the optimizer must be AdamW, not {type(optimizer).__name__}")
+        before = {name: id(parameter) for name, parameter in model.named_parameters(remove_duplicate=False)}
+        if len(before) > len(set(before.values())):
+            raise KitError("the model uses one parameter under two names, which XLA would separate")
         self._divide_units(model)
-        self._model, groups = _moved(model, optimizer, self.torch_device)
-        for parameter in model.parameters():
-            self._divide(parameter, self.options.shard == "all")
+        self._move(model)
+        self._model, whole = model, self.options.shard == "all"
+        after = {before[name]: parameter for name, parameter in model.named_parameters()}
+        groups = [{**{key: value for key, value in group.items() if key not in ("fused", "foreach")},
+                   "params": [after[id(parameter)] for parameter in group["params"]]}
+                  for group in optimizer.param_groups]
+        for name, tensor in model.named_parameters():
+            self._lay_out(tensor, "parameter", name, divided=whole)
+        for name, tensor in model.named_buffers():
+            self._lay_out(tensor, "buffer", name, divided=False)
         placed = XlaAdamW(groups, optimizer.defaults, self._send, self.options.accumulation > 1, self._whole)
-        for parameter, state in placed.state.items():
-            if self.options.shard != "none":
-                self._divide(state["exp_avg"])
-                self._divide(state["exp_avg_sq"])
-            if parameter.grad is not None:
-                self._divide(parameter.grad, self.options.shard == "all")
+        names = {id(tensor): name for name, tensor in model.named_parameters()}
+        for tensor, state in placed.state.items():
+            for moment in ("exp_avg", "exp_avg_sq"):
+                self._lay_out(state[moment], "moment", f"{names[id(tensor)]}/{moment}", divided=True)
+            if tensor.grad is not None:
+                self._lay_out(tensor.grad, "gradient", names[id(tensor)], divided=whole)
         self.submit("placing the model")
         return model, placed
+
+    def _move(self, model: nn.Module) -> None:
+        model.to(self.torch_device)
 
     def unwrap(self, model: nn.Module) -> nn.Module:
         return model
@@ -812,23 +741,12 @@ class XlaDevice(Device):
     def check_replicas(self, model: nn.Module) -> None:
         "Do nothing: one program writes all copies."
 
-    def sum_over_processes(self, values: Any) -> Any:
-        if isinstance(values, dict):
-            return {name: self.sum_over_processes(value) for name, value in values.items()}
+    def sum_over_processes(self, values: torch.Tensor) -> torch.Tensor:
         if self.world == 1:
             return values
         total = values.detach().cpu()
         dist.all_reduce(total)
         return total
-
-    def gather_objects(self, value: Any) -> list[Any]:
-        found = [value] * self.world
-        if self.world > 1:
-            dist.all_gather_object(found, value)
-        return found
-
-    def broadcast_object(self, value: Any) -> Any:
-        return self.gather_objects(value)[0]
 
     def synchronize(self) -> None:
         import torch_xla.core.xla_model as xla_model
@@ -854,14 +772,6 @@ class XlaDevice(Device):
                 found[name] = value.flatten(0, 1)  # torch's shape, as in checkpoints
         return found
 
-    def track(self, metrics: dict[str, float], step: int) -> None:
-        if self._accelerator is not None:
-            self._accelerator.log(metrics, step=step)
-
-    def start_tracker(self, tracker: str, out: Path) -> None:
-        "Open one of Accelerate's trackers, the only use of Accelerate here."
-        self._accelerator = tracker_only(tracker, out)
-
     def state_dict(self) -> dict[str, Any]:
         return {"scaler": {}, "skipped_steps": 0}
 
@@ -869,12 +779,8 @@ class XlaDevice(Device):
         "Do nothing: there is no loss scaler."
 
     def close(self) -> None:
-        if self._accelerator is not None:
-            for tracker in self._accelerator.trackers:
-                tracker.finish()
-            self._accelerator.trackers = []
         self.watch.close()
-        self._undo.close()
+        super().close()
 
 # %% ../../nbs/devices/xla.ipynb #e1a29aa3
 def _from_shards(tensor: torch.Tensor) -> torch.Tensor:
@@ -887,26 +793,10 @@ def _from_shards(tensor: torch.Tensor) -> torch.Tensor:
     return whole
 
 # %% ../../nbs/devices/xla.ipynb #938d24c4
-def _shape_of(batch: Any) -> str:
-    "The shape of a batch as text for messages."
-    features = getattr(batch, "features", None)
-    return "" if features is None else " of " + " x ".join(str(size) for size in features.shape if size)
-
-# %% ../../nbs/devices/xla.ipynb #260c4929
-def _moved(
-    model: nn.Module, optimizer: torch.optim.Optimizer, torch_device: torch.device
-) -> tuple[nn.Module, list[dict[str, Any]]]:
-    "Move a model to XLA; another optimizer or a shared parameter raises `KitError`."
-    if not isinstance(optimizer, torch.optim.AdamW):
-        raise KitError(f"on XLA the optimizer must be AdamW, not {type(optimizer).__name__}")
-    before = dict(model.named_parameters(remove_duplicate=False))
-    if len(before) > len(set(map(id, before.values()))):
-        raise KitError("the model uses one parameter under two names, which XLA would separate")
-    model.to(torch_device)
-    after = {id(before[name]): parameter for name, parameter in model.named_parameters()}
-    groups = [{**group, "params": [after[id(parameter)] for parameter in group["params"]]}
-              for group in optimizer.param_groups]
-    return model, [{key: value for key, value in group.items() if key not in ("fused", "foreach")} for group in groups]
+def shape_text(batch: Any) -> str:
+    "The shape of a batch's largest tensor, for messages."
+    tensors = [tensor for tensor in vars(batch).values() if torch.is_tensor(tensor)] if batch is not None else []
+    return f" of {' x '.join(map(str, max(tensors, key=torch.numel).shape))}" if tensors else ""
 
 # %% ../../nbs/devices/xla.ipynb #5a6502f0
 def open_xla(
@@ -916,33 +806,31 @@ def open_xla(
     out: Path | None,  # folder for the tracker's files
 ) -> XlaDevice:
     "All chips as one device; raises `KitError`, where possible before torch_xla is imported."
-    check_alone()
-    check_variables()
+    chips, cache = tpu_chips(), options.compile_cache
+    check_start(options.device, chips)
     precision = resolve_precision(options.precision, "xla", tf32=options.tf32)
-    check_versions()
-    chips = tpu_chips()
-    check_chips(options.device, chips)
     if options.tracker is not None:
         check_tracker(options.tracker, out)
-    torch_device, count, cache = start_runtime(_cache_folder(options, chips, out))
-    visible = os.environ.get("TPU_VISIBLE_CHIPS", "")
+    if cache == "auto":  # on a TPU in the run folder
+        cache = str(out.parent / "compiled") if chips and out is not None else "none"
+    torch_device, count, cache = start_runtime(cache)
+    import torch_xla.core.xla_model as xla_model
+    import torch_xla.runtime as runtime
+
+    visible, world = os.environ.get("TPU_VISIBLE_CHIPS", ""), runtime.process_count()
     if visible and count > len(visible.split(",")):
         raise KitError(f"TPU_VISIBLE_CHIPS={visible}: this process sees {count} chips all the same, so they cannot "
                        "be divided among processes; leave out --side-by-side to train seeds one after another")
-    use_float32_products()
-    with ExitStack() as undo:
-        undo.enter_context(generator_kept(torch_device))
-        notes = {"chip": f"TPU {chips[0]}" if chips else "simulated chip", "cache": cache}
-        place = place_of_host()
-        device = XlaDevice(torch_device, place, precision, count, options, undo=undo.pop_all(), notes=notes)
-        device.slice = SLICES.get(f"{chips[0]}-{count}") if chips else None
-    if options.tracker is not None and out is not None:  # `check_tracker` refuses a tracker without a folder
-        device.start_tracker(options.tracker, out)
-    return device
+    if world > 1 and not dist.is_initialized():
+        import torch_xla.distributed.xla_backend  # noqa: F401  (knows the address of the first host)
 
-# %% ../../nbs/devices/xla.ipynb #f19386a6
-def _cache_folder(options: DeviceOptions, chips: list[str], out: Path | None) -> str:
-    "The folder for compiled programs: as set, or on a TPU in the run folder."
-    if options.compile_cache != "auto":
-        return options.compile_cache
-    return str(out.parent / "compiled") if chips and out is not None else "none"
+        dist.init_process_group("gloo", init_method="xla://")
+    use_float32_products()
+    undo = ExitStack()
+    undo.callback(xla_model.set_rng_state, xla_model.get_rng_state(str(torch_device)), str(torch_device))
+    device = XlaDevice(torch_device, Place(runtime.process_index(), 0, world, 1), precision, count, options, undo=undo,
+                       notes={"chip": f"TPU {chips[0]}" if chips else "simulated chip", "cache": cache})
+    device.slice = SLICES.get(f"{chips[0]}-{count}") if chips else None
+    if options.tracker is not None and out is not None:  # `check_tracker` refuses a tracker without a folder
+        device.accelerator = tracker_only(options.tracker, out)
+    return device

@@ -5,12 +5,11 @@
 # %% auto #0
 __all__ = ['COMPLETE', 'ROLLING', 'OWNER', 'checkpoint_folders', 'checkpoint_path', 'checkpoint_steps', 'write_tensors',
            'write_checkpoint', 'remove_checkpoint', 'checkpoint_fault', 'read_state', 'read_part', 'latest_checkpoint',
-           'Best', 'mark_best', 'read_best', 'best_checkpoint', 'prune', 'clean_leftovers', 'checkpoint_bytes',
-           'check_disk_space', 'use_scratch', 'copy_to_output', 'run_lock', 'tensors_hash']
+           'Best', 'mark_best', 'read_best', 'best_checkpoint', 'prune', 'clean_leftovers', 'check_disk_space',
+           'use_scratch', 'copy_to_output', 'run_lock', 'tensors_hash']
 
 # %% ../../nbs/training/checkpoint.ipynb #e4e7e57e
 import hashlib
-import json
 import os
 import re
 import secrets
@@ -35,9 +34,7 @@ ROLLING = "rolling.json"  # the file that names a checkpoint folder outside the 
 OWNER = ".run"  # the file in that folder that says which run made it
 
 
-def checkpoint_folders(
-    run: str | Path,  # the run folder
-) -> list[Path]:  # new checkpoints go to the first
+def checkpoint_folders(run: str | Path) -> list[Path]:  # new checkpoints go to the first
     "The folders of a run's checkpoints: the one that `use_scratch` made, if any, and the run's own."
     note, own = Path(run) / ROLLING, Path(run) / "checkpoints"
     if not os.path.lexists(note):
@@ -45,27 +42,22 @@ def checkpoint_folders(
     record = load_json(note)
     if not isinstance(record, dict) or not isinstance(record.get("folder"), str) or "\0" in record["folder"]:
         raise KitError(f"{note}: names no folder; remove it, and the checkpoints are those in the run folder")
-    folder, owner = Path(record["folder"]), Path(record["folder"]) / OWNER
+    folder = Path(record["folder"])
     if not os.path.isdir(folder):
         return [own]
-    if not os.path.isfile(owner) or read_text(owner) != record.get("owner"):
+    if not os.path.isfile(folder / OWNER) or read_text(folder / OWNER) != record.get("owner"):
         raise KitError(f"{note}: names a folder that this run did not make, {folder}; remove {note.name}, and move "
                        "checkpoints of this run that are there to the run folder")
     return [folder, own]
 
-# %% ../../nbs/training/checkpoint.ipynb #3b7a91fe
-def checkpoint_path(
-    run: str | Path,  # the run folder
-    step: int,  # optimizer steps done
-) -> Path:
+
+def checkpoint_path(run: str | Path, step: int) -> Path:
     "The folder of a step's checkpoint, existing or not; eight digits, so that names sort as numbers."
     paths = [folder / f"{step:08d}" for folder in checkpoint_folders(run)]
     return next((path for path in paths if path.is_dir()), paths[0])
 
 
-def checkpoint_steps(
-    run: str | Path,  # the run folder
-) -> list[int]:
+def checkpoint_steps(run: str | Path) -> list[int]:
     "The steps that have a checkpoint folder, sound or damaged, in rising order."
     paths = [path for folder in checkpoint_folders(run) if folder.is_dir() for path in folder.iterdir()]
     return sorted({int(path.name) for path in paths if re.fullmatch("[0-9]{8,12}", path.name) and path.is_dir()})
@@ -98,19 +90,27 @@ def write_checkpoint(
 ) -> Path:  # the checkpoint's folder
     "Write a checkpoint under a temporary name and rename it; on an error raises `KitError`."
     target = checkpoint_path(run, step)
-    with _explained(run, target):
-        remove_checkpoint(target)
-        with atomic_folder(target) as temporary:
-            for name, tensors in parts.items():
-                write_tensors(temporary / f"{name}.safetensors", tensors)
-            _seal(temporary, {"step": step, **state})
+    with _new_checkpoint(run, target, {"step": step, **state}) as folder:
+        for name, tensors in parts.items():
+            write_tensors(folder / f"{name}.safetensors", tensors)
     return target
 
 
 @contextmanager
-def _explained(run: str | Path, target: Path) -> Iterator[None]:
+def _new_checkpoint(run: str | Path, target: Path, state: Mapping[str, Any]) -> Iterator[Path]:
+    "A folder for the tensor files; then state and marker are added, all is flushed, and it becomes the checkpoint."
     try:
-        yield
+        remove_checkpoint(target)
+        with atomic_folder(target) as folder:
+            yield folder
+            marks = {path.name: file_mark(path) for path in sorted(folder.iterdir())}
+            save_json(folder / "state.json", {**state, "files": marks})
+            marks["state.json"] = file_mark(folder / "state.json")
+            save_json(folder / COMPLETE, {"step": state["step"], "files": marks})
+            for path in folder.iterdir():
+                with open(path, "rb+") as file:
+                    os.fsync(file.fileno())
+            sync_folder(folder)
     except (OSError, SafetensorError, KitError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         left = ", ".join(str(step) for step in checkpoint_steps(run)) or "none"
@@ -118,26 +118,8 @@ def _explained(run: str | Path, target: Path) -> Iterator[None]:
                        f"{free_bytes(target) / 1e6:,.1f} MB free); checkpoints kept: {left}") from error
 
 
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-
-
-def _seal(folder: Path, state: Mapping[str, Any]) -> None:
-    "Write the state with the marks of the tensors, then the marker, and wait until everything is on the disk."
-    marks = {path.name: file_mark(path) for path in sorted(folder.iterdir())}
-    _write_json(folder / "state.json", {**state, "files": marks})
-    marks["state.json"] = file_mark(folder / "state.json")
-    _write_json(folder / COMPLETE, {"step": state["step"], "files": marks})
-    for path in folder.iterdir():
-        with open(path, "rb+") as file:
-            os.fsync(file.fileno())
-    sync_folder(folder)
-
-# %% ../../nbs/training/checkpoint.ipynb #9b55a983
-def remove_checkpoint(
-    folder: Path,  # a checkpoint; may be absent
-) -> None:
-    "Rename a checkpoint, then delete it, so that a kill leaves no half of it under its name."
+def remove_checkpoint(folder: Path) -> None:
+    "Rename a checkpoint, if it is there, then delete it, so that a kill leaves no half of it under its name."
     if folder.exists():
         leftover = folder.with_name(f".{folder.name}.removed.partial")
         shutil.rmtree(leftover, ignore_errors=True)
@@ -145,37 +127,31 @@ def remove_checkpoint(
         shutil.rmtree(leftover)
 
 # %% ../../nbs/training/checkpoint.ipynb #d46e58bd
-def checkpoint_fault(
-    checkpoint: str | Path,  # its folder
-) -> str:  # "" if it is sound
+def checkpoint_fault(checkpoint: str | Path) -> str:  # "" if it is sound
     "What is wrong with a checkpoint, in one line."
-    checkpoint = Path(checkpoint)
+    folder = Path(checkpoint)
+    marker = COMPLETE if os.path.lexists(folder / COMPLETE) else "state.json"  # a copy may leave hidden files out
     try:
-        survived = os.path.lexists(checkpoint / COMPLETE)  # a copy may leave hidden files out
-        record = load_json(checkpoint / (COMPLETE if survived else "state.json"))
+        record = load_json(folder / marker)
         marks = {name: (mark["bytes"], mark["sha256"]) for name, mark in dict(record["files"]).items()}
-        if not survived:
-            marks["state.json"] = tuple(file_mark(checkpoint / "state.json")[name] for name in ("bytes", "sha256"))
         step = record["step"]
     except (KitError, KeyError, TypeError, ValueError):
         return f"{COMPLETE} is missing or unreadable"
-    present = {path.name for path in checkpoint.iterdir()} - {COMPLETE}
+    present, listed = {path.name for path in folder.iterdir()} - {COMPLETE}, {*marks, marker} - {COMPLETE}
     for name, (size, digest) in marks.items():
-        path = checkpoint / name
+        path = folder / name
         if name not in present or not path.is_file():
             return f"{name} is missing"
         if path.stat().st_size != size:
             return f"{name} has {path.stat().st_size:,} of {size} bytes"
         if file_mark(path)["sha256"] != digest:
             return f"{name} has changed since it was written"
-    if present - marks.keys() or "state.json" not in marks or len(marks) < 2:
-        return f"{COMPLETE} does not list {', '.join(sorted(present - marks.keys())) or 'the files of a checkpoint'}"
-    return "" if step == int(checkpoint.name) else f"it is of step {step}"
+    if present - listed or "state.json" not in listed or len(listed) < 2:
+        return f"{COMPLETE} does not list {', '.join(sorted(present - listed)) or 'the files of a checkpoint'}"
+    return "" if step == int(folder.name) else f"it is of step {step}"
 
 # %% ../../nbs/training/checkpoint.ipynb #a4f90b31
-def read_state(
-    checkpoint: str | Path,  # its folder
-) -> dict[str, Any]:
+def read_state(checkpoint: str | Path) -> dict[str, Any]:
     "The plain values of a checkpoint: `step` and the state given to `write_checkpoint`."
     state = load_json(Path(checkpoint) / "state.json")
     if not isinstance(state, dict):
@@ -217,17 +193,12 @@ class Best:
     value: float  # its value at that step
 
 
-def mark_best(
-    run: str | Path,  # the run folder
-    best: Best,  # the step must have a checkpoint
-) -> None:
-    "Write the file `best` of a run."
+def mark_best(run: str | Path, best: Best) -> None:
+    "Write the file `best` of a run; the step must have a checkpoint."
     save_json(Path(run) / "best", asdict(best))
 
-# %% ../../nbs/training/checkpoint.ipynb #5f7efa67
-def read_best(
-    run: str | Path,  # the run folder
-) -> Best | None:  # None if nothing was validated yet
+
+def read_best(run: str | Path) -> Best | None:  # None if nothing was validated yet
     "The content of a run's file `best`; `KitError` if it is unreadable, or differs from what its checkpoint says."
     path = Path(run) / "best"
     if not os.path.lexists(path):
@@ -243,7 +214,7 @@ def read_best(
         raise KitError(f"{path}: differs from what the checkpoint of step {best.step} says; remove it")
     return best
 
-
+# %% ../../nbs/training/checkpoint.ipynb #5f7efa67
 def best_checkpoint(
     run: str | Path,  # the run folder
     report: Callable[[str], None] = print,  # gets a message if another one must be used
@@ -286,14 +257,6 @@ def clean_leftovers(
     return [path.name for path in found]
 
 # %% ../../nbs/training/checkpoint.ipynb #4569b74e
-def checkpoint_bytes(
-    parts: Mapping[str, Mapping[str, torch.Tensor]],  # as for `write_checkpoint`
-) -> int:
-    "The approximate size of a checkpoint in bytes."
-    tensors = [tensor for part in parts.values() for tensor in part.values()]
-    return sum(tensor.nbytes for tensor in tensors) + 200 * len(tensors) + 50_000
-
-
 def check_disk_space(
     run: str | Path,  # the run folder
     size: int,  # bytes of one checkpoint
@@ -327,27 +290,21 @@ def use_scratch(
     return Path(folder)
 
 # %% ../../nbs/training/checkpoint.ipynb #579cdf28
-def copy_to_output(
-    run: str | Path,  # the run folder
-) -> None:
+def copy_to_output(run: str | Path) -> None:
     "Copy the last checkpoint and the best weights from the scratch folder into the run folder."
     folders, steps, best = checkpoint_folders(run), checkpoint_steps(run), read_best(run)
     if len(folders) == 1 or not steps:
         return
     kept: dict[int, tuple[str, ...]] = {steps[-1]: ("model", "ema", "optimizer")}
-    if best is not None and best.step in steps and best.step != steps[-1]:
-        kept[best.step] = ("model", "ema")
+    if best is not None and best.step in steps:
+        kept.setdefault(best.step, ("model", "ema"))
     for step, parts in kept.items():
         source, target = checkpoint_path(run, step), folders[-1] / f"{step:08d}"
-        if source == target:
-            continue
-        with _explained(run, target):
-            remove_checkpoint(target)
-            with atomic_folder(target) as temporary:
+        if source != target:
+            with _new_checkpoint(run, target, read_state(source)) as folder:
                 for name in (f"{part}.safetensors" for part in parts):
                     if (source / name).exists():
-                        shutil.copyfile(source / name, temporary / name)
-                _seal(temporary, read_state(source))
+                        shutil.copyfile(source / name, folder / name)
     for old in folders[-1].iterdir():
         if old.name not in {f"{step:08d}" for step in kept}:
             remove_checkpoint(old)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['METRICS', 'MOST_STEPS', 'append_row', 'read_metrics', 'drop_rows_after', 'series', 'GrowthWatch', 'value_text',
            'row_text', 'RunFigure', 'eval_names', 'draw_runs', 'show_run', 'in_notebook', 'notebook_display', 'Canvas',
-           'Board', 'find_runs', 'browse_runs']
+           'Board', 'find_runs']
 
 # %% ../../nbs/training/log.ipynb #bab57b00
 import io
@@ -62,23 +62,21 @@ def read_metrics(
     rows = []
     for number, line in enumerate(lines, start=1):
         try:
-            rows.append(_check_row(dict(parse_json(line))))
+            row = dict(parse_json(line))
+            kind, step = row.get("kind"), row.get("step")
+            if not isinstance(kind, str) or type(step) is not int or not 0 <= step < MOST_STEPS:
+                raise ValueError("it names no step and kind")
+            for name, value in row.items():
+                is_number = value is None or isinstance(value, int | float) and abs(value) < 1e300
+                is_text = isinstance(value, str) and (name == "kind" or kind not in ("train", "eval"))
+                if not (is_number or is_text):
+                    raise ValueError(f"its {name} is not a number that a run writes")
+            rows.append(row)
         except (TypeError, ValueError) as error:
             if number < len(lines):
                 raise KitError(f"{path}: line {number} is not a row of measurements ({error}); "
                                "remove the line") from error
     return rows
-
-
-def _check_row(row: dict[str, Any]) -> dict[str, Any]:
-    if not isinstance(row.get("kind"), str) or type(row.get("step")) is not int or not 0 <= row["step"] < MOST_STEPS:
-        raise ValueError("it names no step and kind")
-    for name, value in row.items():
-        number = value is None or isinstance(value, int | float) and abs(value) < 1e300
-        text = isinstance(value, str) and (name == "kind" or row["kind"] not in ("train", "eval"))
-        if not (number or text):
-            raise ValueError(f"its {name} is not a number that a run writes")
-    return row
 
 # %% ../../nbs/training/log.ipynb #5c137fee
 def drop_rows_after(
@@ -291,36 +289,21 @@ class Board:
         every: float = 3.0,  # least seconds between two drawings
         canvas: Canvas | None = None,  # where to draw; a new canvas under the cell if None
     ) -> None:
-        self.total_steps = total_steps
-        self.rows = list(rows)
+        self.total_steps, self.rows, self.every = total_steps, list(rows), every
         self.where = ("notebook" if in_notebook() else "terminal") if where == "auto" else where
-        self.every = every
-        self.canvas = canvas or Canvas()
-        self.drawn_at = -math.inf
+        self.canvas, self.drawn_at = canvas or Canvas(), -math.inf
 
-    def add(
-        self,
-        row: dict[str, Any],  # a row of any kind
-    ) -> None:
-        "Show one more row."
+    def add(self, row: dict[str, Any]) -> None:
+        "Show one more row, of any kind."
         self.rows.append(row)
         if self.where == "terminal" or (self.where == "notebook" and row["kind"] == "event"):
             print(row_text(row, self.total_steps), flush=True)
         if self.where == "notebook" and time.monotonic() - self.drawn_at >= self.every:
-            self.draw(self.status())
+            last = next((row for row in reversed(self.rows) if row["kind"] == "train"), {"kind": "train", "step": 0})
+            shown = ("kind", "step", "loss", "lr", "trials_per_second", "seconds_left")
+            self.draw(row_text({name: last[name] for name in shown if name in last}, self.total_steps))
 
-    def status(self) -> str:
-        "The newest numbers, for the figure's title."
-        last = next((row for row in reversed(self.rows) if row["kind"] == "train"), None)
-        if last is None:
-            return f"step 0/{self.total_steps}"
-        shown = ("kind", "step", "loss", "lr", "trials_per_second", "seconds_left")
-        return row_text({name: last[name] for name in shown if name in last}, self.total_steps)
-
-    def draw(
-        self,
-        title: str,  # title above the figure
-    ) -> None:
+    def draw(self, title: str) -> None:
         "Replace the figure."
         figure = draw_runs({"run": self.rows})
         figure.suptitle(title, fontsize=10, y=0.99)
@@ -343,29 +326,3 @@ def find_runs(
     folder = Path(folder)
     found = sorted({path.parent for depth in range(4) for path in folder.glob("*/" * depth + METRICS)})
     return {str(path.relative_to(folder)): path for path in found}
-
-# %% ../../nbs/training/log.ipynb #aaba3aeb
-def browse_runs(
-    folder: str | Path,  # a folder that holds run folders
-    display: Callable[..., Any] = notebook_display,  # shows the controls and the figure
-) -> Any:  # an ipywidgets.VBox of the controls
-    "Controls to choose and compare runs, above a figure; raises `KitError` if there are no runs."
-    import ipywidgets
-
-    runs = {name: read_metrics(path) for name, path in find_runs(folder).items()}
-    if not runs:
-        raise KitError(f"{folder}: holds no run (no {METRICS} in it or in its subfolders)")
-    metrics = eval_names([row for rows in runs.values() for row in rows])
-    chosen = ipywidgets.SelectMultiple(options=list(runs), value=list(runs)[:4], description="runs")
-    metric = ipywidgets.Dropdown(options=metrics or ["none"], description="metric")
-    controls = ipywidgets.VBox([chosen, metric])
-    canvas = Canvas(display)
-
-    def redraw(_: Any = None) -> None:
-        canvas.show(draw_runs({name: runs[name] for name in chosen.value}, metric.value if metrics else None))
-
-    chosen.observe(redraw, "value")
-    metric.observe(redraw, "value")
-    display(controls)
-    redraw()
-    return controls

@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['STEADY', 'AGREE_EVERY', 'RESUME', 'SOURCES', 'CHANGEABLE', 'MemoryCheck', 'StopRequest', 'Budget', 'on_main', 'Meter',
-           'differences', 'task_digest', 'check_task', 'check_resumable', 'run_record', 'claim_folder', 'Run',
-           'StepRun', 'build_training', 'open_run', 'seed_step', 'accumulate_gradients', 'scale_at', 'update_weights',
-           'remaining_batches', 'last_good', 'collect', 'checkpoint_parts', 'checkpoint', 'restore', 'check_schedule',
-           'record', 'warn', 'log', 'watched', 'validate', 'due', 'is_new_best', 'should_stop', 'time_gradient',
-           'warm_up', 'checkpoint_sizes', 'state_bytes', 'describe_run', 'begin']
+           'differences', 'check_resumable', 'claim_folder', 'task_digest', 'check_task', 'Training', 'build_training',
+           'Run', 'open_run', 'seed_step', 'accumulate_gradients', 'scale_at', 'update_weights', 'remaining_batches',
+           'last_good', 'collect', 'checkpoint_parts', 'checkpoint', 'restore', 'check_schedule', 'record', 'warn',
+           'log', 'watched', 'validate', 'due', 'is_new_best', 'should_stop', 'warm_up', 'checkpoint_sizes',
+           'describe_run', 'begin']
 
 # %% ../../nbs/training/run.ipynb #0af751e1
 import hashlib
@@ -19,26 +19,27 @@ import signal
 import statistics
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from ..core import MEMO, KitError, clear_way, duration, find_place, fold_seed, gib, load_json, new_folders
-from ..core import save_json, to_dict, write_atomically
+from ..core import MEMO, KitError, clear_way, duration, find_place, fold_seed, load_json, new_folders, save_json
+from ..core import to_dict, write_atomically
 from ..devices.torch import Device
 from ..devices.select import open_device
 from ..precision import audit_optimizer, audit_parameters, unchanged
-from .checkpoint import OWNER, ROLLING, Best, check_disk_space, checkpoint_bytes, checkpoint_folders
-from .checkpoint import checkpoint_steps, clean_leftovers, latest_checkpoint, mark_best, prune
-from .checkpoint import read_best, read_part, read_state, run_lock, use_scratch, write_checkpoint
+from .checkpoint import OWNER, ROLLING, Best, check_disk_space, checkpoint_folders, checkpoint_steps
+from .checkpoint import clean_leftovers, latest_checkpoint, mark_best, prune, read_best, read_part
+from .checkpoint import read_state, run_lock, use_scratch, write_checkpoint
 from .log import METRICS, Board, GrowthWatch, append_row, drop_rows_after, read_metrics
 from .optim import Ema, NormWatch, build_adamw, lr_scale, norm_groups, pack_optimizer, set_lr
 from .optim import unpack_optimizer
@@ -48,13 +49,10 @@ from .task import Task, TrainConfig, mean_loss
 class StopRequest:
     "Records SIGINT, SIGTERM and SIGHUP while it is open and `waits`; a second SIGINT raises `KeyboardInterrupt`."
 
-    def __init__(
-        self,
-        waits: bool = True,  # False: until it is set, signals do what they did before, or raise `KeyboardInterrupt`
-    ) -> None:
-        self.waits = waits
-        self.name = ""  # name of the signal that arrived, such as "SIGTERM"
-        self.before: dict[int, Any] = {}
+    def __init__(self, waits: bool = True) -> None:
+        self.waits = waits  # False: until it is set, signals do what they did before, or raise `KeyboardInterrupt`
+        self.name = ""  # of the signal that arrived, such as "SIGTERM"
+        self.before: dict[int, Any] = {}  # handlers
 
     def note(self, number: int, frame: Any = None) -> None:
         "Record a signal; the signal handler."
@@ -84,22 +82,14 @@ class StopRequest:
 class Budget:
     "The time limit of a run, and how much of it to keep for the last checkpoint and validation."
 
-    def __init__(
-        self,
-        hours: float,  # the limit, counted from now; 0 sets no limit
-        clock: Callable[[], float] = time.monotonic,  # seconds
-    ) -> None:
-        self.limit = hours * 3600 if hours else math.inf
-        self.clock = clock
-        self.start = clock()
+    def __init__(self, hours: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.limit = hours * 3600 if hours else math.inf  # seconds from now
+        self.clock, self.start = clock, clock()
         self.copies = 1  # writes of the last checkpoint: 2 if it is also copied
         self.seconds = {"write": 0.0, "evaluate": 0.0, "step": 0.0}  # the longest of each so far
 
     @contextmanager
-    def measure(
-        self,
-        what: str,  # "write", "evaluate" or "step"
-    ) -> Iterator[None]:
+    def measure(self, what: str) -> Iterator[None]:
         "Time the block and keep the longest time."
         started = self.clock()
         yield
@@ -111,9 +101,8 @@ class Budget:
 
     def over(self) -> bool:
         "Return whether to save and stop: what is left is 1.5 times the writes and a validation, and two steps."
-        writes = self.copies * self.seconds["write"]
-        reserve = 1.5 * (writes + self.seconds["evaluate"]) + 2 * self.seconds["step"]
-        return self.spent() + reserve >= self.limit
+        ending = self.copies * self.seconds["write"] + self.seconds["evaluate"]
+        return self.spent() + 1.5 * ending + 2 * self.seconds["step"] >= self.limit
 
     def allows_evaluation(self) -> bool:
         "Return whether one more validation fits before the limit."
@@ -124,10 +113,7 @@ STEADY = 10  # steps before the first ones, which are slower, say nothing of tho
 AGREE_EVERY = 10  # steps between two agreements on stopping, with several processes
 
 
-def on_main(
-    device: Device,
-    action: Callable[[], Any],  # for example, writes files
-) -> Any:  # what `action` returned; must be picklable with several processes
+def on_main(device: Device, action: Callable[[], Any]) -> Any:
     "Run `action` on the main process; every process gets its result, or raises its `KitError`."
     outcome, error = None, None
     if device.is_main:
@@ -142,67 +128,56 @@ def on_main(
 
 # %% ../../nbs/training/run.ipynb #42112cff
 class Meter:
-    "Collects the values of each step on the device, and the amount of work on the host."
+    "Collects the values of each step on the device, and the amount of work and the time on the host."
 
     def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        "Drop all values and stop the clock."
-        self.rows: list[list[dict[str, torch.Tensor]]] = []  # micro-batches of each finished step
+        self.steps: list[list[dict[str, torch.Tensor]]] = []  # micro-batches of each finished step, on the device
         self.open: list[dict[str, torch.Tensor]] = []  # micro-batches of the current step
         self.norms: list[torch.Tensor] = []  # of each finished step: over all parameters, then over each group
         self.groups: list[str] = []  # names of the groups
-        self.work: dict[str, float] = {}  # amount by kind, on the host
+        self.counted: Counter[str] = Counter()  # this process's work by kind
         self.started: float | None = None  # when the clock started; None while it is stopped
+        # since the last row of metrics, on the host and over all processes
+        self.rows: list[dict[str, float]] = []  # a row for each step
+        self.work: dict[str, float] = {}  # amount by kind
+        self.seconds = 0.0
 
     def start(self) -> None:
         "Start the clock if it is stopped."
         self.started = time.monotonic() if self.started is None else self.started
 
-    def add(
-        self,
-        values: dict[str, torch.Tensor],  # scalars of a micro-batch, already divided by step rows
-        work: dict[str, int],  # amount by kind, of the micro-batch
-    ) -> None:
-        "Add the values and the work of one micro-batch."
+    def add(self, values: dict[str, torch.Tensor], work: dict[str, int]) -> None:
+        "Add the values of one micro-batch, already divided by the rows of the step, and its work."
         self.open.append({name: value.detach().float() for name, value in values.items()})
-        for name, amount in work.items():
-            self.work[name] = self.work.get(name, 0) + amount
+        self.counted.update(work)
 
-    def end_step(
-        self,
-        norm: torch.Tensor,  # () or (1 + G,): gradient norm, the same on every process, then that of each group
-        groups: Sequence[str] = (),  # G names
-    ) -> None:
-        "End the current step."
-        self.rows.append(self.open)
-        self.norms.append(norm.detach().float())
-        self.groups = list(groups)
-        self.open = []
+    def end_step(self, norms: torch.Tensor, groups: Sequence[str] = ()) -> None:
+        "End the current step, with the gradient's norm (), or with groups (1 + G,)."
+        self.steps.append(self.open)
+        self.norms.append(norms.detach().float())
+        self.groups, self.open = list(groups), []
 
-    def flush(
-        self,
-        device: Device,
-    ) -> tuple[list[dict[str, float]], dict[str, float], float]:  # rows, work, seconds
-        "Fetch the values, summed over processes, and stop the clock. Waits for the device."
-        if not self.rows or self.started is None:
-            return [], {}, 0.0
-        names, steps = list(self.rows[0][0]), len(self.rows)
-        host = device.fetch([*(part[name] for row in self.rows for part in row for name in names), *self.norms])
+    def fetch(self, device: Device) -> tuple[list[dict[str, float]], float]:  # a row for each new step, seconds
+        "Bring the new values to the host, summed over processes, and stop the clock. Waits for the device."
+        if not self.steps or self.started is None:
+            return [], 0.0
+        names, steps = list(self.steps[0][0]), len(self.steps)
+        host = device.fetch([*(part[name] for step in self.steps for part in step for name in names), *self.norms])
         table = torch.stack(host[:-steps]).reshape(steps, -1, len(names)).sum(1)  # over micro-batches
         norms = torch.stack(host[-steps:]).reshape(steps, -1)
-        sums = torch.cat([table.flatten(), torch.tensor([float(amount) for amount in self.work.values()])])
+        sums = torch.cat([table.flatten(), torch.tensor([float(amount) for amount in self.counted.values()])])
         if device.world > 1:
             sums = device.sum_over_processes(sums.to(device.torch_device)).cpu()
         if not device.computes_globally:
             table = sums[:table.numel()].reshape(table.shape)
         titles = [*names, "norm", *(f"norm/{name}" for name in self.groups)]
         rows = [dict(zip(titles, row)) for row in torch.cat([table, norms], dim=1).tolist()]
-        work = dict(zip(self.work, sums[table.numel():].tolist()))
         seconds = time.monotonic() - self.started
-        self.clear()
-        return rows, work, seconds
+        for kind, amount in zip(self.counted, sums[table.numel():].tolist()):
+            self.work[kind] = self.work.get(kind, 0.0) + amount
+        self.seconds += seconds
+        self.steps, self.norms, self.counted, self.started = [], [], Counter(), None
+        return rows, seconds
 
 # %% ../../nbs/training/run.ipynb #15339a12
 RESUME = "resume.json"  # in the run folder: what a resumed run uses again and may change
@@ -225,33 +200,9 @@ def differences(
     was, is_now = (text if len(text) <= 40 else f"{text[:37]}..." for text in texts)
     return [] if before == now else [f"{name} was {was} and is {is_now}"]
 
-# %% ../../nbs/training/run.ipynb #153bb2b9
-def task_digest(
-    task: Any,  # the entry `task` of `config.json`
-) -> str:  # 64 hexadecimal digits
-    "SHA-256 of a task's plain values but the digest of a model's source, where a comment counts; for each checkpoint."
-    with suppress(KeyError, TypeError):
-        model = {name: value for name, value in task["config"]["model"].items() if name != "sha256"}
-        task = {**task, "config": {**task["config"], "model": model}}
-    return hashlib.sha256(json.dumps(task, sort_keys=True).encode()).hexdigest()
-
-
-def check_task(
-    run: str | Path,  # the run folder
-    checkpoint: str | Path,  # one of its checkpoints
-    task: Any,  # the entry `task` of its `config.json`
-) -> None:
-    "Raise `KitError` if the weights were trained with another task."
-    if read_state(checkpoint).get("task") != task_digest(task):
-        raise KitError(f"{Path(run) / 'config.json'}: was changed after {checkpoint} was written; put back the file "
-                       "that belongs to the run")
-
 # %% ../../nbs/training/run.ipynb #502de63b
-def check_resumable(
-    folder: Path,  # the run folder
-    resume: bool,  # whether to resume a run
-) -> bool:  # whether the folder already holds a run
-    "Raise `KitError` if a new run finds an old one in the folder, or a resumed run finds no folder."
+def check_resumable(folder: Path, resume: bool) -> bool:
+    "Return whether a folder holds a run; raises `KitError` if a new run finds one there, or a resumed run no folder."
     started = (folder / "config.json").exists() or (folder / "checkpoints").exists()
     if resume and not folder.is_dir():
         raise KitError(f"{folder}: there is no run to resume; leave resume out to start one")
@@ -260,20 +211,9 @@ def check_resumable(
     return started
 
 
-def run_record(
-    task: Task,
-    config: TrainConfig,
-    memo: Path | None = None,  # file for what the task keeps of the data's content
-) -> dict[str, Any]:  # "train", "task" and "data"
-    "The content of `config.json`: enough to rebuild the task and its model, and to compare runs."
-    once = replace(config, new_schedule=False)  # permitted once, not for ever
-    record = {"train": to_dict(once), "task": task.describe(), "data": task.fingerprint(memo)}
-    return json.loads(json.dumps(record, default=str))
-
-
 def claim_folder(
     folder: Path,  # the run folder
-    record: dict[str, Any],  # as returned by `run_record`
+    record: dict[str, Any],  # of the run that begins, as `config.json` will hold it
     resume: bool,  # whether to resume a run
     report: Callable[[str], None] = print,  # gets each message
 ) -> None:
@@ -293,51 +233,82 @@ def claim_folder(
     if removed := clean_leftovers(folder):
         report(f"removed half-written files of a killed run: {', '.join(removed)}")
 
-# %% ../../nbs/training/run.ipynb #fcdcb2f9
-@dataclass
-class Run:
-    "A run in progress."
+# %% ../../nbs/training/run.ipynb #153bb2b9
+def task_digest(task: Any) -> str:  # 64 hexadecimal digits
+    "SHA-256 of the entry `task` of `config.json`, but for the digest of a model's source, where a comment counts."
+    with suppress(KeyError, TypeError):
+        model = {name: value for name, value in task["config"]["model"].items() if name != "sha256"}
+        task = {**task, "config": {**task["config"], "model": model}}
+    return hashlib.sha256(json.dumps(task, sort_keys=True).encode()).hexdigest()
+
+
+def check_task(run: str | Path, checkpoint: str | Path, task: Any) -> None:
+    "Raise `KitError` if the weights of a run's checkpoint were trained with another task than `config.json` holds."
+    if read_state(checkpoint).get("task") != task_digest(task):
+        raise KitError(f"{Path(run) / 'config.json'}: was changed after {checkpoint} was written; put back the file "
+                       "that belongs to the run")
+
+# %% ../../nbs/training/run.ipynb #a24ee70f
+@dataclass(kw_only=True)
+class Training:
+    "A model in training."
     task: Task
     config: TrainConfig
-    folder: Path
     device: Device
     model: nn.Module  # prepared by the device, which may wrap it
     optimizer: torch.optim.Optimizer
     ema: Ema | None  # the averaged weights; None without averaging
-    board: Board
-    budget: Budget
-    stop: StopRequest
-    quiet: bool = False  # print and show nothing
-    record: dict[str, Any] = field(default_factory=dict)  # content of `config.json`
     meter: Meter = field(default_factory=Meter)
-    norms: NormWatch = field(default_factory=NormWatch)
-    memory: GrowthWatch = field(default_factory=GrowthWatch)
     step: int = 0  # optimizer steps done
-    first_step: int = 0  # steps done before this part of the run
-    best: Best | None = None  # the best validation so far
-    seconds_before: float = 0.0  # spent by earlier parts of a resumed run
-    saved_step: int = -1  # step of the last checkpoint
-    stopped: str = "steps"  # why it ended: "steps", "hours" or the name of a signal
-    validated_step: int = -1  # step of the last validation
-    values: dict[str, float] = field(default_factory=dict)  # results of the last validation
-    recent: list[dict[str, float]] = field(default_factory=list)  # values of the steps since the last row
-    recent_work: dict[str, float] = field(default_factory=dict)  # amount of work since the last row, by kind
-    recent_seconds: float = 0.0  # training time since the last row
 
     @property
     def plain_model(self) -> nn.Module:
         "The model as the task built it."
         return self.device.unwrap(self.model)
 
+    @property
+    def eval_model(self) -> nn.Module:
+        "The model to validate and use: the averaged one if there is one."
+        return self.ema.model if self.ema else self.plain_model
+
     @cached_property
     def norm_groups(self) -> dict[str, list[nn.Parameter]]:
         "The parameters whose gradients have a norm of their own in the log."
         return norm_groups(self.optimizer, self.plain_model)
 
-    @property
-    def eval_model(self) -> nn.Module:
-        "The model to validate and use: the averaged one if there is one."
-        return self.ema.model if self.ema else self.plain_model
+
+def build_training(task: Task, config: TrainConfig, device: Device) -> Training:
+    "Model, optimizer and average on the device; the initial weights depend on the seed only."
+    torch.manual_seed(fold_seed(config.seed, "model"))
+    model = task.build_model()
+    audit_parameters(model)
+    optimizer = build_adamw(task.parameter_groups(model, config), config.betas, config.eps)
+    model, optimizer = device.prepare(model, optimizer)
+    ema = None
+    if config.ema_decay:
+        ema = Ema(device.unwrap(model), config.ema_decay, device.scalar)
+        device.lay_out_average(ema.model)
+    return Training(task=task, config=config, device=device, model=model, optimizer=optimizer, ema=ema)
+
+# %% ../../nbs/training/run.ipynb #fcdcb2f9
+@dataclass(kw_only=True)
+class Run(Training):
+    "A run in progress."
+    folder: Path
+    record: dict[str, Any]  # content of `config.json`
+    board: Board
+    budget: Budget
+    stop: StopRequest
+    norms: NormWatch
+    memory: GrowthWatch = field(default_factory=GrowthWatch)
+    quiet: bool = False  # print and show nothing
+    first_step: int = 0  # steps done before this part of the run
+    seconds_before: float = 0.0  # spent by earlier parts of a resumed run
+    saved_step: int = -1  # step of the last checkpoint
+    validated_step: int = -1  # step of the last validation
+    values: dict[str, float] = field(default_factory=dict)  # its results
+    best: Best | None = None  # the best validation so far
+    stopped: str = "steps"  # why it ended: "steps", "hours" or the name of a signal
 
     @property
     def seconds(self) -> float:
@@ -348,43 +319,6 @@ class Run:
         "Print a line, on the main process, unless the run is quiet."
         if not self.quiet:
             self.device.say(text)
-
-# %% ../../nbs/training/run.ipynb #a24ee70f
-class StepRun(Protocol):
-    "What one optimizer step needs of a run: less than a `Run`, so that a step can be compiled without files."
-    task: Task
-    config: TrainConfig
-    model: nn.Module  # prepared by the device
-    optimizer: torch.optim.Optimizer
-    ema: Ema | None
-    meter: Meter
-    step: int  # optimizer steps done
-
-    @property
-    def device(self) -> Device:
-        "The open device."
-
-    @property
-    def norm_groups(self) -> dict[str, list[nn.Parameter]]:
-        "The parameters whose gradients have a norm of their own in the log."
-
-# %% ../../nbs/training/run.ipynb #24245264
-def build_training(
-    task: Task,
-    config: TrainConfig,
-    device: Device,
-) -> tuple[nn.Module, torch.optim.Optimizer, Ema | None]:
-    "Model, optimizer and average on the device; the initial weights depend on the seed only."
-    torch.manual_seed(fold_seed(config.seed, "model"))
-    model = task.build_model()
-    audit_parameters(model)
-    optimizer = build_adamw(task.parameter_groups(model, config), config.betas, config.eps)
-    model, optimizer = device.prepare(model, optimizer)
-    if not config.ema_decay:
-        return model, optimizer, None
-    ema = Ema(device.unwrap(model), config.ema_decay, device.scalar)
-    device.lay_out_average(ema.model)
-    return model, optimizer, ema
 
 # %% ../../nbs/training/run.ipynb #1c156669
 # Called with the task, its settings, the open device and a function that prints a line; raises `KitError` if a
@@ -409,33 +343,38 @@ def open_run(
         stop = stack.enter_context(StopRequest(waits=False))
         if find_place().rank == 0:
             stack.enter_context(_removed_on_failure(folder, resume))
-        tracker = None if config.tracker == "none" else config.tracker
-        device = open_device(config.device, config.precision, config.accumulation, tracker, folder / "tracker",
+        device = open_device(config.device, config.precision, config.accumulation,
+                             None if config.tracker == "none" else config.tracker, folder / "tracker",
                              shard=config.shard, units_over=config.units_over, compile_cache=config.compile_cache)
         stack.callback(device.close)
         stack.enter_context(torch.random.fork_rng(devices=[device.torch_device] if device.kind == "cuda" else []))
 
-        def prepare_folder() -> dict[str, Any]:
+        def claim() -> dict[str, Any]:
             stack.enter_context(run_lock(folder))
-            record = run_record(task, config, folder / MEMO)
+            once = replace(config, new_schedule=False)  # permitted once, not for ever
+            record = {"train": to_dict(once), "task": task.describe(), "data": task.fingerprint(folder / MEMO)}
+            record = json.loads(json.dumps(record, default=str))
             claim_folder(folder, record, resume, report)
             if config.scratch:
                 use_scratch(folder, config.scratch)
+            if check_memory:
+                check_memory(task, config, device, report)
             return record
 
-        record = on_main(device, prepare_folder)
-        if check_memory:
-            on_main(device, lambda: check_memory(task, config, device, report))
-        model, optimizer, ema = build_training(task, config, device)
+        def write_records() -> None:
+            save_json(folder / "config.json", record)
+            save_json(folder / RESUME, task.circumstances())
+            for name, content in task.sources().items():
+                if not (folder / SOURCES / name).exists():
+                    write_atomically(folder / SOURCES / name, content)
+
+        record = on_main(device, claim)
         board = Board(config.steps, where="nowhere" if quiet or not device.is_main else "auto")
-        run = Run(task, config, folder, device, model, optimizer=optimizer, ema=ema, board=board, budget=budget,
-                  stop=stop, quiet=quiet, record=record, norms=NormWatch(config.abnormal_norm))
+        run = Run(**vars(build_training(task, config, device)), folder=folder, record=record, board=board,
+                  budget=budget, stop=stop, norms=NormWatch(config.abnormal_norm), quiet=quiet)
         if resume:
             restore(run)
-        on_main(device, lambda: save_json(folder / "config.json", record))
-        on_main(device, lambda: save_json(folder / RESUME, task.circumstances()))
-        on_main(device, lambda: [write_atomically(folder / SOURCES / name, content)
-                                 for name, content in task.sources().items() if not (folder / SOURCES / name).exists()])
+        on_main(device, write_records)
         yield run
 
 
@@ -450,28 +389,24 @@ def _removed_on_failure(folder: Path, resume: bool) -> Iterator[None]:
             with suppress(KitError):  # another process trains into it
                 if not started and not checkpoint_steps(folder):
                     with run_lock(folder):
-                        _remove_beginnings(folder)
+                        for checkpoints in checkpoint_folders(folder):
+                            with suppress(OSError):  # it is absent or not empty
+                                (checkpoints / OWNER).unlink(missing_ok=True)
+                                checkpoints.rmdir()
+                        for name in ("config.json", METRICS, ROLLING, MEMO, RESUME, ".lock"):
+                            (folder / name).unlink(missing_ok=True)
+                        for name in ("tracker", SOURCES):
+                            shutil.rmtree(folder / name, ignore_errors=True)
             raise
 
-
-def _remove_beginnings(folder: Path) -> None:
-    for checkpoints in checkpoint_folders(folder):
-        with suppress(OSError):  # it is absent or not empty
-            (checkpoints / OWNER).unlink(missing_ok=True)
-            checkpoints.rmdir()
-    for name in ("config.json", METRICS, ROLLING, MEMO, RESUME, ".lock"):
-        (folder / name).unlink(missing_ok=True)
-    for name in ("tracker", SOURCES):
-        shutil.rmtree(folder / name, ignore_errors=True)
-
 # %% ../../nbs/training/run.ipynb #2fc49cba
-def seed_step(run: StepRun) -> None:
+def seed_step(run: Training) -> None:
     "Seed torch's generators for the next step from the seed, the step and the process only."
     run.device.seed(fold_seed(run.config.seed, "step", run.step, run.device.rank))
 
 
 def accumulate_gradients(
-    run: StepRun,
+    run: Training,
     micro_batches: list[Any],  # of one optimizer step, for this process, on the host
 ) -> None:
     "Add up the gradient of the step's loss: the sum over all rows, divided once by their number."
@@ -493,17 +428,14 @@ def accumulate_gradients(
             run.device.submit("a micro-batch", batch)
 
 # %% ../../nbs/training/run.ipynb #73c6b311
-def scale_at(
-    config: TrainConfig,
-    step: int,  # optimizer steps done
-) -> float:
-    "The learning rate of the next update, as a fraction of the peak."
+def scale_at(config: TrainConfig, step: int) -> float:
+    "The learning rate of the update after `step` updates, as a fraction of the peak."
     step -= step % config.lr_every
     return lr_scale(step, config.warmup_steps, config.decay_steps or config.steps, config.lr_floor, config.decay_start)
 
 
 def update_weights(
-    run: StepRun,
+    run: Training,
     batch: Any = None,  # the last micro-batch; its shape is named in messages
 ) -> None:
     "Clip the gradient, update the weights and the average; this ends an optimizer step."
@@ -520,15 +452,13 @@ def update_weights(
 # %% ../../nbs/training/run.ipynb #b3bfa480
 def remaining_batches(run: Run) -> Iterator[list[Any]]:
     "The micro-batches of each remaining step; raises `KitError` if the task provides too few."
-    left = run.config.steps - run.step
-    given = 0
+    end = run.config.steps
     with closing(run.task.batches(run.config, run.device, run.step)) as batches:
-        for micro_batches in islice(batches, left):
-            given += 1
+        for micro_batches in islice(batches, end - run.step):
             run.stop.waits = True
             yield micro_batches
-    if given < left:
-        raise KitError(f"the task's batches ended after step {run.step} of {run.config.steps}")
+    if run.step < end:
+        raise KitError(f"the task's batches ended after step {run.step} of {end}")
 
 # %% ../../nbs/training/run.ipynb #5d62a114
 def last_good(run: Run) -> str:
@@ -538,21 +468,22 @@ def last_good(run: Run) -> str:
 
 def collect(run: Run) -> None:
     "Fetch the values measured since the last time; raises `KitError` at the first bad step."
-    rows, work, seconds = run.meter.flush(run.device)
+    rows, seconds = run.meter.fetch(run.device)
     for step, row in enumerate(rows, start=run.step - len(rows) + 1):
         skipped = run.device.precision.scaler and not math.isfinite(row["norm"])
-        if not math.isfinite(row["loss"]) or not (math.isfinite(row["norm"]) or skipped):
-            _stop_at_bad_step(run, step, row)
+        for name, value in ("loss", row["loss"]), ("gradient norm", row["norm"]):
+            if not math.isfinite(value) and not (skipped and name != "loss"):
+                where, faults = _save_bad_step(run, step)
+                blamed = "; ".join(faults[:3]) or "its inputs are finite"
+                raise KitError(f"step {step}: the {name} is {value}; {blamed}; the batch is in {where}; "
+                               f"{last_good(run)}")
     if rows:
         run.budget.seconds["step"] = max(run.budget.seconds["step"], seconds / len(rows))
-    run.recent += [row for row in rows if math.isfinite(row["norm"])]
-    run.recent_seconds += seconds
-    for kind, amount in work.items():
-        run.recent_work[kind] = run.recent_work.get(kind, 0.0) + amount
+    run.meter.rows += [row for row in rows if math.isfinite(row["norm"])]
 
 
-def _stop_at_bad_step(run: Run, step: int, row: dict[str, float]) -> None:
-    "Save the batch of a step whose loss or gradient is not finite, and raise `KitError`."
+def _save_bad_step(run: Run, step: int) -> tuple[Path, list[str]]:
+    "Draw a step's batch again and write it to a file; return the file, and what is not finite on any process."
     with closing(run.task.batches(run.config, run.device, step - 1)) as batches:
         micro_batches = [run.task.on_host(batch) for batch in next(batches)]
     arrays, faults = {}, []
@@ -569,21 +500,16 @@ def _stop_at_bad_step(run: Run, step: int, row: dict[str, float]) -> None:
     suffix = f"_process_{run.device.rank}" if run.device.world > 1 else ""
     path = run.folder / f"bad_step_{step}{suffix}.npz"
     np.savez(clear_way(path), step=step, **arrays)
-    every = [fault for answer in run.device.gather_objects(faults) for fault in answer]
-    what = "gradient norm" if math.isfinite(row["loss"]) else "loss"
-    raise KitError(f"step {step}: the {what} is {row['norm' if what == 'gradient norm' else 'loss']}; "
-                   f"{'; '.join(every[:3]) or 'its inputs are finite'}; the batch is in {path}; {last_good(run)}")
+    return path, [fault for answer in run.device.gather_objects(faults) for fault in answer]
 
 # %% ../../nbs/training/run.ipynb #a9b2f0f0
-def checkpoint_parts(run: Run) -> tuple[dict[str, dict[str, torch.Tensor]], list[dict[str, Any]]]:
+def checkpoint_parts(run: Training) -> tuple[dict[str, dict[str, torch.Tensor]], list[dict[str, Any]]]:
     "The tensors of a checkpoint by file name, still on the device, and the optimizer's settings."
     tensors, groups = pack_optimizer(run.optimizer, run.plain_model)
     parts = {"model": run.plain_model.state_dict(), "optimizer": tensors}
-    if run.ema:
-        parts["ema"] = run.ema.model.state_dict()
-    return parts, groups
+    return parts | ({"ema": run.ema.model.state_dict()} if run.ema else {}), groups
 
-# %% ../../nbs/training/run.ipynb #3ec26358
+
 def checkpoint(run: Run) -> None:
     "Save this step, mark it if it is the best, and remove old ones; raises `KitError` if its values are not finite."
     collect(run)
@@ -601,13 +527,11 @@ def checkpoint(run: Run) -> None:
         write_checkpoint(run.folder, run.step, parts, {
             "position": run.step,  # batches drawn; the sampler continues here
             "optimizer": groups,
-            "precision": asdict(run.device.precision), "on": run.device.label,
-            "device": run.device.state_dict(),
-            "data": run.record["data"],
-            "task": task_digest(run.record["task"]),
+            "precision": asdict(run.device.precision), "on": run.device.label, "device": run.device.state_dict(),
+            "data": run.record["data"], "task": task_digest(run.record["task"]),
             "best": asdict(run.best) if run.best else None,
             "seconds": run.seconds,
-            "log": {"recent": run.recent, "work": run.recent_work, "seconds": run.recent_seconds,
+            "log": {"recent": run.meter.rows, "work": run.meter.work, "seconds": run.meter.seconds,
                     "norms": list(run.norms.norms)},
         })
         if run.best and run.best.step == run.step:
@@ -621,8 +545,8 @@ def checkpoint(run: Run) -> None:
 # %% ../../nbs/training/run.ipynb #a082f1f4
 def restore(run: Run) -> None:
     "Continue from the newest sound checkpoint or the beginning; raises `KitError` if all are damaged."
-    checkpoint = on_main(run.device, lambda: latest_checkpoint(run.folder, run.say))
-    if checkpoint is None:
+    path = on_main(run.device, lambda: latest_checkpoint(run.folder, run.say))
+    if path is None:
         if checkpoint_steps(run.folder):
             raise KitError(f"{run.folder}: every checkpoint is damaged; train into another folder")
         run.say(f"{run.folder}: no checkpoint yet; starting from the beginning")
@@ -630,40 +554,31 @@ def restore(run: Run) -> None:
         return
     for name, model in {"model": run.plain_model, **({"ema": run.ema.model} if run.ema else {})}.items():
         try:
-            model.load_state_dict(read_part(checkpoint, name))
+            model.load_state_dict(read_part(path, name))
         except RuntimeError as error:
-            raise KitError(f"{checkpoint}: does not fit the model: {' '.join(str(error).split())[:200]}") from error
-    audit_parameters(run.plain_model)
+            raise KitError(f"{path}: does not fit the model: {' '.join(str(error).split())[:200]}") from error
+    state = read_state(path)
     try:
-        state, tensors = read_state(checkpoint), read_part(checkpoint, "optimizer")
-        try:
-            unpack_optimizer(run.optimizer, run.plain_model, tensors, state["optimizer"])
-        except KitError as error:
-            raise KitError(f"{checkpoint}: {error}; train into another folder") from error
+        unpack_optimizer(run.optimizer, run.plain_model, read_part(path, "optimizer"), state["optimizer"])
         run.device.submit("loading a checkpoint")
-        audit_optimizer(run.optimizer, run.plain_model)
         run.device.load_state_dict(state["device"])
-        _continue_from(run, state)
+        check_schedule(run, state["step"])
+        run.step = run.first_step = run.saved_step = state["step"]
+        run.seconds_before, log = state["seconds"], state["log"]
+        run.meter.rows, run.meter.work, run.meter.seconds = log["recent"], log["work"], log["seconds"]
+        run.norms.norms.extend(log["norms"])
+        stored = Best(**state["best"]) if state["best"] else None
+        before = state["precision"]["compute"]
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise KitError(f"{checkpoint}: its state is not that of this run ({error!r}); remove the checkpoint") from error
-
-
-def _continue_from(run: Run, state: dict[str, Any]) -> None:
-    "Take step, best and measurements from a checkpoint, and report a change of precision."
-    check_schedule(run, state["step"])
-    run.step = run.first_step = run.saved_step = state["step"]
-    run.seconds_before = state["seconds"]
-    run.recent, run.recent_work = state["log"]["recent"], state["log"]["work"]
-    run.recent_seconds = state["log"]["seconds"]
-    run.norms.norms.extend(state["log"]["norms"])
-    stored = Best(**state["best"]) if state["best"] else None
+        raise KitError(f"{path}: its state is not that of this run ({error!r}); remove the checkpoint") from error
+    audit_parameters(run.plain_model)
+    audit_optimizer(run.optimizer, run.plain_model)
+    if before != run.device.precision.compute:
+        run.say(f"precision: the run used {before} before and uses {run.device.precision.compute} now")
     bests = [best for best in (stored, read_best(run.folder)) if best and best.step <= run.step]
     run.best = min(bests, key=lambda best: best.value, default=None)
-    before, now = state["precision"]["compute"], run.device.precision.compute
-    if before != now:
-        run.say(f"precision: the run used {before} before and uses {now} now")
 
-    def tidy() -> list[dict[str, Any]]:
+    def go_back() -> list[dict[str, Any]]:
         drop_rows_after(run.folder, run.step)
         if run.best:
             mark_best(run.folder, run.best)
@@ -671,14 +586,11 @@ def _continue_from(run: Run, state: dict[str, Any]) -> None:
             (run.folder / "best").unlink(missing_ok=True)
         return read_metrics(run.folder) if (run.folder / METRICS).exists() else []
 
-    run.board.rows = on_main(run.device, tidy)
+    run.board.rows = on_main(run.device, go_back)
 
 # %% ../../nbs/training/run.ipynb #4223e9c8
-def check_schedule(
-    run: Run,
-    step: int,  # of the checkpoint it goes on from
-) -> None:
-    "Raise `KitError` if it is past its last step, or the learning rate would jump without permission."
+def check_schedule(run: Run, step: int) -> None:
+    "Raise `KitError` if a checkpoint's step is past the last, or the learning rate would jump without permission."
     path, config = run.folder / "config.json", run.config
     if step > config.steps:
         raise KitError(f"{run.folder}: is at step {step}, which is beyond {config.steps}; leave out --steps")
@@ -694,11 +606,8 @@ def check_schedule(
     run.say(f"the learning rate goes {jump}")
 
 # %% ../../nbs/training/run.ipynb #5c80b439
-def record(
-    run: Run,
-    row: dict[str, Any],  # "kind" and the measured values
-) -> None:
-    "Write one row, show it and send it to the tracker."
+def record(run: Run, row: dict[str, Any]) -> None:
+    "Write one row, its kind and measured values; show it and send it to the tracker."
     row = {"kind": row["kind"], "step": run.step, "seconds": run.seconds, **row}
     run.board.add(on_main(run.device, lambda: append_row(run.folder, row)))
     values = {f"{row['kind']}/{name}": value for name, value in row.items()
@@ -714,52 +623,49 @@ def warn(run: Run, text: str) -> None:
 def log(run: Run) -> None:
     "Record a row for the steps since the last one, with warnings about unusual gradients and memory."
     collect(run)
-    if not run.recent:
+    rows, config, budget = run.meter.rows, run.config, run.budget
+    if not rows:
         return
     memory = float(run.device.memory_bytes())
-    _warn_of_norms(run)
+    _warn_of_norms(run, rows)
     if grown := run.memory.growth(run.step, memory):
         warn(run, f"memory grows by {grown / 1e6:.3g} MB a step, steadily over {run.memory.rows} rows; "
                   "something keeps tensors of earlier steps, such as a list of losses without detach()")
-    means = {name: statistics.fmean(row[name] for row in run.recent) for name in run.recent[0]}
-    seconds = max(run.recent_seconds, 1e-9)
-    step_seconds = seconds / len(run.recent)
-    steps_left, config = run.config.steps - run.step, run.config
-    seconds_left = steps_left * step_seconds
-    for what, every in (("evaluate", config.eval_every), ("write", config.checkpoint_every)):
-        seconds_left += run.budget.seconds[what] * (math.ceil(steps_left / every) if every else 1)
-    record(run, {"kind": "train", **means, "norm_max": max(row["norm"] for row in run.recent),
-                 "lr": max(group["lr"] for group in run.optimizer.param_groups),
-                 "step_seconds": step_seconds,
-                 **{f"{kind}_per_second": amount / seconds for kind, amount in run.recent_work.items()},
-                 "memory_bytes": memory, **run.device.measurements(),
-                 **({"seconds_left": min(seconds_left, max(run.budget.limit - run.budget.spent(), 0.0))}
-                    if run.step - run.first_step >= STEADY else {})})
-    run.recent, run.recent_work, run.recent_seconds = [], {}, 0.0
+    seconds = max(run.meter.seconds, 1e-9)
+    row = {"kind": "train", **{name: statistics.fmean(row[name] for row in rows) for name in rows[0]},
+           "norm_max": max(row["norm"] for row in rows),
+           "lr": max(group["lr"] for group in run.optimizer.param_groups),
+           "step_seconds": seconds / len(rows),
+           **{f"{kind}_per_second": amount / seconds for kind, amount in run.meter.work.items()},
+           "memory_bytes": memory, **run.device.measurements()}
+    if run.step - run.first_step >= STEADY:
+        steps_left = config.steps - run.step
+        left = steps_left * row["step_seconds"]
+        for what, every in (("evaluate", config.eval_every), ("write", config.checkpoint_every)):
+            left += budget.seconds[what] * (math.ceil(steps_left / every) if every else 1)
+        row["seconds_left"] = min(left, max(budget.limit - budget.spent(), 0.0))
+    record(run, row)
+    run.meter.rows, run.meter.work, run.meter.seconds = [], {}, 0.0
 
 
-def _warn_of_norms(run: Run) -> None:
-    "Warn of the most abnormal gradient norm since the last row, and of vanished and exploded groups."
-    first = run.step - len(run.recent) + 1
-    ratio, step = max((run.norms.abnormal(row["norm"]), step) for step, row in enumerate(run.recent, first))
-    names = [name for name in run.recent[-1] if name.startswith("norm/")]
+def _warn_of_norms(run: Run, rows: list[dict[str, float]]) -> None:
+    "Warn of the most abnormal gradient norm of these steps, and of vanished and exploded groups."
+    names = [name for name in rows[-1] if name.startswith("norm/")]
+    ratio, number = max((run.norms.abnormal(row["norm"]), number) for number, row in enumerate(rows))
     if ratio:
-        row = run.recent[step - first]
+        row = rows[number]
         largest = max(names, key=lambda name: row.get(name, 0.0), default="")
         where = f"; largest in {largest.removeprefix('norm/')}" if largest else ""
-        warn(run, f"the gradient norm of step {step}, {row['norm']:.3g}, is {ratio:.0f} times the running median"
-                  f"{where}")
+        warn(run, f"the gradient norm of step {run.step - len(rows) + 1 + number}, {row['norm']:.3g}, is {ratio:.0f} "
+                  f"times the running median{where}")
     for name in names:
-        norms = [row[name] for row in run.recent if name in row]
+        norms = [row[name] for row in rows if name in row]
         if verdict := run.norms.verdict(name, norms, run.config.clip_norm):
             warn(run, f"the gradient of {name.removeprefix('norm/')} {verdict}")
 
 # %% ../../nbs/training/run.ipynb #72d444a7
 @contextmanager
-def watched(
-    run: Run,
-    name: str,  # name of the hook
-) -> Iterator[None]:
+def watched(run: Run, name: str) -> Iterator[None]:
     "For code that may not change the models, in evaluation mode and without gradients; if it did, raise `KitError`."
     averaged = unchanged(run.eval_model, name) if run.ema else nullcontext()
     with torch.no_grad(), unchanged(run.plain_model, name), averaged:
@@ -776,25 +682,20 @@ def validate(run: Run) -> None:
         for name, hook in run.task.hooks().items():
             with watched(run, name):
                 hook(run.eval_model, run.step, run.folder)
-    run.values = run.device.broadcast_object({name: float(value) for name, value in values.items()})
-    if math.isnan(run.values.get("loss", 0.0)):
+    values = run.device.broadcast_object({name: float(value) for name, value in values.items()})
+    run.values, run.validated_step, select = values, run.step, run.config.select
+    if math.isnan(values.get("loss", 0.0)):
         raise KitError(f"{run.folder}: step {run.step}: the validation loss is not a number, so the run has diverged; "
                        f"{last_good(run)}")
-    run.validated_step = run.step
-    record(run, {"kind": "eval", **run.values})
-    select = run.config.select
-    if select not in run.values:
-        measured = ", ".join(run.values) or "nothing"
-        warn(run, f"validation gives {measured}, but no '{select}', so no best step is chosen")
-    elif math.isfinite(run.values[select]) and not (run.best and run.best.value <= run.values[select]):
-        run.best = Best(run.step, select, run.values[select])
+    record(run, {"kind": "eval", **values})
+    if select not in values:
+        warn(run, f"validation gives {', '.join(values) or 'nothing'}, but no '{select}', so no best step is chosen")
+    elif math.isfinite(values[select]) and not (run.best and run.best.value <= values[select]):
+        run.best = Best(run.step, select, values[select])
 
 # %% ../../nbs/training/run.ipynb #cdfe3e44
-def due(
-    run: Run,
-    every: int,  # interval in steps; 0 means at the end only
-) -> bool:
-    "Return whether an action that runs at an interval, and at the end, is due at this step."
+def due(run: Run, every: int) -> bool:
+    "Return whether an action that runs every so many steps, and at the end, is due; 0 means at the end only."
     return run.step == run.config.steps or (every > 0 and run.step % every == 0)
 
 
@@ -816,106 +717,86 @@ def should_stop(run: Run) -> bool:
     return bool(reason)
 
 # %% ../../nbs/training/run.ipynb #e0623980
-def time_gradient(run: Run) -> float:  # seconds of one forward and backward pass
-    "The time of the next step's gradient, computed twice and discarded; the second is timed."
-    kept = [(tensor, tensor.clone()) for tensor in run.plain_model.buffers()]
-    with closing(run.task.batches(run.config, run.device, run.step)) as batches:
-        micro_batches = next(batches)
-    for _ in range(2):
-        run.device.synchronize()
-        started = time.monotonic()
-        seed_step(run)
-        accumulate_gradients(run, micro_batches)
-        run.device.synchronize()
-        seconds = time.monotonic() - started
-    run.optimizer.zero_grad(set_to_none=True)
-    run.meter.clear()
-    for buffer, value in kept:
-        buffer.copy_(value)
-    return seconds
-
-# %% ../../nbs/training/run.ipynb #ac0ea051
-def warm_up(run: Run) -> float:  # seconds of one step, the mean over all shapes
-    "Run steps and validation in every shape to compile all programs, then restore the run."
-    parts, groups = checkpoint_parts(run)
-    kept = {part: {name: value.clone() for name, value in run.device.fetch_named(tensors).items()}
+def warm_up(run: Run) -> float:  # seconds of one step; the mean over all shapes
+    "Compute the next step's gradient, or compile every program that the run will need; then restore the run."
+    device, meter, seconds = run.device, run.meter, []
+    if device.compiles:
+        steps, scored = run.task.shapes(run.config, device)
+        run.say(f"compiling  {len(steps)} lengths x {min(run.config.accumulation, 2)} programs of training, "
+                f"{len(scored)} of validation")
+        parts, groups = checkpoint_parts(run)
+    else:
+        with closing(run.task.batches(run.config, device, run.step)) as batches:
+            steps, scored = [next(batches)], []
+        parts, groups = {"buffers": dict(run.plain_model.named_buffers())}, []
+    kept = {part: {name: value.clone() for name, value in device.fetch_named(tensors).items()}
             for part, tensors in parts.items()}
-    steps, batches = run.task.shapes(run.config, run.device)
-    kinds = min(run.config.accumulation, 2)
-    run.say(f"compiling  {len(steps)} lengths x {kinds} programs of training, {len(batches)} of validation")
-
-    def seconds_of(micro_batches: list[Any]) -> float:
-        run.device.synchronize()
-        started = time.monotonic()
-        seed_step(run)
-        accumulate_gradients(run, micro_batches)
-        update_weights(run, micro_batches[-1])
-        run.device.synchronize()
-        run.step -= 1
-        run.meter.clear()
-        return time.monotonic() - started
-
-    seconds = [[seconds_of(micro_batches) for _ in range(2)][-1] for micro_batches in steps]
-    with watched(run, "warm-up"):
-        mean_loss(run.task, run.eval_model, batches, run.device)
-    run.plain_model.load_state_dict(kept["model"])
-    unpack_optimizer(run.optimizer, run.plain_model, kept["optimizer"], groups)
-    if run.ema:
-        run.ema.model.load_state_dict(kept["ema"])
-    run.device.submit("restoring the state after the warm-up")
+    run.meter = Meter()
+    for micro_batches in steps:
+        for _ in range(2):  # the second is timed
+            device.synchronize()
+            started = time.monotonic()
+            seed_step(run)
+            accumulate_gradients(run, micro_batches)
+            if device.compiles:
+                update_weights(run, micro_batches[-1])
+                run.step -= 1
+            device.synchronize()
+            taken = time.monotonic() - started
+        seconds.append(taken)
+    run.meter = meter
+    if device.compiles:
+        with watched(run, "warm-up"):
+            mean_loss(run.task, run.eval_model, scored, device)
+        run.plain_model.load_state_dict(kept["model"])
+        unpack_optimizer(run.optimizer, run.plain_model, kept["optimizer"], groups)
+        if run.ema:
+            run.ema.model.load_state_dict(kept["ema"])
+        device.submit("restoring the state after the warm-up")
+    else:
+        run.optimizer.zero_grad(set_to_none=True)
+        for name, buffer in parts["buffers"].items():
+            buffer.copy_(kept["buffers"][name])
     return statistics.fmean(seconds) if seconds else 0.0
 
-# %% ../../nbs/training/run.ipynb #23dbc3b6
-def checkpoint_sizes(run: Run) -> tuple[int, int]:  # bytes of a checkpoint now, and extra bytes of later ones
-    "The size of a checkpoint, and how much it grows when the optimizer creates its moments."
-    trained = sum(parameter.numel() for group in run.optimizer.param_groups for parameter in group["params"])
-    return checkpoint_bytes(checkpoint_parts(run)[0]), 0 if run.optimizer.state else 8 * trained
-
-
-def state_bytes(run: Run) -> int:  # on each device
-    "Bytes of weights, gradients, moments and average, after dividing what the chips share."
-    numbers = sum(parameter.numel() for group in run.optimizer.param_groups for parameter in group["params"])
-    replicas = run.device.chips * run.device.world
-    weights = 4 * numbers / (replicas if run.config.shard == "all" else 1)
-    others = 4 * numbers * (3 if run.ema else 2) / (1 if run.config.shard == "none" else replicas)
-    return round(weights + others) + 4 * numbers
-
 # %% ../../nbs/training/run.ipynb #329110b9
-def describe_run(
-    run: Run,
-    step_seconds: float,  # of one forward and backward pass
-) -> dict[str, str]:  # text by name
-    "The lines of the printed plan; raises `KitError` if the disk is too small."
+def checkpoint_sizes(run: Run) -> tuple[int, int]:  # bytes now, and bytes more when the optimizer has moments
+    "The approximate size of a checkpoint, and how much it grows."
+    tensors = [tensor for part in checkpoint_parts(run)[0].values() for tensor in part.values()]
+    trained = sum(parameter.numel() for group in run.optimizer.param_groups for parameter in group["params"])
+    size = sum(tensor.nbytes for tensor in tensors) + 200 * len(tensors) + 50_000
+    return size, 0 if run.optimizer.state else 8 * trained
+
+
+def describe_run(run: Run, step_seconds: float) -> dict[str, str]:
+    "The lines of the printed plan, by name; raises `KitError` if the disk is too small."
     config, device = run.config, run.device
     groups = [f"{group.get('name', 'all')} {sum(parameter.numel() for parameter in group['params']):,} "
-              f"(lr {group['peak_lr']:g}, decay {group['weight_decay']:g})"
-              for group in run.optimizer.param_groups]
-    compiled = device.measurements() if device.compiles else {}
+              f"(lr {group['peak_lr']:g}, decay {group['weight_decay']:g})" for group in run.optimizer.param_groups]
     size = sum(checkpoint_sizes(run))
     intervals = [every for every in (config.checkpoint_every, config.eval_every) if every]
     written = 2 + sum((config.steps - run.step) // every for every in intervals)  # with the first and the last
     keep = min(config.keep_checkpoints, len(checkpoint_steps(run.folder)) + written)
     needed = on_main(device, lambda: check_disk_space(run.folder, size, keep))
+    hours = f", or {config.hours:g} hours" if config.hours else ""
     later = f" from step {config.decay_start}" if config.decay_start > config.warmup_steps else ""
-    return {
-        "run": f"{run.folder}, from step {run.step} to {config.steps}"
-               f"{f', or {config.hours:.3g} hours' if config.hours else ''}",
+    lines = {
+        "run": f"{run.folder}, from step {run.step} to {config.steps}{hours}",
         "parameters": f"{sum(parameter.numel() for parameter in run.plain_model.parameters()):,}: {', '.join(groups)}",
         **run.task.plan(),
-        **({"programs": f"{compiled['programs']:.0f} compiled or loaded in {compiled['compile_seconds']:.0f} s"}
-           if compiled else {}),
         "schedule": f"{config.warmup_steps} steps of warm-up to {config.lr:g}, then a cosine{later} to "
                     f"{config.lr * config.lr_floor:g} at step {config.decay_steps or config.steps}",
         "steps": f"{config.accumulation} micro-batches in each of {device.world} processes, clipped "
                  f"at {config.clip_norm:g}, averaged by {config.ema_decay:g}",
-        "state": f"{gib(state_bytes(run))} on each device: weights, gradients, two moments"
-                 f"{', average' if run.ema else ''}",
         "memory": f"{device.memory_bytes() / 1e6:,.0f} MB after the first batch",
         "disk": f"{size / 1e6:,.1f} MB a checkpoint, {config.keep_checkpoints} kept and the best; "
                 f"{needed / 1e6:,.1f} MB more needed",
-        "time": f"about {duration(step_seconds * (config.steps - run.step))} at {step_seconds:.3g} s a step, "
-                "without validation",
-    }
+        "time": f"about {duration(step_seconds * (config.steps - run.step))} at {1000 * step_seconds:.3g} ms a step, "
+                "without validation"}
+    if device.compiles:
+        made = device.measurements()
+        lines["programs"] = f"{made['programs']:.0f} compiled or loaded in {made['compile_seconds']:.0f} s"
+    return lines
 
 # %% ../../nbs/training/run.ipynb #d4b23df3
 def begin(run: Run) -> None:
@@ -924,10 +805,9 @@ def begin(run: Run) -> None:
         run.say(f"{run.folder}: complete, {run.step} steps are done")
         return
     run.say(run.device.describe())
-    for what, text in describe_run(run, warm_up(run) if run.device.compiles else time_gradient(run)).items():
+    for what, text in describe_run(run, warm_up(run)).items():
         run.say(f"{what:<10} {text}")
-    if run.config.scratch:
-        run.budget.copies = 2
+    run.budget.copies = 2 if run.config.scratch else 1
     if run.saved_step != run.step:
         now, later = checkpoint_sizes(run)
         checkpoint(run)
