@@ -1,8 +1,6 @@
 "The memory plan: compared with the compiler's recorded figures, and as the guard of a training run."
-import itertools
 import json
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -104,32 +102,26 @@ def logged(tmp_path, capsys, check: Callable[..., None], task: Any = None, **set
     return capsys.readouterr().out.splitlines()
 
 
-@pytest.mark.parametrize("guard", ["refuse", "warn"])
-@pytest.mark.parametrize("state, step, warning", [
-    (1.0, 1.0, ""), (1.0, 14.9, ""), (1.0, 15.5, "may not fit"), (1.0, 40.0, "may not fit")])
-def test_a_run_starts_in_spite_of_its_plan(tmp_path, capsys, state, step, warning, guard):
+@pytest.mark.parametrize("state, step, warning", [(1.0, 14.9, ""), (1.0, 15.5, "may not fit"), (1.0, 40.0, "may not fit")])
+def test_a_run_starts_in_spite_of_its_plan(tmp_path, capsys, state, step, warning):
     "A plan may be wrong, so one line says what would help."
-    lines = logged(tmp_path, capsys, planning(state, step), memory_guard=guard)
+    lines = logged(tmp_path, capsys, planning(state, step))
     assert lines[0].startswith("memory ") and f"{state + step:.2f} GiB of 16.00 GiB" in lines[0]
     warnings = [line for line in lines if line.startswith("warning ")]
     assert len(warnings) == bool(warning)
     assert not warning or (warning in warnings[0] and "to make it fit: use --batch-size 4" in warnings[0])
 
 
-@pytest.mark.parametrize("state, step", [(20.0, 1.0), (20.0, 400.0), (1.0, 400.0)])
+@pytest.mark.parametrize("state, step", [(20.0, 1.0), (1.0, 400.0)])
 def test_warn_never_stops_a_run(tmp_path, capsys, state, step):
     lines = logged(tmp_path, capsys, planning(state, step), memory_guard="warn")
     (warning,) = [line for line in lines if line.startswith("warning ")]
     assert "the run starts because of --memory-guard warn; to make it fit: use --batch-size 4" in warning
 
 
-@pytest.mark.parametrize("task", ["toy", "codec"])
-def test_the_plan_changes_no_number(tmp_path, capsys, task):
+def test_the_plan_changes_no_number(tmp_path, capsys):
     "The log has three lines of it, and training gives the usual numbers."
     made, config = ToyTask(), toy_config(steps=2)
-    if task == "codec":
-        codec = pytest.importorskip("b2t_kit.tasks.codec")  # a wing
-        made, config = codec.CodecTask(), codec.codec_config(steps=2)
     with_check = train(made, config, tmp_path / "run", check_memory=check_memory)
     lines = capsys.readouterr().out.splitlines()
     assert sum(line.startswith("memory ") for line in lines) >= 3 and "GiB" in lines[0]
@@ -178,46 +170,6 @@ def test_a_state_too_large_is_certain_for_any_task(tmp_path, monkeypatch, task):
     with pytest.raises(KitError, match="the state alone with all gradients needs .* a smaller model"):
         train(task(), toy_config(), tmp_path / "run", check_memory=check_memory)
     assert not (tmp_path / "run").exists()
-
-
-@pytest.fixture(scope="module")
-def tanks(tmp_path_factory):
-    "A few simulated measurements to train on."
-    physics = pytest.importorskip("b2t_kit.tasks.eit_physics")  # a wing
-    folder = tmp_path_factory.mktemp("tanks")
-    for part, count in (("train", 4), ("valid", 2)):
-        physics.simulate_folder(folder / part, physics.PhantomConfig(count=count, seed=count), quiet=True)
-    return folder
-
-
-def eit_train(tanks, out, *words) -> int:
-    from b2t_kit.cli import main
-
-    return main(["eit", "train", "--data-path", str(tanks), "--device", "cpu", "--num-workers", "0", "--epochs", "1",
-                 "--out", str(out), *words])
-
-
-@pytest.mark.parametrize("hours", [0, 1], ids=["fast", "slow"])
-def test_a_tomography_run_that_cannot_fit_does_not_start(tanks, tmp_path, capsys, monkeypatch, hours):
-    "The original's size in 64 MiB: one line, nothing is left behind; also where an operation takes an hour to trace."
-    give_memory(monkeypatch, GIB // 16)
-    for clock in ("thread_time", "process_time"):
-        monkeypatch.setattr(time, clock, partial(next, itertools.count(0.0, 3600.0 * hours)))
-    assert eit_train(tanks, tmp_path / "run", "--model", "cdeit", "--global-batch", "4") == 2
-    error = capsys.readouterr().err
-    assert "memory: the state alone" in error and "--memory-guard warn" in error and error.count("\n") == 1
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_tomography_run_starts_in_spite_of_its_plan(tanks, tmp_path, capsys, monkeypatch):
-    "Its log has the plan and the change that would help."
-    give_memory(monkeypatch, 15 * 2**19)
-    assert eit_train(tanks, tmp_path / "run", "--model", "tiny", "--global-batch-size", "4") == 0
-    lines = capsys.readouterr().out.splitlines()
-    found = [line for line in lines if line.startswith("memory ")]
-    assert len(found) >= 3 and "does not fit" in found[0] and "image of 4 x 1 x 128 x 128" in found[2]
-    (warning,) = [line for line in lines if line.startswith("warning ") and "memory" in line]
-    assert "to make it fit: --accumulation 4" in warning
 
 
 def test_command_line(tmp_path):

@@ -95,17 +95,6 @@ def may_mount() -> bool:
 
 
 @contextmanager
-def small_disk(folder: Path, size: str) -> Iterator[Path]:
-    """A mounted disk of this size, in bytes."""
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=True)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-@contextmanager
 def file_size_limit() -> Iterator[Callable[[], None]]:
     """Yields a function that limits the files of this process to 100 kB."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -126,24 +115,6 @@ def assert_stopped_at(run: Path, message: str, reason: str) -> None:
     assert sorted(os.listdir(run / "checkpoints")) == ["00000000", "00000020"]
 
 
-def test_full_disk(tmp_path: Path, straight: Path) -> None:
-    """The disk fills up at step 33; once there is space again, the resumed run ends with the same bits."""
-    if not may_mount():
-        pytest.skip("mounting a small disk is not permitted here; see the test of a file size limit")
-    with small_disk(tmp_path / "disk", "3m") as disk:
-        filler = disk / "filler"
-
-        def fill() -> None:
-            free = os.statvfs(disk)
-            filler.write_bytes(bytes(free.f_bavail * free.f_bsize - 100_000))
-
-        message = refusal(train, disturbed_by(fill), toy_config(), disk / "run", quiet=True)
-        assert_stopped_at(disk / "run", message, "Error while serializing: I/O error: No space left")
-        filler.unlink()
-        train(ToyTask(**BIG), toy_config(), disk / "run", resume=True, quiet=True)
-        assert_same_bits(disk / "run", straight)
-
-
 def test_file_size_limit(tmp_path: Path, straight: Path) -> None:
     """A quota is reached at step 33: like a full disk, but without privileges."""
     run = tmp_path / "run"
@@ -152,15 +123,6 @@ def test_file_size_limit(tmp_path: Path, straight: Path) -> None:
     assert_stopped_at(run, message, "Error while serializing: I/O error: File too large")
     train(ToyTask(**BIG), toy_config(), run, resume=True, quiet=True)
     assert_same_bits(run, straight)
-
-
-def test_disk_too_small_is_told_before_the_first_step(tmp_path: Path) -> None:
-    """Kept checkpoints, the best and one more must fit."""
-    if not may_mount():
-        pytest.skip("mounting a small disk is not permitted here")
-    with small_disk(tmp_path / "disk", "1m") as disk:
-        message = refusal(train, ToyTask(**BIG), toy_config(), disk / "run", quiet=True)
-    assert "checkpoints need" in message and "2 kept, the best and one being written" in message
 
 
 @contextmanager

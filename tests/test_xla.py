@@ -65,8 +65,8 @@ def on_cpu(folder: Path, data: str) -> dict:
 
 @pytest.fixture(scope="module")
 def on_eight(folder: Path, data: str, on_cpu: dict) -> dict:
-    """The same on eight chips, with one row of every batch each."""
-    return trained(folder / "eight", data=data, device="xla")
+    """The same on eight chips, with one row of every batch each, and all weights divided."""
+    return trained(folder / "eight", data=data, device="xla", shard="all")
 
 
 def assert_same_curve(found: dict, expected: dict, steps: int = 20) -> None:
@@ -85,19 +85,7 @@ def test_eight_chips_train_like_a_cpu(on_cpu: dict, on_eight: dict) -> None:
     """float32, no dropout, noise on: seven trials padded to eight rows, one on each chip."""
     assert len(on_cpu["train"][1]) == 20 and on_cpu["train"][1][-1] < on_cpu["train"][1][0]
     assert_same_curve(on_eight, on_cpu)
-
-
-def test_one_chip_trains_like_a_cpu(folder: Path, data: str, on_cpu: dict) -> None:
-    """As on Colab: the same command with one chip."""
-    assert_same_curve(trained(folder / "one", chips=1, data=data, device="xla"), on_cpu)
-
-
-def test_divided_weights_train_alike(folder: Path, data: str, on_cpu: dict) -> None:
-    """Weights, moments and average divided over eight chips by the rule."""
-    found = trained(folder / "shard_all", data=data, device="xla", shard="all", steps=10)
-    assert_same_curve(found, on_cpu, steps=10)
-    assert found["since"]["compiled"] == 0
-    assert "weights, moments and average divided" in found["said"]
+    assert "weights, moments and average divided" in on_eight["said"]
 
 
 def test_programs_of_a_run(on_eight: dict) -> None:
@@ -107,45 +95,8 @@ def test_programs_of_a_run(on_eight: dict) -> None:
     assert set(on_eight["warm_up"].values()) == {1}, on_eight["warm_up"]
     assert on_eight["programs"] == on_eight["warm_up"]
     assert on_eight["since"]["compiled"] == 0 and on_eight["fallbacks"] == []
-
-
-def test_one_transfer_per_row_of_metrics(on_eight: dict, accumulated: dict) -> None:
-    """A row after each step and after every fifth; validation at step 10 fetches its own values."""
-    between = np.diff(on_eight["fetched"]).tolist()
+    between = np.diff(on_eight["fetched"]).tolist()  # validation at step 10 fetches its own values
     assert between[:9] + between[10:] == [1] * 18 and between[9] > 1
-    assert np.diff(accumulated["fetched"]).tolist() == [0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0]
-
-
-@pytest.mark.parametrize("buckets", [2, 4])
-def test_programs_of_several_sets(folder: Path, data: str, buckets: int) -> None:
-    """Three participants, two numbers of features, a read-in each: the CPU's curve, and no more programs than buckets."""
-    settings = dict(data=data, model="joint", steps=12, eval_every=6, buckets=buckets)
-    expected = trained(folder / f"joint_cpu_{buckets}", device="cpu", **settings)
-    found = trained(folder / f"joint_{buckets}", device="xla", **settings)
-    assert_same_curve(found, expected, steps=12)
-    kinds = [name.partition(" of ")[0] for name in found["warm_up"]]
-    assert kinds.count("a training step") == buckets and kinds.count("validation") <= 3 * max(1, buckets // 3)
-    assert found["programs"] == found["warm_up"] and found["since"]["compiled"] == 0 and found["fallbacks"] == []
-
-
-def test_a_transformer_trains_like_on_a_cpu(folder: Path, data: str, on_cpu: dict) -> None:
-    """Windows and masks differ at each step: the CPU's curve, one program a length, no transfer inside a step."""
-    settings = dict(data=data, model="transformer", steps=12, eval_every=6)
-    expected = trained(folder / "transformer_cpu", device="cpu", **settings)
-    found = trained(folder / "transformer", device="xla", **settings)
-    assert_same_curve(found, expected, steps=12)
-    assert set(found["warm_up"].values()) == {1} and found["programs"] == found["warm_up"]
-    assert found["since"]["compiled"] == 0 and found["fallbacks"] == []
-    between = np.diff(found["fetched"]).tolist()
-    assert between[:5] + between[6:] == [1] * 10  # one row of metrics a step
-
-
-def test_a_model_of_ones_own_trains_like_on_a_cpu(folder: Path, data: str, on_cpu: dict) -> None:
-    """The tutorial's model, from a file outside the package."""
-    settings = dict(data=data, model="own", steps=12, eval_every=6)
-    runs = [trained(folder / f"own_{device}", device=device, **settings) for device in ("cpu", "xla")]
-    assert runs[1]["since"]["compiled"] == 0 and runs[1]["fallbacks"] == []
-    assert_same_curve(runs[1], runs[0], steps=12)
 
 
 @pytest.fixture(scope="module")
@@ -156,13 +107,14 @@ def accumulated(folder: Path, data: str) -> dict:
 
 
 def test_accumulation_has_two_programs_per_length(accumulated: dict, on_cpu: dict) -> None:
-    """Three epochs and a validation: nothing is compiled after the first step has begun."""
+    """Three epochs: nothing is compiled after the first step has begun, and each row of metrics is one transfer."""
     kinds = [name.partition(" of ")[0] for name in accumulated["warm_up"]]
     assert [kinds.count(kind) for kind in ("a micro-batch", "a training step", "validation")] == [2, 2, 1]
     named = {name: count for name, count in accumulated["warm_up"].items() if name != "between steps"}
     assert set(named.values()) == {1}, accumulated["warm_up"]
     assert accumulated["programs"] == accumulated["warm_up"]
     assert accumulated["since"]["compiled"] == 0 and accumulated["fallbacks"] == []
+    assert np.diff(accumulated["fetched"]).tolist() == [0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0]
     means = np.mean(np.reshape(on_cpu["train"][1][:15], (3, 5)), axis=1)
     np.testing.assert_allclose(accumulated["train"][1], means, rtol=1e-4)
 

@@ -16,15 +16,11 @@ import torch
 
 from b2t_kit import train as train_module
 from b2t_kit.data.batches import BatchConfig
-from b2t_kit.data.dataset import T15
 from b2t_kit.data.convert import tiny_recordings
 from b2t_kit.devices import xla
 from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.models.gru import GRUConfig
-from b2t_kit.models.model import LinearConfig
-from b2t_kit.models.model import ModelConfig, model_class
 from b2t_kit.models.noise_gru import NoiseGRUConfig
-from b2t_kit.models.transformer import TransformerConfig
 from b2t_kit.speech.task import SpeechConfig, SpeechTask
 from b2t_kit.train import train
 from b2t_kit.training.log import read_metrics, series
@@ -38,39 +34,16 @@ SETTINGS = TrainConfig(
 STILL = {"dropout": 0.0, "day_dropout": 0.0}
 MODELS = {
     "gru": GRUConfig(hidden=16, num_layers=1, **STILL),
-    "linear": LinearConfig(day_dropout=0.0),
     "wide": NoiseGRUConfig(hidden=32, num_layers=1, noise_layers=2, noise_hidden=256, noisy_layers=1, noisy_hidden=32),
-    "transformer": TransformerConfig(blocks=2, width=16, heads=2, head_width=8, inner=32, reach=6, patch_dropout=0.0,
-                                     block_dropout=0.0, window_least=0.3, window_most=2.0, mask_share=0.2),
 }
 WIDE = 2 * 3 * 128**2  # bytes of recurrent weights from which these runs divide a layer by units
 
 
 def small_task(folder: Path, model: str, **batches: Any) -> SpeechTask:
-    """Three short days; white noise and offsets are on. The model "joint" has two more participants, of 64 features."""
+    """Three short days; white noise and offsets are on."""
     if not folder.exists():
         tiny_recordings(folder, sessions=3, trials=9)
-    if model == "joint":
-        every = [folder, folder.parent / "s2", folder.parent / "s3"]
-        for one in every[1:]:
-            if not one.exists():
-                signal = replace(T15, participant=one.name, num_features=64, arrays="ventral 6v")
-                tiny_recordings(one, sessions=1, trials=9, seed=9, signal=signal)
-        gains = replace(MODELS["gru"], day_matrix="diagonal")
-        mixed = BatchConfig(batch_size=7, **batches)
-        return SpeechTask(every, SpeechConfig(gains, batches=mixed))
-    settings = strangers(folder.parent) if model == "own" else MODELS[model]
-    return SpeechTask(folder, SpeechConfig(settings, batches=BatchConfig(batch_size=7, **batches)))
-
-
-def strangers(folder: Path) -> ModelConfig:
-    """The model of the tutorial, in a file outside the package, as a person would name it."""
-    page = Path(__file__).parents[1] / "nbs/tutorials/own_model.ipynb"
-    cells = ["".join(cell["source"]) for cell in json.loads(page.read_text(encoding="utf-8"))["cells"]]
-    source, = (one.partition("\n")[2] for one in cells if one.startswith("%%writefile own_model.py"))
-    path = folder / "own_model.py"
-    path.write_text(source)
-    return model_class(f"{path}:Convolution")(width=32, dropout=0.0)
+    return SpeechTask(folder, SpeechConfig(MODELS[model], batches=BatchConfig(batch_size=7, **batches)))
 
 
 @contextmanager
@@ -114,7 +87,6 @@ def run(out: str, settings: str) -> None:
     wanted = json.loads(settings)
     data, model = Path(wanted.pop("data")), wanted.pop("model", "gru")
     resume, batches = wanted.pop("resume", False), {"buckets": wanted.pop("buckets", 2)}
-    batches |= {name: wanted.pop(name) for name in ("cache",) if name in wanted}
     task = small_task(data, model, **batches)
     config = replace(SETTINGS, **wanted)
     report: dict[str, Any] = {}
