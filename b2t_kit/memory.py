@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['KINDS', 'aten', 'FAKES', 'SMALL', 'CPU', 'KEPT', 'WORKING', 'AS_COMPILED', 'WIDE', 'GPU_MEMORY', 'UNCERTAIN',
            'HOPELESS', 'ON_CHIP', 'NotTraced', 'Ledger', 'tensors_in', 'ctc_fake', 'ctc_backward_fake', 'pack_fake',
-           'index_fake', 'Tracer', 'OneGRU', 'OneAttention', 'Whole', 'meta_model', 'wide_layers', 'fake_model',
-           'fake_batch', 'Trace', 'tensors_of', 'largest_tensor', 'trace_step', 'MemoryTarget', 'find_target',
-           'target_of', 'StateSize', 'state_of', 'MemoryPlan', 'PlannedDevice', 'batch_to_plan', 'with_step', 'changes',
-           'plan_task', 'plan_run', 'plan_text', 'plan_values', 'check_memory']
+           'index_fake', 'Tracer', 'OneGRU', 'OneAttention', 'Whole', 'meta_model', 'fake_model', 'fake_batch', 'Trace',
+           'tensors_of', 'largest_tensor', 'trace_step', 'MemoryTarget', 'find_target', 'target_of', 'StateSize',
+           'state_of', 'MemoryPlan', 'PlannedDevice', 'batch_to_plan', 'with_step', 'changes', 'plan_task', 'plan_run',
+           'plan_text', 'plan_values', 'check_memory']
 
 # %% ../nbs/memory.ipynb #16217782
 import weakref
@@ -25,8 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .core import GIB, KitError, Place, free_memory, gib
 from .devices.torch import Device, tpu_chips
-from .devices.xla import CHIPS, find_slice
-from .devices.xla import chips_of_a_layer
+from .devices.xla import CHIPS, find_slice, wide_stacks
 from .models.model import GRU
 from .precision import Precision, resolve_precision
 from .training.task import Task, TrainConfig
@@ -264,25 +263,18 @@ def meta_model(task: Task) -> nn.Module:
     with torch.device("meta"), torch.random.fork_rng(devices=[]):
         return task.build_model().train()
 
-# %% ../nbs/memory.ipynb #6aebfbec
-def wide_layers(model: nn.Module, chips: int, over: int | None = None) -> dict[int, int]:
-    "The parameters of the GRU stacks that chips divide by units, by id, with the number of chips."
-    stacks = [module for module in model.modules() if isinstance(module, GRU)]
-    needed = {id(one): chips_of_a_layer(one.hidden_size, chips) for one in stacks}
-    return {id(parameter): over or needed[id(one)] for one in stacks if needed[id(one)] > 1
-            for parameter in one.parameters()}
-
 # %% ../nbs/memory.ipynb #a9b8a2d7
 def fake_model(task: Task, tracer: Tracer, divided: int = 1, over: int | None = None) -> nn.Module:
     "The task's model with parameters that have no numbers; a parameter that two modules share stays shared."
     model, ledger, made = meta_model(task), tracer.ledger, dict[int, torch.Tensor]()
-    wide = wide_layers(model, divided, over)
+    wide, units = wide_stacks(model, divided, over)
+    chips = {id(parameter): units for stack in wide.values() for parameter in stack.parameters()}
 
     def fake(tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in made:
             found = ledger.mark(tracer.empty_like(tensor), "weights")
             made[id(tensor)] = nn.Parameter(found, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else found
-            ledger.chips[id(made[id(tensor)])] = wide.get(id(tensor), 1)
+            ledger.chips[id(made[id(tensor)])] = chips.get(id(tensor), 1)
         return made[id(tensor)]
 
     for module in list(model.modules()):
@@ -448,7 +440,8 @@ class StateSize:
 # %% ../nbs/memory.ipynb #57fa60b9
 def state_of(model: nn.Module, config: TrainConfig, target: MemoryTarget) -> StateSize:
     "Weights, moments, average and accumulated gradients of a model, which may be on the meta device."
-    wide = wide_layers(model, target.replicas, config.units_over) if config.shard == "units" else {}
+    stacks, _ = wide_stacks(model, target.replicas if config.shard == "units" else 1, config.units_over)
+    wide = {id(parameter) for stack in stacks.values() for parameter in stack.parameters()}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     everything = [*model.parameters(), *model.buffers()]
     share = {"none": 1, "moments": target.replicas, "units": target.replicas, "all": target.replicas}[config.shard]

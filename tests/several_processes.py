@@ -1,4 +1,4 @@
-"""The program of the processes launched by test_devices.py and test_failures.py."""
+"""The program of the processes launched by test_failures.py."""
 import importlib
 import json
 import os
@@ -134,14 +134,6 @@ def everything(out: str) -> None:
         device.gather_objects(None)  # waits for all
         print("printed by everyone")
         device.say("said once")
-        if device.is_main:
-            Path(out).write_text(json.dumps(results))
-
-
-def report(out: str) -> None:
-    """Train under another launcher."""
-    with open_device() as device:
-        results = {"world": device.world, "describe": device.describe(), "plain": train(device, 1)}
         if device.is_main:
             Path(out).write_text(json.dumps(results))
 

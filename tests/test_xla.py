@@ -85,7 +85,18 @@ def test_eight_chips_train_like_a_cpu(on_cpu: dict, on_eight: dict) -> None:
     """float32, no dropout, noise on: seven trials padded to eight rows, one on each chip."""
     assert len(on_cpu["train"][1]) == 20 and on_cpu["train"][1][-1] < on_cpu["train"][1][0]
     assert_same_curve(on_eight, on_cpu)
+
+
+def test_divided_weights_train_alike(on_eight: dict) -> None:
+    """The run above: weights, moments and average divided over eight chips by the rule."""
     assert "weights, moments and average divided" in on_eight["said"]
+
+
+def test_one_transfer_per_row_of_metrics(on_eight: dict, accumulated: dict) -> None:
+    """A row after each step and after every fifth; validation at step 10 fetches its own values."""
+    between = np.diff(on_eight["fetched"]).tolist()
+    assert between[:9] + between[10:] == [1] * 18 and between[9] > 1
+    assert np.diff(accumulated["fetched"]).tolist() == [0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0]
 
 
 def test_programs_of_a_run(on_eight: dict) -> None:
@@ -95,8 +106,6 @@ def test_programs_of_a_run(on_eight: dict) -> None:
     assert set(on_eight["warm_up"].values()) == {1}, on_eight["warm_up"]
     assert on_eight["programs"] == on_eight["warm_up"]
     assert on_eight["since"]["compiled"] == 0 and on_eight["fallbacks"] == []
-    between = np.diff(on_eight["fetched"]).tolist()  # validation at step 10 fetches its own values
-    assert between[:9] + between[10:] == [1] * 18 and between[9] > 1
 
 
 @pytest.fixture(scope="module")
@@ -107,14 +116,13 @@ def accumulated(folder: Path, data: str) -> dict:
 
 
 def test_accumulation_has_two_programs_per_length(accumulated: dict, on_cpu: dict) -> None:
-    """Three epochs: nothing is compiled after the first step has begun, and each row of metrics is one transfer."""
+    """Three epochs: nothing is compiled after the first step has begun."""
     kinds = [name.partition(" of ")[0] for name in accumulated["warm_up"]]
     assert [kinds.count(kind) for kind in ("a micro-batch", "a training step", "validation")] == [2, 2, 1]
     named = {name: count for name, count in accumulated["warm_up"].items() if name != "between steps"}
     assert set(named.values()) == {1}, accumulated["warm_up"]
     assert accumulated["programs"] == accumulated["warm_up"]
     assert accumulated["since"]["compiled"] == 0 and accumulated["fallbacks"] == []
-    assert np.diff(accumulated["fetched"]).tolist() == [0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0]
     means = np.mean(np.reshape(on_cpu["train"][1][:15], (3, 5)), axis=1)
     np.testing.assert_allclose(accumulated["train"][1], means, rtol=1e-4)
 

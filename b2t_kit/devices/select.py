@@ -6,9 +6,9 @@
 __all__ = ['find_device', 'why', 'open_device']
 
 # %% ../../nbs/devices/select.ipynb #e6555890
-import importlib.util
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,14 @@ def find_device(
     kind = requested.lower()
     if kind not in ("auto", "cpu", "cuda", "xla", "tpu"):
         raise KitError(f"device '{requested}' is unknown; choose auto, cpu, cuda or tpu")
-    if kind in ("xla", "tpu"):
-        return _find_xla(kind)
     keep_off = environment.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes", "on")
     if kind == "auto" and not keep_off and place.world == 1 and tpu_chips():
-        return _find_xla("tpu")
+        kind = "tpu"
+    if kind in ("xla", "tpu"):
+        if find_spec("torch_xla") is None:
+            raise KitError(f"device {kind}: torch_xla is not installed; pip install 'b2t_kit[tpu]', or choose device "
+                           "cpu")
+        return "xla"
     count = 0 if kind == "cpu" else torch.cuda.device_count()
     if kind == "cuda" and count == 0:
         raise KitError("device cuda: no CUDA GPU was found; choose cpu, or a machine with a GPU")
@@ -45,13 +48,6 @@ def find_device(
             f"which has {count} GPU(s); start at most {count} processes here"
         )
     return "cpu" if kind == "cpu" else f"cuda:{place.local_rank}"
-
-# %% ../../nbs/devices/select.ipynb #5eae621b
-def _find_xla(kind: str) -> str:
-    "The name of the XLA device; raises `KitError` if torch_xla is not installed."
-    if importlib.util.find_spec("torch_xla") is None:
-        raise KitError(f"device {kind}: torch_xla is not installed; pip install 'b2t_kit[tpu]', or choose device cpu")
-    return "xla"
 
 # %% ../../nbs/devices/select.ipynb #d3a2f7b1
 def why(
@@ -66,17 +62,6 @@ def why(
         (chips, "TPU chip"), (gpus, "CUDA GPU")))
     off = ", and ACCELERATE_USE_CPU is set" if name == "cpu" and (chips or gpus) else ""
     return f"{name}: this machine has {there}{off}; another with --device"
-
-# %% ../../nbs/devices/select.ipynb #a41ca007
-def _opener(name: str) -> Callable[[str, Place, DeviceOptions, Path | None], Device]:
-    "The function that opens this kind of device."
-    if name == "cpu" or name.startswith("cuda"):
-        from b2t_kit.devices.torch import open_torch
-
-        return open_torch
-    from b2t_kit.devices.xla import open_xla
-
-    return open_xla
 
 # %% ../../nbs/devices/select.ipynb #2c31ce67
 def open_device(
@@ -95,6 +80,14 @@ def open_device(
     notices = refuse_ambient()
     place = find_place()
     name = find_device(device, place)
-    opened = _opener(name)(name, place, settings, None if out is None else Path(out))
+    arguments = name, place, settings, None if out is None else Path(out)
+    if name == "xla":
+        from b2t_kit.devices.xla import open_xla
+
+        opened: Device = open_xla(*arguments)
+    else:
+        from b2t_kit.devices.torch import open_torch
+
+        opened = open_torch(*arguments)
     opened.accumulation, opened.notices = accumulation, [f"{'chosen':<10} {why(name, device)}", *notices]
     return opened

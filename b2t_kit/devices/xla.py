@@ -6,7 +6,7 @@
 __all__ = ['CHIPS', 'Link', 'SLICES', 'HBM_USED', 'SPAWNED', 'SHARD_FROM', 'STAYS_ON_CHIP', 'Chip', 'Slice', 'find_slice',
            'ProgramCounts', 'count_programs', 'fallbacks', 'Watch', 'largest_printed', 'device_memory', 'open_cache',
            'check_start', 'start_runtime', 'quiet', 'use_float32_products', 'XlaAdamW', 'sharded_dimension',
-           'chips_of_a_layer', 'XlaDevice', 'shape_text', 'open_xla']
+           'chips_of_a_layer', 'wide_stacks', 'XlaDevice', 'shape_text', 'open_xla']
 
 # %% ../../nbs/devices/xla.ipynb #d3b7ea2d
 import logging
@@ -499,6 +499,16 @@ def chips_of_a_layer(
     ways = [count for count in range(1, chips + 1) if chips % count == 0 and hidden % count == 0]
     return next((count for count in ways if 2 * 3 * hidden**2 <= count * STAYS_ON_CHIP), ways[-1])
 
+
+def wide_stacks(model: nn.Module, chips: int, over: int | None = None) -> tuple[dict[str, GRU], int]:
+    "The GRU stacks whose units chips divide, by name, and how many chips divide a layer: as many as asked, or needed."
+    stacks = {name: module for name, module in model.named_modules() if isinstance(module, GRU) and chips > 1}
+    needed = {name: chips_of_a_layer(stack.hidden_size, chips) for name, stack in stacks.items()}
+    widest = max((stack.hidden_size for stack in stacks.values()), default=0)
+    wide = {name: stack for name, stack in stacks.items()
+            if needed[name] > 1 or over and stack.hidden_size >= widest}
+    return wide, over or max(needed.values(), default=1)
+
 # %% ../../nbs/devices/xla.ipynb #3ffb2598
 class XlaDevice(Device):
     "All chips of a TPU, or of XLA's CPU backend, as one device."
@@ -662,12 +672,7 @@ class XlaDevice(Device):
         "Form groups of chips for the wide layers, and give them the units; called before the model is moved."
         if self.options.shard != "units" or self.all_chips == 1:
             return
-        stacks = {prefix: module for prefix, module in model.named_modules() if isinstance(module, GRU)}
-        needed = {prefix: chips_of_a_layer(stack.hidden_size, self.all_chips) for prefix, stack in stacks.items()}
-        units = self.options.units_over or max(needed.values(), default=1)
-        least = max((stack.hidden_size for stack in stacks.values()), default=0)  # asked for, so the widest are wide
-        wide = {prefix: stack for prefix, stack in stacks.items() if needed[prefix] > 1
-                or self.options.units_over and stack.hidden_size >= least}
+        wide, units = wide_stacks(model, self.all_chips, self.options.units_over)
         widths = sorted({layer.hidden_size for layer in wide.values()})
         if self.all_chips % units or any(width % units for width in widths):
             sizes = " or ".join(f"layers of {width} units" for width in widths if width % units)
