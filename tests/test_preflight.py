@@ -183,24 +183,6 @@ def test_c11_an_array_larger_than_a_chip() -> None:
     assert found.startswith("FOUND ['C11']") and "would exceed memory (size=17179869184)" in found
 
 
-WIDE = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from preflight import one_gru
-for stock in (True, False):
-    found = one_gru(stock)
-    print("FOUND", found.fits, found.largest.complaint.shape or "-")
-"""
-
-
-@compiler
-def test_torch_xlas_wide_gru_does_not_fit_and_the_kits_does() -> None:
-    """2,048 units, 700 time steps, 8 rows on one chip; the array that is too large is named."""
-    done = child("-c", WIDE, str(ROOT / "benchmarks"))
-    found = [line for line in done.stdout.splitlines() if line.startswith("FOUND")]
-    assert found == ["FOUND False bf16[700,2048,6144]", "FOUND True -"], done.stdout[-500:] + done.stderr[-2000:]
-
-
 @compiler
 def test_a_layer_divided_by_units_keeps_its_weights_on_the_chips(tmp_path: Path) -> None:
     """Two layers of 5,120 units, 64 trials in two groups of chips: in four loops only states and partial sums travel."""

@@ -557,9 +557,12 @@ def restore(run: Run) -> None:
             model.load_state_dict(read_part(path, name))
         except RuntimeError as error:
             raise KitError(f"{path}: does not fit the model: {' '.join(str(error).split())[:200]}") from error
-    state = read_state(path)
+    state, tensors = read_state(path), read_part(path, "optimizer")
     try:
-        unpack_optimizer(run.optimizer, run.plain_model, read_part(path, "optimizer"), state["optimizer"])
+        try:
+            unpack_optimizer(run.optimizer, run.plain_model, tensors, state["optimizer"])
+        except KitError as error:
+            raise KitError(f"{path}: {error}; train into another folder") from error
         run.device.submit("loading a checkpoint")
         run.device.load_state_dict(state["device"])
         check_schedule(run, state["step"])
@@ -568,15 +571,15 @@ def restore(run: Run) -> None:
         run.meter.rows, run.meter.work, run.meter.seconds = log["recent"], log["work"], log["seconds"]
         run.norms.norms.extend(log["norms"])
         stored = Best(**state["best"]) if state["best"] else None
-        before = state["precision"]["compute"]
+        bests = [best for best in (stored, read_best(run.folder)) if best and best.step <= run.step]
+        run.best = min(bests, key=lambda best: best.value, default=None)
+        before, now = state["precision"]["compute"], run.device.precision.compute
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise KitError(f"{path}: its state is not that of this run ({error!r}); remove the checkpoint") from error
     audit_parameters(run.plain_model)
     audit_optimizer(run.optimizer, run.plain_model)
-    if before != run.device.precision.compute:
-        run.say(f"precision: the run used {before} before and uses {run.device.precision.compute} now")
-    bests = [best for best in (stored, read_best(run.folder)) if best and best.step <= run.step]
-    run.best = min(bests, key=lambda best: best.value, default=None)
+    if before != now:
+        run.say(f"precision: the run used {before} before and uses {now} now")
 
     def go_back() -> list[dict[str, Any]]:
         drop_rows_after(run.folder, run.step)
