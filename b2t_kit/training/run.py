@@ -781,7 +781,7 @@ def describe_run(run: Run, step_seconds: float) -> dict[str, str]:
     written = 2 + sum((config.steps - run.step) // every for every in intervals)  # with the first and the last
     keep = min(config.keep_checkpoints, len(checkpoint_steps(run.folder)) + written)
     needed = on_main(device, lambda: check_disk_space(run.folder, size, keep))
-    hours = f", or {config.hours:g} hours" if config.hours else ""
+    hours = f", or {config.hours:.3g} hours" if config.hours else ""
     later = f" from step {config.decay_start}" if config.decay_start > config.warmup_steps else ""
     lines = {
         "run": f"{run.folder}, from step {run.step} to {config.steps}{hours}",
@@ -794,7 +794,7 @@ def describe_run(run: Run, step_seconds: float) -> dict[str, str]:
         "memory": f"{device.memory_bytes() / 1e6:,.0f} MB after the first batch",
         "disk": f"{size / 1e6:,.1f} MB a checkpoint, {config.keep_checkpoints} kept and the best; "
                 f"{needed / 1e6:,.1f} MB more needed",
-        "time": f"about {duration(step_seconds * (config.steps - run.step))} at {1000 * step_seconds:.3g} ms a step, "
+        "time": f"about {duration(step_seconds * (config.steps - run.step))} at {step_seconds:.3g} s a step, "
                 "without validation"}
     if device.compiles:
         made = device.measurements()
