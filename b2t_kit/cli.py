@@ -296,7 +296,7 @@ def initial_settings(words: Sequence[str]) -> Any:
         run = recorded_settings(Path(config).parent)
     elif start is not None and config is None and model is None:
         run = recorded_settings(start)
-        task = replace(run.task, holdout=(), rates=())
+        task = replace(run.task, holdout=(), rates=(), splits=("train",))
         run = replace(run, task=task, train=replace(run.train, select=run.train.select.partition("/")[0]))
     else:
         run = recipe(config or "tiny")

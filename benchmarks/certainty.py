@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from b2t_kit.core import save_json
 from b2t_kit.decode.search import BeamSearch, tempered
 from b2t_kit.speech.calibrate import fit_temperature
-from b2t_kit.decode.combine import average_logits
+from b2t_kit.decode.combine import average_logits, by_risk, pooled
 from b2t_kit.output.combine import combine_votes
 from b2t_kit.simulate import Noise, noisy_logits, real_errors
 from b2t_kit.text.lexicon import build_lexicon
@@ -205,17 +205,22 @@ def several_networks(rows: list[dict], labels: Path, count: int, half: int,
               for true, one in zip(judging.said, trials)] for trials in networks]
     alike = float(np.corrcoef(wrong)[np.triu_indices(count, 1)].mean())
 
-    def texts(trials: list[np.ndarray]) -> list[str]:
-        return [one[0].sentence if one else "" for one in search.decode_many(trials)]
+    def first(lists: Sequence) -> list[str]:
+        return [one[0].sentence if one else "" for one in lists]
 
-    found["simulated"] = together("simulated", [texts(trials) for trials in networks], said)
+    lists = [search.decode_many(trials) for trials in networks]
+    found["simulated"] = together("simulated", [first(each) for each in lists], said)
     found["simulated"]["correlation of phoneme errors"] = alike
     for several in sorted({3, 5, count}):
         averaged = [average_logits(trials) for trials in zip(*networks[:several])]
         heat = fit_temperature(averaged[::2], judging.said[::2]).temperature
-        edits, _ = rates_of([texts([tempered(one, heat) for one in averaged])], said)
-        words = sum(len(normalise(one, True).split()) for one in said)
-        found["simulated"][f"average of {several}"] = 100 * edits.sum() / words
+        ways = {"average": search.decode_many([tempered(one, heat) for one in averaged]),
+                "pool": [pooled([search] * several, trials) for trials in zip(*networks[:several])],
+                "risk": [by_risk(each) for each in zip(*lists[:several])]}
+        for way, decoded in ways.items():
+            edits, _ = rates_of([first(decoded)], said)
+            words = sum(len(normalise(one, True).split()) for one in said)
+            found["simulated"][f"{way} of {several}"] = 100 * edits.sum() / words
     print(found["simulated"], flush=True)
     return found
 

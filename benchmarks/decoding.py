@@ -18,6 +18,7 @@ CASES = {  # case -> module in decoding_cases/ that holds the function of its na
     "settings": ("settings", "What does blank skipping cost and save?"),
     "tuning": ("settings", "Which settings are chosen for time?"),
     "rescoring": ("large_models", "What does rescoring with a causal model gain?"),
+    "real_lists": ("real_lists", "What do rescoring and weighted votes gain on lists of a real decoder?"),
     "writing": ("large_models", "How should a causal model be given sentences?"),
     "large_vocabulary": ("sizes", "Does a model of ten million n-grams over the whole dictionary fit into 4 GB?"),
     "kenlm_files": ("sizes", "What do KenLM's files cost, and are their scores and sentences the same?"),

@@ -135,15 +135,15 @@ def measure_killed(out: Path) -> dict[str, Any]:
 
 
 def ensemble(runs: list[Path], data: Path, out: Path) -> dict[str, Any]:
-    "Errors of each run and of both ways to combine them, and word errors of these minus those of each run."
+    "Errors of each run and of the ways to combine them, and word errors of these minus those of each run."
     several = ["--runs", *map(str, runs)]
     ways = {run.name: ["--run", str(run)] for run in runs} | {"average": several}
     phonemes = {name: per(data, words, out / "errors.json") for name, words in ways.items()}
-    ways["pool"] = [*several, "--combine", "pool"]
+    ways |= {way: [*several, "--combine", way] for way in ("pool", "risk")}
     words = {name: wer(data, way, out / f"words_{name}") for name, way in ways.items()}
     counts = {name: word_errors(data, out / f"words_{name}/sentences.csv") for name in ways}
     gaps = {f"{way} minus {name}": str(compare(counts[name], counts[way]))
-            for way in ("average", "pool") for name in ways if name != way}
+            for way in ("average", "pool", "risk") for name in ways if name != way}
     return {"phonemes": phonemes, "words": words, "differences": gaps}
 
 

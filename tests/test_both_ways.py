@@ -1,5 +1,4 @@
 """Decoders that read in both directions (`--no-causal`): planned, compiled, trained by seeds and on chips, not streamed."""
-import contextlib
 import os
 import subprocess
 import sys
@@ -23,39 +22,19 @@ MISSING = [name for name in ("torch_xla", "jax", "libtpu") if find_spec(name) is
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Recordings of two short days."""
     return tiny_recordings(tmp_path_factory.mktemp("data"), sessions=2, trials=8, max_bins=60)
 
 
-def trained(data: Path, out: Path, words: str, **added: str) -> None:
-    """Train in a process of its own."""
-    path = os.pathsep.join([str(Path(__file__).parent.parent), *filter(None, sys.path)])
-    command = [sys.executable, "-m", "b2t_kit.cli", "train", "--data", str(data), "--out", str(out), *words.split()]
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path, **added}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
-
-
-def weights(run: Path) -> torch.Tensor:
-    """All weights of a run's last checkpoint as one vector."""
-    last = checkpoint_path(run, checkpoint_steps(run)[-1])
-    return torch.cat([one.flatten() for _, one in sorted(read_part(last, "model").items())])
-
-
 @pytest.mark.parametrize("model", MODELS)
-def test_seeds_train_and_decode_together_but_do_not_stream(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture, model: str
-) -> None:
+def test_seeds_decode_together_but_do_not_stream(data, tmp_path, capsys, model) -> None:
     """Side by side, averaged; whole trials are decoded, and the live page says in one line that it cannot be."""
-    out = tmp_path / "seeds"
-    words = f"{MODELS[model]} {SHORT} --device cpu --seeds 1 2 --side-by-side"
-    assert main(["train", "--data", str(data), "--out", str(out), *words.split()]) == 0
-    runs = [str(out / f"seed_{seed}") for seed in (1, 2)]
-    assert load_json(out / "seed_1/config.json")["task"]["config"]["model"]["causal"] is False
-    assert main(["eval", "--runs", *runs, "--data", str(data), "--device", "cpu"]) == 0
-    assert main(["decode", "--run", runs[0], "--data", str(data), "--device", "cpu", "--lm", "default"]) == 0
-    capsys.readouterr()
-    with contextlib.suppress(SystemExit):
-        assert main(["live", "--run", runs[0], "--data", str(data), "--no-page"]) == 2
+    train = f"train --data {data} --out {tmp_path / 'seeds'} {MODELS[model]} {SHORT} --device cpu --seeds 1 2 --side-by-side"
+    assert main(train.split()) == 0
+    runs = [tmp_path / f"seeds/seed_{seed}" for seed in (1, 2)]
+    assert load_json(runs[0] / "config.json")["task"]["config"]["model"]["causal"] is False
+    assert main(f"eval --runs {runs[0]} {runs[1]} --data {data} --device cpu".split()) == 0
+    assert main(f"decode --run {runs[0]} --data {data} --device cpu --lm default".split()) == 0
+    assert main(f"live --run {runs[0]} --data {data} --no-page".split()) == 2
     told = capsys.readouterr().err.splitlines()[-1]
     assert told.startswith("error: ") and "cannot stream" in told, told
 
@@ -73,10 +52,17 @@ def test_both_ways_are_planned(tmp_path: Path, recipe: str) -> None:
 @pytest.mark.torch_xla
 @pytest.mark.parametrize("model", MODELS)
 def test_eight_chips_train_as_a_cpu_does(data: Path, tmp_path: Path, model: str) -> None:
-    """Simulated chips, float32, a row each."""
+    """Simulated chips, float32, a row each, in processes of their own."""
+    found = []
+    path = os.pathsep.join([str(Path(__file__).parent.parent), *filter(None, sys.path)])
     for device in ("cpu", "xla"):
-        trained(data, tmp_path / device, f"{MODELS[model]} {SHORT} --device {device}", PJRT_DEVICE="CPU", CPU_NUM_DEVICES="8")
-    torch.testing.assert_close(weights(tmp_path / "cpu"), weights(tmp_path / "xla"), rtol=1e-4, atol=2e-5)
+        words = f"train --data {data} --out {tmp_path / device} {MODELS[model]} {SHORT} --device {device}"
+        variables = {**os.environ, "PYTHONPATH": path, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "8"}
+        done = subprocess.run([sys.executable, "-m", "b2t_kit.cli", *words.split()], env=variables, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
+        last = checkpoint_path(tmp_path / device, checkpoint_steps(tmp_path / device)[-1])
+        found.append(torch.cat([one.flatten() for _, one in sorted(read_part(last, "model").items())]))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=2e-5)
 
 
 @pytest.mark.torch_xla

@@ -185,7 +185,7 @@ def test_runs_decode_together(data: Path, tmp_path: Path, capsys: pytest.Capture
     assert load_json(tmp_path / "per.json")["summary"]["all trials"]["edits"] == sum(edits)
 
     said = {}
-    for way in ("average", "pool"):
+    for way in ("average", "pool", "risk"):
         assert main(["decode", *given, "--combine", way, "--lm", "default"]) == 0
         said[way] = [trial.sentence for trial in read_nbest(together / way / "val/nbest.jsonl")]
     (again,) = {load_json(path)["temperature"] for path in (together / "average").rglob("temperature.json")}
