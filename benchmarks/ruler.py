@@ -135,10 +135,6 @@ def train_missing(out: Path, names: list[str], steps: int, config: SimulateConfi
     elif load_json(out / "data/simulation.json") != plain(to_dict(config)):
         raise SystemExit(f"error: {out / 'data'}: was simulated with other settings; give another folder")
     runs = decoders(steps, session_names(config.sessions))
-    if "lost" in names:
-        if not (out / "data-lost").is_dir():
-            simulate(out / "data-lost", replace(config, lost=0.25))
-        evaluate_run(out / "strict", out / "data-lost", out=out / "lost/eval/val")
     for name in (name for name in names if name != "lost"):
         run, there = runs[name], (out / name).is_dir()
         if there and (made := load_json(out / name / "config.json")["train"]["steps"]) != run.train.steps:
@@ -148,6 +144,10 @@ def train_missing(out: Path, names: list[str], steps: int, config: SimulateConfi
             uninterrupted(train(task, run.train, out / name, resume=there))
             task.close()
             evaluate_run(out / name, source_of(name, out))
+    if "lost" in names:
+        if not (out / "data-lost").is_dir():
+            simulate(out / "data-lost", replace(config, lost=0.25))
+        evaluate_run(out / "strict", out / "data-lost", out=out / "lost/eval/val")
 
 
 def heard_by(run: Path, days: Sequence[str] = ()) -> tuple[list[list[int]], list[list[int]], list[str]]:
