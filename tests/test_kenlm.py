@@ -153,6 +153,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings, strategies as st
 from b2t_kit.core import KitError
 from b2t_kit.decode.search import BeamSearch
+from b2t_kit.lm_kenlm import KenlmModel
 from b2t_kit.text.lexicon import build_lexicon
 from b2t_kit.lm import perplexity, sentence_scores
 
