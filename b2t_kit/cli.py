@@ -7,13 +7,13 @@ __all__ = ['Folder', 'File', 'RunFolder', 'OptionalFolder', 'OptionalFile', 'Opt
            'DeviceName', 'PrecisionName', 'numbers', 'WINGS', 'ModelFile', 'VERBS', 'ELSEWHERE', 'NICKNAMES',
            'plain_number', 'Verb', 'flag', 'flagged', 'refuse', 'exactly_one', 'HasSettings', 'option_value', 'Demo',
            'Simulate', 'wing', 'Fetch', 'Validate', 'Train', 'initial_settings', 'resumed', 'train_here',
-           'checked_settings', 'calibrate_trained', 'initial_decoder', 'remembered_seeds', 'print_how_to_resume',
-           'train_beside', 'ReadsRun', 'ReadsRecordings', 'TakesRuns', 'Combines', 'Adapts', 'FindsSentences',
-           'Evaluate', 'Decode', 'WritesModel', 'Excludes', 'BuildModel', 'MixModels', 'ConvertModel', 'DescribeModel',
-           'CheckModel', 'Perplexity', 'Rescore', 'Submit', 'CheckSubmission', 'ScoreSentences', 'CombineSentences',
-           'WriteReport', 'Export', 'Runs', 'Show', 'BuildKernel', 'ForDevices', 'Plan', 'Preflight', 'Doctor',
-           'all_verbs', 'find_verb', 'print_verbs', 'spelled_out', 'parse', 'mistake', 'act', 'do', 'parse_and_act',
-           'main']
+           'checked_settings', 'take_over_fits', 'calibrate_trained', 'initial_decoder', 'remembered_seeds',
+           'print_how_to_resume', 'train_beside', 'ReadsRun', 'ReadsRecordings', 'TakesRuns', 'Combines', 'Adapts',
+           'FindsSentences', 'Evaluate', 'Decode', 'WritesModel', 'Excludes', 'BuildModel', 'MixModels', 'ConvertModel',
+           'DescribeModel', 'CheckModel', 'Perplexity', 'Rescore', 'Submit', 'CheckSubmission', 'ScoreSentences',
+           'CombineSentences', 'WriteReport', 'Export', 'Runs', 'Show', 'BuildKernel', 'ForDevices', 'Plan',
+           'Preflight', 'Doctor', 'all_verbs', 'find_verb', 'print_verbs', 'spelled_out', 'parse', 'mistake', 'act',
+           'do', 'parse_and_act', 'main']
 
 # %% ../nbs/cli.ipynb #dbf184fd
 import difflib
@@ -332,6 +332,8 @@ def train_here(verb: Train) -> tuple[int, bool]:  # exit status, and whether all
     run, out = checked_settings(verb), Path(verb.out)
     folders = [out / f"seed_{seed}" for seed in verb.seeds] or [out]
     with closing(open_task(run, verb.data, verb.cache_dir, initial_decoder(verb))) as task:
+        if "val" in run.task.splits:
+            take_over_fits(verb, folders)
         if verb.seeds:
             with remembered_seeds(verb):
                 train_seeds(task, run.train, out, verb.seeds, verb.resume, check_memory=check_memory)
@@ -357,6 +359,23 @@ def checked_settings(verb: Train) -> Any:
     return verb.settings
 
 
+def take_over_fits(verb: Train, folders: Sequence[Path]) -> None:
+    "Copy temperature and search weights of the run whose settings are taken: nothing is left to fit them to."
+    from b2t_kit.decode.tune import CHOICE
+    from b2t_kit.speech.calibrate import TEMPERATURE_FILE
+
+    missing = [folder for folder in folders if not (folder / TEMPERATURE_FILE).exists()]
+    source = Path(verb.config or "").parent
+    if missing and not (str(verb.config).endswith(".json") and (source / TEMPERATURE_FILE).is_file()):
+        raise KitError("splits: with val, no trials are left to fit a temperature to; add --config RUN/config.json of "
+                       "a run with the same settings that was validated (b2t eval fits its temperature)")
+    for folder in missing:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in (TEMPERATURE_FILE, CHOICE):
+            if (source / name).is_file():
+                shutil.copyfile(source / name, folder / name)
+
+
 def calibrate_trained(task: Any, run: Any, folder: Path) -> None:
     "Fit the temperature of a finished run; one that several processes trained is calibrated by `b2t eval`."
     from b2t_kit.devices.select import open_device
@@ -365,7 +384,7 @@ def calibrate_trained(task: Any, run: Any, folder: Path) -> None:
     if find_place().world > 1 or not (folder / "config.json").is_file():
         return
     decoder = load_decoder(folder)
-    if not read_calibration(folder, decoder.digest):
+    if not decoder.settled and not read_calibration(folder, decoder.digest):
         with open_device(run.train.device, run.train.precision) as device:
             if found := fit_run(folder, decoder, task.val, device):
                 print(found, flush=True)
@@ -476,8 +495,9 @@ class TakesRuns(Verb):
 @dataclass(frozen=True, kw_only=True)
 class Combines(TakesRuns):
     "A verb that chooses how several runs decode together."
-    # with --runs: average their logits, or pool their lists of sentences, which need not have the same frames
-    combine: Literal["average", "pool"] = "average"
+    # with --runs: average their logits; or, where frames differ, pool their lists of sentences, or choose the sentence
+    # of least expected errors in them
+    combine: Literal["average", "pool", "risk"] = "average"
     NEEDS = {"combine": "runs"}
 
 # %% ../nbs/cli.ipynb #6cb9c74b
@@ -576,16 +596,17 @@ class Decode(Combines, ReadsRecordings, FindsSentences, ReadsRun, HasSettings):
         return SearchConfig()
 
     def act(self) -> None:
-        from b2t_kit.decode.combine import AveragedRuns, decode_pooled, run_list
+        from b2t_kit.decode.combine import AveragedRuns, decode_lists, run_list
         from b2t_kit.decode.decode import AdaptedRun, LogitsFile, RunLogits, decode_sentences
 
         kind, adapt = exactly_one(self, "run", "runs", "logits"), self.adaptation()
         options: dict[str, Any] = {**self.search(), "settings": self.given(), "out": self.out}
         runs = [RunLogits(run, self.data, self.split, self.device)
                 for run in (run_list(self.runs) if self.runs else [self.run] if self.run else [])]
-        if self.combine == "pool":
-            refuse(self, "is for one decoder's sentences, not for --combine pool; leave it out", "tune", "lm_preload")
-            print(decode_pooled(runs, **options))
+        if self.combine != "average":
+            refuse(self, f"is for one decoder's sentences, not for --combine {self.combine}; leave it out", "tune",
+                   "lm_preload")
+            print(decode_lists(runs, self.combine, **options))
             return
         if kind == "logits":
             refuse(self, "is for a run; leave it out", "adapt")

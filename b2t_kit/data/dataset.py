@@ -588,6 +588,12 @@ class Recordings(AbstractContextManager):
             raise KitError(f"{self.folder}: no selected session has data_{split}.hdf5")
         self.signal = max(self._signals.values(), key=lambda signal: signal.num_features)  # of the widest trials
 
+    def add(self, other: "Recordings") -> None:
+        "Append the trials of another split of the same folders."
+        self.infos += other.infos
+        self._files |= other._files
+        self._signals |= other._signals
+
     def __len__(self) -> int:
         return len(self.infos)
 

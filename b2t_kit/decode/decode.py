@@ -80,7 +80,7 @@ class SplitLogits:
     path: Path  # HDF5 file
     trials: list[LogitTrial]  # sorted by session, block and trial
     key: Any  # plain values: what the logits were computed from, or the hash of another program's file
-    chose: frozenset[str] = frozenset()  # sessions whose trials chose the decoder among the steps of its training
+    chose: frozenset[tuple[str, str]] = frozenset()  # sessions, and what their trials were used for: `Decoder.chose`
     notes: tuple[str, ...] = ()  # what is odd about another program's logits
 
     @property
@@ -99,7 +99,8 @@ class LogitSource:
 
     split = "val"
     kept_in: Path | None = None  # folder of tuned weights and temperature; None: that of the results
-    digest: str | None = None  # of the weights of the network; None: not known
+    digest: str | None = None  # of the weights of the network; None: not known, or of any
+    settled = False  # trained on the validation trials too: nothing can be fitted to them
     origin = ""  # their name in reports
 
     @property
@@ -133,9 +134,11 @@ class LogitSource:
         """Return what the logits are divided by: what is kept for the decoder, or fitted now to trials whose sentence
         is known (a decoder's own validation recordings), else estimated from the logits alone."""
         known = trials
+        if self.kept_in and (own := read_calibration(self.kept_in, self.digest)):
+            return own
+        if self.settled:
+            return estimate_temperature([trial.logits for trial in trials])
         if self.kept_in and self.digest:
-            if found := read_calibration(self.kept_in, self.digest):
-                return found
             if self.split != "val" or not trials:
                 val = self.in_split("val")
                 place = val.folder if folder == self.folder else folder / "val"
@@ -242,8 +245,12 @@ class RunLogits(LogitSource):
         return Path(self.run)
 
     @property
-    def digest(self) -> str:  # type: ignore[override]
-        return self.decoder.digest
+    def digest(self) -> str | None:  # type: ignore[override]
+        return self.decoder.fitted_for
+
+    @property
+    def settled(self) -> bool:  # type: ignore[override]
+        return self.decoder.settled
 
     @property
     def origin(self) -> str:  # type: ignore[override]

@@ -40,9 +40,10 @@ from ..decode.files import read_trials
 from ..decode.tune import CHOICE, DEFAULT, read_tuning
 from .runs import aligned, damaged, nearest_recipe
 from ..speech.evaluate import load_decoder
-from ..text.metrics import CHECKPOINT_CHOSEN, FEWEST_GROUPS, NOTHING, Choice, Counts, Edits, Rate, RateTable
-from ..text.metrics import align_edits, compare, count_edits, edit_distance, edits, marked, plain_marks
-from ..text.metrics import plot_rates, plot_reliability, rate_of, redrawn, reliability, reliability_line
+from ..text.metrics import CHECKPOINT_CHOSEN, FEWEST_GROUPS, NOTHING, TRAINED, Choice, Counts, Edits, Rate
+from ..text.metrics import RateTable, align_edits, compare, count_edits, edit_distance, edits, marked
+from ..text.metrics import plain_marks, plot_rates, plot_reliability, rate_of, redrawn, reliability
+from ..text.metrics import reliability_line
 from ..text.phonemes import BLANK, GROUPS, PHONEMES, collapse, normalise, show, to_ids, to_phonemes
 from ..training.checkpoint import best_checkpoint, read_state
 from ..training.log import read_metrics
@@ -412,7 +413,8 @@ def report_html(
 ) -> str:
     "The whole page."
     numbers, total = report.numbers, report.numbers["groups"]["all trials"]
-    before = [mark for mark in report.marks if mark.what == CHECKPOINT_CHOSEN]  # phonemes are read before the search
+    # phonemes are read before the search
+    before = [mark for mark in report.marks if mark.what in (TRAINED, CHECKPOINT_CHOSEN)]
     rates = []
     for name, rate, marks in (("word error rate", total["wer"], report.marks),
                               ("phoneme error rate", total["per"], before),

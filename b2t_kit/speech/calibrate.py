@@ -224,7 +224,7 @@ def save_calibration(folder: Path, calibration: Calibration, decoder: str, origi
 
 def read_calibration(
     folder: Path,  # a run, an exported decoder, or where several runs keep theirs
-    decoder: str,  # digest of the weights
+    decoder: str | None,  # digest of the weights; None: any
 ) -> Calibration | None:  # None if there is none for these weights
     "Return the temperature kept for a decoder; raises `KitError` for a damaged record."
     record: Any = None
@@ -237,7 +237,7 @@ def read_calibration(
     else:
         return None
     try:
-        if record.get("decoder") != decoder:
+        if record.get("decoder") is None or decoder not in (None, record["decoder"]):
             return None
         values = {name: math.nan if value is None else value for name, value in record.items()
                   if name not in ("decoder", "origin")}

@@ -11,6 +11,7 @@ __all__ = ['WEIGHTS', 'LOGITS', 'PseudoLabels', 'Decoder', 'load_decoder', 'expo
 import csv
 import io
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, fields, replace
@@ -38,7 +39,7 @@ from ..models.published import Pretrained
 from .adapt import AdaptConfig, AdaptProgress, Adapter, Start, Unseen, adapted_parameters, fit_days
 from .adapt import single_trial
 from .task import SpeechConfig, SpeechRun, check_signal, framing, logits_of, signals_in, speech_loss
-from ..text.metrics import CHECKPOINT_CHOSEN, Choice, Confusion, Counts, Rate, RateTable, confusion, count_edits
+from ..text.metrics import CHOSEN, Choice, Confusion, Counts, Rate, RateTable, confusion, count_edits
 from ..text.metrics import align_edits, marked, plain_marks, plot_confusion, plot_rates, plot_reliability
 from ..text.metrics import rate_of, rates_by, redrawn, reliability, reliability_line
 from ..text.phonemes import PHONEMES
@@ -59,7 +60,7 @@ class Decoder:
     signal: Signal = T15  # what its features are
     signals: Mapping[str, Signal] = field(default_factory=dict, compare=False)  # session -> the same, of several sets
     begun: Mapping[str, Any] = field(default_factory=dict, compare=False)  # the decoder that its run started from
-    # session -> content of the trials by which the best of several steps was chosen
+    # session -> content of the validation trials that chose the best of several steps, or were trained on as well
     chosen_on: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @cached_property
@@ -68,6 +69,16 @@ class Decoder:
         settings = [type(self.model).__name__, to_dict(self.config), self.sessions, self.trained, to_dict(self.signal),
                     *(to_dict(signal) for signal in self.signals.values())]
         return content_hash([settings, tensors_hash(self.model.state_dict())])
+
+    @property
+    def settled(self) -> bool:
+        "Whether it was trained on validation trials too, so that nothing can be fitted to it any more."
+        return "val" in self.config.splits
+
+    @property
+    def fitted_for(self) -> str | None:  # None: any
+        "The digest of the weights that its temperature and its search weights must be for."
+        return None if self.settled else self.digest
 
     @property
     def seen(self) -> dict[str, str]:
@@ -101,9 +112,10 @@ class Decoder:
     def chose(
         self,
         data: Mapping[str, Any],  # of a split, from `data_fingerprint`
-    ) -> frozenset[str]:
-        "The sessions whose trials chose the decoder among the steps of its training."
-        return frozenset(day for day, content in data["content"].items() if self.chosen_on.get(day) == content)
+    ) -> frozenset[tuple[str, str]]:
+        "The sessions whose trials chose the decoder among the steps of its training, or trained it: a key of `CHOSEN`."
+        kind = "trained" if self.settled else "checkpoint"
+        return frozenset((day, kind) for day, content in data["content"].items() if self.chosen_on.get(day) == content)
 
 # %% ../../nbs/speech/evaluate.ipynb #5e765472
 WEIGHTS = "model"  # of an exported decoder: model.safetensors, beside config.json
@@ -185,7 +197,7 @@ def _decoder_of(path: Path, folder: Path, part: str, origin: str) -> Decoder:
     except RuntimeError as error:  # also if a size in config.json needs more memory than there is
         raise KitError(f"{folder}: its weights do not fit config.json: {' '.join(str(error).split())}") from error
     with suppress(KeyError, TypeError, ValueError):  # exported decoders may have no record of training
-        if 0 < record["train"]["eval_every"] < record["train"]["steps"]:
+        if "val" in known["config"].splits or 0 < record["train"]["eval_every"] < record["train"]["steps"]:
             chosen = dict(record["data"]["val"]["content"])
     return Decoder(model, origin=origin, chosen_on=chosen, **known)
 
@@ -416,7 +428,7 @@ def fit_run(
     decoder: Decoder,  # the run's
     recordings: Recordings,  # validation trials
     device: Device,
-) -> Calibration | None:  # None if no labels fit into their trials
+) -> Calibration | None:  # None if no labels fit into their trials, or if it was trained on them
     "Fit the temperature of a decoder, and keep it in the run folder."
     held: Any = HeldLogits()
     return _fit(run, decoder, decode(decoder, recordings, device, logits=held), held)
@@ -425,6 +437,8 @@ def fit_run(
 def _fit(run: str | Path, decoder: Decoder, trials: list[Decoded], held: "HeldLogits") -> Calibration | None:
     keys = [choice_key((trial.info.session, trial.info.block, trial.info.number), trial.info.sentence or "")
             for trial in trials]
+    if decoder.settled:
+        return None
     try:
         found = fit_temperature([held[trial.info.session, trial.info.group] for trial in trials],
                                 [trial.true for trial in trials], keys)
@@ -614,10 +628,13 @@ def evaluate_run(
                 for trial in trials:
                     writer.write(trial.info, held[trial.info.session, trial.info.group])
         key = logits_key(decoder, recordings, opened, unseen, folder)
-        chose = sum(trial.info.session in decoder.chose(key["data"]) for trial in trials)
-        marks = (Choice(CHECKPOINT_CHOSEN, chose, len(trials)),) if chose else ()
+        days = Counter(trial.info.session for trial in trials)
+        used = Counter[str]()
+        for day, kind in decoder.chose(key["data"]):
+            used[kind] += days[day]
+        marks = tuple(Choice(CHOSEN[kind], count, len(trials)) for kind, count in used.items())
         names = recordings.signal.label_names
-        calibration = read_calibration(Path(run), decoder.digest)
+        calibration = read_calibration(Path(run), decoder.fitted_for)
         if calibration is None and split == "val":
             calibration = fit_run(run, decoder, recordings, opened) if unseen else _fit(run, decoder, trials, held)
         certainty = certainty_of(trials, held, calibration.temperature if calibration else 1.0)

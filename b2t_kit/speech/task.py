@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -57,6 +57,8 @@ class SpeechConfig(TaskSettings):
     model: ModelConfig = GRUConfig()  # the decoder; days and features are set from the recordings
     augment: Augment = Augment()  # noise in training; smoothing in training and evaluation
     batches: BatchConfig = BatchConfig()
+    # what to train on; with 'train val' nothing validates, and temperature and search weights are the run's of --config
+    splits: tuple[Literal["train", "val"], ...] = ("train",)
     holdout: tuple[str, ...] = ()  # sessions left out of training and scored separately
     # day layer for sessions without training: of the nearest or previous day, the mean, or none
     unseen: Unseen = "mean"
@@ -67,6 +69,8 @@ class SpeechConfig(TaskSettings):
 
     def __post_init__(self) -> None:
         read_rates(self.rates)
+        if self.splits not in (("train",), ("train", "val")):
+            raise KitError(f"splits: should be train, or train val, not '{' '.join(self.splits)}'")
 
     @property
     def rows(self) -> int:  # type: ignore[override]
@@ -218,8 +222,10 @@ class SpeechTask(Task):
         self.left_out = quarantined(self.train)  # why -> training trials
         self.train.infos = [info for info in self.train.infos if info.session in self.trained and not info.quarantine]
         check_days(self.train)
-        self.warnings = look_at(self.train)
         self.val = open_recordings(self.train.folders, "val", self.trained, quarantined=False)
+        if "val" in config.splits:
+            self.train.add(self.val)
+        self.warnings = look_at(self.train)
         self.held_out = held_out_recordings(self.train.folders, config.holdout, self.sessions)
         self.scored = self.val  # the recordings that are being validated
         signal = self.train.signal
@@ -274,6 +280,8 @@ class SpeechTask(Task):
         held_out = f", {len(self.config.holdout)} held out" if self.config.holdout else ""
         lines = {"days": f"{len(self.trained)} trained{held_out}"}
         lines |= {recordings.split: amount(recordings) for recordings in (self.train, self.val)}
+        if "val" in self.config.splits:
+            lines["val"] += ", trained on as well: nothing validates this run"
         if self.left_out:
             lines["quarantine"] = quarantine_said(self.left_out)
         if len(self.train.folders) > 1:
@@ -500,7 +508,9 @@ class SpeechRun(RunSettings):
     train: TrainConfig = field(default_factory=TrainConfig)  # the training
 
     def check(self) -> None:
-        "Raise `KitError` if `select` names a value that validation does not measure."
+        "Raise `KitError` if nothing is left to validate on, or validation does not measure what `select` names."
+        if "val" in self.task.splits and self.train.eval_every:
+            raise KitError("splits: with val, no trials are left to choose a checkpoint by; add --eval-every 0")
         if self.train.select in ("wer", "unseen_wer") and not self.task.words.lm:
             raise KitError(f"select: {self.train.select} needs word decoding in validation; add --lm MODEL, "
                            "or --lm default for the small one")
