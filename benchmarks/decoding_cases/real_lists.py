@@ -14,7 +14,7 @@ from b2t_kit.decode.combine import least_risk
 from b2t_kit.decode.files import DecodedTrial, posteriors
 from b2t_kit.decode.search import BeamSearch, SearchConfig
 from b2t_kit.decode.tune import halves, tune
-from b2t_kit.llm import GRID, KeptScores, ScoreTable, best_weights, llm_scores, tabulate
+from b2t_kit.llm import GRID, KeptScores, best_weights, tabulate
 from b2t_kit.lm import mix_language_models
 from b2t_kit.text.lexicon import build_lexicon
 from b2t_kit.text.metrics import Counts, compare, count_edits, rate_of
@@ -76,12 +76,6 @@ class Errors:
         return np.log(np.array(rows) + 1e-6).astype(np.float32)
 
 
-def part_of(table: ScoreTable, rows: np.ndarray) -> ScoreTable:
-    "Some trials of a table."
-    arrays = {name: value[rows] for name, value in vars(table).items() if name != "sessions"}
-    return ScoreTable(**arrays, sessions=[table.sessions[row] for row in rows])
-
-
 def real_lists(labels: Path, validation: Path, general: Path, /, *, llm: Path, keep: Path | None = None,
                n_best: int = 10, json_file: Path | None = None) -> None:
     """Measure rescoring, and votes weighted by scores, on lists of a real decoder.
@@ -102,11 +96,10 @@ def real_lists(labels: Path, validation: Path, general: Path, /, *, llm: Path, k
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         own = build(sum(parts[::2], []), said + parts[1])
-        mixed = mix_language_models(
+        model = mix_language_models(
             [own.save(folder / "own.b2tlm"), english(general, own.words).save(folder / "general.b2tlm")],
             folder / "3.b2tlm", text=written(folder / "held_out.txt", parts[1]),
             exclude=[written(folder / "said.txt", said)], leaks="drop")
-        model = mixed.read()
     lexicon, slots = build_lexicon(), [Slots(row["nbest"]) for row in rows]
     phonemes = [to_ids(row["phonemes"]) for row in rows]
     lists: list[DecodedTrial | None] = [None] * len(rows)
@@ -125,21 +118,22 @@ def real_lists(labels: Path, validation: Path, general: Path, /, *, llm: Path, k
     print("search", rate_of(search), flush=True)
     votes(rows, lists, true, search, result)
     with KeptScores(unpacked(llm), keep) if keep else unpacked(llm) as scorer:
-        table = tabulate(lists, llm_scores(lists, scorer.score_lists))
+        table = tabulate(lists, scorer.score_lists([[one.sentence for one in trial.hypotheses] for trial in lists]))
     found = {}
-    for name, grid in {"tuned": {**GRID, "alpha": np.zeros(1)}, "rescored": None}.items():
+    for name, grid in {"tuned": {**GRID, "alpha": np.zeros(1)}, "rescored": GRID}.items():
         edits = np.zeros(len(rows), np.int64)
         for side in (0, 1):
             here, there = np.flatnonzero(half == side), np.flatnonzero(half != side)
-            weights = best_weights(part_of(table, there), grid)
-            edits[here] = part_of(table, here).counts(weights).edits
+            weights = best_weights(table.part(there), grid)
+            edits[here] = table.part(here).counts(weights).edits
             print(name, weights)
         found[name] = Counts(edits, table.lengths)
         result[name] = row_of(rate_of(found[name]))
         print(name, rate_of(found[name]), flush=True)
-    result["oracle"] = row_of(table.oracle)
+    oracle = rate_of(Counts(table.edits.min(axis=1), table.lengths))
+    result["oracle"] = row_of(oracle)
     result["gain"] = vars(compare(found["tuned"], found["rescored"]))
-    print("oracle", table.oracle, "\nrescored against tuned", compare(found["tuned"], found["rescored"]))
+    print("oracle", oracle, "\nrescored against tuned", compare(found["tuned"], found["rescored"]))
     print("rescored against search", compare(search, found["rescored"]))
     save(json_file, result)
 
