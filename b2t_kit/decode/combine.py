@@ -79,13 +79,17 @@ def average_files(
     if not paths:
         raise KitError("there are no files to average")
     lists = same_trials([read_trials(path) for path in paths])
-    with LogitsWriter(out) as writer:
+    if len({trials[0].order.names for trials in lists}) > 1:
+        raise KitError(f"{paths[0]}: has other classes than the other files; only logits of the same can be averaged")
+    names = lists[0][0].order.names
+    real = [column for column, name in enumerate(names) if name]
+    with LogitsWriter(out, [names[column] for column in real]) as writer:
         for trials in zip(*lists):
             first = trials[0]
             rows = average_logits([tempered(trial.logits, temperature) for trial, temperature in zip(
                 trials, temperatures or (1.0,) * len(lists))], first.name)
             writer.write(TrialInfo(first.session, 0, first.block, first.number, first.group, num_bins=0, num_labels=0,
-                                   sentence=first.truth, file=Path(paths[0])), rows)
+                                   sentence=first.truth, file=Path(paths[0])), rows[:, real])
     return Path(out)
 
 # %% ../../nbs/decode/combine.ipynb #2624db4a

@@ -36,10 +36,10 @@ from .tune import CHOICE, DEFAULT, Tuning, TuningRecord, plot_tuning, read_tunin
 from ..lm import LanguageModel, leak_warning, preload, read_language_model
 from ..speech.calibrate import Calibration, estimate_temperature, fit_to_sentences, read_calibration
 from ..speech.calibrate import save_calibration
-from ..text.lexicon import Lexicon, build_lexicon, missing_words, own_words, spell
+from ..text.lexicon import PHONEME_ORDER, ClassOrder, Lexicon, build_lexicon, missing_words, own_words, spell
 from ..text.metrics import WEIGHTS_TUNED, Choice, Rate, choice_key, count_edits, edit_distance, marked
-from ..text.metrics import plain_marks, wer
-from ..text.phonemes import collapse, normalise
+from ..text.metrics import plain_marks, rate_of, wer
+from ..text.phonemes import PHONEMES, collapse, normalise
 
 if TYPE_CHECKING:  # they import torch, which decoding another program's logits does not need
     from b2t_kit.speech.adapt import AdaptConfig, AdaptReport, Unseen
@@ -57,6 +57,7 @@ def choose_words(
     lexicon: str | Path | None = None,  # file with additional words, one "word PH PH ..." per line
     exclude: tuple[str, ...] = (),  # sentences to be scored; the default model is built without them
     memo: Path | None = None,  # file that remembers the hash of a large model; None: only in this process
+    names: Sequence[str] = PHONEMES,  # of the columns of the logits
 ) -> tuple[Lexicon, LanguageModel]:
     "Return lexicon and language model; raises `KitError` if a file cannot be used."
     from b2t_kit.simulate import default_language_model
@@ -70,7 +71,7 @@ def choose_words(
     if not model.words:  # a KenLM file without words: those of the dictionary that it knows
         known = list(own_words(lexicon))
         words = [known[index] for index in np.flatnonzero(model.numbers(known))]
-    return build_lexicon(words, lexicon), model
+    return build_lexicon(words, lexicon, names=names), model
 
 # %% ../../nbs/decode/decode.ipynb #4475bb59
 @dataclass(frozen=True)
@@ -82,6 +83,11 @@ class SplitLogits:
     key: Any  # plain values: what the logits were computed from, or the hash of another program's file
     chose: frozenset[tuple[str, str]] = frozenset()  # sessions, and what their trials were used for: `Decoder.chose`
     notes: tuple[str, ...] = ()  # what is odd about another program's logits
+
+    @property
+    def order(self) -> ClassOrder:
+        "The label set of the decoder."
+        return self.trials[0].order if self.trials else PHONEME_ORDER
 
     @property
     def truths(self) -> dict[int, str]:  # index of the trial -> its sentence
@@ -148,7 +154,8 @@ class LogitSource:
                 except KitError:  # there are no validation recordings
                     known = ()
         found = fit_to_sentences([trial.logits for trial in known], [trial.truth for trial in known],
-                                 [choice_key(trial.place, trial.truth or "") for trial in known])
+                                 [choice_key(trial.place, trial.truth or "") for trial in known],
+                                 known[0].order if known else PHONEME_ORDER)
         if found.source != "fitted":
             return estimate_temperature([trial.logits for trial in trials])
         if self.kept_in and self.digest:
@@ -200,10 +207,10 @@ def cached_logits(
 
     check_split(split)
     with open_device(device, precision) as opened, Recordings(data, split) as recordings:
-        decoder.check_spoken(recordings.signal)
+        decoder.check_words(recordings.signal)
 
         def write(path: Path) -> None:
-            with LogitsWriter(path) as writer:
+            with LogitsWriter(path, decoder.signal.label_names) as writer:
                 decode(decoder, recordings, opened, unseen, writer)
 
         return kept(folder / "logits.hdf5", logits_key(decoder, recordings, opened, unseen, folder), write)
@@ -397,6 +404,14 @@ class Sentences:
     tuning: Tuning | None = None  # None unless weights were tuned
     calibration: Calibration | None = None  # what the logits were divided by; None for lists of several decoders
     missing: str = ""  # which words of the true sentences cannot be decoded, in a line
+    spelled: bool = False  # by a decoder of characters, whose character errors are counted too
+
+    @property
+    def cer(self) -> Rate | None:
+        "The character error rate, where it is counted."
+        known = [(trial.truth, trial.sentence) for trial in self.trials if trial.truth and normalise(trial.truth)]
+        sides = [[list(normalise(sentence)) for sentence in side] for side in zip(*known)]
+        return rate_of(count_edits(*sides)) if self.spelled and known else None
 
     @property
     def marks(self) -> tuple[Choice, ...]:
@@ -410,6 +425,7 @@ class Sentences:
             low, high = (None if math.isnan(end) else end for end in (self.wer.low, self.wer.high))
             found |= {"edits": self.wer.edits, "words": self.wer.total, "wer": self.wer.rate,
                       "wer_low": low, "wer_high": high, "marks": plain_marks(self.marks)}
+        found |= {"cer": self.cer.to_dict()} if self.cer else {}
         found |= {"missing_words": self.missing} if self.missing else {}
         return found | ({"warning": self.warning} if self.warning else {}) | (
             {"adaptation": self.adaptation.to_dict()} if self.adaptation else {}) | (
@@ -418,6 +434,7 @@ class Sentences:
     def __repr__(self) -> str:
         lines = [f"{len(self.trials)} trials decoded, in {self.folder}"]
         lines += [f"word error rate {marked(self.wer, self.marks)}"] if self.wer else []
+        lines += [f"character error rate {marked(self.cer, self.marks)}"] if self.cer else []
         lines += [self.missing] if self.missing else []
         lines += [f"warning: {self.warning}"] if self.warning else []
         lines += [repr(part) for part in (self.calibration, self.adaptation, self.tuning) if part]
@@ -521,7 +538,8 @@ class Decoding:
         if preloaded and self.lm != DEFAULT:
             progress(preload(self.lm))
         self.truths = tuple(self.logits.truths.values())
-        self.words = choose_words(self.lm, options.lexicon, self.truths + source.sentences(), folder / MEMO)
+        self.words = choose_words(self.lm, options.lexicon, self.truths + source.sentences(), folder / MEMO,
+                                  self.logits.order.names)
         self.calibration = options.calibration(source, self.logits.trials, self.record, folder)
 
     @property
@@ -571,7 +589,8 @@ class Decoding:
         warning = "; ".join([*logits.notes, *([leak] if leak else [])]) or None
         made = Sentences(decoded, word_error(decoded), self.folder, warning, report,
                          held_out=record.held_out if same else None, calibration=self.calibration,
-                         missing=missing_words(search.lexicon, self.truths))
+                         missing=missing_words(search.lexicon, self.truths),
+                         spelled=logits.order.names != PHONEMES)
         if not fresh:
             save_sentences(made, search.config)
             lists.seal()

@@ -462,11 +462,12 @@ def with_hotwords(lexicon: Lexicon, hotwords: Sequence[Hotword]) -> Lexicon:  # 
     "Return a lexicon with more words and pronunciations; the numbers of its words do not change."
     if not hotwords:
         return lexicon
-    forms = {word: [tuple(PHONEMES[label] for label in form) for form in spoken]
-             for word, spoken in lexicon.forms.items()}
+    names = lexicon.names
+    forms = {word: [tuple(names[label] for label in form) for form in spoken] for word, spoken in lexicon.forms.items()}
     for hotword in hotwords:
-        forms[hotword.word] = [*forms.get(hotword.word, []), *hotword.forms]
-    return Lexicon(forms)
+        more = hotword.forms if names == PHONEMES else [tuple(hotword.word)]
+        forms[hotword.word] = [*forms.get(hotword.word, []), *more]
+    return Lexicon(forms, names)
 
 # %% ../../nbs/decode/search.ipynb #391086e5
 def average_word(ln_p: np.ndarray) -> float:

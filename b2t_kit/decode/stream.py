@@ -262,14 +262,14 @@ class StreamDecoder:
     ) -> None:
         "Raises `KitError` if a decoder cannot decode live, or not together with the others."
         self.decoder = run if isinstance(run, Decoder) else load_decoder(run)
-        self.decoder.check_spoken()
+        self.order = self.decoder.order
         self.search, self.config, self.rescore = search, config, rescore
         self.day = day or max(self.decoder.trained)
         self.features = self.decoder.features_on(self.day)
         settings = self.decoder.config
         for other in others:
-            if frame_settings(other.config) != frame_settings(settings):
-                raise KitError(f"{other.origin}: its frames are not those of {self.decoder.origin}, so live they "
+            if (frame_settings(other.config), other.order.names) != (frame_settings(settings), self.order.names):
+                raise KitError(f"{other.origin}: its frames or classes are not those of {self.decoder.origin}, so live they "
                                "cannot be averaged; b2t decode --runs --combine pool takes both")
         steps = [steps_on(decoder, self.day) for decoder in (self.decoder, *others)]
         self.steps = AveragedSteps(steps, temperatures) if others else steps[0]
@@ -310,7 +310,7 @@ class StreamDecoder:
         stream.reserve(HISTORIES)
         noise, window = np.random.default_rng(0), torch.zeros(self.windows.patch, self.features)
         progress("running the network, part 2 of 3")
-        rows = [self.steps.frame(window)[: len(PHONEMES)] for _ in range(20)]
+        rows = [self._columns(window) for _ in range(20)]
         progress("compiling the search, part 3 of 3")
         for row in rows:
             stream.push(row + noise.normal(size=row.shape).astype(np.float32))
@@ -363,9 +363,13 @@ class StreamDecoder:
             updates += self._end_by_itself()
         return updates
 
+    def _columns(self, window: torch.Tensor) -> np.ndarray:
+        row = self.steps.frame(window)[: self.order.num_classes]  # of several heads the first is that of the label set
+        return self.order.columns(row[None])[0]
+
     def _frame(self, window: torch.Tensor, arrived: float | None) -> Update:
         begun, computed = time.perf_counter(), time.thread_time()
-        row = self.steps.frame(window)[: len(PHONEMES)]  # where there are several heads, the first is that of phonemes
+        row = self._columns(window)
         heard = time.perf_counter()
         self._stream.push(row)
         self._rows.append(row)
@@ -377,7 +381,7 @@ class StreamDecoder:
         done = time.perf_counter()
         seconds = {"wait": max(begun - (begun if arrived is None else arrived), 0.0), "model": heard - begun,
                    "search": done - heard}
-        return Update(len(self._rows) - 1, self.bins, "" if label == BLANK else PHONEMES[label], words, others, seconds,
+        return Update(len(self._rows) - 1, self.bins, "" if label == BLANK else self.order.names[label], words, others, seconds,
                       logits=row, computed=time.thread_time() - computed)
 
     def _words(self, found: list[Hypothesis]) -> tuple[tuple[tuple[str, float], ...], tuple[str, ...]]:

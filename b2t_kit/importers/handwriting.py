@@ -53,9 +53,10 @@ class Handwriting(Divided):
 
     def label_ids(self, sentence: str) -> list[int]:
         "The characters of a text; raises `KitError` for unknown ones."
-        if unknown := sorted(set(sentence) - set(WRITTEN)):
+        letters = sentence.replace(" ", ">").replace(".", "~")
+        if unknown := sorted(set(letters) - set(WRITTEN)):
             raise KitError(f"'{sentence[:40]}' has the character {unknown[0]!r}, expected a-z > , ' ~ ?")
-        return [WRITTEN.index(letter) + 1 for letter in sentence]
+        return [WRITTEN.index(letter) + 1 for letter in letters]
 
     def named_days(self, pattern: str, expected: str) -> Iterator[SourceDay | Fault]:
         "A day for each date in the names of files."
@@ -82,7 +83,8 @@ class Handwriting(Divided):
                 continue
             read = partial(crossings_of, path, place, counts)
             yield SourceTrial(
-                path, place, read, signal, int(float(block)), index, sentence=text,
+                path, place, read, signal, int(float(block)), index,
+                sentence=text.replace(">", " ").replace("~", "."),
                 split="" if index < free else "train", quarantine="" if index < free else why)
 
 # %% ../../nbs/importers/handwriting.ipynb #1c571880

@@ -40,7 +40,7 @@ from .measures import DelayLedger
 from .repair import Bridge, BridgeConfig, Inbox, Quality
 from .sources import LiveSource, Piece
 from ..llm import RescoreWeights, ScoreLists, load_scorer, load_weights, rescored, scored_by, weights_warning
-from ..text.phonemes import BLANK, PHONEMES, SILENCE, collapse, to_ids
+from ..text.phonemes import BLANK, PHONEMES, SILENCE, collapse
 
 # %% ../../nbs/live/session.ipynb #8e75294c
 PATIENCE = 1.0  # seconds without a bin after which a stream is not called live, and that a decoder may be late
@@ -150,15 +150,15 @@ def unknown_words(
     rows = torch.log_softmax(torch.from_numpy(decoder.logits / search.temperature), 1)
     rows[:, BLANK] = torch.logaddexp(rows[:, BLANK], rows[:, SILENCE])
     rows, start, found = rows[:, :SILENCE], 0, list[tuple[float, str]]()
-    own = {hotword.word: [to_ids(form) for form in hotword.forms] for hotword in search.hotwords}
     for (word, _), end_bin in zip(update.words, update.ends):
         end = (end_bin - update.began - windows.missing - windows.patch) // windows.stride + 1
         span, start = rows[start:end], max(start, end)
         forms = [[one for one in form if one != SILENCE] for form in search.lexicon.forms.get(word, ())]
         costs = [float(ctc_loss(span[:, None], torch.tensor([form]), torch.tensor([len(span)]),
                                 torch.tensor([len(form)]), reduction="sum"))
-                 for form in [*forms, *own.get(word, ())] if 0 < len(form) <= len(span)]
-        sounds = " ".join(PHONEMES[one] for one in collapse(span.argmax(1).tolist()))
+                 for form in forms if 0 < len(form) <= len(span)]
+        names = search.lexicon.names
+        sounds = ("" if names != PHONEMES else " ").join(names[one] for one in collapse(span.argmax(1).tolist()))
         better = float(span.max(1).values.sum()) + min(costs, default=0.0)
         found.append((better if sounds else 0.0, sounds))
     far = [0.0, *(better for better, _ in found), 0.0]
@@ -502,8 +502,8 @@ def open_decoder(
     sources = [RunLogits(run) for run in ([runs] if isinstance(runs, str | Path) else run_list(runs))]
     source = AveragedRuns(sources) if len(sources) > 1 else sources[0]
     options, (record, digest) = DecodeOptions(lm, **search), source.record(source.folder)
-    words = choose_words(lm or record.model, options.lexicon, exclude)
     first, *others = [source.decoder for source in sources]
+    words = choose_words(lm or record.model, options.lexicon, exclude, names=first.order.names)
     rescore = None
     if llm is not None:
         scorer = load_scorer(llm)

@@ -213,10 +213,10 @@ def next_steps(state: RunState) -> list[str]:  # command lines
     if state.task != "speech":
         return []
     steps = [] if (run / "eval/val/result.json").exists() else [f"b2t eval {given}"]
+    if not (run / "decode/val/result.json").exists():
+        return [*steps, f"b2t decode {given} --tune"]
+    steps += [f"b2t report {given}"]
     if state.record["task"].get("signal", {}).get("labels", T15.labels) == T15.labels:
-        if not (run / "decode/val/result.json").exists():
-            return [*steps, f"b2t decode {given} --tune"]
-        steps += [f"b2t report {given}"]
         if not state.recordings or any(Path(state.recordings).glob("**/data_test.hdf5")):
             steps += [f"b2t submit {given} --out submission.csv"]
     return [*steps, f"b2t export --run {run} --out EXPORTED"]
@@ -240,7 +240,7 @@ def show_text(state: RunState) -> str:
             facts["certain"] = certainty(kept := load_json(path)) + f" ({kept['origin']})"
     facts["recipe"] = f"{recipe}{'' if changes else ', unchanged'}" if recipe else f"none; the task is {state.task}"
     parts = {str(state.folder): [f"{name:<8} {text}" for name, text in facts.items()],
-             "differs from the recipe:": changes, "curves:": [], "folders:": [], "phoneme errors by day:": []}
+             "differs from the recipe:": changes, "curves:": [], "folders:": [], "errors by day:": []}
     rows = [dict(row) for row in state.rows]
     measures = eval_names([row for row in rows if row["kind"] == "eval"])
     for kind, name in [("train", "loss"), *(("eval", name) for name in measures)]:
@@ -254,7 +254,7 @@ def show_text(state: RunState) -> str:
                                      f"{signal['num_features']} features, {signal['dataset']}")
     if (path := state.folder / "eval/val/result.json").is_file():
         with damaged(path):
-            parts["phoneme errors by day:"] += [f"{day:<20} {score['rate']:.1%}  {score['edits']}/{score['total']}"
+            parts["errors by day:"] += [f"{day:<20} {score['rate']:.1%}  {score['edits']}/{score['total']}"
                                                 for day, score in (load_json(path).get("days") or {}).items()]
     parts["next:"] = next_steps(state)
     return "\n\n".join("\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in parts.items() if lines)

@@ -19,7 +19,8 @@ from numba import njit
 
 from ..core import TEMPERATURE, KitError, check_bounds, from_dict, load_json, save_json, to_dict
 from ..text.g2p import sentence_to_phonemes
-from ..text.phonemes import BLANK, normalise, to_ids
+from ..text.lexicon import PHONEME_ORDER, ClassOrder
+from ..text.phonemes import BLANK, PHONEMES, normalise, to_ids
 
 # %% ../../nbs/speech/calibrate.ipynb #1cab82ca
 @njit(nogil=True)
@@ -190,12 +191,15 @@ def fit_to_sentences(
     trials: Sequence[np.ndarray],  # logits, each (P, 41)
     sentences: Sequence[str | None],  # what was said, where it is known
     chosen_on: Sequence[str] = (),  # `choice_key` of each
+    order: ClassOrder = PHONEME_ORDER,  # of the columns
 ) -> Calibration:
     "Return a fitted temperature if some sentences are known and can be pronounced, else an estimated one."
     known = []
     for at, sentence in enumerate(sentences):
         try:
-            known.append((at, to_ids(sentence_to_phonemes(normalise(sentence or "", map_apostrophes=True)))))
+            plain = normalise(sentence or "", map_apostrophes=True)
+            spoken = order.names == PHONEMES
+            known.append((at, to_ids(sentence_to_phonemes(plain)) if spoken else order.spelled(plain)))
         except KitError:  # digits, or letters of another script
             continue
     try:
