@@ -282,10 +282,12 @@ def initial_settings(words: Sequence[str]) -> Any:
     from b2t_kit.models.model import model_class
     from b2t_kit.speech.evaluate import recorded_settings
     from b2t_kit.speech.recipes import recipe
-    from b2t_kit.training.run import check_resumable
+    from b2t_kit.training.run import check_resumable, share_run
 
     out, config, model, start = (option_value(words, f"--{name}") for name in ("out", "config", "model", "from-run"))
     chosen = None if model is None else model_class(model)  # executes a named file, so that records can name it
+    if "--resume" in words and out:
+        share_run(out)
     if "--resume" in words and out and config is None:
         check_resumable(Path(out), resume=True)
         records = [path for path in (Path(out), *sorted(Path(out).glob("seed_*"))) if (path / "config.json").exists()]
@@ -431,7 +433,9 @@ def print_how_to_resume(verb: Train) -> None:
 
     place = find_place()
     if place.rank == 0 and (Path(verb.out) / RESUME).exists():
-        program = f"torchrun --nproc-per-node {place.local_world} -m b2t_kit" if place.world > 1 else "b2t"
+        machines = place.world // place.local_world
+        several = f"--nnodes {machines} --node-rank N --master-addr HOST " * (machines > 1)
+        program = f"torchrun {several}--nproc-per-node {place.local_world} -m b2t_kit" if place.world > 1 else "b2t"
         own = verb.model if verb.model and ".py:" in verb.model else ""  # a file is executed only if it is named
         more = f" --model {shlex.quote(own)}" if own else ""
         print(f"resume with: {program} train --resume --out {shlex.quote(verb.out)}{more}", flush=True)

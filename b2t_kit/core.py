@@ -18,6 +18,7 @@ import re
 import secrets
 import shutil
 import signal
+import socket
 import stat
 import sys
 import tempfile
@@ -49,7 +50,8 @@ __all__ = ['LONGEST_ERROR', 'MAX_TEXT', 'SEED', 'TEMPERATURE', 'SUCCESS', 'FAULT
            'loses_exceptions', 'stopped_by_signals', 'forget_output', 'run_program', 'environment_with', 'memory',
            'free_memory', 'gib', 'file_mark', 'plain', 'content_hash', 'file_state', 'Remembered', 'remembered_hash',
            'file_hash', 'Kept', 'note_of', 'stored_key', 'kept', 'differing', 'fold_seed', 'scramble',
-           'one_thread_first', 'uniforms', 'normals', 'Place', 'find_place', 'child_environment', 'join', 'leave']
+           'one_thread_first', 'uniforms', 'normals', 'Place', 'find_place', 'child_environment', 'join', 'tell_others',
+           'lost_contact', 'leave']
 
 # %% ../nbs/core.ipynb #942871e9
 LONGEST_ERROR = 2000  # characters; an error may quote its input, which may be one line of megabytes
@@ -650,7 +652,9 @@ def run_program(
         return status
     except KitError as error:
         line = printable(" ".join(str(error).split("\n")))
-        print("error:", line if len(line) <= 1000 else f"{line[:500]} ... {line[-300:]}", file=sys.stderr)
+        line = line if len(line) <= 1000 else f"{line[:500]} ... {line[-300:]}"
+        print("error:", line, file=sys.stderr, flush=True)
+        tell_others(line)
         return ERROR
     except KeyboardInterrupt as stop:
         name = str(stop) or "SIGINT"
@@ -664,6 +668,13 @@ def run_program(
             raise
         forget_output()
         print(f"error: {str(error.filename or 'cannot write')[:200]}: {error.strerror}", file=sys.stderr)
+        return ERROR
+    except RuntimeError as error:
+        if not lost_contact(error):
+            raise
+        reason = printable(str(error).splitlines()[0])[:200]
+        print(f"error: process {os.environ.get('RANK')}, on {socket.gethostname()}: another process is gone; look for "
+              f"its own error, and go on with --resume ({reason})", file=sys.stderr)
         return ERROR
     except MemoryError as error:
         print(f"error: memory: this machine has not enough ({error or 'none is left'})", file=sys.stderr)
@@ -964,6 +975,9 @@ class Place:
 def find_place(environment: Mapping[str, str] = os.environ) -> Place:
     "Return this process's place, from the launcher's variables; inconsistent ones raise `KitError`."
     names = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    if {"MASTER_ADDR", "ACCELERATE_MIXED_PRECISION"} <= set(environment) and "RANK" not in environment:
+        raise KitError("accelerate launch started this process alone, and would train once on each machine: with --cpu "
+                       "it connects none; start with torchrun --nnodes, see the page of several machines")
     try:
         world = int(environment.get("WORLD_SIZE") or 1)
         if world == 1:
@@ -988,8 +1002,9 @@ def join(
     place: Place,  # of this process; `world` must be more than 1
     backend: str,  # "gloo" or "nccl"
     timeout: float = 300.0,  # seconds to wait for the others
+    purpose: str = "training",  # processes that meet again, after `leave`, name another one
 ) -> None:
-    "Meet the other processes and open torch's process group; a missing process raises `KitError`."
+    "Meet the other processes and open torch's process group; a missing or failed process raises `KitError`."
     import torch.distributed as dist
 
     if dist.is_initialized():
@@ -1001,8 +1016,8 @@ def join(
     kept_by_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     serves = place.rank == 0 and not kept_by_launcher
     try:
-        server = dist.TCPStore(host, int(port), is_master=serves, wait_for_workers=False,
-                               timeout=timedelta(seconds=timeout))
+        server = _SERVER[0] if _SERVER else dist.TCPStore(
+            host, int(port), is_master=serves, wait_for_workers=False, timeout=timedelta(seconds=timeout))
     except (dist.DistError, RuntimeError) as error:
         if serves:
             found = "is taken by another program" if "EADDRINUSE" in str(error) else "cannot be used"
@@ -1010,21 +1025,48 @@ def join(
                            "--main_process_port 0)") from error
         keeper = "the launcher" if kept_by_launcher else "process 0"
         raise KitError(f"{who}: {keeper} did not answer at {host}:{port} {within}") from error
-    store = dist.PrefixStore(f"b2t_kit/attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", server)
+    _SERVER[:] = [server]  # others may still read from it when this process has left
+    attempt = dist.PrefixStore(f"b2t_kit/attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", server)
+    store = dist.PrefixStore(purpose, attempt)
     missing, deadline = list(range(place.world)), time.monotonic() + timeout
     try:
         store.set(f"joined/{place.rank}", "yes")
         while missing and time.monotonic() < deadline:
             missing = [rank for rank in missing if not store.check([f"joined/{rank}"])]
+            if missing and attempt.check(["failed"]):
+                raise KitError(attempt.get("failed").decode())
             time.sleep(0.02 if missing else 0.0)
     except dist.DistError:
         within = "before the meeting point closed"  # the process that kept it has given up
     if missing:
         listed = ", ".join(map(str, missing[:8])) + (" ..." if len(missing) > 8 else "")
         raise KitError(f"{who}: no sign of process {listed} {within}; look for its own error above")
-    group = dist.PrefixStore("b2t_kit/group", store)
+    group = dist.PrefixStore("group", store)
     dist.init_process_group(backend, store=group, rank=place.rank, world_size=place.world)
     atexit.register(leave)
+
+
+_SERVER: list[Any] = []  # the store of this process, once it has met the others
+
+
+def tell_others(error: str) -> None:
+    "Leave an error where the other processes wait for this one, if they may."
+    if os.environ.get("WORLD_SIZE", "1") == "1" or not {"MASTER_ADDR", "MASTER_PORT", "RANK"} <= set(os.environ):
+        return
+    import torch.distributed as dist
+
+    if not _SERVER:
+        with suppress(RuntimeError, ValueError):  # nobody waits
+            server = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
+                                   wait_for_workers=False, timeout=timedelta(seconds=5))
+            attempt = dist.PrefixStore(f"b2t_kit/attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", server)
+            attempt.set("failed", f"process {os.environ['RANK']}, on {socket.gethostname()}: {error}")
+
+
+def lost_contact(error: Exception) -> bool:
+    "Return whether an error of torch says that another process is gone."
+    return os.environ.get("WORLD_SIZE", "1") != "1" and bool(re.search(
+        "gloo|nccl|connection (closed|reset|refused)|broken pipe|timed out|heartbeat", str(error), re.IGNORECASE))
 
 
 def leave() -> None:

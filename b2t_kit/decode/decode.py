@@ -540,6 +540,7 @@ class Decoding:
         self.truths = tuple(self.logits.truths.values())
         self.words = choose_words(self.lm, options.lexicon, self.truths + source.sentences(), folder / MEMO,
                                   self.logits.order.names)
+        self.record = self.record.for_model(options.lm, self.words[1])
         self.calibration = options.calibration(source, self.logits.trials, self.record, folder)
 
     @property

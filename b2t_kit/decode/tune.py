@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core import KitError, differing, followed, from_dict, load_json, to_dict
+from ..core import KitError, differing, followed, from_dict, load_json, report_progress, to_dict
 from .search import SEARCH, BeamSearch, Hotword, Hypothesis, SearchConfig
 from ..lm import LanguageModel
 from ..text.lexicon import Lexicon
@@ -251,6 +251,14 @@ class TuningRecord:
         if others := [name for name in differing(wanted, self.tuned_for) if name in wanted]:
             raise KitError(f"{self.path}: was tuned {OTHERS[others[0]]}, tune again, or remove the file")
         return self.config
+
+    def for_model(self, lm: str | Path | None, model: LanguageModel) -> "TuningRecord":
+        "Return the record, or an empty one, with a word, if another language model was asked for by name."
+        if lm is None or self.config is None or self.tuned_for.get("language_model") == model.hash:
+            return self
+        report_progress(f"{self.path}: the weights were tuned with another language model and are left out; tune with "
+                        "this one for its own")
+        return TuningRecord(self.path)
 
     @property
     def model(self) -> str | None:  # None means the small default model

@@ -513,6 +513,7 @@ def open_decoder(
         rescore = Rescorer(scorer.score_lists, weights, llm_seconds)
     calibration = options.calibration(source, (), record, source.folder)
     report_progress(repr(calibration))
+    record = record.for_model(lm, words[1])
     best = record.settings(tuned_for(*words, None, digest))  # hotwords come and go while it runs
     own = [one.calibration((), one.folder).temperature for one in sources] if others else ()
     return StreamDecoder(first, options.search(words, best, calibration), config, session, others, rescore=rescore,
