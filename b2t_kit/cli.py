@@ -815,7 +815,8 @@ class ScoreSentences(Verb):
 @dataclass(frozen=True)
 class CombineSentences(Verb):
     "Combine the sentences of several decoders: for each trial the one with the least expected word errors."
-    files: Positional[Files]  # of several decoders: tables (CSV), JSON lines (.jsonl), lines or Kaldi's text
+    # of several decoders: tables (CSV), JSON lines (.jsonl), lines or Kaldi's text; logits (.hdf5, .npy, .npz, .pt)
+    files: Positional[Files]
     out: File  # file to write (CSV); a submission where the trials have ids
     references: OptionalFile = None  # what was said (CSV): also score each file, the combination and the best of all
 

@@ -17,9 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from ..core import KitError, check_target, csv_text, is_whole, parse_json, read_text, write_atomically
+from ..core import KitError, check_target, csv_text, is_whole, parse_json, read_text, report_progress
+from ..core import write_atomically
 from ..decode.combine import least_risk
-from ..decode.files import posteriors, read_nbest
+from ..decode.decode import LogitsFile, decode_sentences
+from ..decode.files import OTHER_FILES, posteriors, read_nbest
 from .submission import HEADER, PLACE, align_keys, read_sentences, submission_text
 from ..text.metrics import Rate, count_edits, edit_distance, rate_of
 from ..text.phonemes import normalise
@@ -53,12 +55,18 @@ def row_votes(row: dict[str, Any]) -> list[tuple[str, float]]:
 
 
 def read_votes(
-    # .jsonl: n-best lists of this kit, or JSON lines of ESPnet, NeMo and others; .txt, .text, .trn or no suffix: a
-    # sentence a line, or Kaldi's text with the name of the utterance first; else a table (CSV)
+    # .hdf5, .h5, .npy, .npz, .pt: logits; .jsonl: n-best lists of this kit, or JSON lines of ESPnet, NeMo and others;
+    # .txt, .text, .trn or no suffix: a sentence a line, or Kaldi's text, the name of the utterance first; else a table (CSV)
     path: str | Path,
 ) -> Votes:
     "Read the sentences of a decoder. Raises `KitError` that names the file and the line."
     suffix, found = Path(path).suffix.lower(), Votes()
+    if suffix in (".hdf5", ".h5", *OTHER_FILES):  # logits: with the sentences that b2t decode --logits made of them
+        lists = LogitsFile(path).folder / "nbest.jsonl"
+        if not lists.exists():
+            report_progress(f"{path}: decoding logits with the default model; b2t decode --logits takes another")
+            decode_sentences(LogitsFile(path))
+        return read_votes(lists)
     if suffix not in (".jsonl", ".json", ".txt", ".text", ".trn", ""):
         return {key: [(sentence, 1.0)] for key, sentence in read_sentences(path).items()}
     lines = [line.strip() for line in read_text(path).splitlines()]
