@@ -573,7 +573,11 @@ class Evaluate(TakesRuns, ReadsRecordings, FindsSentences, ReadsRun):
         else:
             from b2t_kit.speech.evaluate import evaluate_run
 
-            print(evaluate_run(str(self.run), self.data, self.split, **given, logits=self.logits))
+            from b2t_kit.decode.decode import undecodable
+
+            found = evaluate_run(str(self.run), self.data, self.split, **given, logits=self.logits)
+            missing = undecodable(str(self.run), [trial.info.sentence or "" for trial in found.trials])
+            print(found, *([missing] if missing else []), sep="\n")
 
 # %% ../nbs/cli.ipynb #8698614e
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ __all__ = ['find_device', 'why', 'open_device']
 # %% ../../nbs/devices/select.ipynb #e6555890
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -70,11 +71,12 @@ def open_device(
     accumulation: int = 1,  # micro-batches per optimizer step
     tracker: str | None = None,  # "tensorboard" or another tracker that Accelerate supports
     out: str | Path | None = None,  # folder for the tracker's files
+    tracked: dict[str, Any] | None = None,  # settings of the run, for the tracker
     **options: Any,  # the other fields of `DeviceOptions`
 ) -> Device:
     "The opened device, after all processes have met; raises `KitError` if the request cannot be met."
     named = dict(device=device, precision=precision, accumulation=accumulation, tracker=tracker)
-    settings = from_dict(DeviceOptions, named | options)
+    settings = replace(from_dict(DeviceOptions, named | options), tracked=tracked or {})
     if accumulation < 1:
         raise KitError(f"accumulation is {accumulation}; it must be 1 or more")
     notices = refuse_ambient()

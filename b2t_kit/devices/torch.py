@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['Division', 'AXES', 'TPU_VENDOR', 'TPU_MODELS', 'to_device', 'gradient_norms', 'Device', 'package_versions',
-           'ChipMesh', 'tpu_chips', 'DeviceOptions', 'check_tracker', 'TorchDevice', 'tracker_only', 'open_torch']
+           'ChipMesh', 'tpu_chips', 'DeviceOptions', 'check_tracker', 'TorchDevice', 'start_tracker', 'tracker_only',
+           'open_torch']
 
 # %% ../../nbs/devices/torch.ipynb #f48fcab5
 import dataclasses
@@ -15,7 +16,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
@@ -327,6 +328,7 @@ class DeviceOptions:
     shard: Literal["none", "moments", "units", "all"] = "none"  # what several TPU chips divide instead of copying
     units_over: int | None = None  # with shard units: chips that divide a wide layer; None: chosen for slice and layer
     compile_cache: str = "auto"  # folder for compiled TPU programs, "none", or "auto"
+    tracked: dict[str, Any] = field(default_factory=dict)  # settings of the run, for the tracker
 
 # %% ../../nbs/devices/torch.ipynb #4075fa27
 def _import_accelerate() -> Any:
@@ -471,13 +473,25 @@ class TorchDevice(Device):
         self.skipped_steps = state["skipped_steps"]
 
 # %% ../../nbs/devices/torch.ipynb #0fb8b8b3
+def start_tracker(accelerator: Any, options: DeviceOptions, out: Path) -> None:
+    "Start the tracker in the project b2t_kit, under the name of the run's folder, with the run's settings."
+    def flat(values: Any, name: str = "") -> dict[str, Any]:
+        if isinstance(values, Mapping):
+            return {dotted: one for key, part in values.items() for dotted, one in flat(part, f"{name}.{key}").items()}
+        return {name.strip("."): values if isinstance(values, bool | int | float) else str(values)}
+
+    key = {"wandb": "name", "trackio": "name", "mlflow": "run_name", "swanlab": "experiment_name"}.get(options.tracker or "")
+    named = {options.tracker: {key: out.parent.name}} if key else {}
+    accelerator.init_trackers("b2t_kit", flat(options.tracked), named)
+
+
 def tracker_only(
-    tracker: str,  # checked by `check_tracker`
+    options: DeviceOptions,  # whose tracker `check_tracker` has checked
     out: Path,  # folder for its files
 ) -> Any:  # an Accelerator
     "An `Accelerator` used only for tracking, for devices that do not use Accelerate."
-    accelerator = _build_accelerator("cpu", Place(), tracker, out)
-    accelerator.init_trackers(tracker)
+    accelerator = _build_accelerator("cpu", Place(), options.tracker, out)
+    start_tracker(accelerator, options, out)
     return accelerator
 
 # %% ../../nbs/devices/torch.ipynb #0ae86f5a
@@ -502,6 +516,6 @@ def open_torch(
         if chosen.type == "cuda":
             settings.enter_context(tf32_allowed(precision.tf32))
         canary(chosen)
-        if options.tracker is not None:
-            accelerator.init_trackers(options.tracker)
+        if options.tracker is not None and out is not None:  # `check_tracker` refuses a tracker without a folder
+            start_tracker(accelerator, options, out)
         return TorchDevice(chosen, place, precision, accelerator, settings.pop_all())

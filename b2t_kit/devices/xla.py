@@ -837,5 +837,5 @@ def open_xla(
                        notes={"chip": f"TPU {chips[0]}" if chips else "simulated chip", "cache": cache})
     device.slice = SLICES.get(f"{chips[0]}-{count}") if chips else None
     if options.tracker is not None and out is not None:  # `check_tracker` refuses a tracker without a folder
-        device.accelerator = tracker_only(options.tracker, out)
+        device.accelerator = tracker_only(options, out)
     return device

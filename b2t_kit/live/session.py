@@ -513,6 +513,8 @@ def open_decoder(
         rescore = Rescorer(scorer.score_lists, weights, llm_seconds)
     calibration = options.calibration(source, (), record, source.folder)
     report_progress(repr(calibration))
+    if not (lm or record.model):
+        report_progress(f"the default language model knows {len(words[0])} words; --lm takes a larger one")
     record = record.for_model(lm, words[1])
     best = record.settings(tuned_for(*words, None, digest))  # hotwords come and go while it runs
     own = [one.calibration((), one.folder).temperature for one in sources] if others else ()

@@ -110,6 +110,7 @@ class Live(Speaks, ReadsRun, HasSettings):
         from b2t_kit.live.page import PageServer, listen
         from b2t_kit.live.session import LiveSession, Terminal, open_decoder, say_lines
         from b2t_kit.live.sources import choose_source
+        from b2t_kit.text.lexicon import missing_words
 
         exactly_one(self, "run", "runs")
         if self.llm is None:
@@ -145,7 +146,8 @@ class Live(Speaks, ReadsRun, HasSettings):
             finally:
                 if session.keeper:
                     session.keeper.stop()
-                print(f"\n{session.ledger}\nstream: {session.counted()}", flush=True)
+                missing = missing_words(decoder.search.lexicon, [said for said, _ in session.sentences])
+                print(f"\n{session.ledger}\nstream: {session.counted()}", *([missing] if missing else []), sep="\n", flush=True)
         return SUCCESS
 
 # %% ../../nbs/live/verbs.ipynb #b0c1d2e4

@@ -399,7 +399,8 @@ def open_run(
             stack.enter_context(_removed_on_failure(folder, resume))
         device = open_device(config.device, config.precision, config.accumulation,
                              None if config.tracker == "none" else config.tracker, folder / "tracker",
-                             shard=config.shard, units_over=config.units_over, compile_cache=config.compile_cache)
+                             shard=config.shard, units_over=config.units_over, compile_cache=config.compile_cache,
+                             tracked={"train": to_dict(config), "task": task.describe()})
         stack.callback(device.close)
         stack.enter_context(torch.random.fork_rng(devices=[device.torch_device] if device.kind == "cuda" else []))
 

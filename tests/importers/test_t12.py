@@ -76,13 +76,3 @@ def test_mixed_folder(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture)
         assert "T12 recordings of 256 features" in said and "T15 recordings of 512 features" in said, said
         assert "folders of their own" in said and said.count(".hdf5") >= 2 and "Traceback" not in said, said
     assert not (here / "no").exists()
-
-
-def test_a_link_to_nothing_is_a_fault_of_its_file(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """Also if another day is compared with it."""
-    days = sorted((tiny_mat_files(tmp_path, days=2, trials=3) or tmp_path).rglob("*.mat"))
-    days[0].unlink()
-    days[0].symlink_to("nowhere")
-    main(f"convert t12 {tmp_path} --out {tmp_path / 'new'}".split())
-    told = "".join(capsys.readouterr())
-    assert days[0].name in told and "Traceback" not in told
