@@ -187,7 +187,8 @@ def dates_in(text: str) -> set[str]:  # "2023.08.13"
             parts += [(one[4:4 + width], one[2:4], one[:2]), (one[4:4 + width], one[:2], one[2:4])]
         if len(one) in (10, 13, 16, 19) and one[0] == "1":  # seconds since 1970, or finer: in UTC, and in the West
             zones = (datetime.timezone(datetime.timedelta(hours=hours)) for hours in (0, -8))
-            parts += [tuple(f"{datetime.datetime.fromtimestamp(int(one[:10]), zone):%Y %m %d}".split()) for zone in zones]
+            times = [datetime.datetime.fromtimestamp(int(one[:10]), zone) for zone in zones]
+            parts += [tuple(f"{time:%Y %m %d}".split()) for time in times]
         three = numbers[at:at + 3]
         if len(three) == 3 and all(re.fullmatch(r"[^\da-z]{1,4}", text[before.end():after.start()])
                                    for before, after in zip(three, three[1:])):

@@ -269,8 +269,8 @@ class StreamDecoder:
         settings = self.decoder.config
         for other in others:
             if (frame_settings(other.config), other.order.names) != (frame_settings(settings), self.order.names):
-                raise KitError(f"{other.origin}: its frames or classes are not those of {self.decoder.origin}, so live they "
-                               "cannot be averaged; b2t decode --runs --combine pool takes both")
+                raise KitError(f"{other.origin}: its frames or classes are not those of {self.decoder.origin}, so live "
+                               "they cannot be averaged; b2t decode --runs --combine pool takes both")
         steps = [steps_on(decoder, self.day) for decoder in (self.decoder, *others)]
         self.steps = AveragedSteps(steps, temperatures) if others else steps[0]
         self.windows = Windows(settings)
@@ -381,8 +381,9 @@ class StreamDecoder:
         done = time.perf_counter()
         seconds = {"wait": max(begun - (begun if arrived is None else arrived), 0.0), "model": heard - begun,
                    "search": done - heard}
-        return Update(len(self._rows) - 1, self.bins, "" if label == BLANK else self.order.names[label], words, others, seconds,
-                      logits=row, computed=time.thread_time() - computed)
+        name = "" if label == BLANK else self.order.names[label]
+        return Update(len(self._rows) - 1, self.bins, name, words, others, seconds, logits=row,
+                      computed=time.thread_time() - computed)
 
     def _words(self, found: list[Hypothesis]) -> tuple[tuple[tuple[str, float], ...], tuple[str, ...]]:
         "Return the best sentence with its confidences, and those after it."

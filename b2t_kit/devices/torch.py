@@ -480,8 +480,8 @@ def start_tracker(accelerator: Any, options: DeviceOptions, out: Path) -> None:
             return {dotted: one for key, part in values.items() for dotted, one in flat(part, f"{name}.{key}").items()}
         return {name.strip("."): values if isinstance(values, bool | int | float) else str(values)}
 
-    key = {"wandb": "name", "trackio": "name", "mlflow": "run_name", "swanlab": "experiment_name"}.get(options.tracker or "")
-    named = {options.tracker: {key: out.parent.name}} if key else {}
+    keys = {"wandb": "name", "trackio": "name", "mlflow": "run_name", "swanlab": "experiment_name"}
+    named = {name: {key: out.parent.name} for name, key in keys.items() if name == options.tracker}
     accelerator.init_trackers("b2t_kit", flat(options.tracked), named)
 
 

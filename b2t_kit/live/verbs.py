@@ -147,7 +147,9 @@ class Live(Speaks, ReadsRun, HasSettings):
                 if session.keeper:
                     session.keeper.stop()
                 missing = missing_words(decoder.search.lexicon, [said for said, _ in session.sentences])
-                print(f"\n{session.ledger}\nstream: {session.counted()}", *([missing] if missing else []), sep="\n", flush=True)
+                print(f"\n{session.ledger}\nstream: {session.counted()}", flush=True)
+                if missing:
+                    print(missing, flush=True)
         return SUCCESS
 
 # %% ../../nbs/live/verbs.ipynb #b0c1d2e4

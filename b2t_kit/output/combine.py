@@ -56,7 +56,7 @@ def row_votes(row: dict[str, Any]) -> list[tuple[str, float]]:
 
 def read_votes(
     # .hdf5, .h5, .npy, .npz, .pt: logits; .jsonl: n-best lists of this kit, or JSON lines of ESPnet, NeMo and others;
-    # .txt, .text, .trn or no suffix: a sentence a line, or Kaldi's text, the name of the utterance first; else a table (CSV)
+    # .txt, .text, .trn or no suffix: a sentence a line, or Kaldi's text, the utterance first; else a table (CSV)
     path: str | Path,
 ) -> Votes:
     "Read the sentences of a decoder. Raises `KitError` that names the file and the line."
