@@ -247,10 +247,8 @@ def package_versions() -> str:
     "The versions of the packages that affect results."
     found = [f"python {platform.python_version()}"]
     for package in ("torch", "accelerate", "torch_xla", "b2t_kit"):
-        try:
+        with suppress(PackageNotFoundError):
             found.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            pass
     return ", ".join(found)
 
 # %% ../../nbs/devices/torch.ipynb #85d88fe0
