@@ -5,15 +5,17 @@
 # %% auto #0
 __all__ = ['WEIGHTS', 'LOGITS', 'PseudoLabels', 'Decoder', 'load_decoder', 'exported_decoder', 'published_decoder',
            'recorded_settings', 'Decoded', 'decode', 'logits_key', 'LogitsWriter', 'decoded_again', 'AdaptingDecoder',
-           'HeldLogits', 'fit_run', 'certainty_of', 'Evaluation', 'save_evaluation', 'png', 'evaluate_run']
+           'HeldLogits', 'fit_run', 'certainty_of', 'Evaluation', 'save_evaluation', 'png', 'evaluation_folder',
+           'evaluate_run']
 
 # %% ../../nbs/speech/evaluate.ipynb #c607e34a
 import csv
 import io
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -42,6 +44,7 @@ from .task import SpeechConfig, SpeechRun, check_signal, framing, logits_of, sig
 from ..text.metrics import CHOSEN, Choice, Confusion, Counts, Rate, RateTable, confusion, count_edits
 from ..text.metrics import align_edits, marked, plain_marks, plot_confusion, plot_rates, plot_reliability
 from ..text.metrics import rate_of, rates_by, redrawn, reliability, reliability_line
+from ..text.lexicon import TOKEN_NAMES, ClassOrder, order_of
 from ..text.phonemes import PHONEMES
 from ..training.checkpoint import best_checkpoint, read_part, tensors_hash
 from ..training.run import SOURCES, check_task, task_digest
@@ -101,7 +104,19 @@ class Decoder:
         if self.signal.labels != T15.labels or signal.labels not in (T15.labels, ""):
             other = self.signal if signal.labels == T15.labels else signal
             raise KitError(f"{self.origin}: here its labels are {other.num_labels} classes "
-                           f"({' '.join(other.label_names[1:6])} ...); words are decoded from phonemes only")
+                           f"({' '.join(other.label_names[1:6])} ...), and this is done with phonemes only")
+
+    @cached_property
+    def order(self) -> ClassOrder:
+        "Its label set in the columns of a search; raises `KitError` unless words can be decoded from it."
+        return order_of(self.signal.label_names, f"{self.origin}, labels")
+
+    def check_words(self, signal: Signal) -> ClassOrder:
+        "Return its `order`; raises `KitError` if recordings have other labels."
+        if signal.labels not in (self.signal.labels, ""):
+            raise KitError(f"{self.origin}: decodes {self.signal.num_labels} classes, and these recordings have "
+                           f"{signal.num_labels} other ones")
+        return self.order
 
     def features_on(self, session: str) -> int:
         "Features per bin of a session: those of its set, or of another of its participant's."
@@ -283,8 +298,11 @@ class LogitsWriter(AbstractContextManager):
     def __init__(
         self,
         path: str | Path,  # HDF5 file; replaced if it exists
+        names: Sequence[str] = PHONEMES,  # of the classes; others than the kit's phonemes are written too
     ) -> None:
         self.file = NewFile(Path(path))
+        if tuple(names) != PHONEMES:
+            self.file.attrs["classes"] = list(names)
 
     def write(
         self,
@@ -499,10 +517,17 @@ class Evaluation:
         "Phoneme error rate over all trials, silence included; trials resampled."
         return rate_of(self.counts)
 
+    def text(self, labels: Sequence[int]) -> str:
+        "Labels in print: names of phonemes, or characters as text."
+        if self.names == PHONEMES:
+            return " ".join(self.names[label] for label in labels)
+        names = [self.names[label] for label in labels]
+        return "".join(" " if TOKEN_NAMES.get(name) == "SIL" else name for name in names).replace("~", ".")
+
     @property
     def title(self) -> str:
         "What is counted, and where."
-        return f"{'phoneme' if self.names == PHONEMES else 'label'} error rate on {self.split}"
+        return f"{'phoneme' if self.names == PHONEMES else 'character'} error rate on {self.split}"
 
     @cached_property
     def summary(self) -> RateTable:
@@ -550,6 +575,8 @@ class Evaluation:
     def __repr__(self) -> str:
         title = marked(f"{self.origin}: {self.title}, {len(self.trials)} trials", self.marks)
         lines = [title, repr(self.summary), *([repr(self.calibration)] if self.calibration else [])]
+        if self.names != PHONEMES:  # what a greedy decoder writes can be read
+            lines += [f"  {self.text(trial.true)}\n    {self.text(trial.decoded)}" for trial in self.trials[:3]]
         return "\n".join(lines + [reliability_line(*table) for table in self.certainty.items()])
 
 # %% ../../nbs/speech/evaluate.ipynb #4859c2fa
@@ -572,8 +599,7 @@ def save_evaluation(
     table = csv.writer(text, lineterminator="\n")
     table.writerow("session block trial edits phonemes true decoded sentence".split())
     for trial, edits in zip(evaluation.trials, evaluation.counts.edits.tolist()):
-        info, sides = trial.info, [" ".join(evaluation.names[label] for label in labels)
-                                   for labels in (trial.true, trial.decoded)]
+        info, sides = trial.info, [evaluation.text(labels) for labels in (trial.true, trial.decoded)]
         row = (info.session, info.block, info.number, edits, len(trial.true), *sides, info.sentence)
         table.writerow(map(csv_text, row))
     write_atomically(folder / "trials.csv", text.getvalue())
@@ -598,6 +624,21 @@ def png(
     plt.close(figure)
     return content.getvalue()
 
+# %% ../../nbs/speech/evaluate.ipynb #459b820f
+def evaluation_folder(run: str | Path, recordings: Recordings) -> Path:
+    "Return eval/<split> of a run, or a folder beside it for recordings that are not those of its training."
+    path, split = Path(run) / "config.json", recordings.split
+    record, folder = load_json(path) if path.is_file() else {}, Path(run) / "eval" / split
+    known = record.get("data", {}).get(split) or {} if isinstance(record, dict) else {}
+    content = data_fingerprint(recordings, folder / MEMO if folder.is_dir() else None)["content"] if known else {}
+    if not known or any(content.get(day) == own for day, own in known["content"].items()):
+        return folder
+    home = recordings.folder.absolute()
+    name = home.parent.name if home.name == "hdf5_data_final" else home.name
+    beside = folder.with_name(f"{split}_{re.sub('[^A-Za-z0-9.-]+', '-', name)}")
+    report_progress(f"these recordings are not those of the run's {split} split; the report goes to {beside}")
+    return beside
+
 # %% ../../nbs/speech/evaluate.ipynb #4e7fd1ec
 def evaluate_run(
     run: str | Path,  # run folder, exported decoder, or folder of a published one
@@ -609,22 +650,25 @@ def evaluate_run(
     logits: bool = False,  # also write each trial's logits to logits.hdf5
     device: str = "auto",  # "auto", "cpu" or "cuda"
     precision: str = "auto",  # "auto", "float32", "bfloat16" or "float16"
-    out: str | Path | None = None,  # folder of the report; None: eval/<split> in the run folder
+    # folder of the report; None: eval/<split> in the run folder, eval/<split>_<name> for recordings of another folder
+    out: str | Path | None = None,
 ) -> Evaluation:
     "Decode a split, write the report, and return the evaluation; `KitError` for the test split."
     check_split(split)
     if split == "test":
         raise KitError("split test: has no labels; use val, or save its logits instead")
     decoder = load_decoder(run)
-    folder = Path(run) / "eval" / split if out is None else Path(out)
     if json is not None:
         check_target(json)
     how, held = unseen or decoder.config.unseen, HeldLogits()
-    with (open_device(device, precision) as opened, Recordings(data, split) as recordings,
-          new_folders(folder)):
+    with ExitStack() as stack:
+        opened, recordings = stack.enter_context(open_device(device, precision)), stack.enter_context(
+            Recordings(data, split))
+        folder = evaluation_folder(run, recordings) if out is None else Path(out)
+        stack.enter_context(new_folders(folder))
         trials = decode(decoder, recordings, opened, how, held)
         if logits:
-            with LogitsWriter(folder / "logits.hdf5") as writer:
+            with LogitsWriter(folder / "logits.hdf5", decoder.signal.label_names) as writer:
                 for trial in trials:
                     writer.write(trial.info, held[trial.info.session, trial.info.group])
         key = logits_key(decoder, recordings, opened, unseen, folder)
