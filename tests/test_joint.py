@@ -233,6 +233,6 @@ def test_characters_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     train(task, replace(STEPS, steps=60, eval_every=30, lr=0.02, select="per"), run, quiet=True)
     assert evaluate_run(run, letters, device="cpu").per.rate < 0.6
     assert main(["decode", "--run", str(run), "--data", str(letters), "--device", "cpu"]) == 2
-    assert "words are decoded from phonemes only" in capsys.readouterr().err
+    assert "nor a blank, a space and characters" in capsys.readouterr().err
     with pytest.raises(KitError, match="words: are decoded from phonemes"):
         SpeechTask(letters, replace(SPEECH, words=WordsConfig("default")), WordCounter)
