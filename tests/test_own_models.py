@@ -80,7 +80,14 @@ def test_a_comment_locks_nothing(here: Path, capsys: pytest.CaptureFixture, monk
     status, _, errors = per(capsys)
     assert status == 0 and "own.py: +# a comment" in errors and load_json("found.json")["summary"] == before["summary"], errors
     assert main("train --resume --out run --model own.py:Own --steps 8 --new-schedule".split()) == 0
-    assert per(capsys)[0] == 0
+    assert "it goes on with the new one" in capsys.readouterr().out
+    assert (here / "run/source/own.py").read_text() == OWN and (here / "run/source/from_4/own.py").is_file()
+    status, _, errors = per(capsys)
+    assert status == 0, errors
+    (here / "own.py").write_text(OWN)  # the file of the beginning, with which the last steps were not trained
+    fresh(monkeypatch)
+    status, _, errors = per(capsys)
+    assert status == 0 and "from step 4" in errors, errors
 
 
 def test_an_edited_second_file_gives_no_old_decode(

@@ -613,8 +613,9 @@ def source_note(
     kept: Path,  # folder with the sources that the run was trained with
 ) -> str:  # empty if the source is the same
     "What has changed in the source of a model of one's own since a run was trained."
+    later = "".join(f"; it was trained on from step {path.name[5:]} with {path}" for path in sorted(kept.glob("from_*")))
     if record.get("sha256") == model_name(type(config)).get("sha256"):
-        return ""
+        return later and f"the source of {record.get('name')} is the one that the run began with{later}"
     now, changed = model_sources(type(config)), []
     for name in now:
         with suppress(KitError):
@@ -623,7 +624,7 @@ def source_note(
             changed += [f"{name}: {line[:80]}" for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
     what = f"{len(changed)} lines, first {changed[0]}" if changed else "no copy of the old source is kept"
     return (f"the source of {record.get('name')} is not the one that the run was trained with ({what}); its weights "
-            "are loaded by their names and shapes")
+            f"are loaded by their names and shapes{later}")
 
 
 def named(name: Mapping[str, Any], place: str) -> type[ModelConfig]:

@@ -35,7 +35,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ..core import MEMO, KitError, clear_way, duration, find_place, fold_seed, join, leave, load_json
-from ..core import new_folders, report_progress, save_json, to_dict, write_atomically, written_aside
+from ..core import new_folders, read_bytes, report_progress, save_json, to_dict, write_atomically, written_aside
 from ..devices.torch import Device, package_versions
 from ..devices.select import open_device
 from ..precision import audit_optimizer, audit_parameters, unchanged
@@ -184,7 +184,7 @@ class Meter:
 
 # %% ../../nbs/training/run.ipynb #15339a12
 RESUME = "resume.json"  # in the run folder: what a resumed run uses again and may change
-SOURCES = "source"  # in the run folder: the sources of a model of one's own, as they were when it began
+SOURCES = "source"  # in the run folder: the sources of a model of one's own, as they were when it began; from_STEP: later
 CHANGEABLE = {  # settings that a resumed run may change
     "steps", "hours", "device", "precision", "log_every", "new_schedule", "eval_every", "checkpoint_every", "scratch",
     "keep_checkpoints", "abnormal_norm", "tracker", "shard", "units_over", "compile_cache", "memory_guard"}
@@ -410,6 +410,8 @@ def open_run(
             record = {"train": to_dict(once), "task": task.describe(), "data": task.fingerprint(folder / MEMO)}
             record = json.loads(json.dumps(record, default=str))
             claim_folder(folder, record, resume, report)
+            if resume:  # the same but for the digest of a model's source, which stays that of the beginning
+                record["task"] = load_json(folder / "config.json")["task"]
             if config.scratch:
                 use_scratch(folder, config.scratch)
             if check_memory:
@@ -419,9 +421,14 @@ def open_run(
         def write_records() -> None:
             save_json(folder / "config.json", record)
             save_json(folder / RESUME, task.circumstances())
-            for name, content in task.sources().items():
-                if not (folder / SOURCES / name).exists():
-                    write_atomically(folder / SOURCES / name, content)
+            sources, kept = task.sources(), folder / SOURCES
+            if any((kept / name).is_file() and read_bytes(kept / name) != sources[name] for name in sources):
+                kept /= f"from_{run.step}"
+                report(f"the source of the model has changed since the run began; it goes on with the new one, which "
+                       f"{kept} keeps")
+            for name, content in sources.items():
+                if not (kept / name).exists():
+                    write_atomically(kept / name, content)
 
         check_agreement(device, task, config)
         record = on_main(device, claim)
