@@ -1092,7 +1092,7 @@ class LeakGuard:
         if self.leaks and self.action == "refuse":
             sentence, place = self.leaks[0]
             raise KitError(f"{len(dict(self.leaks))} of the {len(self.sentences)} sentences that will be scored are in "
-                           f"the text, the first one is '{sentence}' ({place}); drop these lines with leaks 'drop', or "
+                           f"the text, the first one is '{sentence}' ({place}); drop these lines with --leaks drop, or "
                            "keep them with 'keep'")
 
     def record(self, model: LanguageModel) -> None:

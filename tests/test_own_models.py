@@ -105,6 +105,15 @@ def test_an_edited_second_file_gives_no_old_decode(
     assert main(decode) == 0 and (here / "run/decode/val/nbest.jsonl").read_bytes() != before
 
 
+def test_show_names_what_can_be_typed(here: Path, capsys: pytest.CaptureFixture) -> None:
+    """The recipe that it began with, and commands with the model's file."""
+    assert main("show run".split()) == 0
+    shown = capsys.readouterr().out
+    assert any(line.split()[:2] == ["recipe", "tiny"] for line in shown.splitlines()), shown
+    steps = shown[shown.index("next:"):].splitlines()[1:]
+    assert steps and all("--model own.py:Own" in step for step in steps if step.strip()), shown
+
+
 def test_other_shapes_are_refused(here: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one line."""
     (here / "own.py").write_text(OWN.replace("self.out = config, nn.Linear", "self.head = config, nn.Linear").replace("self.out(", "self.head("))

@@ -194,7 +194,7 @@ class LogitsFile(LogitSource):
 
     @property
     def folder(self) -> Path:
-        return Path(self.path).with_suffix("")
+        return Path(self.path).absolute().with_suffix("")
 
     def read(self, folder: Path) -> SplitLogits:
         path, order = Path(self.path), class_order(self.tokens) if self.tokens else None

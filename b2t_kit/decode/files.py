@@ -207,7 +207,8 @@ def class_order(path: str | Path) -> ClassOrder:
 
 # %% ../../nbs/decode/files.ipynb #3ae453f4
 ORDERS = {"the blank last": [len(PHONEMES) - 1, *range(len(PHONEMES) - 1)],  # place of each of the kit's classes
-          "the silence before the phonemes": [0, *range(2, len(PHONEMES)), 1]}
+          "the silence before the phonemes": [0, *range(2, len(PHONEMES)), 1],
+          "the silence first and the blank last": [SILENCE, *range(1, SILENCE), 0]}
 FEW_SOUNDS = 60  # too few to judge
 
 
@@ -227,16 +228,23 @@ def check_classes(trials: Sequence[LogitTrial]) -> list[str]:
     if padded := [trial for trial in trials if trial.padding]:
         said.append(f"{sum(trial.padding for trial in padded):,} frames at the end of {len(padded)} trials have the "
                     "same value in all classes: padding, which was cut off")
-    plain = likeness_to_english(trials)
-    if plain < 0.35 and trials[0].order.names == PHONEMES:
+    if trials[0].order.names != PHONEMES:
+        return said
+    plain, best = likeness_to_english(trials), ""
+    sounds = [label for trial in trials for label in collapse(trial.logits.argmax(axis=1))]
+    if len(sounds) >= FEW_SOUNDS and 2.5 * sounds.count(SILENCE) > len(sounds):  # as between sounds as the blank is
+        best = "the silence first and the blank last"
+    if plain < 0.35:
         others = {name: likeness_to_english(trials, order) for name, order in ORDERS.items()}
-        best = max(others, key=lambda name: np.nan_to_num(others[name], nan=-1))
-        if others[best] > max(0.4, plain + 0.35):
-            raise KitError(f"{source}: its classes seem to have {best}; say their order with --tokens FILE, the name "
-                           f"of one class per line ({PHONEMES[0]}, {', '.join(PHONEMES[1:4])}, ..., {PHONEMES[-1]})")
-        if plain < 0.2:
+        likeliest = max(others, key=lambda name: np.nan_to_num(others[name], nan=-1))
+        if others[likeliest] > max(0.4, plain + 0.35):
+            best = likeliest
+        elif plain < 0.2:
             said.append(f"the sounds of the logits are as frequent as in no English text (correlation {plain:.2f}): "
                         "if the classes have another order, say it with --tokens FILE")
+    if best:
+        raise KitError(f"{source}: its classes seem to have {best}; say their order with --tokens FILE, the name "
+                       f"of one class per line ({PHONEMES[0]}, {', '.join(PHONEMES[1:4])}, ..., {PHONEMES[-1]})")
     return said
 
 # %% ../../nbs/decode/files.ipynb #d170345f

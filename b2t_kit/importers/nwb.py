@@ -119,8 +119,9 @@ class Nwb(Own):
         for path in files_below(self.folder, r".*\.nwb"):
             try:
                 with open_file(path) as file:
-                    began, subject = (str(read_hdf5_value(path, file, place, False)) for place in (
-                        "session_start_time", "general/subject/subject_id"))
+                    began, subject = ("" if value is None else str(value) for value in (
+                        read_hdf5_value(path, file, place, False)
+                        for place in ("session_start_time", "general/subject/subject_id")))
                 date = re.match(r"([0-9]{4})-([0-9]{2})-([0-9]{2})", began)
                 name = re.sub(r"[^a-z0-9]", "", (self.participant or subject).casefold())[:20]
                 if not date or not is_date(*date.groups()) or not name:

@@ -178,11 +178,12 @@ def nearest_recipe(
     "The recipe from which a run differs least."
     def chosen(train: Any, task: Any) -> dict[str, Any]:
         model = {name: value for name, value in task["model"].items() if name not in FROM_RECORDINGS}
-        return {"train": dict(train), "task": {**task, "model": model}}
+        return {"train": dict(train), "task": {**task, "model": None if own_model else model}}
 
     if record["task"]["name"] != "speech":
         return "", []
     with damaged(Path("config.json")):
+        own_model = "sha256" in record["task"]["config"]["model"]  # which no recipe has
         own, found = chosen(record["train"], record["task"]["config"]), {}
         for name, make in RECIPES.items():
             run = make()
@@ -207,9 +208,11 @@ def bars(
 # %% ../../nbs/output/runs.ipynb #3359233c
 def next_steps(state: RunState) -> list[str]:  # command lines
     "What a run is ready for."
-    run, given = state.folder, f"--run {state.folder} --data {state.recordings or 'RECORDINGS'}"
+    model = state.record["task"].get("config", {}).get("model", {})
+    own = f" --model {model['file']}:{model['name']}" if isinstance(model, dict) and model.get("file") else ""
+    run, given = state.folder, f"--run {state.folder} --data {state.recordings or 'RECORDINGS'}{own}"
     if state.step < state.steps:
-        return [f"b2t train --resume --out {run}"]
+        return [f"b2t train --resume --out {run}{own}"]
     if state.task != "speech":
         return []
     steps = [] if (run / "eval/val/result.json").exists() else [f"b2t eval {given}"]
@@ -219,7 +222,7 @@ def next_steps(state: RunState) -> list[str]:  # command lines
     if state.record["task"].get("signal", {}).get("labels", T15.labels) == T15.labels:
         if not state.recordings or any(Path(state.recordings).glob("**/data_test.hdf5")):
             steps += [f"b2t submit {given} --out submission.csv"]
-    return [*steps, f"b2t export --run {run} --out EXPORTED"]
+    return [*steps, f"b2t export --run {run} --out EXPORTED{own}"]
 
 # %% ../../nbs/output/runs.ipynb #68e7c997
 NOT_VALIDATED = "no validation: trained on train and val; temperature and search weights are another run's"

@@ -471,9 +471,9 @@ def certainty_of(
     trials: Sequence[Decoded],
     logits: Mapping[tuple[str, str], np.ndarray],  # (session, group) -> (P, classes)
     temperature: float,  # divides the logits
-) -> dict[str, dict[str, dict[str, Any]]]:  # "sentences", "phonemes" -> "raw", "calibrated" -> from `reliability`
+) -> dict[str, dict[str, dict[str, Any]]]:  # "phoneme sequences", "phonemes" -> "raw", "calibrated" -> from `reliability`
     "Compare the probabilities of greedily decoded sentences and phonemes with how often they are right."
-    found: dict[str, dict[str, dict[str, Any]]] = {"sentences": {}, "phonemes": {}}
+    found: dict[str, dict[str, dict[str, Any]]] = {"phoneme sequences": {}, "phonemes": {}}
     for name, divisor in {"raw": 1.0, "calibrated": temperature}.items():
         sentences: list[tuple[Any, ...]] = []  # trial, probability, whether it is right
         phonemes: list[tuple[Any, ...]] = []
@@ -487,7 +487,7 @@ def certainty_of(
             highest = np.maximum.reduceat(shares.max(1), starts)[path[starts] != 0] if len(path) else ()
             right = [true == decoded for true, decoded in align_edits(trial.true, trial.decoded) if decoded is not None]
             phonemes += zip([number] * len(right), highest, right)
-        for kind, rows in (("sentences", sentences), ("phonemes", phonemes)):
+        for kind, rows in (("phoneme sequences", sentences), ("phonemes", phonemes)):
             found[kind][name] = reliability(*map(np.array, zip(*rows))) if rows else {}
     return found if all(table["raw"] for table in found.values()) else {}
 
@@ -504,7 +504,7 @@ class Evaluation:
     unseen: str  # the day layer used for the other sessions
     marks: tuple[Choice, ...] = ()  # what was chosen on these trials
     calibration: Calibration | None = None  # what words are searched with; None: not known
-    # "sentences" and "phonemes" -> "raw", "calibrated" -> from `reliability`
+    # "phoneme sequences" and "phonemes" -> "raw", "calibrated" -> from `reliability`
     certainty: Mapping[str, Mapping[str, dict[str, Any]]] = field(default_factory=dict)
 
     @cached_property
