@@ -613,7 +613,8 @@ def source_note(
     kept: Path,  # folder with the sources that the run was trained with
 ) -> str:  # empty if the source is the same
     "What has changed in the source of a model of one's own since a run was trained."
-    later = "".join(f"; it was trained on from step {path.name[5:]} with {path}" for path in sorted(kept.glob("from_*")))
+    later = "".join(f"; it was trained on from step {path.name[5:]} with {path}"
+                    for path in sorted(kept.glob("from_*")))
     if record.get("sha256") == model_name(type(config)).get("sha256"):
         return later and f"the source of {record.get('name')} is the one that the run began with{later}"
     now, changed = model_sources(type(config)), []

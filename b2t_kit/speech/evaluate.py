@@ -471,7 +471,7 @@ def certainty_of(
     trials: Sequence[Decoded],
     logits: Mapping[tuple[str, str], np.ndarray],  # (session, group) -> (P, classes)
     temperature: float,  # divides the logits
-) -> dict[str, dict[str, dict[str, Any]]]:  # "phoneme sequences", "phonemes" -> "raw", "calibrated" -> from `reliability`
+) -> dict[str, dict[str, dict[str, Any]]]:  # kind of items -> "raw", "calibrated" -> from `reliability`
     "Compare the probabilities of greedily decoded sentences and phonemes with how often they are right."
     found: dict[str, dict[str, dict[str, Any]]] = {"phoneme sequences": {}, "phonemes": {}}
     for name, divisor in {"raw": 1.0, "calibrated": temperature}.items():

@@ -184,7 +184,7 @@ class Meter:
 
 # %% ../../nbs/training/run.ipynb #15339a12
 RESUME = "resume.json"  # in the run folder: what a resumed run uses again and may change
-SOURCES = "source"  # in the run folder: the sources of a model of one's own, as they were when it began; from_STEP: later
+SOURCES = "source"  # in the run folder: sources of a model of one's own when the run began; in from_STEP, later ones
 CHANGEABLE = {  # settings that a resumed run may change
     "steps", "hours", "device", "precision", "log_every", "new_schedule", "eval_every", "checkpoint_every", "scratch",
     "keep_checkpoints", "abnormal_norm", "tracker", "shard", "units_over", "compile_cache", "memory_guard"}
