@@ -654,7 +654,8 @@ def convert(
     for item in importer.days():
         done.faults.append(item) if isinstance(item, Fault) else days.append(item)
     if not days and not done.faults:
-        raise KitError(f"{importer.folder}: holds nothing to convert; expected {importer.__doc__}")
+        what = "is a file; give its folder" if Path(importer.folder).is_file() else "holds nothing to convert"
+        raise KitError(f"{importer.folder}: {what}; expected {importer.__doc__}")
     for path in sorted(done.folder.glob("*/data_*.hdf5")):
         if (made := stored_mark(path)["format"]) != type(importer).__name__:
             raise Fault(path, "", "", f"comes from another format, {made}; give another folder with --out")

@@ -91,7 +91,7 @@ def series_rows(path: Path, file: h5py.File, series: str, bin_ms: float) -> tupl
 
     def cut(start: float, stop: float) -> np.ndarray:
         first, last = np.searchsorted(times, [start - step / 2, stop - step / 2])
-        if last <= first:
+        if last <= first or start < times[0] - step or stop > times[-1] + 2 * step:
             raise KitError(f"lasts from {start:g} to {stop:g} s, but the rows are from {times[0]:g} to {times[-1]:g} s")
         if times[last - 1] - times[first] > 1.5 * step * (last - first):
             raise KitError(f"has {last - first} rows in {stop - start:g} s; some are missing")

@@ -31,7 +31,8 @@ from PIL import Image
 
 import b2t_kit
 from .. import __version__
-from ..core import KitError, check_target, load_json, note_of, read_text, save_json, write_atomically
+from ..core import KitError, check_target, load_json, note_of, read_text, report_progress, save_json
+from ..core import write_atomically
 from ..data.dataset import BIN_SECONDS, FEATURE_KINDS, T15, Recordings, Signal, as_png, check_split
 from ..data.convert import quarantine_record, quarantine_said
 from ..decode.files import DecodedTrial, Hypothesis, posteriors
@@ -554,6 +555,7 @@ def report_run(
         facts_now = {**facts, "written": time.strftime("%Y-%m-%d %H:%M")}
         write_atomically(page, report_html(report, look, notes, facts_now, pictures))
         save_json(page.with_suffix(".json"), {**report.numbers, "about": facts})
+        report_progress(f"the page: {page}")
     return report
 
 

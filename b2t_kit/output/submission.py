@@ -100,7 +100,8 @@ def submission_faults(
         elif not is_valid_text(text):
             found.append(f"line {due + 2}: {text[:60]!r} is not words of a-z, ' and - with single spaces")
     if len(lines) != rows:
-        found.append(f"{len(lines)} rows, but there are {rows} test trials")
+        missing = f"; missing: {len(lines)}{f' to {rows - 1}' * (rows - len(lines) > 1)}" * (len(lines) < rows)
+        found.append(f"{len(lines)} rows, but there are {rows} test trials{missing}")
     return found
 
 # %% ../../nbs/output/submission.ipynb #fe8f95a9
