@@ -95,7 +95,7 @@ def read_rows(path: Path, file: h5py.File, place: str) -> h5py.Dataset:  # (T, C
     if group is None or name not in group:
         tables: list[str] = []
         file.visititems(lambda at, part: tables.append(at) if getattr(part, "ndim", 0) == 2 else None)
-        has = ", ".join(printable(at) for at in tables[:5]) or "none"
+        has = ", ".join(tables[:5]) or "none"
         raise Fault(path, "", place, f"is missing; the file's tables of numbers are: {has}")
     return open_dataset(path, group, name, "iuf", (None, None), most=MOST_ROWS)
 
