@@ -1272,8 +1272,8 @@ def parse_and_act(words: list[str], quiet: bool) -> int:
 
 def main(words: list[str] | None = None) -> int:
     "Run the program with the words that follow `b2t`, this process's if None; return the exit status."
-    if words is None:  # before torch starts its threads: those that wait spin for microseconds and not milliseconds,
-        os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # which on an idle machine is as fast, beside a neighbour faster
+    if words is None:  # before torch starts its threads: those that wait spin for microseconds, not milliseconds
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # alone as fast, beside a busy neighbour faster
     return run_program(lambda: do(sys.argv[1:] if words is None else words))
 
 # %% ../nbs/cli.ipynb #08a14fe9
