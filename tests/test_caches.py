@@ -168,7 +168,8 @@ def test_noise_instead_of_features(here: Path, ran: list[str]) -> None:
         assert main(["eval", "--run", "1/run", "--data", "data", "--device", "cpu"]) == 0
         assert main(["rescore", nbest, "--llm", "causal", "--tune", "--out", "better.jsonl", "--device", "cpu"]) == 0
         assert main(["report", "--run", "1/run", "--data", "data", "--device", "cpu", "--pictures", "0"]) == 0
-        phonemes = [load_json(Path(name) / "result.json")["per"] for name in ("1/run/eval/val", "1/ensemble/eval/val")]
+        own = Path("1/run/eval/val_data") if Path("1/run/eval/val_data").is_dir() else Path("1/run/eval/val")
+        phonemes = [load_json(folder / "result.json")["per"] for folder in (own, Path("1/ensemble/eval/val"))]
         return (score(), score("1/ensemble/average/val"), load_json(Path("better.weights.json"))["wer"]["after"],
                 load_json(Path("1/run/report/val.json"))["groups"]["all trials"]["wer"]["rate"], *phonemes)
 
@@ -416,11 +417,11 @@ def test_scores_on_a_card(here: Path) -> None:
     evaluated = ["eval", "--run", "1/run", "--data", "data", "--device", "cpu"]
     assert main(evaluated) == 0 and list(card_rows("a")) == ["val"]
     rewrite(Path(VAL), noise)
-    assert main(evaluated) == 0 and list(card_rows("b")) == ["val, other trials than in training's record"]
+    assert main(evaluated) == 0 and list(card_rows("b")) == ["val", "val, other trials than in training's record"]
     rewrite(weights(), one_weight)
     assert card_rows("c") == {}
     assert main(evaluated) == 0 and len(card_rows("d")) == 1
-    result = Path("1/run/eval/val/result.json")
+    result = Path("1/run/eval/val_data/result.json")
     rewrite(result, lambda path: path.write_text(path.read_text().replace('"trials": 4', '"trials": 9')))
     assert card_rows("e") == {}
 

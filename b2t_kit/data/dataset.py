@@ -8,9 +8,9 @@ __all__ = ['ARRAYS', 'FEATURE_KINDS', 'AS_PUBLISHED', 'UNCONFIRMED', 'T15', 'NUM
            'CHUNK_BYTES', 'MAX_CHUNKS', 'Signal', 'Trial', 'show_trial', 'as_png', 'Fault', 'reading', 'open_file',
            'open_member', 'open_trial', 'check_storage', 'open_dataset', 'check_text', 'read_attribute', 'read_signal',
            'signal_difference', 'TrialInfo', 'read_info', 'read_features', 'check_features', 'read_labels',
-           'check_split', 'entries_of', 'sessions_of', 'lost_days', 'find_recordings', 'index_file', 'Recordings',
-           'show_sessions', 'browse_trials', 'RunningNorm', 'trial_digests', 'data_fingerprint', 'DayStatistics',
-           'signal_warnings', 'check_folder', 'fault_lines', 'look_at', 'NewFile']
+           'check_split', 'entries_of', 'sessions_of', 'lost_days', 'NoRecordings', 'find_recordings', 'index_file',
+           'Recordings', 'show_sessions', 'browse_trials', 'RunningNorm', 'trial_digests', 'data_fingerprint',
+           'DayStatistics', 'signal_warnings', 'check_folder', 'fault_lines', 'look_at', 'NewFile']
 
 # %% ../../nbs/01_dataset.ipynb #62f6cae2
 import hashlib
@@ -495,11 +495,15 @@ def lost_days(folder: Path) -> Iterator[Fault]:
             yield Fault(entry.path, "", "", f"{kind} ({error.strerror}); repair or remove it")
 
 
+class NoRecordings(KitError):
+    "There are no recordings in the places searched."
+
+
 def find_recordings(
     path: str | Path | None = None,  # the folder or one just above it; None: the platform's input folders
     roots: tuple[Path, ...] | None = None,  # folders to search; None: the input folders of this platform
 ) -> Path:  # the folder that holds one folder per session
-    "Find the recordings; raises `KitError` if there are none, or several."
+    "Find the recordings; raises `NoRecordings` if there are none, `KitError` if several."
     starts, where = [Path(path or ".")], f"{path}: "
     if path is None:
         roots = platform().input_folders if roots is None else roots
@@ -517,7 +521,7 @@ def find_recordings(
         raise KitError(f"{where}several recordings found, name one: {', '.join(map(str, found.values()))}")
     if path is not None and list(starts[0].glob("data_*.hdf5")):
         raise KitError(f"{path}: is a single session; name the folder that holds all sessions")
-    raise KitError(f"{where}no recordings; expected <session>/data_train.hdf5, also in hdf5_data_final")
+    raise NoRecordings(f"{where}no recordings; expected <session>/data_train.hdf5, also in hdf5_data_final")
 
 # %% ../../nbs/01_dataset.ipynb #5a728cb0
 def index_file(
