@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core import KitError, check_target, csv_text, is_whole, parse_json, read_text, report_progress
-from ..core import write_atomically
+from ..core import KitError, check_target, csv_text, is_whole, parse_json, plain, read_text, report_progress
+from ..core import stored_key, write_atomically
 from ..decode.combine import least_risk
 from ..decode.decode import LogitsFile, decode_sentences
 from ..decode.files import OTHER_FILES, posteriors, read_nbest
@@ -62,10 +62,11 @@ def read_votes(
     "Read the sentences of a decoder. Raises `KitError` that names the file and the line."
     suffix, found = Path(path).suffix.lower(), Votes()
     if suffix in (".hdf5", ".h5", *OTHER_FILES):  # logits: with the sentences that b2t decode --logits made of them
-        lists = LogitsFile(path).folder / "nbest.jsonl"
-        if not lists.exists():
+        source = LogitsFile(path)
+        lists, made_of = source.folder / "nbest.jsonl", plain(source.read(source.folder).key)
+        if (stored_key(lists) or {}).get("logits") != made_of:
             report_progress(f"{path}: decoding logits with the default model; b2t decode --logits takes another")
-            decode_sentences(LogitsFile(path))
+            decode_sentences(source)
         return read_votes(lists)
     if suffix not in (".jsonl", ".json", ".txt", ".text", ".trn", ""):
         return {key: [(sentence, 1.0)] for key, sentence in read_sentences(path).items()}

@@ -324,13 +324,13 @@ class Run(Training):
             self.device.say(text)
 
 # %% ../../nbs/training/run.ipynb #d91984ce
-def check_agreement(device: Device, task: Task, config: TrainConfig) -> None:
+def check_agreement(device: Device, task: Task, config: TrainConfig, data: Any) -> None:  # data: process 0's fingerprint
     "Check that all processes have the same settings, recordings and versions; `KitError` names machine and key."
     if device.world == 1:
         return
     own: dict[str, Any] = {"train": to_dict(config), "task": task.describe(), "versions": package_versions()}
     if find_place().local_rank == 0:  # a machine reads its recordings once
-        own["data"] = task.fingerprint(None)
+        own["data"] = data if device.is_main else task.fingerprint(None)
     own = json.loads(json.dumps(own, default=str))
     (home, first), *others = device.gather_objects((socket.gethostname(), own))
     for rank, (machine, other) in enumerate(others, 1):
@@ -430,8 +430,8 @@ def open_run(
                 if not (kept / name).exists():
                     write_atomically(kept / name, content)
 
-        check_agreement(device, task, config)
         record = on_main(device, claim)
+        check_agreement(device, task, config, record["data"])
         board = Board(config.steps, where="nowhere" if quiet or not device.is_main else "auto")
         run = Run(**vars(build_training(task, config, device)), folder=folder, record=record, board=board,
                   budget=budget, stop=stop, norms=NormWatch(config.abnormal_norm), quiet=quiet)
