@@ -324,8 +324,8 @@ class Run(Training):
             self.device.say(text)
 
 # %% ../../nbs/training/run.ipynb #d91984ce
-def check_agreement(device: Device, task: Task, config: TrainConfig, data: Any) -> None:  # data: process 0's fingerprint
-    "Check that all processes have the same settings, recordings and versions; `KitError` names machine and key."
+def check_agreement(device: Device, task: Task, config: TrainConfig, data: Any) -> None:
+    "Check that all processes have process 0's settings, `data` and versions; `KitError` names machine and key."
     if device.world == 1:
         return
     own: dict[str, Any] = {"train": to_dict(config), "task": task.describe(), "versions": package_versions()}
