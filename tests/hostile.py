@@ -19,6 +19,7 @@ import re
 import resource
 import shutil
 import signal
+import subprocess
 import socket
 import sys
 import tempfile
@@ -768,8 +769,11 @@ def prepare(folder: Path) -> None:
     (folder / "lm").mkdir()
     text(words_txt=SAID)(folder)
     logits(folder)
+    # not in this process: where torch knows other devices than a CPU, it refuses gradients after a fork that follows one
+    subprocess.run([sys.executable, "-m", "b2t_kit", "train", "--data", "data", "--out", "run", *SMALL.split(), "--quiet"],
+                   cwd=folder, check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
     with open(os.devnull, "w") as null, contextlib.redirect_stdout(null), contextlib.redirect_stderr(null):
-        for words in (f"train --data data --out run {SMALL}", "lm build words.txt --out lm/model.b2tlm", DECODE):
+        for words in ("lm build words.txt --out lm/model.b2tlm", DECODE):
             with contextlib.chdir(folder):
                 assert main(words.split()) == 0, words
     gc.freeze()  # what is imported need not be looked through again in every child
