@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import errno
 import hashlib
 import inspect
@@ -41,17 +42,17 @@ if TYPE_CHECKING:
 
 # %% auto #0
 __all__ = ['LONGEST_ERROR', 'MAX_TEXT', 'SEED', 'TEMPERATURE', 'SUCCESS', 'FAULTS', 'ERROR', 'UNRECOGNISED', 'STATUSES',
-           'LOG_EVERY', 'ENTERED', 'MACHINE_FAULTS', 'GIB', 'SETTLED', 'MEMO', 'REMEMBERED', 'KitError', 'printable',
-           'printed_plainly', 'sync_folder', 'written_aside', 'write_atomically', 'save_json', 'atomic_folder',
-           'known_mistake', 'regular_file', 'open_own', 'clear_way', 'read_bytes', 'read_text', 'parse_json',
-           'load_json', 'csv_text', 'csv_plain', 'check_writable', 'new_folders', 'check_target', 'existing',
-           'free_bytes', 'Platform', 'platform', 'to_dict', 'kinds_of', 'converted', 'from_dict', 'leaves', 'override',
-           'check_bounds', 'is_whole', 'number_in', 'class_source', 'report_progress', 'duration', 'followed',
-           'loses_exceptions', 'stopped_by_signals', 'forget_output', 'run_program', 'environment_with', 'memory',
-           'free_memory', 'gib', 'file_mark', 'plain', 'content_hash', 'file_state', 'Remembered', 'remembered_hash',
-           'file_hash', 'Kept', 'note_of', 'stored_key', 'kept', 'differing', 'fold_seed', 'scramble',
-           'one_thread_first', 'uniforms', 'normals', 'Place', 'find_place', 'child_environment', 'join', 'tell_others',
-           'lost_contact', 'leave']
+           'LOG_EVERY', 'ENTERED', 'FROM_CPP', 'MACHINE_FAULTS', 'GIB', 'SETTLED', 'MEMO', 'REMEMBERED', 'KitError',
+           'printable', 'printed_plainly', 'sync_folder', 'written_aside', 'write_atomically', 'save_json',
+           'atomic_folder', 'known_mistake', 'regular_file', 'open_own', 'clear_way', 'read_bytes', 'read_text',
+           'parse_json', 'load_json', 'csv_text', 'csv_plain', 'check_writable', 'new_folders', 'check_target',
+           'existing', 'free_bytes', 'Platform', 'platform', 'to_dict', 'kinds_of', 'converted', 'from_dict', 'leaves',
+           'override', 'check_bounds', 'is_whole', 'number_in', 'class_source', 'report_progress', 'duration',
+           'followed', 'loses_exceptions', 'stopped_by_signals', 'forget_output', 'run_program', 'environment_with',
+           'memory', 'free_memory', 'gib', 'file_mark', 'plain', 'content_hash', 'file_state', 'Remembered',
+           'remembered_hash', 'file_hash', 'Kept', 'note_of', 'stored_key', 'kept', 'differing', 'fold_seed',
+           'scramble', 'one_thread_first', 'uniforms', 'normals', 'Place', 'find_place', 'child_environment', 'join',
+           'tell_others', 'lost_contact', 'leave']
 
 # %% ../nbs/core.ipynb #942871e9
 LONGEST_ERROR = 2000  # characters; an error may quote its input, which may be one line of megabytes
@@ -562,16 +563,21 @@ def followed(
 
 # %% ../nbs/core.ipynb #e70a7947
 # What is entered there is also left: modes of torch, and the lock that all progress bars share.
-ENTERED = ("/torch/autograd/grad_mode.py", "/torch/amp/autocast_mode.py", "/tqdm/std.py")
+ENTERED = "/torch/", "/tqdm/std.py"
+# torch's C++ calls these; an exception there may abort the process
+FROM_CPP = "__torch_dispatch__", "find_torch_dispatch_rule", "__del__"
 
 
 def loses_exceptions(frame: types.FrameType | None) -> bool:
     "Return whether an exception would not reach `run_program`, or would leave half a folder, a mode or a lock."
     while frame is not None and frame.f_code is not run_program.__code__:
         file, name = frame.f_code.co_filename, frame.f_code.co_name
-        enters = file.endswith(ENTERED) and name in ("__enter__", "__exit__", "acquire", "release")
-        removes = file == shutil.__file__ and "rmtree" in name
-        if file.startswith("<frozen importlib") or file == weakref.__file__ or name == "__del__" or removes or enters:
+        if file.startswith("<frozen importlib") or file == weakref.__file__ or file.endswith("/torch/_compile.py"):
+            return True
+        if name in FROM_CPP or file == shutil.__file__ and "rmtree" in name:
+            return True
+        by = frame.f_back.f_code.co_filename if file == contextlib.__file__ and frame.f_back else file
+        if name in ("__enter__", "__exit__", "acquire", "release") and any(part in by for part in ENTERED):
             return True
         frame = frame.f_back
     return False

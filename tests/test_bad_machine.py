@@ -7,6 +7,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -151,6 +152,35 @@ def test_a_mode_of_torch_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.is_grad_enabled()
     finally:
         switch(True)
+
+
+INTERRUPTED_TRACES = """
+import os, random, signal, sys
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as modes
+from b2t_kit.core import run_program
+from b2t_kit.memory import trace_step
+from toy import ToyTask, toy_batch
+
+def action():
+    while True:
+        trace_step(ToyTask(), batch)
+
+batch, chance = toy_batch([0, 1], 2), random.Random(0)
+signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+for number in range(60):
+    signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.005, 0.04))
+    assert run_program(action) == 128 + signal.SIGTERM
+    assert not modes() and torch.is_grad_enabled() and not torch._C._only_lift_cpu_tensors(), number
+"""
+
+
+def test_fake_tensors_are_left() -> None:
+    """Signals while a step is traced end in a status: no mode of torch stays on, torch's C++ does not abort."""
+    paths = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED_TRACES], env={**os.environ, "PYTHONPATH": paths},
+                          capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 @contextmanager
