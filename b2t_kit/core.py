@@ -70,7 +70,7 @@ class KitError(Exception):
         return [f"error: {printable(self)}"]
 
 # %% ../nbs/core.ipynb #6e60644a
-def printable(text: Any) -> str:
+def printable(text: object) -> str:
     "Return text without characters that steer a terminal: they appear as escapes, such as \\x1b."
     text = str(text)
     if text.isprintable():
@@ -132,7 +132,7 @@ def write_atomically(path: str | Path, content: str | bytes) -> Path:
     return Path(path)
 
 
-def save_json(path: str | Path, value: Any) -> Path:
+def save_json(path: str | Path, value: object) -> Path:
     "Write plain values as indented JSON, atomically; NaN and infinity are refused."
     return write_atomically(path, json.dumps(value, indent=1, allow_nan=False, default=str) + "\n")
 
@@ -690,7 +690,7 @@ def run_program(
 @contextmanager
 def environment_with(
     added: Mapping[str, str],  # variables to set
-    removed: Any = (),  # names of variables to hide
+    removed: Iterable[str] = (),  # names of variables to hide
 ) -> Iterator[None]:
     "Change this process's environment variables and put them back."
     touched = [*added, *removed]
@@ -748,7 +748,7 @@ def plain(value: Any) -> Any:
     return json.loads(json.dumps(value, sort_keys=True))
 
 
-def content_hash(value: Any) -> str:  # 32 hexadecimal digits
+def content_hash(value: object) -> str:  # 32 hexadecimal digits
     "Return a hash of plain values; the order of names does not matter."
     return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()
 

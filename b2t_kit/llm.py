@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,12 +33,15 @@ from .core import from_dict, load_json, new_folders, read_text, regular_file, sa
 from .decode.files import DecodedTrial, Hypothesis, marks_of, read_nbest, with_choices
 from .decode.files import with_confidences, write_nbest
 from .decode.tune import halves
-from .devices.torch import to_device
+from .devices.torch import Device, to_device
 from .devices.select import open_device
 from .lm import load_sentences
 from .simulate import fixed_sentences, is_held_out
 from .text.metrics import Choice, Counts, Rate, choice_key, edit_distance, marked, rate_of, wer
 from .text.phonemes import normalise
+
+if TYPE_CHECKING:  # an optional library
+    from transformers import PreTrainedTokenizerBase
 
 # %% ../nbs/llm.ipynb #31548b44
 MARKERS = ("<|endoftext|>", "<|end_of_text|>", "<s>", "</s>", "<bos>", "<eos>")  # usual names of what divides texts
@@ -66,7 +69,7 @@ class Writing:
 
 # %% ../nbs/llm.ipynb #404d55d3
 def token_ids(
-    tokenizer: Any,  # Hugging Face tokenizer
+    tokenizer: PreTrainedTokenizerBase,
     text: str,  # as written; it may contain markers
 ) -> tuple[int, ...]:
     "Return the tokens of a piece of text."
@@ -74,7 +77,7 @@ def token_ids(
 
 
 def end_tokens(
-    tokenizer: Any,  # Hugging Face tokenizer
+    tokenizer: PreTrainedTokenizerBase,
     ends: Sequence[str],
 ) -> dict[str, int]:  # ending -> its token; each token once
     "Return the endings that add one token to a word, and change none of the word's."
@@ -87,7 +90,7 @@ def end_tokens(
 
 # %% ../nbs/llm.ipynb #bb3e76ca
 def writings_of(
-    tokenizer: Any,  # Hugging Face tokenizer
+    tokenizer: PreTrainedTokenizerBase,
 ) -> list[Writing]:  # with capitals and the tokenizer's own marker first
     "Return the writings to choose from; raises `KitError` if no text has a beginning or an end."
     known = tokenizer.get_vocab()
@@ -393,7 +396,7 @@ def check_layers(
 # %% ../nbs/llm.ipynb #eeb2cb14
 def load_scorer(
     folder: str | Path,  # model folder, as written by `save_pretrained` and the hub
-    device: Any = None,  # from `open_device`; None: the CPU, in float32
+    device: Device | None = None,  # from `open_device`; None: the CPU, in float32
     bits: int = 0,  # 4 or 8: store the weights in so many bits, CUDA only; 0: the precision of the device
     writing: Writing | None = None,  # None: as kept in the folder, or else chosen by likelihood
     values: int = VALUES,  # largest number of logits held at a time

@@ -38,6 +38,7 @@ from ..core import to_dict
 from ..text.phonemes import BLANK, PHONEMES, show
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import, and only the figures need it
+    from ipywidgets import interactive
     from matplotlib.figure import Figure
 
 # %% ../../nbs/01_dataset.ipynb #400c1d32
@@ -220,7 +221,7 @@ def open_member(
     file: Path,  # for messages
     group: h5py.Group,  # the file itself, or a trial
     name: str,  # of a trial or a dataset
-) -> Any:  # h5py.Group or h5py.Dataset; None if there is none
+) -> h5py.Group | h5py.Dataset | None:
     "What a group holds under a name; raises `Fault` for a link, or if it cannot be read."
     with reading(file, *(part for part in (group.name.strip("/"), name) if part)):
         key = name.encode("utf-8", "surrogateescape")
@@ -684,7 +685,7 @@ def show_sessions(
 # %% ../../nbs/01_dataset.ipynb #d9deab10
 def browse_trials(
     recordings: Recordings,  # any split
-) -> Any:  # ipywidgets.interactive
+) -> interactive:
     "Display controls for browsing trials, and the first trial as a static figure below them."
     import ipywidgets  # only here: everything else works without a notebook
     import matplotlib.pyplot as plt

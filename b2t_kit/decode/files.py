@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from h5py import HardLink
 from rapidfuzz.distance import Levenshtein
 
@@ -32,7 +33,7 @@ FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 def check_logits(
-    logits: Any,  # anything NumPy can convert to an array
+    logits: npt.ArrayLike,
     name: str = "logits",  # for the error message
 ) -> np.ndarray:  # (P, 41) float32 or float64
     "Return the logits of one trial as an array; raises `KitError` if they cannot be logits."

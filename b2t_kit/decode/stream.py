@@ -28,6 +28,7 @@ from .search import BeamSearch, available_cores, tempered
 from .combine import average_logits
 from .search import Hotword, parse_hotwords
 from .files import Hypothesis
+from ..lm import LanguageModel
 from ..models.model import FrameSteps
 from ..speech.adapt import fit_days
 from ..speech.evaluate import Decoder, load_decoder
@@ -236,7 +237,7 @@ def frame_settings(config: SpeechConfig) -> tuple[Any, ...]:
             augment.causal_smoothing)
 
 
-def copy_into_memory(model: Any) -> None:
+def copy_into_memory(model: LanguageModel) -> None:
     "Copy the arrays of a language model that is mapped from a file; its numbers stay the same."
     arrays = {name: array for name, array in model.arrays._asdict().items() if isinstance(array, np.ndarray)}
     if sum(array.nbytes for array in arrays.values()) <= COPIED_BYTES:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from ..lm import LanguageModel
 from ..text.lexicon import Lexicon
 from ..text.metrics import Counts, Rate, edit_distance, rate_of
 from ..text.phonemes import normalise
+
+if TYPE_CHECKING:  # only figures need matplotlib
+    from matplotlib.figure import Figure
 
 # %% ../../nbs/decode/tune.ipynb #f2680d8d
 SCALES = tuple(np.geomspace(0.1, 2.0, 14).round(3).tolist())  # acoustic scales to try
@@ -189,7 +192,7 @@ def tune(
 SETTINGS = ("blank_penalty", "missing_silence", "acoustic_scale", "word_bonus", "beam", "blank_skip")
 
 # %% ../../nbs/decode/tune.ipynb #7adcaf69
-def plot_tuning(tuning: Tuning) -> Any:  # a matplotlib figure
+def plot_tuning(tuning: Tuning) -> Figure:
     "Plot the errors over the two cheap weights, and over seconds."
     import matplotlib.pyplot as plt
 

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import psutil
@@ -29,6 +29,9 @@ from torch import nn
 from ..core import KitError, Place, check_writable, environment_with, join
 from ..precision import Precision, ambient_settings, audit_gradients, audit_optimizer, audit_parameters
 from ..precision import autocast, canary, checksum, resolve_precision, tf32_allowed
+
+if TYPE_CHECKING:  # imported with its settings hidden
+    from accelerate import Accelerator
 
 # %% ../../nbs/devices/torch.ipynb #90c60a97
 def to_device(
@@ -75,7 +78,7 @@ class Device(ABC):
     precision: Precision
     label: str  # description of the device, for the log
     accumulation: int = 1  # micro-batches per optimizer step
-    accelerator: Any = None  # Accelerate's, for the tracker; None without
+    accelerator: Any = None  # an `Accelerator`, for the tracker; None without
     undo: ExitStack  # restores the settings that were made for this device
     notices: list[str] = []  # lines about ignored settings, for the log
     chips: int = 1  # devices of this process that share the rows of a batch
@@ -343,7 +346,7 @@ def _import_accelerate() -> Any:
     return accelerate
 
 # %% ../../nbs/devices/torch.ipynb #51323c41
-def _build_accelerator(kind: str, place: Place, tracker: str | None, out: Path | None) -> Any:
+def _build_accelerator(kind: str, place: Place, tracker: str | None, out: Path | None) -> Accelerator:
     "An `Accelerator` that handles only processes and trackers; raises `KitError` if one exists that differs."
     accelerate = _import_accelerate()
     from accelerate.state import is_initialized
@@ -471,7 +474,7 @@ class TorchDevice(Device):
         self.skipped_steps = state["skipped_steps"]
 
 # %% ../../nbs/devices/torch.ipynb #0fb8b8b3
-def start_tracker(accelerator: Any, options: DeviceOptions, out: Path) -> None:
+def start_tracker(accelerator: Accelerator, options: DeviceOptions, out: Path) -> None:
     "Start the tracker in the project b2t_kit, under the name of the run's folder, with the run's settings."
     def flat(values: Any, name: str = "") -> dict[str, Any]:
         if isinstance(values, Mapping):
@@ -486,7 +489,7 @@ def start_tracker(accelerator: Any, options: DeviceOptions, out: Path) -> None:
 def tracker_only(
     options: DeviceOptions,  # whose tracker `check_tracker` has checked
     out: Path,  # folder for its files
-) -> Any:  # an Accelerator
+) -> Accelerator:
     "An `Accelerator` used only for tracking, for devices that do not use Accelerate."
     accelerator = _build_accelerator("cpu", Place(), options.tracker, out)
     start_tracker(accelerator, options, out)

@@ -289,7 +289,7 @@ def largest_printed(program: str) -> int | None:
     return None
 
 
-def device_memory(torch_device: Any) -> int | None:
+def device_memory(torch_device: torch.device) -> int | None:
     "The bytes used on the fullest chip, from torch_xla or else from libtpu; None if unknown."
     try:
         import torch_xla.core.xla_model as xla_model

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -96,7 +97,7 @@ def inner_bins(found: dict[str, Any], start: int, end: int, times: int) -> np.nd
                            join_bins(found["spikePow"][start:end], times, False)], 1)
 
 
-def unknown_layout(path: Any) -> Fault:
+def unknown_layout(path: Path) -> Fault:
     "The refusal of a file whose layout nobody has described: it says what the file holds."
     try:
         read_variables(path, inner_layout(128))

@@ -21,6 +21,7 @@ import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -444,7 +445,7 @@ class Widget:
         self,
         session: LiveSession,
         every: float = 0.2,  # least seconds between two drawings
-        display: Any = notebook_display,  # shows the picture
+        display: Callable[..., Any] = notebook_display,  # shows the picture
     ) -> None:
         import ipywidgets
 
@@ -513,7 +514,7 @@ def heat_map(feed: Feed) -> bytes:  # PNG
 
 def watch(
     session: LiveSession,
-    display: Any = notebook_display,  # shows the widgets
+    display: Callable[..., Any] = notebook_display,  # shows the widgets
 ) -> Widget:
     "Show a session in a notebook while it runs; `watch(...).thread.join()` waits for its end."
     widget = Widget(session, display=display)

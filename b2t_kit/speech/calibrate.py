@@ -9,7 +9,7 @@ __all__ = ['NARROW', 'REACH', 'DOUBTFUL', 'NATS', 'TEMPERATURE_FILE', 'label_los
 
 # %% ../../nbs/speech/calibrate.ipynb #8f48cc4d
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ def typical_lead(
 
 
 def valley(
-    height: Any,  # function of a number, with one valley
+    height: Callable[[float], float],  # a function with one valley
     low: float,
     high: float,
 ) -> float:

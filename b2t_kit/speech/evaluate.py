@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
@@ -49,6 +49,9 @@ from ..text.phonemes import PHONEMES
 from ..training.checkpoint import best_checkpoint, read_part, tensors_hash
 from ..training.run import SOURCES, check_task, task_digest
 from ..training.task import TrainConfig
+
+if TYPE_CHECKING:  # only figures need matplotlib
+    from matplotlib.figure import Figure
 
 # %% ../../nbs/speech/evaluate.ipynb #d2e139c7
 @dataclass(frozen=True)
@@ -614,7 +617,7 @@ def save_evaluation(
 
 # %% ../../nbs/speech/evaluate.ipynb #abe5bea6
 def png(
-    figure: Any,  # matplotlib figure; will be closed
+    figure: Figure,  # will be closed
 ) -> bytes:
     "A figure as PNG bytes."
     import matplotlib.pyplot as plt

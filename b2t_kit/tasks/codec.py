@@ -368,7 +368,7 @@ def _share(rows: int, parts: int, chips: int) -> int:
 MOST_CHANNELS = 64  # of codes; published codecs have up to 32
 
 
-def array_shape(file: Any, name: str) -> tuple[int, ...]:
+def array_shape(file: np.lib.npyio.NpzFile, name: str) -> tuple[int, ...]:
     "The shape of an array in an open npz file, from its header alone."
     with file.zip.open(f"{name}.npy") as member:
         first = np.lib.format.read_magic(member) == (1, 0)

@@ -12,7 +12,7 @@ __all__ = ['TRAINED', 'CHECKPOINT_CHOSEN', 'WEIGHTS_TUNED', 'CHOSEN', 'FEWEST_GR
 # %% ../../nbs/text/metrics.ipynb #f0de7dcd
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from rapidfuzz.distance import Levenshtein
@@ -20,9 +20,13 @@ from rapidfuzz.distance import Levenshtein
 from ..core import KitError, content_hash
 from .phonemes import BLANK, GROUPS, PHONEMES, SILENCE, normalise, to_ids
 
+if TYPE_CHECKING:  # scoring needs no plotting library
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 # %% ../../nbs/text/metrics.ipynb #24aeeedc
 def items_of(
-    sequence: Any,  # a list, a string, an array or a tensor
+    sequence: Sequence | np.ndarray,  # a list, a string, an array or a tensor
 ) -> Sequence:
     "A list for an array or a tensor; other sequences unchanged."
     return sequence.tolist() if hasattr(sequence, "tolist") else sequence
@@ -266,8 +270,8 @@ def rates_by(
 def plot_rates(
     table: RateTable,  # from `rates_by`
     label: str = "error rate, %",  # of the horizontal axis
-    axes: Any = None,  # matplotlib axes; None makes a figure
-) -> Any:  # the axes
+    axes: Axes | None = None,  # None makes a figure
+) -> Axes:
     "Draw rates as dots and their intervals as bars, one row per group."
     import matplotlib.pyplot as plt  # only here: scoring needs no plotting library
 
@@ -350,7 +354,7 @@ def reliability_line(
 # %% ../../nbs/text/metrics.ipynb #873149ab
 def plot_reliability(
     tables: Mapping[str, Mapping[str, dict[str, Any]]],  # kind of items -> "raw", "calibrated" -> from `reliability`
-) -> Any:  # a matplotlib figure
+) -> Figure:
     "Draw how often items of each probability are right, a panel a kind; the diagonal is a decoder that knows itself."
     from matplotlib.figure import Figure  # only here: scoring needs no plotting library
 
@@ -415,7 +419,7 @@ def confusion(
 # %% ../../nbs/text/metrics.ipynb #f3741a4b
 def plot_confusion(
     confusion: Confusion,  # from `confusion`
-) -> Any:  # matplotlib axes
+) -> Axes:
     "Draw the share of each true class that was decoded as each class, ordered by articulation."
     import matplotlib.pyplot as plt  # only here: scoring needs no plotting library
 

@@ -31,7 +31,7 @@ from ..models.model import model_class
 from ..models.scan import compiled_for
 from ..precision import resolve_precision
 from ..training.run import Meter, accumulate_gradients, build_training, seed_step, update_weights
-from ..training.task import TrainConfig, mean_loss
+from ..training.task import Task, TrainConfig, mean_loss
 
 # %% ../../nbs/tpu/lower.ipynb #0dda2455
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class ResultMeter(Meter):
 
 # %% ../../nbs/tpu/lower.ipynb #629ae166
 def lower_run(
-    task: Any,  # a `Task`; only its shapes are used
+    task: Task,  # only its shapes are used
     config: TrainConfig,
     where: Slice,
     take: Callable[[Program], object],  # called with each program

@@ -98,7 +98,7 @@ def listed(models: dict[str, tuple[Lexicon, LanguageModel]], lists: dict[str, li
         for extra, hot in lists.items():
             label, start = name + extra, time.process_time()
             search = BeamSearch(lexicon, model, CONFIG, hotwords=parse_hotwords(hot) if hot else ())
-            _ = search.prefix
+            _ = search.trie
             opened = time.process_time() - start
             (found, seconds), (others, _) = (timed(search, part) for part in trials)
             found, texts[label] = best(found), best(others)
