@@ -69,7 +69,7 @@ class Writing:
 
 # %% ../nbs/llm.ipynb #404d55d3
 def token_ids(
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: "PreTrainedTokenizerBase",
     text: str,  # as written; it may contain markers
 ) -> tuple[int, ...]:
     "Return the tokens of a piece of text."
@@ -77,7 +77,7 @@ def token_ids(
 
 
 def end_tokens(
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: "PreTrainedTokenizerBase",
     ends: Sequence[str],
 ) -> dict[str, int]:  # ending -> its token; each token once
     "Return the endings that add one token to a word, and change none of the word's."
@@ -90,7 +90,7 @@ def end_tokens(
 
 # %% ../nbs/llm.ipynb #bb3e76ca
 def writings_of(
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: "PreTrainedTokenizerBase",
 ) -> list[Writing]:  # with capitals and the tokenizer's own marker first
     "Return the writings to choose from; raises `KitError` if no text has a beginning or an end."
     known = tokenizer.get_vocab()

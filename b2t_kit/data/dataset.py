@@ -685,7 +685,7 @@ def show_sessions(
 # %% ../../nbs/01_dataset.ipynb #d9deab10
 def browse_trials(
     recordings: Recordings,  # any split
-) -> interactive:
+) -> "interactive":
     "Display controls for browsing trials, and the first trial as a static figure below them."
     import ipywidgets  # only here: everything else works without a notebook
     import matplotlib.pyplot as plt

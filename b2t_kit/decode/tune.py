@@ -192,7 +192,7 @@ def tune(
 SETTINGS = ("blank_penalty", "missing_silence", "acoustic_scale", "word_bonus", "beam", "blank_skip")
 
 # %% ../../nbs/decode/tune.ipynb #7adcaf69
-def plot_tuning(tuning: Tuning) -> Figure:
+def plot_tuning(tuning: Tuning) -> "Figure":
     "Plot the errors over the two cheap weights, and over seconds."
     import matplotlib.pyplot as plt
 

@@ -346,7 +346,7 @@ def _import_accelerate() -> Any:
     return accelerate
 
 # %% ../../nbs/devices/torch.ipynb #51323c41
-def _build_accelerator(kind: str, place: Place, tracker: str | None, out: Path | None) -> Accelerator:
+def _build_accelerator(kind: str, place: Place, tracker: str | None, out: Path | None) -> "Accelerator":
     "An `Accelerator` that handles only processes and trackers; raises `KitError` if one exists that differs."
     accelerate = _import_accelerate()
     from accelerate.state import is_initialized
@@ -474,7 +474,7 @@ class TorchDevice(Device):
         self.skipped_steps = state["skipped_steps"]
 
 # %% ../../nbs/devices/torch.ipynb #0fb8b8b3
-def start_tracker(accelerator: Accelerator, options: DeviceOptions, out: Path) -> None:
+def start_tracker(accelerator: "Accelerator", options: DeviceOptions, out: Path) -> None:
     "Start the tracker in the project b2t_kit, under the name of the run's folder, with the run's settings."
     def flat(values: Any, name: str = "") -> dict[str, Any]:
         if isinstance(values, Mapping):
@@ -489,7 +489,7 @@ def start_tracker(accelerator: Accelerator, options: DeviceOptions, out: Path) -
 def tracker_only(
     options: DeviceOptions,  # whose tracker `check_tracker` has checked
     out: Path,  # folder for its files
-) -> Accelerator:
+) -> "Accelerator":
     "An `Accelerator` used only for tracking, for devices that do not use Accelerate."
     accelerator = _build_accelerator("cpu", Place(), options.tracker, out)
     start_tracker(accelerator, options, out)

@@ -12,16 +12,13 @@ import struct
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from ..core import KitError, read_text, regular_file
-
-if TYPE_CHECKING:  # it imports this module
-    from b2t_kit.models.model import ModelConfig
 
 # %% ../../nbs/models/published.ipynb #5ffe6bf7
 def numpy_numbers() -> list[Any]:
@@ -74,13 +71,13 @@ class Pretrained:
     "A published decoder and what is needed to use it."
 
     model: nn.Module  # in evaluation mode, on the CPU
-    config: ModelConfig  # sizes, and how its inputs are smoothed
+    config: Any  # a `ModelConfig`: sizes, and how its inputs are smoothed
     sessions: tuple[str, ...]  # recording day of each day layer, in order; without such layers, days of training
     val_per: float | None  # phoneme error rate on the validation split, if its authors stored it
 
 # %% ../../nbs/models/published.ipynb #bd69fe29
 def check_sizes(
-    config: ModelConfig,
+    config: Any,  # a `ModelConfig`
     state: dict[str, torch.Tensor],  # for its network
 ) -> None:
     "Raise `KitError` if the configuration asks for another number of parameters than the file holds."

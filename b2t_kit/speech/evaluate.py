@@ -617,7 +617,7 @@ def save_evaluation(
 
 # %% ../../nbs/speech/evaluate.ipynb #abe5bea6
 def png(
-    figure: Figure,  # will be closed
+    figure: "Figure",  # will be closed
 ) -> bytes:
     "A figure as PNG bytes."
     import matplotlib.pyplot as plt

@@ -270,8 +270,8 @@ def rates_by(
 def plot_rates(
     table: RateTable,  # from `rates_by`
     label: str = "error rate, %",  # of the horizontal axis
-    axes: Axes | None = None,  # None makes a figure
-) -> Axes:
+    axes: "Axes | None" = None,  # None makes a figure
+) -> "Axes":
     "Draw rates as dots and their intervals as bars, one row per group."
     import matplotlib.pyplot as plt  # only here: scoring needs no plotting library
 
@@ -354,7 +354,7 @@ def reliability_line(
 # %% ../../nbs/text/metrics.ipynb #873149ab
 def plot_reliability(
     tables: Mapping[str, Mapping[str, dict[str, Any]]],  # kind of items -> "raw", "calibrated" -> from `reliability`
-) -> Figure:
+) -> "Figure":
     "Draw how often items of each probability are right, a panel a kind; the diagonal is a decoder that knows itself."
     from matplotlib.figure import Figure  # only here: scoring needs no plotting library
 
@@ -419,7 +419,7 @@ def confusion(
 # %% ../../nbs/text/metrics.ipynb #f3741a4b
 def plot_confusion(
     confusion: Confusion,  # from `confusion`
-) -> Axes:
+) -> "Axes":
     "Draw the share of each true class that was decoded as each class, ordered by articulation."
     import matplotlib.pyplot as plt  # only here: scoring needs no plotting library
 
