@@ -210,7 +210,9 @@ def plot_tuning(tuning: Tuning) -> "Figure":
                                    ("chosen", [tuning.best], "o")):
         right.plot([1000 * one.seconds for one in searches], [100 * tuning.wer(one) for one in searches], marker,
                    label=name)
-    right.set(xscale="log", xlabel="CPU milliseconds per trial", ylabel="word error rate, %")
+    right.set_xscale("log", base=2)
+    right.xaxis.set_major_formatter("{x:g}")
+    right.set(xlabel="CPU milliseconds per trial", ylabel="word error rate, %")
     right.legend(fontsize=8)
     return figure
 
