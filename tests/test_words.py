@@ -53,3 +53,25 @@ def test_the_best_checkpoint_has_the_fewest_wrong_words(tmp_path: Path, capsys: 
     assert best.step == min(rates, key=rates.get) and best.step in checkpoint_steps(run)
     assert load_decoder(run).origin == f"run, step {best.step}"
     assert load_json(run / "config.json")["task"]["config"]["words"]["lm"] == "default"
+
+
+def test_adaptation_is_taken_only_where_it_explains_the_sentences_better(tmp_path: Path) -> None:
+    "Half of the phonemes have weak channels: careful steps mend some, and reckless ones spoil the decoder."
+    data, run = legible_day(tmp_path / "hdf5_data_final", train=16, val=1), tmp_path / "run"
+    assert main(f"train --data {data} --out {run} --config linear --steps 40 --warmup-steps 5 --lr 0.02 --eval-every 0 "
+                "--device cpu".split()) == 0
+    generator = np.random.default_rng(5)
+    with SessionWriter(tmp_path / "later" / DAY, "val") as writer:
+        for number in range(12):
+            trial = legible_trial(generator, SAID[number % len(SAID)], DAY, 100 + number)
+            trial.features[:, :41:2] *= 0.12
+            writer.write(trial)
+    for rate, kept in {"0.01": "adapted", "0.1": "as trained"}.items():
+        assert main(f"eval --run {run} --data {tmp_path / 'later'} --adapt --adapt-copies 4 --adapt-lr {rate} --device cpu "
+                    f"--json {tmp_path / 'out.json'}".split()) == 0
+        found = load_json(tmp_path / "out.json")
+        told, (before, after) = found["adaptation"], found["adaptation"]["losses"]
+        assert told["kept"] == kept and (after < before) == (kept == "adapted"), told
+        side = "with" if kept == "adapted" else "before"
+        assert found["per"] == told["phonemes"]["all days"][side] <= 0.29, told
+        assert (told["phonemes"]["all days"]["with"] > 0.35) == (kept == "as trained"), told

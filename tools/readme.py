@@ -27,13 +27,10 @@ FOLDERS = {  # in reading order
     "text": "Phonemes, pronunciations and error rates.",
     "models": "What the decoders are made of.",
     "training": "What the training loop calls.",
-    "lm": "Words, and n-gram models of sentences.",
     "decode": "From phoneme logits to sentences.",
-    "llm": "Large language models, after the search.",
     "live": "Words while somebody speaks.",
     "output": "Competition files, scores and reports.",
     "devices": "One interface over CPU, CUDA and TPU.",
-    "memory": "Whether a step fits, by arithmetic.",
     "tpu": "Whether a step fits and how fast it can be, by the TPU compiler, without a TPU.",
     "tasks": "Other tasks on the same training loop.",
 }

@@ -34,8 +34,8 @@ from .files import read_trials, with_choices, write_nbest
 from .search import BeamSearch, Hotword, SearchConfig, read_hotwords, search_key, tempered
 from .tune import CHOICE, DEFAULT, Tuning, TuningRecord, plot_tuning, read_tuning, tune, tuned_for
 from ..lm import LanguageModel, leak_warning, preload, read_language_model
-from ..speech.calibrate import Calibration, estimate_temperature, fit_to_sentences, read_calibration
-from ..speech.calibrate import save_calibration
+from ..speech.calibrate import Calibration, estimate_temperature, fit_to_sentences, label_loss
+from ..speech.calibrate import read_calibration, save_calibration
 from ..text.lexicon import PHONEME_ORDER, ClassOrder, Lexicon, build_lexicon, missing_words, own_words, spell
 from ..text.metrics import WEIGHTS_TUNED, Choice, Rate, choice_key, count_edits, edit_distance, marked
 from ..text.metrics import plain_marks, rate_of, wer
@@ -345,21 +345,26 @@ def adaptation_report(
     plain: Path,  # logits of the decoder as trained
     adapted: Path,  # logits from `adapted_logits`
 ) -> "AdaptReport":  # also written beside the adapted logits, as report.txt and report.json
-    "Count the errors before and with adaptation."
-    from b2t_kit.speech.adapt import AdaptReport
+    "Compare the decoder before and with adaptation: by the text of the one before, and by errors where they are known."
+    from b2t_kit.speech.adapt import NO_WORDS, AdaptReport
 
     steps = Counter(trial["done"] for trial in load_json(adapted.parent / "adapt.json")["trials"])
     sides, errors = (read_trials(plain), read_trials(adapted)), {}
+    texts = [[trial.sentence for trial in decode_trials(search, side)] for side in sides[:1 if split == "test" else 2]]
+    labels = [np.array(spell(search.lexicon, text), np.int64) for text in texts[0]]
+    pairs = [[label_loss(trial.logits.astype(np.float64), label, search.temperature) for trial in pair]
+             for label, *pair in zip(labels, *sides) if len(label)]
+    old, new = np.mean([pair for pair in pairs if math.isfinite(pair[0])] or [[0.0, 0.0]], axis=0).tolist()
+    silent = steps[NO_WORDS] - sum(not len(label) for label in labels)  # trials whose words adaptation lost
     if split != "test":
         with Recordings(data, split) as recordings:
             places = {(info.session, info.block, info.number): index for index, info in enumerate(recordings.infos)}
             true: list[Any] = [recordings.labels(places[trial.place]) for trial in sides[0]]
         said = [normalise(trial.truth or "").split() for trial in sides[0]]
         phonemes = [count_edits(true, [collapse(trial.logits.argmax(1)) for trial in side]) for side in sides]
-        words = [count_edits(said, [trial.sentence.split() for trial in decode_trials(search, side)])
-                 for side in sides]
+        words = [count_edits(said, [text.split() for text in side]) for side in texts]
         errors = {"phonemes": (phonemes[0], phonemes[1]), "words": (words[0], words[1])}
-    report = AdaptReport(dict(steps), [trial.session for trial in sides[0]] if errors else [], errors)
+    report = AdaptReport(dict(steps), [trial.session for trial in sides[0]] if errors else [], errors, (old, new), silent)
     write_atomically(adapted.parent / "report.txt", f"{report!r}\n")
     save_json(adapted.parent / "report.json", report.to_dict())
     return report
@@ -399,7 +404,7 @@ class AdaptedRun(LogitSource):
         path = adapted_logits(run.decoder, run.data, run.split, place, search, self.adapt, run.device,
                               precision=run.precision, unseen=run.unseen, progress=progress)
         report = adaptation_report(run.data, run.split, search, logits.path, path)
-        return replace(read_split(path, folder), chose=logits.chose), report
+        return replace(read_split(path, folder), chose=logits.chose) if report.better else logits, report
 
 # %% ../../nbs/decode/decode.ipynb #c00f8533
 @dataclass(frozen=True)
@@ -672,7 +677,7 @@ def evaluate_adapting(
     if tuned_on:
         marks += (Choice(WEIGHTS_TUNED, len(tuned_on), len(trials)),)
     again = decoded_again(plain.trials, logits.path)
-    made = replace(plain, origin=f"{plain.origin}, adapted", trials=again, marks=marks)
+    made = replace(plain, origin=f"{plain.origin}, {'adapted' if report.better else 'as trained'}", trials=again, marks=marks)
     save_evaluation(made, folder, logits.key)
     if json is not None:
         save_json(json, made.to_dict() | {"adaptation": report.to_dict()})

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core import KitError, check_target, content_hash, csv_plain, differing, file_hash, new_folders, open_own
-from ..core import parse_json, plain, read_bytes, read_text, save_json, to_dict, write_atomically
+from ..core import parse_json, plain, read_bytes, read_text, report_progress, save_json, to_dict
+from ..core import write_atomically
 from ..data.dataset import Recordings, TrialInfo
 from ..data.convert import refuse_seen
 from ..decode.files import read_nbest
@@ -267,7 +268,9 @@ def submit(
         settings = {**decoding.logits.key, **search_key(search), "adapt": adapt and to_dict(adapt)}
         with SubmissionWriter(out, infos, settings) as writer:
             if writer.missing:
-                logits, _ = source.adapted(decoding.logits, search, source.folder)
+                logits, report = source.adapted(decoding.logits, search, source.folder)
+                if report:
+                    report_progress(report.verdict)
                 missing = {place_of(info) for info in writer.missing}
                 for trial in decode_trials(search, [trial for trial in logits.trials if trial.place in missing]):
                     writer.write(trial.place, trial.sentence)

@@ -39,7 +39,7 @@ from ..devices.torch import Device
 from ..models.model import ctc_losses, greedy, model_name, published_in, source_note
 from ..models.published import Pretrained
 from .adapt import AdaptConfig, AdaptProgress, Adapter, Start, Unseen, adapted_parameters, fit_days
-from .adapt import single_trial
+from .adapt import NO_WORDS, single_trial
 from .task import SpeechConfig, SpeechRun, check_signal, framing, logits_of, signals_in, speech_loss
 from ..text.metrics import CHOSEN, Choice, Confusion, Counts, Rate, RateTable, confusion, count_edits
 from ..text.metrics import align_edits, marked, plain_marks, plot_confusion, plot_rates, plot_reliability
@@ -400,7 +400,7 @@ class AdaptingDecoder:
         logits = scores[0, : int(frames[0])].numpy()
         sentence, labels = self.words(logits)
         if not labels:
-            done = "without a step (no words)"
+            done = NO_WORDS
         elif needed_patches(np.array(labels)) > int(batch.num_patches[0]):
             done = "without a step (pronunciation too long)"
         else:
