@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core import KitError, check_target, content_hash, csv_plain, differing, file_hash, new_folders, open_own
-from ..core import parse_json, plain, read_bytes, read_text, report_progress, save_json, to_dict
-from ..core import write_atomically
+from ..core import parse_json, plain, read_bytes, read_text, report_progress, save_json, to_dict, write_atomically
 from ..data.dataset import Recordings, TrialInfo
 from ..data.convert import refuse_seen
 from ..decode.files import read_nbest
