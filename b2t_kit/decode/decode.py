@@ -364,7 +364,8 @@ def adaptation_report(
         phonemes = [count_edits(true, [collapse(trial.logits.argmax(1)) for trial in side]) for side in sides]
         words = [count_edits(said, [text.split() for text in side]) for side in texts]
         errors = {"phonemes": (phonemes[0], phonemes[1]), "words": (words[0], words[1])}
-    report = AdaptReport(dict(steps), [trial.session for trial in sides[0]] if errors else [], errors, (old, new), silent)
+    days = [trial.session for trial in sides[0]] if errors else []
+    report = AdaptReport(dict(steps), days, errors, (old, new), silent)
     write_atomically(adapted.parent / "report.txt", f"{report!r}\n")
     save_json(adapted.parent / "report.json", report.to_dict())
     return report
@@ -677,7 +678,7 @@ def evaluate_adapting(
     if tuned_on:
         marks += (Choice(WEIGHTS_TUNED, len(tuned_on), len(trials)),)
     again = decoded_again(plain.trials, logits.path)
-    made = replace(plain, origin=f"{plain.origin}, {'adapted' if report.better else 'as trained'}", trials=again, marks=marks)
+    made = replace(plain, origin=f"{plain.origin}, {report.kept}", trials=again, marks=marks)
     save_evaluation(made, folder, logits.key)
     if json is not None:
         save_json(json, made.to_dict() | {"adaptation": report.to_dict()})

@@ -369,11 +369,16 @@ class AdaptReport:
         return self.losses[1] < self.losses[0] and self.silenced <= 0
 
     @property
+    def kept(self) -> str:
+        "Which decoder is used in the end."
+        return "adapted" if self.better else "as trained"
+
+    @property
     def verdict(self) -> str:
         "Which decoder is kept, and why."
         old, new = self.losses
-        return (f"kept: the decoder {'adapted' if self.better else 'as trained'}; the text that it decodes as trained has "
-                f"a CTC loss of {old:.2f} per trial, with adaptation {new:.2f}"
+        return (f"kept: the decoder {self.kept}; the text that it decodes as trained has a CTC loss of {old:.2f} per "
+                f"trial, with adaptation {new:.2f}"
                 + f", and {self.silenced} more trials have no words" * (self.silenced > 0))
 
     def differences(
@@ -406,7 +411,7 @@ class AdaptReport:
         "All of it as plain values."
         tables = {kind: {day: _plain(*row) for day, row in self.differences(kind).items()} for kind in self.errors}
         losses = [loss if math.isfinite(loss) else None for loss in self.losses]
-        return {"steps": self.steps, "kept": "adapted" if self.better else "as trained", "losses": losses, **tables, "harmed": self.harmed}
+        return {"steps": self.steps, "kept": self.kept, "losses": losses, **tables, "harmed": self.harmed}
 
     def __repr__(self) -> str:
         done = ", ".join(f"{count} {what}" for what, count in self.steps.items())
