@@ -891,13 +891,13 @@ class Show(Verb):
     json: OptionalFile = None  # write the answer to this file
 
     def act(self) -> None:
-        from b2t_kit.output.runs import nearest_recipe, next_steps, run_line, run_state, show_text
+        from b2t_kit.output.runs import nearest_recipe, next_steps, run_state, show_text
 
         state = run_state(self.run)
         print(show_text(state))
         if self.json:
             recipe, changes = nearest_recipe(state.record)
-            save_json(self.json, {**run_line(self.run, state), "recipe": recipe, "changes": changes,
+            save_json(self.json, {**state.line(self.run), "recipe": recipe, "changes": changes,
                                   "next": next_steps(state)})
 
 # %% ../nbs/cli.ipynb #968f2f78
