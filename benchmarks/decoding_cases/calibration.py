@@ -93,5 +93,5 @@ def draw(rows: list[dict], path: Path) -> None:
     axes.set(xscale="log", xlabel="logits times", ylabel="word errors, %", title="raw (dotted) and calibrated")
     axes.set_xticks(FACTORS, [f"{factor:g}" for factor in FACTORS])
     axes.minorticks_off()
-    axes.legend(fontsize=7)
+    axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
     fig.savefig(path)
