@@ -12,8 +12,8 @@ __all__ = ['Folder', 'File', 'RunFolder', 'OptionalFolder', 'OptionalFile', 'Opt
            'FindsSentences', 'Evaluate', 'Decode', 'WritesModel', 'Excludes', 'BuildModel', 'MixModels', 'ConvertModel',
            'DescribeModel', 'CheckModel', 'Perplexity', 'Rescore', 'Submit', 'CheckSubmission', 'ScoreSentences',
            'CombineSentences', 'WriteReport', 'Export', 'Runs', 'Show', 'BuildKernel', 'ForDevices', 'Plan',
-           'Preflight', 'Doctor', 'all_verbs', 'find_verb', 'print_verbs', 'spelled_out', 'parse', 'mistake', 'act',
-           'do', 'parse_and_act', 'main']
+           'Preflight', 'Doctor', 'all_verbs', 'find_verb', 'print_verbs', 'spelled_out', 'parse',
+           'without_empty_defaults', 'mistake', 'act', 'do', 'parse_and_act', 'main']
 
 # %% ../nbs/cli.ipynb #dbf184fd
 import difflib
@@ -31,7 +31,7 @@ from dataclasses import MISSING, asdict, dataclass, fields, replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from io import BytesIO, StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, ClassVar, Literal, get_type_hints
@@ -1186,13 +1186,15 @@ def parse(words: Sequence[str]) -> Any:
     if {"-h", "--help"} & set(words):
         for title, entries in getattr(verb, "about", dict)().items():
             about += "\n".join([f"\n\n{title}:", *(f"- {entry}: {text}" for entry, text in entries.items())])
-    errors = StringIO()
+    errors, shown = StringIO(), TextIOWrapper(BytesIO(), encoding=sys.stdout.encoding or "ascii")
     try:
-        with redirect_stderr(errors):
+        with redirect_stderr(errors), redirect_stdout(shown):
             parsed = tyro.cli(verb, prog=program, description=about, args=words, default=default,
                               config=(tyro.conf.OmitArgPrefixes,), registry=numbers)
     except SystemExit as stop:
         if not stop.code:
+            shown.seek(0)
+            print(without_empty_defaults(shown.read()), end="")
             raise
         raise KitError(f"{mistake(errors.getvalue(), options, verb)} (`{program} --help` lists the options)") from None
     except tyro.constructors.UnsupportedTypeAnnotationError as error:
@@ -1202,6 +1204,12 @@ def parse(words: Sequence[str]) -> Any:
         if getattr(parsed, item.name) == "" != item.default:
             raise KitError(f"{flag(item.name)}: is empty")
     return parsed
+
+
+def without_empty_defaults(printed: str) -> str:
+    "Return help without `(default: None)` and `(default: )`, whose texts say what is done then; boxes keep their shape."
+    blank = re.sub(r"\(default:[\s│]*(?:None)?[\s│]*\)", lambda found: re.sub(r"[^\s│]", " ", found[0]), printed)
+    return re.sub(r"^│ {20,}│\n", "", blank, flags=re.M)
 
 
 def mistake(printed: str, options: Sequence[str], verb: type) -> str:

@@ -30,7 +30,7 @@ import sys
 import time
 import zlib
 from array import array as growing
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial, reduce
@@ -42,10 +42,10 @@ import numba
 import numpy as np
 from numba.extending import overload
 
-from .core import KitError, check_target, followed, free_memory, parse_json, read_text, regular_file
-from .core import remembered_hash, written_aside
+from .core import KitError, check_target, followed, free_memory, parse_json, printable, read_text
+from .core import regular_file, remembered_hash, report_progress, written_aside
 from .data.dataset import SPLITS, Recordings, find_recordings
-from .text.phonemes import check_word, normalise
+from .text.phonemes import FOREIGN_LETTER, check_word, normalise
 
 # %% ../nbs/lm.ipynb #447701c3
 UNKNOWN, START, END = 0, 1, 2  # numbers of <unk>, <s> and </s> in every model
@@ -791,6 +791,18 @@ def normalise_lines(
 Text = str | Path | Sequence[str]  # a file, or a list of sentences
 
 
+def _no_words(text: str) -> Counter[str]:
+    "What scored text cannot hold, besides punctuation, by kind."
+    octets = text.encode()
+    found = Counter({"digits": len(octets) - len(octets.translate(None, b"0123456789")),
+                     "web addresses": text.count("://") + text.count("www.")})
+    if "<" in text:
+        found["marks such as <s>"] = len(_MARKER.findall(text))
+    if not text.isascii():
+        found["letters beyond a to z"] = len(FOREIGN_LETTER.findall(text))
+    return +found
+
+
 def text_blocks(text: Text) -> Iterator[tuple[str, int, str]]:  # source, number of the first line, normalised lines
     "Yield a text in blocks of lines; raises `KitError` naming a line that is too long or not UTF-8."
     if not isinstance(text, (str, Path)):
@@ -798,6 +810,7 @@ def text_blocks(text: Text) -> Iterator[tuple[str, int, str]]:  # source, number
             lines = (" ".join(line.split("\n")) for line in text[part])
             yield "the sentences", part.start + 1, normalise_lines("\n".join(lines))
         return
+    dropped, example = Counter[str](), ""
     for number, block in line_blocks(text):
         whole = b"\n".join(block)
         try:
@@ -806,7 +819,14 @@ def text_blocks(text: Text) -> Iterator[tuple[str, int, str]]:  # source, number
             line = number + whole[: error.start].count(b"\n")
             raise KitError(f"{text}: line {line}: is not UTF-8 text; convert the file, for instance with "
                            "iconv") from None
+        dropped += (found := _no_words(decoded))
+        example = example or next((line for line in decoded.split("\n") if found and _no_words(line)), "")
         yield str(text), number, normalise_lines(decoded)
+    if dropped:
+        listed = ", ".join(f"{count:,} {kind}" for kind, count in dropped.items())
+        read = " ".join(normalise_lines(example).replace(_UNKNOWN_WORD, "<unk>").split())
+        report_progress(f"{Path(text).name}: {listed} are no words of a to z: {printable(example.strip())[:60]!r} is read as "
+                        f"{read[:60]!r}; spell out what is spoken")
 
 # %% ../nbs/lm.ipynb #3d5dd04b
 def load_sentences(

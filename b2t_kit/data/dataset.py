@@ -33,9 +33,9 @@ import h5py
 import numpy as np
 from tqdm.auto import tqdm
 
-from ..core import KitError, Remembered, clear_way, file_state, followed, known_mistake, platform, sync_folder
-from ..core import to_dict
-from ..text.phonemes import BLANK, PHONEMES, show
+from ..core import KitError, Remembered, clear_way, file_state, followed, known_mistake, platform, printable
+from ..core import sync_folder, to_dict
+from ..text.phonemes import BLANK, FOREIGN_LETTER, PHONEMES, show
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import, and only the figures need it
     from ipywidgets import interactive
@@ -798,6 +798,7 @@ class DayStatistics:
         self.total, self.squares, self.largest = np.zeros(columns), np.zeros(columns), np.zeros(columns)
         self.changes = np.zeros(columns, np.int64)  # bins in which a column is not as in the bin before
         self.trials: list[str] = []
+        self.foreign: list[str] = []  # trials and sentences with letters beyond a to z
         self.at = np.zeros(columns, np.int64)  # the trial that goes furthest from its mean
         self.stretches: list[tuple[int, int, float]] = []  # of each trial: longest repetition, its start and size
         self.others = np.zeros(2, np.int64)  # other repetitions: bins, and how many
@@ -806,8 +807,11 @@ class DayStatistics:
         self,
         features: np.ndarray,  # (T, C) float32
         trial: str,  # its name
+        sentence: str | None = None,
     ) -> None:
         "Add a trial."
+        if FOREIGN_LETTER.search(sentence or ""):
+            self.foreign.append(f"{trial}: {sentence}")
         self.bins += len(features)
         self.total += features.sum(0, np.float64)
         self.squares += np.einsum("tc,tc->c", features, features, dtype=np.float64)
@@ -891,13 +895,16 @@ def signal_warnings(
         usual = (0.0, 1.0) if day.signal.scale.startswith("z-score") else np.median(like, 0).tolist()
         for text in day.strange(*usual):
             found.setdefault(text, []).append(name)
+    foreign = [text for day in days.values() for text in day.foreign]
+    language = [f"{len(foreign)} sentences have letters beyond a to z, which words and scores leave out, such as "
+                f"{printable(foreign[0])[:100]}"] if foreign else []
     return [f"{names[0]}{f' and {len(names) - 1} other days' * (len(names) > 1)}: {text}"
-            for text, names in found.items()]
+            for text, names in found.items()] + language
 
 # %% ../../nbs/01_dataset.ipynb #fc4e0bcf
 def _check_features(file: h5py.File, info: TrialInfo, signal: Signal, heard: dict, day: DayStatistics) -> None:
     features = read_features(file, info, signal.num_features)
-    day.add(features, f"{info.group} of {info.file.name}")
+    day.add(features, f"{info.group} of {info.file.name}", info.sentence)
     empty = len(features) - 1 - int(np.flatnonzero(features.any(1))[-1])
     small = np.count_nonzero((features != 0) & (np.abs(features) < np.finfo(np.float32).tiny))
     here = f"{info.group} of {info.session}, {info.file.name}"
@@ -1008,7 +1015,7 @@ def look_at(
         day = days[session] = DayStatistics(recordings.signal_of(members[0]))
         for place in sorted({round(at) for at in np.linspace(0, len(members) - 1, per_day)}):
             info = recordings.infos[members[place]]
-            day.add(recordings.features(members[place]), f"{info.group} of {info.file.name}")
+            day.add(recordings.features(members[place]), f"{info.group} of {info.file.name}", info.sentence)
     found = signal_warnings(days)
     if to_train and all(day.useless for day in days.values()):
         raise KitError(f"{recordings.folder}: nothing can be learned from these numbers; {found[0]}")

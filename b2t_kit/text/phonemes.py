@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['IPA', 'EXAMPLES', 'FEATURES', 'FEATURE_FAMILIES', 'FEATURE_NAMES', 'GROUPS', 'BLANK', 'SILENCE', 'BAR', 'PHONEMES',
-           'feature_matrix', 'to_ids', 'to_phonemes', 'show', 'collapse', 'join_words', 'normalise', 'check_word']
+           'FOREIGN_LETTER', 'feature_matrix', 'to_ids', 'to_phonemes', 'show', 'collapse', 'join_words', 'normalise',
+           'check_word']
 
 # %% ../../nbs/text/phonemes.ipynb #0986395c
 import itertools
@@ -165,6 +166,9 @@ _REWRITES = (("- ", " "), ("--", ""), (" '", "'"))  # in this order
 _APOSTROPHES = str.maketrans(dict.fromkeys("\u2019\u2018\u02bc\uff07", "'"))
 
 # %% ../../nbs/text/phonemes.ipynb #def38ee0
+FOREIGN_LETTER = re.compile(r"[^\W\d_A-Za-z\u02bc]")  # which scored text leaves out; U+02BC is an apostrophe
+
+
 def normalise(
     sentence: str,  # any text
     map_apostrophes: bool = False,  # first turn typographic apostrophes into straight ones
