@@ -1207,7 +1207,7 @@ def parse(words: Sequence[str]) -> Any:
 
 
 def without_empty_defaults(printed: str) -> str:
-    "Return help without `(default: None)` and `(default: )`, whose texts say what is done then; boxes keep their shape."
+    "Return help without `(default: None)` and `(default: )`, whose texts say what is done; boxes keep their shape."
     blank = re.sub(r"\(default:[\s│]*(?:None)?[\s│]*\)", lambda found: re.sub(r"[^\s│]", " ", found[0]), printed)
     return re.sub(r"^│ {20,}│\n", "", blank, flags=re.M)
 

@@ -825,8 +825,8 @@ def text_blocks(text: Text) -> Iterator[tuple[str, int, str]]:  # source, number
     if dropped:
         listed = ", ".join(f"{count:,} {kind}" for kind, count in dropped.items())
         read = " ".join(normalise_lines(example).replace(_UNKNOWN_WORD, "<unk>").split())
-        report_progress(f"{Path(text).name}: {listed} are no words of a to z: {printable(example.strip())[:60]!r} is read as "
-                        f"{read[:60]!r}; spell out what is spoken")
+        report_progress(f"{Path(text).name}: {listed} cannot be kept: {printable(example.strip())[:60]!r} is read "
+                        f"as {read[:60]!r}; spell out what is spoken")
 
 # %% ../nbs/lm.ipynb #3d5dd04b
 def load_sentences(
