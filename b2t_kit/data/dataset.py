@@ -898,7 +898,7 @@ def signal_warnings(
     foreign = [text for day in days.values() for text in day.foreign]
     language = [f"{len(foreign)} sentences have letters beyond a to z, which words and scores leave out, such as "
                 f"{printable(foreign[0])[:100]}"] if foreign else []
-    return [f"{names[0]}{f' and {len(names) - 1} other days' * (len(names) > 1)}: {text}"
+    return [f"{names[0]}{f' and {len(names) - 1} other day' * (len(names) > 1)}{'s' * (len(names) > 2)}: {text}"
             for text, names in found.items()] + language
 
 # %% ../../nbs/01_dataset.ipynb #fc4e0bcf
