@@ -798,6 +798,7 @@ class DayStatistics:
         self.total, self.squares, self.largest = np.zeros(columns), np.zeros(columns), np.zeros(columns)
         self.changes = np.zeros(columns, np.int64)  # bins in which a column is not as in the bin before
         self.trials: list[str] = []
+        self.short, self.room = 0, MAX_BINS  # trials too short for `tiny`; fewest bins for a frame that CTC needs
         self.foreign: list[str] = []  # trials and sentences with letters beyond a to z
         self.at = np.zeros(columns, np.int64)  # the trial that goes furthest from its mean
         self.stretches: list[tuple[int, int, float]] = []  # of each trial: longest repetition, its start and size
@@ -895,11 +896,16 @@ def signal_warnings(
         usual = (0.0, 1.0) if day.signal.scale.startswith("z-score") else np.median(like, 0).tolist()
         for text in day.strange(*usual):
             found.setdefault(text, []).append(name)
+    short, room = sum(day.short for day in days.values()), min((day.room for day in days.values()), default=0)
+    patch = room // 4 * 4 or room
+    remedy = f"--patch {patch} --stride {patch} holds all" if patch else "leave them out with --impossible skip"
+    length = [f"{short} trials are too short for their labels in patches of 16 bins, one every 8, as recipe tiny has "
+              f"them; {remedy}"] if short else []
     foreign = [text for day in days.values() for text in day.foreign]
     language = [f"{len(foreign)} sentences have letters beyond a to z, which words and scores leave out, such as "
                 f"{printable(foreign[0])[:100]}"] if foreign else []
     return [f"{names[0]}{f' and {len(names) - 1} other day' * (len(names) > 1)}{'s' * (len(names) > 2)}: {text}"
-            for text, names in found.items()] + language
+            for text, names in found.items()] + length + language
 
 # %% ../../nbs/01_dataset.ipynb #fc4e0bcf
 def _check_features(file: h5py.File, info: TrialInfo, signal: Signal, heard: dict, day: DayStatistics) -> None:
@@ -925,6 +931,8 @@ def _check_features(file: h5py.File, info: TrialInfo, signal: Signal, heard: dic
 def _check_labels(file: h5py.File, info: TrialInfo, signal: Signal, heard: dict, day: DayStatistics) -> None:
     labels = read_labels(file, info, signal.num_labels)
     needed = len(labels) + int(np.count_nonzero(labels[1:] == labels[:-1]))  # of frames, so that CTC can produce them
+    day.room = min(day.room, info.num_bins // max(needed, 1))
+    day.short += (info.num_bins - 16) // 8 + 1 < needed
     patches = (info.num_bins - 14) // 4 + 1  # of the published baseline
     if patches < needed:
         message = f"{info.num_bins} bins make {patches} patches, but the labels need {needed}"
