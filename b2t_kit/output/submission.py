@@ -6,9 +6,9 @@
 __all__ = ['TEXT', 'MISSING', 'FILLER', 'HEADER', 'TEST_TRIALS', 'PLACE', 'TEXT_COLUMNS', 'place_of', 'submission_order',
            'is_valid_text', 'submission_text', 'submission_faults', 'SubmissionCheck', 'check_submission',
            'SubmissionWriter', 'check_unseen', 'submit', 'submit_nbest', 'read_sentences', 'align_keys', 'Score',
-           'score', 'score_sentences']
+           'score']
 
-# %% ../../nbs/output/submission.ipynb #49e59aee
+# %% ../../nbs/output/submission.ipynb #fe9bb5f8
 import csv
 import fcntl
 import io
@@ -33,7 +33,7 @@ from ..text.phonemes import normalise
 if TYPE_CHECKING:  # checking and scoring import no network
     from b2t_kit.speech.adapt import AdaptConfig
 
-# %% ../../nbs/output/submission.ipynb #7d51ff20
+# %% ../../nbs/output/submission.ipynb #f98e13f2
 def place_of(info: TrialInfo) -> tuple[str, int, int]:
     "Return session, block and trial number, the sort key of a submission."
     return info.session, info.block, info.number
@@ -50,7 +50,7 @@ def submission_order(
                            f"{info.file} and {other.group} of {other.file}")
     return ordered
 
-# %% ../../nbs/output/submission.ipynb #a62a0bcb
+
 TEXT = re.compile(r"(?=.*[a-z])[a-z'-]+(?: [a-z'-]+)*")  # words with single spaces, at least one letter
 MISSING = ("nan", "-nan", "null")  # what pandas.read_csv takes for a missing value, of texts that TEXT allows
 FILLER = "i"  # the most frequent word of conversations
@@ -68,7 +68,7 @@ def submission_text(
     text = normalise(sentence, map_apostrophes=True)
     return text if is_valid_text(text) else FILLER
 
-# %% ../../nbs/output/submission.ipynb #d3322057
+# %% ../../nbs/output/submission.ipynb #a183196d
 HEADER = "id,text"
 TEST_TRIALS = 1450  # test trials of the competition
 
@@ -81,10 +81,10 @@ def submission_faults(
     try:
         header, *lines = content.decode("utf-8").replace("\r\n", "\n").split("\n")
     except UnicodeDecodeError as error:
-        at = content[:error.start].count(b"\n") + 1
-        return [f"line {at}: is not UTF-8 (byte 0x{content[error.start]:02x})"]
+        row = content[:error.start].count(b"\n") + 1
+        return [f"line {row}: is not UTF-8 (byte 0x{content[error.start]:02x})"]
     found = [] if header == HEADER else [f"line 1: is {header[:60]!r}, not {HEADER!r}"]
-    if lines and lines[-1] == "":
+    if lines[-1:] == [""]:
         lines.pop()
     else:
         found.append("the last line has no line end; the file may have been cut")
@@ -100,11 +100,12 @@ def submission_faults(
         elif not is_valid_text(text):
             found.append(f"line {due + 2}: {text[:60]!r} is not words of a-z, ' and - with single spaces")
     if len(lines) != rows:
-        missing = f"; missing: {len(lines)}{f' to {rows - 1}' * (rows - len(lines) > 1)}" * (len(lines) < rows)
-        found.append(f"{len(lines)} rows, but there are {rows} test trials{missing}")
+        found.append(f"{len(lines)} rows, but there are {rows} test trials")
+    if len(lines) < rows:
+        found[-1] += f"; missing: {len(lines)}" + (f" to {rows - 1}" if len(lines) + 1 < rows else "")
     return found
 
-# %% ../../nbs/output/submission.ipynb #fe8f95a9
+# %% ../../nbs/output/submission.ipynb #805a936b
 @dataclass(frozen=True)
 class SubmissionCheck:
     "The faults of a submission; true if there are none."
@@ -134,7 +135,7 @@ def check_submission(
             rows = len(recordings)
     return SubmissionCheck(Path(path), rows, submission_faults(read_bytes(path), rows))
 
-# %% ../../nbs/output/submission.ipynb #8fc41c49
+# %% ../../nbs/output/submission.ipynb #1682b1bb
 class SubmissionWriter(AbstractContextManager):
     "Keeps sentences in a journal, and writes the submission when every trial has one."
 
@@ -168,11 +169,11 @@ class SubmissionWriter(AbstractContextManager):
         content = read_bytes(self.journal)
         whole = content[:content.rfind(b"\n") + 1]  # without the part of a line that a killed process leaves
         self.file.truncate(len(whole))
+        if not whole:
+            return self._append(self.head)
         number = 0
         try:
-            head, *rows = [parse_json(line) for line in whole.splitlines()] or [None]
-            if head is None:
-                return self._append(self.head)
+            head, *rows = map(parse_json, whole.splitlines())
             if changed := differing(self.head, head):
                 names = differing(self.head["settings"], head["settings"])
                 what = f"settings ({', '.join(names)})" if changed == ["settings"] else "test trials"
@@ -207,11 +208,10 @@ class SubmissionWriter(AbstractContextManager):
         sentence: str,  # as decoded
     ) -> None:
         "Keep one sentence. Raises `KitError` if the trial has one already, or is not in the split."
-        number = self.ids.get(place)
+        number, text = self.ids.get(place), submission_text(sentence)
         if number is None or number in self.texts:
             fault = "is not one of its trials" if number is None else "already has a sentence"
             raise KitError(f"{self.path}: {' '.join(map(str, place))} {fault}")
-        text = submission_text(sentence)
         self._append(self._row(number, text))
         self.texts[number] = text
 
@@ -220,7 +220,7 @@ class SubmissionWriter(AbstractContextManager):
         if missing := self.missing:
             raise KitError(f"{self.path}: {len(missing)} of {len(self.infos)} trials have no sentence; the first is "
                            f"{missing[0].session} {missing[0].group}")
-        rows = "".join(f"{number},{self.texts[number]}\n" for number in range(len(self.infos)))
+        rows = "".join(f"{number},{text}\n" for number, text in sorted(self.texts.items()))
         write_atomically(self.path, f"{HEADER}\n{rows}")
         self.journal.unlink(missing_ok=True)
         return self.path
@@ -230,7 +230,7 @@ class SubmissionWriter(AbstractContextManager):
             self.journal.unlink(missing_ok=True)
         self.file.close()
 
-# %% ../../nbs/output/submission.ipynb #217d7bf1
+# %% ../../nbs/output/submission.ipynb #daf2a977
 def check_unseen(
     runs: Iterable[str | Path],  # run folders
     data: str | Path | None,  # folder of the recordings; None: the platform's input folders
@@ -276,7 +276,7 @@ def submit(
             writer.finish()
     return check_submission(out, data)
 
-# %% ../../nbs/output/submission.ipynb #2f1a27ad
+# %% ../../nbs/output/submission.ipynb #2227ce5f
 def submit_nbest(
     nbest: str | Path,  # lists of the test split, such as rescored or combined ones
     out: str | Path,  # the submission to write
@@ -301,10 +301,12 @@ def submit_nbest(
         writer.finish()
     return check_submission(out, data)
 
-# %% ../../nbs/output/submission.ipynb #c65d248a
+# %% ../../nbs/output/submission.ipynb #dbe5ad0e
 PLACE = ("session", "block_num", "trial_num")
 # With ids the first of these that is there; with places the last
 TEXT_COLUMNS = ("text", "transcript", "prediction", "hypothesis", "sentence", "sentence_label")
+
+
 def read_sentences(
     path: str | Path,  # a CSV file
     by_place: bool = False,  # by session, block and trial, also where there are ids
@@ -314,33 +316,28 @@ def read_sentences(
     rows: dict[tuple, str] = {}
     try:
         columns = list(table.fieldnames or [])
-        keys = ("id",) if "id" in columns and not by_place else PLACE
-        order = TEXT_COLUMNS if keys == ("id",) else TEXT_COLUMNS[::-1]
-        texts = [name for name in order if name in columns]
-        if not texts or not set(keys) <= set(columns) or len(set(columns)) < len(columns):
+        keys, order = (PLACE, TEXT_COLUMNS[::-1]) if by_place or "id" not in columns else (("id",), TEXT_COLUMNS)
+        text = next((name for name in order if name in columns), None)
+        if text is None or not set(keys) <= set(columns) or len(set(columns)) < len(columns):
             raise KitError(f"its columns should be id and text, or sentence_label with {', '.join(PLACE)}; "
                            f"it has {', '.join(columns) or 'nothing'}")
         for cells in table:
             if None in cells or None in cells.values():
                 raise KitError("has more or fewer cells than the header")
-            key = tuple(csv_plain(cells[name]).strip() if name == "session" else _number(cells[name], name)
-                        for name in keys)
+            for name in keys:
+                if name != "session" and not re.fullmatch("[0-9]{1,9}", cells[name].strip()):
+                    raise KitError(f"{name} {cells[name][:40]!r} is not a whole number")
+            key = tuple(csv_plain(cells[name]).strip() if name == "session" else int(cells[name]) for name in keys)
             if key in rows or "" in key:
                 raise KitError(f"{' '.join(map(str, key))} is there twice" if key in rows else "session is empty")
-            rows[key] = csv_plain(cells[texts[0]])
+            rows[key] = csv_plain(cells[text])
     except (KitError, csv.Error) as error:
         raise KitError(f"{path}: line {max(table.line_num, 1)}: {error}") from error
     if not rows:
         raise KitError(f"{path}: holds no sentence")
     return dict(sorted(rows.items()))
 
-
-def _number(cell: str, column: str) -> int:
-    if not re.fullmatch("[0-9]{1,9}", cell.strip(), re.ASCII):
-        raise KitError(f"{column} {cell[:40]!r} is not a whole number")
-    return int(cell)
-
-# %% ../../nbs/output/submission.ipynb #6c98db01
+# %% ../../nbs/output/submission.ipynb #87190ee6
 def align_keys(
     tables: Sequence[tuple[str, Mapping[tuple, Any]]],  # name and rows of each, by (id,) or by (session, block, trial)
 ) -> list[dict[tuple, Any]]:
@@ -358,7 +355,7 @@ def align_keys(
         found.append({key: keyed[key] for key in first})
     return found
 
-# %% ../../nbs/output/submission.ipynb #680398c4
+# %% ../../nbs/output/submission.ipynb #362169a6
 @dataclass(frozen=True)
 class Score:
     "Word error rate of one table against another."
@@ -380,7 +377,7 @@ class Score:
         return (f"word error rate {self.wer} words, interval over {self.resampled}\n{kinds}; "
                 f"{self.exact} of {self.sentences} sentences without an error")
 
-# %% ../../nbs/output/submission.ipynb #88a0605e
+
 def score(
     reference: str | Path,  # CSV: id and text, or sentence_label with session, block_num, trial_num
     hypothesis: str | Path,  # CSV of either kind, with as many rows
@@ -389,26 +386,17 @@ def score(
     "Score a file of sentences. Raises `KitError` that names the file and the fault."
     if json is not None:
         check_target(json)
-    true, decoded = align_keys([(str(path), read_sentences(path)) for path in (reference, hypothesis)])
-    sessions = [key[0] for key in true if len(key) == 3]
+    tables = align_keys([(str(path), read_sentences(path)) for path in (reference, hypothesis)])
+    days = [key[0] for key in tables[0] if len(key) == 3]
+    resampled = days if days and redrawn(days) else None
+    true, decoded = ([normalise(sentence).split() for sentence in table.values()] for table in tables)
+    counts = count_edits(true, decoded)
     try:
-        found = score_sentences(list(true.values()), list(decoded.values()), sessions)
+        wer = rate_of(counts, resampled)
     except KitError as error:
         raise KitError(f"{reference}: {error}") from error
+    kinds = Edits(*(sum(kind) for kind in zip(*map(edits, true, decoded))))
+    found = Score(wer, kinds, len(true), int((counts.edits == 0).sum()), "sessions" if resampled else "sentences")
     if json is not None:
         save_json(json, found.to_dict())
     return found
-
-
-def score_sentences(
-    true: Sequence[str],  # as spoken
-    decoded: Sequence[str],  # of the same trials
-    sessions: Sequence[str] = (),  # of each trial; empty: not known
-) -> Score:
-    "Score sentences. Raises `KitError` if the true ones have no words."
-    words = [[normalise(sentence).split() for sentence in side] for side in (true, decoded)]
-    counts = count_edits(*words)
-    days = sessions if sessions and redrawn(sessions) else None
-    kinds = Edits(*(sum(kind) for kind in zip(*map(edits, *words))))
-    return Score(rate_of(counts, days), kinds, len(true), int((counts.edits == 0).sum()),
-                 "sessions" if days else "sentences")
