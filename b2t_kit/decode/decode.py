@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -179,7 +179,7 @@ class LogitSource:
         logits: SplitLogits,  # from `read`
         search: BeamSearch,
         folder: Path,  # of the results
-        progress: Any = str,  # called with progress messages
+        progress: Callable[[str], object] = str,  # called with progress messages
     ) -> tuple[SplitLogits, "AdaptReport | None"]:  # and what adapting changed
         "Return the logits that are decoded in the end."
         return logits, None
@@ -303,7 +303,7 @@ def adapted_logits(
     device: str = "auto",  # for the network: "auto", "cpu" or "cuda"
     precision: str = "auto",  # of the logits; steps are taken in float32
     unseen: "Unseen | None" = None,  # day layer of sessions without training; None: from the configuration
-    progress: Any = str,  # called with progress messages
+    progress: Callable[[str], object] = str,  # called with progress messages
 ) -> Path:  # logits.hdf5
     "Return the logits of a split, each computed before the step on its trial; a killed call is resumed."
     from b2t_kit.devices.select import open_device
@@ -399,7 +399,7 @@ class AdaptedRun(LogitSource):
         return self.trained.calibration(trials, self.folder_of_trained(folder))
 
     def adapted(self, logits: SplitLogits, search: BeamSearch, folder: Path,
-                progress: Any = str) -> tuple[SplitLogits, "AdaptReport"]:
+                progress: Callable[[str], object] = str) -> tuple[SplitLogits, "AdaptReport"]:
         run = self.trained
         place = Path(run.run) / "adapt" / run.split if folder == self.folder else folder / "adapt"
         path = adapted_logits(run.decoder, run.data, run.split, place, search, self.adapt, run.device,
@@ -548,7 +548,7 @@ class Decoding:
         source: LogitSource,
         options: DecodeOptions,
         folder: Path,  # of the results
-        progress: Any = str,  # called with progress messages
+        progress: Callable[[str], object] = str,  # called with progress messages
         preloaded: bool = False,  # first read the model file from end to end
     ) -> None:
         "Raises `KitError` if an input is missing or invalid."
@@ -626,7 +626,7 @@ def decode_sentences(
     tune: bool = False,  # tune the weights on these trials first
     seconds: float | None = None,  # with `tune`: also choose beam and blank skipping; CPU seconds per trial
     out: str | Path | None = None,  # output folder; None: that of the source
-    progress: Any = str,  # called with progress messages
+    progress: Callable[[str], object] = str,  # called with progress messages
     preloaded: bool = False,  # first read the model file from end to end
     kept_lists: bool = False,  # return the lists in the folder, if they were decoded from exactly these inputs
     **options: Any,  # other fields of `DecodeOptions`
@@ -660,7 +660,7 @@ def evaluate_adapting(
     device: str = "auto",  # for the network: "auto", "cpu" or "cuda"
     precision: str = "auto",  # "auto", "float32", "bfloat16" or "float16"
     adapt: "AdaptConfig | None" = None,  # None: DietCORP's settings
-    progress: Any = str,  # called with progress messages
+    progress: Callable[[str], object] = str,  # called with progress messages
     **options: Any,  # of the search that decodes the pseudo-labels: fields of `DecodeOptions`
 ) -> tuple["Evaluation", "AdaptReport"]:
     "Score a split with adaptation, and compare with the decoder as trained; raises `KitError` as `evaluate_run`."

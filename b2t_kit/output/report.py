@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -49,6 +49,9 @@ from ..text.lexicon import PHONEME_ORDER, ClassOrder
 from ..text.phonemes import BLANK, GROUPS, PHONEMES, collapse, normalise, to_ids
 from ..training.checkpoint import best_checkpoint, read_state
 from ..training.log import read_metrics
+
+if TYPE_CHECKING:  # the numbers need no plotting library
+    from matplotlib.figure import Figure
 
 # %% ../../nbs/output/report.ipynb #ced1dda6
 TrialPlace = tuple[str, int, int]  # session, block, trial number
@@ -305,7 +308,7 @@ def rate_rows(rates: dict[str, dict[str, Any]]) -> list[list[str]]:
             for name, line in rates.items()]
 
 # %% ../../nbs/output/report.ipynb #49f97da4
-def plot_days(days: dict[str, dict[str, Any]], label: str = "phoneme") -> Any:  # a matplotlib figure
+def plot_days(days: dict[str, dict[str, Any]], label: str = "phoneme") -> "Figure":
     "Draw word and phoneme (or character) error rate of each day with intervals, side by side."
     from matplotlib.figure import Figure  # imported here: the numbers need no plotting library
 
