@@ -1213,13 +1213,14 @@ def without_empty_defaults(printed: str) -> str:
 
 
 def mistake(printed: str, options: Sequence[str], verb: type) -> str:
-    "Return what tyro printed in a box as one line, after a hint for an option of another program."
-    text = " ".join(re.sub(r"[│╭╮╰╯─]+|-{4,}|^\+-?|[+|]$|^\|", " ", printed, flags=re.M).split())
-    text = re.split(" Argument helptext:| For full helptext", text)[0].removeprefix("Value error Error parsing ")
+    "Return what tyro printed in a box as one line, or where an option of another program is."
+    titled, _, inside = printed.strip().partition("\n")  # the first line is the title of a box
+    inside = re.sub(r"[│╭╮╰╯─]+|-{4,}|^\+-?|[+|]$|^\|", " ", inside or titled, flags=re.M)
+    text = re.split(" Argument helptext:| For full helptext", " ".join(inside.split()))[0]
     own = {item.name for item in fields(verb)}
-    hints = [f"{option}: {ELSEWHERE[known]}; " for option in options
+    hints = [f"{option}: {ELSEWHERE[known]}" for option in options
              if (known := option.replace("_", "-")) in ELSEWHERE and option[2:] not in own]
-    return "".join(hints[:1]) + text.removeprefix("Unrecognized options ")
+    return hints[0] if hints else text.removeprefix("Error parsing ")
 
 # %% ../nbs/cli.ipynb #c0f5b5f0
 def act(verb: Any, quiet: bool = False) -> int:
