@@ -276,8 +276,9 @@ def rates_in(
         key = stored_key(path)
         if key is None or key.get("decoder") != decoder.digest or "adapted" in key:
             continue
+        same = key["data"] == data.get(key["split"])
         with damaged(path):
-            result, same = load_json(path), key["data"] == data.get(key["split"])
+            result = load_json(path)
             name = key["split"] if same else f"{key['split']}, other trials than in training's record"
             found[name] = {"trials": result["trials"], **result["summary"]["all trials"], "data": key["data"],
                            "marks": [mark["text"] for mark in result["marks"]]}
