@@ -91,7 +91,7 @@ class Feed:
         self.lock, self.name = threading.Lock(), secrets.token_hex(4)  # a page that comes back knows whom it has heard
         self.log: dict[str, deque[tuple[int, Any]]] = {kind: deque(maxlen=most) for kind, most in IN_FEED.items()}
         self.now: dict[str, Any] = {"words": None, "alternatives": [], "final": False, "words_ms": None, "over": False,
-                                    "state": "waiting", "text": "", "counted": "", "unsure": UNSURE}
+                                    "state": "waiting", "text": "", "counted": "", "unsure": UNSURE, "doubt": ""}
         self.changes = self.bins = self.finals = 0
         self.arrived = 0, 0.0  # bins of the last update, and when the last of them came
         self._before: np.ndarray | None = None
@@ -112,6 +112,8 @@ class Feed:
                     self.log["sentences"][place] = self.changes, sentence | {"mark": mark}
             if moment.note:
                 self.log["notes"].append((self.changes, {"text": moment.note, "bad": moment.bad}))
+            if moment.updates or moment.doubt:  # of the words that are shown
+                self.now["doubt"] = moment.doubt
             self.now |= {"counted": moment.counted, "over": moment.over, "state": moment.status.name,
                          "text": moment.status.text}
 
@@ -429,7 +431,7 @@ class PageServer:
                 elif isinstance(what, str) and isinstance(more, str) and what != "stop":
                     try:
                         if reader.role == "listener" and what not in LISTENER:
-                            raise KitError(f"'{printable(what[:20])}': is the operator's")
+                            raise KitError(f"'{printable(what[:20])}': only the operator's page may request this")
                         if what == "keep-delete" and more != self.feed.name:  # of the session that was confirmed
                             raise KitError("nothing was deleted: this page was of another session; load it again")
                         self.session.request(what, more, reader.answer)

@@ -156,6 +156,7 @@ def test_page_shows_and_asks(decoder: StreamDecoder, recordings: Path, browser) 
         assert text(browser, "hotwords") == "wojciechowski ✕"
         browser.find_element("id", "hotword-text").send_keys("x XX" + Keys.ENTER)
         until(lambda: browser.find_element("id", "note").get_attribute("class") == "bad")
+        assert "type a name in letters, such as" in text(browser, "note")
         browser.find_element("id", "say-text").send_keys("We should have another look at it." + Keys.ENTER)
         until(lambda: text(browser, "words"))
         browser.find_element("id", "words").click()
@@ -455,6 +456,7 @@ def test_ways_to_fail(browser, tmp_path: Path) -> None:
                 seen(state, words, written)
         with rig.sending(lambda rows: rows):
             seen("live", "live", "[live]")
+            assert browser.find_element("id", "words").get_attribute("data-doubt") is not None  # the sentence stays in doubt
         seen("no data", f" s: the sender at {rig.address} sends nothing", "no data for")  # it stalls
         seen("no data", "ended by a stream that stopped", "(a stream that stopped)")
         with rig.sending(lambda rows: rows):
@@ -616,6 +618,21 @@ def test_a_lost_connection_leaves_nothing_that_may_be_untrue(browser, monkeypatc
 
 
 @browser_needed
+def test_an_error_that_ends_a_session_is_a_fault(browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args) -> None:
+        raise ValueError("no number")
+
+    session = LiveSession(Words(), Spoken())
+    monkeypatch.setattr(session.decoder, "push", fail)
+    with PageServer(session, port=0) as server:
+        browser.get(server.url)
+        with pytest.raises(ValueError, match="no number"):
+            session.run()
+        until(lambda: text(browser, "state") == "stopped by an error: ValueError('no number')")
+        assert browser.find_element("id", "state").get_attribute("data-state") == "failed"
+
+
+@browser_needed
 def test_a_silent_stream_is_not_shown_late(browser) -> None:
     """How long a frame took to the screen is measured once: not again with each sign of life, nor by a tab that came later."""
     session = LiveSession(Words(), Spoken())
@@ -774,7 +791,7 @@ def test_a_listener(browser) -> None:
     def said(*sentence: str, final: bool = True) -> None:
         seconds = {"final": 0.0} if final else {"wait": 0.0, "model": 0.0, "search": 0.0}
         shown = tuple((word, 0.3 if word == "maybe" else 0.995) for word in sentence)
-        update = Update(1, 1, "AH", shown, ("maybe later", "later"), seconds, final=final, reason="cue" if final else "",
+        update = Update(1, 1, "AH", shown, ("maybe later", " ", "later"), seconds, final=final, reason="cue" if final else "",
                         ends=(1,) * len(shown))
         session._tell(np.zeros((1, 512), np.float32), updates=[update])
 
@@ -788,6 +805,7 @@ def test_a_listener(browser) -> None:
         assert [one.text for one in browser.find_elements("css selector", "#words .unsure")] == ["maybe"]
         said("maybe", "now")
         until(lambda: browser.find_element("id", "right").is_displayed())
+        assert [one.text for one in browser.find_elements("css selector", "#choices button")] == ["maybe later", "later"]
         assert browser.execute_script("return spoken") == []  # off, unless it is asked for
         browser.find_element("id", "aloud").click()
         said("come", "here")
