@@ -45,6 +45,7 @@ SMALLEST = {  # script, and case if it has a table of them -> arguments; several
     "labels": "DATA OUT.csv",
     "live": "calm --out OUT --trials 2",
     "live_faults": "RUN DATA --seeds 1 --trials 1 --real-time 1",
+    "live_page": "--demo RUN --only keeping roles",
     "noise_gru": "DATA --out OUT --steps 2 --seeds 1 --json OUT.json",
     "plan": "--table",
     "preflight": "--table",
