@@ -679,7 +679,7 @@ def evaluate_adapting(
         marks += (Choice(WEIGHTS_TUNED, len(tuned_on), len(trials)),)
     again = decoded_again(plain.trials, logits.path)
     made = replace(plain, origin=f"{plain.origin}, {report.kept}", trials=again, marks=marks)
-    save_evaluation(made, folder, logits.key)
+    save_evaluation(made, folder, adapted_key(decoding.logits.key, source.adapt, decoding.search()))
     if json is not None:
         save_json(json, made.to_dict() | {"adaptation": report.to_dict()})
     return made, report

@@ -187,16 +187,15 @@ def arrays_in(path: Path) -> dict[str, np.ndarray]:
 
 def trials_of(arrays: dict[str, np.ndarray], path: Path, order: ClassOrder | None = None) -> list[LogitTrial]:
     "Return the trials of named arrays, each (frames, 41) or (trials, frames, 41); raises `KitError` for any other."
-    parts = [(f"{path}, {printable(name)}", "trials" if name.isdecimal() else name, part)
-             for name, array in arrays.items()
+    parts = [(f"{path}, {printable(name)}", part) for name, array in arrays.items()
              for part in (array if array.ndim == 3 else [array])]
     found = []
-    for number, (name, session, part) in enumerate(parts):
+    for number, (name, part) in enumerate(parts):
         if part.ndim == 2 and len(part) > MAX_BINS:
             raise KitError(f"{name}: has {len(part):,} frames, more than {MAX_BINS:,}")
         kept = without_padding(np.asarray(part))
         rows = order.columns(kept) if order and kept.ndim == 2 and kept.shape[1] == order.num_classes else kept
-        found.append(LogitTrial(session, 0, number, None, check_logits(rows, name), name, str(number),
+        found.append(LogitTrial("trials", 0, number, None, check_logits(rows, name), name, str(number),
                                 len(part) - len(kept) if part.ndim else 0, order or PHONEME_ORDER))
     if not found:
         raise KitError(f"{path}: holds no arrays")

@@ -360,7 +360,6 @@ class AdaptReport:
     days: list[str]  # session of each scored trial
     errors: dict[str, tuple[Counts, Counts]]  # "phonemes", "words": of these trials before and with adaptation
     losses: tuple[float, float]  # mean CTC loss of the text that the decoder as trained finds: under it, and adapted
-
     silenced: int = 0  # how many more trials have no words with adaptation
 
     @property

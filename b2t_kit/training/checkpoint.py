@@ -249,7 +249,7 @@ def clean_leftovers(
     run: str | Path,  # the run folder; no other process may be writing in it
 ) -> list[str]:  # names of what was removed
     "Remove what killed runs left behind: half-written checkpoints and temporary files."
-    names = (".*.partial", ".*.json.*", ".best.*", ".metrics.jsonl.*", ".write-test.*")
+    names = (".*.partial", ".*.json.*", ".best.*", ".metrics.jsonl.*")
     found = [path for folder in (Path(run), *checkpoint_folders(run)) for name in names
              for path in sorted(folder.glob(name))]
     for path in found:
