@@ -331,7 +331,7 @@ class SimulateConfig:
     sessions: int = 4  # recording days, 1 to 1000; with a table of sessions, its first ones
     trials: int = 100  # training trials per session; with a table, the most per session
     held_out: float = 0.18  # validation trials per training trial, 0 to 1; as many test trials
-    labels: str | None = None  # .csv table or text file with sentences; default: drawn from a built-in grammar
+    labels: str | None = None  # .csv table or text file with sentences; None draws from a built-in grammar
     seed: int = 0  # random seed of sentences and recordings
     day_gain: float = 0.0  # standard deviation over days of the log gain of the tuning, 0 to 1
     trial_gain: float = 0.0  # standard deviation of the same over trials of a day, 0 to 1

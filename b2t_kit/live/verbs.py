@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from tyro.conf import Positional, arg
 
 from ..cli import Folder, HasSettings, OptionalFile, OptionalFolder, OptionalRun, ReadsRecordings, ReadsRun
-from ..cli import RunFolders, exactly_one, refuse
+from ..cli import UNSET, RunFolders, exactly_one, refuse
 from ..core import SUCCESS, TEMPERATURE, check_bounds, printable, report_progress
 
 # %% ../../nbs/live/verbs.ipynb #989438f2
@@ -24,7 +24,8 @@ from ..core import SUCCESS, TEMPERATURE, check_bounds, printable, report_progres
 class Speaks(ReadsRecordings):
     "A verb that plays recordings, or simulates a participant."
     split: Annotated[str, arg(metavar="val|train|test")] = "val"  # which sentences of a recording
-    session: Annotated[str | None, arg(metavar="DAY")] = None  # recording day; default: the last one with this split
+    session: Annotated[str | None, arg(metavar="DAY"), UNSET] = None
+    """recording day; default: the last one with this split"""
     trials: int | None = None  # only so many sentences of a recording
     pace: float = 1.0  # 1 is real time, 2 twice as fast, 0 as fast as it goes
     say: tuple[str, ...] = ()  # sentences for a simulated participant, instead of a recording

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from tyro.conf import arg
 
 from ..cli import Folder, HasSettings, OptionalFile, OptionalFolder, OptionalRun, RunFolder, exactly_one
-from ..cli import option_value, resumed
+from ..cli import UNSET, option_value, resumed
 from ..core import SEED, SUCCESS, KitError, check_bounds, from_dict, load_json
 
 # %% ../../nbs/tasks/verbs.ipynb #b76a712a
@@ -51,15 +51,16 @@ class _Original:
     data: Literal["simulated", "uef2017", "ktc2023"] = "simulated"  # which measurements
     global_batch_size: Annotated[int, arg(aliases=("--global-batch",))] = 16  # images per batch, over all processes
     # passes over the training images; training only; default: 1400 for cdeit, 3 for smaller networks
-    epochs: int | None = None
+    epochs: Annotated[int | None, UNSET] = None
     global_seed: int = 0  # random seed
     # steps between two rows of metrics; training only; default: 500 for cdeit, 20 for smaller networks
-    log_every: int | None = None
+    log_every: Annotated[int | None, UNSET] = None
     # steps between two validations, each with a checkpoint; training only; default: 1000 for cdeit; for smaller
     # networks 200, and 100 for checkpoints
-    ckpt_every: int | None = None
+    ckpt_every: Annotated[int | None, UNSET] = None
     num_workers: int = 4  # threads that read batches ahead; training only
-    samplingsteps: int | None = None  # steps of the sampler; default: 5, and 1 in validations during training
+    samplingsteps: Annotated[int | None, UNSET] = None
+    """steps of the sampler; default: 5, and 1 in validations during training"""
     device: Annotated[str, arg(metavar="auto|cpu|cuda|tpu")] = "auto"  # where the network runs
     precision: str = "auto"  # dtype of matrix products: auto, float32, bfloat16 or float16
 
