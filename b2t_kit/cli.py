@@ -250,7 +250,7 @@ class Train(HasSettings):
     from_run: OptionalRun = None  # start from its weights, and its settings unless --config is given
     resume: bool = False  # continue the run in RUN, with its settings and recordings
     # train once per seed, and report how much the results differ; default: one run with --seed
-    seeds: tuple[int, ...] = ()
+    seeds: Annotated[tuple[int, ...], UNSET] = ()
     # with --seeds: all at once, each in a process with a GPU or TPU chip of its own, or its share of the CPU's cores
     side_by_side: bool = False
     cache_dir: OptionalFolder = None  # cache on disk that several runs share; default: recordings are kept in memory

@@ -75,7 +75,7 @@ class Live(Speaks, ReadsRun, HasSettings):
     runs: RunFolders = ()
     # recording, participant (says what is typed), HOST:PORT of a stream, lsl:NAME[/MARKERS[/TEXT]] as in LSL, or
     # redis:HOST:PORT/STREAM, as in BRAND; default: recording; participant with --say
-    source: Annotated[str | None, arg(metavar="SOURCE")] = None
+    source: Annotated[str | None, arg(metavar="SOURCE"), UNSET] = None
     # file, or environment variable, with the password of a Redis server
     password: Annotated[str, arg(metavar="FILE|$NAME")] = ""
     page: bool = False  # show a page for a browser instead of lines of text
