@@ -215,8 +215,8 @@ def asked_of_pip(place: Path, kit: str = "missing") -> list[str]:
 def test_a_wheel_comes_before_a_clone_and_no_index_is_asked_for_the_kit(tmp_path: Path) -> None:
     """A stranger who registers the name on an index must not run code in a notebook."""
     assert asked_of_pip(tmp_path / "there", "installed") == []
-    assert asked_of_pip(tmp_path / "empty") == ["install -q --retries 1 --find-links . ./b2t_kit"]
+    assert asked_of_pip(tmp_path / "empty") == ["install -qq --retries 1 --find-links . ./b2t_kit"]
     (tmp_path / "uploaded").mkdir()
     (tmp_path / "uploaded/b2t_kit-0.2.0-py3-none-any.whl").touch()
     assert asked_of_pip(tmp_path / "uploaded") == [
-        "install -q --retries 1 --find-links . ./b2t_kit-0.2.0-py3-none-any.whl"]
+        "install -qq --retries 1 --find-links . ./b2t_kit-0.2.0-py3-none-any.whl"]

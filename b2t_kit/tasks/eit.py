@@ -613,7 +613,7 @@ class Tested:
 
     def __str__(self) -> str:
         lines = [f"{name:<14} {scores}" for name, scores in self.scores.items()]
-        return "\n".join([f"{self.origin}:", *lines, str(list(self.scores.values())[-1])])
+        return "\n".join([f"{self.origin}:", *lines])
 
 # %% ../../nbs/tasks/eit.ipynb #aeb6da90
 def assess(
