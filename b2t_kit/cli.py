@@ -55,9 +55,9 @@ RunFolder = Annotated[str, arg(metavar="RUN")]
 OptionalFolder = Annotated[str | None, arg(metavar="DIR"), UNSET]
 OptionalFile = Annotated[str | None, arg(metavar="FILE"), UNSET]
 OptionalRun = Annotated[str | None, arg(metavar="RUN"), UNSET]
-Folders = Annotated[tuple[str, ...], arg(metavar="DIR ...")]
-Files = Annotated[tuple[str, ...], arg(metavar="FILE ...")]
-RunFolders = Annotated[tuple[str, ...], arg(metavar="RUN ...")]
+Folders = Annotated[tuple[str, ...], arg(metavar="DIR ..."), UNSET]
+Files = Annotated[tuple[str, ...], arg(metavar="FILE ..."), UNSET]
+RunFolders = Annotated[tuple[str, ...], arg(metavar="RUN ..."), UNSET]
 DeviceName = Annotated[str, arg(metavar="auto|cpu|cuda|tpu")]
 PrecisionName = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -648,7 +648,7 @@ class Excludes(WritesModel):
 class BuildModel(Excludes):
     "Build a language model from text files."
     # files with a sentence a line, possibly compressed (.gz); or a folder of recordings, for its training sentences
-    texts: Positional[Annotated[tuple[str, ...], arg(metavar="TEXT ...")]]
+    texts: Positional[Annotated[tuple[str, ...], arg(metavar="TEXT ..."), UNSET]]
     order: int = 3  # words in the longest n-grams
     # drop n-grams seen at most this often: a count per order, such as 0 0 1, the last also for higher orders; default:
     # none are dropped
@@ -674,7 +674,7 @@ class BuildModel(Excludes):
 class MixModels(Excludes):
     "Mix language models with the weights that best predict held-out sentences."
     # two or more models: .b2tlm, .arpa or .arpa.gz
-    models: Positional[Annotated[tuple[str, ...], arg(metavar="MODEL ...")]]
+    models: Positional[Annotated[tuple[str, ...], arg(metavar="MODEL ..."), UNSET]]
     # held-out sentences on which to find the weights, in none of the models: one a line, possibly compressed (.gz),
     # or CSV
     text: OptionalFile = None

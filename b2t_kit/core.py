@@ -513,7 +513,7 @@ SUCCESS, FAULTS, ERROR, UNRECOGNISED = 0, 1, 2, 3
 STATUSES = {
     SUCCESS: "done",
     FAULTS: "a check found faults, a configuration does not fit, or a seed of several died",
-    ERROR: "an error of the input or of the machine, in one line; or a command line that cannot be meant",
+    ERROR: "wrong input, a wrong command line, or a fault of the machine: one line says which",
     UNRECOGNISED: "`b2t doctor --log` found nothing that it knows",
     128 + signal.SIGHUP: "the terminal was closed (SIGHUP)",
     128 + signal.SIGINT: "Ctrl-C (SIGINT)",

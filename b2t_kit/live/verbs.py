@@ -28,7 +28,7 @@ class Speaks(ReadsRecordings):
     """recording day; default: the last one with this split"""
     trials: int | None = None  # only so many sentences of a recording
     pace: float = 1.0  # 1 is real time, 2 twice as fast, 0 as fast as it goes
-    say: tuple[str, ...] = ()  # sentences for a simulated participant, instead of a recording
+    say: Annotated[tuple[str, ...], UNSET] = ()  # sentences for a simulated participant, instead of a recording
 
     def __post_init__(self) -> None:
         check_bounds(self, {"trials": (1, 10**6), "pace": (0, 100)})
