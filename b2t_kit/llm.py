@@ -48,7 +48,7 @@ MARKERS = ("<|endoftext|>", "<|end_of_text|>", "<s>", "</s>", "<bos>", "<eos>") 
 ENDS = (*(mark + gap for gap in ("", "\n", "\n\n") for mark in ".?!"), "\n", "\n\n")
 SENTENCE_END = -1  # in a sequence of tokens: any of those that end a sentence
 
-
+# %% ../nbs/llm.ipynb #6fe650f3
 @dataclass(frozen=True)
 class Writing:
     "How a language model is given the words of a sentence."
@@ -75,7 +75,7 @@ def token_ids(
     "Return the tokens of a piece of text."
     return tuple(tokenizer(text, add_special_tokens=False).input_ids)
 
-
+# %% ../nbs/llm.ipynb #328e042e
 def end_tokens(
     tokenizer: "PreTrainedTokenizerBase",
     ends: Sequence[str],
@@ -123,7 +123,7 @@ class Tree(NamedTuple):
             sums[node] = sums[self.parents[node]] + scores[node]
         return sums[self.leaves]
 
-
+# %% ../nbs/llm.ipynb #956cf27e
 def tree_of(
     sequences: Sequence[Sequence[int]],  # all beginning with the same token
     given: int = 0,  # tokens after it that are also the same, and get no score
@@ -159,7 +159,7 @@ def node_scores(
 # %% ../nbs/llm.ipynb #e6515078
 LADDER = [32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096]  # nodes
 
-
+# %% ../nbs/llm.ipynb #554e3dce
 def batches_of(
     sizes: Sequence[int],  # nodes of each tree
     budget: int,  # largest number of nodes in a batch, including padding
@@ -187,7 +187,7 @@ def batches_of(
 VALUES = 2**28  # logits at a time: 1 GiB as float32
 SCORING = 2  # version of the computation of scores: raised when other code gives other numbers
 
-
+# %% ../nbs/llm.ipynb #bdc992ba
 class CausalScorer:
     "Computes ln P of sentences with a causal language model, and remembers the results."
 
@@ -295,7 +295,7 @@ class CausalScorer:
 # %% ../nbs/llm.ipynb #a299672f
 CHOOSE_ON = 40  # sentences that the writing is chosen on
 
-
+# %% ../nbs/llm.ipynb #708cb9ed
 def word_perplexity(
     scorer: CausalScorer,
     sentences: Sequence[str],  # lower-case words
@@ -306,12 +306,12 @@ def word_perplexity(
     total = sum(float(scores.sum()) for scores in scorer.score_lists(lists))
     return math.exp(min(-total / max(sum(len(sentence.split()) for sentence in sentences), 1), 700))
 
-
+# %% ../nbs/llm.ipynb #20206dfe
 def unscored_sentences() -> list[str]:
     "Return sentences of the kit that its simulated validation and test sets never contain."
     return [normalise(sentence, True) for sentence in fixed_sentences() if not is_held_out(sentence)][:CHOOSE_ON]
 
-
+# %% ../nbs/llm.ipynb #d437114f
 def choose_writing(
     scorer: CausalScorer,  # gets the best writing, and what was tried
     sentences: Sequence[str],  # lower-case words; none that will be scored
@@ -336,7 +336,7 @@ def transformers_library() -> Any:
         raise KitError("transformers is not installed; pip install 'b2t_kit[rescore]'") from error
     return transformers
 
-
+# %% ../nbs/llm.ipynb #c41047e2
 def quantisation(
     bits: int,  # 4 or 8
     device: str,  # "cpu", "cuda" or "xla"
@@ -367,7 +367,7 @@ def folder_name(
 # %% ../nbs/llm.ipynb #e3f2e53e
 WRITING = "writing.json"  # in a model's folder: the writing that was chosen
 
-
+# %% ../nbs/llm.ipynb #2398fce7
 def kept_writing(
     folder: Path,  # folder of a model
 ) -> Writing | None:  # None if nothing is kept there
@@ -561,7 +561,7 @@ class ScoreTable:
         "Return some trials."
         return ScoreTable(*(value[rows] for value in vars(self).values()))
 
-
+# %% ../nbs/llm.ipynb #ce1be1e7
 def tabulate(
     trials: Sequence[DecodedTrial],  # with true sentences
     llm: Sequence[np.ndarray],  # per trial (N,) the large model's ln P
@@ -594,7 +594,7 @@ GRID: Grid = {
     "word_bonus": np.linspace(-2.0, 6.0, 9),
 }
 
-
+# %% ../nbs/llm.ipynb #e3ff59af
 def surface_of(
     table: ScoreTable,
     grid: Grid,
@@ -605,7 +605,7 @@ def surface_of(
     errors = [int(table.counts(RescoreWeights(*map(float, weights))).edits.sum()) for weights in combinations]
     return np.array(errors).reshape(shape)
 
-
+# %% ../nbs/llm.ipynb #61dab92d
 def best_weights(
     table: ScoreTable,
     grid: Grid = GRID,
@@ -636,7 +636,7 @@ class Tuned:
         weights = ", ".join(f"{name} {value:.3g}" for name, value in asdict(self.weights).items())
         return "\n".join([f"{name:22} {rate}" for name, rate in rows.items()] + [weights])
 
-
+# %% ../nbs/llm.ipynb #3ed55e7e
 def tune_weights(
     table: ScoreTable,  # lists in the order of the search
     grid: Grid = GRID,
@@ -656,7 +656,7 @@ def tune_weights(
 ScoreLists = Callable[..., list[np.ndarray]]  # a method of `CausalScorer` or `KeptScores`
 _PRUNING = ("beam", "threshold", "token_threshold", "n_best")  # settings that change no score
 
-
+# %% ../nbs/llm.ipynb #5030fe05
 def made_by(
     nbest: str | Path,  # n-best lists
 ) -> dict[str, Any] | None:  # plain values; None if there is no record beside them
@@ -668,7 +668,7 @@ def made_by(
         return {**key["words"], "settings": settings, "network": network}
     return None
 
-
+# %% ../nbs/llm.ipynb #53b404bb
 def save_weights(
     path: str | Path,  # JSON file
     tuned: Tuned,
@@ -689,7 +689,7 @@ def scored_by(
     "Name a large model by its content, whatever its folder is called, as weights name it."
     return f"{scorer.name.removeprefix(Path(folder).name)} {SCORING}".strip()
 
-
+# %% ../nbs/llm.ipynb #5f08c02b
 def load_weights(
     path: str | Path,  # written by `save_weights`
 ) -> RescoreWeights:
@@ -700,7 +700,7 @@ def load_weights(
     except (KitError, KeyError, TypeError, AttributeError) as error:
         raise KitError(f"{path}: has no weights for rescoring ({error})") from error
 
-
+# %% ../nbs/llm.ipynb #7a2986e6
 def weights_warning(
     path: str | Path,  # written by `save_weights`
     llm: str,  # the large model, by its content

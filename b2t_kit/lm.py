@@ -54,7 +54,7 @@ MAX_ORDER = 6
 NEVER = -100 * math.log(10)  # ln p of unknown words in a model without <unk>, as in KenLM
 DTYPES = {"word": "<u4", "ln_p": "<f4", "link": "<u4", "back": "<f4", "first": "<u4"}
 
-
+# %% ../nbs/lm.ipynb #4bc68fea
 class Arrays(NamedTuple):
     "The n-grams of a model as the nodes of a tree, level by level."
 
@@ -71,7 +71,7 @@ class DamagedModel(KitError):
 
 LEAST, GREATEST = -1e6, 100.0  # ln p of a word is between these in any model, however badly scaled
 
-
+# %% ../nbs/lm.ipynb #73bcf0be
 @numba.njit(nogil=True)
 def find(arrays, state, word):
     "Return the node of a context with one more word, 0 if there is none; raises `DamagedModel`."
@@ -128,7 +128,7 @@ def follow(
     "Score a word and store the state after it. In compiled code only: each kind of arrays has its own version."
     raise NotImplementedError("follow is for compiled code; LanguageModel.score is the same in Python")
 
-
+# %% ../nbs/lm.ipynb #fc4f19c7
 @overload(follow, strict=False, inline="always")
 def _follow_arrays(model: Any, states: Any, before: Any, after: Any, word: Any) -> Callable | None:
     if getattr(model, "instance_class", None) is not Arrays:
@@ -149,6 +149,7 @@ def _walk(arrays, start, states, numbers, end, ln_p):
         if numbers[at] == end:
             states[1 - (at & 1)] = start[0]
 
+# %% ../nbs/lm.ipynb #e5ba49b5
 @numba.njit(nogil=True)
 def _score_all(arrays, states, words, ln_p, after):
     for row in range(len(states)):
@@ -287,7 +288,7 @@ def chunks(size: int, step: int, what: str = "") -> Iterator[slice]:
     for start in followed(starts, size, what, "n-gram", lambda start: start) if what else starts:
         yield slice(start, min(start + step, size))
 
-
+# %% ../nbs/lm.ipynb #110d0a0e
 def fingerprint_of(words: Sequence[str], arrays: Arrays) -> str:  # 32 hexadecimal digits
     "Return the BLAKE2b hash of the words and all arrays, little-endian."
     digest = hashlib.blake2b("\n".join(words).encode(), digest_size=16)
@@ -305,7 +306,7 @@ class Level(NamedTuple):
     ln_p: np.ndarray  # (R,) natural logarithm; NaN is filled in by backing off
     back: np.ndarray  # (R,) natural logarithm; unused for the highest order
 
-
+# %% ../nbs/lm.ipynb #9ad27eec
 @numba.njit(nogil=True)
 def _link_nodes(arrays, parents, begin, link, ln_p):
     for row in range(len(parents)):
@@ -356,7 +357,7 @@ class Ngrams(NamedTuple):
     ln_p: np.ndarray  # (K,) float32
     back: np.ndarray  # (K,) float32
 
-
+# %% ../nbs/lm.ipynb #8464cb6a
 def assemble(
     words: Sequence[str],  # by number; the first three are `SPECIAL`
     tables: Sequence[Ngrams],  # of 1, 2, ... words
@@ -419,7 +420,7 @@ def perplexity(
         raise KitError(f"{model.path}: is damaged (the mean ln p of a word is {mean:.3g}); build it again")
     return math.exp(-mean), float((~known).mean())
 
-
+# %% ../nbs/lm.ipynb #23a4387b
 def sentence_scores(
     model: LanguageModel,
     sentences: Sequence[str],  # normalised
@@ -441,7 +442,7 @@ SUFFIX = ".b2tlm"
 READ_WHOLE = 1 << 25  # bytes; up to this size, reading a whole file when it is opened takes no time worth mentioning
 _ALIGN, _LONGEST_HEADER = 64, 1 << 26
 
-
+# %% ../nbs/lm.ipynb #37d5ef4c
 def _aligned(size: int) -> int:
     return -(-size // _ALIGN) * _ALIGN
 
@@ -512,7 +513,7 @@ def map_model(
 MOST_MASS = 1.5  # what the probabilities after a context may sum to: quantised, or with words spelled in two ways
 _TOLERANCE = 1e-3  # of ln p above 0, from rounding
 
-
+# %% ../nbs/lm.ipynb #c358d959
 def check_arrays(
     arrays: Arrays,
     counts: Sequence[int],  # n-grams of 1, 2, ... words
@@ -548,7 +549,7 @@ def check_arrays(
 BLOCK_BYTES = 1 << 20  # read at a time
 LINE = 1 << 20  # bytes of the longest line; a sentence has some hundred
 
-
+# %% ../nbs/lm.ipynb #847dfe86
 def line_blocks(
     path: str | Path,  # plain or gzip, recognised by the first bytes
     longest: int = LINE,  # bytes that a line may have
@@ -578,7 +579,7 @@ LONGEST = 1 << 14  # bytes of a line
 BATCH = 50_000  # n-grams at a time
 NGRAM_BYTES = 100  # of memory for each n-gram while a file is sorted
 
-
+# %% ../nbs/lm.ipynb #366ac155
 def _log10(text: bytes) -> float:
     "Return a base-10 logarithm as a natural one."
     value = float(text)
@@ -587,7 +588,7 @@ def _log10(text: bytes) -> float:
         raise ValueError(f"{text.decode()} cannot be a logarithm")
     return value * math.log(10)
 
-
+# %% ../nbs/lm.ipynb #630135f2
 def _expect(fields: list[bytes], heading: bytes) -> None:
     if fields != [heading]:
         hint = "so this is neither an ARPA file nor another known model (.b2tlm, KenLM)"
@@ -600,7 +601,7 @@ def _count(line: bytes, n: int) -> int:
         raise ValueError(f"should be 'ngram {n}=' and a number")
     return int(found[2])
 
-
+# %% ../nbs/lm.ipynb #bc5dad4e
 def _check_counts(counts: list[int]) -> None:
     if not 1 <= len(counts) <= MAX_ORDER or not counts[0]:
         raise ValueError(f"the file declares no single words, or n-grams of more than {MAX_ORDER}")
@@ -608,7 +609,7 @@ def _check_counts(counts: list[int]) -> None:
         raise ValueError(f"{sum(counts):,} n-grams need {needed / 1e9:.1f} GB of memory; KenLM makes a file that is "
                          "read as it is: build_binary trie MODEL.arpa MODEL.bin")
 
-
+# %% ../nbs/lm.ipynb #4507103f
 def _add_word(word: bytes, ids: dict[bytes, int], words: list[str]) -> None:
     word, spelled = b"<unk>" if word == b"<UNK>" else word, word.decode()
     if word in ids:
@@ -617,7 +618,7 @@ def _add_word(word: bytes, ids: dict[bytes, int], words: list[str]) -> None:
     if ids[word] == len(words):
         words.append(spelled)
 
-
+# %% ../nbs/lm.ipynb #930d5740
 def read_arpa(
     path: str | Path,  # plain or gzip
 ) -> LanguageModel:
@@ -692,7 +693,7 @@ def ngrams_of(
             at = np.searchsorted(model.arrays.first[:-1], at.astype(np.uint32), side="right") - 1
         yield nodes, numbers
 
-
+# %% ../nbs/lm.ipynb #39676620
 def write_arpa(
     model: LanguageModel,
     path: str | Path,  # compressed if it ends in .gz; replaced if it exists
@@ -736,7 +737,7 @@ def format_of(
         return "KenLM binary"
     return "model of this kit" if begin.startswith(MAGIC.split()[0]) else "ARPA text"
 
-
+# %% ../nbs/lm.ipynb #4a1e637b
 def read_language_model(
     path: str | Path,  # .b2tlm, ARPA text (plain or gzip), or a KenLM binary; recognised by the first bytes
 ) -> LanguageModel:
@@ -747,7 +748,7 @@ def read_language_model(
         return kenlm.read_kenlm(path)
     return map_model(path) if found == "model of this kit" else read_arpa(path)
 
-
+# %% ../nbs/lm.ipynb #8959fe95
 def preload(
     path: str | Path,  # any file
 ) -> str:  # one line
@@ -772,7 +773,7 @@ _LETTERS = string.ascii_letters.encode()
 _LOWER = bytes.maketrans(_LETTERS + _SPACES, _LETTERS.lower() + b" " * len(_SPACES))
 _DROPPED = bytes(set(range(256)) - set(_LETTERS + _SPACES + b"-' \n\0"))
 
-
+# %% ../nbs/lm.ipynb #c1666f32
 def normalise_lines(
     text: str,  # whole lines
 ) -> str:  # the same lines, normalised
@@ -802,7 +803,7 @@ def _no_words(text: str) -> Counter[str]:
         found["letters beyond a to z"] = len(FOREIGN_LETTER.findall(text))
     return +found
 
-
+# %% ../nbs/lm.ipynb #c4f5a25c
 def text_blocks(text: Text) -> Iterator[tuple[str, int, str]]:  # source, number of the first line, normalised lines
     "Yield a text in blocks of lines; raises `KitError` naming a line that is too long or not UTF-8."
     if not isinstance(text, (str, Path)):
@@ -870,7 +871,7 @@ class _Numbers(dict):
         self.bytes += WORD_BYTES + 2 * len(word)
         return number
 
-
+# %% ../nbs/lm.ipynb #c7d84391
 def read_tokens(
     texts: Iterable[Text],
     keep: Callable[[list[str], str], bool] | None = None,  # words of a line, where it is: whether to use it; None: all
@@ -929,7 +930,7 @@ class NgramTable(NamedTuple):
     suffix: np.ndarray  # (R,) uint32 row of the last n-1 words
     count: np.ndarray  # (R,) uint32
 
-
+# %% ../nbs/lm.ipynb #006ec394
 COUNT_BYTES = 54  # of memory for each distinct n-gram while it is smoothed
 _OUTSIDE = np.uint32(2**32 - 1)  # row of a place at which no n-gram begins
 
@@ -988,7 +989,7 @@ def count_ngrams(
 FALLBACK = (0.5, 1.0, 1.5)  # as lmplz --discount_fallback, if there are too few counts
 LN_START = -99 * math.log(10)  # never queried; ARPA files write probability 0 as -99
 
-
+# %% ../nbs/lm.ipynb #c0c69061
 def discounts(
     counts: np.ndarray,  # (R,) adjusted counts
 ) -> np.ndarray:  # (4,) for counts 0, 1, 2, and 3 or more
@@ -1072,7 +1073,7 @@ def train_language_model(
 INSIDE = 6  # sentences of at least this many words also match inside longer lines
 Leaks = Literal["refuse", "drop", "keep"]
 
-
+# %% ../nbs/lm.ipynb #b3679494
 class LeakGuard:
     "Checks every line of a text for sentences that will be scored."
 
@@ -1130,7 +1131,7 @@ def fingerprints(
     digests = [hashlib.blake2b(sentence.encode(), digest_size=8).digest() for sentence in normal]
     return np.unique(np.frombuffer(b"".join(digests), "<u8").astype(np.uint64))
 
-
+# %% ../nbs/lm.ipynb #b0587185
 def scored_sentences(
     source: str | Path,  # text, CSV, or a folder of recordings
 ) -> list[str]:
@@ -1145,7 +1146,7 @@ def scored_sentences(
                           if info.sentence and (split == "val" or info.quarantine)]
     return found
 
-
+# %% ../nbs/lm.ipynb #46c4fd4a
 def leak_warning(
     model: LanguageModel,
     sentences: Iterable[str],  # about to be scored
@@ -1169,14 +1170,14 @@ def save_model(
     model.path = (write_model if str(out).endswith(SUFFIX) else write_arpa)(model, out)
     return model
 
-
+# %% ../nbs/lm.ipynb #113756c5
 def check_model_name(out: str | Path) -> None:
     "Raise `KitError` if no model can be written to this path."
     if not str(out).endswith((SUFFIX, ".arpa", ".arpa.gz")):
         raise KitError(f"{out}: the name should end in {SUFFIX}, .arpa or .arpa.gz, which says the format")
     check_target(out)
 
-
+# %% ../nbs/lm.ipynb #50342efd
 def build_language_model(
     texts: Sequence[str | Path],  # files with one sentence a line (.gz allowed), folders of recordings
     out: str | Path,  # .b2tlm, .arpa or .arpa.gz; replaced if it exists
@@ -1220,7 +1221,7 @@ def read_vocabulary(
         raise KitError(f"{source}: has no words")
     return words
 
-
+# %% ../nbs/lm.ipynb #30a481c8
 def convert_language_model(
     path: str | Path,  # any model file that the kit reads
     out: str | Path,  # .b2tlm, .arpa or .arpa.gz; replaced if it exists
@@ -1243,7 +1244,16 @@ def check_language_model(
     mass = f"; the words' probabilities sum to {model.mass:.3g}: some were filtered out, or lost" * (model.mass < 0.9)
     return f"{path}: sound; {counts} n-grams, fingerprint {model.hash}, {checked}{mass}"
 
+# %% ../nbs/lm.ipynb #7617f307
+def _spelled_out(value: Any, depth: int = 3) -> str:
+    "Return a value of a JSON record without its brackets."
+    if isinstance(value, dict) and depth:
+        return ", ".join(f"{name} {_spelled_out(one, depth - 1)}" for name, one in value.items())
+    if isinstance(value, list) and depth:
+        return " ".join(_spelled_out(one, depth - 1) for one in value)
+    return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
+# %% ../nbs/lm.ipynb #0ce98feb
 def describe_language_model(
     model: LanguageModel,  # in a file
 ) -> str:  # a few lines
@@ -1260,15 +1270,6 @@ def describe_language_model(
     rows |= {f"its {name}": _spelled_out(value) for name, value in model.origin.items() if name != "discounts"}
     return "\n".join([str(model.path), *(f"  {name:16} {value}" for name, value in rows.items())])
 
-
-def _spelled_out(value: Any, depth: int = 3) -> str:
-    "Return a value of a JSON record without its brackets."
-    if isinstance(value, dict) and depth:
-        return ", ".join(f"{name} {_spelled_out(one, depth - 1)}" for name, one in value.items())
-    if isinstance(value, list) and depth:
-        return " ".join(_spelled_out(one, depth - 1) for one in value)
-    return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
-
 # %% ../nbs/lm.ipynb #d37acc05
 def word_probabilities(
     models: Sequence[LanguageModel],
@@ -1282,7 +1283,7 @@ def word_probabilities(
     found = np.stack(columns, axis=1)
     return found[found.max(axis=1, initial=0.0) > 0]
 
-
+# %% ../nbs/lm.ipynb #9538133f
 def mixture_weights(
     probabilities: np.ndarray,  # (T, models) from `word_probabilities`
 ) -> np.ndarray:  # (models,), sum to 1
@@ -1312,7 +1313,7 @@ def _last_words(arrays, start, ngrams, ln_p):
                 value, state = step(arrays, state, ngrams[row, column])
         ln_p[row] = value
 
-
+# %% ../nbs/lm.ipynb #6cffc57b
 @numba.njit(nogil=True)
 def _fill_backoff(arrays, back, begin, stop):
     "Set the weights of some contexts so that everything after each sums to 1; shorter ones come first."

@@ -83,14 +83,14 @@ class Lexicon:
 SYMBOLS = frozenset({"<s>", "</s>", "<unk>", "<UNK>"})  # of language models, which are never spoken
 OwnWords = Pronouncer | Mapping[str, str | list[str]] | str | Path | None  # word -> "PH PH", a file, or none
 
-
+# %% ../../nbs/text/lexicon.ipynb #7a29d4e6
 def own_words(own: OwnWords) -> Pronouncer:
     "Return the dictionary with the user's words added."
     if isinstance(own, (str, Path)):
         return read_lexicon(own)
     return own if isinstance(own, Pronouncer) else Pronouncer(own)
 
-
+# %% ../../nbs/text/lexicon.ipynb #42c10063
 def build_lexicon(
     vocabulary: Iterable[str] | None = None,  # words; None: the whole CMU dictionary
     own: OwnWords = None,  # additional words
@@ -114,6 +114,7 @@ TOKEN_NAMES = {"<BLANK>": "BLANK", "<BLK>": "BLANK", "<PAD>": "BLANK", "-": "BLA
                ">": "SIL", "_": "SIL", "SPACE": "SIL", "<SPACE>": "SIL"}  # of other programs, and of handwriting
 STOPS = (",", "~", ".", "?", "!")  # characters that may follow a word; ~ is a full stop
 
+# %% ../../nbs/text/lexicon.ipynb #f871d725
 class ClassOrder(NamedTuple):
     "Where the classes of a label set stand in the 41 columns that a search reads."
 
@@ -149,7 +150,7 @@ class ClassOrder(NamedTuple):
             return " ".join(self.symbols(labels))
         return "".join(self.symbols(labels)).replace(BAR, " ").replace("~", ".")
 
-
+# %% ../../nbs/text/lexicon.ipynb #011f99cf
 PHONEME_ORDER = ClassOrder(PHONEMES, np.arange(len(PHONEMES)), len(PHONEMES))
 
 # %% ../../nbs/text/lexicon.ipynb #b80563fe

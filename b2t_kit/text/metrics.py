@@ -125,7 +125,7 @@ TRAINED, CHECKPOINT_CHOSEN, WEIGHTS_TUNED = "trained", "checkpoint chosen", "wei
 CHOSEN = {"trained": TRAINED, "checkpoint": CHECKPOINT_CHOSEN, "temperature": "temperature fitted",
           "weights": WEIGHTS_TUNED}
 
-
+# %% ../../nbs/text/metrics.ipynb #11c492b9
 @dataclass(frozen=True)
 class Choice:
     "That something was chosen on trials of a score."
@@ -140,7 +140,7 @@ class Choice:
             f"; tuned on one half and scored on the other: {100 * self.held_out:.1f} %")
         return f"{self.what} on {which}{fair}"
 
-
+# %% ../../nbs/text/metrics.ipynb #0cab1677
 def marked(
     score: object,  # such as a `Rate`
     marks: Sequence[Choice],
@@ -148,12 +148,12 @@ def marked(
     "A score with its marks, as text."
     return f"{score} ({'; '.join(map(str, marks))})" if marks else str(score)
 
-
+# %% ../../nbs/text/metrics.ipynb #fbb91426
 def plain_marks(marks: Sequence[Choice]) -> list[dict[str, Any]]:
     "Marks as plain values, each with its text."
     return [{**vars(mark), "text": str(mark)} for mark in marks]
 
-
+# %% ../../nbs/text/metrics.ipynb #54843ab5
 def choice_key(
     place: tuple[str, int, int],  # session, block and number of a trial
     truth: str,  # its true sentence
@@ -164,7 +164,7 @@ def choice_key(
 # %% ../../nbs/text/metrics.ipynb #1f71fb10
 FEWEST_GROUPS = 8  # below this, trials are drawn: so few groups say too little about others
 
-
+# %% ../../nbs/text/metrics.ipynb #686c1403
 def redrawn(
     groups: Sequence | None,  # (trials,) group of each trial
 ) -> bool:
@@ -340,7 +340,7 @@ def reliability(
     return {"items": len(right), "probability": float(np.mean(probabilities)), "right": float(np.mean(right)),
             "error": float(np.abs(sums[:, :10].sum(0)).sum() / len(right)), "low": low, "high": high, "bands": rows}
 
-
+# %% ../../nbs/text/metrics.ipynb #cd6aceb7
 def reliability_line(
     kind: str,  # of items, such as "words"
     table: Mapping[str, dict[str, Any]],  # such as "raw", "calibrated" -> from `reliability`

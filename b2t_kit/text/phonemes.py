@@ -168,7 +168,7 @@ _APOSTROPHES = str.maketrans(dict.fromkeys("\u2019\u2018\u02bc\uff07", "'"))
 # %% ../../nbs/text/phonemes.ipynb #def38ee0
 FOREIGN_LETTER = re.compile(r"[^\W\d_A-Za-z\u02bc]")  # which scored text leaves out; U+02BC is an apostrophe
 
-
+# %% ../../nbs/text/phonemes.ipynb #a176be39
 def normalise(
     sentence: str,  # any text
     map_apostrophes: bool = False,  # first turn typographic apostrophes into straight ones
