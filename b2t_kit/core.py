@@ -57,7 +57,7 @@ __all__ = ['LONGEST_ERROR', 'MAX_TEXT', 'SEED', 'TEMPERATURE', 'SUCCESS', 'FAULT
 # %% ../nbs/core.ipynb #942871e9
 LONGEST_ERROR = 2000  # characters; an error may quote its input, which may be one line of megabytes
 
-
+# %% ../nbs/core.ipynb #dafe1186
 class KitError(Exception):
     "An error of the input or of the machine; its text is one line: what is wrong, where, and what to do."
 
@@ -77,7 +77,7 @@ def printable(text: object) -> str:
         return text
     return "".join(letter if letter.isprintable() or letter in "\n\t" else repr(letter)[1:-1] for letter in text)
 
-
+# %% ../nbs/core.ipynb #8a552c24
 @contextmanager
 def printed_plainly() -> Iterator[None]:
     "Make every `print` of the block printable: names of sessions and sentences come from files of others."
@@ -101,7 +101,7 @@ def sync_folder(folder: Path) -> None:
     finally:
         os.close(handle)
 
-
+# %% ../nbs/core.ipynb #e62a9693
 @contextmanager
 def written_aside(path: str | Path) -> Iterator[IO[bytes]]:
     "Open a binary file that becomes `path` when the block ends without an error; its folder is created."
@@ -124,14 +124,14 @@ def written_aside(path: str | Path) -> Iterator[IO[bytes]]:
             temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
 
-
+# %% ../nbs/core.ipynb #169ecc64
 def write_atomically(path: str | Path, content: str | bytes) -> Path:
     "Write a file, text as UTF-8, so that `path` holds either the old content or the complete new content."
     with written_aside(path) as file:
         file.write(content.encode("utf-8") if isinstance(content, str) else content)
     return Path(path)
 
-
+# %% ../nbs/core.ipynb #37f1783a
 def save_json(path: str | Path, value: object) -> Path:
     "Write plain values as indented JSON, atomically; NaN and infinity are refused."
     return write_atomically(path, json.dumps(value, indent=1, allow_nan=False, default=str) + "\n")
@@ -183,7 +183,7 @@ def known_mistake(path: Path) -> str:
         return f"is cut short ({cut}); download it again" if cut else ""
     return ""
 
-
+# %% ../nbs/core.ipynb #e3b163a2
 def regular_file(path: str | Path) -> Path:
     "Return the path; raises `KitError` for a pipe, a device or a known mistake. A missing file is left to the reader."
     path = Path(path)
@@ -198,7 +198,7 @@ def regular_file(path: str | Path) -> Path:
         raise KitError(f"{path}: {what}")
     return path
 
-
+# %% ../nbs/core.ipynb #d8de9f77
 def open_own(path: str | Path) -> int:  # a descriptor for reading and appending
     "Open a file of the kit, such as a lock, or make it; raises `KitError` if it is a link, a pipe or a device."
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -213,7 +213,7 @@ def open_own(path: str | Path) -> int:  # a descriptor for reading and appending
         raise KitError(f"{path}: is a pipe or a device; remove it")
     return handle
 
-
+# %% ../nbs/core.ipynb #eea38a0c
 def clear_way(path: Path) -> Path:
     "Return the path of an unfinished file; a link or a pipe there is removed, so that nothing else is written to."
     if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
@@ -223,7 +223,7 @@ def clear_way(path: Path) -> Path:
 # %% ../nbs/core.ipynb #dc3c6ddb
 MAX_TEXT = 1 << 30  # bytes of a text file; 1,450 sentences or 100,000 rows of metrics take less than a tenth of this
 
-
+# %% ../nbs/core.ipynb #4ced3a06
 def read_bytes(path: str | Path) -> bytes:
     "Return the content of a file; raises `KitError` if it cannot be read or is too large."
     try:
@@ -237,7 +237,7 @@ def read_bytes(path: str | Path) -> bytes:
         raise KitError(f"{path}: has more than {MAX_TEXT:,} bytes, too many for such a file")
     return data
 
-
+# %% ../nbs/core.ipynb #c8a095f6
 def read_text(path: str | Path) -> str:  # without a byte order mark, with "\n" line ends
     "Return the text of a UTF-8 file; raises `KitError` if it cannot be read."
     try:
@@ -270,7 +270,7 @@ def parse_json(text: str | bytes) -> Any:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
-
+# %% ../nbs/core.ipynb #fa9b67e1
 def load_json(path: str | Path) -> Any:
     "Read a JSON file; raises `KitError` that names a missing or broken one."
     try:
@@ -281,12 +281,12 @@ def load_json(path: str | Path) -> Any:
 # %% ../nbs/core.ipynb #b34f016d
 _FORMULA = re.compile("'*[=+\\-@\t\r]")
 
-
+# %% ../nbs/core.ipynb #0320d7e6
 def csv_text(value: Any) -> Any:
     "Return the value for a cell of a CSV file, with a quote before what a spreadsheet would run."
     return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
 
-
+# %% ../nbs/core.ipynb #ee5e4943
 def csv_plain(cell: str) -> str:
     "Return the text that `csv_text` was given."
     return cell[1:] if cell[:1] == "'" and _FORMULA.match(cell) else cell
@@ -302,7 +302,7 @@ def check_writable(folder: str | Path) -> Path:
         raise KitError(f"{folder}: cannot be written to ({error.strerror}); choose another folder") from error
     return folder
 
-
+# %% ../nbs/core.ipynb #cd2c67a4
 @contextmanager
 def new_folders(folder: str | Path) -> Iterator[Path]:
     "Give a writable folder; if the block fails, folders made here are removed if they are empty."
@@ -316,7 +316,7 @@ def new_folders(folder: str | Path) -> Iterator[Path]:
                 place.rmdir()
         raise
 
-
+# %% ../nbs/core.ipynb #6dddb55a
 def check_target(path: str | Path) -> None:
     "Raise `KitError` if no file can be written at `path`, whose folder need not exist; makes nothing itself."
     path, folder = Path(path), existing(Path(path).absolute().parent)
@@ -325,12 +325,12 @@ def check_target(path: str | Path) -> None:
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
         raise KitError(f"{path}: cannot be written, because {folder} is not a folder that can be written in")
 
-
+# %% ../nbs/core.ipynb #ebbc9843
 def existing(folder: Path) -> Path:
     "Return the folder, or the nearest one above it that exists."
     return next(place for place in (folder, *folder.parents) if os.path.lexists(place))
 
-
+# %% ../nbs/core.ipynb #3cfe9acc
 def free_bytes(folder: str | Path) -> int:
     "Return the free space on the disk that holds a folder, or will."
     return shutil.disk_usage(existing(Path(folder).absolute())).free
@@ -344,7 +344,7 @@ class Platform:
     output_folder: Path  # what is written here survives the session
     scratch_folder: Path  # large, fast, gone when the session ends
 
-
+# %% ../nbs/core.ipynb #4881c4a4
 def platform(environment: Mapping[str, str] = os.environ) -> Platform:
     "Return Kaggle, Colab or a machine of your own, told by a variable that each platform sets."
     here, kaggle, content = Path.cwd(), Path("/kaggle"), Path("/content")
@@ -375,7 +375,7 @@ def kinds_of(annotation: Any) -> tuple[Any, ...]:
     union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     return typing.get_args(annotation) if union else (annotation,)
 
-
+# %% ../nbs/core.ipynb #bc588219
 def converted(
     value: Any,  # from JSON
     annotation: Any,  # the field's type
@@ -403,7 +403,7 @@ def converted(
     shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
     raise KitError(f"{name}: {shown} is not {expected}")
 
-
+# %% ../nbs/core.ipynb #401d4f61
 def from_dict(
     config_class: type,  # the dataclass to build
     values: dict[str, Any],  # field name to value; fields that are absent keep their defaults
@@ -432,7 +432,7 @@ def leaves(
         found |= leaves(value, f"{name}.") if is_dataclass(value) else {name: (hints[item.name], value)}
     return found
 
-
+# %% ../nbs/core.ipynb #c4bddd10
 def override(
     config: Any,  # a dataclass instance; not changed
     values: Mapping[str, Any],  # dotted or unambiguous short name -> new value
@@ -461,7 +461,7 @@ def override(
 SEED = (0, 2**63 - 1)  # any seed costs the same
 TEMPERATURE = (1e-4, 1e4)  # of logits
 
-
+# %% ../nbs/core.ipynb #91bb6c0c
 def check_bounds(
     config: Any,  # a dataclass instance
     bounds: Mapping[str, tuple[float, float]],  # field -> smallest and largest value that it may have
@@ -474,12 +474,12 @@ def check_bounds(
             if value is not None and not least <= value <= most:
                 raise KitError(f"{before}{name}: must be in [{least:,.15g}, {most:,.15g}], not {value:,}")
 
-
+# %% ../nbs/core.ipynb #4007586e
 def is_whole(word: str) -> bool:
     "Return whether a word is a whole number of at most 18 digits; `isdecimal` also accepts digits of other scripts."
     return re.fullmatch("[0-9]{1,18}", word) is not None
 
-
+# %% ../nbs/core.ipynb #0e318257
 def number_in(
     word: str,  # of a command line, or of a table
     kind: type,  # int or float
@@ -524,14 +524,14 @@ STATUSES = {
 _Item = TypeVar("_Item")
 LOG_EVERY = 20.0  # seconds between two lines of progress in a log
 
-
+# %% ../nbs/core.ipynb #af207da0
 def report_progress(line: str) -> None:
     "Print what is done next, on standard error; a bar that is there is drawn again below it."
     write = sys.modules["tqdm"].tqdm.write if "tqdm" in sys.modules else print
     write(line, file=sys.stderr)
     sys.stderr.flush()
 
-
+# %% ../nbs/core.ipynb #a245cfc3
 def duration(seconds: float) -> str:
     "Return a time span as text: `42 s`, `7 min`, `3 h 05 min`."
     if seconds < 90:
@@ -539,7 +539,7 @@ def duration(seconds: float) -> str:
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
 
-
+# %% ../nbs/core.ipynb #a82dddb8
 def followed(
     items: Iterable[_Item],
     total: int,  # of what is counted
@@ -567,7 +567,7 @@ ENTERED = "/torch/", "/tqdm/std.py"
 # torch's C++ calls these; an exception there may abort the process
 FROM_CPP = "__torch_dispatch__", "find_torch_dispatch_rule", "__del__"
 
-
+# %% ../nbs/core.ipynb #97595e9c
 def loses_exceptions(frame: types.FrameType | None) -> bool:
     "Return whether an exception would not reach `run_program`, or would leave half a folder, a mode or a lock."
     while frame is not None and frame.f_code is not run_program.__code__:
@@ -582,7 +582,7 @@ def loses_exceptions(frame: types.FrameType | None) -> bool:
         frame = frame.f_back
     return False
 
-
+# %% ../nbs/core.ipynb #94dbb549
 @contextmanager
 def stopped_by_signals() -> Iterator[None]:
     "Let SIGINT, SIGTERM and SIGHUP raise `KeyboardInterrupt` with the signal's name, where an exception can be raised."
@@ -637,13 +637,13 @@ def stopped_by_signals() -> Iterator[None]:
 MACHINE_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO, errno.EMFILE,
                   errno.ENAMETOOLONG, errno.ELOOP)
 
-
+# %% ../nbs/core.ipynb #0d5570fc
 def forget_output() -> None:
     "Let what is still to be printed go nowhere: writing it once more at exit would fail again."
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
-
+# %% ../nbs/core.ipynb #3319ccf2
 def run_program(
     action: Callable[[], int],  # returns the exit status
 ) -> int:
@@ -708,7 +708,7 @@ def environment_with(
 # %% ../nbs/core.ipynb #18e0e8ec
 GIB = 2**30
 
-
+# %% ../nbs/core.ipynb #e430507f
 def memory(folder: Path = Path("/sys/fs/cgroup")) -> tuple[int, int]:  # total and available, bytes
     "Return the memory of the machine, or of the container, whose control group has the folder, if that has less."
     import psutil
@@ -722,12 +722,12 @@ def memory(folder: Path = Path("/sys/fs/cgroup")) -> tuple[int, int]:  # total a
         total, available = min(total, limit), min(available, limit - used)
     return total, max(available, 0)
 
-
+# %% ../nbs/core.ipynb #0406de7e
 def free_memory() -> int:
     "Return the bytes that this process could still use."
     return memory()[1]
 
-
+# %% ../nbs/core.ipynb #d861b5ad
 def gib(number: float) -> str:
     "Return bytes as text: in GiB from 0.1 GiB, else in MiB."
     return f"{number / GIB:,.2f} GiB" if number >= GIB / 10 else f"{number / 2**20:,.1f} MiB"
@@ -747,7 +747,7 @@ def plain(value: Any) -> Any:
     "Return dictionaries, sequences, text and numbers as they come back from a JSON file."
     return json.loads(json.dumps(value, sort_keys=True))
 
-
+# %% ../nbs/core.ipynb #5a43562d
 def content_hash(value: object) -> str:  # 32 hexadecimal digits
     "Return a hash of plain values; the order of names does not matter."
     return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()
@@ -755,7 +755,7 @@ def content_hash(value: object) -> str:  # 32 hexadecimal digits
 # %% ../nbs/core.ipynb #e3125edf
 SETTLED = 2_000_000_000  # ns; the longest step of a file system's times (FAT)
 
-
+# %% ../nbs/core.ipynb #472e5114
 def file_state(
     file: str | Path | int,  # a path, or the number of an open file
 ) -> list[int] | None:  # None if a write from now on could leave it as it is
@@ -768,7 +768,7 @@ def file_state(
 MEMO = "fingerprint.json"  # usual name of the file that remembers hashes, in a run folder or beside an output
 _of_this_process: dict[str, dict[str, Any]] = {}  # path -> "state" and "hashes"
 
-
+# %% ../nbs/core.ipynb #3a571ec4
 class Remembered:
     "Hashes of files that did not change since, kept in a JSON file whose folder exists, or only in this process."
 
@@ -802,7 +802,7 @@ class Remembered:
 # %% ../nbs/core.ipynb #cf3ac1c6
 REMEMBERED = 1 << 26  # bytes; smaller files are hashed each time, which takes less than a tenth of a second
 
-
+# %% ../nbs/core.ipynb #6e69fffb
 def remembered_hash(path: Path, what: str, make: Callable[[], str], memo: str | Path | None = None) -> str:
     "Return a hash of a file, which `make` computes; of a large file that did not change, it is computed once."
     if os.stat(regular_file(path)).st_size < REMEMBERED:
@@ -815,7 +815,7 @@ def remembered_hash(path: Path, what: str, make: Callable[[], str], memo: str | 
         memory.keep({path: (state, found)})
     return found[what]
 
-
+# %% ../nbs/core.ipynb #fbebf100
 def file_hash(path: str | Path, memo: str | Path | None = None) -> str:  # 64 hexadecimal digits
     "Return the SHA-256 of a file of any size; `memo` is as for `Remembered`."
     return remembered_hash(Path(path), "sha256", lambda: file_mark(Path(path))["sha256"], memo)
@@ -856,7 +856,7 @@ def note_of(path: str | Path) -> dict[str, Any]:  # "key", and "files": name -> 
             return note
     return {}
 
-
+# %% ../nbs/core.ipynb #2e2025a4
 def stored_key(
     path: str | Path,  # the first of some kept files
     names: Sequence[str] = (),  # of the files that must be there; none: those of the note
@@ -1051,10 +1051,10 @@ def join(
     dist.init_process_group(backend, store=group, rank=place.rank, world_size=place.world)
     atexit.register(leave)
 
-
+# %% ../nbs/core.ipynb #d6adfa26
 _SERVER: list[Any] = []  # the store of this process, once it has met the others
 
-
+# %% ../nbs/core.ipynb #89ec83fc
 def tell_others(error: str) -> None:
     "Leave an error where the other processes wait for this one, if they may."
     if os.environ.get("WORLD_SIZE", "1") == "1" or not {"MASTER_ADDR", "MASTER_PORT", "RANK"} <= set(os.environ):
@@ -1068,13 +1068,13 @@ def tell_others(error: str) -> None:
             attempt = dist.PrefixStore(f"b2t_kit/attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", server)
             attempt.set("failed", f"process {os.environ['RANK']}, on {socket.gethostname()}: {error}")
 
-
+# %% ../nbs/core.ipynb #b1e8e672
 def lost_contact(error: Exception) -> bool:
     "Return whether an error of torch says that another process is gone."
     return os.environ.get("WORLD_SIZE", "1") != "1" and bool(re.search(
         "gloo|nccl|connection (closed|reset|refused)|broken pipe|timed out|heartbeat", str(error), re.IGNORECASE))
 
-
+# %% ../nbs/core.ipynb #5b93cb24
 def leave() -> None:
     "Close the process group if there is one."
     import torch.distributed as dist

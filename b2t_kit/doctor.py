@@ -77,7 +77,7 @@ class Failure:
         "Return where the first match begins; None if there is none."
         return min((match.start() for pattern in self.compiled if (match := pattern.search(text))), default=None)
 
-
+# %% ../nbs/doctor.ipynb #c43ab2d6
 @cache
 def known_failures() -> tuple[Failure, ...]:
     "Read the table: those that were reported to the kit by number, then those of public threads."
@@ -95,7 +95,7 @@ _NOISE = re.compile("|".join((
 _FRAMES = "".join(map(chr, range(0x2500, 0x2580)))
 _DROPPED = dict.fromkeys(map(ord, string.whitespace + "\\\"'`\u2018\u2019\u201c\u201d\u200b\xa0\u3000" + _FRAMES))
 
-
+# %% ../nbs/doctor.ipynb #8fda383f
 def squeeze(text: str) -> str:
     "Return the text without spaces, line breaks, quotes, colours and frames, in lower case."
     return _NOISE.sub("", text).translate(_DROPPED).lower()
@@ -117,7 +117,7 @@ _SHAPE = re.compile(r"shape[=:]((?:bf16|[fsu]\d{1,2}|pred)\[[\d,]{1,60}\])")
 _SPACE = re.compile(r"space=(hbm|vmem|smem)|of[\d.]+[kmgt](hbm|vmem|smem)")
 _NEAR = 600  # squeezed characters after a message that may hold its shape
 
-
+# %% ../nbs/doctor.ipynb #9971eb63
 _MEMORY_WORDS = {
     "en": {"needed": "requested {}", "unknown": "this text does not say how much was requested",
            "free": "; there were {} free", "whole": "; the memory has {}", "array": "the array is {}: {}",
@@ -128,7 +128,7 @@ _MEMORY_WORDS = {
            "kernel": "这是芯片内部的小容量存储（单个算子使用），不是 HBM 显存"},
 }
 
-
+# %% ../nbs/doctor.ipynb #2c6cce12
 @dataclass(frozen=True)
 class Allocation:
     "The numbers of a message about a chip's memory."
@@ -154,7 +154,7 @@ class Allocation:
             found.append(said["array"].format(self.shape, show_bytes(size)))
         return found
 
-
+# %% ../nbs/doctor.ipynb #5a747f92
 def show_bytes(size: int | None) -> str:
     "Return a number of bytes as text, in a suitable unit and in full."
     if size is None:
@@ -167,7 +167,7 @@ def _to_bytes(text: str | None) -> int | None:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgt]?)", (text or "").rstrip("."))
     return round(float(match[1]) * 2**(10 * " kmgt".index(match[2] or " "))) if match else None
 
-
+# %% ../nbs/doctor.ipynb #f876a5b5
 def allocations(text: str, until: int | None = None) -> list[Allocation]:
     "Find the distinct messages about a chip's memory in a squeezed text, in order, up to a position."
     found: dict[range, Allocation] = {}
@@ -189,7 +189,7 @@ _PART, _OVERLAP = 2**20, 2**14  # characters read at a time, and searched twice:
 _MOST_NUMBERS = 5  # allocations in an answer
 _MEMORY_KINDS = {"chip_memory_full": "free", "allocation_larger_than_chip": "capacity", "kernel_memory_full": "kernel"}
 
-
+# %% ../nbs/doctor.ipynb #7d09434d
 @dataclass(frozen=True)
 class Finding:
     "A known failure in a text."
@@ -207,7 +207,7 @@ class Finding:
                 "tests": list(failure.tests), "versions": failure.versions, "link": failure.link,
                 "allocations": [asdict(allocation) for allocation in self.allocations]}
 
-
+# %% ../nbs/doctor.ipynb #547f553f
 def diagnose_parts(parts: Iterable[str]) -> list[Finding]:  # a text in pieces
     "Find the known failures in a text of any size, harmless ones last, then by line."
     lines: dict[str, int] = {}
@@ -233,7 +233,7 @@ def diagnose_parts(parts: Iterable[str]) -> list[Finding]:  # a text in pieces
              for failure in known_failures() if failure.name in lines]
     return sorted(found, key=lambda finding: (finding.failure.harmless, finding.line))
 
-
+# %% ../nbs/doctor.ipynb #746e68ae
 def _line_breaks_before(text: str, position: int) -> int:  # position in the squeezed text
     for number, line in enumerate(text.split("\n")):
         position -= len(squeeze(line))
@@ -241,7 +241,7 @@ def _line_breaks_before(text: str, position: int) -> int:  # position in the squ
             return number
     return text.count("\n")
 
-
+# %% ../nbs/doctor.ipynb #aa9675f9
 def diagnose(text: str) -> list[Finding]:
     "Find the known failures in a text."
     return diagnose_parts([text])
@@ -252,7 +252,7 @@ _LABELS = {  # of an answer, in English and Chinese
     "kit": ("the kit", "本工具"), "versions": ("seen with", "版本"), "link": ("thread", "讨论帖"), "tests": ("test", "测试"),
 }
 
-
+# %% ../nbs/doctor.ipynb #f0223000
 def in_words(finding: Finding, language: str = "en") -> str:
     "Return a finding as text for a terminal, in English or Chinese."
     failure, chinese = finding.failure, language == "zh"
@@ -276,7 +276,7 @@ _CONTAINERS = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"BZh": "bzip2", b"\xf
 _MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _CONTROL = bytes({*range(1, 8), *range(14, 27), *range(28, 32)})
 
-
+# %% ../nbs/doctor.ipynb #9c823e30
 def encoding_of(head: bytes, name: str) -> str:
     "Return the encoding of a text by its first bytes. Raises `KitError` if it is compressed or not text."
     if packed := next((kind for mark, kind in _CONTAINERS.items() if head.startswith(mark)), None):
@@ -292,7 +292,7 @@ def encoding_of(head: bytes, name: str) -> str:
             return "utf-16-be" if zeros[0] > zeros[1] else "utf-16-le"
     raise KitError(f"{name}: is not text; give a log, or a traceback in a text file")
 
-
+# %% ../nbs/doctor.ipynb #f2711623
 def diagnose_file(path: str | Path) -> list[Finding]:
     "Find the known failures in a log, '-' for standard input. Raises `KitError` if it cannot be read as text."
     name = "standard input" if str(path) == "-" else str(path)
@@ -304,7 +304,7 @@ def diagnose_file(path: str | Path) -> list[Finding]:
     except OSError as error:
         raise KitError(f"{name}: cannot be read ({error.strerror})") from error
 
-
+# %% ../nbs/doctor.ipynb #03caa3da
 def _decoded(file: BinaryIO, name: str) -> Iterator[str]:
     data = file.read(_PART)
     if not data:
@@ -326,12 +326,12 @@ class Remark:
     def __str__(self) -> str:
         return f"{'PROBLEM' if self.state == 'problem' else self.state:<8} {self.name:<12} {self.found}"
 
-
+# %% ../nbs/doctor.ipynb #b9f81bf1
 PACKAGES = ("b2t_kit", "torch", "torch_xla", "libtpu", "jax", "jaxlib", "accelerate", "numpy", "h5py", "safetensors",
             "numba", "scipy", "transformers", "tensorflow", "torch_tpu")
 _OLDEST_ACCELERATE, _NEWEST_ACCELERATE = (1, 10), (1, 15)  # what settings.ini asks for, and the newest that was tested
 
-
+# %% ../nbs/doctor.ipynb #251fcb0e
 def installed_packages() -> dict[str, str]:
     "Return the version of each installed package among `PACKAGES`."
     found = {}
@@ -342,7 +342,7 @@ def installed_packages() -> dict[str, str]:
             continue
     return found
 
-
+# %% ../nbs/doctor.ipynb #ef3081ae
 def wanted_by_torch_xla() -> dict[str, str]:  # such as {"libtpu": "0.0.21", "jax": "0.7.1"}
     "Return the exact versions that the installed torch_xla names in its extras; empty without torch_xla."
     try:
@@ -392,7 +392,7 @@ _IDLE = {  # variables that people set, and that nothing reads
 }
 _TPU_IMAGE = ("ISTPUVM", "TPU_PROCESS_ADDRESSES", "TPU_ACCELERATOR_TYPE", "COLAB_TPU_ADDR")  # set by TPU images
 
-
+# %% ../nbs/doctor.ipynb #6174318b
 def inspect_variables(environment: Mapping[str, str], chips: int) -> list[Remark]:
     "Say which variables are harmful or useless on a machine with so many TPU chips."
     from b2t_kit.precision import refuse_ambient
@@ -414,7 +414,7 @@ def inspect_variables(environment: Mapping[str, str], chips: int) -> list[Remark
                             "start with: python -m b2t_kit.train (C20)"))
     return found or [Remark("variables", "ok", "none is harmful")]
 
-
+# %% ../nbs/doctor.ipynb #a3987470
 def inspect_chips(
     environment: Mapping[str, str],
     chips: list[str],  # what `tpu_chips` found
@@ -441,7 +441,7 @@ def inspect_chips(
 _LEAST = 2 * GIB  # bytes: memory of a small run with its recordings, disk for its checkpoints
 _LARGE = 22.0e9  # bytes: two checkpoints with parameters, two moments and the average of 687,568,466 numbers
 
-
+# %% ../nbs/doctor.ipynb #01f7c6e4
 def inspect_space(available: int, free: int, place: Path) -> list[Remark]:
     "Say whether free memory, and the free disk under the place of runs, are enough for a small run and a large one."
     memory, disk = f"{available / GIB:.1f} GiB available", f"{free / GIB:.1f} GiB free in {place}"
@@ -465,7 +465,11 @@ def _answer(*command: str) -> str:
         return ""
     return done.stdout if done and done.returncode == 0 else ""
 
+# %% ../nbs/doctor.ipynb #5cb6d605
+def _cells(text: str) -> list[list[str]]:
+    return [[cell.strip() for cell in row if cell.strip()] for row in csv.reader(io.StringIO(text))]
 
+# %% ../nbs/doctor.ipynb #7ff85417
 def inspect_gpus(gpus: str, contexts: str, alive: Callable[[int], bool] = psutil.pid_exists) -> list[Remark]:
     "Say which GPUs keep processes out, and which memory belongs to a process that does not run here, by CSV lines."
     found = []
@@ -484,18 +488,14 @@ def inspect_gpus(gpus: str, contexts: str, alive: Callable[[int], bool] = psutil
                             "behind; if it is yours, end it where it runs, or restart the session"))
     return found
 
-
+# %% ../nbs/doctor.ipynb #6135cb93
 def inspect_quota(answer: str) -> list[Remark]:  # of `kaggle quota`, as CSV or in columns
     "Say how many hours of each accelerator are left."
     rows = _cells(re.sub(r"[ \t]{2,}|[ \t]*\|[ \t]*", ",", answer))
     return [Remark(f"quota {row[0].upper()}", "ok", ", ".join(row[1:])) for row in rows
             if row and row[0].upper() in ("GPU", "TPU") and all(re.fullmatch(r"[\w .:/-]{0,40}", cell) for cell in row)]
 
-
-def _cells(text: str) -> list[list[str]]:
-    return [[cell.strip() for cell in row if cell.strip()] for row in csv.reader(io.StringIO(text))]
-
-
+# %% ../nbs/doctor.ipynb #df7072ff
 def inspect_machine() -> list[Remark]:
     "Say what is right and wrong with this machine, without opening a device."
     from b2t_kit.devices.torch import tpu_chips
@@ -524,7 +524,7 @@ def _numbers(*shape: int) -> Any:  # float32 tensor, the same at every call
 
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
 
-
+# %% ../nbs/doctor.ipynb #badcfb94
 def error_on(device: "Device", compute: Callable[..., list[Any]], **tensors: Any) -> str:
     "Compute on the device, and in float64 on the CPU. Raises `KitError` if the results differ by more than float32's."
     exact = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
@@ -535,13 +535,13 @@ def error_on(device: "Device", compute: Callable[..., list[Any]], **tensors: Any
                        f"{_LARGEST_ERROR:g}: the device rounds more, or computes wrongly")
     return f"error {max(errors):.0e}"
 
-
+# %% ../nbs/doctor.ipynb #f6488549
 def check_product(device: "Device") -> str:
     "Multiply matrices."
     left, right = _numbers(_ROWS * device.chips, 512), _numbers(512, 256)
     return f"{len(left)} x 512 by 512 x 256, {error_on(device, lambda left: [left @ right.to(left)], left=left)}"
 
-
+# %% ../nbs/doctor.ipynb #21d0d6d9
 def check_loop(device: "Device") -> str:
     "Run a GRU over 40 steps, and its gradient."
     import copy
@@ -562,7 +562,7 @@ def check_loop(device: "Device") -> str:
     error = error_on(device, compute, inputs=_numbers(_ROWS * device.chips, 40, 16))
     return f"GRU over 40 steps and its gradient, {error}"
 
-
+# %% ../nbs/doctor.ipynb #c6691a13
 def check_ctc(device: "Device") -> str:
     "Compute the CTC loss and its gradient, against torch's on the CPU."
     import torch
@@ -585,7 +585,7 @@ def check_ctc(device: "Device") -> str:
                     counts=1 + torch.arange(count, dtype=torch.int32) % 6)
     return f"30 frames, up to 6 labels, and the gradient, {error}"
 
-
+# %% ../nbs/doctor.ipynb #5d171305
 def check_sum(device: "Device") -> str:
     "Sum rows that are divided over all chips and processes."
     import torch
@@ -656,7 +656,7 @@ _CHECKS: dict[str, Callable[["Device"], str]] = {
     "product": check_product, "loop": check_loop, "CTC": check_ctc, "sum": check_sum, "steps": check_steps}
 _MARK = "b2t: "  # libraries write to the same stream
 
-
+# %% ../nbs/doctor.ipynb #d4076db5
 def run_checks(name: str) -> None:  # "auto", "cpu", "cuda", "xla" or "tpu"
     "Run all parts in this process, and print a line of JSON before and after each."
     from b2t_kit.devices.select import open_device
@@ -683,7 +683,7 @@ def run_checks(name: str) -> None:  # "auto", "cpu", "cuda", "xla" or "tpu"
             run(title, partial(check, device))
         device.close()
 
-
+# %% ../nbs/doctor.ipynb #07998272
 def check_device(
     name: str = "auto",  # "auto", "cpu", "cuda", "xla" or "tpu"
     patience: float = 600.0,  # seconds for all parts
@@ -725,6 +725,8 @@ BUNDLED = ("config.json", "metrics.jsonl", "seeds.json", "best", "decoding.json"
            "checkpoints/*/state.json", "checkpoints/*/.complete", "eval/*/result.json", "eval/*/report.txt",
            "decode/*/result.json", "plan*", "preflight*", "preflight/*", "*.log")
 _MOST_BYTES, _MOST_FILES = 2**21, 60  # of a file, whose end is taken; of one pattern
+
+# %% ../nbs/doctor.ipynb #ce83e63d
 _PRIVATE = re.compile(
     r"\b(?:hf_\w{8,}|gh[a-z]_\w{16,}|github_pat_\w+|glpat-[\w-]+|sk-[\w-]{16,}|AKIA[0-9A-Z]{12,}|AIza[\w-]{20,}"
     r"|KGAT_\w+|eyJ[\w-]{8,}\.[\w.-]+)"  # tokens
@@ -734,7 +736,7 @@ _PRIVATE = re.compile(
     r"|(?<![\w.)\]])(?:~[\w-]*|[A-Za-z]:)?[/\\]{1,2}[^\s\"'`<>|:;,()\[\]{}]*[/\\]"
 )
 
-
+# %% ../nbs/doctor.ipynb #dad2ab6c
 def without_private(text: str, sentences: Set[str] = frozenset()) -> str:
     "Return the text with `...` for tokens, addresses, folders and names, without lines that hold one of the sentences."
     from b2t_kit.text.phonemes import normalise
@@ -748,7 +750,7 @@ def without_private(text: str, sentences: Set[str] = frozenset()) -> str:
         lines.append(own.sub("...", _PRIVATE.sub("...", line[:4000])))
     return "\n".join(lines) + "\n"
 
-
+# %% ../nbs/doctor.ipynb #b9b819f0
 def _sentences(run: Path) -> set[str]:
     "The sentences of two words and more in a run's tables, as far as they can be read."
     from b2t_kit.text.phonemes import normalise

@@ -42,7 +42,7 @@ def kernels_folder() -> Path:
             return place
     raise KitError(f"{package}: the installed package has no kernels; install b2t_kit again")
 
-
+# %% ../nbs/kaggle.ipynb #6594821f
 def kernel_names() -> list[str]:
     "The names of the kernels that can be built."
     return sorted(path.parent.name for path in kernels_folder().glob("*/kernel-metadata.json"))
@@ -55,7 +55,7 @@ def slug(title: str) -> str:
 # %% ../nbs/kaggle.ipynb #a3c2afea
 NOBODY = "YOUR_KAGGLE_NAME"  # placeholder if no account was given
 
-
+# %% ../nbs/kaggle.ipynb #a8d38043
 def check_kaggle_name(name: str) -> str:
     "Return an address such as ada/b2t-kit-wheel; `KitError` if Kaggle would not accept it."
     user, _, own = name.partition("/")
@@ -84,7 +84,7 @@ def package_files() -> dict[str, bytes]:
 # %% ../nbs/kaggle.ipynb #a2826596
 WHEEL = b"Wheel-Version: 1.0\nGenerator: b2t_kit\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
-
+# %% ../nbs/kaggle.ipynb #6cd3f58c
 def installed_notes() -> dict[str, bytes]:
     "The metadata files of the installed kit; `KitError` if it is not installed or has another version."
     try:
@@ -123,7 +123,7 @@ def write_wheel(
             packed.writestr(about, content, zipfile.ZIP_DEFLATED)
     return path
 
-
+# %% ../nbs/kaggle.ipynb #2744ad52
 def build_wheel(folder: str | Path) -> Path:  # b2t_kit-<version>-py3-none-any.whl
     "Pack the package in use into a wheel in a folder, without sources or internet."
     return write_wheel(folder, "b2t_kit", b2t_kit.__version__, installed_notes(), package_files())
@@ -229,10 +229,10 @@ def must_rehearse(
         raise KitError(f"this session has no {lacking}; attach what is missing, or set rehearse = True")
     return bool(rehearse or missing)
 
-
+# %% ../nbs/kaggle.ipynb #f04aae1f
 REHEARSAL = "rehearsal"  # the word in figures, and the folder of the output
 
-
+# %% ../nbs/kaggle.ipynb #72c9e6ac
 def stamp(
     figure: Figure,  # changed in place
     rehearsal: bool,  # whether to write the word
@@ -256,7 +256,7 @@ def find_language_model(roots: tuple[Path, ...] | None = None) -> tuple[Path | N
     lexicon = files[0].with_name("lexicon.txt")
     return files[0], lexicon if lexicon.is_file() else None
 
-
+# %% ../nbs/kaggle.ipynb #bcdf8f32
 def _is_language_model(path: Path) -> bool:
     if not path.is_file() or not path.name.endswith((".b2tlm", ".arpa", ".arpa.gz", ".bin")):
         return False

@@ -32,7 +32,7 @@ KENLM_KINDS = ("probing", "probing with rest costs", "trie", "quantised trie", "
 _FRONT = (KENLM + b" format version 5\n").ljust(56, b"\0") + struct.pack("<3f3IQ", 0.0, 1.0, -0.5, 1, 2**32 - 1, 0, 1)
 _FIXED = struct.Struct("<B3xfI?3xI")  # order, multiplier, kind, words follow, version of the kind
 
-
+# %% ../nbs/lm_kenlm.ipynb #a36b4604
 class KenlmHeader(NamedTuple):
     "What the first bytes of a KenLM file say."
 
@@ -71,7 +71,7 @@ def parse_header(
 # %% ../nbs/lm_kenlm.ipynb #40ad0ed8
 _FACTOR, _47, _8 = np.uint64(0xC6A4A7935BD1E995), np.uint64(47), np.uint64(8)
 
-
+# %% ../nbs/lm_kenlm.ipynb #d61ab86d
 @numba.njit(nogil=True)
 def murmur(data, start, end):
     "Return MurmurHash64A of some bytes."
@@ -87,7 +87,7 @@ def murmur(data, start, end):
     value = (value ^ (value >> _47)) * _FACTOR
     return value ^ (value >> _47)
 
-
+# %% ../nbs/lm_kenlm.ipynb #c2a6f51a
 @numba.njit(nogil=True)
 def _murmur_all(data, ends, found):
     start = 0
@@ -114,14 +114,14 @@ class KenlmProbing(NamedTuple):
     rows: np.ndarray  # (order + 1,) int64, entries of each table
     wide: np.ndarray  # (order + 1,) int64, cells of an entry
 
-
+# %% ../nbs/lm_kenlm.ipynb #9cfd7a43
 def check_size(header: KenlmHeader, size: int, needed: int, path: str | Path) -> None:
     "Raise `KitError` unless a file has the bytes that its counts require."
     if size < needed or (size > needed and not header.has_words):
         raise KitError(f"{path}: has {size:,} bytes instead of {needed:,}{' or more' * header.has_words}, which its "
                        "counts require: it is cut short or damaged; copy it again")
 
-
+# %% ../nbs/lm_kenlm.ipynb #47377c6b
 def map_probing(
     header: KenlmHeader,
     data: np.ndarray,  # (bytes,) uint8, the file
@@ -140,7 +140,7 @@ def map_probing(
 _EARLIER, _WORD, _32 = np.uint64(8978948897894561157), np.uint64(17894857484156487943), np.uint64(32)
 ABSENT = -1
 
-
+# %% ../nbs/lm_kenlm.ipynb #c39e7784
 @numba.njit(nogil=True)
 def find_key(model, table, key):  # first cell after the key; ABSENT if the table does not have it
     "Look a key up in a hash table; raises `DamagedModel` if the table lies outside the file or has no empty bucket."
@@ -166,13 +166,13 @@ KENLM_STATE = np.dtype([
 ], align=True)
 _SIGN, _LN10 = np.uint32(1 << 31), math.log(10)
 
-
+# %% ../nbs/lm_kenlm.ipynb #900b7b64
 @numba.njit(nogil=True)
 def as_float(bits):
     "Return a float from its bits."
     return np.uint32(bits).view(np.float32)
 
-
+# %% ../nbs/lm_kenlm.ipynb #68eafe2f
 @numba.njit(nogil=True)
 def keep_context(new, length, back):
     "Remember the backoff weight of an n-gram, and that it matters unless the weight is -0."
@@ -216,7 +216,7 @@ def probing_step(model, state, new, word):  # float64 ln of its probability
             keep_context(new, matched, model.cells[found + 1])
     return settle(state, new, word, as_float(log10_p | _SIGN), matched)
 
-
+# %% ../nbs/lm_kenlm.ipynb #adad65a5
 @overload(follow, strict=False)
 def _follow_probing(model: Any, states: Any, before: Any, after: Any, word: Any) -> Callable | None:
     if getattr(model, "instance_class", None) is not KenlmProbing:
@@ -297,7 +297,7 @@ def read_bits(bits, place, width):  # uint64, up to 57 bits
         found |= bits[at + 1] << np.uint64(64 - shift)
     return found & ((np.uint64(1) << np.uint64(width)) - np.uint64(1))
 
-
+# %% ../nbs/lm_kenlm.ipynb #c4bb2252
 @numba.njit(nogil=True)
 def upper_part(model, n, row):
     "Return the upper bits of a compressed pointer: how many entries of the list are at most the row, less one."
@@ -383,7 +383,7 @@ def trie_step(model, state, new, word):  # float64 ln of its probability
             keep_context(new, matched, back)
     return settle(state, new, word, as_float(log10_p), matched)
 
-
+# %% ../nbs/lm_kenlm.ipynb #ae1e80b5
 @overload(follow, strict=False)
 def _follow_trie(model: Any, states: Any, before: Any, after: Any, word: Any) -> Callable | None:
     if getattr(model, "instance_class", None) is not KenlmTrie:
@@ -520,7 +520,7 @@ class KenlmModel(LanguageModel):
 def _one_step(model, states, word):
     return follow(model, states, 0, 1, word)
 
-
+# %% ../nbs/lm_kenlm.ipynb #d86e3d78
 @numba.njit(nogil=True)
 def _find_words(model, size, keys, found):
     for row in range(len(keys)):
@@ -532,7 +532,7 @@ def _find_words(model, size, keys, found):
 # %% ../nbs/lm_kenlm.ipynb #08821694
 LISTED = np.dtype([("parent", np.uint32), ("word", np.uint32), ("log10_p", np.float32), ("back", np.float32)])
 
-
+# %% ../nbs/lm_kenlm.ipynb #585fde5e
 @numba.njit(nogil=True)
 def _walk_level(model, n, size, found, begin, stop, expected):
     "Read the n-grams of some contexts of a level, into `found` unless it is empty."
@@ -555,7 +555,7 @@ def _walk_level(model, n, size, found, begin, stop, expected):
         expected = end
     return expected
 
-
+# %% ../nbs/lm_kenlm.ipynb #12ee8ccb
 def walk_level(model: "KenlmModel", n: int, found: np.ndarray | None = None) -> None:
     "Read all n-grams of n words of a trie, into `found`; raises `DamagedModel` at the first fault."
     found, contexts, expected = np.zeros(0, LISTED) if found is None else found, model.num_words, 0
@@ -564,7 +564,7 @@ def walk_level(model: "KenlmModel", n: int, found: np.ndarray | None = None) -> 
     if expected != model.counts[n - 1]:
         raise DamagedModel("there are fewer n-grams than counted")
 
-
+# %% ../nbs/lm_kenlm.ipynb #cd0dcbe5
 def _verify_trie(model: "KenlmModel") -> None:
     if not (model.hashes[1:] > model.hashes[:-1]).all():
         raise DamagedModel("the hashes of the words are not in order")
@@ -591,7 +591,7 @@ def _walk_table(model, table, size, begin, stop):
             raise DamagedModel("a probability or backoff weight is wild")
     return keys
 
-
+# %% ../nbs/lm_kenlm.ipynb #7f317a6d
 def _verify_probing(model: "KenlmModel") -> None:
     expected = [model.num_words - 1, 0, *model.counts[1:]]
     for table, rows in enumerate(model.arrays.rows.tolist()):
@@ -631,7 +631,7 @@ def _listed(model: KenlmModel) -> LanguageModel:
         tables.append(Ngrams(numbers, *(level[name] * np.float32(_LN10) for name in ("log10_p", "back"))))
     return assemble(words, tables, dict(model.origin), model.path)
 
-
+# %% ../nbs/lm_kenlm.ipynb #7abaf6fc
 def read_kenlm(path: str | Path) -> KenlmModel:
     "Return the model of a file, all of it read if it is small; raises `KitError` if it is damaged."
     model = KenlmModel(path)

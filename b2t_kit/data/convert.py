@@ -123,7 +123,7 @@ def tiny_trial(random: np.random.Generator, num_bins: int, session: str, block: 
     features = random.standard_normal((num_bins, signal.num_features), dtype=np.float32)
     return Trial(features, labels, session, block, number, sentence=sentence, signal=signal)
 
-
+# %% ../../nbs/data/convert.ipynb #32e0aa21
 def tiny_recordings(
     folder: str | Path,  # `hdf5_data_final` is created in it
     sessions: int = 3,  # recording days
@@ -157,6 +157,8 @@ T12_HELD_OUT = """
 2022.06.23 2022.06.28 2022.07.05 2022.07.14 2022.07.21 2022.07.27 2022.07.29 2022.08.02 2022.08.11 2022.08.13 2022.08.18
 2022.08.23 2022.08.25
 """.split()  # each day's last block is the published test
+
+# %% ../../nbs/data/convert.ipynb #d628a36f
 H2_HELD_OUT = "2023.04.17 2023.05.31 2023.06.28 2023.08.16 2023.10.09".split()
 HELD_OUT_SETS = {("t15", "t15 copy task"): T15_HELD_OUT, ("t12", "t12 competition"): T12_HELD_OUT,
              ("t5", "falcon h2"): H2_HELD_OUT}
@@ -171,7 +173,7 @@ def is_date(*parts: str) -> bool:  # year, month, day
     except ValueError:
         return False
 
-
+# %% ../../nbs/data/convert.ipynb #d1f1eb31
 MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
 
 
@@ -197,7 +199,7 @@ def dates_in(text: str) -> set[str]:  # "2023.08.13"
     return {f"20{year[-2:]}.{int(month):02d}.{int(day):02d}" for year, month, day in parts
             if re.fullmatch(r"(20)?\d\d", year) and is_date(f"20{year[-2:]}", month, day)}
 
-
+# %% ../../nbs/data/convert.ipynb #b25861bb
 @lru_cache(10_000)
 def days_in(
     name: str,  # of a session or a file
@@ -264,7 +266,7 @@ class Quarantine:
                         + ", this one among them" * bool(among))
         return ""
 
-
+# %% ../../nbs/data/convert.ipynb #4f4dfa23
 def held_out_splits(folders: Iterable[str | Path]) -> Iterator[Recordings]:
     "The validation and test splits of some recordings."
     for folder, split in product(folders, SPLITS[1:]):
@@ -306,13 +308,13 @@ def quarantined(recordings: Recordings) -> Counter[str]:  # why -> trials
     "The quarantined trials of some recordings."
     return Counter(info.quarantine for info in recordings.infos if info.quarantine)
 
-
+# %% ../../nbs/data/convert.ipynb #0d83f802
 def spent_days(recordings: Recordings) -> set[str]:
     "The sessions whose trials are all quarantined."
     marked = {info.session for info in recordings.infos if info.quarantine}
     return marked - {info.session for info in recordings.infos if not info.quarantine}
 
-
+# %% ../../nbs/data/convert.ipynb #29f4fd6c
 def quarantine_said(
     left_out: Mapping[str, int],  # why -> trials
     most: int = 3,  # reasons that are written out
@@ -322,7 +324,7 @@ def quarantine_said(
     more = f"; and for {len(reasons) - most} more reasons" if len(reasons) > most else ""
     return f"{sum(left_out.values())} trials were not trained on: {'; '.join(reasons[:most])}{more}" if reasons else ""
 
-
+# %% ../../nbs/data/convert.ipynb #da63659d
 def quarantine_record(
     record: Any,  # the content of a run's config.json
 ) -> dict[str, dict[str, int]]:  # "quarantine": why -> trials; empty if there are none
@@ -351,7 +353,7 @@ WIDTH = 5  # bins that are averaged, so that finer smoothing does not count
 STRETCH = 64  # bins of curve that are compared; with `LATER` and `WIDTH`, trials of fewer than 92 bins are not
 ALIKE = 0.88  # correlation from which two stretches are the same recording
 
-
+# %% ../../nbs/data/convert.ipynb #51dcc801
 def likeness_curves(
     features: np.ndarray,  # (T, C)
 ) -> np.ndarray:  # (len(LATER), T - 28) float32; no column if the trial is too short or constant
@@ -366,7 +368,7 @@ def likeness_curves(
     scaled = ((smooth - smooth.mean(0))[:, alive] / spread[alive]).astype(np.float32)
     return np.stack([(scaled[:length] * scaled[later:later + length]).mean(1) for later in LATER])
 
-
+# %% ../../nbs/data/convert.ipynb #743801f3
 def stretches(curves: np.ndarray, step: int = 1) -> np.ndarray:  # (N, len(LATER) * STRETCH) of norm 1
     "The stretches of the curves, each without its mean and of length 1, so that a product is a correlation."
     if curves.shape[1] < STRETCH:
@@ -414,7 +416,7 @@ class SourceDay:
     session: str  # name of its folder, such as "t15.2023.08.11"
     sources: tuple[Path, ...]  # the files it is made from
 
-
+# %% ../../nbs/data/convert.ipynb #f6a7548a
 @dataclass(frozen=True, eq=False)
 class SourceTrial:
     "A trial as its importer reads it."
@@ -465,7 +467,7 @@ class Importer:
         print(*done.faults, done, sep="\n")
         return FAULTS if done.faults else SUCCESS
 
-
+# %% ../../nbs/data/convert.ipynb #d7e41c8f
 @dataclass(frozen=True)
 class Divided(Importer):
     "Recordings in a layout without a split of its own for validation."
@@ -485,7 +487,7 @@ def join_bins(
     parts = features[:whole].reshape(-1, times, features.shape[1]).astype(np.float64)
     return (parts.sum(1) if counts else parts.mean(1)).astype(np.float32)
 
-
+# %% ../../nbs/data/convert.ipynb #e36346cb
 def files_below(
     folder: str | Path,
     pattern: str,  # regular expression for the whole name
@@ -510,7 +512,7 @@ def checked_labels(importer: Importer, sentence: str) -> np.ndarray:  # (L,) int
         raise KitError(f"'{sentence[:40]}' has {len(labels)} labels, expected 1 to {LABEL_WIDTH}")
     return labels
 
-
+# %% ../../nbs/data/convert.ipynb #059708ed
 def check_source_trial(importer: Importer, one: SourceTrial, earlier: dict[Any, str]) -> None:
     "Read a trial; raises `Fault` if it cannot become one, or is the same as an earlier one."
     here = f"{one.place} of {one.path.name}"
@@ -535,7 +537,7 @@ def check_source_trial(importer: Importer, one: SourceTrial, earlier: dict[Any, 
 # %% ../../nbs/data/convert.ipynb #66d69482
 DayScales = dict[int, tuple[np.ndarray, np.ndarray]]  # number of a group -> mean and standard deviation, (C,) each
 
-
+# %% ../../nbs/data/convert.ipynb #89c57484
 def day_scales(trials: Sequence[SourceTrial]) -> DayScales:
     "The mean and standard deviation of each channel over the trials that are z-scored together."
     found: DayScales = {}
@@ -568,7 +570,7 @@ class Converted:
         marked = "".join(f"\n{count} trials are quarantined: {why}" for why, count in sorted(self.quarantined.items()))
         return f"{self.folder}: {self.files} files with {trials} trials{kept}{marked}"
 
-
+# %% ../../nbs/data/convert.ipynb #38fbc98b
 def write_day(importer: Importer, day: SourceDay, key: str, held_out: HeldOut, done: Converted) -> None:
     "Convert one day; nothing is written if it has a fault that may not be skipped."
     good, faults, earlier = list[SourceTrial](), list[Fault](), dict[Any, str]()
@@ -628,7 +630,7 @@ def content_key(importer: Importer, day: SourceDay, held_out: HeldOut, memo: Pat
     name = type(importer).__name__
     return content_hash([name, importer.version, importer.options, day.session, sources, held_out.key])
 
-
+# %% ../../nbs/data/convert.ipynb #0be73b9a
 def stored_mark(path: Path) -> dict[str, str]:  # "format", "content" and "splits"
     "How a converted file was made; raises `KitError` if it was not made by a conversion, or is damaged."
     with open_file(path) as file:
@@ -638,7 +640,7 @@ def stored_mark(path: Path) -> dict[str, str]:  # "format", "content" and "split
             message = "was not written by this conversion; give another folder with --out"
             raise Fault(path, "", "", message) from fault
 
-
+# %% ../../nbs/data/convert.ipynb #5b5ffa11
 def is_complete(folder: Path, key: str, skip_faulty: bool) -> bool:
     "Whether a session's files were converted from the same content before."
     marks = {path.stem[5:]: stored_mark(path) for path in folder.glob("data_*.hdf5")}

@@ -46,7 +46,7 @@ ARRAYS = ("ventral 6v", "area 4", "55b", "dorsal 6v")  # 64 electrodes each, in 
 FEATURE_KINDS = ("threshold crossings", "spike-band power")  # 256 columns each
 AS_PUBLISHED, UNCONFIRMED = "as published", "unconfirmed"  # the order of columns: stated by a source, or by none
 
-
+# %% ../../nbs/01_dataset.ipynb #5f1bb09e
 @dataclass(frozen=True)
 class Signal:
     "What the features of a file are, by default T15's."
@@ -163,7 +163,7 @@ TEXT_LIMIT = 500  # characters of an attribute
 # for an amplifier that ends at 8 mV. The square of 1e10, summed over a trial, still fits float32 with room to spare.
 MAX_VALUE = 1e10
 
-
+# %% ../../nbs/01_dataset.ipynb #c3751117
 class Fault(KitError):
     "An error in a recording file: one line that names the file, the group and the field."
 
@@ -182,7 +182,7 @@ class Fault(KitError):
 # %% ../../nbs/01_dataset.ipynb #e64cad5e
 H5_ERRORS = (ArithmeticError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError, zlib.error)
 
-
+# %% ../../nbs/01_dataset.ipynb #120f30f3
 @contextmanager
 def reading(
     file: Path,  # what is read: a file,
@@ -200,7 +200,7 @@ def reading(
         message = " ".join(str(error).splitlines()) or type(error).__name__  # HDF5's messages can have several lines
         raise Fault(file, group, field, f"cannot be read ({message})") from error
 
-
+# %% ../../nbs/01_dataset.ipynb #2271dd0c
 def open_file(
     path: Path,  # an HDF5 file
 ) -> h5py.File:
@@ -231,7 +231,7 @@ def open_member(
             raise KitError("is a link; put the data itself in its place")
         return group[name]
 
-
+# %% ../../nbs/01_dataset.ipynb #cd384e9e
 def open_trial(path: Path, file: h5py.File, name: str) -> h5py.Group:
     "The group of a trial."
     group = open_member(path, file, name)
@@ -243,7 +243,7 @@ def open_trial(path: Path, file: h5py.File, name: str) -> h5py.Group:
 CHUNK_BYTES = 40_960_000  # bytes: a trial of 10,000 bins, 512 features and 8 bytes each
 MAX_CHUNKS = 10_000  # of one compressed dataset
 
-
+# %% ../../nbs/01_dataset.ipynb #46a04dfa
 def check_storage(data: h5py.Dataset) -> None:
     "Raise `KitError` unless a dataset lies in its file, was written whole, and unpacks to what it declares."
     settings = data.id.get_create_plist()
@@ -276,7 +276,7 @@ def check_storage(data: h5py.Dataset) -> None:
         if not fits:
             raise KitError("unpacks to more than its size")
 
-
+# %% ../../nbs/01_dataset.ipynb #2dbc06ae
 def open_dataset(
     file: Path,  # for messages
     group: h5py.Group,  # one trial
@@ -311,7 +311,7 @@ def check_text(text: str) -> None:
     if wrong := re.search("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]", text):
         raise KitError(f"has the character {wrong[0]!r}; it should be plain UTF-8 text")
 
-
+# %% ../../nbs/01_dataset.ipynb #b8df8a7e
 def read_attribute(
     file: Path,  # for messages
     group: h5py.Group,  # one trial
@@ -336,7 +336,7 @@ def read_attribute(
             raise KitError(f"is {value}, {f'more than {most}' if value > most else f'less than {least}'}")
         return value
 
-# %% ../../nbs/01_dataset.ipynb #fcf00482
+# %% ../../nbs/01_dataset.ipynb #dd90a616
 def read_signal(path: Path, file: h5py.File) -> Signal:
     "What a file's features are; raises `Fault` if it states that only in part, or what cannot be."
     with reading(path, "", "participant"):
@@ -354,7 +354,7 @@ def read_signal(path: Path, file: h5py.File) -> Signal:
                     f"{len(signal.kinds)} kinds and {len(signal.places)} arrays")
     return signal
 
-
+# %% ../../nbs/01_dataset.ipynb #567c6107
 def signal_difference(
     signal: Signal,  # of a file's features
     other: str | Path,  # another one, or a run
@@ -385,7 +385,7 @@ class TrialInfo:
     file: Path  # the HDF5 file
     quarantine: str = ""  # why nothing may be trained on it
 
-
+# %% ../../nbs/01_dataset.ipynb #57d350fd
 def read_info(path: Path, group: h5py.Group, day: int, labelled: bool) -> TrialInfo:
     "A trial's index entry, from its attributes; raises `Fault` if one of them is wrong."
     def number(name: str, least: int, most: int) -> int:
@@ -420,7 +420,7 @@ def read_features(
         check_features(out)
     return out
 
-
+# %% ../../nbs/01_dataset.ipynb #906ffb18
 def check_features(
     features: np.ndarray,  # (T, C) float32
 ) -> None:
@@ -437,7 +437,7 @@ def check_features(
     if not features.any():
         raise KitError("is 0 everywhere")
 
-
+# %% ../../nbs/01_dataset.ipynb #c7b81cb9
 def read_labels(
     file: h5py.File,
     info: TrialInfo,  # a trial of the file, with labels
@@ -464,7 +464,7 @@ def check_split(
     if split not in SPLITS:
         raise KitError(f"split '{split}' is unknown; the recordings have {', '.join(SPLITS)}")
 
-
+# %% ../../nbs/01_dataset.ipynb #b354387f
 def entries_of(folder: str | Path) -> list[os.DirEntry[str]]:  # sorted by name; empty if the folder cannot be read
     "What lies in a folder."
     try:
@@ -481,7 +481,7 @@ def sessions_of(
     return sorted(entry.name for entry in entries_of(folder) if not entry.is_file(follow_symlinks=False)
                   and any(os.path.lexists(f"{entry.path}/data_{split}.hdf5") for split in SPLITS))
 
-
+# %% ../../nbs/01_dataset.ipynb #bfdd88a6
 def lost_days(folder: Path) -> Iterator[Fault]:
     "A fault for everything in the folder that may be a recording day, and cannot be read as one."
     for entry in entries_of(folder):
@@ -495,7 +495,7 @@ def lost_days(folder: Path) -> Iterator[Fault]:
             kind = "is a link to a missing folder" if entry.is_symlink() else "is unreadable"
             yield Fault(entry.path, "", "", f"{kind} ({error.strerror}); repair or remove it")
 
-
+# %% ../../nbs/01_dataset.ipynb #1ae1a2dd
 class NoRecordings(KitError):
     "There are no recordings in the places searched."
 
@@ -550,7 +550,7 @@ def index_file(
         except Fault as fault:
             yield fault
 
-
+# %% ../../nbs/01_dataset.ipynb #7ba52939
 class Recordings(AbstractContextManager):
     "One split: `recordings[i]` is a `Trial`, `recordings.infos[i]` its `TrialInfo`."
 
@@ -710,7 +710,7 @@ def browse_trials(
 # %% ../../nbs/01_dataset.ipynb #cad51f8e
 _SMALLEST = 0.01  # standard deviation; the features of a dead electrode become 0, not NaN
 
-
+# %% ../../nbs/01_dataset.ipynb #13ad94f9
 class RunningNorm:
     "Z-scores bins with the mean and variance of the bins before them."
 
@@ -770,7 +770,7 @@ def trial_digests(
                  if recordings.file_state(path) == states[path]})
     return [known[info.file][info.group] for info in infos]
 
-
+# %% ../../nbs/01_dataset.ipynb #ef262ad2
 def data_fingerprint(
     recordings: Recordings,
     memo: str | Path | None = None,  # as for `Remembered`
@@ -880,12 +880,12 @@ class DayStatistics:
         mean = self.total / self.bins
         return mean, np.sqrt(np.maximum(self.squares / self.bins - mean**2, 0))
 
-
+# %% ../../nbs/01_dataset.ipynb #dff011ea
 def _listed(columns: np.ndarray) -> str:
     found = np.flatnonzero(columns)
     return f"{len(found)} of {len(columns)} columns ({', '.join(map(str, found[:8]))}{', ...' * (len(found) > 8)})"
 
-
+# %% ../../nbs/01_dataset.ipynb #868edd05
 def signal_warnings(
     days: dict[str, DayStatistics],  # by session
 ) -> list[str]:
@@ -927,7 +927,7 @@ def _check_features(file: h5py.File, info: TrialInfo, signal: Signal, heard: dic
     if info.num_bins < 14:
         raise Fault(info.file, info.group, "n_time_steps", f"is {info.num_bins}, less than one patch of 14 bins")
 
-
+# %% ../../nbs/01_dataset.ipynb #772fd262
 def _check_labels(file: h5py.File, info: TrialInfo, signal: Signal, heard: dict, day: DayStatistics) -> None:
     labels = read_labels(file, info, signal.num_labels)
     needed = len(labels) + int(np.count_nonzero(labels[1:] == labels[:-1]))  # of frames, so that CTC can produce them
@@ -938,7 +938,7 @@ def _check_labels(file: h5py.File, info: TrialInfo, signal: Signal, heard: dict,
         message = f"{info.num_bins} bins make {patches} patches, but the labels need {needed}"
         raise Fault(info.file, info.group, "seq_class_ids", message)
 
-
+# %% ../../nbs/01_dataset.ipynb #39da3807
 def _check_sentence(file: h5py.File, info: TrialInfo, signal: Signal, heard: dict, day: DayStatistics) -> None:
     sentence = info.sentence or ""
     if not sentence.strip():
@@ -977,7 +977,7 @@ def check_folder(
             except Fault as fault:
                 yield fault
 
-
+# %% ../../nbs/01_dataset.ipynb #985ea1e8
 def _check_file(path: Path, file: h5py.File, signals: dict, seen: dict, heard: dict, days: dict) -> Iterator[Fault]:
     signal = signals[path] = read_signal(path, file)
     first = next(iter(signals))
@@ -1051,7 +1051,7 @@ class _Disk(io.FileIO):
             self.fault = self.fault or error
             return size or 0
 
-
+# %% ../../nbs/01_dataset.ipynb #41756aed
 class NewFile(h5py.File):
     "An HDF5 file that gets its name when its block ends without an error; raises `KitError` if it cannot be written."
 

@@ -34,7 +34,7 @@ EVERY_SECONDS = 0.2  # between two times of writing
 MOST_WAITING_BYTES = 1 << 26  # that wait for a slow disk; more is left out and counted
 NOTHING_KEPT = "Nothing of this session is kept."
 
-
+# %% ../../nbs/live/keep.ipynb #2dd57881
 class Keeper:
     "Watches a session and keeps it in a folder."
 
@@ -165,7 +165,7 @@ class Keeper:
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-
+# %% ../../nbs/live/keep.ipynb #bcae3e7e
 def keep_session(
     session: LiveSession,
     folder: str | Path,  # new, or empty

@@ -42,7 +42,7 @@ def word_delays(timing: SentenceTiming) -> np.ndarray:  # (W, 2) seconds after a
         found[place] = right, stays
     return found - np.array(timing.ends).reshape(-1, 1)
 
-
+# %% ../../nbs/live/measures.ipynb #2c8930f8
 def count_revisions(timing: SentenceTiming) -> int:
     "Return how many words were shown and taken back: those after what a state and the next have in common."
     states, count = [words for _, words in timing.changes] + [timing.final], 0
@@ -87,7 +87,7 @@ class Measures:
                  f"{self.revisions:.2f} revisions per word", f"{'seconds after its end':22}{'p50':>7}{'p95':>7}"]
         return "\n".join(lines + [f"{name:22}{low:7.2f}{high:7.2f}" for name, (low, high) in rows])
 
-
+# %% ../../nbs/live/measures.ipynb #cce1b5fd
 def measure_session(
     sentences: Sequence[SentenceTiming],
 ) -> Measures | None:  # None: nobody has said a word
@@ -107,7 +107,7 @@ def measure_session(
 # %% ../../nbs/live/measures.ipynb #1ebe2690
 STAGES = ("wait", "model", "search", "words", "computed")
 
-
+# %% ../../nbs/live/measures.ipynb #81cd8008
 class DelayLedger:
     "Delays of a session: of its last frames by stage, and how its last sentences came."
 

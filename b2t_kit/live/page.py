@@ -45,7 +45,7 @@ IN_FEED = {"columns": SHOWN_BINS, "phonemes": SHOWN_BINS, "sentences": 100, "not
 ROWS = 128  # most rows of the heat map
 CLIP = 0.9  # z-scores at the ends of the colour scale
 
-
+# %% ../../nbs/live/page.ipynb #0f8f6a64
 def colour_bytes(
     bins: np.ndarray,  # (N, C) float32
     before: np.ndarray | None = None,  # (R,) the last shown bin
@@ -61,7 +61,7 @@ def colour_bytes(
         shown[index] = before
     return (np.clip(shown / CLIP, -1, 1) * 127.5 + 127.5).astype(np.uint8), before
 
-
+# %% ../../nbs/live/page.ipynb #c1ec07e1
 @dataclass(eq=False)
 class Reader:
     "How far a reader of a feed has come."
@@ -189,7 +189,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TRY_LATER, NOT_ALLOWED = 1013, 1008  # why a WebSocket is closed (RFC 6455)
 LISTENER = ("mark",)  # what a listener may request
 
-
+# %% ../../nbs/live/page.ipynb #b0f16660
 @cache
 def page() -> tuple[str, dict[str, str]]:
     "Return the page, and its headers, which allow only its own script and style."
@@ -205,7 +205,7 @@ def page() -> tuple[str, dict[str, str]]:
     return text, {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff",
                   "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
 
-
+# %% ../../nbs/live/page.ipynb #743aa8ee
 def listen(
     host: str,
     port: int,  # 0: any free one
@@ -217,7 +217,7 @@ def listen(
     except (OSError, OverflowError, UnicodeError, ValueError) as error:
         raise KitError(f"page: cannot listen at {host}:{port}: {error}; choose another --host or --port") from error
 
-
+# %% ../../nbs/live/page.ipynb #cbac6a46
 def own_address(host: str) -> str:
     "Return the address under which others reach this machine, if a server listens at all of them."
     if host not in ("0.0.0.0", "::"):
@@ -228,7 +228,7 @@ def own_address(host: str) -> str:
         return str(probe.getsockname()[0])
     return host
 
-
+# %% ../../nbs/live/page.ipynb #bd3801ff
 def bracketed(host: str) -> str:
     "Return a host as a URL has it."
     return f"[{host}]" if ":" in host else host
@@ -243,7 +243,7 @@ def measures_line(found: Measures | None) -> str:
     return (f"{found.words_per_minute:.0f} words per minute. Typically a word is there {right} its end, and a sentence "
             f"is final {final} its last word.")
 
-
+# %% ../../nbs/live/page.ipynb #e5c3543c
 class PageServer:
     "Serves the page of a session, in a thread of its own."
 
@@ -502,7 +502,7 @@ class Widget:
             self.error = f"ended: {error}"
             self._draw()
 
-
+# %% ../../nbs/live/page.ipynb #0e09a5f5
 def heat_map(feed: Feed) -> bytes:  # PNG
     "Draw the bins that a feed keeps, newest on the right."
     from matplotlib import colormaps
@@ -513,7 +513,7 @@ def heat_map(feed: Feed) -> bytes:  # PNG
     Image.fromarray((255 * colormaps["RdBu_r"](picture)[..., :3]).astype(np.uint8)).save(buffer, "png")
     return buffer.getvalue()
 
-
+# %% ../../nbs/live/page.ipynb #ded277d2
 def watch(
     session: LiveSession,
     display: Callable[..., Any] = notebook_display,  # shows the widgets

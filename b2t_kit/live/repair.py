@@ -37,7 +37,7 @@ class Repairs:
         found = [f"{getattr(self, field.name)} {field.name}" for field in fields(self) if getattr(self, field.name)]
         return ", ".join(found) or "nothing to repair"
 
-
+# %% ../../nbs/live/repair.ipynb #3fad22d6
 @dataclass(frozen=True)
 class BridgeConfig:
     "How a bridge repairs a stream."
@@ -267,7 +267,7 @@ MOST_MEAN = 1.5  # of all z-scores of three seconds
 PAUSED = 0.5  # seconds between two bins after which their rate is measured anew
 ELSE = "where z-scores are expected; z-score them, or use --normalise"
 
-
+# %% ../../nbs/live/repair.ipynb #ec714db9
 class Quality:
     "Judges the last bins of a stream, before anything is repaired."
 

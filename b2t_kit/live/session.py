@@ -45,7 +45,7 @@ from ..text.phonemes import BLANK, PHONEMES, SILENCE, collapse
 # %% ../../nbs/live/session.ipynb #8e75294c
 PATIENCE = 1.0  # seconds without a bin after which a stream is not called live, and that a decoder may be late
 
-
+# %% ../../nbs/live/session.ipynb #5bd960c4
 @dataclass(frozen=True)
 class Status:
     "What a stream is doing, in a word and in a line for a person."
@@ -64,7 +64,7 @@ class SessionState:
     ended: str = ""  # why the session is over
     failed: bool = False  # an error has ended it
 
-
+# %% ../../nbs/live/session.ipynb #ea23bbce
 def judge(
     state: SessionState,
     now: float,  # time.perf_counter()
@@ -102,7 +102,7 @@ class SentenceMark:
     verdict: str  # "right", "wrong" or "corrected"
     text: str = ""  # the correction
 
-
+# %% ../../nbs/live/session.ipynb #99c08c08
 @dataclass(frozen=True, eq=False)
 class Moment:
     "What has just happened."
@@ -129,7 +129,7 @@ class Watcher(Protocol):
     def show(self, moment: Moment) -> None:
         "Show what has just happened; called by the decoder's thread, so it must return at once."
 
-
+# %% ../../nbs/live/session.ipynb #755dfad2
 # letters that are not another one with an accent, and apostrophes
 PLAIN = str.maketrans(dict(zip("\u2018\u2019łŁøØđĐðÐıħĦ", "''lLoOdDdDihH"))
                       | {"ß": "ss", "ẞ": "SS", "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe", "þ": "th", "Þ": "Th"})
@@ -144,7 +144,7 @@ def plain_text(text: str) -> str:
 UNSURE = 0.99  # words below this confidence are dotted: the fewest wrong words that look right, for few dots
 UNEXPLAINED, BESIDE = 8.0, 3.0  # nats that phonemes are better than a word, and than one beside such a word
 
-
+# %% ../../nbs/live/session.ipynb #c799277f
 def unknown_words(
     decoder: StreamDecoder,  # which has just finished the sentence
     update: Update,  # the finished sentence
@@ -178,7 +178,7 @@ MOST_CALM = 1.0  # seconds, of the dial on a page
 TYPE_A_WORD = "type a name in letters, such as szczepanski, or with its sounds: szczepanski SH CH EH P AA N S K IY"
 REQUESTS = ("cue", "hotword", "forget", "say", "mark", "calm", "stop", "keep-stop", "keep-delete")
 
-
+# %% ../../nbs/live/session.ipynb #d25962dc
 class LiveSession:
     "A source, a decoder, and those who watch."
 
@@ -400,7 +400,7 @@ class LiveSession:
 REASONS = {"restart": "a restart of the sender", "stall": "a stream that stopped", "sender": "the end of the sender",
            "source": "the end of the source", "length": "its length", "complete": "the language model"}
 
-
+# %% ../../nbs/live/session.ipynb #25f0fc93
 class Terminal:
     "Shows sentences as lines of text."
 
@@ -464,7 +464,7 @@ def say_lines(
 # %% ../../nbs/live/session.ipynb #e81db97f
 CANDIDATES, LEFT_OUT = 10, 10  # that a large model orders; sentences that it is left out after one that took too long
 
-
+# %% ../../nbs/live/session.ipynb #c2719e3a
 class Rescorer:
     "Orders the candidates of a finished sentence again by a large model, if that takes no longer than it may."
 
@@ -499,7 +499,7 @@ class Rescorer:
         times = f"it took {1e3 * took:.0f} ms, and it may take {1e3 * self.limit:.0f}"
         return found, f"the large model is left out: {times}"
 
-
+# %% ../../nbs/live/session.ipynb #7da4b77c
 def open_decoder(
     runs: str | Path | Sequence[str | Path],  # run folder, or exported decoder; several decode together
     session: str | None = None,  # recording day whose day layer is used; None: the last that was in training

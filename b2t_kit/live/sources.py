@@ -52,7 +52,7 @@ class Piece:
         "The number after the last bin."
         return self.first + len(self.bins)
 
-
+# %% ../../nbs/live/sources.ipynb #a2910ff5
 class LiveSource(Protocol):
     "Something that yields pieces until it ends or is stopped."
     num_features: int | None  # C; None if only the first piece tells
@@ -82,7 +82,7 @@ def play(
         last = start + size >= len(features)
         yield Piece(first + start, bins, time.perf_counter(), cue=last, said=said if last else "")
 
-
+# %% ../../nbs/live/sources.ipynb #419cec54
 class RecordingSource:
     "The sentences of a recorded day."
 
@@ -116,7 +116,7 @@ class RecordingSource:
 # %% ../../nbs/live/sources.ipynb #feca3c53
 MOST_WAITING = 100  # sentences that wait to be said
 
-
+# %% ../../nbs/live/sources.ipynb #011d828d
 class ParticipantSource:
     "A simulated participant who says what is typed."
 
@@ -193,7 +193,7 @@ BUFFERED = 1000  # messages that a sender and a receiver hold
 MOST_SENT = 50  # bins of a message; a larger piece is sent as several, so that buffers are bounded by bytes too
 MOST_MESSAGE = 1 << 22  # bytes that are received; a second of the widest recordings is a tenth of it
 
-
+# %% ../../nbs/live/sources.ipynb #6ab21ff7
 def to_message(
     piece: Piece,
     end: bool = False,  # the sender's last message
@@ -203,7 +203,7 @@ def to_message(
     header = BIN_HEADER.pack(BIN_MARK, piece.stream, piece.first, *piece.bins.shape, flags)
     return [header, np.ascontiguousarray(piece.bins, "<f4").tobytes(), piece.said.encode("utf-8", "replace")]
 
-
+# %% ../../nbs/live/sources.ipynb #01c47540
 def from_message(
     parts: list[bytes],
     arrived: float,  # time.perf_counter()
@@ -218,7 +218,7 @@ def from_message(
     said = printable(parts[2].decode("utf-8", "replace"))
     return Piece(first, bins, arrived, stream, bool(flags & CUE_FLAG), said=said), bool(flags & END_FLAG)
 
-
+# %% ../../nbs/live/sources.ipynb #6dd8ddc9
 def optional_library(
     name: str,  # module
     extra: str = "live",  # that brings it
@@ -229,7 +229,7 @@ def optional_library(
     except ImportError as error:
         raise KitError(f"{name}: is not installed; pip install 'b2t_kit[{extra}]'") from error
 
-
+# %% ../../nbs/live/sources.ipynb #1fa22c32
 def split_address(
     address: str,  # "HOST:PORT"; an IPv6 address in brackets
 ) -> tuple[str, int]:  # host without brackets, and port
@@ -246,7 +246,7 @@ def split_address(
                        ) from None
     return name, int(port)
 
-
+# %% ../../nbs/live/sources.ipynb #e6ac6ac3
 def count_refusal(refused: Counter[str], reason: str) -> None:
     "Count a reason; a stranger's messages may have any number of reasons, of which a few are kept."
     refused[reason if reason in refused or len(refused) < 10 else "of other kinds"] += 1
@@ -398,7 +398,7 @@ class StreamSource:
 # %% ../../nbs/live/sources.ipynb #99a4180d
 JUMP = 2.5  # bins that a time stamp may be late before the bins between are called missing
 
-
+# %% ../../nbs/live/sources.ipynb #6dc9c2de
 def spread_groups(
     stamps: Sequence[float],  # of bins, in order
 ) -> list[float]:  # when each was recorded
@@ -409,7 +409,7 @@ def spread_groups(
         times.append(times[-1] - BIN_SECONDS if close else stamps[at])
     return times[::-1]
 
-
+# %% ../../nbs/live/sources.ipynb #bc43a478
 class DueTimes:
     "Counts the bins that are missing before a bin, by its time stamp."
 
@@ -432,7 +432,7 @@ UNMARKED = 250  # bins without a stream of markers until that is told
 LATEST = 10.0  # seconds that a bin or a marker may take to us; a time stamp that is older is of another clock
 OVERDUE = 0.5  # seconds without a bin or a marker after which no bin before a marker is waited for
 
-
+# %% ../../nbs/live/sources.ipynb #ff00b560
 class LslMarkers:
     "An LSL stream of markers that end a sentence, found by its name, again and again."
 
@@ -471,7 +471,7 @@ class LslMarkers:
         self.ends = self.ends[len(first):]
         return [Piece(at, np.zeros((0, 0), np.float32), time.perf_counter(), stream, cue=True) for at in first]
 
-
+# %% ../../nbs/live/sources.ipynb #4760d77d
 class LslSource:
     "Bins of a Lab Streaming Layer stream, found by its name, again and again."
 
@@ -551,7 +551,7 @@ LAYOUTS = (  # crossings, powers, counter, and how much it counts per bin
 SAMPLES = ("int8", "int16", "int32", "float32", "float64")  # types of a field `samples`
 TASK_STATES, SPEAKING = "task_state", b"1"  # a stream of BRAND's tasks, and the state in which the participant speaks
 
-
+# %% ../../nbs/live/sources.ipynb #c26d4c71
 def entry_bin(
     values: Mapping[bytes, bytes],  # fields of an entry
     dtype: str,  # of a field `samples`

@@ -27,7 +27,7 @@ _SPOKEN = frozenset(PHONEMES[1:SILENCE])
 _VARIANT = re.compile(r"\(\d+\)$")
 _WORD = re.compile(r"[a-z'-]*[a-z][a-z'-]*")
 
-# %% ../../nbs/text/g2p.ipynb #2f871ec3
+
 def parse_pronunciation(
     phonemes: str,  # such as "R EH1 K ER0 D"; stress digits are dropped
 ) -> Pronunciation:
@@ -178,7 +178,7 @@ def letter_model() -> LetterModel:
 # %% ../../nbs/text/g2p.ipynb #de7b00e4
 SIBILANTS = frozenset({"S", "Z", "SH", "ZH", "CH", "JH"})
 
-# %% ../../nbs/text/g2p.ipynb #195df7df
+
 def with_s(base: Pronunciation, vowel: str = "AH") -> Pronunciation:
     "Add a regular plural or possessive s, after a sibilant with a vowel."
     if base[-1] in SIBILANTS:
@@ -292,7 +292,7 @@ def read_lexicon(
 _LEXICON = Pronouncer()
 _LETTER = re.compile("[a-z]")
 
-# %% ../../nbs/text/g2p.ipynb #e01fb274
+
 def sentence_to_phonemes(
     sentence: str,  # any text without digits
     lexicon: Pronouncer | None = None,  # None: the CMU dictionary

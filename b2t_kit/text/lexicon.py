@@ -83,7 +83,7 @@ class Lexicon:
 SYMBOLS = frozenset({"<s>", "</s>", "<unk>", "<UNK>"})  # of language models, which are never spoken
 OwnWords = Pronouncer | Mapping[str, str | list[str]] | str | Path | None  # word -> "PH PH", a file, or none
 
-# %% ../../nbs/text/lexicon.ipynb #7a29d4e6
+
 def own_words(own: OwnWords) -> Pronouncer:
     "Return the dictionary with the user's words added."
     if isinstance(own, (str, Path)):
@@ -114,7 +114,7 @@ TOKEN_NAMES = {"<BLANK>": "BLANK", "<BLK>": "BLANK", "<PAD>": "BLANK", "-": "BLA
                ">": "SIL", "_": "SIL", "SPACE": "SIL", "<SPACE>": "SIL"}  # of other programs, and of handwriting
 STOPS = (",", "~", ".", "?", "!")  # characters that may follow a word; ~ is a full stop
 
-# %% ../../nbs/text/lexicon.ipynb #f871d725
+
 class ClassOrder(NamedTuple):
     "Where the classes of a label set stand in the 41 columns that a search reads."
 
@@ -153,7 +153,7 @@ class ClassOrder(NamedTuple):
 # %% ../../nbs/text/lexicon.ipynb #011f99cf
 PHONEME_ORDER = ClassOrder(PHONEMES, np.arange(len(PHONEMES)), len(PHONEMES))
 
-# %% ../../nbs/text/lexicon.ipynb #b80563fe
+
 def order_of(
     names: Sequence[str],  # of the classes of a label set, in its order
     source: str,  # for error messages

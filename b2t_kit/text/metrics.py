@@ -125,7 +125,7 @@ TRAINED, CHECKPOINT_CHOSEN, WEIGHTS_TUNED = "trained", "checkpoint chosen", "wei
 CHOSEN = {"trained": TRAINED, "checkpoint": CHECKPOINT_CHOSEN, "temperature": "temperature fitted",
           "weights": WEIGHTS_TUNED}
 
-# %% ../../nbs/text/metrics.ipynb #11c492b9
+
 @dataclass(frozen=True)
 class Choice:
     "That something was chosen on trials of a score."
@@ -164,7 +164,7 @@ def choice_key(
 # %% ../../nbs/text/metrics.ipynb #1f71fb10
 FEWEST_GROUPS = 8  # below this, trials are drawn: so few groups say too little about others
 
-# %% ../../nbs/text/metrics.ipynb #686c1403
+
 def redrawn(
     groups: Sequence | None,  # (trials,) group of each trial
 ) -> bool:
@@ -371,7 +371,7 @@ def plot_reliability(
 # %% ../../nbs/text/metrics.ipynb #9b94df2a
 NOTHING = "-"  # stands for the missing side of a deletion or an insertion
 
-# %% ../../nbs/text/metrics.ipynb #7b14156c
+
 @dataclass(frozen=True)
 class Confusion:
     "How often each true class was decoded as each class; prints the most common errors."

@@ -113,7 +113,7 @@ def feature_matrix() -> np.ndarray:  # (41, len(FEATURE_NAMES)) float32, 0 or 1
 _IDS = {name: index for index, name in enumerate(PHONEMES)} | {BAR: SILENCE}
 _PRINTED = (*PHONEMES[:SILENCE], BAR)
 
-# %% ../../nbs/text/phonemes.ipynb #35d7b923
+
 def to_ids(
     phonemes: Iterable[str] | str,  # names without stress digits, or one string such as "B IY |"
 ) -> list[int]:  # classes 0..40
@@ -165,7 +165,7 @@ _KEPT = frozenset(string.ascii_letters + "-' ")
 _REWRITES = (("- ", " "), ("--", ""), (" '", "'"))  # in this order
 _APOSTROPHES = str.maketrans(dict.fromkeys("\u2019\u2018\u02bc\uff07", "'"))
 
-# %% ../../nbs/text/phonemes.ipynb #def38ee0
+
 FOREIGN_LETTER = re.compile(r"[^\W\d_A-Za-z\u02bc]")  # which scored text leaves out; U+02BC is an apostrophe
 
 # %% ../../nbs/text/phonemes.ipynb #a176be39
