@@ -220,3 +220,7 @@ def test_a_wheel_comes_before_a_clone_and_no_index_is_asked_for_the_kit(tmp_path
     (tmp_path / "uploaded/b2t_kit-0.2.0-py3-none-any.whl").touch()
     assert asked_of_pip(tmp_path / "uploaded") == [
         "install -qq --retries 1 --find-links . ./b2t_kit-0.2.0-py3-none-any.whl"]
+    (tmp_path / "offline").mkdir()  # what `--offline` attaches has all wheels, and no index can be reached
+    for name in ("b2t_kit-0.2.0", "numba-0.61.0"):
+        (tmp_path / f"offline/{name}-py3-none-any.whl").touch()
+    assert asked_of_pip(tmp_path / "offline") == ["install -qq --no-index --find-links . ./b2t_kit-0.2.0-py3-none-any.whl"]
