@@ -36,7 +36,7 @@ from .decode.tune import halves
 from .devices.torch import Device, to_device
 from .devices.select import open_device
 from .lm import load_sentences
-from .simulate import fixed_sentences, is_held_out
+from .simulate import is_held_out, phrases
 from .text.metrics import Choice, Counts, Rate, choice_key, edit_distance, marked, rate_of, wer
 from .text.phonemes import normalise
 
@@ -309,7 +309,7 @@ def word_perplexity(
 # %% ../nbs/llm.ipynb #20206dfe
 def unscored_sentences() -> list[str]:
     "Return sentences of the kit that its simulated validation and test sets never contain."
-    return [normalise(sentence, True) for sentence in fixed_sentences() if not is_held_out(sentence)][:CHOOSE_ON]
+    return [normalise(sentence, True) for sentence in phrases()["fixed"] if not is_held_out(sentence)][:CHOOSE_ON]
 
 # %% ../nbs/llm.ipynb #d437114f
 def choose_writing(

@@ -42,7 +42,6 @@ from b2t_kit.devices.select import open_device
 from b2t_kit.memory import PlannedDevice, find_target, plan_task
 from b2t_kit.precision import resolve_precision
 from b2t_kit.simulate import STRICT, SimulateConfig, open_sessions, write_session
-from b2t_kit.simulate import SentenceSource
 from b2t_kit.text.phonemes import normalise
 from b2t_kit.training.log import read_metrics
 from b2t_kit.training.run import accumulate_gradients, build_training, seed_step, update_weights
@@ -124,7 +123,7 @@ def one_day(out: Path, config: SimulateConfig, number: int) -> int:
 
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
-    session = open_sessions(config, SentenceSource(config))[number]
+    session = open_sessions(config)[number]
     return write_session(session, out, tqdm(disable=True))
 
 

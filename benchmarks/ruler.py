@@ -39,7 +39,7 @@ from b2t_kit.data.convert import SessionWriter
 from b2t_kit.simulate import real_errors
 from errors import QUANTILES, ErrorStatistics, error_statistics
 from b2t_kit.simulate import Noise, noisy_logits
-from b2t_kit.simulate import STRICT, SimulateConfig, electrodes_on, open_sessions, participant, simulate
+from b2t_kit.simulate import STRICT, Participant, SimulateConfig, electrodes_on, open_sessions, simulate
 from b2t_kit.simulate import day_number, session_names
 from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.speech.recipes import tiny, transformer_tiny
@@ -187,7 +187,7 @@ def harms(out: Path) -> dict[str, float]:
 
 def tuning_left() -> None:
     "Correlation of the tuning of the fifteenth day with that of later ones, with and without `lasting`."
-    who, config = participant(1), STRICT
+    who, config = Participant(1), STRICT
     last = day_number(EARLY[-1])
     for lasting in (1.0, config.lasting):
         first, *others = (electrodes_on(who, day_number(day), config.difficulty, config.drift, lasting)

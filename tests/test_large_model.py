@@ -15,7 +15,7 @@ from b2t_kit.decode.files import read_nbest
 from b2t_kit.llm import KeptScores, load_scorer, load_weights
 from b2t_kit import lm
 from b2t_kit.simulate import noisy_sentence
-from b2t_kit.simulate import draw_sentence, fixed_sentences
+from b2t_kit.simulate import draw_sentence, phrases
 from tiny_models import write_causal
 
 
@@ -114,7 +114,7 @@ def test_time_left_is_told(good: Path, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(lm, "BLOCK", 50)
     monkeypatch.setattr(lm, "BATCH", 50)
     monkeypatch.setattr(lm, "BLOCK_BYTES", 1000)
-    lines = fixed_sentences()[:80]
+    lines = phrases()["fixed"][:80]
     models = [lm.train_language_model([part]) for part in (lines[::2], lines[1::2])]
     lm.mixed(models, [0.5, 0.5])
     lm.read_arpa(lm.write_arpa(models[0], tmp_path / "model.arpa"))

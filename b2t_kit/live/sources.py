@@ -140,7 +140,7 @@ class ParticipantSource:
         self.day, self.pace, self.size, self.stays, self.waits = days[self.session], pace, size, stays, not pace
         recent = range(max(len(self.day) - WINDOW, -CALIBRATION), len(self.day))  # the trials before
         self.moments = [moments(self.day.raw(index)[0]) for index in recent]
-        self.num_features: int | None = len(self.moments[0].total)
+        self.num_features: int | None = len(self.moments[0][0])
         self.sentences: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         for sentence in sentences:
             self.say(sentence)
