@@ -116,7 +116,7 @@ REFUSED = {
 IGNORED_PREFIXES = ("ACCELERATE_", "FSDP_", "MEGATRON_LM_", "PARALLELISM_CONFIG_")
 HONOURED = ("ACCELERATE_USE_CPU", "ACCELERATE_CPU_AFFINITY", "ACCELERATE_DEBUG_MODE")
 
-
+# %% ../nbs/03_precision.ipynb #1e9154a6
 def ambient_settings(
     environment: Mapping[str, str],  # environment variables
 ) -> dict[str, str]:
@@ -124,7 +124,7 @@ def ambient_settings(
     return {name: value for name, value in environment.items()
             if name.startswith(IGNORED_PREFIXES) and name not in HONOURED}
 
-
+# %% ../nbs/03_precision.ipynb #f50d050b
 def refuse_ambient(
     environment: Mapping[str, str] | None = None,  # environment variables; this process's if None
 ) -> list[str]:
@@ -164,7 +164,7 @@ def _refuse_reduced(what: str, tensors: Mapping[str, torch.Tensor], remedy: str)
         more = f" and {len(wrong) - 4} more" if len(wrong) > 4 else ""
         raise KitError(f"{what} must be float32: {', '.join(wrong[:4])}{more}; {remedy}")
 
-
+# %% ../nbs/03_precision.ipynb #1b62fb86
 def audit_parameters(
     model: nn.Module,  # with parameters and buffers on any device
 ) -> None:
@@ -172,7 +172,7 @@ def audit_parameters(
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     _refuse_reduced("parameters", tensors, "build the model in float32 and compute under autocast")
 
-
+# %% ../nbs/03_precision.ipynb #1bce2b07
 def audit_gradients(
     model: nn.Module,  # after a backward pass
 ) -> None:
@@ -180,7 +180,7 @@ def audit_gradients(
     gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
     _refuse_reduced("gradients", gradients, "a parameter changed its type after the model was built")
 
-
+# %% ../nbs/03_precision.ipynb #65f28fcd
 def audit_optimizer(
     optimizer: torch.optim.Optimizer,  # with or without state
     model: nn.Module | None = None,  # gives parameter names for messages

@@ -54,10 +54,6 @@ class GRUConfig(LinearConfig):
         found = any((folder / part).is_file() for part in ("best_checkpoint", "checkpoint/best_checkpoint"))
         return load_pretrained(folder) if found else None
 
-# %% ../../nbs/02_models.ipynb #a897fed5
-GRU_SIZES = {"tiny": GRUConfig(hidden=128, num_layers=1), "small": GRUConfig(hidden=256, num_layers=3),
-             "medium": GRUConfig(hidden=512, num_layers=5), "baseline": GRUConfig()}
-
 # %% ../../nbs/02_models.ipynb #5514de02
 class GRULayers(nn.Module):
     "The layers of a GRU decoder, with their initial weights: day layer, GRU stack, linear layer."
@@ -72,7 +68,7 @@ class GRULayers(nn.Module):
         self.h0 = nn.Parameter(torch.zeros(1, 1, config.hidden if config.causal else config.hidden // 2))
         initialise(self)
 
-
+# %% ../../nbs/02_models.ipynb #b7918e60
 def initialise(decoder: nn.Module) -> None:  # with `gru`, `out` and `h0`
     "Draw a decoder's initial weights from torch's generator, as the published baseline does."
     for name, parameter in decoder.gru.named_parameters():
@@ -103,6 +99,10 @@ class GRUDecoder(GRULayers):
         hidden, states = self.gru(windows, states)  # (B, P, H), (N, B, H)
         logits = in_float32(self.out, hidden)  # (B, P, 41)
         return (logits, states) if return_state else logits
+
+# %% ../../nbs/02_models.ipynb #a897fed5
+GRU_SIZES = {"tiny": GRUConfig(hidden=128, num_layers=1), "small": GRUConfig(hidden=256, num_layers=3),
+             "medium": GRUConfig(hidden=512, num_layers=5), "baseline": GRUConfig()}
 
 # %% ../../nbs/02_models.ipynb #f244c1ef
 class GRUAhead(FrameSteps):

@@ -168,7 +168,7 @@ class NoisySpeechModel(nn.Module):
 Mode = Literal["full", "inference"]  # with the noisy speech model, or without it
 States = tuple[torch.Tensor, torch.Tensor]  # (N, B, H) of the noise model, of the clean one
 
-
+# %% ../../nbs/models/noise_gru.ipynb #e0bbd639
 class NoiseGRU(nn.Module):
     "Noise model, clean speech model and, if it influences anything, noisy speech model."
 

@@ -87,7 +87,7 @@ def check_sizes(
     if wanted != held:
         raise KitError(f"{held:,} numbers are in the file, and {wanted:,} are needed")
 
-
+# %% ../../nbs/models/published.ipynb #bf1758b0
 def check_numbers(
     state: dict[str, torch.Tensor],  # for a network
 ) -> None:
