@@ -64,7 +64,7 @@ PrecisionName = Literal["auto", "float32", "bfloat16", "float16"]
 # %% ../nbs/cli.ipynb #361f271b
 numbers = tyro.constructors.ConstructorRegistry()
 
-
+# %% ../nbs/cli.ipynb #3a066995
 @numbers.primitive_rule
 def plain_number(info: Any) -> PrimitiveConstructorSpec | None:
     "Read whole and real numbers as `number_in` does."
@@ -87,26 +87,26 @@ class Verb:
                 if not getattr(self, other):
                     refuse(self, f"needs {flag(other)}", name)
 
-
+# %% ../nbs/cli.ipynb #415f4e7d
 def flag(name: str) -> str:
     "Return a field's name as it is typed."
     return f"--{name.rpartition('.')[2].replace('_', '-')}"
 
-
+# %% ../nbs/cli.ipynb #b6e562a8
 def flagged(name: str, value: Any) -> list[str]:
     "Return an option and its value as words of a command line."
     if isinstance(value, bool):
         return [flag(name) if value else f"--no-{flag(name)[2:]}"]
     return [flag(name), *map(str, value if isinstance(value, (tuple, list)) else [value])]
 
-
+# %% ../nbs/cli.ipynb #b78ecee1
 def refuse(verb: Any, why: str, *names: str) -> None:
     "Raise `KitError` for the first of some options that is given."
     for name in names:
         if getattr(verb, name) != type(verb).__dataclass_fields__[name].default:
             raise KitError(f"{flag(name)}: {why}")
 
-
+# %% ../nbs/cli.ipynb #1c077ecf
 def exactly_one(verb: Any, *names: str) -> str:
     "Return which of several options is given; raises `KitError` if it is not exactly one."
     given = [name for name in names if getattr(verb, name)]
@@ -127,7 +127,7 @@ class HasSettings(Verb):
         return {name: value for name, (_, value) in leaves(self.settings).items()
                 if name.rpartition(".")[2] in self.typed}
 
-
+# %% ../nbs/cli.ipynb #ccf78d7c
 def option_value(words: Sequence[str], option: str) -> str | None:
     "Return the value of an option, before the command line is parsed."
     for word, following in zip(words, [*words[1:], None]):
@@ -150,7 +150,7 @@ class Demo(Verb):
 
         print(demo(self.out, self.seed))
 
-
+# %% ../nbs/cli.ipynb #0e36f5f5
 @dataclass(frozen=True, kw_only=True)
 class Simulate(HasSettings):
     "Write simulated recordings in the T15 layout."
@@ -170,13 +170,13 @@ class Simulate(HasSettings):
 # %% ../nbs/cli.ipynb #972012c1
 WINGS = ("importers", "live", "tasks")  # folders that may be left out, each with a module `verbs`
 
-
+# %% ../nbs/cli.ipynb #43ec8258
 def wing(folder: str, name: str) -> Any:
     "Return a module of a wing; None if its folder is not there."
     there = find_spec(f"b2t_kit.{folder}") and find_spec(f"b2t_kit.{folder}.{name}")
     return import_module(f"b2t_kit.{folder}.{name}") if there else None
 
-
+# %% ../nbs/cli.ipynb #5b937d3a
 @dataclass(frozen=True)
 class Fetch(Verb):
     "Download the T15 recordings from Dryad or Kaggle, another set of recordings, or a published language model."
@@ -214,7 +214,7 @@ class Fetch(Verb):
         else:
             raise KitError("--set: other sets come with the folder importers/, which is not installed")
 
-
+# %% ../nbs/cli.ipynb #526234b5
 @dataclass(frozen=True)
 class Validate(Verb):
     "Check a folder of recordings trial by trial, and list every fault."
@@ -305,7 +305,7 @@ def initial_settings(words: Sequence[str]) -> Any:
         run = recipe(config or "tiny")
     return run if chosen in (None, type(run.task.model)) else replace(run, task=replace(run.task, model=chosen()))
 
-
+# %% ../nbs/cli.ipynb #cd9f9215
 def resumed(verb: Any) -> Any:
     "Fill options that are not given with those in `resume.json`; raises `KitError` for what is none of this verb."
     from b2t_kit.training.run import RESUME
@@ -347,7 +347,7 @@ def train_here(verb: Train) -> tuple[int, bool]:  # exit status, and whether all
             calibrate_trained(task, run, folder)
     return SUCCESS, finished == folders
 
-
+# %% ../nbs/cli.ipynb #c5a49a44
 def checked_settings(verb: Train) -> Any:
     "Return the settings of a run; raises `KitError` for what cannot be trained, or not in this folder."
     out = Path(verb.out)
@@ -361,7 +361,7 @@ def checked_settings(verb: Train) -> Any:
     verb.settings.check()
     return verb.settings
 
-
+# %% ../nbs/cli.ipynb #1f7f9124
 def take_over_fits(verb: Train, folders: Sequence[Path]) -> None:
     "Copy temperature and search weights of the run whose settings are taken: nothing is left to fit them to."
     from b2t_kit.decode.tune import CHOICE
@@ -378,7 +378,7 @@ def take_over_fits(verb: Train, folders: Sequence[Path]) -> None:
             if (source / name).is_file():
                 shutil.copyfile(source / name, folder / name)
 
-
+# %% ../nbs/cli.ipynb #a27ecb7f
 def calibrate_trained(task: Any, run: Any, folder: Path) -> None:
     "Fit the temperature of a finished run; one that several processes trained is calibrated by `b2t eval`."
     from b2t_kit.devices.select import open_device
@@ -392,7 +392,7 @@ def calibrate_trained(task: Any, run: Any, folder: Path) -> None:
             if found := fit_run(folder, decoder, task.val, device):
                 print(found, flush=True)
 
-
+# %% ../nbs/cli.ipynb #a7ff6622
 def initial_decoder(verb: Train) -> Any:
     "Return the decoder that the weights come from, or None; raises `KitError` if it cannot be read."
     from b2t_kit.speech.adapt import Start
@@ -427,7 +427,7 @@ def remembered_seeds(verb: Train) -> Iterator[None]:
                 note.unlink(missing_ok=True)
             raise
 
-
+# %% ../nbs/cli.ipynb #3c820305
 def print_how_to_resume(verb: Train) -> None:
     "Print the command that goes on, if there is something to go on with; on the main process only."
     from b2t_kit.training.run import RESUME
@@ -483,20 +483,20 @@ class ReadsRun(Verb):
     # for a run with a model of your own: the file that defines it, which is executed
     model: Annotated[str | None, arg(metavar="FILE.py:CLASS"), UNSET] = None
 
-
+# %% ../nbs/cli.ipynb #31b7219e
 @dataclass(frozen=True, kw_only=True)
 class ReadsRecordings(Verb):
     "A verb that reads recordings."
     data: OptionalFolder = None  # folder of the recordings; by default it is searched for, also on Kaggle and Colab
 
-
+# %% ../nbs/cli.ipynb #d2cb7d8f
 @dataclass(frozen=True, kw_only=True)
 class TakesRuns(Verb):
     "A verb that takes a run, or several that decode together."
     run: OptionalRun = None  # run folder, or exported decoder; give this or another source
     runs: RunFolders = ()  # several run folders, such as those of several seeds, that decode together
 
-
+# %% ../nbs/cli.ipynb #6c512656
 @dataclass(frozen=True, kw_only=True)
 class Combines(TakesRuns):
     "A verb that chooses how several runs decode together."
@@ -529,7 +529,7 @@ class Adapts(Verb):
         given = {name: getattr(self, f"adapt_{name}") for name in ("copies", "lr", "seed")}
         return AdaptConfig(**{name: value for name, value in given.items() if value is not None})
 
-
+# %% ../nbs/cli.ipynb #93cc64b2
 @dataclass(frozen=True, kw_only=True)
 class FindsSentences(Adapts):
     "A verb that searches for sentences."
@@ -629,13 +629,13 @@ class Decode(Combines, ReadsRecordings, FindsSentences, ReadsRun, HasSettings):
 # a model to read: .b2tlm, .arpa, .arpa.gz, or a binary of KenLM, whatever its name
 ModelFile = Annotated[str, arg(metavar="MODEL")]
 
-
+# %% ../nbs/cli.ipynb #6ab680b2
 @dataclass(frozen=True, kw_only=True)
 class WritesModel(Verb):
     "A verb that writes a language model."
     out: File  # model to write: .b2tlm, .arpa or .arpa.gz
 
-
+# %% ../nbs/cli.ipynb #8c6d50c4
 @dataclass(frozen=True, kw_only=True)
 class Excludes(WritesModel):
     "A verb that keeps sentences out of a model."
@@ -669,7 +669,7 @@ class BuildModel(Excludes):
             self.texts, self.out, order=self.order, prune=self.prune, vocabulary=vocabulary,
             min_count=self.min_count, exclude=self.exclude, leaks=self.leaks, memory=self.memory)))
 
-
+# %% ../nbs/cli.ipynb #61884f19
 @dataclass(frozen=True, kw_only=True)
 class MixModels(Excludes):
     "Mix language models with the weights that best predict held-out sentences."
@@ -698,7 +698,7 @@ class ConvertModel(WritesModel):
 
         print(describe_language_model(convert_language_model(self.model, self.out)))
 
-
+# %% ../nbs/cli.ipynb #3e733927
 @dataclass(frozen=True)
 class DescribeModel(Verb):
     "Say what a language model file holds: format, order, n-grams, words, size and what it needs."
@@ -709,7 +709,7 @@ class DescribeModel(Verb):
 
         print(describe_language_model(read_language_model(self.model)))
 
-
+# %% ../nbs/cli.ipynb #094a5f84
 @dataclass(frozen=True)
 class CheckModel(Verb):
     "Read all of a language model file, and say whether it is sound."
@@ -743,7 +743,7 @@ class Perplexity(Verb):
         value, unknown = perplexity(model, sentences)
         print(f"perplexity {value:.1f} of {len(sentences):,} sentences, {unknown:.2%} of the words unknown")
 
-
+# %% ../nbs/cli.ipynb #0b8cb11e
 @dataclass(frozen=True)
 class Rescore(Verb):
     "Choose among the sentences of n-best lists again, with a large language model, or resume doing so."
@@ -790,7 +790,7 @@ class Submit(Combines, ReadsRecordings, FindsSentences, ReadsRun):
         print(check)
         return SUCCESS if check else FAULTS
 
-
+# %% ../nbs/cli.ipynb #c668eb9e
 @dataclass(frozen=True)
 class CheckSubmission(Verb):
     "Check a submission file, and list every fault."
@@ -804,7 +804,7 @@ class CheckSubmission(Verb):
         print(check)
         return SUCCESS if check else FAULTS
 
-
+# %% ../nbs/cli.ipynb #2a3fe2c3
 @dataclass(frozen=True)
 class ScoreSentences(Verb):
     "Score sentences against references: word error rate with its confidence interval."
@@ -817,7 +817,7 @@ class ScoreSentences(Verb):
 
         print(score(self.reference, self.hypothesis, self.json))
 
-
+# %% ../nbs/cli.ipynb #13c8391c
 @dataclass(frozen=True)
 class CombineSentences(Verb):
     "Combine the sentences of several decoders: for each trial the one with the least expected word errors."
@@ -856,7 +856,7 @@ class WriteReport(ReadsRecordings, ReadsRun):
                             temperature=self.temperature)
         print(front_row(self.run, report) if self.row else report)
 
-
+# %% ../nbs/cli.ipynb #883db732
 @dataclass(frozen=True)
 class Export(ReadsRun):
     "Write a trained decoder as three files that others can use: weights, settings and a card."
@@ -871,7 +871,7 @@ class Export(ReadsRun):
         print(read_text(folder / "README.md"))
         print(f"written to {folder}: model.safetensors, config.json, README.md")
 
-
+# %% ../nbs/cli.ipynb #43be045a
 @dataclass(frozen=True)
 class Runs(Verb):
     "List the runs in a folder: model, data, step, best, and when each was last written; newest first."
@@ -886,7 +886,7 @@ class Runs(Verb):
         if self.json:
             save_json(self.json, lines)
 
-
+# %% ../nbs/cli.ipynb #332a791b
 @dataclass(frozen=True)
 class Show(Verb):
     "Show one run: settings that differ from the recipe, curves, error rates by day, and what to do next."
@@ -1104,7 +1104,7 @@ VERBS: dict[str, type] = {  # in the order of `b2t --help`
     "show": Show, "kernel build": BuildKernel, "plan": Plan, "preflight": Preflight, "doctor": Doctor,
 }
 
-
+# %% ../nbs/cli.ipynb #65b560e0
 def all_verbs() -> dict[str, type]:
     "Return every verb, with those of the wings that are there."
     found = dict(VERBS)
@@ -1112,7 +1112,7 @@ def all_verbs() -> dict[str, type]:
         found |= verbs.VERBS
     return found
 
-
+# %% ../nbs/cli.ipynb #b748afe9
 def find_verb(words: Sequence[str]) -> tuple[str, type]:
     "Return the verb that a command line names; raises `KitError` if there is none of that name."
     for verbs in (VERBS, all_verbs()):
@@ -1157,9 +1157,11 @@ ELSEWHERE = {  # options of other programs, and where they are here
     "--gpus": "is --device cuda here; several: torchrun --nproc-per-node N -m b2t_kit train ...",
     "--cuda": "is --device cuda here", "--cpu": "is --device cpu here", "--tpu": "is --device tpu here",
 }
+
+# %% ../nbs/cli.ipynb #d3c3d615
 NICKNAMES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32"}  # of --precision
 
-
+# %% ../nbs/cli.ipynb #da5b6949
 def spelled_out(verb: type, words: Sequence[str]) -> list[str]:
     "Return words as tyro takes them: `--train.lr` as `--lr`, `--precision bf16` as bfloat16, `--json` as `--json -`."
     own, found = {item.name for item in fields(verb)}, list[str]()
@@ -1173,7 +1175,7 @@ def spelled_out(verb: type, words: Sequence[str]) -> list[str]:
             found.append("-")
     return found
 
-
+# %% ../nbs/cli.ipynb #018c5ddb
 def parse(words: Sequence[str]) -> Any:
     "Return the verb that a command line means; raises `KitError`, and exits after `--help`."
     name, verb = find_verb(words)
@@ -1207,7 +1209,7 @@ def parse(words: Sequence[str]) -> Any:
             raise KitError(f"{flag(item.name)}: is empty")
     return parsed
 
-
+# %% ../nbs/cli.ipynb #2308c861
 def mistake(printed: str, options: Sequence[str], verb: type) -> str:
     "Return what tyro printed in a box as one line, or where an option of another program is."
     titled, _, inside = printed.strip().partition("\n")  # the first line is the title of a box
@@ -1235,7 +1237,7 @@ def act(verb: Any, quiet: bool = False) -> int:
     print(text, end="")
     return status
 
-
+# %% ../nbs/cli.ipynb #a7df144b
 def do(words: list[str]) -> int:
     "Do what a command line says; return the exit status."
     quiet, words = "--quiet" in words, [word for word in words if word != "--quiet"]
@@ -1256,7 +1258,7 @@ def do(words: list[str]) -> int:
         return parse_and_act(words, quiet)
     return SUCCESS
 
-
+# %% ../nbs/cli.ipynb #67288201
 def parse_and_act(words: list[str], quiet: bool) -> int:
     "Run the verb that a command line means; an error about a setting names the option as it was typed."
     try:
@@ -1274,7 +1276,7 @@ def parse_and_act(words: list[str], quiet: bool) -> int:
             raise KitError(f"{flag(setting[1])}{str(error)[setting.end():]}") from error
         raise
 
-
+# %% ../nbs/cli.ipynb #9303474a
 def main(words: list[str] | None = None) -> int:
     "Run the program with the words that follow `b2t`, this process's if None; return the exit status."
     if words is None:  # before torch starts its threads: those that wait spin for microseconds, not milliseconds
