@@ -258,7 +258,7 @@ def package_versions() -> str:
 Division = Mapping[int, str]  # dimension -> what divides it, a key of `AXES`
 AXES = {"trials": ("trials",), "units": ("units",), "all": ("trials", "units"), "shares": ("units", "trials")}
 
-
+# %% ../../nbs/devices/torch.ipynb #ee556569
 @dataclass(frozen=True)
 class ChipMesh:
     "Chips in groups: groups divide trials, the chips of a group divide units."
@@ -307,7 +307,7 @@ TPU_MODELS = {  # PCI device numbers, as in torch_xla's own scan
     "0x0076": "v7",
 }
 
-
+# %% ../../nbs/devices/torch.ipynb #cc8ab1a9
 def tpu_chips(
     devices: str | Path = "/sys/bus/pci/devices",  # where Linux lists PCI devices
 ) -> list[str]:  # one model name per chip, such as "v5e"
@@ -485,7 +485,7 @@ def start_tracker(accelerator: "Accelerator", options: DeviceOptions, out: Path)
     named = {name: {key: out.parent.name} for name, key in keys.items() if name == options.tracker}
     accelerator.init_trackers("b2t_kit", flat(options.tracked), named)
 
-
+# %% ../../nbs/devices/torch.ipynb #52ec3939
 def tracker_only(
     options: DeviceOptions,  # whose tracker `check_tracker` has checked
     out: Path,  # folder for its files

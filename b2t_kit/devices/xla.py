@@ -46,7 +46,7 @@ class Chip:
     memory: float  # GiB that a program can use, as the compiler reports
     closed: int  # a direction with a multiple of so many chips has a link from the last to the first
 
-
+# %% ../../nbs/devices/xla.ipynb #2c803588
 CHIPS = {chip.name: chip for chip in (
     Chip("v4", 137.5e12, 614e9, 45e9, 15.25, closed=4),  # half a chip; see below
     Chip("v5e", 197e12, 819e9, 45e9, 15.75, closed=16),
@@ -324,7 +324,7 @@ SPAWNED = {  # variables that a launcher of several processes per host sets
     "WORLD_SIZE": "torchrun or accelerate launch --multi_gpu",
 }
 
-
+# %% ../../nbs/devices/xla.ipynb #59450a20
 def check_start(
     asked: str,  # the user's setting: "xla", "tpu" or "auto"
     chips: list[str],  # of this machine, as `tpu_chips` gives them
@@ -376,7 +376,7 @@ def start_runtime(
             raise KitError(f"the gradient of x * x at 1 is {found[0]} on {torch_device}, not 2")
     return torch_device, int(count), told
 
-
+# %% ../../nbs/devices/xla.ipynb #dcb397b4
 def quiet() -> dict[str, str]:
     "Variables that silence XLA's line per compilation; errors are still printed."
     return {} if "TF_CPP_MIN_LOG_LEVEL" in os.environ else {"TF_CPP_MIN_LOG_LEVEL": "2"}
@@ -476,7 +476,7 @@ class XlaAdamW(torch.optim.AdamW):
 # %% ../../nbs/devices/xla.ipynb #37ee00d9
 SHARD_FROM = 65_536  # numbers in a tensor; dividing smaller ones saves too little
 
-
+# %% ../../nbs/devices/xla.ipynb #8dd90e17
 def sharded_dimension(
     shape: tuple[int, ...],
     chips: int,
@@ -490,7 +490,7 @@ def sharded_dimension(
 # %% ../../nbs/devices/xla.ipynb #9e76cd81
 STAYS_ON_CHIP = 96 * 2**20  # bytes of weights that a chip keeps in its own memory
 
-
+# %% ../../nbs/devices/xla.ipynb #9dfd7e96
 def chips_of_a_layer(
     hidden: int,  # units of a GRU layer
     chips: int,
@@ -499,7 +499,7 @@ def chips_of_a_layer(
     ways = [count for count in range(1, chips + 1) if chips % count == 0 and hidden % count == 0]
     return next((count for count in ways if 2 * 3 * hidden**2 <= count * STAYS_ON_CHIP), ways[-1])
 
-
+# %% ../../nbs/devices/xla.ipynb #12e232ee
 def wide_stacks(model: nn.Module, chips: int, over: int | None = None) -> tuple[dict[str, GRU], int]:
     "The GRU stacks whose units chips divide, by name, and how many chips divide a layer: as many as asked, or needed."
     stacks = {name: module for name, module in model.named_modules() if isinstance(module, GRU) and chips > 1}

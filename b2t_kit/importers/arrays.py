@@ -30,7 +30,7 @@ from .layout import MOST_ROWS, member
 # %% ../../nbs/importers/arrays.ipynb #978751f9
 OWN_LETTERS = (*"abcdefghijklmnopqrstuvwxyz", "'", "_")  # with labels "characters"; _ is a space
 
-
+# %% ../../nbs/importers/arrays.ipynb #702cca7b
 @dataclass(frozen=True)
 class Own(Importer):
     "Recordings of your own."
@@ -88,7 +88,7 @@ class Own(Importer):
 # %% ../../nbs/importers/arrays.ipynb #db61dbf8
 TABLE_COLUMNS = ("session", "split", "block", "trial", "file")
 
-
+# %% ../../nbs/importers/arrays.ipynb #9581d380
 def read_rows(path: Path, file: h5py.File, place: str) -> h5py.Dataset:  # (T, C), not read yet
     "A dataset of rows in an HDF5 file; raises `Fault` if there is none."
     group, name = member(path, file, place)
@@ -99,7 +99,7 @@ def read_rows(path: Path, file: h5py.File, place: str) -> h5py.Dataset:  # (T, C
         raise Fault(path, "", place, f"is missing; the file's tables of numbers are: {has}")
     return open_dataset(path, group, name, "iuf", (None, None), most=MOST_ROWS)
 
-
+# %% ../../nbs/importers/arrays.ipynb #e375d4d7
 def open_rows(
     path: Path,  # .npy, .nwb, .hdf5 or .h5
     inside: str,  # path of the dataset in an HDF5 file
@@ -118,7 +118,7 @@ def open_rows(
         raise Fault(path, "", "", f"has {what}, expected numbers of (bins, features)")
     return data, None
 
-
+# %% ../../nbs/importers/arrays.ipynb #7abcf089
 def file_beside(folder: Path, name: str) -> Path:
     "The path of a file of the table; raises `KitError` if it is elsewhere, or of another kind."
     file = Path(name)
@@ -126,7 +126,7 @@ def file_beside(folder: Path, name: str) -> Path:
         raise KitError(f"file is '{name[:60]}', expected a .npy, .nwb or .hdf5 file beside the table")
     return folder / file
 
-
+# %% ../../nbs/importers/arrays.ipynb #0a56eb89
 def whole_number(row: dict[str, str], name: str, empty: str = "") -> int:
     "A cell of the table; raises `KitError` if it is none."
     text = row.get(name) or empty
@@ -253,7 +253,7 @@ class Qvac(Importer):
             read = partial(qvac_features, path, columns)
             yield SourceTrial(path, "trial", read, signal, 1, number, split="test", scale=None)
 
-
+# %% ../../nbs/importers/arrays.ipynb #1906f0ca
 def qvac_features(path: Path, columns: int) -> np.ndarray:  # (T, C) float32
     "The numbers of a file."
     return np.fromfile(path, "<f4", offset=8).reshape(-1, columns)

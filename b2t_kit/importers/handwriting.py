@@ -33,7 +33,7 @@ H2_HELD_IN = """
 2022.09.29 2022.10.06 2022.10.18 2022.10.25 2022.10.27 2022.11.01 2022.11.03 2022.12.08 2022.12.15 2023.02.28
 """.split()  # the last 40 % of each of these days are evaluated
 
-
+# %% ../../nbs/importers/handwriting.ipynb #5c4ec8a8
 def crossings_of(path: Path, place: str, stored: Any) -> np.ndarray:  # (T, 192) float32
     "The counts of a trial; raises `Fault` if they cannot be."
     counts = cell_array(path, place, "", stored, HAND_CHANNELS)
@@ -93,7 +93,7 @@ H2_LAYOUT = {"acquisition/binned_spikes/data": ("numbers", "bins", HAND_CHANNELS
              "intervals/trials/start_time": ("numbers", "trials"), "intervals/trials/cue": ("text", "trials"),
              "intervals/trials/block_num": ("numbers", "trials")}
 
-
+# %% ../../nbs/importers/handwriting.ipynb #f6a9b219
 @dataclass(frozen=True)
 class H2(Handwriting):
     "T5's handwriting, FALCON H2 (DANDI 000950): the folder with its files sub-T5-held-in-calib_ses-YYYYMMDD.nwb."

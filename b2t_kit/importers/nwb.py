@@ -28,7 +28,7 @@ def is_numbers(values: Any, kinds: str = "iuf") -> bool:
     "Whether something that was read is a list of numbers."
     return values is not None and values.ndim == 1 and values.dtype.kind in kinds
 
-
+# %% ../../nbs/importers/nwb.ipynb #d73bc943
 def nwb_table(path: Path, file: h5py.File, sentence: str, block: str) -> list[tuple[float, float, str, int | None]]:
     "Start, stop, sentence (empty: not known) and block (None: not known) of each trial."
     table = "intervals/trials"
@@ -56,7 +56,7 @@ def nwb_table(path: Path, file: h5py.File, sentence: str, block: str) -> list[tu
 # %% ../../nbs/importers/nwb.ipynb #42111e16
 Cut = Callable[[float, float], np.ndarray]  # start and stop in seconds -> (T, C)
 
-
+# %% ../../nbs/importers/nwb.ipynb #c4eae157
 def unit_counts(path: Path, file: h5py.File, bin_ms: float) -> tuple[Cut, int]:
     "How many spikes each unit has in each bin, and the number of units."
     times, ends = (read_hdf5_value(path, file, f"units/{name}", False) for name in ("spike_times", "spike_times_index"))
@@ -72,7 +72,7 @@ def unit_counts(path: Path, file: h5py.File, bin_ms: float) -> tuple[Cut, int]:
 
     return cut, len(spikes)
 
-
+# %% ../../nbs/importers/nwb.ipynb #36f5de31
 def series_rows(path: Path, file: h5py.File, series: str, bin_ms: float) -> tuple[Cut, int]:
     "The rows of a time series that begin within a time, and the number of columns."
     data = read_rows(path, file, f"{series}/data")

@@ -47,7 +47,7 @@ def block_features(
     ends = np.cumsum([len(trial) for trial in crossings])
     return np.split(features.astype(np.float32), ends[:-1])
 
-
+# %% ../../nbs/importers/t12.ipynb #f45fde14
 def check_values(path: Path, place: str, name: str, values: np.ndarray) -> None:  # (T, 256)
     "Raise `Fault` for numbers that cannot be counts or powers."
     used = values[:, :USED_COLUMNS]
@@ -60,7 +60,7 @@ def check_values(path: Path, place: str, name: str, values: np.ndarray) -> None:
     if not used.any():
         raise Fault(path, place, name, "is 0 everywhere")
 
-
+# %% ../../nbs/importers/t12.ipynb #a18572ef
 def check_blocks(path: Path, blocks: np.ndarray, ascending: bool) -> None:  # (trials,)
     "Raise `Fault` unless blocks are numbers in one piece each; a submission needs them in order."
     numbers = blocks[np.flatnonzero(np.diff(blocks, prepend=np.nan))]  # the first trial of each block

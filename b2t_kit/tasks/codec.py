@@ -86,7 +86,7 @@ def delayed(
         table[late + len(codes), channel] = config.end
     return table
 
-
+# %% ../../nbs/tasks/codec.ipynb #232aacb8
 def undelayed(
     table: torch.Tensor,  # (length, channels) int64
     config: CodecConfig,
@@ -106,7 +106,7 @@ class Norm(nn.Module):
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         return functional.rms_norm(values, self.weight.shape, self.weight)
 
-
+# %% ../../nbs/tasks/codec.ipynb #75bcfdb8
 class GroupedAttention(nn.Module):
     "Attention in which several heads of queries share keys and values."
 
@@ -203,7 +203,7 @@ def sounds_of(
     hold = -(-config.frames // config.text)
     return (text[frame // hold] * (channel + 1) + 5 * channel + frame % hold) % config.audio
 
-
+# %% ../../nbs/tasks/codec.ipynb #c40671c2
 @dataclass
 class CodecBatch:
     "Texts and their codes."
@@ -223,7 +223,7 @@ def synthetic(
     text = torch.randint(97, 105, (config.text,), generator=generator)
     return text, sounds_of(text, config)
 
-
+# %% ../../nbs/tasks/codec.ipynb #02e31894
 def codec_batch(
     numbers: list[int],  # row numbers
     config: CodecConfig,
@@ -241,11 +241,10 @@ def codec_batch(
     text = torch.stack(texts) * ~hidden[:, None]
     return CodecBatch(text, tables, torch.tensor(filled), weight, step_rows)
 
-
 # %% ../../nbs/tasks/codec.ipynb #438aeb0c
 VALIDATION = 16  # examples, after those that are trained on
 
-
+# %% ../../nbs/tasks/codec.ipynb #0e2e36a6
 @dataclass(frozen=True)
 class CodecTask(Task, TaskSettings):
     "Learn to write the codes of a text."
@@ -367,7 +366,7 @@ def _share(rows: int, parts: int, chips: int) -> int:
 # %% ../../nbs/tasks/codec.ipynb #8725aa98
 MOST_CHANNELS = 64  # of codes; published codecs have up to 32
 
-
+# %% ../../nbs/tasks/codec.ipynb #e7c5fa11
 def array_shape(file: np.lib.npyio.NpzFile, name: str) -> tuple[int, ...]:
     "The shape of an array in an open npz file, from its header alone."
     with file.zip.open(f"{name}.npy") as member:
@@ -375,7 +374,7 @@ def array_shape(file: np.lib.npyio.NpzFile, name: str) -> tuple[int, ...]:
         shape, *_ = (np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0)(member)
     return shape
 
-
+# %% ../../nbs/tasks/codec.ipynb #1f4fe0bf
 def read_codes(
     path: str | Path,  # an npz file
 ) -> tuple[torch.Tensor, torch.Tensor]:  # (examples, text) and (examples, frames, channels) int64
@@ -439,7 +438,7 @@ def codec_config(
                 "ema_decay": 0.9, "log_every": 10, "eval_every": 20, "checkpoint_every": 20, "select": "loss"}
     return TrainConfig(**{**settings, **changes})
 
-
+# %% ../../nbs/tasks/codec.ipynb #01caab38
 @dataclass(frozen=True)
 class CodecRun(RunSettings):
     "The settings of a run."
@@ -458,8 +457,7 @@ class CodecRun(RunSettings):
         "Named settings."
         return {"codec_tiny": codec_tiny}
 
-
+# %% ../../nbs/tasks/codec.ipynb #34b7e510
 def codec_tiny() -> CodecRun:
     "A language model of synthetic audio codes that a CPU trains in a minute."
     return CodecRun()
-

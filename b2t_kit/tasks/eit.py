@@ -51,7 +51,7 @@ class Units:
         "The factor that brings an image from -1..1 to physical units."
         return self.current / self.volts
 
-
+# %% ../../nbs/tasks/eit.ipynb #b0f5107c
 UNITS: dict[str, Units] = {"simulated": Units(1.0, 1.0), "uef2017": Units(1040.856, 2.0), "ktc2023": Units(1978.0, 2.0)}
 
 # %% ../../nbs/tasks/eit.ipynb #e760217a
@@ -60,7 +60,7 @@ NAMES: dict[str, tuple[str, ...]] = {  # set -> names its folder may have
     "ktc2023": ("test2023", "data2023", "ktc2023"),
 }
 
-
+# %% ../../nbs/tasks/eit.ipynb #1771a02a
 def find_measurements(
     path: str | Path,  # the folder of the files, or the one above it
     data: str = "simulated",  # "simulated", "uef2017" or "ktc2023"
@@ -152,7 +152,7 @@ class Statistics:
         for name in ("mean", "std", "hints"):
             getattr(measurements, name).copy_(torch.from_numpy(getattr(self, name)))
 
-
+# %% ../../nbs/tasks/eit.ipynb #e680be0f
 def statistics_in(
     measurements: torch.nn.Module,  # the network's `measurements`
 ) -> Statistics:
@@ -175,7 +175,7 @@ def read_statistics(
         found.append(values.to(torch.float32, copy=True).numpy())  # what was read is a view of the file
     return found[0], found[1]
 
-# %% ../../nbs/tasks/eit.ipynb #23e3896b
+# %% ../../nbs/tasks/eit.ipynb #38dd0ca7
 SMOOTHING = (0.03, 0.001)  # smoothing of the first and of the second hint
 
 
@@ -256,7 +256,7 @@ class ImageRow:
     time: int  # 0 to 999
     turn: int = 0  # 0 to 7, see `turned`
 
-
+# %% ../../nbs/tasks/eit.ipynb #98251300
 def make_batch(
     measurements: Measurements | None,  # None where no row is filled
     rows: list[ImageRow],
@@ -292,7 +292,7 @@ def training_rows(
     return [ImageRow(image, fold_seed(seed, "noise", position, image), int(time), int(turn) if turns else 0)
             for image, time, turn in zip(chosen, times, which)]
 
-
+# %% ../../nbs/tasks/eit.ipynb #3f89fdd9
 def validation_rows(images: int) -> list[ImageRow]:
     "Every image once, at evenly spread times, always with the same noise."
     golden = 0.6180339887
@@ -421,7 +421,7 @@ class EITRun(RunSettings):
         "The shipped networks by name."
         return {made.__name__: made for made in (eit_cdeit, eit_small, eit_tiny)}
 
-
+# %% ../../nbs/tasks/eit.ipynb #efce4262
 def original_training(steps: int = 200_000) -> TrainConfig:
     """The published recipe: Adam at a constant 1e-5 without decay, gradients clipped at 1, and an average
     of the weights that forgets 0.5 % every ten steps."""
@@ -533,7 +533,7 @@ def plot_images(
 # %% ../../nbs/tasks/eit.ipynb #c882c6e0
 SHIPPED_SCALE = 0.8  # of the shipped network's mean images, from simulated measurements
 
-
+# %% ../../nbs/tasks/eit.ipynb #7902ea37
 @dataclass(frozen=True)
 class Reconstructor:
     "A trained network and its origin."
@@ -541,7 +541,7 @@ class Reconstructor:
     origin: str  # for reports
     scale: float = 1.0  # factor of the mean of its draws
 
-
+# %% ../../nbs/tasks/eit.ipynb #0a471966
 def load_reconstructor(
     run: str | Path | None = None,  # run folder; None takes the shipped weights
 ) -> Reconstructor:

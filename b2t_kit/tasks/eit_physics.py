@@ -29,7 +29,7 @@ ELECTRODES = 16  # point electrodes, equally spaced on the unit circle
 READ = 13  # voltages per drive: all neighbouring pairs except the three that touch the driving pair
 AMPERES = 1e-3  # driving current
 
-
+# %% ../../nbs/tasks/eit_physics.ipynb #dd7c4ab5
 def read_pairs() -> np.ndarray:  # (16, 13) int64, numbers of pairs
     "The pairs read for each drive r: 0 to 15 in rising order, without r - 1, r and r + 1."
     away = (np.arange(ELECTRODES)[None] - np.arange(ELECTRODES)[:, None]) % ELECTRODES  # (16, 16)
@@ -63,7 +63,7 @@ def disc_mesh(
     spread = [middle, 0.7 * corners + 0.3 * middle, 0.5 * middle + 0.25 * (corners + np.roll(corners, 1, 1))]
     return Mesh(points, triangles, _stiffness(corners), distance.argmin(1), np.concatenate(spread, axis=1))
 
-
+# %% ../../nbs/tasks/eit_physics.ipynb #86a9e021
 def drive_currents(mesh: Mesh) -> np.ndarray:  # (N, 16) float64
     "Return 1 ampere into each electrode and out of the next, a column per drive."
     currents = np.zeros((len(mesh.points), ELECTRODES))
@@ -83,7 +83,7 @@ def _refined(points: np.ndarray, triangles: np.ndarray) -> tuple[np.ndarray, np.
     points[rim] /= np.linalg.norm(points[rim], axis=1, keepdims=True)
     return points, np.sort(np.concatenate([np.stack(part, axis=1) for part in parts]), axis=1)
 
-
+# %% ../../nbs/tasks/eit_physics.ipynb #3e7981b7
 def _stiffness(corners: np.ndarray) -> np.ndarray:  # (M, 3, 2) -> (M, 3, 3)
     "The integral of the product of each two linear functions' slopes over each triangle."
     (x, y), (other_x, other_y) = (corners[:, 1:] - corners[:, :1]).transpose(1, 2, 0)  # two sides, each (M,)
@@ -123,7 +123,7 @@ def read(
 PHANTOM_KINDS = ("disc", "half", "ring", "triangle", "square")
 SIZE = 128  # pixels of an image along a side; the disc fills it
 
-
+# %% ../../nbs/tasks/eit_physics.ipynb #0d0b4ca0
 @dataclass(frozen=True)
 class Thing:
     "An object in the tank; lengths are relative to the tank's radius."
@@ -161,7 +161,7 @@ def pixel_centres(
     across, up = np.meshgrid(places, -places)
     return np.stack([across, up], axis=-1)
 
-
+# %% ../../nbs/tasks/eit_physics.ipynb #72beb5fa
 def draw_image(
     things: list[Thing],  # objects; later ones cover earlier ones
 ) -> np.ndarray:  # (128, 128) float32: -1 resistive, 0 water, 1 conductive
@@ -238,7 +238,7 @@ def measure(
         conductivity[thing.holds(mesh.corners)] = thing.conductivity
     return read(transfer(mesh, conductivity.mean(1))), empty_tank(refinements)
 
-
+# %% ../../nbs/tasks/eit_physics.ipynb #a7c96ad1
 @cache
 def empty_tank(
     refinements: int = 5,  # of the mesh
@@ -257,7 +257,7 @@ def with_noise(
     spread = np.sqrt(np.mean(voltages**2)) * 10 ** (-decibels / 20)
     return voltages + spread * generator.standard_normal(len(voltages))
 
-
+# %% ../../nbs/tasks/eit_physics.ipynb #a421b79a
 def simulate_one(
     config: PhantomConfig,
     number: int,  # of the measurement; the same number gives the same measurement
@@ -279,7 +279,7 @@ def _write_one(task: tuple[str, PhantomConfig, int]) -> None:
     np.savez_compressed(data, **simulate_one(config, number))
     write_atomically(Path(folder) / file_name(number), data.getvalue())
 
-
+# %% ../../nbs/tasks/eit_physics.ipynb #2f08c54e
 def file_name(number: int) -> str:
     "The name of a simulated file; names sort like numbers."
     return f"{number:06d}.npz"

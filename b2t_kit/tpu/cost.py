@@ -22,7 +22,7 @@ ARRAY = re.compile(r"(pred|token|[a-z]+\d+\w*)\[([\d,<=]*)\]"  # type and dimens
                    r"(?:\{([\d,]*)(?::((?:T\([\d,]*\)|\([\d,]*\))*)[^}]*?(?:S\((\d+)\))?)?\})?")
 BITS = {"pred": 8, "token": 0, "c64": 64, "c128": 128}
 
-
+# %% ../../nbs/tpu/cost.ipynb #71851c46
 def _found(pattern: str, text: str) -> re.Match[str]:
     "The first match; raises `ValueError` if there is none."
     found = re.search(pattern, text)
@@ -114,7 +114,7 @@ def _closing(text: str, start: int) -> int:
             return place
     return len(text) - 1
 
-
+# %% ../../nbs/tpu/cost.ipynb #5af17a4d
 def read_instruction(line: str) -> Instruction | None:  # None if the line is not an instruction
     "The instruction on a line of HLO."
     found = re.match(r"\s+(ROOT )?%?([\w.\-]+) = ", line)
@@ -251,6 +251,8 @@ def matrix_flops(
 _FREE = frozenset("parameter constant tuple get-tuple-element bitcast after-all partition-id replica-id "
                  "optimization-barrier domain".split())
 SLICED = ("dynamic-slice", "slice", "gather")
+
+# %% ../../nbs/tpu/cost.ipynb #3e4533e2
 SENT = {"all-reduce": 2.0, "all-gather": 1.0, "reduce-scatter": 1.0, "all-to-all": 1.0}  # exchanges, times their size
 
 # %% ../../nbs/tpu/cost.ipynb #a257ae07

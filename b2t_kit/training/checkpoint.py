@@ -33,7 +33,7 @@ COMPLETE = ".complete"  # the marker: size and SHA-256 of every other file of th
 ROLLING = "rolling.json"  # the file that names a checkpoint folder outside the run folder
 OWNER = ".run"  # the file in that folder that says which run made it
 
-
+# %% ../../nbs/training/checkpoint.ipynb #f0da344e
 def checkpoint_folders(run: str | Path) -> list[Path]:  # new checkpoints go to the first
     "The folders of a run's checkpoints: the one that `use_scratch` made, if any, and the run's own."
     note, own = Path(run) / ROLLING, Path(run) / "checkpoints"
@@ -50,13 +50,13 @@ def checkpoint_folders(run: str | Path) -> list[Path]:  # new checkpoints go to 
                        "checkpoints of this run that are there to the run folder")
     return [folder, own]
 
-
+# %% ../../nbs/training/checkpoint.ipynb #2d8fc896
 def checkpoint_path(run: str | Path, step: int) -> Path:
     "The folder of a step's checkpoint, existing or not; eight digits, so that names sort as numbers."
     paths = [folder / f"{step:08d}" for folder in checkpoint_folders(run)]
     return next((path for path in paths if path.is_dir()), paths[0])
 
-
+# %% ../../nbs/training/checkpoint.ipynb #c02a604c
 def checkpoint_steps(run: str | Path) -> list[int]:
     "The steps that have a checkpoint folder, sound or damaged, in rising order."
     paths = [path for folder in checkpoint_folders(run) if folder.is_dir() for path in folder.iterdir()]
@@ -95,7 +95,7 @@ def write_checkpoint(
             write_tensors(folder / f"{name}.safetensors", tensors)
     return target
 
-
+# %% ../../nbs/training/checkpoint.ipynb #3bc7da1e
 @contextmanager
 def _new_checkpoint(run: str | Path, target: Path, state: Mapping[str, Any]) -> Iterator[Path]:
     "A folder for the tensor files; then state and marker are added, all is flushed, and it becomes the checkpoint."
@@ -117,7 +117,7 @@ def _new_checkpoint(run: str | Path, target: Path, state: Mapping[str, Any]) -> 
         raise KitError(f"{target}: the checkpoint could not be written ({reason}; "
                        f"{free_bytes(target) / 1e6:,.1f} MB free); checkpoints kept: {left}") from error
 
-
+# %% ../../nbs/training/checkpoint.ipynb #891d1e18
 def remove_checkpoint(folder: Path) -> None:
     "Rename a checkpoint, if it is there, then delete it, so that a kill leaves no half of it under its name."
     if folder.exists():
@@ -158,7 +158,7 @@ def read_state(checkpoint: str | Path) -> dict[str, Any]:
         raise KitError(f"{Path(checkpoint) / 'state.json'}: is not the state of a run")
     return {name: value for name, value in state.items() if name != "files"}
 
-
+# %% ../../nbs/training/checkpoint.ipynb #1ec32c01
 def read_part(
     checkpoint: str | Path,  # its folder
     name: str,  # "model", "ema" or "optimizer"
@@ -192,12 +192,12 @@ class Best:
     metric: str  # name of the compared value; lower is better
     value: float  # its value at that step
 
-
+# %% ../../nbs/training/checkpoint.ipynb #936046ca
 def mark_best(run: str | Path, best: Best) -> None:
     "Write the file `best` of a run; the step must have a checkpoint."
     save_json(Path(run) / "best", asdict(best))
 
-
+# %% ../../nbs/training/checkpoint.ipynb #53bbbf20
 def read_best(run: str | Path) -> Best | None:  # None if nothing was validated yet
     "The content of a run's file `best`; `KitError` if it is unreadable, or differs from what its checkpoint says."
     path = Path(run) / "best"

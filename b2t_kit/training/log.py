@@ -139,7 +139,7 @@ _FORMATS: dict[str, Callable[[Any], str]] = {  # value name -> its text
     "seconds_left": lambda value: f"{duration(value)} left",
 }
 
-
+# %% ../../nbs/training/log.ipynb #0f198a5c
 def value_text(
     name: str,  # a value's name in a row
     value: Any,  # a number, text or None
@@ -151,7 +151,7 @@ def value_text(
         return _FORMATS[name](value)
     return f"{name} {value:.4g}" if isinstance(value, int | float) else f"{name} {value}"
 
-
+# %% ../../nbs/training/log.ipynb #8e277f86
 def row_text(
     row: dict[str, Any],  # a row of any kind
     total_steps: int,  # last step of the run
@@ -193,7 +193,7 @@ def _draw_curve(axis: Any, curve: tuple[list[int], list[float]], **style: Any) -
     if steps:
         axis.plot(steps, values, marker="o" if len(steps) < 30 else None, markersize=3, **style)
 
-
+# %% ../../nbs/training/log.ipynb #e5d0b618
 def _finish_axis(axis: Any, title: str) -> None:
     values = [value for line in axis.lines for value in line.get_ydata()]
     if len(values) > 1 and min(values) > 0 and max(values) > 10 * min(values):
@@ -249,14 +249,14 @@ def in_notebook() -> bool:
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return shell is not None and type(shell).__name__ != "TerminalInteractiveShell"
 
-
+# %% ../../nbs/training/log.ipynb #7d83587d
 def notebook_display(content: Any, **options: Any) -> Any:
     "IPython's `display`; IPython is imported at the first call."
     from IPython.display import display
 
     return display(content, **options)
 
-
+# %% ../../nbs/training/log.ipynb #eccd10a9
 class Canvas:
     "A position in a notebook's output that shows one object at a time."
 

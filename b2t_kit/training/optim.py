@@ -167,7 +167,7 @@ def optimizer_names(
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
 
-
+# %% ../../nbs/training/optim.ipynb #311f513e
 def norm_groups(
     optimizer: torch.optim.Optimizer,  # built from the parameters of `model`
     model: nn.Module,  # unwrapped
