@@ -1,10 +1,14 @@
 """What several files of tests share."""
+import shlex
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+
+from commands import tree
 
 collect_ignore = [] if torch.cuda.is_available() else ["test_cuda.py"]
 
@@ -12,8 +16,33 @@ collect_ignore = [] if torch.cuda.is_available() else ["test_cuda.py"]
 @pytest.fixture
 def here(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of a file's good input (its fixture `good`) in the current folder, without GPUs and torch_xla."""
-    shutil.copytree(good, tmp_path / "here")
+    shutil.copytree(good, tmp_path / "here", symlinks=True)
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setitem(sys.modules, "torch_xla", None)
     return tmp_path / "here"
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Recordings of two short days, which no test changes."""
+    from b2t_kit.data.convert import tiny_recordings
+
+    return tiny_recordings(tmp_path_factory.mktemp("data"), sessions=2, trials=8, max_bins=60)
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture) -> Callable[..., str]:
+    """A command that must fail: its one error line. The status is 2, and nothing in the current folder changes."""
+    def run(words: str | list[str], same: bool = True) -> str:
+        from b2t_kit.cli import main
+
+        before = tree()
+        capsys.readouterr()
+        status = main(shlex.split(words) if isinstance(words, str) else words)
+        lines = capsys.readouterr().err.splitlines()
+        errors = [line for line in lines if line.startswith("error: ")]
+        assert status == 2 and errors == lines[-1:] and errors[0].isprintable() and len(errors[0]) < 1010, (words, lines)
+        assert not same or tree() == before, words
+        return errors[0]
+    return run

@@ -523,24 +523,6 @@ model.safetensors → ../../../x
 "words": \[\[ → "words": [3, [
 "ended": 1.2 → "ended": 1e400
 "we", 0.9 → "<script>", 0.9 free""",
-    "arpa model.arpa": r"""
-ngram 1=5 → @
-ngram 1=5 → ngram 1=5e0
-ngram 1=5 → ngram 1=+5
-ngram 2=2 → ngram 1=5\nngram 2=2
-ngram 2=2 → ngram 3=2
--1.0 → @
--1.0 → -1_0
--0.6\twe → -0x1p-1\twe
--0.6\twe → 0.6\twe
--0.6\twe → nan\twe
-we\t-0.3 → we\tinf
-we\t-0.3 → we\t1e30
--0.6\tcan → -0.6\twe
-we can → we hear
--0.3\twe can → -0.3\t<s> we
-\\end\\\n →
-we can → we\u00a0can""",
     "lexicon words.txt": r"""
 tea T IY → tea T QQ
 tea T IY → tea
@@ -564,23 +546,6 @@ now → more 1\nmore 2""",
 "trial_num": 0 → "trial_num": 1
 "trial_num": 0 → "trial_num": true
 "we → "\\ud800we""",
-    "submission sub.csv": r"""
-\n7, → @
-\n7, → \n7.0,
-\n7, → \n07,
-\n7, → \n+7,
-\n8, → \n7,
-id,text → id,text,text
-7,we → 7,=we
-7,we → 7,w\0e
-7,we → 7,"we
-7,we → 7,w\u0435
-hear you\n7, → hear you\u20287,
-7,we can hear you → 7,""",
-    "score r.csv": r"""
-1,you → 0,you
-1,you → @
-0,we can\n1,you → 0,\n1,""",
     "prompts t.csv": r"""
 sentence\nHello you. → session,block_num,sentence\nt15.2023.08.11,1,Hello.
 sentence\nHello you. → session,block_num,trial_num,sentence\nmonday,1,0,Hello.

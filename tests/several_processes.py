@@ -15,19 +15,16 @@ from torch import nn
 from b2t_kit.core import KitError
 from b2t_kit.devices.torch import Device
 from b2t_kit.devices.select import open_device
+from commands import TESTS, TORCHRUN, python
 
 STEPS, ROWS = 5, 12
-TESTS = Path(__file__).parent
 
 
 def torchrun(target: str, *arguments: str, timeout: float = 600.0) -> list[str]:
     """Run `module:function` of these tests in two processes; what each printed."""
-    path = os.pathsep.join([str(TESTS), str(TESTS.parent), *filter(None, sys.path)])
-    environment = {**os.environ, "PYTHONPATH": path, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as logs:
-        words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--log-dir", logs,
-                 "--redirects", "3", str(TESTS / "several_processes.py"), target, *arguments]
-        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=timeout)
+        done = python(*TORCHRUN, "--log-dir", logs, "--redirects", "3", TESTS / "several_processes.py", target, *arguments,
+                      status=None, timeout=timeout, ACCELERATE_USE_CPU="true")
         outputs, errors = ([path.read_text() for path in sorted(Path(logs).rglob(f"{name}.log"))] for name in ("stdout", "stderr"))
     if done.returncode:
         raise RuntimeError(f"{done.stderr[-2000:]}\n" + "\n".join(one[-2000:] for one in [*outputs, *errors]))

@@ -1,14 +1,12 @@
-"""Bad inputs on the command line: one line that names what is wrong, and nothing half-written.
+"""Bad recordings and requests: one line that names what is wrong, and nothing half-written.
 
 Each test works in its own folder with `data`, a folder of recordings, and `run`, a finished run. It damages something,
 calls `b2t` there, and checks that the folder did not change. Every other file × every fault: tests/hostile.py.
 """
 import os
 import resource
-import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import time
 import zlib
@@ -24,8 +22,8 @@ import pytest
 from b2t_kit import __version__
 from b2t_kit.cli import main
 from b2t_kit.data.convert import tiny_recordings
+from commands import TORCHRUN, python, start, tree
 
-ROOT = Path(__file__).resolve().parent.parent
 SESSIONS = ("t15.2023.08.01", "t15.2023.08.02")
 DAY = Path("data/hdf5_data_final") / SESSIONS[1]
 FILE = DAY / "data_train.hdf5"
@@ -43,15 +41,6 @@ def train(words: str = "", out: str = "new") -> str:
 TRAIN, RESUME = train(), train("--resume", "run")
 
 
-def tree(folder: Path) -> dict[str, int]:
-    """Every file, folder and link below a folder, with its content; not the hashes that a run remembers."""
-    found = {}
-    for path in sorted(path for path in folder.rglob("*") if path.name != "fingerprint.json"):
-        content = path.read_bytes() if path.is_file() else str(path.lstat().st_mode).encode()
-        found[str(path.relative_to(folder))] = hash(content)
-    return found
-
-
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Recordings of two short days, and a run that was trained with them."""
@@ -62,27 +51,18 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def refused(words: str, here: Path, capsys: pytest.CaptureFixture) -> str:
-    """The error line of a command that must fail and change nothing."""
-    before = tree(here)
-    capsys.readouterr()
-    status = main(shlex.split(words))
-    lines = capsys.readouterr().err.splitlines()
-    assert [line[:7] for line in lines] == ["error: "] and status == 2, lines
-    assert tree(here) == before
-    return lines[0]
-
-
-def faulted(words: str, here: Path, capsys: pytest.CaptureFixture) -> list[str]:
-    """The faults that `b2t validate` lists."""
-    before = tree(here)
-    capsys.readouterr()
-    status = main(shlex.split(words))
-    said = capsys.readouterr()
-    assert (status, said.err) == (1, "") and tree(here) == before
-    *faults, total = [line for line in said.out.splitlines() if not line.startswith("warning: ")]
-    assert " fault" in total
-    return faults
+@pytest.fixture
+def faulted(capsys: pytest.CaptureFixture) -> Callable[[], list[str]]:
+    """The faults that `b2t validate data` lists."""
+    def run() -> list[str]:
+        before = tree()
+        capsys.readouterr()
+        status, said = main(["validate", "data"]), capsys.readouterr()
+        assert (status, said.err) == (1, "") and tree() == before
+        *faults, total = [line for line in said.out.splitlines() if not line.startswith("warning: ")]
+        assert " fault" in total
+        return faults
+    return run
 
 
 # Recordings: what is done to the second trial of a file of the second day, and what the fault names
@@ -100,26 +80,28 @@ def attribute(name: str, *value: object) -> Spoil:
     return in_file(lambda trial, _: trial.attrs.__setitem__(name, *value) if value else trial.attrs.__delitem__(name))
 
 
-def content(name: str, change: Callable[[np.ndarray], np.ndarray], **options: object) -> Spoil:
-    """Put another dataset in the place of one."""
-    def replace(trial: h5py.Group, _: h5py.File) -> None:
-        data = change(trial[name][:])
-        del trial[name]
-        trial.create_dataset(name, data=data, **options)
-    return in_file(replace)
-
-
 def value(name: str, place: object, new: float) -> Spoil:
     """Change one number."""
     return in_file(lambda trial, _: trial[name].__setitem__(place, new))
 
 
+def content(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Spoil:
+    """Put another dataset in the place of one."""
+    return in_file(lambda trial, _: trial.create_dataset(name, data=change(taken(trial, name))))
+
+
+def taken(trial: h5py.Group, name: str = "input_features") -> np.ndarray:
+    """A dataset that is removed from the trial."""
+    data = trial[name][:]
+    del trial[name]
+    return data
+
+
 def declared(name: str, shape: tuple[int, ...], **options: object) -> Spoil:
     """A dataset that was never written in the place of one; () keeps its shape."""
     def replace(trial: h5py.Group, _: h5py.File) -> None:
-        dtype, old = trial[name].dtype, trial[name].shape
-        del trial[name]
-        trial.create_dataset(name, shape or old, dtype, **options)
+        old = taken(trial, name)
+        trial.create_dataset(name, shape or old.shape, old.dtype, **options)
     return in_file(replace)
 
 
@@ -145,28 +127,30 @@ def twice(trial: h5py.Group, file: h5py.File) -> None:
 
 def scrambled(trial: h5py.Group, file: h5py.File) -> None:
     """Compressed features with some bytes overwritten on the disk."""
-    features = trial["input_features"][:]
-    del trial["input_features"]
+    features = taken(trial)
     packed = trial.create_dataset("input_features", data=features, chunks=features.shape, compression="gzip")
     file.flush()
     place = packed.id.get_chunk_info(0)
     file.close()
+    overwrite(place.byte_offset + 100, bytes(200))
+
+
+def overwrite(place: int, data: bytes) -> None:
+    """Write bytes over those of the file."""
     with open(FILE, "r+b") as raw:
-        raw.seek(place.byte_offset + 100)
-        raw.write(bytes(200))
+        raw.seek(place)
+        raw.write(data)
 
 
 def half_written(trial: h5py.Group, _: h5py.File) -> None:
     """Features of which only the first chunk was written."""
-    features = trial["input_features"][:]
-    del trial["input_features"]
+    features = taken(trial)
     trial.create_dataset("input_features", features.shape, "f4", chunks=(10, 512))[:10] = features[:10]
 
 
 def outside(trial: h5py.Group, _: h5py.File) -> None:
     """Features that are stored in another file."""
-    features = trial["input_features"][:]
-    del trial["input_features"]
+    features = taken(trial)
     Path("secret.bin").write_bytes(features.tobytes())
     place = [(str(Path("secret.bin").absolute()), 0, features.nbytes)]
     trial.create_dataset("input_features", features.shape, "f4", external=place)
@@ -174,9 +158,8 @@ def outside(trial: h5py.Group, _: h5py.File) -> None:
 
 def virtual(trial: h5py.Group, file: h5py.File) -> None:
     """Features that are put together from another file, which is not there."""
-    layout = h5py.VirtualLayout(trial["input_features"].shape, "f4")
-    layout[:] = h5py.VirtualSource("nowhere.hdf5", "features", trial["input_features"].shape)
-    del trial["input_features"]
+    layout = h5py.VirtualLayout(taken(trial).shape, "f4")
+    layout[:] = h5py.VirtualSource("nowhere.hdf5", "features", layout.shape)
     trial.create_virtual_dataset("input_features", layout)
 
 
@@ -185,11 +168,9 @@ def chunk_bomb(trial: h5py.Group, _: h5py.File) -> None:
     packer = zlib.compressobj(9, wbits=-15)
     block = packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)  # may be repeated
     checksum = (1 << 30) % 65521 << 16 | 1
-    bomb = b"\x78\xda" + 1024 * block + packer.flush() + checksum.to_bytes(4, "big")
-    bins = trial.attrs["n_time_steps"]
-    del trial["input_features"]
-    packed = trial.create_dataset("input_features", (bins, 512), "f4", chunks=(bins, 512), compression="gzip")
-    packed.id.write_direct_chunk((0, 0), bomb)
+    shape = taken(trial).shape
+    packed = trial.create_dataset("input_features", shape, "f4", chunks=shape, compression="gzip")
+    packed.id.write_direct_chunk((0, 0), b"\x78\xda" + 1024 * block + packer.flush() + checksum.to_bytes(4, "big"))
 
 
 def shared(trial: h5py.Group, file: h5py.File) -> None:
@@ -199,15 +180,11 @@ def shared(trial: h5py.Group, file: h5py.File) -> None:
     trial.attrs["n_time_steps"] = len(trial["input_features"])
 
 
-def broken_header(name: str) -> Spoil:
-    """Overwrite the beginning of an object's header."""
-    def spoil() -> None:
-        with h5py.File(FILE) as file:
-            address = h5py.h5o.get_info(file[f"trial_0001/{name}"].id).addr
-        with open(FILE, "r+b") as raw:
-            raw.seek(address)
-            raw.write(b"\xff" * 16)
-    return spoil
+def broken_header() -> None:
+    """The beginning of an object's header is overwritten."""
+    with h5py.File(FILE) as file:
+        place = h5py.h5o.get_info(file["trial_0001/input_features"].id).addr
+    overwrite(place, b"\xff" * 16)
 
 
 def not_text(trial: h5py.Group, _: h5py.File) -> None:
@@ -252,14 +229,16 @@ RECORDINGS: dict[str, tuple[Spoil, str]] = {  # place: "" for the file, else of 
     "twice": (in_file(twice), "trial_0001/trial_num"),
     **{f"features: {name}": (spoil, f"trial_0001/{F}") for name, spoil in {
         "wrong length": attribute("n_time_steps", 59), "half of them": content(F, lambda array: array[:, :256]),
-        **{dtype: content(F, lambda array, dtype=dtype: array.astype(dtype)) for dtype in ("i2", "f2", "f8", ">f4")},
+        **{dtype: content(F, lambda array, dtype=dtype: array.astype(dtype)) for dtype in ("i2", "f8", ">f4")},
         "NaN": value(F, (7, 99), np.nan), "infinite": value(F, (7, 99), -np.inf), "enormous": value(F, (7, 99), 3e38),
         "all zero": content(F, lambda array: array * 0), "scrambled": in_file(scrambled), "outside": in_file(outside),
         "virtual": in_file(virtual), "never written": declared(F, ()), "chunks never written": declared(F, (), chunks=(10, 512)),
         "half written": in_file(half_written), "endless": declared(F, (HUGE, 512), chunks=(10, 512)),
         "wide": declared(F, (60, HUGE), chunks=(10, 512)), "a bomb": in_file(chunk_bomb),
-        "huge chunks": declared(F, (), chunks=(1 << 20, 512), maxshape=(None, 512)), "broken header": broken_header(F)}.items()},
+        "huge chunks": declared(F, (), chunks=(1 << 20, 512), maxshape=(None, 512)), "broken header": broken_header}.items()},
     "features shared": (in_file(shared), ""),  # either of the two trials
+    "features behind a link": (in_file(lambda trial, _: (trial.move(F, "kept"), trial.__setitem__(F, h5py.SoftLink("/trial_0001/kept")))),
+                               f"trial_0001/{F}"),
     **{f"labels: {name}": (spoil, f"trial_0001/{L}") for name, spoil in {
         "41": value(L, 1, 41), "0": value(L, 0, 0), "floats": content(L, lambda array: array / 2), "few": content(L, lambda array: array[:2]),
         "in a square": content(L, lambda array: array.reshape(20, 25)), "padding": value(L, 499, 3), "too many": in_file(too_many_labels),
@@ -270,17 +249,6 @@ RECORDINGS: dict[str, tuple[Spoil, str]] = {  # place: "" for the file, else of 
         "a link into a missing file": h5py.ExternalLink("nowhere.hdf5", "/"),
         "a link into another file": h5py.ExternalLink("data_val.hdf5", "/trial_0000")}.items()},
 }
-
-
-@pytest.mark.parametrize("name", RECORDINGS)
-def test_a_faulty_recording(name: str, here: Path, capsys: pytest.CaptureFixture) -> None:
-    """Training stops before its first step, the check lists it, both name the same; in little time and memory."""
-    spoil, place = RECORDINGS[name]
-    spoil()
-    with memory_limit():
-        line, faults = refused(TRAIN, here, capsys), faulted("validate data", here, capsys)
-    assert f"{FILE}: {place}" in line and any(f"{FILE}: {place}" in fault for fault in faults), (line, faults)
-    assert all(str(FILE) in fault and fault.isprintable() for fault in [line, *faults])
 
 
 @contextmanager
@@ -294,15 +262,26 @@ def memory_limit(spare: int = 600 << 20) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_a_faulty_recording(name: str, here: Path, refused: Callable, faulted: Callable) -> None:
+    """Training stops before its first step, the check lists it, both name the same; in little time and memory."""
+    spoil, place = RECORDINGS[name]
+    spoil()
+    with memory_limit():
+        line, faults = refused(TRAIN), faulted()
+    assert f"{FILE}: {place}" in line and any(f"{FILE}: {place}" in fault for fault in faults), (line, faults)
+    assert all(str(FILE) in fault and fault.isprintable() for fault in faults)
+
+
 @pytest.mark.parametrize("target", ["nowhere", DAY.name, "/dev/null"], ids=["dangling", "loop", "device"])
-def test_lost_day_is_named(target: str, here: Path, capsys: pytest.CaptureFixture) -> None:
+def test_lost_day_is_named(target: str, here: Path, refused: Callable, faulted: Callable) -> None:
     """A recording day that is a link to nothing is not passed over."""
     instead(target, DAY)()
-    lines = [refused(TRAIN, here, capsys), refused(EVAL, here, capsys), *faulted("validate data", here, capsys)]
+    lines = [refused(TRAIN), refused(EVAL), *faulted()]
     assert len(lines) == 3 and all(f"{DAY}: is " in line for line in lines)
 
 
-def test_one_line_per_kind_of_fault(here: Path, capsys: pytest.CaptureFixture) -> None:
+def test_one_line_per_kind_of_fault(here: Path, faulted: Callable) -> None:
     """After a hundred faults, only the first of each kind is written out."""
     with h5py.File(FILE, "r+") as file:
         for number in range(4, 300):
@@ -310,10 +289,8 @@ def test_one_line_per_kind_of_fault(here: Path, capsys: pytest.CaptureFixture) -
             file[f"trial_{number:04d}"].attrs["trial_num"] = number
             file[f"trial_{number:04d}/input_features"][number % 30, 5] = np.nan
         file["trial_0299/seq_class_ids"][0] = 41
-    assert main(["validate", "data"]) == 1
-    *lines, total = capsys.readouterr().out.splitlines()
-    assert total.endswith(": 297 faults") and len(lines) == 102
-    assert all(str(FILE) in line for line in lines[:101]) and "trial_0299/seq_class_ids: id 41" in lines[100]
+    lines = faulted()
+    assert len(lines) == 102 and all(str(FILE) in line for line in lines[:101]) and "trial_0299/seq_class_ids: id 41" in lines[100]
     assert lines[101].startswith("196 more like this: ") and "input_features: nan at bin" in lines[101]
 
 
@@ -329,10 +306,11 @@ ONLY_LISTED: dict[str, tuple[Spoil, str]] = {  # what training does not read
 
 
 @pytest.mark.parametrize("name", ONLY_LISTED)
-def test_validate_lists_what_training_may_pass_over(name: str, here: Path, capsys: pytest.CaptureFixture) -> None:
+def test_validate_lists_what_training_may_pass_over(name: str, here: Path, faulted: Callable) -> None:
+    """What is odd but harms no training is a fault of the recordings all the same."""
     spoil, named = ONLY_LISTED[name]
     spoil()
-    assert any(named in fault for fault in faulted("validate data", here, capsys))
+    assert any(named in fault for fault in faulted())
 
 
 # What is asked for cannot be had: one line that names it, before anything is written
@@ -346,9 +324,7 @@ def shorten() -> None:
     """Leave ten bins and one label of a validation trial."""
     with h5py.File(DAY / "data_val.hdf5", "r+") as file:
         trial = file["trial_0000"]
-        features = trial["input_features"][:10]
-        del trial["input_features"]
-        trial["input_features"] = features
+        trial["input_features"] = taken(trial)[:10]
         trial["seq_class_ids"][1:] = 0
         trial.attrs.update(n_time_steps=10, seq_len=1)
 
@@ -415,143 +391,66 @@ REQUESTS: dict[str, tuple[str, str, Spoil | None]] = {
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_request_is_refused(name: str, here: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_is_refused(name: str, here: Path, refused: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be done is said in one line that names it."""
     words, named, spoil = REQUESTS[name]
     monkeypatch.setitem(sys.modules, "kagglehub", None)  # not installed
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # the port where nobody answers
     if spoil:
         spoil()
-    assert named in refused(words, here, capsys)
-
-
-@contextmanager
-def read_only(folder: Path) -> Iterator[bool]:
-    """Make a read-only folder; False if the system does not permit that."""
-    folder.mkdir()
-    if os.geteuid():
-        folder.chmod(0o555)
-        yield True
-        folder.chmod(0o755)
-        return
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", folder], capture_output=True)
-    try:
-        yield mount.returncode == 0
-    finally:
-        if mount.returncode == 0:
-            subprocess.run(["umount", "--lazy", folder], check=True)
-
-
-@pytest.mark.parametrize("words", [
-    train(out="locked/new"), "simulate --out locked/new --sessions 1 --trials 3", "demo --out locked/new",
-    "fetch --out locked/new", f"{EVAL} --json locked/new.json",
-], ids=lambda words: words.split()[0])
-def test_read_only_folder_is_named(words: str, here: Path, capsys: pytest.CaptureFixture) -> None:
-    """A read-only folder is reported before any work is done."""
-    with read_only(here / "locked") as locked:
-        if locked:
-            assert "locked/new" in refused(words, here, capsys)
+    assert named in refused(words)
 
 
 def test_every_process_stops(here: Path) -> None:
     """A fault found by two processes ends both, each with one line."""
     value(F, (7, 99), np.nan)()
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "b2t_kit"]
-    done = subprocess.run([*launcher, *train("--device cpu").split()], capture_output=True, text=True, timeout=300,
-                          env={**os.environ, "PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"})
+    done = python(*TORCHRUN, "-m", "b2t_kit", *TRAIN.split(), status=None, ACCELERATE_USE_CPU="true")
     assert done.returncode != 0 and f"{FILE}: trial_0001/input_features: nan at bin 7, feature 99" in done.stderr
     assert not list(Path("new").glob("checkpoints/*"))
 
 
-@pytest.mark.parametrize("words, named, status", [
-    (TRAIN, f"error: {FILE}: is damaged or not an HDF5 file", 2), ("validate data", f"{FILE}: is damaged", 1),
-], ids=["train", "validate"])
-def test_program_has_the_same_status(words: str, named: str, status: int, here: Path) -> None:
-    """The same as a separate process, with the streams that a shell sees."""
+def test_program_has_the_same_status(here: Path) -> None:
+    """The same as a separate process, with the streams that a shell sees; and a result that cannot be printed is no success."""
+    with open("/dev/full", "w") as full:
+        done = start("-m", "b2t_kit.cli", "validate", "data", stdout=full)
+        assert done.communicate()[1] == "error: cannot write: No space left on device\n" and done.returncode == 2
     os.truncate(FILE, 3000)
-    before, command = tree(here), [sys.executable, "-m", "b2t_kit.cli", *words.split()]
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
-    assert done.returncode == status and tree(here) == before
-    lines = (done.stderr if status == 2 else done.stdout).splitlines()
-    assert lines[0].startswith(named) and len(lines) == 3 - status
-    assert status == 2 or done.stderr == ""
+    (here / "data/hdf5_data_final" / os.fsdecode(b"t15.\xff")).mkdir()  # printed in a terminal that knows ASCII
+    done = python("-m", "b2t_kit.cli", "validate", "data", status=1, PYTHONIOENCODING="ascii")
+    assert done.stderr == "" and f"{FILE}: is damaged" in done.stdout and "t15.\\udcff: session folder holds no" in done.stdout
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture) -> None:
     """Without a verb: the help, and an exit status that means failure."""
-    assert main([]) == 2
-    assert "validate" in capsys.readouterr().out
+    assert main([]) == 2 and "validate" in capsys.readouterr().out
     assert main(["--version"]) == 0 and capsys.readouterr().out == f"b2t_kit {__version__}\n"
 
 
-# Signals, and a machine that is full: one line, and nothing half-written
-
-LONG = {
-    "train": train("--steps 1000000"),
-    "simulate": "simulate --out sim --sessions 30 --trials 10",
-    "validate": "validate data",
-    "eval": f"{EVAL} --json new.json",
-    "demo": "demo --out demo",
-    "eit": "eit simulate --out tanks --count 100000",
-}
 STARTS = "import sys; from b2t_kit import cli; print('ready', flush=True); sys.exit(cli.main(sys.argv[1:]))"
+STOPS = {  # verbs that test_bad_machine.py and test_stopped.py do not stop: command, signal, seconds after its start
+    "validate": ("validate more", signal.SIGTERM, 0.2), "demo": ("demo --out demo", signal.SIGINT, 4),
+    "eit": ("eit simulate --out tanks --count 100000", signal.SIGINT, 3)}
 
 
-def started(words: str, **options: object) -> subprocess.Popen:
-    """A command as a process of its own, when its modules are imported."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-    process = subprocess.Popen([sys.executable, "-c", STARTS, *words.split()], env=environment, text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
-    assert process.stdout.readline() == "ready\n"
-    return process
-
-
-STOPS = [  # each verb once: they share one mechanism, which core.ipynb tries at odd moments
-    ("train", signal.SIGINT, 0.5), ("train", signal.SIGTERM, 3), ("train", signal.SIGHUP, 5),
-    ("eval", signal.SIGHUP, 0.5), ("simulate", signal.SIGTERM, 1.5), ("validate", signal.SIGTERM, 0.2),
-    ("demo", signal.SIGINT, 6), ("eit", signal.SIGINT, 4)]
-
-
-@pytest.mark.parametrize("verb, number, seconds", STOPS, ids=lambda one: getattr(one, "name", one))
-def test_signal_ends_a_verb(verb: str, number: signal.Signals, seconds: float, here: Path) -> None:
-    """A signal at any time gives one line; what is there is whole, or absent."""
+@pytest.mark.parametrize("verb", STOPS)
+def test_signal_ends_a_verb(verb: str, here: Path) -> None:
+    """A signal gives one line and its status; nothing half-written is left."""
     if verb == "eit":
         pytest.importorskip("b2t_kit.tasks")  # a wing
     if verb == "validate":
         tiny_recordings(here / "more", sessions=10, trials=40)
-    before, process = tree(here), started(LONG[verb].replace("validate data", "validate more"))
+    (words, number, seconds), before = STOPS[verb], tree()
+    process = start("-c", STARTS, *words.split(), variables={"CUDA_VISIBLE_DEVICES": ""})
     try:
+        assert process.stdout.readline() == "ready\n"
         time.sleep(seconds)
         process.send_signal(number)
         _, said = process.communicate(timeout=300)  # a busy machine's numba compiles for a minute
     finally:
         process.kill()
-    assert "Traceback" not in said
-    if verb == "train" and process.returncode == 0:
-        assert (here / "new/checkpoints").is_dir()  # training stops cleanly, with a checkpoint
-        return
     name = "" if number == signal.SIGINT else f" by {number.name}"
-    assert f"interrupted{name}" in said.splitlines() and process.returncode == 128 + number, said
-    left = [name for name in tree(here).keys() - before.keys() if name.endswith((".partial", ".tmp"))]
-    assert not left and (verb == "train" or not (here / "sim").exists() and not (here / "new.json").exists())
-
-
-@pytest.mark.parametrize("words", ["validate data", EVAL], ids=["validate", "eval"])
-def test_full_output_is_named(words: str, here: Path) -> None:
-    """A result that cannot be printed is no success."""
-    with open("/dev/full", "w") as full:
-        done = subprocess.run([sys.executable, "-m", "b2t_kit.cli", *words.split()], stdout=full, text=True,
-                              env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
-    assert done.returncode == 2 and done.stderr.splitlines()[-1] == "error: cannot write: No space left on device"
-    assert "Traceback" not in done.stderr
-
-
-def test_name_that_cannot_be_printed(here: Path) -> None:
-    """A folder whose name is not UTF-8, in a terminal that knows ASCII."""
-    folder = os.fsencode(here) + b"/data/hdf5_data_final/t15.\xff"
-    os.mkdir(folder)
-    done = subprocess.run([sys.executable, "-m", "b2t_kit.cli", "validate", "data"], capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"})
-    assert done.returncode == 1 and done.stderr == "" and "t15.\\udcff: session folder holds no" in done.stdout
+    assert f"interrupted{name}" in said.splitlines() and process.returncode == 128 + number and "Traceback" not in said, said
+    assert not [name for name in tree().keys() - before.keys() if name.endswith((".partial", ".tmp"))]
 
 
 @pytest.mark.parametrize("words", ["validate data", EVAL, TRAIN, "report --run run --data data", "decode --run run --data data"])
@@ -568,20 +467,3 @@ def test_no_control_character_of_a_session_reaches_the_terminal(
     assert main(words.split()) in (0, 1, 2)
     said, errors = capfd.readouterr()
     assert not {"\x1b", "\u202e"} & set(said + errors) and "Traceback" not in errors
-
-
-@pytest.mark.parametrize("size", ["8k", "64k"])
-def test_full_disk_does_not_lose_words(size: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """A model that does not fit on the disk is refused, and leaves nothing."""
-    words = ("".join(chr(97 + number // 26**place % 26) for place in range(4)) for number in range(3000))
-    (tmp_path / "words.txt").write_text("".join(f"we can hear {word}\n" for word in words))
-    (tmp_path / "disk").mkdir()
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", tmp_path / "disk"], capture_output=True)
-    if mount.returncode:
-        return  # mounting is not permitted
-    try:
-        assert main(["lm", "build", str(tmp_path / "words.txt"), "--out", str(tmp_path / "disk/model.b2tlm")]) == 2
-        assert list((tmp_path / "disk").iterdir()) == []
-    finally:
-        subprocess.run(["umount", "--lazy", tmp_path / "disk"], check=True)
-    assert "model.b2tlm: could not be written (No space left" in capsys.readouterr().err.splitlines()[-1]

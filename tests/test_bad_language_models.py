@@ -8,11 +8,10 @@ import gzip
 import hashlib
 import json
 import math
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import h5py
 import numpy as np
@@ -21,8 +20,8 @@ import pytest
 from b2t_kit.cli import main
 from b2t_kit.core import csv_plain
 from b2t_kit.lm import MAGIC, leak_warning, map_model
+from commands import TESTS, python
 
-ROOT = Path(__file__).resolve().parent.parent
 ARPA = """\\data\\
 ngram 1=5
 ngram 2=3
@@ -51,6 +50,8 @@ ARPA_FAULTS = [  # what is replaced, by what, what the message says
     ("ngram 2=3", "ngram 2=three", "line 3: should be 'ngram 2=' and a number"),
     ("ngram 1=5", "ngram 1=" + "5" * 5000, "line 2: should be 'ngram 1=' and a number"),
     ("ngram 2=3\n", "", "line 3: should be 'ngram 2=' and a number"),
+    *(("ngram 1=5", f"ngram 1={number}", "line 2: should be 'ngram 1=' and a number") for number in ("\u0665", "5e0", "+5")),
+    *(("more tea\t-0.05", f"more tea\t{number}", "line 15: ") for number in ("inf", "-0x1p-1", "1e30")),
     ("ngram 1=5", "ngram 1=0", "the file declares no single words"),
     ("ngram 3=1", "".join(f"ngram {n}=1\n" for n in range(3, 8)), "or n-grams of more than 6"),
     ("ngram 3=1", "ngram 3=900000000000", "GB of memory; KenLM makes a file that is read as it is"),
@@ -75,22 +76,6 @@ ARPA_FAULTS = [  # what is replaced, by what, what the message says
 ]
 
 
-def tree() -> dict[str, bytes]:
-    """Every file here, with its content."""
-    return {str(path): path.read_bytes() for path in sorted(Path().rglob("*")) if path.is_file()}
-
-
-def refused(command: str, capsys: pytest.CaptureFixture) -> str:
-    """The error line of a command that must fail and change nothing."""
-    before = tree()
-    assert main(command.split()) == 2
-    lines = capsys.readouterr().err.splitlines()
-    errors = [line for line in lines if line.startswith("error: ")]
-    assert len(errors) == 1 and lines[-1] == errors[0] and len(errors[0]) < 400, lines
-    assert tree() == before
-    return errors[0]
-
-
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder with files that are sound; `b2t lm check` and `info` say so."""
@@ -100,19 +85,19 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("old, new, message", ARPA_FAULTS)
-def test_broken_arpa(old, new, message, capsys):
+def test_broken_arpa(old, new, message, refused):
     assert ARPA.count(old) == 1
     Path("bad.arpa").write_text(ARPA.replace(old, new))
-    told = refused("lm convert bad.arpa --out new.b2tlm", capsys)
+    told = refused("lm convert bad.arpa --out new.b2tlm")
     assert told.startswith("error: bad.arpa: ") and message in told, told
 
 
-def test_arpa_of_other_programs(capsys):
+def test_arpa_of_other_programs(refused, capsys):
     """Packed or cut, another encoding, capitals, infinities, probabilities filtered out or of <s>, any name."""
     Path("cut.arpa.gz").write_bytes(gzip.compress(ARPA.encode())[:-20])
-    assert "cut.arpa.gz: cannot be read (Compressed file ended" in refused("lm info cut.arpa.gz", capsys)
+    assert "cut.arpa.gz: cannot be read (Compressed file ended" in refused("lm info cut.arpa.gz")
     Path("latin.arpa").write_bytes(ARPA.replace("tea", "t\xe9a").encode("latin-1"))
-    assert "latin.arpa: line 10: the word is not UTF-8" in refused("lm info latin.arpa", capsys)
+    assert "latin.arpa: line 10: the word is not UTF-8" in refused("lm info latin.arpa")
     Path("model").write_text(ARPA.replace("tea", "TEA").replace("more", "MORE").replace("-99\t<s>", "0\t<s>"))
     assert main("lm convert model --out capitals.b2tlm".split()) == 0 and "tea" in map_model("capitals.b2tlm").ids
     Path("low.arpa").write_text(ARPA.replace("-0.6\t</s>\n-0.9\ttea", "-3.6\t</s>\n-inf\ttea"))
@@ -120,9 +105,9 @@ def test_arpa_of_other_programs(capsys):
     assert capsys.readouterr().out.count("probabilities sum to 0.0923") == 2
     Path("tiny.arpa").write_text(ARPA.replace("-0.9\ttea", "-9999\ttea").replace("-0.2\tmore tea", "-9999\tmore tea"))
     Path("tea.txt").write_text("Tea tea tea tea.\n")
-    assert "tiny.arpa: is damaged (the mean ln p of a word is" in refused("lm perplexity tiny.arpa tea.txt", capsys)
+    assert "tiny.arpa: is damaged (the mean ln p of a word is" in refused("lm perplexity tiny.arpa tea.txt")
     Path("model").write_bytes(b"GGUF" + bytes(60))
-    assert "neither an ARPA file nor another known model" in refused("lm info model", capsys)
+    assert "neither an ARPA file nor another known model" in refused("lm info model")
 
 
 def test_good_files(capsys):
@@ -166,15 +151,16 @@ HEADERS: list[Callable[[dict], object]] = [
 
 
 @pytest.mark.parametrize("case", range(len(BYTES) + len(HEADERS)))
-def test_broken_kit_model(case, capsys):
+def test_broken_kit_model(case, refused):
     changed, message = BYTES[case] if case < len(BYTES) else (lambda _: spoiled(HEADERS[case - len(BYTES)]), "damaged")
     Path("bad.b2tlm").write_bytes(changed(Path("good.b2tlm").read_bytes()))
-    told = refused("lm check bad.b2tlm", capsys)
+    told = refused("lm check bad.b2tlm")
     assert told.startswith("error: bad.b2tlm: ") and message in told, told
 
 
 FORGE = """
 import sys
+from subprocess import CompletedProcess
 from pathlib import Path
 import numpy as np
 from b2t_kit import lm
@@ -209,9 +195,7 @@ for lm.READ_WHOLE in (-1, 1 << 25):  # -1: as with a file that is too large to b
 
 def test_wild_numbers_with_fingerprints_that_fit():
     """No read outside an array (numba tells of each one here), no circle, no traceback: a result, or one line."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_BOUNDSCHECK": "1", "PYTHONWARNINGS": "error"}
-    done = subprocess.run([sys.executable, "-c", FORGE], env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
+    python("-c", FORGE, timeout=300, NUMBA_BOUNDSCHECK="1", PYTHONWARNINGS="error")
 
 
 def write_texts() -> None:
@@ -229,7 +213,7 @@ def write_texts() -> None:
     Path("table.csv").write_text("id,words\n0,tea\n")
     Path("folder").mkdir()
     Path("bad.arpa").write_text(ARPA.replace("ngram 2=3", "ngram 2=three"))
-    Path("probing.bin").write_bytes((ROOT / "tests" / "kenlm" / "probing.bin").read_bytes())
+    Path("probing.bin").write_bytes((TESTS / "kenlm/probing.bin").read_bytes())
 
 
 COMMANDS = [
@@ -262,32 +246,31 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command, message", COMMANDS)
-def test_bad_build_or_mixture(command, message, capsys):
+def test_bad_build_or_mixture(command, message, refused):
     write_texts()
-    assert message in (told := refused(f"lm {command} --out new.b2tlm", capsys)), told
+    assert message in (told := refused(f"lm {command} --out new.b2tlm")), told
 
 
 @pytest.mark.parametrize("out, message", [
     ("new.lm", "new.lm: the name should end in .b2tlm, .arpa or .arpa.gz"), ("folder", "folder: the name should end in"),
     ("text.txt/new.b2tlm", "text.txt/new.b2tlm: cannot be written")])
-def test_bad_name_for_a_model(out, message, capsys):
+def test_bad_name_for_a_model(out, message, refused):
     write_texts()
     for command in ("build text.txt", "mix good.arpa good.arpa --weights 0.5 0.5", "convert good.arpa"):
-        assert message in refused(f"lm {command} --out {out}", capsys)
+        assert message in refused(f"lm {command} --out {out}")
 
 
-def test_what_guards_against_leaks_cannot_be_edited(capsys):
+def test_what_guards_against_leaks_cannot_be_edited(refused):
     """A model that has seen a scored sentence says so, gets into no mixture, and its record cannot be emptied by hand."""
     Path("tea.txt").write_text("Is there any tea?\n")
     assert main("lm build tea.txt --exclude tea.txt --leaks keep --out seen.b2tlm".split()) == 0
-    capsys.readouterr()
-    told = refused("lm mix good.b2tlm seen.b2tlm --weights 0.5 0.5 --exclude tea.txt --out new.b2tlm", capsys)
+    told = refused("lm mix good.b2tlm seen.b2tlm --weights 0.5 0.5 --exclude tea.txt --out new.b2tlm")
     assert "1 of the 1 sentences that will be scored are in the text of one of the models" in told
     seen, whole = map_model("seen.b2tlm"), Path("seen.b2tlm").read_bytes()
     assert len(seen.found) == 1 and "1 of the 1" in leak_warning(seen, ["is there any tea"])
     mark = f"{seen.found[0]:x}".encode()
     Path("bad.b2tlm").write_bytes(whole.replace(b'"found": ["' + mark + b'"]', b'"found": []' + b" " * (len(mark) + 2)))
-    assert "does not fit its fingerprint" in refused("lm perplexity bad.b2tlm tea.txt", capsys)
+    assert "does not fit its fingerprint" in refused("lm perplexity bad.b2tlm tea.txt")
 
 
 LIMITED = """
@@ -302,11 +285,9 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
-def limited(megabytes: int, command: str) -> subprocess.CompletedProcess:
+def limited(megabytes: int, command: str) -> CompletedProcess:
     """`b2t lm` in a process that may take so much memory from now on."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, "-c", LIMITED, str(megabytes), "lm", *command.split()], env=environment,
-                          capture_output=True, text=True)
+    return python("-c", LIMITED, megabytes, "lm", *command.split(), status=None, OPENBLAS_NUM_THREADS="1")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
@@ -338,28 +319,30 @@ def test_long_lines_stay_within_the_memory(name, message):
     assert done.returncode == 2 and f"{name}: " * (name != "words.txt") + message in done.stderr, done.stderr
 
 
-def logits_file(session: str) -> None:
+def logits_file(*sessions: str) -> None:
     with h5py.File("logits.h5", "w") as file:
-        file["trial/logits"] = np.random.default_rng(0).normal(0, 3, (20, 41))
-        file["trial"].attrs.update(session=session, block_num=1, trial_num=2)
+        for number, session in enumerate(sessions):
+            file[f"{number}/logits"] = np.random.default_rng(number).normal(0, 3, (20, 41))
+            file[str(number)].attrs.update(session=session, block_num=1, trial_num=2)
 
 
 def test_no_cell_is_a_formula():
-    for number, session in enumerate(("=cmd|' /C calc'!A0", "+1", "@SUM(A1)", "\t=1", "'=1")):
-        logits_file(session)
-        assert main(f"decode --logits logits.h5 --out {number}".split()) == 0
-        with open(f"{number}/sentences.csv", newline="") as file:
-            row = next(csv.DictReader(file))
-        assert row["session"].startswith("'") and csv_plain(row["session"]) == session
+    """A table of sentences runs nothing where a spreadsheet opens it, and reads back as it was."""
+    sessions = ("=cmd|' /C calc'!A0", "+1", "@SUM(A1)", "\t=1", "'=1")
+    logits_file(*sessions)
+    assert main("decode --logits logits.h5 --lm good.b2tlm --out out".split()) == 0
+    with open("out/sentences.csv", newline="") as file:
+        rows = [row["session"] for row in csv.DictReader(file)]
+    assert all(row.startswith("'") for row in rows) and sorted(map(csv_plain, rows)) == sorted(sessions)
 
 
 def test_no_control_character_reaches_the_terminal(capsys):
     """Neither from a good file nor in the message about a bad one."""
     logits_file("t15\x1b[2J\x1b]0;owned\x07\x9b\u202e")
-    assert main("decode --logits logits.h5 --out sentences".split()) == 0
+    assert main("decode --logits logits.h5 --lm good.b2tlm --out sentences".split()) == 0
     with h5py.File("bad.h5", "w") as file:
         file["tri\x1b[31mal/logits"] = np.zeros((20, 41))
-    assert main("decode --logits bad.h5 --out others".split()) == 2
+    assert main("decode --logits bad.h5 --lm good.b2tlm --out others".split()) == 2
     Path("t\x1b[31mea.txt").write_text("")
     assert main(["lm", "build", "t\x1b[31mea.txt", "--out", "new.b2tlm"]) == 2
     said = "".join(capsys.readouterr())

@@ -22,7 +22,6 @@ from b2t_kit.cli import main
 from b2t_kit.core import Kept, KitError, differing, file_mark, load_json, plain, save_json, stored_key, to_dict
 from b2t_kit.data.convert import HeldOut, Importer, SourceDay, content_key
 from b2t_kit.data.dataset import Recordings
-from b2t_kit.data.convert import SessionWriter
 from b2t_kit.decode import decode as decoding
 from b2t_kit.decode import search as searching
 from b2t_kit.decode import tune
@@ -38,9 +37,8 @@ from b2t_kit.speech.adapt import AdaptConfig
 from b2t_kit.speech.evaluate import load_decoder, logits_key
 from b2t_kit.training.checkpoint import best_checkpoint
 from tiny_models import write_causal
-from test_words import SAID, legible_trial
+from test_words import DAY, SAID, legible_day
 
-DAY = "t15.2023.08.11"
 WORDS = "--device cpu --beam 10 --n-best 4".split()
 
 
@@ -48,11 +46,7 @@ WORDS = "--device cpu --beam 10 --n-best 4".split()
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "A day of recordings, two runs of one name and step, two language models, and a large one."
     folder = tmp_path_factory.mktemp("caches")
-    for index, (split, count) in enumerate({"train": 8, "val": 4, "test": 4}.items()):
-        generator = np.random.default_rng(index)
-        with SessionWriter(folder / "data" / DAY, split) as writer:
-            for number in range(count):
-                writer.write(legible_trial(generator, SAID[number % len(SAID)], DAY, number))
+    legible_day(folder / "data", train=8, val=4, test=4)
     train = "train --config linear --steps 40 --warmup-steps 2 --lr 0.02 --eval-every 0 --device cpu --data".split()
     for seed in ("1", "2"):
         assert main([*train, str(folder / "data"), "--out", str(folder / seed / "run"), "--seed", seed]) == 0
@@ -146,14 +140,6 @@ def decode(*more: str, run: str = "1/run") -> int:
 def score(folder: str = "1/run/decode/val") -> tuple[int, int]:
     found = load_json(Path(folder) / "result.json")
     return found["edits"], found["words"]
-
-
-PARTS: dict[str, Callable[[], object]] = {  # of the key of logits
-    "a feature": lambda: rewrite(Path(VAL), one_feature),
-    "a label": lambda: rewrite(Path(VAL), one_label),
-    "a sentence": lambda: rewrite(Path(VAL), one_sentence),
-    "a weight": lambda: rewrite(weights(), one_weight),
-}
 
 
 def test_noise_instead_of_features(here: Path, ran: list[str]) -> None:
@@ -332,7 +318,7 @@ def test_a_row_of_a_journal(here: Path, monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 ADAPTED = {  # each part of the key is in `test_each_part_of_the_key_of_adapted_logits`
-    "a feature": PARTS["a feature"],
+    "a feature": lambda: rewrite(Path(VAL), one_feature),
     "logits": lambda: rewrite(Path("1/run/adapt/val/logits.hdf5"), lambda path: path.write_bytes(path.read_bytes()[:-1] + b"x")),
     "what was done": lambda: Path("1/run/adapt/val/adapt.json").write_text('{"trials": []}'),
 }
@@ -481,9 +467,11 @@ def test_each_part_of_the_key_of_a_search(here: Path, monkeypatch: pytest.Monkey
     first = search_key(BeamSearch(words, model))
     assert first == search_key(BeamSearch(words, model))
     assert differing(first, search_key(BeamSearch(words, map_model("other.b2tlm")))) == ["lm"]
-    more, _ = decoding.choose_words("model.b2tlm", lexicon=_words_file())
+    Path("more.txt").write_text("family F AE M L IY\n")
+    Path("hot.txt").write_text("wojciechowski\n")
+    more, _ = decoding.choose_words("model.b2tlm", lexicon="more.txt")
     assert differing(first, search_key(BeamSearch(more, model))) == ["lexicon"]
-    known = read_hotwords(_hot_file(), {})
+    known = read_hotwords("hot.txt", {})
     assert differing(first, search_key(BeamSearch(words, model, hotwords=known))) == ["hotwords", "lexicon"]
     stronger = [replace(one, boost=one.boost + 1) for one in known]
     assert differing(search_key(BeamSearch(words, model, hotwords=known)),
@@ -546,18 +534,6 @@ def test_a_large_model_file(here: Path, monkeypatch: pytest.MonkeyPatch, capsys:
         map_model(path).verify()
 
 
-def _words_file() -> Path:
-    path = Path("more.txt")
-    path.write_text("family F AE M L IY\n")
-    return path
-
-
-def _hot_file() -> Path:
-    path = Path("hot.txt")
-    path.write_text("wojciechowski\n")
-    return path
-
-
 @dataclass(frozen=True)
 class Ours(Importer):
     "An importer with options of its own."
@@ -585,5 +561,3 @@ def test_each_part_of_the_key_of_a_conversion(tmp_path: Path, monkeypatch: pytes
     rewrite(tmp_path / "a.npy", lambda path: path.write_bytes(b"two"))
     keys.append(content_key(importer, day, held_out))
     assert len(set(keys)) == len(keys) == 6 + len(importer.options)
-
-

@@ -18,11 +18,11 @@ from b2t_kit.core import find_place, run_program
 from b2t_kit.train import train
 from b2t_kit.training.checkpoint import checkpoint_steps
 from b2t_kit.training.run import share_run
+from commands import TESTS, start
 from test_processes import assert_same_training
 from toy import ToyTask, toy_config
 from toy_runs import STILL
 
-TESTS = Path(__file__).parent
 
 
 class Dying(ToyTask):
@@ -50,17 +50,15 @@ def two_machines(folder: Path, how: str = "") -> tuple[list[str], float]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)]), "OMP_NUM_THREADS": "1",
-                   "ACCELERATE_USE_CPU": "true", "USE_TORCH_XLA": "0"}
     outputs = []
     began = time.monotonic()
     for node in ("0", "1"):
         home = folder / f"machine_{node}"
         home.mkdir(exist_ok=True)
-        words = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", node, "--nproc-per-node", "2",
-                 "--master-addr", "127.0.0.1", "--master-port", port, str(TESTS / "test_cluster.py"), "run", how]
-        outputs.append(subprocess.Popen(words, cwd=home, env=environment, text=True, stdout=subprocess.PIPE,
-                                        stderr=subprocess.STDOUT))
+        outputs.append(start(
+            "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", node, "--nproc-per-node", "2", "--master-addr", "127.0.0.1",
+            "--master-port", port, TESTS / "test_cluster.py", "run", how, cwd=home, stderr=subprocess.STDOUT,
+            variables={"ACCELERATE_USE_CPU": "true", "USE_TORCH_XLA": "0"}))
     return [process.communicate(timeout=300)[0] for process in outputs], time.monotonic() - began
 
 

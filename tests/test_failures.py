@@ -8,8 +8,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,31 +26,16 @@ from b2t_kit.devices.select import open_device
 from b2t_kit.precision import audit_gradients, audit_parameters
 from toy import ToyTask, toy_config
 from b2t_kit.train import train
+from commands import TESTS, python, start
 
-TESTS = Path(__file__).parent
 PATIENCE = 600  # seconds; only a hang, or a very busy machine, comes near it
-
-
-def child_environment(**added: str) -> dict[str, str]:
-    """This process's environment and import path for a child, without torch_xla in Accelerate."""
-    path = os.pathsep.join(filter(None, sys.path))
-    return dict(os.environ, PYTHONPATH=path, USE_TORCH_XLA="0", OMP_NUM_THREADS="1", **added)
-
-
-def run_python(code: str, **added: str) -> str:
-    """The output of a fresh interpreter."""
-    done = subprocess.run([sys.executable, "-c", code], env=child_environment(**added),
-                          capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory: pytest.TempPathFactory) -> dict:
     """Results and printed lines of `several_processes.everything` in two processes."""
     out = tmp_path_factory.mktemp("two") / "results.json"
-    target = "several_processes:everything"
-    printed = torchrun(target, str(out), timeout=PATIENCE)
+    printed = torchrun("several_processes:everything", str(out), timeout=PATIENCE)
     return dict(json.loads(out.read_text()), printed=printed)
 
 
@@ -169,9 +152,8 @@ def test_c18e_no_orphans_when_a_worker_dies(tmp_path: Path) -> None:
     for name in ("naive", "launched"):
         (tmp_path / name).mkdir()
     (tmp_path / "launched/die").touch()
-    command = [sys.executable, str(TESTS / "several_processes.py"), "arrive_late", str(tmp_path / "naive")]
-    workers = [subprocess.Popen(command, env=child_environment(RANK=str(rank), WORLD_SIZE="2"), start_new_session=True)
-               for rank in range(2)]
+    workers = [start(TESTS / "several_processes.py", "arrive_late", tmp_path / "naive",
+                     variables={"RANK": str(rank), "WORLD_SIZE": "2"}, start_new_session=True) for rank in range(2)]
     try:
         numbers = recorded(tmp_path / "naive", 2)
         workers[1].kill()
@@ -227,7 +209,7 @@ def test_c18f_a_taken_port_is_named_and_launch_needs_none(taken_port: int) -> No
     """A fixed port collides, and the kit says so; two launches at once do not collide."""
     with pytest.raises(RuntimeError, match="EADDRINUSE"):
         torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{taken_port}", rank=0, world_size=2)
-    said = run_python(MEET_AT, RANK="0", LOCAL_RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(taken_port))
+    said = python("-c", MEET_AT, RANK="0", LOCAL_RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(taken_port)).stdout
     assert "port 29500 on 127.0.0.1 is taken by another program" in said
     with ThreadPoolExecutor(2) as pool:
         outputs = pool.map(lambda _: torchrun("several_processes:meet", timeout=PATIENCE), range(2))
@@ -238,13 +220,9 @@ def test_c18f_missing_processes_are_named(tmp_path: Path) -> None:
     """Two of three processes arrive: torch counts them, the kit names the missing one."""
     with socket.socket() as one, socket.socket() as other:
         ports = [str(finder.bind(("127.0.0.1", 0)) or finder.getsockname()[1]) for finder in (one, other)]
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", START_TOGETHER + MEET_AT], text=True, stdout=subprocess.PIPE,
-            env=child_environment(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE="3", START=str(tmp_path),
-                                  MASTER_ADDR="127.0.0.1", MASTER_PORT=ports[0]))
-        for rank in ("0", "2")
-    ]
+    children = [start("-c", START_TOGETHER + MEET_AT, variables={
+        "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "3", "START": str(tmp_path), "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": ports[0]}) for rank in ("0", "2")]
     code = f"""
 import datetime, torch.distributed as dist
 try:
@@ -253,7 +231,7 @@ try:
 except dist.DistStoreError as error:
     print(error)
 """
-    assert "1/3 clients joined" in run_python(code)  # while the others wait
+    assert "1/3 clients joined" in python("-c", code).stdout  # while the others wait
 
     said = [child.communicate(timeout=PATIENCE)[0] for child in children]
     assert "process 0 of 3: no sign of process 1 within 3 s" in said[0]
@@ -273,7 +251,8 @@ from accelerate.state import AcceleratorState
 AcceleratorState._reset_state(True)
 print(Accelerator(cpu=True).mixed_precision)
 """
-    said = run_python(code, ACCELERATE_MIXED_PRECISION="bf16", ACCELERATE_GRADIENT_ACCUMULATION_STEPS="4").splitlines()
+    said = python("-c", code, USE_TORCH_XLA="0", ACCELERATE_MIXED_PRECISION="bf16",
+                  ACCELERATE_GRADIENT_ACCUMULATION_STEPS="4").stdout.splitlines()
     assert said[0] == "float32" and said[-1] == "bf16", "Accelerate obeys the variable"
     assert "ACCELERATE_MIXED_PRECISION=bf16 is ignored; give the setting to b2t_kit instead" in said
     assert any("ACCELERATE_GRADIENT_ACCUMULATION_STEPS=4 is ignored" in line for line in said)
@@ -293,9 +272,8 @@ AcceleratorState._reset_state(True)
 from accelerate import Accelerator
 print(Accelerator().mixed_precision, ours)
 """)
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(settings), str(script)]
-    done = subprocess.run(command, env=child_environment(), capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == 0 and done.stdout.splitlines()[-1] == "bf16 float32", done.stderr[-2000:]
+    done = python("-m", "accelerate.commands.launch", "--config_file", settings, script, USE_TORCH_XLA="0")
+    assert done.stdout.splitlines()[-1] == "bf16 float32", done.stderr[-2000:]
 
 
 def test_c21_replicas_stay_equal_and_clipping_is_global(two_processes: dict) -> None:

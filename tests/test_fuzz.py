@@ -3,10 +3,9 @@
     pytest -q tests/test_fuzz.py                                    # about a minute
     B2T_FUZZ_EXAMPLES=20000 pytest -q tests/test_fuzz.py            # about an hour
 
-What is not a matter of text (HDF5, archives, links, pipes, limits of memory) is in tests/hostile.py.
+What is not a matter of text (HDF5, archives, links, pipes, limits of memory) is in tests/hostile.py and test_bad_inputs.py.
 """
 import json
-import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -15,16 +14,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
-import h5py
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from b2t_kit.core import KitError, load_json, read_text
-from b2t_kit.data.dataset import MAX_VALUE, Recordings, check_folder
 from b2t_kit.data.download import read_token, unpack_archive
-from b2t_kit.data.convert import tiny_recordings
 from b2t_kit.decode.files import read_nbest
 from b2t_kit.decode.tune import read_tuning
 from b2t_kit.doctor import diagnose_file
@@ -55,7 +50,6 @@ words = st.sampled_from(["\\data\\", "ngram 1=3", "ngram 2=1", "\\1-grams:", "\\
 lines = st.lists(words | st.text(max_size=30), max_size=30).map("\n".join)
 contents = lines.map(lambda text: text.encode("utf-8", "surrogatepass")) | st.binary(max_size=300) | values.map(
     lambda value: json.dumps(value).encode())
-numbers = st.integers(-(2**63), 2**63 - 1) | st.floats() | st.booleans()
 
 READERS: dict[str, Callable[[Path], object]] = {
     "model.arpa": read_language_model, "model.b2tlm": read_language_model, "lexicon.txt": read_lexicon,
@@ -93,53 +87,3 @@ def test_reader_of_a_file(name: str, place: Path, content: bytes) -> None:
         READERS[name](folder / name)
     except KitError as error:
         assert 0 < len(str(error)) < 3000
-
-
-def altered(place: Path, change: Callable[[h5py.Group], object]) -> tuple[list[str], list[str]]:
-    """What the reader and the check say of recordings of a trial that is changed."""
-    root = tiny_recordings(tempfile.mkdtemp(dir=place), sessions=1, trials=1, max_bins=41)
-    with h5py.File(root / "t15.2023.08.01/data_train.hdf5", "r+") as file:
-        change(file["trial_0000"])
-    read = list[str]()
-    try:
-        with Recordings(root) as recordings:
-            assert len(list(recordings)) == 1
-    except KitError as error:
-        read = [str(error)]
-    return read, [str(one) for one in check_folder(root)]
-
-
-@fuzz
-@given(name=st.sampled_from(["n_time_steps", "seq_len", "block_num", "trial_num", "session", "sentence_label"]),
-       value=numbers | st.text(max_size=20).filter(lambda text: "\0" not in text and text.isprintable()))
-def test_attribute_of_a_recording(place: Path, name: str, value: object) -> None:
-    """The reader and the check agree on every attribute."""
-    read, listed = altered(place, lambda trial: trial.attrs.__setitem__(name, value))
-    assert bool(listed) >= bool(read)
-    assert all("trial_0000/" in line and line.isprintable() for line in [*listed, *read])
-
-
-@fuzz
-@given(bin_=st.integers(0, 39), value=st.floats(width=32))
-def test_feature_of_a_recording(place: Path, bin_: int, value: float) -> None:
-    """A number is refused exactly if it is not finite, or beyond the limit."""
-    read, listed = altered(place, lambda trial: trial["input_features"].__setitem__((bin_, 7), value))
-    assert bool(read) == bool(listed) == (not math.isfinite(value) or abs(value) > MAX_VALUE)
-
-
-@fuzz
-@given(shape=st.lists(st.integers(0, 2**40) | st.sampled_from([500, 512, 41]), max_size=3).map(tuple),
-       kind=st.sampled_from(["f2", "f4", ">f8", "i1", "u8", "S5", "?"]), field=st.sampled_from(["input_features", "seq_class_ids"]),
-       chunked=st.booleans())
-def test_declared_form_of_a_recording(place: Path, shape: tuple, kind: str, field: str, chunked: bool) -> None:
-    """A dataset of any shape and type that was never written is refused, without reading it."""
-    def declare(trial: h5py.Group) -> None:
-        del trial[field]
-        chunks = tuple(min(max(one, 1), 8) for one in shape) if chunked and shape and min(shape) else None
-        trial.create_dataset(field, shape, np.dtype(kind), chunks=chunks)
-
-    try:
-        read, listed = altered(place, declare)
-    except (OSError, RuntimeError, ValueError):
-        return  # HDF5 does not make it
-    assert read and listed

@@ -332,7 +332,7 @@ def test_package_builds_and_installs_offline(tmp_path):
         archive.extractall(tmp_path / "unpacked", **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))  # from 3.11.4 on
     (unpacked,) = (tmp_path / "unpacked").iterdir()
     environment = {**os.environ, "PYTHONPATH": str(unpacked), "PYTEST_ADDOPTS": "-p no:cacheprovider"}
-    last = run(sys.executable, "-m", "pytest", "-q", "nbs/core.ipynb", "tests/test_house.py::test_readme_has_its_two_commands",
+    last = run(sys.executable, "-m", "pytest", "-q", "nbs/text/metrics.ipynb", "tests/test_house.py::test_readme_has_its_two_commands",
                cwd=unpacked, env=environment).splitlines()[-1]
     assert re.fullmatch(r"[1-9]\d* passed, 0 failed, 0 skipped", last), last
 

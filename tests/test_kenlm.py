@@ -3,10 +3,7 @@
 The good files are in tests/kenlm, with the commands that made them.
 """
 import json
-import os
 import struct
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,9 +18,9 @@ from b2t_kit.decode.decode import choose_words
 from b2t_kit.lm import convert_language_model, perplexity, read_language_model
 from b2t_kit.simulate import noisy_sentence
 from b2t_kit.text.phonemes import PHONEMES
+from commands import TESTS, python
 
-ROOT = Path(__file__).resolve().parent.parent
-FILES = Path(__file__).parent / "kenlm"
+FILES = TESTS / "kenlm"
 SENTENCES = ["i would like some more tea please", "can you put the kettle on", "the train was late again", "it is time for my medicine"]
 
 
@@ -32,12 +29,11 @@ def noisy(sentence: str, seed: int) -> np.ndarray:
     return 0.15 * noisy_sentence(sentence, np.random.default_rng(seed))
 
 
-@pytest.mark.parametrize("name", ["probing", "arrays", "nowords"])
-def test_same_sentences_and_scores_as_with_the_kits_own_format(name, tmp_path):
+def test_same_sentences_and_scores_as_with_the_kits_own_format(tmp_path):
     """The same ARPA file, converted to .b2tlm and by KenLM: hypotheses, order and scores agree to float32."""
     own = convert_language_model(FILES / "small.arpa", tmp_path / "small.b2tlm").path
     found = []
-    for path in (own, FILES / f"{name}.bin"):
+    for path in (own, FILES / "arrays.bin"):  # of other kinds: nbs/lm_kenlm.ipynb
         words, model = choose_words(path)
         found.append([BeamSearch(words, model).decode(noisy(one, seed)) for seed, one in enumerate(SENTENCES)])
     for ours, theirs in zip(*found):
@@ -189,11 +185,7 @@ print(json.dumps(told))
 
 def test_changed_bytes_anywhere(tmp_path):
     """Random bytes in any place: a result or one line. numba tells of each read outside an array here."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_BOUNDSCHECK": "1"}
-    done = subprocess.run([sys.executable, "-c", FLIPS, str(FILES), "60"], env=environment, capture_output=True, text=True,
-                          timeout=600, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-2000:]
-    told = json.loads(done.stdout)
+    told = json.loads(python("-c", FLIPS, FILES, 60, timeout=600, cwd=tmp_path, NUMBA_BOUNDSCHECK="1").stdout)
     assert len(told) > 5 and told["fine"] > 20, told
 
 
@@ -212,7 +204,5 @@ def test_resident_memory_grows_with_what_is_used(tmp_path):
               "used = lambda: int(next(one for one in open('/proc/self/status') if one.startswith('VmRSS')).split()[1]); "
               "KenlmModel(sys.argv[2]).sentence(['tea', 'please']); before = used(); model = KenlmModel(sys.argv[1]); "
               "model.sentence(['tea', 'please']); print(model.bytes, used() - before)")
-    done = subprocess.run([sys.executable, "-c", script, str(path), str(FILES / "nowords.bin")], capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": str(ROOT)})
-    size, grown = map(int, done.stdout.split())
-    assert size > 2.8e9 and grown < 4000, (done.stderr, size, grown)  # kB
+    size, grown = map(int, python("-c", script, path, FILES / "nowords.bin").stdout.split())
+    assert size > 2.8e9 and grown < 4000, (size, grown)  # kB

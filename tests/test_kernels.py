@@ -152,27 +152,6 @@ def test_every_name_is_defined(notebook: Path) -> None:
     assert set(re.findall("Undefined name `(.*)`", found)) <= {"_exit_code"}
 
 
-def test_gpu_kernel_keeps_its_promises() -> None:
-    """It says one length of a session, resumes what an earlier one left, and ends in a checked submission."""
-    notebook = kernels_folder() / "b2t-gpu/b2t-gpu.ipynb"
-    code = "\n".join(cells_of(notebook))
-    assert set(re.findall(r"(\w+) hours\b", "\n".join(cells_of(notebook, "markdown")))) == {"12"}
-    assert re.search(r"bring_run\(run\b", code) and "check = submit(run" in code
-
-
-@pytest.mark.parametrize("name", ["b2t-tpu-v5e8", "b2t-tpu-v5e8-zh"])
-def test_what_the_kernel_says_of_its_recipe_is_so(name: str) -> None:
-    """The factor of the third network's gradient, in both languages; and the rehearsal divides units too."""
-    from b2t_kit.speech.recipes import RECIPES
-
-    notebook = ROOT / "kaggle/b2t-tpu-v5e8" / f"{name}.ipynb"
-    (about,) = re.findall(r"^- `recipe`.*$", "\n".join(cells_of(notebook, "markdown")), re.M)
-    reversal = RECIPES["tpu_v5e8"]().task.model.reversal
-    assert reversal > 0 and re.search(rf"(times|乘以) {reversal:g}\D", about), about
-    settings = re.search(r'if rehearsal:.*?"units_over": (\d)\}.*?\nelse:', "\n".join(cells_of(notebook)), re.S)
-    assert settings and int(settings[1]) > 1
-
-
 RECORDING_PIP = """
 import sys
 from pathlib import Path

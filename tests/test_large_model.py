@@ -88,18 +88,6 @@ def test_writing(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> N
     assert "writing.json: is not a record of how sentences are written" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("more, fault", [
-    ("nowhere --tune", "not a model folder"), ("CAUSAL --tune --llm-bits 4", "bits"), ("CAUSAL", "not none")])
-def test_one_line(good: Path, tmp_path: Path, more: str, fault: str, capsys: pytest.CaptureFixture) -> None:
-    """What cannot be done is said in one line, and nothing is left."""
-    decoded(good, tmp_path / "plain")
-    capsys.readouterr()
-    status = rescore(tmp_path, *more.replace("CAUSAL", str(good / "causal")).split())
-    said = capsys.readouterr().err.splitlines()
-    assert status == 2 and len(said) == 1 and fault in said[0], said
-    assert not (tmp_path / "new").exists()
-
-
 def test_without_transformers(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     """The package that is missing is named, with the command that installs it."""
     decoded(good, tmp_path / "plain")

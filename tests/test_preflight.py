@@ -1,6 +1,5 @@
 """Preflight: sizes counted by hand, models compiled by the real compiler, named errors."""
 import json
-import os
 import re
 import subprocess
 import sys
@@ -13,26 +12,21 @@ from b2t_kit.devices.xla import find_slice
 from b2t_kit.tpu.configs import configurations
 from b2t_kit.tpu.cost import SENT, matrix_flops, read_hlo
 from b2t_kit.tpu.preflight import ON_CPU, compile_program
+from commands import ROOT, TESTS, python
 
-TESTS = Path(__file__).parent
-PATIENCE = 1500  # seconds
 pytestmark = pytest.mark.torch_xla
 ROWS, TIME, INPUTS, UNITS, CLASSES, LABELS = 8, 40, 24, 16, 41, 6  # as in preflight_models.py
 compiler = pytest.mark.skipif(not find_spec("libtpu"), reason="needs the extra 'preflight'")
 
 
-def child(*words: str, **added: str) -> subprocess.CompletedProcess:
+def child(*words: object, **added: str) -> subprocess.CompletedProcess:
     """Run code in a process in which torch_xla has computed nothing."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("XLA_", "PJRT_"))}
-    path = os.pathsep.join([str(TESTS.parent), str(TESTS), *filter(None, sys.path)])
-    return subprocess.run([sys.executable, *words], env={**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **added},
-                          capture_output=True, text=True, timeout=PATIENCE)
+    return python(*words, status=None, timeout=1500, **added)
 
 
 def lowered(name: str) -> dict:
     """The report of preflight_models.py for a model."""
-    done = child(str(TESTS / "preflight_models.py"), name, PJRT_DEVICE="CPU", CPU_NUM_DEVICES="1",
-                 XLA_IR_DEBUG="1", XLA_HLO_DEBUG="1")
+    done = python(TESTS / "preflight_models.py", name, chips=1, status=None, XLA_IR_DEBUG="1", XLA_HLO_DEBUG="1")
     reports = [line for line in done.stdout.splitlines() if line.startswith("REPORT")]
     assert reports, done.stdout[-1000:] + done.stderr[-2000:]
     return json.loads(reports[0].removeprefix("REPORT"))
@@ -144,9 +138,6 @@ def test_micro_batches_are_compiled_once_and_all_take_time(tmp_path: Path) -> No
     assert [one["kind"] for one in found["by_program"]] == ["accumulate", "train"]
     assert found["step_seconds_at_least"] == pytest.approx(3 * seconds["accumulate"] + seconds["train"])
     assert found["trials_per_second_at_most"] == pytest.approx(64 / found["step_seconds_at_least"])
-
-
-ROOT = TESTS.parent
 
 
 @compiler

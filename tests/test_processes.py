@@ -1,8 +1,5 @@
 """Training in two processes: equal to one process, and both stop together."""
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +10,9 @@ import toy_runs
 from several_processes import torchrun
 from b2t_kit.training.checkpoint import checkpoint_path, checkpoint_steps, read_part
 from b2t_kit.training.log import read_metrics, series
-from toy import ToyTask, toy_config
 from b2t_kit.train import train
-
-TESTS = Path(__file__).parent
+from commands import ACCELERATE, TESTS, python
+from toy import ToyTask, toy_config
 
 
 def weights(run: Path) -> torch.Tensor:
@@ -104,12 +100,7 @@ def test_processes_draw_different_dropout(pair: Path, tmp_path: Path) -> None:
 
 def test_accelerate_launch(tmp_path: Path, alone: Path) -> None:
     """Accelerate's launcher with two processes on a CPU."""
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2",
-               "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no",
-               "--main_process_port", "0", str(TESTS / "toy_runs.py"), str(tmp_path)]
-    added = {"USE_TORCH_XLA": "0", "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1",
-             "PYTHONPATH": str(TESTS.parent)}
-    done = subprocess.run(command, env={**os.environ, **added}, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stderr
+    done = python(*ACCELERATE, "--multi_gpu", "--num_processes", "2", "--main_process_port", "0", TESTS / "toy_runs.py", tmp_path,
+                  USE_TORCH_XLA="0", ACCELERATE_USE_CPU="true")
     assert done.stdout.count("step 60/60  validation") == 1
     assert_same_training(tmp_path / "launched", alone)

@@ -4,9 +4,7 @@ The other failures have tests where the table says: test_failures.py, test_xla_f
 """
 import ast
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
 import warnings
@@ -15,18 +13,15 @@ from pathlib import Path
 import pytest
 
 from b2t_kit.doctor import diagnose, known_failures
+from commands import ROOT, python
 
-ROOT = Path(__file__).resolve().parent.parent
 SHOWN = ("happens", "with more installed", "imitated", "cure only")  # what the tests of a reported failure show
 
 
-def child(code: str, *paths: Path, statuses: tuple[int, ...] = (0,), **added: str) -> str:
-    """The output of a fresh interpreter with more import folders; it must exit with one of `statuses`."""
-    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
-    environment.update(PYTHONPATH=os.pathsep.join([*map(str, paths), str(ROOT), *filter(None, sys.path)]), PJRT_DEVICE="CPU",
-                       OMP_NUM_THREADS="1", **added)
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode in statuses, done.stderr[-2000:]
+def child(code: str, *paths: Path, status: int | None = 0, chips: int = 1, **added: str) -> str:
+    """What a fresh interpreter with more import folders prints."""
+    paths_first = f"import sys; sys.path[:0] = {[str(path) for path in paths]}\n"
+    done = python("-c", paths_first + code, chips=chips, status=status, **added)
     return done.stdout + done.stderr
 
 
@@ -66,7 +61,7 @@ finally:
     traceback.print_exc()
     sys.exit(0)
 """  # torch_xla 2.9 raises, 2.8 ends the process with the same words
-    log.write_text(child(code, statuses=(0, -signal.SIGABRT), XLA_USE_BF16="1"))
+    log.write_text(child(code, status=None, XLA_USE_BF16="1"))
     with log.open("rb") as piped:
         done = subprocess.run([sys.executable, "-m", "b2t_kit.cli", "doctor", "--log", "-", "--json"], stdin=piped,
                               capture_output=True, text=True)
@@ -122,4 +117,4 @@ def test_c17b_is_not_taken_for_the_cause() -> None:
 def test_c17b_kaggles_addresses_do_no_harm() -> None:
     """The line appears only on a TPU; the variable that causes it does not disturb one process with all chips."""
     code = "from b2t_kit.devices.select import open_device\nwith open_device('xla') as device: print('opened', device.chips)"
-    assert "opened 8" in child(code, TPU_PROCESS_ADDRESSES="local", ISTPUVM="1", CPU_NUM_DEVICES="8")
+    assert "opened 8" in child(code, chips=8, TPU_PROCESS_ADDRESSES="local", ISTPUVM="1")

@@ -3,8 +3,6 @@ import json
 import os
 import resource
 import signal
-import subprocess
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 from collections.abc import Callable, Iterator
@@ -17,10 +15,10 @@ from b2t_kit.training.checkpoint import (
 )
 from b2t_kit.core import KitError
 from b2t_kit.training.log import read_metrics
-from toy import ToyTask, toy_config
 from b2t_kit.train import train
+from commands import TESTS, python
+from toy import ToyTask, toy_config
 
-TESTS = Path(__file__).parent
 BIG = {"hidden": 3000}  # a checkpoint of 60 kB a part, so that little room is not enough
 
 
@@ -74,24 +72,12 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_killed_at_twenty_random_moments(tmp_path: Path) -> None:
     """SIGKILL, 20 times, half of them while a checkpoint is written: the same bits and rows at the end."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS.parent)}
-    command = [sys.executable, str(TESTS / "killed_runs.py"), str(tmp_path), "20"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1500)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(python(TESTS / "killed_runs.py", tmp_path, 20, timeout=1500).stdout)
     assert sum(one["killed"] for one in found["tries"]) == 20
     assert sum(one["half_written"] for one in found["tries"]) >= 5
     assert len({one["from"] for one in found["tries"]}) >= 8  # they went on from different steps
     assert all(run == found["straight"] for run in found["runs"])
     assert len(found["straight"]["tensors"]) == 3 and found["straight"]["left"] == []
-
-
-def may_mount() -> bool:
-    """Whether this process may mount file systems."""
-    with os.scandir("/") as _:
-        probe = subprocess.run(["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"],
-                               capture_output=True)
-    return probe.returncode == 0
 
 
 @contextmanager
@@ -125,58 +111,6 @@ def test_file_size_limit(tmp_path: Path, straight: Path) -> None:
     assert_same_bits(run, straight)
 
 
-@contextmanager
-def read_only(folder: Path) -> Iterator[Callable[[], None]]:
-    """Yields a function that makes `folder` read-only."""
-    mounted = []
-
-    def forbid() -> None:
-        if os.geteuid():
-            folder.chmod(0o500)
-            return
-        mounted.append(folder)  # permissions do not bind root, a mount does
-        subprocess.run(["mount", "--bind", str(folder), str(folder)], check=True)
-        subprocess.run(["mount", "-o", "remount,bind,ro", str(folder)], check=True)
-
-    try:
-        yield forbid
-    finally:
-        for one in mounted:
-            subprocess.run(["umount", "--lazy", str(one)], check=True)
-        if folder.exists():
-            folder.chmod(0o700)
-
-
-def test_folder_that_becomes_read_only(tmp_path: Path, straight: Path) -> None:
-    """The folder becomes read-only at step 33; once it is writable again, the resumed run ends with the same bits."""
-    if os.geteuid() == 0 and not may_mount():
-        pytest.skip("root may not mount here, and permissions do not bind root")
-    run = tmp_path / "run"
-    with read_only(run / "checkpoints") as forbid:
-        message = refusal(train, disturbed_by(forbid), toy_config(), run, quiet=True)
-        assert_stopped_at(run, message, "")
-        assert "Read-only file system" in message or "Permission denied" in message
-    train(ToyTask(**BIG), toy_config(), run, resume=True, quiet=True)
-    assert_same_bits(run, straight)
-
-
-def test_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    """A run folder below a file, and one that is read-only from the start."""
-    blocker = tmp_path / "file"
-    blocker.write_text("in the way")
-    message = refusal(train, ToyTask(), toy_config(), blocker / "run", quiet=True)
-    assert str(blocker / "run") in message and "cannot be written to" in message
-    locked = tmp_path / "locked"
-    locked.mkdir()
-    if os.geteuid() == 0 and not may_mount():
-        return
-    with read_only(locked) as forbid:
-        forbid()
-        message = refusal(train, ToyTask(), toy_config(), locked / "run", quiet=True)
-        assert str(locked / "run") in message and "cannot be written to" in message
-    assert list(locked.iterdir()) == []
-
-
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json", ".complete"])
 def test_truncated_checkpoint(name: str, tmp_path: Path, straight: Path, capsys) -> None:
     """A truncated newest checkpoint is named, and the run resumes from the one before."""
@@ -201,9 +135,7 @@ def test_two_processes_in_one_folder(tmp_path: Path) -> None:
         code = ("import sys; from b2t_kit.train import train; from toy import ToyTask, toy_config\n"
                 "try: train(ToyTask(hidden=3000), toy_config(), sys.argv[1], resume=True)\n"
                 "except Exception as error: print(type(error).__name__, error)")
-        done = subprocess.run([sys.executable, "-c", code, str(run)], capture_output=True, text=True,
-                              env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])})
-        said.append(done.stdout)
+        said.append(python("-c", code, run).stdout)
 
     train(disturbed_by(intrude), toy_config(), run, quiet=True)
     assert said == [f"KitError {run}: another process is training into this folder\n"]

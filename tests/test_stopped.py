@@ -1,10 +1,7 @@
 """A command that a signal stops says so by its status, and by the command that goes on, which needs nothing else."""
-import os
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,20 +11,14 @@ import torch
 
 from b2t_kit.cli import main
 from b2t_kit.core import load_json
-from b2t_kit.data.convert import tiny_recordings
 from b2t_kit.training.checkpoint import checkpoint_path, checkpoint_steps
 from b2t_kit.training.log import read_metrics, series
+from commands import start
 
 STEPS = 200
 SETTINGS = f"""--config linear --steps {STEPS} --checkpoint-every 20 --keep-checkpoints 1000 --eval-every 0 --log-every 1
 --warmup-steps 2 --batch-size 4 --lr 0.002 --device cpu --precision float32"""
 PATIENCE = 240  # seconds
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Recordings of two days."""
-    return tiny_recordings(tmp_path_factory.mktemp("stopped") / "data", sessions=2, trials=6, max_bins=60)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -40,10 +31,11 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def alone(data: Path) -> Path:
+def alone(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was not stopped."""
-    assert main(shlex.split(f"train --data {data} --out {data.parent / 'alone'} {SETTINGS}")) == 0
-    return data.parent / "alone"
+    run = tmp_path_factory.mktemp("alone") / "run"
+    assert main(shlex.split(f"train --data {data} --out {run} {SETTINGS}")) == 0
+    return run
 
 
 @pytest.fixture
@@ -54,13 +46,6 @@ def b2t(capsys: pytest.CaptureFixture) -> Callable[[str], tuple[int, str, str]]:
     return run
 
 
-def begin(words: str) -> subprocess.Popen:
-    """`b2t` with these words, in its own process."""
-    command = [sys.executable, "-m", "b2t_kit.cli", *shlex.split(words)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                            env={**os.environ, "OMP_NUM_THREADS": "1"})
-
-
 def newest(run: Path) -> int:
     """The step of the newest checkpoint, -1 if there is none."""
     return max(checkpoint_steps(run), default=-1)
@@ -68,7 +53,7 @@ def newest(run: Path) -> int:
 
 def stopped_early(words: str, runs: list[Path], number: signal.Signals) -> tuple[int, str, str]:
     """Start a command, and stop it once each run has trained."""
-    process, deadline = begin(words), time.monotonic() + PATIENCE
+    process, deadline = start("-m", "b2t_kit.cli", *shlex.split(words)), time.monotonic() + PATIENCE
     try:
         while min(map(newest, runs)) < 20:
             assert process.poll() is None and time.monotonic() < deadline, words
@@ -106,7 +91,6 @@ def test_a_stopped_run_goes_on_by_the_printed_command(
     assert bits(run) == bits(alone)
 
 
-PATHS = os.pathsep.join(map(str, Path(__file__).resolve().parents[:2]))
 SLOW = """
 import sys, time
 from b2t_kit.core import run_program
@@ -126,8 +110,7 @@ sys.exit(run_program(lambda: train(Slow(), toy_config(), sys.argv[1], quiet=True
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_before_the_first_step_ends_the_command(tmp_path: Path, number: signal.Signals) -> None:
     """At once, while it waits for the first batch; nothing stays."""
-    process = subprocess.Popen([sys.executable, "-c", SLOW, str(tmp_path / "new/run")], stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": PATHS})
+    process = start("-c", SLOW, tmp_path / "new/run")
     assert process.stdout is not None and process.stdout.readline() == "reading\n"
     started = time.monotonic()
     process.send_signal(number)

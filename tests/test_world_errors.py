@@ -6,8 +6,6 @@ Below, failures that need no TPU and no GPU are made to happen, and their cures 
 import json
 import os
 import resource
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,9 +15,8 @@ import pytest
 import torch
 
 from b2t_kit.doctor import diagnose, known_failures
+from commands import TESTS, python
 
-TESTS = Path(__file__).parent
-PATIENCE = 600  # seconds
 WORLD = json.loads((TESTS / "world_errors.json").read_text(encoding="utf-8"))
 ORDINARY = json.loads((TESTS / "ordinary_texts.json").read_text(encoding="utf-8"))
 UNRELATED = json.loads((TESTS / "unrelated_errors.json").read_text(encoding="utf-8"))
@@ -48,14 +45,6 @@ FIELD = {  # what reports to the kit say in their own words, where there is no m
 def known(text: object) -> list[str]:
     """The names of the failures that the doctor finds in a text or an error."""
     return [finding.failure.name for finding in diagnose(str(text))]
-
-
-def python(code: str, **added: str) -> str:
-    """What a fresh interpreter prints, however it ends."""
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)), OMP_NUM_THREADS="1", **added)
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True,
-                          timeout=PATIENCE)
-    return done.stdout + done.stderr
 
 
 # What is known
@@ -241,7 +230,8 @@ subprocess.run([sys.executable, "-c", read])
 def test_it_happens_in_a_process(case: str, tmp_path: Path) -> None:
     """The same of what ends a process, or leaves it changed."""
     code, names, cured = IN_A_PROCESS[case]
-    said = python(code.replace("{place}", str(tmp_path)).replace("{{", "{").replace("}}", "}"))
+    done = python("-c", code.replace("{place}", str(tmp_path)).replace("{{", "{").replace("}}", "}"), status=None)
+    said = done.stdout + done.stderr
     assert set(known(said)) == names and said.count("cured") == cured, said
 
 
@@ -267,6 +257,6 @@ if __name__ == "__main__":
     USED
     torch_xla.launch(show, start_method="fork")
 """
-    said = [python(code.replace("USED", used), PJRT_DEVICE="CPU")
-            for used in ("torch.ones(1, device=torch_xla.device())", "pass")]
+    done = [python("-c", code.replace("USED", used), chips=1, status=None) for used in ("torch.ones(1, device=torch_xla.device())", "pass")]
+    said = [one.stdout + one.stderr for one in done]
     assert known(said[0]) == ["xla_used_before_spawn"] and "started 0" in said[1]

@@ -4,10 +4,8 @@ XLA's CPU backend simulates the chips. Compiling the programs of a run takes hal
 more on two cores, so there are few runs and each serves several tests.
 """
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,31 +14,20 @@ import pytest
 import torch
 
 from b2t_kit.training.checkpoint import checkpoint_path, checkpoint_steps, read_part
+from commands import TESTS, python, start
 
-TESTS = Path(__file__).parent
 PATIENCE = 1500  # seconds
 pytestmark = pytest.mark.torch_xla
 
 
-def environment(chips: int = 8, **added: str) -> dict[str, str]:
-    """Environment variables of a child process with this number of simulated chips."""
-    path = os.pathsep.join([str(TESTS.parent), str(TESTS), *filter(None, sys.path)])
-    kept = {name: value for name, value in os.environ.items()
-            if name not in ("XLA_USE_SPMD", "XLA_PERSISTENT_CACHE_PATH", "USE_TORCH_XLA")}
-    return {**kept, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(chips), "PYTHONPATH": path,
-            "OMP_NUM_THREADS": "1", **added}
-
-
-def command(out: Path, verb: str = "train", **settings: object) -> list[str]:
+def command(out: Path, verb: str = "train", **settings: object) -> list[object]:
     """The child that trains, or evaluates, with these settings."""
-    return [sys.executable, str(TESTS / "xla_runs.py"), verb, str(out), json.dumps(settings)]
+    return [TESTS / "xla_runs.py", verb, out, json.dumps(settings)]
 
 
 def trained(out: Path, chips: int = 8, verb: str = "train", **settings: object) -> dict:
     """What a child process reports of a run."""
-    done = subprocess.run(command(out, verb, **settings), env=environment(chips), capture_output=True,
-                          text=True, timeout=PATIENCE)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    done = python(*command(out, verb, **settings), chips=chips, timeout=PATIENCE)
     (report,) = [line for line in done.stdout.splitlines() if line.startswith("REPORT")]
     return {**json.loads(report.removeprefix("REPORT")), "said": done.stdout}
 
@@ -165,7 +152,7 @@ def test_killed_and_resumed_to_the_same_bits(folder: Path, data: str) -> None:
     straight = trained(folder / "straight", chips=2, **settings)
     killed = folder / "killed"
     with open(folder / "killed.log", "wb") as log:
-        child = subprocess.Popen(command(killed, **settings), env=environment(2), stdout=log, stderr=log)
+        child = start(*command(killed, **settings), chips=2, stdout=log, stderr=log)
     deadline = time.monotonic() + PATIENCE
     while not (killed / "checkpoints").is_dir() or max(checkpoint_steps(killed), default=0) < enough:
         assert child.poll() is None and time.monotonic() < deadline, (folder / "killed.log").read_text()
@@ -182,10 +169,8 @@ def test_killed_and_resumed_to_the_same_bits(folder: Path, data: str) -> None:
 
 def report_of_units(folder: Path, chips: int, *more: str) -> dict:
     """What tests/xla_units.py reports."""
-    done = subprocess.run([sys.executable, str(TESTS / "xla_units.py"), str(folder), *more], env=environment(chips),
-                          capture_output=True, text=True, timeout=PATIENCE)
+    done = python(TESTS / "xla_units.py", folder, *more, chips=chips, timeout=PATIENCE)
     reports = [line for line in done.stdout.splitlines() if line.startswith("REPORT")]
-    assert reports, done.stdout[-1000:] + done.stderr[-3000:]
     return json.loads(reports[0].removeprefix("REPORT"))
 
 
@@ -226,20 +211,19 @@ def test_only_wide_layers_are_divided_by_units(by_units: dict) -> None:
     assert by_units["programs"]["a step"] == 1
 
 
-def launched(start: list[str], out: Path, data: str, **added: str) -> subprocess.CompletedProcess:
+def launched(words: list[str], out: Path, data: str, **added: str) -> subprocess.CompletedProcess:
     """Two steps of the linear readout, started with the usual commands."""
     options = ["--data", data, "--out", str(out), "--config", "linear", "--device", "xla", "--steps", "2",
                "--buckets", "1", "--batch-size", "8", "--eval-every", "0", "--compile-cache", "none"]
-    return subprocess.run([sys.executable, *start, *options], env=environment(2, **added),
-                          capture_output=True, text=True, timeout=PATIENCE)
+    return python(*words, *options, chips=2, status=None, timeout=PATIENCE, **added)
 
 
-@pytest.mark.parametrize("start", [["-m", "b2t_kit.train"],
+@pytest.mark.parametrize("words", [["-m", "b2t_kit.train"],
                                    ["-m", "accelerate.commands.launch", "-m", "b2t_kit.train"]])
-def test_one_process_is_started(start: list[str], folder: Path, data: str, on_cpu: dict) -> None:
+def test_one_process_is_started(words: list[str], folder: Path, data: str, on_cpu: dict) -> None:
     """Plain Python, and Accelerate's launcher with what its flags and file say about precision."""
-    out = folder / f"launched_{len(start)}"
-    done = launched(start, out, data, ACCELERATE_MIXED_PRECISION="bf16")
+    out = folder / f"launched_{len(words)}"
+    done = launched(words, out, data, ACCELERATE_MIXED_PRECISION="bf16")
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert checkpoint_steps(out)[-1] == 2
     assert "2 x simulated chip" in done.stdout and "precision  bfloat16" in done.stdout

@@ -4,9 +4,7 @@ Most tests first make the failure happen with the original recipe, in its own pr
 the kit prevents it or names its cause; the table of failures says which do not. Shapes are smaller
 where size does not matter: the reported [64, 7168] is the batch and the width of a recurrent state.
 """
-import os
-import subprocess
-import sys
+import importlib.util
 import textwrap
 from pathlib import Path
 
@@ -19,21 +17,14 @@ from b2t_kit.data.batches import BatchConfig, TrainBatches, choose_buckets, num_
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.data.convert import tiny_recordings
 from b2t_kit.precision import refuse_ambient, resolve_precision
+from commands import ROOT, python
 
-TESTS = Path(__file__).parent
-PATIENCE = 900  # seconds
 pytestmark = pytest.mark.torch_xla
 
 
 def child(code: str, chips: int = 1, arguments: tuple[str, ...] = (), **added: str) -> str:
-    """The output of a fresh interpreter with this number of simulated chips; it may fail."""
-    dropped = ("XLA_USE_SPMD", "XLA_PERSISTENT_CACHE_PATH", "USE_TORCH_XLA", "XLA_FLAGS")
-    environment = {name: value for name, value in os.environ.items() if name not in dropped}
-    path = os.pathsep.join([str(TESTS.parent), *filter(None, sys.path)])
-    environment.update(PJRT_DEVICE="CPU", CPU_NUM_DEVICES=str(chips), PYTHONPATH=path,
-                       TF_CPP_MIN_LOG_LEVEL="2", OMP_NUM_THREADS="1", **added)
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code), *arguments], env=environment,
-                          capture_output=True, text=True, timeout=PATIENCE)
+    """What a fresh interpreter prints with so many simulated chips; it may fail."""
+    done = python("-c", textwrap.dedent(code), *arguments, chips=chips, status=None, **{"TF_CPP_MIN_LOG_LEVEL": "2", **added})
     return done.stdout + done.stderr
 
 
@@ -103,7 +94,7 @@ def test_c1_c3_loaders(recordings: Recordings) -> None:
     assert one.assembler.rows == 16 and next(one.iterate())[0].step_rows <= 12
 
 
-OLDER = TESTS.parent / ".ci/envs/accelerate-1.13"  # made by tools/ci.py
+OLDER = ROOT / ".ci/envs/accelerate-1.13"  # made by tools/ci.py
 
 
 @pytest.mark.skipif(not OLDER.exists(), reason="needs pip install --no-deps --target .ci/envs/accelerate-1.13 accelerate==1.13.0")
@@ -305,25 +296,14 @@ IMPORTING = """
 """
 
 
-def occurs_in(folder: Path, text: bytes) -> bool:
-    """Whether any file below a folder contains this text."""
-    for path in folder.rglob("*"):
-        if path.is_file() and path.suffix in (".py", ".so") and text in path.read_bytes():
-            return True
-    return False
-
-
 def test_c9_flags_after_the_import() -> None:
     """The reported flags change nothing, one is unknown to torch_xla, and asking for devices starts the runtime."""
-    import importlib.util
-
     said = child(FLAGS)
     assert "changed False" in said and "devices 1" in said
     assert "spawn: Runtime is already initialized. Do not use the XLA" in said
     package = Path(importlib.util.find_spec("torch_xla").origin).parent
-    binaries = [package, *package.parent.glob("_XLAC*.so")]
-    assert not any(occurs_in(one, b"PYTORCH_XLA_COMPILATION_THREADS") for one in binaries[:1])
-    assert not any(b"PYTORCH_XLA_COMPILATION_THREADS" in one.read_bytes() for one in binaries[1:])
+    files = [*package.rglob("*.py"), *package.rglob("*.so"), *package.parent.glob("_XLAC*.so")]
+    assert not [path for path in files if b"PYTORCH_XLA_COMPILATION_THREADS" in path.read_bytes()]
 
     said = child(IMPORTING)
     assert "changed set()" in said and "imported False" in said
@@ -341,8 +321,6 @@ ROWS_PER_CHIP = """
         shards = _XLAC._get_local_shards([batch])[0]
         print("rows", {tuple(one.shape) for one, _ in shards}, "chips", device.chips)
 """
-
-
 SPAWN_TWO = """
     import torch_xla.distributed.xla_multiprocessing as xmp
     try:
@@ -430,9 +408,7 @@ def test_c17d_c20_names_that_do_not_exist() -> None:
         assert "module 'torch_xla.core.xla_model' has no attribute 'get_world_size'" in said
         assert said.count("has no attribute") == 5 and "answer" not in said, said
         assert f"kit {chips} 1 0 True" in said, "one main process, and as many chips as there are"
-    launched = subprocess.run([sys.executable, "-m", "accelerate.commands.launch", "--use_tpu", "x.py"],
-                              capture_output=True, text=True)
-    assert launched.returncode == 2 and "--use_tpu" in launched.stderr
+    assert "--use_tpu" in python("-m", "accelerate.commands.launch", "--use_tpu", "x.py", status=2).stderr
 
 
 # C15, C19: warnings
@@ -477,3 +453,43 @@ def test_c24_float32_by_hand() -> None:
             print("left", (one + 2.0**-12).item() - 1, product.dtype, one.dtype)
     """
     assert "left 0.000244140625 torch.bfloat16 torch.float32" in child(code)
+
+
+# A CPU where torch_xla can be imported, and a float32 that is none
+
+
+def test_cpu_stays_cpu_where_torch_xla_can_be_imported() -> None:
+    """Accelerate takes torch_xla even with cpu=True; the kit prevents that, or reports that it is too late."""
+    assert child("from accelerate import Accelerator; print('device', Accelerator(cpu=True).device)").count("device xla:0") == 1
+    ours = """
+        import sys
+        from b2t_kit.core import KitError
+        from b2t_kit.devices.select import open_device
+        if sys.argv[1] == "late":
+            import accelerate
+        try:
+            with open_device("cpu") as device:
+                print("opened", device.torch_device, "torch_xla" in sys.modules)
+        except KitError as error:
+            print(error)
+    """
+    assert "opened cpu False" in child(ours, arguments=("first",))
+    assert "has taken torch_xla; restart and open the device first" in child(ours, arguments=("late",))
+
+
+def test_canary_notices_float32_that_is_bfloat16() -> None:
+    """XLA_USE_BF16 stores float32 tensors as bfloat16 while their dtype still says float32."""
+    code = """
+        import torch, torch_xla
+        from b2t_kit.core import KitError
+        from b2t_kit.precision import canary
+        tensor = torch.ones((), device=torch_xla.device()) + 1e-4
+        print(tensor.dtype, tensor.item())
+        try:
+            canary(torch_xla.device())
+        except KitError as error:
+            print(error)
+    """
+    said = child(code, XLA_USE_BF16="1")
+    assert "torch.float32 1.0\nfloat32 is not float32 on xla:0" in said, said
+    assert "torch.float32 1.0001" in child(code)

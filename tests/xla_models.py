@@ -7,7 +7,6 @@ It is a separate program, because importing torch_xla changes torch for the rest
 import itertools
 import json
 from collections.abc import Callable
-
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,11 +16,12 @@ import torch_xla
 import torch_xla.debug.metrics as metrics
 import torch_xla.distributed.spmd as spmd
 import torch_xla.runtime
+from torch import nn
 
-from b2t_kit.models.gru import GRUConfig, GRUDecoder
-from b2t_kit.models.model import GRU, AlignmentLoss, ctc_losses
-from b2t_kit.models.noise_gru import NoiseGRU, NoiseGRUConfig
-from b2t_kit.models.transformer import TransformerConfig, TransformerDecoder
+from b2t_kit.models.gru import GRUConfig
+from b2t_kit.models.model import GRU, AlignmentLoss, ModelConfig, ctc_losses
+from b2t_kit.models.noise_gru import NoiseGRUConfig
+from b2t_kit.models.transformer import TransformerConfig
 
 CLASSES = 41
 GIVEN = torch.Generator().manual_seed(0)
@@ -194,85 +194,76 @@ def program_lines(logits: torch.Tensor, lengths: list[torch.Tensor]) -> int:
     return len(torch_xla._XLAC._get_xla_tensors_hlo(results).splitlines())
 
 
-def report_decoder(mesh: spmd.Mesh) -> dict:
-    "A whole decoder's loss and gradients, with an empty row in the batch."
+def compared(config: ModelConfig, results: Callable, mesh: spmd.Mesh, steps: tuple[int, ...] = (1,)) -> tuple[dict, nn.Module, list]:
+    "A model's losses and gradients beside those of the CPU, and the counts of a step more; the model on the devices; the CPU's."
     torch.manual_seed(0)
-    config = GRUConfig(num_days=3, num_features=16, hidden=12, num_layers=2, dropout=0.0,
-                       day_dropout=0.0)
-    here, there = GRUDecoder(config), GRUDecoder(config)
+    here, there = config.build(), config.build()
     there.load_state_dict(here.state_dict())
     there.to("xla")
+    theirs = [results(here, step, lambda one: one) for step in steps]
+    ours = [on_host(results(there, step, lambda one: spread(one, mesh))) for step in steps]
+    again = counted(lambda: results(there, steps[-1] + 1, lambda one: spread(one, mesh)))
+    return {"difference": max(map(largest_difference, ours, theirs)), "again": again}, there, theirs
+
+
+def labelled(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    "Labels of eight trials, and how many."
+    return torch.randint(1, CLASSES, (8, count), generator=GIVEN).int(), torch.full((8,), count, dtype=torch.int32)
+
+
+def report_decoder(mesh: spmd.Mesh) -> dict:
+    "A whole decoder's loss and gradients, with an empty row in the batch."
+    config = GRUConfig(num_days=3, num_features=16, hidden=12, num_layers=2, dropout=0.0, day_dropout=0.0)
     features = torch.randn(8, 90, 16, generator=GIVEN)
     day = torch.tensor([2, 0, 2, 0, 0, 2, 2, 0], dtype=torch.int32)
-    labels = torch.randint(1, CLASSES, (8, 6), generator=GIVEN).int()
     patches = torch.tensor([20, 18, 0, 17, 20, 16, 19, 20], dtype=torch.int32)
     counts = torch.where(patches > 0, torch.tensor([6, 5, 4, 3, 2, 1, 0, 6]), 0).int()
-    weight = (patches > 0).float()
+    batch = (features, day, patches, labelled(6)[0], counts, (patches > 0).float())
 
-    def results(model: GRUDecoder, place: Callable) -> list[torch.Tensor]:
-        given = [place(one) for one in (features, day, patches, labels, counts, weight)]
+    def results(model: nn.Module, step: int, place: Callable) -> list[torch.Tensor]:
+        given = [place(one) for one in batch]
         losses = ctc_losses(model(*given[:2]), *given[2:5])
-        total = (losses * given[5]).sum()
-        return [losses.detach(), *torch.autograd.grad(total, list(model.parameters()))]
+        return [losses.detach(), *torch.autograd.grad((losses * given[5]).sum(), list(model.parameters()))]
 
-    theirs = results(here, lambda one: one)
-    ours = results(there, lambda one: spread(one, mesh))
-    report = {"difference": largest_difference(on_host(ours), theirs)}
-    given = counted(lambda: results(there, lambda one: spread(one, mesh)))
-    return {**report, "again": given}
+    return compared(config, results, mesh)[0]
 
 
 def report_noise(mesh: spmd.Mesh) -> dict:
     "The three-part noise model: gradients of both losses, and what inference runs."
     config = NoiseGRUConfig(num_days=3, num_features=8, hidden=10, num_layers=2, dropout=0.0, day_dropout=0.0,
                             noise_layers=1, noisy_layers=1, noisy_hidden=6, reversal=0.5, recompute=True)
-    torch.manual_seed(0)
-    here, there = config.build(), config.build()
-    there.load_state_dict(here.state_dict())
-    there.to("xla")
     features = torch.randn(8, 60, 8, generator=GIVEN)
     day = torch.tensor([2, 0, 1, 0, 1, 2, 2, 0], dtype=torch.int32)
-    labels = torch.randint(1, CLASSES, (8, 3), generator=GIVEN).int()
-    frames, counts = torch.full((8,), 12, dtype=torch.int32), torch.full((8,), 3, dtype=torch.int32)
+    batch = (features, day, torch.full((8,), 12, dtype=torch.int32), *labelled(3))
 
-    def results(model: NoiseGRU, place: Callable) -> list[torch.Tensor]:
-        given = [place(one) for one in (features, day, frames, labels, counts)]
+    def results(model: nn.Module, step: int, place: Callable) -> list[torch.Tensor]:
+        given = [place(one) for one in batch]
         losses = [ctc_losses(one, *given[2:]) for one in model(*given[:2], mode="full")]
         total = losses[0].sum() + 0.3 * losses[1].sum()
         return [*(one.detach() for one in losses), *torch.autograd.grad(total, list(model.parameters()))]
 
-    theirs = results(here, lambda one: one)
-    ours = on_host(results(there, lambda one: spread(one, mesh)))
+    report, there, _ = compared(config, results, mesh)
     with torch.no_grad():
         alone = there(spread(features, mesh), spread(day, mesh))
-    loops = torch_xla._XLAC._get_xla_tensors_hlo([alone]).count(" while(")
-    return {"difference": largest_difference(ours, theirs), "loops of inference": loops}
+    return {**report, "loops of inference": torch_xla._XLAC._get_xla_tensors_hlo([alone]).count(" while(")}
 
 
 def report_transformer(mesh: spmd.Mesh) -> dict:
     "Loss and gradients with masks and windows that change from step to step."
     config = TransformerConfig(num_features=8, blocks=2, width=16, heads=2, head_width=8, inner=32, reach=6,
                                patch_dropout=0.0, block_dropout=0.0, window_least=0.2, window_most=1.0, mask_share=0.2)
-    torch.manual_seed(0)
-    here, there = config.build(), config.build()
-    there.load_state_dict(here.state_dict())
-    there.to("xla")
     features = torch.randn(8, 58, 8, generator=GIVEN)
     bins = torch.tensor([58, 50, 41, 58, 33, 58, 57, 56], dtype=torch.int32)
-    labels = torch.randint(1, CLASSES, (8, 3), generator=GIVEN).int()
-    keys, counts = torch.arange(8) + 77, torch.full((8,), 3, dtype=torch.int32)
+    labels, counts = labelled(3)
 
-    def results(model: TransformerDecoder, step: int, place: Callable) -> list[torch.Tensor]:
-        given = [place(one) for one in (features, bins, keys, torch.full((8,), step), labels, counts)]
+    def results(model: nn.Module, step: int, place: Callable) -> list[torch.Tensor]:
+        given = [place(one) for one in (features, bins, torch.arange(8) + 77, torch.full((8,), step), labels, counts)]
         drawn = config.draws(SimpleNamespace(features=given[0], num_bins=given[1], noise_key=given[2], step_key=given[3]))
         losses = ctc_losses(model(given[0], given[1], **drawn), (given[1] + 3) // 4, *given[4:])
         return [losses.detach(), *torch.autograd.grad(losses.sum(), list(model.parameters()))]
 
-    theirs = [results(here, step, lambda one: one) for step in (1, 2)]
-    ours = [on_host(results(there, step, lambda one: spread(one, mesh))) for step in (1, 2)]
-    again = counted(lambda: results(there, 3, lambda one: spread(one, mesh)))
-    differences = [largest_difference(*pair) for pair in zip(ours, theirs)]
-    return {"differences": differences, "between steps": largest_difference(*theirs), "again": again}
+    report, _, theirs = compared(config, results, mesh, (1, 2))
+    return {**report, "between steps": largest_difference(*theirs)}
 
 
 def main() -> None:

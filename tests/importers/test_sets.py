@@ -4,10 +4,8 @@ import json
 import sys
 from types import SimpleNamespace
 
-import pytest
 import test_fetch
 
-from b2t_kit.core import KitError
 from b2t_kit.importers.sets import fetch_set
 from test_fetch import CONTENT, zip_of
 
@@ -35,31 +33,6 @@ def test_set_shows_terms_first(serve, tmp_path, monkeypatch):
     assert [name for name, *_ in server.behaviour.log] == ["t15_neural_data.zip"]
     again = fetch_set("brain-to-voice", tmp_path / "out", None, progress=False, base_url=server.url, tell=said.append)
     assert again == found and len(server.behaviour.log) == 1
-
-
-def test_set_downloaded_by_hand(serve, tmp_path):
-    """A file that a browser put there is checked and used; a wrong one is refused; without a token Dryad's answer says what to do."""
-    archive = zip_of({"seed/t5.2022.05.18.mat": CONTENT})
-    server = serve(files={"corp.zip": archive}, token="secret")
-    with pytest.raises(KitError, match="API token"):
-        fetch_set("corp", tmp_path / "out", None, progress=False, base_url=server.url, tell=lambda text: None)
-    (tmp_path / "hand").mkdir()
-    (tmp_path / "hand/corp.zip").write_bytes(archive)
-    said = []
-    found = fetch_set("corp", tmp_path / "hand", None, progress=False, base_url=server.url, tell=said.append)
-    assert (found[0] / "seed/t5.2022.05.18.mat").read_bytes() == CONTENT and "CC0-1.0" in said[0]
-    (tmp_path / "bad").mkdir()
-    (tmp_path / "bad/corp.zip").write_bytes(archive[:-1] + b"!")
-    with pytest.raises(KitError, match="checksum"):
-        fetch_set("corp", tmp_path / "bad", None, progress=False, base_url=server.url, tell=said.append)
-
-
-def test_set_that_changed(serve, tmp_path):
-    """A set without the file that is needed says what it has, and writes nothing."""
-    server = serve()
-    with pytest.raises(KitError, match="brain-to-voice has no file.*only .*README.md.*; has it changed"):
-        fetch_set("brain-to-voice", tmp_path / "out", progress=False, base_url=server.url, tell=lambda text: None)
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_set_from_dandi(tmp_path, monkeypatch):

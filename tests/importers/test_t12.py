@@ -13,7 +13,7 @@ from b2t_kit.speech.evaluate import load_decoder
 from published_files import tiny_mat_files
 
 TRAIN = "train --steps 2 --batch-size 4 --buckets 1 --eval-every 2 --device cpu --data "
-RECIPES = {"tiny": "--config tiny --hidden 8", "transformer_tiny": "--config transformer_tiny"}
+TINY = "--config tiny --hidden 8"
 
 
 @pytest.fixture(scope="module")
@@ -26,32 +26,31 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "words.txt").write_text("we can hear you\nyou can hear\nhear we can\n")
     assert main("convert t12 . --out t12".split()) == 0
     assert main("lm build words.txt --out m.arpa".split()) == 0
-    assert main(f"{TRAIN} t15 --out other {RECIPES['tiny']}".split()) == 0
+    assert main(f"{TRAIN} t15 --out other {TINY}".split()) == 0
     yield folder
     os.chdir(before)
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_verbs(name: str, here: Path, capsys: pytest.CaptureFixture) -> None:
+def test_verbs(here: Path, capsys: pytest.CaptureFixture) -> None:
     """Training, scores, sentences, and a submission of the hold-out in the order of days, blocks and trials."""
-    for words in (f"{TRAIN} t12 --out {name} {RECIPES[name]}", f"eval --run {name} --data t12 --device cpu",
-                  f"decode --run {name} --data t12 --device cpu --lm m.arpa --beam 4",
-                  f"submit --run {name} --data t12 --device cpu --lm m.arpa --out {name}.csv",
-                  f"check-submission {name}.csv --data t12", f"report --run {name} --data t12 --device cpu",
-                  f"export --run {name} --out exported_{name}", f"eval --run exported_{name} --data t12 --device cpu"):
+    for words in (f"{TRAIN} t12 --out tiny {TINY}", "eval --run tiny --data t12 --device cpu",
+                  "decode --run tiny --data t12 --device cpu --lm m.arpa --beam 4",
+                  "submit --run tiny --data t12 --device cpu --lm m.arpa --out tiny.csv",
+                  "check-submission tiny.csv --data t12", "report --run tiny --data t12 --device cpu",
+                  "export --run tiny --out exported_tiny", "eval --run exported_tiny --data t12 --device cpu"):
         assert main(words.split()) == 0, (words, capsys.readouterr().err)
-    decoder = load_decoder(here / name)
-    assert decoder.signal == T12 == load_decoder(here / f"exported_{name}").signal
+    decoder = load_decoder(here / "tiny")
+    assert decoder.signal == T12 == load_decoder(here / "exported_tiny").signal
     assert decoder.config.model.num_features == 256
-    assert len((here / f"{name}.csv").read_text().splitlines()) == 1 + len(Recordings(here / "t12", "test"))
-    assert "area 6v" in (here / name / "report/val.html").read_text()
+    assert len((here / "tiny.csv").read_text().splitlines()) == 1 + len(Recordings(here / "t12", "test"))
+    assert "area 6v" in (here / "tiny" / "report/val.html").read_text()
 
 
 @pytest.mark.parametrize("words", [
     "eval --run other --data t12", "eval --run tiny --data t15", "eval --run exported_tiny --data t15",
     "decode --run other --data t12 --lm m.arpa", "submit --run tiny --data t15 --lm m.arpa --out no.csv",
     "report --run other --data t12", "eval --runs other tiny --data t12",
-    f"{TRAIN} t15 --out tiny --resume {RECIPES['tiny']}",
+    f"{TRAIN} t15 --out tiny --resume {TINY}",
 ])
 def test_refused(words: str, here: Path, capsys: pytest.CaptureFixture) -> None:
     """A run of one participant refuses recordings of the other in one line."""
@@ -68,7 +67,7 @@ def test_mixed_folder(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture)
     mixed = tiny_recordings(tmp_path, sessions=1, trials=4)
     day = next(here.glob("t12/hdf5_data_final/t12*"))
     os.symlink(day, mixed / day.name)
-    for words in (f"validate {mixed}", f"{TRAIN} {mixed} --out no {RECIPES['tiny']}", f"plan tiny --data {mixed}",
+    for words in (f"validate {mixed}", f"{TRAIN} {mixed} --out no {TINY}", f"plan tiny --data {mixed}",
                   f"eval --run other --data {mixed} --device cpu"):
         capsys.readouterr()
         assert main(words.split()) in (1, 2), words

@@ -6,9 +6,6 @@ at half the speed. The experiment varies the possible causes: the embeddings' ty
 whether the demonstration casts the model as the original's did.
 """
 import itertools
-import os
-import subprocess
-import sys
 import tracemalloc
 import zipfile
 from collections.abc import Callable
@@ -24,6 +21,7 @@ from b2t_kit.tasks.codec import CodecConfig, CodecModel, read_codes, write_codes
 from b2t_kit.tasks.codec import CodecTask, codec_batch, codec_config
 from b2t_kit.train import train
 from b2t_kit.training.log import read_metrics, series
+from commands import ACCELERATE, TORCHRUN, python
 
 SMALL = CodecConfig(text=6, frames=6, channels=2, audio=12, width=32, decoder=1)
 TASK = CodecTask(SMALL, examples=32, batch_size=8)
@@ -126,25 +124,14 @@ def losses_of(folder: Path) -> list[float]:
     return [float(row["loss"]) for row in read_metrics(folder) if "loss" in row]
 
 
-def command_line(*words: str, **variables: str) -> None:
-    """Run a module in a process of its own."""
-    path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), *sys.path]))
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("XLA_", "ACCELERATE_"))}
-    done = subprocess.run([sys.executable, "-m", *words], env={**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **variables},
-                          capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
-
-
 def test_codec_train_in_processes_and_parts(tmp_path: Path) -> None:
     """`b2t codec train`: micro-batches, and two processes under either launcher, give the losses of one."""
     words = ["codec", "train", *SMALL_RUN, "--out"]
     assert main([*words, str(tmp_path / "one")]) == 0
     assert main([*words, str(tmp_path / "parts"), "--accumulation", "4"]) == 0
-    launcher = ["accelerate.commands.launch", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    command_line("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "b2t_kit", *words, str(tmp_path / "cpu"),
-                 ACCELERATE_USE_CPU="true", USE_TORCH_XLA="0")
-    command_line(*launcher, "--multi_gpu", "--num_processes", "2", "--main_process_port", "0", "-m", "b2t_kit", *words,
-                 str(tmp_path / "two"), ACCELERATE_USE_CPU="true", USE_TORCH_XLA="0")
+    python(*TORCHRUN, "-m", "b2t_kit", *words, tmp_path / "cpu", ACCELERATE_USE_CPU="true", USE_TORCH_XLA="0")
+    python(*ACCELERATE, "--multi_gpu", "--num_processes", "2", "--main_process_port", "0", "-m", "b2t_kit", *words, tmp_path / "two",
+           ACCELERATE_USE_CPU="true", USE_TORCH_XLA="0")
     alone = losses_of(tmp_path / "one")
     assert len(alone) == 4 and alone[2] < alone[0]
     for name in ("parts", "cpu", "two"):
@@ -156,8 +143,7 @@ def test_codec_train_on_eight_chips(tmp_path: Path) -> None:
     """Steps and validation on eight simulated XLA devices, with two micro-batches, as on the CPU."""
     words = ["codec", "train", *SMALL_RUN, "--out"]
     assert main([*words, str(tmp_path / "one")]) == 0
-    command_line("b2t_kit", *words, str(tmp_path / "xla"), "--device", "xla", "--accumulation", "2", "--precision", "float32",
-                 PJRT_DEVICE="CPU", CPU_NUM_DEVICES="8")
+    python("-m", "b2t_kit", *words, tmp_path / "xla", "--device", "xla", "--accumulation", "2", "--precision", "float32", chips=8)
     assert losses_of(tmp_path / "xla") == pytest.approx(losses_of(tmp_path / "one"), rel=1e-3)
     assert (tmp_path / "xla/demo_12.npz").exists()
 

@@ -1,8 +1,5 @@
 """Impedance tomography: tests that need processes, or the weights that come with the kit."""
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +12,7 @@ from b2t_kit.tasks.eit import Measurements
 from b2t_kit.tasks.eit_physics import PhantomConfig, simulate_folder
 from b2t_kit.tasks.eit import SHIPPED_SCALE, assess, load_reconstructor, reconstruct
 from b2t_kit.training.log import read_metrics
+from commands import TORCHRUN, python
 
 COUNT = 5  # measurements of the test set: with batches of two, the last one holds one
 WITHOUT_SKFEM = """
@@ -56,10 +54,7 @@ def test_results_do_not_depend_on_processes(data: Path, tmp_path: Path) -> None:
     """`torchrun -m b2t_kit eit test`: three and two measurements, one file, the same numbers."""
     words = ["eit", "test", "--data-path", str(data), "--samplingsteps", "2", "--device", "cpu",
              "--global-batch-size", "4", "--draws", "2", "--out", str(tmp_path / "two")]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "b2t_kit"]
-    path = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, sys.path)])
-    subprocess.run([*launcher, *words], check=True, capture_output=True, timeout=600,
-                   env={**os.environ, "PYTHONPATH": path, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"})
+    python(*TORCHRUN, "-m", "b2t_kit", *words, ACCELERATE_USE_CPU="true")
     alone = assess(data, out=tmp_path / "one", steps=2, device="cpu", draws=2)
     with np.load(tmp_path / "two/predictions.npz") as two, np.load(tmp_path / "one/predictions.npz") as one:
         assert two["names"].tolist() == one["names"].tolist() and len(one["names"]) == COUNT
@@ -81,8 +76,8 @@ def test_the_shipped_weights_are_small_and_see(data: Path) -> None:
 def without_skfem(*commands: list[object]) -> str:
     """What the first of some commands `b2t eit` prints, in a process that cannot import scikit-fem."""
     lines = ["|".join(map(str, words)) for words in commands]
-    done = subprocess.run([sys.executable, "-c", WITHOUT_SKFEM, *lines], capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout.count("done\n") == len(commands), done.stdout[-1000:] + done.stderr[-2000:]
+    done = python("-c", WITHOUT_SKFEM, *lines)
+    assert done.stdout.count("done\n") == len(commands)
     return done.stdout.partition("done\n")[0]
 
 

@@ -4,9 +4,6 @@ The original learned nothing on a TPU. Its learning rate is 1e-5 and its average
 round to nothing in bfloat16, in which an environment variable stored everything (failures C14 and C24).
 """
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,22 +11,14 @@ import pytest
 import torch
 
 import xla_eit
+from commands import TESTS, python
 
-SCRIPT = Path(__file__).with_name("xla_eit.py")
-PATIENCE = 900  # seconds
 pytestmark = pytest.mark.torch_xla
 
 
 def child(*words: object) -> str:
     """The output of the script in its own process, with eight simulated chips."""
-    kept = {name: value for name, value in os.environ.items()
-            if not name.startswith("XLA_") and name != "USE_TORCH_XLA"}
-    path = os.pathsep.join([*map(str, SCRIPT.parents[:3]), *filter(None, sys.path)])
-    own = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "8", "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    done = subprocess.run([sys.executable, str(SCRIPT), *map(str, words)], env={**kept, **own},
-                          capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
-    return done.stdout
+    return python(TESTS / "tasks/xla_eit.py", *words, chips=8).stdout
 
 
 def trained(folder: Path, device: str) -> dict:

@@ -1,0 +1,43 @@
+"""What tests of commands share: processes of their own, and folders that must not change."""
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parent
+ROOT = TESTS.parent
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+ACCELERATE = ("-m", "accelerate.commands.launch", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no")
+FOREIGN = ("XLA_", "PJRT_", "ACCELERATE_", "USE_TORCH_XLA", "TF_CPP_MIN_LOG_LEVEL")
+
+
+def environment(chips: int = 0, **added: str) -> dict[str, str]:
+    """Variables of a process that imports this checkout, on one thread, with so many simulated chips."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    path = os.pathsep.join([str(ROOT), str(TESTS), *filter(None, sys.path)])
+    chosen = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(chips)} if chips else {}
+    return {**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **chosen, **added}
+
+
+def start(*words: object, chips: int = 0, variables: dict[str, str] | None = None, **options: object) -> subprocess.Popen:
+    """An interpreter of its own whose output and errors are piped."""
+    return subprocess.Popen([sys.executable, *map(str, words)], env=environment(chips, **variables or {}), text=True,
+                            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options})
+
+
+def python(*words: object, chips: int = 0, status: int | None = 0, timeout: float = 900, cwd: Path | None = None,
+           **added: str) -> subprocess.CompletedProcess:
+    """What an interpreter of its own prints; its exit status must be this one, unless that is None."""
+    done = subprocess.run([sys.executable, *map(str, words)], env=environment(chips, **added), capture_output=True, text=True,
+                          timeout=timeout, cwd=cwd)
+    assert status is None or done.returncode == status, (done.returncode, done.stdout[-2000:], done.stderr[-3000:])
+    return done
+
+
+def tree(folder: Path = Path()) -> dict[str, int]:
+    """Every file, folder and link below a folder, with its content; not the hashes that a run remembers, nor its lock."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.name not in ("fingerprint.json", ".lock"):
+            found[str(path.relative_to(folder))] = hash(path.read_bytes() if path.is_file() else str(path.lstat().st_mode))
+    return found
