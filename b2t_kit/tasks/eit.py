@@ -550,7 +550,6 @@ def load_reconstructor(
     folder = shipped if run is None else Path(run)
     if not (folder / "config.json").is_file():
         raise KitError(f"{folder}: is not a run folder; it has no config.json")
-    task = None
     try:
         task = load_json(folder / "config.json")["task"]
         if task["name"] != "eit":

@@ -10,13 +10,12 @@ __all__ = ['ELECTRODES', 'READ', 'AMPERES', 'PHANTOM_KINDS', 'SIZE', 'read_pairs
 
 # %% ../../nbs/tasks/eit_physics.ipynb #bf79f205
 import multiprocessing
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -272,12 +271,11 @@ def simulate_one(
     return {"xs": draw_image(things), "ys": change[:, None].astype(np.float32)}
 
 # %% ../../nbs/tasks/eit_physics.ipynb #2c61bb9b
-def _write_one(task: tuple[str, PhantomConfig, int]) -> None:
+def _write_one(folder: Path, config: PhantomConfig, number: int) -> None:
     "Simulate one tank and write its file."
-    folder, config, number = task
     data = BytesIO()
     np.savez_compressed(data, **simulate_one(config, number))
-    write_atomically(Path(folder) / file_name(number), data.getvalue())
+    write_atomically(folder / file_name(number), data.getvalue())
 
 # %% ../../nbs/tasks/eit_physics.ipynb #2f08c54e
 def file_name(number: int) -> str:
@@ -299,22 +297,14 @@ def simulate_folder(
     if not (out / "config.json").exists() and any(out.glob("*.npz")):
         raise KitError(f"{out}: holds npz files that were not simulated here; choose another folder")
     save_json(out / "config.json", record)
-    missing = [(str(out), config, number) for number in range(config.count) if not (out / file_name(number)).exists()]
-    done = tqdm(total=config.count, initial=config.count - len(missing), disable=quiet, unit="tank")
-    with done:
-        for _ in _each(missing, processes):
-            done.update()
-    return out
-
-# %% ../../nbs/tasks/eit_physics.ipynb #128e89f8
-def _each(tasks: list[Any], processes: int) -> Iterator[None]:
-    "Do the tasks in this process, or in several new ones."
-    if processes < 2 or len(tasks) < 2:
-        yield from map(_write_one, tasks)
-        return
+    missing = [number for number in range(config.count) if not (out / file_name(number)).exists()]
+    write, several = partial(_write_one, out, config), processes > 1 and len(missing) > 1
     spawn = multiprocessing.get_context("spawn")  # forked threads of torch could hang
-    with ProcessPoolExecutor(processes, mp_context=spawn) as pool:
-        yield from pool.map(_write_one, tasks, chunksize=16)
+    with ProcessPoolExecutor(processes, mp_context=spawn) if several else nullcontext() as pool:
+        written = pool.map(write, missing, chunksize=16) if pool else map(write, missing)
+        for _ in tqdm(written, total=config.count, initial=config.count - len(missing), disable=quiet, unit="tank"):
+            pass
+    return out
 
 # %% ../../nbs/tasks/eit_physics.ipynb #1e9cc3ce
 def sensitivity(mesh: Mesh) -> np.ndarray:  # (208, M) float64: volts per change of a triangle's conductivity from 1
