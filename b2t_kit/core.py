@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 # %% auto #0
 __all__ = ['LONGEST_ERROR', 'MAX_TEXT', 'SEED', 'TEMPERATURE', 'SUCCESS', 'FAULTS', 'ERROR', 'UNRECOGNISED', 'STATUSES',
-           'LOG_EVERY', 'ENTERED', 'FROM_CPP', 'MACHINE_FAULTS', 'GIB', 'SETTLED', 'MEMO', 'REMEMBERED', 'KitError',
-           'printable', 'printed_plainly', 'sync_folder', 'written_aside', 'write_atomically', 'save_json',
+           'LOG_EVERY', 'TOLD_FROM', 'ENTERED', 'FROM_CPP', 'MACHINE_FAULTS', 'GIB', 'SETTLED', 'MEMO', 'REMEMBERED',
+           'KitError', 'printable', 'printed_plainly', 'sync_folder', 'written_aside', 'write_atomically', 'save_json',
            'atomic_folder', 'known_mistake', 'regular_file', 'open_own', 'clear_way', 'read_bytes', 'read_text',
            'parse_json', 'load_json', 'csv_text', 'csv_plain', 'check_writable', 'new_folders', 'check_target',
            'existing', 'free_bytes', 'Platform', 'platform', 'to_dict', 'kinds_of', 'converted', 'from_dict', 'leaves',
@@ -523,6 +523,7 @@ STATUSES = {
 # %% ../nbs/core.ipynb #b42361a1
 _Item = TypeVar("_Item")
 LOG_EVERY = 20.0  # seconds between two lines of progress in a log
+TOLD_FROM = 5  # items after which it is told how long the rest takes
 
 # %% ../nbs/core.ipynb #af207da0
 def report_progress(line: str) -> None:
@@ -550,15 +551,17 @@ def followed(
     "Yield the items; tell how long the rest takes, by a bar after two seconds or in a log now and then."
     from tqdm import tqdm
 
-    started = said = time.monotonic()
+    said, first = time.monotonic(), (0, 0.0)  # how much was done when the first item came, and when that was
     with tqdm(desc=what, total=total, unit=unit, unit_scale=unit == "B" or total > 10**5, delay=2, leave=False,
               disable=not sys.stderr.isatty()) as bar:
         for number, item in enumerate(items):
             done, now = number if place is None else place(item), time.monotonic()
             bar.update(done - bar.n)
+            first = first if number else (done, now)  # what is compiled or read before it is paid once
             if bar.disable and 0 < done < total and now - said >= LOG_EVERY:
-                said, left = now, (now - started) * (total / done - 1)
-                report_progress(f"{what}: {done / total:.0%}, about {duration(left)} left")
+                left = (now - first[1]) * (total - done) / max(done - first[0], 1)
+                said, rest = now, f", about {duration(left)} left" if number >= TOLD_FROM else ""
+                report_progress(f"{what}: {done / total:.0%}{rest}")
             yield item
 
 # %% ../nbs/core.ipynb #e70a7947

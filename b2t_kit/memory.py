@@ -393,7 +393,7 @@ def find_target(
     memory: float | None = None,  # GiB of each, if it is not a known device
 ) -> MemoryTarget:
     "The device named on a command line; raises `KitError` if it is unknown or its numbers are invalid."
-    device = device.lower()
+    device = "gpu" if device.lower() == "cuda" else device.lower()
     if chips is not None and chips < 1:
         raise KitError(f"chips: {chips} is less than 1")
     if memory is not None and not memory > 0:
@@ -556,7 +556,7 @@ def with_step(plan: MemoryPlan, task: Task, config: TrainConfig, device: Any, ba
         step.pop("gradients", None)  # summed in place: they are in the state
     if target.kind == "tpu":
         inside = min(ON_CHIP, 3 * sum(step.values()) // 5)
-        step["what lies on the chip itself"] = -inside
+        step["less what fits on the chip itself"] = -inside
     return replace(plan, step=step, shape=trace.shape, at=trace.at)
 
 # %% ../nbs/memory.ipynb #7b39849d
