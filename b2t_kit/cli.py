@@ -8,9 +8,9 @@ __all__ = ['UNSET', 'Folder', 'File', 'RunFolder', 'OptionalFolder', 'OptionalFi
            'NICKNAMES', 'plain_number', 'Verb', 'flag', 'flagged', 'refuse', 'exactly_one', 'HasSettings',
            'option_value', 'Demo', 'Simulate', 'wing', 'Fetch', 'Validate', 'Train', 'initial_settings', 'resumed',
            'train_here', 'checked_settings', 'take_over_fits', 'calibrate_trained', 'initial_decoder',
-           'remembered_seeds', 'print_how_to_resume', 'train_beside', 'ReadsRun', 'ReadsRecordings', 'TakesRuns',
-           'Combines', 'Adapts', 'FindsSentences', 'Evaluate', 'Decode', 'WritesModel', 'Excludes', 'BuildModel',
-           'MixModels', 'ConvertModel', 'DescribeModel', 'CheckModel', 'Perplexity', 'Rescore', 'Submit',
+           'remembered_seeds', 'print_how_to_resume', 'train_beside', 'ReadsRun', 'ReadsRecordings', 'with_recordings',
+           'TakesRuns', 'Combines', 'Adapts', 'FindsSentences', 'Evaluate', 'Decode', 'WritesModel', 'Excludes',
+           'BuildModel', 'MixModels', 'ConvertModel', 'DescribeModel', 'CheckModel', 'Perplexity', 'Rescore', 'Submit',
            'CheckSubmission', 'ScoreSentences', 'CombineSentences', 'WriteReport', 'Export', 'Runs', 'Show',
            'BuildKernel', 'ForDevices', 'Plan', 'Preflight', 'Doctor', 'all_verbs', 'find_verb', 'print_verbs',
            'spelled_out', 'parse', 'mistake', 'act', 'do', 'parse_and_act', 'main']
@@ -487,7 +487,20 @@ class ReadsRun(Verb):
 @dataclass(frozen=True, kw_only=True)
 class ReadsRecordings(Verb):
     "A verb that reads recordings."
-    data: OptionalFolder = None  # folder of the recordings; by default it is searched for, also on Kaggle and Colab
+    # folder of the recordings; default: that of the run's training, else it is searched for, also on Kaggle and Colab
+    data: OptionalFolder = None
+
+
+def with_recordings(verb: ReadsRecordings) -> ReadsRecordings:
+    "Return the verb with the recordings that its run was trained on, if none are given and they are still there."
+    from b2t_kit.training.run import RESUME
+
+    run = getattr(verb, "run", None) or next(iter(getattr(verb, "runs", ())), None)
+    if verb.data is not None or not run or not (note := Path(run) / RESUME).is_file():
+        return verb
+    values = load_json(note)
+    folder = values.get("data") if isinstance(values, dict) else None
+    return replace(verb, data=folder) if isinstance(folder, str) and Path(folder).is_dir() else verb
 
 # %% ../nbs/cli.ipynb #d2cb7d8f
 @dataclass(frozen=True, kw_only=True)
@@ -1269,7 +1282,7 @@ def parse_and_act(words: list[str], quiet: bool) -> int:
         model = getattr(verb, "model", None) or ""
         if ".py:" in model:  # executes the file that the command line names, so that run folders can name it
             import_module("b2t_kit.models.model").model_class(model)
-        return act(verb, quiet)
+        return act(with_recordings(verb) if isinstance(verb, ReadsRecordings) else verb, quiet)
     except KitError as error:
         setting = re.match(r"([a-z_0-9]+)(?=: (?:must be in \[|\S+ is not (?:from |in \[)))", str(error))
         if setting and flag(setting[1]) in (word.partition("=")[0] for word in words):
