@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['UNKNOWN', 'START', 'END', 'SPECIAL', 'MAX_ORDER', 'NEVER', 'DTYPES', 'LEAST', 'GREATEST', 'BLOCK', 'MAGIC', 'SUFFIX',
            'READ_WHOLE', 'MOST_MASS', 'BLOCK_BYTES', 'LINE', 'LONGEST', 'BATCH', 'NGRAM_BYTES', 'KENLM', 'Text',
-           'WORD_BYTES', 'COUNT_BYTES', 'FALLBACK', 'LN_START', 'INSIDE', 'Leaks', 'Arrays', 'DamagedModel', 'find',
-           'step', 'follow', 'LanguageModel', 'chunks', 'fingerprint_of', 'Level', 'compile_arrays', 'Ngrams',
+           'KINDS', 'WORD_BYTES', 'COUNT_BYTES', 'FALLBACK', 'LN_START', 'INSIDE', 'Leaks', 'Arrays', 'DamagedModel',
+           'find', 'step', 'follow', 'LanguageModel', 'chunks', 'fingerprint_of', 'Level', 'compile_arrays', 'Ngrams',
            'assemble', 'from_ngrams', 'perplexity', 'sentence_scores', 'write_model', 'map_model', 'check_arrays',
            'line_blocks', 'read_arpa', 'ngrams_of', 'write_arpa', 'format_of', 'read_language_model', 'preload',
            'normalise_lines', 'text_blocks', 'load_sentences', 'read_tokens', 'choose_vocabulary', 'NgramTable',
@@ -792,16 +792,16 @@ def normalise_lines(
 Text = str | Path | Sequence[str]  # a file, or a list of sentences
 
 
+KINDS = ("letters beyond a to z", "digits", "web addresses", "marks such as <s>")  # what costs words comes first
+
+
 def _no_words(text: str) -> Counter[str]:
     "What scored text cannot hold, besides punctuation, by kind."
     octets = text.encode()
-    found = Counter({"digits": len(octets) - len(octets.translate(None, b"0123456789")),
-                     "web addresses": text.count("://") + text.count("www.")})
-    if "<" in text:
-        found["marks such as <s>"] = len(_MARKER.findall(text))
-    if not text.isascii():
-        found["letters beyond a to z"] = len(FOREIGN_LETTER.findall(text))
-    return +found
+    counts = (0 if text.isascii() else len(FOREIGN_LETTER.findall(text)),
+              len(octets) - len(octets.translate(None, b"0123456789")),
+              text.count("://") + text.count("www."), len(_MARKER.findall(text)) if "<" in text else 0)
+    return +Counter(dict(zip(KINDS, counts)))
 
 # %% ../nbs/lm.ipynb #c4f5a25c
 def text_blocks(text: Text) -> Iterator[tuple[str, int, str]]:  # source, number of the first line, normalised lines
@@ -811,7 +811,7 @@ def text_blocks(text: Text) -> Iterator[tuple[str, int, str]]:  # source, number
             lines = (" ".join(line.split("\n")) for line in text[part])
             yield "the sentences", part.start + 1, normalise_lines("\n".join(lines))
         return
-    dropped, example = Counter[str](), ""
+    dropped, examples = Counter[str](), dict[str, str]()
     for number, block in line_blocks(text):
         whole = b"\n".join(block)
         try:
@@ -821,10 +821,12 @@ def text_blocks(text: Text) -> Iterator[tuple[str, int, str]]:  # source, number
             raise KitError(f"{text}: line {line}: is not UTF-8 text; convert the file, for instance with "
                            "iconv") from None
         dropped += (found := _no_words(decoded))
-        example = example or next((line for line in decoded.split("\n") if found and _no_words(line)), "")
+        for kind in found.keys() - examples.keys():
+            examples[kind] = next((line for line in decoded.split("\n") if kind in _no_words(line)), "")
         yield str(text), number, normalise_lines(decoded)
     if dropped:
         listed = ", ".join(f"{count:,} {kind}" for kind, count in dropped.items())
+        example = next(examples[kind] for kind in KINDS if kind in examples)
         read = " ".join(normalise_lines(example).replace(_UNKNOWN_WORD, "<unk>").split())
         report_progress(f"{Path(text).name}: {listed} cannot be kept: {printable(example.strip())[:60]!r} is read "
                         f"as {read[:60]!r}; spell out what is spoken")

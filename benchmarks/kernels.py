@@ -168,7 +168,7 @@ def main() -> int:  # exit status
             right.append(status == 0)
             outputs = list(kaggle.glob("working/rehearsal/*"))
             result = f"{len(outputs)} outputs" if status == 0 else "FAILED"
-            words = printed(kaggle, "a new run|new runs|(continuing|resuming) /kaggle/input/\\S+|continuing [0-9]+ of .*")
+            words = printed(kaggle, "a new run|new runs|(continuing|resuming) (/kaggle/input/\\S+|[0-9]+ of .*)")
             print(f"| {kernel} | {number}, interactive | {result} | {words}, step {steps_of(kaggle)} | {seconds:.0f} |",
                   flush=True)
         status, seconds, kaggle = session(image, work, 3, kernel, "Batch")
