@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['UNKNOWN', 'START', 'END', 'SPECIAL', 'MAX_ORDER', 'NEVER', 'DTYPES', 'LEAST', 'GREATEST', 'BLOCK', 'MAGIC', 'SUFFIX',
            'READ_WHOLE', 'MOST_MASS', 'BLOCK_BYTES', 'LINE', 'LONGEST', 'BATCH', 'NGRAM_BYTES', 'KENLM', 'Text',
-           'KINDS', 'WORD_BYTES', 'COUNT_BYTES', 'FALLBACK', 'LN_START', 'INSIDE', 'Leaks', 'Arrays', 'DamagedModel',
+           'LOSSES', 'WORD_BYTES', 'COUNT_BYTES', 'FALLBACK', 'LN_START', 'INSIDE', 'Leaks', 'Arrays', 'DamagedModel',
            'find', 'step', 'follow', 'LanguageModel', 'chunks', 'fingerprint_of', 'Level', 'compile_arrays', 'Ngrams',
            'assemble', 'from_ngrams', 'perplexity', 'sentence_scores', 'write_model', 'map_model', 'check_arrays',
            'line_blocks', 'read_arpa', 'ngrams_of', 'write_arpa', 'format_of', 'read_language_model', 'preload',
@@ -792,7 +792,7 @@ def normalise_lines(
 Text = str | Path | Sequence[str]  # a file, or a list of sentences
 
 
-KINDS = ("letters beyond a to z", "digits", "web addresses", "marks such as <s>")  # what costs words comes first
+LOSSES = ("letters beyond a to z", "digits", "web addresses", "marks such as <s>")  # what costs words comes first
 
 
 def _no_words(text: str) -> Counter[str]:
@@ -801,7 +801,7 @@ def _no_words(text: str) -> Counter[str]:
     counts = (0 if text.isascii() else len(FOREIGN_LETTER.findall(text)),
               len(octets) - len(octets.translate(None, b"0123456789")),
               text.count("://") + text.count("www."), len(_MARKER.findall(text)) if "<" in text else 0)
-    return +Counter(dict(zip(KINDS, counts)))
+    return +Counter(dict(zip(LOSSES, counts)))
 
 # %% ../nbs/lm.ipynb #c4f5a25c
 def text_blocks(text: Text) -> Iterator[tuple[str, int, str]]:  # source, number of the first line, normalised lines
@@ -826,7 +826,7 @@ def text_blocks(text: Text) -> Iterator[tuple[str, int, str]]:  # source, number
         yield str(text), number, normalise_lines(decoded)
     if dropped:
         listed = ", ".join(f"{count:,} {kind}" for kind, count in dropped.items())
-        example = next(examples[kind] for kind in KINDS if kind in examples)
+        example = next(examples[kind] for kind in LOSSES if kind in examples)
         read = " ".join(normalise_lines(example).replace(_UNKNOWN_WORD, "<unk>").split())
         report_progress(f"{Path(text).name}: {listed} cannot be kept: {printable(example.strip())[:60]!r} is read "
                         f"as {read[:60]!r}; spell out what is spoken")
