@@ -281,14 +281,14 @@ def _products_are_exact(device_type: str) -> bool:  # "cpu", "cuda", "xla"
 
     return backends.get_mat_mul_precision() == "highest"
 
-
+# %% ../../nbs/models/model.ipynb #c2060b58
 def _exchange(values: torch.Tensor, table: torch.Tensor, by_product: bool) -> torch.Tensor:
     "For each column of a table (B, K, N) of zeros and ones the sum of its values (T, B, K)."
     if by_product:
         return torch.einsum("tbk,bkn->tbn", values, table)
     return torch.where(table > 0, values[..., None], 0.0).sum(dim=2)
 
-
+# %% ../../nbs/models/model.ipynb #715cb1b5
 def walk_alignments(
     log_probs: torch.Tensor,  # (T, B, C) float32 log-probabilities, class 0 the blank
     labels: torch.Tensor,  # (B, L) integers in 1..C-1, then padding of any value in 0..C-1
@@ -530,7 +530,7 @@ def published_in(folder: str | Path) -> Pretrained | None:
 # %% ../../nbs/models/model.ipynb #4487b7f6
 _FILES: dict[type, tuple[Path, dict[str, bytes]]] = {}  # classes loaded from files -> file, sources as they were run
 
-
+# %% ../../nbs/models/model.ipynb #ab72add6
 def model_class(which: str) -> type[ModelConfig]:
     "The settings of a model by name, such as `transformer` or `own_model.py:Convolution`, whose file is run."
     path, _, name = which.rpartition(":")
@@ -542,7 +542,7 @@ def model_class(which: str) -> type[ModelConfig]:
                        "or one of your own: FILE.py:CLASS")
     return known[which]
 
-
+# %% ../../nbs/models/model.ipynb #6f4a2670
 def _load(path: Path, name: str) -> type[ModelConfig]:
     "The class of somebody's own file."
     source, path = read_bytes(path), path.resolve()
@@ -563,7 +563,7 @@ def _load(path: Path, name: str) -> type[ModelConfig]:
     _FILES[found] = path, {path.name: source, **_beside(path, module)}
     return found
 
-
+# %% ../../nbs/models/model.ipynb #5f893cb7
 def _beside(path: Path, module: Any) -> dict[str, bytes]:
     "The sources of the files beside a file, and below, that its module imports."
     found, unread = dict[str, bytes](), [module]
@@ -578,7 +578,7 @@ def _beside(path: Path, module: Any) -> dict[str, bytes]:
                 unread.append(other)
     return dict(sorted(found.items()))
 
-
+# %% ../../nbs/models/model.ipynb #a0c41ae3
 def loaded_models() -> list[str]:
     "The models that a person named by file, such as /where/own_model.py:Convolution, for a child process."
     return [f"{path}:{module.__name__}" for module, (path, _) in _FILES.items() if path.is_file()]
@@ -594,7 +594,7 @@ def model_name(config_class: type) -> dict[str, str]:
     digest = hashlib.sha256(b"".join(sources.values())).hexdigest()
     return {"name": config_class.__name__, "file": file, "sha256": digest}
 
-
+# %% ../../nbs/models/model.ipynb #acf533ce
 def model_sources(config_class: type) -> dict[str, bytes]:  # the file itself first; empty for the package's models
     "The sources of a model of one's own by name: its file, and those beside it that it imports."
     if config_class.__module__.startswith("b2t_kit.models."):
@@ -606,7 +606,7 @@ def model_sources(config_class: type) -> dict[str, bytes]:  # the file itself fi
         _FILES[config_class] = path, {path.name: read_bytes(path), **_beside(path, module)}
     return _FILES[config_class][1]
 
-
+# %% ../../nbs/models/model.ipynb #3f014855
 def source_note(
     record: Mapping[str, Any],  # of the model, as config.json has it
     config: ModelConfig,  # that was made from it
@@ -627,7 +627,7 @@ def source_note(
     return (f"the source of {record.get('name')} is not the one that the run was trained with ({what}); its weights "
             f"are loaded by their names and shapes{later}")
 
-
+# %% ../../nbs/models/model.ipynb #87951a6f
 def named(name: Mapping[str, Any], place: str) -> type[ModelConfig]:
     "The settings class of a name in config.json; raises `KitError` if it is not here."
     word = str(name.get("name"))
