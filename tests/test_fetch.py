@@ -350,6 +350,19 @@ def test_answers_of_a_stranger(answer, serve, tmp_path):
     assert str(told.value).isprintable() and names_in(tmp_path) == []
 
 
+def test_damaged_archives_say_what_to_do(tmp_path):
+    "Any byte of a packed archive may be wrong: one line that names it, and no half of a folder."
+    whole, told = zip_of({f"hdf5_data_final/{name}.txt": b"brain to text " * 40 for name in "ab"}, zipfile.ZIP_DEFLATED), 0
+    for place in range(0, len(whole), 3):
+        (tmp_path / "bad.zip").write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1:])
+        try:
+            download_module.unpack_archive(tmp_path / "bad.zip", tmp_path / f"out{place}/hdf5_data_final", progress=False)
+        except KitError as error:
+            assert "bad.zip" in str(error) and not list((tmp_path / f"out{place}").glob("*"))
+            told += "remove it and run this again" in str(error)
+    assert told > 20
+
+
 def test_archives_with_a_client(tmp_path, monkeypatch):
     "Each client is called with what it needs; what it raises, and that it is missing, is a line that says what to do."
     asked = []
