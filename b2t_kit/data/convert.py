@@ -35,8 +35,8 @@ from .dataset import T15, Signal
 from .dataset import SPLITS, check_split, entries_of, find_recordings, sessions_of
 from .dataset import MAX_BINS, MAX_NUMBER, MAX_TRIALS, Fault, NewFile, check_text, check_features, open_file
 from .dataset import read_attribute, reading
-from ..text.g2p import sentence_to_phonemes
-from ..text.phonemes import normalise, to_ids
+from ..text.g2p import guessed_words, sentence_to_phonemes
+from ..text.phonemes import FOREIGN_LETTER, PHONEMES, normalise, to_ids
 
 # %% ../../nbs/data/convert.ipynb #0fea7dd9
 def write_trial(file: h5py.File, name: str, trial: Trial, labelled: bool) -> None:
@@ -563,11 +563,19 @@ class Converted:
     files: int = 0  # written
     kept: int = 0  # days that were complete before
     faults: list[Fault] = field(default_factory=list)
+    foreign: int = 0  # sentences with letters beyond a to z, whose phonemes are of what is left
+    guessed: Counter[str] = field(default_factory=Counter)  # words that are in no dictionary
 
     def __str__(self) -> str:
         trials = ", ".join(f"{self.trials[split]} {split}" for split in SPLITS)
         kept = f"; {self.kept} days were complete before" if self.kept else ""
         marked = "".join(f"\n{count} trials are quarantined: {why}" for why, count in sorted(self.quarantined.items()))
+        if self.foreign:
+            marked += (f"\n{self.foreign} sentences have letters beyond a to z, which are left out of their phonemes; "
+                       "write them with a to z")
+        if self.guessed:
+            marked += (f"\n{len(self.guessed)} words are in no dictionary, so their phonemes are guessed: "
+                       f"{', '.join(word for word, _ in self.guessed.most_common(10))}")
         return f"{self.folder}: {self.files} files with {trials} trials{kept}{marked}"
 
 # %% ../../nbs/data/convert.ipynb #38fbc98b
@@ -606,6 +614,9 @@ def write_day(importer: Importer, day: SourceDay, key: str, held_out: HeldOut, d
                           signal=one.signal, quarantine=one.quarantine)
             if one.sentence is not None:
                 trial = replace(trial, labels=checked_labels(importer, one.sentence))
+                if one.signal.label_names == PHONEMES:
+                    done.foreign += bool(FOREIGN_LETTER.search(one.sentence))
+                    done.guessed.update(guessed_words(one.sentence))
             with reading(one.path, one.place):
                 check_features(trial.features)
             trial = replace(trial, quarantine=trial.quarantine or held_out.reason(trial, one.names))

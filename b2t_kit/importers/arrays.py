@@ -10,7 +10,6 @@ __all__ = ['OWN_LETTERS', 'TABLE_COLUMNS', 'Own', 'read_rows', 'open_rows', 'fil
 import csv
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -122,8 +121,12 @@ def open_rows(
 def file_beside(folder: Path, name: str) -> Path:
     "The path of a file of the table; raises `KitError` if it is elsewhere, or of another kind."
     file = Path(name)
-    if file.is_absolute() or ".." in file.parts or file.suffix not in (".npy", ".nwb", ".hdf5", ".h5"):
-        raise KitError(f"file is '{name[:60]}', expected a .npy, .nwb or .hdf5 file beside the table")
+    if file.is_absolute() or ".." in file.parts:
+        raise KitError(f"file is '{name[:60]}', expected a file beside the table")
+    if file.suffix not in (".npy", ".nwb", ".hdf5", ".h5"):
+        reader = {".npz": "numpy.load(file)", ".mat": "scipy.io.loadmat(file)"}.get(file.suffix)
+        remedy = f"; for each trial: numpy.save(name, {reader}['NAME'])" if reader else ""
+        raise KitError(f"file is '{name[:60]}', expected a .npy, .nwb or .hdf5 file{remedy}")
     return folder / file
 
 # %% ../../nbs/importers/arrays.ipynb #0a56eb89
@@ -159,12 +162,15 @@ class OwnArrays(Own):
             raise Fault(path, f"line {rows.line_num}", "", f"cannot be read ({error})") from error
 
     def days(self) -> Iterator[SourceDay | Fault]:
-        folder, days, shapes = Path(self.folder), dict[str, dict[Path, None]](), dict[Path, tuple[int, ...]]()
+        folder, days, wrong = Path(self.folder), dict[str, dict[Path, None]](), dict[str, Fault]()
+        shapes: dict[Path, tuple[int, ...]] = {}
         for line, row in self.table():
             if re.fullmatch(r"[A-Za-z0-9][\w.\-]{0,99}", row["session"]):
                 days.setdefault(row["session"], {})
-                with suppress(KitError):  # it is named with its line later
+                try:
                     days[row["session"]][file_beside(folder, row["file"])] = None
+                except KitError as error:  # beside good files it is named with its trial
+                    wrong.setdefault(row["session"], Fault(folder / "trials.csv", f"line {line}", "", str(error)))
             else:
                 what = f"is '{row['session'][:40]}', expected a name such as m1.2026.03.01"
                 yield Fault(folder / "trials.csv", f"line {line}", "session", what)
@@ -180,7 +186,7 @@ class OwnArrays(Own):
         alike = len({shape[1] for shape in shapes.values()}) == 1
         for session, files in sorted(days.items()):
             if not files:
-                yield Fault(folder / "trials.csv", "", "file", f"{session} has no .npy, .nwb or .hdf5 file beside it")
+                yield wrong[session]
             elif alike and set(files) <= set(shapes):
                 yield SourceDay(session, (folder / "trials.csv", *sorted(files)))
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Pronunciation', 'SIBILANTS', 'parse_pronunciation', 'read_pronunciations', 'scored_words', 'pack',
            'unpack_dictionary', 'packaged', 'dictionary', 'cut', 'spelled_words', 'LetterModel', 'letter_model',
-           'with_s', 'contracted_form', 'Pronouncer', 'read_lexicon', 'sentence_to_phonemes']
+           'with_s', 'contracted_form', 'Pronouncer', 'read_lexicon', 'sentence_to_phonemes', 'guessed_words']
 
 # %% ../../nbs/text/g2p.ipynb #71f1bc30
 import functools
@@ -303,3 +303,8 @@ def sentence_to_phonemes(
     words = normalise(sentence, map_apostrophes=True).split()
     chosen = lexicon or _LEXICON
     return join_words(chosen.pronounce(word)[0] for word in words if _LETTER.search(word))
+
+
+def guessed_words(sentence: str) -> list[str]:
+    "The words of a sentence that the CMU dictionary does not have, so that their phonemes are guessed."
+    return [word for word in normalise(sentence, map_apostrophes=True).split() if word not in _LEXICON]

@@ -131,6 +131,21 @@ def test_a_day_is_known_however_it_is_written(session: str, here: Path, tmp_path
         assert "t15.2023.08.13 is a day of which t15 copy task" in recordings.infos[0].quarantine
 
 
+def test_what_a_table_of_ones_own_gets_wrong(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Words that no dictionary has are told, and a file of another kind by its name, with what turns it into one."""
+    np.save(tmp_path / "rows.npy", np.random.default_rng(0).poisson(0.4, (200, 6)))
+    table = "session,split,block,trial,file,sentence\nm1.2026.01.01,train,1,0,FILE,The Mädchen saw a xqzt.\n"
+    (tmp_path / "trials.csv").write_text(table.replace("FILE", "rows.npy"), encoding="utf-8")
+    run(f"convert arrays {tmp_path} --out {tmp_path / 'out'}")
+    said = capsys.readouterr().out
+    assert "1 sentences have letters beyond a to z" in said and "2 words are in no dictionary" in said, said
+    for name, remedy in (("one.npz", "numpy.load(file)"), ("one.mat", "scipy.io.loadmat(file)")):
+        (tmp_path / "trials.csv").write_text(table.replace("FILE", name), encoding="utf-8")
+        assert main(f"convert arrays {tmp_path} --out {tmp_path / 'no'}".split()) == 1
+        said = capsys.readouterr().out
+        assert f"line 2: file is '{name}'" in said and remedy in said, said
+
+
 def test_only_quarantined(here: Path, capsys: pytest.CaptureFixture) -> None:
     """A folder in which nothing may be trained on is refused."""
     tiny_voice_files("days", days=(27,))
