@@ -120,3 +120,15 @@ def test_other_shapes_are_refused(here: Path, capsys: pytest.CaptureFixture, mon
     fresh(monkeypatch)
     status, _, errors = per(capsys)
     assert status == 2 and "its weights do not fit config.json" in errors.splitlines()[-1], errors
+
+
+def test_what_a_model_of_ones_own_gets_wrong(here: Path, capsys: pytest.CaptureFixture) -> None:
+    """A name that its file has not, or classes before frames: one line that says which."""
+    (here / "own_layers.py").write_text("def shaped(values):\n    return values\n")
+    train = "train --data data --out new --steps 2 --batch-size 4 --device cpu --model"
+    assert main(f"{train} own.py:Owm".split()) == 2
+    assert "'Owm' is not a dataclass that derives from" in (told := capsys.readouterr().err) and "it has Own" in told, told
+    (here / "turned.py").write_text(OWN.replace("self.config.stride)))", "self.config.stride))).transpose(1, 2)"))
+    assert main(f"{train} turned.py:Own".split()) == 2 and not (here / "new").exists()
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and "its network returned logits of shape (4, 41, " in told, told

@@ -590,7 +590,7 @@ class Recordings(AbstractContextManager):
                     raise info
                 self.infos.append(info)
         if not self.infos:
-            raise KitError(f"{self.folder}: no selected session has data_{split}.hdf5")
+            raise KitError(f"{self.folder}: no day has data_{split}.hdf5, so there are no {split} trials")
         self.signal = max(self._signals.values(), key=lambda signal: signal.num_features)  # of the widest trials
 
     def add(self, other: "Recordings") -> None:

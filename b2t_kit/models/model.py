@@ -447,7 +447,14 @@ class ModelConfig:
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:  # each (B,) float32
         "The training loss of each row, and its parts by name, if it has several."
         logits = model(features, batch.day, **self.lengths(batch.num_patches), **self.draws(batch))
+        self.check_logits(logits, len(features))
         return ctc_losses(logits, batch.num_patches, batch.labels, batch.num_labels), {}
+
+    def check_logits(self, logits: torch.Tensor, rows: int) -> None:
+        "Raise `KitError` if a network returned something else than (B, P, classes)."
+        if logits.ndim != 3 or len(logits) != rows or logits.shape[2] != self.num_classes:
+            raise KitError(f"{type(self).__name__}: its network returned logits of shape {tuple(logits.shape)}; expected "
+                           f"(rows, frames, classes), here ({rows}, frames, {self.num_classes})")
 
     def frames(self, bins: torch.Tensor) -> torch.Tensor:  # (B,) int32
         "The frames of trials of so many bins."
@@ -559,7 +566,9 @@ def _load(path: Path, name: str) -> type[ModelConfig]:
         raise KitError(f"{path.name}: cannot be run ({type(error).__name__}: {error})") from error
     found = getattr(module, name, None)
     if not (inspect.isclass(found) and issubclass(found, ModelConfig) and is_dataclass(found)):
-        raise KitError(f"{path.name}: '{name}' is not a frozen dataclass that derives from models.model.ModelConfig")
+        own = [kind.__name__ for kind in _below(ModelConfig) if kind.__module__ == module.__name__]
+        there = f"it has {', '.join(own)}" if own else "it defines none"
+        raise KitError(f"{path.name}: '{name}' is not a dataclass that derives from models.model.ModelConfig; {there}")
     _FILES[found] = path, {path.name: source, **_beside(path, module)}
     return found
 
@@ -623,7 +632,8 @@ def source_note(
             before = read_bytes(kept / name).decode("utf-8", "replace").splitlines()
             lines = difflib.unified_diff(before, now[name].decode("utf-8", "replace").splitlines(), n=0, lineterm="")
             changed += [f"{name}: {line[:80]}" for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
-    what = f"{len(changed)} lines, first {changed[0]}" if changed else "no copy of the old source is kept"
+    old = ", ".join(str(path) for path in sorted(kept.glob("*.py"))) or "no copy of the old source"
+    what = f"{len(changed)} lines, first {changed[0]}" if changed else f"{old} is kept"
     return (f"the source of {record.get('name')} is not the one that the run was trained with ({what}); its weights "
             f"are loaded by their names and shapes{later}")
 

@@ -98,7 +98,9 @@ def logits_of(
     frames = batch.num_patches
     if padding != "same" and sigma:  # smoothing shortens trials
         frames = config.model.frames(batch.num_bins - len(smoothing_taps(sigma, causal=causal)) + 1)
-    return model(features, batch.day, **config.model.lengths(frames)), frames
+    logits = model(features, batch.day, **config.model.lengths(frames))
+    config.model.check_logits(logits, len(features))
+    return logits, frames
 
 
 def padded(features: torch.Tensor, config: SpeechConfig) -> torch.Tensor:
