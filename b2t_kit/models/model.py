@@ -453,8 +453,8 @@ class ModelConfig:
     def check_logits(self, logits: torch.Tensor, rows: int) -> None:
         "Raise `KitError` if a network returned something else than (B, P, classes)."
         if logits.ndim != 3 or len(logits) != rows or logits.shape[2] != self.num_classes:
-            raise KitError(f"{type(self).__name__}: its network returned logits of shape {tuple(logits.shape)}; expected "
-                           f"(rows, frames, classes), here ({rows}, frames, {self.num_classes})")
+            raise KitError(f"{type(self).__name__}: its network returned logits of shape {tuple(logits.shape)}; "
+                           f"expected (rows, frames, classes), here ({rows}, frames, {self.num_classes})")
 
     def frames(self, bins: torch.Tensor) -> torch.Tensor:  # (B,) int32
         "The frames of trials of so many bins."
