@@ -457,6 +457,7 @@ def train_beside(verb: Train) -> tuple[int, bool]:  # exit status, 1 if a seed d
     folders = {seed: out / f"seed_{seed}" for seed in verb.seeds}
     for folder in folders.values():
         check_resumable(folder, verb.resume and folder.is_dir())
+        check_target(folder.with_name(f"{folder.name}.txt"))
     cache = Path(verb.cache_dir or out / "cache")
     record = next((str(path) for path in sorted(out.glob("seed_*/config.json"))), verb.config)
     given = {"config": record, "model": verb.model, "from_run": verb.from_run, "data": verb.data, "cache_dir": cache,

@@ -254,5 +254,5 @@ def test_a_row_of_metrics_that_is_none(here, refused):
 
 def test_the_output_of_a_seed_that_is_a_folder(here, refused):
     (here / "seeds/seed_1.txt").mkdir(parents=True)
-    told = refused(f"{TRAIN} --steps 2 --out seeds --seeds 1 2 --side-by-side", same=False)
+    told = refused(f"{TRAIN} --steps 2 --out seeds --seeds 1 2 --side-by-side")
     assert "seeds/seed_1.txt: is not a plain file" in told

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from ..core import KitError, check_target, child_environment, read_text, save_json, write_atomically
+from ..core import KitError, child_environment, read_text, save_json, write_atomically
 from ..devices.select import find_device
 from ..devices.torch import tpu_chips
 from .checkpoint import Best, read_best
@@ -150,8 +150,6 @@ def train_side_by_side(
     board, asked = SeedBoard(folders, steps), False
     processes: dict[int, subprocess.Popen] = {}
     statuses: dict[int, int] = {}
-    for folder in folders.values():
-        check_target(folder.with_name(f"{folder.name}.txt"))
     with StopRequest() as stop, ExitStack() as stack:
         for (seed, folder), own in zip(folders.items(), variables):
             output = folder.with_name(f"{folder.name}.txt")
