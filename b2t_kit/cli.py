@@ -275,6 +275,8 @@ class Train(HasSettings):
             raise
         if not complete:
             print_how_to_resume(verb)
+        elif not verb.seeds and find_place().rank == 0:
+            report_progress(f"complete; how good it is, and what to do next: b2t show {shlex.quote(verb.out)}")
         return status
 
 # %% ../nbs/cli.ipynb #8c7d64e9

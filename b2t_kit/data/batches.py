@@ -396,7 +396,7 @@ class Batch:
 # %% ../../nbs/data/batches.ipynb #80a9a1ed
 @dataclass(frozen=True)
 class BatchConfig:
-    "The settings of batches; raises `KitError` if one is out of range."
+    "The settings of batches."
     batch_size: int = 64  # trials per optimizer step, over all processes and micro-batches
     buckets: int = 6  # largest number of batch shapes, 1 to 6; an XLA device compiles a program for each
     day_balance: float = 1.0  # 0: all trials equally often, 1: all days equally often (as in the T15 baseline)

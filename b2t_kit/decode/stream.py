@@ -165,7 +165,7 @@ class AveragedSteps(FrameSteps):
 # %% ../../nbs/decode/stream.ipynb #23b5a7d1
 @dataclass(frozen=True)
 class StreamConfig:
-    "Settings of streaming decoding; invalid values raise `KitError`."
+    "Settings of streaming decoding."
 
     end_silence: float = 1.5  # seconds without a phoneme after which a sentence ends; 0: only a cue ends it
     # end a sentence when it is complete with this probability, by the language model and the silence so far; 0: off

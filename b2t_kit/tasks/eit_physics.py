@@ -174,7 +174,7 @@ def draw_image(
 # %% ../../nbs/tasks/eit_physics.ipynb #4859c5e9
 @dataclass(frozen=True)
 class PhantomConfig:
-    "The distribution of simulated measurements; invalid values raise `KitError`."
+    "The distribution of simulated measurements."
     count: int = 10_000  # number of measurements
     seed: int = 1  # random seed
     noise_db: float = 40.0  # signal-to-noise ratio of the voltages, dB; 200 adds practically no noise
