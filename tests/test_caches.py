@@ -19,10 +19,11 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from b2t_kit.cli import main
-from b2t_kit.core import Kept, KitError, differing, file_mark, load_json, plain, save_json, stored_key, to_dict
+from b2t_kit.core import MEMO, Kept, KitError, differing, file_mark, load_json, plain, save_json, stored_key, to_dict
 from b2t_kit.data.convert import HeldOut, Importer, SourceDay, content_key
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.decode import decode as decoding
+from b2t_kit.decode.combine import COMBINATIONS
 from b2t_kit.decode import search as searching
 from b2t_kit.decode import tune
 from b2t_kit import lm
@@ -145,27 +146,62 @@ def score(folder: str = "1/run/decode/val") -> tuple[int, int]:
 def test_noise_instead_of_features(here: Path, ran: list[str]) -> None:
     "`decode`, an ensemble, the report and rescoring of its lists: the old score is gone."
     both = ["--runs", "1/run", "2/run"]
-    nbest = "1/run/decode/val/nbest.jsonl"
 
-    def everything() -> tuple:
+    def everything(name: str) -> tuple:
         assert decode() == 0
         assert main(["decode", *both, "--data", "data", "--lm", "model.b2tlm", *WORDS]) == 0
         assert main(["eval", *both, "--data", "data", "--device", "cpu"]) == 0
         assert main(["eval", "--run", "1/run", "--data", "data", "--device", "cpu"]) == 0
+        nbest = f"1/run/decode/{name}/nbest.jsonl"
         assert main(["rescore", nbest, "--llm", "causal", "--tune", "--out", "better.jsonl", "--device", "cpu"]) == 0
         assert main(["report", "--run", "1/run", "--data", "data", "--device", "cpu", "--pictures", "0"]) == 0
-        own = Path("1/run/eval/val_data") if Path("1/run/eval/val_data").is_dir() else Path("1/run/eval/val")
-        phonemes = [load_json(folder / "result.json")["per"] for folder in (own, Path("1/ensemble/eval/val"))]
-        return (score(), score("1/ensemble/average/val"), load_json(Path("better.weights.json"))["wer"]["after"],
-                load_json(Path("1/run/report/val.json"))["groups"]["all trials"]["wer"]["rate"], *phonemes)
+        phonemes = [load_json(Path(folder) / f"eval/{name}/result.json")["per"] for folder in ("1/run", "1/ensemble")]
+        return (score(f"1/run/decode/{name}"), score(f"1/ensemble/average/{name}"),
+                load_json(Path("better.weights.json"))["wer"]["after"],
+                load_json(Path(f"1/run/report/{name}.json"))["groups"]["all trials"]["wer"]["rate"], *phonemes)
 
-    before = everything()
+    before = everything("val")
     assert before[0][0] <= 2 and before[4] < 0.1, before
     ran.clear()
     assert decode() == 0 and score() == before[0] and "network" not in ran
     rewrite(Path(VAL), noise)
-    after = everything()
+    after = everything("val_data")  # no longer the recordings of the run's record
     assert after[0][0] > 10 and after[1][0] > 10 and min(after[2:]) > 0.5, (before, after)
+
+
+def test_other_recordings(here: Path, ran: list[str]) -> None:
+    "They are decoded beside the run's own, whose files stay as they are, and no temperature is fitted to them."
+    both, device = ["--runs", "1/run", "2/run"], ["--device", "cpu"]
+
+    def everything(data: str) -> None:
+        for words in (["decode", "--run", "1/run", "--lm", "model.b2tlm", *WORDS], ["eval", "--run", "1/run", *device],
+                      ["report", "--run", "1/run", *device, "--pictures", "0"], ["eval", *both, *device],
+                      *(["decode", *both, "--lm", "model.b2tlm", *WORDS, "--combine", way] for way in COMBINATIONS)):
+            assert main([*words, "--data", data]) == 0, words
+
+    def results() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for top in ("1", "2") for path in Path(top).rglob("*")
+                if path.is_file() and path.name != MEMO and path.suffix != ".html"}
+
+    everything("data")
+    before = results()
+    shutil.copytree("data", "other")
+    rewrite(Path(VAL.replace("data", "other", 1)), noise)
+    everything("other")
+    after = results()
+    assert {path: after[path] for path in before} == before
+    added = {str(path.parent) for path in after.keys() - before.keys()}
+    assert {"1/run/decode/val_other", "1/run/eval/val_other", "1/run/report", "1/ensemble/average/val_other",
+            "1/ensemble/pool/val_other", "1/ensemble/eval/val_other"} <= added
+    assert score("1/run/decode/val_other")[0] > 10 and Path("1/run/report/val_other.html").exists()
+
+    temperature = Path("1/run/temperature.json")
+    fitted = temperature.read_bytes()
+    temperature.unlink()
+    for words in (["decode", "--lm", "model.b2tlm", *WORDS], ["eval", *device], ["decode", "--split", "train", *WORDS]):
+        assert main([*words, "--run", "1/run", "--data", "other"]) == 0 and not temperature.exists(), words
+    assert load_json(Path("1/run/decode/val_other/result.json"))["temperature"]["source"] == "estimated"
+    assert decode() == 0 and temperature.read_bytes() == fitted
 
 
 def test_damaged_logits(here: Path, ran: list[str]) -> None:
@@ -318,9 +354,9 @@ def test_a_row_of_a_journal(here: Path, monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 ADAPTED = {  # each part of the key is in `test_each_part_of_the_key_of_adapted_logits`
-    "a feature": lambda: rewrite(Path(VAL), one_feature),
     "logits": lambda: rewrite(Path("1/run/adapt/val/logits.hdf5"), lambda path: path.write_bytes(path.read_bytes()[:-1] + b"x")),
     "what was done": lambda: Path("1/run/adapt/val/adapt.json").write_text('{"trials": []}'),
+    "a feature": lambda: rewrite(Path(VAL), one_feature),  # the last: no longer the recordings of the run's record, so beside
 }
 
 

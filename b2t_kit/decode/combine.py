@@ -21,7 +21,7 @@ from rapidfuzz.distance import Levenshtein
 from rapidfuzz.process import cdist
 
 from ..core import KitError, check_target, content_hash, new_folders, save_json
-from ..data.dataset import TrialInfo
+from ..data.dataset import Recordings, TrialInfo
 from .decode import DecodeOptions, Decoding, LogitSource, RunLogits, Sentences, SplitLogits
 from .decode import decode_sentences, read_split, save_sentences, word_error
 from .files import DecodedTrial, Hypothesis, LogitTrial, check_logits, posteriors, read_trials
@@ -166,10 +166,10 @@ def run_list(runs: Sequence[str | Path]) -> list[Path]:
 def ensemble_folder(
     runs: Sequence[str | Path],  # run folders
     part: str,  # such as "eval"
-    split: str,  # train, val or test
+    name: str,  # train, val or test, or that of a folder beside it for other recordings
 ) -> Path:
     "The folder of an ensemble's results, beside the first run."
-    return Path(runs[0]).parent / "ensemble" / part / split
+    return Path(runs[0]).parent / "ensemble" / part / name
 
 
 def evaluate_runs(
@@ -183,13 +183,14 @@ def evaluate_runs(
     precision: str = "auto",  # "auto", "float32", "bfloat16" or "float16"
 ) -> list["Evaluation"]:  # of each run, then of their average
     "Score each run and the average of their logits, and write both; raises `KitError` if they do not fit together."
-    from b2t_kit.speech.evaluate import decoded_again, evaluate_run, load_decoder, save_evaluation
+    from b2t_kit.speech.evaluate import decoded_again, evaluate_run, load_decoder, results_folder, save_evaluation
 
-    folder = ensemble_folder(runs, "eval", split)
     if json is not None:
         check_target(json)
     for run in runs:
         load_decoder(run)
+    with Recordings(data, split) as recordings:
+        folder = ensemble_folder(runs, "eval", results_folder(runs[0], "eval", recordings).name)
     with new_folders(folder):
         places = [folder / f"run_{number}" for number, _ in enumerate(runs, 1)]
         members = [evaluate_run(run, data, split, None, unseen, logits=True, device=device, precision=precision,
@@ -219,7 +220,11 @@ class AveragedRuns(LogitSource):
 
     @property
     def folder(self) -> Path:
-        return ensemble_folder([run.run for run in self.runs], "average", self.split)
+        return ensemble_folder([run.run for run in self.runs], "average", self.runs[0].folder.name)
+
+    @property
+    def own(self) -> frozenset[str]:
+        return frozenset.intersection(*(run.own for run in self.runs))
 
     @property
     def digest(self) -> str:  # type: ignore[override]
@@ -227,7 +232,7 @@ class AveragedRuns(LogitSource):
 
     @property
     def kept_in(self) -> Path:  # type: ignore[override]
-        return self.folder.parent / self.digest[:8]
+        return ensemble_folder([run.run for run in self.runs], "average", self.digest[:8])
 
     @property
     def settled(self) -> bool:  # type: ignore[override]
@@ -236,7 +241,7 @@ class AveragedRuns(LogitSource):
     def in_split(self, split: str) -> "AveragedRuns":
         return AveragedRuns([replace(run, split=split) for run in self.runs])
 
-    def records(self, folder: Path) -> list[tuple[Path, str | None]]:
+    def records(self, folder: Path | None = None) -> list[tuple[Path, str | None]]:
         return [(self.kept_in / CHOICE, self.digest), *(place for run in self.runs for place in run.records(folder))]
 
     def sentences(self) -> tuple[str, ...]:
@@ -266,7 +271,7 @@ def decode_lists(
     **options: Any,  # other fields of `DecodeOptions`
 ) -> Sentences:
     "Decode with the lists of several runs; raises `KitError` as `decode_sentences`."
-    folder = ensemble_folder([run.run for run in runs], together, runs[0].split) if out is None else Path(out)
+    folder = ensemble_folder([run.run for run in runs], together, runs[0].folder.name) if out is None else Path(out)
     records = [read_tuning(path) for run in runs for path, _ in run.records(folder) if path.exists()]
     chosen = DecodeOptions(lm or (records[0].model if records else DEFAULT), **options)
     with new_folders(folder):

@@ -125,11 +125,16 @@ class LogitSource:
         "Where results go by default."
         raise NotImplementedError
 
-    def records(self, folder: Path) -> list[tuple[Path, str | None]]:
-        "Where tuned weights may be recorded, with the digest they are for; the first that exists counts."
-        return [((self.kept_in or folder) / CHOICE, self.digest)]
+    @property
+    def own(self) -> frozenset[str]:
+        "The sessions whose trials are the decoder's own of their split: a temperature is fitted to no others."
+        return frozenset()
 
-    def record(self, folder: Path) -> tuple[TuningRecord, str | None]:
+    def records(self, folder: Path | None = None) -> list[tuple[Path, str | None]]:
+        "Where tuned weights may be recorded, with the digest they are for; the first that exists counts."
+        return [((self.kept_in or folder or self.folder) / CHOICE, self.digest)]
+
+    def record(self, folder: Path | None = None) -> tuple[TuningRecord, str | None]:
         "The record of tuned weights that counts, and the digest that it must be for."
         places = self.records(folder)
         path, digest = next((place for place in places if place[0].exists()), places[0])
@@ -147,23 +152,24 @@ class LogitSource:
         "The same decoder on other recordings."
         return replace(self, split=split)  # type: ignore[type-var]
 
-    def calibration(self, trials: Sequence[LogitTrial], folder: Path) -> Calibration:
+    def calibration(self, trials: Sequence[LogitTrial], folder: Path | None = None) -> Calibration:
         """Return what the logits are divided by: what is kept for the decoder, or fitted now to trials whose sentence
-        is known (a decoder's own validation recordings), else estimated from the logits alone."""
+        is known (a decoder's own validation trials), else estimated from the logits alone."""
         known = trials
         if self.kept_in and (own := read_calibration(self.kept_in, self.digest)):
             return own
         if self.settled:
             return estimate_temperature([trial.logits for trial in trials])
-        if self.kept_in and self.digest:
-            if self.split != "val" or not trials:
-                val = self.in_split("val")
-                place = val.folder if folder == self.folder else folder / "val"
-                try:
+        if self.kept_in:
+            val = self.in_split("val")
+            try:
+                if val.own and (self.split != "val" or not trials):
+                    place = val.folder if folder is None or folder == self.folder else folder / "val"
                     with new_folders(place):
                         known = val.read(place).trials
-                except KitError:  # there are no validation recordings
-                    known = ()
+                known = [trial for trial in known if trial.session in val.own]
+            except KitError:  # there are no validation recordings
+                known = ()
         found = fit_to_sentences([trial.logits for trial in known], [trial.truth for trial in known],
                                  [choice_key(trial.place, trial.truth or "") for trial in known],
                                  known[0].order if known else PHONEME_ORDER)
@@ -254,9 +260,20 @@ class RunLogits(LogitSource):
 
         return load_decoder(self.run)
 
-    @property
+    @cached_property
     def folder(self) -> Path:
-        return Path(self.run) / "decode" / self.split
+        "decode/<split> of the run, or a folder beside it for other recordings than those of its training."
+        from b2t_kit.speech.evaluate import results_folder
+
+        with Recordings(self.data, self.split) as recordings:
+            return results_folder(self.run, "decode", recordings)
+
+    @cached_property
+    def own(self) -> frozenset[str]:
+        from b2t_kit.speech.evaluate import own_days
+
+        with Recordings(self.data, self.split) as recordings:
+            return own_days(self.run, recordings)
 
     @property
     def kept_in(self) -> Path:  # type: ignore[override]
@@ -380,13 +397,13 @@ class AdaptedRun(LogitSource):
 
     @property
     def folder(self) -> Path:
-        return self.trained.folder.with_name(f"{self.trained.split}_adapted")
+        return self.trained.folder.with_name(f"{self.trained.folder.name}_adapted")
 
     def folder_of_trained(self, folder: Path) -> Path:
         "Where results of the run as trained go."
         return self.trained.folder if folder == self.folder else folder / "as_trained"
 
-    def records(self, folder: Path) -> list[tuple[Path, str | None]]:
+    def records(self, folder: Path | None = None) -> list[tuple[Path, str | None]]:
         return self.trained.records(folder)
 
     def sentences(self) -> tuple[str, ...]:
@@ -395,13 +412,13 @@ class AdaptedRun(LogitSource):
     def read(self, folder: Path) -> SplitLogits:
         return self.trained.read(self.folder_of_trained(folder))
 
-    def calibration(self, trials: Sequence[LogitTrial], folder: Path) -> Calibration:
-        return self.trained.calibration(trials, self.folder_of_trained(folder))
+    def calibration(self, trials: Sequence[LogitTrial], folder: Path | None = None) -> Calibration:
+        return self.trained.calibration(trials, self.folder_of_trained(folder or self.folder))
 
     def adapted(self, logits: SplitLogits, search: BeamSearch, folder: Path,
                 progress: Callable[[str], object] = str) -> tuple[SplitLogits, "AdaptReport"]:
         run = self.trained
-        place = Path(run.run) / "adapt" / run.split if folder == self.folder else folder / "adapt"
+        place = Path(run.run) / "adapt" / run.folder.name if folder == self.folder else folder / "adapt"
         path = adapted_logits(run.decoder, run.data, run.split, place, search, self.adapt, run.device,
                               precision=run.precision, unseen=run.unseen, progress=progress)
         report = adaptation_report(run.data, run.split, search, logits.path, path)
@@ -521,7 +538,7 @@ class DecodeOptions:
         return BeamSearch(*words, config, self.hot, calibration.temperature)
 
     def calibration(self, source: LogitSource, trials: Sequence[LogitTrial], record: TuningRecord,
-                    folder: Path) -> Calibration:
+                    folder: Path | None = None) -> Calibration:
         "Return what the logits are divided by: as asked now or when weights were tuned, or as the source has it."
         if self.temperature is not None:
             return Calibration(self.temperature)
@@ -667,9 +684,9 @@ def evaluate_adapting(
     from b2t_kit.speech.adapt import AdaptConfig
     from b2t_kit.speech.evaluate import decoded_again, evaluate_run, save_evaluation
 
-    folder = Path(run) / "eval" / f"{split}_adapted"
-    plain = evaluate_run(run, data, split, None, unseen, device=device, precision=precision, out=folder / "as_trained")
     source = AdaptedRun(RunLogits(run, data, split, device, precision=precision, unseen=unseen), adapt or AdaptConfig())
+    folder = Path(run) / "eval" / source.folder.name
+    plain = evaluate_run(run, data, split, None, unseen, device=device, precision=precision, out=folder / "as_trained")
     with new_folders(source.folder):
         decoding = Decoding(source, DecodeOptions(**options), source.folder, progress)
         logits, report = source.adapted(decoding.logits, decoding.search(), source.folder, progress)

@@ -515,7 +515,7 @@ def open_decoder(
     "Return a decoder that is ready for bins; raises `KitError` if a file cannot be used."
     sources = [RunLogits(run) for run in ([runs] if isinstance(runs, str | Path) else run_list(runs))]
     source = AveragedRuns(sources) if len(sources) > 1 else sources[0]
-    options, (record, digest) = DecodeOptions(lm, **search), source.record(source.folder)
+    options, (record, digest) = DecodeOptions(lm, **search), source.record()
     first, *others = [source.decoder for source in sources]
     words = choose_words(lm or record.model, options.lexicon, exclude, names=first.order.names)
     rescore = None
@@ -525,12 +525,12 @@ def open_decoder(
             weights_warning(llm_weights, scored_by(scorer, llm), None)
         weights = RescoreWeights() if llm_weights is None else load_weights(llm_weights)
         rescore = Rescorer(scorer.score_lists, weights, llm_seconds)
-    calibration = options.calibration(source, (), record, source.folder)
+    calibration = options.calibration(source, (), record)
     report_progress(repr(calibration))
     if not (lm or record.model):
         report_progress(f"the default language model knows {len(words[0])} words; --lm takes a larger one")
     record = record.for_model(lm, words[1])
     best = record.settings(tuned_for(*words, None, digest))  # hotwords come and go while it runs
-    own = [one.calibration((), one.folder).temperature for one in sources] if others else ()
+    own = [one.calibration(()).temperature for one in sources] if others else ()
     return StreamDecoder(first, options.search(words, best, calibration), config, session, others, rescore=rescore,
                          temperatures=own)

@@ -36,7 +36,7 @@ from ..core import write_atomically
 from ..data.dataset import BIN_SECONDS, FEATURE_KINDS, T15, Recordings, Signal, as_png, check_split
 from ..data.convert import quarantine_record, quarantine_said
 from ..decode.files import DecodedTrial, Hypothesis, posteriors
-from ..decode.decode import LogitsFile, Sentences, decode_run, decode_sentences
+from ..decode.decode import LogitsFile, RunLogits, Sentences, decode_sentences
 from ..decode.files import read_trials
 from ..decode.tune import CHOICE, DEFAULT, read_tuning
 from .runs import aligned, damaged, nearest_recipe
@@ -466,29 +466,25 @@ def report_html(
 
 # %% ../../nbs/output/report.ipynb #65730697
 def decoded_trials(
-    run: Path,  # folder of the run
-    data: str | Path | None,  # folder of the recordings; None: the platform's input folders
-    split: str,  # "train" or "val"
-    device: str,  # for the network, if it has to decode
+    source: RunLogits,  # a run and its recordings
     temperature: float | None = None,  # divides the logits; None: as it was last
 ) -> tuple[Sentences, dict[str, str]]:  # and the settings of the search
     "What `b2t decode` found, asked as it was last; decodes again if anything that the lists were made from changed."
-    folder = run / "decode" / split
+    run, folder = Path(source.run), source.folder
     options = note_of(folder / "nbest.jsonl").get("key", {}).get("asked", {})  # also if the lists are damaged
     if not isinstance(options, dict) or not set(options) <= {"lm", "lexicon", "hotwords", "settings", "temperature"}:
         raise KitError(f"{folder / 'nbest.jsonl.key'}: does not say what was asked; remove it, and run b2t decode "
                        "again")
     options = options if temperature is None else {**options, "temperature": temperature}
-    sentences = decode_run(run, data, split, device, kept_lists=True, **options)
+    sentences = decode_sentences(source, kept_lists=True, **options)
     search = load_json(folder / "result.json").get("search", {})
     search |= {"temperature": repr(sentences.calibration).partition(" ")[2]}
     model = options.get("lm") or read_tuning(run / CHOICE).model or DEFAULT
     return sentences, {"language model": model, **{name: str(value) for name, value in search.items()}}
 
 
-def decoded_raw(run: Path, split: str) -> list[DecodedTrial]:
+def decoded_raw(run: Path, folder: Path) -> list[DecodedTrial]:
     "The trials that `decoded_trials` decoded, searched again with logits that no temperature divides."
-    folder = run / "decode" / split
     options = note_of(folder / "nbest.jsonl")["key"]["asked"]
     model = options.get("lm") or read_tuning(run / CHOICE).model or DEFAULT
     settings = load_json(folder / "result.json")["search"]
@@ -504,7 +500,8 @@ def report_run(
     data: str | Path | None = None,  # folder of the recordings; None: the platform's input folders
     split: str = "val",  # "val", or "train" to see what was memorised
     description: str | Path | None = None,  # t15_copyTaskData_description.csv; None searches near the data
-    out: str | Path | None = None,  # the page; None: report/<split>.html in the run folder
+    # the page; None: report/<split>.html in the run folder, report/<split>_<name>.html for other recordings
+    out: str | Path | None = None,
     *,
     against: str | Path | None = None,  # another run folder, with which it is compared trial by trial
     pictures: int = 300,  # how many sentences have pictures
@@ -515,17 +512,17 @@ def report_run(
     check_split(split)
     if split == "test":
         raise KitError("split test: has no sentences to compare with; report on val")
-    run = Path(run)
-    page = run / "report" / f"{split}.html" if out is None else Path(out)
+    run, source = Path(run), RunLogits(run, data, split, device)
+    decoder = source.decoder
+    page = run / "report" / f"{source.folder.name}.html" if out is None else Path(out)
     check_target(page)
-    decoder = load_decoder(run)
     with Recordings(data, split) as recordings, Recordings(data, "train") as training:
         near = [recordings.folder / DESCRIPTION_FILE, *(folder / DESCRIPTION_FILE
                                                         for folder in recordings.folder.absolute().parents[:2])]
         table = description or next(filter(Path.is_file, near), None)
         corpora = read_description(table) if table else None
-        decoded, notes = decoded_trials(run, data, split, device, temperature)
-        logits = {trial.place: trial.logits for trial in read_trials(run / "decode" / split / "logits.hdf5")}
+        decoded, notes = decoded_trials(source, temperature)
+        logits = {trial.place: trial.logits for trial in read_trials(source.folder / "logits.hdf5")}
         rows = {(info.session, info.block, info.number): row for row, info in enumerate(recordings.infos)}
         if differing := {trial.place for trial in decoded.trials} ^ set(rows) or set(rows) ^ set(logits):
             raise KitError(f"{' '.join(map(str, min(differing)))}: is not in all of recordings, logits and decoded "
@@ -535,7 +532,7 @@ def report_run(
                   for place, true in labels.items() if true is not None}
         seconds = {place: recordings.infos[row].num_bins * BIN_SECONDS for place, row in rows.items()}
         known = None if split == "train" else [info.sentence for info in training.infos if info.sentence is not None]
-        other = None if against is None else decoded_trials(Path(against), data, split, device)[0].trials
+        other = None if against is None else decoded_trials(RunLogits(against, data, split, device))[0].trials
         sentences = sentences_of(decoded.trials, sounds, corpora, known, seconds, other=other, order=decoder.order)
         simulated = (recordings.folder.parent / "simulation.json").exists()  # files of T15's layout do not say it
         facts = {"recordings": f"{'simulated' if simulated else recordings.signal.dataset}, in {recordings.folder}",
@@ -543,7 +540,7 @@ def report_run(
                  "versions": f"b2t_kit {__version__}, torch {torch.__version__}, Python {platform.python_version()}"}
         raw: list[Sentence] = []
         if decoded.calibration and decoded.calibration.temperature != 1:
-            raw = sentences_of(decoded_raw(run, split))
+            raw = sentences_of(decoded_raw(run, source.folder))
         report = Report(decoder.origin, split, sentences, decoded.marks,
                         "" if against is None else load_decoder(against).origin, facts, raw)
         if decoded.missing:

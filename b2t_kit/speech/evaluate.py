@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['WEIGHTS', 'LOGITS', 'PseudoLabels', 'Decoder', 'load_decoder', 'exported_decoder', 'published_decoder',
            'recorded_settings', 'Decoded', 'decode', 'logits_key', 'LogitsWriter', 'decoded_again', 'AdaptingDecoder',
-           'HeldLogits', 'fit_run', 'certainty_of', 'Evaluation', 'save_evaluation', 'png', 'evaluation_folder',
-           'evaluate_run']
+           'HeldLogits', 'fit_run', 'certainty_of', 'Evaluation', 'save_evaluation', 'png', 'own_days',
+           'results_folder', 'evaluate_run']
 
 # %% ../../nbs/speech/evaluate.ipynb #c607e34a
 import csv
@@ -450,16 +450,19 @@ def fit_run(
     recordings: Recordings,  # validation trials
     device: Device,
 ) -> Calibration | None:  # None if no labels fit into their trials, or if it was trained on them
-    "Fit the temperature of a decoder, and keep it in the run folder."
+    "Fit the temperature of a decoder to the run's own trials among them, and keep it in the run folder."
     held: Any = HeldLogits()
-    return _fit(run, decoder, decode(decoder, recordings, device, logits=held), held)
+    return _fit(run, decoder, recordings, decode(decoder, recordings, device, logits=held), held)
 
 
-def _fit(run: str | Path, decoder: Decoder, trials: list[Decoded], held: "HeldLogits") -> Calibration | None:
-    keys = [choice_key((trial.info.session, trial.info.block, trial.info.number), trial.info.sentence or "")
-            for trial in trials]
+def _fit(run: str | Path, decoder: Decoder, recordings: Recordings, trials: list[Decoded],
+         held: "HeldLogits") -> Calibration | None:
     if decoder.settled:
         return None
+    own = own_days(run, recordings)
+    trials = [trial for trial in trials if trial.info.session in own]
+    keys = [choice_key((trial.info.session, trial.info.block, trial.info.number), trial.info.sentence or "")
+            for trial in trials]
     try:
         found = fit_temperature([held[trial.info.session, trial.info.group] for trial in trials],
                                 [trial.true for trial in trials], keys)
@@ -628,18 +631,36 @@ def png(
     return content.getvalue()
 
 # %% ../../nbs/speech/evaluate.ipynb #459b820f
-def evaluation_folder(run: str | Path, recordings: Recordings) -> Path:
-    "Return eval/<split> of a run, or a folder beside it for recordings that are not those of its training."
-    path, split = Path(run) / "config.json", recordings.split
-    record, folder = load_json(path) if path.is_file() else {}, Path(run) / "eval" / split
-    known = record.get("data", {}).get(split) or {} if isinstance(record, dict) else {}
-    content = data_fingerprint(recordings, folder / MEMO if folder.is_dir() else None)["content"] if known else {}
-    if not known or any(content.get(day) == own for day, own in known["content"].items()):
+def own_days(
+    run: str | Path,  # run folder
+    recordings: Recordings,  # of one split
+    memo: Path | None = None,  # file that remembers the hashes of the recordings
+) -> frozenset[str]:  # sessions; all of them, if the run has no record of the split
+    "Return the sessions whose trials are those of a run's record."
+    path = Path(run) / "config.json"
+    try:
+        record = load_json(path) if path.is_file() else {}
+        known = dict((record.get("data", {}).get(recordings.split) or {"content": {}})["content"])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise KitError(f"{path}: its record of the {recordings.split} recordings is damaged ({error!r})") from error
+    if not known:
+        return frozenset(recordings.sessions)
+    content = data_fingerprint(recordings, memo)["content"]
+    return frozenset(day for day, digest in content.items() if known.get(day) == digest)
+
+
+def results_folder(
+    run: str | Path,  # run folder
+    part: str,  # "eval" or "decode"
+    recordings: Recordings,  # of one split
+) -> Path:
+    "Return <part>/<split> of a run, or <part>/<split>_<name> for recordings that are not those of its training."
+    folder, home = Path(run) / part / recordings.split, recordings.folder.absolute()
+    if own_days(run, recordings, folder / MEMO if folder.is_dir() else None):
         return folder
-    home = recordings.folder.absolute()
     name = home.parent.name if home.name == "hdf5_data_final" else home.name
-    beside = folder.with_name(f"{split}_{re.sub('[^A-Za-z0-9.-]+', '-', name)}")
-    report_progress(f"these recordings are not those of the run's {split} split; the report goes to {beside}")
+    beside = folder.with_name(f"{folder.name}_{re.sub('[^A-Za-z0-9.-]+', '-', name)}")
+    report_progress(f"these recordings are not those of the run's {folder.name} split; results go to {beside}")
     return beside
 
 # %% ../../nbs/speech/evaluate.ipynb #4e7fd1ec
@@ -667,7 +688,7 @@ def evaluate_run(
     with ExitStack() as stack:
         opened, recordings = stack.enter_context(open_device(device, precision)), stack.enter_context(
             Recordings(data, split))
-        folder = evaluation_folder(run, recordings) if out is None else Path(out)
+        folder = results_folder(run, "eval", recordings) if out is None else Path(out)
         stack.enter_context(new_folders(folder))
         trials = decode(decoder, recordings, opened, how, held)
         if logits:
@@ -683,7 +704,8 @@ def evaluate_run(
         names = recordings.signal.label_names
         calibration = read_calibration(Path(run), decoder.fitted_for)
         if calibration is None and split == "val":
-            calibration = fit_run(run, decoder, recordings, opened) if unseen else _fit(run, decoder, trials, held)
+            calibration = (fit_run(run, decoder, recordings, opened) if unseen
+                           else _fit(run, decoder, recordings, trials, held))
         certainty = certainty_of(trials, held, calibration.temperature if calibration else 1.0)
         evaluation = Evaluation(decoder.origin, split, trials, names, frozenset(decoder.trained), unseen=how,
                                 marks=marks, calibration=calibration, certainty=certainty)
