@@ -24,8 +24,7 @@ import numpy.typing as npt
 from h5py import HardLink
 from rapidfuzz.distance import Levenshtein
 
-from ..core import KitError, is_whole, number_in, parse_json, printable, read_text, regular_file
-from ..core import write_atomically
+from ..core import KitError, is_whole, number_in, parse_json, printable, read_text, regular_file, write_atomically
 from ..data.dataset import MAX_BINS, open_dataset, open_file, reading
 from ..text.lexicon import PHONEME_ORDER, ClassOrder, order_of
 from ..text.metrics import CHOSEN, Choice, choice_key
