@@ -601,7 +601,8 @@ class Evaluate(TakesRuns, ReadsRecordings, FindsSentences, ReadsRun):
 @dataclass(frozen=True)
 class Decode(Combines, ReadsRecordings, FindsSentences, ReadsRun, HasSettings):
     "Decode a run's recordings, or another program's logits, to sentences."
-    # of another program: HDF5 with a dataset 'logits' (frames, 41) in a group per trial, or arrays in .npy, .npz or .pt, in the order of their names
+    # of another program: HDF5 with a dataset 'logits' (frames, 41) in a group per trial, or arrays in .npy, .npz or
+    # .pt, in the order of their names
     logits: OptionalFile = None
     # order of the classes in --logits, if another program has them in another order: a name a line
     tokens: OptionalFile = None
