@@ -19,7 +19,7 @@ __all__ = ['PLACES', 'simulate', 'recipe', 'open_task', 'train']
 # %% ../nbs/all.ipynb #ba1c2cb4
 if TYPE_CHECKING:
     from b2t_kit.speech.task import SpeechRun, SpeechTask
-    from b2t_kit.speech.adapt import Start
+    from b2t_kit.speech.days import Start
     from b2t_kit.train import Result
 
 # %% ../nbs/all.ipynb #e93e65b1

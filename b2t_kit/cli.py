@@ -384,20 +384,20 @@ def take_over_fits(verb: Train, folders: Sequence[Path]) -> None:
 def calibrate_trained(task: Any, run: Any, folder: Path) -> None:
     "Fit the temperature of a finished run; one that several processes trained is calibrated by `b2t eval`."
     from b2t_kit.devices.select import open_device
-    from b2t_kit.speech.evaluate import fit_run, load_decoder, read_calibration
+    from b2t_kit.speech.evaluate import decode, fit_run, load_decoder, read_calibration
 
     if find_place().world > 1 or not (folder / "config.json").is_file():
         return
     decoder = load_decoder(folder)
     if not decoder.settled and not read_calibration(folder, decoder.digest):
         with open_device(run.train.device, run.train.precision) as device:
-            if found := fit_run(folder, decoder, task.val, device):
+            if found := fit_run(folder, decoder, task.val, decode(decoder, task.val, device)):
                 print(found, flush=True)
 
 # %% ../nbs/cli.ipynb #a7ff6622
 def initial_decoder(verb: Train) -> Any:
     "Return the decoder that the weights come from, or None; raises `KitError` if it cannot be read."
-    from b2t_kit.speech.adapt import Start
+    from b2t_kit.speech.days import Start
     from b2t_kit.speech.evaluate import load_decoder
     from b2t_kit.training.checkpoint import checkpoint_steps
 

@@ -38,7 +38,7 @@ from b2t_kit.lm import preload
 from b2t_kit.models.published import T15_SESSIONS
 from b2t_kit.simulate import noisy_sentence
 from b2t_kit.simulate import draw_sentence
-from b2t_kit.speech.adapt import fit_days
+from b2t_kit.speech.days import fit_days
 from b2t_kit.speech.evaluate import Decoder, load_decoder
 from b2t_kit.speech.recipes import recipe
 from b2t_kit.speech.task import fitted

@@ -33,7 +33,7 @@ from b2t_kit.text.lexicon import own_words
 from b2t_kit.lm import map_model
 from b2t_kit.output import submission
 from b2t_kit.precision import Precision
-from b2t_kit.speech import evaluate
+from b2t_kit.speech import adapt, evaluate
 from b2t_kit.speech.adapt import AdaptConfig
 from b2t_kit.speech.evaluate import load_decoder, logits_key
 from b2t_kit.training.checkpoint import best_checkpoint
@@ -70,7 +70,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     told(evaluate, "decode", "network")
     told(decoding, "decode_trials", "search")
-    told(evaluate.AdaptingDecoder, "trial", "adapting")
+    told(adapt.AdaptingDecoder, "trial", "adapting")
     told(CausalScorer, "_scores", "large model")
     return found
 
@@ -290,7 +290,7 @@ MOMENTS = [  # signal, and the call before which it comes
 SOURCES = {
     "a run": ("--run 1/run", MOMENTS),
     "a run that adapts": ("--run 1/run --adapt --adapt-copies 2", [
-        (signal.SIGTERM, evaluate.AdaptingDecoder, "trial", 2), *MOMENTS[2:]]),
+        (signal.SIGTERM, adapt.AdaptingDecoder, "trial", 2), *MOMENTS[2:]]),
     "two runs": ("--runs 1/run 2/run", MOMENTS),
 }
 

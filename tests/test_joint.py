@@ -20,7 +20,8 @@ from b2t_kit.decode.decode import WordCounter
 from b2t_kit.devices.select import open_device
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.models.transformer import TransformerConfig
-from b2t_kit.speech.adapt import fit_days, single_trial
+from b2t_kit.speech.adapt import single_trial
+from b2t_kit.speech.days import fit_days
 from b2t_kit.speech.evaluate import evaluate_run, load_decoder, recorded_settings
 from b2t_kit.speech.task import SpeechConfig, SpeechTask, WordsConfig, framing, logits_of
 from b2t_kit.train import train

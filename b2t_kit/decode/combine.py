@@ -9,7 +9,7 @@ __all__ = ['COMBINATIONS', 'average_logits', 'same_trials', 'average_files', 'po
 # %% ../../nbs/decode/combine.ipynb #e847a99f
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,7 +31,7 @@ from .tune import CHOICE, DEFAULT, read_tuning
 from ..lm import leak_warning
 
 if TYPE_CHECKING:  # they import torch, which a vote does not need
-    from b2t_kit.speech.adapt import Unseen
+    from b2t_kit.speech.days import Unseen
     from b2t_kit.speech.evaluate import Evaluation
 
 # %% ../../nbs/decode/combine.ipynb #918040b7
@@ -74,7 +74,7 @@ def average_files(
     temperatures: Sequence[float] = (),  # what those of each model are divided by; none: nothing
 ) -> Path:
     "Write the average of files of logits, and return the path; raises `KitError` unless all hold the same trials."
-    from b2t_kit.speech.evaluate import LogitsWriter
+    from b2t_kit.speech.evaluate import write_logits
 
     if not paths:
         raise KitError("there are no files to average")
@@ -83,13 +83,16 @@ def average_files(
         raise KitError(f"{paths[0]}: has other classes than the other files; only logits of the same can be averaged")
     names = lists[0][0].order.names
     real = [column for column, name in enumerate(names) if name]
-    with LogitsWriter(out, [names[column] for column in real]) as writer:
+
+    def averages() -> Iterator[tuple[TrialInfo, np.ndarray]]:
         for trials in zip(*lists):
             first = trials[0]
             rows = average_logits([tempered(trial.logits, temperature) for trial, temperature in zip(
                 trials, temperatures or (1.0,) * len(lists))], first.name)
-            writer.write(TrialInfo(first.session, 0, first.block, first.number, first.group, num_bins=0, num_labels=0,
-                                   sentence=first.truth, file=Path(paths[0])), rows[:, real])
+            yield TrialInfo(first.session, 0, first.block, first.number, first.group, num_bins=0, num_labels=0,
+                            sentence=first.truth, file=Path(paths[0])), rows[:, real]
+
+    write_logits(out, averages(), [names[column] for column in real])
     return Path(out)
 
 # %% ../../nbs/decode/combine.ipynb #2624db4a

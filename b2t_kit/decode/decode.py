@@ -42,7 +42,8 @@ from ..text.metrics import plain_marks, rate_of, wer
 from ..text.phonemes import PHONEMES, collapse, normalise
 
 if TYPE_CHECKING:  # they import torch, which decoding another program's logits does not need
-    from b2t_kit.speech.adapt import AdaptConfig, AdaptReport, Unseen
+    from b2t_kit.speech.adapt import AdaptConfig, AdaptReport
+    from b2t_kit.speech.days import Unseen
     from b2t_kit.speech.evaluate import Decoder, Evaluation
     from b2t_kit.speech.task import WordsConfig
 
@@ -220,15 +221,15 @@ def cached_logits(
 ) -> Path:  # logits.hdf5
     "Return the file with the logits of a split, computed only if it is missing or of other weights or recordings."
     from b2t_kit.devices.select import open_device
-    from b2t_kit.speech.evaluate import LogitsWriter, decode, logits_key
+    from b2t_kit.speech.evaluate import decode, logits_key, write_logits
 
     check_split(split)
     with open_device(device, precision) as opened, Recordings(data, split) as recordings:
         decoder.check_words(recordings.signal)
 
         def write(path: Path) -> None:
-            with LogitsWriter(path, decoder.signal.label_names) as writer:
-                decode(decoder, recordings, opened, unseen, writer)
+            trials = decode(decoder, recordings, opened, unseen)
+            write_logits(path, ((one.info, one.logits) for one in trials), decoder.signal.label_names)
 
         return kept(folder / "logits.hdf5", logits_key(decoder, recordings, opened, unseen, folder), write)
 
@@ -324,8 +325,8 @@ def adapted_logits(
 ) -> Path:  # logits.hdf5
     "Return the logits of a split, each computed before the step on its trial; a killed call is resumed."
     from b2t_kit.devices.select import open_device
-    from b2t_kit.speech.adapt import AdaptProgress
-    from b2t_kit.speech.evaluate import AdaptingDecoder, logits_key
+    from b2t_kit.speech.adapt import AdaptProgress, AdaptingDecoder
+    from b2t_kit.speech.evaluate import logits_key, write_logits
 
     with open_device(device, precision) as opened, Recordings(data, split) as recordings:
         plain = logits_key(decoder, recordings, opened, unseen, folder)
@@ -339,7 +340,8 @@ def adapted_logits(
         adapting = AdaptingDecoder(decoder, recordings, words, opened, plain["unseen"], adapt=adapt)
         done = AdaptProgress(folder / "progress", key)
         adapting.go_through(done, progress)
-        adapting.write(done, path)
+        logits = dict(zip(adapting.order, done.logits(), strict=True))
+        write_logits(path, ((info, logits[index]) for index, info in enumerate(recordings.infos)))
         save_json(note, {"trials": done.trials})
         found.seal()
         shutil.rmtree(done.folder)

@@ -30,7 +30,7 @@ from .search import Hotword, parse_hotwords
 from .files import Hypothesis
 from ..lm import LanguageModel
 from ..models.model import FrameSteps
-from ..speech.adapt import fit_days
+from ..speech.days import fit_days
 from ..speech.evaluate import Decoder, load_decoder
 from ..speech.task import SpeechConfig
 from ..text.phonemes import BLANK, PHONEMES, SILENCE

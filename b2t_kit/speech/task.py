@@ -29,7 +29,7 @@ from ..data.convert import open_recordings
 from ..devices.torch import Device
 from ..models.gru import GRUConfig
 from ..models.model import ModelConfig, ctc_losses, model_sources
-from .adapt import Start, Unseen, fit_days, init_from, read_rates, with_rates
+from .days import Start, Unseen, fit_days, init_from, read_rates, with_rates
 from ..text.metrics import edit_distance
 from ..text.phonemes import PHONEMES, collapse
 from ..training.optim import GroupRule, group_parameters
