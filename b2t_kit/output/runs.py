@@ -27,7 +27,7 @@ from ..data.dataset import BIN_SECONDS, T15
 from ..speech.calibrate import TEMPERATURE_FILE, calibration_record, read_calibration
 from ..speech.evaluate import WEIGHTS, Decoder, exported_decoder, load_decoder
 from ..speech.recipes import RECIPES
-from ..speech.task import sets_record, signal_record
+from ..speech.task import signals_record
 from ..training.checkpoint import Best, checkpoint_steps, read_best, write_tensors
 from ..training.log import METRICS, MOST_STEPS, eval_names, find_runs, read_metrics, series, value_text
 from ..training.run import RESUME, differences, task_digest
@@ -348,7 +348,7 @@ def export(
     known = {"train": {}, "data": {}, **(load_json(path) if path.is_file() else {})}
     task = json.loads(json.dumps({"name": "speech", "config": to_dict(decoder.config),
                                   "sessions": decoder.sessions, "trained": decoder.trained,
-                                  **signal_record(decoder.signal), **sets_record(dict(decoder.signals)),
+                                  **signals_record(decoder.signal, dict(decoder.signals)),
                                   **({"begun": dict(decoder.begun)} if decoder.begun else {}),
                                   **quarantine_record(known)}))
     record = {"name": Path(out).name, "b2t_kit": __version__, "origin": decoder.origin, "task": task,
