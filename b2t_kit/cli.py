@@ -44,8 +44,8 @@ from . import __version__
 from b2t_kit.core import (
     ERROR, FAULTS, SEED, STATUSES, SUCCESS, TEMPERATURE, UNRECOGNISED, KitError, check_bounds, check_target,
 )
-from .core import converted, find_place, leaves, load_json, new_folders, number_in, override, read_text
-from .core import report_progress, run_program, save_json, write_atomically
+from .core import converted, find_place, leaves, load_json, new_folders, number_in, override, printable
+from .core import read_text, report_progress, run_program, save_json, write_atomically
 
 # %% ../nbs/cli.ipynb #e36cf443
 UNSET = arg(help_behavior_hint="")  # no "(default: None)" after a text that says what is done
@@ -181,8 +181,8 @@ def wing(folder: str, name: str) -> Any:
 class Fetch(Verb):
     "Download the T15 recordings from Dryad or Kaggle, another set of recordings, or a published language model."
     out: Folder  # folder to unpack them in
-    lm: str | None = None  # instead of the recordings, one of the language models below
-    set: str | None = None  # instead of T15's copy task, one of the sets below
+    lm: str | None = None  # instead of the recordings, one of the language models above
+    set: str | None = None  # instead of T15's copy task, one of the sets above
     source: Literal["dryad", "kaggle"] = "dryad"  # where to download from
     baseline: bool = False  # also download the published pretrained decoder
     keep_archive: bool = False  # keep the zip file after unpacking
@@ -242,7 +242,7 @@ class Train(HasSettings):
     # folder of the recordings, or several, for one decoder of all; by default it is searched for, also on Kaggle and
     # Colab
     data: Folders = ()
-    # recipe, one of those below, or the config.json of a run whose settings to take; default: tiny
+    # recipe, one of those above, or the config.json of a run whose settings to take; default: tiny
     config: Annotated[str | None, UNSET] = None
     # another model in this recipe: gru, noise_gru, transformer, linear, or your own FILE.py:CLASS, which is executed;
     # default: the recipe's
@@ -846,7 +846,7 @@ class CombineSentences(Verb):
     def act(self) -> None:
         from b2t_kit.output.combine import combine_files
 
-        print(combine_files(self.files, self.out, self.references))
+        print(combine_files(self.files, self.out, self.references), f"in {printable(self.out)}")
 
 # %% ../nbs/cli.ipynb #94e10dec
 @dataclass(frozen=True)
@@ -977,7 +977,7 @@ class ForDevices(HasSettings):
 @dataclass(frozen=True, kw_only=True)
 class Plan(ForDevices):
     "Compute the memory that a training run needs, part by part, and whether it fits."
-    config: Positional[Annotated[str, arg(metavar="CONFIG")]]  # one of the configurations below
+    config: Positional[Annotated[str, arg(metavar="CONFIG")]]  # one of the configurations above
     slice: Annotated[str | None, UNSET] = None  # TPU slice, such as v5e-8, v4-8, v5p-8, v6e-8; default: v5e-8
     chips: Annotated[int | None, UNSET] = None  # devices that share a batch; default: the slice's chips, or 1
     # memory of each device; default: the known size of the device
@@ -1018,7 +1018,7 @@ class Plan(ForDevices):
 @dataclass(frozen=True, kw_only=True)
 class Preflight(ForDevices):
     "Compile a configuration for a TPU slice without a TPU: does it fit, and what limits its speed."
-    # one of the configurations below
+    # one of the configurations above
     config: Positional[Annotated[str | None, arg(metavar="CONFIG"), UNSET]] = None
     list: bool = False  # list the configurations, a line each
     slice: str = "v5e-8"  # TPU slice, such as v5e-1, v5e-8, v5e-16

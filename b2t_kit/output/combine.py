@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core import KitError, check_target, csv_text, is_whole, parse_json, plain, read_text, report_progress
-from ..core import stored_key, write_atomically
+from ..core import KitError, check_target, csv_text, is_whole, parse_json, plain, printable, read_text
+from ..core import report_progress, stored_key, write_atomically
 from ..decode.combine import least_risk
 from ..decode.decode import LogitsFile, decode_sentences
 from ..decode.files import OTHER_FILES, posteriors, read_nbest
@@ -34,12 +34,11 @@ NAMED = ("id", "key", "utt_id", "utterance", "name")
 
 
 def key_of(name: str) -> tuple:
-    "Return the key of another program's utterance: a number, or session, block and trial at the end of its name."
+    "Return the key of another program's utterance: a number; session, block and trial at the end of its name; its name."
     if is_whole(name):
         return (int(name),)
-    if found := UTTERANCE.fullmatch(name):
-        return found[1], int(found[2]), int(found[3])
-    raise KitError(f"utterance {name[:40]!r}: should be a number, or end in block and trial, as t15.2023.08.11_2_0")
+    found = UTTERANCE.fullmatch(name)
+    return (found[1], int(found[2]), int(found[3])) if found else (printable(name)[:100], 0, 0)
 
 
 def row_votes(row: dict[str, Any]) -> list[tuple[str, float]]:
@@ -97,6 +96,8 @@ def read_votes(
         except (AttributeError, KitError, StopIteration, TypeError, ValueError) as error:
             reason = error if isinstance(error, KitError) else f"has none of the fields {', '.join(PREDICTED)}"
             raise KitError(f"{path}, line {number + 1}: {reason}") from error
+    if len({len(key) for key in found}) > 1:
+        raise KitError(f"{path}: some of its utterances are numbers, and others names")
     return dict(sorted(found.items()))
 
 # %% ../../nbs/output/combine.ipynb #353ab7a0
