@@ -576,6 +576,8 @@ class Converted:
         if self.guessed:
             marked += (f"\n{len(self.guessed)} words are in no dictionary, so their phonemes are guessed: "
                        f"{', '.join(word for word, _ in self.guessed.most_common(10))}")
+        if not self.files + self.kept:
+            return "nothing was written"
         return f"{self.folder}: {self.files} files with {trials} trials{kept}{marked}"
 
 # %% ../../nbs/data/convert.ipynb #38fbc98b

@@ -139,6 +139,8 @@ def test_what_a_table_of_ones_own_gets_wrong(tmp_path: Path, capsys: pytest.Capt
     run(f"convert arrays {tmp_path} --out {tmp_path / 'out'}")
     said = capsys.readouterr().out
     assert "1 sentences have letters beyond a to z" in said and "2 words are in no dictionary" in said, said
+    (tmp_path / "trials.csv").write_text(table.replace("FILE", "rows.npy").replace(",", ";"), encoding="utf-8")
+    run(f"convert arrays {tmp_path} --out {tmp_path / 'semicolons'}")
     for name, remedy in (("one.npz", "numpy.load(file)"), ("one.mat", "scipy.io.loadmat(file)")):
         (tmp_path / "trials.csv").write_text(table.replace("FILE", name), encoding="utf-8")
         assert main(f"convert arrays {tmp_path} --out {tmp_path / 'no'}".split()) == 1
