@@ -32,8 +32,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def refused(capsys: pytest.CaptureFixture) -> Callable[..., str]:
+def refused(capsys: pytest.CaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """A command that must fail: its one error line. The status is 2, and nothing in the current folder changes."""
+    if Path.cwd() == Path(__file__).parent.parent:  # where others may write
+        monkeypatch.chdir(tmp_path)
+
     def run(words: str | list[str], same: bool = True) -> str:
         from b2t_kit.cli import main
 

@@ -439,6 +439,8 @@ def report_run(
     check_split(split)
     if split == "test":
         raise KitError("split test: has no sentences to compare with; report on val")
+    if out is not None:
+        check_target(out)
     source = RunLogits(run, data, split, device)
     decoder = source.decoder
     page = Path(run) / "report" / f"{source.folder.name}.html" if out is None else Path(out)
