@@ -149,7 +149,7 @@ class OwnArrays(Own):
         if not path.is_file():
             raise KitError(f"{self.folder}: holds no trials.csv; it names the trials and the files that they are in")
         lines = read_text(path).splitlines()
-        rows = csv.DictReader(lines, delimiter=";" if lines and ";" in lines[0] else ",")  # as some spreadsheets write it
+        rows = csv.DictReader(lines, delimiter=";" if lines and ";" in lines[0] else ",")  # of spreadsheets
         names = rows.fieldnames or []
         try:
             if wrong := [name for name in TABLE_COLUMNS if names.count(name) != 1]:

@@ -34,7 +34,7 @@ NAMED = ("id", "key", "utt_id", "utterance", "name")
 
 
 def key_of(name: str) -> tuple:
-    "Return the key of another program's utterance: a number; session, block and trial at the end of its name; its name."
+    "Return the key of another program's utterance: a number, session, block and trial that end its name, or its name."
     if is_whole(name):
         return (int(name),)
     found = UTTERANCE.fullmatch(name)
