@@ -35,7 +35,7 @@ from b2t_kit.output import submission
 from b2t_kit.precision import Precision
 from b2t_kit.speech import adapt, evaluate
 from b2t_kit.speech.adapt import AdaptConfig
-from b2t_kit.speech.evaluate import load_decoder, logits_key
+from b2t_kit.speech.evaluate import load_decoder, logits_key, results_folder
 from b2t_kit.training.checkpoint import best_checkpoint
 from tiny_models import write_causal
 from test_words import DAY, SAID, legible_day
@@ -143,6 +143,12 @@ def score(folder: str = "1/run/decode/val") -> tuple[int, int]:
     return found["edits"], found["words"]
 
 
+def beside(data: str) -> str:
+    "Where results on recordings go that are not those of the run's record."
+    with Recordings(data, "val") as recordings:
+        return results_folder("1/run", "eval", recordings).name
+
+
 def test_noise_instead_of_features(here: Path, ran: list[str]) -> None:
     "`decode`, an ensemble, the report and rescoring of its lists: the old score is gone."
     both = ["--runs", "1/run", "2/run"]
@@ -165,7 +171,7 @@ def test_noise_instead_of_features(here: Path, ran: list[str]) -> None:
     ran.clear()
     assert decode() == 0 and score() == before[0] and "network" not in ran
     rewrite(Path(VAL), noise)
-    after = everything("val_data")  # no longer the recordings of the run's record
+    after = everything(beside("data"))  # no longer the recordings of the run's record
     assert after[0][0] > 10 and after[1][0] > 10 and min(after[2:]) > 0.5, (before, after)
 
 
@@ -185,22 +191,25 @@ def test_other_recordings(here: Path, ran: list[str]) -> None:
 
     everything("data")
     before = results()
-    shutil.copytree("data", "other")
-    rewrite(Path(VAL.replace("data", "other", 1)), noise)
-    everything("other")
-    after = results()
-    assert {path: after[path] for path in before} == before
-    added = {str(path.parent) for path in after.keys() - before.keys()}
-    assert {"1/run/decode/val_other", "1/run/eval/val_other", "1/run/report", "1/ensemble/average/val_other",
-            "1/ensemble/pool/val_other", "1/ensemble/eval/val_other"} <= added
-    assert score("1/run/decode/val_other")[0] > 10 and Path("1/run/report/val_other.html").exists()
+    for folder in ("other", "second/other"):  # two of the same name
+        shutil.copytree("data", folder)
+        rewrite(Path(VAL.replace("data", folder, 1)), noise)
+        everything(folder)
+        after, name = results(), beside(folder)
+        assert {path: after[path] for path in before} == before
+        added = {str(path.parent) for path in after.keys() - before.keys()}
+        assert {f"1/run/decode/{name}", f"1/run/eval/{name}", "1/run/report", f"1/ensemble/average/{name}",
+                f"1/ensemble/pool/{name}", f"1/ensemble/eval/{name}"} <= added
+        assert score(f"1/run/decode/{name}")[0] > 10 and Path(f"1/run/report/{name}.html").exists()
+        before = after
 
     temperature = Path("1/run/temperature.json")
     fitted = temperature.read_bytes()
     temperature.unlink()
     for words in (["decode", "--lm", "model.b2tlm", *WORDS], ["eval", *device], ["decode", "--split", "train", *WORDS]):
         assert main([*words, "--run", "1/run", "--data", "other"]) == 0 and not temperature.exists(), words
-    assert load_json(Path("1/run/decode/val_other/result.json"))["temperature"]["source"] == "estimated"
+    other = load_json(Path(f"1/run/decode/{beside('other')}/result.json"))["temperature"]
+    assert other["source"] == "estimated" and other["lacking"] == "the decoder's own validation trials"
     assert decode() == 0 and temperature.read_bytes() == fitted
 
 
@@ -443,7 +452,7 @@ def test_scores_on_a_card(here: Path) -> None:
     rewrite(weights(), one_weight)
     assert card_rows("c") == {}
     assert main(evaluated) == 0 and len(card_rows("d")) == 1
-    result = Path("1/run/eval/val_data/result.json")
+    result = Path(f"1/run/eval/{beside('data')}/result.json")
     rewrite(result, lambda path: path.write_text(path.read_text().replace('"trials": 4', '"trials": 9')))
     assert card_rows("e") == {}
 

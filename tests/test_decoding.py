@@ -145,3 +145,21 @@ def test_tuning_for_time(tmp_path, capsys):
     assert "s per trial" in said and (tmp_path / "out/tuning.png").stat().st_size > 5000
     record = json.loads((tmp_path / "out/decoding.json").read_text(encoding="utf-8"))
     assert record["seconds_budget"] == 1000 and record["search"] in [one["search"] for one in record["tried"]]
+
+
+def test_trials_are_called_as_their_arrays_are(tmp_path, capsys):
+    "Of any name; with these they meet the sentences of other programs, and without names those in their order."
+    rows = [noisy_sentence(said, np.random.default_rng(number)) for number, said in enumerate(SAID)]
+    np.savez(tmp_path / "named.npz", **{f"S02_{number:02}_quiet": one for number, one in enumerate(rows)})
+    np.savez(tmp_path / "numbered.npz", **{f"trial_{number}": one for number, one in zip((100, 9, 10, 11), rows)})
+    np.savez(tmp_path / "positional.npz", *rows)
+    for name in ("named", "numbered", "positional"):
+        assert main(["decode", "--logits", str(tmp_path / f"{name}.npz")]) == 0
+    table = (tmp_path / "named/sentences.csv").read_text(encoding="utf-8").splitlines()[1:]
+    assert [line.split(",")[2:] for line in table] == [[f"S02_{number:02}_quiet", "0", "0"] for number in range(4)]
+    numbered = (tmp_path / "numbered/sentences.csv").read_text(encoding="utf-8").splitlines()[1:]
+    assert [line.split(",")[2:] for line in numbered] == [["trial", "0", number] for number in ("9", "10", "11", "100")]
+    (tmp_path / "text").write_text("".join(f"S02_{number:02}_quiet {said}\n" for number, said in enumerate(SAID)))
+    for other in ("text", "positional.npz"):
+        assert main(["combine", str(tmp_path / "named.npz"), str(tmp_path / other), "--out", str(tmp_path / "all.csv")]) == 0
+        assert (tmp_path / "all.csv").read_text(encoding="utf-8").splitlines()[4].startswith("S02_03_quiet,0,0,")

@@ -156,11 +156,11 @@ class LogitSource:
     def calibration(self, trials: Sequence[LogitTrial], folder: Path | None = None) -> Calibration:
         """Return what the logits are divided by: what is kept for the decoder, or fitted now to trials whose sentence
         is known (a decoder's own validation trials), else estimated from the logits alone."""
-        known = trials
+        known, lacking = trials, Calibration.lacking
         if self.kept_in and (own := read_calibration(self.kept_in, self.digest)):
             return own
         if self.settled:
-            return estimate_temperature([trial.logits for trial in trials])
+            return estimate_temperature([trial.logits for trial in trials], "trials that were not in training")
         if self.kept_in:
             val = self.in_split("val")
             try:
@@ -169,13 +169,14 @@ class LogitSource:
                     with new_folders(place):
                         known = val.read(place).trials
                 known = [trial for trial in known if trial.session in val.own]
+                lacking = lacking if val.own else "the decoder's own validation trials"
             except KitError:  # there are no validation recordings
                 known = ()
         found = fit_to_sentences([trial.logits for trial in known], [trial.truth for trial in known],
                                  [choice_key(trial.place, trial.truth or "") for trial in known],
                                  known[0].order if known else PHONEME_ORDER)
         if found.source != "fitted":
-            return estimate_temperature([trial.logits for trial in trials])
+            return estimate_temperature([trial.logits for trial in trials], lacking)
         if self.kept_in and self.digest:
             with suppress(KitError):  # a read-only run folder costs no more than fitting again
                 save_calibration(self.kept_in, found, self.digest, self.origin)

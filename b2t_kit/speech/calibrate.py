@@ -102,6 +102,7 @@ class Calibration:
     before: float = math.nan  # mean CTC loss of these trials at temperature 1
     after: float = math.nan  # the same at the temperature
     chosen_on: tuple[str, ...] = ()  # `choice_key` of the trials
+    lacking: str = "labelled trials"  # why it is not fitted, if estimated
 
     def __post_init__(self) -> None:
         check_bounds(self, {"temperature": TEMPERATURE})
@@ -113,7 +114,7 @@ class Calibration:
 
     def __repr__(self) -> str:
         how = {"fitted": f"fitted on {self.trials} labelled trials, CTC loss {self.before:.2f} -> {self.after:.2f}",
-               "estimated": "estimated from the logits alone, for want of labelled trials"}
+               "estimated": f"estimated from the logits alone, for want of {self.lacking}"}
         return f"temperature {self.temperature:.3g}: {how.get(self.source, self.source)}"
 
 # %% ../../nbs/speech/calibrate.ipynb #1c0edec0
@@ -147,6 +148,7 @@ def doubtful(
 
 def estimate_temperature(
     trials: Sequence[np.ndarray],  # logits, each (P, classes)
+    lacking: str = Calibration.lacking,  # why it is not fitted
 ) -> Calibration:
     "Return the temperature at which the frames have the entropy that calibrated networks as doubtful have."
     if not trials:
@@ -159,7 +161,7 @@ def estimate_temperature(
             low = middle
         else:
             high = middle
-    return Calibration(unit * math.exp((low + high) / 2), "estimated")
+    return Calibration(unit * math.exp((low + high) / 2), "estimated", lacking=lacking)
 
 # %% ../../nbs/speech/calibrate.ipynb #e34345de
 def fit_temperature(

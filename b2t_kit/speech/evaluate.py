@@ -511,12 +511,13 @@ def results_folder(
     part: str,  # "eval" or "decode"
     recordings: Recordings,  # of one split
 ) -> Path:
-    "Return <part>/<split> of a run, or <part>/<split>_<name> for recordings that are not those of its training."
+    "Return <part>/<split> of a run, or <part>/<split>_<name>-<hash of the path> for recordings not of its training."
     folder, home = Path(run) / part / recordings.split, recordings.folder.absolute()
     if own_days(run, recordings, folder / MEMO if folder.is_dir() else None):
         return folder
     name = home.parent.name if home.name == "hdf5_data_final" else home.name
-    beside = folder.with_name(f"{folder.name}_{re.sub('[^A-Za-z0-9.-]+', '-', name)}")
+    mark = content_hash(str(home.resolve()))[:6]  # other recordings may lie in a folder of the same name
+    beside = folder.with_name(f"{folder.name}_{re.sub('[^A-Za-z0-9.-]+', '-', name)}-{mark}")
     report_progress(f"these recordings are not those of the run's {folder.name} split; results go to {beside}")
     return beside
 
@@ -531,7 +532,7 @@ def evaluate_run(
     logits: bool = False,  # also write each trial's logits to logits.hdf5
     device: str = "auto",  # "auto", "cpu" or "cuda"
     precision: str = "auto",  # "auto", "float32", "bfloat16" or "float16"
-    # folder of the report; None: eval/<split> in the run folder, eval/<split>_<name> for recordings of another folder
+    # folder of the report; None: eval/<split> in the run folder, and another beside it for other recordings
     out: str | Path | None = None,
 ) -> Evaluation:
     "Decode a split, write the report, and return the evaluation; `KitError` for the test split."
