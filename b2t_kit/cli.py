@@ -64,7 +64,7 @@ PrecisionName = Literal["auto", "float32", "bfloat16", "float16"]
 # %% ../nbs/cli.ipynb #361f271b
 numbers = tyro.constructors.ConstructorRegistry()
 
-# %% ../nbs/cli.ipynb #3a066995
+
 @numbers.primitive_rule
 def plain_number(info: Any) -> PrimitiveConstructorSpec | None:
     "Read whole and real numbers as `number_in` does."
@@ -92,7 +92,7 @@ def flag(name: str) -> str:
     "Return a field's name as it is typed."
     return f"--{name.rpartition('.')[2].replace('_', '-')}"
 
-# %% ../nbs/cli.ipynb #b6e562a8
+
 def flagged(name: str, value: Any) -> list[str]:
     "Return an option and its value as words of a command line."
     if isinstance(value, bool):
@@ -170,7 +170,7 @@ class Simulate(HasSettings):
 # %% ../nbs/cli.ipynb #972012c1
 WINGS = ("importers", "live", "tasks")  # folders that may be left out, each with a module `verbs`
 
-# %% ../nbs/cli.ipynb #43ec8258
+
 def wing(folder: str, name: str) -> Any:
     "Return a module of a wing; None if its folder is not there."
     there = find_spec(f"b2t_kit.{folder}") and find_spec(f"b2t_kit.{folder}.{name}")
@@ -486,7 +486,7 @@ class ReadsRun(Verb):
     # for a run with a model of your own: the file that defines it, which is executed
     model: Annotated[str | None, arg(metavar="FILE.py:CLASS"), UNSET] = None
 
-# %% ../nbs/cli.ipynb #31b7219e
+
 @dataclass(frozen=True, kw_only=True)
 class ReadsRecordings(Verb):
     "A verb that reads recordings."
@@ -505,7 +505,7 @@ def with_recordings(verb: ReadsRecordings) -> ReadsRecordings:
     folder = values.get("data") if isinstance(values, dict) else None
     return replace(verb, data=folder) if isinstance(folder, str) and Path(folder).is_dir() else verb
 
-# %% ../nbs/cli.ipynb #d2cb7d8f
+
 @dataclass(frozen=True, kw_only=True)
 class TakesRuns(Verb):
     "A verb that takes a run, or several that decode together."
@@ -646,13 +646,13 @@ class Decode(Combines, ReadsRecordings, FindsSentences, ReadsRun, HasSettings):
 # a model to read: .b2tlm, .arpa, .arpa.gz, or a binary of KenLM, whatever its name
 ModelFile = Annotated[str, arg(metavar="MODEL")]
 
-# %% ../nbs/cli.ipynb #6ab680b2
+
 @dataclass(frozen=True, kw_only=True)
 class WritesModel(Verb):
     "A verb that writes a language model."
     out: File  # model to write: .b2tlm, .arpa or .arpa.gz
 
-# %% ../nbs/cli.ipynb #8c6d50c4
+
 @dataclass(frozen=True, kw_only=True)
 class Excludes(WritesModel):
     "A verb that keeps sentences out of a model."
@@ -726,7 +726,7 @@ class DescribeModel(Verb):
 
         print(describe_language_model(read_language_model(self.model)))
 
-# %% ../nbs/cli.ipynb #094a5f84
+
 @dataclass(frozen=True)
 class CheckModel(Verb):
     "Read all of a language model file, and say whether it is sound."
@@ -1174,8 +1174,6 @@ ELSEWHERE = {  # options of other programs, and where they are here
     "--gpus": "is --device cuda here; several: torchrun --nproc-per-node N -m b2t_kit train ...",
     "--cuda": "is --device cuda here", "--cpu": "is --device cpu here", "--tpu": "is --device tpu here",
 }
-
-# %% ../nbs/cli.ipynb #d3c3d615
 NICKNAMES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32"}  # of --precision
 
 # %% ../nbs/cli.ipynb #da5b6949

@@ -57,7 +57,7 @@ __all__ = ['LONGEST_ERROR', 'MAX_TEXT', 'SEED', 'TEMPERATURE', 'SUCCESS', 'FAULT
 # %% ../nbs/core.ipynb #942871e9
 LONGEST_ERROR = 2000  # characters; an error may quote its input, which may be one line of megabytes
 
-# %% ../nbs/core.ipynb #dafe1186
+
 class KitError(Exception):
     "An error of the input or of the machine; its text is one line: what is wrong, where, and what to do."
 
@@ -223,7 +223,7 @@ def clear_way(path: Path) -> Path:
 # %% ../nbs/core.ipynb #dc3c6ddb
 MAX_TEXT = 1 << 30  # bytes of a text file; 1,450 sentences or 100,000 rows of metrics take less than a tenth of this
 
-# %% ../nbs/core.ipynb #4ced3a06
+
 def read_bytes(path: str | Path) -> bytes:
     "Return the content of a file; raises `KitError` if it cannot be read or is too large."
     try:
@@ -281,12 +281,12 @@ def load_json(path: str | Path) -> Any:
 # %% ../nbs/core.ipynb #b34f016d
 _FORMULA = re.compile("'*[=+\\-@\t\r]")
 
-# %% ../nbs/core.ipynb #0320d7e6
+
 def csv_text(value: Any) -> Any:
     "Return the value for a cell of a CSV file, with a quote before what a spreadsheet would run."
     return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
 
-# %% ../nbs/core.ipynb #ee5e4943
+
 def csv_plain(cell: str) -> str:
     "Return the text that `csv_text` was given."
     return cell[1:] if cell[:1] == "'" and _FORMULA.match(cell) else cell
@@ -330,7 +330,7 @@ def existing(folder: Path) -> Path:
     "Return the folder, or the nearest one above it that exists."
     return next(place for place in (folder, *folder.parents) if os.path.lexists(place))
 
-# %% ../nbs/core.ipynb #3cfe9acc
+
 def free_bytes(folder: str | Path) -> int:
     "Return the free space on the disk that holds a folder, or will."
     return shutil.disk_usage(existing(Path(folder).absolute())).free
@@ -461,7 +461,7 @@ def override(
 SEED = (0, 2**63 - 1)  # any seed costs the same
 TEMPERATURE = (1e-4, 1e4)  # of logits
 
-# %% ../nbs/core.ipynb #91bb6c0c
+
 def check_bounds(
     config: Any,  # a dataclass instance
     bounds: Mapping[str, tuple[float, float]],  # field -> smallest and largest value that it may have
@@ -730,7 +730,7 @@ def free_memory() -> int:
     "Return the bytes that this process could still use."
     return memory()[1]
 
-# %% ../nbs/core.ipynb #d861b5ad
+
 def gib(number: float) -> str:
     "Return bytes as text: in GiB from 0.1 GiB, else in MiB."
     return f"{number / GIB:,.2f} GiB" if number >= GIB / 10 else f"{number / 2**20:,.1f} MiB"
@@ -750,7 +750,7 @@ def plain(value: Any) -> Any:
     "Return dictionaries, sequences, text and numbers as they come back from a JSON file."
     return json.loads(json.dumps(value, sort_keys=True))
 
-# %% ../nbs/core.ipynb #5a43562d
+
 def content_hash(value: object) -> str:  # 32 hexadecimal digits
     "Return a hash of plain values; the order of names does not matter."
     return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()
@@ -758,7 +758,7 @@ def content_hash(value: object) -> str:  # 32 hexadecimal digits
 # %% ../nbs/core.ipynb #e3125edf
 SETTLED = 2_000_000_000  # ns; the longest step of a file system's times (FAT)
 
-# %% ../nbs/core.ipynb #472e5114
+
 def file_state(
     file: str | Path | int,  # a path, or the number of an open file
 ) -> list[int] | None:  # None if a write from now on could leave it as it is
@@ -805,7 +805,7 @@ class Remembered:
 # %% ../nbs/core.ipynb #cf3ac1c6
 REMEMBERED = 1 << 26  # bytes; smaller files are hashed each time, which takes less than a tenth of a second
 
-# %% ../nbs/core.ipynb #6e69fffb
+
 def remembered_hash(path: Path, what: str, make: Callable[[], str], memo: str | Path | None = None) -> str:
     "Return a hash of a file, which `make` computes; of a large file that did not change, it is computed once."
     if os.stat(regular_file(path)).st_size < REMEMBERED:
@@ -818,7 +818,7 @@ def remembered_hash(path: Path, what: str, make: Callable[[], str], memo: str | 
         memory.keep({path: (state, found)})
     return found[what]
 
-# %% ../nbs/core.ipynb #fbebf100
+
 def file_hash(path: str | Path, memo: str | Path | None = None) -> str:  # 64 hexadecimal digits
     "Return the SHA-256 of a file of any size; `memo` is as for `Remembered`."
     return remembered_hash(Path(path), "sha256", lambda: file_mark(Path(path))["sha256"], memo)
@@ -909,7 +909,7 @@ def _shift_right(bits: torch.Tensor, places: int) -> torch.Tensor:
     by = torch.full((), places, dtype=bits.dtype, device=bits.device)
     return torch.bitwise_right_shift(bits, by)
 
-# %% ../nbs/core.ipynb #9e0d9141
+
 def _fold(bits: torch.Tensor, places: int) -> torch.Tensor:
     "bits ^= bits >> places, in place, with zeros shifted in from the left."
     shifted = _shift_right(bits, places)
@@ -936,7 +936,7 @@ def one_thread_first() -> None:
 # %% ../nbs/core.ipynb #70e112dd
 _STEP = 0x9E3779B9 - (1 << 32)  # 2^32 / golden ratio: spreads small counters over all bits
 
-# %% ../nbs/core.ipynb #a5821b15
+
 def _row_states(noise_key: torch.Tensor, purpose: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
     "Two hashed integers per row, each (B, rows, 1) int32, from key, purpose and row number."
     import torch
@@ -1057,7 +1057,7 @@ def join(
 # %% ../nbs/core.ipynb #d6adfa26
 _SERVER: list[Any] = []  # the store of this process, once it has met the others
 
-# %% ../nbs/core.ipynb #89ec83fc
+
 def tell_others(error: str) -> None:
     "Leave an error where the other processes wait for this one, if they may."
     if os.environ.get("WORLD_SIZE", "1") == "1" or not {"MASTER_ADDR", "MASTER_PORT", "RANK"} <= set(os.environ):

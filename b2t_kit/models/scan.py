@@ -216,7 +216,7 @@ def _at_gates(slopes: Sequence[torch.Tensor], total: torch.Tensor, by_units: boo
     "The gradient at a product's contribution to the gates, from three slopes and that at the next state."
     return _as_one([slope * total for slope in slopes], by_units)
 
-# %% ../../nbs/models/scan.ipynb #6d050ad8
+
 def _through(at_gates: torch.Tensor, weight: torch.Tensor, compute: torch.dtype) -> torch.Tensor:
     "The gradient at what a weight was multiplied with."
     return contract(at_gates, weight, LAST_FIRST if weight.dim() == 2 else LAST_TWO, compute)

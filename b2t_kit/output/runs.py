@@ -314,9 +314,11 @@ def card(
         **({"validation": NOT_VALIDATED} if decoder.settled else {}),
         "training": ", ".join(f"{name} {settings[name]}" for name in TOLD if settings.get(name)) or "not known",
     }
-    rates = ["; ".join([f"| {split} | {score['trials']:,} | {score['rate']:.1%} "
-                        f"({score['low']:.1%} to {score['high']:.1%}), {score['edits']:,} of {score['total']:,}",
-                        *score["marks"]]) + " |" for split, score in scores.items()]
+    spans = {split: "no interval" if score["low"] is None else f"{score['low']:.1%} to {score['high']:.1%}"
+             for split, score in scores.items()}  # one trial has none
+    rates = ["; ".join([f"| {split} | {score['trials']:,} | {score['rate']:.1%} ({spans[split]}), "
+                        f"{score['edits']:,} of {score['total']:,}", *score["marks"]]) + " |"
+             for split, score in scores.items()]
     metrics = [{"type": "per", "name": "phoneme error rate", "value": round(score["rate"], 4)}
                for score in scores.values()][:1]
     result = [{"task": {"type": "automatic-speech-recognition"}, "metrics": metrics,
