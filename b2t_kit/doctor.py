@@ -95,7 +95,7 @@ _NOISE = re.compile("|".join((
 _FRAMES = "".join(map(chr, range(0x2500, 0x2580)))
 _DROPPED = dict.fromkeys(map(ord, string.whitespace + "\\\"'`\u2018\u2019\u201c\u201d\u200b\xa0\u3000" + _FRAMES))
 
-# %% ../nbs/doctor.ipynb #8fda383f
+
 def squeeze(text: str) -> str:
     "Return the text without spaces, line breaks, quotes, colours and frames, in lower case."
     return _NOISE.sub("", text).translate(_DROPPED).lower()
@@ -189,7 +189,7 @@ _PART, _OVERLAP = 2**20, 2**14  # characters read at a time, and searched twice:
 _MOST_NUMBERS = 5  # allocations in an answer
 _MEMORY_KINDS = {"chip_memory_full": "free", "allocation_larger_than_chip": "capacity", "kernel_memory_full": "kernel"}
 
-# %% ../nbs/doctor.ipynb #7d09434d
+
 @dataclass(frozen=True)
 class Finding:
     "A known failure in a text."
@@ -241,7 +241,7 @@ def _line_breaks_before(text: str, position: int) -> int:  # position in the squ
             return number
     return text.count("\n")
 
-# %% ../nbs/doctor.ipynb #aa9675f9
+
 def diagnose(text: str) -> list[Finding]:
     "Find the known failures in a text."
     return diagnose_parts([text])
@@ -252,7 +252,7 @@ _LABELS = {  # of an answer, in English and Chinese
     "kit": ("the kit", "本工具"), "versions": ("seen with", "版本"), "link": ("thread", "讨论帖"), "tests": ("test", "测试"),
 }
 
-# %% ../nbs/doctor.ipynb #f0223000
+
 def in_words(finding: Finding, language: str = "en") -> str:
     "Return a finding as text for a terminal, in English or Chinese."
     failure, chinese = finding.failure, language == "zh"
@@ -276,7 +276,7 @@ _CONTAINERS = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"BZh": "bzip2", b"\xf
 _MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _CONTROL = bytes({*range(1, 8), *range(14, 27), *range(28, 32)})
 
-# %% ../nbs/doctor.ipynb #9c823e30
+
 def encoding_of(head: bytes, name: str) -> str:
     "Return the encoding of a text by its first bytes. Raises `KitError` if it is compressed or not text."
     if packed := next((kind for mark, kind in _CONTAINERS.items() if head.startswith(mark)), None):
@@ -304,7 +304,7 @@ def diagnose_file(path: str | Path) -> list[Finding]:
     except OSError as error:
         raise KitError(f"{name}: cannot be read ({error.strerror})") from error
 
-# %% ../nbs/doctor.ipynb #03caa3da
+
 def _decoded(file: BinaryIO, name: str) -> Iterator[str]:
     data = file.read(_PART)
     if not data:
@@ -331,7 +331,7 @@ PACKAGES = ("b2t_kit", "torch", "torch_xla", "libtpu", "jax", "jaxlib", "acceler
             "numba", "scipy", "transformers", "tensorflow", "torch_tpu")
 _OLDEST_ACCELERATE, _NEWEST_ACCELERATE = (1, 10), (1, 15)  # what settings.ini asks for, and the newest that was tested
 
-# %% ../nbs/doctor.ipynb #251fcb0e
+
 def installed_packages() -> dict[str, str]:
     "Return the version of each installed package among `PACKAGES`."
     found = {}
@@ -392,7 +392,7 @@ _IDLE = {  # variables that people set, and that nothing reads
 }
 _TPU_IMAGE = ("ISTPUVM", "TPU_PROCESS_ADDRESSES", "TPU_ACCELERATOR_TYPE", "COLAB_TPU_ADDR")  # set by TPU images
 
-# %% ../nbs/doctor.ipynb #6174318b
+
 def inspect_variables(environment: Mapping[str, str], chips: int) -> list[Remark]:
     "Say which variables are harmful or useless on a machine with so many TPU chips."
     from b2t_kit.precision import refuse_ambient
@@ -441,7 +441,7 @@ def inspect_chips(
 _LEAST = 2 * GIB  # bytes: memory of a small run with its recordings, disk for its checkpoints
 _LARGE = 22.0e9  # bytes: two checkpoints with parameters, two moments and the average of 687,568,466 numbers
 
-# %% ../nbs/doctor.ipynb #01f7c6e4
+
 def inspect_space(available: int, free: int, place: Path) -> list[Remark]:
     "Say whether free memory, and the free disk under the place of runs, are enough for a small run and a large one."
     memory, disk = f"{available / GIB:.1f} GiB available", f"{free / GIB:.1f} GiB free in {place}"
@@ -465,7 +465,7 @@ def _answer(*command: str) -> str:
         return ""
     return done.stdout if done and done.returncode == 0 else ""
 
-# %% ../nbs/doctor.ipynb #5cb6d605
+
 def _cells(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in row if cell.strip()] for row in csv.reader(io.StringIO(text))]
 
@@ -524,7 +524,7 @@ def _numbers(*shape: int) -> Any:  # float32 tensor, the same at every call
 
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
 
-# %% ../nbs/doctor.ipynb #badcfb94
+
 def error_on(device: "Device", compute: Callable[..., list[Any]], **tensors: Any) -> str:
     "Compute on the device, and in float64 on the CPU. Raises `KitError` if the results differ by more than float32's."
     exact = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
@@ -656,7 +656,7 @@ _CHECKS: dict[str, Callable[["Device"], str]] = {
     "product": check_product, "loop": check_loop, "CTC": check_ctc, "sum": check_sum, "steps": check_steps}
 _MARK = "b2t: "  # libraries write to the same stream
 
-# %% ../nbs/doctor.ipynb #d4076db5
+
 def run_checks(name: str) -> None:  # "auto", "cpu", "cuda", "xla" or "tpu"
     "Run all parts in this process, and print a line of JSON before and after each."
     from b2t_kit.devices.select import open_device
@@ -725,8 +725,6 @@ BUNDLED = ("config.json", "metrics.jsonl", "seeds.json", "best", "decoding.json"
            "checkpoints/*/state.json", "checkpoints/*/.complete", "eval/*/result.json", "eval/*/report.txt",
            "decode/*/result.json", "plan*", "preflight*", "preflight/*", "*.log")
 _MOST_BYTES, _MOST_FILES = 2**21, 60  # of a file, whose end is taken; of one pattern
-
-# %% ../nbs/doctor.ipynb #ce83e63d
 _PRIVATE = re.compile(
     r"\b(?:hf_\w{8,}|gh[a-z]_\w{16,}|github_pat_\w+|glpat-[\w-]+|sk-[\w-]{16,}|AKIA[0-9A-Z]{12,}|AIza[\w-]{20,}"
     r"|KGAT_\w+|eyJ[\w-]{8,}\.[\w.-]+)"  # tokens

@@ -32,7 +32,7 @@ KENLM_KINDS = ("probing", "probing with rest costs", "trie", "quantised trie", "
 _FRONT = (KENLM + b" format version 5\n").ljust(56, b"\0") + struct.pack("<3f3IQ", 0.0, 1.0, -0.5, 1, 2**32 - 1, 0, 1)
 _FIXED = struct.Struct("<B3xfI?3xI")  # order, multiplier, kind, words follow, version of the kind
 
-# %% ../nbs/lm_kenlm.ipynb #a36b4604
+
 class KenlmHeader(NamedTuple):
     "What the first bytes of a KenLM file say."
 
@@ -71,7 +71,7 @@ def parse_header(
 # %% ../nbs/lm_kenlm.ipynb #40ad0ed8
 _FACTOR, _47, _8 = np.uint64(0xC6A4A7935BD1E995), np.uint64(47), np.uint64(8)
 
-# %% ../nbs/lm_kenlm.ipynb #d61ab86d
+
 @numba.njit(nogil=True)
 def murmur(data, start, end):
     "Return MurmurHash64A of some bytes."
@@ -95,7 +95,7 @@ def _murmur_all(data, ends, found):
         found[row] = murmur(data, start, ends[row])
         start = ends[row]
 
-# %% ../nbs/lm_kenlm.ipynb #0d202fa8
+
 def word_hashes(
     words: Sequence[str],
 ) -> np.ndarray:  # (K,) uint64
@@ -140,7 +140,7 @@ def map_probing(
 _EARLIER, _WORD, _32 = np.uint64(8978948897894561157), np.uint64(17894857484156487943), np.uint64(32)
 ABSENT = -1
 
-# %% ../nbs/lm_kenlm.ipynb #c39e7784
+
 @numba.njit(nogil=True)
 def find_key(model, table, key):  # first cell after the key; ABSENT if the table does not have it
     "Look a key up in a hash table; raises `DamagedModel` if the table lies outside the file or has no empty bucket."
@@ -166,13 +166,13 @@ KENLM_STATE = np.dtype([
 ], align=True)
 _SIGN, _LN10 = np.uint32(1 << 31), math.log(10)
 
-# %% ../nbs/lm_kenlm.ipynb #900b7b64
+
 @numba.njit(nogil=True)
 def as_float(bits):
     "Return a float from its bits."
     return np.uint32(bits).view(np.float32)
 
-# %% ../nbs/lm_kenlm.ipynb #68eafe2f
+
 @numba.njit(nogil=True)
 def keep_context(new, length, back):
     "Remember the backoff weight of an n-gram, and that it matters unless the weight is -0."
@@ -216,7 +216,7 @@ def probing_step(model, state, new, word):  # float64 ln of its probability
             keep_context(new, matched, model.cells[found + 1])
     return settle(state, new, word, as_float(log10_p | _SIGN), matched)
 
-# %% ../nbs/lm_kenlm.ipynb #adad65a5
+
 @overload(follow, strict=False)
 def _follow_probing(model: Any, states: Any, before: Any, after: Any, word: Any) -> Callable | None:
     if getattr(model, "instance_class", None) is not KenlmProbing:
@@ -383,7 +383,7 @@ def trie_step(model, state, new, word):  # float64 ln of its probability
             keep_context(new, matched, back)
     return settle(state, new, word, as_float(log10_p), matched)
 
-# %% ../nbs/lm_kenlm.ipynb #ae1e80b5
+
 @overload(follow, strict=False)
 def _follow_trie(model: Any, states: Any, before: Any, after: Any, word: Any) -> Callable | None:
     if getattr(model, "instance_class", None) is not KenlmTrie:
@@ -515,12 +515,12 @@ class KenlmModel(LanguageModel):
         "Return a trie as a model of the kit; raises `KitError` if n-grams cannot be listed."
         return _listed(self)
 
-# %% ../nbs/lm_kenlm.ipynb #c4876fb0
+
 @numba.njit(nogil=True)
 def _one_step(model, states, word):
     return follow(model, states, 0, 1, word)
 
-# %% ../nbs/lm_kenlm.ipynb #d86e3d78
+
 @numba.njit(nogil=True)
 def _find_words(model, size, keys, found):
     for row in range(len(keys)):

@@ -41,7 +41,7 @@ T15_DOI = "10.5061/dryad.dncjsxm85"  # Card et al. (2024), data of participant T
 PASSING_FAULTS = (URLError, ConnectionError, TimeoutError, http.client.HTTPException)
 _BUSY = (408, 416, 425, 429, 500, 502, 503, 504)  # answers after which it is worth asking again
 
-# %% ../../nbs/data/download.ipynb #66ac5132
+
 def check_address(url: str, base_url: str) -> str:
     "Return an address that a server names; raises `KitError` unless it is https, or http where the server is."
     scheme, before = urlsplit(url).scheme, urlsplit(base_url).scheme
@@ -56,7 +56,7 @@ class _Redirects(HTTPRedirectHandler):
     def redirect_request(self, request: Any, answer: Any, code: int, said: str, headers: Any, url: str) -> Any:
         return super().redirect_request(request, answer, code, said, headers, check_address(url, request.full_url))
 
-# %% ../../nbs/data/download.ipynb #79a092c8
+
 def _open(url: str, token: str | None = None, start: int = 0) -> Any:
     "The reply of a server, from a byte on."
     request = Request(check_address(url, url), headers={"User-Agent": "b2t_kit", "Accept": "*/*"})
@@ -123,7 +123,7 @@ def list_files(doi: str = T15_DOI, base_url: str = DRYAD) -> list[RemoteFile]:
         raise KitError(f"{url}: the answer lists no files; has the service changed?") from None
     raise KitError(f"{url}: the list of files does not end; has the service changed?")
 
-# %% ../../nbs/data/download.ipynb #ca55dc5a
+
 def _remote_file(entry: dict[str, Any], base_url: str) -> RemoteFile:
     name, size, digest = str(entry["path"]), int(entry["size"]), entry.get("digest")
     link = check_address(urljoin(base_url, entry["_links"]["stash:download"]["href"]), base_url)
@@ -136,7 +136,7 @@ def size_on_disk(path: Path) -> int:
     "The bytes of a file; 0 if it does not exist."
     return path.stat().st_size if path.exists() else 0
 
-# %% ../../nbs/data/download.ipynb #1e3e790b
+
 def verify_file(path: Path, file: RemoteFile) -> None:
     "Raise `KitError` if a complete file does not have the announced size and checksum."
     if size_on_disk(path) != file.size:
@@ -199,7 +199,7 @@ def download(
         raise
     return part.replace(target)
 
-# %% ../../nbs/data/download.ipynb #8201ebc2
+
 def _receive(reply: Any, file: RemoteFile, part: Path, have: int, bar: tqdm) -> None:
     "Append what the server sends to `part`, until it ends or the connection breaks."
     start = have if reply.status == 206 else 0  # it may send everything from the start instead
@@ -215,7 +215,7 @@ def _receive(reply: Any, file: RemoteFile, part: Path, have: int, bar: tqdm) -> 
 # %% ../../nbs/data/download.ipynb #cff21ce0
 DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, RuntimeError, ValueError)
 
-# %% ../../nbs/data/download.ipynb #79f4f019
+
 def check_download_space(folder: str | Path, needed: int, purpose: str) -> None:
     "Raise `KitError` if the folder's disk has less than the needed bytes plus 1 %; says for which purpose."
     if free_bytes(folder) < 1.01 * needed:
@@ -280,7 +280,7 @@ def fetch_kaggle(folder: str | Path) -> Path:
     with _client("kagglehub", _KAGGLE) as kagglehub:
         return Path(kagglehub.competition_download(COMPETITION, output_dir=str(folder)))
 
-# %% ../../nbs/data/download.ipynb #9bcf4361
+
 def fetch_dandiset(number: str, folder: str | Path) -> Path:
     "Download a dandiset, such as 000950, with DANDI's client, which resumes and checks; raises `KitError` if it fails."
     with _client("dandi.download", "run this again to continue") as dandi:
@@ -288,7 +288,7 @@ def fetch_dandiset(number: str, folder: str | Path) -> Path:
                        existing=dandi.DownloadExisting.REFRESH)
     return Path(folder) / number
 
-# %% ../../nbs/data/download.ipynb #0c6a4ece
+
 def fetch_from_hub(repository: str, names: tuple[str, ...], folder: str | Path) -> list[Path]:
     "Download files of OWNER/NAME with huggingface_hub, which resumes and checks; raises `KitError` if that fails."
     with _client("huggingface_hub", "are you online?") as hub:
@@ -310,8 +310,6 @@ class RecordingSet:
     by_hand: str = ""  # how to get it where `b2t fetch` cannot
     files: tuple[str, ...] = ("*.zip",)  # patterns of the names of the files that are needed
     terms: tuple[str, ...] = ()  # what else is to be kept in mind
-
-# %% ../../nbs/data/download.ipynb #8c06c038
 CC0 = "CC0 by host policy"
 PEOPLE = ("These are recordings of people in a clinical trial, shared with their consent for research. Do not try to "
           "identify anybody, and keep names in sentences to yourself.")
@@ -336,7 +334,7 @@ def terms_of(published: RecordingSet, files: list[RemoteFile], base_url: str = D
     return {"set": published.name, "about": published.about, "page": page, "licence": licence,
             "terms": list(published.terms), "files": [asdict(file) for file in files]}
 
-# %% ../../nbs/data/download.ipynb #28a20911
+
 def terms_text(terms: dict[str, Any]) -> str:
     "The terms, a line each."
     return "\n".join([f"{terms['set']}: {terms['about']}, {terms['page']}", f"licence: {terms['licence']}",
@@ -392,7 +390,7 @@ ARCHIVES = {  # folder they unpack to -> archive on Dryad
     "t15_pretrained_rnn_baseline": "t15_pretrained_rnn_baseline.zip",
 }
 
-# %% ../../nbs/data/download.ipynb #2879e1f1
+
 def fetch(
     out: str | Path,  # folder for `hdf5_data_final`; created if needed
     source: str = "dryad",  # "dryad" or "kaggle"
@@ -415,7 +413,7 @@ def fetch(
         fetch_archives(T15_SET, wanted, out, **options)
     return [out / folder for folder in asked]
 
-# %% ../../nbs/data/download.ipynb #7b0975bf
+
 def _is_there(folder: Path) -> bool:
     "Whether a folder was fetched; one without a file is removed, and `KitError` is raised for one of other things."
     if not folder.exists():
@@ -446,8 +444,6 @@ class Published(NamedTuple):
     gigabytes: float  # of the download, about
     licence: str
     about: str
-
-# %% ../../nbs/data/download.ipynb #2a029ca5
 _LABORATORY, _BESIDE = "nckcard/phoneme-lm-5gram", ("lexicon.txt", "tokens.txt")
 _LICENCE = "not named in its program; see its page"
 PUBLISHED: dict[str, Published] = {
