@@ -6,8 +6,9 @@ RUN is a trained run and DATA its recordings, such as `demo/decoder` and `demo/d
 validation trials of each day are cut into single bins, disturbed by each fault of `INJECTED`, repaired by a
 bridge that repeats the last bin, by one that puts zeros, or not at all, and decoded live. Arrival times are those of
 real time, but nothing waits for them. Phoneme errors are of the most likely path, word errors of the final sentence.
---seeds draws each fault anew. Then --real-time trials are decoded in real time with the page served and no reader, with
-one that reads, and with that one and four that never read.
+--seeds draws each fault anew; how often `Quality` calls a stream damaged is counted. Then --real-time trials are
+decoded in real time with the page served and no reader, with one that reads, and with that one and four that never
+read.
 
     python benchmarks/live_faults.py RUN DATA --minutes 10 [--json FILE]
 
@@ -34,7 +35,7 @@ from b2t_kit.data.dataset import BIN_SECONDS, Recordings
 from b2t_kit.decode.decode import known_sentences
 from b2t_kit.decode.stream import StreamConfig, StreamDecoder
 from b2t_kit.live.page import PageServer
-from b2t_kit.live.repair import Bridge, BridgeConfig, Repairs
+from b2t_kit.live.repair import Bridge, BridgeConfig, Quality, Repairs
 from b2t_kit.live.session import LiveSession, Moment, open_decoder
 from b2t_kit.live.sources import Piece, RecordingSource, StreamSender, StreamSource
 from b2t_kit.models.model import collapse
@@ -177,6 +178,16 @@ def repairs_sum(counts: list[Repairs]) -> str:
     return str(Repairs(**{one.name: sum(getattr(count, one.name) for count in counts) for one in fields(Repairs)}))
 
 
+def alarms(pieces: Iterable[Piece]) -> Counter:
+    "What `Quality` says of a stream, by how many of its pieces."
+    quality, found = None, Counter()
+    for piece in pieces:
+        quality = quality or Quality(piece.bins.shape[1], zscored=True)
+        if len(piece.bins) and (fault := quality.take(piece)):
+            found[fault.lstrip("0123456789")] += 1
+    return found
+
+
 def never_reading(server: PageServer) -> socket.socket:
     "A page's connection that will never read."
     reader = socket.socket()
@@ -288,9 +299,11 @@ def for_minutes(run: str, data: str, minutes: float) -> dict:
 def measured(days: dict, labels: dict, seeds: int) -> tuple[np.ndarray, list[dict]]:
     "Errors without faults, and a row for each fault."
     clean, rows = sum(errors(decoder, pieces, labels[day]) for day, (decoder, pieces) in days.items()), []
+    print("called damaged without faults:", dict(sum((alarms(one) for _, one in days.values()), Counter())), flush=True)
     print(f"none: phonemes {clean[0]}/{clean[1]}, words {clean[2]}/{clean[3]}", flush=True)
     for fault in INJECTED:
-        row = {"fault": fault}
+        broken = [inject(pieces, fault, seed) for seed in range(seeds) for _, pieces in days.values()]
+        row = {"fault": fault, "called damaged": dict(sum(map(alarms, broken), Counter()))}
         for way in WAYS:
             counts, totals = [], []
             for seed in range(seeds):

@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['SHOWN_BINS', 'IN_FEED', 'ROWS', 'CLIP', 'MOST_READERS', 'MOST_ON_THEIR_WAY', 'PAUSE', 'PULSE', 'QUIET', 'GONE',
-           'EACH', 'LOOPBACK', 'TRY_LATER', 'NOT_ALLOWED', 'LISTENER', 'colour_bytes', 'Reader', 'Feed', 'page',
-           'listen', 'own_address', 'bracketed', 'measures_line', 'PageServer', 'Widget', 'heat_map', 'watch']
+           'EACH', 'DRAWN', 'LOOPBACK', 'TRY_LATER', 'NOT_ALLOWED', 'LISTENER', 'REDRAWN', 'colour_bytes', 'Reader',
+           'Feed', 'page', 'listen', 'own_address', 'bracketed', 'measures_line', 'PageServer', 'heat_map', 'Widget',
+           'watch']
 
 # %% ../../nbs/live/page.ipynb #c3d4ed51
 import asyncio
@@ -39,13 +40,12 @@ from .session import REASONS, UNSURE, LiveSession, Moment, Status
 from .sources import optional_library
 from ..training.log import Canvas, notebook_display
 
-# %% ../../nbs/live/page.ipynb #2dace455
+# %% ../../nbs/live/page.ipynb #0f8f6a64
 SHOWN_BINS = 400  # eight seconds
 IN_FEED = {"columns": SHOWN_BINS, "phonemes": SHOWN_BINS, "sentences": 100, "notes": 20}
-ROWS = 128  # most rows of the heat map
-CLIP = 0.9  # z-scores at the ends of the colour scale
+ROWS, CLIP = 128, 0.9  # most rows of the heat map; z-scores at the ends of its colour scale
 
-# %% ../../nbs/live/page.ipynb #0f8f6a64
+
 def colour_bytes(
     bins: np.ndarray,  # (N, C) float32
     before: np.ndarray | None = None,  # (R,) the last shown bin
@@ -138,29 +138,8 @@ class Feed:
         with self.lock:
             return Reader(role, -1, self.changes, alive=time.monotonic(), frame=self.arrived)
 
-    def confirm(
-        self,
-        reader: Reader,
-        message: int,  # number of the message that is on its screen now
-    ) -> tuple[int, float] | None:  # bins, and seconds since the last of them came; None if it was not on its way
-        "Note how long the newest frame of a message took to a reader's screen."
-        with self.lock:
-            if not reader.shown < message <= reader.messages:
-                return None
-            bins, arrived = reader.sent.get(message, (0, 0.0))
-            reader.sent = {number: frame for number, frame in reader.sent.items() if number > message}
-            reader.shown, reader.alive = message, time.monotonic()
-            if not bins:
-                return None
-            reader.display_ms = 1000 * (time.perf_counter() - arrived)
-            return bins, reader.display_ms / 1000
-
-    def since(
-        self,
-        reader: Reader,  # moved to the newest
-        again: bool = False,  # also if nothing is new
-    ) -> dict[str, Any] | None:  # a message; None if nothing is new
-        "Return what a reader has not seen yet and is still there."
+    def since(self, reader: Reader, again: bool = False) -> dict[str, Any] | None:
+        "Return what a reader has not seen yet and is still there; None if nothing is new, unless `again`."
         with self.lock:
             if reader.seen == self.changes and not again:
                 return None
@@ -178,16 +157,18 @@ class Feed:
                     "columns": base64.b64encode(b"".join(columns)).decode(),
                     "display_ms": reader.display_ms, **new, **self.now}
 
-# %% ../../nbs/live/page.ipynb #3f3e6ea8
-MOST_READERS = 8  # pages of a role that are open at the same time
-MOST_ON_THEIR_WAY = 2  # messages to a page that it has not yet said to have drawn
-PAUSE = 0.03  # seconds between two messages to a page
-PULSE = 1.0  # seconds after which there is a message in any case, so that a page knows that we are there
-QUIET, GONE = 3.0, 20.0  # seconds without a sign of life after which a page makes room for another; is given up
-EACH = {"shown": 0.005}  # seconds that a page's message takes up, so that one page's flood is its own; others: 0.05
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-TRY_LATER, NOT_ALLOWED = 1013, 1008  # why a WebSocket is closed (RFC 6455)
-LISTENER = ("mark",)  # what a listener may request
+    def confirm(self, reader: Reader, message: int) -> tuple[int, float] | None:
+        "Note that a message is on a reader's screen; return bins and seconds since the last came, of a new frame."
+        with self.lock:
+            if not reader.shown < message <= reader.messages:
+                return None
+            bins, arrived = reader.sent.get(message, (0, 0.0))
+            reader.sent = {number: frame for number, frame in reader.sent.items() if number > message}
+            reader.shown, reader.alive = message, time.monotonic()
+            if not bins:
+                return None
+            reader.display_ms = 1000 * (time.perf_counter() - arrived)
+            return bins, reader.display_ms / 1000
 
 # %% ../../nbs/live/page.ipynb #b0f16660
 @cache
@@ -206,18 +187,15 @@ def page() -> tuple[str, dict[str, str]]:
                   "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
 
 # %% ../../nbs/live/page.ipynb #743aa8ee
-def listen(
-    host: str,
-    port: int,  # 0: any free one
-) -> socket.socket:
-    "Return a socket that listens; raises `KitError` if that is not possible."
+def listen(host: str, port: int) -> socket.socket:
+    "Return a socket that listens, at any free port for 0; raises `KitError` if that is not possible."
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, dualstack_ipv6=host == "::")
     except (OSError, OverflowError, UnicodeError, ValueError) as error:
         raise KitError(f"page: cannot listen at {host}:{port}: {error}; choose another --host or --port") from error
 
-# %% ../../nbs/live/page.ipynb #cbac6a46
+
 def own_address(host: str) -> str:
     "Return the address under which others reach this machine, if a server listens at all of them."
     if host not in ("0.0.0.0", "::"):
@@ -228,7 +206,7 @@ def own_address(host: str) -> str:
         return str(probe.getsockname()[0])
     return host
 
-# %% ../../nbs/live/page.ipynb #bd3801ff
+
 def bracketed(host: str) -> str:
     "Return a host as a URL has it."
     return f"[{host}]" if ":" in host else host
@@ -244,6 +222,17 @@ def measures_line(found: Measures | None) -> str:
             f"is final {final} its last word.")
 
 # %% ../../nbs/live/page.ipynb #e5c3543c
+MOST_READERS = 8  # pages of a role that are open at the same time
+MOST_ON_THEIR_WAY = 2  # messages to a page that it has not yet said to have drawn
+PAUSE = 0.03  # seconds between two messages to a page
+PULSE = 1.0  # seconds after which there is a message in any case, so that a page knows that we are there
+QUIET, GONE = 3.0, 20.0  # seconds without a sign of life after which a page makes room for another; is given up
+EACH, DRAWN = 0.05, 0.005  # seconds that a request, or "shown", takes up, so that one page's flood is its own
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+TRY_LATER, NOT_ALLOWED = 1013, 1008  # why a WebSocket is closed (RFC 6455)
+LISTENER = ("mark",)  # what a listener may request
+
+
 class PageServer:
     "Serves the page of a session, in a thread of its own."
 
@@ -256,12 +245,10 @@ class PageServer:
         bound: socket.socket | None = None,  # of `listen`; None: one is made
     ) -> None:
         "Raises `KitError` for an origin that is no URL, and if it cannot listen."
-        self.session, self.feed, self.origin = session, Feed(), origin.rstrip("/")
-        self.proxy = named = urlsplit(self.origin)
+        self.session, self.feed, self.proxy = session, Feed(), urlsplit(origin.rstrip("/"))
+        named = self.proxy
         if origin and not (named.scheme in ("http", "https") and named.netloc and not named.query + named.fragment):
             raise KitError(f"origin: '{printable(origin)}' should be https://NAME/PATH, as a browser shows it")
-        safe = host in LOOPBACK and not origin
-        self.tokens = {role: "" if safe else secrets.token_urlsafe(24) for role in ("operator", "listener")}
         self.readers: list[Reader] = []  # of the pages that are open
         self.measured = 0, ""  # finished sentences, and the line about them
         optional_library("websockets")
@@ -277,24 +264,16 @@ class PageServer:
                        WebSocketRoute(f"{prefix}/listen-stream", self._stream)]
         self.socket = bound or listen(host, port)
         self.host, self.port = host, self.socket.getsockname()[1]
+        safe = host in LOOPBACK and not origin
+        self.tokens = {role: "" if safe else secrets.token_urlsafe(24) for role in ("operator", "listener")}
+        query = {role: f"?token={token}" if token else "" for role, token in self.tokens.items()}
+        base = origin.rstrip("/") or f"http://{bracketed(own_address(host))}:{self.port}"
+        self.listen = f"listen{query['listener']}"  # where the listener's page is, from the operator's
+        self.url, self.listener_url = f"{base}/{query['operator']}", f"{base}/{self.listen}"
         self.server = uvicorn.Server(uvicorn.Config(
             Starlette(routes=routes), ws="websockets-sansio", ws_max_size=4096, lifespan="off", access_log=False,
             log_level="error", server_header=False, timeout_graceful_shutdown=1))
         self.thread = threading.Thread(target=asyncio.run, args=(self._serve(),), name="live page", daemon=True)
-
-    @property
-    def url(self) -> str:
-        "Where the operator's page is."
-        return self._url("", "operator")
-
-    @property
-    def listener_url(self) -> str:
-        "Where the listener's page is."
-        return self._url("listen", "listener")
-
-    def _url(self, path: str, role: str) -> str:
-        base = self.origin or f"http://{bracketed(own_address(self.host))}:{self.port}"
-        return f"{base}/{path}" + (f"?token={self.tokens[role]}" if self.tokens[role] else "")
 
     def __enter__(self) -> "PageServer":
         self.session.watchers.append(self.feed)
@@ -308,11 +287,8 @@ class PageServer:
         self.socket.close()
         self.session.watchers.remove(self.feed)
 
-    def finish(
-        self,
-        seconds: float = 2.0,  # at most
-    ) -> None:
-        "Give open pages time to get the last words, and why there are no more."
+    def finish(self, seconds: float = 2.0) -> None:
+        "Give open pages time, so many seconds at most, to get the last words, and why there are no more."
         until = time.monotonic() + seconds
         while time.monotonic() < until and any(
                 reader.seen < self.feed.changes or reader.shown < reader.messages
@@ -353,6 +329,7 @@ class PageServer:
         return HTMLResponse(text, headers=headers)
 
     async def _stream(self, websocket: Any) -> None:
+        "Let a page in if its role and origin are known and there is space, and serve it until it goes."
         from starlette.websockets import WebSocketDisconnect
 
         role, origin = self._role(websocket), websocket.headers.get("origin")
@@ -407,12 +384,10 @@ class PageServer:
             return about
         if self.measured[0] != session.finals:
             self.measured = session.finals, measures_line(session.ledger.measures())
-        token = self.tokens["listener"]
         return about | {
             "counted": session.counted(), "says": session.says, "hotwords": session.decoder.hotwords,
             "measures": self.measured[1], "calm": session.decoder.config.calm, "keeper": bool(keeper),
-            "keeps": bool(keeper and keeper.on), "exists": bool(keeper and keeper.exists),
-            "listen": f"listen?token={token}" if token else "listen"}
+            "keeps": bool(keeper and keeper.on), "exists": bool(keeper and keeper.exists), "listen": self.listen}
 
     async def _read(self, websocket: Any, reader: Reader) -> None:
         "Do what a page requests, until it goes; only the page that asked is told how that went."
@@ -437,21 +412,30 @@ class PageServer:
                         self.session.request(what, more, reader.answer)
                     except KitError as error:
                         reader.answer(str(error), True)
-            await asyncio.sleep(EACH.get(what if isinstance(what, str) else "", 0.05))
+            await asyncio.sleep(DRAWN if what == "shown" else EACH)
+
+# %% ../../nbs/live/page.ipynb #0e09a5f5
+REDRAWN = 0.2  # least seconds between two drawings
+
+
+def heat_map(feed: Feed) -> bytes:  # PNG
+    "Draw the bins that a feed keeps, newest on the right."
+    from matplotlib import colormaps
+    from PIL import Image
+
+    picture, buffer = np.array([np.frombuffer(column, np.uint8) for _, column in feed.log["columns"]]).T, io.BytesIO()
+    picture = np.pad(picture, ((0, 0), (SHOWN_BINS - picture.shape[1], 0)), constant_values=127)
+    Image.fromarray((255 * colormaps["RdBu_r"](picture)[..., :3]).astype(np.uint8)).save(buffer, "png")
+    return buffer.getvalue()
 
 # %% ../../nbs/live/page.ipynb #ca7c5ab6
 class Widget:
     "A session in a notebook: controls, and a picture that a saved notebook keeps."
 
-    def __init__(
-        self,
-        session: LiveSession,
-        every: float = 0.2,  # least seconds between two drawings
-        display: Callable[..., Any] = notebook_display,  # shows the picture
-    ) -> None:
+    def __init__(self, session: LiveSession, display: Callable[..., Any]) -> None:
         import ipywidgets
 
-        self.session, self.every, self.drawn_at, self.error = session, every, 0.0, ""
+        self.session, self.drawn_at, self.error = session, 0.0, ""
         self.feed, self.reader, self.canvas = Feed(), Reader(), Canvas(display)
         self.text = ipywidgets.Text(placeholder="a hotword" + (", or a sentence to say" if session.says else ""))
         self.box = ipywidgets.HBox([self.text])
@@ -468,17 +452,11 @@ class Widget:
         "Draw, unless that was done a moment ago."
         changed = moment.status.name != self.feed.now["state"]
         self.feed.show(moment)
-        if changed or moment.over or moment.note or time.monotonic() - self.drawn_at > self.every:
-            self._draw()
+        if changed or moment.over or moment.note or time.monotonic() - self.drawn_at > REDRAWN:
+            self.draw()
 
-    def _request(self, what: str) -> None:
-        try:
-            self.session.request(what, self.text.value)
-        except KitError as error:
-            self.error = str(error)
-            self._draw()
-
-    def _draw(self) -> None:
+    def draw(self) -> None:
+        "Draw the session as it is now."
         from IPython.display import HTML
 
         self.drawn_at, message = time.monotonic(), self.feed.since(self.reader, again=True) or {}
@@ -495,32 +473,25 @@ class Widget:
             f"<div>{'<br>'.join(map(html.escape, lines))}</div>"
             f"<div>{html.escape('; '.join(filter(None, parts)))}</div>"))
 
+    def _request(self, what: str) -> None:
+        try:
+            self.session.request(what, self.text.value)
+        except KitError as error:
+            self.error = str(error)
+            self.draw()
+
     def _run(self) -> None:
         try:
             self.session.run()
         except Exception as error:  # shown where somebody looks
             self.error = f"ended: {error}"
-            self._draw()
+            self.draw()
 
-# %% ../../nbs/live/page.ipynb #0e09a5f5
-def heat_map(feed: Feed) -> bytes:  # PNG
-    "Draw the bins that a feed keeps, newest on the right."
-    from matplotlib import colormaps
-    from PIL import Image
 
-    picture, buffer = np.array([np.frombuffer(column, np.uint8) for _, column in feed.log["columns"]]).T, io.BytesIO()
-    picture = np.pad(picture, ((0, 0), (SHOWN_BINS - picture.shape[1], 0)), constant_values=127)
-    Image.fromarray((255 * colormaps["RdBu_r"](picture)[..., :3]).astype(np.uint8)).save(buffer, "png")
-    return buffer.getvalue()
-
-# %% ../../nbs/live/page.ipynb #ded277d2
-def watch(
-    session: LiveSession,
-    display: Callable[..., Any] = notebook_display,  # shows the widgets
-) -> Widget:
+def watch(session: LiveSession, display: Callable[..., Any] = notebook_display) -> Widget:
     "Show a session in a notebook while it runs; `watch(...).thread.join()` waits for its end."
-    widget = Widget(session, display=display)
+    widget = Widget(session, display)
     display(widget.box)
-    widget._draw()
+    widget.draw()
     widget.thread.start()
     return widget
