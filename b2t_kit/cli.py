@@ -496,14 +496,13 @@ class ReadsRecordings(Verb):
 
 def with_recordings(verb: ReadsRecordings) -> ReadsRecordings:
     "Return the verb with the recordings that its run was trained on, if none are given and they are still there."
-    from b2t_kit.training.run import RESUME
-
     run = getattr(verb, "run", None) or next(iter(getattr(verb, "runs", ())), None)
-    if verb.data is not None or not run or not (note := Path(run) / RESUME).is_file():
+    if verb.data is not None or not run:
         return verb
-    values = load_json(note)
-    folder = values.get("data") if isinstance(values, dict) else None
-    return replace(verb, data=folder) if isinstance(folder, str) and Path(folder).is_dir() else verb
+    from b2t_kit.speech.evaluate import own_recordings
+
+    folder = own_recordings(run)
+    return verb if folder is None else replace(verb, data=str(folder))
 
 
 @dataclass(frozen=True, kw_only=True)

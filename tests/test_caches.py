@@ -213,6 +213,19 @@ def test_other_recordings(here: Path, ran: list[str]) -> None:
     assert decode() == 0 and temperature.read_bytes() == fitted
 
 
+def test_a_run_finds_the_recordings_of_its_training(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    "In Python as on the command line; without them, the platform's folders are searched."
+    monkeypatch.chdir("1")
+    how = {"lm": "../model.b2tlm", "device": "cpu"}
+    found = decoding.decode_run("run", settings={"beam": 10}, **how)
+    assert found.folder == Path("run/decode/val") and len(found.trials) == 4
+    assert len(evaluate.evaluate_run("run", device="cpu").trials) == 4
+    assert submission.submit("run", "s.csv", **how)
+    save_json("run/resume.json", {**load_json("run/resume.json"), "data": "gone"})
+    with pytest.raises(KitError, match="looked in and below"):
+        decoding.decode_run("run", **how)
+
+
 def test_damaged_logits(here: Path, ran: list[str]) -> None:
     "One changed number of the cached logits, other logits under their name, or no note."
     assert decode() == 0
@@ -533,15 +546,19 @@ def test_each_part_of_the_key_of_a_search(here: Path, monkeypatch: pytest.Monkey
 def test_each_part_of_the_key_of_adapted_logits(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     "The key of logits, every setting of adaptation, the search of the pseudo-labels, the version."
     search = BeamSearch(*decoding.choose_words("model.b2tlm"))
-    first = decoding.adapted_key({"logits": 1, "data": "a"}, AdaptConfig(), search)
-    assert differing(first, decoding.adapted_key({"logits": 1, "data": "b"}, AdaptConfig(), search)) == ["data"]
+
+    def key(config: AdaptConfig = AdaptConfig(), search: BeamSearch = search, data: str = "a") -> dict:
+        logits = decoding.SplitLogits(Path(), [], {"logits": 1, "data": data})
+        return decoding.AdaptedRun(decoding.RunLogits("1/run"), config).key(logits, search)
+
+    first = key()
+    assert differing(first, key(data="b")) == ["data"]
     for name, value in to_dict(AdaptConfig()).items():
         config = replace(AdaptConfig(), **{name: 1 if value is None else value / 2 if isinstance(value, float) else value + 1})
-        assert differing(first, decoding.adapted_key({"logits": 1, "data": "a"}, config, search)) == ["adapt"], name
-    other = BeamSearch(search.lexicon, search.model, SearchConfig(word_bonus=2.0))
-    assert differing(first, decoding.adapted_key({"logits": 1, "data": "a"}, AdaptConfig(), other)) == ["words"]
+        assert differing(first, key(config)) == ["adapt"], name
+    assert differing(first, key(search=BeamSearch(search.lexicon, search.model, SearchConfig(word_bonus=2.0)))) == ["words"]
     monkeypatch.setattr(decoding, "ADAPTED", decoding.ADAPTED + 1)
-    assert differing(first, decoding.adapted_key({"logits": 1, "data": "a"}, AdaptConfig(), search)) == ["adapted"]
+    assert differing(first, key()) == ["adapted"]
 
 
 def test_each_part_of_a_begun_submission(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,13 +12,12 @@ import pytest
 from b2t_kit.training.checkpoint import checkpoint_path, read_part
 from b2t_kit.data.batches import BatchConfig
 from b2t_kit.data.convert import tiny_recordings
-from b2t_kit.decode.decode import cached_logits
-from b2t_kit.decode.files import read_trials
+from b2t_kit.decode.decode import RunLogits
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.models.transformer import TransformerConfig
 from b2t_kit.core import KitError
 from b2t_kit.training.task import TrainConfig
-from b2t_kit.speech.evaluate import evaluate_run, load_decoder
+from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.speech.task import SpeechConfig, SpeechTask
 from b2t_kit.train import Result, train
 from several_processes import torchrun
@@ -114,7 +113,7 @@ def test_a_transformer_resumes_to_the_same_bits(data: str, tmp_path: Path) -> No
             assert value.equal(expected[name]), name
     assert found.values == straight.values and "unseen_per" in found.values
     evaluated = evaluate_run(found.folder, data, device="cpu")
-    assert evaluated.per.rate > 0 and len(read_trials(cached_logits(load_decoder(found.folder), data, "test", tmp_path, "cpu"))) > 0
+    assert evaluated.per.rate > 0 and RunLogits(found.folder, data, "test", "cpu").read(tmp_path).trials
 
 
 def with_noise(trial: h5py.Group) -> None:

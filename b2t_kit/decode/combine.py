@@ -22,8 +22,8 @@ from rapidfuzz.process import cdist
 
 from ..core import KitError, check_target, content_hash, new_folders, save_json
 from ..data.dataset import Recordings, TrialInfo
-from .decode import DecodeOptions, Decoding, LogitSource, RunLogits, Sentences, SplitLogits
-from .decode import decode_sentences, read_split, save_sentences, word_error
+from .decode import DecodeOptions, Decoding, RunLogits, Sentences, SplitLogits, TrainedSource
+from .decode import decode_sentences, read_split
 from .files import DecodedTrial, Hypothesis, LogitTrial, check_logits, posteriors, read_trials
 from .files import with_choices, with_confidences
 from .search import BeamSearch, available_cores, tempered
@@ -177,7 +177,7 @@ def ensemble_folder(
 
 def evaluate_runs(
     runs: Sequence[str | Path],  # run folders
-    data: str | Path | None = None,  # folder of the recordings; None: the platform's input folders
+    data: str | Path | None = None,  # folder of the recordings; None: the first run's, else the platform's
     split: str = "val",  # "val" or "train"
     json: str | Path | None = None,  # file for a copy of the average's result.json; None: no copy
     unseen: "Unseen | None" = None,  # day layer of sessions without training; None: from the configuration
@@ -186,12 +186,14 @@ def evaluate_runs(
     precision: str = "auto",  # "auto", "float32", "bfloat16" or "float16"
 ) -> list["Evaluation"]:  # of each run, then of their average
     "Score each run and the average of their logits, and write both; raises `KitError` if they do not fit together."
-    from b2t_kit.speech.evaluate import decoded_again, evaluate_run, load_decoder, results_folder, save_evaluation
+    from b2t_kit.speech.evaluate import decoded_again, evaluate_run, load_decoder, own_recordings, results_folder
+    from b2t_kit.speech.evaluate import save_evaluation
 
     if json is not None:
         check_target(json)
     for run in runs:
         load_decoder(run)
+    data = own_recordings(runs[0], data)
     with Recordings(data, split) as recordings:
         folder = ensemble_folder(runs, "eval", results_folder(runs[0], "eval", recordings).name)
     with new_folders(folder):
@@ -212,7 +214,7 @@ def evaluate_runs(
 
 
 @dataclass(frozen=True)
-class AveragedRuns(LogitSource):
+class AveragedRuns(TrainedSource):
     "The average of several runs' logits: each calibrated first, the average calibrated again."
 
     runs: Sequence[RunLogits]  # of the same split
@@ -226,7 +228,7 @@ class AveragedRuns(LogitSource):
         return ensemble_folder([run.run for run in self.runs], "average", self.runs[0].folder.name)
 
     @property
-    def own(self) -> frozenset[str]:
+    def own(self) -> frozenset[str]:  # type: ignore[override]
         return frozenset.intersection(*(run.own for run in self.runs))
 
     @property
@@ -244,7 +246,7 @@ class AveragedRuns(LogitSource):
     def in_split(self, split: str) -> "AveragedRuns":
         return AveragedRuns([replace(run, split=split) for run in self.runs])
 
-    def records(self, folder: Path | None = None) -> list[tuple[Path, str | None]]:
+    def records(self, folder: Path) -> list[tuple[Path, str | None]]:
         return [(self.kept_in / CHOICE, self.digest), *(place for run in self.runs for place in run.records(folder))]
 
     def sentences(self) -> tuple[str, ...]:
@@ -253,8 +255,8 @@ class AveragedRuns(LogitSource):
     def read(self, folder: Path) -> SplitLogits:
         each = [run.read(run.folder) for run in self.runs]
         own = [run.calibration(part.trials, run.folder).temperature for run, part in zip(self.runs, each)]
-        found = read_split(average_files([part.path for part in each], folder / "average.hdf5", own), folder)
-        return replace(found, chose=frozenset().union(*(part.chose for part in each)))
+        path = average_files([part.path for part in each], folder / "average.hdf5", own)
+        return read_split(path, folder, frozenset().union(*(part.chose for part in each)))
 
 
 def decode_together(searches: Sequence[BeamSearch], together: str, trials: Sequence[LogitTrial]) -> DecodedTrial:
@@ -278,7 +280,7 @@ def decode_lists(
     records = [read_tuning(path) for run in runs for path, _ in run.records(folder) if path.exists()]
     chosen = DecodeOptions(lm or (records[0].model if records else DEFAULT), **options)
     with new_folders(folder):
-        each = [Decoding(run, chosen, run.folder) for run in runs]
+        each = [Decoding(run, chosen) for run in runs]
         searches = [one.search() for one in each]
         trials = list(zip(*same_trials([one.logits.trials for one in each])))
         with ThreadPoolExecutor(available_cores()) as pool:
@@ -287,8 +289,9 @@ def decode_lists(
             (one.record.chose for one in each), (one.logits.chose for one in each),
             (one.calibration.chosen_on for one in each)))
         decoded = with_choices(decoded, weights, days, fitted)
-        made = Sentences(decoded, word_error(decoded), folder, leak_warning(each[0].words[1], each[0].truths))
-        return save_sentences(made, searches[0].config)
+        made = Sentences(decoded, folder, leak_warning(each[0].words[1], each[0].truths))
+        made.save(searches[0].config)
+        return made
 
 
 COMBINATIONS = ("average", "pool", "risk")  # of runs: their logits, their lists, or the sentence of least risk
@@ -296,7 +299,7 @@ COMBINATIONS = ("average", "pool", "risk")  # of runs: their logits, their lists
 
 def decode_runs(
     runs: Sequence[str | Path],  # run folders
-    data: str | Path | None = None,  # folder of the recordings; None: the platform's input folders
+    data: str | Path | None = None,  # folder of the recordings; None: the first run's, else the platform's
     split: str = "val",  # train, val or test
     together: str = "average",  # one of `COMBINATIONS`
     lm: str | Path | None = None,  # language model file or "default"; None: that of the first tuned weights
@@ -304,7 +307,11 @@ def decode_runs(
     **how: Any,  # as for `decode_lists`, and for an average as for `decode_sentences`
 ) -> Sentences:
     "Decode a split with several runs together, write and return its sentences; raises `KitError` as `b2t decode`."
-    found = [RunLogits(run, data, split, device) for run in run_list(runs)]
+    from b2t_kit.speech.evaluate import own_recordings
+
+    folders = run_list(runs)
+    data = own_recordings(folders[0], data)
+    found = [RunLogits(run, data, split, device) for run in folders]
     if together == "average":
         return decode_sentences(AveragedRuns(found), lm, **how)
     return decode_lists(found, together, lm, **how)

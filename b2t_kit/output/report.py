@@ -424,7 +424,7 @@ DESCRIPTION_FILE = "t15_copyTaskData_description.csv"
 
 def report_run(
     run: str | Path,  # run folder
-    data: str | Path | None = None,  # folder of the recordings; None: the platform's input folders
+    data: str | Path | None = None,  # folder of the recordings; None: the run's own, else the platform's
     split: str = "val",  # "val", or "train" to see what was memorised
     description: str | Path | None = None,  # t15_copyTaskData_description.csv; None searches near the data
     # the page; None: report/<split>.html in the run folder, report/<split>_<name>.html for other recordings
@@ -442,7 +442,7 @@ def report_run(
     if out is not None:
         check_target(out)
     source = RunLogits(run, data, split, device)
-    decoder = source.decoder
+    decoder, data = source.decoder, source.data
     page = Path(run) / "report" / f"{source.folder.name}.html" if out is None else Path(out)
     check_target(page)
 

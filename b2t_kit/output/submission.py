@@ -246,7 +246,7 @@ def check_unseen(
 def submit(
     run: str | Path,  # run folder, exported decoder, or folder of a published one
     out: str | Path,  # the submission to write
-    data: str | Path | None = None,  # folder of the recordings; None: the platform's input folders
+    data: str | Path | None = None,  # folder of the recordings; None: the run's own, else the platform's
     device: str = "auto",  # for the network: "auto", "cpu" or "cuda"
     adapt: "AdaptConfig | None" = None,  # adapt the decoder after each trial; None: decode with the decoder as trained
     **options: Any,  # of the search, as for `decode_sentences`
@@ -256,13 +256,13 @@ def submit(
     from b2t_kit.decode.decode import AdaptedRun, DecodeOptions, Decoding, RunLogits, decode_trials
 
     check_target(out)
-    check_unseen([run], data)
     trained = RunLogits(run, data, "test", device)
+    check_unseen([run], trained.data)
     source = AdaptedRun(trained, adapt) if adapt else trained
-    with Recordings(data, "test") as recordings:
+    with Recordings(trained.data, "test") as recordings:
         infos = recordings.infos
     with new_folders(source.folder):
-        decoding = Decoding(source, DecodeOptions(**options), source.folder)
+        decoding = Decoding(source, DecodeOptions(**options))
         search = decoding.search()
         settings = {**decoding.logits.key, **search_key(search), "adapt": adapt and to_dict(adapt)}
         with SubmissionWriter(out, infos, settings) as writer:
@@ -274,7 +274,7 @@ def submit(
                 for trial in decode_trials(search, [trial for trial in logits.trials if trial.place in missing]):
                     writer.write(trial.place, trial.sentence)
             writer.finish()
-    return check_submission(out, data)
+    return check_submission(out, trained.data)
 
 # %% ../../nbs/output/submission.ipynb #2227ce5f
 def submit_nbest(

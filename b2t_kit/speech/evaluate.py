@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['WEIGHTS', 'LOGITS', 'Decoder', 'load_decoder', 'exported_decoder', 'recorded_settings', 'Decoded', 'decode',
            'write_logits', 'decoded_again', 'logits_key', 'own_days', 'fit_run', 'certainty_of', 'Evaluation', 'png',
-           'save_evaluation', 'results_folder', 'evaluate_run']
+           'save_evaluation', 'own_recordings', 'results_folder', 'evaluate_run']
 
 # %% ../../nbs/speech/evaluate.ipynb #5438823b
 import csv
@@ -43,7 +43,7 @@ from ..text.metrics import align_edits, marked, plain_marks, plot_confusion, plo
 from ..text.metrics import rate_of, rates_by, redrawn, reliability, reliability_line
 from ..text.phonemes import PHONEMES
 from ..training.checkpoint import best_checkpoint, read_part, tensors_hash
-from ..training.run import SOURCES, check_task, task_digest
+from ..training.run import RESUME, SOURCES, check_task, task_digest
 from ..training.task import TrainConfig
 
 if TYPE_CHECKING:  # only figures need matplotlib
@@ -506,6 +506,17 @@ def save_evaluation(
         found.seal()
 
 # %% ../../nbs/speech/evaluate.ipynb #6cf480e8
+def own_recordings(run: str | Path, data: str | Path | None = None) -> str | Path | None:
+    "Return a folder of recordings as given; if none is, that of the run's training, if it is still there."
+    note = Path(run) / RESUME
+    if data is None and note.is_file():
+        values = load_json(note)
+        folder = values.get("data") if isinstance(values, dict) else None
+        if isinstance(folder, str) and Path(folder).is_dir():
+            return folder
+    return data
+
+
 def results_folder(
     run: str | Path,  # run folder
     part: str,  # "eval" or "decode"
@@ -524,7 +535,7 @@ def results_folder(
 
 def evaluate_run(
     run: str | Path,  # run folder, exported decoder, or folder of a published one
-    data: str | Path | None = None,  # folder of the recordings; None: the platform's input folders
+    data: str | Path | None = None,  # folder of the recordings; None: the run's own, else the platform's
     split: str = "val",  # "val" or "train"
     json: str | Path | None = None,  # file for a copy of result.json; None: no copy
     unseen: Unseen | None = None,  # day layer of sessions without training; None: from the configuration
@@ -539,7 +550,7 @@ def evaluate_run(
     check_split(split)
     if split == "test":
         raise KitError("split test: has no labels; use val, or save its logits instead")
-    decoder = load_decoder(run)
+    decoder, data = load_decoder(run), own_recordings(run, data)
     if json is not None:
         check_target(json)
     with open_device(device, precision) as opened, Recordings(data, split) as recordings:
