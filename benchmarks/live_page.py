@@ -30,7 +30,7 @@ from websockets.sync.client import connect
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/live"))
 
-from test_live_page import CHROMIUM, DRIVER, OPTIONS, VOICE, Rig, Spoken, Words, next_of, text, until
+from stand_ins import CHROMIUM, DRIVER, OPTIONS, VOICE, Rig, Spoken, Words, next_of, text, until
 
 from b2t_kit.core import save_json
 from b2t_kit.decode.stream import StreamConfig
