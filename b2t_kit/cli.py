@@ -954,9 +954,10 @@ class ForDevices(HasSettings):
 
     @staticmethod
     def about() -> Mapping[str, Mapping[str, str]]:
-        from b2t_kit.tpu.configs import configurations
+        from b2t_kit.tpu.configs import configurations, usual_device
 
-        return {"configurations": {name: made.__doc__ or "" for name, made in configurations().items()}}
+        return {"configurations": {name: f"{made.__doc__} (planned for: {usual_device(name)})"
+                                   for name, made in configurations().items()}}
 
     @staticmethod
     def initial(words: Sequence[str]) -> Any:
@@ -975,9 +976,10 @@ class ForDevices(HasSettings):
 # %% ../nbs/cli.ipynb #1f2e40bc
 @dataclass(frozen=True, kw_only=True)
 class Plan(ForDevices):
-    "Compute the memory that a training run needs, part by part, and whether it fits."
+    """Compute the memory that a training run needs, part by part, and whether it fits: on the device of its
+    configuration, as listed, unless --device (cpu, gpu, t4, p100, l4, a100, h100, tpu) or --slice names another."""
     config: Positional[Annotated[str, arg(metavar="CONFIG")]]  # one of the configurations above
-    slice: Annotated[str | None, UNSET] = None  # TPU slice, such as v5e-8, v4-8, v5p-8, v6e-8; default: v5e-8
+    slice: Annotated[str | None, UNSET] = None  # TPU slice, such as v5e-8, v4-8, v5p-8, v6e-8
     chips: Annotated[int | None, UNSET] = None  # devices that share a batch; default: the slice's chips, or 1
     # memory of each device; default: the known size of the device
     memory: Annotated[float | None, arg(metavar="GIB"), UNSET] = None
@@ -989,7 +991,7 @@ class Plan(ForDevices):
         from b2t_kit.data.batches import Bucket
         from b2t_kit.memory import find_target, plan_run, plan_text, plan_values
         from b2t_kit.speech.task import SpeechTask
-        from b2t_kit.tpu.configs import configuration
+        from b2t_kit.tpu.configs import configuration, usual_device
 
         if self.json:
             check_target(self.json)
@@ -998,7 +1000,7 @@ class Plan(ForDevices):
         if self.global_batch is not None:
             run = run.with_rows(self.global_batch)
         if "device" not in self.typed:
-            kind = "tpu" if self.slice else {"cpu": "cpu", "cuda": "gpu"}.get(kind, "tpu")
+            kind = "tpu" if self.slice else usual_device(self.config)
         target = find_target(kind, self.slice, self.chips, self.memory)
         task = run.without_data(self.data)
         if self.bins:
@@ -1156,24 +1158,33 @@ def print_verbs(first: str) -> None:
           "\n`b2t VERB --help` shows the options of a verb.", sep="\n")
 
 # %% ../nbs/cli.ipynb #c5a8130d
-ELSEWHERE = {  # options of other programs, and where they are here
-    "--processes": "start several processes with torchrun --nproc-per-node N -m b2t_kit train ...",
-    "--num-workers": "is --readers here", "--epochs": "is --steps here, optimizer steps of the whole run",
-    "--learning-rate": "is --lr here", "--bf16": "is --precision bfloat16 here",
-    "--fp16": "is --precision float16 here", "--amp": "is --precision here", "--mixed-precision": "is --precision here",
-    "--max-epochs": "is --steps here, optimizer steps of the whole run", "--max-steps": "is --steps here",
-    "--num-epochs": "is --steps here, optimizer steps of the whole run", "--output-dir": "is --out here",
-    "--data-dir": "is --data here", "--batch": "is --batch-size here", "--hidden-size": "is --hidden here",
-    "--layers": "is --num-layers here", "--optimizer": "there is one, AdamW", "--wd": "is --weight-decay here",
-    "--max-grad-norm": "is --clip-norm here", "--gradient-clip-val": "is --clip-norm here",
-    "--gradient-accumulation-steps": "is --accumulation here", "--accumulate-grad-batches": "is --accumulation here",
-    "--resume-from-checkpoint": "is --resume here, with --out RUN", "--checkpoint": "is --run or --from-run here",
-    "--logging-steps": "is --log-every here", "--eval-steps": "is --eval-every here",
-    "--save-steps": "is --checkpoint-every here", "--warmup": "is --warmup-steps here",
-    "--gpus": "is --device cuda here; several: torchrun --nproc-per-node N -m b2t_kit train ...",
-    "--cuda": "is --device cuda here", "--cpu": "is --device cpu here", "--tpu": "is --device tpu here",
-}
-NICKNAMES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32"}  # of --precision
+ELSEWHERE = {name: where for where, names in {  # options of other programs, and where they are here
+    "start several processes with torchrun --nproc-per-node N -m b2t_kit train ...": "--processes",
+    "is --steps here, optimizer steps of the whole run": "--epochs --max-epochs --num-epochs --n-epochs --max-steps",
+    "is --readers here": "--num-workers --workers", "is --lr here": "--learning-rate",
+    "is --precision bfloat16 here": "--bf16", "is --precision float16 here": "--fp16",
+    "is --precision here": "--amp --mixed-precision --dtype", "is --config here": "--recipe --preset",
+    "is --out here": "--output --output-dir --save-dir --log-dir --checkpoint-dir",
+    "is --data here": "--data-dir --data-path --data-root --dataset --recordings", "is --batch-size here": "--batch",
+    "is --hidden here": "--hidden-size --hidden-dim", "is --num-layers here": "--layers --n-layers",
+    "there is one, AdamW": "--optimizer", "is --weight-decay here": "--wd",
+    "is --clip-norm here": "--max-grad-norm --gradient-clip-val --grad-clip",
+    "is --accumulation here": "--gradient-accumulation-steps --accumulate-grad-batches",
+    "is --resume here, with --out RUN": "--resume-from-checkpoint",
+    "is --run or --from-run here": "--checkpoint --checkpoint-path --ckpt --weights --model-path",
+    "is --log-every here": "--logging-steps", "is --eval-every here": "--eval-steps --val-every",
+    "is --checkpoint-every here": "--save-steps --save-every", "is --warmup-steps here": "--warmup",
+    "is --device cuda here; several: torchrun --nproc-per-node N -m b2t_kit train ...": "--gpus --gpu",
+    "is --device cuda here": "--cuda --use-gpu", "is --device cpu here": "--cpu --no-cuda",
+    "is --device tpu here": "--tpu", "is --beam here": "--beam-size --beam-width",
+    "is --lm here": "--language-model --lm-path --kenlm", "is --n-best here": "--nbest",
+    "is --acoustic-scale here, the other way round: the language model's scale is 1": "--lm-weight --lm-scale --alpha",
+    "is --word-bonus here": "--beta --word-score --insertion-penalty --word-insertion-penalty",
+    "nothing is overwritten; choose another folder": "--overwrite --force", "there is no choice here": "--device",
+    "there is none: the best validation is kept": "--early-stopping --patience",
+}.items() for name in names.split()}
+NICKNAMES = {"--precision": {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32"},
+             "--device": {"gpu": "cuda", "cuda:0": "cuda"}}
 
 # %% ../nbs/cli.ipynb #da5b6949
 def spelled_out(verb: type, words: Sequence[str]) -> list[str]:
@@ -1181,10 +1192,10 @@ def spelled_out(verb: type, words: Sequence[str]) -> list[str]:
     own, found = {item.name for item in fields(verb)}, list[str]()
     for word, following in zip(words, [*words[1:], "--"]):
         word = re.sub(r"^--(?:task|train)\.(?:\w+\.)*", "--", word)
-        option, _, value = word.partition("=")
-        if option == "--precision" and value in NICKNAMES:
-            word = f"{option}={NICKNAMES[value]}"
-        found.append(NICKNAMES.get(word, word) if found[-1:] == ["--precision"] else word)
+        option, equals, value = word.partition("=")
+        names = NICKNAMES.get(option if equals else "".join(found[-1:]), {})
+        found.append(f"{option}{equals}{names[value.lower()]}" if equals and value.lower() in names else
+                     names.get(word.lower(), word))
         if word == "--json" and "json" in own and following.startswith("--"):
             found.append("-")
     return found
@@ -1214,7 +1225,7 @@ def parse(words: Sequence[str]) -> Any:
     except SystemExit as stop:
         if not stop.code:
             raise
-        raise KitError(f"{mistake(errors.getvalue(), options, verb)} (`{program} --help` lists the options)") from None
+        raise KitError(f"{mistake(errors.getvalue(), options, verb, default)} (`{program} --help` lists the options)") from None
     except tyro.constructors.UnsupportedTypeAnnotationError as error:
         reason = " ".join(str(error).split())
         raise KitError(f"{program}: a setting has a type that no option can have: {reason}") from None
@@ -1224,15 +1235,26 @@ def parse(words: Sequence[str]) -> Any:
     return parsed
 
 # %% ../nbs/cli.ipynb #2308c861
-def mistake(printed: str, options: Sequence[str], verb: type) -> str:
-    "Return what tyro printed in a box as one line, or where an option of another program is."
+def mistake(printed: str, options: Sequence[str], verb: type, default: Any) -> str:
+    "Return what tyro printed in a box as one line, or the option that was meant."
     titled, _, inside = printed.strip().partition("\n")  # the first line is the title of a box
     inside = re.sub(r"[│╭╮╰╯─]+|-{4,}|^\+-?|[+|]$|^\|", " ", inside or titled, flags=re.M)
     text = re.split(" Argument helptext:| For full helptext", " ".join(inside.split()))[0]
-    own = {item.name for item in fields(verb)}
-    hints = [f"{option}: {ELSEWHERE[known]}" for option in options
-             if (known := option.replace("_", "-")) in ELSEWHERE and option[2:] not in own]
-    return hints[0] if hints else text.removeprefix("Error parsing ")
+    bare = {flag(name): name for name, hint in get_type_hints(verb, include_extras=True).items()
+            if Positional[str].__metadata__[0] in getattr(hint, "__metadata__", ())}  # type: ignore[attr-defined]
+    settings = leaves(default.settings) if issubclass(verb, HasSettings) else {}
+    own = set(map(flag, [*(item.name for item in fields(verb)), *settings]))
+    for option in (word.replace("_", "-") for word in options):
+        where = ELSEWHERE.get(option, "")
+        if option in bare:
+            return f"{option}: is given without its name here"
+        if where and option not in own and (not where.startswith("is ") or own & set(re.findall("--[a-z-]+", where))):
+            return f"{option}: {where}"
+    if stray := re.search(r"Unrecognized options: ([^-\s,]\S*)", text):
+        named = ["config"] if stray[1] in getattr(verb, "about", dict[str, Any])().get("recipes", ()) else [
+            name for name in ("run", "data", "log", "out", "reference") if flag(name) in own - {*options, *bare}]
+        return f"{stray[1]}: belongs to an option" + (f"; did you mean {flag(named[0])} {stray[1]}?" if named else "")
+    return text.removeprefix("Error parsing ")
 
 # %% ../nbs/cli.ipynb #c0f5b5f0
 def act(verb: Any, quiet: bool = False) -> int:

@@ -637,14 +637,14 @@ def check_memory(
     try:
         made = plan(task, config, device)
     except NotTraced as error:
-        report(f"{'memory':<10} not estimated: {error}")
+        report(f"{'plan':<10} not estimated: {error}")
         return
     parts = sorted({**made.state.parts, **made.step}.items(), key=lambda pair: -pair[1])[:4]
     lines = [made.verdict, "most: " + ", ".join(f"{name} {gib(size)}" for name, size in parts)]
     if made.step:
         lines.append(f"fullest with {made.shape}, at: {made.at}")
     for line in lines:
-        report(f"{'memory':<10} {line}")
+        report(f"{'plan':<10} {line}")
     if made.impossible and config.memory_guard == "refuse":
         raise KitError(f"memory: {made.impossible}; to make it fit: {made.remedy}; --memory-guard warn starts anyway")
     if made.impossible:

@@ -106,7 +106,7 @@ def logged(tmp_path, capsys, check: Callable[..., None], task: Any = None, **set
 def test_a_run_starts_in_spite_of_its_plan(tmp_path, capsys, state, step, warning):
     "A plan may be wrong, so one line says what would help."
     lines = logged(tmp_path, capsys, planning(state, step))
-    assert lines[0].startswith("memory ") and f"{state + step:.2f} GiB of 16.00 GiB" in lines[0]
+    assert lines[0].startswith("plan ") and f"{state + step:.2f} GiB of 16.00 GiB" in lines[0]
     warnings = [line for line in lines if line.startswith("warning ")]
     assert len(warnings) == bool(warning)
     assert not warning or (warning in warnings[0] and "to make it fit: use --batch-size 4" in warnings[0])
@@ -124,7 +124,7 @@ def test_the_plan_changes_no_number(tmp_path, capsys):
     made, config = ToyTask(), toy_config(steps=2)
     with_check = train(made, config, tmp_path / "run", check_memory=check_memory)
     lines = capsys.readouterr().out.splitlines()
-    assert sum(line.startswith("memory ") for line in lines) >= 3 and "GiB" in lines[0]
+    assert sum(line.startswith("plan ") for line in lines) == 3 and "GiB" in lines[0]
     assert train(made, config, tmp_path / "plain", quiet=True).values == with_check.values
 
 
@@ -146,7 +146,7 @@ class NamesShapes(ToyTask):
 def test_a_task_that_cannot_be_traced_trains(tmp_path, capsys):
     "The log says why there is no estimate."
     lines = logged(tmp_path, capsys, check_memory, DependsOnNumbers())
-    assert lines[0].startswith("memory     not estimated: DependsOnNumbers cannot be traced (DataDependentOutput")
+    assert lines[0].startswith("plan       not estimated: DependsOnNumbers cannot be traced (DataDependentOutput")
     assert not any(line.startswith("warning ") for line in lines)
 
 
@@ -184,6 +184,8 @@ def test_command_line(tmp_path):
     assert main(["plan", "baseline", "--device", "gpu", "--memory", "0.1", "--json", str(path)]) == 1
     assert not json.loads(path.read_text())["fits"]
     assert main(["plan", "tiny", "--slice", "v9-8"]) == 2
+    for words, kind in (("linear", "cpu"), ("gpu_16gb", "gpu"), ("linear --slice v5e-1", "tpu"), ("linear --device gpu", "gpu")):
+        assert main(["plan", *words.split(), "--json", str(path)]) == 0 and json.loads(path.read_text())["device"] == kind
 
 
 def test_the_plan_of_recordings_is_that_of_their_shapes(tmp_path):

@@ -29,7 +29,8 @@ def find_device(
     environment = os.environ if environment is None else environment
     kind = requested.lower()
     if kind not in ("auto", "cpu", "cuda", "xla", "tpu"):
-        raise KitError(f"device '{requested}' is unknown; choose auto, cpu, cuda or tpu")
+        several = "; of several GPUs, CUDA_VISIBLE_DEVICES chooses" if kind.startswith("cuda:") else ""
+        raise KitError(f"device '{requested}' is unknown; choose auto, cpu, cuda or tpu{several}")
     keep_off = environment.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes", "on")
     if kind == "auto" and not keep_off and place.world == 1 and tpu_chips():
         kind = "tpu"
