@@ -1225,7 +1225,8 @@ def parse(words: Sequence[str]) -> Any:
     except SystemExit as stop:
         if not stop.code:
             raise
-        raise KitError(f"{mistake(errors.getvalue(), options, verb, default)} (`{program} --help` lists the options)") from None
+        meant = mistake(errors.getvalue(), options, verb, default)
+        raise KitError(f"{meant} (`{program} --help` lists the options)") from None
     except tyro.constructors.UnsupportedTypeAnnotationError as error:
         reason = " ".join(str(error).split())
         raise KitError(f"{program}: a setting has a type that no option can have: {reason}") from None
