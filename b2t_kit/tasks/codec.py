@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn import functional
 
 from ..core import KitError, check_bounds, fold_seed, free_memory, gib, regular_file, to_dict, write_atomically
-from ..data.batches import check_shares
+from ..data.batches import check_shares, rows_per_batch
 from ..devices.torch import Device
 from ..training.optim import GroupRule, group_parameters
 from ..training.task import LossSum, RunSettings, Task, TaskSettings, TrainConfig, mean_loss
@@ -86,7 +86,7 @@ def delayed(
         table[late + len(codes), channel] = config.end
     return table
 
-# %% ../../nbs/tasks/codec.ipynb #232aacb8
+
 def undelayed(
     table: torch.Tensor,  # (length, channels) int64
     config: CodecConfig,
@@ -213,7 +213,7 @@ class CodecBatch:
     weight: torch.Tensor  # (B,) float32, 0 for an empty row
     step_rows: int  # rows of the whole optimizer step
 
-# %% ../../nbs/tasks/codec.ipynb #79c77618
+
 def synthetic(
     number: int,  # row number; the same number gives the same row
     config: CodecConfig,
@@ -244,7 +244,7 @@ def codec_batch(
 # %% ../../nbs/tasks/codec.ipynb #438aeb0c
 VALIDATION = 16  # examples, after those that are trained on
 
-# %% ../../nbs/tasks/codec.ipynb #0e2e36a6
+
 @dataclass(frozen=True)
 class CodecTask(Task, TaskSettings):
     "Learn to write the codes of a text."
@@ -296,17 +296,16 @@ class CodecTask(Task, TaskSettings):
     def batches(self, config: TrainConfig, device: Device, position: int) -> Generator[list[CodecBatch], None, None]:
         check_shares(self.batch_size, device.world, config.accumulation)
         parts = config.accumulation * device.world
-        size = _share(self.batch_size, parts, device.chips)
+        size, first = rows_per_batch(self.batch_size, parts, device.chips), device.rank * config.accumulation
         for step in count(position):
             epoch, number = divmod(step, self.examples // self.batch_size)
             order = np.random.default_rng(fold_seed(config.seed, "order", epoch)).permutation(self.examples)
             chosen = order[number * self.batch_size:(number + 1) * self.batch_size].tolist()
-            dealt = [chosen[part::parts] for part in range(parts)][device.rank * config.accumulation:]
+            dealt = [chosen[part::parts] for part in range(first, first + config.accumulation)]
             bare = {row for row in chosen
                     if fold_seed(config.seed, "textless", step, row) % 1000 < 1000 * self.textless}
             yield [codec_batch(rows, self.model, self.batch_size, size, [row in bare for row in rows],
-                               example=self.example)
-                   for rows in dealt[:config.accumulation]]
+                               example=self.example) for rows in dealt]
 
     def compute_loss(self, model: nn.Module, batch: CodecBatch) -> LossSum:
         logits = model(batch.text, batch.codes[:, :-1]).float()  # (B, N, channels, codes)
@@ -322,7 +321,7 @@ class CodecTask(Task, TaskSettings):
     def validation(self, device: Device) -> CodecBatch:
         "This process's share of the examples for validation."
         numbers = list(range(self.examples, self.examples + VALIDATION))[device.rank::device.world]
-        size = _share(VALIDATION, device.world, device.chips)
+        size = rows_per_batch(VALIDATION, device.world, device.chips)
         return codec_batch(numbers, self.model, VALIDATION, size, example=self.example)
 
     def evaluate(self, model: nn.Module, device: Device) -> dict[str, float]:
@@ -339,13 +338,8 @@ class CodecTask(Task, TaskSettings):
     def hooks(self) -> dict[str, Callable[[nn.Module, int, Path], None]]:
         return {"demonstration": self.demonstrate}
 
-    def demonstrate(
-        self,
-        model: nn.Module,  # the averaged model, in evaluation mode
-        step: int,
-        folder: Path,  # the run folder
-    ) -> None:
-        "Write the codes of two texts that were not trained on, as demo_STEP.npz."
+    def demonstrate(self, model: nn.Module, step: int, folder: Path) -> None:
+        "Write the codes of two texts that were not trained on, as demo_STEP.npz in the run folder."
         if next(model.parameters()).device.type == "xla":  # one frame after another would be a program each
             with torch.device("meta"):
                 copy = CodecModel(self.model)
@@ -358,15 +352,10 @@ class CodecTask(Task, TaskSettings):
         np.savez(content, text=batch.text, codes=found, right=(found == true).float().mean())
         write_atomically(folder / f"demo_{step}.npz", content.getvalue())
 
-# %% ../../nbs/tasks/codec.ipynb #f2090d2e
-def _share(rows: int, parts: int, chips: int) -> int:
-    "Rows of each part, enough for all and divisible by the chips."
-    return math.ceil(math.ceil(rows / parts) / chips) * chips
-
 # %% ../../nbs/tasks/codec.ipynb #8725aa98
 MOST_CHANNELS = 64  # of codes; published codecs have up to 32
 
-# %% ../../nbs/tasks/codec.ipynb #e7c5fa11
+
 def array_shape(file: np.lib.npyio.NpzFile, name: str) -> tuple[int, ...]:
     "The shape of an array in an open npz file, from its header alone."
     with file.zip.open(f"{name}.npy") as member:
@@ -415,7 +404,7 @@ class GivenCodes(CodecTask):
     def fingerprint(self, memo: Path | None = None) -> dict[str, Any]:
         return {"codes": hashlib.sha256(b"".join(codes.numpy().tobytes() for codes in self.table)).hexdigest()}
 
-# %% ../../nbs/tasks/codec.ipynb #d213c612
+
 def with_codes(
     task: CodecTask,
     path: str | Path,  # an npz file
@@ -438,7 +427,7 @@ def codec_config(
                 "ema_decay": 0.9, "log_every": 10, "eval_every": 20, "checkpoint_every": 20, "select": "loss"}
     return TrainConfig(**{**settings, **changes})
 
-# %% ../../nbs/tasks/codec.ipynb #01caab38
+
 @dataclass(frozen=True)
 class CodecRun(RunSettings):
     "The settings of a run."
@@ -457,7 +446,7 @@ class CodecRun(RunSettings):
         "Named settings."
         return {"codec_tiny": codec_tiny}
 
-# %% ../../nbs/tasks/codec.ipynb #34b7e510
+
 def codec_tiny() -> CodecRun:
     "A language model of synthetic audio codes that a CPU trains in a minute."
     return CodecRun()

@@ -11,7 +11,6 @@ __all__ = ['UNITS', 'NAMES', 'SMOOTHING', 'LIMIT', 'SHIPPED_SCALE', 'Units', 'fi
 
 # %% ../../nbs/tasks/eit.ipynb #32e34d4b
 import hashlib
-import math
 import zipfile
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
@@ -29,7 +28,7 @@ from torch import nn
 from ..core import KitError, content_hash, file_mark
 from ..core import load_json, new_folders, regular_file, save_json, write_atomically
 from ..core import check_bounds, fold_seed, from_dict, to_dict
-from ..data.batches import check_shares, read_ahead
+from ..data.batches import check_shares, read_ahead, rows_per_batch
 from ..devices.torch import Device
 from ..devices.select import open_device
 from ..models.published import read_tensors
@@ -60,7 +59,7 @@ NAMES: dict[str, tuple[str, ...]] = {  # set -> names its folder may have
     "ktc2023": ("test2023", "data2023", "ktc2023"),
 }
 
-# %% ../../nbs/tasks/eit.ipynb #1771a02a
+
 def find_measurements(
     path: str | Path,  # the folder of the files, or the one above it
     data: str = "simulated",  # "simulated", "uef2017" or "ktc2023"
@@ -114,9 +113,9 @@ class Measurements:
         "A hash of the bytes of all files."
         return content_hash([file_mark(path) for path in self.files])
 
-# %% ../../nbs/tasks/eit.ipynb #e276b098
-def _array(path: Path, key: str, shape: tuple[int, ...]) -> np.ndarray:  # float32
-    "One array of a file; a `KitError` names the file and the key."
+
+def _array(path: Path, key: str, shape: tuple[int, ...]) -> np.ndarray:
+    "One float32 array of a file; a `KitError` names the file and the key."
     try:
         with np.load(regular_file(path), allow_pickle=False) as file:
             found = np.asarray(file[key])
@@ -144,19 +143,14 @@ class Statistics:
         content = b"".join(np.ascontiguousarray(part, "<f4").tobytes() for part in (self.mean, self.std, self.hints))
         return hashlib.sha256(content).hexdigest()[:16]
 
-    def put_into(
-        self,
-        measurements: torch.nn.Module,  # the network's `measurements`
-    ) -> None:
-        "Copy the numbers into a network."
+    def put_into(self, measurements: nn.Module) -> None:
+        "Copy the numbers into a network's `measurements`."
         for name in ("mean", "std", "hints"):
             getattr(measurements, name).copy_(torch.from_numpy(getattr(self, name)))
 
-# %% ../../nbs/tasks/eit.ipynb #e680be0f
-def statistics_in(
-    measurements: torch.nn.Module,  # the network's `measurements`
-) -> Statistics:
-    "The statistics in a network."
+
+def statistics_in(measurements: nn.Module) -> Statistics:
+    "The statistics in a network's `measurements`."
     return Statistics(*(getattr(measurements, name).detach().cpu().numpy() for name in ("mean", "std", "hints")))
 
 # %% ../../nbs/tasks/eit.ipynb #fb72e341
@@ -247,7 +241,7 @@ class EITBatch:
     weight: torch.Tensor  # (B,) float32, 0 for an empty row
     step_rows: int  # images of the whole optimizer step
 
-# %% ../../nbs/tasks/eit.ipynb #ed6cc8c7
+
 @dataclass(frozen=True)
 class ImageRow:
     "One row of a batch to be read."
@@ -292,7 +286,7 @@ def training_rows(
     return [ImageRow(image, fold_seed(seed, "noise", position, image), int(time), int(turn) if turns else 0)
             for image, time, turn in zip(chosen, times, which)]
 
-# %% ../../nbs/tasks/eit.ipynb #3f89fdd9
+
 def validation_rows(images: int) -> list[ImageRow]:
     "Every image once, at evenly spread times, always with the same noise."
     golden = 0.6180339887
@@ -354,9 +348,10 @@ class EITTask(Task):
         "This process's micro-batches of one optimizer step."
         size, parts = self.config.batch_size, config.accumulation * device.world
         rows = training_rows(len(self.train), size, config.seed, position, self.config.turns)
-        dealt = [rows[part::parts] for part in range(parts)][device.rank * config.accumulation:]
-        share = _share(size, parts, device.chips)
-        return [make_batch(self.train, mine, share, size) for mine in dealt[:config.accumulation]]
+        share = rows_per_batch(size, parts, device.chips)
+        first = device.rank * config.accumulation
+        return [make_batch(self.train, rows[part::parts], share, size)
+                for part in range(first, first + config.accumulation)]
 
     def batches(self, config: TrainConfig, device: Device, position: int) -> Generator[list[EITBatch], None, None]:
         "Optimizer steps without end, from `position` on."
@@ -382,7 +377,7 @@ class EITTask(Task):
 
     def validation(self, device: Device) -> Iterator[EITBatch]:
         "This process's share of the validation set, in batches of one shape."
-        share = _share(self.config.eval_batch, device.world, device.chips)
+        share = rows_per_batch(self.config.eval_batch, device.world, device.chips)
         mine = validation_rows(len(self.valid))[device.rank::device.world]
         for first in range(0, len(mine), share):
             yield make_batch(self.valid, mine[first:first + share], share, len(self.valid))
@@ -396,11 +391,6 @@ class EITTask(Task):
     def size(self, batch: EITBatch) -> dict[str, int]:
         "Images in a batch."
         return {"images": int(batch.weight.sum())}
-
-# %% ../../nbs/tasks/eit.ipynb #1ed07ca5
-def _share(rows: int, parts: int, chips: int) -> int:
-    "Rows of each part, enough for all and divisible by the chips."
-    return math.ceil(math.ceil(rows / parts) / chips) * chips
 
 # %% ../../nbs/tasks/eit.ipynb #01a3c54e
 @dataclass(frozen=True)
@@ -450,7 +440,7 @@ class EITShapes(EITTask):
     def shapes(self, config: TrainConfig, device: Device) -> tuple[list[list[EITBatch]], list[EITBatch]]:
         "The batches of a training step, and one validation batch."
         size = self.config.batch_size
-        part = make_batch(None, [], -(-size // config.accumulation), size)
+        part = make_batch(None, [], rows_per_batch(size, config.accumulation), size)
         whole = make_batch(None, [], self.config.eval_batch, self.config.eval_batch)
         return [[part] * config.accumulation], [whole]
 
@@ -482,7 +472,7 @@ class Scores:
     def __str__(self) -> str:
         return f"n={self.count} rmse={self.rmse:.4f} psnr={self.psnr:.2f} cc={self.cc:.4f} iou={self.iou:.4f}"
 
-# %% ../../nbs/tasks/eit.ipynb #5a995b42
+
 LIMIT = 0.5  # a pixel beyond this belongs to an object
 
 
@@ -533,7 +523,7 @@ def plot_images(
 # %% ../../nbs/tasks/eit.ipynb #c882c6e0
 SHIPPED_SCALE = 0.8  # of the shipped network's mean images, from simulated measurements
 
-# %% ../../nbs/tasks/eit.ipynb #7902ea37
+
 @dataclass(frozen=True)
 class Reconstructor:
     "A trained network and its origin."
@@ -582,7 +572,7 @@ def reconstruct(
 ) -> np.ndarray:  # (n, 128, 128) float32, about -1 to 1; on every process
     "The reconstructed images of all measurements."
     sampling_times(steps)
-    share = _share(batch_size, device.world, device.chips)
+    share = rows_per_batch(batch_size, device.world, device.chips)
     model = reconstructor.model.to(device.torch_device)
     mine = list(range(len(measurements)))[device.rank::device.world]
     found: dict[int, np.ndarray] = {}

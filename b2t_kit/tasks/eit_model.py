@@ -11,6 +11,7 @@ __all__ = ['UNET_SIZES', 'TIMES', 'HeadByHead', 'fused', 'attend', 'PositionBias
 # %% ../../nbs/tasks/eit_model.ipynb #c6929891
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,32 +24,21 @@ from ..models.scan import compute_type, device_loop
 from .eit_physics import ELECTRODES, READ, read_pairs
 
 # %% ../../nbs/tasks/eit_model.ipynb #8630ebcc
-def _weights(query: torch.Tensor, key: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:  # (B, W, N, N) float32
-    "The attention weights of one head; query and key are (B, W, D, N), the bias (N, N)."
+def _weights(query: torch.Tensor, key: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    "The attention weights of one head, (B, W, N, N) float32; query and key are (B, W, D, N), the bias (N, N)."
     scores = (query.mT @ key).float() * query.shape[-2] ** -0.5
     return torch.softmax(scores if bias is None else scores + bias, dim=-1)
 
-# %% ../../nbs/tasks/eit_model.ipynb #2e68edeb
-def _one_head(
-    state: torch.Tensor,  # unused
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    bias: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, tuple[torch.Tensor]]:
-    "The output of one head, as a step of a loop."
+
+def _one_head(state: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+              bias: torch.Tensor | None = None) -> tuple[torch.Tensor, tuple[torch.Tensor]]:
+    "The output of one head, as a step of a loop without a state."
     return state, (value @ _weights(query, key, bias).to(value.dtype).mT,)
 
-# %% ../../nbs/tasks/eit_model.ipynb #36063e9f
-def _one_head_back(
-    state: torch.Tensor,  # unused
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    slope: torch.Tensor,  # (B, W, D, N): of the output
-    bias: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-    "The gradients of one head."
+
+def _one_head_back(state: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+                   slope: torch.Tensor, bias: torch.Tensor | None = None) -> tuple[Any, tuple[torch.Tensor, ...]]:
+    "The gradients of one head, from that of its output."
     weights = _weights(query, key, bias)
     by_weight = (slope.mT @ value).float()
     by_score = weights * (by_weight - (by_weight * weights).sum(-1, keepdim=True))
@@ -154,7 +144,7 @@ class UNetConfig:
         if side % self.window:
             raise KitError(f"window: {side} tokens a side are not a multiple of {self.window}")
 
-# %% ../../nbs/tasks/eit_model.ipynb #fbaf5577
+
 UNET_SIZES: dict[str, UNetConfig] = {
     "cdeit": UNetConfig(),  # 109,719,108 parameters
     "small": UNetConfig(patch=8, width=64, heads=4, window=4, edge=1, depth=1, hints=2),
@@ -172,7 +162,7 @@ class RootMeanSquare(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:  # (B, N, C), float32
         return functional.normalize(tokens.float(), dim=-1) * tokens.shape[-1] ** 0.5 * self.gain
 
-# %% ../../nbs/tasks/eit_model.ipynb #71a6df77
+
 def modulate(
     tokens: torch.Tensor,  # (B, N, C)
     shift: torch.Tensor,  # (B, C)
@@ -237,7 +227,7 @@ def as_image(tokens: torch.Tensor) -> torch.Tensor:  # (B, N, C) -> (B, side, si
     side = round(tokens.shape[1] ** 0.5)
     return tokens.reshape(len(tokens), side, side, -1)
 
-# %% ../../nbs/tasks/eit_model.ipynb #98e845a7
+
 class Merge(nn.Module):
     "Half the resolution: 2 x 2 tokens become one."
 
@@ -259,7 +249,7 @@ def doubled(
     copies = image[:, :, :, None, :, None].expand(-1, -1, -1, 2, -1, 2)  # (B, C, H, 2, W, 2)
     return copies.flatten(4).flatten(2, 3)
 
-# %% ../../nbs/tasks/eit_model.ipynb #d25367b6
+
 class Split(nn.Module):
     "Double the resolution, joined with the tokens of the same resolution on the way down."
 
@@ -284,7 +274,7 @@ def waves(
     angles = values[..., None] * rates.to(values.dtype)
     return torch.cat([angles.sin(), angles.cos()] if sine_first else [angles.cos(), angles.sin()], dim=-1)
 
-# %% ../../nbs/tasks/eit_model.ipynb #d30ce05e
+
 def position_table(
     side: int,  # tokens along a side
     width: int,
@@ -412,7 +402,7 @@ def signal_left() -> np.ndarray:  # (1000,) float64
     "The table of alpha-bar: the share of the image's power left at each time."
     return np.cumprod(1 - np.linspace(1e-4, 0.02, TIMES))
 
-# %% ../../nbs/tasks/eit_model.ipynb #a20a701f
+
 def mixture(
     times: np.ndarray,  # (B,) integers from 0 to 999
 ) -> tuple[np.ndarray, np.ndarray]:  # two (B,) float32
@@ -438,7 +428,7 @@ def sampling_times(
         raise KitError(f"samplingsteps: {steps} is not between 1 and {TIMES}")
     return [int(time) for time in np.linspace(-1, TIMES - 1, steps + 1)[::-1]]
 
-# %% ../../nbs/tasks/eit_model.ipynb #b6cc0b5d
+
 def step_factors(
     now: int,  # time of the noisy image
     following: int,  # the next, smaller time, at least 0

@@ -28,7 +28,7 @@ ELECTRODES = 16  # point electrodes, equally spaced on the unit circle
 READ = 13  # voltages per drive: all neighbouring pairs except the three that touch the driving pair
 AMPERES = 1e-3  # driving current
 
-# %% ../../nbs/tasks/eit_physics.ipynb #dd7c4ab5
+
 def read_pairs() -> np.ndarray:  # (16, 13) int64, numbers of pairs
     "The pairs read for each drive r: 0 to 15 in rising order, without r - 1, r and r + 1."
     away = (np.arange(ELECTRODES)[None] - np.arange(ELECTRODES)[:, None]) % ELECTRODES  # (16, 16)
@@ -122,7 +122,7 @@ def read(
 PHANTOM_KINDS = ("disc", "half", "ring", "triangle", "square")
 SIZE = 128  # pixels of an image along a side; the disc fills it
 
-# %% ../../nbs/tasks/eit_physics.ipynb #0d0b4ca0
+
 @dataclass(frozen=True)
 class Thing:
     "An object in the tank; lengths are relative to the tank's radius."
@@ -160,7 +160,7 @@ def pixel_centres(
     across, up = np.meshgrid(places, -places)
     return np.stack([across, up], axis=-1)
 
-# %% ../../nbs/tasks/eit_physics.ipynb #72beb5fa
+
 def draw_image(
     things: list[Thing],  # objects; later ones cover earlier ones
 ) -> np.ndarray:  # (128, 128) float32: -1 resistive, 0 water, 1 conductive
@@ -246,7 +246,7 @@ def empty_tank(
     mesh = disc_mesh(refinements)
     return read(transfer(mesh, np.ones(len(mesh.triangles))))
 
-# %% ../../nbs/tasks/eit_physics.ipynb #cefef20b
+
 def with_noise(
     generator: np.random.Generator,
     voltages: np.ndarray,  # (208,) float64
@@ -277,12 +277,12 @@ def _write_one(folder: Path, config: PhantomConfig, number: int) -> None:
     np.savez_compressed(data, **simulate_one(config, number))
     write_atomically(folder / file_name(number), data.getvalue())
 
-# %% ../../nbs/tasks/eit_physics.ipynb #2f08c54e
+
 def file_name(number: int) -> str:
     "The name of a simulated file; names sort like numbers."
     return f"{number:06d}.npz"
 
-# %% ../../nbs/tasks/eit_physics.ipynb #f77e2e49
+
 def simulate_folder(
     out: str | Path,  # new folder, or that of an interrupted simulation
     config: PhantomConfig = PhantomConfig(),
@@ -341,7 +341,7 @@ def classical_matrix(
     shown[np.flatnonzero(inside), nearest[inside]] = 1
     return shown @ (slopes.T @ inverse)
 
-# %% ../../nbs/tasks/eit_physics.ipynb #74bd7efa
+
 def classical_images(
     volts: np.ndarray,  # (n, 16, 13), on the simulation's scale
     smoothing: float = 0.03,  # see `classical_matrix`

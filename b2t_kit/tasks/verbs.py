@@ -110,16 +110,14 @@ class TrainTomography(_Original):
         return SUCCESS
 
 # %% ../../nbs/tasks/verbs.ipynb #038f6767
-def _worth_keeping(
-    asked: Any,  # a verb
-) -> dict[str, Any]:  # field -> value
-    "What a command gave, for `resume.json`."
+def _worth_keeping(asked: Any) -> dict[str, Any]:
+    "What a verb was given, for `resume.json`."
     given = {item.name: getattr(asked, item.name) for item in fields(asked)
              if item.name not in ("out", "resume") and getattr(asked, item.name) != item.default}
     places = ("data_path", "statistics")
     return {name: str(Path(value).resolve()) if name in places else value for name, value in given.items()}
 
-# %% ../../nbs/tasks/verbs.ipynb #620470e7
+
 def training_of(asked: TrainTomography) -> tuple[Any, Any]:  # the task and the settings of its training
     "What a command line asks for."
     from b2t_kit.tasks.eit import EITConfig, EITTask, original_training, small_training
