@@ -100,12 +100,12 @@ class Decoder:
         "Its label set in the columns of a search; raises `KitError` unless words can be decoded from it."
         return order_of(self.signal.label_names, f"{self.origin}, labels")
 
-    def check_words(self, signal: Signal) -> None:
-        "Raise `KitError` if words cannot be decoded from it, or if recordings have other labels."
+    def check_words(self, signal: Signal) -> ClassOrder:
+        "Return its label set; raise `KitError` if words cannot be decoded from it, or if recordings have other labels."
         if signal.labels not in (self.signal.labels, ""):
             raise KitError(f"{self.origin}: decodes {self.signal.num_labels} classes, and these recordings have "
                            f"{signal.num_labels} other ones")
-        order_of(self.signal.label_names, f"{self.origin}, labels")
+        return self.order
 
     def features_on(self, session: str) -> int:
         "Features per bin of a session: those of its set, or of another of its participant's."
@@ -113,11 +113,9 @@ class Decoder:
         count = self.signals.get(session, near[0] if near else self.signal).num_features
         return min(count, self.config.model.num_features or count)
 
-    def chose(
-        self,
-        data: Mapping[str, Any],  # of a split, from `data_fingerprint`
-    ) -> frozenset[tuple[str, str]]:
-        "The sessions whose trials chose the decoder among the steps of its training, or trained it: a key of `CHOSEN`."
+    def chose(self, data: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
+        """The sessions in the `data_fingerprint` of a split whose trials chose the decoder among the steps of its
+        training, or trained it: a key of `CHOSEN`."""
         kind = "trained" if self.settled else "checkpoint"
         return frozenset((day, kind) for day, content in data["content"].items() if self.chosen_on.get(day) == content)
 
@@ -125,10 +123,9 @@ class Decoder:
 WEIGHTS = "model"  # of an exported decoder: model.safetensors, beside config.json
 
 
-def load_decoder(
-    run: str | Path,  # run folder, exported decoder, or folder of the published baseline
-) -> Decoder:
-    "The decoder of a run's best step; `KitError` if the folder, its record or its weights are unusable."
+def load_decoder(run: str | Path) -> Decoder:
+    """The decoder of a run's best step, that `b2t export` wrote, or of the published baseline; `KitError` if the
+    folder, its record or its weights are unusable."""
     run = Path(run)
     path = run / "config.json"
     if (run / f"{WEIGHTS}.safetensors").exists() and path.is_file():
@@ -145,10 +142,8 @@ def load_decoder(
     raise KitError(f"{run}: is not a run folder; it has no config.json")
 
 
-def exported_decoder(
-    folder: str | Path,  # that `b2t export` wrote
-) -> Decoder:
-    "The decoder in it; `KitError` if one of its two files was changed, or if they do not belong together."
+def exported_decoder(folder: str | Path) -> Decoder:
+    "The decoder that `b2t export` wrote; `KitError` if one of its files was changed, or if they are of two decoders."
     folder = Path(folder)
     path, record = folder / f"{WEIGHTS}.safetensors", load_json(folder / "config.json")
     try:
@@ -165,9 +160,7 @@ def exported_decoder(
     return _decoder_of(record, known, folder, WEIGHTS, str(record.get("origin", folder.name))[:200])
 
 
-def recorded_settings(
-    run: str | Path,  # run folder
-) -> SpeechRun:
+def recorded_settings(run: str | Path) -> SpeechRun:
     "The settings of a run, to resume it; days and features are left to the recordings. Raises `KitError`."
     path = Path(run) / "config.json"
     record, known = _read_record(path)
@@ -277,11 +270,8 @@ def write_logits(
             file.check()
 
 
-def decoded_again(
-    trials: Sequence[Decoded],  # of one split
-    path: str | Path,  # other logits of these trials, from `write_logits`
-) -> list[Decoded]:
-    "The same trials, decoded greedily from a file of logits."
+def decoded_again(trials: Sequence[Decoded], path: str | Path) -> list[Decoded]:
+    "The same trials of a split, decoded greedily from other logits, which `write_logits` wrote."
     found = []
     with h5py.File(regular_file(path), "r") as file:
         for trial in trials:
