@@ -45,7 +45,7 @@ from b2t_kit.core import (
     ERROR, FAULTS, SEED, STATUSES, SUCCESS, TEMPERATURE, UNRECOGNISED, KitError, check_bounds, check_target,
 )
 from .core import converted, find_place, leaves, load_json, new_folders, number_in, override, printable
-from .core import read_text, report_progress, run_program, save_json, write_atomically
+from .core import read_text, report_progress, run_program, save_json, say_once, write_atomically
 
 # %% ../nbs/cli.ipynb #e36cf443
 UNSET = arg(help_behavior_hint="")  # no "(default: None)" after a text that says what is done
@@ -391,7 +391,7 @@ def calibrate_trained(task: Any, run: Any, folder: Path) -> None:
     decoder = load_decoder(folder)
     if not decoder.settled and not read_calibration(folder, decoder.digest):
         with open_device(run.train.device, run.train.precision) as device:
-            if found := fit_run(folder, decoder, task.val, decode(decoder, task.val, device)):
+            if found := fit_run(folder, decoder, task.val, decode(decoder, task.val, device, look=False)):
                 print(found, flush=True)
 
 # %% ../nbs/cli.ipynb #a7ff6622
@@ -1260,6 +1260,7 @@ def mistake(printed: str, options: Sequence[str], verb: type, default: Any) -> s
 # %% ../nbs/cli.ipynb #c0f5b5f0
 def act(verb: Any, quiet: bool = False) -> int:
     "Run a verb; with `--json -` print only the result, as JSON, and with `--quiet` only errors and that."
+    say_once.cache_clear()
     only_result = getattr(verb, "json", None) == "-"
     with ExitStack() as stack:
         if quiet:

@@ -42,17 +42,17 @@ if TYPE_CHECKING:
 
 # %% auto #0
 __all__ = ['LONGEST_ERROR', 'MAX_TEXT', 'SEED', 'TEMPERATURE', 'SUCCESS', 'FAULTS', 'ERROR', 'UNRECOGNISED', 'STATUSES',
-           'LOG_EVERY', 'TOLD_FROM', 'ENTERED', 'FROM_CPP', 'MACHINE_FAULTS', 'GIB', 'SETTLED', 'MEMO', 'REMEMBERED',
-           'KitError', 'printable', 'printed_plainly', 'sync_folder', 'written_aside', 'write_atomically', 'save_json',
-           'atomic_folder', 'known_mistake', 'regular_file', 'open_own', 'clear_way', 'read_bytes', 'read_text',
-           'parse_json', 'load_json', 'csv_text', 'csv_plain', 'check_writable', 'new_folders', 'check_target',
-           'existing', 'free_bytes', 'Platform', 'platform', 'to_dict', 'kinds_of', 'converted', 'from_dict', 'leaves',
-           'override', 'check_bounds', 'is_whole', 'number_in', 'class_source', 'report_progress', 'duration',
-           'followed', 'loses_exceptions', 'stopped_by_signals', 'forget_output', 'run_program', 'environment_with',
-           'memory', 'free_memory', 'gib', 'file_mark', 'plain', 'content_hash', 'file_state', 'Remembered',
-           'remembered_hash', 'file_hash', 'Kept', 'note_of', 'stored_key', 'kept', 'differing', 'fold_seed',
-           'scramble', 'one_thread_first', 'uniforms', 'normals', 'Place', 'find_place', 'child_environment', 'join',
-           'tell_others', 'lost_contact', 'leave']
+           'LOG_EVERY', 'TOLD_FROM', 'say_once', 'ENTERED', 'FROM_CPP', 'MACHINE_FAULTS', 'GIB', 'SETTLED', 'MEMO',
+           'REMEMBERED', 'KitError', 'printable', 'printed_plainly', 'sync_folder', 'written_aside', 'write_atomically',
+           'save_json', 'atomic_folder', 'known_mistake', 'regular_file', 'open_own', 'clear_way', 'read_bytes',
+           'read_text', 'parse_json', 'load_json', 'csv_text', 'csv_plain', 'check_writable', 'new_folders',
+           'check_target', 'existing', 'free_bytes', 'Platform', 'platform', 'to_dict', 'kinds_of', 'converted',
+           'from_dict', 'leaves', 'override', 'check_bounds', 'is_whole', 'number_in', 'class_source',
+           'report_progress', 'duration', 'followed', 'loses_exceptions', 'stopped_by_signals', 'forget_output',
+           'run_program', 'environment_with', 'memory', 'free_memory', 'gib', 'file_mark', 'plain', 'content_hash',
+           'file_state', 'Remembered', 'remembered_hash', 'file_hash', 'Kept', 'note_of', 'stored_key', 'kept',
+           'differing', 'fold_seed', 'scramble', 'one_thread_first', 'uniforms', 'normals', 'Place', 'find_place',
+           'child_environment', 'join', 'tell_others', 'lost_contact', 'leave']
 
 # %% ../nbs/core.ipynb #942871e9
 LONGEST_ERROR = 2000  # characters; an error may quote its input, which may be one line of megabytes
@@ -531,6 +531,9 @@ def report_progress(line: str) -> None:
     write = sys.modules["tqdm"].tqdm.write if "tqdm" in sys.modules else print
     write(line, file=sys.stderr)
     sys.stderr.flush()
+
+
+say_once = cache(report_progress)  # what several steps of a command would repeat
 
 # %% ../nbs/core.ipynb #a245cfc3
 def duration(seconds: float) -> str:

@@ -294,6 +294,19 @@ def test_one_line_per_kind_of_fault(here: Path, faulted: Callable) -> None:
     assert lines[101].startswith("196 more like this: ") and "input_features: nan at bin" in lines[101]
 
 
+def test_a_silent_electrode_is_said_once_a_command(here: Path, capsys: pytest.CaptureFixture) -> None:
+    for path in Path("data").rglob("*.hdf5"):
+        with h5py.File(path, "r+") as file:
+            for trial in file.values():
+                trial[F][:, 3] = 0.0
+    other = train("--seed 2 --eval-every 1", "other")
+    for words in (train("--eval-every 1"), other, "eval --runs new other --data data", "eval --run new --data data --unseen mean",
+                  "decode --runs new other --data data --lm default"):
+        capsys.readouterr()
+        assert main([*words.split()]) == 0
+        assert "".join(capsys.readouterr()).count("never change") == 1, words
+
+
 ONLY_LISTED: dict[str, tuple[Spoil, str]] = {  # what training does not read
     "no transcription": (in_file(lambda trial, _: trial.__delitem__("transcription")), "trial_0001/transcription"),
     "another transcription": (value("transcription", 0, ord("%")), "trial_0001/transcription"),

@@ -55,10 +55,8 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     from b2t_kit.models import model
-    from b2t_kit.speech import evaluate
 
     monkeypatch.setattr(model, "_FILES", {})
-    evaluate._say_once.cache_clear()
     for name in ("own", "own_layers"):
         sys.modules.pop(name, None)
 

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from ..core import MEMO, Kept, KitError, check_target, content_hash, csv_text, file_mark, followed, from_dict
-from ..core import load_json, new_folders, regular_file, report_progress, save_json, to_dict, write_atomically
+from ..core import load_json, new_folders, regular_file, report_progress, save_json, say_once, to_dict, write_atomically
 from ..data.batches import EvalBatches
 from ..data.dataset import T15, NewFile, Recordings, Signal, TrialInfo, check_split, data_fingerprint
 from ..data.dataset import look_at
@@ -172,9 +172,6 @@ def recorded_settings(run: str | Path) -> SpeechRun:
     return SpeechRun(replace(known["config"], model=model), from_dict(TrainConfig, record["train"]))
 
 
-_say_once = cache(report_progress)  # of one note
-
-
 def _read_record(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     "The content of config.json, and the fields of a decoder that it holds; `KitError` if it is not of speech."
     try:
@@ -184,7 +181,7 @@ def _read_record(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             raise KitError(f"its task is '{task['name']}', not 'speech'")
         config = from_dict(SpeechConfig, task["config"])
         if note := source_note(task["config"]["model"], config.model, path.parent / SOURCES):
-            _say_once(f"{path.parent}: {note}")
+            say_once(f"{path.parent}: {note}")
         return record, {"config": config, "sessions": tuple(task["sessions"]), "trained": tuple(task["trained"]),
                         "signal": from_dict(Signal, task.get("signal", {})), "signals": signals_in(task),
                         "begun": dict(task.get("begun", {}))}
@@ -225,12 +222,13 @@ def decode(
     recordings: Recordings,  # any split
     device: Device,
     unseen: Unseen | None = None,  # day layer of sessions without training; None: from the configuration
+    look: bool = True,  # first look at the numbers, and warn of what is strange
 ) -> list[Decoded]:  # in the order of the recordings
     "Decode every trial of the recordings greedily."
     own = recordings.signal if recordings.signal in decoder.signals.values() else decoder.signal
     check_signal(recordings, own, decoder.origin)
-    for warning in look_at(recordings, to_train=False):
-        report_progress(f"warning: {warning}")
+    for warning in look_at(recordings, to_train=False) if look else ():
+        say_once(f"warning: {warning}")
     days = (decoder.sessions, decoder.trained, recordings.sessions)
     model = fit_days(decoder.model, *days, unseen or decoder.config.unseen)
     model = model.to(device.torch_device).eval()
@@ -555,7 +553,7 @@ def evaluate_run(
             used = Counter(chose[trial.info.session] for trial in trials if trial.info.session in chose)
             calibration = read_calibration(Path(run), decoder.fitted_for)
             if calibration is None and split == "val":
-                plain = decode(decoder, recordings, opened) if unseen else trials
+                plain = decode(decoder, recordings, opened, look=False) if unseen else trials
                 calibration = fit_run(run, decoder, recordings, plain)
             evaluation = Evaluation(
                 decoder.origin, split, trials, recordings.signal.label_names, frozenset(decoder.trained),
