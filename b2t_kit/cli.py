@@ -13,7 +13,7 @@ __all__ = ['UNSET', 'Folder', 'File', 'RunFolder', 'OptionalFolder', 'OptionalFi
            'BuildModel', 'MixModels', 'ConvertModel', 'DescribeModel', 'CheckModel', 'Perplexity', 'Rescore', 'Submit',
            'CheckSubmission', 'ScoreSentences', 'CombineSentences', 'WriteReport', 'Export', 'Runs', 'Show',
            'BuildKernel', 'ForDevices', 'Plan', 'Preflight', 'Doctor', 'all_verbs', 'find_verb', 'print_verbs',
-           'spelled_out', 'parse', 'mistake', 'act', 'do', 'parse_and_act', 'main']
+           'spelled_out', 'parse', 'mistake', 'act', 'do', 'fault_in', 'parse_and_act', 'main']
 
 # %% ../nbs/cli.ipynb #dbf184fd
 import difflib
@@ -24,6 +24,7 @@ import shutil
 import sys
 import textwrap
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, redirect_stderr, redirect_stdout, suppress
@@ -44,8 +45,8 @@ from . import __version__
 from b2t_kit.core import (
     ERROR, FAULTS, SEED, STATUSES, SUCCESS, TEMPERATURE, UNRECOGNISED, KitError, check_bounds, check_target,
 )
-from .core import converted, find_place, leaves, load_json, new_folders, number_in, override, printable
-from .core import read_text, report_progress, run_program, save_json, say_once, write_atomically
+from .core import converted, find_place, leaves, load_json, lost_contact, new_folders, number_in, override
+from .core import printable, read_text, report_progress, run_program, save_json, say_once, write_atomically
 
 # %% ../nbs/cli.ipynb #e36cf443
 UNSET = arg(help_behavior_hint="")  # no "(default: None)" after a text that says what is done
@@ -1297,8 +1298,22 @@ def do(words: list[str]) -> int:
     return SUCCESS
 
 # %% ../nbs/cli.ipynb #67288201
+def fault_in(model: str, error: Exception) -> str:
+    "Return where an error arose in the file of one's own model, or beside it, in a line; empty if elsewhere."
+    if lost_contact(error) or isinstance(error, (OSError, MemoryError)) or "OutOfMemory" in type(error).__name__:
+        return ""
+    own, reason = Path(model.rpartition(":")[0]).resolve(), f"{type(error).__name__}: {str(error).strip()}"
+    near = [frame for frame in traceback.extract_tb(error.__traceback__)
+            if frame.filename.endswith(".py") and Path(frame.filename).resolve().parent == own.parent]
+    if near:
+        return f"{Path(near[-1].filename).name}, line {near[-1].lineno}, in {near[-1].name}: {reason}"
+    return f"{own.name}: {reason}" if type(getattr(error, "obj", None)).__module__ == own.stem else ""
+
+
 def parse_and_act(words: list[str], quiet: bool) -> int:
-    "Run the verb that a command line means; an error about a setting names the option as it was typed."
+    """Run the verb that a command line means; an error about a setting names the option as it was typed, and one in a
+    model of one's own its line."""
+    model = ""
     try:
         try:
             verb = parse(words)
@@ -1312,6 +1327,10 @@ def parse_and_act(words: list[str], quiet: bool) -> int:
         setting = re.match(r"([a-z_0-9]+)(?=: (?:must be in \[|\S+ is not (?:from |in \[)))", str(error))
         if setting and flag(setting[1]) in (word.partition("=")[0] for word in words):
             raise KitError(f"{flag(setting[1])}{str(error)[setting.end():]}") from error
+        raise
+    except Exception as error:
+        if ".py:" in model and (fault := fault_in(model, error)):
+            raise KitError(fault) from error
         raise
 
 # %% ../nbs/cli.ipynb #9303474a

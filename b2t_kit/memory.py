@@ -11,6 +11,7 @@ __all__ = ['KINDS', 'aten', 'FAKES', 'SMALL', 'CPU', 'KEPT', 'WORKING', 'AS_COMP
            'plan_text', 'plan_values', 'check_memory']
 
 # %% ../nbs/memory.ipynb #16217782
+import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
@@ -348,8 +349,10 @@ def trace_step(
     keep = torch.autograd.graph.saved_tensors_hooks(
         lambda tensor: ledger.mark(tensor, "kept for the gradient"), lambda tensor: tensor)
     name, largest = largest_tensor(batch)
-    rows = -(-len(largest) // chips)
+    rows, log = -(-len(largest) // chips), logging.getLogger("torch._subclasses.fake_tensor")
+    level = log.level
     try:
+        log.setLevel(logging.CRITICAL)  # it prints a traceback of the error that is raised
         with torch.random.fork_rng(devices=[]):
             model, given = fake_model(task, tracer, divided, over), fake_batch(batch, tracer, rows)
             with tracer, keep, Whole(ledger, kind):
@@ -362,6 +365,8 @@ def trace_step(
     except Exception as error:  # the task's own code; an estimate must not stop a run
         why = next(iter(str(error).splitlines()), "")[:160]
         raise NotTraced(f"{type(task).__name__} cannot be traced ({type(error).__name__}: {why})") from error
+    finally:
+        log.setLevel(level)
     shape = f"{name} of {' x '.join(map(str, (rows, *largest.shape[1:])))}"
     return Trace(shape, ledger.peak_at, ledger.peak, ledger.rows)
 

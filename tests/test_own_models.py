@@ -130,3 +130,11 @@ def test_what_a_model_of_ones_own_gets_wrong(here: Path, capsys: pytest.CaptureF
     assert main(f"{train} turned.py:Own".split()) == 2 and not (here / "new").exists()
     told = capsys.readouterr().err
     assert told.count("\n") == 1 and "its network returned logits of shape (4, 41, " in told, told
+    for name, old, new, expected in (
+            ("wide", "nn.Linear(config.patch *", "nn.Linear(1 + config.patch *", "wide.py, line 26, in forward: RuntimeError: mat1"),
+            ("bare", "    patch: int = 8\n", "", "bare.py: AttributeError: 'Own' object has no attribute 'patch'"),
+            ("deep", "own_layers.shaped(", "own_layers.reshaped(", "deep.py, line 26, in forward: AttributeError: module 'own_layers'")):
+        (here / f"{name}.py").write_text(OWN.replace(old, new))
+        assert main(f"{train} {name}.py:Own".split()) == 2 and not (here / "new").exists()
+        told = capsys.readouterr().err
+        assert told.count("\n") == 1 and told.startswith(f"error: {expected}"), told

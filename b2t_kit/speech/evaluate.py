@@ -27,7 +27,8 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from ..core import MEMO, Kept, KitError, check_target, content_hash, csv_text, file_mark, followed, from_dict
-from ..core import load_json, new_folders, regular_file, report_progress, save_json, say_once, to_dict, write_atomically
+from ..core import load_json, new_folders, regular_file, report_progress, save_json, say_once, to_dict
+from ..core import write_atomically
 from ..data.batches import EvalBatches
 from ..data.dataset import T15, NewFile, Recordings, Signal, TrialInfo, check_split, data_fingerprint
 from ..data.dataset import look_at
