@@ -18,12 +18,8 @@ from ..text.phonemes import BLANK, SILENCE
 
 # %% ../../nbs/decode/align.ipynb #e81f10b7
 @njit(nogil=True)
-def combine(
-    first: float,  # a log-probability
-    second: float,  # another log-probability
-    best_path: bool,  # take the larger one instead of the sum
-) -> float:
-    "Return ln(e^first + e^second), or the larger of the two."
+def combine(first: float, second: float, best_path: bool) -> float:
+    "Return ln(e^first + e^second) of two log-probabilities, or the larger one if only the best path counts."
     high, low = max(first, second), min(first, second)
     if best_path or high - low > 40.0 or low == -math.inf:
         return high
@@ -38,11 +34,8 @@ class Spoken(NamedTuple):
     label: np.ndarray  # (phonemes,) uint8, classes 1..39
 
 # %% ../../nbs/decode/align.ipynb #975f4fd2
-def spoken_arrays(
-    entries: Iterable[tuple[int, Sequence[int]]],  # word number, classes 1..39; in any order
-    count: int,  # number of words
-) -> Spoken:
-    "Return the pronunciations of all words, without duplicates."
+def spoken_arrays(entries: Iterable[tuple[int, Sequence[int]]], count: int) -> Spoken:
+    "Return the pronunciations, each a word number and classes 1..39, of `count` words, without duplicates."
     unique = sorted({(int(word), tuple(map(int, labels))) for word, labels in entries})
     words = np.array([word for word, _ in unique], dtype=np.int64)
     first = np.cumsum([0, *(len(labels) for _, labels in unique)])
@@ -74,7 +67,7 @@ class Graph(NamedTuple):
 
 # %% ../../nbs/decode/align.ipynb #ac626a19
 @njit(nogil=True)
-def _room(words: np.ndarray, spoken: Spoken) -> tuple[int, int]:
+def _sizes(words: np.ndarray, spoken: Spoken) -> tuple[int, int]:
     states, edges, before = 1, 1, 1
     for word in words:
         forms = spoken.word_first[word + 1] - spoken.word_first[word]
@@ -126,13 +119,9 @@ def _chain(
 
 # %% ../../nbs/decode/align.ipynb #e35e0706
 @njit(nogil=True)
-def sentence_graph(
-    words: np.ndarray,  # (W,) int32 word numbers
-    spoken: Spoken,
-    missing: float,  # at most 0: added where no silence separates two words
-) -> Graph:
-    "Return the graph of all alignments and pronunciations of a sentence."
-    states, edges = _room(words, spoken)
+def sentence_graph(words: np.ndarray, spoken: Spoken, missing: float) -> Graph:
+    "Return the graph of all alignments and pronunciations of a sentence; arguments as for `forced_align`."
+    states, edges = _sizes(words, spoken)
     graph, size = Graph(np.empty(edges, EDGE), np.empty(states, STATE)), np.zeros(2, np.int64)
     gap = (np.int64(-1), _state(graph, size, np.int64(-1), np.int64(_QUIET)))
     ends, tails = np.empty(0, np.int64), np.empty(0, np.uint8)
@@ -158,11 +147,8 @@ def sentence_graph(
 
 # %% ../../nbs/decode/align.ipynb #9dc3a943
 @njit(nogil=True)
-def with_quiet(
-    rows: np.ndarray,  # (P, 41) float64 log-probabilities
-    best_path: bool,  # take the larger one instead of the sum
-) -> np.ndarray:  # (P, 42)
-    "Return the rows with the log-probability of 'blank or silence' appended."
+def with_quiet(rows: np.ndarray, best_path: bool) -> np.ndarray:  # (P, 41) float64 -> (P, 42)
+    "Return log-probabilities with that of 'blank or silence' appended."
     wide = np.empty((len(rows), _QUIET + 1))
     for frame in range(len(rows)):
         for label in range(_QUIET):
@@ -172,16 +158,13 @@ def with_quiet(
 
 # %% ../../nbs/decode/align.ipynb #25f987ca
 @njit(nogil=True)
-def all_paths(
-    chances: np.ndarray,  # (P, 42) probabilities
-    graph: Graph,
-) -> float:  # minus infinity if there is no path, or on underflow
-    "Return ln of the sum over all alignments."
+def all_paths(probabilities: np.ndarray, graph: Graph) -> float:
+    "Return ln of the sum over all alignments; minus infinity if there is no path, or on underflow."
     edges, factor = graph.edges, np.exp(graph.edges["weight"])
     now, after, total = np.zeros(len(graph.states)), np.zeros(len(graph.states)), 0.0
     now[0] = 1.0
-    for frame in range(len(chances)):
-        row, whole = chances[frame], 0.0
+    for frame in range(len(probabilities)):
+        row, whole = probabilities[frame], 0.0
         for at in range(len(edges)):
             part = now[edges[at].source] * row[edges[at].heard] * factor[at]
             after[edges[at].target] += part
@@ -189,9 +172,9 @@ def all_paths(
         if whole <= 0.0:
             return -math.inf
         total += math.log(whole)
-        share = 1.0 / whole
+        scale = 1.0 / whole
         for state in range(len(now)):
-            now[state], after[state] = after[state] * share, 0.0
+            now[state], after[state] = after[state] * scale, 0.0
     ending = 0.0
     for state in range(len(now)):
         ending += now[state] * graph.states[state].final
@@ -199,12 +182,9 @@ def all_paths(
 
 # %% ../../nbs/decode/align.ipynb #b472dbe7
 @njit(nogil=True)
-def best_alignment(
-    rows: np.ndarray,  # (P, 42) log-probabilities
-    graph: Graph,
-    back: np.ndarray,  # (P, states) int32, filled with the previous state
-) -> tuple[float, int]:  # ln P of the best path (minus infinity if there is none), its last state
-    "Return the best alignment (Viterbi)."
+def best_alignment(rows: np.ndarray, graph: Graph, back: np.ndarray) -> tuple[float, int]:
+    """Return ln P of the best path (Viterbi), minus infinity if there is none, and its last state; `back` (P, states)
+    is filled with the state before each."""
     edges = graph.edges
     now, after = np.full(len(graph.states), -math.inf), np.empty(len(graph.states))
     now[0] = 0.0
@@ -224,11 +204,8 @@ def best_alignment(
 
 # %% ../../nbs/decode/align.ipynb #269ff348
 @njit(nogil=True)
-def log_paths(
-    rows: np.ndarray,  # (P, 42) log-probabilities
-    graph: Graph,
-) -> float:  # ln P
-    "Return the sum over all alignments, computed with logarithms to avoid underflow."
+def log_paths(rows: np.ndarray, graph: Graph) -> float:
+    "Return ln of the sum over all alignments, computed with logarithms to avoid underflow."
     now, after = np.full(len(graph.states), -math.inf), np.empty(len(graph.states))
     now[0] = 0.0
     for frame in range(len(rows)):
@@ -245,13 +222,8 @@ def log_paths(
 
 # %% ../../nbs/decode/align.ipynb #65ee142a
 @njit(nogil=True)
-def word_times(
-    back: np.ndarray,  # (P, states) int32, from `best_alignment`
-    ending: int,  # state after the last frame
-    graph: Graph,
-    count: int,  # number of words
-) -> np.ndarray:  # (W, 2) int64, first frame, and the frame after the last
-    "Return the frames of each word along the best path."
+def word_times(back: np.ndarray, ending: int, graph: Graph, count: int) -> np.ndarray:  # (W, 2) int64
+    "Return the first frame, and the frame after the last, of each of `count` words along a path of `best_alignment`."
     times = np.zeros((count, 2), np.int64)
     state = ending
     for frame in range(len(back) - 1, -1, -1):
@@ -267,7 +239,7 @@ def word_times(
 @njit(nogil=True)
 def forced_align(
     rows: np.ndarray,  # (P, 42) from `with_quiet`
-    chances: np.ndarray,  # (P, 42) the exponentials of `rows`
+    probabilities: np.ndarray,  # (P, 42) the exponentials of `rows`
     words: np.ndarray,  # (W,) int32 word numbers
     spoken: Spoken,
     missing: float,  # at most 0: added where no silence separates two words
@@ -280,7 +252,7 @@ def forced_align(
     times = word_times(back, ending, graph, len(words))
     if best_path or best == -math.inf:
         return best, times
-    total = all_paths(chances, graph)
+    total = all_paths(probabilities, graph)
     if total == -math.inf:
         total = log_paths(rows, graph)
     return total, times

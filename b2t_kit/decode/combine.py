@@ -35,11 +35,8 @@ if TYPE_CHECKING:  # they import torch, which a vote does not need
     from b2t_kit.speech.evaluate import Evaluation
 
 # %% ../../nbs/decode/combine.ipynb #918040b7
-def average_logits(
-    logits: Sequence[np.ndarray],  # (P, 41) of each model
-    name: str = "logits",  # for error messages
-) -> np.ndarray:  # (P, 41) float32 log-probabilities
-    "Return the average of the models; raises `KitError` unless all have the same frames."
+def average_logits(logits: Sequence[np.ndarray], name: str = "logits") -> np.ndarray:  # (P, 41) float32
+    "Return the mean log-probabilities of models, from logits of each; `KitError` unless all have the same frames."
     if not logits:
         raise KitError(f"{name}: there are no models to average")
     checked = [check_logits(array, f"{name} of model {number}") for number, array in enumerate(logits, 1)]
@@ -57,10 +54,8 @@ def average_logits(
     return total.astype(np.float32)
 
 # %% ../../nbs/decode/combine.ipynb #23621d4b
-def same_trials(
-    lists: Sequence[Sequence[LogitTrial]],  # of each model, sorted
-) -> Sequence[Sequence[LogitTrial]]:
-    "The lists, if they are of the same trials; raises `KitError` otherwise."
+def same_trials(lists: Sequence[Sequence[LogitTrial]]) -> Sequence[Sequence[LogitTrial]]:
+    "The sorted trials of each model, if they are the same ones; raises `KitError` otherwise."
     for other in lists[1:]:
         if differing := sorted({trial.place for trial in lists[0]} ^ {trial.place for trial in other}):
             raise KitError(f"{other[0].name}: differs from {lists[0][0].name} in trial "
@@ -121,11 +116,9 @@ def pooled(
     return with_confidences(sorted(made, key=lambda one: (-one.total, one.words)))
 
 # %% ../../nbs/decode/combine.ipynb #44b99951
-def least_risk(
-    texts: Sequence[Sequence[str]],  # the words of each candidate
-    weights: Sequence[float] | None = None,  # how much each is believed; None: all alike
-) -> int:  # index of the chosen one
-    "Choose the candidate with the fewest expected word errors; of equal ones the first of the most believed."
+def least_risk(texts: Sequence[Sequence[str]], weights: Sequence[float] | None = None) -> int:
+    """Return the index of the candidate, each given by its words, with the fewest expected word errors if each is
+    believed by its weight, or all alike; of equal ones the first of the most believed."""
     if not texts:
         raise KitError("there are no sentences to choose from")
     belief: dict[tuple[str, ...], float] = {}
@@ -140,10 +133,9 @@ def least_risk(
     return list(map(tuple, texts)).index(candidates[best])
 
 
-def by_risk(
-    lists: Sequence[Sequence[Hypothesis]],  # of one trial, decoded by each model
-) -> list[Hypothesis]:  # the sentence of least risk first, then by probability
-    "Return all sentences of several lists, each with the logarithm of its mean probability as its score."
+def by_risk(lists: Sequence[Sequence[Hypothesis]]) -> list[Hypothesis]:
+    """Return all sentences of a trial's list of each model, with the logarithm of its mean probability as its score:
+    the sentence of least risk first, then by probability."""
     found: dict[tuple[str, ...], Hypothesis] = {}
     belief: dict[tuple[str, ...], float] = {}
     for listed in lists:
@@ -166,12 +158,8 @@ def run_list(runs: Sequence[str | Path]) -> list[Path]:
     return found
 
 
-def ensemble_folder(
-    runs: Sequence[str | Path],  # run folders
-    part: str,  # such as "eval"
-    name: str,  # train, val or test, or that of a folder beside it for other recordings
-) -> Path:
-    "The folder of an ensemble's results, beside the first run."
+def ensemble_folder(runs: Sequence[str | Path], part: str, name: str) -> Path:
+    "The folder of an ensemble's results for a part such as eval and a split, beside the first run."
     return Path(runs[0]).parent / "ensemble" / part / name
 
 

@@ -6,9 +6,9 @@
 __all__ = ['PREFIX', 'HISTORY', 'SLOT', 'MODEL_WORD', 'MAX_HOTWORDS', 'MAX_BOOST', 'LONGEST_HOTWORD', 'SEARCH', 'Limits',
            'SearchConfig', 'Beam', 'Histories', 'Candidates', 'power_of_two', 'new_histories', 'new_beam',
            'new_candidates', 'mix', 'add_paths', 'extend', 'expand_node', 'wait', 'kth_largest', 'keep', 'advance',
-           'fill_table', 'grown', 'finished', 'history_words', 'Hotword', 'parse_hotword', 'parse_hotwords',
-           'read_hotwords', 'with_hotwords', 'average_word', 'model_words', 'tempered', 'log_probs', 'is_sure',
-           'kept_frames', 'Stream', 'BeamSearch', 'search_key', 'available_cores']
+           'fill_table', 'grown', 'finished', 'history_words', 'Hotword', 'parse_hotwords', 'read_hotwords',
+           'with_hotwords', 'average_word', 'model_words', 'tempered', 'log_probs', 'is_sure', 'kept_frames', 'Stream',
+           'BeamSearch', 'search_key', 'available_cores']
 
 # %% ../../nbs/decode/search.ipynb #ce07eb5c
 import math
@@ -16,6 +16,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -74,13 +75,8 @@ class SearchConfig:
         return Limits(float(self.acoustic_scale), float(self.word_bonus), float(self.missing_silence), int(self.beam),
                       float(self.threshold), float(self.token_threshold), bool(self.best_path))
 
-    def total(
-        self,
-        acoustic: float,  # ln P(logits | sentence)
-        language: float,  # ln P(sentence)
-        num_words: int,
-    ) -> float:
-        "Return the score that sentences are sorted by."
+    def total(self, acoustic: float, language: float, num_words: int) -> float:
+        "Return the score that sentences are sorted by, from ln P(logits | sentence) and ln P(sentence)."
         return self.acoustic_scale * acoustic + language + self.word_bonus * num_words
 
 # %% ../../nbs/decode/search.ipynb #da6fd247
@@ -215,13 +211,10 @@ def extend(histories: Histories, parent: int, word: int, words: np.ndarray, mode
 # %% ../../nbs/decode/search.ipynb #83eec839
 @njit(nogil=True)
 def expand_node(
-    node: int,  # of the trie
-    history: int,
-    mass: float,  # ln P of the paths that reach the node in this frame
-    best: float,  # best score of the frame so far
-    trie: Trie, words: np.ndarray, model: NamedTuple, limits: Limits, histories: Histories, candidates: Candidates,
-) -> float:  # best score including these
-    "Enter a node, end every word stored there, and return the best score of the frame."
+    node: int, history: int, mass: float, best: float, trie: Trie, words: np.ndarray, model: NamedTuple,
+    limits: Limits, histories: Histories, candidates: Candidates,
+) -> float:
+    "Enter a node with ln P of the paths that reach it, end every word stored there, and return the frame's best score."
     before = histories.rows[history]
     base = limits.scale * mass + before.language + limits.bonus * before.length
     if base + max(trie.lookahead[node], limits.bonus + trie.lookahead[0]) < best - limits.threshold:
@@ -303,17 +296,11 @@ def keep(trie: Trie, limits: Limits, histories: Histories, beam: Beam, candidate
 # %% ../../nbs/decode/search.ipynb #bdacb138
 @njit(nogil=True)
 def advance(
-    rows: np.ndarray,  # (P, 41) float64 log-probabilities
-    start: int,  # first frame to process
-    trie: Trie,
-    words: np.ndarray,  # (words,) MODEL_WORD
-    model: NamedTuple,  # the language model's arrays
-    limits: Limits,
-    histories: Histories,  # grows
-    beam: Beam,  # replaced by the beam after each frame
-    candidates: Candidates,  # scratch
-) -> int:  # frames processed, counted from the first; fewer than P if an array is full
-    "Process frames until the end, or until an array is full."
+    rows: np.ndarray, start: int, trie: Trie, words: np.ndarray, model: NamedTuple, limits: Limits,
+    histories: Histories, beam: Beam, candidates: Candidates,
+) -> int:
+    """Process rows (P, 41) of log-probabilities from the frame `start` on, and return the number of the next one: less
+    than P if an array is full. Histories grow, the beam is replaced after each frame, candidates are scratch."""
     for frame in range(start, len(rows)):
         row = rows[frame]
         candidates.state[0], candidates.state[1], candidates.state[2] = 0, candidates.state[1] + 1, 0
@@ -366,8 +353,8 @@ def grown(histories: Histories, candidates: Candidates) -> tuple[Histories, Cand
     return bigger, larger
 
 # %% ../../nbs/decode/search.ipynb #720ab701
-def finished(beam: Beam, best_path: bool) -> dict[int, float]:  # word history -> ln P(logits | words)
-    "Return the complete sentences in the beam with their probabilities."
+def finished(beam: Beam, best_path: bool) -> dict[int, float]:
+    "Return the complete sentences in the beam, each a word history, with ln P(logits | words)."
     found: dict[int, float] = {}
     rows = beam.rows[: beam.size[0]]
     for prefix in rows[rows["code"] <= SILENCE]:
@@ -376,8 +363,8 @@ def finished(beam: Beam, best_path: bool) -> dict[int, float]:  # word history -
     return found
 
 
-def history_words(histories: Histories, number: int) -> tuple[int, ...]:  # as numbered in the lexicon
-    "Return the words of a history, first to last."
+def history_words(histories: Histories, number: int) -> tuple[int, ...]:
+    "Return the words of a history, first to last, as numbered in the lexicon."
     words = []
     while number > 0:
         words.append(int(histories.rows[number]["word"]))
@@ -399,43 +386,20 @@ class Hotword:
     boost: float = 0.0  # added to ln P of the word
 
 
-def parse_hotword(line: str) -> tuple[str, str, Pronunciation, float | None]:
-    "Return the head of a line, its word, its pronunciation and its boost; raises `KitError` for a faulty one."
-    if not line.replace("\t", " ").isprintable():
-        raise KitError(f"has a control character in {printable(line)[:40]!r}")
-    head, *spoken = line.lower().replace("\u2019", "'").split()
-    if max(len(head), len(spoken)) > LONGEST_HOTWORD:
-        raise KitError(f"the word {head[:20]!r}... or its pronunciation is longer than {LONGEST_HOTWORD}")
-    word, boost = re.sub(r"\([0-9]+\)$", "", head), None
-    check_word(word)
-    if spoken and re.fullmatch(r"nan|inf(inity)?|[-+]?[0-9.]+(e[-+]?[0-9]+)?|[-+](nan|inf(inity)?)", spoken[-1]):
-        written = spoken.pop()
-        try:
-            boost = float(written)
-        except ValueError:
-            boost = math.nan
-        if not abs(boost) <= MAX_BOOST:
-            raise KitError(f"boost {written[:40]!r}: give a number from {-MAX_BOOST:g} to {MAX_BOOST:g}")
-    try:
-        return head, word, parse_pronunciation(" ".join(spoken).upper()) if spoken else (), boost
-    except KitError as error:
-        raise KitError(f"word {head!r}: {error}") from None
-
-
 def parse_hotwords(
     lines: Iterable[str],  # "word [PH PH ...] [boost]"; a further pronunciation as "word(2) PH PH ..."; `#` comments
     source: str = "hotwords",  # for error messages
     own: Pronouncer | None = None,  # pronounces words without a pronunciation; None: dictionary and spelling
 ) -> list[Hotword]:  # each word once
     "Return the words of a list; raises `KitError` with the line at fault."
-    seen: dict[str, int] = {}  # head -> line
+    seen: dict[str, int] = {}  # word or word(2) -> line
     found: dict[str, Hotword] = {}
     for number, line in enumerate(lines, 1):
         line = line.split("#")[0].strip(" \t\r")
         if not line:
             continue
         try:
-            head, word, form, boost = parse_hotword(line)
+            head, word, form, boost = _parse_line(line)
             if head in seen:
                 raise KitError(f"word {head!r} is also in line {seen[head]}; write another pronunciation as {word}(2)")
             if word != head and (not form or boost is not None):
@@ -451,6 +415,26 @@ def parse_hotwords(
     if not found:
         raise KitError(f"{source}: has no hotwords; write a word a line")
     return list(found.values())
+
+
+def _parse_line(line: str) -> tuple[str, str, Pronunciation, float | None]:  # word or word(2), word, form, boost
+    if not line.replace("\t", " ").isprintable():
+        raise KitError(f"has a control character in {printable(line)[:40]!r}")
+    head, *spoken = line.lower().replace("\u2019", "'").split()
+    if max(len(head), len(spoken)) > LONGEST_HOTWORD:
+        raise KitError(f"the word {head[:20]!r}... or its pronunciation is longer than {LONGEST_HOTWORD}")
+    word, boost = re.sub(r"\([0-9]+\)$", "", head), None
+    check_word(word)
+    if spoken and re.fullmatch(r"nan|inf(inity)?|[-+]?[0-9.]+(e[-+]?[0-9]+)?|[-+](nan|inf(inity)?)", spoken[-1]):
+        written = spoken.pop()
+        with suppress(ValueError):
+            boost = float(written)
+        if boost is None or not abs(boost) <= MAX_BOOST:
+            raise KitError(f"boost {written[:40]!r}: give a number from {-MAX_BOOST:g} to {MAX_BOOST:g}")
+    try:
+        return head, word, parse_pronunciation(" ".join(spoken).upper()) if spoken else (), boost
+    except KitError as error:
+        raise KitError(f"word {head!r}: {error}") from None
 
 
 def read_hotwords(path: str | Path, own: Pronouncer | None = None) -> list[Hotword]:
@@ -473,8 +457,8 @@ def with_hotwords(lexicon: Lexicon, hotwords: Sequence[Hotword]) -> Lexicon:  # 
 def average_word(ln_p: np.ndarray) -> float:
     "Return the mean ln P of a word of running text from ln P of all words: minus their entropy."
     values = np.asarray(ln_p, np.float64)
-    chances = np.exp(values - values.max())
-    return float(chances @ values / chances.sum())
+    weights = np.exp(values - values.max())
+    return float(weights @ values / weights.sum())
 
 
 def model_words(lexicon: Lexicon, model: LanguageModel, hotwords: Sequence[Hotword] = ()) -> np.ndarray:
@@ -491,11 +475,8 @@ def model_words(lexicon: Lexicon, model: LanguageModel, hotwords: Sequence[Hotwo
     return found
 
 # %% ../../nbs/decode/search.ipynb #34b55d4d
-def tempered(
-    logits: np.ndarray,  # (P, 41)
-    temperature: float,
-) -> np.ndarray:  # (P, 41), of the same type
-    "Return the logits divided by a temperature; the same array at temperature 1."
+def tempered(logits: np.ndarray, temperature: float) -> np.ndarray:
+    "Return logits divided by a temperature, of the same type; the same array at temperature 1."
     if temperature == 1:
         return logits
     with np.errstate(over="ignore"):  # minus infinity is a valid logit
@@ -503,11 +484,8 @@ def tempered(
 
 
 @njit(nogil=True)
-def log_probs(
-    logits: np.ndarray,  # (P, 41)
-    penalty: float,  # ln of the blank penalty
-) -> np.ndarray:  # (P, 41) float64
-    "Return ln of the class probabilities of each frame, with the blank lowered by the penalty."
+def log_probs(logits: np.ndarray, penalty: float) -> np.ndarray:  # (P, 41) -> (P, 41) float64
+    "Return ln of the class probabilities of each frame, with the blank lowered by ln of the blank penalty."
     rows = np.empty(logits.shape)
     for frame in range(len(logits)):
         high, total = logits[frame, 0], 0.0
@@ -527,12 +505,9 @@ def is_sure(rows: np.ndarray, config: SearchConfig) -> np.ndarray:  # (P,) bool
     return np.exp(rows[:, BLANK] + math.log(config.blank_penalty)) > config.blank_skip
 
 
-def kept_frames(
-    rows: np.ndarray,  # (P, 41) float64, from `log_probs`
-    config: SearchConfig,
-    before: bool = False,  # whether the frame before the first was surely blank
-) -> np.ndarray:  # (K,) int64 numbers of the frames to search
-    "Return the frames without those that are surely blank, but with the first of each run of these."
+def kept_frames(rows: np.ndarray, config: SearchConfig, before: bool = False) -> np.ndarray:  # (K,) int64
+    """Return the numbers of the frames to search: without those that are surely blank, but with the first of each run
+    of these, unless the frame before the first was one too."""
     if config.blank_skip == 1:
         return np.arange(len(rows))
     sure = is_sure(rows, config)
@@ -557,11 +532,8 @@ class Stream:
         for array in (self.histories.rows, self.histories.states, *self.candidates[:3]):
             array[1:] = array[-1:]  # all zeros: makes the memory ours
 
-    def push(
-        self,
-        frames: np.ndarray,  # (41,) logits of the next frame, or (n, 41) of several
-    ) -> None:
-        "Process the next frames; raises `KitError` if they cannot be logits."
+    def push(self, frames: np.ndarray) -> None:
+        "Process logits of the next frame (41,), or of several (n, 41); raises `KitError` if they cannot be logits."
         frames, config = np.atleast_2d(np.asarray(frames)), self.search.config
         rows = self.search.log_probs(frames, f"frames from {sum(map(len, self.rows))} on")
         self.rows.append(rows)
@@ -605,11 +577,9 @@ class Stream:
                 _, state = model.score(state, word)
             return math.exp(model.score(state, model.end)[0])
 
-    def partial(
-        self,
-        count: int = 20,  # largest number of sentences, of which the confidences are computed
-    ) -> list[Hypothesis]:  # best first, without times; the best one with confidences
-        "Return the finished words of the most likely prefixes; an unfinished word counts as the best it can become."
+    def partial(self, count: int = 20) -> list[Hypothesis]:  # best first, without times
+        """Return the finished words of the most likely prefixes, of the best one with confidences among so many; an
+        unfinished word counts as the best it can become."""
         rows, limits = self.beam.rows[: self.beam.size[0]], self.limits
         histories = self.histories.rows[rows["history"]]
         acoustic = np.logaddexp(rows["blank"], rows["label"])
@@ -657,35 +627,19 @@ class BeamSearch:
         lookahead = np.clip(unigrams, self.entries["least"], self.entries["most"]) + self.entries["boost"]
         return build_trie(self.lexicon.entries, lookahead)
 
-    @property
-    def unknown(self) -> int:
-        "The number of lexicon words that the language model does not know; they are scored as `<unk>`."
-        return int((self.entries["number"] == 0).sum())
-
-    def decode(
-        self,
-        logits: np.ndarray,  # (P, 41)
-        name: str = "logits",  # for error messages
-    ) -> list[Hypothesis]:  # best first; empty if no sentence fits
-        "Return the n-best list of a trial; raises `KitError` if `logits` cannot be logits."
+    def decode(self, logits: np.ndarray, name: str = "logits") -> list[Hypothesis]:
+        """Return the n-best list of a trial from logits (P, 41), best first; empty if no sentence fits. Raises
+        `KitError` with their name if they cannot be logits."""
         rows = self.log_probs(logits, name)
         return self.scored(rows, self.propose(rows))
 
-    def sentence(
-        self,
-        logits: np.ndarray,  # (P, 41)
-        name: str = "logits",  # for error messages
-    ) -> str:  # empty if no sentence fits
+    def sentence(self, logits: np.ndarray, name: str = "logits") -> str:  # empty if no sentence fits
         "Return the best sentence of `decode`: the order of the search alone leaves out how likely a sentence ends."
         found = self.decode(logits, name)
         return found[0].sentence if found else ""
 
-    def decode_each(
-        self,
-        trials: Iterable[np.ndarray],  # each (P, 41)
-        threads: int = 0,  # 0: one per core
-    ) -> Iterator[list[Hypothesis]]:
-        "Yield the n-best list of each trial, in their order, decoded on several cores."
+    def decode_each(self, trials: Iterable[np.ndarray], threads: int = 0) -> Iterator[list[Hypothesis]]:
+        "Yield the n-best list of each trial, in their order, decoded on several cores; 0: on all."
         with ThreadPoolExecutor(threads or available_cores()) as pool:
             yield from pool.map(self.decode, trials)
 
@@ -697,38 +651,27 @@ class BeamSearch:
         "Return a `Stream`, in the memory of one that is not used any more."
         return Stream(self, before)
 
-    def log_probs(
-        self,
-        logits: np.ndarray,  # (P, 41)
-        name: str = "logits",  # for error messages
-    ) -> np.ndarray:  # (P, 41) float64
+    def log_probs(self, logits: np.ndarray, name: str = "logits") -> np.ndarray:  # (P, 41) -> (P, 41) float64
         "Return ln of the class probabilities at the settings of this search; raises `KitError` for invalid logits."
         return log_probs(tempered(check_logits(logits, name), self.temperature), math.log(self.config.blank_penalty))
 
-    def propose(
-        self,
-        rows: np.ndarray,  # (P, 41) float64, from `log_probs`
-    ) -> list[tuple[int, ...]]:  # word numbers of the lexicon
-        "Return candidate sentences, not yet scored."
+    def propose(self, rows: np.ndarray) -> list[tuple[int, ...]]:  # word numbers of the lexicon
+        "Return candidate sentences for rows of `log_probs`, not yet scored."
         stream = self.stream()
         stream.advance(rows[kept_frames(rows, self.config)])
         return [history_words(stream.histories, history) for history in stream.best(self.config.n_best)]
 
-    def scored(
-        self,
-        rows: np.ndarray,  # (P, 41) float64, from `log_probs`
-        proposed: Iterable[tuple[int, ...]],  # sentences, as word numbers of the lexicon
-    ) -> list[Hypothesis]:  # best first, with times; the best one with confidences
-        "Return sentences with exact scores; those without any alignment are left out."
-        proposed = list(proposed)
+    def scored(self, rows: np.ndarray, proposed: Sequence[tuple[int, ...]]) -> list[Hypothesis]:  # best first
+        """Return sentences, given as word numbers of the lexicon, with exact scores and times for rows of `log_probs`,
+        the best one with confidences; those without any alignment are left out."""
         sentences = [tuple(self.lexicon.words[word] for word in words) for words in proposed]
         language = sentence_scores(self.model, [" ".join(words) for words in sentences], self.hot)
         frames = kept_frames(rows, self.config)
         skipped = float(np.delete(rows[:, BLANK], frames).sum())  # the same for all sentences
         wide = with_quiet(rows[frames], self.config.best_path)
-        chances, found = np.exp(wide), []
+        probabilities, found = np.exp(wide), []
         for words, numbers, likely in zip(sentences, proposed, language.tolist()):
-            acoustic, times = forced_align(wide, chances, np.array(numbers, np.int32), self.spoken,
+            acoustic, times = forced_align(wide, probabilities, np.array(numbers, np.int32), self.spoken,
                                            float(self.config.missing_silence), self.config.best_path)
             acoustic += skipped
             if acoustic > -math.inf:

@@ -39,11 +39,8 @@ BLANK_SKIPS = (1.0, 0.98, 0.9)
 CONFIRMED = 3  # proposals that are searched
 
 
-def edits_of_grid(
-    found: Sequence[Hypothesis],  # the n-best list of a trial
-    truth: str,  # its true sentence, as written
-) -> np.ndarray:  # (scales, bonuses) int64
-    "Return the word errors of a trial with each pair of cheap weights."
+def edits_of_grid(found: Sequence[Hypothesis], truth: str) -> np.ndarray:  # (scales, bonuses) int64
+    "Return the word errors of a trial, from its n-best list, with each pair of cheap weights."
     reference = normalise(truth).split()
     if not found:
         return np.full((len(SCALES), len(BONUSES)), len(reference))
@@ -62,11 +59,9 @@ class Searched:
     grid: np.ndarray  # (trials, scales, bonuses) word errors of its lists, chosen from with other cheap weights
     seconds: float  # CPU seconds per trial
 
-    def proposed(
-        self,
-        rows: np.ndarray,  # (trials,) bool, those that choose
-    ) -> tuple[int, SearchConfig]:  # word errors that the lists promise, and their best weights
-        "Return the best weights of the grid; among equals, those whose neighbours do best."
+    def proposed(self, rows: np.ndarray) -> tuple[int, SearchConfig]:
+        """Return the word errors that the lists of some trials promise with the best weights of the grid, and these;
+        among equals, those whose neighbours do best."""
         surface = self.grid[rows].sum(axis=0)
         padded = np.pad(surface, 1, mode="edge")
         around = np.lib.stride_tricks.sliding_window_view(padded, (3, 3)).sum(axis=(2, 3))
@@ -120,10 +115,8 @@ class Tuning:
         return "\n".join(lines)
 
 # %% ../../nbs/decode/tune.ipynb #e11bc9ee
-def halves(
-    days: Sequence[str],  # session of each trial
-) -> np.ndarray:  # (trials,) 0 or 1
-    "Return the half of each trial: of every second day, or of every second trial of a single day."
+def halves(days: Sequence[str]) -> np.ndarray:  # (trials,) 0 or 1
+    "Return the half of each trial, given its session: every second day, or every second trial of a single day."
     names = sorted(set(days))
     if len(names) < 2:
         return np.arange(len(days)) % 2
@@ -274,10 +267,8 @@ class TuningRecord:
         return None if self.lm == DEFAULT else self.lm
 
 
-def read_tuning(
-    path: Path,  # decoding.json; may be missing
-) -> TuningRecord:
-    "Return the record of tuned weights; raises `KitError` if the file is none."
+def read_tuning(path: Path) -> TuningRecord:
+    "Return the record of tuned weights, an empty one if decoding.json is missing; raises `KitError` if it is none."
     if not os.path.lexists(path):
         return TuningRecord(path)
     record = load_json(path)
