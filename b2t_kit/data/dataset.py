@@ -46,7 +46,7 @@ ARRAYS = ("ventral 6v", "area 4", "55b", "dorsal 6v")  # 64 electrodes each, in 
 FEATURE_KINDS = ("threshold crossings", "spike-band power")  # 256 columns each
 AS_PUBLISHED, UNCONFIRMED = "as published", "unconfirmed"  # the order of columns: stated by a source, or by none
 
-# %% ../../nbs/01_dataset.ipynb #5f1bb09e
+
 @dataclass(frozen=True)
 class Signal:
     "What the features of a file are, by default T15's."
@@ -85,8 +85,6 @@ class Signal:
 
     def __str__(self) -> str:
         return f"{self.participant.upper()} recordings of {self.num_features} features"
-
-# %% ../../nbs/01_dataset.ipynb #4816d205
 T15 = Signal()
 NUM_FEATURES = T15.num_features  # 512
 BIN_SECONDS = T15.bin_ms / 1000  # 0.02
@@ -182,7 +180,7 @@ class Fault(KitError):
 # %% ../../nbs/01_dataset.ipynb #e64cad5e
 H5_ERRORS = (ArithmeticError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError, zlib.error)
 
-# %% ../../nbs/01_dataset.ipynb #120f30f3
+
 @contextmanager
 def reading(
     file: Path,  # what is read: a file,
@@ -200,7 +198,7 @@ def reading(
         message = " ".join(str(error).splitlines()) or type(error).__name__  # HDF5's messages can have several lines
         raise Fault(file, group, field, f"cannot be read ({message})") from error
 
-# %% ../../nbs/01_dataset.ipynb #2271dd0c
+
 def open_file(
     path: Path,  # an HDF5 file
 ) -> h5py.File:
@@ -231,7 +229,7 @@ def open_member(
             raise KitError("is a link; put the data itself in its place")
         return group[name]
 
-# %% ../../nbs/01_dataset.ipynb #cd384e9e
+
 def open_trial(path: Path, file: h5py.File, name: str) -> h5py.Group:
     "The group of a trial."
     group = open_member(path, file, name)
@@ -243,7 +241,7 @@ def open_trial(path: Path, file: h5py.File, name: str) -> h5py.Group:
 CHUNK_BYTES = 40_960_000  # bytes: a trial of 10,000 bins, 512 features and 8 bytes each
 MAX_CHUNKS = 10_000  # of one compressed dataset
 
-# %% ../../nbs/01_dataset.ipynb #46a04dfa
+
 def check_storage(data: h5py.Dataset) -> None:
     "Raise `KitError` unless a dataset lies in its file, was written whole, and unpacks to what it declares."
     settings = data.id.get_create_plist()
@@ -464,7 +462,7 @@ def check_split(
     if split not in SPLITS:
         raise KitError(f"split '{split}' is unknown; the recordings have {', '.join(SPLITS)}")
 
-# %% ../../nbs/01_dataset.ipynb #b354387f
+
 def entries_of(folder: str | Path) -> list[os.DirEntry[str]]:  # sorted by name; empty if the folder cannot be read
     "What lies in a folder."
     try:
@@ -710,7 +708,7 @@ def browse_trials(
 # %% ../../nbs/01_dataset.ipynb #cad51f8e
 _SMALLEST = 0.01  # standard deviation; the features of a dead electrode become 0, not NaN
 
-# %% ../../nbs/01_dataset.ipynb #13ad94f9
+
 class RunningNorm:
     "Z-scores bins with the mean and variance of the bins before them."
 
@@ -885,7 +883,7 @@ def _listed(columns: np.ndarray) -> str:
     found = np.flatnonzero(columns)
     return f"{len(found)} of {len(columns)} columns ({', '.join(map(str, found[:8]))}{', ...' * (len(found) > 8)})"
 
-# %% ../../nbs/01_dataset.ipynb #868edd05
+
 def signal_warnings(
     days: dict[str, DayStatistics],  # by session
 ) -> list[str]:
@@ -927,7 +925,7 @@ def _check_features(file: h5py.File, info: TrialInfo, signal: Signal, heard: dic
     if info.num_bins < 14:
         raise Fault(info.file, info.group, "n_time_steps", f"is {info.num_bins}, less than one patch of 14 bins")
 
-# %% ../../nbs/01_dataset.ipynb #772fd262
+
 def _check_labels(file: h5py.File, info: TrialInfo, signal: Signal, heard: dict, day: DayStatistics) -> None:
     labels = read_labels(file, info, signal.num_labels)
     needed = len(labels) + int(np.count_nonzero(labels[1:] == labels[:-1]))  # of frames, so that CTC can produce them
@@ -938,7 +936,7 @@ def _check_labels(file: h5py.File, info: TrialInfo, signal: Signal, heard: dict,
         message = f"{info.num_bins} bins make {patches} patches, but the labels need {needed}"
         raise Fault(info.file, info.group, "seq_class_ids", message)
 
-# %% ../../nbs/01_dataset.ipynb #39da3807
+
 def _check_sentence(file: h5py.File, info: TrialInfo, signal: Signal, heard: dict, day: DayStatistics) -> None:
     sentence = info.sentence or ""
     if not sentence.strip():
@@ -977,7 +975,7 @@ def check_folder(
             except Fault as fault:
                 yield fault
 
-# %% ../../nbs/01_dataset.ipynb #985ea1e8
+
 def _check_file(path: Path, file: h5py.File, signals: dict, seen: dict, heard: dict, days: dict) -> Iterator[Fault]:
     signal = signals[path] = read_signal(path, file)
     first = next(iter(signals))
@@ -1051,7 +1049,7 @@ class _Disk(io.FileIO):
             self.fault = self.fault or error
             return size or 0
 
-# %% ../../nbs/01_dataset.ipynb #41756aed
+
 class NewFile(h5py.File):
     "An HDF5 file that gets its name when its block ends without an error; raises `KitError` if it cannot be written."
 

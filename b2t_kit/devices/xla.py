@@ -45,8 +45,6 @@ class Chip:
     link_speed: float  # bytes per second of one link in one direction
     memory: float  # GiB that a program can use, as the compiler reports
     closed: int  # a direction with a multiple of so many chips has a link from the last to the first
-
-# %% ../../nbs/devices/xla.ipynb #2c803588
 CHIPS = {chip.name: chip for chip in (
     Chip("v4", 137.5e12, 614e9, 45e9, 15.25, closed=4),  # half a chip; see below
     Chip("v5e", 197e12, 819e9, 45e9, 15.75, closed=16),
@@ -208,7 +206,7 @@ def count_programs() -> ProgramCounts:
         cache_unreadable=counted("PersistentCacheDeserializeFailure"),
     )
 
-# %% ../../nbs/devices/xla.ipynb #844d012b
+
 def fallbacks() -> dict[str, int]:  # number of calls by name, such as "aten::_ctc_loss"
     "The operations that were computed on the host, by name."
     import torch_xla.debug.metrics as metrics
@@ -324,7 +322,7 @@ SPAWNED = {  # variables that a launcher of several processes per host sets
     "WORLD_SIZE": "torchrun or accelerate launch --multi_gpu",
 }
 
-# %% ../../nbs/devices/xla.ipynb #59450a20
+
 def check_start(
     asked: str,  # the user's setting: "xla", "tpu" or "auto"
     chips: list[str],  # of this machine, as `tpu_chips` gives them
@@ -476,7 +474,7 @@ class XlaAdamW(torch.optim.AdamW):
 # %% ../../nbs/devices/xla.ipynb #37ee00d9
 SHARD_FROM = 65_536  # numbers in a tensor; dividing smaller ones saves too little
 
-# %% ../../nbs/devices/xla.ipynb #8dd90e17
+
 def sharded_dimension(
     shape: tuple[int, ...],
     chips: int,
@@ -490,7 +488,7 @@ def sharded_dimension(
 # %% ../../nbs/devices/xla.ipynb #9e76cd81
 STAYS_ON_CHIP = 96 * 2**20  # bytes of weights that a chip keeps in its own memory
 
-# %% ../../nbs/devices/xla.ipynb #9dfd7e96
+
 def chips_of_a_layer(
     hidden: int,  # units of a GRU layer
     chips: int,

@@ -62,7 +62,7 @@ def small_element(file: IO[bytes], order: str) -> bytes:
         raise ValueError(f"a header has {size} bytes")
     return file.read(size + -size % 8)[:size]
 
-# %% ../../nbs/importers/layout.ipynb #a7c42aaf
+
 def check_variable(file: IO[bytes], order: str, names: Iterable[str]) -> None:
     "Raise `ValueError` if a variable, or a cell of it, declares more than what follows."
     kind, size = struct.unpack(f"{order}II", file.read(8))
@@ -86,7 +86,7 @@ def check_variable(file: IO[bytes], order: str, names: Iterable[str]) -> None:
 # %% ../../nbs/importers/layout.ipynb #0638322d
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.ENOENT)  # of the temporary folder
 
-# %% ../../nbs/importers/layout.ipynb #dc6cbeb6
+
 def read_mat(path: Path, names: Iterable[str]) -> dict[str, Any]:
     "Some variables of a file of MATLAB 5 to 7, as SciPy gives them, and the shapes of the others."
     from scipy.io import loadmat, whosmat
@@ -133,7 +133,7 @@ def member(path: Path, file: h5py.File, place: str) -> tuple[h5py.Group | None, 
         group = open_member(path, group, parent) if isinstance(group, h5py.Group) else None
     return group if isinstance(group, h5py.Group) else None, name
 
-# %% ../../nbs/importers/layout.ipynb #98e63f2c
+
 def read_hdf5_value(path: Path, file: h5py.File, place: str, matlab: bool) -> Any:
     "An array, a list of text, or the arrays of a cell array; None if it is missing."
     group, name = member(path, file, place)

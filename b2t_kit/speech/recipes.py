@@ -37,7 +37,7 @@ _SHORT = TrainConfig(
     checkpoint_every=160, keep_checkpoints=1,
 )
 
-# %% ../../nbs/speech/recipes.ipynb #9dabf2d6
+
 def tiny() -> SpeechRun:
     "One GRU layer for simulated recordings; minutes on two CPU cores."
     model = replace(GRU_SIZES["tiny"], hidden=384, patch=16, stride=8, subsample=4)
@@ -114,7 +114,7 @@ RECIPES: dict[str, Callable[[], SpeechRun]] = {
     )
 }
 
-# %% ../../nbs/speech/recipes.ipynb #c3bb4d8f
+
 def recipe(
     name: str,  # a key of `RECIPES`, such as "tiny" or "baseline"
 ) -> SpeechRun:

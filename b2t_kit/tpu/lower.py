@@ -44,7 +44,7 @@ class Argument:
     divided: Division = field(default_factory=dict)  # empty: replicated
     result: int | None = None  # index of the result that takes over its memory
 
-# %% ../../nbs/tpu/lower.ipynb #29926501
+
 @dataclass
 class Held:
     "A tensor that programs read and update."
@@ -171,7 +171,7 @@ class LoweringDevice(XlaDevice):
             self._renew(held)
         self.wanted = []
 
-# %% ../../nbs/tpu/lower.ipynb #1ea60a3c
+
 def on_host() -> str:
     "The operations that were computed on the host so far, by name."
     return ", ".join(name for name, count in fallbacks().items() if count)

@@ -96,7 +96,7 @@ WIDTHS = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "bfloat16": 2, "fl
 MEMORY_KINDS = {"parameter": "parameters", "moment": "moments", "average": "average", "gradient": "gradients",
                 "buffer": "parameters", "batch": "batch", "number": "batch"}
 
-# %% ../../nbs/tpu/preflight.ipynb #2b7cefac
+
 def judged(folder: Path, where: Slice) -> Compiled:
     "Read what the compiler wrote for one program: memory by kind, the largest arrays, and the roofline."
     job, found = (json.loads((folder / f"{name}.json").read_text()) for name in ("job", "result"))
@@ -275,7 +275,7 @@ COLOURS = {
     "temporaries": "#c0504d", "batch": "#7a9e59", "results": "#b7cf9f", "padding": "#bbbbbb", "code": "#777777",
 }
 
-# %% ../../nbs/tpu/preflight.ipynb #a1a442d7
+
 def draw_report(report: PreflightReport) -> Figure:
     "A figure with the memory, as stacked bars, and the minimum times of all programs."
     programs, available = report.programs[::-1], report.slice.chip.memory
@@ -334,7 +334,7 @@ ON_CPU = {
 NOT_INHERITED = (*compiler.FORGOTTEN, "XLA_USE_SPMD", "XLA_PERSISTENT_CACHE_PATH", "XLA_USE_BF16",
                  "XLA_DOWNCAST_BF16", "PT_XLA_DEBUG", "PT_XLA_DEBUG_LEVEL")
 
-# %% ../../nbs/tpu/preflight.ipynb #fcbe1445
+
 def environment(added: dict[str, str]) -> dict[str, str]:
     "Environment variables for a child process, without those of a TPU process."
     kept = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
@@ -404,7 +404,7 @@ def compile_program(
                     shutil.copyfile(folder / name, place / name)
     return judged(folder, where)
 
-# %% ../../nbs/tpu/preflight.ipynb #35b16ed3
+
 def program_key(folder: Path, job: dict[str, Any], python: str) -> str:
     "A hash of a lowered program, its arguments, and the versions of the compiler."
     asked = "from importlib.metadata import version; print(version('jax'), version('libtpu'))"
@@ -501,7 +501,7 @@ def pack_shapes(
 # %% ../../nbs/tpu/preflight.ipynb #b042a038
 Loss = Callable[[nn.Module, Any], torch.Tensor]  # of model and batch, the mean over rows
 
-# %% ../../nbs/tpu/preflight.ipynb #6d8d92e6
+
 def own_loss(model: nn.Module, batch: Any) -> torch.Tensor:
     "The loss that a model returns, as Hugging Face models do; `KitError` if it returns none."
     found = getattr(model(**batch) if isinstance(batch, dict) else model(batch), "loss", None)
@@ -639,7 +639,7 @@ def largest_batch(
             guess = max(min(guess, high - multiple), multiple)
     return tried
 
-# %% ../../nbs/tpu/preflight.ipynb #79dc4fb0
+
 def best_of(tried: dict[int, int | None], available: int) -> int | None:
     "The largest batch that fits; None if none does."
     return max((batch for batch, size in tried.items() if size is not None and size <= available), default=None)
@@ -648,7 +648,7 @@ def best_of(tried: dict[int, int | None], available: int) -> int | None:
 ARRANGEMENTS: dict[Any, str] = {"none": "everything on every chip", "moments": "moments and average divided",
                 "all": "weights, moments and average divided"}
 
-# %% ../../nbs/tpu/preflight.ipynb #10032cd9
+
 def best_arrangement(
     reports: dict[str, PreflightReport],  # by sharding, simplest first
 ) -> str | None:  # None: none fits
@@ -662,7 +662,7 @@ def best_arrangement(
 # %% ../../nbs/tpu/preflight.ipynb #6ea08dfa
 Measure = Callable[[Any, int], PreflightReport]  # settings and batch -> report on the largest step
 
-# %% ../../nbs/tpu/preflight.ipynb #c7e2543d
+
 def answer(settings: RunSettings, where: Slice, measure: Measure, say: Callable[[str], None] = print) -> dict[str, Any]:
     "Compare ways of sharding, and find the largest batch with the best, beginning at the memory plan's guess."
     def arranged(name: Any) -> RunSettings:

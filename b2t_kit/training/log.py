@@ -139,7 +139,7 @@ _FORMATS: dict[str, Callable[[Any], str]] = {  # value name -> its text
     "seconds_left": lambda value: f"{duration(value)} left",
 }
 
-# %% ../../nbs/training/log.ipynb #0f198a5c
+
 def value_text(
     name: str,  # a value's name in a row
     value: Any,  # a number, text or None
@@ -177,7 +177,7 @@ class RunFigure(Figure):
     def _repr_png_(self) -> bytes:
         return self.png()
 
-# %% ../../nbs/training/log.ipynb #e25036d9
+
 def eval_names(
     rows: list[dict[str, Any]],  # rows of one or more runs
 ) -> list[str]:
@@ -193,7 +193,7 @@ def _draw_curve(axis: Any, curve: tuple[list[int], list[float]], **style: Any) -
     if steps:
         axis.plot(steps, values, marker="o" if len(steps) < 30 else None, markersize=3, **style)
 
-# %% ../../nbs/training/log.ipynb #e5d0b618
+
 def _finish_axis(axis: Any, title: str) -> None:
     values = [value for line in axis.lines for value in line.get_ydata()]
     if len(values) > 1 and min(values) > 0 and max(values) > 10 * min(values):
@@ -256,7 +256,7 @@ def notebook_display(content: Any, **options: Any) -> Any:
 
     return display(content, **options)
 
-# %% ../../nbs/training/log.ipynb #eccd10a9
+
 class Canvas:
     "A position in a notebook's output that shows one object at a time."
 
