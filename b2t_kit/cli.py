@@ -35,7 +35,8 @@ from importlib.util import find_spec
 from io import BytesIO, StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, ClassVar, Literal, get_type_hints
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_type_hints
 
 import tyro
 from tyro.conf import Positional, arg
@@ -47,6 +48,14 @@ from b2t_kit.core import (
 )
 from .core import converted, find_place, leaves, load_json, lost_contact, new_folders, number_in, override
 from .core import printable, read_text, report_progress, run_program, save_json, say_once, write_atomically
+
+if TYPE_CHECKING:  # each verb imports what it needs
+    from b2t_kit.decode.search import SearchConfig
+    from b2t_kit.simulate import SimulateConfig
+    from b2t_kit.speech.adapt import AdaptConfig
+    from b2t_kit.speech.days import Start
+    from b2t_kit.speech.task import SpeechRun, SpeechTask
+    from b2t_kit.training.task import RunSettings
 
 # %% ../nbs/cli.ipynb #e36cf443
 UNSET = arg(help_behavior_hint="")  # no "(default: None)" after a text that says what is done
@@ -158,7 +167,7 @@ class Simulate(HasSettings):
     out: Folder  # new folder for the recordings
 
     @staticmethod
-    def initial(words: Sequence[str]) -> Any:
+    def initial(words: Sequence[str]) -> "SimulateConfig":
         from b2t_kit.simulate import SimulateConfig
 
         return SimulateConfig()
@@ -172,7 +181,7 @@ class Simulate(HasSettings):
 WINGS = ("importers", "live", "tasks")  # folders that may be left out, each with a module `verbs`
 
 
-def wing(folder: str, name: str) -> Any:
+def wing(folder: str, name: str) -> ModuleType | None:
     "Return a module of a wing; None if its folder is not there."
     there = find_spec(f"b2t_kit.{folder}") and find_spec(f"b2t_kit.{folder}.{name}")
     return import_module(f"b2t_kit.{folder}.{name}") if there else None
@@ -264,7 +273,7 @@ class Train(HasSettings):
         return {"recipes": {name: made.__doc__ or "" for name, made in RECIPES.items()}}
 
     @staticmethod
-    def initial(words: Sequence[str]) -> Any:
+    def initial(words: Sequence[str]) -> "SpeechRun":
         return initial_settings(words)
 
     def act(self) -> int:
@@ -281,7 +290,7 @@ class Train(HasSettings):
         return status
 
 # %% ../nbs/cli.ipynb #8c7d64e9
-def initial_settings(words: Sequence[str]) -> Any:
+def initial_settings(words: Sequence[str]) -> "SpeechRun":
     "Parse --config, --model and what else the settings of a run depend on before the other options."
     from b2t_kit.models.model import model_class
     from b2t_kit.speech.evaluate import recorded_settings
@@ -351,7 +360,7 @@ def train_here(verb: Train) -> tuple[int, bool]:  # exit status, and whether all
     return SUCCESS, finished == folders
 
 # %% ../nbs/cli.ipynb #c5a49a44
-def checked_settings(verb: Train) -> Any:
+def checked_settings(verb: Train) -> "SpeechRun":
     "Return the settings of a run; raises `KitError` for what cannot be trained, or not in this folder."
     out = Path(verb.out)
     if len(set(verb.seeds)) < len(verb.seeds):
@@ -382,7 +391,7 @@ def take_over_fits(verb: Train, folders: Sequence[Path]) -> None:
                 shutil.copyfile(source / name, folder / name)
 
 # %% ../nbs/cli.ipynb #a27ecb7f
-def calibrate_trained(task: Any, run: Any, folder: Path) -> None:
+def calibrate_trained(task: "SpeechTask", run: "SpeechRun", folder: Path) -> None:
     "Fit the temperature of a finished run; one that several processes trained is calibrated by `b2t eval`."
     from b2t_kit.devices.select import open_device
     from b2t_kit.speech.evaluate import decode, fit_run, load_decoder, read_calibration
@@ -396,7 +405,7 @@ def calibrate_trained(task: Any, run: Any, folder: Path) -> None:
                 print(found, flush=True)
 
 # %% ../nbs/cli.ipynb #a7ff6622
-def initial_decoder(verb: Train) -> Any:
+def initial_decoder(verb: Train) -> "Start | None":
     "Return the decoder that the weights come from, or None; raises `KitError` if it cannot be read."
     from b2t_kit.speech.days import Start
     from b2t_kit.speech.evaluate import load_decoder
@@ -535,7 +544,7 @@ class Adapts(Verb):
     LIMITS = {"adapt_copies": (1, 10_000), "adapt_lr": (0, 1000), "adapt_seed": SEED}
     NEEDS = dict.fromkeys(LIMITS, "adapt")
 
-    def adaptation(self) -> Any:
+    def adaptation(self) -> "AdaptConfig | None":
         "Return the settings of adaptation, None without it."
         if not self.adapt:
             return None
@@ -617,7 +626,7 @@ class Decode(Combines, ReadsRecordings, FindsSentences, ReadsRun, HasSettings):
     NEEDS = {"tune_seconds": "tune", "tokens": "logits"}
 
     @staticmethod
-    def initial(words: Sequence[str]) -> Any:
+    def initial(words: Sequence[str]) -> "SearchConfig":
         from b2t_kit.decode.search import SearchConfig
 
         return SearchConfig()
@@ -961,7 +970,7 @@ class ForDevices(HasSettings):
                                    for name, made in configurations().items()}}
 
     @staticmethod
-    def initial(words: Sequence[str]) -> Any:
+    def initial(words: Sequence[str]) -> "RunSettings":
         from b2t_kit.models.model import model_class
         from b2t_kit.tpu.configs import configuration, configurations
 

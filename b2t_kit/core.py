@@ -282,7 +282,7 @@ def load_json(path: str | Path) -> Any:
 _FORMULA = re.compile("'*[=+\\-@\t\r]")
 
 
-def csv_text(value: Any) -> Any:
+def csv_text(value: object) -> object:
     "Return the value for a cell of a CSV file, with a quote before what a spreadsheet would run."
     return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
 

@@ -22,11 +22,13 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from safetensors import safe_open
+from torch import nn
 
 from .core import MEMO, KitError, check_target, content_hash, differing, environment_with, file_hash, followed
 from .core import from_dict, load_json, new_folders, read_text, regular_file, save_json, stored_key
@@ -193,11 +195,11 @@ class CausalScorer:
 
     def __init__(
         self,
-        model: Any,  # Hugging Face model in evaluation mode, on its device
+        model: nn.Module,  # Hugging Face model in evaluation mode, on its device
         tokenizer: Any,  # its tokenizer
         name: str,  # key for stored scores; must be different for each model
         writing: Writing | None = None,  # None: the most likely one for some sentences, or the tokenizer's marker first
-        device: Any = None,  # on TPU, a `Device` that shards the rows; None: the device of the model
+        device: Device | None = None,  # on TPU, a `Device` that shards the rows; None: the device of the model
         values: int = VALUES,  # largest number of logits held at a time
         choose_on: Sequence[str] = (),  # lower-case words; none that will be scored
     ) -> None:
@@ -326,7 +328,7 @@ def choose_writing(
     return scorer.tried
 
 # %% ../nbs/llm.ipynb #5e4f043f
-def transformers_library() -> Any:
+def transformers_library() -> ModuleType:
     "Return transformers, imported without initialising torch_xla; raises `KitError` if it is not installed."
     try:
         with environment_with({"USE_TORCH_XLA": "0"}):

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -24,7 +23,7 @@ from .arrays import Own, read_rows
 from .layout import read_hdf5_value
 
 # %% ../../nbs/importers/nwb.ipynb #8a2aca02
-def is_numbers(values: Any, kinds: str = "iuf") -> bool:
+def is_numbers(values: np.ndarray | None, kinds: str = "iuf") -> bool:
     "Whether something that was read is a list of numbers."
     return values is not None and values.ndim == 1 and values.dtype.kind in kinds
 

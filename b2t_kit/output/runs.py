@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from safetensors import SafetensorError
@@ -371,7 +372,7 @@ def export(
     return Path(out)
 
 # %% ../../nbs/output/runs.ipynb #130efd59
-def hub() -> Any:
+def hub() -> ModuleType:
     "The package `huggingface_hub`; raises `KitError` with the command that installs it."
     try:
         import huggingface_hub
