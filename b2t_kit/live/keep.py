@@ -34,7 +34,7 @@ EVERY_SECONDS = 0.2  # between two times of writing
 MOST_WAITING_BYTES = 1 << 26  # that wait for a slow disk; more is left out and counted
 NOTHING_KEPT = "Nothing of this session is kept."
 
-# %% ../../nbs/live/keep.ipynb #2dd57881
+
 class Keeper:
     "Watches a session and keeps it in a folder."
 
@@ -166,13 +166,8 @@ class Keeper:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 # %% ../../nbs/live/keep.ipynb #bcae3e7e
-def keep_session(
-    session: LiveSession,
-    folder: str | Path,  # new, or empty
-    options: dict[str, Any],  # of the command
-    features: bool = False,  # keep the recording too
-) -> Keeper:
-    "Begin to keep a session."
+def keep_session(session: LiveSession, folder: str | Path, options: dict[str, Any], features: bool = False) -> Keeper:
+    "Begin to keep a session, and what its command was given, in a new folder; with the recording if asked for."
     plain = (str, int, float, bool, list, type(None))
     settings = {name: value if isinstance(value, plain) else str(value) for name, value in options.items()}
     session.keeper = keeper = Keeper(folder, {"num_features": session.decoder.features, "options": settings}, features,
@@ -181,11 +176,8 @@ def keep_session(
     return keeper
 
 # %% ../../nbs/live/keep.ipynb #342a1f64
-def report_kept(
-    folder: str | Path,
-    out: str | Path | None = None,  # page to write; None: report.html in the folder
-) -> str:
-    "Write a page about a kept session, and return its measures; raises `KitError` if the folder is none."
+def report_kept(folder: str | Path, out: str | Path | None = None) -> str:
+    "Write a page, report.html by default, about a kept session, and return its measures; `KitError` if it is none."
     folder, path = Path(folder), Path(folder) / "events.jsonl"
     if not (folder / "session.json").is_file():
         raise KitError(f"{folder}: is not the folder of a kept session; it has no session.json")

@@ -88,10 +88,8 @@ class Measures:
         return "\n".join(lines + [f"{name:22}{low:7.2f}{high:7.2f}" for name, (low, high) in rows])
 
 # %% ../../nbs/live/measures.ipynb #cce1b5fd
-def measure_session(
-    sentences: Sequence[SentenceTiming],
-) -> Measures | None:  # None: nobody has said a word
-    "Return how soon and how calm sentences came; words per minute count from a sentence's first bin on."
+def measure_session(sentences: Sequence[SentenceTiming]) -> Measures | None:
+    "Return how soon and how calm sentences came, minutes from a sentence's first bin on; None before the first word."
     sentences = [sentence for sentence in sentences if sentence.final]
     if not sentences:
         return None
@@ -107,7 +105,7 @@ def measure_session(
 # %% ../../nbs/live/measures.ipynb #1ebe2690
 STAGES = ("wait", "model", "search", "words", "computed")
 
-# %% ../../nbs/live/measures.ipynb #81cd8008
+
 class DelayLedger:
     "Delays of a session: of its last frames by stage, and how its last sentences came."
 

@@ -105,11 +105,8 @@ class Bridge:
         self.stalled = self.gave_up = False
         return ready + self._release(piece.arrived)
 
-    def wait(
-        self,
-        now: float,  # time.perf_counter()
-    ) -> list[Piece]:
-        "Return what the decoder gets although nothing came."
+    def wait(self, now: float) -> list[Piece]:
+        "Return what the decoder gets although nothing came until now, by time.perf_counter."
         silent = 0.0 if self.heard is None else now - self.heard
         if silent > self.config.patience and not self.stalled:
             self.stalled = True
@@ -232,11 +229,8 @@ class Inbox:
             self.bytes += piece.bins.nbytes
             self.changed.notify_all()
 
-    def take(
-        self,
-        seconds: float = 0.02,  # how long to wait for one
-    ) -> Piece | None:  # None if none came
-        "Return the oldest piece; raises what ended the source."
+    def take(self, seconds: float = 0.02) -> Piece | None:
+        "Return the oldest piece, None if none comes in so many seconds; raises what ended the source."
         with self.changed:
             self.changed.wait_for(lambda: self.waiting or self.ended, seconds)
             if self.waiting:

@@ -73,6 +73,7 @@ def judge(
     heard: float | None = None,  # when the last usable bin came
     late: float = 0.0,  # seconds since the oldest bin came that is not decoded, or since anybody looked for one
     waiting: str = "",  # why nothing comes, if the source knows
+    link: str = "",  # "foreign": what answers is no stream; "ended": the sender has said that it ends
     typed: bool = False,  # the source says what it is asked to, so silence is no fault
 ) -> Status:
     "Return the status of a stream."
@@ -88,11 +89,11 @@ def judge(
         return Status("damaged", f"damaged: {state.fault}") if state.fault else Status("live", "live")
     if state.refused is not None and now - state.refused < 3 * PATIENCE:
         return Status("refused", f"refused: {state.reason}")
-    if "is not a b2t stream" in waiting:
+    if link == "foreign":
         return Status("refused", f"refused{reason}")
     if typed:
         return Status("waiting", "waiting for a sentence to say")
-    if heard is None or "has ended" in waiting:
+    if heard is None or link == "ended":
         return Status("waiting", f"waiting for a sender{reason}")
     return Status("no data", f"no data for {silent:.0f} s{reason}")
 
@@ -214,7 +215,7 @@ class LiveSession:
         times = self.state.decoding, self.inbox.oldest, getattr(self.source, "looked", None)
         since = [at for at in times if at is not None and not self.source.waits]
         return judge(self.state, now, self.inbox.heard.get(self.decoder.features), now - min(since, default=now),
-                     getattr(self.source, "waiting", ""), self.says)
+                     getattr(self.source, "waiting", ""), getattr(self.source, "link", ""), self.says)
 
     def counted(self) -> str:
         "Return a line about what was repaired and refused; good news only if there is some."

@@ -299,7 +299,7 @@ class StreamSource:
         self.zmq, self.address, self.stays = optional_library("zmq"), address, stays
         self.num_features: int | None = None
         self.refused: Counter[str] = Counter()  # messages that are none of a stream, by what is wrong
-        self.link = ""  # the last thing that the connection did
+        self.link = ""  # the last thing that the connection did: a key of `waiting`
         self.looked: float | None = None  # when the connection was last looked at, by time.perf_counter
 
     @property
@@ -472,6 +472,7 @@ class LslSource:
                 self.waiting = f"the LSL stream {self.name} has gone"
 
     def _read(self, info: Any, stop: threading.Event) -> Iterator[Piece]:
+        "Yield the bins of an outlet, with the ends of sentences between them, until it has gone."
         inlet = self.pylsl.StreamInlet(info, max_buflen=BUFFERED // 50, recover=False, as_numpy=True)
         inlet.open_stream(5.0)
         self.waiting = f"the LSL stream {self.name} sends nothing"
@@ -480,15 +481,17 @@ class LslSource:
         while not stop.is_set():
             if not (markers.inlet or told) and number > UNMARKED:
                 told = True
-                silent = f"no LSL stream named {self.markers[0]} is announced"
-                count_refusal(self.refused, f"{silent}, so it ends no sentence")
+                absent = f"no LSL stream named {self.markers[0]} is announced"
+                count_refusal(self.refused, f"{absent}, so it ends no sentence")
             rows, stamps = inlet.pull_chunk(0.05, BUFFERED, min_samples=1)
             if len(stamps) and times.late(stamps[0]) > JUMP:  # a gap, or the rest of a group is on its way
                 time.sleep(0.01)
-                more = inlet.pull_chunk(0.0, BUFFERED)
-                rows, stamps = (np.concatenate(pair) if len(more[1]) else pair[0] for pair in zip((rows, stamps), more))
-            heard = time.perf_counter() if markers.read() or len(stamps) else heard
+                others, later = inlet.pull_chunk(0.0, BUFFERED)
+                if len(later):
+                    rows, stamps = np.concatenate([rows, others]), np.concatenate([stamps, later])
             ours, now = self.pylsl.local_clock(), time.perf_counter()
+            if markers.read() or len(stamps):
+                heard = now
             yield from markers.cues(ours - OVERDUE if now - heard > OVERDUE else markers.bins[-1][0], number, stream)
             if not len(stamps):
                 continue

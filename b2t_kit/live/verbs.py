@@ -53,7 +53,7 @@ class SendStream(Speaks):
             print(f"{sender.sent:,} bins sent, {sender.dropped:,} left out because the receiver was slow")
         return SUCCESS
 
-# %% ../../nbs/live/verbs.ipynb #d8a5d859
+
 @dataclass(frozen=True)
 class ReportKept:
     "Write a page about a session that b2t live --keep has kept, and print its measures."
