@@ -22,12 +22,12 @@ from rapidfuzz.process import cdist
 
 from ..core import KitError, check_target, content_hash, new_folders, save_json
 from ..data.dataset import Recordings, TrialInfo
-from .decode import DecodeOptions, Decoding, RunLogits, Sentences, SplitLogits, TrainedSource
-from .decode import decode_sentences, read_split
+from .decode import DecodeOptions, Decoding, Network, RunLogits, Sentences, SplitLogits
+from .decode import TrainedSource, decode_sentences, read_split
 from .files import DecodedTrial, Hypothesis, LogitTrial, check_logits, posteriors, read_trials
 from .files import with_choices, with_confidences
 from .search import BeamSearch, available_cores, tempered
-from .tune import CHOICE, DEFAULT, read_tuning
+from .tune import DEFAULT, read_tuning
 from ..lm import leak_warning
 
 if TYPE_CHECKING:  # they import torch, which a vote does not need
@@ -216,26 +216,20 @@ class AveragedRuns(TrainedSource):
         return ensemble_folder([run.run for run in self.runs], "average", self.runs[0].folder.name)
 
     @property
-    def own(self) -> frozenset[str]:  # type: ignore[override]
+    def own(self) -> frozenset[str]:
         return frozenset.intersection(*(run.own for run in self.runs))
 
     @property
-    def digest(self) -> str:  # type: ignore[override]
-        return content_hash(sorted(run.decoder.digest for run in self.runs))  # of these runs, in any order
-
-    @property
-    def kept_in(self) -> Path:  # type: ignore[override]
-        return ensemble_folder([run.run for run in self.runs], "average", self.digest[:8])
-
-    @property
-    def settled(self) -> bool:  # type: ignore[override]
-        return any(run.settled for run in self.runs)
+    def network(self) -> Network:
+        digest = content_hash(sorted(run.decoder.digest for run in self.runs))  # of these runs, in any order
+        folder = ensemble_folder([run.run for run in self.runs], "average", digest[:8])
+        return Network(folder, digest, any(run.decoder.settled for run in self.runs))
 
     def in_split(self, split: str) -> "AveragedRuns":
         return AveragedRuns([replace(run, split=split) for run in self.runs])
 
     def records(self, folder: Path) -> list[tuple[Path, str | None]]:
-        return [(self.kept_in / CHOICE, self.digest), *(place for run in self.runs for place in run.records(folder))]
+        return [*super().records(folder), *(place for run in self.runs for place in run.records(folder))]
 
     def sentences(self) -> tuple[str, ...]:
         return self.runs[0].sentences()

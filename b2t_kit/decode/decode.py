@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['ADAPTED', 'words_in', 'choose_words', 'undecodable', 'SplitLogits', 'read_split', 'fit_to_trials', 'LogitSource',
-           'LogitsFile', 'TrainedSource', 'RunLogits', 'known_sentences', 'AdaptedRun', 'Sentences', 'decode_trials',
-           'DecodeOptions', 'absolute', 'Decoding', 'decode_sentences', 'decode_run', 'evaluate_adapting',
-           'WordCounter']
+           'LogitsFile', 'Network', 'TrainedSource', 'RunLogits', 'known_sentences', 'AdaptedRun', 'Sentences',
+           'decode_trials', 'DecodeOptions', 'absolute', 'Decoding', 'decode_sentences', 'decode_run',
+           'evaluate_adapting', 'WordCounter']
 
 # %% ../../nbs/decode/decode.ipynb #5c2a0e6b
 import csv
@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -169,29 +169,44 @@ class LogitsFile(LogitSource):
         return SplitLogits(path, trials, key, notes=tuple(check_classes(trials)))
 
 # %% ../../nbs/decode/decode.ipynb #59d3e3da
+class Network(NamedTuple):
+    "Trained weights, of one network or of several, for which a temperature and search weights are kept."
+
+    folder: Path  # of what is kept for them
+    digest: str | None  # None: it is for any weights
+    settled: bool  # trained on the validation trials too: nothing can be fitted to them
+    origin: str = ""  # their name in reports
+
+
 class TrainedSource(LogitSource):
-    "Logits of trained networks: one temperature, for all splits, is kept for them."
+    "Logits of trained networks."
 
     split = "val"
-    kept_in = Path()  # folder of the temperature and the tuned weights
-    digest: str | None = None  # of the weights of the network; None: of any
-    settled = False  # trained on the validation trials too: nothing can be fitted to them
-    own: frozenset[str] = frozenset()  # sessions whose trials of the split are those of the training's record
-    origin = ""  # the network's name in reports
+
+    @property
+    def network(self) -> Network:
+        "The networks that give the logits."
+        raise NotImplementedError
+
+    @property
+    def own(self) -> frozenset[str]:
+        "The sessions whose trials of the split are those of the training's record."
+        raise NotImplementedError
 
     def in_split(self, split: str) -> "TrainedSource":
         "The same networks on other recordings."
         return replace(self, split=split)  # type: ignore[type-var]
 
     def records(self, folder: Path) -> list[tuple[Path, str | None]]:
-        return [(self.kept_in / CHOICE, self.digest)]
+        return [(self.network.folder / CHOICE, self.network.digest)]
 
     def calibration(self, trials: Sequence[LogitTrial], folder: Path | None = None) -> Calibration:
         "Return what is kept, or fit it to the network's own validation trials, or estimate it from the logits alone."
-        if found := read_calibration(self.kept_in, self.digest):
+        network = self.network
+        if found := read_calibration(network.folder, network.digest):
             return found
         logits, lacking = [trial.logits for trial in trials], Calibration.lacking
-        if self.settled:
+        if network.settled:
             return estimate_temperature(logits, "trials that were not in training")
         with suppress(KitError):  # there may be no validation recordings
             val, known = self.in_split("val"), list(trials) if self.split == "val" else []
@@ -203,9 +218,9 @@ class TrainedSource(LogitSource):
                     known = val.read(place).trials
             found = fit_to_trials([trial for trial in known if trial.session in val.own])
             if found.source == "fitted":
-                if self.digest:
+                if network.digest:
                     with suppress(KitError):  # a read-only run folder costs no more than fitting again
-                        save_calibration(self.kept_in, found, self.digest, self.origin)
+                        save_calibration(network.folder, found, network.digest, network.origin)
                 return found
         return estimate_temperature(logits, lacking)
 
@@ -242,27 +257,15 @@ class RunLogits(TrainedSource):
             return results_folder(self.run, "decode", recordings)
 
     @cached_property
-    def own(self) -> frozenset[str]:  # type: ignore[override]
+    def own(self) -> frozenset[str]:
         from b2t_kit.speech.evaluate import own_days
 
         with Recordings(self.data, self.split) as recordings:
             return own_days(self.run, recordings)
 
     @property
-    def kept_in(self) -> Path:  # type: ignore[override]
-        return Path(self.run)
-
-    @property
-    def digest(self) -> str | None:  # type: ignore[override]
-        return self.decoder.fitted_for
-
-    @property
-    def settled(self) -> bool:  # type: ignore[override]
-        return self.decoder.settled
-
-    @property
-    def origin(self) -> str:  # type: ignore[override]
-        return self.decoder.origin
+    def network(self) -> Network:
+        return Network(Path(self.run), self.decoder.fitted_for, self.decoder.settled, self.decoder.origin)
 
     def sentences(self) -> tuple[str, ...]:
         return known_sentences(self.data)

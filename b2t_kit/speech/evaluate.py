@@ -300,12 +300,9 @@ def logits_key(
             "data": data_fingerprint(recordings, folder and folder / MEMO)}
 
 # %% ../../nbs/speech/evaluate.ipynb #aedac91a
-def own_days(
-    run: str | Path,  # run folder
-    recordings: Recordings,  # of one split
-    memo: Path | None = None,  # file that remembers the hashes of the recordings
-) -> frozenset[str]:  # sessions; all of them, if the run has no record of the split
-    "Return the sessions whose trials are those of a run's record."
+def own_days(run: str | Path, recordings: Recordings, memo: Path | None = None) -> frozenset[str]:
+    """Return the sessions of a split whose trials are those of a run's record, all of them if it has none; a memo
+    remembers the hashes of the recordings."""
     path = Path(run) / "config.json"
     try:
         record = load_json(path) if path.is_file() else {}
@@ -318,13 +315,9 @@ def own_days(
     return frozenset(day for day, digest in content.items() if known.get(day) == digest)
 
 
-def fit_run(
-    run: str | Path,  # run folder
-    decoder: Decoder,  # the run's
-    recordings: Recordings,  # of the validation split
-    trials: Sequence[Decoded],  # decoded from them, with the day layers of its configuration
-) -> Calibration | None:  # None if no labels fit into their trials, or if it was trained on them
-    "Fit the temperature of a decoder to the run's own trials among them, and keep it in the run folder."
+def fit_run(run: str | Path, decoder: Decoder, recordings: Recordings, trials: Sequence[Decoded]) -> Calibration | None:
+    """Fit the temperature of a run's decoder to the run's own trials among validation recordings, decoded with the day
+    layers of its configuration, and keep it in the run folder; None if no labels fit, or if it was trained on them."""
     if decoder.settled:
         return None
     own = own_days(run, recordings)
@@ -340,11 +333,9 @@ def fit_run(
     return found
 
 # %% ../../nbs/speech/evaluate.ipynb #a34e9ece
-def certainty_of(
-    trials: Sequence[Decoded],
-    temperature: float,  # divides the logits
-) -> dict[str, dict[str, dict[str, Any]]]:  # kind of items -> "raw", "calibrated" -> from `reliability`
-    "Compare the probabilities of greedily decoded sentences and phonemes with how often they are right."
+def certainty_of(trials: Sequence[Decoded], temperature: float) -> dict[str, dict[str, dict[str, Any]]]:
+    """Compare the probabilities of greedily decoded sentences and phonemes with how often they are right. Returns
+    kind of items -> "raw", or "calibrated" by the temperature -> from `reliability`."""
     found: dict[str, dict[str, dict[str, Any]]] = {"phoneme sequences": {}, "phonemes": {}}
     for name, divisor in {"raw": 1.0, "calibrated": temperature}.items():
         sentences: list[tuple[Any, ...]] = []  # trial, probability, whether it is right
@@ -451,10 +442,8 @@ class Evaluation:
         return "\n".join(lines + [reliability_line(*table) for table in self.certainty.items()])
 
 # %% ../../nbs/speech/evaluate.ipynb #72d65ae4
-def png(
-    figure: "Figure",  # will be closed
-) -> bytes:
-    "A figure as PNG bytes."
+def png(figure: "Figure") -> bytes:
+    "A figure as PNG bytes; it is closed."
     import matplotlib.pyplot as plt
 
     content = io.BytesIO()
@@ -506,11 +495,7 @@ def own_recordings(run: str | Path, data: str | Path | None = None) -> str | Pat
     return data
 
 
-def results_folder(
-    run: str | Path,  # run folder
-    part: str,  # "eval" or "decode"
-    recordings: Recordings,  # of one split
-) -> Path:
+def results_folder(run: str | Path, part: str, recordings: Recordings) -> Path:
     "Return <part>/<split> of a run, or <part>/<split>_<name>-<hash of the path> for recordings not of its training."
     folder, home = Path(run) / part / recordings.split, recordings.folder.absolute()
     if own_days(run, recordings, folder / MEMO if folder.is_dir() else None):
