@@ -170,7 +170,7 @@ class Tracer(TorchDispatchMode):
             return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=CPU)
 
 # %% ../nbs/memory.ipynb #e299e5df
-KEPT = {"cpu": 7, "gpu": 13, "tpu": 5}  # numbers per unit and time step that a GRU layer keeps for its gradient
+KEPT = {"cpu": 7, "gpu": 8, "tpu": 5}  # numbers per unit and time step that a GRU layer keeps for its gradient
 WORKING = 7  # more of them, in float32, in the backward pass of a layer on a TPU
 
 
@@ -555,6 +555,8 @@ def with_step(plan: MemoryPlan, task: Task, config: TrainConfig, device: Any, ba
     step = {kind: size for kind, size in trace.peak.items() if size}
     if config.accumulation > 1:
         step.pop("gradients", None)  # summed in place: they are in the state
+    if target.kind == "gpu" and target.replicas == 1 and config.graphs:
+        step["inputs of recorded passes"] = largest_tensor(batch)[1].nbytes // parts
     if target.kind == "tpu":
         inside = min(ON_CHIP, 3 * sum(step.values()) // 5)
         step["less what fits on the chip itself"] = -inside

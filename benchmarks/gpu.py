@@ -3,6 +3,7 @@
     python benchmarks/gpu.py steps                                     # planned and measured memory, time of a step
     python benchmarks/gpu.py simulate RECORDINGS LABELS.csv            # strict recordings, a process per core
     python benchmarks/gpu.py train RECORDINGS OUT --minutes 5          # both published recipes side by side
+    python benchmarks/gpu.py ways RECORDINGS OUT --minutes 5           # Transformers that look back, and both ways
     python benchmarks/gpu.py score RECORDINGS OUT                      # what they hear, and their logits
     python benchmarks/gpu.py rescoring TOKENIZER LABELS.csv            # a model of 135M random weights
     python benchmarks/gpu.py plans                                    # today's plans beside stored peaks; any machine
@@ -25,8 +26,9 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -41,7 +43,9 @@ from b2t_kit.core import KitError, atomic_folder
 from b2t_kit.devices.select import open_device
 from b2t_kit.memory import PlannedDevice, find_target, plan_task
 from b2t_kit.precision import resolve_precision
+from b2t_kit.speech.evaluate import evaluate_run
 from b2t_kit.simulate import STRICT, SimulateConfig, open_sessions, write_session
+from b2t_kit.text.metrics import compare
 from b2t_kit.text.phonemes import normalise
 from b2t_kit.training.log import read_metrics
 from b2t_kit.training.run import accumulate_gradients, build_training, seed_step, update_weights
@@ -56,24 +60,26 @@ STEPS = [  # configuration, rows, bins, settings, precision
     ("eit_small", 64, 0, {}, "auto"), ("eit_cdeit", 16, 0, {}, "auto"), ("eit_cdeit", 64, 0, {}, "auto"),
     ("eit_cdeit", 16, 0, {}, "float32"), ("codec", 256, 0, {}, "auto"),
 ]
-CURVES = ("transformer", "baseline")
+CURVES, WAYS = ("transformer", "baseline"), ("causal", "no-causal")
 PUBLISHED = {127: 97.0, 635: 67.6, 2540: 26.0, 12_700: 13.2, 37_973: 10.0, 63_373: 8.29}  # Transformer: updates, %
 
 
-def measured(case: tuple, device_name: str, count: int) -> dict:
-    "The plan of a case, its peak, and the median time of its steps."
+def measured(case: tuple, device_name: str, count: int, graphs: bool) -> dict:
+    "The plan of a case, its peak, and the median time of its steps; batches wait in page-locked memory, as in training."
     name, rows, bins, changes, precision = case
     run = settings_of(name, rows, changes)
     config = replace(run.train, device=device_name, precision=precision)
     task, given = task_and_batch(run, rows, bins)
-    with open_device(device_name, precision) as device:
+    with open_device(device_name, precision, graphs=graphs) as device:
         gpu = device.kind == "cuda"
+        if gpu:
+            given = pinned(given)
         planned = plan_task(task, config, device).total if gpu else 0
         if gpu:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         training = build_training(task, config, device)
-        seconds = []
+        seconds, losses = [], []
         for _ in range(count):
             device.synchronize()
             started = time.perf_counter()
@@ -82,8 +88,9 @@ def measured(case: tuple, device_name: str, count: int) -> dict:
             update_weights(training, given)
             device.synchronize()
             seconds.append(time.perf_counter() - started)
+            losses.append(training.meter.steps[-1][0]["loss"].item())
         found = {"ms": 1000 * statistics.median(seconds[2:]), "first_ms": 1000 * seconds[0],
-                 "precision": str(device.precision.dtype).removeprefix("torch.")}
+                 "precision": str(device.precision.dtype).removeprefix("torch."), "losses": losses[:6]}
         if gpu:
             found |= {"planned": planned, "peak": torch.cuda.max_memory_allocated(),
                       "reserved": torch.cuda.max_memory_reserved()}
@@ -92,16 +99,22 @@ def measured(case: tuple, device_name: str, count: int) -> dict:
     return {"rows_per_second": 1000 * rows / found["ms"], **found}
 
 
+def pinned(batch: Any) -> Any:
+    "A batch with its tensors in page-locked memory."
+    moved = {item.name: getattr(batch, item.name) for item in fields(batch)}
+    return replace(batch, **{name: one.pin_memory() for name, one in moved.items() if torch.is_tensor(one)})
+
+
 def steps(device: str, count: int, only: str) -> list[dict]:
-    "All cases, one after another; one that fails is told and left out."
+    "All cases without and with CUDA graphs, one after another; one that fails is told and left out."
     rows = []
-    for case in STEPS:
-        if only and only not in case[0]:
+    for case, graphs in ((case, graphs) for case in STEPS for graphs in (False, True)):
+        if only and case[0] not in only.split(","):
             continue
         try:
-            row = {"case": case, **measured(case, device, count)}
+            row = {"case": case, "graphs": graphs, **measured(case, device, count, graphs)}
         except (KitError, RuntimeError) as error:  # no such precision here, or out of memory
-            row = {"case": case, "error": " ".join(str(error).split())[:200]}
+            row = {"case": case, "graphs": graphs, "error": " ".join(str(error).split())[:200]}
         rows.append(row)
         print(json.dumps(row), flush=True)
     return rows
@@ -137,30 +150,48 @@ def simulated(out: Path, labels: Path, processes: int, sessions: int, trials: in
     return {"seconds": time.perf_counter() - started, "processes": processes, "hours": bins * 0.02 / 3600}
 
 
-def train_both(data: Path, out: Path, minutes: float, device: str, small: bool) -> dict:
-    "Both recipes at once, each its own command."
+def side_by_side(data: Path, out: Path, runs: dict[str, list[str]], device: str) -> dict:
+    "Several trainings at once, each its own command; their metrics by name."
     started, running = time.perf_counter(), {}
-    for name in CURVES:
-        words = [sys.executable, "-m", "b2t_kit.cli", "train", "--config", name, "--data", str(data), "--out",
-                 str(out / name), "--device", device, "--hours", f"{minutes / 60:.4f}", "--checkpoint-every", "100000",
-                 "--cache", "float16",
-                 *(["--batch-size", "4", "--eval-every", "3", "--log-every", "2"] if small else
-                   ["--eval-every", "635", "--log-every", "127"])]
+    for name, words in runs.items():
+        command = [sys.executable, "-m", "b2t_kit", "train", "--data", str(data), "--out", str(out / name),
+                   "--device", device, "--cache", "float16", *words]
         with open(out / f"{name}.txt", "w") as log:
-            running[name] = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT)
+            running[name] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT)
     status = {name: one.wait() for name, one in running.items()}
     found = {}
-    for name in CURVES:
+    for name in runs:
         print(name, status[name], (out / f"{name}.txt").read_text()[-1500:], flush=True)
         rows = read_metrics(out / name) if not status[name] else []
         found[name] = {kind: [row for row in rows if row["kind"] == kind] for kind in ("eval", "train")}
     return {"minutes": (time.perf_counter() - started) / 60, **found}
 
 
+def train_both(data: Path, out: Path, minutes: float, device: str, small: bool) -> dict:
+    "Both published recipes at once."
+    often = ["--batch-size", "4", "--eval-every", "3", "--log-every", "2"] if small else [
+        "--eval-every", "635", "--log-every", "127"]
+    common = ["--hours", f"{minutes / 60:.4f}", "--checkpoint-every", "100000", *often]
+    return side_by_side(data, out, {name: ["--config", name, *common] for name in CURVES}, device)
+
+
+def both_ways(data: Path, out: Path, minutes: float, device: str, small: bool) -> dict:
+    "Transformers that look back only, and both ways: two seeds each, all at once, and the errors of each sentence."
+    steps, small_words = (6, ["--batch-size", "4"]) if small else (3200, [])
+    common = ["--config", "transformer_tiny" if small else "transformer_short", "--steps", str(steps), *small_words,
+              "--warmup-steps", str(steps // 25), "--decay-start", str(6 * steps // 10), "--decay-steps", str(steps),
+              "--eval-every", str(steps // 4), "--checkpoint-every", "0", "--hours", f"{minutes / 60:.4f}"]
+    runs = {f"{way}-{seed}": [f"--{way}", "--seed", str(seed), *common] for seed in (1, 2) for way in WAYS}
+    found = side_by_side(data, out, runs, device)
+    for seed in (1, 2):
+        back, both = (evaluate_run(out / f"{way}-{seed}", data, device=device).counts for way in WAYS)
+        found[f"seed {seed}"] = str(compare(back, both))
+        print(seed, back.edits.sum() / back.lengths.sum(), found[f"seed {seed}"], flush=True)
+    return found
+
+
 def scored(data: Path, out: Path, device: str) -> dict:
     "Evaluate both, and keep the logits of the validation split in halves small enough to be carried."
-    from b2t_kit.speech.evaluate import evaluate_run
-
     found = {}
     for name in CURVES:
         evaluated = evaluate_run(out / name, data, device=device, logits=True)
@@ -245,7 +276,7 @@ def draw(found: dict, path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", choices=["steps", "simulate", "train", "score", "rescoring", "plans", "curves"])
+    parser.add_argument("part", choices=["steps", "simulate", "train", "ways", "score", "rescoring", "plans", "curves"])
     parser.add_argument("paths", type=Path, nargs="*")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--count", type=int, default=12, help="steps of each case")
@@ -272,9 +303,10 @@ def main() -> None:
         found: object = steps(options.device, options.count, options.only)
     elif options.part == "simulate":
         found = simulated(*options.paths, options.processes, options.sessions, options.trials)
-    elif options.part == "train":
+    elif options.part in ("train", "ways"):
         options.paths[1].mkdir(parents=True, exist_ok=True)
-        found = train_both(*options.paths, options.minutes, options.device, options.small)
+        several = train_both if options.part == "train" else both_ways
+        found = several(*options.paths, options.minutes, options.device, options.small)
     elif options.part == "score":
         found = scored(*options.paths, options.device)
     else:

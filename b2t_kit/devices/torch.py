@@ -27,6 +27,7 @@ import torch
 from torch import nn
 
 from ..core import KitError, Place, check_writable, environment_with, join
+from .graphs import Graphed
 from ..precision import Precision, ambient_settings, audit_gradients, audit_optimizer, audit_parameters
 from ..precision import autocast, canary, checksum, resolve_precision, tf32_allowed
 
@@ -325,6 +326,7 @@ class DeviceOptions:
     accumulation: int = 1  # micro-batches per optimizer step
     tracker: str | None = None  # "tensorboard" or another tracker that Accelerate supports
     tf32: bool = False  # let a GPU round the operands of float32 products
+    graphs: bool = False  # on one GPU: record a model's passes for each shape of inputs, and replay them
     timeout: float = 300.0  # seconds to wait for the other processes
     shard: Literal["none", "moments", "units", "all"] = "none"  # what several TPU chips divide instead of copying
     units_over: int | None = None  # with shard units: chips that divide a wide layer; None: chosen for slice and layer
@@ -399,6 +401,7 @@ class TorchDevice(Device):
         self.label = str(torch_device)
         if self.kind == "cuda":
             self.label += f", {torch.cuda.get_device_name(torch_device)}"
+        self.graphs = False  # whether a model's passes are recorded as CUDA graphs
         self.scaler = torch.amp.GradScaler(self.kind, enabled=precision.scaler)
         self.skipped_steps = 0  # optimizer steps skipped because a float16 gradient overflowed
         self._model: nn.Module | None = None  # the model in training
@@ -413,9 +416,12 @@ class TorchDevice(Device):
         self._state_audited = False
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")  # torch 2.13
-            return self.accelerator.prepare_model(model, device_placement=False), optimizer
+            prepared = self.accelerator.prepare_model(model, device_placement=False)
+        return Graphed(prepared, self.say) if self.graphs else prepared, optimizer
 
     def unwrap(self, model: nn.Module) -> nn.Module:
+        if isinstance(model, Graphed):
+            return model.model
         return model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
 
     def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager:
@@ -519,4 +525,6 @@ def open_torch(
         canary(chosen)
         if options.tracker is not None and out is not None:  # `check_tracker` refuses a tracker without a folder
             start_tracker(accelerator, options, out)
-        return TorchDevice(chosen, place, precision, accelerator, settings.pop_all())
+        opened = TorchDevice(chosen, place, precision, accelerator, settings.pop_all())
+        opened.graphs = options.graphs and chosen.type == "cuda" and place.world == 1
+        return opened

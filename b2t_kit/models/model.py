@@ -30,6 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.autograd.function import FunctionCtx
+from torch.backends.cudnn.rnn import get_cudnn_mode
 
 from ..core import KitError, check_bounds, class_source, from_dict, read_bytes, to_dict, uniforms
 from .published import Pretrained
@@ -109,7 +110,7 @@ _TorchGRU: type[nn.GRU] = getattr(nn.GRU, "_orig", nn.GRU)
 
 
 class GRU(_TorchGRU):
-    "A GRU with torch's parameters, batch first: torch's own, or a loop on the device on XLA."
+    "A GRU with torch's parameters, batch first: torch's own; layer by layer on a GPU; a loop on the device on XLA."
 
     def __init__(
         self, num_inputs: int, hidden: int, num_layers: int = 1, dropout: float = 0.0, recompute: bool = False
@@ -118,6 +119,13 @@ class GRU(_TorchGRU):
         super().__init__(num_inputs, hidden, num_layers, batch_first=True, dropout=between)
         self.recompute = recompute
         self.mark: Mark = unmarked
+
+    def flatten_parameters(self) -> None:
+        "Lay each layer's weights side by side for cuDNN, on a GPU."
+        for weights in self.all_weights if self._flat_weights[0].is_cuda else []:
+            with torch.no_grad():
+                torch._cudnn_rnn_flatten_weight(weights, len(weights), weights[0].shape[1], get_cudnn_mode("GRU"),
+                                                self.hidden_size, 0, 1, True, False)
 
     def divide_units(self, mark: Mark) -> None:
         "Keep each parameter as (3, H, ...), so that chips can divide the units; for XLA only."
@@ -138,15 +146,20 @@ class GRU(_TorchGRU):
         inputs: torch.Tensor,  # (B, P, I)
         state: torch.Tensor | None = None,  # (N, B, H) initial state; zeros if None
     ) -> tuple[torch.Tensor, torch.Tensor]:  # (B, P, H) last layer's output; (N, B, H) state after the last step
-        if inputs.device.type != "xla":
+        if inputs.device.type not in ("cuda", "xla"):
             return super().forward(inputs, state)
         last, inputs = [], by_rows(inputs, self.mark)
-        for level, parameters in enumerate(self.all_weights):
+        for level, weights in enumerate(self.all_weights):
             inputs = dropout(inputs, self.dropout, self.training) if level else inputs
             first = None if state is None else state[level]
-            weight_ih, weight_hh, bias_ih, bias_hh = parameters
-            inputs, end = gru_layer(inputs, first, weight_ih, weight_hh, bias_ih, bias_hh=bias_hh,
-                                    recompute=self.recompute, mark=self.mark)
+            if inputs.device.type == "cuda":  # the dropout in cuDNN's stack of layers cannot be recorded as a CUDA graph
+                start = inputs.new_zeros(len(inputs), self.hidden_size) if first is None else first
+                inputs, ends = torch.gru(inputs, start[None], weights, True, 1, 0.0, self.training, False, True)
+                end = ends[0]
+            else:
+                weight_ih, weight_hh, bias_ih, bias_hh = weights
+                inputs, end = gru_layer(inputs, first, weight_ih, weight_hh, bias_ih, bias_hh=bias_hh,
+                                        recompute=self.recompute, mark=self.mark)
             last.append(end)
         return by_rows(inputs, self.mark), torch.stack(last)
 

@@ -78,7 +78,8 @@ def fused(
     bias: torch.Tensor | None = None,  # (H, N, N) float32
 ) -> torch.Tensor:  # (B, W, H, N, D)
     "Attention by torch's fused kernels, which keep no scores."
-    mask = None if bias is None else bias[None].to(query.dtype)
+    # a bias whose last numbers lie apart would have torch compute and keep all scores
+    mask = None if bias is None else bias[None].to(query.dtype).contiguous()
     parts = (part.flatten(0, 1).contiguous() for part in (query, key, value))
     return functional.scaled_dot_product_attention(*parts, attn_mask=mask).unflatten(0, query.shape[:2])
 

@@ -400,7 +400,7 @@ def open_run(
         device = open_device(config.device, config.precision, config.accumulation,
                              None if config.tracker == "none" else config.tracker, folder / "tracker",
                              shard=config.shard, units_over=config.units_over, compile_cache=config.compile_cache,
-                             tracked={"train": to_dict(config), "task": task.describe()})
+                             graphs=config.graphs, tracked={"train": to_dict(config), "task": task.describe()})
         stack.callback(device.close)
         stack.enter_context(torch.random.fork_rng(devices=[device.torch_device] if device.kind == "cuda" else []))
 

@@ -28,6 +28,7 @@ class TrainConfig:
     device: str = "auto"  # "auto", "cpu", "cuda", "tpu", or "xla" for XLA on any hardware
     precision: str = "auto"  # compute type of matrix products: "auto", "float32", "bfloat16", "float16"
     accumulation: int = 1  # micro-batches per optimizer step
+    graphs: bool = True  # on one GPU: record the model's passes for each shape of batch as CUDA graphs, and replay them
     lr: float = 0.005  # peak learning rate
     lr_floor: float = 0.02  # final learning rate as a fraction of the peak, 0 to 1
     warmup_steps: int = 1000  # steps from 0 to the peak
