@@ -65,7 +65,7 @@ PUBLISHED = {127: 97.0, 635: 67.6, 2540: 26.0, 12_700: 13.2, 37_973: 10.0, 63_37
 
 
 def measured(case: tuple, device_name: str, count: int, graphs: bool) -> dict:
-    "The plan of a case, its peak, and the median time of its steps; batches wait in page-locked memory, as in training."
+    "The plan of a case, its peak, and the median time of its steps; batches lie in page-locked memory, as in training."
     name, rows, bins, changes, precision = case
     run = settings_of(name, rows, changes)
     config = replace(run.train, device=device_name, precision=precision)

@@ -67,12 +67,12 @@ def test_the_recorded_estimates_are_those_of_today(case):
     assert abs(estimated(case)["total"] / before["total"] - 1) < 0.01
 
 
-@pytest.mark.parametrize("case", [["baseline", 64, 1010, {}, "float32"], ["gpu_16gb", 32, 2478, {}, "auto"]], ids=str)
+@pytest.mark.parametrize("case", [["baseline", 64, 1010, {}, precision] for precision in ("float32", "auto")], ids=str)
 def test_the_plan_of_a_gru_on_a_gpu_is_what_one_allocated(case):
     "The peak of an H200 is stored."
     import gpu
 
-    (peak,) = [row["peak"] for row in RECORDED if row["case"] == case]
+    (peak,) = [row["peak"] for row in RECORDED if row["case"] == case and row.get("graphs")]
     assert gpu.planned(case) == pytest.approx(peak, rel=0.05)
 
 

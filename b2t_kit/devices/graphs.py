@@ -73,7 +73,7 @@ class _Replay(torch.autograd.Function):
 
 # %% ../../nbs/devices/graphs.ipynb #4e317fba
 class Graphed(nn.Module):
-    "A model whose passes in training are recorded for each shape of inputs and replayed; the same losses and gradients."
+    "A model whose passes in training are recorded for each shape of inputs, and replayed with the same results."
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Graphed(nn.Module):
             except RuntimeError as error:
                 generator.graphsafe_set_state(state)  # it would go on recording
                 self._records, self._passes = False, {}
-                self.say(f"{type(self.model).__name__}: cannot be recorded as a CUDA graph, so its steps may take longer: "
+                self.say(f"{type(self.model).__name__}: cannot be recorded as a CUDA graph, so steps take longer: "
                          f"{str(error).splitlines()[0]}")
                 return None
             self._gradients |= {one: one.grad for one in self.model.parameters() if one.grad is not None}

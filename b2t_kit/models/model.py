@@ -152,7 +152,7 @@ class GRU(_TorchGRU):
         for level, weights in enumerate(self.all_weights):
             inputs = dropout(inputs, self.dropout, self.training) if level else inputs
             first = None if state is None else state[level]
-            if inputs.device.type == "cuda":  # the dropout in cuDNN's stack of layers cannot be recorded as a CUDA graph
+            if inputs.device.type == "cuda":  # a CUDA graph cannot hold the dropout of cuDNN's stack
                 start = inputs.new_zeros(len(inputs), self.hidden_size) if first is None else first
                 inputs, ends = torch.gru(inputs, start[None], weights, True, 1, 0.0, self.training, False, True)
                 end = ends[0]
