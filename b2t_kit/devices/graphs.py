@@ -98,7 +98,8 @@ class Graphed(nn.Module):
             given = [next(rest) if torch.is_tensor(value) else value for value in values]
             return self.model(*given[:len(inputs)], **dict(zip(named, given[len(inputs):])))
 
-        if self.pending or not (self._records and self.model.training and torch.is_grad_enabled()):
+        trains = self.model.training and torch.is_grad_enabled() and not any(one.requires_grad for one in tensors)
+        if self.pending or not (self._records and trains):
             return call(tensors)
         shapes = [(value.shape, value.dtype) if torch.is_tensor(value) else value for value in values]
         half = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
