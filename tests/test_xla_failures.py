@@ -5,6 +5,7 @@ the kit prevents it or names its cause; the table of failures says which do not.
 where size does not matter: the reported [64, 7168] is the batch and the width of a recurrent state.
 """
 import importlib.util
+import json
 import textwrap
 from pathlib import Path
 
@@ -26,6 +27,49 @@ def child(code: str, chips: int = 1, arguments: tuple[str, ...] = (), **added: s
     """What a fresh interpreter prints with so many simulated chips; it may fail."""
     done = python("-c", textwrap.dedent(code), *arguments, chips=chips, status=None, **{"TF_CPP_MIN_LOG_LEVEL": "2", **added})
     return done.stdout + done.stderr
+
+
+ONE_AFTER_ANOTHER = """
+import json, sys, traceback
+for name, code in json.loads(sys.argv[1]).items():
+    print("=== " + name, flush=True)
+    try:
+        exec(code, {"__name__": name})
+    except Exception:
+        print(traceback.format_exc())
+"""
+
+
+def together(snippets: dict[str, str], chips: int = 1, **added: str) -> dict[str, str]:
+    """What each of some programs prints, in one fresh interpreter: most of a child's seconds are its imports."""
+    said = child(ONE_AFTER_ANOTHER, chips, (json.dumps({name: textwrap.dedent(code) for name, code in snippets.items()}),), **added)
+    return dict(part.partition("\n")[::2] for part in said.split("=== ")[1:])
+
+
+@pytest.fixture(scope="module")
+def plain() -> dict[str, str]:
+    """What programs print on one chip; the first has used nothing before."""
+    return together({"diagnostics": DIAGNOSTICS, "canary": CANARY, "gru": GRU.replace("ROWS", "64").replace("FIX", "nothing"),
+                     **{name: RAGGED.replace("LENGTHS", str(lengths)).replace("WIDTH", str(width))
+                        for name, lengths, width in (("ragged", RAGGED_LENGTHS, 8), ("padded", padded_lengths(), 9))}})
+
+
+@pytest.fixture(scope="module")
+def opened() -> dict[str, str]:
+    """What programs print that open the kit's device, on one chip."""
+    return together({"names": NAMES, "lengths": LENGTHS_OF_THE_KIT, "by hand": AUTOCAST_BY_HAND})
+
+
+@pytest.fixture(scope="module")
+def downcast() -> dict[str, str]:
+    """What programs print where XLA_USE_BF16 is set."""
+    return together({"lengths": LENGTHS_ON_DEVICE, "by hand": FLOAT_BY_HAND, "canary": CANARY}, XLA_USE_BF16="1")
+
+
+@pytest.fixture(scope="module")
+def eight() -> dict[str, str]:
+    """What programs print on eight chips."""
+    return together({"spawn": SPAWN_TWO, "names": NAMES, "rows": ROWS_PER_CHIP}, chips=8)
 
 
 # C1, C3: loaders that Accelerate divides
@@ -119,18 +163,17 @@ def test_c1_every_rank_has_as_many_rows_whatever_the_numbers() -> None:
 # C4, C6, C7: float32 that is bfloat16
 
 
-GRU_UNDER_XLA_USE_BF16 = """
-    import sys
+GRU = """
     import torch
     import torch_xla
 
-    device, (rows, fix) = torch_xla.device(), sys.argv[1:]
+    device = torch_xla.device()
     gru = torch.nn.GRU(24, 48, batch_first=True).to(device)  # torch_xla has put its own in place
-    features = torch.randn(int(rows), 10, 24).to(device)
-    state = torch.zeros(1, int(rows), 48).to(device)
-    if fix == "state.bfloat16()":
+    features = torch.randn(ROWS, 10, 24).to(device)
+    state = torch.zeros(1, ROWS, 48).to(device)
+    if "FIX" == "state.bfloat16()":
         state = state.bfloat16()
-    if fix == "features.float()":
+    if "FIX" == "features.float()":
         features = features.to(torch.float32)
     print("they say", features.dtype, gru.weight_hh_l0.dtype)
     try:
@@ -148,14 +191,13 @@ WANTED = {  # failure: rows, what the report then did, and the error
 
 
 @pytest.mark.parametrize("name", WANTED)
-def test_c4_c6_c7_shapes_that_do_not_match(name: str) -> None:
+def test_c4_c6_c7_shapes_that_do_not_match(name: str, plain: dict[str, str]) -> None:
     """Accelerate's mixed_precision="bf16" sets XLA_USE_BF16, and each reported fix only moves the error."""
     rows, fix, text = WANTED[name]
-    said = child(GRU_UNDER_XLA_USE_BF16, arguments=(rows, fix), XLA_USE_BF16="1")
+    said = child(GRU.replace("ROWS", rows).replace("FIX", fix), XLA_USE_BF16="1")
     assert "they say torch.float32 torch.float32" in said
     assert f"Call parameter must match argument; {text}" in said, said
-    assert "fine" in child(GRU_UNDER_XLA_USE_BF16, arguments=(rows, "nothing"))
-
+    assert "fine" in plain["gru"], plain["gru"]
     for variable in ("XLA_USE_BF16", "XLA_DOWNCAST_BF16"):
         with pytest.raises(KitError, match=f"{variable}=1 is set: it stores float32 tensors as bfloat16"):
             refuse_ambient({variable: "1"})
@@ -225,46 +267,45 @@ LENGTHS_OF_THE_KIT = """
 """
 
 
-def test_c6_lengths_are_integers() -> None:
+def test_c6_lengths_are_integers(opened: dict[str, str], downcast: dict[str, str]) -> None:
     """The reported fix for C6 computed lengths as floats on the device, where they were bfloat16."""
-    assert "float [191, 253, 497]" not in child(LENGTHS_ON_DEVICE, XLA_USE_BF16="1")
+    assert "float [" in downcast["lengths"] and "float [191, 253, 497]" not in downcast["lengths"], downcast["lengths"]
     assert [num_patches(bins, 14, 4) for bins in (777, 1025, 1999)] == [191, 253, 497]
-    assert "equal True" in child(LENGTHS_OF_THE_KIT)
+    assert "equal True" in opened["lengths"], opened["lengths"]
 
 
 # C8: minutes before the first step
 
 
+RAGGED_LENGTHS = [212, 340, 381, 533, 612]
 RAGGED = """
-    import sys
     import torch, torch_xla
     from b2t_kit.devices.xla import count_programs
     device = torch_xla.device()
-    readout = torch.nn.Linear(8, 3).to(device)
+    readout = torch.nn.Linear(WIDTH, 3).to(device)
     torch_xla.sync()
     before = count_programs()
-    for _ in range(2):
-        for length in map(int, sys.argv[1:]):
-            readout(torch.ones(4, length, 8).to(device)).square().sum().backward()
-            torch_xla.sync()
-            readout.zero_grad()
+    for length in 2 * LENGTHS:
+        readout(torch.ones(4, length, WIDTH).to(device)).square().sum().backward()
+        torch_xla.sync()
+        readout.zero_grad()
     print("compiled", count_programs().since(before).compiled)
 """
 
 
-def test_c8_a_program_for_every_length() -> None:
+def padded_lengths() -> list[int]:
+    """Those of the kit's buckets."""
+    buckets = choose_buckets(np.array(RAGGED_LENGTHS), np.full(5, 20), max_buckets=2, batch_size=1)
+    return [next(one.bins for one in buckets if one.bins >= length) for length in RAGGED_LENGTHS]
+
+
+def test_c8_a_program_for_every_length(plain: dict[str, str]) -> None:
     """Batches as long as their longest trial compile again and again; buckets have few lengths.
 
     test_xla.py checks that nothing is compiled after the first step, and test_xla_models.py that a
     recurrence's program does not grow with its length.
     """
-    lengths = np.array([212, 340, 381, 533, 612])
-    names = tuple(map(str, lengths))
-    compiled = int(child(RAGGED, arguments=names).split("compiled ")[1].split()[0])
-    buckets = choose_buckets(lengths, np.full(5, 20), max_buckets=2, batch_size=1)
-    padded = tuple(str(next(one.bins for one in buckets if one.bins >= length)) for length in lengths)
-    bucketed = int(child(RAGGED, arguments=padded).split("compiled ")[1].split()[0])
-    assert (compiled, bucketed) == (5, 2)
+    assert (plain["ragged"], plain["padded"]) == ("compiled 5\n", "compiled 2\n")
 
 
 # C9: flags that come too late
@@ -330,10 +371,10 @@ SPAWN_TWO = """
 """
 
 
-def test_c10_fewer_chips_hold_more_each() -> None:
+def test_c10_fewer_chips_hold_more_each(eight: dict[str, str]) -> None:
     """torch_xla does not start two processes for eight chips; and two chips must hold four times the rows each."""
-    assert "Unsupported nprocs (2). Please use nprocs=1 or None (default)." in child(SPAWN_TWO, chips=8)
-    assert "rows {(8, 10, 8)} chips 8" in child(ROWS_PER_CHIP, chips=8)
+    assert "Unsupported nprocs (2). Please use nprocs=1 or None (default)." in eight["spawn"], eight["spawn"]
+    assert "rows {(8, 10, 8)} chips 8" in eight["rows"], eight["rows"]
     assert "rows {(32, 10, 8)} chips 2" in child(ROWS_PER_CHIP, chips=2)
 
 
@@ -354,9 +395,9 @@ DIAGNOSTICS = """
 """
 
 
-def test_c13_diagnostics_never_raise() -> None:
+def test_c13_diagnostics_never_raise(plain: dict[str, str]) -> None:
     """A guide's diagnosis ended in AttributeError; on a CPU the memory is not counted either."""
-    said = child(DIAGNOSTICS)
+    said = plain["diagnostics"]
     assert "AttributeError module 'torch_xla.core.xla_model' has no attribute 'get_metrics'" in said
     assert "RuntimeError" in said and "memory None executed 0" in said
 
@@ -387,27 +428,28 @@ def test_c14_fp16_is_refused_before_anything_is_built() -> None:
 # C17d, C20: commands and functions that do not exist
 
 
-def test_c17d_c20_names_that_do_not_exist() -> None:
-    """Names from guides that do not exist, and where the kit gets the answers."""
-    code = """
-        import torch_xla
-        import torch_xla.core.xla_model as xm
-        import torch_xla.runtime
-        for question in ("xm.get_world_size()", "xm.xrt_world_size()", "xm.get_ordinal()",
-                         "xm.get_device_type()", "torch_xla.device.xla_device()"):
-            try:
-                print("answer", eval(question))
-            except AttributeError as error:
-                print(question, error)
-        from b2t_kit.devices.select import open_device
-        with open_device("xla") as device:
-            print("kit", device.chips, device.world, device.rank, device.is_main)
-    """
-    for chips in (1, 8):
-        said = child(code, chips=chips)
+NAMES = """
+    import torch_xla
+    import torch_xla.core.xla_model as xm
+    import torch_xla.runtime
+    for question in ("xm.get_world_size()", "xm.xrt_world_size()", "xm.get_ordinal()",
+                     "xm.get_device_type()", "torch_xla.device.xla_device()"):
+        try:
+            print("answer", eval(question))
+        except AttributeError as error:
+            print(question, error)
+    from b2t_kit.devices.select import open_device
+    with open_device("xla") as device:
+        print("kit", device.chips, device.world, device.rank, device.is_main)
+"""
+
+
+def test_c17d_c20_names_that_do_not_exist(opened: dict[str, str], eight: dict[str, str]) -> None:
+    """Names from guides that do not exist, and where the kit gets the answers: one main process, as many chips as there are."""
+    for chips, said in ((1, opened["names"]), (8, eight["names"])):
         assert "module 'torch_xla.core.xla_model' has no attribute 'get_world_size'" in said
         assert said.count("has no attribute") == 5 and "answer" not in said, said
-        assert f"kit {chips} 1 0 True" in said, "one main process, and as many chips as there are"
+        assert f"kit {chips} 1 0 True" in said, said
     assert "--use_tpu" in python("-m", "accelerate.commands.launch", "--use_tpu", "x.py", status=2).stderr
 
 
@@ -436,23 +478,25 @@ def test_c15_c19_the_kit_gives_no_such_warning() -> None:
 # C24: "compute it in float32 by hand"
 
 
-def test_c24_float32_by_hand() -> None:
+FLOAT_BY_HAND = """
+    import torch, torch_xla
+    small = torch.tensor([1.0]).float().to(torch_xla.device()).float() + 2.0**-12
+    print("left", small.float().item() - 1)
+"""
+AUTOCAST_BY_HAND = """
+    import torch
+    from b2t_kit.devices.select import open_device
+    with open_device("xla", "bfloat16") as device, device.autocast():
+        one = torch.ones(1, 1, device=device.torch_device)
+        product = torch.nn.functional.linear(one, one + 2.0**-12)
+        print("left", (one + 2.0**-12).item() - 1, product.dtype, one.dtype)
+"""
+
+
+def test_c24_float32_by_hand(opened: dict[str, str], downcast: dict[str, str]) -> None:
     """Under XLA_USE_BF16 casting to float32 has no effect; under autocast it has."""
-    code = """
-        import torch, torch_xla
-        small = torch.tensor([1.0]).float().to(torch_xla.device()).float() + 2.0**-12
-        print("left", small.float().item() - 1)
-    """
-    assert "left 0.0\n" in child(code, XLA_USE_BF16="1")
-    code = """
-        import torch
-        from b2t_kit.devices.select import open_device
-        with open_device("xla", "bfloat16") as device, device.autocast():
-            one = torch.ones(1, 1, device=device.torch_device)
-            product = torch.nn.functional.linear(one, one + 2.0**-12)
-            print("left", (one + 2.0**-12).item() - 1, product.dtype, one.dtype)
-    """
-    assert "left 0.000244140625 torch.bfloat16 torch.float32" in child(code)
+    assert downcast["by hand"] == "left 0.0\n"
+    assert opened["by hand"] == "left 0.000244140625 torch.bfloat16 torch.float32\n"
 
 
 # A CPU where torch_xla can be imported, and a float32 that is none
@@ -477,19 +521,20 @@ def test_cpu_stays_cpu_where_torch_xla_can_be_imported() -> None:
     assert "has taken torch_xla; restart and open the device first" in child(ours, arguments=("late",))
 
 
-def test_canary_notices_float32_that_is_bfloat16() -> None:
+CANARY = """
+    import torch, torch_xla
+    from b2t_kit.core import KitError
+    from b2t_kit.precision import canary
+    tensor = torch.ones((), device=torch_xla.device()) + 1e-4
+    print(tensor.dtype, tensor.item())
+    try:
+        canary(torch_xla.device())
+    except KitError as error:
+        print(error)
+"""
+
+
+def test_canary_notices_float32_that_is_bfloat16(plain: dict[str, str], downcast: dict[str, str]) -> None:
     """XLA_USE_BF16 stores float32 tensors as bfloat16 while their dtype still says float32."""
-    code = """
-        import torch, torch_xla
-        from b2t_kit.core import KitError
-        from b2t_kit.precision import canary
-        tensor = torch.ones((), device=torch_xla.device()) + 1e-4
-        print(tensor.dtype, tensor.item())
-        try:
-            canary(torch_xla.device())
-        except KitError as error:
-            print(error)
-    """
-    said = child(code, XLA_USE_BF16="1")
-    assert "torch.float32 1.0\nfloat32 is not float32 on xla:0" in said, said
-    assert "torch.float32 1.0001" in child(code)
+    assert downcast["canary"].startswith("torch.float32 1.0\nfloat32 is not float32 on xla:0"), downcast["canary"]
+    assert plain["canary"].startswith("torch.float32 1.0001") and "is not float32" not in plain["canary"], plain["canary"]

@@ -63,9 +63,10 @@ def test_ctc_is_one_program(report: dict) -> None:
     assert ctc["lines"][0] == ctc["lines"][1]
 
 
-def test_decoder_equals_the_cpu(report: dict) -> None:
-    """Day layer, patches, GRU and CTC with an empty row: loss and gradients, in one program."""
-    decoder = report["decoder"]
+@pytest.mark.parametrize("decoder", ["decoder", "both ways"])
+def test_decoder_equals_the_cpu(report: dict, decoder: str) -> None:
+    """Day layer, patches, GRU (`--no-causal` too) and CTC with an empty row: loss and gradients, in one program."""
+    decoder = report[decoder]
     assert decoder["difference"] < 5e-5
     assert decoder["again"] == {"new": 0, "programs": 1, "sent": 0, "on_host": []}
 

@@ -211,9 +211,9 @@ def labelled(count: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randint(1, CLASSES, (8, count), generator=GIVEN).int(), torch.full((8,), count, dtype=torch.int32)
 
 
-def report_decoder(mesh: spmd.Mesh) -> dict:
-    "A whole decoder's loss and gradients, with an empty row in the batch."
-    config = GRUConfig(num_days=3, num_features=16, hidden=12, num_layers=2, dropout=0.0, day_dropout=0.0)
+def report_decoder(mesh: spmd.Mesh, causal: bool = True) -> dict:
+    "A whole decoder's loss and gradients, with an empty row in the batch; also of one that reads in both directions."
+    config = GRUConfig(num_days=3, num_features=16, hidden=12, num_layers=2, dropout=0.0, day_dropout=0.0, causal=causal)
     features = torch.randn(8, 90, 16, generator=GIVEN)
     day = torch.tensor([2, 0, 2, 0, 0, 2, 2, 0], dtype=torch.int32)
     patches = torch.tensor([20, 18, 0, 17, 20, 16, 19, 20], dtype=torch.int32)
@@ -222,8 +222,8 @@ def report_decoder(mesh: spmd.Mesh) -> dict:
 
     def results(model: nn.Module, step: int, place: Callable) -> list[torch.Tensor]:
         given = [place(one) for one in batch]
-        losses = ctc_losses(model(*given[:2]), *given[2:5])
-        return [losses.detach(), *torch.autograd.grad((losses * given[5]).sum(), list(model.parameters()))]
+        losses = ctc_losses(model(*given[:2], frames=None if causal else given[2]), *given[2:5]) * given[5]
+        return [losses.detach(), *torch.autograd.grad(losses.sum(), list(model.parameters()))]
 
     return compared(config, results, mesh)[0]
 
@@ -272,7 +272,8 @@ def main() -> None:
     devices = torch_xla.runtime.global_runtime_device_count()
     mesh = spmd.Mesh(np.arange(devices), (devices,), ("trials",))
     report = {"devices": devices, "gru": report_gru(), "ctc": report_ctc(mesh)}
-    report |= {"decoder": report_decoder(mesh), "noise": report_noise(mesh), "transformer": report_transformer(mesh)}
+    report |= {"decoder": report_decoder(mesh), "both ways": report_decoder(mesh, causal=False)}
+    report |= {"noise": report_noise(mesh), "transformer": report_transformer(mesh)}
     print(json.dumps(report))
 
 
