@@ -13,7 +13,7 @@ __all__ = ['UNSET', 'Folder', 'File', 'RunFolder', 'OptionalFolder', 'OptionalFi
            'BuildModel', 'MixModels', 'ConvertModel', 'DescribeModel', 'CheckModel', 'Perplexity', 'Rescore', 'Submit',
            'CheckSubmission', 'ScoreSentences', 'CombineSentences', 'WriteReport', 'Export', 'Runs', 'Show',
            'BuildKernel', 'ForDevices', 'Plan', 'Preflight', 'Doctor', 'all_verbs', 'find_verb', 'print_verbs',
-           'spelled_out', 'parse', 'mistake', 'act', 'do', 'fault_in', 'parse_and_act', 'main']
+           'spelled_out', 'parse', 'mistake', 'act', 'do', 'fault_in', 'parse_and_act', 'others_running', 'main']
 
 # %% ../nbs/cli.ipynb #dbf184fd
 import difflib
@@ -1343,10 +1343,21 @@ def parse_and_act(words: list[str], quiet: bool) -> int:
         raise
 
 # %% ../nbs/cli.ipynb #9303474a
+def others_running() -> int:
+    "Return how many threads of other programs want a core now and for some milliseconds; 0 where Linux does not say."
+    counts = []
+    with suppress(OSError, IndexError, ValueError):
+        for _ in range(5):
+            counts.append(int(Path("/proc/stat").read_text().partition("procs_running ")[2].split()[0]) - 1)
+            time.sleep(0.002)
+    return min(counts, default=0)
+
+
 def main(words: list[str] | None = None) -> int:
     "Run the program with the words that follow `b2t`, this process's if None; return the exit status."
-    if words is None:  # before torch starts its threads: those that wait spin for microseconds, not milliseconds
-        os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # alone as fast, beside a busy neighbour faster
+    if words is None:  # before torch starts its threads: how often one that waits for the others looks before it sleeps
+        busy = others_running() >= max(1, (os.cpu_count() or 1) // 4)
+        os.environ.setdefault("GOMP_SPINCOUNT", "0" if busy else "1000")
     return run_program(lambda: do(sys.argv[1:] if words is None else words))
 
 # %% ../nbs/cli.ipynb #08a14fe9
