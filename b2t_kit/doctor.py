@@ -509,7 +509,7 @@ def inspect_machine() -> list[Remark]:
         *inspect_gpus(_answer("nvidia-smi", "--query-gpu=index,name,compute_mode,memory.used", plain),
                       _answer("nvidia-smi", "--query-compute-apps=pid,used_memory", plain)),
         Remark("threads", "ok", f"{os.environ.get('OMP_NUM_THREADS') or os.cpu_count()} of a process; those that wait "
-               f"spin {os.environ.get('GOMP_SPINCOUNT') or 'thousands of'} times, then sleep"),
+               f"spin {os.environ.get('GOMP_SPINCOUNT') or 'thousands of'} times, then block"),
         *inspect_space(free_memory(), free_bytes(where.output_folder), where.output_folder),
         *inspect_quota(_answer("kaggle", "quota", "--csv") or _answer("kaggle", "quota")),
     ]
