@@ -16,6 +16,9 @@ commands have that option):
     #| torch_xla   needs torch_xla. pytest runs it wherever torch_xla is installed, and elsewhere
                    reports it as skipped; `nbdev_test` runs it only under `--flags torch_xla`
 
+With `-n`, files begin in the order of the seconds that `.ci/seconds.json` has of them, the longest first, so that
+no processor waits for the other at the end. `--seconds FILE` writes those of a run.
+
 A test in `tests/` says the same with `@pytest.mark.torch_xla`. Under `--no-skips` a skip is a
 failure. The last line of a run is `N passed, M failed, K skipped`; what pytest calls an error is a
 failure there.
@@ -29,6 +32,7 @@ import sys
 import tempfile
 import threading
 import traceback
+from collections import Counter
 from configparser import ConfigParser
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,6 +41,7 @@ import pytest
 from execnb.shell import CaptureShell
 
 ROOT = Path(__file__).parent
+SECONDS = ROOT / ".ci/seconds.json"  # of each file; a copy of what `--seconds` wrote
 ASSERTS = re.compile(r"^\s*(assert\b|test_\w+\(|expect_fail\()", re.M)
 DIRECTIVE = re.compile(r"^#\s*\|\s*(\w+):?[ \t]*(.*)$", re.M)
 EXPORTS = {"export", "exporti", "exports", "default_exp"}
@@ -56,6 +61,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 def pytest_addoption(parser):
     parser.addoption("--flags", default="", help="tst_flags to run all the same, as nbdev_test's")
     parser.addoption("--no-skips", action="store_true", help="a skipped test is a failure")
+    parser.addoption("--seconds", default="", help="a JSON file that gets the seconds of each file of tests")
     parser.addoption("--library", default="", help="only files with a test that needs this library, such as torch_xla")
 
 
@@ -69,6 +75,9 @@ def pytest_collection_modifyitems(config, items):
         files = {item.path for item in items if item.get_closest_marker(library)}
         config.hook.pytest_deselected(items=[item for item in items if item.path not in files])
         items[:] = [item for item in items if item.path in files]
+    if "PYTEST_XDIST_WORKER" in os.environ and SECONDS.exists():
+        seconds = {ROOT / name: taken for name, taken in json.loads(SECONDS.read_text(encoding="utf-8")).items()}
+        items.sort(key=lambda item: -seconds.get(item.path, 0.0))  # tests of a file stay together, in their order
 
 
 def pytest_collection_finish(session):
@@ -200,5 +209,11 @@ def pytest_sessionfinish(session):
         skipped = number.get("skipped", 0) + number.get("xfailed", 0)
         if session.config.getoption("--no-skips") and skipped:
             failed, skipped, session.exitstatus = failed + skipped, 0, pytest.ExitCode.TESTS_FAILED
+        if session.config.getoption("--seconds"):
+            seconds = Counter()
+            for report in (one for reports in reporter.stats.values() for one in reports if hasattr(one, "duration")):
+                seconds[report.nodeid.partition("::")[0]] += report.duration
+            text = json.dumps({name: round(taken) for name, taken in seconds.most_common()}, indent=0)
+            Path(session.config.getoption("--seconds")).write_text(text + "\n", encoding="utf-8")
         reporter.write_line(f"{number.get('passed', 0)} passed, {failed} failed, {skipped} skipped")
     return result

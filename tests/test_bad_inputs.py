@@ -301,7 +301,7 @@ def test_a_silent_electrode_is_said_once_a_command(here: Path, capsys: pytest.Ca
                 trial[F][:, 3] = 0.0
     other = train("--seed 2 --eval-every 1", "other")
     for words in (train("--eval-every 1"), other, "eval --runs new other --data data", "eval --run new --data data --unseen mean",
-                  "decode --runs new other --data data --lm default"):
+                  "decode --runs new other --data data --lm default --beam 8"):
         capsys.readouterr()
         assert main([*words.split()]) == 0
         assert "".join(capsys.readouterr()).count("never change") == 1, words

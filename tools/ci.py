@@ -15,8 +15,10 @@ reported as skipped.
 pytest runs all notebooks. One folder of them runs under nbdev 2's test command too, and two under nbdev 3's, whose
 shell runs cells in a thread with an event loop: those of signals, processes and servers. For all notebooks
 tools/same_cells.py checks that nbdev 3 would run the same cells. README.md's first command runs in base; ruff and mypy
-run once. Seconds are printed below each step and in a table at the end. The last line sums the tests of base and xla;
-any other failed step counts as one failure.
+run once. The last line sums the tests of base and xla; any other failed step counts as one failure.
+
+Seconds are printed below each step and in tables at the end: those of the steps, and of the slowest files of tests.
+.ci/envs/seconds.json has those of every file; copied to .ci/seconds.json, they decide which files begin first.
 
 A job runs the notebooks of a service on the versions of its TPU image, in an environment that has what the image has
 and neither b2t_kit nor [dev]; then the failures on XLA, with what they need besides. Its versions are in
@@ -24,6 +26,7 @@ and neither b2t_kit nor [dev]; then the failures on XLA, with what they need bes
 on two idle cores, and 8 GB in .ci/envs.
 """
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -40,6 +43,7 @@ IMAGES = {"kaggle": "3.12", "colab": "3.13"}  # TPU images
 OVER = {"nbdev3": "base", "kaggle-tests": "kaggle", "colab-tests": "colab"}  # finds there what it lacks itself
 REQUIREMENTS = ("settings.ini", "setup.py", "pyproject.toml")
 COMMAND = re.compile(r"^```sh\n(pip install .*)\n```$", re.M)
+SECONDS = ENVS / "seconds.json"  # of each file of tests, in the environment where it took longer
 TOTALS = re.compile(r"(\d+) passed, (\d+) failed, (\d+) skipped")
 STEP_LIMIT = 60 * 60  # seconds; beside two trainings the longest took 27 minutes
 
@@ -148,14 +152,26 @@ def job(name: str) -> int:  # exit status
     return int(not all([run("base", notebooks)[0], run(f"{name}-tests", failures)[0]]))
 
 
+def record_seconds() -> dict[str, float]:  # the slowest first
+    "Merge the seconds that both environments took for each file of tests."
+    found: dict[str, float] = {}
+    for path in (ENVS / name / "seconds.json" for name in ("base", "xla")):
+        if path.exists():
+            for file, seconds in json.loads(path.read_text(encoding="utf-8")).items():
+                found[file] = max(seconds, found.get(file, 0))
+    found = dict(sorted(found.items(), key=lambda one: -one[1]))
+    SECONDS.write_text(json.dumps(found, indent=0) + "\n", encoding="utf-8")
+    return found
+
+
 def main() -> int:
     if len(sys.argv) == 3 and sys.argv[1] == "job" and sys.argv[2] in IMAGES:
         return job(sys.argv[2])
     demo, tests = COMMAND.findall((ROOT / "README.md").read_text(encoding="utf-8"))
     shutil.rmtree(ROOT / "demo", ignore_errors=True)
     steps = [
-        ("base", tests),
-        ("xla", tests + " --library torch_xla"),
+        ("base", f"{tests} --seconds {ENVS}/base/seconds.json"),
+        ("xla", f"{tests} --library torch_xla --seconds {ENVS}/xla/seconds.json"),
         ("xla", "pytest -q nbs/models nbs/training nbs/03_precision.ipynb nbs/04_training.ipynb"),
         ("base", "ruff check && mypy --cache-dir=/dev/null"),
         ("base", "nbdev_test --path nbs/core.ipynb"),
@@ -180,6 +196,10 @@ def main() -> int:
             failed += 1
         elif command.startswith(tests) and not counts[0]:
             failed += 1
+    files = record_seconds()
+    print("\n=== seconds of the slowest files of tests")
+    for file in list(files)[:30]:
+        print(f"{files[file]:6.0f} s  {file}")
     print("\n=== seconds of each step")
     for seconds, result, name, command in took:
         print(f"{seconds:6.0f} s  {result:<6}  {name:<6}  {command}")
