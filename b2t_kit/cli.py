@@ -610,10 +610,10 @@ class Evaluate(TakesRuns, ReadsRecordings, FindsSentences, ReadsRun):
 @dataclass(frozen=True)
 class Decode(Combines, ReadsRecordings, FindsSentences, ReadsRun, HasSettings):
     "Decode a run's recordings, or another program's logits, to sentences."
-    # of another program: HDF5 with a dataset 'logits' (frames, 41) in a group per trial, or arrays in .npy, .npz or
-    # .pt, in the order of their names
+    # of another program: HDF5 with a dataset 'logits' (frames, 41) in a group per trial, or arrays in HDF5, .npy, .npz,
+    # .pt or .safetensors, whose names are the trials'
     logits: OptionalFile = None
-    # order of the classes in --logits, if another program has them in another order: a name a line
+    # order of the classes in --logits, if another program has them in another order: a name a line, or a vocab.json
     tokens: OptionalFile = None
     split: Literal["train", "val", "test"] = "val"  # which trials to decode
     tune: bool = False  # first find the best weights on these trials
@@ -645,7 +645,7 @@ class Decode(Combines, ReadsRecordings, FindsSentences, ReadsRun, HasSettings):
             print(decode_lists(runs, self.combine, **options))
             return
         if kind == "logits":
-            refuse(self, "is for a run; leave it out", "adapt")
+            refuse(self, "is for a run; leave it out", "adapt", "data", "split", "device", "model")
         source = (LogitsFile(str(self.logits), self.tokens) if kind == "logits" else
                   AveragedRuns(runs) if kind == "runs" else AdaptedRun(runs[0], adapt) if adapt else runs[0])
         print(decode_sentences(source, tune=self.tune, seconds=self.tune_seconds, preloaded=self.lm_preload,
@@ -1187,7 +1187,8 @@ ELSEWHERE = {name: where for where, names in {  # options of other programs, and
     "is --device cuda here; several: torchrun --nproc-per-node N -m b2t_kit train ...": "--gpus --gpu",
     "is --device cuda here": "--cuda --use-gpu", "is --device cpu here": "--cpu --no-cuda",
     "is --device tpu here": "--tpu", "is --beam here": "--beam-size --beam-width",
-    "is --lm here": "--language-model --lm-path --kenlm", "is --n-best here": "--nbest",
+    "is --lm here": "--language-model --lm-path --kenlm",
+    "is --order here": "--ngram --ngram-order --n", "is --n-best here": "--nbest",
     "is --acoustic-scale here, the other way round: the language model's scale is 1": "--lm-weight --lm-scale --alpha",
     "is --word-bonus here": "--beta --word-score --insertion-penalty --word-insertion-penalty",
     "nothing is overwritten; choose another folder": "--overwrite --force", "there is no choice here": "--device",
@@ -1235,7 +1236,7 @@ def parse(words: Sequence[str]) -> Any:
     except SystemExit as stop:
         if not stop.code:
             raise
-        meant = mistake(errors.getvalue(), options, verb, default)
+        meant = mistake(errors.getvalue(), words, verb, default)
         raise KitError(f"{meant} (`{program} --help` lists the options)") from None
     except tyro.constructors.UnsupportedTypeAnnotationError as error:
         reason = " ".join(str(error).split())
@@ -1246,13 +1247,14 @@ def parse(words: Sequence[str]) -> Any:
     return parsed
 
 # %% ../nbs/cli.ipynb #2308c861
-def mistake(printed: str, options: Sequence[str], verb: type, default: Any) -> str:
+def mistake(printed: str, words: Sequence[str], verb: type, default: Any) -> str:
     "Return what tyro printed in a box as one line, or the option that was meant."
     titled, _, inside = printed.strip().partition("\n")  # the first line is the title of a box
     inside = re.sub(r"[│╭╮╰╯─]+|-{4,}|^\+-?|[+|]$|^\|", " ", inside or titled, flags=re.M)
     text = re.split(" Argument helptext:| For full helptext", " ".join(inside.split()))[0]
     bare = {flag(name): name for name, hint in get_type_hints(verb, include_extras=True).items()
             if Positional[str].__metadata__[0] in getattr(hint, "__metadata__", ())}  # type: ignore[attr-defined]
+    options = [word.partition("=")[0] for word in words if word.startswith("--")]
     settings = leaves(default.settings) if issubclass(verb, HasSettings) else {}
     own = set(map(flag, [*(item.name for item in fields(verb)), *settings]))
     for option in (word.replace("_", "-") for word in options):
@@ -1262,9 +1264,16 @@ def mistake(printed: str, options: Sequence[str], verb: type, default: Any) -> s
         if where and option not in own and (not where.startswith("is ") or own & set(re.findall("--[a-z-]+", where))):
             return f"{option}: {where}"
     if stray := re.search(r"Unrecognized options: ([^-\s,]\S*)", text):
+        if stray[1].casefold() in ("true", "false", "yes", "no", "on", "off", "1", "0"):
+            return f"{stray[1]}: an option that is on or off takes no value: --causal, --no-causal"
+        before = words[:words.index(stray[1])] if stray[1] in words else []
+        if before and not before[-1].startswith("--") and (last := [word for word in before if word in options]):
+            return f"{stray[1]}: is one value too many for {last[-1]}"
         named = ["config"] if stray[1] in getattr(verb, "about", dict[str, Any])().get("recipes", ()) else [
             name for name in ("run", "data", "log", "out", "reference") if flag(name) in own - {*options, *bare}]
         return f"{stray[1]}: belongs to an option" + (f"; did you mean {flag(named[0])} {stray[1]}?" if named else "")
+    if commas := re.search(r"valid parse for arguments: \['([^']*,[^']*)'\]", text):
+        return f"{commas[1]}: give spaces between values, not commas"
     return text.removeprefix("Error parsing ")
 
 # %% ../nbs/cli.ipynb #c0f5b5f0

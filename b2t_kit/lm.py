@@ -591,7 +591,7 @@ def _log10(text: bytes) -> float:
 # %% ../nbs/lm.ipynb #630135f2
 def _expect(fields: list[bytes], heading: bytes) -> None:
     if fields != [heading]:
-        hint = "so this is neither an ARPA file nor another known model (.b2tlm, KenLM)"
+        hint = "so this is neither an ARPA file nor another known model (.b2tlm, KenLM); b2t lm build makes one"
         hint = hint if heading == b"\\data\\" else "the counts at the top do not match, or a section is missing"
         raise ValueError(f"is not {heading.decode()}, {hint}")
 
@@ -820,6 +820,8 @@ def text_blocks(text: Text) -> Iterator[tuple[str, int, str]]:  # source, number
             line = number + whole[: error.start].count(b"\n")
             raise KitError(f"{text}: line {line}: is not UTF-8 text; convert the file, for instance with "
                            "iconv") from None
+        if number == 1 and (decoded.startswith('{"') or Path(text).suffix.lower() in (".csv", ".tsv", ".json")):
+            raise KitError(f"{text}: is a table or JSON; give a text with a sentence a line")
         dropped += (found := _no_words(decoded))
         for kind in found.keys() - examples.keys():
             examples[kind] = next((line for line in decoded.split("\n") if kind in _no_words(line)), "")
@@ -828,8 +830,9 @@ def text_blocks(text: Text) -> Iterator[tuple[str, int, str]]:  # source, number
         listed = ", ".join(f"{count:,} {kind}" for kind, count in dropped.items())
         example = next(examples[kind] for kind in LOSSES if kind in examples)
         read = " ".join(normalise_lines(example).replace(_UNKNOWN_WORD, "<unk>").split())
+        advice = "; spell out what is spoken" if dropped.keys() - LOSSES[-1:] else ""
         report_progress(f"{Path(text).name}: {listed} cannot be kept: {printable(example.strip())[:60]!r} is read "
-                        f"as {read[:60]!r}; spell out what is spoken")
+                        f"as {read[:60]!r}{advice}")
 
 # %% ../nbs/lm.ipynb #3d5dd04b
 def load_sentences(

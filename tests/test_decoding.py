@@ -6,6 +6,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from b2t_kit.cli import main
 from b2t_kit.decode.files import read_nbest
@@ -163,3 +164,34 @@ def test_trials_are_called_as_their_arrays_are(tmp_path, capsys):
     for other in ("text", "positional.npz"):
         assert main(["combine", str(tmp_path / "named.npz"), str(tmp_path / other), "--out", str(tmp_path / "all.csv")]) == 0
         assert (tmp_path / "all.csv").read_text(encoding="utf-8").splitlines()[4].startswith("S02_03_quiet,0,0,")
+
+
+def test_logits_as_programs_leave_them(tmp_path, monkeypatch, refused):
+    "A batch beside its lengths and other things, tensors of any file, HDF5 without groups: the same sentences; or one line."
+    monkeypatch.chdir(tmp_path)
+    rows = {f"utt_{number}": noisy_sentence(said, np.random.default_rng(number)) for number, said in enumerate(SAID)}
+    lengths = np.array([len(one) for one in rows.values()])
+    batch = np.zeros((len(rows), lengths.max(), 41), np.float32)
+    for place, one in zip(batch, rows.values()):
+        place[:len(one)] = one
+    np.savez("batch.npz", log_probs=batch, lengths=lengths, ids=np.arange(4), texts=np.array(SAID))
+    np.savez("floats.npz", log_probs=batch, out_len=lengths.astype(float))
+    save_file(rows, "rows.safetensors")
+    with h5py.File("rows.h5", "w") as file, h5py.File("root.h5", "w") as other:
+        file.update(rows)
+        other.update({"logits": batch, "lengths": lengths})
+    np.savez("rows.npz", **rows)
+    sentences = {name: [line.split(",")[1] for line in (decoded(name) / "sentences.csv").read_text().splitlines()]
+                 for name in ("rows.npz", "batch.npz", "floats.npz", "rows.safetensors", "rows.h5", "root.h5")}
+    assert all(found == sentences["rows.npz"] for found in sentences.values()), sentences
+    np.save("turned.npy", batch.transpose(0, 2, 1))
+    np.save("objects.npy", np.array([*rows.values()], object), allow_pickle=True)
+    Path("table.csv").write_text("0,1\n")
+    for name, expected in (("turned.npy", "exchange its axes"), ("objects.npy", "numpy.savez("), ("table.csv", "read from HDF5")):
+        assert expected in (error := refused(f"decode --logits {name}")), error
+
+
+def decoded(name: str) -> Path:
+    "Decode a file; where the results are."
+    assert main(["decode", "--logits", name, "--out", f"of_{name}"]) == 0
+    return Path(f"of_{name}")

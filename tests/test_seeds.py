@@ -15,7 +15,7 @@ from b2t_kit.decode.combine import AveragedRuns, average_files
 from b2t_kit.decode.files import read_nbest
 from b2t_kit.decode.decode import LogitsFile, RunLogits, decode_sentences
 from b2t_kit.decode.files import read_trials
-from b2t_kit.speech.evaluate import evaluate_run
+from b2t_kit.speech.evaluate import certainty_of, decoded_again, evaluate_run
 from b2t_kit.text.metrics import edit_distance
 from b2t_kit.text.phonemes import collapse
 from b2t_kit.training.checkpoint import checkpoint_path, checkpoint_steps
@@ -153,7 +153,9 @@ def test_runs_decode_together(data: Path, tmp_path: Path, capsys: pytest.Capture
     average_files([run / "eval/val/logits.hdf5" for run in runs], tmp_path / "average.hdf5", own_temperatures)
     edits = [edit_distance(one.true, collapse(trial.logits.argmax(-1)))
              for one, trial in zip(own.trials, read_trials(tmp_path / "average.hdf5"))]
-    assert load_json(tmp_path / "per.json")["summary"]["all trials"]["edits"] == sum(edits)
+    scored = load_json(tmp_path / "per.json")
+    assert scored["summary"]["all trials"]["edits"] == sum(edits)
+    assert scored["certainty"] == certainty_of(decoded_again(own.trials, tmp_path / "average.hdf5"), 1.0) != own.certainty
 
     said = {}
     for way in ("average", "pool", "risk"):

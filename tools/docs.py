@@ -8,6 +8,7 @@ Sphinx with MyST-NB, because both are maintained and read notebooks directly. Mk
 (August 2024), and nbdev's own command needs Quarto, which pip cannot install offline.
 """
 import argparse
+import ast
 import json
 import posixpath
 import re
@@ -20,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 HIDDEN = re.compile(r"^#\s*\|\s*(hide\b|include:\s*false|default_exp\b)", re.M)
 DIRECTIVE = re.compile(r"^#\s*\|.*\n?", re.M)
-LINK = re.compile(r"(\]\()(?!\w+:|#)([^)#\s]+)((?:#[^)]*)?\))")
+LINK = re.compile(r"(\]\()(?!\w+:)([^)#\s]*)(#[^)]*)?\)")
 PAGES = {  # of the repository, besides the notebooks, by the heading they stand under
     "Measurements": ["benchmarks/README.md", "benchmarks/*.md"],
     "Work on it": ["CONTRIBUTING.md", "CHANGELOG.md"],
@@ -33,13 +34,18 @@ RENAMED = {"README.md": "index.md", "nbs/index.ipynb": "index.md",
 HTML = {
     "project": "b2t_kit", "html_title": "b2t_kit", "extensions": ["myst_nb"], "nb_execution_mode": "off",
     "html_theme": "furo", "html_static_path": ["_static"], "html_css_files": ["wide.css"],
-    "myst_enable_extensions": ["dollarmath"], "myst_heading_anchors": 3,
+    "myst_enable_extensions": ["dollarmath"], "myst_heading_anchors": 3, "nb_render_markdown_format": "myst",
+    "nb_code_prompt_show": "imports", "nb_code_prompt_hide": "imports",
     "html_show_sphinx": False, "html_copy_source": False, "html_show_sourcelink": False,
     "source_suffix": {".md": "myst-nb", ".ipynb": "myst-nb"}, "nb_merge_streams": True,
     "suppress_warnings": ["mystnb.unknown_mime_type", "myst.header", "myst.xref_missing"],
 }
 
-STYLE = ".content { width: 56em; max-width: 100%; }\n"  # a line of code has up to 120 characters
+STYLE = """
+.content { width: 56em; max-width: 100%; }  /* a line of code has up to 120 characters */
+div.cell details.hide { border: none; box-shadow: none; }
+div.cell details.hide .admonition-title { background: none; font-weight: normal; opacity: 0.7; }
+"""
 
 settings = ConfigParser(delimiters=["="])
 settings.read(ROOT / "settings.ini", encoding="utf-8")
@@ -63,19 +69,32 @@ def sections() -> dict[str, list[str]]:
 
 
 def with_links(text: str, page: str, pages: set[str]) -> str:
-    "Markdown whose links to files outside the site lead to the repository."
+    "Markdown whose links to files outside the site lead to the repository, and whose anchors are Sphinx's."
     def target(link: re.Match) -> str:
         path = posixpath.normpath(posixpath.join(posixpath.dirname(page), link[2]))
+        anchor = re.sub(r"[^\w#-]", "", (link[3] or "").lower())  # in notebooks, anchors have capitals and marks
+        if not link[2]:
+            return f"{link[1]}{anchor})"
         if path in RENAMED or path in pages or (ROOT / path).suffix == ".png":
-            return link[1] + posixpath.relpath(RENAMED.get(path, path), posixpath.dirname(page) or ".") + link[3]
+            return f"{link[1]}{posixpath.relpath(RENAMED.get(path, path), posixpath.dirname(page) or '.')}{anchor})"
         kind = "tree" if (ROOT / path).is_dir() else "blob"
         address = f"{settings['DEFAULT']['git_url']}/{kind}/{settings['DEFAULT']['branch']}/{path}"
-        return link[1] + address + link[3]
+        return f"{link[1]}{address}{link[3] or ''})"
     return LINK.sub(target, text)
 
 
+def is_imports(source: str) -> bool:
+    "Whether a cell only imports, also under `if TYPE_CHECKING`."
+    try:
+        found = ast.parse(source).body
+    except SyntaxError:  # a magic command
+        return False
+    found = [inner for node in found for inner in (node.body if isinstance(node, ast.If) else [node])]
+    return bool(found) and all(isinstance(node, (ast.Import, ast.ImportFrom)) for node in found)
+
+
 def notebook_page(text: str, page: str, pages: set[str]) -> str:
-    "A notebook without hidden cells and directives, with working links."
+    "A notebook without hidden cells and directives, with working links; cells that only import are folded."
     notebook = json.loads(text)
     cells = []
     for cell in notebook["cells"]:
@@ -83,6 +102,8 @@ def notebook_page(text: str, page: str, pages: set[str]) -> str:
         if cell["cell_type"] == "code" and HIDDEN.search(source):
             continue
         changed = with_links(source, page, pages) if cell["cell_type"] == "markdown" else DIRECTIVE.sub("", source)
+        if cell["cell_type"] == "code" and is_imports(source):
+            cell["metadata"] = {**cell["metadata"], "tags": ["hide-input"]}
         if changed.strip():
             cells.append({**cell, "source": changed.splitlines(keepends=True)})
     notebook["metadata"]["language_info"] = {"name": "python", "pygments_lexer": "ipython3"}

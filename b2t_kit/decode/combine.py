@@ -174,8 +174,8 @@ def evaluate_runs(
     precision: str = "auto",  # "auto", "float32", "bfloat16" or "float16"
 ) -> list["Evaluation"]:  # of each run, then of their average
     "Score each run and the average of their logits, and write both; raises `KitError` if they do not fit together."
-    from b2t_kit.speech.evaluate import decoded_again, evaluate_run, load_decoder, own_recordings, results_folder
-    from b2t_kit.speech.evaluate import save_evaluation
+    from b2t_kit.speech.evaluate import certainty_of, decoded_again, evaluate_run, load_decoder, own_recordings
+    from b2t_kit.speech.evaluate import results_folder, save_evaluation
 
     if json is not None:
         check_target(json)
@@ -192,9 +192,10 @@ def evaluate_runs(
         own = [member.calibration.temperature if member.calibration else 1.0 for member in members]
         path = average_files([place / "logits.hdf5" for place in places], folder / "logits.hdf5", own)
         marks = max((member.marks for member in members), key=lambda marks: sum(mark.trials for mark in marks))
-        together = replace(members[0], origin=f"average of {len(members)} runs" if len(members) > 1 else
-                           members[0].origin, trials=decoded_again(members[0].trials, path), calibration=None,
-                           trained=frozenset.intersection(*(member.trained for member in members)), marks=marks)
+        trials, origin = decoded_again(members[0].trials, path), f"average of {len(members)} runs"
+        together = replace(members[0], origin=origin if len(members) > 1 else members[0].origin, trials=trials,
+                           trained=frozenset.intersection(*(member.trained for member in members)), marks=marks,
+                           calibration=None, certainty=certainty_of(trials, 1.0))
         save_evaluation(together, folder)
     if json is not None:
         save_json(json, together.to_dict())

@@ -636,7 +636,7 @@ def evaluate_adapting(
 ) -> tuple["Evaluation", "AdaptReport"]:
     "Score a split with adaptation, and compare with the decoder as trained; raises `KitError` as `evaluate_run`."
     from b2t_kit.speech.adapt import AdaptConfig
-    from b2t_kit.speech.evaluate import decoded_again, evaluate_run, save_evaluation
+    from b2t_kit.speech.evaluate import certainty_of, decoded_again, evaluate_run, save_evaluation
 
     source = AdaptedRun(RunLogits(run, data, split, device, precision, unseen), adapt or AdaptConfig())
     folder = Path(run) / "eval" / source.folder.name
@@ -649,8 +649,9 @@ def evaluate_adapting(
         choice_key(trial.place, trial.truth or "") for trial in logits.trials}
     if tuned_on:
         marks += (Choice(WEIGHTS_TUNED, len(tuned_on), len(logits.trials)),)
-    made = replace(plain, origin=f"{plain.origin}, {report.kept}", marks=marks,
-                   trials=decoded_again(plain.trials, logits.path))
+    again = decoded_again(plain.trials, logits.path)
+    made = replace(plain, origin=f"{plain.origin}, {report.kept}", marks=marks, trials=again, certainty=certainty_of(
+        again, plain.calibration.temperature if plain.calibration else 1.0))
     save_evaluation(made, folder, source.key(decoding.logits, search))
     if json is not None:
         save_json(json, made.to_dict() | {"adaptation": report.to_dict()})

@@ -21,8 +21,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from h5py import Group, HardLink
+from h5py import Dataset, Group, HardLink, is_hdf5
 from rapidfuzz.distance import Levenshtein
+from safetensors.numpy import load_file
 
 from ..core import KitError, is_whole, number_in, parse_json, printable, read_text, regular_file, write_atomically
 from ..data.dataset import MAX_BINS, open_dataset, open_file, reading
@@ -35,7 +36,9 @@ def check_logits(logits: npt.ArrayLike, name: str = "logits") -> np.ndarray:  # 
     "Return the logits of one trial as an array; raises `KitError` with their name if they cannot be logits."
     rows = np.asarray(logits)
     if rows.ndim != 2 or rows.shape[1] != len(PHONEMES):
-        raise KitError(f"{name}: has the shape {rows.shape}; expected (frames, {len(PHONEMES)})")
+        turned = rows.ndim == 2 and rows.shape[0] == len(PHONEMES)
+        hint = "; exchange its axes" if turned else "; --tokens FILE names other classes" if rows.ndim == 2 else ""
+        raise KitError(f"{name}: has the shape {rows.shape}; expected (frames, {len(PHONEMES)}){hint}")
     if not len(rows):
         raise KitError(f"{name}: is empty; the trial has no frames")
     if rows.dtype.kind != "f":
@@ -109,6 +112,9 @@ def read_trials(
 ) -> list[LogitTrial]:  # sorted by session, block and trial
     "Return the trials of a file; raises `KitError` naming the file and the group at fault."
     path = Path(path)
+    named = path.suffix.lower() in (".h5", ".hdf5", *OTHER_FILES)
+    if not named and path.is_file() and not is_hdf5(path):
+        raise KitError(f"{path}: logits are read from HDF5, {', '.join(OTHER_FILES[:-2])}")
     found = (trials_of(arrays_in(path), path, order) if path.suffix.lower() in OTHER_FILES else
              _read_groups(path, order, foreign))
     found.sort(key=lambda trial: trial.place)
@@ -133,7 +139,7 @@ def _read_groups(path: Path, order: ClassOrder | None, foreign: bool) -> list[Lo
         if links:  # which would be left out
             raise KitError(printable(f"{path}, /{links[0]}") + ": is a link; put the data itself in its place")
         if not names:
-            raise KitError(f"{path}: has no group with a dataset 'logits'")
+            return trials_of(_datasets_in(file, path), path, order)
         for number, (group, place) in enumerate(zip(names, places_of(names))):
             name = printable(f"{path}, /{group}")
             with reading(path, group):
@@ -158,6 +164,16 @@ def _read_groups(path: Path, order: ClassOrder | None, foreign: bool) -> list[Lo
     return found
 
 
+def _datasets_in(file: Any, path: Path) -> dict[str, np.ndarray]:
+    "The arrays of a file without groups of trials, by name."
+    with reading(path):
+        found = {name: open_dataset(path, file, name, "fiu", (None,) * part.ndim) for name, part in file.items()
+                 if isinstance(part, Dataset) and part.dtype.kind in "fiu" and 0 < part.ndim < 4}
+        if not found or sum(part.size * part.dtype.itemsize for part in found.values()) > MOST_UNFOLDED:
+            raise KitError("holds more than can be logits" if found else "has no group with a dataset 'logits'")
+        return {name: part[()] for name, part in found.items()}
+
+
 def _text(value: Any) -> Any:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
@@ -169,7 +185,7 @@ def _whole(value: Any) -> int:
     return int(number)
 
 # %% ../../nbs/decode/files.ipynb #db4adf2b
-OTHER_FILES = (".npy", ".npz", ".pt", ".pth", ".pkl", ".pickle")
+OTHER_FILES = (".npy", ".npz", ".pt", ".pth", ".safetensors", ".pkl", ".pickle")
 UNNAMED = "trials"  # session of trials that have only numbers
 CLASS_NAMES = ("classes", "tokens", "labels", "phonemes")  # attributes of a file with the order of the classes
 MOST_UNFOLDED = 8 << 30  # of all arrays of a file
@@ -185,7 +201,7 @@ def without_padding(rows: np.ndarray) -> np.ndarray:
 
 
 def arrays_in(path: Path) -> dict[str, np.ndarray]:
-    "Return the arrays of a NumPy or PyTorch file by name; raises `KitError` for any other."
+    "Return the arrays of a NumPy, PyTorch or safetensors file by name; raises `KitError` for any other."
     if not regular_file(path).exists():
         raise KitError(f"{path}: does not exist")
     if path.suffix.lower() in (".pkl", ".pickle"):
@@ -204,8 +220,13 @@ def arrays_in(path: Path) -> dict[str, np.ndarray]:
             found = torch.load(path, map_location="cpu", weights_only=True)
             parts = found.items() if isinstance(found, dict) else enumerate(
                 found if isinstance(found, (list, tuple)) else [found])
-            return {str(name): (part.float() if part.is_floating_point() else part).detach().numpy()
-                    for name, part in parts if isinstance(part, torch.Tensor)}
+            tensors = {str(name): (part.float() if part.is_floating_point() else part).detach().numpy()
+                       for name, part in parts if isinstance(part, torch.Tensor)}
+            if not tensors:
+                raise pickle.UnpicklingError
+            return tensors
+        if path.suffix.lower() == ".safetensors":
+            return load_file(path)
         loaded = np.load(path, mmap_mode="r", allow_pickle=False)
         return {"0": loaded} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
     except KitError:
@@ -214,20 +235,25 @@ def arrays_in(path: Path) -> dict[str, np.ndarray]:
         raise KitError(f"{path}: holds other things than tensors, which are not read: they can run any program; save "
                        "the tensors alone, by name: torch.save({name: tensor}, path)") from None
     except Exception as error:  # whatever a damaged file makes NumPy, zip or PyTorch raise
+        if "Python objects" in str(error) or "Object arrays" in str(error):
+            raise KitError(f"{path}: is a list of arrays, which NumPy saves as a pickle; save each by its name: "
+                           "numpy.savez('FILE.npz', **{name: array})") from error
         raise KitError(f"{path}: holds no arrays that can be read safely ({type(error).__name__}: "
                        f"{printable(error)[:200]})") from error
 
 
 def trials_of(arrays: dict[str, np.ndarray], path: Path, order: ClassOrder | None = None) -> list[LogitTrial]:
     """Return the trials of arrays, each (frames, 41), called as it is, or (trials, frames, 41); beside one of several
-    trials, integers are their lengths. Raises `KitError` for any other."""
+    trials, numbers are their lengths, and all else is left out. Raises `KitError` for any other."""
     batches = [name for name, array in arrays.items() if array.ndim == 3]
-    lengths = [name for name, array in arrays.items() if array.ndim == 1 and array.dtype.kind in "iu"]
-    if len(arrays) == 2 and batches and lengths and len(arrays[lengths[0]]) == len(arrays[batches[0]]):
-        counts, rows = arrays[lengths[0]].tolist(), arrays[batches[0]]
-        if not all(0 < count <= rows.shape[1] for count in counts):
+    if len(batches) == 1:
+        rows = arrays[batches[0]]
+        numbers = [name for name, one in arrays.items() if one.shape == rows.shape[:1] and one.dtype.kind in "iuf"]
+        lengths = [name for name in numbers if len(numbers) == 1 or re.search("len|num|frame", name)]
+        counts = arrays[lengths[0]].tolist() if lengths else [rows.shape[1]] * len(rows)
+        if not all(0 < count <= rows.shape[1] and count == int(count) for count in counts):
             raise KitError(f"{path}, {printable(lengths[0])}: are no numbers of frames from 1 to {rows.shape[1]}")
-        arrays = {str(number): row[:count] for number, (row, count) in enumerate(zip(rows, counts))}
+        arrays = {str(number): row[:int(count)] for number, (row, count) in enumerate(zip(rows, counts))}
     places = places_of(name.removeprefix("arr_") for name in arrays)  # as NumPy calls those without names
     parts = [(place, f"{path}, {printable(name)}", part) for place, name in sorted(zip(places, arrays))
              for part in (arrays[name] if arrays[name].ndim == 3 else [arrays[name]])]
@@ -246,9 +272,11 @@ def trials_of(arrays: dict[str, np.ndarray], path: Path, order: ClassOrder | Non
 
 # %% ../../nbs/decode/files.ipynb #40befc3a
 def class_order(path: str | Path) -> ClassOrder:
-    "Return the order of the classes in another program, from a text with a name a line, or with names and numbers."
+    "Return the order of the classes in another program, from a text with a name a line, or names and numbers, or JSON."
     text = read_text(path)
     rows = [line.split() for line in text.splitlines() if line.strip()]
+    if text.lstrip().startswith("{"):  # a vocab.json of Hugging Face
+        rows = [[name, str(number)] for name, number in parse_json(text).items()]
     if rows and all(len(row) == 2 and is_whole(row[1]) for row in rows):  # Kaldi's tokens.txt
         return order_of([name for name, _ in sorted(rows, key=lambda row: int(row[1]))], str(path))
     return order_of(text.split(), str(path))
@@ -277,7 +305,7 @@ def check_classes(trials: Sequence[LogitTrial]) -> list[str]:
     if padded := [trial for trial in trials if trial.padding]:
         said.append(f"{sum(trial.padding for trial in padded):,} frames at the end of {len(padded)} trials have the "
                     "same value in all classes: padding, which was cut off")
-    frames = {len(trial.logits) for trial in trials}
+    frames = {len(trial.logits) + trial.padding for trial in trials}
     if len(frames) == 1 and min(frames) < min(FEW_FRAMES, len(trials)):
         said.append(f"{len(trials)} trials of {min(frames)} frames each: if the array is (frames, trials, classes), as "
                     "torch's CTC loss takes it, give it with the first two axes exchanged")
