@@ -1148,7 +1148,8 @@ def find_verb(words: Sequence[str]) -> tuple[str, type]:
             if name in verbs:
                 return name, verbs[name]
     known = {name for name in verbs if name.startswith(f"{words[0]} ")} or set(verbs)
-    near = difflib.get_close_matches(" ".join(words[:2]), known, 1) or difflib.get_close_matches(words[0], known, 1)
+    typed = (" ".join(words[:2]).casefold(), words[0].casefold())
+    near = [name for word in typed for name in difflib.get_close_matches(word, known, 1)]
     meant = f"; did you mean `b2t {near[0]}`?" if near else ""
     raise KitError(f"b2t: there is no verb '{' '.join(words[:2])}'{meant} (`b2t --help` lists them)")
 
@@ -1272,6 +1273,9 @@ def mistake(printed: str, words: Sequence[str], verb: type, default: Any) -> str
         named = ["config"] if stray[1] in getattr(verb, "about", dict[str, Any])().get("recipes", ()) else [
             name for name in ("run", "data", "log", "out", "reference") if flag(name) in own - {*options, *bare}]
         return f"{stray[1]}: belongs to an option" + (f"; did you mean {flag(named[0])} {stray[1]}?" if named else "")
+    unknown = [one for one in options if one not in own and f"--{one.removeprefix('--no-')}" not in own]
+    if text.startswith("Missing") and unknown:
+        return f"{unknown[0]}: is no option here. {text}"
     if commas := re.search(r"valid parse for arguments: \['([^']*,[^']*)'\]", text):
         return f"{commas[1]}: give spaces between values, not commas"
     return text.removeprefix("Error parsing ")

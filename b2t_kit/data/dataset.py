@@ -520,7 +520,8 @@ def find_recordings(
         raise KitError(f"{where}several recordings found, name one: {', '.join(map(str, found.values()))}")
     if path is not None and list(starts[0].glob("data_*.hdf5")):
         raise KitError(f"{path}: is a single session; name the folder that holds all sessions")
-    raise NoRecordings(f"{where}no recordings; expected <session>/data_train.hdf5, also in hdf5_data_final")
+    hint = "" if path is None else "; b2t convert makes them of other files"
+    raise NoRecordings(f"{where}no recordings; expected <session>/data_train.hdf5, also in hdf5_data_final{hint}")
 
 # %% ../../nbs/01_dataset.ipynb #5a728cb0
 def index_file(

@@ -145,7 +145,8 @@ class Nwb(Own):
                 place, number = f"trial {number}", number + 1
                 if not 0 < stop - start <= MAX_BINS * BIN_SECONDS:
                     longest = MAX_BINS * BIN_SECONDS
-                    yield Fault(path, place, "", f"lasts from {start:g} to {stop:g} s, expected up to {longest:g} s")
+                    what = f"lasts from {start:g} to {stop:g}, expected up to {longest:g} seconds"
+                    yield Fault(path, place, "", what)
                     continue
                 block = order if block is None else block
                 yield SourceTrial(path, place, partial(self.bins, file, cut, start, stop), signal, block, number - 1,
