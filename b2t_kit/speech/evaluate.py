@@ -214,7 +214,7 @@ class Decoded:
     decoded: list[int]  # phoneme classes
     true: list[int]  # phoneme classes; empty in the test split
     loss: float  # CTC loss; infinite if the labels do not fit into the frames, NaN in the test split
-    logits: np.ndarray = field(repr=False, compare=False)  # (P, classes) float32
+    logits: np.ndarray = field(repr=False, compare=False)  # (P, classes) float32; none in an `Evaluation`
 
 
 @torch.no_grad()
@@ -368,6 +368,9 @@ class Evaluation:
     marks: tuple[Choice, ...] = ()  # what was chosen on these trials
     calibration: Calibration | None = None  # what words are searched with; None: not known
     certainty: Mapping[str, Mapping[str, dict[str, Any]]] = field(default_factory=dict)  # from `certainty_of`
+
+    def __post_init__(self) -> None:  # logits of a split take hundreds of megabytes, and nothing more is asked of them
+        object.__setattr__(self, "trials", [replace(trial, logits=trial.logits[:0].copy()) for trial in self.trials])
 
     @cached_property
     def counts(self) -> Counts:
