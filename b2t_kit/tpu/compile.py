@@ -22,8 +22,6 @@ _QUIET = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # another process may hold the chips; this one uses none
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
-
-# %% ../../nbs/tpu/compile.ipynb #c0d3e705
 FORGOTTEN = (  # variables of TPU processes that would change what the compiler does
     "PJRT_DEVICE", "TPU_PROCESS_ADDRESSES", "TPU_VISIBLE_CHIPS", "TPU_CHIPS_PER_PROCESS_BOUNDS",
     "TPU_PROCESS_BOUNDS", "CLOUD_TPU_TASK_ID", "TPU_LIBRARY_PATH", "PTXLA_TPU_LIBRARY_PATH",
@@ -55,7 +53,7 @@ def annotated(
         parsed.operation.walk(_completed)
         return mlir.module_to_bytecode(parsed), computation.get_hlo_module().to_string()
 
-# %% ../../nbs/tpu/compile.ipynb #9b904ed5
+
 def _completed(operation: Any) -> Any:
     "Give an MLIR operation for a marker the sharding in its configuration; tells MLIR to continue."
     from jaxlib.mlir import ir
@@ -94,7 +92,7 @@ def compile_module(
 _SIZES = {"arguments": "argument", "temporaries": "temp", "outputs": "output", "aliased": "alias",
          "code": "generated_code"}
 
-# %% ../../nbs/tpu/compile.ipynb #a7e5eb28
+
 def measured(executable: Any) -> dict[str, int]:
     "Bytes per chip of an executable."
     found = executable.get_compiled_memory_stats()
@@ -123,7 +121,7 @@ def work(
         found |= {"error": str(error), "compile_s": spent[0], "processor_s": spent[1]}
     (folder / "result.json").write_text(json.dumps(found))
 
-# %% ../../nbs/tpu/compile.ipynb #ba129b14
+
 def versions() -> dict[str, str]:
     "The versions of jax and libtpu."
     from importlib.metadata import version
