@@ -278,7 +278,7 @@ class Quality:
         self.came: deque[tuple[int, int, float]] = deque(maxlen=JUDGED)  # stream, number and arrival of each
         self.count, self.fault = 0, ""  # bins so far; what is wrong with the last ones
         self.looks, self.moved = 0, np.zeros(num_features)  # times that features were fine; in which each moved
-        self.mix = np.random.default_rng(0).standard_normal(num_features, np.float32)
+        self.mix = np.random.default_rng(0).standard_normal(num_features)
 
     def take(self, piece: Piece) -> str:  # what is wrong; empty if nothing is
         "Look at the next bins."
@@ -288,7 +288,7 @@ class Quality:
             self.came.append((piece.stream, number, piece.arrived))
         self.count += len(piece.bins)
         if self.count // EVERY > before and self.count >= 2 * EVERY:
-            self.fault = self._stream_fault() or self._signal_fault(np.array(self.bins, np.float32))
+            self.fault = self._stream_fault() or self._signal_fault(np.array(self.bins, float))
         return self.fault
 
     def _stream_fault(self) -> str:
@@ -329,7 +329,7 @@ class Quality:
             return f"{filled.mean():.0%} of the bins are one number, or the bin before once more"
         if (rows == np.round(rows)).mean() > 0.95:
             return f"whole numbers, such as counts of spikes, {ELSE}"
-        size, mean = float(np.sqrt(np.square(rows).mean(dtype=np.float64))), float(rows.mean(dtype=np.float64))
+        size, mean = float(np.sqrt(np.square(rows).mean())), float(rows.mean())
         usual = still.all() or SPREAD[0] < np.median(spread[~still]) < SPREAD[1]
         fine = usual and SIZES[0] < size < SIZES[1] and abs(mean) < MOST_MEAN
         return "" if fine else f"values of about {size:.3g}, {ELSE}"
