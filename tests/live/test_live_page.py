@@ -178,7 +178,7 @@ def test_strangers_page_gets_nothing(browser, host: str) -> None:
             assert browser.title == "page refused, socket refused"
         if not token:
             browser.get(f"http://rebound.example:{server.port}/")
-            assert "not allowed" in browser.page_source
+            until(lambda: "not allowed" in browser.page_source)  # plain text may be drawn after the page has loaded
         with connect(**address(server) | {"uri": address(server)["uri"] + token}) as own:  # and the page's own is served
             own.send(json.dumps({"ask": "hotword", "text": "mine"}))
             until(lambda: asked)
@@ -234,7 +234,7 @@ def test_page_behind_a_proxy_with_tls(browser, tmp_path: Path) -> None:
             behind.append(server.port)
             assert server.url.startswith(f"{origin}/?token=")
             browser.get(f"{origin}/")
-            assert "not allowed" in browser.page_source, browser.page_source
+            until(lambda: "not allowed" in browser.page_source)  # plain text may be drawn after the page has loaded
             for url in (server.url, server.listener_url):
                 browser.get(url)
                 until(lambda: browser.execute_script("return socket.url.startsWith('wss://') && socket.readyState == 1"))
