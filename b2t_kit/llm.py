@@ -512,11 +512,11 @@ class RescoreWeights:
 
     def total(
         self,
-        acoustic: Any,  # ln P(logits | words): a number or an array
-        ngram: Any,  # ln P(words)
-        llm: Any,  # ln P(words) of the large model
-        num_words: Any,  # number or array
-    ) -> Any:
+        acoustic: np.ndarray,  # (N,) ln P(logits | words), or one number
+        ngram: np.ndarray,  # (N,) ln P(words)
+        llm: np.ndarray,  # (N,) ln P(words) of the large model
+        num_words: np.ndarray,  # (N,)
+    ) -> np.ndarray:  # (N,)
         "Return the score that sentences are sorted by."
         language = (1 - self.alpha) * ngram + self.alpha * llm
         return self.acoustic_scale * acoustic + language + self.word_bonus * num_words
