@@ -34,6 +34,8 @@ from .training.task import Task, TrainConfig
 # %% ../nbs/memory.ipynb #94a12a22
 class NotTraced(KitError):
     "The step cannot be traced; the message says why."
+
+
 KINDS = ("weights", "weights in half precision", "batch", "kept for the gradient", "recurrent layers", "gradients",
          "working")  # what a storage is for
 

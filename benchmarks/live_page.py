@@ -30,7 +30,7 @@ from websockets.sync.client import connect
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/live"))
 
-from stand_ins import CHROMIUM, DRIVER, OPTIONS, VOICE, Rig, Spoken, Words, next_of, text, until
+from stand_ins import CHROMIUM, DRIVER, OPTIONS, VOICE, Rig, Spoken, Words, beside, next_of, text, until
 
 from b2t_kit.core import save_json
 from b2t_kit.decode.stream import StreamConfig
@@ -122,9 +122,9 @@ def opacity(browser: Any) -> float:
 @contextmanager
 def sending(rig: Rig, kind: str) -> Iterator[None]:
     "Bins of a kind of signal by the clock, for as long as the block takes."
-    (gap, bad), done = SIGNALS[kind], threading.Event()
+    gap, bad = SIGNALS[kind]
 
-    def go() -> None:
+    def go(done: threading.Event) -> None:
         due, at = time.perf_counter(), 0
         while not done.is_set():
             due, row, at = due + gap, bad(rig.rng.standard_normal((1, 512)), at), at + 1
@@ -134,13 +134,8 @@ def sending(rig: Rig, kind: str) -> Iterator[None]:
             else:
                 rig.bin(row)
 
-    thread = threading.Thread(target=go)
-    thread.start()
-    try:
+    with beside(go):
         yield
-    finally:
-        done.set()
-        thread.join()
 
 
 def bad_signals(browser: Any, demo: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -221,3 +222,18 @@ def test_small_disk(verb: str, options: str, here: Path, capsys: pytest.CaptureF
             whole_or_absent(before, here, set(files(here)))  # what was written before the disk was full may stay, whole
     finally:
         subprocess.run(["umount", "--lazy", here / "disk"], check=True)
+
+
+def test_other_programs_that_want_the_cores_are_noticed() -> None:
+    """Threads that wait for each other then sleep at once."""
+    code = "import os, b2t_kit.cli as cli; cli.run_program = lambda verb: None; cli.main(); print(os.environ['GOMP_SPINCOUNT'])"
+    without = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+    busy = [subprocess.Popen([sys.executable, "-c", "while 1: pass"]) for _ in range(2 * (os.cpu_count() or 1))]
+    try:
+        time.sleep(0.5)
+        found = subprocess.run([sys.executable, "-c", code], env=without, capture_output=True, text=True, check=True)
+    finally:
+        for one in busy:
+            one.kill()
+            one.wait()
+    assert found.stdout.split() == ["0"]

@@ -93,6 +93,9 @@ def test_a_model_that_cannot_be_recorded_runs_as_it_is(recordings: Path, tmp_pat
         found = torch.autograd.grad(graphed(values).sum(), model.weight)[0]
         assert torch.equal(found, torch.autograd.grad(model(values).sum(), model.weight)[0])
     assert said == [said[0]] and said[0].startswith("Asks: cannot be recorded as a CUDA graph")
+    other = Graphed(torch.nn.Linear(4, 4).cuda(), said.append)
+    other(values).sum().backward()
+    assert len(said) == 1 and len(other._passes) == 1  # this one was
     assert trained(recordings, tmp_path / "next")  # recording works again
 
 

@@ -170,6 +170,8 @@ def is_date(*parts: str) -> bool:  # year, month, day
         return bool(datetime.date(*map(int, parts)))
     except ValueError:
         return False
+
+
 MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
 
 

@@ -85,6 +85,8 @@ class Signal:
 
     def __str__(self) -> str:
         return f"{self.participant.upper()} recordings of {self.num_features} features"
+
+
 T15 = Signal()
 NUM_FEATURES = T15.num_features  # 512
 BIN_SECONDS = T15.bin_ms / 1000  # 0.02

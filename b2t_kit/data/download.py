@@ -310,6 +310,8 @@ class RecordingSet:
     by_hand: str = ""  # how to get it where `b2t fetch` cannot
     files: tuple[str, ...] = ("*.zip",)  # patterns of the names of the files that are needed
     terms: tuple[str, ...] = ()  # what else is to be kept in mind
+
+
 CC0 = "CC0 by host policy"
 PEOPLE = ("These are recordings of people in a clinical trial, shared with their consent for research. Do not try to "
           "identify anybody, and keep names in sentences to yourself.")
@@ -444,6 +446,8 @@ class Published(NamedTuple):
     gigabytes: float  # of the download, about
     licence: str
     about: str
+
+
 _LABORATORY, _BESIDE = "nckcard/phoneme-lm-5gram", ("lexicon.txt", "tokens.txt")
 _LICENCE = "not named in its program; see its page"
 PUBLISHED: dict[str, Published] = {

@@ -14,6 +14,10 @@ from torch import nn
 from torch.autograd.function import FunctionCtx
 
 # %% ../../nbs/devices/graphs.ipynb #cdbb1ca6
+def _listed(found: Any) -> list[torch.Tensor]:
+    return [found] if torch.is_tensor(found) else list(found)
+
+
 class Passes:
     "The forward and backward pass of a model for inputs of one shape, each recorded as a CUDA graph."
 
@@ -32,8 +36,7 @@ class Passes:
             self._prepare(call)
             with torch.cuda.graph(self.forward, **recording):
                 found = call(self.inputs)
-            self.alone = torch.is_tensor(found)
-            outputs = [found] if self.alone else list(found)
+            self.alone, outputs = torch.is_tensor(found), _listed(found)
             self.gradients = [torch.zeros_like(output) for output in outputs]
             with torch.cuda.graph(self.backward, **recording):
                 torch.autograd.backward(outputs, self.gradients)
@@ -45,8 +48,7 @@ class Passes:
         beside.wait_stream(current)
         with torch.cuda.stream(beside):
             for _ in range(2):
-                found = call(self.inputs)
-                outputs = [found] if torch.is_tensor(found) else list(found)
+                outputs = _listed(call(self.inputs))
                 torch.autograd.backward(outputs, [torch.zeros_like(output) for output in outputs])
         current.wait_stream(beside)
 

@@ -45,6 +45,8 @@ class Chip:
     link_speed: float  # bytes per second of one link in one direction
     memory: float  # GiB that a program can use, as the compiler reports
     closed: int  # a direction with a multiple of so many chips has a link from the last to the first
+
+
 CHIPS = {chip.name: chip for chip in (
     Chip("v4", 137.5e12, 614e9, 45e9, 15.25, closed=4),  # half a chip; see below
     Chip("v5e", 197e12, 819e9, 45e9, 15.75, closed=16),

@@ -35,6 +35,19 @@ def until(true: Callable[[], object], seconds: float = 30.0) -> None:
         time.sleep(0.02)
 
 
+@contextmanager
+def beside(go: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Run a function in a thread while the block runs; its event is set at the end."""
+    done = threading.Event()
+    thread = threading.Thread(target=go, args=(done,))
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
 def text(browser, name: str) -> str:
     return browser.find_element("id", name).text
 
@@ -151,20 +164,13 @@ class Rig:
     @contextmanager
     def sending(self, made: Callable[[np.ndarray], np.ndarray | None] = lambda rows: rows) -> Iterator[None]:
         """Send such bins, or such messages, in a thread for as long as the block takes."""
-        done = threading.Event()
-
-        def go() -> None:
+        def go(done: threading.Event) -> None:
             while not done.wait(self.gap):
                 row = made(self.rng.standard_normal((1, 512)))
                 self.sender.socket.send_multipart([b"not", b"ours"]) if row is None else self.bin(row)
 
-        thread = threading.Thread(target=go)
-        thread.start()
-        try:
+        with beside(go):
             yield
-        finally:
-            done.set()
-            thread.join()
 
     def end(self) -> None:
         self.sender.send(Piece(self.number, np.zeros((0, 512), np.float32), 0.0), end=True)
