@@ -35,7 +35,7 @@ from b2t_kit.data.dataset import BIN_SECONDS, Recordings
 from b2t_kit.decode.decode import known_sentences
 from b2t_kit.decode.stream import StreamConfig, StreamDecoder
 from b2t_kit.live.page import PageServer
-from b2t_kit.live.repair import Bridge, BridgeConfig, Quality, Repairs
+from b2t_kit.live.repair import Bridge, Quality, Repairs
 from b2t_kit.live.session import LiveSession, Moment, open_decoder
 from b2t_kit.live.sources import Piece, RecordingSource, StreamSender, StreamSource
 from b2t_kit.models.model import collapse
@@ -308,7 +308,7 @@ def measured(days: dict, labels: dict, seeds: int) -> tuple[np.ndarray, list[dic
             counts, totals = [], []
             for seed in range(seeds):
                 for day, (decoder, pieces) in days.items():
-                    bridge = Bridge(config=BridgeConfig(fill="zero" if way == "zero" else "repeat"))
+                    bridge = Bridge(fill="zero" if way == "zero" else "repeat")
                     broken = inject(pieces, fault, seed)
                     mended = unbridged(broken) if way == "no bridge" else bridged(broken, bridge)
                     totals.append(errors(decoder, mended, labels[day]))

@@ -22,9 +22,8 @@ from typing import Any
 import numpy as np
 
 from ..core import KitError, check_writable, parse_json, printable, read_text, save_json, write_atomically
-from ..data.dataset import BIN_SECONDS
 from ..decode.stream import Update
-from .measures import SentenceTiming, bits_per_word, measure_session
+from .measures import DelayLedger, SentenceTiming, bits_per_word, measure_session
 from .session import LiveSession, Moment
 from ..simulate import default_language_model
 from ..text.metrics import wer
@@ -55,8 +54,7 @@ class Keeper:
         self.waiting: dict[str, list[bytes]] = {}
         self.lines: dict[int, str] = {}  # finished sentences, by their number
         self.bins = self.first = self.number = 0  # kept so far, and before the sentence that is open; sentences
-        self.changes = list[tuple[float, tuple[str, ...]]]()  # of the sentence that is open
-        self.words = self.status = ""
+        self.ledger, self.words, self.status = DelayLedger(1), "", ""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         save_json(self.folder / "session.json", {"began": now, "features": features, **settings})
         self.thread = threading.Thread(target=self._run, name="kept session", daemon=True)
@@ -112,24 +110,20 @@ class Keeper:
         self._put("events.jsonl", json.dumps({"seconds": seconds, "event": event, **more}).encode() + b"\n")
 
     def _update(self, update: Update, moment: Moment, seconds: float) -> None:
-        words, now = tuple(word for word, _ in update.words), update.bins * BIN_SECONDS + update.delay
-        if not update.final:
+        came = self.ledger.add(update)
+        if came is None:
             if update.sentence != self.words:
                 self.words = update.sentence
-                self.changes.append((now, words))
                 self._event(seconds, "words", words=update.words)
             return
-        self.number += 1
+        self.number, self.words = self.number + 1, ""
         end = min(self.bins, update.bins)  # a late cue leaves bins to the next sentence
         first, self.first = max(self.first, end - (update.bins - update.began)), end
-        ends = tuple(BIN_SECONDS * end for end in update.ends)
-        timing = SentenceTiming(update.began * BIN_SECONDS, tuple(self.changes), words, now, ends)
         if not moment.doubt:
             self.lines[self.number] = printable(update.sentence)
         self._event(seconds, "unfinished" if moment.doubt else "final", number=self.number, words=update.words,
                     others=update.alternatives, reason=update.reason, said=printable(moment.said), doubt=moment.doubt,
-                    bins=[first, end], came=asdict(timing))
-        self.words, self.changes = "", []
+                    bins=[first, end], came=asdict(came))
 
     def _run(self) -> None:
         written: list[str] = []

@@ -118,20 +118,21 @@ class DelayLedger:
         self._changes: list[tuple[float, tuple[str, ...]]] = []  # of the sentence that is open
         self._displayed = 0  # bins of the newest frame that was on a screen
 
-    def add(self, update: Update) -> None:
-        "Enter a frame, or the end of a sentence."
+    def add(self, update: Update) -> SentenceTiming | None:
+        "Enter a frame, or the end of a sentence, and return how that came."
         now, words = update.bins * BIN_SECONDS + update.delay, tuple(word for word, _ in update.words)
         if update.final:
             ends = tuple(BIN_SECONDS * end for end in update.ends)
+            changes, self._changes = tuple(self._changes), []
             self.finals.append(update.delay)
-            self.sentences.append(SentenceTiming(update.began * BIN_SECONDS, tuple(self._changes), words, now, ends))
-            self._changes = []
-            return
+            self.sentences.append(SentenceTiming(update.began * BIN_SECONDS, changes, words, now, ends))
+            return self.sentences[-1]
         self.count += 1
         self.late += update.delay > BIN_SECONDS
         self.rows.append((*(update.seconds[name] for name in STAGES[:3]), update.delay, update.computed))
         if words != (self._changes[-1][1] if self._changes else ()):
             self._changes.append((now, words))
+        return None
 
     def add_display(self, bins: int, seconds: float) -> None:
         "Enter that the words of a frame are on a screen, so many seconds after its last bin."

@@ -51,9 +51,9 @@ def colour_bytes(
     before: np.ndarray | None = None,  # (R,) the last shown bin
 ) -> tuple[np.ndarray, np.ndarray | None]:  # (N, R) uint8, and the last shown bin
     "Return bins as columns of a heat map: averages of neighbouring features, lightly smoothed, 0 to 255."
-    count = bins.shape[1] if bins.ndim == 2 else 0
-    if not len(bins) or not count:
+    if not bins.size:
         return np.zeros((0, 0), np.uint8), before
+    count = bins.shape[1]
     edges = np.linspace(0, count, min(ROWS, count) + 1).astype(int)[:-1]
     shown = np.add.reduceat(bins, edges, axis=1) / np.diff([*edges, count])
     for index, row in enumerate(shown):
@@ -90,8 +90,8 @@ class Feed:
     def __init__(self) -> None:
         self.lock, self.name = threading.Lock(), secrets.token_hex(4)  # a page that comes back knows whom it has heard
         self.log: dict[str, deque[tuple[int, Any]]] = {kind: deque(maxlen=most) for kind, most in IN_FEED.items()}
-        self.now: dict[str, Any] = {"words": None, "alternatives": [], "final": False, "words_ms": None, "over": False,
-                                    "state": "waiting", "text": "", "counted": "", "unsure": UNSURE, "doubt": ""}
+        self.now: dict[str, Any] = {"words": None, "alternatives": [], "final": False, "words_ms": None, "doubt": "",
+                                    "over": False}
         self.changes = self.bins = self.finals = 0
         self.arrived = 0, 0.0  # bins of the last update, and when the last of them came
         self._before: np.ndarray | None = None
@@ -106,16 +106,16 @@ class Feed:
             self.log["columns"].extend((self.changes, column.tobytes()) for column in columns)
             for update in moment.updates:
                 self._update(update, moment)
-            for place, (_, sentence) in enumerate(self.log["sentences"] if moment.mark else ()):
-                if moment.mark and sentence["number"] == moment.mark.number:  # all readers get it again
-                    mark = {"verdict": moment.mark.verdict, "text": moment.mark.text}
-                    self.log["sentences"][place] = self.changes, sentence | {"mark": mark}
+            if mark := moment.mark:
+                for place, (_, sentence) in enumerate(self.log["sentences"]):
+                    if sentence["number"] == mark.number:  # all readers get it again
+                        marked = sentence | {"mark": {"verdict": mark.verdict, "text": mark.text}}
+                        self.log["sentences"][place] = self.changes, marked
             if moment.note:
                 self.log["notes"].append((self.changes, {"text": moment.note, "bad": moment.bad}))
             if moment.updates or moment.doubt:  # of the words that are shown
                 self.now["doubt"] = moment.doubt
-            self.now |= {"counted": moment.counted, "over": moment.over, "state": moment.status.name,
-                         "text": moment.status.text}
+            self.now["over"] = moment.over
 
     def _update(self, update: Update, moment: Moment) -> None:
         if update.phoneme and update.phoneme != self._phoneme:
@@ -245,10 +245,9 @@ class PageServer:
         bound: socket.socket | None = None,  # of `listen`; None: one is made
     ) -> None:
         "Raises `KitError` for an origin that is no URL, and if it cannot listen."
-        self.session, self.feed, self.proxy = session, Feed(), urlsplit(origin.rstrip("/"))
-        named = self.proxy
-        if origin and not (named.scheme in ("http", "https") and named.netloc and not named.query + named.fragment):
+        if origin and not re.fullmatch(r"https?://[^/?#\s]+(/[^?#\s]*)?", origin):
             raise KitError(f"origin: '{printable(origin)}' should be https://NAME/PATH, as a browser shows it")
+        self.session, self.feed, self.proxy = session, Feed(), urlsplit(origin.rstrip("/"))
         self.readers: list[Reader] = []  # of the pages that are open
         self.measured = 0, ""  # finished sentences, and the line about them
         optional_library("websockets")
@@ -258,7 +257,7 @@ class PageServer:
         from starlette.routing import Route, WebSocketRoute
 
         routes: list[Any] = []
-        for prefix in {"", named.path}:  # a proxy may leave its path in front, or take it away
+        for prefix in {"", self.proxy.path}:  # a proxy may leave its path in front, or take it away
             routes += [Route(f"{prefix}/", self._page), Route(f"{prefix}/listen", self._page),
                        WebSocketRoute(f"{prefix}/stream", self._stream),
                        WebSocketRoute(f"{prefix}/listen-stream", self._stream)]
@@ -378,7 +377,7 @@ class PageServer:
         "Return what a message says of the session as it is now."
         answers, reader.answers = reader.answers, []
         keeper, session = self.session.keeper, self.session
-        about = {"state": status.name, "text": status.text, "answers": answers,
+        about = {"state": status.name, "text": status.text, "unsure": UNSURE, "answers": answers,
                  "kept": keeper.line if keeper else NOTHING_KEPT}
         if reader.role == "listener":
             return about
@@ -435,7 +434,7 @@ class Widget:
     def __init__(self, session: LiveSession, display: Callable[..., Any]) -> None:
         import ipywidgets
 
-        self.session, self.drawn_at, self.error = session, 0.0, ""
+        self.session, self.status, self.drawn_at, self.error = session, session.status(), 0.0, ""
         self.feed, self.reader, self.canvas = Feed(), Reader(), Canvas(display)
         self.text = ipywidgets.Text(placeholder="a hotword" + (", or a sentence to say" if session.says else ""))
         self.box = ipywidgets.HBox([self.text])
@@ -450,7 +449,7 @@ class Widget:
 
     def show(self, moment: Moment) -> None:
         "Draw, unless that was done a moment ago."
-        changed = moment.status.name != self.feed.now["state"]
+        changed, self.status = moment.status.name != self.status.name, moment.status
         self.feed.show(moment)
         if changed or moment.over or moment.note or time.monotonic() - self.drawn_at > REDRAWN:
             self.draw()
@@ -465,7 +464,7 @@ class Widget:
                          for word, sure in message["words"] or ())
         lines = [f"{one['text']}   (said: {one['said']})" if one["said"] else one["text"]
                  for _, one in [*self.feed.log["sentences"]][-5:]]
-        parts = [message["text"], f"stream: {message['counted']}", *(note["text"] for note in message["notes"]),
+        parts = [self.status.text, f"stream: {self.session.counted()}", *(note["text"] for note in message["notes"]),
                  self.error]
         self.canvas.show(HTML(
             f"<img width='800' height='160' alt='the last eight seconds' src='data:image/png;base64,{heat}'>"

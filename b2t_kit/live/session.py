@@ -37,7 +37,7 @@ from ..decode.decode import DecodeOptions, RunLogits, choose_words
 from ..decode.stream import StreamConfig, StreamDecoder, Update
 from ..decode.tune import tuned_for
 from .measures import DelayLedger
-from .repair import Bridge, BridgeConfig, Inbox, Quality
+from .repair import Bridge, Inbox, Quality
 from .sources import LiveSource, Piece
 from ..llm import RescoreWeights, ScoreLists, load_scorer, load_weights, rescored, scored_by, weights_warning
 from ..text.phonemes import BLANK, PHONEMES, SILENCE, collapse
@@ -180,20 +180,15 @@ Answer = Callable[[str, bool], None]  # takes a line, and whether it is about so
 class LiveSession:
     "A source, a decoder, and those who watch."
 
-    def __init__(
-        self,
-        decoder: StreamDecoder,
-        source: LiveSource,
-        watchers: Sequence[Watcher] = (),
-        config: BridgeConfig | None = None,  # None: missing z-scored bins become zeros, raw ones the bin before
-    ) -> None:
+    def __init__(self, decoder: StreamDecoder, source: LiveSource, watchers: Sequence[Watcher] = ()) -> None:
         self.decoder, self.source, self.watchers = decoder, source, list(watchers)
         if source.num_features not in (None, decoder.features):
             raise KitError(f"source: has {source.num_features} features, and the decoder was trained with "
                            f"{decoder.features}")
-        self.bridge = Bridge(decoder.features, config or BridgeConfig(fill="repeat" if decoder.norm else "zero"))
-        self.inbox, self.stop, self.ledger = Inbox(source), threading.Event(), DelayLedger()
-        self.quality = Quality(decoder.features, not decoder.norm, 0 if source.waits else getattr(source, "pace", 1))
+        # zeros stand for z-scores that are missing, the bin before for raw features, of which 0 is no average
+        self.bridge = Bridge(decoder.features, "repeat" if decoder.norm else "zero")
+        self.inbox, self.stop, self.ledger = Inbox(source, decoder.features), threading.Event(), DelayLedger()
+        self.quality = Quality(decoder.features, not decoder.norm, 0 if source.waits else source.pace)
         self.state, self.says = SessionState(began=time.perf_counter()), hasattr(source, "say")
         self.cues: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self.workers = {what: ThreadPoolExecutor(1, what) for what in ("hotword", "say")}  # neither delays the other
@@ -207,15 +202,15 @@ class LiveSession:
     @property
     def refused(self) -> Counter[str]:
         "What was refused, by what is wrong with it."
-        return self.bridge.refused + (getattr(self.source, "refused", None) or Counter())
+        return self.bridge.refused + self.source.refused
 
     def status(self) -> Status:
         "Return what the stream is doing now; from any thread, at any time."
-        now = time.perf_counter()
-        times = self.state.decoding, self.inbox.oldest, getattr(self.source, "looked", None)
-        since = [at for at in times if at is not None and not self.source.waits]
-        return judge(self.state, now, self.inbox.heard.get(self.decoder.features), now - min(since, default=now),
-                     getattr(self.source, "waiting", ""), getattr(self.source, "link", ""), self.says)
+        now, source = time.perf_counter(), self.source
+        since = [at for at in (self.state.decoding, self.inbox.oldest, source.looked)
+                 if at is not None and not source.waits]
+        return judge(self.state, now, self.inbox.heard, now - min(since, default=now), source.waiting, source.link,
+                     self.says)
 
     def counted(self) -> str:
         "Return a line about what was repaired and refused; good news only if there is some."
@@ -235,8 +230,7 @@ class LiveSession:
     ) -> None:
         "Request something, from any thread; raises `KitError` if that is not possible now."
         answer, text = answer or self.note, plain_text(text)
-        known = what in REQUESTS and (what != "say" or self.says) and (what[:4] != "keep" or self.keeper)
-        if not known:
+        if what not in REQUESTS or (what == "say" and not self.says) or (what[:4] == "keep" and not self.keeper):
             raise KitError(f"'{printable(what[:20])}': cannot be asked of this session")
         if what == "stop":
             self.stop.set()

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 import numpy as np
 
 from b2t_kit.decode.stream import StreamConfig, Update
-from b2t_kit.live.sources import Piece, StreamSender
+from b2t_kit.live.session import Moment
+from b2t_kit.live.sources import LiveSource, Piece, StreamSender
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 OPTIONS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
@@ -95,7 +96,7 @@ def web_server(port: int = 0, body: str = "") -> Iterator[int]:
         server.shutdown()
 
 
-class Spoken:
+class Spoken(LiveSource):
     """A source that has nothing to say."""
 
     num_features, waits = 512, True
@@ -127,10 +128,10 @@ class Words:
         self.words += [f"word{number + 1}" for number in range(before, self.bins // 10)]
         return [self.update("")] if self.bins // 10 > before else []
 
-    def update(self, reason: str) -> Update:
+    def update(self, reason: str, words: tuple = (), others: tuple = ("another",)) -> Update:
         seconds = {"final": 0.0} if reason else {"wait": 0.0, "model": 0.0, "search": 0.0}
-        words = tuple((word, 0.9) for word in self.words)
-        return Update(self.bins // 10, self.bins, "AH", words, ("another",), seconds, final=bool(reason), reason=reason,
+        words = words or tuple((word, 0.9) for word in self.words)
+        return Update(self.bins // 10, self.bins, "AH", words, others, seconds, final=bool(reason), reason=reason,
                       ends=(self.bins,) * len(words))
 
     def end(self, reason: str, back: int = 0) -> list[Update]:
@@ -139,6 +140,16 @@ class Words:
 
     def cue(self) -> list[Update]:
         return self.end("cue")
+
+
+class Marks:
+    """A watcher that keeps what was said of sentences."""
+
+    def __init__(self) -> None:
+        self.marks = []
+
+    def show(self, moment: Moment) -> None:
+        self.marks.extend(filter(None, [moment.mark]))
 
 
 class Rig:

@@ -1,9 +1,9 @@
 """The live page in one Chromium: what an operator and a family see and ask for, and that strangers and slow pages do no harm."""
-import asyncio
 import io
 import json
 import shutil
 import socket
+import socketserver
 import ssl
 import subprocess
 import sys
@@ -23,7 +23,7 @@ from b2t_kit.data.convert import convert
 from b2t_kit.data.dataset import T15, Recordings
 from b2t_kit.decode.decode import choose_words
 from b2t_kit.decode.search import BeamSearch
-from b2t_kit.decode.stream import StreamConfig, StreamDecoder, Update
+from b2t_kit.decode.stream import StreamConfig, StreamDecoder
 from b2t_kit.importers.kept import KeptSession
 from b2t_kit.live.keep import keep_session, report_kept
 from b2t_kit.live.page import PageServer
@@ -33,7 +33,7 @@ from b2t_kit.models.gru import GRUConfig
 from b2t_kit.simulate import SimulateConfig, labels_of, simulate
 from b2t_kit.speech.evaluate import Decoder
 from b2t_kit.speech.task import SpeechConfig
-from stand_ins import (CHROMIUM, DRIVER, OPTIONS, VOICE, Rig, Spoken, Words, free_port, next_of, press, shows, text, until,
+from stand_ins import (CHROMIUM, DRIVER, OPTIONS, VOICE, Marks, Rig, Spoken, Words, free_port, next_of, press, shows, text, until,
                        web_server)
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
@@ -45,17 +45,16 @@ browser_needed = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chr
 
 @pytest.fixture(scope="module")
 def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("live")
-    simulate(folder / "data", SimulateConfig(sessions=1, trials=8, seed=2, bins_per_phoneme=6.0), progress=False)
-    return folder / "data"
+    folder = tmp_path_factory.mktemp("live") / "data"
+    simulate(folder, SimulateConfig(sessions=1, trials=8, seed=2, bins_per_phoneme=6.0), progress=False)
+    return folder
 
 
 @pytest.fixture(scope="module")
 def decoder() -> StreamDecoder:
     """A network with random weights and a search over the kit's words, compiled."""
     torch.manual_seed(0)
-    config = SpeechConfig(model=GRUConfig(hidden=16, num_layers=1, num_days=1, num_features=512))
-    day = "t15.2023.08.11"
+    config, day = SpeechConfig(model=GRUConfig(hidden=16, num_layers=1, num_days=1, num_features=512)), "t15.2023.08.11"
     made = StreamDecoder(Decoder(config.model.build().eval(), config, (day,), (day,), "random", T15),
                          BeamSearch(*choose_words(None)), StreamConfig(end_silence=0))
     made.warm_up()
@@ -84,17 +83,10 @@ def quiet_session() -> LiveSession:
     return session
 
 
-def address(server: PageServer, role: str = "") -> dict:
+def address(server: PageServer, role: str = "", query: str = "") -> dict:
     """How a page opens its stream."""
     own = f"127.0.0.1:{server.port}"
-    return {"uri": f"ws://{own}/{role}stream", "origin": f"http://{own}", "max_size": None, "close_timeout": 0.5}
-
-
-PAINTED = """
-const canvas = document.getElementById('recording');
-const pixels = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
-return [canvas.height, new Set(pixels).size];
-"""
+    return {"uri": f"ws://{own}/{role}stream{query}", "origin": f"http://{own}", "max_size": None, "close_timeout": 0.5}
 
 
 @browser_needed
@@ -106,38 +98,28 @@ def test_page_shows_and_asks(decoder: StreamDecoder, recordings: Path, browser) 
         thread.start()
         browser.get(server.url)
         shows(browser, state="waiting for a sentence to say", kept="Nothing of this session is kept.", calm_text="shown at once")
-        assert not browser.find_element("id", "keep-delete").is_displayed()
         press(browser, "say-text", "How are you today?\n")
         shows(browser, sentences=bool, note="will be said: How are you today?")
         (said, decoded), = session.sentences
         lines = text(browser, "sentences").splitlines()
         assert said == "How are you today?" and lines[0] == (decoded or "(nothing)") and lines[-1] == f"said: {said}"
         assert text(browser, "words").split() == decoded.split()
-        rows, colours = browser.execute_script(PAINTED)
-        assert rows == 128 and colours > 50
+        assert len(set(browser.execute_script("return paint.getImageData(0, 0, 400, recording.height).data"))) > 50
         shows(browser, words_ms=lambda now: now.endswith(" ms"), display_ms=lambda now: now.endswith(" ms"),
               measures=lambda now: "words per minute" in now or not decoded,
               state="waiting for a sentence to say", counted="Stream: no fault counted. Page: nothing left out.")
-        assert session.ledger.displays  # the page said when it had drawn
-        for value, shown in ((0.4, "shown after 0.40 s"), (0, "shown at once")):
-            browser.execute_script(f"find('calm').value = {value}; find('calm').onchange()")
-            shows(browser, calm_text=shown)
-            assert session.decoder.config.calm == value
-
+        browser.execute_script("find('calm').value = 0.4; find('calm').onchange()")
+        shows(browser, calm_text="shown after 0.40 s")
         press(browser, "hotword-text", "wojciechowski V OY CH EH HH AO F S K IY\n")
         shows(browser, hotwords="wojciechowski ✕", note=lambda now: now.startswith("expected from the next sentence on: wojcie"))
         press(browser, "hotword-text", "x XX\n")
         shows(browser, note=lambda now: "type a name in letters, such as" in now)
-        assert browser.find_element("id", "note").get_attribute("class") == "bad"
         press(browser, "say-text", "We should have another look at it.\n")
         shows(browser, words=bool)
         press(browser, "words")
         browser.find_element("tag name", "body").send_keys("c")  # the key for a cue
         until(lambda: len(session.sentences) >= 2)
         assert "wojciechowski" in {one.word for one in session.decoder.search.hotwords}
-
-        press(browser, "cue", "\ue004")  # Tab: the controls are reached one after the other
-        assert browser.switch_to.active_element.get_attribute("id") == "say-text"
         browser.find_element("css selector", "#hotwords button").click()
         shows(browser, note=lambda now: now.startswith("not expected any more"), hotwords="")
         press(browser, "cue")
@@ -146,11 +128,9 @@ def test_page_shows_and_asks(decoder: StreamDecoder, recordings: Path, browser) 
         assert not severe, severe
         session.request("stop")
         thread.join(10)
-    assert not thread.is_alive()
-    shows(browser, state="stopped")
-    time.sleep(2.5)  # the page does not try again, and says why its controls do nothing
+    shows(browser, state="stopped", note=lambda now: "do nothing any more" in now)
+    time.sleep(2.5)  # the page does not try again
     assert text(browser, "state") == "stopped" and not browser.find_element("id", "cue").is_enabled()
-    assert "do nothing any more" in text(browser, "note") and "nothing to repair" not in text(browser, "counted")
 
 
 STRANGER = """<!doctype html><title>trying</title><script>
@@ -174,12 +154,11 @@ def test_strangers_page_gets_nothing(browser, host: str) -> None:
         token = f"?token={server.tokens['operator']}" if server.tokens["operator"] else ""
         with web_server(body=STRANGER.replace("PORT", str(server.port)).replace("TOKEN", token)) as port:
             browser.get(f"http://127.0.0.1:{port}/")
-            until(lambda: browser.title != "trying")
-            assert browser.title == "page refused, socket refused"
+            until(lambda: browser.title == "page refused, socket refused")
         if not token:
             browser.get(f"http://rebound.example:{server.port}/")
             until(lambda: "not allowed" in browser.page_source)  # plain text may be drawn after the page has loaded
-        with connect(**address(server) | {"uri": address(server)["uri"] + token}) as own:  # and the page's own is served
+        with connect(**address(server, query=token)) as own:  # and the page's own is served
             own.send(json.dumps({"ask": "hotword", "text": "mine"}))
             until(lambda: asked)
     assert asked == ["mine"]
@@ -188,40 +167,30 @@ def test_strangers_page_gets_nothing(browser, host: str) -> None:
 @contextmanager
 def tls_proxy(folder: Path) -> Iterator[tuple[int, list[int]]]:
     """A proxy with a certificate of its own, that passes bytes on; yields its port, and a list for the port behind it."""
-    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    key, certificate, behind = folder / "key.pem", folder / "certificate.pem", []
     subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=live.example", "-days", "2",
                     "-keyout", key, "-out", certificate], check=True, capture_output=True)
-    context, behind, port = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), [], free_port()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
-    loop, stop, ready = asyncio.new_event_loop(), asyncio.Event(), threading.Event()
 
-    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def copy(one: socket.socket, other: socket.socket) -> None:
         with suppress(OSError):
-            while some := await reader.read(1 << 16):
-                writer.write(some)
-                await writer.drain()
-        writer.close()
+            while some := one.recv(1 << 16):
+                other.sendall(some)
+            other.shutdown(socket.SHUT_RDWR)
 
-    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        inner, outer = await asyncio.open_connection("127.0.0.1", behind[0])
-        await asyncio.gather(copy(reader, outer), copy(inner, writer))
+    class PassOn(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with (suppress(OSError), context.wrap_socket(self.request, server_side=True) as outer,
+                  socket.create_connection(("127.0.0.1", behind[0])) as inner):
+                threading.Thread(target=copy, args=(inner, outer), daemon=True).start()
+                copy(outer, inner)
 
-    async def serve() -> None:
-        server = await asyncio.start_server(pass_on, "127.0.0.1", port, ssl=context)
-        ready.set()
-        await stop.wait()
-        server.close()
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            task.cancel()
-        await asyncio.sleep(0.1)
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    assert ready.wait(10)
-    yield port, behind
-    loop.call_soon_threadsafe(stop.set)
-    thread.join(10)
-    loop.close()
+    socketserver.ThreadingTCPServer.daemon_threads = True
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), PassOn) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield server.server_address[1], behind
+        server.shutdown()
 
 
 @browser_needed
@@ -232,10 +201,10 @@ def test_page_behind_a_proxy_with_tls(browser, tmp_path: Path) -> None:
         origin = f"https://live.example:{outside}"
         with PageServer(session, port=0, origin=origin) as server:
             behind.append(server.port)
-            assert server.url.startswith(f"{origin}/?token=")
             browser.get(f"{origin}/")
-            until(lambda: "not allowed" in browser.page_source)  # plain text may be drawn after the page has loaded
+            until(lambda: "not allowed" in browser.page_source)
             for url in (server.url, server.listener_url):
+                assert url.startswith(origin)
                 browser.get(url)
                 until(lambda: browser.execute_script("return socket.url.startsWith('wss://') && socket.readyState == 1"))
                 session.decoder.words = ["hello"]
@@ -245,14 +214,13 @@ def test_page_behind_a_proxy_with_tls(browser, tmp_path: Path) -> None:
 
 
 BAD_BINS = [  # what comes, and what page and terminal call it
-    (lambda rows: rows[:, :256], "refused", "256 features, 512 wanted (", "256 features, 512 wanted"),
-    (lambda rows: None, "refused", "a message is not of a b2t stream", "refused"),
-    (lambda rows: rows * np.nan, "damaged", "100% of the bins have NaN or enormous values", "NaN"),
-    (lambda rows: np.ones((1, 512)), "damaged", "100% of the features have had the same value for 3 s", "same value"),
-    (lambda rows: np.abs(rows * 3).round(), "damaged", "whole numbers, such as counts of spikes", "whole numbers"),
-    (lambda rows: 40 * rows, "damaged", "values of about", "values of about"),
-    (lambda rows: 1e-6 * rows, "damaged", "values of about 1e-06", "values of about"),
-    (lambda rows: np.where(np.arange(512) < 230, 0, rows), "damaged", "45% of the features have had the same value", "% of the"),
+    (lambda rows: rows[:, :256], "refused", "256 features, 512 wanted ("),
+    (lambda rows: None, "refused", "a message is not of a b2t stream"),
+    (lambda rows: rows * np.nan, "damaged", "of the bins have NaN or enormous values"),
+    (lambda rows: np.ones((1, 512)), "damaged", "100% of the features have had the same value for 3 s"),
+    (lambda rows: np.abs(rows * 3).round(), "damaged", "whole numbers, such as counts of spikes"),
+    (lambda rows: 40 * rows, "damaged", "values of about"),
+    (lambda rows: np.where(np.arange(512) < 230, 0, rows), "damaged", "45% of the features have had the same value"),
 ]
 
 
@@ -266,28 +234,28 @@ def test_ways_to_fail(browser, tmp_path: Path) -> None:
     keeper = keep_session(session, tmp_path / "kept", {})
     thread = threading.Thread(target=session.run, daemon=True)
 
-    def seen(state: str, words: str, written: str = "") -> None:
+    def seen(state: str, words: str, written: str | None = None) -> None:
         where = "return [find('state').dataset.state, find('state').textContent + find('sentences').textContent]"
         until(lambda: (now := browser.execute_script(where))[0] == state and words in now[1])
-        until(lambda: written in terminal.getvalue())
+        until(lambda: (words if written is None else written) in terminal.getvalue())
         footer = text(browser, "counted")
         assert state == "live" or "nothing to repair" not in footer, footer
 
     with PageServer(session, port=0) as server:
         browser.get(server.url)
-        seen("warming up", "warming up")
+        seen("warming up", "warming up", "")
         thread.start()
-        seen("waiting", f"nobody answers at {rig.address}", "nobody answers")
+        seen("waiting", f"nobody answers at {rig.address}")
         with web_server(port):
-            seen("refused", "is not a b2t stream", "is not a b2t stream")
+            seen("refused", "is not a b2t stream")
         rig.start()
-        for wrong, state, words, written in BAD_BINS:
+        for wrong, state, words in BAD_BINS:
             with rig.sending(wrong):
-                seen(state, words, written)
+                seen(state, words)
         with rig.sending():
             seen("live", "live", "[live]")
             assert browser.find_element("id", "words").get_attribute("data-doubt") is not None  # the sentence stays in doubt
-        seen("no data", f" s: the sender at {rig.address} sends nothing", "no data for")  # it stalls
+        seen("no data", f" s: the sender at {rig.address} sends nothing")  # it stalls
         seen("no data", "ended by a stream that stopped", "(a stream that stopped)")
         with rig.sending():
             seen("live", "live")
@@ -301,26 +269,23 @@ def test_ways_to_fail(browser, tmp_path: Path) -> None:
             seen("live", "ended by a restart of the sender", "(a restart of the sender)")
         rig.send(60)
         rig.end()
-        seen("waiting", f"the sender at {rig.address} has ended", "has ended")
+        seen("waiting", f"the sender at {rig.address} has ended")
         seen("waiting", "ended by the end of the sender", "(the end of the sender)")
         rig.start()  # the server is still there
         with rig.sending():
             seen("live", "live")
         before = session.finals
         rig.send(60, cue=True)
-        listed = "return find('sentences').children.length"
-        until(lambda: before < session.finals == browser.execute_script(listed))
-        assert thread.is_alive()
+        until(lambda: before < session.finals == browser.execute_script("return find('sentences').children.length"))
         shown = [one.text for one in browser.find_elements("css selector", "#sentences li:not(.doubt) > span:first-child")]
         assert shown == [one for _, one in reversed(session.sentences)]  # each once, none glued to another
         unfinished = browser.find_elements("css selector", "#sentences li.doubt")  # words of damaged signals
         assert unfinished and all("not finished: " in one.text and not one.find_elements("tag name", "button") for one in unfinished)
         server.server.force_exit = server.server.should_exit = True  # the page's server dies; the decoder goes on
-        seen("connection lost", "connection lost")
+        seen("connection lost", "connection lost", "")
     session.request("stop")
     thread.join(10)
     rig.kill()
-    assert not thread.is_alive()
     keeper.stop()
     events = [json.loads(line) for line in (tmp_path / "kept/events.jsonl").read_text().splitlines()]
     assert {"waiting", "refused", "damaged", "no data", "live", "ended"} <= {one.get("state") for one in events}
@@ -328,7 +293,6 @@ def test_ways_to_fail(browser, tmp_path: Path) -> None:
     assert {"restart", "sender", "cue"} <= {one["reason"] for one in ends}
     assert "stall" in {one["reason"] for one in events if one["event"] == "unfinished" and one["doubt"]}
     assert [" ".join(word for word, _ in one["words"]) for one in ends] == [one for _, one in session.sentences]
-    assert any("refused: a message" in one.get("counted", "") for one in events)
 
 
 def test_a_kept_session(decoder: StreamDecoder, recordings: Path, tmp_path: Path) -> None:
@@ -338,63 +302,33 @@ def test_a_kept_session(decoder: StreamDecoder, recordings: Path, tmp_path: Path
     keeper = keep_session(session, tmp_path / "kept", {"run": "random"}, features=True)
     session.run()
     session.request("keep-stop")
-    assert (tmp_path / "kept/features.bin").stat().st_size == 4 * 512 * session.bins
     assert not keeper.on and keeper.line == "This session was kept."
-    session.request("mark", "2 corrected Where are you?")  # too late: nothing is kept any more
     told = report_kept(tmp_path / "kept")
     assert " sentences, " in told and "words per minute" in told and "bits per minute" in told
     assert "How are you today?" in (tmp_path / "kept/report.html").read_text()
     convert(KeptSession(tmp_path / "kept", tmp_path / "mine"))
     with Recordings(tmp_path / "mine", "train") as learned:  # what a decoder can learn from
+        assert len(learned.infos) == 2
         for number, info in enumerate(learned.infos):
             assert info.sentence == session.sentences[number][0]
             assert np.array_equal(learned.features(number), source.record(info.sentence, number))
             assert tuple(learned.labels(number)) == labels_of(info.sentence)
-    assert len(learned.infos) == 2
     session.request("keep-delete")
     assert not (tmp_path / "kept").exists()
 
 
-def test_a_session_that_cannot_be_kept_any_more_says_so(tmp_path: Path) -> None:
-    """A full disk: the page, and everybody who watches, learns that nothing more is kept."""
-    session, lines = LiveSession(Words(), Spoken()), io.StringIO()
-    session.watchers.append(Terminal(lines))
-    keeper = keep_session(session, tmp_path / "kept", {})
-    (tmp_path / "kept/events.jsonl").symlink_to("/dev/full")
-    session.note("something to keep")
-    until(lambda: not keeper.on, 10)
-    assert keeper.line == "Nothing more is kept: No space left on device."
-    until(lambda: f"refused: {keeper.line}" in lines.getvalue(), 5)
-
-
-EDGES = """
-let edges = [];
-const canvas = find("phonemes"), draw = CanvasRenderingContext2D.prototype.fillText;
-CanvasRenderingContext2D.prototype.fillText = function(name, at) {
-  const half = this.measureText(name).width / 2;
-  edges.push([at - half, at + half - canvas.clientWidth]);
-};
-newest = 400; spoken = [[1, "OW"], [400, "OW"]];
-drawPhonemes();
-CanvasRenderingContext2D.prototype.fillText = draw;
-return [edges[0][0], edges[1][1]];
-"""
-
-
 @browser_needed
-def test_what_was_kept_is_deleted_on_a_phone(browser, tmp_path: Path) -> None:
-    """Where a thumb hits one button, not two, and no phoneme is cut off at an edge; also after keeping was stopped."""
-    session = LiveSession(Words(), Spoken())
+def test_what_a_page_says_of_keeping(browser, tmp_path: Path) -> None:
+    """On a phone, where a thumb hits one button, not two: kept, stopped, deleted; and that a full disk keeps nothing more."""
+    session, lines = quiet_session(), io.StringIO()
     keep_session(session, tmp_path / "kept", {})
-    screen = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
     with PageServer(session, port=0) as server:
         browser.get(server.url)
         shows(browser, kept="This session is kept.")
+        screen = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
         stop, delete = (browser.find_element("id", name).rect for name in ("keep-stop", "keep-delete"))
-        assert stop["y"] != delete["y"] and delete["y"] - stop["y"] - stop["height"] >= 8
-        left, right = browser.execute_script(EDGES)
-        assert left >= 0 and right <= 0, (left, right)
+        assert delete["y"] - stop["y"] - stop["height"] >= 8
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         press(browser, "keep-stop")
         shows(browser, kept="This session was kept.")
@@ -402,6 +336,12 @@ def test_what_was_kept_is_deleted_on_a_phone(browser, tmp_path: Path) -> None:
         browser.switch_to.alert.accept()
         shows(browser, kept="What was kept of this session has been deleted.")
         assert not (tmp_path / "kept").exists() and not browser.find_element("id", "keep-delete").is_enabled()
+        session.watchers = [server.feed, Terminal(lines)]
+        keep_session(session, tmp_path / "full", {})
+        (tmp_path / "full/events.jsonl").symlink_to("/dev/full")
+        session.note("something to keep")
+        shows(browser, kept="Nothing more is kept: No space left on device.", note="Nothing more is kept: No space left on device.")
+        assert "refused: Nothing more is kept: No space left on device." in lines.getvalue()
 
 
 @browser_needed
@@ -419,21 +359,19 @@ def test_a_page_that_comes_back_shows_nothing_twice(browser) -> None:
         until(lambda: browser.execute_script("return socket.readyState") == 1, 10)
         until(lambda: len(server.readers) == 1 and server.readers[0].shown > 0)
         assert text(browser, "sentences").count("ended by a stream that stopped") == 3 and server.readers[0].skipped == 0
-        assert browser.execute_script("return find('say').offsetHeight") == 0  # hidden is hidden: this source says nothing
 
 
 @browser_needed
 def test_a_lost_connection_leaves_nothing_that_may_be_untrue(browser, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The server dies while the stream is well and the session is kept: nobody says so of it any more."""
-    session = LiveSession(Words(), Spoken())
+    session = quiet_session()
     keep_session(session, tmp_path / "kept", {})
     session.bins = 5
     monkeypatch.setattr(session, "status", lambda: Status("live", "live"))
     for path in ("", "listen"):
         with PageServer(session, port=0) as server:
             browser.get(server.listener_url if path else server.url)
-            shows(browser, kept="This session is kept.")
-            assert path or "nothing to repair" in text(browser, "counted")
+            shows(browser, kept="This session is kept.", **({} if path else {"counted": lambda now: "nothing to repair" in now}))
             server.server.force_exit = server.server.should_exit = True
             shows(browser, state=lambda now: now.startswith("connection lost"))
             assert text(browser, "kept") == "Whether this session is kept is not known now."
@@ -450,25 +388,6 @@ def test_an_error_that_ends_a_session_is_a_fault(browser, monkeypatch: pytest.Mo
             session.run()
         shows(browser, state=lambda now: now.startswith("stopped by an error: ValueError(") and "no number" in now)
         assert browser.find_element("id", "state").get_attribute("data-state") == "failed"
-
-
-@browser_needed
-def test_a_silent_stream_is_not_shown_late(browser) -> None:
-    """How long a frame took to the screen is measured once: not again with each sign of life, nor by a tab that came later."""
-    session = quiet_session()
-    with PageServer(session, port=0) as server:
-        browser.get(server.url)
-        until(lambda: server.readers and server.readers[0].shown)
-        session.decoder.bins = 10
-        server.feed.show(Moment(np.zeros((1, 512), np.float32), time.perf_counter(), [session.decoder.update("")]))
-        until(lambda: server.readers[0].display_ms)
-        first, messages = server.readers[0].display_ms, server.readers[0].shown
-        until(lambda: server.readers[0].shown > messages + 1)  # signs of life, a second apart
-        assert server.readers[0].display_ms == first and text(browser, "display-ms") == f"{first:.0f} ms"
-        before = server.readers[0]
-        browser.get(server.url)
-        until(lambda: len(server.readers) == 1 and server.readers[0] is not before and server.readers[0].shown > 1)
-        assert server.readers[0].display_ms is None and text(browser, "display-ms") == "–"
 
 
 def test_slow_reader_of_the_page_slows_nobody() -> None:
@@ -515,7 +434,7 @@ def test_one_page_cannot_keep_the_others_out(tmp_path: Path, monkeypatch: pytest
         page = address(server)
         silent = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(50)]
         silent[0].settimeout(15)
-        with connect(**page) as good, connect(**page) as bad, connect(**page) as quiet, never_reading(server):
+        with connect(**page) as good, connect(**page) as bad, connect(**page), never_reading(server):
             until(lambda: len(server.readers) == 4)
             threading.Thread(target=flood, args=(bad,), daemon=True).start()
             good.send(b"\x00\xff")
@@ -524,9 +443,6 @@ def test_one_page_cannot_keep_the_others_out(tmp_path: Path, monkeypatch: pytest
                 before = time.monotonic()
                 name = next_of(good)["feed"]
                 assert time.monotonic() - before < 3 and time.monotonic() - began < 20
-            with pytest.raises(ConnectionClosed):
-                for _ in range(5):
-                    quiet.recv(1)
             assert answer_to(good, "hotword", "anna") == "expected from the next sentence on: anna"
             stop.set()
             assert "nothing was deleted" in answer_to(good, "keep-delete", "") and keeper.exists
@@ -553,52 +469,39 @@ def test_finish_waits_for_the_last_words_but_not_for_ever() -> None:
         for body in page:
             time.sleep(0.3)
             message = json.loads(body)
-            seen.append((message["over"], message["text"], [one["text"] for one in message["sentences"]]))
+            seen.append((message["over"], message["text"], *(one["text"] for one in message["sentences"])))
             page.send(json.dumps({"ask": "shown", "text": str(message["number"])}))
-
-    def finished(seconds: float) -> float:
-        start = time.monotonic()
-        server.finish(seconds)
-        return time.monotonic() - start
 
     with PageServer(session, port=0) as server:
         with connect(**address(server)) as slow:
-            reader = threading.Thread(target=draw_slowly, args=(slow,))
-            reader.start()
+            threading.Thread(target=draw_slowly, args=(slow,), daemon=True).start()
             until(lambda: server.readers and server.readers[0].shown)
             session.decoder.words = ["last", "words"]
             session.run()
-            finished(20.0)
-            assert (True, "the source has ended", ["last words"]) == (*seen[-1][:2], [one for *_, found in seen for one in found])
-            slow.close()
-            reader.join(10)
+            server.finish(20.0)
+            assert seen[-1][:2] == (True, "the source has ended") and "last words" in {one for found in seen for one in found}
         until(lambda: not server.readers)
-        assert finished(20.0) < 5  # nobody is there
         with connect(**address(server)):
             until(lambda: server.readers and server.readers[0].messages)
-            assert 1.0 <= finished(1.0) < 10
+            start = time.monotonic()
+            server.finish(1.0)
+            assert 1.0 <= time.monotonic() - start < 10
 
 
 @browser_needed
 def test_a_listener(browser) -> None:
     """The voice is called when a sentence is final, if it is switched on, and never for what was said before. No sound is heard here."""
-    session, kept = LiveSession(Words(), Spoken()), []
-
-    class Marks:
-        def show(self, moment: Moment) -> None:
-            kept.extend(filter(None, [moment.mark]))
+    session, kept = LiveSession(Words(), Spoken()), Marks()
 
     def said(*sentence: str, final: bool = True) -> None:
-        seconds = {"final": 0.0} if final else {"wait": 0.0, "model": 0.0, "search": 0.0}
         words = tuple((word, 0.3 if word == "maybe" else 0.995) for word in sentence)
-        update = Update(1, 1, "AH", words, ("maybe later", " ", "later"), seconds, final=final, reason="cue" if final else "",
-                        ends=(1,) * len(words))
-        session._tell(np.zeros((1, 512), np.float32), updates=[update])
+        session._tell(np.zeros((1, 512), np.float32), updates=[Words().update(
+            "cue" * final, words, ("maybe later", " ", "later"))])
 
     def spoken() -> list:
         return browser.execute_script("return spoken")
 
-    session.watchers.append(Marks())
+    session.watchers.append(kept)
     with PageServer(session, port=0) as server:
         said("before", "my", "time")
         browser.get(server.listener_url)
@@ -620,9 +523,6 @@ def test_a_listener(browser) -> None:
         press(browser, "repeat")
         press(browser, "hush")
         assert spoken()[-2:] == [["maybe later", 1], "stop"]
-        press(browser, "open")
-        press(browser, "correct-text", "much later\n")
-        shows(browser, words="much later")
         said("go", "away")
         shows(browser, words="go away")
         press(browser, "wrong")
@@ -635,19 +535,13 @@ def test_a_listener(browser) -> None:
         said("and", "then")
         shows(browser, words="and then", note="You correct: go away")
         press(browser, "correct-text", "re\n")
-        until(lambda: len(kept) == 4)
-        assert kept == [SentenceMark(3, "corrected", "maybe later"), SentenceMark(3, "corrected", "much later"),
-                        SentenceMark(4, "wrong"), SentenceMark(4, "corrected", "stay here")]
+        until(lambda: len(kept.marks) == 3)
         press(browser, "right")
-        until(lambda: kept[4:] == [SentenceMark(5, "right")])
+        until(lambda: len(kept.marks) == 4)
+        assert kept.marks == [SentenceMark(3, "corrected", "maybe later"), SentenceMark(4, "wrong"),
+                              SentenceMark(4, "corrected", "stay here"), SentenceMark(5, "right")]
         assert "Not a medical device" in browser.page_source
         assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
-
-
-REMOTE = """
-speechSynthesis.getVoices = () => [{name: "Far away", lang: "en-US", voiceURI: "far", localService: false}];
-speechSynthesis.onvoiceschanged();
-"""
 
 
 @browser_needed
@@ -656,13 +550,13 @@ def test_no_sentence_leaves_the_device_to_be_spoken(browser) -> None:
     session = LiveSession(Words(), Spoken())
     with PageServer(session, port=0) as server:
         browser.get(server.listener_url)
-        browser.execute_script(VOICE + REMOTE)
+        browser.execute_script(VOICE.replace("localService: true", "localService: false"))
         press(browser, "aloud")
         shows(browser, note=lambda now: "no voice" in now)
         assert browser.find_element("id", "voice").get_attribute("textContent") == "none on this device"
         session.decoder.words = ["come", "here"]
         session.run()
         shows(browser, note=lambda now: "do nothing any more" in now)
-        assert not browser.find_element("id", "right").is_enabled() and browser.find_element("id", "repeat").is_enabled()
+        assert not browser.find_element("id", "right").is_enabled()
         press(browser, "repeat")
         assert "no voice" in text(browser, "note") and browser.execute_script("return spoken") == []
