@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -126,6 +127,7 @@ def lower(case: list, folder: Path) -> None:
 
 def compiled_bytes(case: list, python: str) -> dict:
     "The compiler's sizes for a case."
+    from b2t_kit.tpu.cost import moved_bytes, read_hlo
     from b2t_kit.tpu.preflight import ON_CPU, compile_program, environment
     from b2t_kit.devices.xla import find_slice
 
@@ -136,10 +138,13 @@ def compiled_bytes(case: list, python: str) -> dict:
         if done.returncode:
             raise SystemExit(f"{case} could not be lowered:\n{done.stderr[-2000:]}")
         found = compile_program(Path(name), find_slice(case[1]), python)
+        program, rounds = read_hlo(Path(name, "after.hlo").read_text()) if found.bytes else None, Counter()
+        for within, one, times in program.executed() if program else ():
+            rounds[within.name] += moved_bytes(one, within, program) if times > 1 else 0
     limit = found.roofline
     return {"total": found.needed, "compiles": bool(found.bytes), "bytes": found.bytes,
-            "compile_s": round(found.compile_s, 1), "processor_s": round(found.processor_s, 1),
-            "error": found.error[:300], "round": max(limit.rounds.values(), default=None) if limit else None,
+            "compile_s": round(found.compile_s, 1), "processor_s": round(found.compile_processor_s, 1),
+            "error": found.error[:300], "round": max(rounds.values(), default=None),
             "seconds": limit and {"matrix": limit.matrix, "memory": limit.memory, "links": limit.links}}
 
 

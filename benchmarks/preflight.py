@@ -221,20 +221,23 @@ def grus() -> None:
 
 
 def sizes(name: str) -> dict[str, int]:
-    "Bytes of a configuration's largest step before compiling."
+    "Bytes of a configuration's largest step before compiling: its arguments, what all loops carry, its largest array."
     from jaxlib import _jax
 
     from b2t_kit.devices.xla import find_slice
     from b2t_kit.tpu.preflight import lower_in_child, request_of
     from b2t_kit.tpu.configs import configuration
     from b2t_kit.tpu.cost import read_hlo
-    from b2t_kit.tpu.preflight import lowered_sizes, argument_bytes
+    from b2t_kit.tpu.preflight import argument_bytes
 
     with tempfile.TemporaryDirectory() as folder:
         request = request_of(configuration(name).with_rows(STEPS[name]), find_slice("v5e-8"), programs="largest")
         (place,) = lower_in_child(request, Path(folder))
         text = _jax.XlaComputation((place / "module.pb").read_bytes()).get_hlo_module().to_string()
-        return lowered_sizes(read_hlo(text), argument_bytes(json.loads((place / "job.json").read_text())))
+        every = [one for part in read_hlo(text).computations.values() for one in part.instructions.values()]
+        return {"arguments": sum(argument_bytes(json.loads((place / "job.json").read_text())).values()),
+                "loops": sum(one.bytes for one in every if one.operation == "while"),
+                "largest": max(array.bytes for one in every for array in one.arrays)}
 
 
 def table() -> str:

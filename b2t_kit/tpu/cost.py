@@ -13,7 +13,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import permutations, product
+from itertools import permutations
+
+import numpy as np
 
 from ..devices.xla import Link, Slice
 
@@ -21,14 +23,6 @@ from ..devices.xla import Link, Slice
 ARRAY = re.compile(r"(pred|token|[a-z]+\d+\w*)\[([\d,<=]*)\]"  # type and dimensions
                    r"(?:\{([\d,]*)(?::((?:T\([\d,]*\)|\([\d,]*\))*)[^}]*?(?:S\((\d+)\))?)?\})?")
 BITS = {"pred": 8, "token": 0, "c64": 64, "c128": 128}
-
-
-def _found(pattern: str, text: str) -> re.Match[str]:
-    "The first match; raises `ValueError` if there is none."
-    found = re.search(pattern, text)
-    if found is None:
-        raise ValueError(f"the text is not HLO as XLA prints it: {text[:80]!r} has no {pattern}")
-    return found
 
 # %% ../../nbs/tpu/cost.ipynb #474d4c0a
 @dataclass(frozen=True)
@@ -42,7 +36,7 @@ class Array:
 
     @property
     def bits(self) -> int:
-        return BITS.get(self.kind) or int(_found(r"\d+", self.kind)[0])
+        return BITS[self.kind] if self.kind in BITS else int(re.findall(r"\d+", self.kind)[0])
 
     @property
     def size(self) -> int:
@@ -55,16 +49,14 @@ class Array:
         dims = list(self.dims)
         for place, step in zip(self.order, reversed(self.tile)):
             dims[place] = -(-dims[place] // step) * step
-        return math.prod(dims) * self.bits // 8 if self.kind != "token" else 0
+        return math.prod(dims) * self.bits // 8
 
     def __str__(self) -> str:
         return f"{self.kind}[{','.join(map(str, self.dims))}]"
 
 # %% ../../nbs/tpu/cost.ipynb #b51947dc
-def arrays_of(
-    text: str,  # an array type or a tuple of them
-) -> list[Array]:
-    "All arrays of a type, in order."
+def arrays_of(text: str) -> list[Array]:
+    "All arrays of a type or a tuple of types, in order."
     def numbers(part: str | None) -> tuple[int, ...]:
         return tuple(int(number.lstrip("<=")) for number in (part or "").split(",") if number)
     found = []
@@ -105,32 +97,30 @@ class Instruction:
         return sum(array.bytes for array in self.arrays if array.space == 0)
 
 # %% ../../nbs/tpu/cost.ipynb #67a54661
-def _closing(text: str, start: int) -> int:
-    "The index of the matching parenthesis."
-    depth = 0
-    for place in range(start, len(text)):
-        depth += {"(": 1, ")": -1}.get(text[place], 0)
-        if depth == 0:
-            return place
-    return len(text) - 1
-
-
 def read_instruction(line: str) -> Instruction | None:  # None if the line is not an instruction
     "The instruction on a line of HLO."
+    def closing(text: str, start: int) -> int:
+        depth = 0
+        for place in range(start, len(text)):
+            depth += {"(": 1, ")": -1}.get(text[place], 0)
+            if depth == 0:
+                return place
+        return len(text) - 1
+
     found = re.match(r"\s+(ROOT )?%?([\w.\-]+) = ", line)
     if not found:
         return None
     rest = line[found.end():]
-    end = _closing(rest, 0) + 1 if rest.startswith("(") else rest.index(" ")
-    kind, rest = rest[:end], rest[end + 1:]
+    end = closing(rest, 0) + 1 if rest.startswith("(") else rest.index(" ")
+    arrays, rest = arrays_of(rest[:end]), rest[end + 1:]
     begin = rest.index("(")
-    close = _closing(rest, begin)
-    inside, operation = rest[begin + 1:close], rest[:begin].strip()
-    plain = operation in ("constant", "parameter")
-    operands = [] if plain else re.findall(r"(?<![\w=\[.])%?([A-Za-z_][\w.\-]*)(?=[,)\s]|$)",
-                                           re.sub(r"/\*.*?\*/|\w+\[[^\]]*\](?:\{[^}]*\})?", "", inside))
-    return Instruction(found[2], arrays_of(kind), operation, operands, rest[close + 1:],
-                       constant=inside if plain else "", root=bool(found[1]))
+    close = closing(rest, begin)
+    inside, operation, more = rest[begin + 1:close], rest[:begin].strip(), rest[close + 1:]
+    if operation in ("constant", "parameter"):
+        return Instruction(found[2], arrays, operation, [], more, inside, bool(found[1]))
+    names = re.sub(r"/\*.*?\*/|\w+\[[^\]]*\](?:\{[^}]*\})?", "", inside)  # operands may have their types
+    operands = re.findall(r"(?<![\w=\[.])%?([A-Za-z_][\w.\-]*)(?=[,)\s]|$)", names)
+    return Instruction(found[2], arrays, operation, operands, more, root=bool(found[1]))
 
 # %% ../../nbs/tpu/cost.ipynb #4ab13921
 @dataclass
@@ -153,6 +143,11 @@ class Computation:
                 found.setdefault(name, []).append(instruction)
         return found
 
+    @cached_property
+    def parameters(self) -> dict[int, str]:
+        "The names of its parameters, by position."
+        return {int(each.constant): name for name, each in self.instructions.items() if each.operation == "parameter"}
+
     def inputs(self, instruction: Instruction) -> list[Instruction]:
         "The instructions whose results an instruction uses."
         return [self.instructions[name] for name in instruction.operands if name in self.instructions]
@@ -166,21 +161,18 @@ class Hlo:
 
     def trips(self, loop: Instruction) -> int:
         "The number of iterations of a loop; 1 if its condition has no constant."
-        condition = self.computations[loop.called["condition"][0]]
-        seen = [int(instruction.constant) for instruction in condition.instructions.values()
-                if instruction.operation == "constant" and re.fullmatch(r"\d+", instruction.constant)]
-        return -(-max([1, *seen]) // self._stride(loop))
-
-    def _stride(self, loop: Instruction) -> int:
-        "By how much a loop's counter grows in an iteration; 1 if that is not plain to see."
         condition, body = (self.computations[loop.called[name][0]] for name in ("condition", "body"))
+        most, stride = 1, 1
+        for instruction in condition.instructions.values():
+            if instruction.operation == "constant" and instruction.constant.isdigit():
+                most = max(most, int(instruction.constant))
         counters = [given for given in condition.inputs(condition.root) if given.operation == "get-tuple-element"]
-        if condition.root.operation != "compare" or len(counters) != 1:
-            return 1
-        place = int(_found(r"index=(\d+)", counters[0].more)[1])
-        grown = body.instructions.get(body.root.operands[place])
-        added = body.inputs(grown) if grown and grown.operation == "add" else []
-        return max([1, *(int(term.constant) for term in added if re.fullmatch(r"\d+", term.constant))])
+        if condition.root.operation == "compare" and len(counters) == 1:  # else one by one
+            place = int(re.findall(r"index=(\d+)", counters[0].more)[0])
+            grown = body.instructions.get(body.root.operands[place])
+            for term in body.inputs(grown) if grown and grown.operation == "add" else []:
+                stride = max(stride, int(term.constant) if term.constant.isdigit() else 1)
+        return -(-most // stride)
 
     def executed(self) -> Iterator[tuple[Computation, Instruction, int]]:
         "Yields every instruction that runs, with its computation and how often it runs."
@@ -197,9 +189,7 @@ class Hlo:
         yield from walk(self.entry, 1)
 
 # %% ../../nbs/tpu/cost.ipynb #ddce219e
-def read_hlo(
-    text: str,  # HLO text of a module
-) -> Hlo:
+def read_hlo(text: str) -> Hlo:
     "Parse the text of a program; `ValueError` if it has no ENTRY computation."
     computations: dict[str, Computation] = {}
     current: Computation | None = None
@@ -208,42 +198,30 @@ def read_hlo(
         if line.startswith("}"):
             current = None
         elif current is not None:
-            instruction = read_instruction(line)
-            if instruction:
+            if instruction := read_instruction(line):
                 current.instructions[instruction.name] = instruction
         elif line.endswith("{") and not line.startswith("HloModule"):
-            head = _found(r"^(ENTRY )?%?([\w.\-]+)", line)
-            current = computations.setdefault(head[2], Computation(head[2]))
-            entry = current if head[1] else entry
+            first, name = re.findall(r"^(ENTRY )?%?([\w.\-]+)", line)[0]
+            current = computations[name] = Computation(name)
+            entry = current if first else entry
     if entry is None:
         raise ValueError("the text is not an HLO module: it has no ENTRY computation")
     return Hlo(computations, entry)
 
 # %% ../../nbs/tpu/cost.ipynb #7675694e
-def _listed(instruction: Instruction, name: str) -> list[int]:
-    "The dimensions in an attribute of an instruction."
-    found = re.search(rf"\b{name}={{([\d,]*)}}", instruction.more)
-    return [int(place) for place in found[1].split(",") if place] if found else []
-
-
-def product_flops(
-    instruction: Instruction,  # a dot or a convolution
-    within: Computation,
-) -> int:
+def product_flops(instruction: Instruction, within: Computation) -> int:
     "The operations of a matrix product or convolution."
-    inputs = within.inputs(instruction)
-    left, right = inputs[0].arrays[0], inputs[len(set(instruction.operands)) > 1].arrays[0]
-    size = instruction.arrays[0].size
+    inputs, size = within.inputs(instruction), instruction.arrays[0].size
+    left, right = inputs[0].arrays[0], inputs[-1].arrays[0]
     if instruction.operation == "dot":
-        return 2 * size * math.prod(left.dims[place] for place in _listed(instruction, "lhs_contracting_dims"))
-    labels = _found(r"dim_labels=\w+_(\w+)->", instruction.more)[1]
+        places = re.findall(r"\blhs_contracting_dims={([\d,]*)}", instruction.more)
+        return 2 * size * math.prod(left.dims[int(place)] for place in ",".join(places).split(",") if place)
+    (labels,) = re.findall(r"dim_labels=\w+_(\w+)->", instruction.more)
     return 2 * size * right.size // max(1, right.dims[labels.index("o")])
 
 # %% ../../nbs/tpu/cost.ipynb #8b066211
-def matrix_flops(
-    program: Hlo,  # before compiling
-) -> int:
-    "The operations of all matrix products, for all chips together, with loops multiplied out."
+def matrix_flops(program: Hlo) -> int:
+    "The operations of all matrix products before compiling, for all chips together, with loops multiplied out."
     return sum(times * product_flops(instruction, within) for within, instruction, times in program.executed()
                if instruction.operation in ("dot", "convolution"))
 
@@ -270,49 +248,30 @@ def _read_of(name: str, within: Computation, program: Hlo, whole: int) -> int:
             total += _read_of(user.name, within, program, whole)
         elif user.operation == "fusion":
             inner = program.computations[user.called["calls"][0]]
-            for place, each in enumerate(user.operands):
-                if each == name:
-                    total += _read_of(_parameter(inner, place), inner, program, whole)
+            total += sum(_read_of(inner.parameters[place], inner, program, whole)
+                         for place, each in enumerate(user.operands) if each == name)
         else:
             return whole
     return min(total, whole)
 
-
-def _parameter(within: Computation, place: int) -> str:
-    "The name of a computation's parameter, by position."
-    return next(instruction.name for instruction in within.instructions.values()
-                if instruction.operation == "parameter" and instruction.constant == str(place))
-
-
-def _written_by(instruction: Instruction, program: Hlo) -> int:
-    "The bytes that a fusion writes to HBM; for an update in place, those of the slice."
-    within = program.computations[instruction.called["calls"][0]]
-    root = within.root
-    parts = [within.instructions[name] for name in root.operands] if root.operation == "tuple" else [root]
-    total = 0
-    for part, array in zip(parts, instruction.arrays):
-        while part.operation == "bitcast" and part.operands[0] in within.instructions:
-            part = within.instructions[part.operands[0]]
-        if array.space == 0 and part.operation not in ("parameter", *SENT):
-            updated = part.operation == "dynamic-update-slice"
-            total += within.instructions[part.operands[1]].bytes if updated else array.bytes
-    return total
-
 # %% ../../nbs/tpu/cost.ipynb #7ac985d5
-def moved_bytes(
-    instruction: Instruction,
-    within: Computation,
-    program: Hlo,  # compiled
-) -> int:
-    "The bytes that one run of an instruction reads from HBM and writes to it."
+def moved_bytes(instruction: Instruction, within: Computation, program: Hlo) -> int:
+    "The bytes that one run of an instruction of a compiled program reads from HBM and writes to it."
     kind, inputs = instruction.operation, within.inputs(instruction)
     if kind in _FREE or kind.endswith("-done") or "AllocateBuffer" in instruction.more:
         return 0
     if kind == "fusion":
         inner = program.computations[instruction.called["calls"][0]]
-        read = sum(_read_of(_parameter(inner, place), inner, program, each.in_hbm)
-                   for place, each in enumerate(inputs) if each.in_hbm)
-        return read + _written_by(instruction, program)
+        total = sum(_read_of(inner.parameters[place], inner, program, each.in_hbm)
+                    for place, each in enumerate(inputs) if each.in_hbm)
+        parts = [inner.instructions[name] for name in inner.root.operands]
+        for part, array in zip(parts if inner.root.operation == "tuple" else [inner.root], instruction.arrays):
+            while part.operation == "bitcast" and part.operands[0] in inner.instructions:
+                part = inner.instructions[part.operands[0]]
+            if array.space == 0 and part.operation not in ("parameter", *SENT):
+                updated = part.operation == "dynamic-update-slice"  # in place: only the slice is written
+                total += inner.instructions[part.operands[1]].bytes if updated else array.bytes
+        return total
     if kind == "copy-start":
         return sum(array.bytes for array in instruction.arrays[:2] if array.space == 0)
     if kind == "slice-start":  # copied in the background
@@ -326,30 +285,21 @@ def moved_bytes(
     return sum(each.in_hbm for each in inputs) + instruction.in_hbm
 
 # %% ../../nbs/tpu/cost.ipynb #159c4d39
-def chip_groups(
-    instruction: Instruction,  # an exchange
-    chips: int,
-) -> list[list[int]]:
+def chip_groups(instruction: Instruction, chips: int) -> list[list[int]]:
     "The groups of chips that exchange with each other."
     if found := re.search(r"replica_groups=\{(\{.*?\})\}", instruction.more):
         return [[int(chip) for chip in part.split(",")] for part in re.findall(r"\{([\d,]+)\}", found[1])]
-    found = re.search(r"replica_groups=\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", instruction.more)
+    found = re.search(r"replica_groups=\[\d+,(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", instruction.more)
     if found is None:
         return [list(range(chips))]
-    sizes = [int(size) for size in found[3].split(",")]
-    order = [int(axis) for axis in found[4].split(",")] if found[4] else list(range(len(sizes)))
-    strides = [math.prod(sizes[axis + 1:]) for axis in order]
-    places = product(*(range(sizes[axis]) for axis in order))
-    flat = [sum(place * stride for place, stride in zip(each, strides)) for each in places]
-    return [flat[start:start + int(found[2])] for start in range(0, len(flat), int(found[2]))]
+    sizes = [int(size) for size in found[2].split(",")]
+    numbers = np.arange(math.prod(sizes)).reshape(sizes)
+    order = [int(axis) for axis in found[3].split(",")] if found[3] else None
+    return numbers.transpose(order).reshape(-1, int(found[1])).tolist()
 
 # %% ../../nbs/tpu/cost.ipynb #a4a7cc2b
-def link_loads(
-    instruction: Instruction,
-    within: Computation,
-    where: Slice,
-) -> dict[Link, float]:  # empty if it exchanges nothing
-    "The bytes that one run of an instruction sends over each link."
+def link_loads(instruction: Instruction, within: Computation, where: Slice) -> dict[Link, float]:
+    "The bytes that one run of an instruction sends over each link; empty if it exchanges nothing."
     kind, loads = instruction.operation.removesuffix("-start"), dict[Link, float]()
     if kind not in SENT and kind != "collective-permute":
         return {}
@@ -386,7 +336,6 @@ class Roofline:
     flops: float = 0.0  # of all chips together
     bytes: float = 0.0  # from and to HBM, of one chip
     busiest: Link | None = None
-    rounds: dict[str, float] = field(default_factory=dict)  # loop -> HBM bytes of one iteration
 
     @property
     def seconds(self) -> float:
@@ -406,23 +355,19 @@ def roofline(
     where: Slice,
 ) -> Roofline:
     "The roofline of a program on a slice: work divided by speed, with loops multiplied out."
-    memory, rounds = 0.0, dict[str, float]()
-    loads, channels = dict[Link, float](), set[str]()
+    memory, loads, channels = 0.0, dict[Link, float](), set[str]()
     for within, instruction, times in after.executed():
-        moved = moved_bytes(instruction, within, after)
-        memory += times * moved
-        if times > 1:
-            rounds[within.name] = rounds.get(within.name, 0.0) + moved
+        memory += times * moved_bytes(instruction, within, after)
         fused = after.computations[instruction.called["calls"][0]] if instruction.operation == "fusion" else None
         exchanges = [each for each in fused.instructions.values() if each.operation in SENT] if fused else [instruction]
         for each in exchanges if where.chips > 1 else []:
-            sent, channel = link_loads(each, fused or within, where), re.search(r"channel_id=(\d+)", each.more)
-            if not any(sent.values()) or channel and channel[1] in channels:
+            sent, channel = link_loads(each, fused or within, where), re.findall(r"channel_id=(\d+)", each.more)
+            if not any(sent.values()) or not channels.isdisjoint(channel):
                 continue
-            channels |= {channel[1]} if channel else set()
+            channels.update(channel)
             memory += times * moved_bytes(each, fused, after) if fused else 0
             for link, load in sent.items():
                 loads[link] = loads.get(link, 0.0) + times * load
     flops, busiest = matrix_flops(before), max(loads, key=loads.__getitem__, default=None)
     return Roofline(flops / where.chips / where.chip.flops, memory / where.chip.memory_speed,
-                    (loads[busiest] if busiest else 0.0) / where.chip.link_speed, flops, memory, busiest, rounds)
+                    (loads[busiest] if busiest else 0.0) / where.chip.link_speed, flops, memory, busiest)

@@ -276,14 +276,11 @@ def lower_request(folder: Path) -> None:
                   expect=lambda number: (folder / "expected").write_text(str(number)))
 
 # %% ../../nbs/tpu/lower.ipynb #ba785757
-def refuse_waiting(
-    main_thread: int,  # id of the thread that traces the step
-    patience: float = 5.0,  # seconds for an operation on the host to fail by itself
-) -> None:
-    "End the process with an error line if an operation on the host hangs."
+def refuse_waiting(main_thread: int) -> None:
+    "End the process with an error line if an operation on the host hangs; the thread's id names the line that called it."
     while not on_host():
         time.sleep(0.5)
-    time.sleep(patience)
+    time.sleep(5.0)  # it may fail by itself
     stack = traceback.extract_stack(sys._current_frames()[main_thread])
     own = [frame for frame in stack if "site-packages" not in frame.filename]
     print(f"REFUSED {own[-1].filename}:{own[-1].lineno}: the model computes {on_host()} on the host, because XLA has "
