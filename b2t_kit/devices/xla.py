@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib.metadata import version
 from itertools import product
@@ -30,10 +30,10 @@ import torch.distributed as dist
 from torch import nn
 
 from ..core import KitError, Place, check_writable, environment_with
-from .torch import ChipMesh, Device, DeviceOptions, Division, gradient_norms, tpu_chips
+from .torch import ChipMesh, Device, DeviceOptions, Division, tpu_chips
 from .torch import check_tracker, tracker_only
 from ..models.model import GRU
-from ..precision import Precision, audit_gradients, audit_optimizer, audit_parameters, canary, resolve_precision
+from ..precision import Precision, audit_optimizer, audit_parameters, canary, resolve_precision
 
 # %% ../../nbs/devices/xla.ipynb #f9cdd480
 @dataclass(frozen=True)
@@ -111,59 +111,43 @@ class Slice:
         chips = {self.place(chip): chip for chip in group}
         rows = [row for row in rows_of(self.shape[1:]) if any(place[1:] == row for place in chips)]
         first = min(place[0] for place in chips)
-        there = []
+        ring = []
         for turn, row in enumerate(rows):
             columns = sorted(place[0] for place in chips if place[1:] == row and place[0] != first)
-            there += [chips[column, *row] for column in columns[::(-1) ** turn]]
-        return there + [chips[first, *row] for row in rows[::-1] if (first, *row) in chips]
+            ring += [chips[column, *row] for column in columns[::(-1) ** turn]]
+        ring += [chips[first, *row] for row in rows[::-1] if (first, *row) in chips]
+        start = ring.index(min(ring))
+        return ring[start:] + ring[:start]
 
     def groups(self, size: int) -> tuple[int, ...]:
         "All chips, in rings of `size` neighbours one after the other; as numbered if the slice has no such rings."
-        if size == 1:
-            return ()
-
-        def from_first(ring: list[int]) -> list[int]:
-            start = ring.index(min(ring))
-            return ring[start:] + ring[:start]
-
+        best: tuple[int, ...] = ()
+        fewest = math.inf  # links from a chip to the next of its ring, where they are most
         blocks = [block for block in product(*(range(1, most + 1) for most in self.shape)) if math.prod(block) == size
-                  and not any(most % side for most, side in zip(self.shape, block))]
-        corners: dict[tuple[int, ...], list[list[int]]] = {}
-        for block in blocks:
+                  and not any(most % side for most, side in zip(self.shape, block))] if size > 1 else []
+        for block in sorted(blocks, key=lambda block: block[::-1]):
             cut: dict[tuple[int, ...], list[int]] = {}
             for chip in range(self.chips):
-                at = tuple(place // side for place, side in zip(self.place(chip), block))
-                cut.setdefault(at[::-1], []).append(chip)
-            corners[block] = [from_first(self.around(cut[at])) for at in sorted(cut)]
-
-        def longest(block: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-            ways = [self.way(chip, after) for ring in corners[block] for chip, after in zip(ring, ring[1:] + ring[:1])]
-            return max(map(len, ways)), block[::-1]
-
-        best = min(blocks, key=longest, default=None)
-        return tuple(chip for ring in corners[best] for chip in ring) if best else ()
+                corner = tuple(place // side for place, side in zip(self.place(chip), block))[::-1]
+                cut.setdefault(corner, []).append(chip)
+            rings = [self.around(cut[corner]) for corner in sorted(cut)]
+            links = max(len(self.way(*pair)) for ring in rings for pair in zip(ring, ring[1:] + ring[:1]))
+            if links < fewest:
+                best, fewest = tuple(chip for ring in rings for chip in ring), links
+        return best
 
 # %% ../../nbs/devices/xla.ipynb #2410161a
-def _slices() -> dict[str, Slice]:
-    "All slices by name."
-    flat = {1: "2x4", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
-    cubes = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4"}
-    made = []
-    for name in ("v5e", "v6e"):
-        made += [Slice(f"{name}-{chips}", CHIPS[name], f"{name}:{shape}", chips, 1 if chips <= 8 else chips // 4)
-                 for chips, shape in flat.items()]
-    for name, parts in (("v4", 2), ("v5p", 1)):  # named after TensorCores, two to a chip
-        made += [Slice(f"{name}-{2 * chips}", CHIPS[name], f"{name}:{shape}", parts * chips, chips // 4)
-                 for chips, shape in cubes.items()]
-    return {where.name: where for where in made}
-
-
-SLICES = _slices()
+_FLAT = {1: "2x4", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
+_CUBES = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4"}
+SLICES = {one.name: one for one in (
+    *(Slice(f"{name}-{chips}", CHIPS[name], f"{name}:{shape}", chips, 1 if chips <= 8 else chips // 4)
+      for name in ("v5e", "v6e") for chips, shape in _FLAT.items()),
+    *(Slice(f"{name}-{2 * chips}", CHIPS[name], f"{name}:{shape}", parts * chips, chips // 4)  # two TensorCores to a chip
+      for name, parts in (("v4", 2), ("v5p", 1)) for chips, shape in _CUBES.items()),
+)}
 
 # %% ../../nbs/devices/xla.ipynb #8012d9fb
-def find_slice(
-    name: str,  # such as "v5e-8"
-) -> Slice:
+def find_slice(name: str) -> Slice:
     "The slice with this name; an unknown name raises `KitError` that lists all."
     if name not in SLICES:
         raise KitError(f"slice '{name}' is unknown; there are {', '.join(SLICES)}")
@@ -230,10 +214,7 @@ class Watch:
         self._thread.start()
 
     @contextmanager
-    def during(
-        self,
-        what: str,  # such as "a training step of 64 x 780 x 512"
-    ) -> Iterator[None]:
+    def during(self, what: str) -> Iterator[None]:
         "Name the activity inside this block."
         self.note()
         self.doing = what
@@ -300,8 +281,8 @@ def device_memory(torch_device: torch.device) -> int | None:
         return largest_printed(HBM_USED) if tpu_chips() else None
 
 # %% ../../nbs/devices/xla.ipynb #9f71499f
-def open_cache(folder: str | Path) -> str:  # a line for the log
-    "Make torch_xla keep compiled programs in a folder, or only read them; a path that is no folder raises `KitError`."
+def open_cache(folder: str | Path) -> str:
+    "Make torch_xla keep compiled programs in a folder, or only read them; a line for the log, `KitError` for no folder."
     from torch_xla import _XLAC, runtime
 
     folder, read_only = Path(folder).absolute(), ""
@@ -325,10 +306,7 @@ SPAWNED = {  # variables that a launcher of several processes per host sets
 }
 
 
-def check_start(
-    asked: str,  # the user's setting: "xla", "tpu" or "auto"
-    chips: list[str],  # of this machine, as `tpu_chips` gives them
-) -> None:
+def check_start(asked: str, chips: list[str]) -> None:
     "Raise `KitError` for anything that would make torch_xla fail, or compute something else."
     runtime = os.environ.get("PJRT_DEVICE", "")
     for name, launcher in SPAWNED.items():
@@ -350,10 +328,8 @@ def check_start(
                        "pip install 'b2t_kit[tpu]', and restart")
 
 # %% ../../nbs/devices/xla.ipynb #20bd225a
-def start_runtime(
-    cache: str,  # folder of compiled programs, or "none"
-) -> tuple[torch.device, int, str]:  # XLA's device, the number of chips, a line on the cache
-    "Start torch_xla in SPMD mode; raises `KitError` if a test fails."
+def start_runtime(cache: str) -> tuple[torch.device, int, str]:
+    "Start torch_xla in SPMD mode, return its device, the number of chips and a line on the cache; `KitError` if it fails."
     with environment_with(quiet()):
         import torch_xla
         import torch_xla.runtime as runtime
@@ -437,31 +413,27 @@ class XlaAdamW(torch.optim.AdamW):
             self.state[parameter]["step"] += 1
         keys = [(place, int(self.state[parameter]["step"])) for place, parameter in due]
         rows = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-        numbers = self.send(torch.tensor([self._numbers(*key) for key in rows]))  # (R, 3)
+        every = []  # decay, step size and scale
+        for place, count in rows:
+            rate, (mean_beta, square_beta) = self.param_groups[place]["lr"], self.param_groups[place]["betas"]
+            every.append((1 - rate * self.param_groups[place]["weight_decay"],
+                          rate / (1 - mean_beta ** count), 1 / math.sqrt(1 - square_beta ** count)))
+        numbers = self.send(torch.tensor(every))  # (R, 3)
         for key, (place, parameter) in zip(keys, due):
-            self._update(parameter, self.param_groups[place], numbers[rows[key]])
+            group, gradient = self.param_groups[place], parameter.grad
+            chosen, (mean_beta, square_beta) = numbers[rows[key]], group["betas"]
+            mean, square = self.state[parameter]["exp_avg"], self.state[parameter]["exp_avg_sq"]
+            mean.add_((gradient - mean) * (1 - mean_beta))
+            square.mul_(square_beta).add_(gradient * gradient * (1 - square_beta))
+            scaled = mean / (square.sqrt() * chosen[2] + group["eps"])
+            change = chosen[1] * scaled
+            self.whole(change)
+            parameter.mul_(chosen[0]).sub_(change)
+            self.whole(parameter)
             if self.keep_gradients:
-                parameter.grad.zero_()
+                gradient.zero_()
             else:
                 parameter.grad = None
-
-    def _numbers(self, place: int, count: int) -> tuple[float, ...]:
-        "Decay, step size and scale of a group's parameters at their `count`-th step."
-        group = self.param_groups[place]
-        rate, (mean_beta, square_beta) = group["lr"], group["betas"]
-        size = rate / (1 - mean_beta ** count)
-        return 1 - rate * group["weight_decay"], size, 1 / math.sqrt(1 - square_beta ** count)
-
-    def _update(self, parameter: torch.Tensor, group: dict[str, Any], numbers: torch.Tensor) -> None:
-        state, gradient, (mean_beta, square_beta) = self.state[parameter], parameter.grad, group["betas"]
-        mean, square = state["exp_avg"], state["exp_avg_sq"]
-        mean.add_((gradient - mean) * (1 - mean_beta))
-        square.mul_(square_beta).add_(gradient * gradient * (1 - square_beta))
-        scaled = mean / (square.sqrt() * numbers[2] + group["eps"])
-        change = numbers[1] * scaled
-        self.whole(change)
-        parameter.mul_(numbers[0]).sub_(change)
-        self.whole(parameter)
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -477,11 +449,8 @@ class XlaAdamW(torch.optim.AdamW):
 SHARD_FROM = 65_536  # numbers in a tensor; dividing smaller ones saves too little
 
 
-def sharded_dimension(
-    shape: tuple[int, ...],
-    chips: int,
-) -> int | None:  # None: every chip has a copy
-    "The dimension of a tensor that the chips divide."
+def sharded_dimension(shape: tuple[int, ...], chips: int) -> int | None:
+    "The dimension of a tensor that the chips divide; None if every chip has a copy."
     if chips < 2 or math.prod(shape) < SHARD_FROM:
         return None
     fitting = [(size, -place) for place, size in enumerate(shape) if size % chips == 0]
@@ -491,10 +460,7 @@ def sharded_dimension(
 STAYS_ON_CHIP = 96 * 2**20  # bytes of weights that a chip keeps in its own memory
 
 
-def chips_of_a_layer(
-    hidden: int,  # units of a GRU layer
-    chips: int,
-) -> int:  # 1: the layer is not wide
+def chips_of_a_layer(hidden: int, chips: int) -> int:
     "How many chips divide a layer's units: the fewest that keep its recurrent weights, in bfloat16, to themselves."
     ways = [count for count in range(1, chips + 1) if chips % count == 0 and hidden % count == 0]
     return next((count for count in ways if 2 * 3 * hidden**2 <= count * STAYS_ON_CHIP), ways[-1])
@@ -532,7 +498,6 @@ class XlaDevice(Device):
         self.label = f"{torch_device}, {self.all_chips} x {notes.pop('chip')}"
         self.slice: Slice | None = None  # None: not known, or simulated
         self.undo = undo
-        self._model: nn.Module | None = None
         self.by_units: dict[str, tuple[int, ...]] = {}  # parameters divided by units -> their shapes (3, H, ...)
         self.watch = Watch(self.say)
 
@@ -631,15 +596,10 @@ class XlaDevice(Device):
         chosen = sharded_dimension(shape, self.all_chips) if divided else None
         return {} if chosen is None else {chosen: "all"}
 
-    def _divide(self, tensor: torch.Tensor, divided: bool = True) -> None:
-        "Mark a tensor by the rule or as copied; the compiler may divide unmarked tensors."
-        if self.options.shard != "none":
-            self._mark(tensor, self._division(tensor, divided))
-
     def _lay_out(self, tensor: torch.Tensor, role: str, name: str, divided: bool) -> None:
-        "Divide a tensor that outlives a step; buffers are small."
-        if role != "buffer":
-            self._divide(tensor, divided)
+        "Mark a tensor that outlives a step by the rule or as copied, or the compiler may divide it; buffers are small."
+        if role != "buffer" and self.options.shard != "none":
+            self._mark(tensor, self._division(tensor, divided))
 
     def _chips_of_xla(self) -> Any:
         "The mesh as torch_xla's class."
@@ -666,7 +626,7 @@ class XlaDevice(Device):
     def _whole(self, tensor: torch.Tensor) -> None:
         "Mark as copied a tensor to which the division of moments would spread."
         if self.options.shard in ("moments", "units") and self.all_chips > 1:
-            self._divide(tensor, False)
+            self._mark(tensor, self._division(tensor, False))
 
     def _divide_units(self, model: nn.Module) -> None:
         "Form groups of chips for the wide layers, and give them the units; called before the model is moved."
@@ -694,7 +654,7 @@ class XlaDevice(Device):
             raise KitError("the model uses one parameter under two names, which XLA would separate")
         self._divide_units(model)
         self._move(model)
-        self._model, whole = model, self.options.shard == "all"
+        self.model, whole = model, self.options.shard == "all"
         after = {before[name]: parameter for name, parameter in model.named_parameters()}
         groups = [{**{key: value for key, value in group.items() if key not in ("fused", "foreach")},
                    "params": [after[id(parameter)] for parameter in group["params"]]}
@@ -716,35 +676,10 @@ class XlaDevice(Device):
     def _move(self, model: nn.Module) -> None:
         model.to(self.torch_device)
 
-    def unwrap(self, model: nn.Module) -> nn.Module:
-        return model
-
-    def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager:
-        return nullcontext()
-
-    def backward(self, loss: torch.Tensor) -> None:
-        if loss.dtype != torch.float32:
-            raise KitError(f"the loss is {loss.dtype}, not float32; compute it from float32 logits")
-        loss.backward()
-
-    def clip(
-        self, model: nn.Module, max_norm: float | None = None, groups: Sequence[Sequence[nn.Parameter]] = ()
-    ) -> torch.Tensor:
-        audit_gradients(self._model)
-        for parameter in model.parameters():
+    def ready_gradients(self) -> None:
+        for parameter in self.model.parameters():
             if parameter.grad is not None:
                 self._whole(parameter.grad)
-        norms = gradient_norms(list(model.parameters()), groups)
-        if max_norm is not None:
-            nn.utils.clip_grads_with_norm_(model.parameters(), max_norm, norms[0] if groups else norms)
-        return norms
-
-    def step(self, optimizer: torch.optim.Optimizer) -> bool:
-        optimizer.step()
-        return True
-
-    def check_replicas(self, model: nn.Module) -> None:
-        "Do nothing: one program writes all copies."
 
     def sum_over_processes(self, values: torch.Tensor) -> torch.Tensor:
         if self.world == 1:
@@ -776,12 +711,6 @@ class XlaDevice(Device):
             if value.ndim and {name, name.rpartition("/")[0]} & self.by_units.keys():
                 found[name] = value.flatten(0, 1)  # torch's shape, as in checkpoints
         return found
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"scaler": {}, "skipped_steps": 0}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        "Do nothing: there is no loss scaler."
 
     def close(self) -> None:
         self.watch.close()
