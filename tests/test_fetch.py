@@ -19,7 +19,7 @@ import pytest
 from b2t_kit.core import KitError
 from b2t_kit.data import download as download_module
 from b2t_kit.data.dataset import find_recordings
-from b2t_kit.data.download import ARCHIVES, RemoteFile, download, fetch, fetch_dandiset, fetch_language_model, list_files
+from b2t_kit.data.download import ARCHIVES, RemoteFile, download, fetch, fetch_language_model, list_files
 from commands import start
 
 SESSION = "hdf5_data_final/t15.2023.08.11/data_train.hdf5"
@@ -58,12 +58,15 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *arguments):
         pass
 
-    def reply(self, body: object) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(data)))
+    def answer(self, status: int, data: bytes = b"", **headers: str) -> None:
+        self.send_response(status)
+        for name, value in ({"Content-Length": str(len(data))} | headers).items():
+            self.send_header(name.replace("_", "-"), value)
         self.end_headers()
         self.wfile.write(data)
+
+    def reply(self, body: object) -> None:
+        self.answer(200, json.dumps(body).encode())
 
     def do_GET(self) -> None:
         behaviour, (place, _, page) = self.server.behaviour, self.path.partition("?page=")
@@ -95,19 +98,13 @@ class Handler(BaseHTTPRequestHandler):
         if behaviour.refuse or behaviour.token and given != f"Bearer {behaviour.token}":
             return self.send_error(behaviour.refuse.pop(0) if behaviour.refuse else 401)
         if behaviour.redirect_to:
-            self.send_response(302)
-            self.send_header("Location", f"{behaviour.redirect_to}/file/{name}")
-            self.send_header("Content-Length", "0")
-            return self.end_headers()
+            return self.answer(302, Location=f"{behaviour.redirect_to}/file/{name}")
         content = behaviour.files[name]
         start = int(asked[6:].rstrip("-")) if asked and behaviour.ranges else 0
         if start >= len(content):
             return self.send_error(416)
-        self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(content) - start))
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-        self.end_headers()
+        span = {"Content_Range": f"bytes {start}-{len(content) - 1}/{len(content)}"} if start else {}
+        self.answer(206 if start else 200, **{"Content-Length": str(len(content) - start)}, **span)
         end = start + behaviour.break_after.pop(0) if behaviour.break_after else len(content)
         for place in range(start, min(end, len(content)), 1 << 16):
             self.wfile.write(content[place:min(place + (1 << 16), end)])
@@ -176,7 +173,8 @@ def test_fetches_checks_and_unpacks_only_what_was_asked_for(serve, tmp_path):
 
 
 def test_baseline_and_archives_on_request(serve, tmp_path):
-    (folder,) = fetch_from(serve(), tmp_path, recordings=False, baseline=True, keep_archive=True)
+    "Also where no checksum was announced."
+    (folder,) = fetch_from(serve(digest=None), tmp_path, recordings=False, baseline=True, keep_archive=True)
     assert (folder / "checkpoint/best_checkpoint").read_bytes() == b"weights"
     assert names_in(tmp_path) == sorted([folder.name, BASELINE])
 
@@ -200,7 +198,6 @@ def test_gives_up_without_progress_and_the_next_run_continues(serve, tmp_path):
     server = serve(break_after=[100_000, 0, 0, 0])
     with pytest.raises(KitError, match="stopped after 100000 of .* run this again to continue"):
         download(remote(server), tmp_path, progress=False, patience=3, pause=0)
-    assert names_in(tmp_path) == [f"{ARCHIVE}.part"]
     download(remote(server), tmp_path, progress=False, pause=0)
     assert ranges(server)[-1] == "bytes=100000-"
 
@@ -225,11 +222,6 @@ def test_a_refusal_is_one_line_and_nothing_is_taken_for_data(serve, tmp_path, fa
     with pytest.raises(KitError, match=line) as told:
         fetch_from(serve(**faults), tmp_path)
     assert "\n" not in str(told.value) and [name for name in names_in(tmp_path) if not name.endswith(".part")] == left
-
-
-def test_without_a_checksum_a_whole_archive_is_taken(serve, tmp_path):
-    fetch_from(serve(digest=None), tmp_path)
-    assert (tmp_path / SESSION).read_bytes() == CONTENT
 
 
 def test_offline_and_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
@@ -286,7 +278,7 @@ def child(*words: object) -> subprocess.Popen:
     return start("-c", CHILD, *words, variables={"no_proxy": "127.0.0.1"})
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda one: one.name)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda one: one.name)
 def test_a_stopped_run_is_continued(number, serve, tmp_path):
     "A signal gives one line and its status; what arrived is kept."
     server, part = serve(pause=0.05), tmp_path / f"{ARCHIVE}.part"
@@ -314,11 +306,6 @@ def test_a_disk_that_fills_is_named_and_what_arrived_is_kept(serve, tmp_path):
     assert (tmp_path / f"{ARCHIVE}.part").stat().st_size == 300_000
     fetch_from(server, tmp_path)
     assert ranges(server)[-1] == "bytes=300000-"
-
-
-def test_a_file_without_a_byte(tmp_path):
-    done = download(RemoteFile("x.txt", 0, "http://127.0.0.1:9/x.txt"), tmp_path, progress=False)
-    assert done.read_bytes() == b"" and sorted(tmp_path.iterdir()) == [done]
 
 
 def test_a_redirect_from_https_to_http_is_refused():
@@ -364,33 +351,23 @@ def test_damaged_archives_say_what_to_do(tmp_path):
 
 
 def test_archives_with_a_client(tmp_path, monkeypatch):
-    "Each client is called with what it needs; what it raises, and that it is missing, is a line that says what to do."
-    asked = []
-
+    "A client is called with what it needs; what it raises is a line that says what to do, and so is that it is missing."
     def competition(name, output_dir):
-        asked.append((name, output_dir))
-        place = Path(output_dir) / "t15_copyTask_neuralData" / SESSION
+        place = Path(output_dir) / name / SESSION
         place.parent.mkdir(parents=True)
         place.write_bytes(CONTENT)
         return output_dir
 
+    files = {"hf_hub_download": lambda repository, name, local_dir: f"{local_dir}/{name}"}
     monkeypatch.setitem(sys.modules, "kagglehub", SimpleNamespace(competition_download=competition))
-    monkeypatch.setitem(sys.modules, "dandi.download", SimpleNamespace(
-        download=lambda *words, **more: asked.append(words), DownloadExisting=SimpleNamespace(REFRESH="refresh")))
-    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(
-        hf_hub_download=lambda repository, name, local_dir: f"{local_dir}/{name}"))
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(**files))
     monkeypatch.setattr(download_module, "check_download_space", lambda *words: None)
     assert fetch(tmp_path / "data", source="kaggle") == [tmp_path / "data"]
-    assert find_recordings(tmp_path / "data") == tmp_path / "data/t15_copyTask_neuralData/hdf5_data_final"
-    assert fetch_dandiset("000950", tmp_path / "h2") == tmp_path / "h2/000950"
-    assert asked == [("brain-to-text-25", str(tmp_path / "data")),
-                     (["https://dandiarchive.org/dandiset/000950/draft"], str(tmp_path / "h2"))]
+    assert find_recordings(tmp_path / "data") == tmp_path / "data/brain-to-text-25/hdf5_data_final"
     assert fetch_language_model("t15-5gram", tmp_path / "lm") == tmp_path / "lm/5gram_unpruned.bin"
     new, refusing = tmp_path / "new", SimpleNamespace(competition_download=lambda *words, **more: 1 / 0)
     for module, client, call, line in (
-            ("kagglehub", None, lambda: fetch(new, source="kaggle"), "pip install kagglehub"),
             ("kagglehub", refusing, lambda: fetch(new, source="kaggle"), "kagglehub: division by zero; it needs an API token"),
-            ("dandi.download", None, lambda: fetch_dandiset("000950", new), "pip install dandi"),
             ("huggingface_hub", None, lambda: fetch_language_model("t15-5gram", new), "pip install huggingface-hub")):
         monkeypatch.setitem(sys.modules, module, client)
         with pytest.raises(KitError, match=line):

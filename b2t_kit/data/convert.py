@@ -4,21 +4,23 @@
 
 # %% auto #0
 __all__ = ['T15_HELD_OUT', 'T12_HELD_OUT', 'H2_HELD_OUT', 'HELD_OUT_SETS', 'IMPLANTED', 'DayKey', 'MONTHS', 'LATER', 'WIDTH',
-           'STRETCH', 'ALIKE', 'DayScales', 'write_trial', 'trial_problem', 'SessionWriter', 'tiny_trial',
-           'tiny_recordings', 'is_date', 'dates_in', 'days_in', 'Quarantine', 'held_out_splits', 'open_recordings',
-           'quarantined', 'spent_days', 'quarantine_said', 'quarantine_record', 'refuse_seen', 'likeness_curves',
-           'stretches', 'HeldOut', 'SourceDay', 'SourceTrial', 'Importer', 'Divided', 'join_bins', 'files_below',
-           'checked_labels', 'check_source_trial', 'day_scales', 'Converted', 'write_day', 'content_key', 'stored_mark',
-           'is_complete', 'convert']
+           'STRETCH', 'ALIKE', 'NewFile', 'SessionWriter', 'tiny_trial', 'tiny_recordings', 'is_date', 'dates_in',
+           'days_in', 'Quarantine', 'held_out_splits', 'open_recordings', 'quarantined', 'spent_days',
+           'quarantine_said', 'quarantine_record', 'refuse_seen', 'likeness_curves', 'stretches', 'HeldOut',
+           'SourceDay', 'SourceTrial', 'Importer', 'Divided', 'join_bins', 'files_below', 'checked_labels',
+           'check_source_trial', 'day_scales', 'Converted', 'write_day', 'content_key', 'stored_mark', 'is_complete',
+           'convert']
 
 # %% ../../nbs/data/convert.ipynb #25ccfa03
 import datetime
 import hashlib
+import io
+import os
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from itertools import product
@@ -29,49 +31,77 @@ import h5py
 import numpy as np
 from tyro.conf import Positional
 
-from ..core import FAULTS, MEMO, SUCCESS, KitError, check_bounds, content_hash, file_hash, followed
-from .dataset import LABEL_WIDTH, Recordings, Trial
-from .dataset import T15, Signal
-from .dataset import SPLITS, check_split, entries_of, find_recordings, sessions_of
-from .dataset import MAX_BINS, MAX_NUMBER, MAX_TRIALS, Fault, NewFile, check_text, check_features, open_file
-from .dataset import read_attribute, reading
+from ..core import FAULTS, MEMO, SUCCESS, KitError, check_bounds, clear_way, content_hash, file_hash, followed
+from ..core import sync_folder
+from .dataset import LABEL_WIDTH, MAX_BINS, MAX_NUMBER, MAX_TRIALS, SPLITS, T15, Fault, Recordings, Signal, Trial
+from .dataset import check_features, check_split, check_text, entries_of, find_recordings, open_file, read_attribute
+from .dataset import reading, sessions_of
 from ..text.g2p import guessed_words, sentence_to_phonemes
 from ..text.phonemes import FOREIGN_LETTER, PHONEMES, normalise, to_ids
 
-# %% ../../nbs/data/convert.ipynb #0fea7dd9
-def write_trial(file: h5py.File, name: str, trial: Trial, labelled: bool) -> None:
-    "Write one trial as in the published files; nothing depends on the clock, so equal trials give equal bytes."
-    group = file.create_group(name)
-    group.create_dataset("input_features", data=np.ascontiguousarray(trial.features))
-    group.attrs["n_time_steps"] = len(trial.features)
-    group.attrs["session"] = trial.session
-    group.attrs["block_num"] = trial.block
-    group.attrs["trial_num"] = trial.number
-    if trial.quarantine:
-        group.attrs["quarantine"] = trial.quarantine
-    if labelled and trial.labels is not None and trial.sentence is not None:
-        codes = [ord(letter) for letter in trial.sentence]
-        for field_name, values in (("seq_class_ids", trial.labels), ("transcription", codes)):
-            padded = np.zeros(LABEL_WIDTH, np.int32)
-            padded[:len(values)] = values
-            group.create_dataset(field_name, data=padded)
-        group.attrs["seq_len"] = len(trial.labels)
-        group.attrs["sentence_label"] = trial.sentence
+# %% ../../nbs/data/convert.ipynb #504cbb24
+class _Disk(io.FileIO):
+    "A file that notes the first failure instead of raising it."
+    fault: OSError | None = None
 
-# %% ../../nbs/data/convert.ipynb #fad327a1
-def trial_problem(trial: Trial, session: str, labelled: bool) -> str:
-    "What a reader would refuse about a trial; empty if nothing."
-    features, most = trial.features, trial.signal.num_labels
-    labels, sentence = ([], "") if trial.labels is None or trial.sentence is None else (trial.labels, trial.sentence)
-    if features.ndim != 2 or features.shape[1] != trial.signal.num_features or features.dtype != np.float32:
-        return f"features must be (bins, {trial.signal.num_features}) float32, not {features.shape} {features.dtype}"
-    if trial.session != session:
-        return f"session is '{trial.session}', but the folder is '{session}'"
-    if labelled and not (0 < len(labels) <= LABEL_WIDTH and 1 <= min(labels) and max(labels) <= most):
-        return f"a sentence and 1 to {LABEL_WIDTH} labels, ids from 1 to {most}, are needed"
-    if labelled and len(sentence) > LABEL_WIDTH:
-        return f"the sentence has {len(sentence)} characters, more than {LABEL_WIDTH}"
-    return ""
+    def write(self, data: Any) -> int:
+        left = memoryview(data).cast("B")
+        size = len(left)
+        try:
+            while len(left) and self.fault is None:
+                left = left[super().write(left):]
+        except OSError as error:
+            self.fault = error
+        return size
+
+    def truncate(self, size: int | None = None) -> int:
+        try:
+            return super().truncate(size)
+        except OSError as error:
+            self.fault = self.fault or error
+            return size or 0
+
+
+class NewFile(h5py.File):
+    "An HDF5 file that gets its name when its block ends without an error; raises `KitError` if it cannot be written."
+
+    def __init__(
+        self,
+        path: Path,  # name of the complete file; replaced if it exists
+    ) -> None:
+        self.path, self.partial = path, path.with_name(f".{path.name}.partial")
+        with self._writing():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.disk = _Disk(clear_way(self.partial), "w+")
+            super().__init__(self.disk, "w")
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            with suppress(OSError):
+                self.partial.unlink(missing_ok=True)
+            raise KitError(f"{self.path}: could not be written ({error})") from error
+
+    def check(self) -> None:
+        "Raise `KitError` if something could not be written."
+        with self._writing():
+            if self.disk.fault is not None:
+                raise self.disk.fault
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
+        try:
+            with self._writing():
+                self.close()
+                self.check()
+                if error is None:
+                    os.fsync(self.disk.fileno())
+                    os.replace(self.partial, self.path)
+                    sync_folder(self.path.parent)
+        finally:
+            self.disk.close()
+            self.partial.unlink(missing_ok=True)
 
 # %% ../../nbs/data/convert.ipynb #974ddb6a
 class SessionWriter(AbstractContextManager):
@@ -91,20 +121,43 @@ class SessionWriter(AbstractContextManager):
             raise KitError(f"{self.path}: exists already; choose another folder or remove it")
         self.file = NewFile(self.path)
 
-    def write(
-        self,
-        trial: Trial,  # `trial.group` is ignored: groups are numbered in the order of writing
-    ) -> None:
-        "Append a trial; raises `KitError` if it is not valid or cannot be written."
-        self.signal = self.signal or trial.signal
-        problem = trial_problem(trial, self.path.parent.name, self.split != "test")
-        if trial.signal != self.signal:
-            problem = f"{trial.signal}, but the file begins with {self.signal}"
+    def write(self, trial: Trial) -> None:
+        "Append a trial, under the next number; raises `KitError` if it is not valid or cannot be written."
+        self.signal, signal, features = self.signal or trial.signal, trial.signal, trial.features
+        labelled, session, most = self.split != "test", self.path.parent.name, signal.num_labels
+        problem, labels, sentence = "", np.empty(0, np.int64), ""
+        if labelled and trial.labels is not None and trial.sentence is not None:
+            labels, sentence = trial.labels, trial.sentence
+        if signal != self.signal:
+            problem = f"{signal}, but the file begins with {self.signal}"
+        elif features.ndim != 2 or features.shape[1] != signal.num_features or features.dtype != np.float32:
+            shape = f"{features.shape} {features.dtype}"
+            problem = f"features must be (bins, {signal.num_features}) float32, not {shape}"
+        elif trial.session != session:
+            problem = f"session is '{trial.session}', but the folder is '{session}'"
+        elif labelled and not (0 < len(labels) <= LABEL_WIDTH and 1 <= min(labels) and max(labels) <= most):
+            problem = f"a sentence and 1 to {LABEL_WIDTH} labels, ids from 1 to {most}, are needed"
+        elif len(sentence) > LABEL_WIDTH:
+            problem = f"the sentence has {len(sentence)} characters, more than {LABEL_WIDTH}"
         if problem:
             raise KitError(f"{self.path}: trial {trial.block}/{trial.number}: {problem}")
-        if self.count == 0 and vars(trial.signal) != vars(T15):  # the order of columns counts too
-            self.file.attrs.update(vars(trial.signal))
-        write_trial(self.file, f"trial_{self.count:04d}", trial, self.split != "test")
+        if self.count == 0 and vars(signal) != vars(T15):  # the order of columns counts too
+            self.file.attrs.update(vars(signal))
+        group = self.file.create_group(f"trial_{self.count:04d}")
+        group.create_dataset("input_features", data=np.ascontiguousarray(features))
+        group.attrs["n_time_steps"] = len(features)
+        group.attrs["session"] = trial.session
+        group.attrs["block_num"] = trial.block
+        group.attrs["trial_num"] = trial.number
+        if trial.quarantine:
+            group.attrs["quarantine"] = trial.quarantine
+        if labelled:
+            for name, values in (("seq_class_ids", labels), ("transcription", [ord(letter) for letter in sentence])):
+                padded = np.zeros(LABEL_WIDTH, np.int32)
+                padded[:len(values)] = values
+                group.create_dataset(name, data=padded)
+            group.attrs["seq_len"] = len(labels)
+            group.attrs["sentence_label"] = sentence
         self.file.check()
         self.count += 1
 
@@ -112,8 +165,7 @@ class SessionWriter(AbstractContextManager):
         self.file.__exit__(kind, error, trace)
 
 # %% ../../nbs/data/convert.ipynb #d384b083
-def tiny_trial(random: np.random.Generator, num_bins: int, session: str, block: int, number: int,
-               signal: Signal = T15) -> Trial:
+def tiny_trial(random: np.random.Generator, num_bins: int, session: str, block: int, number: int, signal: Signal) -> Trial:
     "A trial of noise with random words: three random labels and a silence, the last label, per 40 bins."
     words, most = max(1, num_bins // 40), signal.num_labels
     sounds = np.stack([random.permutation(most - 1)[:3] + 1 for _ in range(words)])
@@ -142,7 +194,7 @@ def tiny_recordings(
             with SessionWriter(root / session, split) as writer:
                 for number in range(trials if split == "train" else max(1, trials // 4)):
                     num_bins = int(random.integers(min_bins, max_bins + 1))
-                    writer.write(tiny_trial(random, num_bins, session, index + 1, number, signal=signal))
+                    writer.write(tiny_trial(random, num_bins, session, index + 1, number, signal))
     return root
 
 # %% ../../nbs/data/convert.ipynb #b92d179d
@@ -199,11 +251,8 @@ def dates_in(text: str) -> set[str]:  # "2023.08.13"
 
 # %% ../../nbs/data/convert.ipynb #b25861bb
 @lru_cache(10_000)
-def days_in(
-    name: str,  # of a session or a file
-    participant: str = "",  # if the name does not say it
-) -> frozenset[DayKey]:
-    "Every participant and date that a name can mean."
+def days_in(name: str, participant: str = "") -> frozenset[DayKey]:
+    "Every participant and date that the name of a session or a file can mean; it need not say the participant."
     text = unicodedata.normalize("NFKC", f"{name} {participant}").casefold()
     text = re.sub(r"\d", lambda digit: str(int(digit[0])), text)  # of any script
     people = {f"{'t' if letters in ('participant', 'subject', 'sub') else letters}{int(number)}"
@@ -293,8 +342,7 @@ def open_recordings(
             if folder != other:
                 others[folder].add(own[other])
         recordings.infos = [replace(info, quarantine=info.quarantine or others[info.file.parents[1]].reason(
-            recordings.signal_of(index).dataset, info.session, info.sentence))
-            for index, info in enumerate(recordings.infos)]
+            info.signal.dataset, info.session, info.sentence)) for info in recordings.infos]
     if not quarantined:
         recordings.infos = [info for info in recordings.infos if not info.quarantine]
         if not recordings.infos:
@@ -313,20 +361,15 @@ def spent_days(recordings: Recordings) -> set[str]:
     return marked - {info.session for info in recordings.infos if not info.quarantine}
 
 # %% ../../nbs/data/convert.ipynb #29f4fd6c
-def quarantine_said(
-    left_out: Mapping[str, int],  # why -> trials
-    most: int = 3,  # reasons that are written out
-) -> str:  # empty if there are none
-    "The quarantined trials in a sentence."
+def quarantine_said(left_out: Mapping[str, int], most: int = 3) -> str:
+    "The quarantined trials, by reason, in a sentence; empty if there are none."
     reasons = [f"{count} as {why}" for why, count in sorted(left_out.items())]
     more = f"; and for {len(reasons) - most} more reasons" if len(reasons) > most else ""
     return f"{sum(left_out.values())} trials were not trained on: {'; '.join(reasons[:most])}{more}" if reasons else ""
 
 # %% ../../nbs/data/convert.ipynb #da63659d
-def quarantine_record(
-    record: Any,  # the content of a run's config.json
-) -> dict[str, dict[str, int]]:  # "quarantine": why -> trials; empty if there are none
-    "What a run's record says of trials that it left out."
+def quarantine_record(record: Any) -> dict[str, dict[str, int]]:
+    "What a run's config.json says of trials that it left out: \"quarantine\", why -> trials; empty if there are none."
     found = record.get("task", {}).get("quarantine") if isinstance(record, dict) else None
     sound = isinstance(found, dict) and all(type(count) is int for count in found.values())
     return {"quarantine": found} if sound and found else {}
@@ -352,10 +395,8 @@ STRETCH = 64  # bins of curve that are compared; with `LATER` and `WIDTH`, trial
 ALIKE = 0.88  # correlation from which two stretches are the same recording
 
 
-def likeness_curves(
-    features: np.ndarray,  # (T, C)
-) -> np.ndarray:  # (len(LATER), T - 28) float32; no column if the trial is too short or constant
-    "How alike the array is to itself some bins later, over time."
+def likeness_curves(features: np.ndarray) -> np.ndarray:  # (T, C) -> (len(LATER), T - 28) float32
+    "How alike the array is to itself some bins later, over time; no column if the trial is too short or constant."
     padded = np.cumsum(np.concatenate([np.zeros((1, features.shape[1])), features.astype(np.float64)]), 0)
     smooth = (padded[WIDTH:] - padded[:-WIDTH]) / WIDTH  # (T - WIDTH + 1, C)
     length = len(smooth) - max(LATER)
@@ -389,7 +430,7 @@ class HeldOut:
                 curves = likeness_curves(recordings.features(index))
                 parts.append(stretches(curves, max(1, (curves.shape[1] - STRETCH) // 2))[:3])  # both ends, the middle
                 self.names += [f"{info.group} of {info.session}, {split}"] * len(parts[-1])
-                self.datasets += [recordings.signal_of(index).dataset] * len(parts[-1])
+                self.datasets += [info.signal.dataset] * len(parts[-1])
         self.stretches = np.concatenate(parts)
         content = hashlib.blake2b(self.stretches.tobytes(), digest_size=16).hexdigest()
         self.key = content_hash([self.days.key, content])
@@ -475,23 +516,15 @@ class Divided(Importer):
         check_bounds(self, {"validation": (0, 0.9)})
 
 # %% ../../nbs/data/convert.ipynb #db892de2
-def join_bins(
-    features: np.ndarray,  # (T, C)
-    times: int,  # how many bins become one
-    counts: bool,  # add them up; otherwise their mean
-) -> np.ndarray:  # (T // times, C) float32
-    "Join neighbouring bins."
+def join_bins(features: np.ndarray, times: int, counts: bool) -> np.ndarray:  # (T, C) -> (T // times, C) float32
+    "Join neighbouring bins: the sum of counts, the mean of anything else."
     whole = len(features) // times * times
     parts = features[:whole].reshape(-1, times, features.shape[1]).astype(np.float64)
     return (parts.sum(1) if counts else parts.mean(1)).astype(np.float32)
 
 # %% ../../nbs/data/convert.ipynb #e36346cb
-def files_below(
-    folder: str | Path,
-    pattern: str,  # regular expression for the whole name
-    depth: int = 3,  # folders to go down
-) -> list[Path]:
-    "Files with such names in a folder and below it, sorted; links to folders are not followed."
+def files_below(folder: str | Path, pattern: str, depth: int = 3) -> list[Path]:
+    "Files whose name is of a pattern, sorted, so many folders down; links to folders are not followed."
     found = []
     for entry in entries_of(folder):
         if entry.is_dir(follow_symlinks=False) and depth:
@@ -533,12 +566,9 @@ def check_source_trial(importer: Importer, one: SourceTrial, earlier: dict[Any, 
             checked_labels(importer, one.sentence)
 
 # %% ../../nbs/data/convert.ipynb #66d69482
-DayScales = dict[int, tuple[np.ndarray, np.ndarray]]  # number of a group -> mean and standard deviation, (C,) each
-
-
-def day_scales(trials: Sequence[SourceTrial]) -> DayScales:
-    "The mean and standard deviation of each channel over the trials that are z-scored together."
-    found: DayScales = {}
+def day_scales(trials: Sequence[SourceTrial]) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    "By group, the mean and standard deviation of each channel over the trials that are z-scored together."
+    found = dict[int, tuple[np.ndarray, np.ndarray]]()
     for group in {one.scale for one in trials if one.scale is not None}:
         members = [one for one in trials if one.scale == group]
         count, total, square = 0, 0.0, 0.0
@@ -565,18 +595,19 @@ class Converted:
     guessed: Counter[str] = field(default_factory=Counter)  # words that are in no dictionary
 
     def __str__(self) -> str:
-        trials = ", ".join(f"{self.trials[split]} {split}" for split in SPLITS)
-        kept = f"; {self.kept} days were complete before" if self.kept else ""
-        marked = "".join(f"\n{count} trials are quarantined: {why}" for why, count in sorted(self.quarantined.items()))
-        if self.foreign:
-            marked += (f"\n{self.foreign} sentences have letters beyond a to z, which are left out of their phonemes; "
-                       "write them with a to z")
-        if self.guessed:
-            marked += (f"\n{len(self.guessed)} words are in no dictionary, so their phonemes are guessed: "
-                       f"{', '.join(word for word, _ in self.guessed.most_common(10))}")
         if not self.files + self.kept:
             return "nothing was written"
-        return f"{self.folder}: {self.files} files with {trials} trials{kept}{marked}"
+        trials = ", ".join(f"{self.trials[split]} {split}" for split in SPLITS)
+        kept = f"; {self.kept} days were complete before" if self.kept else ""
+        lines = [f"{self.folder}: {self.files} files with {trials} trials{kept}"]
+        lines += [f"{count} trials are quarantined: {why}" for why, count in sorted(self.quarantined.items())]
+        if self.foreign:
+            lines.append(f"{self.foreign} sentences have letters beyond a to z, which are left out of their phonemes; "
+                         "write them with a to z")
+        if self.guessed:
+            words = ", ".join(word for word, _ in self.guessed.most_common(10))
+            lines.append(f"{len(self.guessed)} words are in no dictionary, so their phonemes are guessed: {words}")
+        return "\n".join(lines)
 
 # %% ../../nbs/data/convert.ipynb #38fbc98b
 def write_day(importer: Importer, day: SourceDay, key: str, held_out: HeldOut, done: Converted) -> None:
@@ -646,7 +677,7 @@ def stored_mark(path: Path) -> dict[str, str]:  # "format", "content" and "split
     "How a converted file was made; raises `KitError` if it was not made by a conversion, or is damaged."
     with open_file(path) as file:
         try:
-            return {name: read_attribute(path, file, name, str) for name in ("format", "content", "splits")}
+            return {name: read_attribute(file, name, str) for name in ("format", "content", "splits")}
         except Fault as fault:
             message = "was not written by this conversion; give another folder with --out"
             raise Fault(path, "", "", message) from fault

@@ -10,7 +10,7 @@ __all__ = ['ARRAYS', 'FEATURE_KINDS', 'AS_PUBLISHED', 'UNCONFIRMED', 'T15', 'NUM
            'signal_difference', 'TrialInfo', 'read_info', 'read_features', 'check_features', 'read_labels',
            'check_split', 'entries_of', 'sessions_of', 'lost_days', 'NoRecordings', 'find_recordings', 'index_file',
            'Recordings', 'show_sessions', 'browse_trials', 'RunningNorm', 'trial_digests', 'data_fingerprint',
-           'DayStatistics', 'signal_warnings', 'check_folder', 'fault_lines', 'look_at', 'NewFile']
+           'DayStatistics', 'signal_warnings', 'check_folder', 'fault_lines', 'look_at']
 
 # %% ../../nbs/01_dataset.ipynb #62f6cae2
 import hashlib
@@ -24,7 +24,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -33,8 +33,7 @@ import h5py
 import numpy as np
 from tqdm.auto import tqdm
 
-from ..core import KitError, Remembered, clear_way, file_state, followed, known_mistake, platform, printable
-from ..core import sync_folder, to_dict
+from ..core import KitError, Remembered, file_state, followed, known_mistake, platform, printable, to_dict
 from ..text.phonemes import BLANK, FOREIGN_LETTER, PHONEMES, show
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import, and only the figures need it
@@ -108,11 +107,8 @@ class Trial:
     quarantine: str = ""  # why nothing may be trained on it, such as "t15.2023.08.13 is a day of the test set"
 
 # %% ../../nbs/01_dataset.ipynb #07e580aa
-def show_trial(
-    trial: Trial,  # with or without labels
-    limit: float = 3.0,  # end of the colour scale, standard deviations
-) -> "Figure":
-    "Heat maps of the kinds of features, and the mean over each array."
+def show_trial(trial: Trial, limit: float = 3.0) -> "Figure":
+    "Heat maps of the kinds of features, and the mean over each array; `limit` standard deviations end the colours."
     import matplotlib.pyplot as plt
 
     kinds, places = trial.signal.kinds, trial.signal.places
@@ -141,10 +137,8 @@ def show_trial(
     return figure
 
 # %% ../../nbs/01_dataset.ipynb #fec6b51c
-def as_png(
-    figure: "Figure",  # matplotlib figure; not closed
-) -> bytes:
-    "The figure as a PNG with 128 colours, about a third of the usual size."
+def as_png(figure: "Figure") -> bytes:
+    "The figure, which stays open, as a PNG with 128 colours, about a third of the usual size."
     from PIL import Image  # Pillow comes with matplotlib
 
     large, small = io.BytesIO(), io.BytesIO()
@@ -185,26 +179,27 @@ H5_ERRORS = (ArithmeticError, LookupError, MemoryError, OSError, RuntimeError, T
 
 @contextmanager
 def reading(
-    file: Path,  # what is read: a file,
-    group: str = "",  # a group in it,
-    field: str = "",  # and a dataset or attribute of the group
+    where: Path | h5py.Group,  # what is read: a file, or a group of one
+    group: str = "",  # a group in the file, or what lies in the group
+    field: str = "",  # a dataset or attribute
 ) -> Iterator[None]:
     "Turn what is found wrong in the block into a `Fault` with its place."
     try:
         yield
     except Fault:
         raise
-    except KitError as error:
-        raise Fault(file, group, field, str(error).removeprefix(f"{file}: ")) from error
-    except H5_ERRORS as error:
-        message = " ".join(str(error).splitlines()) or type(error).__name__  # HDF5's messages can have several lines
-        raise Fault(file, group, field, f"cannot be read ({message})") from error
+    except (KitError, *H5_ERRORS) as error:
+        if isinstance(where, h5py.Group):
+            group, _, field = f"{where.name}/{group}".strip("/").partition("/")
+            where = Path(where.file.filename)
+        message = str(error).removeprefix(f"{where}: ")
+        if not isinstance(error, KitError):  # HDF5's messages can have several lines
+            message = f"cannot be read ({' '.join(message.splitlines()) or type(error).__name__})"
+        raise Fault(where, group, field, message) from error
 
 
-def open_file(
-    path: Path,  # an HDF5 file
-) -> h5py.File:
-    "Open a file for reading; raises `Fault` if it is missing, damaged or not an HDF5 file."
+def open_file(path: Path) -> h5py.File:
+    "Open an HDF5 file for reading; raises `Fault` if it is missing, damaged or not one."
     with reading(path):
         if not path.is_file():  # a pipe would be waited for without end
             raise KitError("is not a file" if path.exists() else "is missing, or a link to a missing file")
@@ -217,13 +212,9 @@ def open_file(
             raise KitError(f"is damaged or not an HDF5 file ({reason})") from error
 
 # %% ../../nbs/01_dataset.ipynb #48401baa
-def open_member(
-    file: Path,  # for messages
-    group: h5py.Group,  # the file itself, or a trial
-    name: str,  # of a trial or a dataset
-) -> h5py.Group | h5py.Dataset | None:
+def open_member(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset | None:
     "What a group holds under a name; raises `Fault` for a link, or if it cannot be read."
-    with reading(file, *(part for part in (group.name.strip("/"), name) if part)):
+    with reading(group, name):
         key = name.encode("utf-8", "surrogateescape")
         if not group.id.links.exists(key):
             return None
@@ -232,12 +223,13 @@ def open_member(
         return group[name]
 
 
-def open_trial(path: Path, file: h5py.File, name: str) -> h5py.Group:
+def open_trial(file: h5py.File, name: str) -> h5py.Group:
     "The group of a trial."
-    group = open_member(path, file, name)
-    if not isinstance(group, h5py.Group):
-        raise Fault(path, name, "", "group is missing" if group is None else "is not a group")
-    return group
+    with reading(file, name):
+        group = open_member(file, name)
+        if not isinstance(group, h5py.Group):
+            raise KitError("group is missing" if group is None else "is not a group")
+        return group
 
 # %% ../../nbs/01_dataset.ipynb #1aa317fa
 CHUNK_BYTES = 40_960_000  # bytes: a trial of 10,000 bins, 512 features and 8 bytes each
@@ -278,16 +270,15 @@ def check_storage(data: h5py.Dataset) -> None:
 
 # %% ../../nbs/01_dataset.ipynb #2dbc06ae
 def open_dataset(
-    file: Path,  # for messages
     group: h5py.Group,  # one trial
-    name: str,  # name of the dataset
+    name: str,  # of the dataset
     kinds: str,  # accepted dtype kinds: "f" floating point, "iu" integers
     shape: tuple[int | None, ...],  # expected shape; None accepts any length up to `most`
     most: int = MAX_BINS,  # largest length where `shape` has None
 ) -> h5py.Dataset:
     "A dataset that can be read safely; raises `Fault` if it is missing or not as expected."
-    with reading(file, group.name.strip("/"), name):
-        data = open_member(file, group, name)
+    with reading(group, name):
+        data = open_member(group, name)
         if not isinstance(data, h5py.Dataset):
             raise KitError("dataset is missing")
         found = data.shape or ()
@@ -301,9 +292,6 @@ def open_dataset(
     return data
 
 # %% ../../nbs/01_dataset.ipynb #46471d79
-_Value = TypeVar("_Value", int, str)
-
-
 def check_text(text: str) -> None:
     "Raise `KitError` for a text that is too long, not UTF-8, or has control characters other than white space."
     if len(text) > TEXT_LIMIT:
@@ -312,16 +300,18 @@ def check_text(text: str) -> None:
         raise KitError(f"has the character {wrong[0]!r}; it should be plain UTF-8 text")
 
 # %% ../../nbs/01_dataset.ipynb #b8df8a7e
+_Value = TypeVar("_Value", int, str)
+
+
 def read_attribute(
-    file: Path,  # for messages
     group: h5py.Group,  # one trial
     name: str,  # the attribute
     kind: type[_Value],  # int or str
     least: int = -2**63,  # of a number
     most: int = 2**63,
 ) -> _Value:
-    "One attribute of a trial; raises `Fault` if it is missing, unreadable, not a `kind` or out of range."
-    with reading(file, group.name.strip("/"), name):
+    "One attribute; raises `Fault` if it is missing, unreadable, not a `kind` or out of range."
+    with reading(group, name):
         if name not in group.attrs:
             raise KitError("attribute is missing")
         shape = group.attrs.get_id(name).shape  # None if it is empty
@@ -337,22 +327,21 @@ def read_attribute(
         return value
 
 # %% ../../nbs/01_dataset.ipynb #dd90a616
-def read_signal(path: Path, file: h5py.File) -> Signal:
+def read_signal(file: h5py.File) -> Signal:
     "What a file's features are; raises `Fault` if it states that only in part, or what cannot be."
-    with reading(path, "", "participant"):
+    with reading(file):
         if "participant" not in file.attrs:
             return T15
-    values: dict[str, Any] = {item.name: read_attribute(path, file, item.name, str) for item in fields(Signal)
-                              if item.name not in ("num_features", "bin_ms")}
-    values["num_features"] = read_attribute(path, file, "num_features", int, 1, MAX_FEATURES)
-    values["bin_ms"] = read_attribute(path, file, "bin_ms", int, T15.bin_ms, T15.bin_ms)
-    signal = Signal(**values)
-    if len(set(signal.label_names)) < len(signal.label_names):
-        raise Fault(path, "", "labels", "names a class twice")
-    if signal.num_features % (len(signal.kinds) * len(signal.places)):
-        raise Fault(path, "", "num_features", f"is {signal.num_features}, which cannot be divided by "
-                    f"{len(signal.kinds)} kinds and {len(signal.places)} arrays")
-    return signal
+        numbers = {"num_features": read_attribute(file, "num_features", int, 1, MAX_FEATURES),
+                   "bin_ms": read_attribute(file, "bin_ms", int, T15.bin_ms, T15.bin_ms)}
+        texts = {item.name: read_attribute(file, item.name, str) for item in fields(Signal) if item.name not in numbers}
+        signal = Signal(**numbers, **texts)  # type: ignore[arg-type]
+        if len(set(signal.label_names)) < len(signal.label_names):
+            raise KitError("labels: names a class twice")
+        if signal.num_features % (len(signal.kinds) * len(signal.places)):
+            raise KitError(f"num_features: is {signal.num_features}, which cannot be divided by {len(signal.kinds)} "
+                           f"kinds and {len(signal.places)} arrays")
+        return signal
 
 # %% ../../nbs/01_dataset.ipynb #567c6107
 def signal_difference(
@@ -384,33 +373,36 @@ class TrialInfo:
     sentence: str | None  # None in the test split
     file: Path  # the HDF5 file
     quarantine: str = ""  # why nothing may be trained on it
+    signal: Signal = T15  # what its features are
 
 # %% ../../nbs/01_dataset.ipynb #57d350fd
-def read_info(path: Path, group: h5py.Group, day: int, labelled: bool) -> TrialInfo:
+def read_info(group: h5py.Group, day: int, labelled: bool, signal: Signal) -> TrialInfo:
     "A trial's index entry, from its attributes; raises `Fault` if one of them is wrong."
-    def number(name: str, least: int, most: int) -> int:
-        return read_attribute(path, group, name, int, least, most)
-
-    stored, folder, name = read_attribute(path, group, "session", str), path.parent.name, group.name.strip("/")
-    if stored != folder:
-        raise Fault(path, name, "session", f"is '{stored}', but the folder is '{folder}'")
+    path, session = Path(group.file.filename), read_attribute(group, "session", str)
+    if session != path.parent.name:
+        raise Fault(path, group.name.strip("/"), "session", f"is '{session}', but the folder is '{path.parent.name}'")
     return TrialInfo(
-        stored, day, number("block_num", 0, MAX_NUMBER), number("trial_num", 0, MAX_NUMBER), name,
-        num_bins=number("n_time_steps", 1, MAX_BINS), num_labels=number("seq_len", 1, LABEL_WIDTH) if labelled else 0,
-        sentence=read_attribute(path, group, "sentence_label", str) if labelled else None, file=path,
-        quarantine=read_attribute(path, group, "quarantine", str) if "quarantine" in group.attrs else "")
+        session, day,
+        block=read_attribute(group, "block_num", int, 0, MAX_NUMBER),
+        number=read_attribute(group, "trial_num", int, 0, MAX_NUMBER),
+        group=group.name.strip("/"),
+        num_bins=read_attribute(group, "n_time_steps", int, 1, MAX_BINS),
+        num_labels=read_attribute(group, "seq_len", int, 1, LABEL_WIDTH) if labelled else 0,
+        sentence=read_attribute(group, "sentence_label", str) if labelled else None,
+        file=path,
+        quarantine=read_attribute(group, "quarantine", str) if "quarantine" in group.attrs else "",
+        signal=signal)
 
 # %% ../../nbs/01_dataset.ipynb #2e6c9ed3
 def read_features(
     file: h5py.File,
     info: TrialInfo,  # a trial of the file
-    num_features: int,  # C
     out: np.ndarray | None = None,  # (T, C) float32, C-contiguous; filled if given
 ) -> np.ndarray:  # (T, C) float32
     "Read a trial's features; raises `Fault` if they do not match the attributes or are not finite."
-    shape, name = (info.num_bins, num_features), "input_features"
+    shape, name = (info.num_bins, info.signal.num_features), "input_features"
     with reading(info.file, info.group, name):
-        data = open_dataset(info.file, open_trial(info.file, file, info.group), name, "f", shape)
+        data = open_dataset(open_trial(file, info.group), name, "f", shape)
         if data.dtype != np.float32:  # h5py would convert it, at a loss or not
             raise KitError(f"holds {data.dtype}, expected float32")
         out = np.empty(shape, np.float32) if out is None else out
@@ -421,10 +413,8 @@ def read_features(
     return out
 
 # %% ../../nbs/01_dataset.ipynb #906ffb18
-def check_features(
-    features: np.ndarray,  # (T, C) float32
-) -> None:
-    "Raise `KitError` for the first NaN, infinity or enormous number; one pass without allocation if there is none."
+def check_features(features: np.ndarray) -> None:
+    "Raise `KitError` for the first NaN, infinity or enormous number; one pass without a copy if there is none."
     flat = features.reshape(-1)
     with np.errstate(over="ignore"):
         if 0 < np.dot(flat, flat) <= MAX_VALUE**2:
@@ -438,15 +428,11 @@ def check_features(
         raise KitError("is 0 everywhere")
 
 # %% ../../nbs/01_dataset.ipynb #c7b81cb9
-def read_labels(
-    file: h5py.File,
-    info: TrialInfo,  # a trial of the file, with labels
-    most: int,  # the largest label
-) -> np.ndarray:  # (L,) int64
+def read_labels(file: h5py.File, info: TrialInfo) -> np.ndarray:  # (L,) int64
     "Read a trial's label ids; raises `Fault` if one is not among the classes."
     with reading(info.file, info.group, "seq_class_ids"):
-        group = open_trial(info.file, file, info.group)
-        stored = open_dataset(info.file, group, "seq_class_ids", "iu", (None,), LABEL_WIDTH)[:].astype(np.int64)
+        group, most = open_trial(file, info.group), info.signal.num_labels
+        stored = open_dataset(group, "seq_class_ids", "iu", (None,), LABEL_WIDTH)[:].astype(np.int64)
         labels = stored[:info.num_labels]
         if len(labels) < info.num_labels:
             raise KitError(f"has shape {stored.shape}, too short for {info.num_labels} ids")
@@ -457,16 +443,14 @@ def read_labels(
     return labels
 
 # %% ../../nbs/01_dataset.ipynb #12033744
-def check_split(
-    split: str,  # "train", "val" or "test"
-) -> None:
-    "Raise `KitError` unless `split` is one of the three."
+def check_split(split: str) -> None:
+    "Raise `KitError` unless a split is train, val or test."
     if split not in SPLITS:
         raise KitError(f"split '{split}' is unknown; the recordings have {', '.join(SPLITS)}")
 
 
-def entries_of(folder: str | Path) -> list[os.DirEntry[str]]:  # sorted by name; empty if the folder cannot be read
-    "What lies in a folder."
+def entries_of(folder: str | Path) -> list[os.DirEntry[str]]:
+    "What lies in a folder, sorted by name; nothing if the folder cannot be read."
     try:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)
@@ -474,12 +458,10 @@ def entries_of(folder: str | Path) -> list[os.DirEntry[str]]:  # sorted by name;
         return []
 
 
-def sessions_of(
-    folder: str | Path,  # holds one folder per session
-) -> list[str]:
-    "The session names in `folder`, sorted; a name's position is its day index."
-    return sorted(entry.name for entry in entries_of(folder) if not entry.is_file(follow_symlinks=False)
-                  and any(os.path.lexists(f"{entry.path}/data_{split}.hdf5") for split in SPLITS))
+def sessions_of(folder: str | Path) -> list[str]:
+    "The names of a folder's sessions, sorted; a name's position is its day index."
+    return [entry.name for entry in entries_of(folder) if not entry.is_file(follow_symlinks=False)
+            and any(os.path.lexists(f"{entry.path}/data_{split}.hdf5") for split in SPLITS)]
 
 # %% ../../nbs/01_dataset.ipynb #bfdd88a6
 def lost_days(folder: Path) -> Iterator[Fault]:
@@ -527,13 +509,14 @@ def find_recordings(
 
 # %% ../../nbs/01_dataset.ipynb #5a728cb0
 def index_file(
-    path: Path,
     file: h5py.File,
     day: int,  # index of the session
     labelled: bool,  # False for the test split
+    signal: Signal,  # of its features
     seen: dict[tuple[int, int], str],  # block and trial number -> file and group; filled
 ) -> Iterator[TrialInfo | Fault]:
     "The trials of a file in order, and what is wrong with others."
+    path = Path(file.filename)
     with reading(path):
         count = len(file)
         names = sorted(map(os.fsdecode, file)) if count <= MAX_TRIALS else []  # bytes where a name is not UTF-8
@@ -544,7 +527,7 @@ def index_file(
         yield Fault(path, min(missing), "", f"group is missing, although there is {min(set(names) - wanted)}")
     for name in (name for name in names if re.fullmatch(r"trial_\d{4}", name)):
         try:
-            info, here = read_info(path, open_trial(path, file, name), day, labelled), f"{path.name} {name}"
+            info, here = read_info(open_trial(file, name), day, labelled, signal), f"{path.name} {name}"
             if (twin := seen.setdefault((info.block, info.number), here)) != here:
                 raise Fault(path, name, "trial_num", f"block {info.block}, trial {info.number} is also {twin}")
             yield info
@@ -566,39 +549,38 @@ class Recordings(AbstractContextManager):
         several: Sequence[Any] = folder if isinstance(folder, (list, tuple)) else [folder]
         self.folders, self.split = [find_recordings(one) for one in several or [None]], split
         self.folder = self.folders[0]
+        self.infos: list[TrialInfo] = []
+        self.signals: dict[Path, Signal] = {}  # folder -> what its features are
         self.mapped: dict[str, dict[int, np.ndarray]] = {}  # dtype -> trials in a mapped file, see `batches.map_trials`
+        self._files: dict[Path, h5py.File] = {}
         for fault in (fault for one in self.folders for fault in lost_days(one)):
             raise fault
         days = [(one, session) for one in self.folders for session in sessions_of(one)]
         self.sessions = list(dict.fromkeys(session for _, session in days))  # all of them, selected or not
         if unknown := set(sessions or ()) - set(self.sessions):
             raise KitError(f"{self.folder}: has no session '{min(unknown)}'")
-        self.infos: list[TrialInfo] = []
-        self._files: dict[Path, h5py.File] = {}
-        self._signals: dict[Path, Signal] = {}
         first: dict[Path, Path] = {}  # folder -> its first file
         for root, session in days:
             path = root / session / f"data_{split}.hdf5"
             if sessions is not None and session not in sessions or not os.path.lexists(path):
                 continue
             file = self._files[path] = open_file(path)
-            signal = self._signals[path] = read_signal(path, file)
-            known = first.setdefault(root, path)
-            if message := signal_difference(signal, known, self._signals[known]):
+            signal = read_signal(file)
+            if message := signal_difference(signal, first.setdefault(root, path), self.signals.setdefault(root, signal)):
                 raise Fault(path, "", "", message)
-            for info in index_file(path, file, self.sessions.index(session), split != "test", {}):
+            for info in index_file(file, self.sessions.index(session), split != "test", signal, {}):
                 if isinstance(info, Fault):
                     raise info
                 self.infos.append(info)
         if not self.infos:
             raise KitError(f"{self.folder}: no day has data_{split}.hdf5, so there are no {split} trials")
-        self.signal = max(self._signals.values(), key=lambda signal: signal.num_features)  # of the widest trials
+        self.signal = max(self.signals.values(), key=lambda signal: signal.num_features)  # of the widest trials
 
     def add(self, other: "Recordings") -> None:
         "Append the trials of another split of the same folders."
         self.infos += other.infos
+        self.signals |= other.signals
         self._files |= other._files
-        self._signals |= other._signals
 
     def __len__(self) -> int:
         return len(self.infos)
@@ -610,7 +592,7 @@ class Recordings(AbstractContextManager):
     def __getitem__(self, index: int) -> Trial:
         info = self.infos[index]
         return Trial(self.features(index), self.labels(index), info.session, info.block, info.number,
-                     sentence=info.sentence, group=info.group, signal=self.signal_of(index), quarantine=info.quarantine)
+                     sentence=info.sentence, group=info.group, signal=info.signal, quarantine=info.quarantine)
 
     def features(
         self,
@@ -618,33 +600,18 @@ class Recordings(AbstractContextManager):
         out: np.ndarray | None = None,  # (T, C) float32, C-contiguous; filled if given
     ) -> np.ndarray:  # (T, C) float32
         "Read a trial's features; raises `Fault` if they do not match the attributes or are not finite."
-        info = self.infos[index]
-        return read_features(self._files[info.file], info, self._signals[info.file].num_features, out)
+        return read_features(self._files[self.infos[index].file], self.infos[index], out)
 
-    def labels(
-        self,
-        index: int,  # which trial
-    ) -> np.ndarray | None:  # (L,) int64, or None in the test split
+    def labels(self, index: int) -> np.ndarray | None:  # (L,) int64, or None in the test split
         "Read a trial's label ids; raises `Fault` if one is not among the recordings' classes."
         info = self.infos[index]
-        return read_labels(self._files[info.file], info, self.signal_of(index).num_labels) if info.num_labels else None
+        return read_labels(self._files[info.file], info) if info.num_labels else None
 
-    def signal_of(
-        self,
-        index: int,  # which trial
-    ) -> Signal:
+    def signal_of(self, index: int) -> Signal:
         "What a trial's features are."
-        return self._signals[self.infos[index].file]
+        return self.infos[index].signal
 
-    @property
-    def signals(self) -> dict[Path, Signal]:
-        "Folder -> what its features are."
-        return {path.parents[1]: signal for path, signal in self._signals.items()}
-
-    def file_state(
-        self,
-        path: Path,  # one of the files
-    ) -> list[int] | None:  # as from `core.file_state`
+    def file_state(self, path: Path) -> list[int] | None:
         "What changes with a file's content; None if a write from now on could leave it as it is."
         with reading(path):
             return file_state(self._files[path].id.get_vfd_handle())
@@ -658,9 +625,7 @@ class Recordings(AbstractContextManager):
         self.close()
 
 # %% ../../nbs/01_dataset.ipynb #3f931cd5
-def show_sessions(
-    recordings: Recordings,  # any split
-) -> "Figure":
+def show_sessions(recordings: Recordings) -> "Figure":
     "Per session: the number of trials, their lengths, and their bins per label."
     import matplotlib.pyplot as plt
 
@@ -684,9 +649,7 @@ def show_sessions(
     return figure
 
 # %% ../../nbs/01_dataset.ipynb #d9deab10
-def browse_trials(
-    recordings: Recordings,  # any split
-) -> "interactive":
+def browse_trials(recordings: Recordings) -> "interactive":
     "Display controls for browsing trials, and the first trial as a static figure below them."
     import ipywidgets  # only here: everything else works without a notebook
     import matplotlib.pyplot as plt
@@ -731,10 +694,7 @@ class RunningNorm:
         "Begin a block: it starts from the statistics of the block before, and soon outweighs them."
         self.count = min(self.count, self.carried)
 
-    def push(
-        self,
-        bins: np.ndarray,  # (N, C) float32, as recorded
-    ) -> np.ndarray:  # (N, C) float32
+    def push(self, bins: np.ndarray) -> np.ndarray:  # (N, C) float32
         "Normalise the next bins, and learn from each after it is normalised."
         normal = np.empty_like(bins, np.float32)
         for number, row in enumerate(bins):
@@ -778,9 +738,9 @@ def data_fingerprint(
 ) -> dict[str, Any]:  # plain values
     "Counts, and by session a hash of the trials' places, sentences, features and labels."
     infos, days = recordings.infos, dict[str, list[Any]]()
-    for index, (info, digest) in enumerate(zip(infos, trial_digests(recordings, memo))):
+    for info, digest in zip(infos, trial_digests(recordings, memo)):
         line = [info.block, info.number, info.num_bins, info.num_labels, info.sentence, digest]
-        days.setdefault(info.session, [to_dict(recordings.signal_of(index))]).append(line)
+        days.setdefault(info.session, [to_dict(info.signal)]).append(line)
     return {
         "sessions": len(days),
         "trials": len(infos),
@@ -805,13 +765,8 @@ class DayStatistics:
         self.stretches: list[tuple[int, int, float]] = []  # of each trial: longest repetition, its start and size
         self.others = np.zeros(2, np.int64)  # other repetitions: bins, and how many
 
-    def add(
-        self,
-        features: np.ndarray,  # (T, C) float32
-        trial: str,  # its name
-        sentence: str | None = None,
-    ) -> None:
-        "Add a trial."
+    def add(self, features: np.ndarray, trial: str, sentence: str | None = None) -> None:
+        "Add the features of a trial, by its name."
         if FOREIGN_LETTER.search(sentence or ""):
             self.foreign.append(f"{trial}: {sentence}")
         self.bins += len(features)
@@ -887,10 +842,8 @@ def _listed(columns: np.ndarray) -> str:
     return f"{len(found)} of {len(columns)} columns ({', '.join(map(str, found[:8]))}{', ...' * (len(found) > 8)})"
 
 
-def signal_warnings(
-    days: dict[str, DayStatistics],  # by session
-) -> list[str]:
-    "What is strange about the numbers of some days, a line each; days of which the same is to be said share a line."
+def signal_warnings(days: dict[str, DayStatistics]) -> list[str]:
+    "What is strange about some days, by session, a line each; days of which the same is to be said share a line."
     found, days = dict[str, list[str]](), {name: day for name, day in days.items() if day.bins}
     for name, day in days.items():
         like = [[np.median(part) for part in other.moments] for other in days.values() if other.signal == day.signal]
@@ -909,8 +862,8 @@ def signal_warnings(
             for text, names in found.items()] + length + language
 
 # %% ../../nbs/01_dataset.ipynb #fc4e0bcf
-def _check_features(file: h5py.File, info: TrialInfo, signal: Signal, heard: dict, day: DayStatistics) -> None:
-    features = read_features(file, info, signal.num_features)
+def _check_features(file: h5py.File, info: TrialInfo, heard: dict, day: DayStatistics) -> None:
+    features = read_features(file, info)
     day.add(features, f"{info.group} of {info.file.name}", info.sentence)
     empty = len(features) - 1 - int(np.flatnonzero(features.any(1))[-1])
     small = np.count_nonzero((features != 0) & (np.abs(features) < np.finfo(np.float32).tiny))
@@ -929,24 +882,23 @@ def _check_features(file: h5py.File, info: TrialInfo, signal: Signal, heard: dic
         raise Fault(info.file, info.group, "n_time_steps", f"is {info.num_bins}, less than one patch of 14 bins")
 
 
-def _check_labels(file: h5py.File, info: TrialInfo, signal: Signal, heard: dict, day: DayStatistics) -> None:
-    labels = read_labels(file, info, signal.num_labels)
+def _check_labels(file: h5py.File, info: TrialInfo, heard: dict, day: DayStatistics) -> None:
+    labels = read_labels(file, info)
     needed = len(labels) + int(np.count_nonzero(labels[1:] == labels[:-1]))  # of frames, so that CTC can produce them
-    day.room = min(day.room, info.num_bins // max(needed, 1))
+    day.room = min(day.room, info.num_bins // needed)
     day.short += (info.num_bins - 16) // 8 + 1 < needed
     patches = (info.num_bins - 14) // 4 + 1  # of the published baseline
-    if patches < needed:
-        message = f"{info.num_bins} bins make {patches} patches, but the labels need {needed}"
-        raise Fault(info.file, info.group, "seq_class_ids", message)
+    with reading(info.file, info.group, "seq_class_ids"):
+        if patches < needed:
+            raise KitError(f"{info.num_bins} bins make {patches} patches, but the labels need {needed}")
 
 
-def _check_sentence(file: h5py.File, info: TrialInfo, signal: Signal, heard: dict, day: DayStatistics) -> None:
+def _check_sentence(file: h5py.File, info: TrialInfo, heard: dict, day: DayStatistics) -> None:
     sentence = info.sentence or ""
     if not sentence.strip():
         raise Fault(info.file, info.group, "sentence_label", "is empty")
     with reading(info.file, info.group, "transcription"):
-        group = open_trial(info.file, file, info.group)
-        data = open_dataset(info.file, group, "transcription", "iu", (LABEL_WIDTH,))
+        data = open_dataset(open_trial(file, info.group), "transcription", "iu", (LABEL_WIDTH,))
         wrap = 256 if data.dtype.itemsize == 1 else 1 << 32
         codes = np.array([ord(letter) for letter in sentence.ljust(LABEL_WIDTH, "\0")[:LABEL_WIDTH]])
         if len(wrong := np.flatnonzero(data[:].astype(np.int64) % wrap != codes % wrap)):
@@ -980,18 +932,18 @@ def check_folder(
 
 
 def _check_file(path: Path, file: h5py.File, signals: dict, seen: dict, heard: dict, days: dict) -> Iterator[Fault]:
-    signal = signals[path] = read_signal(path, file)
+    signal = signals[path] = read_signal(file)
     first = next(iter(signals))
     if message := signal_difference(signal, first, signals[first]):
         yield Fault(path, "", "", message)
     day, labelled = days.setdefault(path.parent.name, DayStatistics(signal)), path.name != "data_test.hdf5"
-    for info in index_file(path, file, 0, labelled, seen):
+    for info in index_file(file, 0, labelled, signal, seen):
         if isinstance(info, Fault):
             yield info
             continue
         for check in (_check_features, *(_check_labels, _check_sentence) * labelled):
             try:
-                check(file, info, signal, heard, day)
+                check(file, info, heard, day)
             except Fault as fault:
                 yield fault
 
@@ -1029,67 +981,3 @@ def look_at(
     if to_train and all(day.useless for day in days.values()):
         raise KitError(f"{recordings.folder}: nothing can be learned from these numbers; {found[0]}")
     return found
-
-# %% ../../nbs/01_dataset.ipynb #504cbb24
-class _Disk(io.FileIO):
-    "A file that notes the first failure instead of raising it."
-    fault: OSError | None = None
-
-    def write(self, data: Any) -> int:
-        left = memoryview(data).cast("B")
-        size = len(left)
-        try:
-            while len(left) and self.fault is None:
-                left = left[super().write(left):]
-        except OSError as error:
-            self.fault = error
-        return size
-
-    def truncate(self, size: int | None = None) -> int:
-        try:
-            return super().truncate(size)
-        except OSError as error:
-            self.fault = self.fault or error
-            return size or 0
-
-
-class NewFile(h5py.File):
-    "An HDF5 file that gets its name when its block ends without an error; raises `KitError` if it cannot be written."
-
-    def __init__(
-        self,
-        path: Path,  # name of the complete file; replaced if it exists
-    ) -> None:
-        self.path, self.partial = path, path.with_name(f".{path.name}.partial")
-        with self._writing():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self.disk = _Disk(clear_way(self.partial), "w+")
-            super().__init__(self.disk, "w")
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            with suppress(OSError):
-                self.partial.unlink(missing_ok=True)
-            raise KitError(f"{self.path}: could not be written ({error})") from error
-
-    def check(self) -> None:
-        "Raise `KitError` if something could not be written."
-        with self._writing():
-            if self.disk.fault is not None:
-                raise self.disk.fault
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
-        try:
-            with self._writing():
-                self.close()
-                self.check()
-                if error is None:
-                    os.fsync(self.disk.fileno())
-                    os.replace(self.partial, self.path)
-                    sync_folder(self.path.parent)
-        finally:
-            self.disk.close()
-            self.partial.unlink(missing_ok=True)

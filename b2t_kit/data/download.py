@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['DRYAD', 'T15_DOI', 'PASSING_FAULTS', 'DAMAGED_ZIP', 'COMPETITION', 'CC0', 'PEOPLE', 'T15_SET', 'TERMS_FILE',
-           'UNPACKED', 'ARCHIVES', 'PUBLISHED', 'check_address', 'get_json', 'RemoteFile', 'list_files', 'size_on_disk',
-           'verify_file', 'download', 'check_download_space', 'unpack_archive', 'fetch_kaggle', 'fetch_dandiset',
-           'fetch_from_hub', 'RecordingSet', 'terms_of', 'terms_text', 'own_token', 'fetch_archives', 'fetch',
-           'read_token', 'Published', 'fetch_language_model']
+           'UNPACKED', 'ARCHIVES', 'PUBLISHED', 'check_address', 'open_url', 'get_json', 'RemoteFile', 'list_files',
+           'size_on_disk', 'verify_file', 'download', 'check_reply', 'check_download_space', 'unpack_archive',
+           'fetch_kaggle', 'fetch_dandiset', 'fetch_from_hub', 'RecordingSet', 'terms_of', 'terms_text', 'own_token',
+           'fetch_archives', 'fetch', 'read_token', 'Published', 'fetch_language_model']
 
 # %% ../../nbs/data/download.ipynb #25dadc0d
 import hashlib
@@ -57,39 +57,35 @@ class _Redirects(HTTPRedirectHandler):
         return super().redirect_request(request, answer, code, said, headers, check_address(url, request.full_url))
 
 
-def _open(url: str, token: str | None = None, start: int = 0) -> Any:
-    "The reply of a server, from a byte on."
+def open_url(url: str, what: str, token: str | None = None, start: int = 0) -> Any:
+    "The reply of a server, from a byte on; raises `KitError` if it refuses, and `PASSING_FAULTS` if it may not again."
     request = Request(check_address(url, url), headers={"User-Agent": "b2t_kit", "Accept": "*/*"})
     if start:
         request.add_header("Range", f"bytes={start}-")
     if token:
         request.add_unredirected_header("Authorization", f"Bearer {token}")
-    return build_opener(_Redirects).open(request, timeout=60)
-
-# %% ../../nbs/data/download.ipynb #4d1cfe90
-@contextmanager
-def _answering(what: str) -> Iterator[None]:
-    "Turn what a server's refusal or silence raises into a `KitError`."
     try:
-        yield
+        return build_opener(_Redirects).open(request, timeout=60)
     except HTTPError as error:
-        hints = dict.fromkeys((404, 410), ": has the data set moved?") | dict.fromkeys((401, 403), (
-            ". Dryad gives files to programs only with an API token: create one at https://datadryad.org/account and "
-            "pass it; or use the source kaggle; or download the file with a browser, put it into the output folder and "
-            "run this again"))
-        hint = hints.get(error.code, "")
+        if error.code in _BUSY:
+            raise
+        hint = ": has the data set moved?" * (error.code in (404, 410))
+        if error.code in (401, 403):
+            hint = (". Dryad gives files to programs only with an API token: create one at https://datadryad.org/account "
+                    "and pass it; or use the source kaggle; or download the file with a browser, put it into the output "
+                    "folder and run this again")
         raise KitError(f"{what}: the server answered {error.code} ({error.reason}){hint}") from None
-    except PASSING_FAULTS as error:
-        raise KitError(f"{what}: no answer ({getattr(error, 'reason', error)}); are you online?") from None
 
 # %% ../../nbs/data/download.ipynb #35dfe16f
 def get_json(url: str) -> dict[str, Any]:
     "The JSON object at an address; raises `KitError` if there is none."
-    with _answering(url), _open(url) as reply:
-        try:
+    try:
+        with open_url(url, url) as reply:
             return dict(parse_json(reply.read(1 << 24)))
-        except (TypeError, ValueError):
-            raise KitError(f"{url}: the answer is not JSON; has the service changed?") from None
+    except PASSING_FAULTS as error:
+        raise KitError(f"{url}: no answer ({getattr(error, 'reason', error)}); are you online?") from None
+    except (TypeError, ValueError):
+        raise KitError(f"{url}: the answer is not JSON; has the service changed?") from None
 
 # %% ../../nbs/data/download.ipynb #bbba495c
 @dataclass(frozen=True)
@@ -174,14 +170,17 @@ def download(
         while (have := size_on_disk(part)) < file.size:
             trouble: Any = "the connection closed without data"
             try:
-                with _open(file.url, token, have) as reply:
-                    _receive(reply, file, part, have, bar)
+                with open_url(file.url, file.name, token, have) as reply:
+                    start = have if reply.status == 206 else 0  # it may send everything from the start instead
+                    check_reply(reply, file, start)
+                    with open(part, "ab" if start else "wb") as output:
+                        bar.update(start - bar.n)
+                        while block := reply.read(1 << 18):
+                            output.write(block)
+                            bar.update(len(block))
             except PASSING_FAULTS as error:
                 trouble = getattr(error, "reason", error)
-                if isinstance(error, HTTPError) and error.code not in _BUSY:
-                    with _answering(file.name):
-                        raise
-                if isinstance(error, HTTPError) and error.code == 416:  # `part` belongs to another file
+                if getattr(error, "code", 0) == 416:  # `part` belongs to another file
                     part.unlink()
             except OSError as error:
                 raise KitError(f"{part}: cannot be written ({error.strerror}); free some space and run this again"
@@ -200,17 +199,11 @@ def download(
     return part.replace(target)
 
 
-def _receive(reply: Any, file: RemoteFile, part: Path, have: int, bar: tqdm) -> None:
-    "Append what the server sends to `part`, until it ends or the connection breaks."
-    start = have if reply.status == 206 else 0  # it may send everything from the start instead
+def check_reply(reply: Any, file: RemoteFile, start: int) -> None:
+    "Raise `KitError` unless a server sends the announced file, from a byte on."
     span = reply.headers.get("Content-Range", "") if start else f"/{reply.headers.get('Content-Length')}"
-    if start and not span.startswith(f"bytes {have}-") or span.rpartition("/")[2] not in ("*", "None", str(file.size)):
+    if start and not span.startswith(f"bytes {start}-") or span.rpartition("/")[2] not in ("*", "None", str(file.size)):
         raise KitError(f"{file.name}: the server sends another file than the {file.size} bytes that were announced")
-    with open(part, "ab" if start else "wb") as output:
-        bar.update(start - bar.n)
-        while block := reply.read(1 << 18):
-            output.write(block)
-            bar.update(len(block))
 
 # %% ../../nbs/data/download.ipynb #cff21ce0
 DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, RuntimeError, ValueError)
@@ -327,11 +320,7 @@ def terms_of(published: RecordingSet, files: list[RemoteFile], base_url: str = D
     page, stated = f"https://dandiarchive.org/dandiset/{published.dandi}", None
     if published.doi:
         page = f"https://doi.org/{published.doi}"
-        try:
-            stated = get_json(f"{base_url}/api/v2/datasets/{quote(f'doi:{published.doi}', safe='')}").get("license")
-        except KitError as error:
-            if "the server answered 404" not in str(error):
-                raise
+        stated = get_json(f"{base_url}/api/v2/datasets/{quote(f'doi:{published.doi}', safe='')}").get("license")
     licence = stated[:200] if isinstance(stated, str) and stated else f"not stated by the archive; {published.licence}"
     return {"set": published.name, "about": published.about, "page": page, "licence": licence,
             "terms": list(published.terms), "files": [asdict(file) for file in files]}

@@ -145,7 +145,7 @@ def _read_groups(path: Path, order: ClassOrder | None, foreign: bool) -> list[Lo
             with reading(path, group):
                 part = file[group]
                 given = {key: _text(value) for key, value in part.attrs.items()}
-            data = open_dataset(path, part, "logits", "f", (None, order.num_classes), most=MAX_BINS)
+            data = open_dataset(part, "logits", "f", (None, order.num_classes), most=MAX_BINS)
             if given.keys() & {"session", "block_num", "trial_num"}:
                 place = UNNAMED, 0, number
             session, truth = printable(given.get("session", place[0])), given.get("sentence_label")
@@ -167,7 +167,7 @@ def _read_groups(path: Path, order: ClassOrder | None, foreign: bool) -> list[Lo
 def _datasets_in(file: Any, path: Path) -> dict[str, np.ndarray]:
     "The arrays of a file without groups of trials, by name."
     with reading(path):
-        found = {name: open_dataset(path, file, name, "fiu", (None,) * part.ndim) for name, part in file.items()
+        found = {name: open_dataset(file, name, "fiu", (None,) * part.ndim) for name, part in file.items()
                  if isinstance(part, Dataset) and part.dtype.kind in "fiu" and 0 < part.ndim < 4}
         if not found or sum(part.size * part.dtype.itemsize for part in found.values()) > MOST_UNFOLDED:
             raise KitError("holds more than can be logits" if found else "has no group with a dataset 'logits'")

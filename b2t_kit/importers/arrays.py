@@ -90,13 +90,13 @@ TABLE_COLUMNS = ("session", "split", "block", "trial", "file")
 # %% ../../nbs/importers/arrays.ipynb #9581d380
 def read_rows(path: Path, file: h5py.File, place: str) -> h5py.Dataset:  # (T, C), not read yet
     "A dataset of rows in an HDF5 file; raises `Fault` if there is none."
-    group, name = member(path, file, place)
+    group, name = member(file, place)
     if group is None or name not in group:
         tables: list[str] = []
         file.visititems(lambda at, part: tables.append(at) if getattr(part, "ndim", 0) == 2 else None)
         has = ", ".join(tables[:5]) or "none"
         raise Fault(path, "", place, f"is missing; the file's tables of numbers are: {has}")
-    return open_dataset(path, group, name, "iuf", (None, None), most=MOST_ROWS)
+    return open_dataset(group, name, "iuf", (None, None), most=MOST_ROWS)
 
 # %% ../../nbs/importers/arrays.ipynb #e375d4d7
 def open_rows(

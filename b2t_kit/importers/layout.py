@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FileLayout', 'MOST_ROWS', 'MOST_BYTES', 'unpacked_mat', 'small_element', 'check_variable', 'read_mat', 'text_in',
-           'member', 'read_hdf5_value', 'read_hdf5', 'read_variables', 'cell_array']
+           'member', 'read_value', 'read_hdf5', 'read_variables', 'cell_array']
 
 # %% ../../nbs/importers/layout.ipynb #23d85dfa
 import errno
@@ -125,45 +125,44 @@ def text_in(value: Any) -> str:
     return str(value).strip(" \0\t")
 
 # %% ../../nbs/importers/layout.ipynb #462ddef3
-def member(path: Path, file: h5py.File, place: str) -> tuple[h5py.Group | None, str]:
+def member(file: h5py.File, place: str) -> tuple[h5py.Group | None, str]:
     "The group that holds a dataset, None if there is none, and the dataset's name; raises `Fault` for links."
     *parents, name = place.strip("/").split("/")
     group: Any = file
     for parent in parents:
-        group = open_member(path, group, parent) if isinstance(group, h5py.Group) else None
+        group = open_member(group, parent) if isinstance(group, h5py.Group) else None
     return group if isinstance(group, h5py.Group) else None, name
 
 
-def read_hdf5_value(path: Path, file: h5py.File, place: str, matlab: bool) -> Any:
+def read_value(file: h5py.File, place: str, matlab: bool = False) -> Any:
     "An array, a list of text, or the arrays of a cell array; None if it is missing."
-    group, name = member(path, file, place)
-    dataset = open_member(path, group, name) if group is not None else None
+    group, name = member(file, place)
+    dataset = open_member(group, name) if group is not None else None
     if not isinstance(dataset, h5py.Dataset):
         return None
-    cells = matlab and dataset.dtype == h5py.ref_dtype
     most = MAX_TRIALS if dataset.dtype.kind == "O" else MOST_ROWS
-    open_dataset(path, group, name, "iufbO", (None,) * len(dataset.shape or ()), most=most)
-    with reading(path, "", place):
+    open_dataset(group, name, "iufbO", (None,) * len(dataset.shape or ()), most=most)
+    with reading(group, name):
         if math.prod(dataset.shape) * dataset.dtype.itemsize > MOST_BYTES:
-            raise ValueError(f"it has more than {MOST_BYTES >> 30} GiB")
-        if cells:
+            raise KitError(f"has more than {MOST_BYTES >> 30} GiB")
+        if matlab and dataset.dtype == h5py.ref_dtype:
             found = np.empty(dataset.size, object)
             for index, reference in enumerate(dataset[()].reshape(-1)):
-                found[index] = read_hdf5_value(path, file, file[reference].name, matlab)
+                found[index] = read_value(file, file[reference].name, matlab)
             return found
         if dataset.dtype.kind == "O":
             return dataset.asstr()[()]
         value = dataset[()].T if matlab else dataset[()]
-    if matlab and dataset.attrs.get("MATLAB_class") == b"char":
-        return np.array(["".join(map(chr, row)) for row in value], object)
-    return value
+        if matlab and dataset.attrs.get("MATLAB_class") == b"char":
+            return np.array(["".join(map(chr, row)) for row in value], object)
+        return value
 
 # %% ../../nbs/importers/layout.ipynb #badc7eb2
 def read_hdf5(path: Path, names: Iterable[str]) -> dict[str, Any]:
     "Some variables of a file of MATLAB 7.3, or datasets of an NWB file, and the shapes of others."
     with open_file(path) as file:
         matlab = path.suffix == ".mat"
-        found = {name: read_hdf5_value(path, file, name, matlab) for name in names}
+        found = {name: read_value(file, name, matlab) for name in names}
         with reading(path):
             shapes = {name: getattr(file[name], "shape", "a group") for name in list(file)[:20] if name not in found}
     return shapes | {name: value for name, value in found.items() if value is not None}

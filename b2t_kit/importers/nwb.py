@@ -20,7 +20,7 @@ from ..data.convert import SourceDay, SourceTrial, files_below, is_date
 from ..data.dataset import BIN_SECONDS
 from ..data.dataset import MAX_BINS, Fault, open_file, reading
 from .arrays import Own, read_rows
-from .layout import read_hdf5_value
+from .layout import read_value
 
 # %% ../../nbs/importers/nwb.ipynb #8a2aca02
 def is_numbers(values: np.ndarray | None, kinds: str = "iuf") -> bool:
@@ -31,7 +31,7 @@ def is_numbers(values: np.ndarray | None, kinds: str = "iuf") -> bool:
 def nwb_table(path: Path, file: h5py.File, sentence: str, block: str) -> list[tuple[float, float, str, int | None]]:
     "Start, stop, sentence (empty: not known) and block (None: not known) of each trial."
     table = "intervals/trials"
-    starts, stops = (read_hdf5_value(path, file, f"{table}/{name}", False) for name in ("start_time", "stop_time"))
+    starts, stops = (read_value(file, f"{table}/{name}") for name in ("start_time", "stop_time"))
     if not (is_numbers(starts) and is_numbers(stops) and starts.shape == stops.shape):
         raise Fault(path, "", table, "has no columns start_time and stop_time of one length")
     if not len(starts):
@@ -39,7 +39,7 @@ def nwb_table(path: Path, file: h5py.File, sentence: str, block: str) -> list[tu
     if not (stops > starts).any():
         raise Fault(path, "", table, f"has no stop_time after its start_time; the last one is {stops.max():g}")
     with reading(path, "", table):
-        values = {name: read_hdf5_value(path, file, f"{table}/{name}", False) for name in file[table]}
+        values = {name: read_value(file, f"{table}/{name}") for name in file[table]}
     columns = {name: value for name, value in values.items() if value is not None and value.shape == starts.shape}
     texts = [name for name, value in columns.items() if value.dtype.kind == "O"]
     if sentence and sentence not in texts or not sentence and len(texts) > 1:
@@ -58,7 +58,7 @@ Cut = Callable[[float, float], np.ndarray]  # start and stop in seconds -> (T, C
 # %% ../../nbs/importers/nwb.ipynb #c4eae157
 def unit_counts(path: Path, file: h5py.File, bin_ms: float) -> tuple[Cut, int]:
     "How many spikes each unit has in each bin, and the number of units."
-    times, ends = (read_hdf5_value(path, file, f"units/{name}", False) for name in ("spike_times", "spike_times_index"))
+    times, ends = (read_value(file, f"units/{name}") for name in ("spike_times", "spike_times_index"))
     if not (is_numbers(times) and is_numbers(ends, "iu")):
         raise Fault(path, "", "units", "has no spike_times and spike_times_index; --series names a time series")
     if not len(ends) or (np.diff(ends, prepend=0) < 0).any() or ends[-1] != len(times):
@@ -75,7 +75,7 @@ def unit_counts(path: Path, file: h5py.File, bin_ms: float) -> tuple[Cut, int]:
 def series_rows(path: Path, file: h5py.File, series: str, bin_ms: float) -> tuple[Cut, int]:
     "The rows of a time series that begin within a time, and the number of columns."
     data = read_rows(path, file, f"{series}/data")
-    times, began = (read_hdf5_value(path, file, f"{series}/{name}", False) for name in ("timestamps", "starting_time"))
+    times, began = (read_value(file, f"{series}/{name}") for name in ("timestamps", "starting_time"))
     if times is None and began is not None and began.shape == ():
         with reading(path, series):
             times = float(began) + np.arange(len(data)) / float(file[series]["starting_time"].attrs["rate"])
@@ -119,7 +119,7 @@ class Nwb(Own):
             try:
                 with open_file(path) as file:
                     began, subject = ("" if value is None else str(value) for value in (
-                        read_hdf5_value(path, file, place, False)
+                        read_value(file, place)
                         for place in ("session_start_time", "general/subject/subject_id")))
                 date = re.match(r"([0-9]{4})-([0-9]{2})-([0-9]{2})", began)
                 name = re.sub(r"[^a-z0-9]", "", (self.participant or subject).casefold())[:20]
@@ -135,7 +135,7 @@ class Nwb(Own):
         number = 0
         for order, path in enumerate(day.sources, 1):
             file = open_file(path)  # stays open as long as a trial is read from it
-            called = [str(read_hdf5_value(path, file, place, False))
+            called = [str(read_value(file, place))
                       for place in ("identifier", "general/session_id")]
             table = nwb_table(path, file, self.sentence, self.block)
             cut, columns = unit_counts(path, file, self.bin_ms) if self.series == "units" else series_rows(

@@ -30,7 +30,8 @@ from ..core import MEMO, Kept, KitError, check_target, content_hash, csv_text, f
 from ..core import load_json, new_folders, regular_file, report_progress, save_json, say_once, to_dict
 from ..core import write_atomically
 from ..data.batches import EvalBatches
-from ..data.dataset import T15, NewFile, Recordings, Signal, TrialInfo, check_split, data_fingerprint
+from ..data.convert import NewFile
+from ..data.dataset import T15, Recordings, Signal, TrialInfo, check_split, data_fingerprint
 from ..data.dataset import look_at
 from ..devices.select import open_device
 from ..devices.torch import Device
