@@ -33,7 +33,7 @@ import h5py
 import numpy as np
 from tqdm.auto import tqdm
 
-from ..core import KitError, Remembered, file_state, followed, known_mistake, platform, printable, to_dict
+from ..core import KitError, Remembered, file_state, followed, platform, printable, regular_file, to_dict
 from ..text.phonemes import BLANK, FOREIGN_LETTER, PHONEMES, show
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import, and only the figures need it
@@ -203,10 +203,8 @@ def open_file(path: Path) -> h5py.File:
     with reading(path):
         if not path.is_file():  # a pipe would be waited for without end
             raise KitError("is not a file" if path.exists() else "is missing, or a link to a missing file")
-        if what := known_mistake(path):
-            raise KitError(what)
         try:
-            return h5py.File(path, "r")
+            return h5py.File(regular_file(path), "r")
         except H5_ERRORS as error:
             reason = str(error).rpartition("(")[2].partition(": eof")[0].rstrip(")")
             raise KitError(f"is damaged or not an HDF5 file ({reason})") from error

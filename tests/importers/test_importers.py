@@ -18,7 +18,7 @@ from b2t_kit.lm import scored_sentences
 from b2t_kit.lm import load_sentences
 from b2t_kit.speech.evaluate import load_decoder
 from b2t_kit.text.phonemes import normalise
-from published_files import tiny_corp_files, tiny_inner_files, tiny_nwb_files, tiny_voice_files
+from published_files import tiny_corp_files, tiny_inner_files, tiny_mat_files, tiny_nwb_files, tiny_voice_files
 
 TRAIN = "train --config tiny --hidden 8 --steps 2 --batch-size 4 --buckets 1 --eval-every 2 --device cpu --data "
 
@@ -33,6 +33,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for path in [*Path("inner").glob("*/t12*")]:
         path.unlink()
     tiny_nwb_files("h2")
+    tiny_mat_files(".", trials=4)
     tiny_corp_files("corp", ("t5.2022.05.18", "t5.2022.05.23", "t5.2023.04.17"), trials=10)  # as published: all days of H2
     write_arrays(Path("mine"))
     Path("qvac").mkdir()
@@ -60,7 +61,7 @@ def run(words: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "options"), [("brain-to-voice voice", ""), ("inner-speech inner", "--validation 0.2"),
-                                               ("arrays mine", "")])
+                                               ("arrays mine", ""), ("t12 competitionData", "")])
 def test_trained_on_and_decoded(name: str, options: str, here: Path) -> None:
     """Sets with sentences and phonemes: training and scores, and one goes through every verb."""
     out = name.split()[1]
@@ -75,9 +76,38 @@ def test_trained_on_and_decoded(name: str, options: str, here: Path) -> None:
 
 
 def test_arrays_are_submitted(here: Path) -> None:
-    """Trials without sentences are decoded into a table, in their order."""
-    run("submit --run mine_run --data mine_out --device cpu --lm m.arpa --out mine.csv")
-    assert len(Path("mine.csv").read_text().splitlines()) == 3
+    """Trials without sentences, such as T12's hold-out, are decoded into a table, in their order."""
+    for name, rows in (("mine", 2), ("competitionData", 4)):
+        run(f"submit --run {name}_run --data {name}_out --device cpu --lm m.arpa --out {name}.csv")
+        run(f"check-submission {name}.csv --data {name}_out")
+        assert len(Path(f"{name}.csv").read_text().splitlines()) == 1 + rows
+
+
+@pytest.mark.parametrize("words", [
+    "eval --run voice_run --data competitionData_out", "eval --run voice_exported --data competitionData_out",
+    "decode --run voice_run --data competitionData_out --lm m.arpa", "eval --runs voice_run competitionData_run --data voice_out",
+    "submit --run competitionData_run --data voice_out --lm m.arpa --out no.csv", f"{TRAIN} voice_out --out competitionData_run --resume",
+])
+def test_participants_are_not_mixed(words: str, here: Path, capsys: pytest.CaptureFixture) -> None:
+    """A run of one participant refuses recordings of another in one line."""
+    capsys.readouterr()
+    assert main([*words.split(), *(() if "--device" in words else ("--device", "cpu"))]) == 2
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+    assert "cannot be mixed" in said and "T12" in said and "T15" in said or "cannot be resumed" in said, said
+    assert not Path("no.csv").exists()
+
+
+def test_a_folder_of_two_participants(here: Path, capsys: pytest.CaptureFixture) -> None:
+    """Whatever reads it names two files and says what to do."""
+    mixed = tiny_recordings("mixed", sessions=1, trials=4)
+    day = next(here.glob("competitionData_out/hdf5_data_final/t12*"))
+    (mixed / day.name).symlink_to(day)
+    for words in (f"validate {mixed}", f"{TRAIN} {mixed} --out no"):
+        capsys.readouterr()
+        assert main(words.split()) in (1, 2), words
+        said = "".join(capsys.readouterr())
+        assert "T12 recordings of 256 features" in said and "T15 recordings of 512 features" in said, said
+        assert "folders of their own" in said and said.count(".hdf5") >= 2 and "Traceback" not in said, said
 
 
 def test_quarantine(here: Path) -> None:
@@ -120,13 +150,12 @@ def test_copies_are_quarantined(here: Path, capsys: pytest.CaptureFixture) -> No
         assert not any(info.quarantine for info in recordings.infos)
 
 
-@pytest.mark.parametrize("session", ["t15.２０２３.０８.１３", "2023.08.13"])  # other spellings: see nbs/data/convert.ipynb
-def test_a_day_is_known_however_it_is_written(session: str, here: Path, tmp_path: Path) -> None:
-    """Own arrays of a day of the competition are quarantined; nbs/data/convert.ipynb has more spellings."""
+def test_a_day_is_known_however_it_is_written(here: Path, tmp_path: Path) -> None:
+    """Own arrays of a day of the competition are quarantined; nbs/data/convert.ipynb has thirty more spellings."""
     np.save(tmp_path / "rows.npy", np.random.default_rng(0).poisson(0.4, (200, 6)))
-    table = f"session,split,block,trial,file,sentence\n{session},train,1,0,rows.npy,We can.\n"
+    table = "session,split,block,trial,file,sentence\n2023.08.13,train,1,0,rows.npy,We can.\n"
     (tmp_path / "trials.csv").write_text(table, encoding="utf-8")
-    run(f"convert arrays {tmp_path} --out {tmp_path / 'out'}" + " --participant T15" * (session[0] == "2"))
+    run(f"convert arrays {tmp_path} --out {tmp_path / 'out'} --participant T15")
     with Recordings(tmp_path / "out") as recordings:
         assert "t15.2023.08.13 is a day of which t15 copy task" in recordings.infos[0].quarantine
 
