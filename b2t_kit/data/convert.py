@@ -7,9 +7,9 @@ __all__ = ['T15_HELD_OUT', 'T12_HELD_OUT', 'H2_HELD_OUT', 'HELD_OUT_SETS', 'IMPL
            'STRETCH', 'ALIKE', 'NewFile', 'SessionWriter', 'tiny_trial', 'tiny_recordings', 'is_date', 'dates_in',
            'days_in', 'Quarantine', 'held_out_splits', 'open_recordings', 'quarantined', 'spent_days',
            'quarantine_said', 'quarantine_record', 'refuse_seen', 'likeness_curves', 'stretches', 'HeldOut',
-           'SourceDay', 'SourceTrial', 'Importer', 'Divided', 'join_bins', 'files_below', 'checked_labels',
-           'check_source_trial', 'day_scales', 'Converted', 'write_day', 'content_key', 'stored_mark', 'is_complete',
-           'convert']
+           'SourceDay', 'SourceTrial', 'Importer', 'Divided', 'join_bins', 'files_below', 'dated_days',
+           'checked_labels', 'check_source_trial', 'day_scales', 'Converted', 'write_day', 'content_key', 'stored_mark',
+           'is_complete', 'convert']
 
 # %% ../../nbs/data/convert.ipynb #25ccfa03
 import datetime
@@ -532,6 +532,18 @@ def files_below(folder: str | Path, pattern: str, depth: int = 3) -> list[Path]:
         elif re.fullmatch(pattern, entry.name) and not entry.is_dir():
             found.append(Path(entry.path))
     return found
+
+# %% ../../nbs/data/convert.ipynb #3d844c42
+def dated_days(paths: Iterable[Path], pattern: str, participant: str, expected: str) -> Iterator[SourceDay | Fault]:
+    "A day of a participant for each date in the names of files: the groups of the pattern are year, month and day."
+    days: dict[str, list[Path]] = {}
+    for path in paths:
+        date = re.fullmatch(pattern, path.name)
+        if date and is_date(*date.groups()):
+            days.setdefault(".".join((participant, *date.groups())), []).append(path)
+        else:
+            yield Fault(path, "", "", f"is not named {expected}, with a date that exists")
+    yield from (SourceDay(session, tuple(files)) for session, files in sorted(days.items()))
 
 # %% ../../nbs/data/convert.ipynb #b6d234e1
 def checked_labels(importer: Importer, sentence: str) -> np.ndarray:  # (L,) int64

@@ -753,12 +753,12 @@ class DayStatistics:
 
     def __init__(self, signal: Signal = T15) -> None:
         columns, self.signal = signal.num_features, signal
-        self.bins, self.repeated, self.least = 0, 0, math.inf  # repeated: bins that are as the bin before
-        self.total, self.squares, self.largest = np.zeros(columns), np.zeros(columns), np.zeros(columns)
-        self.changes = np.zeros(columns, np.int64)  # bins in which a column is not as in the bin before
         self.trials: list[str] = []
-        self.short, self.room = 0, MAX_BINS  # trials too short for `tiny`; fewest bins for a frame that CTC needs
         self.foreign: list[str] = []  # trials and sentences with letters beyond a to z
+        self.bins, self.repeated, self.least = 0, 0, math.inf  # repeated: bins that are as the bin before
+        self.short, self.room = 0, MAX_BINS  # trials too short for `tiny`; fewest bins for a frame that CTC needs
+        self.total, self.squares, self.largest = np.zeros((3, columns))
+        self.changes = np.zeros(columns, np.int64)  # bins in which a column is not as in the bin before
         self.at = np.zeros(columns, np.int64)  # the trial that goes furthest from its mean
         self.stretches: list[tuple[int, int, float]] = []  # of each trial: longest repetition, its start and size
         self.others = np.zeros(2, np.int64)  # other repetitions: bins, and how many

@@ -88,14 +88,14 @@ class Own(Importer):
 TABLE_COLUMNS = ("session", "split", "block", "trial", "file")
 
 # %% ../../nbs/importers/arrays.ipynb #9581d380
-def read_rows(path: Path, file: h5py.File, place: str) -> h5py.Dataset:  # (T, C), not read yet
+def read_rows(file: h5py.File, place: str) -> h5py.Dataset:  # (T, C), not read yet
     "A dataset of rows in an HDF5 file; raises `Fault` if there is none."
     group, name = member(file, place)
     if group is None or name not in group:
         tables: list[str] = []
         file.visititems(lambda at, part: tables.append(at) if getattr(part, "ndim", 0) == 2 else None)
         has = ", ".join(tables[:5]) or "none"
-        raise Fault(path, "", place, f"is missing; the file's tables of numbers are: {has}")
+        raise Fault(file.filename, "", place, f"is missing; the file's tables of numbers are: {has}")
     return open_dataset(group, name, "iuf", (None, None), most=MOST_ROWS)
 
 # %% ../../nbs/importers/arrays.ipynb #e375d4d7
@@ -106,7 +106,7 @@ def open_rows(
     "The rows of a file; raises `Fault` if there are none."
     if path.suffix != ".npy":
         file = open_file(path)
-        return read_rows(path, file, inside), file
+        return read_rows(file, inside), file
     try:
         data = np.load(regular_file(path), mmap_mode="r", allow_pickle=False)
     except (*H5_ERRORS, EOFError, SyntaxError) as error:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..core import KitError
-from ..data.convert import Divided, SourceDay, SourceTrial, files_below, is_date
+from ..data.convert import Divided, SourceDay, SourceTrial, dated_days, files_below
 from ..data.dataset import BIN_SECONDS
 from ..data.dataset import Signal
 from ..data.dataset import Fault
@@ -58,17 +58,6 @@ class Handwriting(Divided):
             raise KitError(f"'{sentence[:40]}' has the character {unknown[0]!r}, expected a-z > , ' ~ ?")
         return [WRITTEN.index(letter) + 1 for letter in letters]
 
-    def named_days(self, pattern: str, expected: str) -> Iterator[SourceDay | Fault]:
-        "A day for each date in the names of files."
-        days: dict[str, list[Path]] = {}
-        for path in files_below(self.folder, pattern):
-            date = re.findall(pattern, path.name)[0]
-            if is_date(*date):
-                days.setdefault("t5." + ".".join(date), []).append(path)
-            else:
-                yield Fault(path, "", "", f"is named for a date that does not exist; expected {expected}")
-        yield from (SourceDay(session, tuple(paths)) for session, paths in sorted(days.items()))
-
     def day_trials(self, session: str, rows: Sequence[tuple[Path, Any, str, Any]], dataset: str,
                    free: int) -> Iterator[SourceTrial | Fault]:
         "The trials of (file, counts, text, block); from `free` on they are another set's evaluation."
@@ -100,7 +89,7 @@ class H2(Handwriting):
 
     def days(self) -> Iterator[SourceDay | Fault]:
         pattern = r"sub-T5-held-(?:in|out)-calib_ses-([0-9]{4})([0-9]{2})([0-9]{2})\.nwb"
-        return self.named_days(pattern, "sub-T5-held-in-calib_ses-YYYYMMDD.nwb")
+        return dated_days(files_below(self.folder, pattern), pattern, "t5", "sub-T5-held-in-calib_ses-YYYYMMDD.nwb")
 
     def trials(self, day: SourceDay) -> Iterator[SourceTrial | Fault]:
         for path in day.sources:
@@ -121,7 +110,8 @@ class Corp(Handwriting):
     "T5's handwriting, CORP (Dryad hqbzkh1p6): the folder with its files t5.YYYY.MM.DD.mat."
 
     def days(self) -> Iterator[SourceDay | Fault]:
-        return self.named_days(r"t5\.([0-9]{4})\.([0-9]{2})\.([0-9]{2})\.mat", "t5.YYYY.MM.DD.mat")
+        pattern = r"t5\.([0-9]{4})\.([0-9]{2})\.([0-9]{2})\.mat"
+        return dated_days(files_below(self.folder, pattern), pattern, "t5", "t5.YYYY.MM.DD.mat")
 
     def trials(self, day: SourceDay) -> Iterator[SourceTrial | Fault]:
         secret = day.session.partition(".")[2] in H2_HELD_IN

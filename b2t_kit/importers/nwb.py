@@ -28,42 +28,42 @@ def is_numbers(values: np.ndarray | None, kinds: str = "iuf") -> bool:
     return values is not None and values.ndim == 1 and values.dtype.kind in kinds
 
 # %% ../../nbs/importers/nwb.ipynb #d73bc943
-def nwb_table(path: Path, file: h5py.File, sentence: str, block: str) -> list[tuple[float, float, str, int | None]]:
+def nwb_table(file: h5py.File, sentence: str, block: str) -> list[tuple[float, float, str, int | None]]:
     "Start, stop, sentence (empty: not known) and block (None: not known) of each trial."
-    table = "intervals/trials"
-    starts, stops = (read_value(file, f"{table}/{name}") for name in ("start_time", "stop_time"))
-    if not (is_numbers(starts) and is_numbers(stops) and starts.shape == stops.shape):
-        raise Fault(path, "", table, "has no columns start_time and stop_time of one length")
-    if not len(starts):
-        raise Fault(path, "", table, "has no trials")
-    if not (stops > starts).any():
-        raise Fault(path, "", table, f"has no stop_time after its start_time; the last one is {stops.max():g}")
-    with reading(path, "", table):
-        values = {name: read_value(file, f"{table}/{name}") for name in file[table]}
-    columns = {name: value for name, value in values.items() if value is not None and value.shape == starts.shape}
-    texts = [name for name, value in columns.items() if value.dtype.kind == "O"]
-    if sentence and sentence not in texts or not sentence and len(texts) > 1:
-        what = f"has these columns of text: {', '.join(texts) or 'none'}"
-        raise Fault(path, "", table, f"{what}; --sentence names the one with what was said")
-    text = [sentence] if sentence else texts
-    block = block or next((name for name in ("block", "block_num", "block_number") if name in columns), "")
-    if block and not (is_numbers(columns.get(block)) and np.isfinite(columns[block]).all()):
-        raise Fault(path, "", table, f"has no column {block} of numbers; it has {', '.join(columns)}")
-    return list(zip(starts.tolist(), stops.tolist(), columns[text[0]] if text else [""] * len(starts),
-                    columns[block].astype(int).tolist() if block else [None] * len(starts)))
+    with reading(file, "intervals/trials"):
+        starts, stops = (read_value(file, f"intervals/trials/{name}") for name in ("start_time", "stop_time"))
+        if not (is_numbers(starts) and is_numbers(stops) and starts.shape == stops.shape):
+            raise KitError("has no columns start_time and stop_time of one length")
+        if not len(starts):
+            raise KitError("has no trials")
+        if not (stops > starts).any():
+            raise KitError(f"has no stop_time after its start_time; the last one is {stops.max():g}")
+        values = {name: read_value(file, f"intervals/trials/{name}") for name in file["intervals/trials"]}
+        columns = {name: value for name, value in values.items() if value is not None and value.shape == starts.shape}
+        texts = [name for name, value in columns.items() if value.dtype.kind == "O"]
+        if sentence and sentence not in texts or not sentence and len(texts) > 1:
+            what = f"has these columns of text: {', '.join(texts) or 'none'}"
+            raise KitError(f"{what}; --sentence names the one with what was said")
+        text = [sentence] if sentence else texts
+        block = block or next((name for name in ("block", "block_num", "block_number") if name in columns), "")
+        if block and not (is_numbers(columns.get(block)) and np.isfinite(columns[block]).all()):
+            raise KitError(f"has no column {block} of numbers; it has {', '.join(columns)}")
+        return list(zip(starts.tolist(), stops.tolist(), columns[text[0]] if text else [""] * len(starts),
+                        columns[block].astype(int).tolist() if block else [None] * len(starts)))
 
 # %% ../../nbs/importers/nwb.ipynb #42111e16
 Cut = Callable[[float, float], np.ndarray]  # start and stop in seconds -> (T, C)
 
 # %% ../../nbs/importers/nwb.ipynb #c4eae157
-def unit_counts(path: Path, file: h5py.File, bin_ms: float) -> tuple[Cut, int]:
+def unit_counts(file: h5py.File, bin_ms: float) -> tuple[Cut, int]:
     "How many spikes each unit has in each bin, and the number of units."
-    times, ends = (read_value(file, f"units/{name}") for name in ("spike_times", "spike_times_index"))
-    if not (is_numbers(times) and is_numbers(ends, "iu")):
-        raise Fault(path, "", "units", "has no spike_times and spike_times_index; --series names a time series")
-    if not len(ends) or (np.diff(ends, prepend=0) < 0).any() or ends[-1] != len(times):
-        raise Fault(path, "", "units/spike_times_index", "does not divide spike_times into units")
-    spikes = [np.sort(part) for part in np.split(times, ends[:-1].astype(int))]
+    with reading(file, "units"):
+        times, ends = (read_value(file, f"units/{name}") for name in ("spike_times", "spike_times_index"))
+        if not (is_numbers(times) and is_numbers(ends, "iu")):
+            raise KitError("has no spike_times and spike_times_index; --series names a time series")
+        if not len(ends) or (np.diff(ends, prepend=0) < 0).any() or ends[-1] != len(times):
+            raise KitError("spike_times_index does not divide spike_times into units")
+        spikes = [np.sort(part) for part in np.split(times, ends[:-1].astype(int))]
 
     def cut(start: float, stop: float) -> np.ndarray:
         edges = start + np.arange(int((stop - start) * 1000 / bin_ms + 1e-6) + 1) * bin_ms / 1000
@@ -72,21 +72,19 @@ def unit_counts(path: Path, file: h5py.File, bin_ms: float) -> tuple[Cut, int]:
     return cut, len(spikes)
 
 # %% ../../nbs/importers/nwb.ipynb #36f5de31
-def series_rows(path: Path, file: h5py.File, series: str, bin_ms: float) -> tuple[Cut, int]:
+def series_rows(file: h5py.File, series: str, bin_ms: float) -> tuple[Cut, int]:
     "The rows of a time series that begin within a time, and the number of columns."
-    data = read_rows(path, file, f"{series}/data")
-    times, began = (read_value(file, f"{series}/{name}") for name in ("timestamps", "starting_time"))
-    if times is None and began is not None and began.shape == ():
-        with reading(path, series):
+    data = read_rows(file, f"{series}/data")
+    with reading(file, series):
+        times, began = (read_value(file, f"{series}/{name}") for name in ("timestamps", "starting_time"))
+        if times is None and began is not None and began.shape == ():
             times = float(began) + np.arange(len(data)) / float(file[series]["starting_time"].attrs["rate"])
-    if not (is_numbers(times) and len(times) == len(data) and (np.diff(times) > 0).all()):
-        what = "is missing" if times is None else f"has shape {times.shape}"
-        expected = f"expected {len(data)} times that ascend, or a starting_time with its rate"
-        raise Fault(path, "", f"{series}/timestamps", f"{what}; {expected}")
-    step = float(np.median(np.diff(times))) if len(times) > 1 else bin_ms / 1000
-    if not 0.98 < 1000 * step / bin_ms < 1.02:
-        what = f"has a row every {1000 * step:g} ms, not {bin_ms:g}; --bin-ms says it"
-        raise Fault(path, "", f"{series}/timestamps", what)
+        if not (is_numbers(times) and len(times) == len(data) and (np.diff(times) > 0).all()):
+            what = "timestamps are missing" if times is None else f"timestamps have shape {times.shape}"
+            raise KitError(f"{what}; expected {len(data)} times that ascend, or a starting_time with its rate")
+        step = float(np.median(np.diff(times))) if len(times) > 1 else bin_ms / 1000
+        if not 0.98 < 1000 * step / bin_ms < 1.02:
+            raise KitError(f"has a row every {1000 * step:g} ms, not {bin_ms:g}; --bin-ms says it")
 
     def cut(start: float, stop: float) -> np.ndarray:
         first, last = np.searchsorted(times, [start - step / 2, stop - step / 2])
@@ -94,7 +92,7 @@ def series_rows(path: Path, file: h5py.File, series: str, bin_ms: float) -> tupl
             raise KitError(f"lasts from {start:g} to {stop:g} s, but the rows are from {times[0]:g} to {times[-1]:g} s")
         if times[last - 1] - times[first] > 1.5 * step * (last - first):
             raise KitError(f"has {last - first} rows in {stop - start:g} s; some are missing")
-        with reading(path, series):
+        with reading(file, series):
             return np.asarray(data[first:last])
 
     return cut, data.shape[1]
@@ -137,9 +135,9 @@ class Nwb(Own):
             file = open_file(path)  # stays open as long as a trial is read from it
             called = [str(read_value(file, place))
                       for place in ("identifier", "general/session_id")]
-            table = nwb_table(path, file, self.sentence, self.block)
-            cut, columns = unit_counts(path, file, self.bin_ms) if self.series == "units" else series_rows(
-                path, file, self.series, self.bin_ms)
+            table = nwb_table(file, self.sentence, self.block)
+            cut, columns = unit_counts(file, self.bin_ms) if self.series == "units" else series_rows(
+                file, self.series, self.bin_ms)
             signal = self.signal(columns, day.session.partition(".")[0])
             for start, stop, sentence, block in table:
                 place, number = f"trial {number}", number + 1

@@ -7,7 +7,6 @@ __all__ = ['T12', 'T12_FOLDERS', 'T12_LAYOUT', 'STORED_COLUMNS', 'USED_COLUMNS',
            'check_blocks', 'T12Speech']
 
 # %% ../../nbs/importers/t12.ipynb #9e1a5674
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -15,10 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..data.convert import Importer, SourceDay, SourceTrial, is_date
-from ..data.dataset import FEATURE_KINDS, Signal
-from ..data.dataset import entries_of
-from ..data.dataset import MAX_NUMBER, Fault
+from ..data.convert import Importer, SourceDay, SourceTrial, dated_days, files_below
+from ..data.dataset import FEATURE_KINDS, MAX_NUMBER, Fault, Signal
 from .layout import cell_array, read_variables
 
 # %% ../../nbs/importers/t12.ipynb #42b8a713
@@ -76,17 +73,10 @@ class T12Speech(Importer):
     "T12's attempted speech of 2022 (Willett et al. 2023): the folder competitionData, or the folder that holds it."
 
     def days(self) -> Iterator[SourceDay | Fault]:
-        roots = [root for root in (Path(self.folder), Path(self.folder) / "competitionData")
-                 if any((root / name).is_dir() for name in T12_FOLDERS.values())]
-        entries = [entry for root in roots[:1] for name in T12_FOLDERS.values() for entry in entries_of(root / name)]
-        days: dict[str, list[Path]] = {}
-        for entry in entries:
-            date = re.fullmatch(r"t12\.([0-9]{4})\.([0-9]{2})\.([0-9]{2})\.mat", entry.name)
-            if date and is_date(*date.groups()):
-                days.setdefault(Path(entry.name).stem, []).append(Path(entry.path))
-            elif entry.name.endswith(".mat"):
-                yield Fault(entry.path, "", "", "is not named t12.YYYY.MM.DD.mat, with a date that exists")
-        yield from (SourceDay(session, tuple(paths)) for session, paths in sorted(days.items()))
+        order = list(T12_FOLDERS.values())
+        paths = [path for path in files_below(self.folder, r".*\.mat", 2) if path.parent.name in order]
+        paths.sort(key=lambda path: order.index(path.parent.name))
+        return dated_days(paths, r"t12\.([0-9]{4})\.([0-9]{2})\.([0-9]{2})\.mat", "t12", "t12.YYYY.MM.DD.mat")
 
     def trials(self, day: SourceDay) -> Iterator[SourceTrial | Fault]:
         for path in day.sources:
