@@ -125,7 +125,7 @@ class Tracer(TorchDispatchMode):
         if packet is aten._ctc_loss:
             log_probs, labels, _, lengths = args[:4]
             known = not torch.is_tensor(lengths) or self.is_known(lengths)
-            longest = int(max(lengths, default=0)) * known or labels.shape[-1]  # without lengths it may have the longest
+            longest = int(max(lengths, default=0)) * known or labels.shape[-1]  # unknown lengths may be the longest
             frames, rows = log_probs.shape[:2]
             return log_probs.new_empty(rows), log_probs.new_empty(rows, frames, 2 * longest + 1)
         if packet is aten._ctc_loss_backward:

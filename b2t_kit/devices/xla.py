@@ -142,7 +142,7 @@ _CUBES = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4"}
 SLICES = {one.name: one for one in (
     *(Slice(f"{name}-{chips}", CHIPS[name], f"{name}:{shape}", chips, 1 if chips <= 8 else chips // 4)
       for name in ("v5e", "v6e") for chips, shape in _FLAT.items()),
-    *(Slice(f"{name}-{2 * chips}", CHIPS[name], f"{name}:{shape}", parts * chips, chips // 4)  # two TensorCores to a chip
+    *(Slice(f"{name}-{2 * chips}", CHIPS[name], f"{name}:{shape}", parts * chips, chips // 4)  # named after TensorCores
       for name, parts in (("v4", 2), ("v5p", 1)) for chips, shape in _CUBES.items()),
 )}
 
@@ -282,7 +282,7 @@ def device_memory(torch_device: torch.device) -> int | None:
 
 # %% ../../nbs/devices/xla.ipynb #9f71499f
 def open_cache(folder: str | Path) -> str:
-    "Make torch_xla keep compiled programs in a folder, or only read them; a line for the log, `KitError` for no folder."
+    "Make torch_xla keep compiled programs in a folder, or only read them; returns a line for the log, or `KitError`."
     from torch_xla import _XLAC, runtime
 
     folder, read_only = Path(folder).absolute(), ""
@@ -329,7 +329,7 @@ def check_start(asked: str, chips: list[str]) -> None:
 
 # %% ../../nbs/devices/xla.ipynb #20bd225a
 def start_runtime(cache: str) -> tuple[torch.device, int, str]:
-    "Start torch_xla in SPMD mode, return its device, the number of chips and a line on the cache; `KitError` if it fails."
+    "Start torch_xla in SPMD mode: its device, the number of chips, a line on the cache; `KitError` if a test fails."
     with environment_with(quiet()):
         import torch_xla
         import torch_xla.runtime as runtime

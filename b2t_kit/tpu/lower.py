@@ -277,7 +277,7 @@ def lower_request(folder: Path) -> None:
 
 # %% ../../nbs/tpu/lower.ipynb #ba785757
 def refuse_waiting(main_thread: int) -> None:
-    "End the process with an error line if an operation on the host hangs; the thread's id names the line that called it."
+    "End the process with an error line if an operation on the host hangs, naming the line where the thread waits."
     while not on_host():
         time.sleep(0.5)
     time.sleep(5.0)  # it may fail by itself
