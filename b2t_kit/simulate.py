@@ -14,8 +14,8 @@ __all__ = ['FIXED_SHARE', 'HELD_OUT_SHARE', 'DEFAULT_SENTENCES', 'MOST_DISTURBED
            'POWER_SHAPE', 'POWER_DEPTH', 'POWER_SLOW', 'POWER_SHARED', 'LOG_LIMITS', 'WANDER_BINS', 'LAPSE_BINS',
            'LAPSE_GAIN', 'SMALLEST_SPREAD', 'LARGEST', 'WINDOW', 'CALIBRATION', 'RECORDED_AHEAD', 'LONG_SESSION',
            'UNSEEN', 'FAINT', 'Flatness', 'BEHIND', 'DAYS', 'TRIALS', 'LAPSES', 'MEMORY', 'DEPTH', 'CERTAINTY', 'CURVE',
-           'RANKS', 'SPREADS', 'SUBSTITUTED', 'DELETED', 'INSERTED', 'LIKELY', 'phrases', 'kit_sentence', 'is_held_out',
-           'draw_sentence', 'kit_words', 'default_language_model', 'Prompt', 'labels_of', 'read_prompts',
+           'RANKS', 'SPREADS', 'SUBSTITUTED', 'DELETED', 'INSERTED', 'ALIKE', 'LIKELY', 'phrases', 'kit_sentence',
+           'is_held_out', 'draw_sentence', 'kit_words', 'default_language_model', 'Prompt', 'labels_of', 'read_prompts',
            'SimulateConfig', 'day_number', 'session_names', 'Schedule', 'targets', 'Timing', 'draw_timing',
            'trajectory', 'Participant', 'Electrodes', 'electrodes_on', 'knotted_noise', 'drive', 'record_trial',
            'tuning_gain', 'misspoken', 'moments', 'zscore', 'SessionSimulator', 'open_sessions', 'write_session',
@@ -859,6 +859,7 @@ CERTAINTY, CURVE = 11.0, 0.4  # logits of a lead of one standard deviation; how 
 RANKS = 7.0  # logits between the sounds that are taken for one, for each ln P between them
 SPREADS = 0.2, 0.5, 0.37  # standard deviations of the log certainty: of frames, of single sounds and gaps, of sentences
 SUBSTITUTED, DELETED, INSERTED = 0.62, 2.25, 2.0  # drawn for each one that is counted
+ALIKE = 0.85  # share of the mistaken sounds that a network takes for what the others do
 LIKELY = 0.7  # no sound fails more often
 
 
@@ -868,7 +869,7 @@ class Noise:
 
     errors: float = 1.0  # phoneme errors relative to the published baseline's 10.4 %, 0 (none) to 4
     flatness: Flatness = "middle"  # how far behind the truth is where it lost: "sharp" far, "flat" little
-    shared: float = 0.99  # share of the noise that several networks have in common, 0 to 1; 0.91: other models
+    shared: float = 0.98  # share of the noise that several networks have in common, 0 to 1; 0.92: other models
     seed: int = 0  # of the days' gains
 
     def __post_init__(self) -> None:
@@ -920,22 +921,23 @@ def noisy_logits(
         of_day = DAYS * float(ndtri(min(max(share, 1e-6), 1 - 1e-6)))
     trial, luck, draws = generator.standard_normal(), generator.standard_normal(count), generator.random(count)
     ranks = generator.gumbel(size=(count, len(PHONEMES)))  # the largest is drawn by its share
-    own = generator.spawn((network or 0) + 1)[-1]  # draws of its own leave the others alone
+    alone, *others = generator.spawn(1 if network is None else network + 2)  # draws of their own leave the others alone
+    sure = alone.standard_normal(count + 1)  # of each sound and gap, and of the sentence
     if network is not None:  # what is shared and what is not add up to what one network alone has
-        common, rest = np.sqrt([noise.shared, 1 - noise.shared])
-        trial, luck, chain = (common * one + rest * own.standard_normal(np.shape(one))
-                              for one in (trial, luck, ndtri(draws)))
+        own, (common, rest) = others[-1], np.sqrt([noise.shared, 1 - noise.shared])
+        trial, luck, chain, sure = (common * one + rest * own.standard_normal(np.shape(one))
+                                    for one in (trial, luck, ndtri(draws), sure))
         draws = ndtr(chain)
-        ranks = np.maximum(ranks + 2 * np.log(common), own.gumbel(size=ranks.shape) + 2 * np.log(rest))
+        ranks = np.maximum(ranks + np.log(ALIKE), own.gumbel(size=ranks.shape) + np.log(1 - ALIKE))
 
     lead = np.exp(of_day + TRIALS * trial) * clarity(noise.errors)[said] + luck - DEPTH * in_lapse(draws)
     scores = rivals()[said] + ranks
     scores[rows, said] = -np.inf
     scores = RANKS * (scores - scores.max(axis=1, keepdims=True))
     of_frames, of_sounds, of_sentences = SPREADS
-    certainty = CERTAINTY * np.abs(lead) ** CURVE * np.exp(of_sounds * own.standard_normal(count))
+    certainty = CERTAINTY * np.abs(lead) ** CURVE * np.exp(of_sounds * sure[:-1])
     scores[rows, said] = np.where(lead < 0, -BEHIND[noise.flatness], 1.0) * certainty
-    spread = of_frames * generator.standard_normal((len(path), 1)) + of_sentences * own.standard_normal()
+    spread = of_frames * generator.standard_normal((len(path), 1)) + of_sentences * sure[-1]
     return (scores[stretch] * np.exp(spread)).astype(np.float32)
 
 

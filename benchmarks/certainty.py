@@ -14,6 +14,7 @@ import json
 import math
 import sys
 from collections.abc import Sequence
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -168,6 +169,27 @@ def rates_of(sentences: Sequence[Sequence[str]], said: list[str]) -> tuple[np.nd
     return edits, edits / np.maximum(list(map(len, true)), 1)
 
 
+def agreement(sentences: Sequence[Sequence[str]], said: list[str]) -> dict[str, float]:
+    "Of the words that one decoder has wrong: how many another has wrong too, and how many of these as the same word."
+    heard = []  # what each decoder has in the place of each word that was said
+    for texts in sentences:
+        places = []
+        for true, text in ((normalise(true, True).split(), normalise(text, True).split())
+                           for true, text in zip(said, texts)):
+            row = true.copy()
+            for kind, at, to in Levenshtein.editops(true, text):
+                if kind != "insert":
+                    row[at] = text[to] if kind == "replace" else ""
+            places += row
+        heard.append(np.array(places))
+    wrong = np.array(heard) != np.array([word for one in said for word in normalise(one, True).split()])
+    pairs = list(permutations(range(len(heard)), 2))
+    both = sum((wrong[a] & wrong[b]).sum() for a, b in pairs)
+    same = sum((wrong[a] & wrong[b] & (heard[a] == heard[b])).sum() for a, b in pairs)
+    return {"wrong where another is, %": 100 * both / sum(wrong[a].sum() for a, _ in pairs),
+            "the same word then, %": 100 * same / both}
+
+
 def together(name: str, sentences: Sequence[Sequence[str]], said: list[str]) -> dict[str, float]:
     "How alike the errors of several decoders are, and what a vote of three, five and all takes away."
     edits, shares = rates_of(sentences, said)
@@ -183,12 +205,13 @@ def together(name: str, sentences: Sequence[Sequence[str]], said: list[str]) -> 
     row |= {"best of all": 100 * edits.min(axis=0).sum() / words, "correlation": np.corrcoef(shares)[pairs].mean(),
             "same text, %": 100 * np.mean(
         [[one == other for one, other in zip(sentences[a], sentences[b])] for a, b in zip(*pairs)])}
+    row |= agreement(sentences, said)
     print(name, {key: round(value, 2) for key, value in row.items()}, flush=True)
     return row
 
 
-def several_networks(rows: list[dict], labels: Path, count: int, half: int,
-                     shared: float) -> dict[str, dict[str, float]]:
+def several_networks(rows: list[dict], labels: Path, count: int, half: int, shared: float,
+                     ways: Sequence[str]) -> dict[str, dict[str, float]]:
     "Real decoders, and simulated networks with the kit's search: votes over texts, and the average of logits."
     from decoding_cases.task import build, divided
 
@@ -214,11 +237,11 @@ def several_networks(rows: list[dict], labels: Path, count: int, half: int,
     for several in sorted({3, 5, count}):
         averaged = [average_logits(trials) for trials in zip(*networks[:several])]
         heat = fit_temperature(averaged[::2], judging.said[::2]).temperature
-        ways = {"average": search.decode_many([tempered(one, heat) for one in averaged]),
-                "pool": [pooled([search] * several, trials) for trials in zip(*networks[:several])],
-                "risk": [by_risk(each) for each in zip(*lists[:several])]}
-        for way, decoded in ways.items():
-            edits, _ = rates_of([first(decoded)], said)
+        combined = {"average": lambda: search.decode_many([tempered(one, heat) for one in averaged]),
+                    "pool": lambda: [pooled([search] * several, trials) for trials in zip(*networks[:several])],
+                    "risk": lambda: [by_risk(each) for each in zip(*lists[:several])]}
+        for way in ways:
+            edits, _ = rates_of([first(combined[way]())], said)
             words = sum(len(normalise(one, True).split()) for one in said)
             found["simulated"][f"{way} of {several}"] = 100 * edits.sum() / words
     print(found["simulated"], flush=True)
@@ -233,11 +256,13 @@ def main() -> None:
     parser.add_argument("--labels", type=Path)
     parser.add_argument("--shared", type=float, default=Noise().shared, help="share of their noise that is the same")
     parser.add_argument("--half", type=int, default=1, help="of the days: 0 fitted, 1 judges")
+    parser.add_argument("--ways", default="average,pool,risk", help="to combine them, besides votes")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows = json.loads(options.file.read_text(encoding="utf-8"))
     if options.networks:
-        found = several_networks(rows, options.labels, options.networks, options.half, options.shared)
+        ways = options.ways.split(",")
+        found = several_networks(rows, options.labels, options.networks, options.half, options.shared, ways)
     else:
         found = compare_certainty(rows, options.flatness)
         print(table(found), found["calibrated, judging"]["temperature"], sep="\n")

@@ -9,6 +9,7 @@ from inspect import getdoc
 
 CASES = {  # case -> module in decoding_cases/ that holds the function of its name, question
     "words": ("words", "How much does a language model help?"),
+    "confidence": ("words", "How often are words of a confidence right?"),
     "general_model": ("general_model", "What does general English add to a model of the sentences?"),
     "whole_split": ("words", "How long does it take to decode the test split?"),
     "search_defaults": ("settings", "Which weights should the search have by default?"),

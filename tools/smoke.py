@@ -30,6 +30,7 @@ MAKE = {  # what scripts read, made once: name -> command that makes it
 SMALLEST = {  # script, and case if it has a table of them -> arguments; several commands with ;
     "adapt": "--run EARLY --data DATA --copies 2 --out OUT.json",
     "decoding beams": "LABELS --sentences 4 --beams 20,40",
+    "decoding confidence": "LABELS --sentences 6 --flatness middle --beam 20",
     "decoding hotwords": "LABELS --with-target 4 --without 4 --distractors 10 --flatness middle",
     "decoding large_vocabulary": "--words 20000 --trials 2 --beams 20",
     "decoding rescoring": "LABELS --sentences 6 --tune-on 4 --llm LLM --beam 20 --n-best 5",
