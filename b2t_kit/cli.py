@@ -709,9 +709,10 @@ class MixModels(Excludes):
 
     def act(self) -> None:
         from b2t_kit.lm import describe_language_model, mix_language_models
+        from b2t_kit.lm_kenlm import read_language_model
 
         print(describe_language_model(mix_language_models(
-            self.models, self.out, weights=self.weights, text=self.text, exclude=self.exclude, leaks=self.leaks)))
+            list(map(read_language_model, self.models)), self.out, weights=self.weights, text=self.text, exclude=self.exclude, leaks=self.leaks)))
 
 # %% ../nbs/cli.ipynb #74e16a6c
 @dataclass(frozen=True, kw_only=True)
@@ -720,9 +721,14 @@ class ConvertModel(WritesModel):
     model: Positional[ModelFile]  # model to read: .b2tlm, .arpa, .arpa.gz, or a binary of KenLM, whatever its name
 
     def act(self) -> None:
-        from b2t_kit.lm import convert_language_model, describe_language_model
+        from b2t_kit.lm import check_model_name, describe_language_model
+        from b2t_kit.lm_kenlm import read_language_model
 
-        print(describe_language_model(convert_language_model(self.model, self.out)))
+        check_model_name(self.out)
+        model = read_language_model(self.model).listed()
+        model.verify()
+        model.save(self.out)
+        print(describe_language_model(model))
 
 # %% ../nbs/cli.ipynb #3e733927
 @dataclass(frozen=True)
@@ -731,7 +737,8 @@ class DescribeModel(Verb):
     model: Positional[ModelFile]  # model to read: .b2tlm, .arpa, .arpa.gz, or a binary of KenLM, whatever its name
 
     def act(self) -> None:
-        from b2t_kit.lm import describe_language_model, read_language_model
+        from b2t_kit.lm import describe_language_model
+        from b2t_kit.lm_kenlm import read_language_model
 
         print(describe_language_model(read_language_model(self.model)))
 
@@ -743,8 +750,9 @@ class CheckModel(Verb):
 
     def act(self) -> None:
         from b2t_kit.lm import check_language_model
+        from b2t_kit.lm_kenlm import read_language_model
 
-        print(check_language_model(self.model))
+        print(check_language_model(read_language_model(self.model)))
 
 # %% ../nbs/cli.ipynb #dc8f1151
 @dataclass(frozen=True)
@@ -758,7 +766,8 @@ class Perplexity(Verb):
     keep: bool = False
 
     def act(self) -> None:
-        from b2t_kit.lm import load_sentences, perplexity, read_language_model
+        from b2t_kit.lm import load_sentences, perplexity
+        from b2t_kit.lm_kenlm import read_language_model
 
         if self.keep or Path(self.model).is_dir():
             from b2t_kit.llm import read_writings

@@ -58,10 +58,7 @@ class Writing:
     capitals: bool = True  # at the start, and for the word I
     ends: tuple[str, ...] = ENDS[:3]  # what may follow the last word; their probabilities are added
 
-    def __call__(
-        self,
-        sentence: str,  # lower-case words
-    ) -> str:
+    def __call__(self, sentence: str) -> str:
         "Return the words as the language model should see them."
         if not self.capitals:
             return sentence
@@ -70,18 +67,12 @@ class Writing:
         return text[:1].upper() + text[1:]
 
 # %% ../nbs/llm.ipynb #404d55d3
-def token_ids(
-    tokenizer: "PreTrainedTokenizerBase",
-    text: str,  # as written; it may contain markers
-) -> tuple[int, ...]:
+def token_ids(tokenizer: "PreTrainedTokenizerBase", text: str) -> tuple[int, ...]:
     "Return the tokens of a piece of text."
     return tuple(tokenizer(text, add_special_tokens=False).input_ids)
 
 # %% ../nbs/llm.ipynb #328e042e
-def end_tokens(
-    tokenizer: "PreTrainedTokenizerBase",
-    ends: Sequence[str],
-) -> dict[str, int]:  # ending -> its token; each token once
+def end_tokens(tokenizer: "PreTrainedTokenizerBase", ends: Sequence[str]) -> dict[str, int]:
     "Return the endings that add one token to a word, and change none of the word's."
     found: dict[str, int] = {}
     for end in ends:
@@ -91,9 +82,7 @@ def end_tokens(
     return found
 
 # %% ../nbs/llm.ipynb #bb3e76ca
-def writings_of(
-    tokenizer: "PreTrainedTokenizerBase",
-) -> list[Writing]:  # with capitals and the tokenizer's own marker first
+def writings_of(tokenizer: "PreTrainedTokenizerBase") -> list[Writing]:
     "Return the writings to choose from; raises `KitError` if no text has a beginning or an end."
     known = tokenizer.get_vocab()
     markers = [name for name in dict.fromkeys((tokenizer.bos_token, tokenizer.eos_token, *MARKERS)) if name in known]
@@ -115,10 +104,7 @@ class Tree(NamedTuple):
     leaves: np.ndarray  # (sequences,) int64: last node of each sequence
     given: int  # tokens after the first that also begin every sequence, and get no score
 
-    def totals(
-        self,
-        scores: np.ndarray,  # (N,) ln P(node | its ancestors)
-    ) -> np.ndarray:  # (sequences,) ln P of each
+    def totals(self, scores: np.ndarray) -> np.ndarray:  # (sequences,) ln P of each
         "Return the sums along the paths, without what is given."
         sums = np.zeros(len(self.tokens))
         for node in range(1 + self.given, len(sums)):
@@ -126,10 +112,7 @@ class Tree(NamedTuple):
         return sums[self.leaves]
 
 # %% ../nbs/llm.ipynb #956cf27e
-def tree_of(
-    sequences: Sequence[Sequence[int]],  # all beginning with the same token
-    given: int = 0,  # tokens after it that are also the same, and get no score
-) -> Tree:
+def tree_of(sequences: Sequence[Sequence[int]], given: int = 0) -> Tree:
     "Return the tree of some token sequences."
     nodes: dict[tuple[int, int], int] = {(-1, sequences[0][0]): 0}  # (parent, token) -> node
     leaves = []
@@ -298,10 +281,7 @@ class CausalScorer:
 CHOOSE_ON = 40  # sentences that the writing is chosen on
 
 # %% ../nbs/llm.ipynb #708cb9ed
-def word_perplexity(
-    scorer: CausalScorer,
-    sentences: Sequence[str],  # lower-case words
-) -> float:
+def word_perplexity(scorer: CausalScorer, sentences: Sequence[str]) -> float:
     "Return the perplexity per word, the end of each sentence included in its last word."
     scorer.known.clear()
     lists = [sentences[first:first + 10] for first in range(0, len(sentences), 10)]
@@ -314,10 +294,7 @@ def unscored_sentences() -> list[str]:
     return [normalise(sentence, True) for sentence in phrases()["fixed"] if not is_held_out(sentence)][:CHOOSE_ON]
 
 # %% ../nbs/llm.ipynb #d437114f
-def choose_writing(
-    scorer: CausalScorer,  # gets the best writing, and what was tried
-    sentences: Sequence[str],  # lower-case words; none that will be scored
-) -> list[tuple[float, Writing]]:  # perplexity per word, best first
+def choose_writing(scorer: CausalScorer, sentences: Sequence[str]) -> list[tuple[float, Writing]]:
     "Choose how a model is given sentences."
     found, writings = [], writings_of(scorer.tokenizer)
     for writing in followed(writings, len(writings), "choosing how sentences are written", "way"):
@@ -339,17 +316,10 @@ def transformers_library() -> ModuleType:
     return transformers
 
 # %% ../nbs/llm.ipynb #c41047e2
-def quantisation(
-    bits: int,  # 4 or 8
-    device: str,  # "cpu", "cuda" or "xla"
-) -> Any:
+def quantisation(bits: int, device: str) -> Any:
     "Return settings for weights in few bits; raises `KitError` if the device or library is missing."
-    if bits not in (4, 8):
-        raise KitError(f"bits: {bits} is not 4 or 8, or 0 for the precision of the device")
-    if importlib.util.find_spec("bitsandbytes") is None:
-        raise KitError("bits: bitsandbytes is not installed; pip install bitsandbytes")
-    if device != "cuda":
-        raise KitError(f"bits: weights in {bits} bits need a CUDA GPU, and this is {device}")
+    if bits not in (4, 8) or device != "cuda" or importlib.util.find_spec("bitsandbytes") is None:
+        raise KitError(f"bits: {bits} on {device}; weights in 4 or 8 bits need a CUDA GPU and pip install bitsandbytes")
     if bits == 8:
         return transformers_library().BitsAndBytesConfig(load_in_8bit=True)
     half = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
@@ -357,10 +327,7 @@ def quantisation(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=half)
 
 # %% ../nbs/llm.ipynb #88273c73
-def folder_name(
-    folder: Path,  # folder of a model
-    memo: Path | None = None,  # as for `file_hash`
-) -> str:
+def folder_name(folder: Path, memo: Path | None = None) -> str:
     "Return a name for a model with a hash of all its files: weights, settings and vocabulary."
     kinds = (".json", ".safetensors", ".model", ".txt", ".jinja")
     paths = sorted(path for path in folder.glob("[!.]*") if path.suffix in kinds and path.is_file())
@@ -370,9 +337,7 @@ def folder_name(
 WRITING = "writing.json"  # in a model's folder: the writing that was chosen
 
 # %% ../nbs/llm.ipynb #2398fce7
-def kept_writing(
-    folder: Path,  # folder of a model
-) -> Writing | None:  # None if nothing is kept there
+def kept_writing(folder: Path) -> Writing | None:  # None if nothing is kept there
     "Return the writing that a model's folder records; raises `KitError` if it is damaged."
     path = folder / WRITING
     try:
@@ -381,9 +346,7 @@ def kept_writing(
         raise KitError(f"{path}: is not a record of how sentences are written; remove it ({error})") from error
 
 # %% ../nbs/llm.ipynb #902553fe
-def check_layers(
-    folder: Path,  # of a model: config.json, and weights in *.safetensors
-) -> None:
+def check_layers(folder: Path) -> None:
     "Raise `KitError` if there are to be more layers or experts than tensors; to build so many takes for ever."
     tensors = 0
     for part in folder.glob("*.safetensors"):
@@ -435,11 +398,7 @@ def load_scorer(
                         choose_on or unscored_sentences())
 
 # %% ../nbs/llm.ipynb #58422b9a
-def read_writings(
-    folder: str | Path,  # of a model
-    text: str | Path,  # sentences, none of which will be scored: CSV or text
-    keep: bool = False,  # leave the choice in the folder
-) -> str:  # a table, best first
+def read_writings(folder: str | Path, text: str | Path, keep: bool = False) -> str:  # a table, best first
     "Measure how well a model predicts a text in each writing; raises `KitError` if one of them cannot be read."
     said = list(dict.fromkeys(load_sentences(text)))
     said = said[::max(len(said) // CHOOSE_ON, 1)][:CHOOSE_ON]
@@ -522,11 +481,7 @@ class RescoreWeights:
         return self.acoustic_scale * acoustic + language + self.word_bonus * num_words
 
 # %% ../nbs/llm.ipynb #37023dde
-def rescored(
-    trial: DecodedTrial,
-    llm: np.ndarray,  # (N,) ln P of the hypotheses, in their order
-    weights: RescoreWeights,
-) -> DecodedTrial:  # best first by the new total; equal totals in alphabetical order
+def rescored(trial: DecodedTrial, llm: np.ndarray, weights: RescoreWeights) -> DecodedTrial:
     "Return the trial with its list in the new order; raises `KitError` if the number of scores differs."
     if len(llm) != len(trial.hypotheses):
         place = " ".join(map(str, trial.place))
@@ -564,10 +519,7 @@ class ScoreTable:
         return ScoreTable(*(value[rows] for value in vars(self).values()))
 
 # %% ../nbs/llm.ipynb #ce1be1e7
-def tabulate(
-    trials: Sequence[DecodedTrial],  # with true sentences
-    llm: Sequence[np.ndarray],  # per trial (N,) the large model's ln P
-) -> ScoreTable:
+def tabulate(trials: Sequence[DecodedTrial], llm: Sequence[np.ndarray]) -> ScoreTable:
     "Return lists as arrays; raises `KitError` for missing true sentences or scores."
     if not trials or len(trials) != len(llm):
         raise KitError(f"{len(trials)} trials, and scores for {len(llm)} of them")
@@ -576,9 +528,8 @@ def tabulate(
     words, edits, lengths = np.zeros(shape, np.int64), np.full(shape, 10**6), np.zeros(len(trials), np.int64)
     for row, (trial, scores) in enumerate(zip(trials, llm)):
         if trial.truth is None or len(scores) != len(trial.hypotheses):
-            what = (f"{len(scores)} scores for {len(trial.hypotheses)} sentences" if trial.truth is not None else
-                    "has no true sentence to tune on; tune on train or val")
-            raise KitError(f"{' '.join(map(str, trial.place))}: {what}")
+            raise KitError(f"{' '.join(map(str, trial.place))}: has no true sentence to tune on, or {len(scores)} scores "
+                           f"for {len(trial.hypotheses)} sentences; tune on train or val")
         said = normalise(trial.truth).split()
         lengths[row] = len(said)
         found = trial.hypotheses or (Hypothesis((), 0.0, 0.0, 0.0),)  # no sentence was found
@@ -597,10 +548,7 @@ GRID: Grid = {
 }
 
 # %% ../nbs/llm.ipynb #e3ff59af
-def surface_of(
-    table: ScoreTable,
-    grid: Grid,
-) -> np.ndarray:  # (acoustic_scale, alpha, word_bonus) word errors
+def surface_of(table: ScoreTable, grid: Grid) -> np.ndarray:  # (acoustic_scale, alpha, word_bonus) word errors
     "Return the word errors at every combination of a grid."
     shape = tuple(len(values) for values in grid.values())
     combinations = followed(itertools.product(*grid.values()), math.prod(shape), "tuning", "combination")
@@ -608,10 +556,7 @@ def surface_of(
     return np.array(errors).reshape(shape)
 
 # %% ../nbs/llm.ipynb #61dab92d
-def best_weights(
-    table: ScoreTable,
-    grid: Grid = GRID,
-) -> RescoreWeights:
+def best_weights(table: ScoreTable, grid: Grid = GRID) -> RescoreWeights:
     "Return the best combination of a finer grid around the best of the grid; among equals, the most central one."
     for last in (False, True):
         surface = surface_of(table, grid)
@@ -639,10 +584,7 @@ class Tuned:
         return "\n".join([f"{name:22} {rate}" for name, rate in rows.items()] + [weights])
 
 # %% ../nbs/llm.ipynb #3ed55e7e
-def tune_weights(
-    table: ScoreTable,  # lists in the order of the search
-    grid: Grid = GRID,
-) -> Tuned:
+def tune_weights(table: ScoreTable, grid: Grid = GRID) -> Tuned:
     "Return the best weights, and their error rate on days they were not tuned on."
     weights, half = best_weights(table, grid), halves(table.sessions.tolist())
     edits = np.zeros(len(half), dtype=np.int64)
@@ -659,9 +601,7 @@ ScoreLists = Callable[..., list[np.ndarray]]  # a method of `CausalScorer` or `K
 _PRUNING = ("beam", "threshold", "token_threshold", "n_best")  # settings that change no score
 
 # %% ../nbs/llm.ipynb #5030fe05
-def made_by(
-    nbest: str | Path,  # n-best lists
-) -> dict[str, Any] | None:  # plain values; None if there is no record beside them
+def made_by(nbest: str | Path) -> dict[str, Any] | None:  # plain values; None if there is no record beside them
     "Return what made lists, whatever their trials: the network, and the search without its pruning."
     key: Any = stored_key(nbest)
     with suppress(KeyError, TypeError, AttributeError):
@@ -684,17 +624,12 @@ def save_weights(
                             "chose": sorted(chose)})
 
 # %% ../nbs/llm.ipynb #22abc1cf
-def scored_by(
-    scorer: CausalScorer,
-    folder: str | Path,  # of its model
-) -> str:
+def scored_by(scorer: CausalScorer, folder: str | Path) -> str:
     "Name a large model by its content, whatever its folder is called, as weights name it."
     return f"{scorer.name.removeprefix(Path(folder).name)} {SCORING}".strip()
 
 # %% ../nbs/llm.ipynb #5f08c02b
-def load_weights(
-    path: str | Path,  # written by `save_weights`
-) -> RescoreWeights:
+def load_weights(path: str | Path) -> RescoreWeights:
     "Return the weights of a file; raises `KitError` naming the file and the fault."
     found = load_json(path)
     try:
@@ -703,11 +638,7 @@ def load_weights(
         raise KitError(f"{path}: has no weights for rescoring ({error})") from error
 
 # %% ../nbs/llm.ipynb #7a2986e6
-def weights_warning(
-    path: str | Path,  # written by `save_weights`
-    llm: str,  # the large model, by its content
-    lists: dict[str, Any] | None,  # what made the lists, from `made_by`
-) -> str | None:
+def weights_warning(path: str | Path, llm: str, lists: dict[str, Any] | None) -> str | None:
     "Raise `KitError` if weights were tuned for something else; return a warning if that cannot be told."
     record = load_json(path)
     if record.get("llm") != llm:
@@ -722,10 +653,7 @@ def weights_warning(
     return None
 
 # %% ../nbs/llm.ipynb #62780829
-def weaker_warning(
-    trials: Sequence[DecodedTrial],
-    llm: Sequence[np.ndarray],  # per trial (N,) the large model's ln P
-) -> str | None:  # one line; None if it is not weaker, or nothing can be compared
+def weaker_warning(trials: Sequence[DecodedTrial], llm: Sequence[np.ndarray]) -> str | None:
     "Return a warning if the large model predicts the true sentences in the lists worse than the n-gram did."
     said = [normalise(trial.truth or "", True) for trial in trials]
     rows = [(float(score), one.language, len(true.split())) for trial, scores, true in zip(trials, llm, said) if true

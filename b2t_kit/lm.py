@@ -5,36 +5,33 @@
 # %% auto #0
 __all__ = ['UNKNOWN', 'START', 'END', 'SPECIAL', 'MAX_ORDER', 'NEVER', 'DTYPES', 'LEAST', 'GREATEST', 'BLOCK', 'MAGIC', 'SUFFIX',
            'READ_WHOLE', 'MOST_MASS', 'BLOCK_BYTES', 'LINE', 'LONGEST', 'BATCH', 'NGRAM_BYTES', 'KENLM', 'Text',
-           'LOSSES', 'WORD_BYTES', 'COUNT_BYTES', 'FALLBACK', 'LN_START', 'INSIDE', 'Leaks', 'Arrays', 'DamagedModel',
-           'find', 'step', 'follow', 'LanguageModel', 'chunks', 'fingerprint_of', 'Level', 'compile_arrays', 'Ngrams',
-           'assemble', 'from_ngrams', 'perplexity', 'sentence_scores', 'write_model', 'map_model', 'check_arrays',
-           'line_blocks', 'read_arpa', 'ngrams_of', 'write_arpa', 'format_of', 'read_language_model', 'preload',
-           'normalise_lines', 'text_blocks', 'load_sentences', 'read_tokens', 'choose_vocabulary', 'NgramTable',
-           'count_ngrams', 'discounts', 'kneser_ney', 'train_language_model', 'LeakGuard', 'fingerprints',
-           'scored_sentences', 'leak_warning', 'save_model', 'check_model_name', 'build_language_model',
-           'read_vocabulary', 'convert_language_model', 'check_language_model', 'describe_language_model',
-           'word_probabilities', 'mixture_weights', 'mixed', 'mix_language_models']
+           'WORD_BYTES', 'COUNT_BYTES', 'FALLBACK', 'LN_START', 'INSIDE', 'Leaks', 'Arrays', 'DamagedModel', 'find',
+           'step', 'follow', 'LanguageModel', 'sizes_of', 'chunks', 'fingerprint_of', 'Level', 'compile_arrays',
+           'Ngrams', 'assemble', 'from_ngrams', 'perplexity', 'sentence_scores', 'write_model', 'map_model',
+           'check_arrays', 'line_blocks', 'read_arpa', 'ngrams_of', 'write_arpa', 'format_of', 'preload', 'text_blocks',
+           'load_sentences', 'read_tokens', 'choose_vocabulary', 'NgramTable', 'count_ngrams', 'discounts',
+           'kneser_ney', 'train_language_model', 'LeakGuard', 'fingerprints', 'scored_sentences', 'leak_warning',
+           'check_model_name', 'build_language_model', 'read_vocabulary', 'check_language_model',
+           'describe_language_model', 'word_probabilities', 'mixture_weights', 'mixed', 'mix_language_models']
 
 # %% ../nbs/lm.ipynb #2a2d51cd
 import csv
 import gzip
 import hashlib
-import importlib
 import io
 import json
 import math
 import os
 import re
-import string
 import sys
 import time
 import zlib
 from array import array as growing
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial, reduce
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -45,7 +42,7 @@ from numba.extending import overload
 from .core import KitError, check_target, followed, free_memory, parse_json, printable, read_text
 from .core import regular_file, remembered_hash, report_progress, written_aside
 from .data.dataset import SPLITS, Recordings, find_recordings
-from .text.phonemes import FOREIGN_LETTER, check_word, normalise
+from .text.phonemes import FOREIGN_LETTER, UNKNOWN_WORD, check_word, normalise, normalise_lines
 
 # %% ../nbs/lm.ipynb #447701c3
 UNKNOWN, START, END = 0, 1, 2  # numbers of <unk>, <s> and </s> in every model
@@ -93,11 +90,7 @@ def find(arrays, state, word):
 
 # %% ../nbs/lm.ipynb #cd593e6e
 @numba.njit(nogil=True)
-def step(
-    arrays,  # Arrays
-    state,  # the context
-    word,  # number of the word that follows
-):  # (float64 ln of its probability, int64 state after it)
+def step(arrays, state, word):  # (float64 ln of its probability, int64 state after it)
     "Return ln p of the next word and the new state; raises `DamagedModel` if an index or number is out of range."
     ln_p, node = 0.0, find(arrays, state, word)
     while node == 0:
@@ -235,11 +228,8 @@ class LanguageModel:
         _score_all(self.arrays, np.array(states, np.int64), np.array(words, np.int64), ln_p, after)
         return ln_p, after
 
-    def word_scores(
-        self,
-        sentences: Iterable[str],  # normalised
-    ) -> tuple[np.ndarray, np.ndarray]:  # (T,) int64 numbers of words and sentence ends, (T,) ln of their probabilities
-        "Return ln p of every word and every sentence end of a text."
+    def word_scores(self, sentences: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:  # (T,) int64, (T,) float64
+        "Return the number and ln p of every word and every sentence end of a normalised text."
         numbers = self.numbers([word for sentence in sentences for word in (*sentence.split(), "</s>")])
         ln_p, start = np.zeros(len(numbers)), np.array([self.start])
         with self.blamed():
@@ -271,12 +261,18 @@ class LanguageModel:
                            "(b2t lm check FILE reads all of it)") from error
 
     def save(self, path: str | Path) -> Path:
-        "Write the model to a .b2tlm file."
-        return write_model(self, path)
+        "Write the model in the format that the name asks for, .b2tlm or ARPA text; it is in this file from now on."
+        self.path = (write_model if str(path).endswith(SUFFIX) else write_arpa)(self, path)
+        return self.path
 
     def __repr__(self) -> str:
-        counts = " + ".join(f"{count:,}" for count in self.counts)
-        return f"LanguageModel{f' ({self.kind})' * bool(self.kind)} of order {self.order} with {counts} n-grams"
+        kind = f" ({self.kind})" if self.kind else ""
+        return f"LanguageModel{kind} of order {self.order} with {sizes_of(self)} n-grams"
+
+
+def sizes_of(model: LanguageModel) -> str:
+    "Return the numbers of n-grams, from short to long, in print."
+    return " + ".join(f"{number:,}" for number in model.counts)
 
 # %% ../nbs/lm.ipynb #a42d7f21
 BLOCK = 1 << 22  # n-grams or words that are handled at a time
@@ -323,9 +319,7 @@ def _link_nodes(arrays, parents, begin, link, ln_p):
             ln_p[node] = arrays.back[parent] + (lost + arrays.ln_p[suffix])
 
 # %% ../nbs/lm.ipynb #71bef9a1
-def compile_arrays(
-    levels: Sequence[Level],  # n-grams of 1, 2, ... words
-) -> Arrays:
+def compile_arrays(levels: Sequence[Level]) -> Arrays:
     "Return the arrays of a model; raises `KitError` if there are too many n-grams for 32-bit numbers."
     ends = [1, *(1 + np.cumsum([len(level.word) for level in levels]))]  # ends[n]: one past the nodes of n words
     total = int(ends[-1])
@@ -354,7 +348,7 @@ class Ngrams(NamedTuple):
     "N-grams of one order, in any order."
 
     words: np.ndarray  # (K, n) uint32
-    ln_p: np.ndarray  # (K,) float32
+    ln_p: np.ndarray  # (K,) float32; NaN is filled in by backing off
     back: np.ndarray  # (K,) float32
 
 # %% ../nbs/lm.ipynb #8464cb6a
@@ -366,28 +360,34 @@ def assemble(
     merge: bool = False,  # take the first of equal n-grams
 ) -> LanguageModel:
     "Return the model of some n-grams; raises `KitError` if one is there twice."
-    levels, heads, which = list[Level](), np.zeros((0, len(tables)), np.uint32), np.zeros(0, np.int64)
-    for table in reversed(tables[1:]):
-        own = len(table.words)
-        order = np.lexsort((numbers := np.concatenate([table.words, heads])).T[::-1])  # stable: the table's come first
-        numbers = numbers[order]
-        fresh = np.append(True, (numbers[1:] != numbers[:-1]).any(axis=1))[: len(numbers)]
-        if not merge and len(twice := numbers[~fresh & (order < own)]):
-            raise KitError(f"the n-gram '{' '.join(words[word] for word in twice[0])}' is there twice")
-        if levels:
-            rows = np.empty(len(order), np.uint32)
-            rows[order] = np.cumsum(fresh) - 1
-            levels[0] = levels[0]._replace(prefix=rows[own:][which])
-        numbers, kept = numbers[fresh], order[fresh]
-        ln_p = np.append(table.ln_p, np.full(len(heads), np.nan, np.float32))[kept]
-        back = np.append(table.back, np.zeros(len(heads), np.float32))[kept]
-        starts = np.append(True, (numbers[1:, :-1] != numbers[:-1, :-1]).any(axis=1))[: len(numbers)]
-        heads, which = numbers[starts, :-1], np.cumsum(starts) - 1
-        levels.insert(0, Level(heads[which, 0], numbers[:, -1], ln_p, back))
-    rows, size = np.arange(len(words), dtype=np.uint32), len(words)
-    single = Level(np.zeros(size, np.uint32), rows, np.full(size, NEVER, np.float32), np.zeros(size, np.float32))
-    single.ln_p[tables[0].words[:, 0]], single.back[tables[0].words[:, 0]] = tables[0].ln_p, tables[0].back
-    levels.insert(0, single)
+    tables, size = list(tables), len(words)
+    for n in range(len(tables) - 1, 1, -1):
+        heads, below = tables[n].words[:, :-1], tables[n - 1]
+        heads = heads[np.append(True, (heads[1:] != heads[:-1]).any(axis=1))[: len(heads)]]
+        tables[n - 1] = Ngrams(np.concatenate([below.words, heads]),
+                               np.append(below.ln_p, np.full(len(heads), np.nan, np.float32)),
+                               np.append(below.back, np.zeros(len(heads), np.float32)))
+    single = Level(np.zeros(size, np.uint32), np.arange(size, dtype=np.uint32), np.full(size, NEVER, np.float32),
+                   np.zeros(size, np.float32))
+    numbers = tables[0].words[:, 0]
+    single.ln_p[numbers], single.back[numbers] = tables[0].ln_p, tables[0].back
+    levels, known = [single], list[np.ndarray]()  # of 2, 3, ... words: a level's sorted numbers
+    for table in tables[1:]:
+        keys = table.words[:, 0].astype(np.uint64)
+        for column, below in zip(table.words.T[1:], [*known, None]):
+            keys = keys * np.uint64(size) + column
+            keys = keys if below is None else np.searchsorted(below, keys).astype(np.uint64)
+        order = np.argsort(keys, kind="stable")  # a table's own n-grams come before prefixes of longer ones
+        keys = keys[order]
+        fresh = np.append(True, keys[1:] != keys[:-1])[: len(keys)]
+        twice = order[~fresh & ~np.isnan(table.ln_p[order])]
+        if len(twice) and not merge:
+            ngram = " ".join(words[word] for word in table.words[twice[0]])
+            raise KitError(f"{path or 'the model'}: the n-gram '{ngram}' is there twice")
+        keys, order = keys[fresh], order[fresh]
+        known.append(keys)
+        levels.append(Level((keys // np.uint64(size)).astype(np.uint32), table.words[order, -1], table.ln_p[order],
+                            table.back[order]))
     return LanguageModel(words, compile_arrays(levels), [len(level.word) for level in levels], origin, path)
 
 # %% ../nbs/lm.ipynb #c2b59ac1
@@ -406,10 +406,7 @@ def from_ngrams(
     return assemble(words, tables)
 
 # %% ../nbs/lm.ipynb #118c2473
-def perplexity(
-    model: LanguageModel,
-    sentences: Iterable[str],  # normalised
-) -> tuple[float, float]:  # perplexity of known words and sentence ends; fraction of unknown words
+def perplexity(model: LanguageModel, sentences: Iterable[str]) -> tuple[float, float]:
     "Return perplexity and unknown words of a text; raises `KitError` if there is no sentence."
     numbers, ln_p = model.word_scores(sentences)
     known = numbers != UNKNOWN
@@ -451,10 +448,7 @@ def _digest(line: bytes) -> bytes:
     return hashlib.blake2b(line, digest_size=16).hexdigest().encode()
 
 # %% ../nbs/lm.ipynb #941f1e61
-def write_model(
-    model: LanguageModel,
-    path: str | Path,  # replaced if it exists
-) -> Path:
+def write_model(model: LanguageModel, path: str | Path) -> Path:
     "Write a model and return the path; raises `KitError` and leaves no file if writing fails."
     marks = {name: [f"{mark:x}" for mark in getattr(model, name).tolist()] for name in ("checked", "found")}
     header = {"counts": model.counts, "words": model.words, "origin": model.origin, **marks, "hash": model.hash}
@@ -469,9 +463,7 @@ def write_model(
     return Path(path)
 
 # %% ../nbs/lm.ipynb #c2df14fd
-def map_model(
-    path: str | Path,  # written by `write_model`
-) -> LanguageModel:
+def map_model(path: str | Path) -> LanguageModel:
     "Return a model whose arrays stay in the file; raises `KitError` if the file is damaged or cut short."
     path = regular_file(path)
     try:
@@ -514,10 +506,7 @@ MOST_MASS = 1.5  # what the probabilities after a context may sum to: quantised,
 _TOLERANCE = 1e-3  # of ln p above 0, from rounding
 
 
-def check_arrays(
-    arrays: Arrays,
-    counts: Sequence[int],  # n-grams of 1, 2, ... words
-) -> None:
+def check_arrays(arrays: Arrays, counts: Sequence[int]) -> None:
     "Raise `DamagedModel` unless all indices are in range and in order, and all numbers probabilities or weights."
     ends = 1 + np.cumsum([0, *counts])  # ends[n] is one past the nodes of n words
     total, inner = len(arrays.word), len(arrays.back)
@@ -550,29 +539,25 @@ BLOCK_BYTES = 1 << 20  # read at a time
 LINE = 1 << 20  # bytes of the longest line; a sentence has some hundred
 
 
-def line_blocks(
-    path: str | Path,  # plain or gzip, recognised by the first bytes
-    longest: int = LINE,  # bytes that a line may have
-) -> Iterator[tuple[int, list[bytes]]]:  # number of the first line, lines
+def line_blocks(path: str | Path, longest: int = LINE) -> Iterator[tuple[int, list[bytes]]]:
     "Yield the lines of a file in blocks; raises `KitError` naming a line that is too long, or a file cut short."
-    number, rest = 1, b""
+    number = 1
     try:
         with open(regular_file(path), "rb") as raw:
             file = gzip.open(raw) if raw.peek(2)[:2] == b"\x1f\x8b" else raw
-            size, blocks = os.fstat(raw.fileno()).st_size, iter(lambda: file.read(BLOCK_BYTES), b"")
+            blocks = iter(lambda: file.read(BLOCK_BYTES) + file.readline(longest + 1), b"")
+            size = os.fstat(raw.fileno()).st_size
             for block in followed(blocks, size, f"reading {Path(path).name}", "B", lambda _: raw.tell()):
-                *lines, rest = (rest + block).split(b"\n")
-                if (length := max(map(len, (*lines, rest)))) > longest:
-                    line = number + next(row for row, one in enumerate((*lines, rest)) if len(one) == length)
-                    raise KitError(f"{path}: line {line}: is longer than {longest:,} bytes; write one sentence or "
+                lines = block.removesuffix(b"\n").split(b"\n")
+                if max(map(len, lines)) > longest:
+                    number += next(row for row, line in enumerate(lines) if len(line) > longest)
+                    raise KitError(f"{path}: line {number}: is longer than {longest:,} bytes; write one sentence or "
                                    "n-gram a line")
                 yield number, lines
                 number += len(lines)
     except (EOFError, zlib.error, OSError) as error:
         reason = getattr(error, "strerror", None) or error
         raise KitError(f"{path}: cannot be read ({reason}); it is damaged or cut short") from error
-    if rest:
-        yield number, [rest]
 
 # %% ../nbs/lm.ipynb #e048faf4
 LONGEST = 1 << 14  # bytes of a line
@@ -589,100 +574,85 @@ def _log10(text: bytes) -> float:
     return value * math.log(10)
 
 # %% ../nbs/lm.ipynb #630135f2
-def _expect(fields: list[bytes], heading: bytes) -> None:
-    if fields != [heading]:
-        hint = "so this is neither an ARPA file nor another known model (.b2tlm, KenLM); b2t lm build makes one"
-        hint = hint if heading == b"\\data\\" else "the counts at the top do not match, or a section is missing"
-        raise ValueError(f"is not {heading.decode()}, {hint}")
+_MISCOUNTED = "the counts at the top do not match, or a section is missing"
+_SYMBOLS = {b"<unk>": UNKNOWN, b"<UNK>": UNKNOWN, b"<s>": START, b"</s>": END}
 
 
-def _count(line: bytes, n: int) -> int:
-    if not (found := re.fullmatch(rb"ngram\s+(\d)\s*=\s*(\d{1,12})", line)) or int(found[1]) != n:
-        raise ValueError(f"should be 'ngram {n}=' and a number")
-    return int(found[2])
-
-
-def _check_counts(counts: list[int]) -> None:
+def _parse_arpa(rows: Iterator[list[bytes]], words: list[str]) -> list[Ngrams]:
+    "Return the n-grams of 1, 2, ... words of the lines of a file, each split into fields, and add the words."
+    counts, tables, ids = list[int](), list[Ngrams](), dict[bytes, int]()
+    if next(rows) != [b"\\data\\"]:
+        raise ValueError("is not \\data\\, so this is neither an ARPA file nor another known model (.b2tlm, KenLM); "
+                         "b2t lm build makes one")
+    for fields in rows:
+        if fields[0].startswith(b"\\"):
+            break
+        n, found = len(counts) + 1, re.fullmatch(rb"ngram\s+(\d)\s*=\s*(\d{1,12})", b" ".join(fields))
+        if found is None or int(found[1]) != n:
+            raise ValueError(f"should be 'ngram {n}=' and a number")
+        counts.append(int(found[2]))
     if not 1 <= len(counts) <= MAX_ORDER or not counts[0]:
         raise ValueError(f"the file declares no single words, or n-grams of more than {MAX_ORDER}")
     if (needed := NGRAM_BYTES * sum(counts)) > free_memory():
         raise ValueError(f"{sum(counts):,} n-grams need {needed / 1e9:.1f} GB of memory; KenLM makes a file that is "
                          "read as it is: build_binary trie MODEL.arpa MODEL.bin")
-
-
-def _add_word(word: bytes, ids: dict[bytes, int], words: list[str]) -> None:
-    word, spelled = b"<unk>" if word == b"<UNK>" else word, word.decode()
-    if word in ids:
-        raise ValueError(f"the word '{spelled}' is there already")
-    ids[word] = SPECIAL.index(spelled) if spelled in SPECIAL else len(words)
-    if ids[word] == len(words):
-        words.append(spelled)
+    for n, number in enumerate(counts, 1):
+        if fields != [b"\\%d-grams:" % n]:
+            raise ValueError(f"is not \\{n}-grams:, {_MISCOUNTED}")
+        numbers, ln_p, back, inner = growing("I"), growing("f"), growing("f"), n < len(counts)
+        for fields in islice(rows, number):
+            if not n < len(fields) <= n + 1 + inner:
+                raise ValueError(f"should be one of {number:,} n-grams: a probability, {n} word{'s' * (n > 1)} and "
+                                 f"{'perhaps a' if inner else 'no'} backoff weight")
+            if n == 1:
+                if fields[1] in ids:
+                    raise ValueError(f"the word '{fields[1].decode()}' is there already")
+                ids[fields[1]] = _SYMBOLS.get(fields[1], len(words))
+                if ids[fields[1]] == len(words):
+                    words.append(fields[1].decode())
+            numbers.extend([ids[word] for word in fields[1 : n + 1]])
+            ln_p.append(_log10(fields[0]))
+            back.append(_log10(fields[n + 1]) if len(fields) > n + 1 else 0.0)
+            if ln_p[-1] > 0:
+                raise ValueError("the probability is above 1 (its logarithm above 0)")
+        if not {b"<s>", b"</s>"} <= ids.keys():
+            raise ValueError("there is no <s> or no </s> among the words before: no sentence could begin or end")
+        tables.append(Ngrams(np.array(numbers, np.uint32).reshape(-1, n), np.array(ln_p), np.array(back)))
+        fields = next(rows)
+    if fields != [b"\\end\\"]:
+        raise ValueError(f"is not \\end\\, {_MISCOUNTED}")
+    deque(rows, maxlen=0)  # a packed file ends with its checksum
+    return tables
 
 # %% ../nbs/lm.ipynb #930d5740
-def read_arpa(
-    path: str | Path,  # plain or gzip
-) -> LanguageModel:
+def read_arpa(path: str | Path) -> LanguageModel:
     "Return the model of an ARPA file; raises `KitError` naming the line of the first fault."
-    words, ids, counts, tables = list(SPECIAL), {b"<UNK>": UNKNOWN}, list[int](), list[Ngrams]()
-    number = 0  # of the line that is read
+    words, number = list(SPECIAL), 0  # the line that is read
 
-    def split_lines() -> Iterator[list[bytes]]:
+    def rows() -> Iterator[list[bytes]]:
         nonlocal number
         for first, lines in line_blocks(path, LONGEST):
             for number, line in enumerate(lines, first):  # noqa: B007
                 if fields := line.split():
                     yield fields
 
-    rows = split_lines()
     try:
-        _expect(next(rows), b"\\data\\")
-        for fields in rows:
-            if fields[0].startswith(b"\\"):
-                break
-            counts.append(_count(b" ".join(fields), len(counts) + 1))
-        _check_counts(counts)
-        for n, count in enumerate(counts, 1):
-            _expect(fields, b"\\%d-grams:" % n)
-            numbers, ln_p, back = growing("I"), growing("f"), growing("f")
-            for fields in islice(rows, count):
-                if not n < len(fields) <= n + 1 + (n < len(counts)):
-                    raise ValueError(f"should be one of {count:,} n-grams: a probability, {n} word{'s' * (n > 1)} and "
-                                     f"{'perhaps a' if n < len(counts) else 'no'} backoff weight")
-                if n == 1:
-                    _add_word(fields[1], ids, words)
-                numbers.extend([ids[word] for word in fields[1 : n + 1]])
-                ln_p.append(_log10(fields[0]))
-                back.append(_log10(fields[n + 1]) if len(fields) > n + 1 else 0.0)
-                if ln_p[-1] > 0:
-                    raise ValueError("the probability is above 1 (its logarithm above 0)")
-            tables.append(Ngrams(np.array(numbers, np.uint32).reshape(-1, n), np.array(ln_p), np.array(back)))
-            fields = next(rows)
-        _expect(fields, b"\\end\\")
-        deque(rows, maxlen=0)  # a packed file ends with its checksum
+        tables = _parse_arpa(rows(), words)
     except (StopIteration, KeyError, ValueError) as error:
         reasons: dict[type, object] = {
             StopIteration: "the file ends here; it is cut short", KeyError: f"the word {error} is not among the words",
             UnicodeDecodeError: "the word is not UTF-8 text; convert the file with iconv"}
         raise KitError(f"{path}: line {number}: {reasons.get(type(error), error)}") from error
-    if not {b"<s>", b"</s>"} <= ids.keys():
-        raise KitError(f"{path}: there is no <s> or no </s> among the words: no sentence could begin or end")
     if "".join(words[3:]).isupper():
         words[3:] = map(str.lower, words[3:])
     if len(set(words)) < len(words):
         raise KitError(f"{path}: two of the words differ only in case")
-    try:
-        model = assemble(words, tables, {"arpa": Path(path).name}, path)
-    except KitError as error:
-        raise KitError(f"{path}: {error}") from error
+    model = assemble(words, tables, {"arpa": Path(path).name}, path)
     model.verify()
     return model
 
 # %% ../nbs/lm.ipynb #cadca1ac
-def ngrams_of(
-    model: LanguageModel,
-    n: int,  # words of each
-    what: str,  # is done with them, for whoever waits
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:  # (K,) nodes, (K, n) word numbers
+def ngrams_of(model: LanguageModel, n: int, what: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     "Yield the n-grams of one order in parts."
     start = 1 + sum(model.counts[: n - 1])
     for part in chunks(model.counts[n - 1], BATCH, f"{what} n-grams of {n} words"):
@@ -694,10 +664,7 @@ def ngrams_of(
         yield nodes, numbers
 
 # %% ../nbs/lm.ipynb #39676620
-def write_arpa(
-    model: LanguageModel,
-    path: str | Path,  # compressed if it ends in .gz; replaced if it exists
-) -> Path:
+def write_arpa(model: LanguageModel, path: str | Path) -> Path:
     "Write a model as ARPA text without loss, and return the path."
     _, ln_p, _, back, first = model.arrays
     with written_aside(path) as raw:
@@ -724,9 +691,7 @@ def write_arpa(
 KENLM = b"mmap lm http://kheafield.com/code"
 
 
-def format_of(
-    path: str | Path,  # of any file
-) -> str:
+def format_of(path: str | Path) -> str:
     "Return what the first bytes say: a KenLM binary, a model of this kit, or ARPA text, which anything else must be."
     try:
         with open(regular_file(path), "rb") as file:
@@ -737,21 +702,8 @@ def format_of(
         return "KenLM binary"
     return "model of this kit" if begin.startswith(MAGIC.split()[0]) else "ARPA text"
 
-# %% ../nbs/lm.ipynb #4a1e637b
-def read_language_model(
-    path: str | Path,  # .b2tlm, ARPA text (plain or gzip), or a KenLM binary; recognised by the first bytes
-) -> LanguageModel:
-    "Return the model of a file in any supported format; raises `KitError` for anything else."
-    path, found = regular_file(path), format_of(path)
-    if found == "KenLM binary":
-        kenlm = importlib.import_module("b2t_kit.lm_kenlm")  # it imports this module
-        return kenlm.read_kenlm(path)
-    return map_model(path) if found == "model of this kit" else read_arpa(path)
-
 # %% ../nbs/lm.ipynb #8959fe95
-def preload(
-    path: str | Path,  # any file
-) -> str:  # one line
+def preload(path: str | Path) -> str:  # one line
     "Read a file from end to end, so that the system has its pages; raises `KitError` if it cannot be read."
     start, buffer = time.perf_counter(), memoryview(bytearray(1 << 24))
     try:
@@ -763,47 +715,11 @@ def preload(
         raise KitError(f"{path}: cannot be read ({error.strerror})") from error
     return f"{path}: read {size / 1e9:.2f} GB in {time.perf_counter() - start:.1f} s"
 
-# %% ../nbs/lm.ipynb #3b7fa396
-_APOSTROPHES = "\u2019\u2018\u02bc\uff07"
-_OTHER_SPACE = re.compile(r"[^\S\n ]")
-_MARKER = re.compile("<unk>|</?s>", re.IGNORECASE)
-_UNKNOWN_WORD = "\0"  # what <unk> in a text becomes
-_SPACES = b"\t\r\x0b\x0c\x1c\x1d\x1e\x1f"
-_LETTERS = string.ascii_letters.encode()
-_LOWER = bytes.maketrans(_LETTERS + _SPACES, _LETTERS.lower() + b" " * len(_SPACES))
-_DROPPED = bytes(set(range(256)) - set(_LETTERS + _SPACES + b"-' \n\0"))
-
-
-def normalise_lines(
-    text: str,  # whole lines
-) -> str:  # the same lines, normalised
-    "Return many lines normalised at once, with the rules of `normalise`; NUL stands for `<unk>`."
-    text = text.replace("\0", "")
-    if "<" in text:
-        text = _MARKER.sub(lambda marker: f" {_UNKNOWN_WORD} " if "u" in marker[0].lower() else " ", text)
-    if not text.isascii():
-        for one in _APOSTROPHES:
-            text = text.replace(one, "'")
-        text = _OTHER_SPACE.sub(" ", text)
-    text = text.encode("ascii", "ignore").translate(_LOWER, _DROPPED).decode()
-    return text.replace("- ", " ").replace("--", "").replace(" '", "'")
-
-# %% ../nbs/lm.ipynb #e811b787
-Text = str | Path | Sequence[str]  # a file, or a list of sentences
-
-
-LOSSES = ("letters beyond a to z", "digits", "web addresses", "marks such as <s>")  # what costs words comes first
-
-
-def _no_words(text: str) -> Counter[str]:
-    "What scored text cannot hold, besides punctuation, by kind."
-    octets = text.encode()
-    counts = (0 if text.isascii() else len(FOREIGN_LETTER.findall(text)),
-              len(octets) - len(octets.translate(None, b"0123456789")),
-              text.count("://") + text.count("www."), len(_MARKER.findall(text)) if "<" in text else 0)
-    return +Counter(dict(zip(LOSSES, counts)))
-
 # %% ../nbs/lm.ipynb #c4f5a25c
+Text = str | Path | Sequence[str]  # a file, or a list of sentences
+_LOST = re.compile(rf"\d|{FOREIGN_LETTER.pattern}")
+
+
 def text_blocks(text: Text) -> Iterator[tuple[str, int, str]]:  # source, number of the first line, normalised lines
     "Yield a text in blocks of lines; raises `KitError` naming a line that is too long or not UTF-8."
     if not isinstance(text, (str, Path)):
@@ -811,33 +727,28 @@ def text_blocks(text: Text) -> Iterator[tuple[str, int, str]]:  # source, number
             lines = (" ".join(line.split("\n")) for line in text[part])
             yield "the sentences", part.start + 1, normalise_lines("\n".join(lines))
         return
-    dropped, examples = Counter[str](), dict[str, str]()
-    for number, block in line_blocks(text):
-        whole = b"\n".join(block)
+    lost, example = 0, ""
+    for number, lines in line_blocks(text):
+        whole = b"\n".join(lines)
         try:
-            decoded = whole.decode("utf-8-sig" if number == 1 else "utf-8")
+            block = whole.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
             line = number + whole[: error.start].count(b"\n")
             raise KitError(f"{text}: line {line}: is not UTF-8 text; convert the file, for instance with "
                            "iconv") from None
-        if number == 1 and (decoded.startswith('{"') or Path(text).suffix.lower() in (".csv", ".tsv", ".json")):
+        if number == 1 and (block.startswith('{"') or Path(text).suffix.lower() in (".csv", ".tsv", ".json")):
             raise KitError(f"{text}: is a table or JSON; give a text with a sentence a line")
-        dropped += (found := _no_words(decoded))
-        for kind in found.keys() - examples.keys():
-            examples[kind] = next((line for line in decoded.split("\n") if kind in _no_words(line)), "")
-        yield str(text), number, normalise_lines(decoded)
-    if dropped:
-        listed = ", ".join(f"{count:,} {kind}" for kind, count in dropped.items())
-        example = next(examples[kind] for kind in LOSSES if kind in examples)
-        read = " ".join(normalise_lines(example).replace(_UNKNOWN_WORD, "<unk>").split())
-        advice = "; spell out what is spoken" if dropped.keys() - LOSSES[-1:] else ""
-        report_progress(f"{Path(text).name}: {listed} cannot be kept: {printable(example.strip())[:60]!r} is read "
-                        f"as {read[:60]!r}{advice}")
+        if found := _LOST.findall(block):
+            lost += len(found)
+            example = example or next(line.strip() for line in block.split("\n") if _LOST.search(line))
+        yield str(text), number, normalise_lines(block)
+    if lost:
+        read = " ".join(normalise_lines(example).replace(UNKNOWN_WORD, "<unk>").split())
+        report_progress(f"{Path(text).name}: {lost:,} digits and letters beyond a to z cannot be kept: "
+                        f"{printable(example)[:60]!r} is read as {read[:60]!r}; spell out what is spoken")
 
 # %% ../nbs/lm.ipynb #3d5dd04b
-def load_sentences(
-    source: str | Path,  # a text with a sentence a line (.gz allowed), a CSV table, or a folder of recordings
-) -> list[str]:  # normalised, without empty ones
+def load_sentences(source: str | Path) -> list[str]:  # normalised, without empty ones
     "Return sentences: of recordings, those for training but the quarantined; raises `KitError` if there are none."
     path, found = Path(source), list[str]()
     if path.is_dir():
@@ -859,34 +770,21 @@ def load_sentences(
         raise KitError(f"{source}: has no sentence")
     return found
 
-# %% ../nbs/lm.ipynb #ef5b2ff3
+# %% ../nbs/lm.ipynb #c7d84391
 WORD_BYTES = 150  # of memory for each distinct word
 
 
-class _Numbers(dict):
-    "The number of each word; a new word gets the next one."
-
-    def __init__(self) -> None:
-        super().__init__({_UNKNOWN_WORD: UNKNOWN})
-        self.words, self.bytes = ["<unk>", "<s>", "</s>"], 0
-
-    def __missing__(self, word: str) -> int:
-        number = self[word] = len(self.words)
-        self.words.append(word)
-        self.bytes += WORD_BYTES + 2 * len(word)
-        return number
-
-# %% ../nbs/lm.ipynb #c7d84391
 def read_tokens(
     texts: Iterable[Text],
     keep: Callable[[list[str], str], bool] | None = None,  # words of a line, where it is: whether to use it; None: all
     memory: int = 10**10,  # bytes that words and text may take
 ) -> tuple[list[str], np.ndarray]:  # words by number, (T,) uint32 text: each sentence between 1 and 2
     "Return all sentences of some texts as numbers; raises `KitError` if there are none, or too many words."
-    numbers, parts, size = _Numbers(), list[np.ndarray](), 0
+    numbers: dict[str, int] = defaultdict(count(len(SPECIAL)).__next__, {UNKNOWN_WORD: UNKNOWN})
+    parts, size, spelled = list[np.ndarray](), 0, 0
     for text in texts:
         for source, first, block in text_blocks(text):
-            found: list[int] = []
+            found, known = list[int](), len(numbers)
             for line, words in enumerate(map(str.split, block.split("\n")), first):
                 if words and (keep is None or keep(words, f"{source}, line {line}")):
                     found.append(START)
@@ -894,12 +792,13 @@ def read_tokens(
                     found.append(END)
             parts.append(np.array(found, np.uint32))
             size += len(found)
-            if numbers.bytes + 8 * size > memory:
-                raise KitError(f"the text has more than {len(numbers.words):,} different words, or very long ones, or "
+            spelled += sum(WORD_BYTES + 2 * len(word) for word in islice(reversed(numbers), len(numbers) - known))
+            if spelled + 8 * size > memory:
+                raise KitError(f"the text has more than {len(numbers):,} different words, or very long ones, or "
                                f"more than {size:,} in all: too many for the memory; clean it, or allow more")
     if not size:
         raise KitError("the text has no sentence: every line is empty, or left out")
-    return numbers.words, np.concatenate(parts)
+    return [*SPECIAL, *islice(numbers, 1, None)], np.concatenate(parts)
 
 # %% ../nbs/lm.ipynb #d17a67d8
 def choose_vocabulary(
@@ -909,9 +808,9 @@ def choose_vocabulary(
     min_count: int = 1,  # without a vocabulary: least number of occurrences of a word
 ) -> list[str]:  # words of the model by number, most frequent first
     "Renumber a text with the words of the model; raises `KitError` if none remain."
-    count = dict(zip(words, np.bincount(stream, minlength=len(words)).tolist()))
+    times = dict(zip(words, np.bincount(stream, minlength=len(words)).tolist()))
     if vocabulary is None:
-        kept = [word for word in words[3:] if count[word] >= min_count]
+        kept = [word for word in words[3:] if times[word] >= min_count]
     else:
         kept = [word for word in dict.fromkeys(vocabulary) if word not in SPECIAL]
         for word in kept:
@@ -919,7 +818,7 @@ def choose_vocabulary(
     if not kept:
         raise KitError(f"no word of the text occurs {min_count} times" if vocabulary is None
                        else "the vocabulary is empty")
-    chosen = [*SPECIAL, *sorted(kept, key=lambda word: -count.get(word, 0))]
+    chosen = [*SPECIAL, *sorted(kept, key=lambda word: -times.get(word, 0))]
     ids = {word: number for number, word in enumerate(chosen)}
     new = np.array([ids.get(word, UNKNOWN) for word in words], np.uint32)
     for part in chunks(len(stream), BLOCK):
@@ -986,7 +885,8 @@ def count_ngrams(
             longer = np.full(len(stream), _OUTSIDE)
             for part in chunks(places, BLOCK, f"numbering n-grams of {n} words"):
                 at, block = keys_of(part)
-                longer[at] = np.searchsorted(keys, block)
+                sorting = np.argsort(block)  # neighbours are found eight times as fast as keys in any order
+                longer[at[sorting]] = np.searchsorted(keys, block[sorting])
             rows = longer
     return tables
 
@@ -995,9 +895,7 @@ FALLBACK = (0.5, 1.0, 1.5)  # as lmplz --discount_fallback, if there are too few
 LN_START = -99 * math.log(10)  # never queried; ARPA files write probability 0 as -99
 
 
-def discounts(
-    counts: np.ndarray,  # (R,) adjusted counts
-) -> np.ndarray:  # (4,) for counts 0, 1, 2, and 3 or more
+def discounts(counts: np.ndarray) -> np.ndarray:  # (4,) for counts 0, 1, 2, and 3 or more
     "Return the discount of each count; `FALLBACK` where it cannot be estimated."
     times = np.bincount(np.minimum(counts, 5), minlength=6)[:5]
     if times[1:4].all():
@@ -1008,10 +906,7 @@ def discounts(
     return np.array([0.0, *FALLBACK])
 
 # %% ../nbs/lm.ipynb #8cb0b3fd
-def kneser_ney(
-    tables: Sequence[NgramTable],  # of 1, 2, ... words
-    prune: Sequence[int],  # n-grams with counts up to this are dropped, for each order
-) -> tuple[list[Level], list[np.ndarray]]:  # what is left of each order, and the discounts
+def kneser_ney(tables: Sequence[NgramTable], prune: Sequence[int]) -> tuple[list[Level], list[np.ndarray]]:
     "Return interpolated modified Kneser-Ney probabilities."
     levels, amounts = list[Level](), list[np.ndarray]()
     initial, p = tables[0].word == START, np.zeros(0)  # n-grams that begin a sentence, which nothing precedes
@@ -1128,18 +1023,14 @@ class LeakGuard:
         model.origin["leaks"] = {"sentences": len(self.sentences), "action": self.action, "lines": len(self.leaks)}
 
 # %% ../nbs/lm.ipynb #af072fa6
-def fingerprints(
-    sentences: Iterable[str],  # as written
-) -> np.ndarray:  # (K,) uint64, sorted, unique
+def fingerprints(sentences: Iterable[str]) -> np.ndarray:  # (K,) uint64, sorted, unique
     "Return hashes by which sentences can be recognised."
     normal = {normalise(sentence, True) for sentence in sentences} - {""}
     digests = [hashlib.blake2b(sentence.encode(), digest_size=8).digest() for sentence in normal]
     return np.unique(np.frombuffer(b"".join(digests), "<u8").astype(np.uint64))
 
 # %% ../nbs/lm.ipynb #b0587185
-def scored_sentences(
-    source: str | Path,  # text, CSV, or a folder of recordings
-) -> list[str]:
+def scored_sentences(source: str | Path) -> list[str]:
     "Return sentences that will be scored: of recordings, those for validation and the quarantined."
     if not Path(source).is_dir():
         return load_sentences(source)
@@ -1152,10 +1043,7 @@ def scored_sentences(
     return found
 
 # %% ../nbs/lm.ipynb #46c4fd4a
-def leak_warning(
-    model: LanguageModel,
-    sentences: Iterable[str],  # about to be scored
-) -> str | None:  # one line; None if there is no contamination
+def leak_warning(model: LanguageModel, sentences: Iterable[str]) -> str | None:
     "Return a warning if the model has seen these sentences or was not checked for them."
     scored = fingerprints(sentences)
     if inside := int(np.isin(scored, model.found).sum()):
@@ -1167,15 +1055,6 @@ def leak_warning(
     return None
 
 # %% ../nbs/lm.ipynb #2e1fbeb4
-def save_model(
-    model: LanguageModel,
-    out: str | Path,  # .b2tlm, .arpa or .arpa.gz; replaced if it exists
-) -> LanguageModel:
-    "Write a model in the format that the name asks for, and return it with the path."
-    model.path = (write_model if str(out).endswith(SUFFIX) else write_arpa)(model, out)
-    return model
-
-
 def check_model_name(out: str | Path) -> None:
     "Raise `KitError` if no model can be written to this path."
     if not str(out).endswith((SUFFIX, ".arpa", ".arpa.gz")):
@@ -1207,12 +1086,11 @@ def build_language_model(
     guard.check()
     model.origin["texts"] = [Path(text).name for text in texts]
     guard.record(model)
-    return save_model(model, out)
+    model.save(out)
+    return model
 
 # %% ../nbs/lm.ipynb #f188415f
-def read_vocabulary(
-    source: str | Path,  # a file with one word a line
-) -> list[str]:
+def read_vocabulary(source: str | Path) -> list[str]:
     "Return the words of a file; raises `KitError` naming the line of a word that cannot be scored."
     words = []
     for number, line in enumerate(read_text(source).splitlines(), 1):
@@ -1226,60 +1104,32 @@ def read_vocabulary(
         raise KitError(f"{source}: has no words")
     return words
 
-# %% ../nbs/lm.ipynb #30a481c8
-def convert_language_model(
-    path: str | Path,  # any model file that the kit reads
-    out: str | Path,  # .b2tlm, .arpa or .arpa.gz; replaced if it exists
-) -> LanguageModel:
-    "Write a model in another format; raises `KitError` if it cannot be read or written."
-    check_model_name(out)
-    model = read_language_model(path).listed()
-    model.verify()
-    return save_model(model, out)
-
 # %% ../nbs/lm.ipynb #1d3e29c6
-def check_language_model(
-    path: str | Path,  # any model file that the kit reads
-) -> str:  # one line
-    "Read all of a model file and describe it; raises `KitError` naming its first fault."
-    model = read_language_model(path)
+def check_language_model(model: LanguageModel) -> str:  # one line
+    "Read all of a model and describe it; raises `KitError` naming its first fault."
     model.verify()
-    counts = " + ".join(f"{count:,}" for count in model.counts)
     checked = f"checked against {len(model.checked):,} sentences that will be scored, {len(model.found):,} found"
     mass = f"; the words' probabilities sum to {model.mass:.3g}: some were filtered out, or lost" * (model.mass < 0.9)
-    return f"{path}: sound; {counts} n-grams, fingerprint {model.hash}, {checked}{mass}"
-
-# %% ../nbs/lm.ipynb #7617f307
-def _spelled_out(value: Any, depth: int = 3) -> str:
-    "Return a value of a JSON record without its brackets."
-    if isinstance(value, dict) and depth:
-        return ", ".join(f"{name} {_spelled_out(one, depth - 1)}" for name, one in value.items())
-    if isinstance(value, list) and depth:
-        return " ".join(_spelled_out(one, depth - 1) for one in value)
-    return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{model.path}: sound; {sizes_of(model)} n-grams, fingerprint {model.hash}, {checked}{mass}"
 
 # %% ../nbs/lm.ipynb #0ce98feb
-def describe_language_model(
-    model: LanguageModel,  # in a file
-) -> str:  # a few lines
+def describe_language_model(model: LanguageModel) -> str:  # a few lines
     "Return what a model holds, what it needs, and how it was made."
     size, kind = os.path.getsize(str(model.path)), format_of(str(model.path))
     mapped = "mapped: what is used is read, and pages are shared (--lm-preload reads all)"
     whole = "all of it is read and held in memory; b2t lm convert makes a file that opens at once"
     unspelled = "" if model.words else ", not spelled in the file: give --lexicon, or the CMU dictionary's are tried"
     rows = {"format": f"{kind}, {model.kind}" if model.kind else kind, "order": str(model.order),
-            "n-grams": " + ".join(f"{count:,}" for count in model.counts),
-            "words": f"{model.num_words:,}{unspelled}; their probabilities sum to {model.mass:.3g}",
+            "n-grams": sizes_of(model), "words": f"{model.num_words:,}{unspelled}; their probabilities sum to "
+                                                 f"{model.mass:.3g}",
             "bytes": f"{size:,}, {size / sum(model.counts):.1f} for each n-gram",
             "memory": whole if kind == "ARPA text" else mapped, "fingerprint": model.hash}
-    rows |= {f"its {name}": _spelled_out(value) for name, value in model.origin.items() if name != "discounts"}
+    rows |= {f"its {name}": re.sub(r'[]{}":[]', "", json.dumps(value, ensure_ascii=False))
+             for name, value in model.origin.items() if name != "discounts"}
     return "\n".join([str(model.path), *(f"  {name:16} {value}" for name, value in rows.items())])
 
 # %% ../nbs/lm.ipynb #d37acc05
-def word_probabilities(
-    models: Sequence[LanguageModel],
-    sentences: Sequence[str],  # normalised
-) -> np.ndarray:  # (T, models) float64
+def word_probabilities(models: Sequence[LanguageModel], sentences: Sequence[str]) -> np.ndarray:  # (T, models) float64
     "Return the probability of each word and sentence end under each model, except words that no model knows."
     columns = []
     for model in models:
@@ -1289,9 +1139,7 @@ def word_probabilities(
     return found[found.max(axis=1, initial=0.0) > 0]
 
 # %% ../nbs/lm.ipynb #9538133f
-def mixture_weights(
-    probabilities: np.ndarray,  # (T, models) from `word_probabilities`
-) -> np.ndarray:  # (models,), sum to 1
+def mixture_weights(probabilities: np.ndarray) -> np.ndarray:  # (models,), sum to 1
     "Return the weights that maximise the probability of the words; raises `KitError` if there are none."
     if not len(probabilities):
         raise KitError("the text has no word that one of the models knows, so no weights can be found")
@@ -1334,10 +1182,7 @@ def _fill_backoff(arrays, back, begin, stop):
         back[node] = math.log(max(left, least)) - math.log(max(below, least))
 
 # %% ../nbs/lm.ipynb #ef28c2cf
-def mixed(
-    models: Sequence[LanguageModel],
-    weights: Sequence[float],  # of each model; sum to 1
-) -> LanguageModel:
+def mixed(models: Sequence[LanguageModel], weights: Sequence[float]) -> LanguageModel:
     "Return the linear mixture of several models as one backoff model."
     words = list(dict.fromkeys(word for model in models for word in model.words))
     ids = {word: np.uint32(number) for number, word in enumerate(words)}
@@ -1376,7 +1221,7 @@ def mixed(
 
 # %% ../nbs/lm.ipynb #baf9b7cf
 def mix_language_models(
-    models: Sequence[str | Path],  # two or more model files, of any orders
+    models: Sequence[LanguageModel],  # two or more, of any orders, in files
     out: str | Path,  # .b2tlm, .arpa or .arpa.gz; replaced if it exists
     weights: Sequence[float] | None = None,  # of each model, sum to 1; None: found on the text
     text: str | Path | None = None,  # held-out sentences, text or CSV, not in any model
@@ -1399,7 +1244,7 @@ def mix_language_models(
     guard.check()
     if text is not None and not held_out:
         raise KitError(f"{text}: has no sentence to find weights on, after those that will be scored were left out")
-    parts = [read_language_model(path).listed() for path in models]
+    parts = [model.listed() for model in models]
     for part in parts:
         part.verify()
     scored = fingerprints(guard.sentences)
@@ -1407,13 +1252,8 @@ def mix_language_models(
     if inside and leaks != "keep":
         raise KitError(f"{inside} of the {len(scored)} sentences that will be scored are in the text of one of the "
                        "models; build that model without them (b2t lm build --leaks drop)")
-    measured: dict[str, Any] = {}
     if weights is None:
-        table = word_probabilities(parts, held_out)
-        weights = mixture_weights(table).tolist()
-        columns = np.column_stack([table, table @ weights]).T
-        measured = {"words": len(table), "perplexities": [  # of each for the words that it knows, and of the mixture
-            math.exp(-np.log(one[one > 0]).mean()) if one.any() else None for one in columns]}
+        weights = mixture_weights(word_probabilities(parts, held_out)).tolist()
     model = mixed(parts, [weight / sum(weights) for weight in weights])
     guard.record(model)
     sources = [*parts, *[model] * (text is not None)]  # the held-out text counts as one
@@ -1421,6 +1261,10 @@ def mix_language_models(
     checked = reduce(np.intersect1d, [source.checked for source in sources])
     unchecked = len(np.setdiff1d(scored, np.union1d(checked, model.found)))
     model.checked = np.setdiff1d(checked, model.found)
-    model.origin |= {"models": [Path(path).name for path in models], "weights": list(weights), **measured,
-                     "unchecked": unchecked}
-    return save_model(model, out)
+    model.origin |= {"models": [Path(str(part.path)).name for part in parts], "weights": list(weights), "unchecked": unchecked}
+    if held_out:  # of each model and, last, of the mixture, as `b2t lm perplexity` counts
+        found = [perplexity(one, held_out) for one in (*parts, model)]
+        model.origin |= {"perplexities": [round(one, 2) for one, _ in found],
+                         "unknown words": [f"{unknown:.2%}" for _, unknown in found]}
+    model.save(out)
+    return model

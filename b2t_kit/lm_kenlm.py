@@ -6,7 +6,7 @@
 __all__ = ['KENLM_KINDS', 'ABSENT', 'KENLM_STATE', 'LISTED', 'KenlmHeader', 'parse_header', 'murmur', 'word_hashes',
            'KenlmProbing', 'check_size', 'map_probing', 'find_key', 'as_float', 'keep_context', 'settle',
            'probing_step', 'KenlmTrie', 'map_trie', 'read_bits', 'upper_part', 'pointer', 'find_row', 'weights',
-           'trie_step', 'KenlmModel', 'walk_level', 'read_kenlm']
+           'trie_step', 'KenlmModel', 'walk_level', 'read_language_model']
 
 # %% ../nbs/lm_kenlm.ipynb #d27ea9bb
 import math
@@ -24,7 +24,7 @@ from numba.extending import overload
 
 from .core import KitError, file_hash, regular_file
 from .lm import KENLM, MAX_ORDER, MOST_MASS, READ_WHOLE, UNKNOWN, DamagedModel, LanguageModel, Ngrams, assemble
-from .lm import chunks, follow
+from .lm import chunks, follow, format_of, map_model, read_arpa
 
 # %% ../nbs/lm_kenlm.ipynb #59ea0ec6
 KENLM_KINDS = ("probing", "probing with rest costs", "trie", "quantised trie", "trie with compressed pointers",
@@ -43,25 +43,18 @@ class KenlmHeader(NamedTuple):
     size: int  # bytes of the header
 
 # %% ../nbs/lm_kenlm.ipynb #552bde3b
-def parse_header(
-    data: bytes,  # the first bytes of the file, 256 or all
-    path: str | Path,  # for error messages
-) -> KenlmHeader:
-    "Return the header; raises `KitError` if it is not one, or of a kind that the kit cannot read."
-    if data.startswith(KENLM + b" incomplete"):
-        raise KitError(f"{path}: is an unfinished KenLM file; run build_binary again")
+def parse_header(data: bytes, path: str | Path) -> KenlmHeader:
+    "Return the header in the first bytes of a file; raises `KitError` if the kit cannot read one like this."
     if data[: len(_FRONT)] != _FRONT or len(data) < len(_FRONT) + _FIXED.size:
-        raise KitError(f"{path}: begins like a KenLM file but is none of version 5 for this processor; copy it again, "
-                       "or build it again with KenLM's build_binary")
+        raise KitError(f"{path}: begins like a KenLM file but is none of version 5 for this processor, or unfinished; "
+                       "copy it again, or build it again with KenLM's build_binary")
     order, multiplier, kind, has_words, version = _FIXED.unpack_from(data, len(_FRONT))
-    if kind == 1 or kind >= len(KENLM_KINDS):
-        what = KENLM_KINDS[1] if kind == 1 else "unknown"
-        raise KitError(f"{path}: is a KenLM file of kind {kind} ({what}), which the kit cannot read; build it again "
-                       "with build_binary, without -r")
+    if kind == 1 or kind >= len(KENLM_KINDS) or not 2 <= order <= MAX_ORDER:
+        what = KENLM_KINDS[kind] if kind < len(KENLM_KINDS) else "unknown"
+        raise KitError(f"{path}: is a KenLM file of kind {kind} ({what}) and order {order}, which the kit cannot read; "
+                       f"build it again with build_binary, without -r, from n-grams of 2 to {MAX_ORDER} words")
     start = len(_FRONT) + _FIXED.size
     counts = struct.unpack_from(f"<{order}Q", data.ljust(start + 8 * order, b"\0"), start)
-    if not 2 <= order <= MAX_ORDER:
-        raise KitError(f"{path}: has n-grams of {order} words; from 2 to {MAX_ORDER} are supported")
     possible = 3 <= counts[0] < 2**32 - 1 and max(counts) < 2**48 and 1 <= multiplier < 1000
     if len(data) < start + 8 * order or version != (kind != 0) or not possible:
         raise KitError(f"{path}: its header is damaged (counts {', '.join(map(str, counts))}, multiplier "
@@ -96,9 +89,7 @@ def _murmur_all(data, ends, found):
         start = ends[row]
 
 
-def word_hashes(
-    words: Sequence[str],
-) -> np.ndarray:  # (K,) uint64
+def word_hashes(words: Sequence[str]) -> np.ndarray:  # (K,) uint64
     "Return KenLM's hash of each word."
     coded = [word.encode("utf-8", "replace") for word in words]
     found = np.empty(len(coded), np.uint64)
@@ -122,12 +113,8 @@ def check_size(header: KenlmHeader, size: int, needed: int, path: str | Path) ->
                        "counts require: it is cut short or damaged; copy it again")
 
 # %% ../nbs/lm_kenlm.ipynb #47377c6b
-def map_probing(
-    header: KenlmHeader,
-    data: np.ndarray,  # (bytes,) uint8, the file
-    path: str | Path,  # for error messages
-) -> tuple[KenlmProbing, int]:  # the tables, bytes before the words
-    "Return where the tables are; raises `KitError` if the file has another size."
+def map_probing(header: KenlmHeader, data: np.ndarray, path: str | Path) -> tuple[KenlmProbing, int]:
+    "Return where the tables of a file (bytes,) are, and the words; raises `KitError` if it has another size."
     rows = [max(count + 1, int(np.float32(header.multiplier) * np.float32(count))) for count in header.counts]
     rows.insert(1, header.counts[0] + 1)
     wide = [3, 2, *[4] * (len(header.counts) - 2), 3]
@@ -241,20 +228,13 @@ class KenlmTrie(NamedTuple):
     back_bits: int  # 32 if not quantised
 
 # %% ../nbs/lm_kenlm.ipynb #0700705b
-def map_trie(
-    header: KenlmHeader,
-    data: np.ndarray,  # (bytes,) uint8, the file
-    path: str | Path,  # for error messages
-) -> tuple[KenlmTrie, int]:  # the levels, bytes before the words
-    "Return where the levels are; raises `KitError` if the file has another size, or its bits are impossible."
-    def small_numbers(many: int) -> list[int]:
-        return [*data[place : place + many].tolist(), 0, 0, 0][:many]
-
+def map_trie(header: KenlmHeader, data: np.ndarray, path: str | Path) -> tuple[KenlmTrie, int]:
+    "Return where the levels of a file (bytes,) are, and the words; raises `KitError` for impossible sizes or bits."
     counts, top, packed = header.counts, len(header.counts), header.kind in (4, 5)
     place, word_bits, p_bits, back_bits, most = header.size + 8 + 8 * counts[0], counts[0].bit_length(), 31, 32, 0
     values = [[0, 0], [0, 0]]
     if header.kind in (3, 5):
-        version, p_bits, back_bits = small_numbers(3)
+        version, p_bits, back_bits = [*data[place : place + 3].tolist(), 0, 0, 0][:3]
         if version != 2 or not (1 <= p_bits <= 25 and 1 <= back_bits <= 25):
             raise KitError(f"{path}: is damaged (version {version} of quantisation with {p_bits} and {back_bits} "
                            "bits); copy it again")
@@ -264,7 +244,7 @@ def map_trie(
             place += (4 << p_bits) + ((4 << back_bits) if n < top else 0)
     single, place = place // 8, place + 16 * (counts[0] + 2)
     if packed and top > 2:
-        version, most = small_numbers(2)
+        version, most = [*data[place : place + 2].tolist(), 0, 0][:2]
         if version != 0:
             raise KitError(f"{path}: is damaged (version {version} of compressed pointers); copy it again")
     columns: list[list[int]] = [[0] * 5, [0] * 5]
@@ -419,13 +399,11 @@ class KenlmModel(LanguageModel):
             raise KitError(f"{path}: its vocabulary is damaged ({self.num_words:,} words of {self.counts[0]:,}); copy "
                            "it again")
         words = data[self.end_of_ngrams :]
-        if bool(len(words)) != self.header.has_words or (len(words) and words[:6].tobytes() != b"<unk>\0"):
-            raise KitError(f"{path}: its words are not where the counts say, so it is damaged or was built by a faulty "
-                           "compiler; copy it again, or build it again")
         ends = len(words) - int(np.count_nonzero(words))  # each word ends in a zero byte
-        if len(words) and (ends != self.num_words or words[-1]):
-            raise KitError(f"{path}: ends with {ends:,} words instead of {self.num_words:,}; it is cut short or "
-                           "damaged; copy it again")
+        fit = len(words) and words[:6].tobytes() == b"<unk>\0" and ends == self.num_words and not words[-1]
+        if bool(fit) != self.header.has_words or bool(len(words)) != self.header.has_words:
+            raise KitError(f"{path}: ends with {ends:,} words instead of {self.num_words:,}, or they are not where the "
+                           "counts say: it is cut short, damaged or made by a faulty compiler; copy or build it again")
         self.origin: dict[str, Any] = {"kenlm": self.path.name}
         self.checked = self.found = np.zeros(0, np.uint64)
         start, self.end = self.numbers(["<s>", "</s>"]).tolist()
@@ -503,7 +481,13 @@ class KenlmModel(LanguageModel):
     def verify(self) -> None:
         "Read the whole model; raises `KitError` at the first fault."
         with self.blamed():
-            (_verify_trie if self.header.kind else _verify_probing)(self)
+            if isinstance(self.arrays, KenlmTrie):
+                if not (self.hashes[1:] > self.hashes[:-1]).all():
+                    raise DamagedModel("the hashes of the words are not in order")
+                for n in range(2, self.order + 1):
+                    walk_level(self, n)
+            else:
+                _verify_probing(self)
             if not (self.unigrams < 1e-3).all() or not (np.abs(self._singles(1)) < 1e5).all():
                 raise DamagedModel("a word has a wild probability or backoff weight")
             if self.mass > MOST_MASS:
@@ -563,13 +547,6 @@ def walk_level(model: "KenlmModel", n: int, found: np.ndarray | None = None) -> 
         expected = _walk_level(model.arrays, n, model.num_words, found, part.start, part.stop, expected)
     if expected != model.counts[n - 1]:
         raise DamagedModel("there are fewer n-grams than counted")
-
-# %% ../nbs/lm_kenlm.ipynb #cd0dcbe5
-def _verify_trie(model: "KenlmModel") -> None:
-    if not (model.hashes[1:] > model.hashes[:-1]).all():
-        raise DamagedModel("the hashes of the words are not in order")
-    for n in range(2, model.order + 1):
-        walk_level(model, n)
 
 # %% ../nbs/lm_kenlm.ipynb #46556cf8
 @numba.njit(nogil=True)
@@ -632,8 +609,13 @@ def _listed(model: KenlmModel) -> LanguageModel:
     return assemble(words, tables, dict(model.origin), model.path)
 
 # %% ../nbs/lm_kenlm.ipynb #7abaf6fc
-def read_kenlm(path: str | Path) -> KenlmModel:
-    "Return the model of a file, all of it read if it is small; raises `KitError` if it is damaged."
+def read_language_model(
+    path: str | Path,  # .b2tlm, ARPA text (plain or gzip), or a KenLM binary; recognised by the first bytes
+) -> LanguageModel:
+    "Return the model of a file in any supported format, read whole if it is small; raises `KitError` for a damaged one."
+    path, found = regular_file(path), format_of(path)
+    if found != "KenLM binary":
+        return map_model(path) if found == "model of this kit" else read_arpa(path)
     model = KenlmModel(path)
     if model.bytes <= READ_WHOLE:
         model.verify()

@@ -24,8 +24,8 @@ from b2t_kit.decode.files import read_nbest
 from b2t_kit.decode.tune import read_tuning
 from b2t_kit.doctor import diagnose_file
 from b2t_kit.llm import KeptScores
-from b2t_kit.lm import read_language_model
 from b2t_kit.lm import read_vocabulary
+from b2t_kit.lm_kenlm import read_language_model
 from b2t_kit.models.gru import load_pretrained, read_args
 from b2t_kit.models.published import read_tensors
 from b2t_kit.output.report import read_description

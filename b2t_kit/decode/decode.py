@@ -32,7 +32,8 @@ from .files import DecodedTrial, LogitTrial, check_classes, class_order, marks_o
 from .files import read_trials, with_choices, write_nbest
 from .search import BeamSearch, Hotword, SearchConfig, read_hotwords, search_key, tempered
 from .tune import CHOICE, DEFAULT, Tuning, TuningRecord, plot_tuning, read_tuning, tune, tuned_for
-from ..lm import LanguageModel, leak_warning, preload, read_language_model
+from ..lm import LanguageModel, leak_warning, preload
+from ..lm_kenlm import read_language_model
 from ..speech.calibrate import Calibration, estimate_temperature, fit_to_sentences, label_loss
 from ..speech.calibrate import read_calibration, save_calibration
 from ..text.lexicon import PHONEME_ORDER, ClassOrder, Lexicon, build_lexicon, missing_words, own_words, spell

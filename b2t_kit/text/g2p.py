@@ -28,9 +28,7 @@ _VARIANT = re.compile(r"\(\d+\)$")
 _WORD = re.compile(r"[a-z'-]*[a-z][a-z'-]*")
 
 
-def parse_pronunciation(
-    phonemes: str,  # such as "R EH1 K ER0 D"; stress digits are dropped
-) -> Pronunciation:
+def parse_pronunciation(phonemes: str) -> Pronunciation:
     "Return the phonemes of a pronunciation; raises `KitError` if there are none or one is unknown."
     names = tuple(name.rstrip("012") for name in phonemes.split())
     if not names:
@@ -66,32 +64,24 @@ def read_pronunciations(
     return words
 
 # %% ../../nbs/text/g2p.ipynb #cf8e93b8
-def scored_words(
-    words: Mapping[str, list[Pronunciation]],  # word -> pronunciations
-) -> dict[str, list[Pronunciation]]:  # in alphabetical order
+def scored_words(words: Mapping[str, list[Pronunciation]]) -> dict[str, list[Pronunciation]]:  # in alphabetical order
     "Return the words that can occur in normalised text: letters, apostrophes and hyphens only."
     return {word: words[word] for word in sorted(words) if _WORD.fullmatch(word)}
 
 # %% ../../nbs/text/g2p.ipynb #91927d98
-def pack(
-    words: Mapping[str, list[Pronunciation]],  # word -> pronunciations
-) -> bytes:  # LZMA-compressed text
+def pack(words: Mapping[str, list[Pronunciation]]) -> bytes:  # LZMA-compressed text
     "Return the dictionary in its packed form."
     lines = [f"{word} " + "\t".join(map(" ".join, forms)) for word, forms in words.items()]
     return lzma.compress("\n".join(lines).encode("ascii"), preset=9 | lzma.PRESET_EXTREME)
 
 # %% ../../nbs/text/g2p.ipynb #3306d719
-def unpack_dictionary(
-    data: bytes,  # from `pack`
-) -> dict[str, str]:  # word -> pronunciations separated by tabs, phonemes by spaces
+def unpack_dictionary(data: bytes) -> dict[str, str]:  # word -> pronunciations separated by tabs, phonemes by spaces
     "Return the words of a packed dictionary, with their pronunciations as text."
     lines = lzma.decompress(data).decode("ascii").split("\n")
     return dict(line.split(" ", 1) for line in lines)
 
 # %% ../../nbs/text/g2p.ipynb #be77b051
-def packaged(
-    name: str,  # file name
-) -> bytes:
+def packaged(name: str) -> bytes:
     "Return the content of a data file of the package; raises `KitError` if it is missing."
     try:
         return (resources.files("b2t_kit.text") / name).read_bytes()
@@ -105,10 +95,7 @@ def dictionary() -> dict[str, str]:  # word -> pronunciations separated by tabs
     return unpack_dictionary(packaged("cmudict.txt.xz"))
 
 # %% ../../nbs/text/g2p.ipynb #e366c798
-def cut(
-    phonemes: Pronunciation,  # of a word
-    sizes: Iterable[str | int],  # number of phonemes of each letter
-) -> list[Pronunciation]:  # one chunk per letter
+def cut(phonemes: Pronunciation, sizes: Iterable[str | int]) -> list[Pronunciation]:  # one chunk per letter
     "Cut a pronunciation into the chunks of its letters."
     ends = list(itertools.accumulate(map(int, sizes)))
     return [phonemes[start:end] for start, end in zip([0, *ends], ends)]
@@ -128,11 +115,7 @@ def spelled_words() -> dict[str, list[Pronunciation]]:  # word -> one chunk per 
 class LetterModel:
     "A model that pronounces any word, learned from words cut into one chunk per letter."
 
-    def __init__(
-        self,
-        spelled: Mapping[str, Sequence[Pronunciation]],  # word -> one chunk per letter
-        order: int = 7,  # longest n-gram of (letter, chunk) pairs
-    ):
+    def __init__(self, spelled: Mapping[str, Sequence[Pronunciation]], order: int = 7):
         from b2t_kit import lm  # here, since most words are in the dictionary, and numba takes a second
 
         tokens: dict[tuple[str, Pronunciation], int] = {}
@@ -148,11 +131,7 @@ class LetterModel:
         for (letter, chunk), token in tokens.items():
             self.options.setdefault(letter, []).append((chunk, token))
 
-    def guess(
-        self,
-        word: str,  # lower case; unknown characters are ignored
-        beam: int = 20,  # hypotheses kept after each letter
-    ) -> Pronunciation:  # empty if there is nothing to pronounce
+    def guess(self, word: str, beam: int = 20) -> Pronunciation:  # empty if there is nothing to pronounce
         "Return the likeliest pronunciation of a spelling."
         hypotheses: dict[int, tuple[float, Pronunciation]] = {self.model.start: (0.0, ())}  # state -> ln P, phonemes
         for options in filter(None, map(self.options.get, word)):
@@ -186,10 +165,7 @@ def with_s(base: Pronunciation, vowel: str = "AH") -> Pronunciation:
     return (*base, "Z" if "voiced" in FEATURES[base[-1]] else "S")
 
 # %% ../../nbs/text/g2p.ipynb #272ca856
-def contracted_form(
-    base: Pronunciation,  # of the word before the apostrophe
-    ending: str,  # what follows the apostrophe, such as "ll"
-) -> Pronunciation | None:  # None for an ending that is not a contraction
+def contracted_form(base: Pronunciation, ending: str) -> Pronunciation | None:
     "Add a possessive or contracted ending."
     match ending:
         case "s":
@@ -242,10 +218,7 @@ class Pronouncer(Mapping):
     def __repr__(self) -> str:
         return f"Lexicon of {len(self):,} words, {len(self._own):,} of them your own"
 
-    def pronounce(
-        self,
-        word: str,  # as in normalised text
-    ) -> list[Pronunciation]:  # most usual first; one guess for a word in no list
+    def pronounce(self, word: str) -> list[Pronunciation]:  # most usual first; one guess for a word in no list
         "Return all pronunciations of a word; raises `KitError` if it has no letters."
         return self[word] if word in self else [self.guess(word)]
 
@@ -276,9 +249,7 @@ class Pronouncer(Mapping):
         return None
 
 # %% ../../nbs/text/g2p.ipynb #c2fa8155
-def read_lexicon(
-    path: str | Path,  # text, one "word PH PH ..." per line; `#` begins a comment
-) -> Pronouncer:
+def read_lexicon(path: str | Path) -> Pronouncer:
     "Return a lexicon with your own words from a file; raises `KitError` with the file and line at fault."
     lines = read_text(path).splitlines()
     theirs = any(line.upper().split()[-1:] == ["SIL"] for line in lines)  # of another decoder: some are not scored

@@ -154,10 +154,7 @@ class ClassOrder(NamedTuple):
 PHONEME_ORDER = ClassOrder(PHONEMES, np.arange(len(PHONEMES)), len(PHONEMES))
 
 
-def order_of(
-    names: Sequence[str],  # of the classes of a label set, in its order
-    source: str,  # for error messages
-) -> ClassOrder:
+def order_of(names: Sequence[str], source: str) -> ClassOrder:
     "Return where classes stand; raises `KitError` unless they are the 39 phonemes or characters, a blank and a pause."
     plain = [TOKEN_NAMES.get(name.upper(), name.upper()) for name in names]
     if sorted(plain) == sorted(PHONEMES):
@@ -176,10 +173,7 @@ def order_of(
                    "nor a blank, a space and characters")
 
 # %% ../../nbs/text/lexicon.ipynb #ae9a06a6
-def spell(
-    lexicon: Lexicon,
-    sentence: str,  # any text; it is normalised as for scoring, curly apostrophes included
-) -> list[int]:  # classes 1..40, a silence after every word
+def spell(lexicon: Lexicon, sentence: str) -> list[int]:  # classes 1..40, a silence after every word
     "Return the classes of a sentence, with the most common pronunciations; raises `KitError` for unknown words."
     words = normalise(sentence, map_apostrophes=True).split()
     if unknown := [word for word in words if word not in lexicon]:
@@ -187,10 +181,7 @@ def spell(
     return [phoneme for word in words for phoneme in (*lexicon.forms[word][0], SILENCE)]
 
 # %% ../../nbs/text/lexicon.ipynb #d881c199
-def missing_words(
-    lexicon: Lexicon,
-    sentences: Iterable[str],  # any text; it is normalised as for scoring
-) -> str:  # one line; empty if all words can be decoded
+def missing_words(lexicon: Lexicon, sentences: Iterable[str]) -> str:  # one line; empty if all words can be decoded
     "Say how many words of some sentences the lexicon lacks, with the ten most frequent."
     words = [word for sentence in sentences for word in normalise(sentence, map_apostrophes=True).split()]
     lacking = Counter(word for word in words if word not in lexicon)

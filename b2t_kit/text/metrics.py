@@ -25,17 +25,12 @@ if TYPE_CHECKING:  # scoring needs no plotting library
     from matplotlib.figure import Figure
 
 # %% ../../nbs/text/metrics.ipynb #24aeeedc
-def items_of(
-    sequence: Sequence | np.ndarray,  # a list, a string, an array or a tensor
-) -> Sequence:
+def items_of(sequence: Sequence | np.ndarray) -> Sequence:
     "A list for an array or a tensor; other sequences unchanged."
     return sequence.tolist() if hasattr(sequence, "tolist") else sequence
 
 # %% ../../nbs/text/metrics.ipynb #7614c091
-def edit_distance(
-    reference: Sequence,  # items of any hashable kind: words, phoneme names, class numbers
-    hypothesis: Sequence,  # the same kind of items
-) -> int:  # 0 if equal
+def edit_distance(reference: Sequence, hypothesis: Sequence) -> int:  # 0 if equal
     "The smallest number of substitutions, deletions and insertions between two sequences."
     return Levenshtein.distance(items_of(reference), items_of(hypothesis))
 
@@ -47,10 +42,7 @@ class Edits(NamedTuple):
     insertions: int  # items of the hypothesis without a counterpart in the reference
 
 # %% ../../nbs/text/metrics.ipynb #ab06e585
-def edits(
-    reference: Sequence,  # items of any hashable kind
-    hypothesis: Sequence,  # the same kind of items
-) -> Edits:  # (substitutions, deletions, insertions); their sum is the edit distance
+def edits(reference: Sequence, hypothesis: Sequence) -> Edits:
     "The edits of a best alignment, by kind."
     tags = [tag for tag, *_ in Levenshtein.editops(items_of(reference), items_of(hypothesis))]
     return Edits(tags.count("replace"), tags.count("delete"), tags.count("insert"))
@@ -76,10 +68,7 @@ class Counts(NamedTuple):
     lengths: np.ndarray  # (trials,) int64
 
 # %% ../../nbs/text/metrics.ipynb #00ae7504
-def check_same_number(
-    references: Sequence,  # one per trial
-    hypotheses: Sequence,  # one per trial
-) -> None:
+def check_same_number(references: Sequence, hypotheses: Sequence) -> None:
     "Raise `KitError` unless there is one hypothesis per reference."
     if len(references) != len(hypotheses):
         raise KitError(f"{len(references)} references but {len(hypotheses)} hypotheses: "
@@ -141,10 +130,7 @@ class Choice:
         return f"{self.what} on {which}{fair}"
 
 # %% ../../nbs/text/metrics.ipynb #0cab1677
-def marked(
-    score: object,  # such as a `Rate`
-    marks: Sequence[Choice],
-) -> str:
+def marked(score: object, marks: Sequence[Choice]) -> str:
     "A score with its marks, as text."
     return f"{score} ({'; '.join(map(str, marks))})" if marks else str(score)
 
@@ -154,10 +140,7 @@ def plain_marks(marks: Sequence[Choice]) -> list[dict[str, Any]]:
     return [{**vars(mark), "text": str(mark)} for mark in marks]
 
 # %% ../../nbs/text/metrics.ipynb #54843ab5
-def choice_key(
-    place: tuple[str, int, int],  # session, block and number of a trial
-    truth: str,  # its true sentence
-) -> str:  # 16 hexadecimal digits
+def choice_key(place: tuple[str, int, int], truth: str) -> str:  # 16 hexadecimal digits
     "Return a hash of a trial and what was said, by which records tell on which trials something was chosen."
     return content_hash([*place, normalise(truth)])[:16]
 
@@ -165,9 +148,7 @@ def choice_key(
 FEWEST_GROUPS = 8  # below this, trials are drawn: so few groups say too little about others
 
 
-def redrawn(
-    groups: Sequence | None,  # (trials,) group of each trial
-) -> bool:
+def redrawn(groups: Sequence | None) -> bool:
     "Whether an interval draws these groups, rather than trials."
     return groups is not None and len(set(groups)) >= FEWEST_GROUPS
 
@@ -251,10 +232,7 @@ class RateTable(dict):
         return "\n".join(f"{name:{width}}  {rate}" for name, rate in self.items())
 
 # %% ../../nbs/text/metrics.ipynb #8e1f7b23
-def rates_by(
-    groups: Sequence[str],  # (trials,) group of each trial, such as its session
-    counts: Counts,  # from `count_edits`
-) -> RateTable:  # in order of first appearance; groups without reference items are left out
+def rates_by(groups: Sequence[str], counts: Counts) -> RateTable:
     "The error rate of each group of trials; raises `KitError` for unequal numbers."
     names = np.asarray(groups)
     if len(names) != len(counts.edits):
@@ -341,10 +319,7 @@ def reliability(
             "error": float(np.abs(sums[:, :10].sum(0)).sum() / len(right)), "low": low, "high": high, "bands": rows}
 
 # %% ../../nbs/text/metrics.ipynb #cd6aceb7
-def reliability_line(
-    kind: str,  # of items, such as "words"
-    table: Mapping[str, dict[str, Any]],  # such as "raw", "calibrated" -> from `reliability`
-) -> str:
+def reliability_line(kind: str, table: Mapping[str, dict[str, Any]]) -> str:
     "Calibration errors in words."
     said = [f"{name} {100 * one['error']:.1f} %" + ("" if one["low"] is None else
                                                      f" ({100 * one['low']:.1f}-{100 * one['high']:.1f})")
@@ -352,9 +327,7 @@ def reliability_line(
     return f"calibration error of {kind}: {', '.join(said)}"
 
 # %% ../../nbs/text/metrics.ipynb #873149ab
-def plot_reliability(
-    tables: Mapping[str, Mapping[str, dict[str, Any]]],  # kind of items -> "raw", "calibrated" -> from `reliability`
-) -> "Figure":
+def plot_reliability(tables: Mapping[str, Mapping[str, dict[str, Any]]]) -> "Figure":
     "Draw how often items of each probability are right, a panel a kind; the diagonal is a decoder that knows itself."
     from matplotlib.figure import Figure  # only here: scoring needs no plotting library
 
@@ -388,10 +361,7 @@ class Confusion:
         deletions, insertions = int(self.wrong[:, BLANK].sum()), int(self.wrong[BLANK].sum())
         return Edits(int(self.wrong.sum()) - deletions - insertions, deletions, insertions)
 
-    def most_common(
-        self,
-        count: int = 10,  # at most so many
-    ) -> list[tuple[str, str, int]]:  # (true, decoded, times); "-" means nothing
+    def most_common(self, count: int = 10) -> list[tuple[str, str, int]]:  # (true, decoded, times); "-" means nothing
         "The most frequent errors; ties in class order."
         wrong, names = self.wrong, (NOTHING, *PHONEMES[1:])
         order = np.argsort(-wrong, axis=None, kind="stable")[:count]
@@ -404,10 +374,7 @@ class Confusion:
         return "\n".join([f"{kinds} in {self.counts[1:].sum()} phonemes", *rows])
 
 # %% ../../nbs/text/metrics.ipynb #e140ba86
-def confusion(
-    references: Sequence[Sequence[int]],  # true classes 1..40 of each trial, unpadded; or names
-    hypotheses: Sequence[Sequence[int]],  # decoded classes of each trial, collapsed; or names
-) -> Confusion:
+def confusion(references: Sequence[Sequence[int]], hypotheses: Sequence[Sequence[int]]) -> Confusion:
     "The confusions of phonemes over all trials, from a best alignment of each."
     check_same_number(references, hypotheses)
     counts = np.zeros((len(PHONEMES), len(PHONEMES)), dtype=np.int64)
@@ -417,9 +384,7 @@ def confusion(
     return Confusion(counts)
 
 # %% ../../nbs/text/metrics.ipynb #f3741a4b
-def plot_confusion(
-    confusion: Confusion,  # from `confusion`
-) -> "Axes":
+def plot_confusion(confusion: Confusion) -> "Axes":
     "Draw the share of each true class that was decoded as each class, ordered by articulation."
     import matplotlib.pyplot as plt  # only here: scoring needs no plotting library
 

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['IPA', 'EXAMPLES', 'FEATURES', 'FEATURE_FAMILIES', 'FEATURE_NAMES', 'GROUPS', 'BLANK', 'SILENCE', 'BAR', 'PHONEMES',
-           'FOREIGN_LETTER', 'feature_matrix', 'to_ids', 'to_phonemes', 'show', 'collapse', 'join_words', 'normalise',
-           'check_word']
+           'FOREIGN_LETTER', 'UNKNOWN_WORD', 'feature_matrix', 'to_ids', 'to_phonemes', 'show', 'collapse',
+           'join_words', 'normalise', 'normalise_lines', 'check_word']
 
 # %% ../../nbs/text/phonemes.ipynb #0986395c
 import itertools
@@ -114,9 +114,7 @@ _IDS = {name: index for index, name in enumerate(PHONEMES)} | {BAR: SILENCE}
 _PRINTED = (*PHONEMES[:SILENCE], BAR)
 
 
-def to_ids(
-    phonemes: Iterable[str] | str,  # names without stress digits, or one string such as "B IY |"
-) -> list[int]:  # classes 0..40
+def to_ids(phonemes: Iterable[str] | str) -> list[int]:  # classes 0..40
     "Return the classes of phoneme names; raises `KitError` for the first unknown name."
     names = phonemes.split() if isinstance(phonemes, str) else [name.strip() for name in phonemes]
     unknown = next((name for name in names if name not in _IDS), None)
@@ -126,9 +124,7 @@ def to_ids(
     return [_IDS[name] for name in names]
 
 # %% ../../nbs/text/phonemes.ipynb #2c1eb69b
-def to_phonemes(
-    ids: Iterable[int],  # classes 0..40, as a list, an array or a tensor
-) -> list[str]:  # names, with "|" for silence
+def to_phonemes(ids: Iterable[int]) -> list[str]:  # names, with "|" for silence
     "Return the names of classes; raises `KitError` for the first class out of range."
     classes = [int(index) for index in ids]
     wrong = next((index for index in classes if not 0 <= index <= SILENCE), None)
@@ -137,16 +133,12 @@ def to_phonemes(
     return [_PRINTED[index] for index in classes]
 
 # %% ../../nbs/text/phonemes.ipynb #9cc5c428
-def show(
-    ids: Iterable[int],  # classes 0..40
-) -> str:  # such as "B R IH NG | IH T |"
+def show(ids: Iterable[int]) -> str:  # such as "B R IH NG | IH T |"
     "Return the printed form of a sequence of classes, without blanks."
     return " ".join(to_phonemes(index for index in ids if index != BLANK))
 
 # %% ../../nbs/text/phonemes.ipynb #e7c3b4fb
-def collapse(
-    path: Sequence[int] | np.ndarray,  # (frames,) class of each frame
-) -> list[int]:  # classes 1..40
+def collapse(path: Sequence[int] | np.ndarray) -> list[int]:  # classes 1..40
     "Return the labels of a CTC path: runs merged, then blanks dropped (Graves et al., 2006)."
     classes = np.asarray(path)
     starts = np.ones(len(classes), dtype=bool)
@@ -154,19 +146,22 @@ def collapse(
     return classes[starts & (classes != BLANK)].tolist()
 
 # %% ../../nbs/text/phonemes.ipynb #6dfd3a15
-def join_words(
-    words: Iterable[Sequence[str]],  # the phonemes of each word, without silence
-) -> list[str]:  # one flat sequence
+def join_words(words: Iterable[Sequence[str]]) -> list[str]:  # one flat sequence
     "Return the labels of some words: each word's phonemes, and a `|` after every word."
     return [phoneme for word in words for phoneme in (*word, BAR)]
 
 # %% ../../nbs/text/phonemes.ipynb #72c1a719
-_KEPT = frozenset(string.ascii_letters + "-' ")
+_KEPT = (string.ascii_letters + "-' ").encode()
+_DROPPED = bytes(set(range(256)) - set(_KEPT))
+_LOWER = bytes.maketrans(string.ascii_uppercase.encode(), string.ascii_lowercase.encode())
 _REWRITES = (("- ", " "), ("--", ""), (" '", "'"))  # in this order
-_APOSTROPHES = str.maketrans(dict.fromkeys("\u2019\u2018\u02bc\uff07", "'"))
-
-
 FOREIGN_LETTER = re.compile(r"[^\W\d_A-Za-z\u02bc]")  # which scored text leaves out; U+02BC is an apostrophe
+
+
+def _with_straight_apostrophes(text: str) -> str:
+    for apostrophe in "\u2019\u2018\u02bc\uff07":
+        text = text.replace(apostrophe, "'")
+    return text
 
 # %% ../../nbs/text/phonemes.ipynb #a176be39
 def normalise(
@@ -175,11 +170,32 @@ def normalise(
 ) -> str:  # lower-case words of a-z, hyphen and apostrophe, separated by single spaces
     "Return text as it is scored; by default equal to `remove_punctuation` of nejm-brain-to-text."
     if map_apostrophes:
-        sentence = sentence.translate(_APOSTROPHES)
-    text = "".join(character for character in sentence if character in _KEPT).lower()
+        sentence = _with_straight_apostrophes(sentence)
+    text = sentence.encode("ascii", "ignore").translate(_LOWER, _DROPPED).decode()
     for old, new in _REWRITES:
         text = text.replace(old, new)
     return " ".join(text.split())
+
+# %% ../../nbs/text/phonemes.ipynb #0474ba63
+UNKNOWN_WORD = "\0"  # what `<unk>` in a text becomes
+_MARKER = re.compile("<unk>|</?s>", re.IGNORECASE)
+_OTHER_SPACE = re.compile(r"[^\S\n ]")
+_SPACES = b"\t\r\x0b\x0c\x1c\x1d\x1e\x1f"
+_LOWER_SPACED = bytes.maketrans(_SPACES, b" " * len(_SPACES)).translate(_LOWER)
+_DROPPED_OF_LINES = _DROPPED.translate(None, _SPACES + b"\n\0")
+
+
+def normalise_lines(text: str) -> str:  # the same lines, normalised, with as many spaces as come
+    "Return many lines normalised at once, typographic apostrophes as straight ones."
+    text = text.replace(UNKNOWN_WORD, "")
+    if "<" in text:
+        text = _MARKER.sub(lambda marker: f" {UNKNOWN_WORD} " if "u" in marker[0].lower() else " ", text)
+    if not text.isascii():
+        text = _OTHER_SPACE.sub(" ", _with_straight_apostrophes(text))
+    text = text.encode("ascii", "ignore").translate(_LOWER_SPACED, _DROPPED_OF_LINES).decode()
+    for old, new in _REWRITES:
+        text = text.replace(old, new)
+    return text
 
 # %% ../../nbs/text/phonemes.ipynb #b8a2deb8
 def check_word(word: str) -> None:

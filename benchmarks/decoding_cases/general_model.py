@@ -128,8 +128,9 @@ def general_model(labels: Path, general: Path, /, *, out: Path) -> None:
             own = build(text, scored + tuned_on, order)
             found = english(general, own.words)
             found = single_words(found) if order == 1 else found
-            parts = [own.save(folder / "sentences.b2tlm"), found.save(folder / "pocketsphinx 5.1.1.b2tlm")]
-            mixed = mix_language_models(parts, out / f"{order}.b2tlm", text=held_out, exclude=[kept_out])
+            own.save(folder / "sentences.b2tlm")
+            found.save(folder / "pocketsphinx 5.1.1.b2tlm")
+            mixed = mix_language_models([own, found], out / f"{order}.b2tlm", text=held_out, exclude=[kept_out])
             print(mixed)
             for kind, one in {"sentences alone": own, "general alone": found, "both": mixed.read()}.items():
                 print(f"  perplexity of {kind}: {perplexity(one, tuned_on)[0]:.1f} (held out), "

@@ -16,7 +16,7 @@ from b2t_kit.decode.search import SearchConfig
 from b2t_kit.llm import GRID, best_weights, tabulate
 from b2t_kit.llm import (CausalScorer, KeptScores, load_scorer, unscored_sentences, word_perplexity,
                                 writings_of)
-from b2t_kit.lm import read_language_model
+from b2t_kit.lm_kenlm import read_language_model
 from b2t_kit.text.lexicon import build_lexicon
 from b2t_kit.lm import sentence_scores
 from b2t_kit.simulate import Noise

@@ -96,9 +96,11 @@ def real_lists(labels: Path, validation: Path, general: Path, /, *, llm: Path, k
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         own = build(sum(parts[::2], []), said + parts[1])
+        theirs = english(general, own.words)
+        own.save(folder / "own.b2tlm")
+        theirs.save(folder / "general.b2tlm")
         model = mix_language_models(
-            [own.save(folder / "own.b2tlm"), english(general, own.words).save(folder / "general.b2tlm")],
-            folder / "3.b2tlm", text=written(folder / "held_out.txt", parts[1]),
+            [own, theirs], folder / "3.b2tlm", text=written(folder / "held_out.txt", parts[1]),
             exclude=[written(folder / "said.txt", said)], leaks="drop")
     lexicon, slots = build_lexicon(), [Slots(row["nbest"]) for row in rows]
     phonemes = [to_ids(row["phonemes"]) for row in rows]

@@ -15,9 +15,9 @@ from decoding_cases.task import alone, best, make_text, memory_now, save, spoken
 
 from b2t_kit.decode.search import BeamSearch, SearchConfig
 from b2t_kit.decode.decode import choose_words
-from b2t_kit.lm import read_language_model
+from b2t_kit.lm_kenlm import read_language_model
 from b2t_kit.lm import sentence_scores
-from b2t_kit.lm import build_language_model, convert_language_model
+from b2t_kit.lm import build_language_model
 from b2t_kit.text.g2p import dictionary
 from b2t_kit.text.metrics import wer
 
@@ -141,7 +141,7 @@ def build_files(folder: Path, programs: Path, words: int) -> None:
     (folder / "scored.txt").write_text("\n".join(map(" ".join, split)) + "\n")
     build_language_model([folder / "text.txt"], folder / "model.arpa", 4, prune=(0, 0, 1), vocabulary=dictionary(),
                          exclude=[folder / "said.txt"], leaks="drop")
-    convert_language_model(folder / "model.arpa", folder / "model.b2tlm")
+    read_language_model(folder / "model.arpa").save(folder / "model.b2tlm")
     for name, options in KINDS.items():
         subprocess.run([programs / "build_binary", *options, folder / "model.arpa", folder / name], check=True,
                        capture_output=True)

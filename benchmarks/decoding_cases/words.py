@@ -13,7 +13,7 @@ from b2t_kit.core import load_json
 from b2t_kit.decode.search import BeamSearch, SearchConfig, tempered
 from b2t_kit.decode.decode import choose_words
 from b2t_kit.decode.tune import Tuning, tune
-from b2t_kit.lm import read_language_model
+from b2t_kit.lm_kenlm import read_language_model
 from b2t_kit.text.lexicon import Lexicon, build_lexicon
 from b2t_kit.lm import LanguageModel, perplexity
 from b2t_kit.simulate import SPREADS, Noise
