@@ -835,7 +835,7 @@ class NgramTable(NamedTuple):
     count: np.ndarray  # (R,) uint32
 
 # %% ../nbs/lm.ipynb #006ec394
-COUNT_BYTES = 54  # of memory for each distinct n-gram while it is smoothed
+COUNT_BYTES = 45  # of memory for each distinct n-gram while it is smoothed
 _OUTSIDE = np.uint32(2**32 - 1)  # row of a place at which no n-gram begins
 
 
@@ -873,13 +873,16 @@ def count_ngrams(
         keys = keys[:used]
         keys.sort()
         first = np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[:used])
-        afford(COUNT_BYTES * (found + len(first)))
-        keys, count = keys[first], np.diff(first, append=used).astype(np.uint32)
-        prefix, word = (part.astype(np.uint32) for part in np.divmod(keys, np.uint64(size)))
-        suffix = word
-        if n > 2:
-            suffix = np.searchsorted(below, tables[-1].suffix[prefix] * np.uint64(size) + word).astype(np.uint32)
-        tables.append(NgramTable(prefix, word, suffix, count))
+        found += len(first)
+        afford(max(16 * len(stream) + 24 * found, COUNT_BYTES * found))
+        times, keys = np.diff(first, append=used).astype(np.uint32), keys[first]
+        del first
+        prefix, word, suffix = np.empty((3, len(keys)), np.uint32)
+        for part in chunks(len(keys), BLOCK):
+            prefix[part], word[part] = keys[part] // np.uint64(size), keys[part] % np.uint64(size)
+            suffix[part] = word[part] if n == 2 else np.searchsorted(
+                below, tables[-1].suffix[prefix[part]] * np.uint64(size) + word[part])
+        tables.append(NgramTable(prefix, word, suffix, times))
         below = keys
         if n < order:
             longer = np.full(len(stream), _OUTSIDE)
@@ -929,12 +932,13 @@ def kneser_ney(tables: Sequence[NgramTable], prune: Sequence[int]) -> tuple[list
             total, freed = (np.bincount(table.prefix, part, len(below)) for part in (adjusted, taken))
             gamma = np.divide(freed, total, out=np.ones(len(below)), where=total > 0)
             p = np.subtract(adjusted, taken, out=taken)  # in place: a large text has a hundred million n-grams
-            p /= total[table.prefix]
-            p += gamma[table.prefix] * below[table.suffix]
+            for part in chunks(len(p), BLOCK):
+                head = table.prefix[part]
+                p[part] = p[part] / total[head] + gamma[head] * below[table.suffix[part]]
             levels[-1].back[:] = np.log(gamma[kept])
             prefix, kept = (np.cumsum(kept) - kept).astype(np.uint32)[table.prefix[usable]], usable
         with np.errstate(divide="ignore"):
-            ln_p = np.log(p[kept]).astype(np.float32)
+            ln_p = np.concatenate([np.log(p[part][kept[part]]).astype(np.float32) for part in chunks(len(p), BLOCK)])
         levels.append(Level(prefix, table.word[kept], ln_p, np.zeros(len(ln_p), np.float32)))
     levels[0].ln_p[START] = LN_START
     return levels, amounts
