@@ -724,8 +724,8 @@ def text_blocks(text: Text) -> Iterator[tuple[str, int, str]]:  # source, number
     "Yield a text in blocks of lines; raises `KitError` naming a line that is too long or not UTF-8."
     if not isinstance(text, (str, Path)):
         for part in chunks(len(text), 20_000):
-            lines = (" ".join(line.split("\n")) for line in text[part])
-            yield "the sentences", part.start + 1, normalise_lines("\n".join(lines))
+            block = "\n".join(" ".join(line.split("\n")) for line in text[part])
+            yield "the sentences", part.start + 1, normalise_lines(block)
         return
     lost, example = 0, ""
     for number, lines in line_blocks(text):
