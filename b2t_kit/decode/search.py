@@ -425,7 +425,7 @@ def _parse_line(line: str) -> tuple[str, str, Pronunciation, float | None]:  # w
         raise KitError(f"the word {head[:20]!r}... or its pronunciation is longer than {LONGEST_HOTWORD}")
     word, boost = re.sub(r"\([0-9]+\)$", "", head), None
     check_word(word)
-    if spoken and re.fullmatch(r"nan|inf(inity)?|[-+]?[0-9.]+(e[-+]?[0-9]+)?|[-+](nan|inf(inity)?)", spoken[-1]):
+    if spoken and re.fullmatch(r"[-+]?(nan|inf(inity)?|[0-9.]+(e[-+]?[0-9]+)?)", spoken[-1]):
         written = spoken.pop()
         with suppress(ValueError):
             boost = float(written)

@@ -62,10 +62,7 @@ class Windows:
         "The number of bins until the next patch is complete."
         return self.missing + self.frames * self.stride + self.patch - self.taken
 
-    def push(
-        self,
-        bins: torch.Tensor,  # (N, C) float32
-    ) -> list[torch.Tensor]:  # (patch, C) each
+    def push(self, bins: torch.Tensor) -> list[torch.Tensor]:  # (N, C) float32; (patch, C) each
         "Take the next bins, and return the patches that are now complete."
         self.taken += len(bins)
         return self._cut(bins)
@@ -112,11 +109,8 @@ class PaddedSteps(FrameSteps):
         return self.steps.frame(functional.pad(window, (0, self.missing)))
 
 
-def steps_on(
-    decoder: Decoder,
-    day: str,  # whose layer is used
-) -> FrameSteps:
-    "Return the network of a decoder as it decodes live on a day."
+def steps_on(decoder: Decoder, day: str) -> FrameSteps:
+    "Return the network of a decoder as it decodes live, with the layer of a day."
     fitted = fit_days(decoder.model, decoder.sessions, decoder.trained, [day], decoder.config.unseen)
     steps = decoder.config.model.stream(fitted.cpu().eval())
     missing = (decoder.config.model.num_features or 0) - decoder.features_on(day)
@@ -141,14 +135,10 @@ class AveragedSteps(FrameSteps):
         rows = self.workers.map(lambda member: member.frame(window), self.members)
         return average_logits([tempered(row[None], one) for row, one in zip(rows, self.temperatures)])[0]
 
-    def fit_time(
-        self,
-        window: torch.Tensor,  # (patch, C)
-        limit: float,  # seconds that a frame may take
-    ) -> str:
+    def fit_time(self, window: torch.Tensor, limit: float) -> str:  # (patch, C); seconds that a frame may take
         "Leave out the last networks until a frame takes at most `limit`; return a line about it."
-        given, took = len(self.members), math.inf
-        while took > limit:
+        given = len(self.members)
+        while True:
             times = []
             for _ in range(5):
                 begun = time.perf_counter()
@@ -156,9 +146,9 @@ class AveragedSteps(FrameSteps):
                 self.frame(window)
                 times.append(time.perf_counter() - begun)
             took = float(np.median(times))
-            if took > limit and len(self.members) == 1:
+            if took <= limit or len(self.members) == 1:
                 break
-            self.members = self.members[:-1] if took > limit else self.members
+            self.members.pop()
         left = "" if len(self.members) == given else f" of {given}, for lack of time,"
         return f"{len(self.members)}{left} networks decode together: {1e3 * took:.1f} ms a frame"
 
@@ -242,8 +232,8 @@ def copy_into_memory(model: LanguageModel) -> None:
     arrays = {name: array for name, array in model.arrays._asdict().items() if isinstance(array, np.ndarray)}
     if sum(array.nbytes for array in arrays.values()) <= COPIED_BYTES:
         copies = {name: array.copy() for name, array in arrays.items()}
-        for name, array in copies.items():
-            array.flags.writeable = arrays[name].flags.writeable  # so that compiled code stays the same
+        for name, copy in copies.items():
+            copy.flags.writeable = arrays[name].flags.writeable  # so that compiled code stays the same
         model.arrays = model.arrays._replace(**copies)
 
 # %% ../../nbs/decode/stream.ipynb #f0fc81de
@@ -298,11 +288,8 @@ class StreamDecoder:
         gc.unfreeze()
         (gc.enable if enabled else gc.disable)()
 
-    def warm_up(
-        self,
-        progress: Callable[[str], None] = lambda part: None,  # called with what is done now
-    ) -> None:
-        "Decode noise and forget it, once, so that no frame waits for compilation or for memory."
+    def warm_up(self, progress: Callable[[str], object] = str) -> None:
+        "Decode noise and forget it, once, so that no frame waits for compilation or for memory; tells what it does."
         if self.warm:
             return
         progress("reading the language model, part 1 of 3")
@@ -460,11 +447,8 @@ class StreamDecoder:
         "The words that are expected from the next sentence on."
         return [hotword.word for hotword in self._next.hotwords]
 
-    def add_hotword(
-        self,
-        text: str,  # a line of a file of hotwords: "word [PH PH ...] [boost]"
-    ) -> None:
-        "Expect a word from the next sentence on; raises `KitError` for a faulty line."
+    def add_hotword(self, text: str) -> None:
+        "Expect 'word [PH PH ...] [boost]' from the next sentence on; raises `KitError` for a faulty line."
         new = parse_hotwords([text], "hotword")
         names = {hotword.word for hotword in new}
         self._expect([hotword for hotword in self._next.hotwords if hotword.word not in names] + new)

@@ -179,8 +179,10 @@ def report_kept(folder: str | Path, out: str | Path | None = None) -> str:
     lines, number = read_text(path).splitlines(keepends=True) if os.path.lexists(path) else [], 0
     try:
         for line in lines:
+            if not line.endswith("\n"):
+                break  # it was being written
             number += 1
-            event: Any = parse_json(line) if line.endswith("\n") else {"event": "cut off"}
+            event: Any = parse_json(line)
             if event["event"] == "final":
                 shown, came = " ".join(word for word, _ in event["words"]), event["came"]
                 finals[event["number"]] = {"shown": shown, "reason": str(event["reason"]),

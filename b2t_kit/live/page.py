@@ -46,11 +46,9 @@ IN_FEED = {"columns": SHOWN_BINS, "phonemes": SHOWN_BINS, "sentences": 100, "not
 ROWS, CLIP = 128, 0.9  # most rows of the heat map; z-scores at the ends of its colour scale
 
 
-def colour_bytes(
-    bins: np.ndarray,  # (N, C) float32
-    before: np.ndarray | None = None,  # (R,) the last shown bin
-) -> tuple[np.ndarray, np.ndarray | None]:  # (N, R) uint8, and the last shown bin
-    "Return bins as columns of a heat map: averages of neighbouring features, lightly smoothed, 0 to 255."
+def colour_bytes(bins: np.ndarray, before: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return bins (N, C) float32 as columns (N, R) uint8 of a heat map: averages of neighbouring features, lightly
+    smoothed; and the last one, (R,) of floats, from which the next go on."""
     if not bins.size:
         return np.zeros((0, 0), np.uint8), before
     count = bins.shape[1]
@@ -434,8 +432,8 @@ class Widget:
     def __init__(self, session: LiveSession, display: Callable[..., Any]) -> None:
         import ipywidgets
 
-        self.session, self.status, self.drawn_at, self.error = session, session.status(), 0.0, ""
-        self.feed, self.reader, self.canvas = Feed(), Reader(), Canvas(display)
+        self.session, self.status, self.drawn_at = session, session.status(), 0.0
+        self.feed, self.canvas = Feed(), Canvas(display)
         self.text = ipywidgets.Text(placeholder="a hotword" + (", or a sentence to say" if session.says else ""))
         self.box = ipywidgets.HBox([self.text])
         for what, label in (("cue", "The sentence ends"), ("hotword", "Expect the word"), ("say", "Say it"),
@@ -458,33 +456,28 @@ class Widget:
         "Draw the session as it is now."
         from IPython.display import HTML
 
-        self.drawn_at, message = time.monotonic(), self.feed.since(self.reader, again=True) or {}
-        heat = base64.b64encode(heat_map(self.feed)).decode() if self.feed.bins else ""
+        self.drawn_at, feed = time.monotonic(), self.feed
+        heat = base64.b64encode(heat_map(feed)).decode() if feed.bins else ""
         words = " ".join(f"<span style='opacity:{0.35 + 0.65 * sure:.2f}'>{html.escape(word)}</span>"
-                         for word, sure in message["words"] or ())
+                         for word, sure in feed.now["words"] or ())
         lines = [f"{one['text']}   (said: {one['said']})" if one["said"] else one["text"]
-                 for _, one in [*self.feed.log["sentences"]][-5:]]
-        parts = [self.status.text, f"stream: {self.session.counted()}", *(note["text"] for note in message["notes"]),
-                 self.error]
+                 for _, one in [*feed.log["sentences"]][-5:]]
+        notes = [note["text"] for _, note in [*feed.log["notes"]][-1:]]
+        parts = [self.status.text, f"stream: {self.session.counted()}", *notes]
         self.canvas.show(HTML(
             f"<img width='800' height='160' alt='the last eight seconds' src='data:image/png;base64,{heat}'>"
             f"<div style='font-size:24px;line-height:1.5'>{words or '&nbsp;'}</div>"
-            f"<div>{'<br>'.join(map(html.escape, lines))}</div>"
-            f"<div>{html.escape('; '.join(filter(None, parts)))}</div>"))
+            f"<div>{'<br>'.join(map(html.escape, lines))}</div><div>{html.escape('; '.join(parts))}</div>"))
 
     def _request(self, what: str) -> None:
         try:
             self.session.request(what, self.text.value)
         except KitError as error:
-            self.error = str(error)
-            self.draw()
+            self.session.note(str(error), True)
 
     def _run(self) -> None:
-        try:
+        with suppress(Exception):  # its status says why it has ended
             self.session.run()
-        except Exception as error:  # shown where somebody looks
-            self.error = f"ended: {error}"
-            self.draw()
 
 
 def watch(session: LiveSession, display: Callable[..., Any] = notebook_display) -> Widget:

@@ -498,11 +498,8 @@ SAMPLES = ("int8", "int16", "int32", "float32", "float64")  # types of a field `
 TASK_STATES, SPEAKING = "task_state", b"1"  # a stream of BRAND's tasks, and the state in which the participant speaks
 
 
-def entry_bin(
-    values: Mapping[bytes, bytes],  # fields of an entry
-    dtype: str,  # of a field `samples`
-) -> tuple[np.ndarray, int | None]:  # (1, C) float32, and its number; None if it has none
-    "Return the bin of an entry; raises `KitError` if it has none."
+def entry_bin(values: Mapping[bytes, bytes], dtype: str) -> tuple[np.ndarray, int | None]:  # (1, C) float32
+    "Return the bin of an entry, whose `samples` have a type, and its number if it has one; raises `KitError` for none."
     for first, second, kind, counter, each in (*LAYOUTS, (b"samples", b"", dtype, b"i", 1)):
         if not {first, second} - {b""} <= values.keys():
             continue
@@ -618,7 +615,8 @@ def choose_source(
             raise KitError(f"password: {printable(password)} is empty or not set")
         login, at, rest = kind.removeprefix("redis:").removeprefix("//").rpartition("@")
         address, *more = rest.split("/", 2)
-        return RedisSource(login + at + address, *more, password=(secret or "").strip("\r\n"))
+        stream, dtype = [*more, *("binnedFeatures", "int8")[len(more):]]
+        return RedisSource(login + at + address, stream, dtype, (secret or "").strip("\r\n"))
     if ":" not in kind:
         raise KitError(f"source: '{printable(kind)}' should be recording, participant, HOST:PORT of a stream, "
                        "lsl:NAME, or redis:HOST:PORT/STREAM")
