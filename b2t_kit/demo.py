@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from .core import KitError, check_writable, save_json, write_atomically
+from .core import KitError, as_png, check_writable, save_json, write_atomically
 from .data.batches import smooth
-from .data.dataset import BIN_SECONDS, Recordings, as_png
+from .data.dataset import BIN_SECONDS, Recordings
 from .decode.search import BeamSearch
 from .decode.decode import Sentences, choose_words, decode_run
 from .decode.files import read_trials
@@ -104,7 +104,7 @@ def demo(
         uninterrupted(train(task, replace(run.train, seed=seed), out / name, check_memory=check_memory))
         task.close()
         evaluations.append(evaluate_run(out / name, out / "data", device=run.train.device))
-    write_atomically(out / "training.png", show_run(out / "decoder", out / "linear").png())
+    write_atomically(out / "training.png", as_png(show_run(out / "decoder", out / "linear"), 72))
     for figure in ("days", "confusion"):
         drawn = out / "decoder/eval/val" / f"{figure}.png"
         write_atomically(out / drawn.name, drawn.read_bytes())

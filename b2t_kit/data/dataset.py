@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['ARRAYS', 'FEATURE_KINDS', 'AS_PUBLISHED', 'UNCONFIRMED', 'T15', 'NUM_FEATURES', 'BIN_SECONDS', 'LABEL_WIDTH',
            'SPLITS', 'MAX_BINS', 'MAX_TRIALS', 'MAX_FEATURES', 'MAX_NUMBER', 'TEXT_LIMIT', 'MAX_VALUE', 'H5_ERRORS',
-           'CHUNK_BYTES', 'MAX_CHUNKS', 'Signal', 'Trial', 'show_trial', 'as_png', 'Fault', 'reading', 'open_file',
-           'open_member', 'open_trial', 'check_storage', 'open_dataset', 'check_text', 'read_attribute', 'read_signal',
+           'CHUNK_BYTES', 'MAX_CHUNKS', 'Signal', 'Trial', 'show_trial', 'Fault', 'reading', 'open_file', 'open_member',
+           'open_trial', 'check_storage', 'open_dataset', 'check_text', 'read_attribute', 'read_signal',
            'signal_difference', 'TrialInfo', 'read_info', 'read_features', 'check_features', 'read_labels',
            'check_split', 'entries_of', 'sessions_of', 'lost_days', 'NoRecordings', 'find_recordings', 'index_file',
            'Recordings', 'show_sessions', 'browse_trials', 'RunningNorm', 'trial_digests', 'data_fingerprint',
@@ -14,7 +14,6 @@ __all__ = ['ARRAYS', 'FEATURE_KINDS', 'AS_PUBLISHED', 'UNCONFIRMED', 'T15', 'NUM
 
 # %% ../../nbs/01_dataset.ipynb #62f6cae2
 import hashlib
-import io
 import json
 import math
 import os
@@ -33,7 +32,7 @@ import h5py
 import numpy as np
 from tqdm.auto import tqdm
 
-from ..core import KitError, Remembered, file_state, followed, platform, printable, regular_file, to_dict
+from ..core import KitError, Remembered, as_png, file_state, followed, platform, printable, regular_file, to_dict
 from ..text.phonemes import BLANK, FOREIGN_LETTER, PHONEMES, show
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import, and only the figures need it
@@ -135,16 +134,6 @@ def show_trial(trial: Trial, limit: float = 3.0) -> "Figure":
         title += f": {trial.sentence}\n{shown if len(shown) <= 78 else shown[:74] + ' ...'}"
     figure.suptitle(title, fontsize=9)
     return figure
-
-# %% ../../nbs/01_dataset.ipynb #fec6b51c
-def as_png(figure: "Figure") -> bytes:
-    "The figure, which stays open, as a PNG with 128 colours, about a third of the usual size."
-    from PIL import Image  # Pillow comes with matplotlib
-
-    large, small = io.BytesIO(), io.BytesIO()
-    figure.savefig(large, format="png")
-    Image.open(large).convert("RGB").quantize(128).save(small, format="png", optimize=True)
-    return small.getvalue()
 
 # %% ../../nbs/01_dataset.ipynb #0e1c54be
 MAX_BINS = 10_000  # of a trial: 200 s, or 20 MB of features
@@ -650,7 +639,6 @@ def show_sessions(recordings: Recordings) -> "Figure":
 def browse_trials(recordings: Recordings) -> "interactive":
     "Display controls for browsing trials, and the first trial as a static figure below them."
     import ipywidgets  # only here: everything else works without a notebook
-    import matplotlib.pyplot as plt
     from IPython.display import Image, display
 
     days: dict[str, list[int]] = {}
@@ -661,7 +649,6 @@ def browse_trials(recordings: Recordings) -> "interactive":
     def draw(session: str, trial: int, colours: float) -> Image:
         numbers.max = len(days[session]) - 1
         figure = show_trial(recordings[days[session][min(trial, numbers.max)]], colours)
-        plt.close(figure)
         return Image(as_png(figure))
 
     colours = ipywidgets.FloatSlider(3, min=0.5, max=8)

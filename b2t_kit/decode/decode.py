@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..core import MEMO, Kept, KitError, content_hash, csv_text, file_hash, followed, kept, load_json
+from ..core import MEMO, Kept, KitError, as_png, content_hash, csv_text, file_hash, followed, kept, load_json
 from ..core import new_folders, override, save_json, stored_key, to_dict, write_atomically
 from ..data.dataset import Recordings
 from .files import DecodedTrial, LogitTrial, check_classes, class_order, marks_of, read_nbest
@@ -550,14 +550,12 @@ class Decoding:
 
     def tune(self, seconds: float | None = None) -> None:
         "Tune the weights on the trials whose sentence is known, and record them for this and later decodings."
-        from b2t_kit.speech.evaluate import png
-
         path, self.digest = self.source.records(self.folder)[0]
         trials = [self.logits.trials[index] for index in self.logits.truths]
         found = tune(*self.words, [tempered(trial.logits, self.calibration.temperature) for trial in trials],
                      self.truths, override(SearchConfig(), self.options.settings), progress=self.progress,
                      hotwords=self.options.hot, budget=seconds, days=[trial.session for trial in trials])
-        write_atomically(self.folder / "tuning.png", png(plot_tuning(found)))
+        write_atomically(self.folder / "tuning.png", as_png(plot_tuning(found), 110))
         save_json(path, found.to_dict() | {
             "tuned_for": tuned_for(*self.words, self.options.hot, self.digest), "lm": absolute(self.lm),
             "logits": content_hash(self.logits.key), "temperature": self.options.temperature,

@@ -30,10 +30,10 @@ from PIL import Image
 
 import b2t_kit
 from .. import __version__
-from ..core import KitError, check_target, load_json, note_of, read_text, report_progress, save_json
+from ..core import KitError, as_png, check_target, load_json, note_of, read_text, report_progress, save_json
 from ..core import write_atomically
 from ..data.convert import quarantine_record, quarantine_said
-from ..data.dataset import BIN_SECONDS, FEATURE_KINDS, T15, Recordings, Signal, as_png, check_split
+from ..data.dataset import BIN_SECONDS, FEATURE_KINDS, T15, Recordings, Signal, check_split
 from ..decode.decode import LogitsFile, RunLogits, Sentences, decode_sentences
 from ..decode.files import DecodedTrial, posteriors, read_trials
 from ..decode.tune import DEFAULT

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['WEIGHTS', 'LOGITS', 'Decoder', 'load_decoder', 'exported_decoder', 'recorded_settings', 'Decoded', 'decode',
-           'write_logits', 'decoded_again', 'logits_key', 'own_days', 'fit_run', 'certainty_of', 'Evaluation', 'png',
+           'write_logits', 'decoded_again', 'logits_key', 'own_days', 'fit_run', 'certainty_of', 'Evaluation',
            'save_evaluation', 'own_recordings', 'results_folder', 'evaluate_run']
 
 # %% ../../nbs/speech/evaluate.ipynb #5438823b
@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import h5py
 import numpy as np
@@ -26,7 +26,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from ..core import MEMO, Kept, KitError, check_target, content_hash, csv_text, file_mark, followed, from_dict
+from ..core import MEMO, Kept, KitError, as_png, check_target, content_hash, csv_text, file_mark, followed, from_dict
 from ..core import load_json, new_folders, regular_file, report_progress, save_json, say_once, to_dict
 from ..core import write_atomically
 from ..data.batches import EvalBatches
@@ -47,9 +47,6 @@ from ..text.phonemes import PHONEMES
 from ..training.checkpoint import best_checkpoint, read_part, tensors_hash
 from ..training.run import RESUME, SOURCES, check_task, task_digest
 from ..training.task import TrainConfig
-
-if TYPE_CHECKING:  # only figures need matplotlib
-    from matplotlib.figure import Figure
 
 # %% ../../nbs/speech/evaluate.ipynb #f795e2dc
 @dataclass(frozen=True)
@@ -446,16 +443,6 @@ class Evaluation:
         return "\n".join(lines + [reliability_line(*table) for table in self.certainty.items()])
 
 # %% ../../nbs/speech/evaluate.ipynb #72d65ae4
-def png(figure: "Figure") -> bytes:
-    "A figure as PNG bytes; it is closed."
-    import matplotlib.pyplot as plt
-
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=110)
-    plt.close(figure)
-    return content.getvalue()
-
-
 def save_evaluation(
     evaluation: Evaluation,
     folder: str | Path,  # created if missing; existing files are replaced
@@ -472,7 +459,7 @@ def save_evaluation(
         figures["certainty"] = plot_reliability(evaluation.certainty)
     write_atomically(folder / "report.txt", "\n\n".join(f"{title}{part!r}" for title, part in parts.items()) + "\n")
     for name, figure in figures.items():
-        write_atomically(folder / f"{name}.png", png(figure))
+        write_atomically(folder / f"{name}.png", as_png(figure, 110))
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow("session block trial edits phonemes true decoded sentence".split())

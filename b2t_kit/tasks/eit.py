@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..core import KitError, content_hash, file_mark
+from ..core import KitError, as_png, content_hash, file_mark
 from ..core import load_json, new_folders, regular_file, save_json, write_atomically
 from ..core import check_bounds, fold_seed, from_dict, to_dict
 from ..data.batches import check_shares, read_ahead, rows_per_batch
@@ -515,10 +515,7 @@ def plot_images(
                 axis.set_title(name, fontsize=7)
         line[0].set_ylabel(title, fontsize=7)
     if path is not None:
-        content = BytesIO()
-        figure.savefig(content, format="png", dpi=100)
-        plt.close(figure)
-        write_atomically(path, content.getvalue())
+        write_atomically(path, as_png(figure, 100))
 
 # %% ../../nbs/tasks/eit.ipynb #c882c6e0
 SHIPPED_SCALE = 0.8  # of the shipped network's mean images, from simulated measurements

@@ -8,7 +8,6 @@ __all__ = ['METRICS', 'MOST_STEPS', 'append_row', 'read_metrics', 'drop_rows_aft
            'Board', 'find_runs']
 
 # %% ../../nbs/training/log.ipynb #bab57b00
-import io
 import json
 import math
 import os
@@ -24,7 +23,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-from ..core import KitError, duration, open_own, parse_json, read_bytes, write_atomically
+from ..core import KitError, as_png, duration, open_own, parse_json, read_bytes, write_atomically
 
 # %% ../../nbs/training/log.ipynb #aa0afaf3
 METRICS = "metrics.jsonl"  # the file's name inside a run folder
@@ -168,14 +167,8 @@ def row_text(
 class RunFigure(Figure):
     "A matplotlib figure that any notebook shows as a PNG."
 
-    def png(self) -> bytes:
-        "The PNG as bytes; the same curves give the same bytes."
-        buffer = io.BytesIO()
-        self.savefig(buffer, format="png", dpi=72, metadata={"Software": None})
-        return buffer.getvalue()
-
     def _repr_png_(self) -> bytes:
-        return self.png()
+        return as_png(self, 72)
 
 
 def eval_names(

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from ..core import KitError, child_environment, read_text, save_json, write_atomically
+from ..core import KitError, as_png, child_environment, read_text, save_json, write_atomically
 from ..devices.select import find_device
 from ..devices.torch import tpu_chips
 from .checkpoint import Best, read_best
@@ -123,7 +123,7 @@ class SeedBoard:
         changed, self.shown = self.shown, {seed: len(found) for seed, found in rows.items()}
         if last or changed != self.shown and time.monotonic() - self.drawn_at >= self.every:
             figure = draw_runs({f"seed {seed}": found for seed, found in rows.items()})
-            write_atomically(next(iter(self.folders.values())).parent / "seeds.png", figure.png())
+            write_atomically(next(iter(self.folders.values())).parent / "seeds.png", as_png(figure, 72))
             self.drawn_at = time.monotonic()
             if self.canvas:
                 self.canvas.show(figure)
