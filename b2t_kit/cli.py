@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['UNSET', 'Folder', 'File', 'RunFolder', 'OptionalFolder', 'OptionalFile', 'OptionalRun', 'Folders', 'Files',
            'RunFolders', 'DeviceName', 'PrecisionName', 'numbers', 'WINGS', 'ModelFile', 'VERBS', 'ELSEWHERE',
-           'NICKNAMES', 'plain_number', 'Verb', 'flag', 'flagged', 'refuse', 'exactly_one', 'HasSettings',
+           'NOT_HERE', 'NICKNAMES', 'plain_number', 'Verb', 'flag', 'flagged', 'refuse', 'exactly_one', 'HasSettings',
            'option_value', 'Demo', 'Simulate', 'wing', 'Fetch', 'Validate', 'Train', 'initial_settings', 'resumed',
            'train_here', 'checked_settings', 'take_over_fits', 'calibrate_trained', 'initial_decoder',
            'remembered_seeds', 'print_how_to_resume', 'train_beside', 'ReadsRun', 'ReadsRecordings', 'with_recordings',
@@ -13,7 +13,7 @@ __all__ = ['UNSET', 'Folder', 'File', 'RunFolder', 'OptionalFolder', 'OptionalFi
            'BuildModel', 'MixModels', 'ConvertModel', 'DescribeModel', 'CheckModel', 'Perplexity', 'Rescore', 'Submit',
            'CheckSubmission', 'ScoreSentences', 'CombineSentences', 'WriteReport', 'Export', 'Runs', 'Show',
            'BuildKernel', 'ForDevices', 'Plan', 'Preflight', 'Doctor', 'all_verbs', 'find_verb', 'print_verbs',
-           'spelled_out', 'parse', 'mistake', 'act', 'do', 'fault_in', 'parse_and_act', 'others_running', 'main']
+           'spelled_out', 'parse', 'check_options', 'mistake', 'act', 'fault_in', 'do', 'others_running', 'main']
 
 # %% ../nbs/cli.ipynb #dbf184fd
 import difflib
@@ -140,12 +140,7 @@ class HasSettings(Verb):
 # %% ../nbs/cli.ipynb #ccf78d7c
 def option_value(words: Sequence[str], option: str) -> str | None:
     "Return the value of an option, before the command line is parsed."
-    for word, following in zip(words, [*words[1:], None]):
-        if word == option:
-            return following
-        if word.startswith(f"{option}="):
-            return word.partition("=")[2]
-    return None
+    return dict(zip(words, words[1:])).get(option)
 
 # %% ../nbs/cli.ipynb #a38e15e1
 @dataclass(frozen=True)
@@ -574,7 +569,7 @@ class FindsSentences(Adapts):
 
 # %% ../nbs/cli.ipynb #dd5a96cd
 @dataclass(frozen=True)
-class Evaluate(TakesRuns, ReadsRecordings, FindsSentences, ReadsRun):
+class Evaluate(ReadsRun, FindsSentences, ReadsRecordings, TakesRuns):
     "Score a trained decoder: phoneme error rate overall, by day and by block."
     split: Annotated[str, arg(metavar="val|train")] = "val"  # which trials to score
     json: OptionalFile = None  # also write the result to this file
@@ -608,7 +603,7 @@ class Evaluate(TakesRuns, ReadsRecordings, FindsSentences, ReadsRun):
 
 # %% ../nbs/cli.ipynb #8698614e
 @dataclass(frozen=True)
-class Decode(Combines, ReadsRecordings, FindsSentences, ReadsRun, HasSettings):
+class Decode(HasSettings, ReadsRun, FindsSentences, ReadsRecordings, Combines):
     "Decode a run's recordings, or another program's logits, to sentences."
     # of another program: HDF5 with a dataset 'logits' (frames, 41) in a group per trial, or arrays in HDF5, .npy, .npz,
     # .pt or .safetensors, whose names are the trials'
@@ -652,8 +647,8 @@ class Decode(Combines, ReadsRecordings, FindsSentences, ReadsRun, HasSettings):
                                progress=report_progress, **options))
 
 # %% ../nbs/cli.ipynb #9fbc0e34
-# a model to read: .b2tlm, .arpa, .arpa.gz, or a binary of KenLM, whatever its name
-ModelFile = Annotated[str, arg(metavar="MODEL")]
+ModelFile = Annotated[str, arg(metavar="MODEL", help="model to read: .b2tlm, .arpa, .arpa.gz, or a binary of KenLM, "
+                                                     "whatever its name")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -718,7 +713,7 @@ class MixModels(Excludes):
 @dataclass(frozen=True, kw_only=True)
 class ConvertModel(WritesModel):
     "Convert a language model to another format, such as an ARPA file to one that opens at once."
-    model: Positional[ModelFile]  # model to read: .b2tlm, .arpa, .arpa.gz, or a binary of KenLM, whatever its name
+    model: Positional[ModelFile]
 
     def act(self) -> None:
         from b2t_kit.lm import check_model_name, describe_language_model
@@ -733,8 +728,8 @@ class ConvertModel(WritesModel):
 # %% ../nbs/cli.ipynb #3e733927
 @dataclass(frozen=True)
 class DescribeModel(Verb):
-    "Say what a language model file holds: format, order, n-grams, words, size and what it needs."
-    model: Positional[ModelFile]  # model to read: .b2tlm, .arpa, .arpa.gz, or a binary of KenLM, whatever its name
+    "Describe a language model file: format, order, n-grams, words, size and memory."
+    model: Positional[ModelFile]
 
     def act(self) -> None:
         from b2t_kit.lm import describe_language_model
@@ -746,7 +741,7 @@ class DescribeModel(Verb):
 @dataclass(frozen=True)
 class CheckModel(Verb):
     "Read all of a language model file, and say whether it is sound."
-    model: Positional[ModelFile]  # model to read: .b2tlm, .arpa, .arpa.gz, or a binary of KenLM, whatever its name
+    model: Positional[ModelFile]
 
     def act(self) -> None:
         from b2t_kit.lm import check_language_model
@@ -759,7 +754,7 @@ class CheckModel(Verb):
 class Perplexity(Verb):
     "Measure how well a language model predicts a text."
     # model to read: .b2tlm, .arpa, .arpa.gz, or a binary of KenLM, whatever its name; or the folder of a large model
-    model: Positional[ModelFile]
+    model: Positional[Annotated[str, arg(metavar="MODEL")]]
     text: Positional[File]  # file with a sentence a line, or a CSV with sentences
     # large models: from now on write sentences the way that predicts this text best (case, punctuation); the text must
     # hold no sentence that will be scored
@@ -781,7 +776,7 @@ class Perplexity(Verb):
 # %% ../nbs/cli.ipynb #0b8cb11e
 @dataclass(frozen=True)
 class Rescore(Verb):
-    "Choose among the sentences of n-best lists again, with a large language model, or resume doing so."
+    "Rescore n-best lists with a large language model, or resume doing so."
     nbest: Positional[File]  # n-best lists to read, such as decode/val/nbest.jsonl of a run
     llm: Folder  # causal language model: a folder as from `hf download`
     out: File  # n-best lists to write (.jsonl); b2t submit --nbest takes them
@@ -799,7 +794,7 @@ class Rescore(Verb):
 
 # %% ../nbs/cli.ipynb #e1a5d1c0
 @dataclass(frozen=True)
-class Submit(Combines, ReadsRecordings, FindsSentences, ReadsRun):
+class Submit(ReadsRun, FindsSentences, ReadsRecordings, Combines):
     "Decode the test split into a checked submission, or resume one."
     out: File  # submission to write (CSV)
     nbest: OptionalFile = None  # lists or sentences.csv of the test split, such as rescored ones; nothing is decoded
@@ -995,8 +990,10 @@ class ForDevices(HasSettings):
 # %% ../nbs/cli.ipynb #1f2e40bc
 @dataclass(frozen=True, kw_only=True)
 class Plan(ForDevices):
-    """Compute the memory that a training run needs, part by part, and whether it fits: on the device of its
-    configuration, as listed, unless --device (cpu, gpu, t4, p100, l4, a100, h100, tpu) or --slice names another."""
+    """Compute the memory that a training run needs, part by part, and whether it fits.
+
+    The device is that of its configuration, as listed, unless --device (cpu, gpu, t4, p100, l4, a100, h100, tpu) or
+    --slice names another."""
     config: Positional[Annotated[str, arg(metavar="CONFIG")]]  # one of the configurations above
     slice: Annotated[str | None, UNSET] = None  # TPU slice, such as v5e-8, v4-8, v5p-8, v6e-8
     chips: Annotated[int | None, UNSET] = None  # devices that share a batch; default: the slice's chips, or 1
@@ -1165,129 +1162,131 @@ def find_verb(words: Sequence[str]) -> tuple[str, type]:
 # %% ../nbs/cli.ipynb #195bcceb
 def print_verbs(first: str) -> None:
     "Print the verbs, or the parts of one, a line each, and what holds for all."
-    def listed(name: Any, text: str) -> str:
-        return textwrap.fill(text, shutil.get_terminal_size().columns, initial_indent=f"  {name:<18} ",
-                             subsequent_indent=" " * 21, break_on_hyphens=False)
-
     verbs = {name: verb for name, verb in all_verbs().items() if not first or name.split()[0] == first}
-    print(f"usage: b2t {first or 'VERB'} [options]\n\nverbs:",
-          *(listed(name, (verb.__doc__ or "").partition("\n")[0]) for name, verb in verbs.items()),
-          "\nexit statuses:", *(listed(str(number), meaning) for number, meaning in STATUSES.items()),
-          "\noptions of all: --quiet prints only errors; --json -, where there is --json, only the result",
-          "completion by the Tab key: `b2t --completion > FILE`, and `source FILE` in bash",
-          "\n`b2t VERB --help` shows the options of a verb.", sep="\n")
+    width = max(map(len, verbs)) + 2
+
+    def listed(name: Any, text: str) -> str:
+        return textwrap.fill(text, shutil.get_terminal_size().columns, initial_indent=f"  {name:<{width}}",
+                             subsequent_indent=" " * (width + 2), break_on_hyphens=False)
+
+    lines = [f"usage: b2t {first or 'VERB'} [options]\n\nverbs:",
+             *(listed(name, (verb.__doc__ or "").partition("\n")[0]) for name, verb in verbs.items())]
+    if not first:
+        lines += ["\nexit statuses:", *(listed(number, meaning) for number, meaning in STATUSES.items()),
+                  "\noptions of all: --quiet prints only errors; --json -, where there is --json, only the result",
+                  "completion by the Tab key: `b2t --completion > FILE`, and `source FILE` in bash"]
+    print(*lines, "\n`b2t VERB --help` shows the options of a verb.", sep="\n")
 
 # %% ../nbs/cli.ipynb #c5a8130d
-ELSEWHERE = {name: where for where, names in {  # options of other programs, and where they are here
-    "start several processes with torchrun --nproc-per-node N -m b2t_kit train ...": "--processes",
-    "is --steps here, optimizer steps of the whole run": "--epochs --max-epochs --num-epochs --n-epochs --max-steps",
-    "is --readers here": "--num-workers --workers", "is --lr here": "--learning-rate",
-    "is --precision bfloat16 here": "--bf16", "is --precision float16 here": "--fp16",
-    "is --precision here": "--amp --mixed-precision --dtype", "is --config here": "--recipe --preset",
-    "is --out here": "--output --output-dir --save-dir --log-dir --checkpoint-dir",
-    "is --data here": "--data-dir --data-path --data-root --dataset --recordings", "is --batch-size here": "--batch",
-    "is --hidden here": "--hidden-size --hidden-dim", "is --num-layers here": "--layers --n-layers",
-    "there is one, AdamW": "--optimizer", "is --weight-decay here": "--wd",
-    "is --clip-norm here": "--max-grad-norm --gradient-clip-val --grad-clip",
-    "is --accumulation here": "--gradient-accumulation-steps --accumulate-grad-batches",
-    "is --resume here, with --out RUN": "--resume-from-checkpoint",
-    "is --run or --from-run here": "--checkpoint --checkpoint-path --ckpt --weights --model-path",
-    "is --log-every here": "--logging-steps", "is --eval-every here": "--eval-steps --val-every",
-    "is --checkpoint-every here": "--save-steps --save-every", "is --warmup-steps here": "--warmup",
-    "is --device cuda here; several: torchrun --nproc-per-node N -m b2t_kit train ...": "--gpus --gpu",
-    "is --device cuda here": "--cuda --use-gpu", "is --device cpu here": "--cpu --no-cuda",
-    "is --device tpu here": "--tpu", "is --beam here": "--beam-size --beam-width",
-    "is --lm here": "--language-model --lm-path --kenlm",
-    "is --order here": "--ngram --ngram-order --n", "is --n-best here": "--nbest",
-    "is --acoustic-scale here, the other way round: the language model's scale is 1": "--lm-weight --lm-scale --alpha",
-    "is --word-bonus here": "--beta --word-score --insertion-penalty --word-insertion-penalty",
-    "nothing is overwritten; choose another folder": "--overwrite --force", "there is no choice here": "--device",
-    "there is none: the best validation is kept": "--early-stopping --patience",
+ELSEWHERE = {name: here for here, names in {  # options of other programs, and what to use here
+    "--steps, optimizer steps of the whole run": "--epochs --max-epochs --num-epochs --n-epochs --max-steps",
+    "--readers": "--num-workers --workers", "--lr": "--learning-rate", "--weight-decay": "--wd",
+    "--precision bfloat16": "--bf16", "--precision float16": "--fp16", "--precision": "--amp --mixed-precision --dtype",
+    "--config": "--recipe --preset", "--out": "--output --output-dir --save-dir --log-dir --checkpoint-dir",
+    "--data": "--data-dir --data-path --data-root --dataset --recordings", "--batch-size": "--batch",
+    "--hidden": "--hidden-size --hidden-dim", "--num-layers": "--layers --n-layers",
+    "--clip-norm": "--max-grad-norm --gradient-clip-val --grad-clip",
+    "--accumulation": "--gradient-accumulation-steps --accumulate-grad-batches", "--warmup-steps": "--warmup",
+    "--log-every": "--logging-steps", "--eval-every": "--eval-steps --val-every",
+    "--checkpoint-every": "--save-steps --save-every", "--resume, with --out RUN": "--resume-from-checkpoint",
+    "--run or --from-run": "--checkpoint --checkpoint-path --ckpt --weights --model-path",
+    "--device cuda": "--cuda --use-gpu", "--device cpu": "--cpu --no-cuda", "--device tpu": "--tpu",
+    "--device cuda; several: torchrun --nproc-per-node N -m b2t_kit train ...": "--gpus --gpu",
+    "--beam": "--beam-size --beam-width", "--lm": "--language-model --lm-path --kenlm", "--n-best": "--nbest",
+    "--order": "--ngram --ngram-order --n", "--word-bonus": "--beta --word-score --word-insertion-penalty",
+    "--acoustic-scale, the other way round: the language model's scale is 1": "--lm-weight --lm-scale --alpha",
 }.items() for name in names.split()}
+NOT_HERE = {
+    "--processes": "start several processes with torchrun --nproc-per-node N -m b2t_kit train ...",
+    "--optimizer": "there is one, AdamW", "--early-stopping": "there is none: the best validation is kept",
+    "--overwrite": "nothing is overwritten; choose another folder", "--device": "there is no choice here",
+}
 NICKNAMES = {"--precision": {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32"},
              "--device": {"gpu": "cuda", "cuda:0": "cuda"}}
 
 # %% ../nbs/cli.ipynb #da5b6949
-def spelled_out(verb: type, words: Sequence[str]) -> list[str]:
-    "Return words as tyro takes them: `--train.lr` as `--lr`, `--precision bf16` as bfloat16, `--json` as `--json -`."
-    own, found = {item.name for item in fields(verb)}, list[str]()
-    for word, following in zip(words, [*words[1:], "--"]):
-        word = re.sub(r"^--(?:task|train)\.(?:\w+\.)*", "--", word)
-        option, equals, value = word.partition("=")
-        names = NICKNAMES.get(option if equals else "".join(found[-1:]), {})
-        found.append(f"{option}{equals}{names[value.lower()]}" if equals and value.lower() in names else
-                     names.get(word.lower(), word))
-        if word == "--json" and "json" in own and following.startswith("--"):
-            found.append("-")
-    return found
+def spelled_out(words: Sequence[str]) -> list[str]:
+    "Return words as tyro takes them: `--train.lr=1` as `--lr 1`, `--precision bf16` as bfloat16, `--json` as `--json -`."
+    parts = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    parts = [re.sub(r"^--(?:task|train)\.(?:\w+\.)*", "--", part) for part in parts]
+    parts = [NICKNAMES.get(before, {}).get(part.lower(), part) for before, part in zip(["", *parts], parts)]
+    if "--json" in parts:
+        after = parts.index("--json") + 1
+        if not parts[after:] or parts[after].startswith("--"):
+            parts.insert(after, "-")
+    return parts
 
 # %% ../nbs/cli.ipynb #018c5ddb
 def parse(words: Sequence[str]) -> Any:
     "Return the verb that a command line means; raises `KitError`, and exits after `--help`."
     name, verb = find_verb(words)
-    program, words = f"b2t {name}", spelled_out(verb, words[len(name.split()):])
-    options = [word.partition("=")[0] for word in words if word.startswith("--")]
-    if twice := [option for option, count in Counter(options).items() if count > 1]:
-        raise KitError(f"{twice[0]}: is given twice")
+    program, words = f"b2t {name}", spelled_out(words[len(name.split()):])
+    options = [word.replace("_", "-") for word in words if word.startswith("--")]
     default: Any = tyro.MISSING_NONPROP
     if issubclass(verb, HasSettings):
         needed = {item.name: tyro.MISSING for item in fields(verb) if item.default is MISSING}
         typed = tuple(option[2:].replace("-", "_").removeprefix("no_") for option in options)
         default = verb(**needed, settings=verb.initial(words), typed=typed)  # type: ignore[attr-defined]
-    about = verb.__doc__ or ""
+    about, errors = verb.__doc__ or "", StringIO()
     if {"-h", "--help"} & set(words):
         for title, entries in getattr(verb, "about", dict)().items():
             about += "\n".join([f"\n\n{title}:", *(f"- {entry}: {text}" for entry, text in entries.items())])
-    errors = StringIO()
     try:
+        check_options(options, verb, default)
         with redirect_stderr(errors):
             parsed = tyro.cli(verb, prog=program, description=about, args=words, default=default,
                               config=(tyro.conf.OmitArgPrefixes,), registry=numbers)
+        for item in fields(verb):
+            if getattr(parsed, item.name) == "" != item.default:
+                raise ValueError(f"{flag(item.name)}: is empty")
+        return parsed
     except SystemExit as stop:
         if not stop.code:
             raise
-        meant = mistake(errors.getvalue(), words, verb, default)
-        raise KitError(f"{meant} (`{program} --help` lists the options)") from None
+        reason = mistake(errors.getvalue(), words, verb)
+    except ValueError as error:
+        reason = str(error)
     except tyro.constructors.UnsupportedTypeAnnotationError as error:
-        reason = " ".join(str(error).split())
-        raise KitError(f"{program}: a setting has a type that no option can have: {reason}") from None
-    for item in fields(verb):
-        if getattr(parsed, item.name) == "" != item.default:
-            raise KitError(f"{flag(item.name)}: is empty")
-    return parsed
+        reason = f"a setting has a type that no option can have: {' '.join(str(error).split())}"
+    raise KitError(f"{reason} (`{program} --help` lists the options)")
 
 # %% ../nbs/cli.ipynb #2308c861
-def mistake(printed: str, words: Sequence[str], verb: type, default: Any) -> str:
-    "Return what tyro printed in a box as one line, or the option that was meant."
+def check_options(options: Sequence[str], verb: type, default: Any) -> None:
+    "Raise `ValueError` for an option that is given twice, or that the verb has not: with the one to use."
+    settings = leaves(default.settings) if issubclass(verb, HasSettings) else {}
+    kinds = get_type_hints(verb, include_extras=True)
+    bare = {flag(name) for name in kinds if "Positional" in str(kinds[name])}
+    own = {*map(flag, [*(item.name for item in fields(verb)), *settings]), "--help"} - bare
+    elsewhere = {name: here for name, here in ELSEWHERE.items() if own & set(re.findall("--[a-z-]+", here))}
+    for option, count in Counter(options).items():
+        if count > 1:
+            raise ValueError(f"{option}: is given twice")
+        if option in own or option.replace("--no-", "--", 1) in own:
+            continue
+        if option in bare or option in NOT_HERE:
+            raise ValueError(f"{option}: {NOT_HERE.get(option, 'is given without its name here')}")
+        near = difflib.get_close_matches(option, [*own, *elsewhere], 1, 0.75)
+        use = [f"; use {elsewhere.get(name, name)}" for name in near]
+        raise ValueError(f"{option}: is no option here{''.join(use)}")
+
+
+def mistake(printed: str, words: Sequence[str], verb: type) -> str:
+    "Return what tyro printed in a box as one line; a word that belongs to no option with what it may belong to."
     titled, _, inside = printed.strip().partition("\n")  # the first line is the title of a box
     inside = re.sub(r"[│╭╮╰╯─]+|-{4,}|^\+-?|[+|]$|^\|", " ", inside or titled, flags=re.M)
     text = re.split(" Argument helptext:| For full helptext", " ".join(inside.split()))[0]
-    bare = {flag(name): name for name, hint in get_type_hints(verb, include_extras=True).items()
-            if Positional[str].__metadata__[0] in getattr(hint, "__metadata__", ())}  # type: ignore[attr-defined]
-    options = [word.partition("=")[0] for word in words if word.startswith("--")]
-    settings = leaves(default.settings) if issubclass(verb, HasSettings) else {}
-    own = set(map(flag, [*(item.name for item in fields(verb)), *settings]))
-    for option in (word.replace("_", "-") for word in options):
-        where = ELSEWHERE.get(option, "")
-        if option in bare:
-            return f"{option}: is given without its name here"
-        if where and option not in own and (not where.startswith("is ") or own & set(re.findall("--[a-z-]+", where))):
-            return f"{option}: {where}"
-    if stray := re.search(r"Unrecognized options: ([^-\s,]\S*)", text):
-        if stray[1].casefold() in ("true", "false", "yes", "no", "on", "off", "1", "0"):
-            return f"{stray[1]}: an option that is on or off takes no value: --causal, --no-causal"
-        before = words[:words.index(stray[1])] if stray[1] in words else []
-        if before and not before[-1].startswith("--") and (last := [word for word in before if word in options]):
-            return f"{stray[1]}: is one value too many for {last[-1]}"
-        named = ["config"] if stray[1] in getattr(verb, "about", dict[str, Any])().get("recipes", ()) else [
-            name for name in ("run", "data", "log", "out", "reference") if flag(name) in own - {*options, *bare}]
-        return f"{stray[1]}: belongs to an option" + (f"; did you mean {flag(named[0])} {stray[1]}?" if named else "")
-    unknown = [one for one in options if one not in own and f"--{one.removeprefix('--no-')}" not in own]
-    if text.startswith("Missing") and unknown:
-        return f"{unknown[0]}: is no option here. {text}"
     if commas := re.search(r"valid parse for arguments: \['([^']*,[^']*)'\]", text):
         return f"{commas[1]}: give spaces between values, not commas"
-    return text.removeprefix("Error parsing ")
+    if not (stray := re.search(r"Unrecognized options: ([^\s,]+)", text)):
+        return text.removeprefix("Error parsing ")
+    word, names = stray[1], [item.name for item in fields(verb)]
+    before = words[:words.index(word)] if word in words else []
+    if given := [option for option in before if option.startswith("--")]:
+        return f"{word}: is one value too many for {given[-1]}"
+    recipes = getattr(verb, "about", dict[str, Any])().get("recipes", ())
+    meant = next((name for name in ("run", "data", "log", "out", "reference") if name in names), "")
+    meant = "config" if word in recipes else meant
+    return f"{word}: belongs to an option" + (f"; did you mean {flag(meant)} {word}?" if meant else "")
 
 # %% ../nbs/cli.ipynb #c0f5b5f0
 def act(verb: Any, quiet: bool = False) -> int:
@@ -1307,27 +1306,6 @@ def act(verb: Any, quiet: bool = False) -> int:
     print(text, end="")
     return status
 
-# %% ../nbs/cli.ipynb #a7df144b
-def do(words: list[str]) -> int:
-    "Do what a command line says; return the exit status."
-    quiet, words = "--quiet" in words, [word for word in words if word != "--quiet"]
-    named = [word for word in words if word not in ("-h", "--help")]
-    first = " ".join(named[:1])
-    if words == ["--version"]:
-        print(f"b2t_kit {__version__}")
-    elif words == ["--completion"]:
-        with suppress(SystemExit):  # after it has printed the script
-            tyro.extras.subcommand_cli_from_dict(
-                dict[str, Any](all_verbs()), prog="b2t", args=["--tyro-print-completion", "bash"],
-                config=(tyro.conf.OmitArgPrefixes,))
-    elif not named or len(named) == 1 and first not in VERBS and first not in (verbs := all_verbs()) and any(
-            name.startswith(f"{first} ") for name in verbs):
-        print_verbs(first)
-        return SUCCESS if named != words else ERROR
-    else:
-        return parse_and_act(words, quiet)
-    return SUCCESS
-
 # %% ../nbs/cli.ipynb #67288201
 def fault_in(model: str, error: Exception) -> str:
     "Return where an error arose in the file of one's own model, or beside it, in a line; empty if elsewhere."
@@ -1340,11 +1318,26 @@ def fault_in(model: str, error: Exception) -> str:
         return f"{Path(near[-1].filename).name}, line {near[-1].lineno}, in {near[-1].name}: {reason}"
     return f"{own.name}: {reason}" if type(getattr(error, "obj", None)).__module__ == own.stem else ""
 
-
-def parse_and_act(words: list[str], quiet: bool) -> int:
-    """Run the verb that a command line means; an error about a setting names the option as it was typed, and one in a
-    model of one's own its line."""
-    model = ""
+# %% ../nbs/cli.ipynb #a7df144b
+def do(words: list[str]) -> int:
+    """Do what a command line says, and return the exit status; an error about a setting names the option as it was typed,
+    and one in a model of one's own its line."""
+    quiet, words = "--quiet" in words, [word for word in words if word != "--quiet"]
+    named = [word for word in words if word not in ("-h", "--help")]
+    first, model = " ".join(named[:1]), ""
+    if words == ["--version"]:
+        print(f"b2t_kit {__version__}")
+        return SUCCESS
+    if words == ["--completion"]:
+        with suppress(SystemExit):  # after it has printed the script
+            tyro.extras.subcommand_cli_from_dict(
+                dict[str, Any](all_verbs()), prog="b2t", args=["--tyro-print-completion", "bash"],
+                config=(tyro.conf.OmitArgPrefixes,))
+        return SUCCESS
+    if not named or len(named) == 1 and first not in VERBS and first not in (verbs := all_verbs()) and any(
+            name.startswith(f"{first} ") for name in verbs):
+        print_verbs(first)
+        return SUCCESS if named != words else ERROR
     try:
         try:
             verb = parse(words)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PACKAGES', 'BUNDLED', 'Failure', 'known_failures', 'squeeze', 'Allocation', 'show_bytes', 'allocations', 'Finding',
-           'diagnose_parts', 'diagnose', 'in_words', 'encoding_of', 'diagnose_file', 'Remark', 'installed_packages',
+           'diagnose', 'in_words', 'diagnose_parts', 'encoding_of', 'diagnose_file', 'Remark', 'installed_packages',
            'wanted_by_torch_xla', 'inspect_packages', 'inspect_variables', 'inspect_chips', 'inspect_space',
            'inspect_gpus', 'inspect_quota', 'inspect_machine', 'error_on', 'check_product', 'check_loop', 'check_ctc',
            'check_sum', 'check_steps', 'run_checks', 'check_device', 'without_private', 'bundle_run']
@@ -30,12 +30,13 @@ import threading
 import time
 import tomllib
 import zipfile
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property, partial
 from importlib.resources import files
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -168,13 +169,12 @@ def _to_bytes(text: str | None) -> int | None:
     return round(float(match[1]) * 2**(10 * " kmgt".index(match[2] or " "))) if match else None
 
 # %% ../nbs/doctor.ipynb #f876a5b5
-def allocations(text: str, until: int | None = None) -> list[Allocation]:
-    "Find the distinct messages about a chip's memory in a squeezed text, in order, up to a position."
+def allocations(text: str) -> list[Allocation]:
+    "Find the distinct messages about a chip's memory in a squeezed text, in order."
     found: dict[range, Allocation] = {}
     for pattern, kind in _MEMORY_MESSAGES:
         for match in pattern.finditer(text):
-            overlaps = any(match.start() in span or span.start in range(*match.span()) for span in found)
-            if overlaps or match.start() >= (len(text) if until is None else until):
+            if any(match.start() in span or span.start in range(*match.span()) for span in found):
                 continue
             near = text[match.start():match.start() + _NEAR]
             shape, space = _SHAPE.search(near), _SPACE.search(near)
@@ -185,7 +185,6 @@ def allocations(text: str, until: int | None = None) -> list[Allocation]:
     return list(dict.fromkeys(one for one in ordered if one.needed or one.available))
 
 # %% ../nbs/doctor.ipynb #2eac8924
-_PART, _OVERLAP = 2**20, 2**14  # characters read at a time, and searched twice: far longer than any message
 _MOST_NUMBERS = 5  # allocations in an answer
 _MEMORY_KINDS = {"chip_memory_full": "free", "allocation_larger_than_chip": "capacity", "kernel_memory_full": "kernel"}
 
@@ -208,43 +207,19 @@ class Finding:
                 "allocations": [asdict(allocation) for allocation in self.allocations]}
 
 # %% ../nbs/doctor.ipynb #547f553f
-def diagnose_parts(parts: Iterable[str]) -> list[Finding]:  # a text in pieces
-    "Find the known failures in a text of any size, harmless ones last, then by line."
-    lines: dict[str, int] = {}
-    numbers: dict[Allocation, None] = {}
-    window, first, pieces = "", 1, iter(parts)
-    while True:
-        part = next(pieces, None)
-        text = squeeze(window)
-        until = len(text) if part is None else len(text) - len(squeeze(window[-_OVERLAP:]))  # the rest comes again
-        for failure in known_failures():
-            at = None if failure.name in lines else failure.find(text)
-            if at is not None and at < until:
-                lines[failure.name] = first + _line_breaks_before(window, at)
-        if len(numbers) < _MOST_NUMBERS:
-            numbers.update(dict.fromkeys(allocations(text, until)))
-        if part is None:
-            break
-        first += window[:-_OVERLAP].count("\n")
-        window = window[-_OVERLAP:] + part
-    shown = list(numbers)[:_MOST_NUMBERS]
-    found = [Finding(failure, lines[failure.name],
-                     tuple(each for each in shown if each.kind == _MEMORY_KINDS.get(failure.name)))
-             for failure in known_failures() if failure.name in lines]
-    return sorted(found, key=lambda finding: (finding.failure.harmless, finding.line))
-
-# %% ../nbs/doctor.ipynb #746e68ae
-def _line_breaks_before(text: str, position: int) -> int:  # position in the squeezed text
-    for number, line in enumerate(text.split("\n")):
-        position -= len(squeeze(line))
-        if position < 0:
-            return number
-    return text.count("\n")
+def diagnose(text: str, first: int = 1) -> list[Finding]:  # number of the text's first line
+    "Find the known failures in a text, harmless ones last, then by line."
+    lines = [squeeze(line) for line in text.split("\n")]
+    whole, ends = "".join(lines), list(accumulate(map(len, lines)))
+    numbers = allocations(whole)[:_MOST_NUMBERS]
+    found = [Finding(failure, first + bisect_right(ends, at),
+                     tuple(each for each in numbers if each.kind == _MEMORY_KINDS.get(failure.name)))
+             for failure in known_failures() if (at := failure.find(whole)) is not None]
+    return sorted(found, key=_order)
 
 
-def diagnose(text: str) -> list[Finding]:
-    "Find the known failures in a text."
-    return diagnose_parts([text])
+def _order(finding: Finding) -> tuple[bool, int]:
+    return finding.failure.harmless, finding.line
 
 # %% ../nbs/doctor.ipynb #1dcf9ff6
 _LABELS = {  # of an answer, in English and Chinese
@@ -270,6 +245,22 @@ def in_words(finding: Finding, language: str = "en") -> str:
             lines += textwrap.wrap(text, 100 if text.isascii() else 60, initial_indent=f"  {label:<10}",
                                    subsequent_indent=" " * 12, break_on_hyphens=False)
     return "\n".join(lines)
+
+# %% ../nbs/doctor.ipynb #746e68ae
+_PART, _OVERLAP = 2**20, 2**14  # characters read at a time, and searched twice: far longer than any message
+
+
+def diagnose_parts(parts: Iterable[str]) -> list[Finding]:
+    "Find the known failures in the pieces of a text of any size."
+    found, window, first = dict[str, Finding](), "", 1
+    for part in parts:
+        window += part
+        for finding in diagnose(window, first):
+            if found.setdefault(finding.failure.name, finding).line == finding.line:
+                found[finding.failure.name] = finding  # which the end of a piece may have cut
+        first += window[:-_OVERLAP].count("\n")
+        window = window[-_OVERLAP:]
+    return sorted(found.values(), key=_order)
 
 # %% ../nbs/doctor.ipynb #75bbe588
 _CONTAINERS = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"(\xb5/\xfd": "zstd"}

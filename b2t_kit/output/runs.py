@@ -93,13 +93,15 @@ def run_state(
     rows = tuple(read_metrics(metrics) if os.path.lexists(metrics) else [])
     checkpoint = max(checkpoint_steps(folder), default=0)
     resume = load_json(note) if note.is_file() else {}
-    recordings = resume.get("data") if isinstance(resume, dict) else None
+    recordings = resume.get("data") if isinstance(resume, dict) else ""
     if isinstance(recordings, list) and recordings:  # of several folders, the first
         recordings = recordings[0]
+    recordings = recordings if isinstance(recordings, str) else ""
+    if recordings and Path(recordings).is_relative_to(Path.cwd()):  # as it would be typed here
+        recordings = os.path.relpath(recordings)
     return RunState(folder, record, rows, read_best(folder), task, model, amount, steps,
                     max((row["step"] for row in rows), default=checkpoint), checkpoint,
-                    recordings if isinstance(recordings, str) else "",
-                    (metrics if metrics.is_file() else path).stat().st_mtime)
+                    recordings, (metrics if metrics.is_file() else path).stat().st_mtime)
 
 # %% ../../nbs/output/runs.ipynb #237b2b9f
 FROM_RECORDINGS = ("num_days", "num_features", "num_classes")  # settings of a model that nobody chooses
