@@ -9,8 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -77,7 +75,6 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def files(folder: Path) -> dict[str, int]:
-    """The files below a folder."""
     return {name: content for name, content in tree(folder).items() if (folder / name).is_file()}
 
 
@@ -88,29 +85,7 @@ def whole_or_absent(before: dict[str, int], here: Path, complete: set[str]) -> N
     new = {name for name in now.keys() - before.keys() if not name.endswith(".journal")}  # from which submit goes on
     assert not [name for name in new if any(part.startswith(".") and part.endswith(HALF) for part in name.split("/"))], new
     assert new <= complete, new - complete
-
-
-def finished(words: str, here: Path) -> tuple[set[str], float]:
-    """What a command writes when nothing stops it, and how long that takes; the folder is as before afterwards."""
-    before, start = files(here), time.monotonic()
-    assert main(words.split()) == 0
-    seconds = time.monotonic() - start
-    made = files(here).keys() - before.keys()
     shutil.rmtree(here / "new", ignore_errors=True)
-    for name in made:
-        (here / name).unlink(missing_ok=True)
-    return made, seconds
-
-
-def stopped(words: str, seconds: float, number: signal.Signals) -> int:
-    """The exit status of a command that gets a signal after some time."""
-    before = signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), number))
-    try:
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-        return main(words.split())
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_mode_of_torch_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,17 +136,6 @@ def test_fake_tensors_are_left() -> None:
     python("-c", INTERRUPTED_TRACES, timeout=300)
 
 
-@contextmanager
-def largest_file(size: int) -> Iterator[None]:
-    """No file of this process may have more bytes."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 def failed_on(words: str, capsys: pytest.CaptureFixture) -> int:
     """The status of a command that a disk may stop; it says so in one line."""
     capsys.readouterr()
@@ -184,11 +148,22 @@ def failed_on(words: str, capsys: pytest.CaptureFixture) -> int:
 @pytest.mark.parametrize("verb", VERBS)
 def test_signals_and_a_full_disk(verb: str, here: Path, capsys: pytest.CaptureFixture) -> None:
     """SIGINT, SIGTERM and SIGHUP, early, in the middle and late; then no byte, the first hundred, and nearly everything is written."""
-    made, seconds = finished(VERBS[verb], here)
+    before, start = files(here), time.monotonic()
+    assert main(VERBS[verb].split()) == 0
+    seconds, made = time.monotonic() - start, files(here).keys() - before.keys()
+    shutil.rmtree(here / "new", ignore_errors=True)
+    for name in made:
+        (here / name).unlink(missing_ok=True)
     before = files(here)
     for number, share in ((signal.SIGINT, 0.5), (signal.SIGTERM, 0.7), (signal.SIGHUP, 0.3)):
         capsys.readouterr()
-        status = stopped(VERBS[verb], max(share * seconds, 0.001), number)
+        alarm = signal.signal(signal.SIGALRM, lambda *_, number=number: os.kill(os.getpid(), number))
+        try:
+            signal.setitimer(signal.ITIMER_REAL, max(share * seconds, 0.001))
+            status = main(VERBS[verb].split())
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, alarm)
         said = capsys.readouterr().err.splitlines()
         if status == 0:  # training ends with a checkpoint; others were faster than before
             assert verb != "train" or (here / "new/checkpoints").is_dir()
@@ -197,14 +172,15 @@ def test_signals_and_a_full_disk(verb: str, here: Path, capsys: pytest.CaptureFi
             assert status == 128 + number and said[-1] == f"interrupted{name}", said
         allowed = made if verb != "train" else made | {name for name in files(here) if name.startswith("new/checkpoints/")}
         whole_or_absent(before, here, allowed)
-        shutil.rmtree(here / "new", ignore_errors=True)
-    before = files(here)
+    before, limits = files(here), resource.getrlimit(resource.RLIMIT_FSIZE)
     for size in (0, 100, 1000, 10_000):
-        with largest_file(size):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))  # no file of this process may have more bytes
+        try:
             status = failed_on(VERBS[verb], capsys)
-        whole_or_absent(before, here, made)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert status or made <= files(here).keys()
-        shutil.rmtree(here / "new", ignore_errors=True)
+        whole_or_absent(before, here, made)
 
 
 @pytest.mark.parametrize("options", ["ro", "size=64k,nr_inodes=3"])

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -31,14 +32,6 @@ from commands import TESTS, python, start
 PATIENCE = 600  # seconds; only a hang, or a very busy machine, comes near it
 
 
-@pytest.fixture(scope="module")
-def two_processes(tmp_path_factory: pytest.TempPathFactory) -> dict:
-    """Results and printed lines of `several_processes.everything` in two processes."""
-    out = tmp_path_factory.mktemp("two") / "results.json"
-    printed = torchrun("several_processes:everything", str(out), timeout=PATIENCE)
-    return dict(json.loads(out.read_text()), printed=printed)
-
-
 def test_c2_unknown_options_are_named() -> None:
     """Accelerate's TypeError appears deep in a trainer; the kit checks options before anything starts."""
     with open_device("cpu"):
@@ -54,26 +47,35 @@ def test_c2_unknown_options_are_named() -> None:
         from_dict(DeviceOptions, {"even_batches": False})
 
 
-def test_c12_accumulation_in_two_processes_equals_the_large_batch(two_processes: dict) -> None:
-    """Two processes with micro-batches of different sizes give one process's parameters."""
+def test_c12_c21_c22_c23_two_processes_are_like_one(tmp_path: Path) -> None:
+    """With micro-batches too: the parameters, clipping and error rate of one process, and messages are said once.
+
+    Local gradients let replicas drift, a mean of local rates is not the rate, and `print` prints on every process.
+    """
+    printed = torchrun("several_processes:everything", str(tmp_path / "results.json"), timeout=PATIENCE)
+    found = json.loads((tmp_path / "results.json").read_text())
     with open_device("cpu") as device:
-        alone = several_processes.train(device, 1)
-    found = two_processes["accumulated"]
+        alone, rate = several_processes.train(device, 1), several_processes.evaluate(device)["rate"]
+    assert max(alone["norms"]) > 1.0, "clipping was at work"
     for name in ("norms", "parameters"):
-        np.testing.assert_allclose(found[name], alone[name], rtol=1e-5, atol=2e-6)
-    assert two_processes["objects"] == [[0, 1], 0] and two_processes["sum"] == [2.0, 1.0]
+        for kind in ("plain", "accumulated"):
+            np.testing.assert_allclose(found[kind][name], alone[name], rtol=1e-5, atol=2e-6)
+    difference, named = found["without_reduction"]
+    assert difference > 0.01 and named.startswith("process 1 has other values than process 0 in 0.")
+    assert found["objects"] == [[0, 1], 0] and found["sum"] == [2.0, 1.0]
+    rates = found["evaluation"]
+    assert min(abs(other - rate) for other in rates["local"]) > 0.05 and abs(rates["mean_of_means"] - rate) > 0.01
+    assert rates["rate"] == rate == 19 / 150
+    text = "".join(printed)
+    assert text.count("printed by everyone") == 2 and text.count("said once") == 1
 
 
-def test_c17c_a_wrong_path_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reported loader silently used ./data instead; the kit names the path."""
+def test_c17c_no_other_data_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reported loader silently used ./data instead: a wrong path is named, and so are other data in a resumed run."""
     monkeypatch.chdir(tmp_path)
     Path("data").mkdir()
     with pytest.raises(KitError, match="experiment_7"):
         find_recordings("experiment_7")
-
-
-def test_c17c_a_run_does_not_continue_on_other_data(tmp_path: Path) -> None:
-    """The run folder records its data; other data is an error."""
     config = toy_config(steps=2, checkpoint_every=0, eval_every=0)
     train(ToyTask(rows=40), config, tmp_path / "run", quiet=True)
     with pytest.raises(KitError, match="cannot be resumed, because .*data.rows was 40 and is 48"):
@@ -125,8 +127,7 @@ def test_c18c_scaler_sees_float32_gradients_only(dtype: torch.dtype, refused: st
         scaler.unscale_(optimizer)
 
 
-def wait_for(condition: object, seconds: float = 120.0) -> None:
-    """Wait until `condition()` is true."""
+def wait_for(condition: Callable[[], object], seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "nothing happened"
@@ -141,29 +142,27 @@ def running(number: int) -> bool:
         return False
 
 
-def recorded(folder: Path, count: int) -> list[int]:
-    """The numbers of the workers and of their children, once all have written them."""
-    wait_for(lambda: len(list(folder.glob("*.pids"))) == count)
-    return [int(number) for path in folder.glob("*.pids") for number in path.read_text().split()]
-
-
 def test_c18e_no_orphans_when_a_worker_dies(tmp_path: Path) -> None:
     """Started by hand, the other worker stays when one dies; torchrun ends the workers that it started, and no others."""
-    for name in ("naive", "launched"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "launched/die").touch()
-    workers = [start(TESTS / "several_processes.py", "arrive_late", tmp_path / "naive",
-                     variables={"RANK": str(rank), "WORLD_SIZE": "2"}, start_new_session=True) for rank in range(2)]
+    naive, launched = tmp_path / "naive", tmp_path / "launched"
+    naive.mkdir()
+    launched.mkdir()
+    (launched / "die").touch()
+
+    def numbers(folder: Path) -> list[list[int]]:  # of both workers: its own and its child's
+        return [[int(number) for number in path.read_text().split()] for path in sorted(folder.glob("*.pids"))]
+
+    workers = [start(TESTS / "several_processes.py", "arrive_late", naive, variables={"RANK": str(rank), "WORLD_SIZE": "2"},
+                     start_new_session=True) for rank in range(2)]
     try:
-        numbers = recorded(tmp_path / "naive", 2)
+        wait_for(lambda: len(numbers(naive)) == 2)
         workers[1].kill()
         workers[1].wait()
-        time.sleep(0.5)
-        left = [number for number in numbers if running(number)]
+        left = [number for pair in numbers(naive) for number in pair if running(number)]
         assert workers[0].pid in left and len(left) == 3, "the other worker and both children stay"
         with pytest.raises(RuntimeError, match="SIGKILL|exitcode *: -9"):
-            torchrun("arrive_late", str(tmp_path / "launched"), timeout=PATIENCE)
-        first, second = ([int(number) for number in (tmp_path / f"launched/{rank}.pids").read_text().split()] for rank in range(2))
+            torchrun("arrive_late", str(launched), timeout=PATIENCE)
+        first, second = numbers(launched)
         wait_for(lambda: not any(map(running, [*first, second[0]])))
         assert running(second[1]), "what a dead worker had started itself is nobody's"
         os.kill(second[1], signal.SIGKILL)
@@ -172,18 +171,6 @@ def test_c18e_no_orphans_when_a_worker_dies(tmp_path: Path) -> None:
         for worker in workers:
             os.killpg(worker.pid, signal.SIGKILL)  # only what this test started
         workers[0].wait()
-
-
-@pytest.fixture
-def taken_port() -> int:
-    """Port 29500, torch's default, used by another program."""
-    with socket.socket() as other:
-        try:
-            other.bind(("127.0.0.1", 29500))
-            other.listen()
-        except OSError:
-            pass  # taken already, which is the point
-        yield 29500
 
 
 MEET_AT = """
@@ -205,12 +192,16 @@ while len(list(folder.iterdir())) < 2:
 """
 
 
-def test_c18f_a_taken_port_is_named_and_launch_needs_none(taken_port: int) -> None:
+def test_c18f_a_taken_port_is_named_and_launch_needs_none() -> None:
     """A fixed port collides, and the kit says so; two launches at once do not collide."""
-    with pytest.raises(RuntimeError, match="EADDRINUSE"):
-        torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{taken_port}", rank=0, world_size=2)
-    said = python("-c", MEET_AT, RANK="0", LOCAL_RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(taken_port)).stdout
-    assert "port 29500 on 127.0.0.1 is taken by another program" in said
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(RuntimeError, match="EADDRINUSE"):
+            torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=2)
+        said = python("-c", MEET_AT, RANK="0", LOCAL_RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)).stdout
+    assert f"port {port} on 127.0.0.1 is taken by another program" in said
     with ThreadPoolExecutor(2) as pool:
         outputs = pool.map(lambda _: torchrun("several_processes:meet", timeout=PATIENCE), range(2))
     assert [[output.splitlines()[-1] for output in one] for one in outputs] == [["process 0: 3", "process 1: 3"]] * 2
@@ -238,69 +229,23 @@ except dist.DistStoreError as error:
     assert "process 2 of 3: no sign of process 1" in said[1]
 
 
-def test_c18g_ambient_precision_is_ignored_and_mentioned() -> None:
-    """Accelerate takes its precision from a variable that a launcher sets; the policy does not."""
-    code = """
-import os
-from b2t_kit.devices.select import open_device
-with open_device("cpu") as device:
-    print(device.precision.compute)
-    print(device.describe())
-from accelerate import Accelerator
-from accelerate.state import AcceleratorState
-AcceleratorState._reset_state(True)
-print(Accelerator(cpu=True).mixed_precision)
-"""
-    said = python("-c", code, USE_TORCH_XLA="0", ACCELERATE_MIXED_PRECISION="bf16",
-                  ACCELERATE_GRADIENT_ACCUMULATION_STEPS="4").stdout.splitlines()
-    assert said[0] == "float32" and said[-1] == "bf16", "Accelerate obeys the variable"
-    assert "ACCELERATE_MIXED_PRECISION=bf16 is ignored; give the setting to b2t_kit instead" in said
-    assert any("ACCELERATE_GRADIENT_ACCUMULATION_STEPS=4 is ignored" in line for line in said)
-
-
-def test_c18g_a_launcher_configuration_file_has_no_influence(tmp_path: Path) -> None:
-    """In Accelerate, the file of `accelerate config` silently sets precision and accumulation; in the kit it does not."""
+def test_c18g_ambient_precision_is_ignored_and_mentioned(tmp_path: Path) -> None:
+    """Accelerate takes precision and accumulation from variables that its launcher sets, by a file of `accelerate config`."""
     settings, script = tmp_path / "default_config.yaml", tmp_path / "script.py"
     settings.write_text("compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\n"
                         "use_cpu: true\nmixed_precision: bf16\nnum_processes: 1\nnum_machines: 1\n")
     script.write_text("""
 from b2t_kit.devices.select import open_device
 with open_device("cpu") as device:
+    print(device.describe())
     ours = device.precision.compute
+from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 AcceleratorState._reset_state(True)
-from accelerate import Accelerator
 print(Accelerator().mixed_precision, ours)
 """)
-    done = python("-m", "accelerate.commands.launch", "--config_file", settings, script, USE_TORCH_XLA="0")
-    assert done.stdout.splitlines()[-1] == "bf16 float32", done.stderr[-2000:]
-
-
-def test_c21_replicas_stay_equal_and_clipping_is_global(two_processes: dict) -> None:
-    """Local gradients and local clipping let replicas drift; the kit equals one process."""
-    difference, found = two_processes["without_reduction"]
-    assert difference > 0.01
-    assert found.startswith("process 1 has other values than process 0 in 0.")
-
-    with open_device("cpu") as device:
-        alone = several_processes.train(device, 1)
-    assert max(alone["norms"]) > 1.0, "clipping was at work"
-    for name in ("norms", "parameters"):
-        np.testing.assert_allclose(two_processes["plain"][name], alone[name], rtol=1e-5, atol=2e-6)
-
-
-def test_c22_metrics_are_those_of_all_trials(two_processes: dict) -> None:
-    """Local rates differ, and so does their mean; summed counts give one process's rate."""
-    with open_device("cpu") as device:
-        alone = several_processes.evaluate(device)["rate"]
-    found = two_processes["evaluation"]
-    assert abs(found["local"][0] - alone) > 0.05 and abs(found["local"][1] - alone) > 0.05
-    assert abs(found["mean_of_means"] - alone) > 0.01
-    assert found["rate"] == alone == 19 / 150
-
-
-def test_c23_messages_are_said_once(two_processes: dict) -> None:
-    """`print` prints on every process, `say` on one."""
-    text = "".join(two_processes["printed"])
-    assert text.count("printed by everyone") == 2
-    assert text.count("said once") == 1
+    said = python("-m", "accelerate.commands.launch", "--config_file", settings, script, USE_TORCH_XLA="0",
+                  ACCELERATE_GRADIENT_ACCUMULATION_STEPS="4").stdout.splitlines()
+    assert said[-1] == "bf16 float32", "Accelerate obeys the variable, the kit does not"
+    assert "ACCELERATE_MIXED_PRECISION=bf16 is ignored; give the setting to b2t_kit instead" in said
+    assert any("ACCELERATE_GRADIENT_ACCUMULATION_STEPS=4 is ignored" in line for line in said)

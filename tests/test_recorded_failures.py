@@ -5,6 +5,7 @@ The other failures have tests where the table says: test_failures.py, test_xla_f
 import ast
 import json
 import re
+import shlex
 import subprocess
 import sys
 import warnings
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from b2t_kit.cli import parse
 from b2t_kit.doctor import diagnose, known_failures
 from commands import ROOT, python
 
@@ -26,7 +28,8 @@ def child(code: str, *paths: Path, status: int | None = 0, chips: int = 1, **add
 
 
 def test_the_table_is_complete() -> None:
-    """Both languages, one line each; what was reported has a number, what the kit does about it, and a test that exists."""
+    """Both languages, one line each; what was reported has a number, what the kit does about it, and a test that exists.
+    The page of the field reports counts them: how many happen in their tests, are imitated, or have only their cure tested."""
     for failure in known_failures():
         symptom = failure.symptom if isinstance(failure.symptom, dict) else {"en": failure.symptom, "zh": failure.symptom}
         texts = [symptom, failure.cause, failure.cure, *filter(None, (failure.kit, failure.checked))]
@@ -40,10 +43,6 @@ def test_the_table_is_complete() -> None:
         path, _, name = test.partition("::")
         nodes = ast.parse((ROOT / path).read_text(encoding="utf-8")).body if name else []
         assert (ROOT / path).is_file() and name in {getattr(node, "name", "") for node in nodes} | {""}, test
-
-
-def test_counts_of_the_failures() -> None:
-    """How many happen in their tests, happen with more installed, are imitated, or have only their cure tested."""
     said = re.search(r"Of the (\d+) rows, (\d+) happen in their tests, (\d+) happen where .*?, (\d+) are imitated, and of (\d+) only",
                      (ROOT / "benchmarks/field_reports.md").read_text(encoding="utf-8"), re.S)
     reports = [one.shown for one in known_failures() if one.number]
@@ -90,31 +89,31 @@ def test_c17a_tensorflow_beside_torch_xla(tmp_path: Path) -> None:
     said = child("import torch_xla", tmp_path)
     assert "`tensorflow` can conflict with `torch-xla`" in said
     assert [finding.failure.number for finding in diagnose(said)] == ["C17a"]
-    code = """
-import sys
+    said = child("""
 import b2t_kit.train, b2t_kit.speech.task
 from b2t_kit.doctor import inspect_machine
 print(*[check for check in inspect_machine() if check.name == "tensorflow"])
 print("imported", {"tensorflow", "torch_xla"} & set(sys.modules))
-"""
-    said = child(code, tmp_path)
+""", tmp_path)
     assert "note     tensorflow" in said and "(C17a)" in said and "imported set()" in said
-    assert "tensorflow   " not in child(code), "without the package there is nothing to say"
-
-
-def test_c17b_is_not_taken_for_the_cause() -> None:
-    """libtpu's line in Kaggle logs is harmless and listed after real causes."""
-    port = ("E0000 00:00:1785940598.615268      73 common_lib.cc:943] Could not set metric server port: INVALID_ARGUMENT: "
-            "Could not find SliceBuilder port 8471 in any of the 0 ports provided in `tpu_process_addresses`=\"local\"\n"
-            "=== Source Location Trace: ===\nlearning/45eac/tfrc/runtime/common_lib.cc:239\n")
-    (finding,) = diagnose(port)
-    assert finding.failure.number == "C17b" and finding.failure.harmless
-    log = port + "AttributeError: module 'torch_xla.core.xla_model' has no attribute 'get_world_size'\n"
-    assert [finding.failure.number for finding in diagnose(log)] == ["C20", "C17b"]
 
 
 @pytest.mark.torch_xla
 def test_c17b_kaggles_addresses_do_no_harm() -> None:
-    """The line appears only on a TPU; the variable that causes it does not disturb one process with all chips."""
+    """The variable that causes libtpu's line in Kaggle's logs disturbs no process with all chips; the line is listed last."""
     code = "from b2t_kit.devices.select import open_device\nwith open_device('xla') as device: print('opened', device.chips)"
     assert "opened 8" in child(code, chips=8, TPU_PROCESS_ADDRESSES="local", ISTPUVM="1")
+    port = ("E0000 00:00:1785940598.615268      73 common_lib.cc:943] Could not set metric server port: INVALID_ARGUMENT: "
+            "Could not find SliceBuilder port 8471 in any of the 0 ports provided in `tpu_process_addresses`=\"local\"\n"
+            "=== Source Location Trace: ===\nlearning/45eac/tfrc/runtime/common_lib.cc:239\n")
+    log = port + "AttributeError: module 'torch_xla.core.xla_model' has no attribute 'get_world_size'\n"
+    found = diagnose(log)
+    assert [finding.failure.number for finding in found] == ["C20", "C17b"] and found[1].failure.harmless
+
+
+def test_commands_of_the_page_can_be_read() -> None:
+    """Every command in the last column of the field reports."""
+    page = (ROOT / "benchmarks/field_reports.md").read_text(encoding="utf-8")
+    commands = [shlex.split(row) for row in re.findall(r"\| `(?:b2t|torchrun [^`]*-m b2t_kit) ([^`]*)` \|$", page, re.M)]
+    assert len(commands) >= 10 and page.count("| `torchrun ") == 1
+    assert all(map(parse, commands))
