@@ -1,9 +1,7 @@
 """Simulation in separate processes: killed half-way, and with different numbers of threads."""
 import hashlib
-import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -11,21 +9,14 @@ import pytest
 
 from b2t_kit.core import KitError
 from b2t_kit.data.dataset import check_folder, find_recordings
-
-HOUSE = Path(__file__).resolve().parents[1]
-PROGRAM = """
-import sys
-from b2t_kit.simulate import SimulateConfig, simulate
-config = SimulateConfig(sessions=2, trials=int(sys.argv[2]), bins_per_phoneme=8.0)
-simulate(sys.argv[1], config, progress=False)
-"""
+from commands import start
 
 
-def start(out: Path, trials: int, threads: int = 1) -> subprocess.Popen:
+def simulate(out: Path, trials: int, threads: int = 1) -> subprocess.Popen:
     """A process that simulates two sessions."""
     variables = {name: str(threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-    command = [sys.executable, "-c", PROGRAM, str(out), str(trials)]
-    return subprocess.Popen(command, cwd=HOUSE, env={**os.environ, **variables})
+    return start("-m", "b2t_kit", "simulate", "--out", out, "--sessions", 2, "--trials", trials, "--bins-per-phoneme", 8,
+                 variables=variables, stdout=None, stderr=None)
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -34,29 +25,19 @@ def digests(folder: Path) -> dict[str, str]:
     return {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
-def test_threads_do_not_change_a_byte(tmp_path: Path) -> None:
-    """One thread and two give the same files."""
-    for threads in (1, 2):
-        assert start(tmp_path / str(threads), 4, threads).wait(600) == 0
-    found = digests(tmp_path / "1")
-    assert len(found) == 4 and found == digests(tmp_path / "2")
-
-
-def test_killed_simulation_leaves_nothing_that_is_taken_for_recordings(tmp_path: Path) -> None:
-    """After SIGKILL no reader accepts the partial recordings, and a second try succeeds."""
+def test_killed_and_with_other_threads(tmp_path: Path) -> None:
+    """No reader takes what a killed simulation leaves, a second try succeeds, and one thread and two give the same bytes."""
     out = tmp_path / "out"
-    process = start(out, 150)
-    first = out / ".hdf5_data_final.partial/t15.2023.08.11/data_train.hdf5"
+    process = simulate(out, 150)
     deadline = time.monotonic() + 600
-    while not first.exists():
+    while not (out / ".hdf5_data_final.partial/t15.2023.08.11/data_train.hdf5").exists():
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
-    assert process.wait(60) == -signal.SIGKILL
-    assert not (out / "hdf5_data_final").exists()
+    assert process.wait(60) == -signal.SIGKILL and not (out / "hdf5_data_final").exists()
     with pytest.raises(KitError):
         find_recordings(out)
-    assert start(out, 4).wait(600) == 0
+    assert simulate(out, 4).wait(600) == 0
     assert list(check_folder(out)) == [] and not list(out.glob(".*"))
-    assert start(tmp_path / "whole", 4).wait(600) == 0
-    assert digests(out) == digests(tmp_path / "whole")
+    assert simulate(tmp_path / "again", 4, threads=2).wait(600) == 0
+    assert len(digests(out)) == 4 and digests(out) == digests(tmp_path / "again")

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['CLASS_ROWS', 'DESCRIPTION_FILE', 'ROW_TITLES', 'Sentence', 'read_description', 'groups_of', 'thirds_of', 'rates_of',
-           'mistakes', 'calibration', 'certainty_in', 'as_rate', 'Report', 'plot_days', 'html_part', 'png_address',
-           'picture', 'features_picture', 'posteriors_picture', 'Look', 'sentence_html', 'report_html',
-           'decoded_as_before', 'report_run', 'recipe_of', 'front_row']
+           'mistakes', 'certainty_in', 'as_rate', 'Report', 'plot_days', 'html_part', 'png_address', 'picture',
+           'features_picture', 'posteriors_picture', 'Look', 'sentence_html', 'report_html', 'decoded_as_before',
+           'report_run', 'recipe_of', 'front_row']
 
 # %% ../../nbs/output/report.ipynb #7013dbe8
 import base64
@@ -161,20 +161,6 @@ def mistakes(
     return [{"true": true, "decoded": decoded, "times": times, "said": spoken[true]}
             for (true, decoded), times in order]
 
-# %% ../../nbs/output/report.ipynb #da45cfe4
-def calibration(
-    sentences: Iterable[Sentence],
-    edges: Sequence[float] = (0.5, 0.8, 0.95, 0.99),  # of confidence, between the bands
-) -> list[dict[str, Any]]:  # of each band: "words", their mean "confidence", and "right", the fraction that is
-    "How often words of each confidence are right; empty without confidences."
-    known = [(confidence, true == word) for one in sentences for true, word, confidence in one.aligned
-             if confidence is not None]
-    values = np.array(known, dtype=float).reshape(-1, 2)  # (words, 2)
-    bands = np.searchsorted(edges, values[:, 0], side="right")
-    means = {band: values[bands == band].mean(0).tolist() for band in np.unique(bands)}
-    return [{"words": int((bands == band).sum()), "confidence": confidence, "right": right}
-            for band, (confidence, right) in means.items()]
-
 # %% ../../nbs/output/report.ipynb #7da80c1a
 def certainty_in(sentences: Sequence[Sentence]) -> dict[str, dict[str, Any]]:  # "sentences", "words" -> `reliability`
     "Compare the probabilities of sentences and words with how often they are right; empty without any."
@@ -220,7 +206,7 @@ class Report:
             "best_of_list": rate_of(count_edits(true, best), days).to_dict(),
             "groups": rates_of(groups_of(sentences)), "measured": rates_of(measured),
             "days": rates_of(by_day),
-            "calibration": calibration(sentences), "word_errors": mistakes(zip(true, decoded)),
+            "word_errors": mistakes(zip(true, decoded)),
             "phoneme_errors": mistakes((one.order.symbols(one.phonemes[0]), one.order.symbols(one.phonemes[1]))
                                        for one in sentences if one.phonemes)}
         own, raw = certainty_in(sentences), certainty_in(self.raw)
@@ -388,8 +374,6 @@ def report_html(
     errors = [(title, [[value or "" for value in error.values()] for error in numbers[key]])
               for title, key in (("Words", "word_errors"),
                                  (f"{report.label.title()}s, before any lexicon", "phoneme_errors")) if numbers[key]]
-    bands = [[band["words"], f"{100 * band['confidence']:.0f}", f"{100 * band['right']:.0f}"]
-             for band in numbers["calibration"]]
     worst = sorted(report.sentences, key=lambda sentence: -sentence.errors)[:pictures] if looking else []
     shown = {one.trial.place for one in worst}
     bodies = (sentence_html(one, looking(one) if looking and one.trial.place in shown else None)
@@ -397,7 +381,7 @@ def report_html(
     return _TEMPLATES.get_template("report.html").render(
         title=f"{report.origin}: {report.split}, {len(report.sentences)} sentences", facts=(facts or {}).items(),
         rates=rates, kinds=numbers["kinds"], redrawn=report.redrawn, against=numbers.get("against"), errors=errors,
-        bands=bands, groups=report.table("groups"), measured=report.table("measured"), days=report.table("days"),
+        groups=report.table("groups"), measured=report.table("measured"), days=report.table("days"),
         figure=png_address(as_png(plot_days(numbers["days"], report.label))),
         certainty=png_address(as_png(plot_reliability(numbers["certainty"]))) if numbers["certainty"] else "",
         sentences=zip(report.sentences, bodies), notes=(notes or {}).items())
