@@ -1279,7 +1279,7 @@ def mistake(printed: str, words: Sequence[str], verb: type) -> str:
         return f"{commas[1]}: give spaces between values, not commas"
     if not (stray := re.search(r"Unrecognized options: ([^\s,]+)", text)):
         return text.removeprefix("Error parsing ")
-    word, names = stray[1], [item.name for item in fields(verb)]
+    word, names = stray[1], [item.name for item in fields(verb) if flag(item.name) not in words]
     before = words[:words.index(word)] if word in words else []
     if given := [option for option in before if option.startswith("--")]:
         return f"{word}: is one value too many for {given[-1]}"
