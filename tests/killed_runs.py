@@ -18,28 +18,25 @@ from pathlib import Path
 os.environ["USE_TORCH_XLA"] = "0"  # as the kit does when it imports Accelerate
 import accelerate  # noqa: F401
 
+from b2t_kit.train import train
 from b2t_kit.training.checkpoint import checkpoint_path, checkpoint_steps
 from b2t_kit.training.log import read_metrics, series
 from toy import ToyTask, toy_config
-from b2t_kit.train import train
 
-TASK = ToyTask(hidden=64)  # its dropout is 0.2
 CONFIG = toy_config(steps=100, checkpoint_every=4, eval_every=10, log_every=5, keep_checkpoints=2)
 
 
 def start(folder: Path) -> int:
     """Fork a process that trains or resumes in `folder`; returns its number."""
     process = os.fork()
-    if process:
-        return process
-    status = 1
-    try:
-        train(TASK, CONFIG, folder, resume=folder.exists(), quiet=True)
-        status = 0
-    except BaseException as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-    finally:
-        os._exit(status)
+    if not process:
+        try:
+            train(ToyTask(hidden=64), CONFIG, folder, resume=folder.exists(), quiet=True)  # its dropout is 0.2
+            os._exit(0)
+        except BaseException as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            os._exit(1)
+    return process
 
 
 def wait(process: int) -> int:
@@ -47,12 +44,7 @@ def wait(process: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
-def ended(process: int) -> bool:
-    """Whether a forked process has ended; it is not reaped."""
-    return os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
-def newest_step(folder: Path) -> int:
+def newest(folder: Path) -> int:
     """The step of the newest checkpoint, -1 if there is none."""
     return max(checkpoint_steps(folder), default=-1)
 
@@ -60,55 +52,43 @@ def newest_step(folder: Path) -> int:
 def half_written(folder: Path) -> bool:
     """Whether a checkpoint is being written, or was when the writer died."""
     checkpoints = folder / "checkpoints"
-    names = os.listdir(checkpoints) if checkpoints.is_dir() else []
-    return any(name.endswith(".partial") for name in names)
+    return checkpoints.is_dir() and any(name.endswith(".partial") for name in os.listdir(checkpoints))
 
 
-def kill_once(folder: Path, moment: random.Random, within: float | None) -> dict:
-    """Start or resume a run and kill it after some progress, anywhere or within some seconds of a write's beginning."""
-    begun = newest_step(folder)
-    goal = begun + CONFIG.checkpoint_every * moment.randint(0, 3)
-    process = start(folder)
-    while newest_step(folder) < goal and not ended(process):
-        time.sleep(0.0005)
-    pause = moment.uniform(0, 0.2)  # about the time between two checkpoints
-    if within is not None:
-        while not half_written(folder) and not ended(process):
-            time.sleep(0.0002)
-        pause = moment.uniform(0, within)
-    time.sleep(pause)
+def kill_once(folder: Path, moment: random.Random, while_writing: bool) -> dict:
+    """Start or resume a run and kill it after some progress, anywhere or as soon as a checkpoint is being written."""
+    begun = newest(folder)
+    goal, process = begun + CONFIG.checkpoint_every * moment.randint(0, 3), start(folder)
+    while newest(folder) < goal or while_writing and not half_written(folder):
+        if os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            break
+        time.sleep(0.0002)
+    time.sleep(0 if while_writing else moment.uniform(0, 0.2))  # about the time between two checkpoints
     os.kill(process, signal.SIGKILL)
-    killed = wait(process) == -signal.SIGKILL
-    return {"killed": killed, "half_written": half_written(folder), "from": begun,
-            "to": newest_step(folder)}
+    return {"killed": wait(process) == -signal.SIGKILL, "half_written": half_written(folder), "from": begun}
 
 
 def outcome(folder: Path) -> dict:
     """The bits of a finished run: its last checkpoint's tensors, and what it measured."""
-    last = checkpoint_path(folder, CONFIG.steps)
     bits = {path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in sorted(last.glob("*.safetensors"))}
+            for path in sorted(checkpoint_path(folder, CONFIG.steps).glob("*.safetensors"))}
     rows = read_metrics(folder)
     return {"tensors": bits, "train": series(rows, "train", "loss"), "eval": series(rows, "eval", "loss"),
-            "best": (folder / "best").read_text(),
-            "left": sorted(path.name for path in folder.rglob("*.partial"))}
+            "best": (folder / "best").read_text(), "left": half_written(folder)}
 
 
 def main(folder: Path, kills: int) -> dict:
-    """Train once without interruption, then kill runs until there are enough kills; prints all outcomes."""
-    if wait(start(folder / "straight")):
-        sys.exit("the uninterrupted run failed")
+    """Train once without interruption, then kill runs until there are enough kills; all outcomes."""
+    assert wait(start(folder / "straight")) == 0
     moment, tries, runs = random.Random(20), [], []
     while sum(one["killed"] for one in tries) < kills:
-        run = folder / f"run_{len(runs)}"
-        runs.append(run)
-        done = False
-        while not done and sum(one["killed"] for one in tries) < kills:
-            within = (None, 0.0, None, 0.01)[len(tries) % 4]  # on a fast disk a write takes two milliseconds
-            tries.append(kill_once(run, moment, within))
-            done = not tries[-1]["killed"]
-        if not done and wait(start(run)):
-            sys.exit(f"{run} could not go on")
+        runs.append(folder / f"run_{len(runs)}")
+        while sum(one["killed"] for one in tries) < kills:
+            tries.append(kill_once(runs[-1], moment, len(tries) % 2 == 1))
+            if not tries[-1]["killed"]:
+                break
+        else:
+            assert wait(start(runs[-1])) == 0, "it could not go on"
     return {"straight": outcome(folder / "straight"), "runs": [outcome(run) for run in runs], "tries": tries}
 
 

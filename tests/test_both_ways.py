@@ -1,4 +1,4 @@
-"""Decoders that read in both directions (`--no-causal`): planned, compiled, trained by seeds, not streamed.
+"""Decoders that read in both directions (`--no-causal`): planned, compiled, trained, not streamed.
 
 That eight chips compute what a CPU does: test_xla_models.py.
 """
@@ -18,16 +18,13 @@ MISSING = [name for name in ("torch_xla", "jax", "libtpu") if find_spec(name) is
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_seeds_decode_together_but_do_not_stream(data, tmp_path, capsys, model) -> None:
-    """Side by side, averaged; whole trials are decoded, and the live page says in one line that it cannot be."""
-    train = f"train --data {data} --out {tmp_path / 'seeds'} {MODELS[model]} {SHORT} --device cpu"
-    seeds = model == "gru"  # of another model seeds are no different
-    assert main([*train.split(), *(["--seeds", "1", "2", "--side-by-side"] if seeds else [])]) == 0
-    runs = [tmp_path / f"seeds/seed_{seed}" for seed in (1, 2)] if seeds else [tmp_path / "seeds"]
-    assert load_json(runs[0] / "config.json")["task"]["config"]["model"]["causal"] is False
-    assert not seeds or main(f"eval --runs {runs[0]} {runs[1]} --data {data} --device cpu".split()) == 0
-    assert main(f"decode --run {runs[0]} --data {data} --device cpu --lm default".split()) == 0
-    assert main(f"live --run {runs[0]} --data {data} --no-page".split()) == 2
+def test_whole_trials_are_decoded_and_none_is_streamed(data, tmp_path, capsys, model) -> None:
+    """Training, scores and words as of any decoder; the live page says in one line that it cannot be."""
+    run = f"--run {tmp_path / 'run'} --data {data}"
+    assert main(f"train --data {data} --out {tmp_path / 'run'} {MODELS[model]} {SHORT} --device cpu".split()) == 0
+    assert load_json(tmp_path / "run/config.json")["task"]["config"]["model"]["causal"] is False
+    assert main(f"decode {run} --device cpu --lm default".split()) == 0
+    assert main(f"live {run} --no-page".split()) == 2
     told = capsys.readouterr().err.splitlines()[-1]
     assert told.startswith("error: ") and "cannot stream" in told, told
 

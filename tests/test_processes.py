@@ -1,18 +1,75 @@
-"""Training in two processes: equal to one process, and both stop together."""
+"""Training in two processes: equal to one process, and both stop together.
+
+    test_processes.py FOLDER      the program that Accelerate's launcher starts
+"""
 import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-import toy_runs
-from several_processes import torchrun
+from b2t_kit.core import KitError
+from b2t_kit.devices.select import open_device
+from b2t_kit.devices.torch import Device
+from b2t_kit.train import train
 from b2t_kit.training.checkpoint import checkpoint_path, checkpoint_steps, read_part
 from b2t_kit.training.log import read_metrics, series
-from b2t_kit.train import train
 from commands import ACCELERATE, TESTS, python
-from toy import ToyTask, toy_config
+from several_processes import torchrun
+from toy import ToyTask, disturbed, toy_config
+
+STILL = ToyTask(dropout=0.0)
+
+
+def spoiled(step: int, micro_batches: list, device: Device) -> None:
+    """Process 1 gets a NaN."""
+    if step == 15 and device.rank == 1:
+        micro_batches[0].features[0, 0, 0] = float("nan")
+
+
+def full(step: int, micro_batches: list, device: Device) -> None:
+    """Process 0, which writes, reaches a quota."""
+    if step == 15 and device.rank == 0:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+
+
+def signalled(step: int, micro_batches: list, device: Device) -> None:
+    """Process 1 gets a stop signal."""
+    if step == 24 and device.rank == 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def refusal(action: Callable, out: Path) -> str:
+    """The message of the KitError that ends a run."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        train(disturbed(action, dropout=0.0), toy_config(log_every=100), out, quiet=True)
+    except KitError as error:
+        return str(error)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    return ""
+
+
+def everything(folder: str) -> None:
+    """All runs, one after the other; each process writes its results."""
+    out = Path(folder)
+    with open_device("cpu") as device:
+        rank = device.rank
+    for accumulation in (1, 3):
+        train(STILL, toy_config(accumulation=accumulation), out / f"accumulation_{accumulation}", quiet=True)
+    found: dict[str, object] = {"spoiled": refusal(spoiled, out / "spoiled"), "full": refusal(full, out / "full")}
+    result = train(disturbed(signalled, dropout=0.0), toy_config(), out / "signalled", quiet=True)
+    found["signalled"] = [result.step, result.stopped]
+    found["dropout"] = train(ToyTask(), toy_config(steps=20), out / "dropout", quiet=True).values
+    (out / f"process_{rank}.json").write_text(json.dumps(found))
 
 
 def weights(run: Path) -> torch.Tensor:
@@ -34,7 +91,7 @@ def assert_same_training(run: Path, other: Path) -> None:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run of one process."""
     run = tmp_path_factory.mktemp("alone") / "run"
-    train(toy_runs.STILL, toy_config(), run, quiet=True)
+    train(STILL, toy_config(), run, quiet=True)
     return run
 
 
@@ -42,13 +99,13 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the results of two processes."""
     folder = tmp_path_factory.mktemp("pair")
-    torchrun("toy_runs:everything", str(folder), timeout=900)
+    torchrun("test_processes:everything", str(folder), timeout=900)
     return folder
 
 
-def found_by(pair: Path, rank: int) -> dict:
-    """The results that a process wrote."""
-    return json.loads((pair / f"process_{rank}.json").read_text())
+def found_by(pair: Path, what: str) -> list:
+    """The results of both processes."""
+    return [json.loads((pair / f"process_{rank}.json").read_text())[what] for rank in (0, 1)]
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])
@@ -57,50 +114,39 @@ def test_two_processes_equal_one(accumulation: int, pair: Path, alone: Path) -> 
     assert_same_training(pair / f"accumulation_{accumulation}", alone)
 
 
-def test_a_run_may_go_on_in_another_number_of_processes(pair: Path, alone: Path) -> None:
-    """Two processes are stopped; one process resumes and ends like a run of one process."""
-    assert checkpoint_steps(pair / "signalled")[-1] == 30
-    train(toy_runs.Signalled(dropout=0.0), toy_config(), pair / "signalled", resume=True, quiet=True)
+def test_a_signal_to_one_process_stops_both_at_the_same_step(pair: Path, alone: Path) -> None:
+    """Processes agree at every tenth step. One process resumes the run and ends like a run of one process."""
+    assert found_by(pair, "signalled") == 2 * [[30, "SIGTERM"]] and checkpoint_steps(pair / "signalled")[-1] == 30
+    train(STILL, toy_config(), pair / "signalled", resume=True, quiet=True)
     assert_same_training(pair / "signalled", alone)
 
 
-def test_a_signal_to_one_process_stops_both_at_the_same_step(pair: Path) -> None:
-    """Process 1 gets a stop signal at step 24; the processes agree at every tenth step."""
-    for rank in (0, 1):
-        assert found_by(pair, rank)["signalled"] == [30, "SIGTERM"]
-
-
 def test_a_bad_number_in_one_process_stops_both(pair: Path) -> None:
-    """Both name the step and the trial, and each saves its own batch."""
-    messages = [found_by(pair, rank)["spoiled"] for rank in (0, 1)]
+    """Both name the step and the trial, and each saves its own batch; a failed write is every process's error too."""
     trial = np.load(pair / "spoiled" / "bad_step_15_process_1.npz")["0.trial"][0]
     assert (pair / "spoiled" / "bad_step_15_process_0.npz").exists()
-    for message in messages:
-        assert message.startswith("step 15: the loss is nan")
-        assert f"features of trial {trial} are not finite" in message
+    for message in found_by(pair, "spoiled"):
+        assert message.startswith("step 15: the loss is nan") and f"features of trial {trial} are not finite" in message
         assert message.endswith("the last good checkpoint is of step 0")
-
-
-def test_a_failed_write_is_every_process_s_error(pair: Path) -> None:
-    """Process 0 cannot write; process 1 does not wait for it."""
-    for rank in (0, 1):
-        message = found_by(pair, rank)["full"]
+    for message in found_by(pair, "full"):
         assert "00000020: the checkpoint could not be written" in message or "cannot be written" in message
 
 
 def test_processes_draw_different_dropout(pair: Path, tmp_path: Path) -> None:
     """With dropout the runs differ, as they should: each process drops units of its own rows."""
-    train(ToyTask(), toy_config(steps=20), tmp_path / "run", quiet=True)
-    expected = read_metrics(tmp_path / "run")
-    for rank in (0, 1):
-        found = found_by(pair, rank)["dropout"]
-        assert found == found_by(pair, 0)["dropout"]
-        assert found["loss"] != pytest.approx(expected[-1]["loss"], rel=1e-4)
+    alone = train(ToyTask(), toy_config(steps=20), tmp_path / "run", quiet=True)
+    first, second = found_by(pair, "dropout")
+    assert first == second and first["loss"] != pytest.approx(alone.values["loss"], rel=1e-4)
 
 
 def test_accelerate_launch(tmp_path: Path, alone: Path) -> None:
     """Accelerate's launcher with two processes on a CPU."""
-    done = python(*ACCELERATE, "--multi_gpu", "--num_processes", "2", "--main_process_port", "0", TESTS / "toy_runs.py", tmp_path,
+    done = python(*ACCELERATE, "--multi_gpu", "--num_processes", "2", "--main_process_port", "0", TESTS / "test_processes.py", tmp_path,
                   USE_TORCH_XLA="0", ACCELERATE_USE_CPU="true")
     assert done.stdout.count("step 60/60  validation") == 1
     assert_same_training(tmp_path / "launched", alone)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    train(STILL, toy_config(), Path(sys.argv[1]) / "launched")

@@ -2,64 +2,32 @@
 import json
 import os
 import resource
+import shutil
 import signal
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from collections.abc import Callable, Iterator
 
 import pytest
-import torch
 
-from b2t_kit.training.checkpoint import (
-    best_checkpoint, checkpoint_fault, checkpoint_path, checkpoint_steps, read_part,
-)
 from b2t_kit.core import KitError
+from b2t_kit.training.checkpoint import best_checkpoint, checkpoint_fault, checkpoint_path, checkpoint_steps
 from b2t_kit.training.log import read_metrics
 from b2t_kit.train import train
 from commands import TESTS, python
-from toy import ToyTask, toy_config
+from toy import ToyTask, disturbed, toy_config
 
 BIG = {"hidden": 3000}  # a checkpoint of 60 kB a part, so that little room is not enough
 
 
-def tensors_of(run: Path) -> dict[str, torch.Tensor]:
-    """Weights, average and moments of a run's newest checkpoint."""
+def bits(run: Path) -> dict[str, bytes]:
+    """The tensors of a run's newest checkpoint."""
     newest = checkpoint_path(run, checkpoint_steps(run)[-1])
-    return {f"{part}/{name}": value for part in ("model", "ema", "optimizer")
-            for name, value in read_part(newest, part).items()}
+    return {path.name: path.read_bytes() for path in newest.glob("*.safetensors")}
 
 
-def assert_same_bits(run: Path, other: Path) -> None:
-    """The newest checkpoints of two runs hold the same bits."""
-    found, expected = tensors_of(run), tensors_of(other)
-    assert found.keys() == expected.keys()
-    assert [name for name in found if not torch.equal(found[name], expected[name])] == []
-
-
-def refusal(action: Callable[..., object], *arguments: object, **named: object) -> str:
-    """The one-line message of the KitError that a call must raise."""
-    with pytest.raises(KitError) as caught:
-        action(*arguments, **named)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-class Disturbed(ToyTask):
-    """The toy task; at step 33 something happens to the machine."""
-
-    disturb: Callable[[], None] = staticmethod(lambda: None)
-
-    def batches(self, config, device, position):
-        for step, micro_batches in enumerate(super().batches(config, device, position), start=position):
-            if step == 33 and position < 33:
-                type(self).disturb()
-            yield micro_batches
-
-
-def disturbed_by(action: Callable[[], None]) -> ToyTask:
+def disturbed_at_33(action: Callable[[], None]) -> ToyTask:
     """A task during whose training `action` is called once."""
-    Disturbed.disturb = staticmethod(action)
-    return Disturbed(**BIG)
+    return disturbed(lambda step, *_: action() if step == 33 else None, **BIG)
 
 
 @pytest.fixture(scope="module")
@@ -77,52 +45,40 @@ def test_killed_at_twenty_random_moments(tmp_path: Path) -> None:
     assert sum(one["half_written"] for one in found["tries"]) >= 5
     assert len({one["from"] for one in found["tries"]}) >= 8  # they went on from different steps
     assert all(run == found["straight"] for run in found["runs"])
-    assert len(found["straight"]["tensors"]) == 3 and found["straight"]["left"] == []
-
-
-@contextmanager
-def file_size_limit() -> Iterator[Callable[[], None]]:
-    """Yields a function that limits the files of this process to 100 kB."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
-
-
-def assert_stopped_at(run: Path, message: str, reason: str) -> None:
-    """Check a run that could not write step 40: its error, and the files in its folder."""
-    assert f"{checkpoint_path(run, 40)}: the checkpoint could not be written ({reason}" in message
-    assert message.endswith("checkpoints kept: 0, 20")
-    assert checkpoint_fault(checkpoint_path(run, 20)) == ""
-    assert best_checkpoint(run) == checkpoint_path(run, 20)
-    assert sorted(os.listdir(run / "checkpoints")) == ["00000000", "00000020"]
+    assert len(found["straight"]["tensors"]) == 3 and not found["straight"]["left"]
 
 
 def test_file_size_limit(tmp_path: Path, straight: Path) -> None:
-    """A quota is reached at step 33: like a full disk, but without privileges."""
-    run = tmp_path / "run"
-    with file_size_limit() as limit:
-        message = refusal(train, disturbed_by(limit), toy_config(), run, quiet=True)
-    assert_stopped_at(run, message, "Error while serializing: I/O error: File too large")
+    """A quota is reached at step 33: like a full disk, but without privileges. What was saved stays, and is resumed."""
+    run, before = tmp_path / "run", resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        with pytest.raises(KitError) as refused:
+            limited = disturbed_at_33(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1])))
+            train(limited, toy_config(), run, quiet=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    message = str(refused.value)
+    assert message.startswith(f"{checkpoint_path(run, 40)}: the checkpoint could not be written (Error while serializing: I/O "
+                              "error: File too large") and message.endswith("checkpoints kept: 0, 20")
+    assert best_checkpoint(run) == checkpoint_path(run, 20) and checkpoint_fault(checkpoint_path(run, 20)) == ""
+    assert sorted(os.listdir(run / "checkpoints")) == ["00000000", "00000020"]
     train(ToyTask(**BIG), toy_config(), run, resume=True, quiet=True)
-    assert_same_bits(run, straight)
+    assert bits(run) == bits(straight)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json", ".complete"])
 def test_truncated_checkpoint(name: str, tmp_path: Path, straight: Path, capsys) -> None:
     """A truncated newest checkpoint is named, and the run resumes from the one before."""
-    run = tmp_path / "run"
-    train(ToyTask(**BIG), toy_config(), run, quiet=True)
+    run = shutil.copytree(straight, tmp_path / "run")
     os.truncate(checkpoint_path(run, 60) / name, 30)
     train(ToyTask(**BIG), toy_config(), run, resume=True)
     said = capsys.readouterr().out
     assert f"{checkpoint_path(run, 60)}: damaged ({name} " in said
     assert f"{run}, from step 40 to 60" in said
     assert checkpoint_fault(checkpoint_path(run, 60)) == ""
-    assert_same_bits(run, straight)
+    assert bits(run) == bits(straight)
     assert [row["step"] for row in read_metrics(run) if row["kind"] == "eval"] == [20, 40, 60]
 
 
@@ -132,10 +88,10 @@ def test_two_processes_in_one_folder(tmp_path: Path) -> None:
     said = []
 
     def intrude() -> None:
-        code = ("import sys; from b2t_kit.train import train; from toy import ToyTask, toy_config\n"
+        code = ("import sys; from b2t_kit.train import train; from toy import ToyTask, disturbed, toy_config\n"
                 "try: train(ToyTask(hidden=3000), toy_config(), sys.argv[1], resume=True)\n"
                 "except Exception as error: print(type(error).__name__, error)")
         said.append(python("-c", code, run).stdout)
 
-    train(disturbed_by(intrude), toy_config(), run, quiet=True)
+    train(disturbed_at_33(intrude), toy_config(), run, quiet=True)
     assert said == [f"KitError {run}: another process is training into this folder\n"]

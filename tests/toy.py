@@ -3,7 +3,7 @@
 It has what breaks loops: rows of different lengths, dropout, and a batch that does not divide evenly over processes
 and micro-batches. Each row is drawn from its own seed, so there are no files.
 """
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,17 @@ class ToyTask(Task):
 
     def size(self, batch: ToyBatch) -> dict[str, int]:
         return {"trials": len(batch.num_bins), "bins": int(batch.num_bins.sum())}
+
+
+def disturbed(action: Callable[[int, list[ToyBatch], Device], object], **settings: Any) -> ToyTask:
+    "The toy task; something may happen to the machine, or to the batch, before each step, which is counted from 1."
+    class Disturbed(ToyTask):
+        def batches(self, config: TrainConfig, device: Device, position: int) -> Generator[list[ToyBatch], None, None]:
+            for step, micro_batches in enumerate(super().batches(config, device, position), position + 1):
+                action(step, micro_batches, device)
+                yield micro_batches
+
+    return Disturbed(**settings)
 
 
 def toy_config(**changes: Any) -> TrainConfig:

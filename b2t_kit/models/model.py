@@ -10,7 +10,6 @@ __all__ = ['patches', 'hashed_dropout', 'dropout', 'rows_by_lookup', 'rows_by_pr
            'LinearConfig', 'LinearReadout', 'PatchSteps']
 
 # %% ../../nbs/models/model.ipynb #3a82c024
-import difflib
 import hashlib
 import importlib
 import inspect
@@ -18,7 +17,6 @@ import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
@@ -502,12 +500,8 @@ class ModelConfig:
                                           for item in fields(self)}}  # type: ignore[arg-type]
 
     @classmethod
-    def from_record(
-        cls,
-        record: dict[str, Any],  # as `record` made it
-        place: str,  # its dotted name, for messages
-    ) -> "ModelConfig":
-        "The settings in a record; raises `KitError` if there is no such model."
+    def from_record(cls, record: dict[str, Any], place: str) -> "ModelConfig":
+        "The settings in a record, whose dotted name is for messages; raises `KitError` if there is no such model."
         name: dict[str, Any] = {key: record[key] for key in ("name", "file", "sha256") if key in record}
         rest = {key: value for key, value in record.items() if key not in name}
         return from_dict(named(name, place), rest, place)
@@ -579,7 +573,7 @@ def _load(path: Path, name: str) -> type[ModelConfig]:
         raise KitError(f"{path.name}: cannot be run ({type(error).__name__}: {error})") from error
     found = getattr(module, name, None)
     if not (inspect.isclass(found) and issubclass(found, ModelConfig) and is_dataclass(found)):
-        own = [kind.__name__ for kind in _below(ModelConfig) if kind.__module__ == module.__name__]
+        own = sorted({kind.__name__ for kind in _below(ModelConfig) if kind.__module__ == module.__name__})
         there = f"it has {', '.join(own)}" if own else "it defines none"
         raise KitError(f"{path.name}: '{name}' is not a dataclass that derives from models.model.ModelConfig; {there}")
     _FILES[found] = path, {path.name: source, **_beside(path, module)}
@@ -629,26 +623,16 @@ def model_sources(config_class: type) -> dict[str, bytes]:  # the file itself fi
     return _FILES[config_class][1]
 
 # %% ../../nbs/models/model.ipynb #3f014855
-def source_note(
-    record: Mapping[str, Any],  # of the model, as config.json has it
-    config: ModelConfig,  # that was made from it
-    kept: Path,  # folder with the sources that the run was trained with
-) -> str:  # empty if the source is the same
-    "What has changed in the source of a model of one's own since a run was trained."
-    later = "".join(f"; it was trained on from step {path.name[5:]} with {path}"
-                    for path in sorted(kept.glob("from_*")))
-    if record.get("sha256") == model_name(type(config)).get("sha256"):
-        return later and f"the source of {record.get('name')} is the one that the run began with{later}"
-    now, changed = model_sources(type(config)), []
-    for name in now:
-        with suppress(KitError):
-            before = read_bytes(kept / name).decode("utf-8", "replace").splitlines()
-            lines = difflib.unified_diff(before, now[name].decode("utf-8", "replace").splitlines(), n=0, lineterm="")
-            changed += [f"{name}: {line[:80]}" for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
-    old = ", ".join(str(path) for path in sorted(kept.glob("*.py"))) or "no copy of the old source"
-    what = f"{len(changed)} lines, first {changed[0]}" if changed else f"{old} is kept"
-    return (f"the source of {record.get('name')} is not the one that the run was trained with ({what}); its weights "
-            f"are loaded by their names and shapes{later}")
+def source_note(record: Mapping[str, Any], config: ModelConfig, kept: Path) -> str:
+    """Say that a model of one's own, with its record in config.json, is not the one that a run was trained with: the
+    run's folder keeps the source, an exported decoder its digest. Empty if it is."""
+    now = model_sources(type(config))
+    known = [name for name in now if (kept / name).is_file()]
+    changed = [str(kept / name) for name in known if read_bytes(kept / name) != now[name]]
+    if changed or not known and record.get("sha256") != model_name(type(config)).get("sha256"):
+        return (f"the source of {record.get('name')} is not the one that the run was trained with "
+                f"({', '.join(changed) or 'no copy is kept'}); its weights are loaded by their names and shapes")
+    return ""
 
 # %% ../../nbs/models/model.ipynb #87951a6f
 def named(name: Mapping[str, Any], place: str) -> type[ModelConfig]:
@@ -660,11 +644,10 @@ def named(name: Mapping[str, Any], place: str) -> type[ModelConfig]:
         return model_class(word) if word in model_names() else model_class(f"{word[:40]!r}")
     spelled = f"{name.get('file') or 'FILE.py'}:{word}"
     same = [kind for kind in _below(ModelConfig) if kind.__name__ == word]
-    found = [kind for kind in same if model_name(kind) == name]
-    if found or same:
-        return (found or same)[-1]
-    raise KitError(f"{place}: is {spelled}, which is not part of b2t_kit; if you trust that file, "
-                   f"add --model {spelled}")
+    if not same:
+        raise KitError(f"{place}: is {spelled}, which is not part of b2t_kit; if you trust that file, "
+                       f"add --model {spelled}")
+    return ([kind for kind in same if model_name(kind) == name] or same)[-1]
 
 # %% ../../nbs/models/model.ipynb #ca4c4057
 @dataclass(frozen=True)
@@ -684,15 +667,13 @@ class LinearConfig(ModelConfig):
     adapted = Adapted(("*day_layer.*",), 1e-3, True)
 
     def __post_init__(self) -> None:
-        for name in ("num_days", "num_features", "num_classes", "patch", "stride", "subsample"):
-            if not 1 <= (1 if getattr(self, name) is None else getattr(self, name)) <= 10**6:
-                raise KitError(f"{name}: {getattr(self, name)} is not from 1 to a million")
+        sizes = ("num_days", "num_features", "num_classes", "patch", "stride", "subsample")
+        check_bounds(self, {**dict.fromkeys(sizes, (1, 10**6)), "day_lr": (0, 1000)})
         for name in ("patch", "stride"):
             if getattr(self, name) % self.subsample:
                 raise KitError(f"{name}: {getattr(self, name)} bins are not a multiple of subsample, {self.subsample}")
         if not 0 <= self.day_dropout < 1:
             raise KitError(f"day_dropout: {self.day_dropout} is not in [0, 1)")
-        check_bounds(self, {"day_lr": (0, 1000)})
 
     @property
     def known(self) -> tuple[int, int]:  # days, features

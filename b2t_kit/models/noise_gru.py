@@ -100,11 +100,7 @@ class NoiseModel(nn.Module):
         return hidden if self.out is None else self.out(hidden), states
 
 # %% ../../nbs/models/noise_gru.ipynb #d6434fc7
-def start_of(
-    part: nn.Module,  # with a GRU stack `gru` and its learned first state `h0`
-    day: torch.Tensor,  # (B,) one entry per trial
-    states: torch.Tensor | None,  # (N, B, H) from the previous piece; None at the start
-) -> torch.Tensor:  # (N, B, H)
+def start_of(part: nn.Module, day: torch.Tensor, states: torch.Tensor | None) -> torch.Tensor:  # (N, B, H)
     "The initial state of a GRU stack: the given one, or the learned vector for every layer."
     if states is not None:
         return states
@@ -139,10 +135,7 @@ class _Reversal(torch.autograd.Function):
         return -ctx.strength * grad, None
 
 # %% ../../nbs/models/noise_gru.ipynb #79140c33
-def reverse_gradient(
-    values: torch.Tensor,
-    strength: float,  # 0 lets no gradient through
-) -> torch.Tensor:  # equal to `values`
+def reverse_gradient(values: torch.Tensor, strength: float) -> torch.Tensor:  # equal to `values`
     "The same values, with their gradient multiplied by minus the strength."
     return _Reversal.apply(values, strength)
 
@@ -157,10 +150,7 @@ class NoisySpeechModel(nn.Module):
         self.h0 = nn.Parameter(torch.zeros(1, 1, config.noisy_hidden))
         initialise(self)
 
-    def forward(
-        self,
-        noise: torch.Tensor,  # (B, P, width)
-    ) -> torch.Tensor:  # (B, P, 41) float32
+    def forward(self, noise: torch.Tensor) -> torch.Tensor:  # (B, P, 41) float32
         hidden, _ = self.gru(noise, start_of(self, noise, None))
         return in_float32(self.out, hidden)
 

@@ -6,10 +6,11 @@
 __all__ = ['TRANSFORMER_SIZES', 'BINS_PER_SECOND', 'WEIGHTS_FILE', 'HEAD_WIDTH', 'TransformerConfig', 'window_frames',
            'FloatNorm', 'PatchEmbedding', 'draw_masks', 'draw_window', 'sees', 'RelativeBias', 'explicit_attention',
            'causal_attention', 'CausalAttention', 'TransformerBlock', 'TransformerDecoder', 'TransformerSteps',
-           'our_name', 'from_brainaudio', 'brainaudio_config', 'load_published']
+           'load_published']
 
 # %% ../../nbs/models/transformer.ipynb #659bdb15
 import math
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -21,7 +22,7 @@ from torch import nn
 
 from ..core import KitError, check_bounds, uniforms
 from .model import Adapted, FrameSteps, ModelConfig, dropout, in_float32, patches, times
-from .published import T15_SESSIONS, Pretrained, check_numbers, check_sizes, read_tensors
+from .published import T15_SESSIONS, Pretrained, load_weights, read_tensors
 
 # %% ../../nbs/models/transformer.ipynb #f8087636
 @dataclass(frozen=True)
@@ -106,10 +107,7 @@ TRANSFORMER_SIZES = {
 BINS_PER_SECOND = 50
 
 
-def window_frames(
-    seconds: float,
-    patch: int,  # bins per frame
-) -> int:
+def window_frames(seconds: float, patch: int) -> int:  # bins per frame
     "A window in frames, rounded up."
     return math.ceil(round(seconds * BINS_PER_SECOND / patch, 6))
 
@@ -117,10 +115,7 @@ def window_frames(
 class FloatNorm(nn.LayerNorm):
     "A layer norm in float32, also under autocast."
 
-    def forward(
-        self,
-        inputs: torch.Tensor,  # (..., C) of any floating type
-    ) -> torch.Tensor:  # (..., C) float32
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:  # (..., C) of any floating type -> (..., C) float32
         with torch.autocast(inputs.device.type, enabled=False):
             return super().forward(inputs.float())
 
@@ -341,10 +336,7 @@ class TransformerSteps(FrameSteps):
         self.biases = [block.attention.bias.table.detach()[config.reach - 1 + distance] for block in self.model.blocks]
 
     @torch.inference_mode()
-    def frame(
-        self,
-        window: torch.Tensor,  # (patch, C) smoothed bins; fewer at the end of a trial
-    ) -> np.ndarray:  # (41,) float32
+    def frame(self, window: torch.Tensor) -> np.ndarray:  # (patch, C) smoothed bins, fewer at a trial's end; (41,)
         "The logits of the next frame."
         if self.count == self.kept.shape[3]:
             self.kept[:, :, :, : self.window] = self.kept[:, :, :, -self.window :].clone()
@@ -366,70 +358,41 @@ class TransformerSteps(FrameSteps):
 # %% ../../nbs/models/transformer.ipynb #92e5dfe8
 WEIGHTS_FILE = "modelWeights"  # file
 HEAD_WIDTH = 64  # values per head, as published
-_EMBED = {"1": "norm_in", "2": "linear", "3": "norm_out"}  # part of a patch embedding -> our name
-_BLOCK = {"0.norm": "attention.norm", "0.to_qkv": "attention.qkv", "0.to_out.0": "attention.out", "1.net.0": "norm",
-          "1.net.1": "up", "1.net.4": "down"}  # part of a layer -> our name
+_NAMES = {  # a published parameter's module -> ours, with N for the number of a layer
+    "patch_embedders.0.1": "embed.norm_in", "patch_embedders.0.2": "embed.linear", "patch_embedders.0.3": "embed.norm_out",
+    "transformer.layers.N.0.norm": "blocks.N.attention.norm", "transformer.layers.N.0.to_qkv": "blocks.N.attention.qkv",
+    "transformer.layers.N.0.to_out.0": "blocks.N.attention.out",
+    "transformer.layers.N.0.rel_pos_bias": "blocks.N.attention.bias",
+    "transformer.layers.N.1.net.0": "blocks.N.norm", "transformer.layers.N.1.net.1": "blocks.N.up",
+    "transformer.layers.N.1.net.4": "blocks.N.down", "transformer.norm": "norm", "projection": "out"}
 
 
-def our_name(
-    name: str,  # of a published parameter
-) -> str:
-    "The name of the same parameter here; raises `KitError` for an unknown one."
-    part, _, kind = name.rpartition(".")
-    words = part.split(".")
-    if part in ("transformer.norm", "projection"):
-        return f"{'norm' if part == 'transformer.norm' else 'out'}.{kind}"
-    if words[:2] == ["patch_embedders", "0"] and words[2] in _EMBED:
-        return f"embed.{_EMBED[words[2]]}.{kind}"
-    if words[:2] == ["transformer", "layers"] and len(words) > 3:
-        inner = ".".join(words[3:])
-        if inner == "0.rel_pos_bias":
-            return f"blocks.{words[2]}.attention.bias.table"
-        if inner in _BLOCK:
-            return f"blocks.{words[2]}.{_BLOCK[inner]}.{kind}"
-    if name.startswith(("dayWeights", "dayBias", "patch_embedders.")):
-        raise KitError(f"{name}: day layers, or a second participant; only the published model without them is known")
-    raise KitError(f"{name}: is no parameter of the published Transformer")
-
-# %% ../../nbs/models/transformer.ipynb #d26b9496
-def from_brainaudio(
-    published: dict[str, torch.Tensor],  # the file's parameters
-) -> dict[str, torch.Tensor]:  # a state dict for `TransformerDecoder`
-    "Rename the published parameters; raises `KitError` for an unknown one."
-    named = {our_name(name): value for name, value in published.items()}
-    return {name: value[:, 0] if name.endswith("bias.table") else value for name, value in named.items()}
-
-
-def brainaudio_config(
-    state: dict[str, torch.Tensor],  # for `TransformerDecoder`
-    num_features: int = 512,  # features per bin: with them the size of the embedding gives the bins of a patch
-) -> TransformerConfig:
-    "The configuration that fits the published weights."
-    qkv, (classes, width) = state["blocks.0.attention.qkv.weight"], state["out.weight"].shape
-    values = len(state["embed.norm_in.weight"])
-    if values % num_features or qkv.shape[0] % (3 * HEAD_WIDTH):
-        raise KitError(f"patches of {values} values and {qkv.shape[0]} queries, keys and values: neither is of "
-                       f"{num_features} features and heads of {HEAD_WIDTH}")
-    return TransformerConfig(
-        num_features=num_features, num_classes=classes, patch=values // num_features, width=width,
-        blocks=sum(name.endswith("attention.qkv.weight") for name in state),
-        heads=qkv.shape[0] // (3 * HEAD_WIDTH), head_width=HEAD_WIDTH,
-        inner=len(state["blocks.0.up.weight"]), reach=(len(state["blocks.0.attention.bias.table"]) + 1) // 2)
-
-# %% ../../nbs/models/transformer.ipynb #14a03569
-def load_published(
-    folder: Path,  # holds `modelWeights`
-) -> Pretrained:
+def load_published(folder: Path, num_features: int = 512) -> Pretrained:
     "The published Transformer; raises `KitError` for foreign or unsuitable files."
-    path = folder / WEIGHTS_FILE
+    path, state = folder / WEIGHTS_FILE, dict[str, torch.Tensor]()
     saved = read_tensors(path)
     try:
-        state = from_brainaudio(saved)
-        config = brainaudio_config(state)
-        check_sizes(config, state)
-        model = config.build().eval()
-        model.load_state_dict(state)
-        check_numbers(state)
+        for name, value in saved.items():
+            part, _, kind = name.rpartition(".")
+            layer = re.search(r"(?<=layers\.)[0-9]+", part)
+            ours = _NAMES.get(re.sub(r"(?<=layers\.)[0-9]+", "N", part))
+            if ours is None:
+                raise KitError(f"{name}: is no parameter of the published Transformer, which has no day layers and no "
+                               "second participant")
+            if ours.endswith("attention.bias"):
+                kind, value = "table", value[:, 0]
+            state[f"{ours.replace('N', layer[0] if layer else '')}.{kind}"] = value
+        values, per_head = len(state["embed.norm_in.weight"]), 3 * HEAD_WIDTH  # queries, keys and values
+        heads, odd = divmod(len(state["blocks.0.attention.qkv.weight"]), per_head)
+        if values % num_features or odd:
+            raise KitError(f"patches of {values} values and {heads} heads with {odd} values left over: neither is of "
+                           f"{num_features} features and heads of {HEAD_WIDTH}")
+        classes, width = state["out.weight"].shape
+        config = TransformerConfig(
+            num_features=num_features, num_classes=classes, patch=values // num_features, width=width, heads=heads,
+            head_width=HEAD_WIDTH, blocks=sum(name.endswith("attention.qkv.weight") for name in state),
+            inner=len(state["blocks.0.up.weight"]), reach=(len(state["blocks.0.attention.bias.table"]) + 1) // 2)
+        model = load_weights(config, state)
     except (KitError, LookupError, RuntimeError, TypeError, ValueError, AttributeError) as error:
         reason = " ".join(str(error).split())[:300]
         raise KitError(f"{path}: its parameters are not those of the published Transformer: {reason}") from error

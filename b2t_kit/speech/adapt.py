@@ -118,12 +118,7 @@ class AdaptingDecoder:
         found = speech_loss(self.model, batch, self.config)
         return found.sum / found.count
 
-    def learn(
-        self,
-        batch: Batch,  # of one row, on the model's device
-        labels: Sequence[int],  # classes 1..40
-        place: tuple[str, int, int],  # session, block and number of the trial
-    ) -> bool:
+    def learn(self, batch: Batch, labels: Sequence[int], place: tuple[str, int, int]) -> bool:
         "Take one step on copies of a trial; False if its gradient is not finite, and then nothing changes."
         rows, where = self.adapt.copies, batch.features.device
         keys = [fold_seed(self.adapt.seed, "adapt", *place, copy) for copy in range(rows)]
@@ -143,11 +138,8 @@ class AdaptingDecoder:
         self.optimizer.zero_grad()
         return finite
 
-    def trial(
-        self,
-        index: int,  # into the recordings
-    ) -> tuple[dict[str, Any], np.ndarray]:  # what was done; (P, 41) float32 logits from before the step
-        "Decode one trial, then take a step on it."
+    def trial(self, index: int) -> tuple[dict[str, Any], np.ndarray]:
+        "Decode one trial, then take a step on it; return what was done, and the logits (P, 41) from before the step."
         info = self.recordings.infos[index]
         place = info.session, info.block, info.number
         self.enter(info.session)
@@ -173,10 +165,7 @@ class AdaptingDecoder:
         return {name: value.cpu().contiguous() for name, value in state.items()}
 
     @torch.no_grad()
-    def load(
-        self,
-        tensors: Mapping[str, torch.Tensor],  # from `tensors`
-    ) -> None:
+    def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
         "Go on from saved parameters and moments."
         for name, parameter in self.parameters.items():
             parameter.copy_(tensors[f"value.{name}"])
@@ -184,11 +173,7 @@ class AdaptingDecoder:
             self.optimizer.state[parameter] = {
                 part: tensors[f"{part}.{name}"].to("cpu" if part == "step" else parameter.device) for part in parts}
 
-    def go_through(
-        self,
-        done: "AdaptProgress",  # resumed from the trials that are saved in it
-        progress: Callable[[str], Any] = str,  # called with a message for each tenth
-    ) -> None:
+    def go_through(self, done: "AdaptProgress", progress: Callable[[str], Any] = str) -> None:
         "Decode all trials."
         order, first = self.order, len(done.trials)
         self.enter(self.recordings.infos[order[max(first - 1, 0)]].session)
@@ -207,11 +192,7 @@ SAVE_EVERY = 5  # trials
 class AdaptProgress:
     "The trials an adaptation has done, in a folder; what belongs to other settings, or is damaged, is dropped."
 
-    def __init__(
-        self,
-        folder: str | Path,  # created when the first trials are saved
-        mark: Mapping[str, Any],  # everything that the result depends on, as plain values
-    ) -> None:
+    def __init__(self, folder: str | Path, mark: Mapping[str, Any]) -> None:
         self.folder, self.mark = Path(folder), json.loads(json.dumps(mark))
         self.trials: list[dict[str, Any]] = []  # what was done after each trial
         self.parts: dict[str, Any] = {}  # sizes and hashes of the files of logits
@@ -229,22 +210,14 @@ class AdaptProgress:
         return {"mark": self.mark, "trials": trials, "parts": parts,
                 "check": content_hash([trials, tensors_hash(tensors)])}
 
-    def add(
-        self,
-        trial: dict[str, Any],  # plain values
-        logits: np.ndarray,  # (P, 41) float32
-        tensors: Callable[[], dict[str, torch.Tensor]],  # of the decoder
-    ) -> None:
+    def add(self, trial: dict[str, Any], logits: np.ndarray, tensors: Callable[[], dict[str, torch.Tensor]]) -> None:
         "Keep a trial; every fifth is saved with those before it."
         self._unsaved[f"{len(self.trials):06d}"] = torch.from_numpy(logits)
         self.trials.append(trial)
         if len(self.trials) % SAVE_EVERY == 0:
             self.save(tensors())
 
-    def save(
-        self,
-        tensors: dict[str, torch.Tensor],  # of the decoder
-    ) -> None:
+    def save(self, tensors: dict[str, torch.Tensor]) -> None:
         "Write everything that is not saved yet."
         self.tensors = tensors
         if self._unsaved:
@@ -303,23 +276,12 @@ class AdaptReport:
                     found[kind][day] = (rate_of(plain), rate_of(adapted), gap)
         return found
 
-    @property
-    def harmed(self) -> dict[str, list[str]]:  # kind of error -> days with more errors than before
-        "The days that adaptation made worse; those with an interval above 0 are marked."
-        found: dict[str, list[str]] = {}
-        for kind, table in self.tables.items():
-            for day, (before, after, gap) in table.items():
-                if day != "all days" and after.edits > before.edits:
-                    mark = " (beyond chance)" if gap and gap.low > 0 else ""
-                    found.setdefault(kind, []).append(f"{day} +{100 * (after.rate - before.rate):.1f} points{mark}")
-        return found
-
     def to_dict(self) -> dict[str, Any]:
         "All of it as plain values."
         tables = {kind: {day: {"before": before.rate, "with": after.rate} | ({} if gap is None else vars(gap))
                          for day, (before, after, gap) in table.items()} for kind, table in self.tables.items()}
         losses = [loss if math.isfinite(loss) else None for loss in self.losses]
-        return {"steps": self.steps, "kept": self.kept, "losses": losses, **tables, "harmed": self.harmed}
+        return {"steps": self.steps, "kept": self.kept, "losses": losses, **tables}
 
     def __repr__(self) -> str:
         done = ", ".join(f"{count} {what}" for what, count in self.steps.items())
@@ -328,5 +290,4 @@ class AdaptReport:
             lines += [f"{kind}: as trained, adapted, paired difference"]
             lines += [f"  {day}  {before}  {after}  {gap or '(no interval)'}"
                       for day, (before, after, gap) in table.items()]
-        lines += [f"harmed in {kind}: {', '.join(days)}" for kind, days in self.harmed.items()]
-        return "\n".join(lines + ([] if self.harmed or not self.errors else ["harmed: no day"]))
+        return "\n".join(lines)

@@ -59,9 +59,7 @@ NARROW = 1e-3  # relative; a temperature need not be known more precisely
 REACH = (1e-3, 1e1)  # the temperatures that are tried, as multiples of the typical lead of a frame's best class
 
 
-def typical_lead(
-    trials: Iterable[np.ndarray],  # logits, each (P, classes)
-) -> float:  # 0 if all logits are equal
+def typical_lead(trials: Iterable[np.ndarray]) -> float:  # 0 if all logits are equal
     "Return how far the classes of a frame lie behind its best one, on average: the unit of temperatures."
     total = count = 0.0
     for logits in trials:
@@ -71,11 +69,7 @@ def typical_lead(
     return total / max(count, 1)
 
 
-def valley(
-    height: Callable[[float], float],  # a function with one valley
-    low: float,
-    high: float,
-) -> float:
+def valley(height: Callable[[float], float], low: float, high: float) -> float:
     "Return where a function is lowest, by golden section; it may be infinite on the left."
     golden = (math.sqrt(5) - 1) / 2
     left, right = high - golden * (high - low), low + golden * (high - low)
@@ -122,10 +116,7 @@ DOUBTFUL = 0.2  # of the mean lead of the best class over the second: a frame wi
 NATS = 2.0  # entropy of all frames of a calibrated network for each one that is in doubt
 
 
-def mean_entropy(
-    trials: Iterable[np.ndarray],  # logits, each (P, classes)
-    temperature: float,
-) -> float:  # nats
+def mean_entropy(trials: Iterable[np.ndarray], temperature: float) -> float:  # nats
     "Return the mean entropy of the frames."
     total, count = 0.0, 0
     for logits in trials:
@@ -137,19 +128,14 @@ def mean_entropy(
     return total / max(count, 1)
 
 
-def doubtful(
-    trials: Iterable[np.ndarray],  # logits, each (P, classes)
-) -> float:  # from 0.01 to 1; the same for logits of any scale
+def doubtful(trials: Iterable[np.ndarray]) -> float:  # from 0.01 to 1; the same for logits of any scale
     "Return the share of frames whose best class has little lead over the second."
     leads = np.concatenate([np.diff(np.partition(logits, -2, axis=1)[:, -2:], axis=1)[:, 0] for logits in trials])
     leads = np.where(np.isfinite(leads), leads, leads[np.isfinite(leads)].max(initial=0.0))
     return max(0.01, float((leads < DOUBTFUL * leads.mean()).mean()))
 
 
-def estimate_temperature(
-    trials: Sequence[np.ndarray],  # logits, each (P, classes)
-    lacking: str = Calibration.lacking,  # why it is not fitted
-) -> Calibration:
+def estimate_temperature(trials: Sequence[np.ndarray], lacking: str = Calibration.lacking) -> Calibration:
     "Return the temperature at which the frames have the entropy that calibrated networks as doubtful have."
     if not trials:
         return Calibration(1.0, "not known; b2t eval fits one to validation recordings")
@@ -214,11 +200,7 @@ def fit_to_sentences(
 TEMPERATURE_FILE = "temperature.json"  # in a run folder; in an exported decoder, "temperature" in its config.json
 
 
-def calibration_record(
-    calibration: Calibration,
-    decoder: str,  # digest of the weights whose logits it divides
-    origin: str = "",  # their name in reports
-) -> dict[str, Any]:  # plain values
+def calibration_record(calibration: Calibration, decoder: str, origin: str = "") -> dict[str, Any]:  # plain values
     "Return what is kept of a temperature."
     return {"decoder": decoder, "origin": origin, **calibration.to_dict()}
 
@@ -228,10 +210,7 @@ def save_calibration(folder: Path, calibration: Calibration, decoder: str, origi
     save_json(folder / TEMPERATURE_FILE, calibration_record(calibration, decoder, origin))
 
 
-def read_calibration(
-    folder: Path,  # a run, an exported decoder, or where several runs keep theirs
-    decoder: str | None,  # digest of the weights; None: any
-) -> Calibration | None:  # None if there is none for these weights
+def read_calibration(folder: Path, decoder: str | None) -> Calibration | None:
     "Return the temperature kept for a decoder; raises `KitError` for a damaged record."
     record: Any = None
     path = folder / TEMPERATURE_FILE

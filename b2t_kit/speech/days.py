@@ -62,10 +62,7 @@ def _date(session: str) -> date:
 
 # %% ../../nbs/speech/days.ipynb #98f8bfde
 @torch.no_grad()
-def refit(
-    model: nn.Module,  # with any number of day layers; not changed
-    mixture: torch.Tensor,  # (wanted, own) float32
-) -> nn.Module:
+def refit(model: nn.Module, mixture: torch.Tensor) -> nn.Module:
     "A copy of a decoder whose day layers are the weighted sums in `mixture`."
     fitted = copy.deepcopy(model)
     for layer in fitted.modules():
@@ -118,9 +115,7 @@ def init_from(
     return [name for name in own if name not in taken]
 
 # %% ../../nbs/speech/days.ipynb #493b0f00
-def read_rates(
-    rates: Sequence[str],  # such as "gru.*=0.1"
-) -> list[tuple[str, float]]:  # pattern of names, share of the usual learning rate
+def read_rates(rates: Sequence[str]) -> list[tuple[str, float]]:  # pattern of names, share of the usual learning rate
     "Patterns and rates; raises `KitError` for what is neither."
     found = []
     for rate in rates:
@@ -135,11 +130,7 @@ def read_rates(
     return found
 
 
-def with_rates(
-    groups: list[dict[str, Any]],  # of an optimizer, with "name", "lr" and "peak_lr"
-    model: nn.Module,  # whose parameters they are
-    rates: Sequence[str],  # as for `read_rates`
-) -> list[dict[str, Any]]:
+def with_rates(groups: list[dict[str, Any]], model: nn.Module, rates: Sequence[str]) -> list[dict[str, Any]]:
     "The groups, divided by rate; raises `KitError` for a pattern without parameters."
     known, names = read_rates(rates), {id(parameter): name for name, parameter in model.named_parameters()}
     for pattern, _ in known:

@@ -443,11 +443,7 @@ class Evaluation:
         return "\n".join(lines + [reliability_line(*table) for table in self.certainty.items()])
 
 # %% ../../nbs/speech/evaluate.ipynb #72d65ae4
-def save_evaluation(
-    evaluation: Evaluation,
-    folder: str | Path,  # created if missing; existing files are replaced
-    key: Mapping[str, Any] | None = None,  # what its logits were computed from, from `logits_key`; None: not known
-) -> None:
+def save_evaluation(evaluation: Evaluation, folder: str | Path, key: Mapping[str, Any] | None = None) -> None:
     "Write result.json, report.txt, trials.csv, days.png, confusion.png and certainty.png."
     folder = Path(folder)
     parts = {"": evaluation, "By day\n": evaluation.days, "By block\n": evaluation.blocks}
@@ -487,12 +483,13 @@ def own_recordings(run: str | Path, data: str | Path | None = None) -> str | Pat
 
 
 def results_folder(run: str | Path, part: str, recordings: Recordings) -> Path:
-    "Return <part>/<split> of a run, or <part>/<split>_<name>-<hash of the path> for recordings not of its training."
+    "Return <part>/<split> of a run, or <part>/<split>_<name>-<hash of the content> for recordings not of its training."
     folder, home = Path(run) / part / recordings.split, recordings.folder.absolute()
-    if own_days(run, recordings, folder / MEMO if folder.is_dir() else None):
+    memo = folder / MEMO if folder.is_dir() else None
+    if own_days(run, recordings, memo):
         return folder
     name = home.parent.name if home.name == "hdf5_data_final" else home.name
-    mark = content_hash(str(home.resolve()))[:6]  # other recordings may lie in a folder of the same name
+    mark = content_hash(data_fingerprint(recordings, memo)["content"])[:6]
     beside = folder.with_name(f"{folder.name}_{re.sub('[^A-Za-z0-9.-]+', '-', name)}-{mark}")
     report_progress(f"these recordings are not those of the run's {folder.name} split; results go to {beside}")
     return beside

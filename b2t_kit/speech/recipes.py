@@ -115,9 +115,7 @@ RECIPES: dict[str, Callable[[], SpeechRun]] = {
 }
 
 
-def recipe(
-    name: str,  # a key of `RECIPES`, such as "tiny" or "baseline"
-) -> SpeechRun:
+def recipe(name: str) -> SpeechRun:
     "The settings of a named run; `KitError` for an unknown name."
     if name not in RECIPES:
         raise KitError(f"recipe '{name}' is unknown; there are {', '.join(RECIPES)}")

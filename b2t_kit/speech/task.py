@@ -140,9 +140,7 @@ class Lengths:
     num_features: int = NUM_FEATURES
 
 
-def published_lengths(
-    batches: BatchConfig,  # only `buckets` and `max_bins` are used
-) -> Lengths:
+def published_lengths(batches: BatchConfig) -> Lengths:
     "T15's lengths up to `max_bins`; a cut bucket keeps the labels of the longer one."
     longest = min(batches.max_bins or T15_BUCKETS[-1].bins, T15_BUCKETS[-1].bins)
     shorter = [bucket for bucket in T15_BUCKETS if bucket.bins < longest]
@@ -403,9 +401,7 @@ def check_days(recordings: Recordings) -> None:
 
 
 def held_out_recordings(
-    folders: Sequence[Path],  # of the recordings
-    holdout: tuple[str, ...],  # sessions
-    sessions: Sequence[str],  # of all folders, in the order of their day indices
+    folders: Sequence[Path], holdout: tuple[str, ...], sessions: Sequence[str]
 ) -> Recordings | None:  # None if no held-out session has validation trials
     "Validation trials of the held-out sessions."
     present = [(folder, name) for folder in folders for name in holdout if (folder / name / "data_val.hdf5").exists()]
@@ -431,10 +427,7 @@ def fitted(
     return replace(config, model=replace(model, num_classes=num_classes))
 
 # %% ../../nbs/speech/task.ipynb #f6a27d57
-def signals_record(
-    signal: Signal,  # of the first folder
-    signals: dict[str, Signal],  # session -> the same; empty for one folder
-) -> dict[str, Any]:  # empty for one folder of T15's
+def signals_record(signal: Signal, signals: dict[str, Signal]) -> dict[str, Any]:  # empty for one folder of T15's
     "What a run's record says of the features of all sessions, or of each."
     sets = [{"signal": to_dict(one), "sessions": [session for session, own in signals.items() if own == one]}
             for one in dict.fromkeys(signals.values())]
@@ -446,11 +439,7 @@ def signals_in(task: dict[str, Any]) -> dict[str, Signal]:  # session -> its fea
     return {session: from_dict(Signal, part["signal"]) for part in task.get("sets", []) for session in part["sessions"]}
 
 
-def check_signal(
-    recordings: Recordings,
-    signal: Signal,  # what the network was trained on, or is trained on
-    origin: str | Path,  # the run, or a folder
-) -> None:
+def check_signal(recordings: Recordings, signal: Signal, origin: str | Path) -> None:
     "Raise `KitError` for recordings whose features are others."
     if message := signal_difference(recordings.signal, origin, signal):
         raise KitError(f"{recordings.infos[0].file}: {message}")
@@ -478,10 +467,7 @@ class SpeechRun(RunSettings):
             raise KitError(f"select: {self.train.select} needs word decoding in validation; add --lm MODEL, "
                            "or --lm default for the small one")
 
-    def without_data(
-        self,
-        data: str | Path | None = None,  # folder of recordings, for their lengths; None: T15's published lengths
-    ) -> SpeechTask:
+    def without_data(self, data: str | Path | None = None) -> SpeechTask:
         "The task without recordings."
         if data is None:
             return SpeechTask(published_lengths(self.task.batches), self.task)

@@ -63,11 +63,7 @@ def checkpoint_steps(run: str | Path) -> list[int]:
     return sorted({int(path.name) for path in paths if re.fullmatch("[0-9]{8,12}", path.name) and path.is_dir()})
 
 # %% ../../nbs/training/checkpoint.ipynb #9df44c39
-def write_tensors(
-    path: Path,  # a new .safetensors file
-    tensors: Mapping[str, torch.Tensor],  # on any device; floating ones must be float32
-    notes: dict[str, str] | None = None,  # kept in the file
-) -> None:
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], notes: dict[str, str] | None = None) -> None:
     "Write tensors to a file that others on the machine may read; another floating type raises `KitError`."
     host: dict[str, torch.Tensor] = {}
     addresses: set[int] = set()
@@ -159,10 +155,7 @@ def read_state(checkpoint: str | Path) -> dict[str, Any]:
     return {name: value for name, value in state.items() if name != "files"}
 
 # %% ../../nbs/training/checkpoint.ipynb #1ec32c01
-def read_part(
-    checkpoint: str | Path,  # its folder
-    name: str,  # "model", "ema" or "optimizer"
-) -> dict[str, torch.Tensor]:  # in host memory
+def read_part(checkpoint: str | Path, name: str) -> dict[str, torch.Tensor]:  # in host memory
     "The named tensors of one file of a checkpoint; a damaged file raises `KitError`."
     path = Path(checkpoint) / f"{name}.safetensors"
     try:
@@ -171,10 +164,7 @@ def read_part(
         raise KitError(f"{path}: cannot be read ({error})") from error
 
 # %% ../../nbs/training/checkpoint.ipynb #02a869ab
-def latest_checkpoint(
-    run: str | Path,  # the run folder
-    report: Callable[[str], None] = print,  # gets a message for every damaged checkpoint
-) -> Path | None:  # None if there is no sound one
+def latest_checkpoint(run: str | Path, report: Callable[[str], None] = print) -> Path | None:
     "The newest sound checkpoint."
     for step in reversed(checkpoint_steps(run)):
         path = checkpoint_path(run, step)
@@ -215,10 +205,7 @@ def read_best(run: str | Path) -> Best | None:  # None if nothing was validated 
     return best
 
 # %% ../../nbs/training/checkpoint.ipynb #5f7efa67
-def best_checkpoint(
-    run: str | Path,  # the run folder
-    report: Callable[[str], None] = print,  # gets a message if another one must be used
-) -> Path:
+def best_checkpoint(run: str | Path, report: Callable[[str], None] = print) -> Path:
     "The best checkpoint, or the newest sound one if that is damaged; raises `KitError` if there is none."
     best = read_best(run)
     if best is not None:
@@ -233,10 +220,7 @@ def best_checkpoint(
     return newest
 
 # %% ../../nbs/training/checkpoint.ipynb #a36b47ce
-def prune(
-    run: str | Path,  # the run folder
-    keep: int,  # how many of the newest to keep, at least 1
-) -> None:
+def prune(run: str | Path, keep: int) -> None:
     "Remove all checkpoints but the newest `keep` and the best."
     best, steps = read_best(run), checkpoint_steps(run)
     kept = {*steps[-max(keep, 1):], best.step if best else -1}
@@ -245,9 +229,7 @@ def prune(
             remove_checkpoint(checkpoint_path(run, step))
 
 # %% ../../nbs/training/checkpoint.ipynb #e67897ed
-def clean_leftovers(
-    run: str | Path,  # the run folder; no other process may be writing in it
-) -> list[str]:  # names of what was removed
+def clean_leftovers(run: str | Path) -> list[str]:  # names of what was removed
     "Remove what killed runs left behind: half-written checkpoints and temporary files."
     names = (".*.partial", ".*.json.*", ".best.*", ".metrics.jsonl.*")
     found = [path for folder in (Path(run), *checkpoint_folders(run)) for name in names
@@ -257,11 +239,7 @@ def clean_leftovers(
     return [path.name for path in found]
 
 # %% ../../nbs/training/checkpoint.ipynb #4569b74e
-def check_disk_space(
-    run: str | Path,  # the run folder
-    size: int,  # bytes of one checkpoint
-    keep: int,  # how many of the newest are kept
-) -> int:  # bytes that the run may still need
+def check_disk_space(run: str | Path, size: int, keep: int) -> int:  # bytes that the run may still need
     "Check that the kept checkpoints, the best and one more fit on the disk; raises `KitError` if not."
     needed = max(keep + 2 - len(checkpoint_steps(run)), 1) * size
     free = free_bytes(checkpoint_folders(run)[0])
@@ -271,10 +249,7 @@ def check_disk_space(
     return needed
 
 # %% ../../nbs/training/checkpoint.ipynb #17468720
-def use_scratch(
-    run: str | Path,  # the run folder; must exist
-    scratch: str | Path,  # a folder on a large disk
-) -> Path:  # where checkpoints are written from now on
+def use_scratch(run: str | Path, scratch: str | Path) -> Path:  # where checkpoints are written from now on
     "Make a run write its checkpoints to a new folder in `scratch`; raises `KitError` if that fails."
     current = checkpoint_folders(run)
     if len(current) > 1 and current[0].parent == Path(scratch).absolute():
@@ -311,9 +286,7 @@ def copy_to_output(run: str | Path) -> None:
 
 # %% ../../nbs/training/checkpoint.ipynb #f571a0b4
 @contextmanager
-def run_lock(
-    run: str | Path,  # the run folder; must exist
-) -> Iterator[None]:
+def run_lock(run: str | Path) -> Iterator[None]:
     "Lock a run folder inside a block; raises `KitError` if another process holds the lock."
     try:
         import fcntl
@@ -330,9 +303,7 @@ def run_lock(
         yield
 
 # %% ../../nbs/training/checkpoint.ipynb #dd106626
-def tensors_hash(
-    tensors: Mapping[str, torch.Tensor],  # by name, on any device
-) -> str:  # 32 hexadecimal digits
+def tensors_hash(tensors: Mapping[str, torch.Tensor]) -> str:  # 32 hexadecimal digits
     "A hash of the names, types, shapes and bytes of tensors, for the keys of caches."
     digest = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(tensors.items()):

@@ -29,10 +29,7 @@ from ..core import KitError, as_png, duration, open_own, parse_json, read_bytes,
 METRICS = "metrics.jsonl"  # the file's name inside a run folder
 
 # %% ../../nbs/training/log.ipynb #fe35887e
-def append_row(
-    run: str | Path,  # the run folder; must exist
-    row: dict[str, Any],  # "kind", "step" and values
-) -> dict[str, Any]:  # the row as written
+def append_row(run: str | Path, row: dict[str, Any]) -> dict[str, Any]:  # the row as written
     "Append one line to a run's metrics in a single write; raises `KitError` if that fails."
     written = {}
     for name, value in row.items():
@@ -51,9 +48,7 @@ def append_row(
 MOST_STEPS = 10**12  # more than a year's, at a thousand a second
 
 
-def read_metrics(
-    run: str | Path,  # a run folder, or a metrics file
-) -> list[dict[str, Any]]:
+def read_metrics(run: str | Path) -> list[dict[str, Any]]:
     "All complete rows of a run, in the order written; a damaged or missing file raises `KitError`."
     path = Path(run)
     path = path / METRICS if path.is_dir() else path
@@ -78,10 +73,7 @@ def read_metrics(
     return rows
 
 # %% ../../nbs/training/log.ipynb #5c137fee
-def drop_rows_after(
-    run: str | Path,  # the run folder
-    step: int,  # step of the checkpoint to resume from
-) -> int:  # number of removed rows
+def drop_rows_after(run: str | Path, step: int) -> int:  # number of removed rows
     "Remove the rows after a step: a resumed run measures them again."
     path = Path(run) / METRICS
     rows = read_metrics(run) if path.exists() else []
@@ -104,19 +96,12 @@ def series(
 class GrowthWatch:
     "Detects memory that grows steadily from row to row."
 
-    def __init__(
-        self,
-        rows: int = 8,  # number of rows in which it must have grown
-    ) -> None:
+    def __init__(self, rows: int = 8) -> None:
         self.rows = rows
         self.recent: deque[tuple[int, float]] = deque(maxlen=rows + 1)  # step and bytes
         self.reported = False
 
-    def growth(
-        self,
-        step: int,
-        memory: float,  # bytes in use at this step
-    ) -> float:  # bytes per step, or 0.0; a leak is reported once
+    def growth(self, step: int, memory: float) -> float:  # bytes per step, or 0.0; a leak is reported once
         "Add one row; return the growth in the median row, per step, if no row added less than half of it."
         self.recent.append((step, memory))
         rises = [after[1] - before[1] for before, after in pairwise(self.recent)]
@@ -139,10 +124,7 @@ _FORMATS: dict[str, Callable[[Any], str]] = {  # value name -> its text
 }
 
 
-def value_text(
-    name: str,  # a value's name in a row
-    value: Any,  # a number, text or None
-) -> str:
+def value_text(name: str, value: Any) -> str:
     "A value as text, with its name or unit."
     if value is None:
         return f"{name} not finite"
@@ -151,10 +133,7 @@ def value_text(
     return f"{name} {value:.4g}" if isinstance(value, int | float) else f"{name} {value}"
 
 # %% ../../nbs/training/log.ipynb #8e277f86
-def row_text(
-    row: dict[str, Any],  # a row of any kind
-    total_steps: int,  # last step of the run
-) -> str:
+def row_text(row: dict[str, Any], total_steps: int) -> str:
     "One row as a line for a terminal, without the norms of single groups."
     start = f"step {row['step']}/{total_steps}"
     if row["kind"] == "event":
@@ -171,9 +150,7 @@ class RunFigure(Figure):
         return as_png(self, 72)
 
 
-def eval_names(
-    rows: list[dict[str, Any]],  # rows of one or more runs
-) -> list[str]:
+def eval_names(rows: list[dict[str, Any]]) -> list[str]:
     "The names of the validation values other than the loss, in order of appearance."
     names = dict.fromkeys(name for row in rows if row["kind"] == "eval" for name in row)
     return [name for name in names if name not in ("kind", "step", "seconds", "loss")]
@@ -253,17 +230,11 @@ def notebook_display(content: Any, **options: Any) -> Any:
 class Canvas:
     "A position in a notebook's output that shows one object at a time."
 
-    def __init__(
-        self,
-        display: Callable[..., Any] = notebook_display,  # returns a handle with `update`
-    ) -> None:
+    def __init__(self, display: Callable[..., Any] = notebook_display) -> None:
         self.display = display
         self.handle: Any = None  # set by the first `show`
 
-    def show(
-        self,
-        content: Any,  # anything that a notebook can display
-    ) -> None:
+    def show(self, content: Any) -> None:
         "Show `content` in place of the previous object."
         if self.handle is not None:
             self.handle.update(content)
@@ -312,9 +283,7 @@ class Board:
             self.draw("  ".join([f"step {last}/{self.total_steps}", *values]))
 
 # %% ../../nbs/training/log.ipynb #6f28776f
-def find_runs(
-    folder: str | Path,  # searched with its subfolders, three levels deep
-) -> dict[str, Path]:  # run folder by its path relative to `folder`
+def find_runs(folder: str | Path) -> dict[str, Path]:  # run folder by its path relative to `folder`
     "The run folders in a folder, sorted by name."
     folder = Path(folder)
     found = sorted({path.parent for depth in range(4) for path in folder.glob("*/" * depth + METRICS)})

@@ -66,19 +66,14 @@ def group_parameters(
 
 # %% ../../nbs/training/optim.ipynb #fcc75d8e
 def build_adamw(
-    groups: list[dict[str, Any]],  # as `group_parameters` returns them
-    betas: tuple[float, ...] = (0.9, 0.999),  # decay rates of the running mean and mean square
-    eps: float = 0.1,  # added to the root of the mean square; 0.1 as in the baseline
+    groups: list[dict[str, Any]], betas: tuple[float, ...] = (0.9, 0.999), eps: float = 0.1
 ) -> torch.optim.AdamW:
     "AdamW (Loshchilov and Hutter 2019) over groups of parameters, fused on CPU and GPU."
     kinds = {parameter.device.type for group in groups for parameter in group["params"]}
     return torch.optim.AdamW(groups, betas=tuple(betas), eps=eps, fused=kinds <= {"cpu", "cuda"})
 
 # %% ../../nbs/training/optim.ipynb #730d0ec6
-def set_lr(
-    optimizer: torch.optim.Optimizer,  # whose groups have "peak_lr"
-    scale: float,  # fraction of the peak, from `lr_scale`
-) -> None:
+def set_lr(optimizer: torch.optim.Optimizer, scale: float) -> None:
     "Set the learning rate of every group to a fraction of its own peak."
     for group in optimizer.param_groups:
         group["lr"] = group["peak_lr"] * scale
@@ -99,10 +94,7 @@ class Ema:
         self.buffers = list(zip(self.model.buffers(), model.buffers()))
 
     @torch.no_grad()
-    def update(
-        self,
-        step: int,  # optimizer steps done, including this one
-    ) -> None:
+    def update(self, step: int) -> None:
         "Update the average after a step; buffers are copied."
         rate = self.scalar(1 - min(self.decay, step / (step + 10)))
         for average, current in self.pairs:
@@ -130,21 +122,13 @@ class NormWatch:
         self.latest: dict[str, deque[float]] = {}  # group -> its last norms
         self.verdicts: dict[str, str] = {}  # group -> the last verdict about it
 
-    def abnormal(
-        self,
-        norm: float,  # the gradient norm of one step, before clipping
-    ) -> float:  # ratio to the median, or 0.0 if normal
+    def abnormal(self, norm: float) -> float:  # ratio to the median, or 0.0 if normal
         "Compare one norm with the recent median, and add it to them."
         middle = median(self.norms) if len(self.norms) >= self.start else math.inf
         self.norms.append(norm)
         return norm / middle if norm > self.factor * middle else 0.0
 
-    def verdict(
-        self,
-        group: str,
-        norms: Sequence[float],  # of the group in the steps since the last call
-        clip_norm: float,  # norm at which the whole gradient is clipped
-    ) -> str:  # empty if it is sound, or was reported already
+    def verdict(self, group: str, norms: Sequence[float], clip_norm: float) -> str:
         "Return whether a group's gradient has vanished or exploded, as text; once, as long as it stays so."
         latest = self.latest.setdefault(group, deque(maxlen=self.steady))
         latest.extend(norms)
@@ -159,19 +143,13 @@ class NormWatch:
         return f"{found}, {middle:.3g} in the median of {self.steady} steps" if is_new else ""
 
 # %% ../../nbs/training/optim.ipynb #a6644c21
-def optimizer_names(
-    optimizer: torch.optim.Optimizer,  # built from the parameters of `model`
-    model: nn.Module,  # unwrapped
-) -> list[str]:  # one name per parameter, in the optimizer's own order
+def optimizer_names(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[str]:
     "The parameters' names, in the order of the optimizer's numbers."
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
 
 # %% ../../nbs/training/optim.ipynb #311f513e
-def norm_groups(
-    optimizer: torch.optim.Optimizer,  # built from the parameters of `model`
-    model: nn.Module,  # unwrapped
-) -> dict[str, list[nn.Parameter]]:  # "gru weights", "gru biases", "out weights" ...
+def norm_groups(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, list[nn.Parameter]]:
     "The trained parameters by top-level part of the model and group of the optimizer."
     names = iter(optimizer_names(optimizer, model))
     found: dict[str, list[nn.Parameter]] = {}
@@ -204,12 +182,12 @@ def unpack_optimizer(
     tensors: dict[str, torch.Tensor],  # as returned by `pack_optimizer`
     groups: list[dict[str, Any]],  # as returned by `pack_optimizer`
 ) -> None:
-    "Load a packed state into an optimizer; other parameters raise `KitError`."
+    "Load a packed state into an optimizer; other parameters raise `ValueError`."
     numbers = {name: index for index, name in enumerate(optimizer_names(optimizer, model))}
     saved = [name for group in groups for name in group["params"]]
     if saved != list(numbers):
         odd = sorted(set(saved) ^ set(numbers)) or ["their order"]
-        raise KitError(f"the checkpoint's optimizer holds other parameters: {', '.join(odd[:5])}")
+        raise ValueError(f"the checkpoint's optimizer holds other parameters: {', '.join(odd[:5])}")
     state: dict[int, dict[str, torch.Tensor]] = {}
     for key, value in tensors.items():
         name, _, moment = key.rpartition("/")

@@ -184,17 +184,13 @@ class Meter:
 
 # %% ../../nbs/training/run.ipynb #15339a12
 RESUME = "resume.json"  # in the run folder: what a resumed run uses again and may change
-SOURCES = "source"  # in the run folder: sources of a model of one's own when the run began; in from_STEP, later ones
+SOURCES = "source"  # in the run folder: the source that a model of one's own is trained with; until_STEP has older ones
 CHANGEABLE = {  # settings that a resumed run may change
     "steps", "hours", "device", "precision", "log_every", "new_schedule", "eval_every", "checkpoint_every", "scratch",
     "keep_checkpoints", "abnormal_norm", "tracker", "shard", "units_over", "compile_cache", "memory_guard"}
 
 
-def differences(
-    before: Any,  # plain JSON values
-    now: Any,  # plain JSON values
-    name: str = "",  # prefix of the names
-) -> list[str]:  # such as "task.model.hidden was 64 and is 128"
+def differences(before: Any, now: Any, name: str = "") -> list[str]:  # such as "task.model.hidden was 64 and is 128"
     "One line for each difference between two nested plain values."
     if isinstance(before, dict) and isinstance(now, dict):
         return [line for key in dict.fromkeys([*before, *now])
@@ -214,27 +210,24 @@ def check_resumable(folder: Path, resume: bool) -> bool:
     return started
 
 
-def claim_folder(
-    folder: Path,  # the run folder
-    record: dict[str, Any],  # of the run that begins, as `config.json` will hold it
-    resume: bool,  # whether to resume a run
-    report: Callable[[str], None] = print,  # gets each message
-) -> None:
-    "Check that the folder can be used, and clean it; raises `KitError` naming the fields that differ."
-    path = folder / "config.json"
-    if check_resumable(folder, resume) and path.exists():
-        before = load_json(path)
-        if not isinstance(before, dict) or not isinstance(before.get("train"), dict):
-            raise KitError(f"{path}: is not the record of a run")
-        was, now = ({**one, "train": {key: value for key, value in one["train"].items() if key not in CHANGEABLE}}
-                    for one in (before, record))
-        found = [line for line in differences(was, now) if not line.startswith("task.config.model.sha256 ")]
-        if found:
-            remedy = "; give the data that it was trained on, or train into another folder"
-            raise KitError(f"{folder}: cannot be resumed, because {'; '.join(found[:6])}"
-                           f"{remedy if found[-1].startswith('data.') else ''}")
-    if removed := clean_leftovers(folder):
-        report(f"removed half-written files of a killed run: {', '.join(removed)}")
+def claim_folder(folder: Path, task: Task, config: TrainConfig, resume: bool) -> dict[str, Any]:
+    "Return what `config.json` will hold; raises `KitError` naming the fields that differ from the run to resume."
+    path, once = folder / "config.json", replace(config, new_schedule=False)  # permitted once, not for ever
+    record = {"train": to_dict(once), "task": task.describe(), "data": task.fingerprint(folder / MEMO)}
+    record = json.loads(json.dumps(record, default=str))
+    if not resume:
+        return record
+    before = load_json(path)
+    if not isinstance(before, dict) or not isinstance(before.get("train"), dict) or "task" not in before:
+        raise KitError(f"{path}: is not the record of a run")
+    was, now = ({**one, "train": {key: value for key, value in one["train"].items() if key not in CHANGEABLE}}
+                for one in (before, record))
+    found = [line for line in differences(was, now) if not line.startswith("task.config.model.sha256 ")]
+    if found:
+        remedy = "; give the data that it was trained on, or train into another folder"
+        raise KitError(f"{folder}: cannot be resumed, because {'; '.join(found[:6])}"
+                       f"{remedy if found[-1].startswith('data.') else ''}")
+    return {**record, "task": before["task"]}  # the digest of a model's source stays that of the beginning
 
 # %% ../../nbs/training/run.ipynb #153bb2b9
 def task_digest(task: Any) -> str:  # 64 hexadecimal digits
@@ -406,12 +399,9 @@ def open_run(
 
         def claim() -> dict[str, Any]:
             stack.enter_context(run_lock(folder))
-            once = replace(config, new_schedule=False)  # permitted once, not for ever
-            record = {"train": to_dict(once), "task": task.describe(), "data": task.fingerprint(folder / MEMO)}
-            record = json.loads(json.dumps(record, default=str))
-            claim_folder(folder, record, resume, report)
-            if resume:  # the same but for the digest of a model's source, which stays that of the beginning
-                record["task"] = load_json(folder / "config.json")["task"]
+            record = claim_folder(folder, task, config, resume)
+            if removed := clean_leftovers(folder):
+                report(f"removed half-written files of a killed run: {', '.join(removed)}")
             if config.scratch:
                 use_scratch(folder, config.scratch)
             if check_memory:
@@ -421,14 +411,12 @@ def open_run(
         def write_records() -> None:
             save_json(folder / "config.json", record)
             save_json(folder / RESUME, task.circumstances())
-            sources, kept = task.sources(), folder / SOURCES
-            if any((kept / name).is_file() and read_bytes(kept / name) != sources[name] for name in sources):
-                kept /= f"from_{run.step}"
-                report(f"the source of the model has changed since the run began; it goes on with the new one, which "
-                       f"{kept} keeps")
-            for name, content in sources.items():
-                if not (kept / name).exists():
-                    write_atomically(kept / name, content)
+            for name, content in task.sources().items():
+                path = folder / SOURCES / name
+                if path.is_file() and (old := read_bytes(path)) != content:
+                    kept = write_atomically(folder / SOURCES / f"until_{run.step}" / name, old)
+                    report(f"{name}: has changed since the run began, which goes on with the new source; {kept} is the old")
+                write_atomically(path, content)
 
         record = on_main(device, claim)
         check_agreement(device, task, config, record["data"])
@@ -468,10 +456,7 @@ def seed_step(run: Training) -> None:
     run.device.seed(fold_seed(run.config.seed, "step", run.step, run.device.rank))
 
 
-def accumulate_gradients(
-    run: Training,
-    micro_batches: list[Any],  # of one optimizer step, for this process, on the host
-) -> None:
+def accumulate_gradients(run: Training, micro_batches: list[Any]) -> None:
     "Add up the gradient of the step's loss: the sum over all rows, divided once by their number."
     run.meter.start()
     run.optimizer.zero_grad(set_to_none=True)
@@ -497,10 +482,7 @@ def scale_at(config: TrainConfig, step: int) -> float:
     return lr_scale(step, config.warmup_steps, config.decay_steps or config.steps, config.lr_floor, config.decay_start)
 
 
-def update_weights(
-    run: Training,
-    batch: Any = None,  # the last micro-batch; its shape is named in messages
-) -> None:
+def update_weights(run: Training, batch: Any = None) -> None:
     "Clip the gradient, update the weights and the average; this ends an optimizer step."
     config = run.config
     set_lr(run.optimizer, scale_at(config, run.step))
@@ -615,17 +597,15 @@ def restore(run: Run) -> None:
         run.say(f"{run.folder}: no checkpoint yet; starting from the beginning")
         on_main(run.device, lambda: drop_rows_after(run.folder, -1))
         return
-    for name, model in {"model": run.plain_model, **({"ema": run.ema.model} if run.ema else {})}.items():
-        try:
-            model.load_state_dict(read_part(path, name))
-        except RuntimeError as error:
-            raise KitError(f"{path}: does not fit the model: {' '.join(str(error).split())[:200]}") from error
-    state, tensors = read_state(path), read_part(path, "optimizer")
     try:
-        try:
-            unpack_optimizer(run.optimizer, run.plain_model, tensors, state["optimizer"])
-        except KitError as error:
-            raise KitError(f"{path}: {error}; train into another folder") from error
+        run.plain_model.load_state_dict(read_part(path, "model"))
+        if run.ema:
+            run.ema.model.load_state_dict(read_part(path, "ema"))
+    except RuntimeError as error:
+        raise KitError(f"{path}: does not fit the model: {' '.join(str(error).split())[:200]}") from error
+    state = read_state(path)
+    try:
+        unpack_optimizer(run.optimizer, run.plain_model, read_part(path, "optimizer"), state["optimizer"])
         run.device.submit("loading a checkpoint")
         run.device.load_state_dict(state["device"])
         check_schedule(run, state["step"])
@@ -638,7 +618,8 @@ def restore(run: Run) -> None:
         run.best = min(bests, key=lambda best: best.value, default=None)
         before, now = state["precision"]["compute"], run.device.precision.compute
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise KitError(f"{path}: its state is not that of this run ({error!r}); remove the checkpoint") from error
+        raise KitError(f"{path}: its state is not that of this run ({error!r}); train into another folder, or remove "
+                       "the checkpoint if it is damaged") from error
     audit_parameters(run.plain_model)
     audit_optimizer(run.optimizer, run.plain_model)
     if before != now:

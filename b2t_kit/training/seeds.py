@@ -30,10 +30,7 @@ from .log import METRICS, Canvas, draw_runs, in_notebook, read_metrics, row_text
 from .run import StopRequest
 
 # %% ../../nbs/training/seeds.ipynb #7816348d
-def spread_of(
-    bests: dict[int, Best | None],  # best validation by seed
-    metric: str,  # name of the compared value
-) -> dict[str, Any]:
+def spread_of(bests: dict[int, Best | None], metric: str) -> dict[str, Any]:
     "Mean, sample standard deviation, minimum and maximum of the seeds' best values."
     values = [best.value for best in bests.values() if best is not None]
     return {
@@ -46,9 +43,7 @@ def spread_of(
     }
 
 # %% ../../nbs/training/seeds.ipynb #ebf465ec
-def spread_text(
-    spread: dict[str, Any],  # as `spread_of` returns it
-) -> str:
+def spread_text(spread: dict[str, Any]) -> str:
     "The spread in one line."
     if spread["mean"] is None:
         return f"{spread['metric']}: no seed has a best value"
@@ -60,11 +55,7 @@ def spread_text(
 CONTROLLER_PORT = 8476  # of the first TPU chip; the others follow
 
 
-def device_variables(
-    kind: str,  # "cpu", "cuda" or "xla"
-    number: int,  # of the seed's device, from 0
-    seeds: int,  # number of seeds that share the machine
-) -> dict[str, str]:  # an empty value: the variable is removed
+def device_variables(kind: str, number: int, seeds: int) -> dict[str, str]:  # an empty value: the variable is removed
     "Return the environment variables that give a process one device."
     if kind == "cpu":
         return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(max(1, (os.cpu_count() or 1) // seeds)))
@@ -77,10 +68,7 @@ def device_variables(
             "TPU_PROCESS_ADDRESSES": "", "TPU_PROCESS_PORT": "", "CLOUD_TPU_TASK_ID": ""}
 
 # %% ../../nbs/training/seeds.ipynb #996cbace
-def share_devices(
-    device: str,  # the setting: "auto", "cpu", "cuda", "xla" or "tpu"
-    seeds: int,  # number of seeds
-) -> list[dict[str, str]]:  # variables of each seed's process
+def share_devices(device: str, seeds: int) -> list[dict[str, str]]:  # variables of each seed's process
     "Divide this machine's devices among seeds; raises `KitError` if there are too few."
     kind = find_device(device).partition(":")[0]
     simulated = os.environ.get("PJRT_DEVICE", "TPU") != "TPU"  # XLA's CPU backend
@@ -94,12 +82,7 @@ def share_devices(
 class SeedBoard:
     "Prints the validations of all seeds, and draws their curves."
 
-    def __init__(
-        self,
-        folders: Mapping[int, Path],  # run folder of each seed
-        steps: int,  # of each run
-        every: float = 10.0,  # least seconds between two drawings
-    ) -> None:
+    def __init__(self, folders: Mapping[int, Path], steps: int, every: float = 10.0) -> None:
         self.folders, self.steps, self.every = folders, steps, every
         self.canvas = Canvas() if in_notebook() else None
         self.shown = {seed: len(rows) for seed, rows in self.rows().items()}  # rows already shown
@@ -110,10 +93,7 @@ class SeedBoard:
         return {seed: read_metrics(folder) if (folder / METRICS).exists() else []
                 for seed, folder in self.folders.items()}
 
-    def show(
-        self,
-        last: bool = False,  # draw in any case
-    ) -> None:
+    def show(self, last: bool = False) -> None:
         "Print new validations, and draw the figure if it is time."
         rows = self.rows()
         for seed, found in rows.items():
@@ -170,7 +150,12 @@ def train_side_by_side(
                 if seed not in statuses and process.poll() is not None:
                     statuses[seed] = process.returncode
                     if process.returncode not in SAVED:
-                        _print_death(seed, process.returncode, folders[seed])
+                        lines = read_text(folders[seed].with_name(f"{folders[seed].name}.txt")).strip().splitlines()
+                        reason = lines[-1].removeprefix("error: ") if lines else "it printed nothing"
+                        how = (f"status {process.returncode}" if process.returncode > 0
+                               else f"signal {signal.Signals(-process.returncode).name}")
+                        print(f"seed {seed} died with {how}: {reason}; the others go on, and --resume brings it back",
+                              file=sys.stderr, flush=True)
             board.show()
             time.sleep(0.2)
     board.show(last=True)
@@ -180,10 +165,3 @@ def train_side_by_side(
     save_json(out / "seeds.json", spread)
     print(spread_text(spread))
     return statuses
-
-
-def _print_death(seed: int, status: int, folder: Path) -> None:
-    lines = read_text(folder.with_name(f"{folder.name}.txt")).strip().splitlines() or ["it printed nothing"]
-    how = f"status {status}" if status >= 0 else f"signal {signal.Signals(-status).name}"
-    print(f"seed {seed} died with {how}: {lines[-1].removeprefix('error: ')}; the others go on, and --resume brings "
-          "it back", file=sys.stderr, flush=True)

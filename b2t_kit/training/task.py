@@ -17,7 +17,6 @@ from torch import nn
 from ..core import SEED, KitError, check_bounds
 from ..devices.torch import Device
 
-
 # %% ../../nbs/training/task.ipynb #3afe4b95
 @dataclass(frozen=True)
 class TrainConfig:
