@@ -1,9 +1,11 @@
 """Failures that people reported from TPUs.
 
-Most tests first make the failure happen with the original recipe, in its own process, then show that
-the kit prevents it or names its cause; the table of failures says which do not. Shapes are smaller
-where size does not matter: the reported [64, 7168] is the batch and the width of a recurrent state.
+Most tests first make the failure happen with the original recipe, in its own process, then show that the kit prevents
+it or names its cause; the table of failures says which do not. Shapes are smaller where size does not matter: the
+reported [64, 7168] is the batch and the width of a recurrent state. The programs come first, then a table of the
+processes that run them, one after the other, since most of a process's seconds are its imports.
 """
+import functools
 import importlib.util
 import json
 import textwrap
@@ -14,77 +16,29 @@ import pytest
 import torch
 
 from b2t_kit.core import KitError
-from b2t_kit.data.batches import BatchConfig, TrainBatches, choose_buckets, num_patches, rows_per_batch
-from b2t_kit.data.dataset import Recordings
+from b2t_kit.data.batches import BatchConfig, TrainBatches, choose_buckets, num_patches
 from b2t_kit.data.convert import tiny_recordings
+from b2t_kit.data.dataset import Recordings
 from b2t_kit.precision import refuse_ambient, resolve_precision
 from commands import ROOT, python
 
 pytestmark = pytest.mark.torch_xla
+OLDER = ROOT / ".ci/envs/accelerate-1.13"  # made by tools/ci.py
+RAGGED_LENGTHS = [212, 340, 381, 533, 612]
 
 
-def child(code: str, chips: int = 1, arguments: tuple[str, ...] = (), **added: str) -> str:
-    """What a fresh interpreter prints with so many simulated chips; it may fail."""
-    done = python("-c", textwrap.dedent(code), *arguments, chips=chips, status=None, **{"TF_CPP_MIN_LOG_LEVEL": "2", **added})
-    return done.stdout + done.stderr
-
-
-ONE_AFTER_ANOTHER = """
-import json, sys, traceback
-for name, code in json.loads(sys.argv[1]).items():
-    print("=== " + name, flush=True)
-    try:
-        exec(code, {"__name__": name})
-    except Exception:
-        print(traceback.format_exc())
-"""
-
-
-def together(snippets: dict[str, str], chips: int = 1, **added: str) -> dict[str, str]:
-    """What each of some programs prints, in one fresh interpreter: most of a child's seconds are its imports."""
-    said = child(ONE_AFTER_ANOTHER, chips, (json.dumps({name: textwrap.dedent(code) for name, code in snippets.items()}),), **added)
-    return dict(part.partition("\n")[::2] for part in said.split("=== ")[1:])
-
-
-@pytest.fixture(scope="module")
-def plain() -> dict[str, str]:
-    """What programs print on one chip; the first has used nothing before."""
-    return together({"diagnostics": DIAGNOSTICS, "canary": CANARY, "gru": GRU.replace("ROWS", "64").replace("FIX", "nothing"),
-                     **{name: RAGGED.replace("LENGTHS", str(lengths)).replace("WIDTH", str(width))
-                        for name, lengths, width in (("ragged", RAGGED_LENGTHS, 8), ("padded", padded_lengths(), 9))}})
-
-
-@pytest.fixture(scope="module")
-def opened() -> dict[str, str]:
-    """What programs print that open the kit's device, on one chip."""
-    return together({"names": NAMES, "lengths": LENGTHS_OF_THE_KIT, "by hand": AUTOCAST_BY_HAND})
-
-
-@pytest.fixture(scope="module")
-def downcast() -> dict[str, str]:
-    """What programs print where XLA_USE_BF16 is set."""
-    return together({"lengths": LENGTHS_ON_DEVICE, "by hand": FLOAT_BY_HAND, "canary": CANARY}, XLA_USE_BF16="1")
-
-
-@pytest.fixture(scope="module")
-def eight() -> dict[str, str]:
-    """What programs print on eight chips."""
-    return together({"spawn": SPAWN_TWO, "names": NAMES, "rows": ROWS_PER_CHIP}, chips=8)
+def padded_lengths() -> list[int]:
+    """The ragged ones in the kit's buckets."""
+    buckets = choose_buckets(np.array(RAGGED_LENGTHS), np.full(5, 20), max_buckets=2, batch_size=1)
+    return [next(one.bins for one in buckets if one.bins >= length) for length in RAGGED_LENGTHS]
 
 
 # C1, C3: loaders that Accelerate divides
-
-
 ACCELERATE_LOADER = """
     import torch
     from accelerate.data_loader import prepare_data_loader
 
-    class Days(torch.utils.data.Dataset):
-        "Gives whole batches."
-        def __len__(self):
-            return 6
-        def __getitem__(self, number):
-            return torch.full((64, 3), float(number))
+    days = [torch.full((64, 3), float(number)) for number in range(6)]  # whole batches
 
     class DaySampler:
         "Chooses the trials of a batch, and has no batch_size."
@@ -94,75 +48,20 @@ ACCELERATE_LOADER = """
             return iter([[number] for number in range(6)])
 
     def length(rank, even_batches, **loader):
-        loader = torch.utils.data.DataLoader(Days(), **loader)
+        loader = torch.utils.data.DataLoader(days, **loader)
         loader = prepare_data_loader(loader, num_processes=8, process_index=rank, put_on_device=False,
                                      even_batches=even_batches)
         return sum(1 for _ in loader)
 
-    def attempt(*arguments, **named):
+    for name, even_batches in (("pre-batched:", True), ("pre-batched, uneven:", False)):
         try:
-            return length(*arguments, **named)
+            print(name, length(0, even_batches, batch_size=None))
         except (TypeError, ValueError) as error:
-            return error
-
-    print("pre-batched:", attempt(0, True, batch_size=None))
-    print("pre-batched, uneven:", attempt(0, False, batch_size=None))
+            print(name, error)
     print("per rank:", [length(rank, False, batch_sampler=DaySampler()) for rank in range(8)])
 """
 
-
-@pytest.fixture(scope="module")
-def recordings(tmp_path_factory: pytest.TempPathFactory) -> Recordings:
-    """Three short days."""
-    folder = tiny_recordings(tmp_path_factory.mktemp("recordings"), sessions=3, trials=7)
-    return Recordings(folder, "train")
-
-
-def test_c1_c3_loaders(recordings: Recordings) -> None:
-    """A pre-batched loader fails with more than one process, and the reported fix leaves ranks without work."""
-    said = child(ACCELERATE_LOADER, USE_TORCH_XLA="0")
-    first, second, lengths = [line for line in said.splitlines() if ":" in line][-3:]
-    assert first == "pre-batched: 'NoneType' object is not iterable", "C3; before Accelerate 1.14 it was C1"
-    assert second == "pre-batched, uneven: 'NoneType' object is not iterable", said
-    assert lengths == "per rank: [1, 1, 1, 1, 1, 1, 0, 0]", "two ranks get nothing, and the others wait"
-
-    config = BatchConfig(batch_size=12, buckets=2, prefetch=0)
-    for world in (1, 2, 5, 8):
-        ranks = [TrainBatches(recordings, config, 1, rank, world) for rank in range(world)]
-        assert len({batches.steps_per_epoch for batches in ranks}) == 1
-        given = [next(batches.iterate())[0] for batches in ranks]
-        assert len({tuple(batch.features.shape) for batch in given}) == 1
-        trials = torch.cat([batch.trial[batch.weight > 0] for batch in given]).tolist()
-        assert len(trials) == len(set(trials)) == given[0].step_rows
-    one = TrainBatches(recordings, config, 1, multiple=8)  # what eight chips of one process get
-    assert one.assembler.rows == 16 and next(one.iterate())[0].step_rows <= 12
-
-
-OLDER = ROOT / ".ci/envs/accelerate-1.13"  # made by tools/ci.py
-
-
-@pytest.mark.skipif(not OLDER.exists(), reason="needs pip install --no-deps --target .ci/envs/accelerate-1.13 accelerate==1.13.0")
-def test_c1_with_the_accelerate_of_the_report() -> None:
-    """Accelerate 1.13 and older give C1's message, and C3's where its advice is taken."""
-    said = child(f"import sys; sys.path.insert(0, {str(OLDER)!r})\n" + textwrap.dedent(ACCELERATE_LOADER), USE_TORCH_XLA="0")
-    first, second = [line for line in said.splitlines() if line.startswith("pre-batched")]
-    assert "You need to use `even_batches=False` when the batch sampler has no batch size" in first, said
-    assert second == "pre-batched, uneven: 'NoneType' object is not iterable", said
-
-
-def test_c1_every_rank_has_as_many_rows_whatever_the_numbers() -> None:
-    """For 1 to 8 processes and 1 to 50 trials: each trial is used once, and all processes have equal numbers of rows."""
-    for world in range(1, 9):
-        for count in range(1, 51):
-            dealt = [np.arange(count)[rank::world] for rank in range(world)]
-            assert sorted(np.concatenate(dealt).tolist()) == list(range(count))
-            assert max(map(len, dealt)) <= rows_per_batch(count, world)
-            assert rows_per_batch(count, 1, world) % world == 0
-
-
 # C4, C6, C7: float32 that is bfloat16
-
-
 GRU = """
     import torch
     import torch_xla
@@ -188,68 +87,6 @@ WANTED = {  # failure: rows, what the report then did, and the error
     "c6": ("64", "state.bfloat16()", "got parameter 1 shape: f32[144], argument shape: bf16[144]"),
     "c7": ("32", "features.float()", "got parameter 0 shape: f32[32,48], argument shape: bf16[32,48]"),
 }
-
-
-@pytest.mark.parametrize("name", WANTED)
-def test_c4_c6_c7_shapes_that_do_not_match(name: str, plain: dict[str, str]) -> None:
-    """Accelerate's mixed_precision="bf16" sets XLA_USE_BF16, and each reported fix only moves the error."""
-    rows, fix, text = WANTED[name]
-    said = child(GRU.replace("ROWS", rows).replace("FIX", fix), XLA_USE_BF16="1")
-    assert "they say torch.float32 torch.float32" in said
-    assert f"Call parameter must match argument; {text}" in said, said
-    assert "fine" in plain["gru"], plain["gru"]
-    for variable in ("XLA_USE_BF16", "XLA_DOWNCAST_BF16"):
-        with pytest.raises(KitError, match=f"{variable}=1 is set: it stores float32 tensors as bfloat16"):
-            refuse_ambient({variable: "1"})
-
-
-MIXED = """
-    import json
-    import sys
-    import torch
-    from b2t_kit.devices.select import open_device
-    from b2t_kit.models.model import GRU
-    from b2t_kit.training.optim import build_adamw
-
-    def gradients(device, order):
-        torch.manual_seed(0)
-        layer = GRU(24, 48, 1)
-        optimizer = build_adamw([{"params": list(layer.parameters()), "lr": 0.01}])
-        layer, optimizer = device.prepare(layer, optimizer)
-        features = device.place({"features": torch.randn(64, 10, 24)})["features"]
-        for plain in order:
-            if plain:
-                with torch.no_grad():
-                    layer(features)[0].sum().cpu()
-        with device.autocast():
-            output = layer(features)[0]
-        device.backward(output.float().square().sum() / 64)
-        found = [one.clone() for one in device.fetch([one.grad for one in layer.parameters()])]
-        device.clip(layer, 1.0)
-        device.step(optimizer)
-        state = {value.dtype for one in optimizer.state.values() for value in one.values()}
-        assert state == {torch.float32} == {one.dtype for one in layer.parameters()}
-        assert {one.dtype for one in found} == {torch.float32}
-        return torch.cat([one.flatten() for one in found])
-
-    with open_device("xla", sys.argv[1]) as device:
-        once, after_plain = gradients(device, []), gradients(device, [True])
-    with open_device("cpu", "float32") as device:
-        expected = gradients(device, [])
-    print("RESULT", (once - after_plain).abs().max().item(),
-          ((once - expected).norm() / expected.norm()).item())
-"""
-
-
-@pytest.mark.parametrize("precision, tolerance", [("float32", 1e-5), ("bfloat16", 0.02)])
-def test_c4_the_kit_mixes_types_by_autocast(precision: str, tolerance: float) -> None:
-    """Gradients equal the CPU's whatever was traced before, and everything stored is float32."""
-    said = child(MIXED, arguments=(precision,), chips=2)
-    (result,) = [line for line in said.splitlines() if line.startswith("RESULT")] or [said]
-    order_matters, error = map(float, result.split()[1:])
-    assert order_matters == 0.0 and error < tolerance
-
-
 LENGTHS_ON_DEVICE = """
     import torch, torch_xla
     bins = torch.tensor([777.0, 1025.0, 1999.0]).to(torch_xla.device())
@@ -266,18 +103,7 @@ LENGTHS_OF_THE_KIT = """
         print("equal", held.cpu().tolist() == expected == on_device.cpu().tolist())
 """
 
-
-def test_c6_lengths_are_integers(opened: dict[str, str], downcast: dict[str, str]) -> None:
-    """The reported fix for C6 computed lengths as floats on the device, where they were bfloat16."""
-    assert "float [" in downcast["lengths"] and "float [191, 253, 497]" not in downcast["lengths"], downcast["lengths"]
-    assert [num_patches(bins, 14, 4) for bins in (777, 1025, 1999)] == [191, 253, 497]
-    assert "equal True" in opened["lengths"], opened["lengths"]
-
-
 # C8: minutes before the first step
-
-
-RAGGED_LENGTHS = [212, 340, 381, 533, 612]
 RAGGED = """
     import torch, torch_xla
     from b2t_kit.devices.xla import count_programs
@@ -292,25 +118,7 @@ RAGGED = """
     print("compiled", count_programs().since(before).compiled)
 """
 
-
-def padded_lengths() -> list[int]:
-    """Those of the kit's buckets."""
-    buckets = choose_buckets(np.array(RAGGED_LENGTHS), np.full(5, 20), max_buckets=2, batch_size=1)
-    return [next(one.bins for one in buckets if one.bins >= length) for length in RAGGED_LENGTHS]
-
-
-def test_c8_a_program_for_every_length(plain: dict[str, str]) -> None:
-    """Batches as long as their longest trial compile again and again; buckets have few lengths.
-
-    test_xla.py checks that nothing is compiled after the first step, and test_xla_models.py that a
-    recurrence's program does not grow with its length.
-    """
-    assert (plain["ragged"], plain["padded"]) == ("compiled 5\n", "compiled 2\n")
-
-
 # C9: flags that come too late
-
-
 FLAGS = """
     import os
     import torch_xla
@@ -327,32 +135,21 @@ FLAGS = """
         print("spawn:", error)
 """
 IMPORTING = """
-    import os, sys
+    import os, pkgutil, importlib, sys, warnings
     before = dict(os.environ)
-    import b2t_kit.train, b2t_kit.cli, b2t_kit.speech.task, b2t_kit.devices.xla
+    import b2t_kit
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", module="b2t_kit")
+        warnings.filterwarnings("error", message=".*torch_xla.device.*")
+        for one in pkgutil.walk_packages(b2t_kit.__path__, "b2t_kit."):
+            importlib.import_module(one.name)
     from b2t_kit.training.task import TrainConfig
     TrainConfig(device="xla")
     print("changed", {name for name in os.environ if os.environ[name] != before.get(name)})
-    print("imported", "torch_xla" in sys.modules)
+    print("imported", [name for name in ("torch_xla", "timm", "tensorflow") if name in sys.modules])
 """
 
-
-def test_c9_flags_after_the_import() -> None:
-    """The reported flags change nothing, one is unknown to torch_xla, and asking for devices starts the runtime."""
-    said = child(FLAGS)
-    assert "changed False" in said and "devices 1" in said
-    assert "spawn: Runtime is already initialized. Do not use the XLA" in said
-    package = Path(importlib.util.find_spec("torch_xla").origin).parent
-    files = [*package.rglob("*.py"), *package.rglob("*.so"), *package.parent.glob("_XLAC*.so")]
-    assert not [path for path in files if b"PYTORCH_XLA_COMPILATION_THREADS" in path.read_bytes()]
-
-    said = child(IMPORTING)
-    assert "changed set()" in said and "imported False" in said
-
-
 # C10: fewer chips for more memory
-
-
 ROWS_PER_CHIP = """
     import torch
     from torch_xla import _XLAC
@@ -360,7 +157,7 @@ ROWS_PER_CHIP = """
     with open_device("xla") as device:
         batch = device.place({"features": torch.zeros(64, 10, 8)})["features"]
         shards = _XLAC._get_local_shards([batch])[0]
-        print("rows", {tuple(one.shape) for one, _ in shards}, "chips", device.chips)
+        print("rows", {tuple(one.shape) for one, _ in shards}, "kit", device.chips, device.world, device.rank, device.is_main)
 """
 SPAWN_TWO = """
     import torch_xla.distributed.xla_multiprocessing as xmp
@@ -370,17 +167,7 @@ SPAWN_TWO = """
         print(error)
 """
 
-
-def test_c10_fewer_chips_hold_more_each(eight: dict[str, str]) -> None:
-    """torch_xla does not start two processes for eight chips; and two chips must hold four times the rows each."""
-    assert "Unsupported nprocs (2). Please use nprocs=1 or None (default)." in eight["spawn"], eight["spawn"]
-    assert "rows {(8, 10, 8)} chips 8" in eight["rows"], eight["rows"]
-    assert "rows {(32, 10, 8)} chips 2" in child(ROWS_PER_CHIP, chips=2)
-
-
-# C13: diagnostics that do not exist
-
-
+# C13: diagnostics that do not exist; C14: fp16 on a TPU; C17d, C20: functions that do not exist; C19: a warning
 DIAGNOSTICS = """
     import torch_xla.core.xla_model as xm
     import torch_xla
@@ -393,41 +180,18 @@ DIAGNOSTICS = """
             print(type(error).__name__, str(error).splitlines()[0])
     print("memory", device_memory(device), "executed", count_programs().executed)
 """
-
-
-def test_c13_diagnostics_never_raise(plain: dict[str, str]) -> None:
-    """A guide's diagnosis ended in AttributeError; on a CPU the memory is not counted either."""
-    said = plain["diagnostics"]
-    assert "AttributeError module 'torch_xla.core.xla_model' has no attribute 'get_metrics'" in said
-    assert "RuntimeError" in said and "memory None executed 0" in said
-
-
-# C14: fp16 on a TPU
-
-
-def test_c14_fp16_is_refused_before_anything_is_built() -> None:
-    """Accelerate accepts fp16 on XLA's CPU backend and refuses it on a TPU; the kit always refuses."""
-    code = """
-        from accelerate import Accelerator
-        print("accepted", Accelerator(mixed_precision="fp16").mixed_precision)
-        import accelerate.accelerator as module
-        module.is_torch_xla_available = lambda check_is_tpu=False, **_: True  # as on a TPU
-        from accelerate.state import AcceleratorState
-        AcceleratorState._reset_state()
-        try:
-            Accelerator(mixed_precision="fp16")
-        except ValueError as error:
-            print(error)
-    """
-    said = child(code)
-    assert "accepted fp16" in said and "fp16 mixed precision requires a" in said, said
-    with pytest.raises(KitError, match="precision float16 needs a CUDA GPU, not xla; use bfloat16"):
-        resolve_precision("float16", "xla")
-
-
-# C17d, C20: commands and functions that do not exist
-
-
+FP16 = """
+    from accelerate import Accelerator
+    print("accepted", Accelerator(mixed_precision="fp16").mixed_precision)
+    import accelerate.accelerator as module
+    module.is_torch_xla_available = lambda check_is_tpu=False, **_: True  # as on a TPU
+    from accelerate.state import AcceleratorState
+    AcceleratorState._reset_state()
+    try:
+        Accelerator(mixed_precision="fp16")
+    except ValueError as error:
+        print(error)
+"""
 NAMES = """
     import torch_xla
     import torch_xla.core.xla_model as xm
@@ -442,42 +206,9 @@ NAMES = """
     with open_device("xla") as device:
         print("kit", device.chips, device.world, device.rank, device.is_main)
 """
-
-
-def test_c17d_c20_names_that_do_not_exist(opened: dict[str, str], eight: dict[str, str]) -> None:
-    """Names from guides that do not exist, and where the kit gets the answers: one main process, as many chips as there are."""
-    for chips, said in ((1, opened["names"]), (8, eight["names"])):
-        assert "module 'torch_xla.core.xla_model' has no attribute 'get_world_size'" in said
-        assert said.count("has no attribute") == 5 and "answer" not in said, said
-        assert f"kit {chips} 1 0 True" in said, said
-    assert "--use_tpu" in python("-m", "accelerate.commands.launch", "--use_tpu", "x.py", status=2).stderr
-
-
-# C15, C19: warnings
-
-
-def test_c15_c19_the_kit_gives_no_such_warning() -> None:
-    """torch_xla's own deprecation is shown; the kit's modules and its device give none."""
-    said = child("import torch_xla.core.xla_model as xm; xm.xla_device()")
-    assert "Use torch_xla.device instead" in said
-    code = """
-        import warnings
-        warnings.filterwarnings("error", module="b2t_kit")
-        warnings.filterwarnings("error", message=".*torch_xla.device.*")
-        import pkgutil, importlib, sys
-        import b2t_kit
-        for one in pkgutil.walk_packages(b2t_kit.__path__, "b2t_kit."):
-            importlib.import_module(one.name)
-        from b2t_kit.devices.select import open_device
-        with open_device("xla") as device:
-            print("opened", device.kind, "timm" in sys.modules, "tensorflow" in sys.modules)
-    """
-    assert "opened xla False False" in child(code)
-
+OLD_NAME = "import warnings; warnings.simplefilter('default'); import torch_xla.core.xla_model as xm; xm.xla_device()"
 
 # C24: "compute it in float32 by hand"
-
-
 FLOAT_BY_HAND = """
     import torch, torch_xla
     small = torch.tensor([1.0]).float().to(torch_xla.device()).float() + 2.0**-12
@@ -491,36 +222,6 @@ AUTOCAST_BY_HAND = """
         product = torch.nn.functional.linear(one, one + 2.0**-12)
         print("left", (one + 2.0**-12).item() - 1, product.dtype, one.dtype)
 """
-
-
-def test_c24_float32_by_hand(opened: dict[str, str], downcast: dict[str, str]) -> None:
-    """Under XLA_USE_BF16 casting to float32 has no effect; under autocast it has."""
-    assert downcast["by hand"] == "left 0.0\n"
-    assert opened["by hand"] == "left 0.000244140625 torch.bfloat16 torch.float32\n"
-
-
-# A CPU where torch_xla can be imported, and a float32 that is none
-
-
-def test_cpu_stays_cpu_where_torch_xla_can_be_imported() -> None:
-    """Accelerate takes torch_xla even with cpu=True; the kit prevents that, or reports that it is too late."""
-    assert child("from accelerate import Accelerator; print('device', Accelerator(cpu=True).device)").count("device xla:0") == 1
-    ours = """
-        import sys
-        from b2t_kit.core import KitError
-        from b2t_kit.devices.select import open_device
-        if sys.argv[1] == "late":
-            import accelerate
-        try:
-            with open_device("cpu") as device:
-                print("opened", device.torch_device, "torch_xla" in sys.modules)
-        except KitError as error:
-            print(error)
-    """
-    assert "opened cpu False" in child(ours, arguments=("first",))
-    assert "has taken torch_xla; restart and open the device first" in child(ours, arguments=("late",))
-
-
 CANARY = """
     import torch, torch_xla
     from b2t_kit.core import KitError
@@ -533,8 +234,179 @@ CANARY = """
         print(error)
 """
 
+# A CPU where torch_xla can be imported
+ACCELERATE_ON_CPU = "from accelerate import Accelerator; print('device', Accelerator(cpu=True).device)"
+OURS_ON_CPU = """
+    import sys
+    from b2t_kit.core import KitError
+    from b2t_kit.devices.select import open_device
+    try:
+        with open_device("cpu") as device:
+            print("opened", device.torch_device, "torch_xla" in sys.modules)
+    except KitError as error:
+        print(error)
+"""
 
-def test_canary_notices_float32_that_is_bfloat16(plain: dict[str, str], downcast: dict[str, str]) -> None:
+ONE_AFTER_ANOTHER = """
+import json, sys, traceback
+for name, code in json.loads(sys.argv[1]).items():
+    print("=== " + name, flush=True)
+    sys.stderr = sys.stdout
+    try:
+        exec(code, {"__name__": name})
+    except Exception:
+        print(traceback.format_exc())
+"""
+PROCESSES: dict[str, tuple[int, dict[str, str], dict[str, str]]] = {  # chips, variables, programs
+    "one chip": (1, {}, {
+        "cpu": OURS_ON_CPU, "diagnostics": DIAGNOSTICS, "canary": CANARY,
+        "gru": GRU.replace("ROWS", "64").replace("FIX", "nothing"),
+        "ragged": RAGGED.replace("LENGTHS", str(RAGGED_LENGTHS)).replace("WIDTH", "8"),
+        "padded": RAGGED.replace("LENGTHS", str(padded_lengths())).replace("WIDTH", "9")}),
+    "the kit's device": (1, {}, {"names": NAMES, "lengths": LENGTHS_OF_THE_KIT, "by hand": AUTOCAST_BY_HAND}),
+    "eight chips": (8, {}, {"spawn": SPAWN_TWO, "rows": ROWS_PER_CHIP}),
+    "downcast": (1, {"XLA_USE_BF16": "1"}, {
+        **{name: GRU.replace("ROWS", rows).replace("FIX", fix) for name, (rows, fix, _) in WANTED.items()},
+        "lengths": LENGTHS_ON_DEVICE, "by hand": FLOAT_BY_HAND, "canary": CANARY}),
+    "imports": (1, {}, {"importing": IMPORTING, "flags": FLAGS, "fp16": FP16, "old name": OLD_NAME}),
+    "accelerate first": (1, {}, {"theirs": ACCELERATE_ON_CPU, "ours": OURS_ON_CPU}),
+    "loaders": (1, {"USE_TORCH_XLA": "0"}, {"loader": ACCELERATE_LOADER}),
+    "older": (1, {"USE_TORCH_XLA": "0"}, {"loader": f"import sys; sys.path.insert(0, {str(OLDER)!r})\n"
+                                                    + textwrap.dedent(ACCELERATE_LOADER)}),
+}
+
+
+@functools.cache
+def printed(process: str) -> dict[str, str]:
+    """What each program of a process prints."""
+    chips, variables, programs = PROCESSES[process]
+    plain = json.dumps({name: textwrap.dedent(code) for name, code in programs.items()})
+    done = python("-c", ONE_AFTER_ANOTHER, plain, chips=chips, status=None, **{"TF_CPP_MIN_LOG_LEVEL": "2", **variables})
+    found = dict(part.partition("\n")[::2] for part in done.stdout.split("=== ")[1:])
+    assert found.keys() == programs.keys(), done.stdout + done.stderr
+    return found
+
+
+def test_c1_c3_loaders(tmp_path: Path) -> None:
+    """A pre-batched loader fails with more than one process, and the reported fix leaves ranks without work."""
+    first, second, lengths = [line for line in printed("loaders")["loader"].splitlines() if ":" in line][-3:]
+    assert first == "pre-batched: 'NoneType' object is not iterable", "C3; before Accelerate 1.14 it was C1"
+    assert second == "pre-batched, uneven: 'NoneType' object is not iterable"
+    assert lengths == "per rank: [1, 1, 1, 1, 1, 1, 0, 0]", "two ranks get nothing, and the others wait"
+
+    recordings = Recordings(tiny_recordings(tmp_path / "data", sessions=3, trials=7), "train")
+    config = BatchConfig(batch_size=12, buckets=2, prefetch=0)
+    for world in (1, 2, 5, 8):
+        ranks = [TrainBatches(recordings, config, 1, rank, world) for rank in range(world)]
+        assert len({batches.steps_per_epoch for batches in ranks}) == 1
+        given = [next(batches.iterate())[0] for batches in ranks]
+        assert len({tuple(batch.features.shape) for batch in given}) == 1
+        trials = torch.cat([batch.trial[batch.weight > 0] for batch in given]).tolist()
+        assert len(trials) == len(set(trials)) == given[0].step_rows
+    one = TrainBatches(recordings, config, 1, multiple=8)  # what eight chips of one process get
+    assert one.assembler.rows == 16 and next(one.iterate())[0].step_rows <= 12
+
+
+@pytest.mark.skipif(not OLDER.exists(), reason="needs pip install --no-deps --target .ci/envs/accelerate-1.13 accelerate==1.13.0")
+def test_c1_with_the_accelerate_of_the_report() -> None:
+    """Accelerate 1.13 and older give C1's message, and C3's where its advice is taken."""
+    first, second = [line for line in printed("older")["loader"].splitlines() if line.startswith("pre-batched")]
+    assert "You need to use `even_batches=False` when the batch sampler has no batch size" in first
+    assert second == "pre-batched, uneven: 'NoneType' object is not iterable"
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_c4_c6_c7_shapes_that_do_not_match(name: str) -> None:
+    """Accelerate's mixed_precision="bf16" sets XLA_USE_BF16, and each reported fix only moves the error."""
+    said = printed("downcast")[name]
+    assert "they say torch.float32 torch.float32" in said
+    assert f"Call parameter must match argument; {WANTED[name][2]}" in said, said
+    assert "fine" in printed("one chip")["gru"]
+    for variable in ("XLA_USE_BF16", "XLA_DOWNCAST_BF16"):
+        with pytest.raises(KitError, match=f"{variable}=1 is set: it stores float32 tensors as bfloat16"):
+            refuse_ambient({variable: "1"})
+
+
+def test_c6_lengths_are_integers() -> None:
+    """The reported fix for C6 computed lengths as floats on the device, where they were bfloat16."""
+    said = printed("downcast")["lengths"]
+    assert "float [" in said and "float [191, 253, 497]" not in said, said
+    assert [num_patches(bins, 14, 4) for bins in (777, 1025, 1999)] == [191, 253, 497]
+    assert "equal True" in printed("the kit's device")["lengths"]
+
+
+def test_c8_a_program_for_every_length() -> None:
+    """Batches as long as their longest trial compile again and again; buckets have few lengths.
+
+    test_xla.py checks that nothing is compiled after the first step, and xla_models.py that a recurrence's program
+    does not grow with its length.
+    """
+    assert [printed("one chip")[name] for name in ("ragged", "padded")] == ["compiled 5\n", "compiled 2\n"]
+
+
+def test_c9_flags_after_the_import() -> None:
+    """The reported flags change nothing, one is unknown to torch_xla, and asking for devices starts the runtime."""
+    said = printed("imports")["flags"]
+    assert "changed False" in said and "devices 1" in said
+    assert "spawn: Runtime is already initialized. Do not use the XLA" in said
+    package = Path(importlib.util.find_spec("torch_xla").origin).parent
+    files = [*package.rglob("*.py"), *package.rglob("*.so"), *package.parent.glob("_XLAC*.so")]
+    assert not [path for path in files if b"PYTORCH_XLA_COMPILATION_THREADS" in path.read_bytes()]
+    assert "changed set()" in printed("imports")["importing"]
+
+
+def test_c10_fewer_chips_hold_more_each() -> None:
+    """torch_xla does not start two processes for eight chips; all of them share the rows of a batch."""
+    eight = printed("eight chips")
+    assert "Unsupported nprocs (2). Please use nprocs=1 or None (default)." in eight["spawn"], eight["spawn"]
+    assert "rows {(8, 10, 8)} kit 8 1 0 True" in eight["rows"], eight["rows"]
+
+
+def test_c13_diagnostics_never_raise() -> None:
+    """A guide's diagnosis ended in AttributeError; on a CPU the memory is not counted either."""
+    said = printed("one chip")["diagnostics"]
+    assert "AttributeError module 'torch_xla.core.xla_model' has no attribute 'get_metrics'" in said
+    assert "RuntimeError" in said and "memory None executed 0" in said
+
+
+def test_c14_fp16_is_refused_before_anything_is_built() -> None:
+    """Accelerate accepts fp16 on XLA's CPU backend and refuses it on a TPU; the kit always refuses."""
+    said = printed("imports")["fp16"]
+    assert "accepted fp16" in said and "fp16 mixed precision requires a" in said, said
+    with pytest.raises(KitError, match="precision float16 needs a CUDA GPU, not xla; use bfloat16"):
+        resolve_precision("float16", "xla")
+
+
+def test_c17d_c20_names_that_do_not_exist() -> None:
+    """Names from guides that do not exist, and where the kit gets the answers: one main process, as many chips as there are."""
+    said = printed("the kit's device")["names"]
+    assert "module 'torch_xla.core.xla_model' has no attribute 'get_world_size'" in said
+    assert said.count("has no attribute") == 5 and "answer" not in said and "kit 1 1 0 True" in said, said
+    assert "--use_tpu" in python("-m", "accelerate.commands.launch", "--use_tpu", "x.py", status=2).stderr
+
+
+def test_c15_c19_the_kit_gives_no_such_warning() -> None:
+    """torch_xla's own deprecation is shown; importing the kit's modules gives none, and neither do its devices."""
+    assert "Use torch_xla.device instead" in printed("imports")["old name"]
+    assert "imported []" in printed("imports")["importing"], printed("imports")["importing"]
+    assert "Warning" not in printed("the kit's device")["names"], printed("the kit's device")["names"]
+
+
+def test_c24_float32_by_hand() -> None:
+    """Under XLA_USE_BF16 casting to float32 has no effect; under autocast it has."""
+    assert printed("downcast")["by hand"] == "left 0.0\n"
+    assert "left 0.000244140625 torch.bfloat16 torch.float32" in printed("the kit's device")["by hand"]
+
+
+def test_canary_notices_float32_that_is_bfloat16() -> None:
     """XLA_USE_BF16 stores float32 tensors as bfloat16 while their dtype still says float32."""
-    assert downcast["canary"].startswith("torch.float32 1.0\nfloat32 is not float32 on xla:0"), downcast["canary"]
-    assert plain["canary"].startswith("torch.float32 1.0001") and "is not float32" not in plain["canary"], plain["canary"]
+    assert printed("downcast")["canary"].startswith("torch.float32 1.0\nfloat32 is not float32 on xla:0")
+    said = printed("one chip")["canary"]
+    assert said.startswith("torch.float32 1.0001") and "is not float32" not in said, said
+
+
+def test_cpu_stays_cpu_where_torch_xla_can_be_imported() -> None:
+    """Accelerate takes torch_xla even with cpu=True; the kit prevents that, or reports that it is too late."""
+    assert "device xla:0" in printed("accelerate first")["theirs"]
+    assert "has taken torch_xla; restart and open the device first" in printed("accelerate first")["ours"]
+    assert "opened cpu False" in printed("one chip")["cpu"]

@@ -1,15 +1,12 @@
-"""Measure models on eight simulated XLA devices and print one JSON report; run by test_xla_models.py.
+"""The tests of models on eight simulated XLA devices that test_xla_models.py runs.
 
-    PJRT_DEVICE=CPU CPU_NUM_DEVICES=8 python tests/xla_models.py
-
-It is a separate program, because importing torch_xla changes torch for the rest of a process.
+    PJRT_DEVICE=CPU CPU_NUM_DEVICES=8 python -m pytest tests/xla_models.py
 """
-import itertools
-import json
 from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 import torch_xla
@@ -22,6 +19,28 @@ from b2t_kit.models.gru import GRUConfig
 from b2t_kit.models.model import GRU, AlignmentLoss, ModelConfig, ctc_losses
 from b2t_kit.models.noise_gru import NoiseGRUConfig
 from b2t_kit.models.transformer import TransformerConfig
+
+torch_xla.runtime.use_spmd()
+torch_xla.device()
+DEVICES = torch_xla.runtime.global_runtime_device_count()  # before any backward: autograd counts devices at its first
+ONE_PROGRAM = {"new": 0, "programs": 1, "sent": 0, "on_host": []}  # of a step that was compiled before
+
+
+@pytest.fixture(scope="module")
+def mesh() -> spmd.Mesh:
+    """All eight devices in a row."""
+    assert DEVICES == 8
+    return spmd.Mesh(np.arange(DEVICES), (DEVICES,), ("trials",))
+
+
+@pytest.fixture(scope="module")
+def layers() -> tuple[GRU, GRU]:
+    """The same GRU on the CPU and on the devices."""
+    torch.manual_seed(0)
+    here, there = GRU(6, 5, num_layers=3), GRU(6, 5, num_layers=3)
+    there.load_state_dict(here.state_dict())
+    return here, there.to("xla")
+
 
 CLASSES = 41
 GIVEN = torch.Generator().manual_seed(0)
@@ -75,57 +94,46 @@ def on_host(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     return [tensor.cpu() for tensor in tensors]
 
 
-def report_gru() -> dict:
-    "The layer compared with torch's own on the CPU, with and without earlier traces."
-    torch.manual_seed(0)
-    here = GRU(6, 5, num_layers=3)
-    there = GRU(6, 5, num_layers=3)
-    there.load_state_dict(here.state_dict())
-    there.to("xla")
-    report = {"float32": {}}
+@pytest.mark.parametrize("state", [False, True])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_gru_equals_torchs(layers: tuple[GRU, GRU], recompute: bool, state: bool) -> None:
+    """Forward and all gradients in float32; with autocast close, but not equal, and float32."""
+    here, there = layers
+    there.recompute = recompute
+    exact = gru_results(here, "cpu", state, False)
+    assert largest_difference(on_host(gru_results(there, "xla", state, False)), exact) < 5e-6
+    rounded = on_host(gru_results(there, "xla", state, True))
+    assert 1e-4 < largest_difference(rounded, exact) < 0.02 and {one.dtype for one in rounded} == {torch.float32}
 
-    def difference(*options: bool) -> float:
-        return largest_difference(on_host(gru_results(there, "xla", *options)),
-                                  gru_results(here, "cpu", *options))
 
-    for there.recompute, state in itertools.product((False, True), repeat=2):
-        report["float32"][f"recompute {there.recompute}, state {state}"] = difference(state, False)
-        if not state:
-            continue
-        rounded = on_host(gru_results(there, "xla", state, True))
-        exact = gru_results(here, "cpu", state, False)
-        report.setdefault("autocast", []).append(largest_difference(rounded, exact))
-        report.setdefault("after autocast", []).append(difference(state, False))
-        report.setdefault("types", set()).update(str(one.dtype) for one in rounded)
-    report["types"] = sorted(report["types"])
-    again = [counted(lambda: gru_results(there, "xla", True, True)) for _ in range(2)]
-    report["again"] = again[1]
+def test_gru_forgets_autocast(layers: tuple[GRU, GRU]) -> None:
+    """Traced under autocast first, then used without it (failures C4, C6, C7)."""
+    here, there = layers
+    on_host(gru_results(there, "xla", True, True, 13))
+    found = on_host(gru_results(there, "xla", True, False, 13))
+    assert largest_difference(found, gru_results(here, "cpu", True, False, 13)) < 5e-6
+
+
+def test_gru_is_one_program_whatever_its_length(layers: tuple[GRU, GRU]) -> None:
+    """Two loops a layer, no host, nothing compiled twice, no more lines for more steps."""
+    _, there = layers
     there.recompute = False
-    sizes = []
-    for steps in (21, 84):
-        results = gru_results(there, "xla", True, True, steps)
-        sizes.append(torch_xla._XLAC._get_xla_tensors_hlo(results))
-    report["lines"] = [len(text.splitlines()) for text in sizes]
-    report["loops"] = [text.count(" while(") for text in sizes]
-    report["dropout"] = report_dropout(here)
-    return report
+    assert [counted(lambda: gru_results(there, "xla", True, True)) for _ in range(2)][1] == ONE_PROGRAM
+    short, long = (torch_xla._XLAC._get_xla_tensors_hlo(gru_results(there, "xla", True, True, steps)) for steps in (21, 84))
+    assert short.count(" while(") == long.count(" while(") == 6 and len(short.splitlines()) == len(long.splitlines())
 
 
-def report_dropout(here: GRU) -> dict:
-    "Between layers only, and in training only."
-    dropping = GRU(6, 5, num_layers=3, dropout=0.5)
+def test_gru_drops_between_layers(layers: tuple[GRU, GRU]) -> None:
+    """Dropout in training, after every layer but the last."""
+    here, dropping = layers[0], GRU(6, 5, num_layers=3, dropout=0.5)
     dropping.load_state_dict(here.state_dict())
     dropping.to("xla")
     inputs = torch.randn(8, 9, 6, generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
         first, second = (dropping(inputs.to("xla"))[0].cpu() for _ in range(2))
         still = dropping.eval()(inputs.to("xla"))[0].cpu()
-        plain = here(inputs)[0]
-    return {
-        "draws differ": not torch.equal(first, second),
-        "kept in evaluation": largest_difference([still], [plain]),
-        "dropped after the last layer": bool((first == 0).any()),
-    }
+        assert not torch.equal(first, second) and not (first == 0).any()
+        assert largest_difference([still], [here(inputs)[0]]) < 1e-6
 
 
 def awkward_trials() -> tuple[torch.Tensor, ...]:
@@ -159,33 +167,38 @@ def torch_loss(log_probs, labels, frames, counts) -> torch.Tensor:
     return F.ctc_loss(log_probs, labels.long(), frames.long(), counts.long(), reduction="none")
 
 
-def report_ctc(mesh: spmd.Mesh) -> dict:
-    "The loss compared with torch's in float64."
+def test_ctc_has_torchs_semantics() -> None:
+    """Repeats, no labels, no frames, labels that do not fit: infinite losses and NaN gradients where torch has them."""
     logits, *lengths = awkward_trials()
-    there = [one.to("xla") for one in lengths]
-    ours = on_host(loss_and_gradient(AlignmentLoss.apply, logits.to("xla"), *there))
-    theirs = loss_and_gradient(torch_loss, logits.double(), *lengths)
-    report = {"awkward": largest_difference(ours, theirs)}
+    ours = on_host(loss_and_gradient(AlignmentLoss.apply, logits.to("xla"), *[one.to("xla") for one in lengths]))
+    assert largest_difference(ours, loss_and_gradient(torch_loss, logits.double(), *lengths)) < 1e-6
 
+
+def test_ctc_is_exact(mesh: spmd.Mesh) -> None:
+    """At 250 frames and 60 labels, against float64, also under autocast."""
     logits, *lengths = real_trials()
     there = [spread(one, mesh) for one in lengths]
     theirs = loss_and_gradient(torch_loss, logits.double(), *lengths)
     ours = on_host(loss_and_gradient(AlignmentLoss.apply, spread(logits, mesh, 1), *there))
-    report["gradient"] = float((ours[1] - theirs[1]).abs().max())
-    report["loss"] = largest_difference(ours[:1], theirs[:1])
-    logits_there = spread(logits, mesh, 1)
-    report["counts"] = counted(lambda: loss_and_gradient(AlignmentLoss.apply, logits_there, *there))
-
+    assert largest_difference(ours[:1], theirs[:1]) < 1e-6 and (ours[1] - theirs[1]).abs().max() < 2e-5
     coarse = logits.bfloat16()
     with torch.autocast("xla", torch.bfloat16):
         ours = on_host(loss_and_gradient(AlignmentLoss.apply, coarse.to("xla").float(), *there))
-    theirs = loss_and_gradient(torch_loss, coarse.double(), *lengths)
-    report["under autocast"] = float((ours[1] - theirs[1]).abs().max())
-    theirs_on_xla = counted(lambda: loss_and_gradient(
-        torch_loss, logits_there, *there))
-    report["torch's own"] = theirs_on_xla
-    report["lines"] = [program_lines(logits[:frames], lengths) for frames in (100, 250)]
-    return report
+    assert (ours[1] - loss_and_gradient(torch_loss, coarse.double(), *lengths)[1]).abs().max() < 2e-5
+
+
+def test_ctc_is_one_program(mesh: spmd.Mesh) -> None:
+    """torch's own loss runs on the host; the loops do not, and their program does not grow with the frames."""
+    logits, *lengths = real_trials()
+    placed = spread(logits, mesh, 1), *(spread(one, mesh) for one in lengths)
+
+    def second(loss: Callable) -> dict[str, object]:
+        return [counted(lambda: loss_and_gradient(loss, *placed)) for _ in range(2)][1]
+
+    assert second(AlignmentLoss.apply) == ONE_PROGRAM
+    theirs = second(torch_loss)
+    assert "aten::_ctc_loss.Tensor" in theirs["on_host"] and theirs["sent"] > 0 and theirs["programs"] > 1
+    assert len({program_lines(logits[:frames], lengths) for frames in (100, 250)}) == 1
 
 
 def program_lines(logits: torch.Tensor, lengths: list[torch.Tensor]) -> int:
@@ -211,9 +224,12 @@ def labelled(count: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randint(1, CLASSES, (8, count), generator=GIVEN).int(), torch.full((8,), count, dtype=torch.int32)
 
 
-def report_decoder(mesh: spmd.Mesh, causal: bool = True) -> dict:
-    "A whole decoder's loss and gradients, with an empty row in the batch; also of one that reads in both directions."
-    config = GRUConfig(num_days=3, num_features=16, hidden=12, num_layers=2, dropout=0.0, day_dropout=0.0, causal=causal)
+def test_decoder_equals_the_cpu(mesh: spmd.Mesh) -> None:
+    """Day layer, patches, GRU in both directions (`--no-causal`) and CTC with an empty row: loss and gradients, in one program.
+
+    test_xla.py trains one that looks back.
+    """
+    config = GRUConfig(num_days=3, num_features=16, hidden=12, num_layers=2, dropout=0.0, day_dropout=0.0, causal=False)
     features = torch.randn(8, 90, 16, generator=GIVEN)
     day = torch.tensor([2, 0, 2, 0, 0, 2, 2, 0], dtype=torch.int32)
     patches = torch.tensor([20, 18, 0, 17, 20, 16, 19, 20], dtype=torch.int32)
@@ -222,14 +238,15 @@ def report_decoder(mesh: spmd.Mesh, causal: bool = True) -> dict:
 
     def results(model: nn.Module, step: int, place: Callable) -> list[torch.Tensor]:
         given = [place(one) for one in batch]
-        losses = ctc_losses(model(*given[:2], frames=None if causal else given[2]), *given[2:5]) * given[5]
+        losses = ctc_losses(model(*given[:2], frames=given[2]), *given[2:5]) * given[5]
         return [losses.detach(), *torch.autograd.grad(losses.sum(), list(model.parameters()))]
 
-    return compared(config, results, mesh)[0]
+    report = compared(config, results, mesh)[0]
+    assert report["difference"] < 5e-5 and report["again"] == ONE_PROGRAM
 
 
-def report_noise(mesh: spmd.Mesh) -> dict:
-    "The three-part noise model: gradients of both losses, and what inference runs."
+def test_noise_model_equals_the_cpu(mesh: spmd.Mesh) -> None:
+    """Both losses and all gradients, the reversed one included; inference runs two of the three parts."""
     config = NoiseGRUConfig(num_days=3, num_features=8, hidden=10, num_layers=2, dropout=0.0, day_dropout=0.0,
                             noise_layers=1, noisy_layers=1, noisy_hidden=6, reversal=0.5, recompute=True)
     features = torch.randn(8, 60, 8, generator=GIVEN)
@@ -245,11 +262,11 @@ def report_noise(mesh: spmd.Mesh) -> dict:
     report, there, _ = compared(config, results, mesh)
     with torch.no_grad():
         alone = there(spread(features, mesh), spread(day, mesh))
-    return {**report, "loops of inference": torch_xla._XLAC._get_xla_tensors_hlo([alone]).count(" while(")}
+    assert report["difference"] < 5e-5 and torch_xla._XLAC._get_xla_tensors_hlo([alone]).count(" while(") == 3
 
 
-def report_transformer(mesh: spmd.Mesh) -> dict:
-    "Loss and gradients with masks and windows that change from step to step."
+def test_transformer_equals_the_cpu(mesh: spmd.Mesh) -> None:
+    """Losses and gradients, the bias's included; another window and other masks are the same program."""
     config = TransformerConfig(num_features=8, blocks=2, width=16, heads=2, head_width=8, inner=32, reach=6,
                                patch_dropout=0.0, block_dropout=0.0, window_least=0.2, window_most=1.0, mask_share=0.2)
     features = torch.randn(8, 58, 8, generator=GIVEN)
@@ -263,19 +280,4 @@ def report_transformer(mesh: spmd.Mesh) -> dict:
         return [losses.detach(), *torch.autograd.grad(losses.sum(), list(model.parameters()))]
 
     report, _, theirs = compared(config, results, mesh, (1, 2))
-    return {**report, "between steps": largest_difference(*theirs)}
-
-
-def main() -> None:
-    torch_xla.runtime.use_spmd()
-    torch_xla.device()  # before any backward: autograd counts the kinds of devices at its first
-    devices = torch_xla.runtime.global_runtime_device_count()
-    mesh = spmd.Mesh(np.arange(devices), (devices,), ("trials",))
-    report = {"devices": devices, "gru": report_gru(), "ctc": report_ctc(mesh)}
-    report |= {"decoder": report_decoder(mesh), "both ways": report_decoder(mesh, causal=False)}
-    report |= {"noise": report_noise(mesh), "transformer": report_transformer(mesh)}
-    print(json.dumps(report))
-
-
-if __name__ == "__main__":
-    main()
+    assert report["difference"] < 5e-5 < largest_difference(*theirs) and report["again"] == ONE_PROGRAM

@@ -1,18 +1,18 @@
-"""The program of the child processes of test_xla.py: train a small decoder and report as JSON.
+"""The program of the child processes of test_xla.py: train small decoders one after the other, and report as JSON.
 
-    xla_runs.py train OUT SETTINGS      SETTINGS is JSON: what differs from the settings below
-    xla_runs.py evaluate OUT SETTINGS   of a run in OUT: "data" and "device"
+    xla_runs.py FOLDER JOBS
+
+JOBS is JSON, a list of runs in FOLDER: [name, "train", what differs from the settings below], or [name, "evaluate",
+"data" and "device"]. Each prints a line.
 """
 import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from b2t_kit import train as train_module
 from b2t_kit.data.batches import BatchConfig
@@ -82,34 +82,27 @@ def counted(report: dict[str, Any]) -> Iterator[None]:
         train_module.update_weights = update
 
 
-def run(out: str, settings: str) -> None:
-    """Train or resume, and print the results."""
-    wanted = json.loads(settings)
-    data, model = Path(wanted.pop("data")), wanted.pop("model", "gru")
-    resume, batches = wanted.pop("resume", False), {"buckets": wanted.pop("buckets", 2)}
-    task = small_task(data, model, **batches)
-    config = replace(SETTINGS, **wanted)
+def run(out: Path, data: str, model: str = "gru", resume: bool = False, buckets: int = 2, **settings: Any) -> dict[str, Any]:
+    """Train or resume."""
     report: dict[str, Any] = {}
-    if config.device == "xla":
-        with counted(report):
-            result = train(task, config, out, resume)
-    else:
-        result = train(task, config, out, resume)
+    with counted(report) if settings["device"] == "xla" else nullcontext():
+        result = train(small_task(Path(data), model, buckets=buckets), replace(SETTINGS, **settings), out, resume)
     rows = read_metrics(result.folder)
-    report |= {"train": series(rows, "train", "loss"), "norm": series(rows, "train", "norm"),
-               "eval": series(rows, "eval", "loss"), "per": series(rows, "eval", "per"),
-               "torch": torch.__version__}
-    print("REPORT" + json.dumps(report))
+    return report | {"train": series(rows, "train", "loss"), "norm": series(rows, "train", "norm"),
+                     "eval": series(rows, "eval", "loss"), "per": series(rows, "eval", "per")}
 
 
-def score(out: str, settings: str) -> None:
-    """Evaluate the run's best checkpoint, and print each trial's phonemes and loss."""
-    found = evaluate_run(out, **json.loads(settings))
-    print("REPORT" + json.dumps({"decoded": [one.decoded for one in found.trials],
-                                 "losses": [one.loss for one in found.trials]}))
+def score(out: Path, **settings: str) -> dict[str, Any]:
+    """Each trial's phonemes and loss, by the run's best checkpoint."""
+    found = evaluate_run(out, **settings)
+    return {"decoded": [one.decoded for one in found.trials], "losses": [one.loss for one in found.trials]}
 
 
 if __name__ == "__main__":
     os.environ.pop("XLA_PERSISTENT_CACHE_PATH", None)
     xla.STAYS_ON_CHIP = WIDE
-    {"train": run, "evaluate": score}[sys.argv[1]](*sys.argv[2:])
+    folder, jobs = Path(sys.argv[1]), json.loads(sys.argv[2])
+    if jobs[0][2]["device"] == "cpu":  # autograd counts the kinds of devices at its first gradient
+        xla.start_runtime("none")
+    for out, verb, settings in jobs:
+        print("REPORT" + json.dumps({"train": run, "evaluate": score}[verb](folder / out, **settings)), flush=True)

@@ -16,24 +16,19 @@ from commands import TESTS, python
 pytestmark = pytest.mark.torch_xla
 
 
-def child(*words: object) -> str:
-    """The output of the script in its own process, with eight simulated chips."""
-    return python(TESTS / "tasks/xla_eit.py", *words, chips=8).stdout
-
-
-def trained(folder: Path, device: str) -> dict:
-    """Five steps of the original's recipe: losses, validation and weights."""
-    said = child("train", folder / "data", folder / device, device, "{}")
-    report = json.loads(said.rpartition("REPORT")[2])
-    with np.load(folder / device / "weights.npz") as file:
-        return {**report, **{name: file[name] for name in file.files}}
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the script leaves: five steps of the original's recipe on a CPU and on eight XLA devices, and attention."""
+    made = tmp_path_factory.mktemp("eit")
+    python(TESTS / "tasks/xla_eit.py", made, chips=8)
+    return made
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
-    """The same run on the CPU and on eight XLA devices, which have six rows to share."""
-    folder = tmp_path_factory.mktemp("eit")
-    return {device: trained(folder, device) for device in ("cpu", "xla")}
+def runs(folder: Path) -> dict[str, dict]:
+    """Losses, validation and weights; the eight devices have six rows to share."""
+    return {device: {**json.loads((folder / f"{device}.json").read_text()), **np.load(folder / f"{device}.npz")}
+            for device in ("cpu", "xla")}
 
 
 def test_the_task_trains_on_xla_as_on_a_cpu(runs: dict[str, dict]) -> None:
@@ -67,11 +62,10 @@ def test_c25_nothing_is_compiled_or_fetched_between_steps(runs: dict[str, dict])
     assert np.diff(found["fetched"]).tolist() == [1, 1, 1, 1]
 
 
-def test_c11_attention_holds_no_scores_on_xla(tmp_path: Path) -> None:
+def test_c11_attention_holds_no_scores_on_xla(folder: Path) -> None:
     """Outputs and gradients of the formula; the formula's program has an array of all scores, ours has none."""
-    child("attention", tmp_path / "found.npz")
     images, windows, heads, tokens, features = xla_eit.SHAPE
-    with np.load(tmp_path / "found.npz") as found:
+    with np.load(folder / "attention.npz") as found:
         parts, slope = xla_eit.inputs()
         parts = [one.requires_grad_() for one in parts]
         expected = xla_eit.plainly(*parts)

@@ -1,7 +1,6 @@
-"""The program of the child processes of test_xla_eit.py.
+"""The program of the child process of test_xla_eit.py: one training on the CPU and on XLA, then window attention there.
 
-    xla_eit.py attention OUT.npz     gradients of window attention on XLA, and the arrays of its program
-    xla_eit.py train DATA OUT DEVICE SETTINGS
+    xla_eit.py FOLDER
 """
 import json
 import os
@@ -16,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from b2t_kit.devices.xla import start_runtime
 from b2t_kit.tasks.eit_model import attend
 from b2t_kit.tasks.eit_physics import PhantomConfig, simulate_folder
 from b2t_kit.tasks.eit_model import UNET_SIZES
@@ -50,8 +50,8 @@ def largest_array(tensors: list[torch.Tensor]) -> int:
     return max(int(np.prod([int(one) for one in shape.split(",")])) for shape in shapes)
 
 
-def attention(out: str) -> None:
-    """Output, gradients and program of both kinds."""
+def attention(out: Path) -> None:
+    """Output, gradients and largest array of both kinds."""
     import torch_xla
 
     found: dict[str, np.ndarray] = {}
@@ -62,7 +62,8 @@ def attention(out: str) -> None:
         output = function(*placed)
         output.backward(slope.to(device))
         results = [output.detach(), *(one.grad for one in placed)]
-        found[f"{name}_largest"] = np.array(largest_array(results))
+        shapes = re.findall(r"f32\[([\d,]+)\]", torch_xla._XLAC._get_xla_tensors_hlo(results))
+        found[f"{name}_largest"] = np.array(max(int(np.prod([int(one) for one in shape.split(",")])) for shape in shapes))
         for number, result in enumerate(results):
             found[f"{name}_{number}"] = result.cpu().numpy()
     np.savez(out, **found)
@@ -79,25 +80,32 @@ class Awake(EITTask):
         return model
 
 
-def run(data: str, out: str, device: str, settings: str) -> None:
-    """Train a tiny network by the original's recipe, on tanks that are simulated first."""
-    for part, count in (("train", 18), ("valid", 5)):
-        simulate_folder(Path(data, part), PhantomConfig(count=count, seed=count), quiet=True)
+def run(folder: Path, device: str) -> None:
+    """Train a tiny network by the original's recipe for five steps."""
     model = replace(UNET_SIZES["tiny"], width=16, downs=1, hints=0)
-    task = Awake(data, EITConfig(model, batch_size=6, eval_batch=8))
-    wanted = {"device": device, "precision": "float32", "compile_cache": "none", "ema_decay": 0.995,
-              "log_every": 1, "eval_every": 0, "checkpoint_every": 0, **json.loads(settings)}
+    task = Awake(folder / "data", EITConfig(model, batch_size=6, eval_batch=8))
+    config = replace(original_training(5), device=device, precision="float32", compile_cache="none", ema_decay=0.995,
+                     log_every=1, eval_every=0, checkpoint_every=0)
     counts: dict[str, Any] = {}
     with counted(counts) if device == "xla" else nullcontext():
-        result = train(task, replace(original_training(5), **wanted), out, quiet=True)
+        result = train(task, config, folder / device, quiet=True)
     checkpoint = checkpoint_path(result.folder, result.step)
-    rows = read_metrics(result.folder)
-    report = {"loss": series(rows, "train", "loss")[1], "values": result.values, **counts}
-    np.savez(Path(out, "weights.npz"), **{f"{part}/{name}": value.numpy() for part in ("model", "ema")
+    losses = series(read_metrics(result.folder), "train", "loss")[1]
+    (folder / f"{device}.json").write_text(json.dumps({"loss": losses, "values": result.values, **counts}))
+    np.savez(folder / f"{device}.npz", **{f"{part}/{name}": value.numpy() for part in ("model", "ema")
                                           for name, value in read_part(checkpoint, part).items()})
-    print("REPORT" + json.dumps(report))
+
+
+def main(folder: Path) -> None:
+    """Simulate tanks, train in both places, and compute attention."""
+    start_runtime("none")  # autograd counts the kinds of devices at its first gradient
+    for part, count in (("train", 18), ("valid", 5)):
+        simulate_folder(folder / "data" / part, PhantomConfig(count=count, seed=count), quiet=True)
+    for device in ("cpu", "xla"):
+        run(folder, device)
+    attention(folder / "attention.npz")
 
 
 if __name__ == "__main__":
     os.environ.pop("XLA_PERSISTENT_CACHE_PATH", None)
-    {"attention": attention, "train": run}[sys.argv[1]](*sys.argv[2:])
+    main(Path(sys.argv[1]))
