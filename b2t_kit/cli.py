@@ -706,8 +706,9 @@ class MixModels(Excludes):
         from b2t_kit.lm import describe_language_model, mix_language_models
         from b2t_kit.lm_kenlm import read_language_model
 
+        models = [read_language_model(path) for path in self.models]
         print(describe_language_model(mix_language_models(
-            list(map(read_language_model, self.models)), self.out, weights=self.weights, text=self.text, exclude=self.exclude, leaks=self.leaks)))
+            models, self.out, weights=self.weights, text=self.text, exclude=self.exclude, leaks=self.leaks)))
 
 # %% ../nbs/cli.ipynb #74e16a6c
 @dataclass(frozen=True, kw_only=True)

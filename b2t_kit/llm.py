@@ -528,8 +528,9 @@ def tabulate(trials: Sequence[DecodedTrial], llm: Sequence[np.ndarray]) -> Score
     words, edits, lengths = np.zeros(shape, np.int64), np.full(shape, 10**6), np.zeros(len(trials), np.int64)
     for row, (trial, scores) in enumerate(zip(trials, llm)):
         if trial.truth is None or len(scores) != len(trial.hypotheses):
-            raise KitError(f"{' '.join(map(str, trial.place))}: has no true sentence to tune on, or {len(scores)} scores "
-                           f"for {len(trial.hypotheses)} sentences; tune on train or val")
+            place = " ".join(map(str, trial.place))
+            raise KitError(f"{place}: has no true sentence to tune on, or {len(scores)} scores for "
+                           f"{len(trial.hypotheses)} sentences; tune on train or val")
         said = normalise(trial.truth).split()
         lengths[row] = len(said)
         found = trial.hypotheses or (Hypothesis((), 0.0, 0.0, 0.0),)  # no sentence was found

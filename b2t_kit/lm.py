@@ -1265,7 +1265,8 @@ def mix_language_models(
     checked = reduce(np.intersect1d, [source.checked for source in sources])
     unchecked = len(np.setdiff1d(scored, np.union1d(checked, model.found)))
     model.checked = np.setdiff1d(checked, model.found)
-    model.origin |= {"models": [Path(str(part.path)).name for part in parts], "weights": list(weights), "unchecked": unchecked}
+    names = [Path(str(part.path)).name for part in parts]
+    model.origin |= {"models": names, "weights": list(weights), "unchecked": unchecked}
     if held_out:  # of each model and, last, of the mixture, as `b2t lm perplexity` counts
         found = [perplexity(one, held_out) for one in (*parts, model)]
         model.origin |= {"perplexities": [round(one, 2) for one, _ in found],

@@ -612,7 +612,7 @@ def _listed(model: KenlmModel) -> LanguageModel:
 def read_language_model(
     path: str | Path,  # .b2tlm, ARPA text (plain or gzip), or a KenLM binary; recognised by the first bytes
 ) -> LanguageModel:
-    "Return the model of a file in any supported format, read whole if it is small; raises `KitError` for a damaged one."
+    "Return the model of a file in any supported format, all of it read if it is small; raises `KitError` if damaged."
     path, found = regular_file(path), format_of(path)
     if found != "KenLM binary":
         return map_model(path) if found == "model of this kit" else read_arpa(path)
