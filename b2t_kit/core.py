@@ -417,11 +417,7 @@ def converted(
     raise KitError(f"{name}: {shown} is not {expected}")
 
 # %% ../nbs/core.ipynb #401d4f61
-def from_dict(
-    config_class: type,  # the dataclass to build
-    values: dict[str, Any],  # field name to value; fields that are absent keep their defaults
-    prefix: str = "",  # dotted name of this dataclass inside a larger one, for messages
-) -> Any:
+def from_dict(config_class: type, values: dict[str, Any], prefix: str = "") -> Any:
     "Build a configuration; an unknown key or a wrong type raises `KitError` naming it."
     if not isinstance(values, dict):
         raise KitError(f"{prefix or 'the content'} should be names and values in braces")
@@ -433,10 +429,7 @@ def from_dict(
     return config_class(**{name: converted(value, hints[name], dotted[name]) for name, value in values.items()})
 
 # %% ../nbs/core.ipynb #4b75e60c
-def leaves(
-    config: Any,  # a dataclass instance
-    prefix: str = "",  # dotted name of this dataclass inside a larger one
-) -> dict[str, tuple[Any, Any]]:
+def leaves(config: Any, prefix: str = "") -> dict[str, tuple[Any, Any]]:
     "Return every setting that is not itself a dataclass: dotted name -> (type, value)."
     found: dict[str, tuple[Any, Any]] = {}
     hints = typing.get_type_hints(type(config))
@@ -493,10 +486,7 @@ def is_whole(word: str) -> bool:
     return re.fullmatch("[0-9]{1,18}", word) is not None
 
 # %% ../nbs/core.ipynb #0e318257
-def number_in(
-    word: str,  # of a command line, or of a table
-    kind: type,  # int or float
-) -> int | float:
+def number_in(word: str, kind: type) -> int | float:
     "Return the number that a word means; `ValueError` for other scripts' digits, over 18 digits, NaN or infinity."
     if kind is int and re.fullmatch(r"-?[0-9.]{1,18}e\+?[0-9]{1,2}", word, re.I) and float(word) == round(float(word)):
         return round(float(word))  # 1e3
@@ -663,9 +653,7 @@ def forget_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 # %% ../nbs/core.ipynb #3319ccf2
-def run_program(
-    action: Callable[[], int],  # returns the exit status
-) -> int:
+def run_program(action: Callable[[], int]) -> int:
     "Run a command: an error becomes one line and status 2, a signal one line and status 128 + its number."
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -707,10 +695,7 @@ def run_program(
 
 # %% ../nbs/core.ipynb #96832df0
 @contextmanager
-def environment_with(
-    added: Mapping[str, str],  # variables to set
-    removed: Iterable[str] = (),  # names of variables to hide
-) -> Iterator[None]:
+def environment_with(added: Mapping[str, str], removed: Iterable[str] = ()) -> Iterator[None]:
     "Change this process's environment variables and put them back."
     touched = [*added, *removed]
     before = {name: os.environ[name] for name in touched if name in os.environ}

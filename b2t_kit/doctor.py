@@ -406,12 +406,7 @@ def inspect_variables(environment: Mapping[str, str], chips: int) -> list[Remark
     return found or [Remark("variables", "ok", "none is harmful")]
 
 # %% ../nbs/doctor.ipynb #a3987470
-def inspect_chips(
-    environment: Mapping[str, str],
-    chips: list[str],  # what `tpu_chips` found
-    xla: bool,  # whether torch_xla is installed
-    devices: str | Path = "/dev",  # folder of device files
-) -> Remark:
+def inspect_chips(environment: Mapping[str, str], chips: list[str], xla: bool, devices: str | Path = "/dev") -> Remark:
     "Say whether the machine's TPU chips are there and can be opened."
     if not chips:
         sign = next((name for name in _TPU_IMAGE if environment.get(name)), "")

@@ -87,10 +87,7 @@ def is_held_out(sentence: str) -> bool:
     return hashlib.sha256(normalise(sentence).encode()).digest()[0] % HELD_OUT_SHARE == 0
 
 
-def draw_sentence(
-    rng: np.random.Generator,
-    held_out: bool,  # True: a held-out sentence; False: a training sentence
-) -> str:
+def draw_sentence(rng: np.random.Generator, held_out: bool) -> str:
     "A random training sentence, or a random held-out one."
     while True:
         if is_held_out(sentence := kit_sentence(rng)) == held_out:
@@ -130,9 +127,7 @@ class Prompt:
 
 
 @cache
-def labels_of(
-    sentence: str,  # any English sentence
-) -> tuple[int, ...]:  # phoneme ids with 40 (silence) after every word
+def labels_of(sentence: str) -> tuple[int, ...]:  # phoneme ids with 40 (silence) after every word
     "The labels that a recording of the sentence stores; raises `KitError` if there are none or too many."
     from b2t_kit.text.g2p import sentence_to_phonemes
 
@@ -144,9 +139,7 @@ def labels_of(
     return labels
 
 # %% ../nbs/simulate.ipynb #a2eb514b
-def read_prompts(
-    path: str | Path,  # .csv table, or text with one sentence a line
-) -> list[Prompt]:
+def read_prompts(path: str | Path) -> list[Prompt]:
     "All sentences of a file; raises `KitError` with file and line if one cannot be used."
     text, prompts = read_text(path), list[Prompt]()
     if Path(path).suffix.lower() != ".csv":
@@ -245,9 +238,7 @@ TRAIN_BLOCK, EVALUATION_HALF = 40, 25  # trials
 DROPPED = 0.03  # share of trials that were recorded but not kept
 
 
-def day_number(
-    session: str,  # "t15.YYYY.MM.DD", or with the name of another participant
-) -> int:
+def day_number(session: str) -> int:
     "Days since T15's implantation; raises `KitError` if the name is not a date after it."
     try:
         day = (date(*map(int, session.split(".")[1:])) - IMPLANTED["t15"]).days
@@ -384,11 +375,7 @@ class Timing:
     num_bins: int  # length of the trial
 
 
-def draw_timing(
-    labels: np.ndarray,  # (L,) phoneme ids
-    bins_per_phoneme: float,  # mean bins per label, quiet time included
-    rng: np.random.Generator,
-) -> Timing:
+def draw_timing(labels: np.ndarray, bins_per_phoneme: float, rng: np.random.Generator) -> Timing:
     "Random durations for the labels of a trial, with quiet time around them."
     names = [PHONEMES[int(label)] for label in labels]
     relative = np.array([1.2 if name in LONG else 0.85 if name in SHORT or label == SILENCE else 1.0
@@ -610,12 +597,7 @@ WANDER_BINS = 60  # time constant of the gain within a trial: 1.2 s
 LAPSE_BINS, LAPSE_GAIN = 85, 0.1  # mean length of a lapse: 1.7 s; what is left of the tuning in it
 
 
-def tuning_gain(
-    config: SimulateConfig,
-    day: float,  # log gain of the day
-    bins: int,  # T
-    rng: np.random.Generator,
-) -> np.ndarray:  # (T, 1)
+def tuning_gain(config: SimulateConfig, day: float, bins: int, rng: np.random.Generator) -> np.ndarray:  # (T, 1)
     "The gain of the tuning over a trial: of the day, of the trial, wandering within it, and small in lapses."
     trial = day + config.trial_gain * rng.standard_normal()
     keep, start = np.exp(-1 / WANDER_BINS), rng.standard_normal()
@@ -649,9 +631,7 @@ RECORDED_AHEAD = 2  # trials made in threads while one is written; each has its 
 LONG_SESSION = 200  # trials
 
 
-def moments(
-    features: np.ndarray,  # (T, C) float32
-) -> np.ndarray:  # (3, C) float64: number of bins, sum, sum of squares
+def moments(features: np.ndarray) -> np.ndarray:  # (3, C) float64: number of bins, sum, sum of squares
     "What z-scoring needs of a trial."
     wide = features.astype(np.float64)
     return np.stack([np.full(wide.shape[1], float(len(wide))), wide.sum(0), (wide * wide).sum(0)])

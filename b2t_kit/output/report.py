@@ -80,9 +80,7 @@ class Sentence:
         return [(true, word, None if word is None else next(confidences)) for true, word in align_edits(*self.words)]
 
 # %% ../../nbs/output/report.ipynb #5fc7965c
-def read_description(
-    path: str | Path,  # t15_copyTaskData_description.csv
-) -> dict[tuple[str, int], str]:  # (session, block) -> corpus
+def read_description(path: str | Path) -> dict[tuple[str, int], str]:  # (session, block) -> corpus
     "The corpus of each block. Raises `KitError` that names the file, the line and the fault."
     corpora: dict[tuple[str, int], str] = {}
     table = csv.DictReader(io.StringIO(read_text(path)))
@@ -266,10 +264,7 @@ _TEMPLATES = Environment(loader=PackageLoader("b2t_kit.output"), autoescape=True
                          trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
 
 
-def html_part(
-    name: str,  # of a macro in templates/parts.html
-    *values: Any,  # its arguments; text is escaped, the output of another macro is not
-) -> str:  # HTML, marked as safe for other macros
+def html_part(name: str, *values: Any) -> str:  # HTML, marked as safe for other macros
     "One part of a report as HTML."
     return getattr(_TEMPLATES.get_template("parts.html").module, name)(*values)
 
@@ -279,10 +274,7 @@ def png_address(content: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(content).decode()}"
 
 
-def picture(
-    values: np.ndarray,  # (rows, columns) from 0 to 1
-    colours: str,  # name of a colour map
-) -> str:  # data address of a PNG
+def picture(values: np.ndarray, colours: str) -> str:  # data address of a PNG
     "Numbers as a picture, one pixel each, in sixteen colours."
     from matplotlib import colormaps
 
@@ -503,10 +495,7 @@ def recipe_of(run: Path) -> dict[str, str]:
 ROW_TITLES = ("recipe", "recordings", "phoneme, word errors", "hours", "seed", "commit", "command")
 
 
-def front_row(
-    run: str | Path,  # run folder
-    report: Report,  # of this run, from `report_run`
-) -> str:
+def front_row(run: str | Path, report: Report) -> str:
     "A run as a row of the front page's table, in Markdown, under `ROW_TITLES`."
     record, checkpoint = load_json(Path(run) / "config.json"), best_checkpoint(run)
     with damaged(Path(run) / "config.json"):

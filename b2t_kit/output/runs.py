@@ -35,9 +35,7 @@ from ..training.run import RESUME, differences, task_digest
 
 # %% ../../nbs/output/runs.ipynb #eb4c3f62
 @contextmanager
-def damaged(
-    path: Path,  # a record of a run
-) -> Iterator[None]:
+def damaged(path: Path) -> Iterator[None]:
     "Raise `KitError` that names the file if it lacks what is read from it."
     try:
         yield
@@ -69,9 +67,7 @@ class RunState:
                 "best": best, "changed": time.strftime("%Y-%m-%d %H:%M", time.localtime(self.changed))}
 
 # %% ../../nbs/output/runs.ipynb #90da8225
-def run_state(
-    folder: str | Path,  # a run folder
-) -> RunState:
+def run_state(folder: str | Path) -> RunState:
     "Read a run folder; raises `KitError` if it is none, or if one of its records is damaged."
     folder = Path(folder)
     path, metrics, note = folder / "config.json", folder / METRICS, folder / RESUME
@@ -139,10 +135,7 @@ def list_runs(
     return sorted(found, key=lambda line: line.get("changed", ""), reverse=True)
 
 # %% ../../nbs/output/runs.ipynb #8ee45576
-def aligned(
-    rows: Sequence[Sequence[str]],  # the first is the heading
-    numbers: int = 0,  # of the last columns hold numbers
-) -> str:
+def aligned(rows: Sequence[Sequence[str]], numbers: int = 0) -> str:
     "Rows as columns of text."
     widths = [max(map(len, column)) for column in zip(*rows)]
     first = len(widths) - numbers
@@ -150,9 +143,7 @@ def aligned(
                                in enumerate(zip(row, widths))).rstrip() for row in rows)
 
 
-def runs_text(
-    lines: list[dict[str, Any]],  # from `list_runs`
-) -> str:
+def runs_text(lines: list[dict[str, Any]]) -> str:
     "A table of runs, and what is wrong with those that cannot be read."
     rows = [["run", "model", "data", "step", "best", "last written", "differs in"]]
     for line in lines:
@@ -190,10 +181,7 @@ def nearest_recipe(
 BARS = "▁▂▃▄▅▆▇█"
 
 
-def bars(
-    values: list[float],  # at least one, all finite
-    width: int = 40,  # characters
-) -> str:
+def bars(values: list[float], width: int = 40) -> str:
     "A curve as a line of bars from its least to its greatest value; long ones are averaged piece by piece."
     pieces = min(width, len(values))
     edges = [round(piece * len(values) / pieces) for piece in range(pieces + 1)]

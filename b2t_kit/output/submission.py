@@ -39,9 +39,7 @@ def place_of(info: TrialInfo) -> tuple[str, int, int]:
     return info.session, info.block, info.number
 
 
-def submission_order(
-    infos: Iterable[TrialInfo],  # of one split, in any order
-) -> list[TrialInfo]:  # the trial of row 0, of row 1, ...
+def submission_order(infos: Iterable[TrialInfo]) -> list[TrialInfo]:  # the trial of row 0, of row 1, ...
     "Sort trials by session, block and trial number. Raises `KitError` if two agree in all three."
     ordered = sorted(infos, key=place_of)
     for info, other in zip(ordered, ordered[1:]):
@@ -61,9 +59,7 @@ def is_valid_text(text: str) -> bool:
     return TEXT.fullmatch(text) is not None and text not in MISSING
 
 
-def submission_text(
-    sentence: str,  # as decoded
-) -> str:  # never empty
+def submission_text(sentence: str) -> str:  # never empty
     "Return the sentence in the form that a row allows."
     text = normalise(sentence, map_apostrophes=True)
     return text if is_valid_text(text) else FILLER
@@ -73,10 +69,7 @@ HEADER = "id,text"
 TEST_TRIALS = 1450  # test trials of the competition
 
 
-def submission_faults(
-    content: bytes,  # of the whole file
-    rows: int = TEST_TRIALS,  # test trials
-) -> list[str]:  # empty for a valid submission
+def submission_faults(content: bytes, rows: int = TEST_TRIALS) -> list[str]:  # empty for a valid submission
     "List every fault of a submission, such as \"line 7: id '7' where 5 is due\"."
     try:
         header, *lines = content.decode("utf-8").replace("\r\n", "\n").split("\n")
