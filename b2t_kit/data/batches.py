@@ -374,8 +374,9 @@ class BatchConfig:
     readers: int = 2  # threads that read and prepare batches; 0: the main thread does
 
     def __post_init__(self) -> None:
-        check_bounds(self, {"batch_size": (1, 1_000_000), "buckets": (1, 6), "day_balance": (0, 1), "cut": (0, MAX_BINS),
-                            "max_bins": (1, MAX_BINS), "prefetch": (0, 1000), "readers": (0, 1000)})
+        check_bounds(self, {
+            "batch_size": (1, 1_000_000), "buckets": (1, 6), "day_balance": (0, 1), "cut": (0, MAX_BINS),
+            "max_bins": (1, MAX_BINS), "prefetch": (0, 1000), "readers": (0, 1000)})
 
 # %% ../../nbs/data/batches.ipynb #cbfbd813
 class Assembler:

@@ -33,9 +33,9 @@ from tyro.conf import Positional
 
 from ..core import FAULTS, MEMO, SUCCESS, KitError, check_bounds, clear_way, content_hash, file_hash, followed
 from ..core import sync_folder
-from .dataset import LABEL_WIDTH, MAX_BINS, MAX_NUMBER, MAX_TRIALS, SPLITS, T15, Fault, Recordings, Signal, Trial
-from .dataset import check_features, check_split, check_text, entries_of, find_recordings, open_file, read_attribute
-from .dataset import reading, sessions_of
+from .dataset import LABEL_WIDTH, MAX_BINS, MAX_NUMBER, MAX_TRIALS, SPLITS, T15
+from .dataset import Fault, Recordings, Signal, Trial, check_features, check_split, check_text
+from .dataset import entries_of, find_recordings, open_file, read_attribute, reading, sessions_of
 from ..text.g2p import guessed_words, sentence_to_phonemes
 from ..text.phonemes import FOREIGN_LETTER, PHONEMES, normalise, to_ids
 
@@ -165,7 +165,8 @@ class SessionWriter(AbstractContextManager):
         self.file.__exit__(kind, error, trace)
 
 # %% ../../nbs/data/convert.ipynb #d384b083
-def tiny_trial(random: np.random.Generator, num_bins: int, session: str, block: int, number: int, signal: Signal) -> Trial:
+def tiny_trial(random: np.random.Generator, num_bins: int, session: str, block: int, number: int,
+               signal: Signal) -> Trial:
     "A trial of noise with random words: three random labels and a silence, the last label, per 40 bins."
     words, most = max(1, num_bins // 40), signal.num_labels
     sounds = np.stack([random.permutation(most - 1)[:3] + 1 for _ in range(words)])

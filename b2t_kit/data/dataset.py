@@ -553,7 +553,8 @@ class Recordings(AbstractContextManager):
                 continue
             file = self._files[path] = open_file(path)
             signal = read_signal(file)
-            if message := signal_difference(signal, first.setdefault(root, path), self.signals.setdefault(root, signal)):
+            known = self.signals.setdefault(root, signal)
+            if message := signal_difference(signal, first.setdefault(root, path), known):
                 raise Fault(path, "", "", message)
             for info in index_file(file, self.sessions.index(session), split != "test", signal, {}):
                 if isinstance(info, Fault):

@@ -71,9 +71,9 @@ def open_url(url: str, what: str, token: str | None = None, start: int = 0) -> A
             raise
         hint = ": has the data set moved?" * (error.code in (404, 410))
         if error.code in (401, 403):
-            hint = (". Dryad gives files to programs only with an API token: create one at https://datadryad.org/account "
-                    "and pass it; or use the source kaggle; or download the file with a browser, put it into the output "
-                    "folder and run this again")
+            hint = (". Dryad gives files to programs only with an API token: create one at "
+                    "https://datadryad.org/account and pass it; or use the source kaggle; or download the file with a "
+                    "browser, put it into the output folder and run this again")
         raise KitError(f"{what}: the server answered {error.code} ({error.reason}){hint}") from None
 
 # %% ../../nbs/data/download.ipynb #35dfe16f

@@ -86,7 +86,7 @@ def test_arrays_are_submitted(here: Path) -> None:
 @pytest.mark.parametrize("words", [
     "eval --run voice_run --data competitionData_out", "eval --run voice_exported --data competitionData_out",
     "decode --run voice_run --data competitionData_out --lm m.arpa", "eval --runs voice_run competitionData_run --data voice_out",
-    "submit --run competitionData_run --data voice_out --lm m.arpa --out no.csv", f"{TRAIN} voice_out --out competitionData_run --resume",
+    "submit --run voice_run --data competitionData_out --lm m.arpa --out no.csv", f"{TRAIN} voice_out --out competitionData_run --resume",
 ])
 def test_participants_are_not_mixed(words: str, here: Path, capsys: pytest.CaptureFixture) -> None:
     """A run of one participant refuses recordings of another in one line."""
