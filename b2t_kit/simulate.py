@@ -14,7 +14,7 @@ __all__ = ['FIXED_SHARE', 'HELD_OUT_SHARE', 'DEFAULT_SENTENCES', 'MOST_DISTURBED
            'POWER_SHAPE', 'POWER_DEPTH', 'POWER_SLOW', 'POWER_SHARED', 'LOG_LIMITS', 'WANDER_BINS', 'LAPSE_BINS',
            'LAPSE_GAIN', 'SMALLEST_SPREAD', 'LARGEST', 'WINDOW', 'CALIBRATION', 'RECORDED_AHEAD', 'LONG_SESSION',
            'UNSEEN', 'FAINT', 'Flatness', 'BEHIND', 'DAYS', 'TRIALS', 'LAPSES', 'MEMORY', 'DEPTH', 'CERTAINTY', 'CURVE',
-           'RANKS', 'SPREADS', 'SUBSTITUTED', 'DELETED', 'INSERTED', 'ALIKE', 'LIKELY', 'phrases', 'kit_sentence',
+           'RANKS', 'SPREADS', 'SUBSTITUTED', 'DELETED', 'INSERTED', 'HEARD_ALIKE', 'LIKELY', 'phrases', 'kit_sentence',
            'is_held_out', 'draw_sentence', 'kit_words', 'default_language_model', 'Prompt', 'labels_of', 'read_prompts',
            'SimulateConfig', 'day_number', 'session_names', 'Schedule', 'targets', 'Timing', 'draw_timing',
            'trajectory', 'Participant', 'Electrodes', 'electrodes_on', 'knotted_noise', 'drive', 'record_trial',
@@ -839,7 +839,7 @@ CERTAINTY, CURVE = 11.0, 0.4  # logits of a lead of one standard deviation; how 
 RANKS = 7.0  # logits between the sounds that are taken for one, for each ln P between them
 SPREADS = 0.2, 0.5, 0.37  # standard deviations of the log certainty: of frames, of single sounds and gaps, of sentences
 SUBSTITUTED, DELETED, INSERTED = 0.62, 2.25, 2.0  # drawn for each one that is counted
-ALIKE = 0.85  # share of the mistaken sounds that a network takes for what the others do
+HEARD_ALIKE = 0.85  # share of the mistaken sounds that a network takes for what the others do
 LIKELY = 0.7  # no sound fails more often
 
 
@@ -908,7 +908,7 @@ def noisy_logits(
         trial, luck, chain, sure = (common * one + rest * own.standard_normal(np.shape(one))
                                     for one in (trial, luck, ndtri(draws), sure))
         draws = ndtr(chain)
-        ranks = np.maximum(ranks + np.log(ALIKE), own.gumbel(size=ranks.shape) + np.log(1 - ALIKE))
+        ranks = np.maximum(ranks + np.log(HEARD_ALIKE), own.gumbel(size=ranks.shape) + np.log(1 - HEARD_ALIKE))
 
     lead = np.exp(of_day + TRIALS * trial) * clarity(noise.errors)[said] + luck - DEPTH * in_lapse(draws)
     scores = rivals()[said] + ranks

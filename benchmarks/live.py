@@ -23,12 +23,12 @@ import torch
 from matplotlib.figure import Figure
 from rapidfuzz.distance import Levenshtein
 
-from decoding_cases.task import calibrated
+from decoding_cases.task import calibrated, temperature_of
 
 from b2t_kit.core import load_json, save_json
 from b2t_kit.data.batches import smooth
 from b2t_kit.data.dataset import Recordings
-from b2t_kit.decode.search import BeamSearch, SearchConfig
+from b2t_kit.decode.search import BeamSearch, SearchConfig, tempered
 from b2t_kit.decode.decode import choose_words
 from b2t_kit.decode.stream import StreamConfig, StreamDecoder
 from b2t_kit.live.measures import DelayLedger, Measures, bits_per_word
@@ -36,8 +36,7 @@ from b2t_kit.live.session import UNSURE, open_decoder, unknown_words
 from b2t_kit.live.sources import ParticipantSource
 from b2t_kit.lm import preload
 from b2t_kit.models.published import T15_SESSIONS
-from b2t_kit.simulate import noisy_sentence
-from b2t_kit.simulate import draw_sentence
+from b2t_kit.simulate import Noise, draw_sentence, noisy_sentence
 from b2t_kit.speech.days import fit_days
 from b2t_kit.speech.evaluate import Decoder, load_decoder
 from b2t_kit.speech.recipes import recipe
@@ -108,7 +107,7 @@ def delay(options: argparse.Namespace) -> dict[str, Any]:
     torch.manual_seed(0)
     decoder = Decoder(settings.model.build().eval(), settings, T15_SESSIONS, T15_SESSIONS, options.model)
     said = options.said.read_text(encoding="utf-8").splitlines()
-    generator, process = np.random.default_rng(1), psutil.Process()
+    generator, process, temperature = np.random.default_rng(1), psutil.Process(), temperature_of(Noise(), said[:100])
     live, ledger = StreamDecoder(decoder, search, StreamConfig(end_silence=0)), DelayLedger()
     live.steps = simulated = SimulatedSteps(live.steps)
     bins = generator.standard_normal((1, settings.model.num_features)).astype(np.float32)
@@ -120,7 +119,7 @@ def delay(options: argparse.Namespace) -> dict[str, Any]:
         while live.bins * 0.02 < 60 * options.minutes:
             sentence = said[number % len(said)]
             number += 1
-            logits = noisy_sentence(sentence, generator)
+            logits = tempered(noisy_sentence(sentence, generator), temperature)
             simulated.logits = iter(logits)
             live.start()
             for _ in range(live.windows.needed + live.windows.stride * (len(logits) - 1)):
