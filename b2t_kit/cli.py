@@ -1207,7 +1207,7 @@ NICKNAMES = {"--precision": {"bf16": "bfloat16", "fp16": "float16", "half": "flo
 
 # %% ../nbs/cli.ipynb #da5b6949
 def spelled_out(words: Sequence[str]) -> list[str]:
-    "Return words as tyro takes them: `--train.lr=1` as `--lr 1`, `--precision bf16` as bfloat16, `--json` as `--json -`."
+    "Return words as tyro takes them: `--train.lr=1` is `--lr 1`, `--precision bf16` bfloat16, `--json` `--json -`."
     parts = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
     parts = [re.sub(r"^--(?:task|train)\.(?:\w+\.)*", "--", part) for part in parts]
     parts = [NICKNAMES.get(before, {}).get(part.lower(), part) for before, part in zip(["", *parts], parts)]
@@ -1321,7 +1321,7 @@ def fault_in(model: str, error: Exception) -> str:
 
 # %% ../nbs/cli.ipynb #a7df144b
 def do(words: list[str]) -> int:
-    """Do what a command line says, and return the exit status; an error about a setting names the option as it was typed,
+    """Do what a command line says, and return the exit status; an error about a setting names the option as typed,
     and one in a model of one's own its line."""
     quiet, words = "--quiet" in words, [word for word in words if word != "--quiet"]
     named = [word for word in words if word not in ("-h", "--help")]

@@ -1,6 +1,7 @@
 """Run Kaggle kernels on the versions of Kaggle's image, without internet, in two sessions of which the second resumes.
 
     python benchmarks/kernels.py --image PYTHON --work DIR [--kernels b2t-gpu,b2t-eit-tpu]
+    python benchmarks/kernels.py --image PYTHON --work DIR --recordings DEMO/data
     python benchmarks/kernels.py --image PYTHON --work DIR --kernels colab
 
 PYTHON belongs to an environment like Kaggle's: it has what `tpu/requirements.in` of Kaggle/docker-python asks for
@@ -53,6 +54,37 @@ import importlib.metadata as packages
 print(*(f"{name} {packages.version(name)}" for name in ("torch", "torch_xla", "numpy")), sep=", ")
 """
 
+LACKING = 'missing = [name for name, found in {"TPU": chips, "recordings": data}.items() if not found]'
+SMALL = {  # kernel -> (cell's line, the line instead); STEPS are those of this session and the ones before
+    "b2t-gpu": [
+        (LACKING.replace("TPU", "GPU").replace("chips", "gpus"), "missing = []"),
+        ('"config": recipe, "hours": hours', '"config": "tiny", "hours": hours, "steps": STEPS, "new_schedule": True'),
+    ],
+    "b2t-tpu-v5e8": [
+        (LACKING, "missing = []"),
+        ('recipe, device = "tpu_v5e8", "tpu"', 'recipe, device = "tiny", "cpu"'),
+        ('{"hours": 8.0, "steps": 30_000,', '{"hours": 8.0, "steps": STEPS, "new_schedule": True,'),
+        ('{"units": {"hours": 0.4}, "none": {"hours": 0.4}}', '{"units": {"steps": 10}, "none": {"steps": 20}}'),
+    ],
+    "b2t-tpu-ensemble": [
+        (LACKING, "missing = []"),
+        ("[1, 2] if rehearsal else list(range(1, len(chips) + 1))", "[1, 2]"),
+        ('recipe, device = "transformer", "tpu"', 'recipe, device = "tiny", "cpu"'),
+        ('{"keep_checkpoints": 2, "cache": "float16"}', '{"cache": "float16", "steps": STEPS, "new_schedule": True}'),
+    ],
+}
+STEPS = 110  # a session
+
+
+def make_small(path: Path, kernel: str, number: int) -> None:
+    "Change a kernel's settings, each of which must be there, to those for a CPU."
+    notebook = json.loads(path.read_text())
+    for line, instead in SMALL[kernel]:
+        cells = [cell for cell in notebook["cells"] if line in "".join(cell["source"])]
+        assert len(cells) == 1, f"{kernel}: {line} stands in {len(cells)} cells"
+        cells[0]["source"] = "".join(cells[0]["source"]).replace(line, instead.replace("STEPS", str(number * STEPS)))
+    path.write_text(json.dumps(notebook))
+
 
 def session(
     image: str,  # the image's Python
@@ -60,6 +92,7 @@ def session(
     number: int,  # 1, 2, ...
     kernel: str,
     kind: str = "Interactive",  # or "Batch", a pushed run
+    recordings: Path | None = None,  # attached, instead of a rehearsal
 ) -> tuple[int, float, Path]:  # exit status, seconds, the folder that was /kaggle
     "Build a kernel and run it in a session of its own."
     push, kaggle, scratch = (work / f"{name}{number}" for name in ("push", "kaggle", "scratch"))
@@ -70,6 +103,9 @@ def session(
     scratch.mkdir()
     shutil.move(push / "wheel", kaggle / "input/datasets/ada/b2t-kit-wheel")
     shutil.copy(push / "kernel" / f"{kernel}.ipynb", kaggle / "kernel.ipynb")
+    if recordings is not None:
+        shutil.copytree(recordings, kaggle / "input/competitions/brain-to-text-25/recordings")
+        make_small(kaggle / "kernel.ipynb", kernel, number)
     if number > 1:
         shutil.copytree(work / f"kaggle{number - 1}/working", kaggle / "input/notebooks/ada" / kernel)
     variables = {"KAGGLE_KERNEL_RUN_TYPE": kind, "ISTPUVM": "1", "TPU_PROCESS_ADDRESSES": "local"}
@@ -126,7 +162,7 @@ def steps_of(
     kaggle: Path,  # the folder that was /kaggle
 ) -> int:
     "The last step of the runs in the output."
-    metrics = (kaggle / "working/rehearsal").rglob("metrics.jsonl")
+    metrics = (kaggle / "working").rglob("metrics.jsonl")
     rows = (json.loads(line) for path in metrics for line in path.read_text().splitlines())
     return max((row.get("step") or 0 for row in rows), default=0)
 
@@ -138,8 +174,9 @@ def printed(
     "The first match in what the cells printed or raised."
     executed = kaggle / "executed.ipynb"  # not there where the session did not begin
     cells = json.loads(executed.read_text())["cells"] if executed.exists() else []
-    said = "".join("".join(output.get("text", output.get("evalue", ""))) + "\n"
-                   for cell in cells for output in cell.get("outputs", []))
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    texts = [one.get("text") or one.get("evalue") or one.get("data", {}).get("text/plain", "") for one in outputs]
+    said = "\n".join("".join(text) for text in texts)
     found = re.search(pattern, said)
     return found[0] if found else f"no {pattern}"
 
@@ -149,6 +186,7 @@ def main() -> int:  # exit status
     parser.add_argument("--image", required=True)
     parser.add_argument("--work", required=True, type=Path)
     parser.add_argument("--kernels", default="b2t-eit-tpu,b2t-gpu,b2t-tpu-v5e8,b2t-tpu-ensemble")
+    parser.add_argument("--recordings", type=Path)
     options = parser.parse_args()
     image, right = os.path.abspath(options.image), []  # as it is called: links lead out of the environment
     asked = "import importlib.metadata as m; print(*(f'{n} {m.version(n)}' for n in " \
@@ -157,20 +195,28 @@ def main() -> int:  # exit status
     python = subprocess.run([image, "--version"], capture_output=True, text=True, check=True).stdout.strip()
     print(f"{python}, {versions}\n")
     print("| kernel | session | result | run | seconds |\n|---|---|---|---|---|")
-    for kernel in options.kernels.split(","):
+    for kernel in options.kernels.split(",") if options.recordings is None else SMALL:
         work = options.work.resolve() / kernel
         work.mkdir(parents=True)
         if kernel == "colab":
             right.append(run_colab(image, work))
             continue
         for number in (1, 2):
-            status, seconds, kaggle = session(image, work, number, kernel)
+            status, seconds, kaggle = session(image, work, number, kernel, recordings=options.recordings)
             right.append(status == 0)
-            outputs = list(kaggle.glob("working/rehearsal/*"))
+            outputs = list(kaggle.glob("working/rehearsal/*" if options.recordings is None else "working/*"))
             result = f"{len(outputs)} outputs" if status == 0 else "FAILED"
+            if options.recordings is not None:
+                rates = printed(kaggle, "phoneme error rate.*"), printed(kaggle, "word error rate.*")
+                check = ["check-submission", kaggle / "working/submission.csv", "--data", options.recordings]
+                checked = subprocess.run([sys.executable, "-m", "b2t_kit.cli", *check], capture_output=True, text=True)
+                right.append(checked.returncode == 0)
+                result += f", {rates[0]}, {rates[1]}, submission: {checked.stdout.strip() or checked.stderr.strip()}"
             words = printed(kaggle, "a new run|new runs|(continuing|resuming) (/kaggle/input/\\S+|[0-9]+ of .*)")
             print(f"| {kernel} | {number}, interactive | {result} | {words}, step {steps_of(kaggle)} | {seconds:.0f} |",
                   flush=True)
+        if options.recordings is not None:
+            continue
         status, seconds, kaggle = session(image, work, 3, kernel, "Batch")
         line = printed(kaggle, "this session has no .*")
         left = "nothing written" if not any((kaggle / "working").iterdir()) else "WROTE SOMETHING"

@@ -17,7 +17,7 @@ from torch import nn
 
 from ..core import KitError, check_bounds
 from .model import GRU, FrameSteps, LinearConfig, TwoWayGRU, add_product, in_float32, times
-from .published import T15_SESSIONS, Pretrained, load_weights, read_args, read_tensors
+from .published import T15_SESSIONS, Pretrained, build_filled, read_args, read_tensors
 
 # %% ../../nbs/02_models.ipynb #fb2b8fb4
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def load_pretrained(folder: str | Path) -> Pretrained:  # t15_pretrained_rnn_bas
             patch=int(sizes.get("patch_size", 14)), stride=int(sizes.get("patch_stride", 4)),
             dropout=float(sizes.get("rnn_dropout", 0.4)), padding="valid",  # the smoothing it is evaluated with
             day_dropout=float(sizes.get("input_network", {}).get("input_layer_dropout", 0.2)))
-        model = load_weights(config, state)
+        model = build_filled(config, state)
         sessions = tuple(settings.get("dataset", {}).get("sessions", T15_SESSIONS))
         val_per = None if saved.get("val_PER") is None else float(saved["val_PER"])
     except (KitError, LookupError, RuntimeError, TypeError, ValueError, AttributeError, OverflowError) as error:

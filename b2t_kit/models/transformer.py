@@ -22,7 +22,7 @@ from torch import nn
 
 from ..core import KitError, check_bounds, uniforms
 from .model import Adapted, FrameSteps, ModelConfig, dropout, in_float32, patches, times
-from .published import T15_SESSIONS, Pretrained, load_weights, read_tensors
+from .published import T15_SESSIONS, Pretrained, build_filled, read_tensors
 
 # %% ../../nbs/models/transformer.ipynb #f8087636
 @dataclass(frozen=True)
@@ -359,7 +359,8 @@ class TransformerSteps(FrameSteps):
 WEIGHTS_FILE = "modelWeights"  # file
 HEAD_WIDTH = 64  # values per head, as published
 _NAMES = {  # a published parameter's module -> ours, with N for the number of a layer
-    "patch_embedders.0.1": "embed.norm_in", "patch_embedders.0.2": "embed.linear", "patch_embedders.0.3": "embed.norm_out",
+    "patch_embedders.0.1": "embed.norm_in", "patch_embedders.0.2": "embed.linear",
+    "patch_embedders.0.3": "embed.norm_out",
     "transformer.layers.N.0.norm": "blocks.N.attention.norm", "transformer.layers.N.0.to_qkv": "blocks.N.attention.qkv",
     "transformer.layers.N.0.to_out.0": "blocks.N.attention.out",
     "transformer.layers.N.0.rel_pos_bias": "blocks.N.attention.bias",
@@ -392,7 +393,7 @@ def load_published(folder: Path, num_features: int = 512) -> Pretrained:
             num_features=num_features, num_classes=classes, patch=values // num_features, width=width, heads=heads,
             head_width=HEAD_WIDTH, blocks=sum(name.endswith("attention.qkv.weight") for name in state),
             inner=len(state["blocks.0.up.weight"]), reach=(len(state["blocks.0.attention.bias.table"]) + 1) // 2)
-        model = load_weights(config, state)
+        model = build_filled(config, state)
     except (KitError, LookupError, RuntimeError, TypeError, ValueError, AttributeError) as error:
         reason = " ".join(str(error).split())[:300]
         raise KitError(f"{path}: its parameters are not those of the published Transformer: {reason}") from error

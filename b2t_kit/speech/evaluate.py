@@ -26,8 +26,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from ..core import MEMO, Kept, KitError, as_png, check_target, content_hash, csv_text, file_mark, followed, from_dict
-from ..core import load_json, new_folders, regular_file, report_progress, save_json, say_once, to_dict
+from ..core import MEMO, Kept, KitError, as_png, check_target, content_hash, csv_text, file_mark, followed
+from ..core import from_dict, load_json, new_folders, regular_file, report_progress, save_json, say_once, to_dict
 from ..core import write_atomically
 from ..data.batches import EvalBatches
 from ..data.convert import NewFile

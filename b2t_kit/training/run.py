@@ -415,7 +415,7 @@ def open_run(
                 path = folder / SOURCES / name
                 if path.is_file() and (old := read_bytes(path)) != content:
                     kept = write_atomically(folder / SOURCES / f"until_{run.step}" / name, old)
-                    report(f"{name}: has changed since the run began, which goes on with the new source; {kept} is the old")
+                    report(f"{name}: has changed since the run began, which goes on with it; {kept} is the old source")
                 write_atomically(path, content)
 
         record = on_main(device, claim)
