@@ -1257,7 +1257,9 @@ def check_options(options: Sequence[str], verb: type, default: Any) -> None:
     settings = leaves(default.settings) if issubclass(verb, HasSettings) else {}
     kinds = get_type_hints(verb, include_extras=True)
     bare = {flag(name) for name in kinds if "Positional" in str(kinds[name])}
-    own = {*map(flag, [*(item.name for item in fields(verb)), *settings]), "--help"} - bare
+    aliases = {name for kind in kinds.values() for one in getattr(kind, "__metadata__", ())
+               for name in getattr(one, "aliases", None) or ()}
+    own = {*map(flag, [*(item.name for item in fields(verb)), *settings]), "--help"} - bare | aliases
     elsewhere = {name: here for name, here in ELSEWHERE.items() if own & set(re.findall("--[a-z-]+", here))}
     for option, count in Counter(options).items():
         if count > 1:
