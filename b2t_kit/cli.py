@@ -140,7 +140,8 @@ class HasSettings(Verb):
 # %% ../nbs/cli.ipynb #ccf78d7c
 def option_value(words: Sequence[str], option: str) -> str | None:
     "Return the value of an option, before the command line is parsed."
-    return dict(zip(words, words[1:])).get(option)
+    attached = dict(word.split("=", 1) for word in words if re.match("--[^=]+=", word))
+    return (dict(zip(words, words[1:])) | attached).get(option)
 
 # %% ../nbs/cli.ipynb #a38e15e1
 @dataclass(frozen=True)
@@ -1208,7 +1209,8 @@ NICKNAMES = {"--precision": {"bf16": "bfloat16", "fp16": "float16", "half": "flo
 # %% ../nbs/cli.ipynb #da5b6949
 def spelled_out(words: Sequence[str]) -> list[str]:
     "Return words as tyro takes them: `--train.lr=1` is `--lr 1`, `--precision bf16` bfloat16, `--json` `--json -`."
-    parts = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    split = "--[^=]+=(?!-.)"  # a value that looks like an option stays attached
+    parts = [part for word in words for part in (word.split("=", 1) if re.match(split, word) else [word])]
     parts = [re.sub(r"^--(?:task|train)\.(?:\w+\.)*", "--", part) for part in parts]
     parts = [NICKNAMES.get(before, {}).get(part.lower(), part) for before, part in zip(["", *parts], parts)]
     if "--json" in parts:
@@ -1222,7 +1224,7 @@ def parse(words: Sequence[str]) -> Any:
     "Return the verb that a command line means; raises `KitError`, and exits after `--help`."
     name, verb = find_verb(words)
     program, words = f"b2t {name}", spelled_out(words[len(name.split()):])
-    options = [word.replace("_", "-") for word in words if word.startswith("--")]
+    options = [word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--")]
     default: Any = tyro.MISSING_NONPROP
     if issubclass(verb, HasSettings):
         needed = {item.name: tyro.MISSING for item in fields(verb) if item.default is MISSING}

@@ -1117,6 +1117,15 @@ def check_language_model(model: LanguageModel) -> str:  # one line
     return f"{model.path}: sound; {sizes_of(model)} n-grams, fingerprint {model.hash}, {checked}{mass}"
 
 # %% ../nbs/lm.ipynb #0ce98feb
+def _spelled_out(value: Any, depth: int = 3) -> str:
+    "Return a value of a JSON record without its brackets."
+    if isinstance(value, dict) and depth:
+        return ", ".join(f"{name} {_spelled_out(one, depth - 1)}" for name, one in value.items())
+    if isinstance(value, list) and depth:
+        return " ".join(_spelled_out(one, depth - 1) for one in value)
+    return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
 def describe_language_model(model: LanguageModel) -> str:  # a few lines
     "Return what a model holds, what it needs, and how it was made."
     size, kind = os.path.getsize(str(model.path)), format_of(str(model.path))
@@ -1128,8 +1137,7 @@ def describe_language_model(model: LanguageModel) -> str:  # a few lines
                                                  f"{model.mass:.3g}",
             "bytes": f"{size:,}, {size / sum(model.counts):.1f} for each n-gram",
             "memory": whole if kind == "ARPA text" else mapped, "fingerprint": model.hash}
-    rows |= {f"its {name}": re.sub(r'[]{}":[]', "", json.dumps(value, ensure_ascii=False))
-             for name, value in model.origin.items() if name != "discounts"}
+    rows |= {f"its {name}": _spelled_out(value) for name, value in model.origin.items() if name != "discounts"}
     return "\n".join([str(model.path), *(f"  {name:16} {value}" for name, value in rows.items())])
 
 # %% ../nbs/lm.ipynb #d37acc05

@@ -595,10 +595,6 @@ class Recordings(AbstractContextManager):
         info = self.infos[index]
         return read_labels(self._files[info.file], info) if info.num_labels else None
 
-    def signal_of(self, index: int) -> Signal:
-        "What a trial's features are."
-        return self.infos[index].signal
-
     def file_state(self, path: Path) -> list[int] | None:
         "What changes with a file's content; None if a write from now on could leave it as it is."
         with reading(path):
@@ -959,7 +955,7 @@ def look_at(
     days: dict[str, DayStatistics] = {}
     for session in dict.fromkeys(info.session for info in recordings.infos):
         members = [index for index, info in enumerate(recordings.infos) if info.session == session]
-        day = days[session] = DayStatistics(recordings.signal_of(members[0]))
+        day = days[session] = DayStatistics(recordings.infos[members[0]].signal)
         for place in sorted({round(at) for at in np.linspace(0, len(members) - 1, per_day)}):
             info = recordings.infos[members[place]]
             day.add(recordings.features(members[place]), f"{info.group} of {info.file.name}", info.sentence)

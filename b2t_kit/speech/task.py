@@ -243,8 +243,8 @@ class SpeechTask(Task):
                                   "trained": self.trained}
         if self.words:
             record["words"] = self.words.record
-        several = enumerate(self.train.infos) if len(self.train.folders) > 1 else ()
-        sets = {info.session: self.train.signal_of(index) for index, info in several}
+        several = self.train.infos if len(self.train.folders) > 1 else ()
+        sets = {info.session: info.signal for info in several}
         record |= signals_record(self.train.signal, sets)
         if self.left_out:
             record["quarantine"] = dict(self.left_out)
