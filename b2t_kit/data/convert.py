@@ -528,10 +528,10 @@ def files_below(folder: str | Path, pattern: str, depth: int = 3) -> list[Path]:
     "Files whose name is of a pattern, sorted, so many folders down; links to folders are not followed."
     found = []
     for entry in entries_of(folder):
-        if entry.is_dir(follow_symlinks=False) and depth:
+        if re.fullmatch(pattern, entry.name):
+            found.append(Path(entry.path))  # whatever it is: what cannot be read is refused, not left out
+        elif entry.is_dir(follow_symlinks=False) and depth:
             found += files_below(entry.path, pattern, depth - 1)
-        elif re.fullmatch(pattern, entry.name) and not entry.is_dir():
-            found.append(Path(entry.path))
     return found
 
 # %% ../../nbs/data/convert.ipynb #3d844c42

@@ -438,6 +438,8 @@ def read_nbest(path: str | Path) -> Iterator[DecodedTrial]:
 
 def _decoded_trial(row: Any) -> DecodedTrial:
     json.dumps(row, ensure_ascii=False).encode()  # raises for half of a surrogate pair
+    if not isinstance(row.get("sentence_label"), str | None):
+        raise ValueError("the sentence label is not text")
     found = []
     for one in row["hypotheses"]:
         scores = [one[name] for name in ("acoustic", "language", "total")]
