@@ -27,7 +27,7 @@ import sys
 import time
 import zlib
 from array import array as growing
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial, reduce
@@ -42,7 +42,7 @@ from numba.extending import overload
 from .core import KitError, check_target, followed, free_memory, parse_json, printable, read_text
 from .core import regular_file, remembered_hash, report_progress, written_aside
 from .data.dataset import SPLITS, Recordings, find_recordings
-from .text.phonemes import FOREIGN_LETTER, UNKNOWN_WORD, check_word, normalise, normalise_lines
+from .text.phonemes import FOREIGN_LETTER, MARKER, UNKNOWN_WORD, check_word, normalise, normalise_lines
 
 # %% ../nbs/lm.ipynb #447701c3
 UNKNOWN, START, END = 0, 1, 2  # numbers of <unk>, <s> and </s> in every model
@@ -717,7 +717,8 @@ def preload(path: str | Path) -> str:  # one line
 
 # %% ../nbs/lm.ipynb #c4f5a25c
 Text = str | Path | Sequence[str]  # a file, or a list of sentences
-_LOST = re.compile(rf"\d|{FOREIGN_LETTER.pattern}")
+_LOSSES = {"letters beyond a to z": FOREIGN_LETTER, "digits": re.compile("[0-9]"),  # what costs words comes first
+           "web addresses": re.compile(r"://|www\."), "marks such as <s>": MARKER}
 
 
 def text_blocks(text: Text) -> Iterator[tuple[str, int, str]]:  # source, number of the first line, normalised lines
@@ -727,7 +728,7 @@ def text_blocks(text: Text) -> Iterator[tuple[str, int, str]]:  # source, number
             block = "\n".join(" ".join(line.split("\n")) for line in text[part])
             yield "the sentences", part.start + 1, normalise_lines(block)
         return
-    lost, example = 0, ""
+    lost, examples = Counter[str](), dict[str, str]()
     for number, lines in line_blocks(text):
         whole = b"\n".join(lines)
         try:
@@ -738,14 +739,18 @@ def text_blocks(text: Text) -> Iterator[tuple[str, int, str]]:  # source, number
                            "iconv") from None
         if number == 1 and (block.startswith('{"') or Path(text).suffix.lower() in (".csv", ".tsv", ".json")):
             raise KitError(f"{text}: is a table or JSON; give a text with a sentence a line")
-        if found := _LOST.findall(block):
-            lost += len(found)
-            example = example or next(line.strip() for line in block.split("\n") if _LOST.search(line))
+        for kind, pattern in _LOSSES.items():
+            if found := len(pattern.findall(block)):
+                lost[kind] += found
+                example = next(line.strip() for line in block.split("\n") if pattern.search(line))
+                examples.setdefault(kind, example)
         yield str(text), number, normalise_lines(block)
     if lost:
+        example = next(examples[kind] for kind in _LOSSES if kind in examples)
         read = " ".join(normalise_lines(example).replace(UNKNOWN_WORD, "<unk>").split())
-        report_progress(f"{Path(text).name}: {lost:,} digits and letters beyond a to z cannot be kept: "
-                        f"{printable(example)[:60]!r} is read as {read[:60]!r}; spell out what is spoken")
+        advice = "; spell out what is spoken" if lost.keys() - {"marks such as <s>"} else ""
+        report_progress(f"{Path(text).name}: {', '.join(f'{count:,} {kind}' for kind, count in lost.items())} cannot be "
+                        f"kept: {printable(example)[:60]!r} is read as {read[:60]!r}{advice}")
 
 # %% ../nbs/lm.ipynb #3d5dd04b
 def load_sentences(source: str | Path) -> list[str]:  # normalised, without empty ones

@@ -10,6 +10,7 @@ __all__ = ['patches', 'hashed_dropout', 'dropout', 'rows_by_lookup', 'rows_by_pr
            'LinearConfig', 'LinearReadout', 'PatchSteps']
 
 # %% ../../nbs/models/model.ipynb #3a82c024
+import difflib
 import hashlib
 import importlib
 import inspect
@@ -626,12 +627,16 @@ def model_sources(config_class: type) -> dict[str, bytes]:  # the file itself fi
 def source_note(record: Mapping[str, Any], config: ModelConfig, kept: Path) -> str:
     """Say that a model of one's own, with its record in config.json, is not the one that a run was trained with: the
     run's folder keeps the source, an exported decoder its digest. Empty if it is."""
-    now = model_sources(type(config))
+    now, changed = model_sources(type(config)), list[str]()
     known = [name for name in now if (kept / name).is_file()]
-    changed = [str(kept / name) for name in known if read_bytes(kept / name) != now[name]]
+    for name in known:
+        before, after = (text.decode("utf-8", "replace").splitlines() for text in (read_bytes(kept / name), now[name]))
+        lines = difflib.unified_diff(before, after, n=0, lineterm="")
+        changed += [f"{name}: {line[:80]}" for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
     if changed or not known and record.get("sha256") != model_name(type(config)).get("sha256"):
-        return (f"the source of {record.get('name')} is not the one that the run was trained with "
-                f"({', '.join(changed) or 'no copy is kept'}); its weights are loaded by their names and shapes")
+        what = f"{len(changed)} lines, first {changed[0]}; {kept} has it" if changed else "no copy is kept"
+        return (f"the source of {record.get('name')} is not the one that the run was trained with ({what}); its weights "
+                "are loaded by their names and shapes")
     return ""
 
 # %% ../../nbs/models/model.ipynb #87951a6f

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['IPA', 'EXAMPLES', 'FEATURES', 'FEATURE_FAMILIES', 'FEATURE_NAMES', 'GROUPS', 'BLANK', 'SILENCE', 'BAR', 'PHONEMES',
-           'FOREIGN_LETTER', 'UNKNOWN_WORD', 'feature_matrix', 'to_ids', 'to_phonemes', 'show', 'collapse',
+           'FOREIGN_LETTER', 'UNKNOWN_WORD', 'MARKER', 'feature_matrix', 'to_ids', 'to_phonemes', 'show', 'collapse',
            'join_words', 'normalise', 'normalise_lines', 'check_word']
 
 # %% ../../nbs/text/phonemes.ipynb #0986395c
@@ -178,7 +178,7 @@ def normalise(
 
 # %% ../../nbs/text/phonemes.ipynb #0474ba63
 UNKNOWN_WORD = "\0"  # what `<unk>` in a text becomes
-_MARKER = re.compile("<unk>|</?s>", re.IGNORECASE)
+MARKER = re.compile("<unk>|</?s>", re.IGNORECASE)  # of sentences, in texts for language models
 _OTHER_SPACE = re.compile(r"[^\S\n ]")
 _SPACES = b"\t\r\x0b\x0c\x1c\x1d\x1e\x1f"
 _LOWER_SPACED = bytes.maketrans(_SPACES, b" " * len(_SPACES)).translate(_LOWER)
@@ -189,7 +189,7 @@ def normalise_lines(text: str) -> str:  # the same lines, normalised, with as ma
     "Return many lines normalised at once, typographic apostrophes as straight ones."
     text = text.replace(UNKNOWN_WORD, "")
     if "<" in text:
-        text = _MARKER.sub(lambda marker: f" {UNKNOWN_WORD} " if "u" in marker[0].lower() else " ", text)
+        text = MARKER.sub(lambda marker: f" {UNKNOWN_WORD} " if "u" in marker[0].lower() else " ", text)
     if not text.isascii():
         text = _OTHER_SPACE.sub(" ", _with_straight_apostrophes(text))
     text = text.encode("ascii", "ignore").translate(_LOWER_SPACED, _DROPPED_OF_LINES).decode()
