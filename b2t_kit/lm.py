@@ -749,8 +749,9 @@ def text_blocks(text: Text) -> Iterator[tuple[str, int, str]]:  # source, number
         example = next(examples[kind] for kind in _LOSSES if kind in examples)
         read = " ".join(normalise_lines(example).replace(UNKNOWN_WORD, "<unk>").split())
         advice = "; spell out what is spoken" if lost.keys() - {"marks such as <s>"} else ""
-        report_progress(f"{Path(text).name}: {', '.join(f'{count:,} {kind}' for kind, count in lost.items())} cannot be "
-                        f"kept: {printable(example)[:60]!r} is read as {read[:60]!r}{advice}")
+        listed = ", ".join(f"{count:,} {kind}" for kind, count in lost.items())
+        report_progress(f"{Path(text).name}: {listed} cannot be kept: {printable(example)[:60]!r} is read as "
+                        f"{read[:60]!r}{advice}")
 
 # %% ../nbs/lm.ipynb #3d5dd04b
 def load_sentences(source: str | Path) -> list[str]:  # normalised, without empty ones

@@ -627,16 +627,18 @@ def model_sources(config_class: type) -> dict[str, bytes]:  # the file itself fi
 def source_note(record: Mapping[str, Any], config: ModelConfig, kept: Path) -> str:
     """Say that a model of one's own, with its record in config.json, is not the one that a run was trained with: the
     run's folder keeps the source, an exported decoder its digest. Empty if it is."""
-    now, changed = model_sources(type(config)), list[str]()
+    now, changed, lines = model_sources(type(config)), list[str](), list[str]()
     known = [name for name in now if (kept / name).is_file()]
     for name in known:
         before, after = (text.decode("utf-8", "replace").splitlines() for text in (read_bytes(kept / name), now[name]))
-        lines = difflib.unified_diff(before, after, n=0, lineterm="")
-        changed += [f"{name}: {line[:80]}" for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+        found = [line for line in difflib.unified_diff(before, after, n=0, lineterm="")
+                 if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+        changed += [str(kept / name)] if found else []
+        lines += found
     if changed or not known and record.get("sha256") != model_name(type(config)).get("sha256"):
-        what = f"{len(changed)} lines, first {changed[0]}; {kept} has it" if changed else "no copy is kept"
-        return (f"the source of {record.get('name')} is not the one that the run was trained with ({what}); its weights "
-                "are loaded by their names and shapes")
+        what = f"lines: {len(lines)}, first '{lines[0][:80]}'; {', '.join(changed)}" if lines else "no copy is kept"
+        return (f"the source of {record.get('name')} is not the one that the run was trained with ({what}); its "
+                "weights are loaded by their names and shapes")
     return ""
 
 # %% ../../nbs/models/model.ipynb #87951a6f
