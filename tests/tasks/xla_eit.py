@@ -62,8 +62,7 @@ def attention(out: Path) -> None:
         output = function(*placed)
         output.backward(slope.to(device))
         results = [output.detach(), *(one.grad for one in placed)]
-        shapes = re.findall(r"f32\[([\d,]+)\]", torch_xla._XLAC._get_xla_tensors_hlo(results))
-        found[f"{name}_largest"] = np.array(max(int(np.prod([int(one) for one in shape.split(",")])) for shape in shapes))
+        found[f"{name}_largest"] = np.array(largest_array(results))
         for number, result in enumerate(results):
             found[f"{name}_{number}"] = result.cpu().numpy()
     np.savez(out, **found)
