@@ -58,7 +58,7 @@ class Frames:
         return (1 if self.partial else self.patch) + (frames - 1) * self.stride
 
 # %% ../../nbs/data/batches.ipynb #7059a309
-def needed_patches(labels: np.ndarray) -> int:
+def needed_patches(labels: np.ndarray) -> int:  # (L,) integers
     "The smallest number of frames from which CTC can produce `labels`."
     return len(labels) + int(np.count_nonzero(labels[1:] == labels[:-1]))
 
@@ -117,7 +117,7 @@ def bucket_of(buckets: list[Bucket], num_bins: np.ndarray, num_labels: np.ndarra
 # %% ../../nbs/data/batches.ipynb #1b3da5ec
 def extend_buckets(buckets: list[Bucket], num_bins: np.ndarray, num_labels: np.ndarray, patch: int = 14,
                    stride: int = 4) -> list[Bucket]:
-    "The same buckets, and one more if a trial does not fit."
+    "The same buckets, and one more if a trial does not fit; `num_bins` and `num_labels` have an integer a trial."
     misfits = bucket_of(buckets, num_bins, num_labels) == len(buckets)
     if not misfits.any():
         return buckets

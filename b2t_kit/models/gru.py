@@ -123,7 +123,7 @@ class GRUAhead(FrameSteps):
         self.partial, self.known = self.layers[0][2], 0  # the first layer's input so far, and of how many bins
 
     @torch.inference_mode()
-    def ahead(self, window: torch.Tensor) -> None:
+    def ahead(self, window: torch.Tensor) -> None:  # (at most patch, C) smoothed bins
         "Multiply what is known of the next frame."
         if not self.recurrent:
             self.recurrent = [add_product(bias, weight, state)
@@ -138,7 +138,7 @@ class GRUAhead(FrameSteps):
             self.known = len(window)
 
     @torch.inference_mode()
-    def frame(self, window: torch.Tensor) -> np.ndarray:  # (41,) float32
+    def frame(self, window: torch.Tensor) -> np.ndarray:  # (patch, C) smoothed bins -> (41,) float32
         "The logits of the next frame."
         self.ahead(window)
         given, inputs = self.partial, self.hidden[0]

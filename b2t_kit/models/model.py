@@ -80,7 +80,7 @@ def rows_by_product(table: torch.Tensor, day: torch.Tensor) -> torch.Tensor:  # 
     return (chosen @ table.flatten(1)).unflatten(1, table.shape[1:])
 
 
-def rows_of_days(table: torch.Tensor, day: torch.Tensor) -> torch.Tensor:
+def rows_of_days(table: torch.Tensor, day: torch.Tensor) -> torch.Tensor:  # (D, ...), (B,) -> (B, ...)
     "Entries of a table of days in the way of the device."
     return (rows_by_product if day.device.type == "xla" else rows_by_lookup)(table, day)
 

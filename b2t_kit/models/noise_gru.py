@@ -54,7 +54,7 @@ class NoiseGRUConfig(GRUConfig):
     def losses(
         self, model: Callable[..., Any], features: torch.Tensor, batch: Any
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        "The weighted sum of both losses, and each alone; without an adversary the clean one."
+        "The weighted sum of both losses, (B,) float32, and each alone; without an adversary the clean one."
         labels = batch.num_patches, batch.labels, batch.num_labels
         if not self.has_adversary:
             return self.clean_weight * ctc_losses(model(features, batch.day), *labels), {}
