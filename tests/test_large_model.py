@@ -12,7 +12,7 @@ import pytest
 from b2t_kit.cli import main
 from b2t_kit import core
 from b2t_kit.decode.files import read_nbest
-from b2t_kit.llm import KeptScores, load_scorer, load_weights
+from b2t_kit.llm import KeptScores, load_scorer
 from b2t_kit import lm
 from b2t_kit.simulate import noisy_sentence
 from b2t_kit.simulate import draw_sentence, phrases
@@ -58,18 +58,6 @@ def test_rescore(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> N
     assert main([*words, "--weights", str(weights), "--out", str(tmp_path / "again.jsonl")]) == 0
     assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "new/val.jsonl").read_bytes()
     assert "5 lists rescored" in capsys.readouterr().out
-    Rescorer = pytest.importorskip("b2t_kit.live.session").Rescorer  # a wing
-    scorer = load_scorer(good / "causal")  # live, each list comes for itself, a few sentences at a time
-    live = Rescorer(scorer.score_lists, load_weights(weights), limit=60.0)
-    for before, after in zip(read_nbest(tmp_path / "plain/nbest.jsonl"), read_nbest(tmp_path / "again.jsonl")):
-        ordered, why = live(list(before.hypotheses))
-        assert [one.sentence for one in ordered] == [one.sentence for one in after.hypotheses] and why == ""
-    kept = list(before.hypotheses)
-    late = Rescorer(scorer.score_lists, load_weights(weights), limit=0.0)
-    late(kept)  # warms up
-    notes = [late(kept) for _ in range(12)]
-    assert all(found == kept for found, _ in notes) and [bool(note) for _, note in notes] == [True] + [False] * 10 + [True]
-    assert "left out" in notes[0][1] and "it may take 0" in notes[0][1]
 
 
 def test_writing(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -193,7 +193,6 @@ class Update:
     computed: float = field(default=0.0, compare=False)  # CPU seconds of this thread
     began: int = 0  # of a final sentence: the bins before it
     ends: tuple[int, ...] = ()  # of a final sentence: per word, the bins taken when it had been spoken
-    note: str = field(default="", compare=False)  # something that whoever watches should know
 
     @property
     def sentence(self) -> str:
@@ -247,14 +246,12 @@ class StreamDecoder:
         config: StreamConfig = StreamConfig(),
         day: str | None = None,  # session whose day layer is used; None: the last one that was in training
         others: Sequence[Decoder] = (),  # that decode together with it, with the same frames
-        # orders the candidates of a finished sentence again, and returns a note about it, or ""
-        rescore: Callable[[list[Hypothesis]], tuple[list[Hypothesis], str]] | None = None,
         temperatures: Sequence[float] = (),  # of several decoders, what each's logits are divided by; none: 1
     ) -> None:
         "Raises `KitError` if a decoder cannot decode live, or not together with the others."
         self.decoder = run if isinstance(run, Decoder) else load_decoder(run)
         self.order = self.decoder.order
-        self.search, self.config, self.rescore = search, config, rescore
+        self.search, self.config = search, config
         self.day = day or max(self.decoder.trained)
         self.features = self.decoder.features_on(self.day)
         settings = self.decoder.config
@@ -303,9 +300,7 @@ class StreamDecoder:
         for row in rows:
             stream.push(row + noise.normal(size=row.shape).astype(np.float32))
             stream.partial(self.config.considered)
-        found = stream.finish()
-        if self.rescore:
-            self.rescore(found)
+        stream.finish()
         if isinstance(self.steps, AveragedSteps):
             self.note = self.steps.fit_time(window, 0.5 * self.frame_seconds)
         self.warm = True
@@ -414,9 +409,7 @@ class StreamDecoder:
         updates, recent = [self._frame(window, None) for window in self.windows.finish()], [*self._recent]
         if back:
             self._search_without(back)
-        found, note = self._stream.finish() if self._rows else [], ""
-        if self.rescore and found:
-            found, note = self.rescore(found)
+        found = self._stream.finish() if self._rows else []
         words, others = self._words(found)
         self.logits = np.array(self._rows, np.float32).reshape(-1, len(PHONEMES))
         self.bins -= back
@@ -426,7 +419,7 @@ class StreamDecoder:
             ends = [min(first + self.windows.stride * (end - 1), self.bins) for _, end in times]
             updates.append(Update(len(self._rows) - 1, self.bins, "", words, others,
                                   {"final": time.perf_counter() - begun}, final=True, reason=reason,
-                                  began=self._began, ends=tuple(ends), note=note))
+                                  began=self._began, ends=tuple(ends)))
         return updates + (self._take(torch.stack(recent[-back:])) if back else [])
 
     def _search_without(self, back: int) -> None:

@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['PATIENCE', 'PLAIN', 'UNSURE', 'UNEXPLAINED', 'BESIDE', 'MOST_HOTWORDS', 'MOST_CUES', 'MOST_WAITING_EACH', 'MOST_CALM',
-           'TYPE_A_WORD', 'REQUESTS', 'Answer', 'REASONS', 'CANDIDATES', 'LEFT_OUT', 'Status', 'SessionState', 'judge',
-           'SentenceMark', 'Moment', 'Watcher', 'plain_text', 'unknown_words', 'LiveSession', 'Terminal', 'say_lines',
-           'Rescorer', 'open_decoder']
+           'TYPE_A_WORD', 'REQUESTS', 'Answer', 'REASONS', 'Status', 'SessionState', 'judge', 'SentenceMark', 'Moment',
+           'Watcher', 'plain_text', 'unknown_words', 'LiveSession', 'Terminal', 'say_lines', 'open_decoder']
 
 # %% ../../nbs/live/session.ipynb #ba661ecb
 import math
@@ -30,16 +29,13 @@ import torch
 from torch.nn.functional import ctc_loss
 
 from ..core import KitError, is_whole, printable, report_progress
-from ..decode.search import available_cores
 from ..decode.combine import AveragedRuns, run_list
-from ..decode.files import DecodedTrial, Hypothesis
 from ..decode.decode import DecodeOptions, RunLogits, choose_words
 from ..decode.stream import StreamConfig, StreamDecoder, Update
 from ..decode.tune import tuned_for
 from .measures import DelayLedger
 from .repair import Bridge, Inbox, Quality
 from .sources import LiveSource, Piece
-from ..llm import RescoreWeights, ScoreLists, load_scorer, load_weights, rescored, scored_by, weights_warning
 from ..text.phonemes import BLANK, PHONEMES, SILENCE, collapse
 
 # %% ../../nbs/live/session.ipynb #8e75294c
@@ -364,7 +360,7 @@ class LiveSession:
             self.ledger.add(update)
             if update.final:
                 self.finals += 1
-                moment = replace(moment, note=moment.note or update.note, unknown=unknown_words(self.decoder, update))
+                moment = replace(moment, unknown=unknown_words(self.decoder, update))
                 self.state.doubt = ""
                 if not moment.doubt:
                     self.sentences.append((moment.said, update.sentence))
@@ -435,41 +431,6 @@ def say_lines(session: LiveSession, lines: Iterable[str]) -> threading.Thread:
     thread.start()
     return thread
 
-# %% ../../nbs/live/session.ipynb #c2719e3a
-CANDIDATES, LEFT_OUT = 10, 10  # that a large model orders; sentences that it is left out after one that took too long
-
-
-class Rescorer:
-    "Orders the candidates of a finished sentence again by a large model, if that takes no longer than it may."
-
-    def __init__(
-        self,
-        score_lists: ScoreLists,  # of a `CausalScorer`
-        weights: RescoreWeights = RescoreWeights(),
-        limit: float = 0.3,  # seconds, from the second list on
-    ) -> None:
-        self.score_lists, self.weights, self.limit = score_lists, weights, limit
-        self.warm, self.rest = False, 0  # a list was scored; sentences until it is tried again
-
-    def __call__(self, found: list[Hypothesis]) -> tuple[list[Hypothesis], str]:
-        "Return the list, best first, in its new order; or as it was, and why."
-        if self.rest:
-            self.rest -= 1
-            return found, ""
-        began, threads, best = time.perf_counter(), torch.get_num_threads(), found[:CANDIDATES]
-        torch.set_num_threads(max(1, available_cores() - 1))  # others need one; waiting for it takes longest
-        try:
-            scores = self.score_lists([[hypothesis.sentence for hypothesis in best]])[0]
-        finally:
-            torch.set_num_threads(threads)
-        ordered = rescored(DecodedTrial("live", 0, 0, tuple(best)), scores, self.weights).hypotheses
-        took, warm, self.warm = time.perf_counter() - began, self.warm, True
-        if took <= self.limit or not warm:
-            return [*ordered, *found[CANDIDATES:]], ""
-        self.rest = LEFT_OUT
-        times = f"it took {1e3 * took:.0f} ms, and it may take {1e3 * self.limit:.0f}"
-        return found, f"the large model is left out: {times}"
-
 # %% ../../nbs/live/session.ipynb #7da4b77c
 def open_decoder(
     runs: str | Path | Sequence[str | Path],  # run folder, or exported decoder; several decode together
@@ -477,9 +438,6 @@ def open_decoder(
     lm: str | Path | None = None,  # language model file or "default"; None: the model of the tuned weights
     *,
     config: StreamConfig = StreamConfig(),
-    llm: str | Path | None = None,  # folder of a large model that orders the candidates of finished sentences again
-    llm_weights: str | Path | None = None,  # weights from `b2t rescore --tune`; None: the defaults
-    llm_seconds: float = 0.3,  # most that it may take
     exclude: tuple[str, ...] = (),  # sentences to be scored; the default language model is built without them
     **search: Any,  # what is asked of the search, as for `decode_sentences`
 ) -> StreamDecoder:
@@ -489,13 +447,6 @@ def open_decoder(
     options, (record, digest) = DecodeOptions(lm, **search), source.record()
     first, *others = [source.decoder for source in sources]
     words = choose_words(lm or record.model, options.lexicon, exclude, names=first.order.names)
-    rescore = None
-    if llm is not None:
-        scorer = load_scorer(llm)
-        if llm_weights is not None:
-            weights_warning(llm_weights, scored_by(scorer, llm), None)
-        weights = RescoreWeights() if llm_weights is None else load_weights(llm_weights)
-        rescore = Rescorer(scorer.score_lists, weights, llm_seconds)
     calibration = options.calibration(source, (), record)
     report_progress(repr(calibration))
     if not (lm or record.model):
@@ -503,5 +454,4 @@ def open_decoder(
     record = record.for_model(lm, words[1])
     best = record.settings(tuned_for(*words, None, digest))  # hotwords come and go while it runs
     own = [one.calibration(()).temperature for one in sources] if others else ()
-    return StreamDecoder(first, options.search(words, best, calibration), config, session, others, rescore=rescore,
-                         temperatures=own)
+    return StreamDecoder(first, options.search(words, best, calibration), config, session, others, own)

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from tyro.conf import Positional, arg
 
 from ..cli import Folder, HasSettings, OptionalFile, OptionalFolder, OptionalRun, ReadsRecordings, ReadsRun
-from ..cli import UNSET, RunFolders, exactly_one, refuse
+from ..cli import UNSET, RunFolders, exactly_one
 from ..core import SUCCESS, TEMPERATURE, check_bounds, printable, report_progress
 
 # %% ../../nbs/live/verbs.ipynb #989438f2
@@ -90,13 +90,10 @@ class Live(Speaks, ReadsRun, HasSettings):
     # names and other expected words, known or not: a line is 'word [PH PH ...] [boost]'
     hotwords: OptionalFile = None
     temperature: float | None = None  # divides the logits, as for b2t decode
-    llm: OptionalFolder = None  # folder of a large model that orders the candidates of a finished sentence again
-    llm_weights: OptionalFile = None  # with --llm: its weights, from b2t rescore --tune
-    llm_seconds: float = 0.3  # with --llm: most seconds it may take for a sentence; a slower one is left out
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_bounds(self, {"port": (0, 65_535), "llm_seconds": (0, 3600), "temperature": TEMPERATURE})
+        check_bounds(self, {"port": (0, 65_535), "temperature": TEMPERATURE})
 
     @staticmethod
     def initial(words: Sequence[str]) -> Any:
@@ -114,8 +111,6 @@ class Live(Speaks, ReadsRun, HasSettings):
         from b2t_kit.text.lexicon import missing_words
 
         exactly_one(self, "run", "runs")
-        if self.llm is None:
-            refuse(self, "is for a large model; add --llm", "llm_weights")
         kind = self.source or ("participant" if self.say else "recording")
         typed = kind == "participant" and not self.say and not self.page
         source = choose_source(kind, self.data, self.split, self.session, self.trials, pace=self.pace,
@@ -124,8 +119,7 @@ class Live(Speaks, ReadsRun, HasSettings):
         report_progress("preparing the decoder")
         decoder = open_decoder(self.run or self.runs, getattr(source, "session", self.session), self.lm,
                                lexicon=self.lexicon, hotwords=self.hotwords, temperature=self.temperature,
-                               config=self.settings, llm=self.llm,
-                               llm_weights=self.llm_weights, llm_seconds=self.llm_seconds,
+                               config=self.settings,
                                exclude=() if kind == "participant" else known_sentences(self.data))
         session = LiveSession(decoder, source, [Terminal()])
         if self.keep:
