@@ -437,6 +437,9 @@ FAULTS: dict[str, dict[str, Spoil]] = {
         "hdf5": lambda rng, path: in_trial(rng, path, lambda group, name: group.attrs.update(
             session="ß", block_num=rng.choice(["²", "١", "one"]))),
         "text": odd_text},
+    "open bracket": {  # in the header of an array
+        "npz": lambda rng, path: in_zip(path, lambda name, data: (name, data.replace(b"'shape': (", b"'shape': (("))),
+        ".npy": lambda rng, path: path.write_bytes(path.read_bytes().replace(b"'shape': (", b"'shape': (("))},
     "nested": {".yaml": nested_yaml, "json": nested},
     "repeated": {"hdf5": repeated_trial, "npz": repeated_member, "zip": repeated_member,
                  "text": lambda rng, path: in_text(path, lambda lines: lines[:-1] + lines[-2:])},

@@ -23,7 +23,7 @@ from ..data.convert import Importer, SourceDay, SourceTrial, files_below, join_b
 from ..data.dataset import BIN_SECONDS
 from ..data.dataset import FEATURE_KINDS, T15, UNCONFIRMED, Signal
 from ..data.dataset import SPLITS
-from ..data.dataset import H5_ERRORS, MAX_BINS, MAX_FEATURES, Fault, open_dataset, open_file, reading
+from ..data.dataset import MAX_BINS, MAX_FEATURES, Fault, open_dataset, open_file, reading
 from .layout import MOST_ROWS, member
 
 # %% ../../nbs/importers/arrays.ipynb #978751f9
@@ -109,7 +109,9 @@ def open_rows(
         return read_rows(file, inside), file
     try:
         data = np.load(regular_file(path), mmap_mode="r", allow_pickle=False)
-    except (*H5_ERRORS, EOFError, SyntaxError) as error:
+    except KitError:
+        raise
+    except Exception as error:  # whatever NumPy raises for a damaged header
         reason = getattr(error, "strerror", "") or " ".join(str(error).split())[:200]
         raise Fault(path, "", "", f"is not a NumPy array ({reason})") from error
     if not isinstance(data, np.ndarray) or data.ndim != 2 or data.dtype.kind not in "iuf":

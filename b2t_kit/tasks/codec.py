@@ -10,7 +10,6 @@ __all__ = ['VALIDATION', 'MOST_CHANNELS', 'CodecConfig', 'delayed', 'undelayed',
 # %% ../../nbs/tasks/codec.ipynb #e09966b7
 import hashlib
 import math
-import zipfile
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from io import BytesIO
@@ -379,7 +378,9 @@ def read_codes(
             text, codes = np.asarray(file["text"]), np.asarray(file["codes"])
     except KeyError as error:
         raise KitError(f"{path}: lacks the array 'text' or 'codes'") from error
-    except (OSError, ValueError, TypeError, AttributeError, EOFError, MemoryError, zipfile.BadZipFile) as error:
+    except KitError:
+        raise
+    except Exception as error:  # whatever NumPy and zipfile raise for a damaged file
         raise KitError(f"{path}: is not there, is not an npz file of numbers, or is damaged") from error
     for name, array, axes in (("text", text, 2), ("codes", codes, 3)):
         if array.dtype.kind not in "iu" or array.ndim != axes or 0 in array.shape:
