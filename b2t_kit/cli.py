@@ -536,8 +536,7 @@ class Adapts(Verb):
     """augmented copies of the trial in each step; more need more memory; default: 64"""
     # learning rate of the steps; default: 3e-5 for a patch embedding, 1e-3 for a day layer
     adapt_lr: Annotated[float | None, UNSET] = None
-    adapt_seed: Annotated[int | None, UNSET] = None  # random seed of the steps; default: 0
-    LIMITS = {"adapt_copies": (1, 10_000), "adapt_lr": (0, 1000), "adapt_seed": SEED}
+    LIMITS = {"adapt_copies": (1, 10_000), "adapt_lr": (0, 1000)}
     NEEDS = dict.fromkeys(LIMITS, "adapt")
 
     def adaptation(self) -> "AdaptConfig | None":
@@ -547,7 +546,7 @@ class Adapts(Verb):
         refuse(self, "are not adapted together; adapt and decode each run by itself", "runs")
         from b2t_kit.speech.adapt import AdaptConfig
 
-        given = {name: getattr(self, f"adapt_{name}") for name in ("copies", "lr", "seed")}
+        given = {name: getattr(self, f"adapt_{name}") for name in ("copies", "lr")}
         return AdaptConfig(**{name: value for name, value in given.items() if value is not None})
 
 # %% ../nbs/cli.ipynb #93cc64b2
@@ -574,8 +573,6 @@ class Evaluate(ReadsRun, FindsSentences, ReadsRecordings, TakesRuns):
     "Score a trained decoder: phoneme error rate overall, by day and by block."
     split: Annotated[str, arg(metavar="val|train")] = "val"  # which trials to score
     json: OptionalFile = None  # also write the result to this file
-    # day layer of sessions that were not in training; default: the run's setting
-    unseen: Annotated[Literal["nearest", "previous", "mean", "identity"] | None, UNSET] = None
     logits: bool = False  # also save each trial's logits, as HDF5
     device: DeviceName = "auto"  # where the network runs
     precision: PrecisionName = "auto"  # dtype of matrix products
@@ -583,7 +580,7 @@ class Evaluate(ReadsRun, FindsSentences, ReadsRecordings, TakesRuns):
 
     def act(self) -> None:
         source, adapt = exactly_one(self, "run", "runs"), self.adaptation()
-        given = {name: getattr(self, name) for name in ("json", "unseen", "device", "precision")}
+        given = {name: getattr(self, name) for name in ("json", "device", "precision")}
         if adapt is not None:
             from b2t_kit.decode.decode import evaluate_adapting
 
@@ -613,13 +610,9 @@ class Decode(HasSettings, ReadsRun, FindsSentences, ReadsRecordings, Combines):
     tokens: OptionalFile = None
     split: Literal["train", "val", "test"] = "val"  # which trials to decode
     tune: bool = False  # first find the best weights on these trials
-    # with --tune: also choose beam and blank skipping, for fewest errors within so many CPU seconds per trial
-    tune_seconds: float | None = None
-    lm_preload: bool = False  # first read the model file from end to end, which helps on a network mount
     out: OptionalFolder = None  # folder for the sentences; default: decode/SPLIT in the run folder
     device: DeviceName = "auto"  # where the network runs
-    LIMITS = {"tune_seconds": (0, 10**6)}
-    NEEDS = {"tune_seconds": "tune", "tokens": "logits"}
+    NEEDS = {"tokens": "logits"}
 
     @staticmethod
     def initial(words: Sequence[str]) -> "SearchConfig":
@@ -636,16 +629,14 @@ class Decode(HasSettings, ReadsRun, FindsSentences, ReadsRecordings, Combines):
         runs = [RunLogits(run, self.data, self.split, self.device)
                 for run in (run_list(self.runs) if self.runs else [self.run] if self.run else [])]
         if self.combine != "average":
-            refuse(self, f"is for one decoder's sentences, not for --combine {self.combine}; leave it out", "tune",
-                   "lm_preload")
+            refuse(self, f"is for one decoder's sentences, not for --combine {self.combine}; leave it out", "tune")
             print(decode_lists(runs, self.combine, **options))
             return
         if kind == "logits":
             refuse(self, "is for a run; leave it out", "adapt", "data", "split", "device", "model")
         source = (LogitsFile(str(self.logits), self.tokens) if kind == "logits" else
                   AveragedRuns(runs) if kind == "runs" else AdaptedRun(runs[0], adapt) if adapt else runs[0])
-        print(decode_sentences(source, tune=self.tune, seconds=self.tune_seconds, preloaded=self.lm_preload,
-                               progress=report_progress, **options))
+        print(decode_sentences(source, tune=self.tune, progress=report_progress, **options))
 
 # %% ../nbs/cli.ipynb #9fbc0e34
 ModelFile = Annotated[str, arg(metavar="MODEL", help="model to read: .b2tlm, .arpa, .arpa.gz, or a binary of KenLM, "

@@ -7,12 +7,12 @@ __all__ = ['UNKNOWN', 'START', 'END', 'SPECIAL', 'MAX_ORDER', 'NEVER', 'DTYPES',
            'READ_WHOLE', 'MOST_MASS', 'BLOCK_BYTES', 'LINE', 'LONGEST', 'BATCH', 'NGRAM_BYTES', 'KENLM', 'Text',
            'WORD_BYTES', 'COUNT_BYTES', 'FALLBACK', 'LN_START', 'INSIDE', 'Leaks', 'Arrays', 'DamagedModel', 'find',
            'step', 'follow', 'LanguageModel', 'sizes_of', 'chunks', 'fingerprint_of', 'Level', 'compile_arrays',
-           'Ngrams', 'assemble', 'from_ngrams', 'perplexity', 'sentence_scores', 'write_model', 'map_model',
-           'check_arrays', 'line_blocks', 'read_arpa', 'ngrams_of', 'write_arpa', 'format_of', 'preload', 'text_blocks',
-           'load_sentences', 'read_tokens', 'choose_vocabulary', 'NgramTable', 'count_ngrams', 'discounts',
-           'kneser_ney', 'train_language_model', 'LeakGuard', 'fingerprints', 'scored_sentences', 'leak_warning',
-           'check_model_name', 'build_language_model', 'read_vocabulary', 'check_language_model',
-           'describe_language_model', 'word_probabilities', 'mixture_weights', 'mixed', 'mix_language_models']
+           'Ngrams', 'assemble', 'perplexity', 'sentence_scores', 'write_model', 'map_model', 'check_arrays',
+           'line_blocks', 'read_arpa', 'ngrams_of', 'write_arpa', 'format_of', 'text_blocks', 'load_sentences',
+           'read_tokens', 'choose_vocabulary', 'NgramTable', 'count_ngrams', 'discounts', 'kneser_ney',
+           'train_language_model', 'LeakGuard', 'fingerprints', 'scored_sentences', 'leak_warning', 'check_model_name',
+           'build_language_model', 'read_vocabulary', 'check_language_model', 'describe_language_model',
+           'word_probabilities', 'mixture_weights', 'mixed', 'mix_language_models']
 
 # %% ../nbs/lm.ipynb #2a2d51cd
 import csv
@@ -24,7 +24,6 @@ import math
 import os
 import re
 import sys
-import time
 import zlib
 from array import array as growing
 from collections import Counter, defaultdict, deque
@@ -390,21 +389,6 @@ def assemble(
                             table.back[order]))
     return LanguageModel(words, compile_arrays(levels), [len(level.word) for level in levels], origin, path)
 
-# %% ../nbs/lm.ipynb #c2b59ac1
-def from_ngrams(
-    ln_p: Mapping[tuple[str, ...], float],  # n-gram -> ln of the probability of its last word
-    back: Mapping[tuple[str, ...], float] | None = None,  # n-gram -> backoff weight (ln); 0 if absent
-) -> LanguageModel:
-    "Return a small model that is written by hand."
-    words = list(dict.fromkeys([*SPECIAL, *sorted(word for ngram in ln_p for word in ngram)]))
-    tables = []
-    for n in range(1, max(map(len, ln_p)) + 1):
-        rows = [ngram for ngram in ln_p if len(ngram) == n]
-        numbers = np.array([[words.index(word) for word in row] for row in rows], np.uint32).reshape(-1, n)
-        weights = np.array([(ln_p[row], (back or {}).get(row, 0.0)) for row in rows], np.float32).reshape(-1, 2)
-        tables.append(Ngrams(numbers, *weights.T))
-    return assemble(words, tables)
-
 # %% ../nbs/lm.ipynb #118c2473
 def perplexity(model: LanguageModel, sentences: Iterable[str]) -> tuple[float, float]:
     "Return perplexity and unknown words of a text; raises `KitError` if there is no sentence."
@@ -701,19 +685,6 @@ def format_of(path: str | Path) -> str:
     if begin == KENLM:
         return "KenLM binary"
     return "model of this kit" if begin.startswith(MAGIC.split()[0]) else "ARPA text"
-
-# %% ../nbs/lm.ipynb #8959fe95
-def preload(path: str | Path) -> str:  # one line
-    "Read a file from end to end, so that the system has its pages; raises `KitError` if it cannot be read."
-    start, buffer = time.perf_counter(), memoryview(bytearray(1 << 24))
-    try:
-        with open(regular_file(path), "rb", buffering=0) as file:
-            size, blocks = os.fstat(file.fileno()).st_size, iter(lambda: file.readinto(buffer), 0)
-            for _ in followed(blocks, size, f"reading {Path(path).name}", "B", lambda _: file.tell()):
-                continue
-    except OSError as error:
-        raise KitError(f"{path}: cannot be read ({error.strerror})") from error
-    return f"{path}: read {size / 1e9:.2f} GB in {time.perf_counter() - start:.1f} s"
 
 # %% ../nbs/lm.ipynb #c4f5a25c
 Text = str | Path | Sequence[str]  # a file, or a list of sentences
@@ -1135,7 +1106,7 @@ def _spelled_out(value: Any, depth: int = 3) -> str:
 def describe_language_model(model: LanguageModel) -> str:  # a few lines
     "Return what a model holds, what it needs, and how it was made."
     size, kind = os.path.getsize(str(model.path)), format_of(str(model.path))
-    mapped = "mapped: what is used is read, and pages are shared (--lm-preload reads all)"
+    mapped = "mapped: what is used is read, and pages are shared"
     whole = "all of it is read and held in memory; b2t lm convert makes a file that opens at once"
     unspelled = "" if model.words else ", not spelled in the file: give --lexicon, or the CMU dictionary's are tried"
     rows = {"format": f"{kind}, {model.kind}" if model.kind else kind, "order": str(model.order),

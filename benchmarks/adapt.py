@@ -50,7 +50,6 @@ def main() -> None:
     parser.add_argument("--drift", type=float, help="spread of gains and offsets of later copies of the trained days")
     parser.add_argument("--copies", type=int, default=AdaptConfig.copies)
     parser.add_argument("--lr", type=float, help="of the steps; default: that of --adapt")
-    parser.add_argument("--unseen", default="mean", help="day layer that the first day starts from")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "adapt_strict.json")
     options = parser.parse_args()
     folder, trained = find_recordings(options.data), load_decoder(options.run).trained
@@ -61,7 +60,7 @@ def main() -> None:
             elif path.parent.name not in trained:
                 (Path(work) / path.parent.name).symlink_to(path.parent)
         start = time.monotonic()
-        _, report = evaluate_adapting(options.run, work, unseen=options.unseen, device="cpu", progress=print,
+        _, report = evaluate_adapting(options.run, work, device="cpu", progress=print,
                                       adapt=AdaptConfig(copies=options.copies, lr=options.lr))
     print(report)
     save_json(options.out, {**report.to_dict(), "seconds": time.monotonic() - start})

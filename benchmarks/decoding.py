@@ -17,7 +17,6 @@ CASES = {  # case -> module in decoding_cases/ that holds the function of its na
     "beams": ("settings", "What is a wider beam worth, or a dearer missing silence?"),
     "hotwords": ("settings", "Are words that nothing else knows found if they are in a list, and what does it cost?"),
     "settings": ("settings", "What does blank skipping cost and save?"),
-    "tuning": ("settings", "Which settings are chosen for time?"),
     "rescoring": ("large_models", "What does rescoring with a causal model gain?"),
     "real_lists": ("real_lists", "What do rescoring and weighted votes gain on lists of a real decoder?"),
     "writing": ("large_models", "How should a causal model be given sentences?"),

@@ -12,6 +12,7 @@ clock, so the time in which the machine let this process sleep too long counts. 
 benchmarks/results/live.json.
 """
 import argparse
+import subprocess
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -34,7 +35,6 @@ from b2t_kit.decode.stream import StreamConfig, StreamDecoder
 from b2t_kit.live.measures import DelayLedger, Measures, bits_per_word
 from b2t_kit.live.session import UNSURE, open_decoder, unknown_words
 from b2t_kit.live.sources import ParticipantSource
-from b2t_kit.lm import preload
 from b2t_kit.models.published import T15_SESSIONS
 from b2t_kit.simulate import Noise, draw_sentence, noisy_sentence
 from b2t_kit.speech.days import fit_days
@@ -51,7 +51,7 @@ RESULTS = Path(__file__).with_name("results") / "live.json"
 def offline(decoder: Decoder, bins: np.ndarray, day: str) -> np.ndarray:
     "The logits of a whole trial."
     config = decoder.config
-    model = fit_days(decoder.model, decoder.sessions, decoder.trained, [day], config.unseen).eval()
+    model = fit_days(decoder.model, decoder.sessions, decoder.trained, [day]).eval()
     smoothed = smooth(torch.from_numpy(bins)[None], config.augment.smooth, config.model.padding, None,
                       config.augment.causal_smoothing)
     return model(smoothed, torch.zeros(1, dtype=torch.int32))[0].numpy()
@@ -100,7 +100,7 @@ class SimulatedSteps:
 
 def delay(options: argparse.Namespace) -> dict[str, Any]:
     "Real time: bins every 20 ms, sentence after sentence."
-    print(preload(options.lm))
+    subprocess.run(["cat", options.lm], stdout=subprocess.DEVNULL, check=True)  # so that no frame waits for a disk
     lexicon, model = choose_words(options.lm)
     search = BeamSearch(lexicon, model, SearchConfig(beam=200))
     settings = fitted(recipe(options.model).task, len(T15_SESSIONS), 512)

@@ -533,7 +533,6 @@ decode --run run --data @DATA --out new --beam 1e400
 decode --run run --data @DATA --out new --acoustic-scale nan
 decode --run run --data @DATA --out new --temperature 0
 eval --run run --data @DATA --split ../train
-eval --run run --data @DATA --unseen newest
 eval --run run --data @DATA --json run
 simulate --out new --bins-per-phoneme 2
 simulate --out new --sessions 1 --labels /dev/zero

@@ -60,10 +60,9 @@ def test_the_reference_laboratorys_three_files(tmp_path, monkeypatch, capsys):
     lexicon, model = choose_words(FILES / "trie.bin")
     Path("lexicon.txt").write_text("".join(f"{word} {' '.join(PHONEMES[one] for one in form)} SIL\n"
                                            for word, forms in lexicon.forms.items() for form in forms))
-    common = f"decode --lm {FILES / 'nowords.bin'} --lexicon lexicon.txt --lm-preload"
+    common = f"decode --lm {FILES / 'nowords.bin'} --lexicon lexicon.txt"
     assert main(f"{common} --logits ours.h5 --out ours".split()) == 0
     assert main(f"{common} --logits theirs.h5 --tokens tokens.txt --out theirs".split()) == 0
-    assert "read 0.00 GB" in capsys.readouterr().err
     assert Path("ours/sentences.csv").read_text() == Path("theirs/sentences.csv").read_text()
     assert json.loads(Path("ours/result.json").read_text())["wer"] < 0.3
     Path("tokens.txt").write_text("\n".join([*theirs[:-1], "AX"]))

@@ -18,10 +18,10 @@ from ..text.phonemes import BLANK, SILENCE
 
 # %% ../../nbs/decode/align.ipynb #e81f10b7
 @njit(nogil=True)
-def combine(first: float, second: float, best_path: bool) -> float:
-    "Return ln(e^first + e^second) of two log-probabilities, or the larger one if only the best path counts."
+def combine(first: float, second: float) -> float:
+    "Return ln(e^first + e^second) of two log-probabilities."
     high, low = max(first, second), min(first, second)
-    if best_path or high - low > 40.0 or low == -math.inf:
+    if high - low > 40.0 or low == -math.inf:
         return high
     return high + math.log1p(math.exp(low - high))
 
@@ -147,13 +147,13 @@ def sentence_graph(words: np.ndarray, spoken: Spoken, missing: float) -> Graph:
 
 # %% ../../nbs/decode/align.ipynb #9dc3a943
 @njit(nogil=True)
-def with_quiet(rows: np.ndarray, best_path: bool) -> np.ndarray:  # (P, 41) float64 -> (P, 42)
+def with_quiet(rows: np.ndarray) -> np.ndarray:  # (P, 41) float64 -> (P, 42)
     "Return log-probabilities with that of 'blank or silence' appended."
     wide = np.empty((len(rows), _QUIET + 1))
     for frame in range(len(rows)):
         for label in range(_QUIET):
             wide[frame, label] = rows[frame, label]
-        wide[frame, _QUIET] = combine(rows[frame, BLANK], rows[frame, SILENCE], best_path)
+        wide[frame, _QUIET] = combine(rows[frame, BLANK], rows[frame, SILENCE])
     return wide
 
 # %% ../../nbs/decode/align.ipynb #25f987ca
@@ -212,12 +212,12 @@ def log_paths(rows: np.ndarray, graph: Graph) -> float:
         after[:] = -math.inf
         for edge in graph.edges:
             part = now[edge.source] + edge.weight + rows[frame, edge.heard]
-            after[edge.target] = combine(after[edge.target], part, False)
+            after[edge.target] = combine(after[edge.target], part)
         now, after = after, now
     total = -math.inf
     for state in range(len(now)):
         if graph.states[state].final:
-            total = combine(total, now[state], False)
+            total = combine(total, now[state])
     return total
 
 # %% ../../nbs/decode/align.ipynb #65ee142a
@@ -243,14 +243,13 @@ def forced_align(
     words: np.ndarray,  # (W,) int32 word numbers
     spoken: Spoken,
     missing: float,  # at most 0: added where no silence separates two words
-    best_path: bool,  # score the best path instead of the sum
 ) -> tuple[float, np.ndarray]:  # ln P(logits | words), minus infinity if impossible; (W, 2) times
     "Return the acoustic score of a sentence and the times of its words."
     graph = sentence_graph(words, spoken, missing)
     back = np.zeros((len(rows), len(graph.states)), np.int32)
     best, ending = best_alignment(rows, graph, back)
     times = word_times(back, ending, graph, len(words))
-    if best_path or best == -math.inf:
+    if best == -math.inf:
         return best, times
     total = all_paths(probabilities, graph)
     if total == -math.inf:

@@ -31,7 +31,6 @@ from .tune import DEFAULT, read_tuning
 from ..lm import leak_warning
 
 if TYPE_CHECKING:  # they import torch, which a vote does not need
-    from b2t_kit.speech.days import Unseen
     from b2t_kit.speech.evaluate import Evaluation
 
 # %% ../../nbs/decode/combine.ipynb #918040b7
@@ -168,7 +167,6 @@ def evaluate_runs(
     data: str | Path | None = None,  # folder of the recordings; None: the first run's, else the platform's
     split: str = "val",  # "val" or "train"
     json: str | Path | None = None,  # file for a copy of the average's result.json; None: no copy
-    unseen: "Unseen | None" = None,  # day layer of sessions without training; None: from the configuration
     *,
     device: str = "auto",  # for the network: "auto", "cpu" or "cuda"
     precision: str = "auto",  # "auto", "float32", "bfloat16" or "float16"
@@ -186,7 +184,7 @@ def evaluate_runs(
         folder = ensemble_folder(runs, "eval", results_folder(runs[0], "eval", recordings).name)
     with new_folders(folder):
         places = [folder / f"run_{number}" for number, _ in enumerate(runs, 1)]
-        members = [evaluate_run(run, data, split, None, unseen, logits=True, device=device, precision=precision,
+        members = [evaluate_run(run, data, split, logits=True, device=device, precision=precision,
                                 out=place)
                    for run, place in zip(runs, places)]
         own = [member.calibration.temperature if member.calibration else 1.0 for member in members]

@@ -32,7 +32,7 @@ from .files import DecodedTrial, LogitTrial, check_classes, class_order, marks_o
 from .files import read_trials, with_choices, write_nbest
 from .search import BeamSearch, Hotword, SearchConfig, read_hotwords, search_key, tempered
 from .tune import CHOICE, DEFAULT, Tuning, TuningRecord, plot_tuning, read_tuning, tune, tuned_for
-from ..lm import LanguageModel, leak_warning, preload
+from ..lm import LanguageModel, leak_warning
 from ..lm_kenlm import read_language_model
 from ..speech.calibrate import Calibration, estimate_temperature, fit_to_sentences, label_loss
 from ..speech.calibrate import read_calibration, save_calibration
@@ -43,7 +43,6 @@ from ..text.phonemes import PHONEMES, collapse, normalise
 
 if TYPE_CHECKING:  # they import torch, which decoding another program's logits does not need
     from b2t_kit.speech.adapt import AdaptConfig, AdaptReport
-    from b2t_kit.speech.days import Unseen
     from b2t_kit.speech.evaluate import Decoder, Evaluation
     from b2t_kit.speech.task import WordsConfig
 
@@ -235,7 +234,6 @@ class RunLogits(TrainedSource):
     split: str = "val"  # train, val or test
     device: str = "auto"  # for the network: "auto", "cpu" or "cuda"
     precision: str = "auto"  # "auto", "float32", "bfloat16" or "float16"
-    unseen: "Unseen | None" = None  # day layer of sessions without training; None: from the configuration
 
     def __post_init__(self) -> None:
         from b2t_kit.speech.evaluate import own_recordings
@@ -280,9 +278,9 @@ class RunLogits(TrainedSource):
         with (new_folders(folder), open_device(self.device, self.precision) as device,
               Recordings(self.data, self.split) as recordings):
             decoder.check_words(recordings.signal)
-            key = logits_key(decoder, recordings, device, self.unseen, folder)
+            key = logits_key(decoder, recordings, device, folder)
             path = kept(folder / "logits.hdf5", key, lambda path: write_logits(
-                path, ((trial.info, trial.logits) for trial in decode(decoder, recordings, device, self.unseen)),
+                path, ((trial.info, trial.logits) for trial in decode(decoder, recordings, device)),
                 decoder.signal.label_names))
             chose = decoder.chose(key["data"])
         return read_split(path, folder, chose)
@@ -349,7 +347,7 @@ class AdaptedRun(LogitSource):
         if not found.fresh:
             found.forget()
             with open_device(run.device, run.precision) as device, Recordings(run.data, run.split) as recordings:
-                adapting = AdaptingDecoder(run.decoder, recordings, words, device, key["unseen"], adapt=self.adapt)
+                adapting = AdaptingDecoder(run.decoder, recordings, words, device, adapt=self.adapt)
                 done = AdaptProgress(folder / "progress", key)
                 adapting.go_through(done, progress)
                 rows = dict(zip(adapting.order, done.logits(), strict=True))
@@ -528,14 +526,11 @@ class Decoding:
         options: DecodeOptions,
         folder: Path | None = None,  # of the results; None: that of the source
         progress: Callable[[str], object] = str,  # called with progress messages
-        preloaded: bool = False,  # first read the model file from end to end
     ) -> None:
         "Raises `KitError` if an input is missing or invalid."
         self.source, self.options, self.folder, self.progress = source, options, folder or source.folder, progress
         self.logits, (self.record, self.digest) = source.read(self.folder), source.record(self.folder)
         self.lm = options.lm or self.record.model or DEFAULT
-        if preloaded and self.lm != DEFAULT:
-            progress(preload(self.lm))
         self.truths = tuple(self.logits.truths.values())
         self.words = choose_words(self.lm, options.lexicon, self.truths + source.sentences(), self.folder / MEMO,
                                   self.logits.order.names)
@@ -548,13 +543,13 @@ class Decoding:
         tuned = self.record.settings(tuned_for(*self.words, self.options.hot, self.digest))
         return self.options.search(self.words, tuned, self.calibration)
 
-    def tune(self, seconds: float | None = None) -> None:
+    def tune(self) -> None:
         "Tune the weights on the trials whose sentence is known, and record them for this and later decodings."
         path, self.digest = self.source.records(self.folder)[0]
         trials = [self.logits.trials[index] for index in self.logits.truths]
         found = tune(*self.words, [tempered(trial.logits, self.calibration.temperature) for trial in trials],
                      self.truths, override(SearchConfig(), self.options.settings), progress=self.progress,
-                     hotwords=self.options.hot, budget=seconds, days=[trial.session for trial in trials])
+                     hotwords=self.options.hot, days=[trial.session for trial in trials])
         write_atomically(self.folder / "tuning.png", as_png(plot_tuning(found), 110))
         save_json(path, found.to_dict() | {
             "tuned_for": tuned_for(*self.words, self.options.hot, self.digest), "lm": absolute(self.lm),
@@ -593,19 +588,17 @@ def decode_sentences(
     lm: str | Path | None = None,  # language model file or "default"; None: the model of the tuned weights
     *,
     tune: bool = False,  # tune the weights on these trials first
-    seconds: float | None = None,  # with `tune`: also choose beam and blank skipping; CPU seconds per trial
     out: str | Path | None = None,  # output folder; None: that of the source
     progress: Callable[[str], object] = str,  # called with progress messages
-    preloaded: bool = False,  # first read the model file from end to end
     kept_lists: bool = False,  # return the lists in the folder, if they were decoded from exactly these inputs
     **options: Any,  # other fields of `DecodeOptions`
 ) -> Sentences:
     "Decode a split; writes sentences.csv, nbest.jsonl, result.json; `KitError` if an input is missing or invalid."
     folder, chosen = source.folder if out is None else Path(out), DecodeOptions(lm, **options)
     with new_folders(folder):
-        decoding = Decoding(source, chosen, folder, progress, preloaded)
+        decoding = Decoding(source, chosen, folder, progress)
         if tune:
-            decoding.tune(seconds)
+            decoding.tune()
         return decoding.decode(kept_lists)
 
 
@@ -625,7 +618,6 @@ def evaluate_adapting(
     data: str | Path | None = None,  # folder of the recordings; None: the run's own, else the platform's
     split: str = "val",  # "val" or "train"
     json: str | Path | None = None,  # file for a copy of result.json; None: no copy
-    unseen: "Unseen | None" = None,  # day layer of sessions without training; None: from the configuration
     *,
     device: str = "auto",  # for the network: "auto", "cpu" or "cuda"
     precision: str = "auto",  # "auto", "float32", "bfloat16" or "float16"
@@ -637,9 +629,9 @@ def evaluate_adapting(
     from b2t_kit.speech.adapt import AdaptConfig
     from b2t_kit.speech.evaluate import certainty_of, decoded_again, evaluate_run, save_evaluation
 
-    source = AdaptedRun(RunLogits(run, data, split, device, precision, unseen), adapt or AdaptConfig())
+    source = AdaptedRun(RunLogits(run, data, split, device, precision), adapt or AdaptConfig())
     folder = Path(run) / "eval" / source.folder.name
-    plain = evaluate_run(run, data, split, None, unseen, device=device, precision=precision, out=folder / "as_trained")
+    plain = evaluate_run(run, data, split, device=device, precision=precision, out=folder / "as_trained")
     with new_folders(source.folder):
         decoding = Decoding(source, DecodeOptions(**options), progress=progress)
         search = decoding.search()

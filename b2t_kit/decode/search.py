@@ -43,7 +43,6 @@ class Limits(NamedTuple):
     beam: int  # prefixes kept after each frame
     threshold: float  # prefixes this far below the best are dropped; infinity keeps all
     token_threshold: float  # phonemes this far below a frame's best class are not tried
-    best_path: bool  # score the best alignment (Viterbi) instead of the sum over all
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,6 @@ class SearchConfig:
     threshold: float = 15.0  # hypotheses this far below the best, in ln P, are dropped
     token_threshold: float = 10.0  # phonemes this far below a frame's best class, in ln P, are not tried
     n_best: int = 100  # largest number of sentences returned
-    best_path: bool = False  # score the best alignment (Viterbi) instead of the sum over all
     blank_skip: float = 1.0  # of frames whose blank is likelier than this, only the first of each run is kept
 
     def __post_init__(self) -> None:
@@ -73,7 +71,7 @@ class SearchConfig:
     def limits(self) -> Limits:
         "The settings that compiled code reads."
         return Limits(float(self.acoustic_scale), float(self.word_bonus), float(self.missing_silence), int(self.beam),
-                      float(self.threshold), float(self.token_threshold), bool(self.best_path))
+                      float(self.threshold), float(self.token_threshold))
 
     def total(self, acoustic: float, language: float, num_words: int) -> float:
         "Return the score that sentences are sorted by, from ln P(logits | sentence) and ln P(sentence)."
@@ -159,15 +157,15 @@ def mix(first: int, second: int) -> int:  # uint64
 
 
 @njit(nogil=True)
-def add_paths(candidates: Candidates, history: int, code: int, blank: float, label: float, best_path: bool) -> None:
+def add_paths(candidates: Candidates, history: int, code: int, blank: float, label: float) -> None:
     "Add paths to a prefix, creating it if it is new; sets `candidates.state[2]` if the capacity is exceeded."
     mask = np.uint64(len(candidates.slots) - 1)
     at = mix(history, code) & mask
     while candidates.slots[at].frame == candidates.state[1]:
         known = candidates.rows[candidates.slots[at].row]
         if known.history == history and known.code == code:
-            known.blank = combine(known.blank, blank, best_path)
-            known.label = combine(known.label, label, best_path)
+            known.blank = combine(known.blank, blank)
+            known.label = combine(known.label, label)
             return
         at = (at + np.uint64(1)) & mask
     made = candidates.state[0]
@@ -222,7 +220,7 @@ def expand_node(
     if trie.first[node + 1] > trie.first[node]:
         score = base + trie.lookahead[node]
         if score >= best - limits.threshold:
-            add_paths(candidates, history, SILENCE + node, -math.inf, mass, limits.best_path)
+            add_paths(candidates, history, SILENCE + node, -math.inf, mass)
             best = max(best, score)
     for at in range(trie.word_first[node], trie.word_first[node + 1]):
         child = extend(histories, history, np.int64(trie.word[at]), words, model)
@@ -232,7 +230,7 @@ def expand_node(
         after = histories.rows[child]
         score = limits.scale * mass + after.language + limits.bonus * after.length + trie.lookahead[0]
         if score >= best - limits.threshold:
-            add_paths(candidates, child, np.int64(trie.label[node]), -math.inf, mass, limits.best_path)
+            add_paths(candidates, child, np.int64(trie.label[node]), -math.inf, mass)
             best = max(best, score)
     return best
 
@@ -240,14 +238,14 @@ def expand_node(
 @njit(nogil=True)
 def wait(history: int, code: int, both: float, row: np.ndarray, limits: Limits, candidates: Candidates) -> None:
     "Stay between words for one more frame."
-    rest = combine(row[BLANK], row[SILENCE], limits.best_path)
+    rest = combine(row[BLANK], row[SILENCE])
     if code == SILENCE or limits.missing == 0.0:
-        add_paths(candidates, history, np.int64(SILENCE), -math.inf, both + rest, limits.best_path)
+        add_paths(candidates, history, np.int64(SILENCE), -math.inf, both + rest)
     else:
-        add_paths(candidates, history, np.int64(BLANK), -math.inf, both + row[BLANK], limits.best_path)
-        add_paths(candidates, history, np.int64(SILENCE), -math.inf, both + row[SILENCE], limits.best_path)
+        add_paths(candidates, history, np.int64(BLANK), -math.inf, both + row[BLANK])
+        add_paths(candidates, history, np.int64(SILENCE), -math.inf, both + row[SILENCE])
     if code != BLANK and code != SILENCE:
-        add_paths(candidates, history, code, -math.inf, both + row[code], limits.best_path)
+        add_paths(candidates, history, code, -math.inf, both + row[code])
 
 # %% ../../nbs/decode/search.ipynb #7fcfdd36
 @njit(nogil=True)
@@ -277,7 +275,7 @@ def keep(trie: Trie, limits: Limits, histories: Histories, beam: Beam, candidate
     for number in range(count):
         made = candidates.rows[number]
         history = histories.rows[made.history]
-        mass = combine(made.blank, made.label, limits.best_path)
+        mass = combine(made.blank, made.label)
         score[number] = limits.scale * mass + history.language + limits.bonus * history.length
         score[number] += trie.lookahead[max(made.code - SILENCE, 0)]
         best = number if score[number] > score[best] else best
@@ -311,11 +309,11 @@ def advance(
         for number in range(beam.size[0]):
             prefix = beam.rows[number]
             history, code = np.int64(prefix.history), np.int64(prefix.code)
-            both = combine(prefix.blank, prefix.label, limits.best_path)
+            both = combine(prefix.blank, prefix.label)
             if code > SILENCE:
                 node, again = code - SILENCE, prefix.blank
                 last = np.int64(trie.label[node])
-                add_paths(candidates, history, code, both + row[BLANK], prefix.label + row[last], limits.best_path)
+                add_paths(candidates, history, code, both + row[BLANK], prefix.label + row[last])
             else:
                 wait(history, code, both, row, limits, candidates)
                 node, last, again = np.int64(0), code, -math.inf
@@ -353,13 +351,13 @@ def grown(histories: Histories, candidates: Candidates) -> tuple[Histories, Cand
     return bigger, larger
 
 # %% ../../nbs/decode/search.ipynb #720ab701
-def finished(beam: Beam, best_path: bool) -> dict[int, float]:
+def finished(beam: Beam) -> dict[int, float]:
     "Return the complete sentences in the beam, each a word history, with ln P(logits | words)."
     found: dict[int, float] = {}
     rows = beam.rows[: beam.size[0]]
     for prefix in rows[rows["code"] <= SILENCE]:
         history, mass = int(prefix["history"]), float(prefix["label"])
-        found[history] = combine(found.get(history, -math.inf), mass, best_path)
+        found[history] = combine(found.get(history, -math.inf), mass)
     return found
 
 
@@ -561,7 +559,7 @@ class Stream:
 
     def best(self, count: int) -> list[int]:
         "Return the histories of the most likely sentences; if all end inside a word, those of the words before it."
-        found, limits, rows = finished(self.beam, self.limits.best_path), self.limits, self.histories.rows
+        found, limits, rows = finished(self.beam), self.limits, self.histories.rows
         if not found:
             return list(dict.fromkeys(self.beam.rows["history"][: self.beam.size[0]].tolist()))[:count]
         totals = {history: limits.scale * acoustic + float(rows[history]["language"])
@@ -668,11 +666,11 @@ class BeamSearch:
         language = sentence_scores(self.model, [" ".join(words) for words in sentences], self.hot)
         frames = kept_frames(rows, self.config)
         skipped = float(np.delete(rows[:, BLANK], frames).sum())  # the same for all sentences
-        wide = with_quiet(rows[frames], self.config.best_path)
+        wide = with_quiet(rows[frames])
         probabilities, found = np.exp(wide), []
         for words, numbers, likely in zip(sentences, proposed, language.tolist()):
             acoustic, times = forced_align(wide, probabilities, np.array(numbers, np.int32), self.spoken,
-                                           float(self.config.missing_silence), self.config.best_path)
+                                           float(self.config.missing_silence))
             acoustic += skipped
             if acoustic > -math.inf:
                 total = self.config.total(acoustic, likely, len(words))

@@ -111,7 +111,7 @@ class PaddedSteps(FrameSteps):
 
 def steps_on(decoder: Decoder, day: str) -> FrameSteps:
     "Return the network of a decoder as it decodes live, with the layer of a day."
-    fitted = fit_days(decoder.model, decoder.sessions, decoder.trained, [day], decoder.config.unseen)
+    fitted = fit_days(decoder.model, decoder.sessions, decoder.trained, [day])
     steps = decoder.config.model.stream(fitted.cpu().eval())
     missing = (decoder.config.model.num_features or 0) - decoder.features_on(day)
     return PaddedSteps(steps, missing) if missing > 0 else steps

@@ -297,7 +297,7 @@ def card(
                   f"{'39 phonemes, silence' if labels == T15.labels else labels}",
         "weights": record["origin"],
         "recording days": f"{len(decoder.trained)} trained, of {len(decoder.sessions)}; other days: "
-                          f"{decoder.config.unseen} day layer",
+                          "mean day layer",
         **{split: f"{part['trials']:,} trials of {part['sessions']} days, {duration(part['bins'] * BIN_SECONDS)}"
            for split, part in record["data"].items()},
         **{name: quarantine_said(left_out) for name, left_out in quarantine_record(record).items()},

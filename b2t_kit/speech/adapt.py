@@ -22,12 +22,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as safe_bytes
 
-from ..core import SEED, KitError, check_bounds, content_hash, file_mark, fold_seed, regular_file
+from ..core import KitError, check_bounds, content_hash, file_mark, fold_seed, regular_file
 from ..core import write_atomically
 from ..data.batches import Batch, Frames, needed_patches
 from ..data.dataset import T15, Recordings
 from ..devices.torch import Device
-from .days import Unseen, fit_days
+from .days import fit_days
 from .evaluate import Decoder
 from .task import framing, logits_of, speech_loss
 from ..text.metrics import Counts, Difference, Rate, compare, rate_of
@@ -40,7 +40,6 @@ class AdaptConfig:
 
     copies: int = 64  # augmented copies of a trial in its step, at least 1
     lr: float | None = None  # learning rate of AdamW; None: 3e-5 for a patch embedding, 1e-3 for a day layer
-    seed: int = 0  # of the noise, masks and dropout
     weight_decay: float = 1e-5  # of AdamW
     noise: float = 0.2  # standard deviation of the noise in every bin and channel
     offset: float = 0.05  # standard deviation of the offset of each channel
@@ -49,7 +48,7 @@ class AdaptConfig:
 
     def __post_init__(self) -> None:
         check_bounds(self, {
-            "copies": (1, 10_000), "lr": (0, 1000), "seed": SEED, "weight_decay": (0, 1000), "noise": (0, 100),
+            "copies": (1, 10_000), "lr": (0, 1000), "weight_decay": (0, 1000), "noise": (0, 100),
             "offset": (0, 100), "masks": (0, 1000), "mask_share": (0, 1)}, "adapt_")
 
 # %% ../../nbs/speech/adapt.ipynb #819db258
@@ -77,7 +76,6 @@ class AdaptingDecoder:
         recordings: Recordings,  # any split; its labels are not read
         words: Callable[[np.ndarray], tuple[str, list[int]]],  # (P, 41) logits -> sentence, its classes
         device: Device,
-        unseen: Unseen,  # day layer of sessions without training
         adapt: AdaptConfig = AdaptConfig(),
     ) -> None:
         if device.kind == "xla":
@@ -87,7 +85,7 @@ class AdaptingDecoder:
             raise KitError(f"{decoder.origin}: here its labels are {other.num_labels} classes "
                            f"({' '.join(other.label_names[1:6])} ...), and this is done with phonemes only")
         self.decoder, self.recordings, self.words = decoder, recordings, words
-        self.device, self.unseen, self.adapt = device, unseen, adapt
+        self.device, self.adapt = device, adapt
         noise = replace(decoder.config.augment, white_noise=adapt.noise, offset=adapt.offset)
         self.config = replace(decoder.config, augment=noise,
                               model=decoder.config.model.for_adaptation(adapt.masks, adapt.mask_share))
@@ -106,7 +104,7 @@ class AdaptingDecoder:
             and session.partition(".")[0] == self.session.partition(".")[0])
         if not self.session or (self.adapted.by_day and not same_layer):
             days = self.decoder.sessions, self.decoder.trained, [session]
-            self.model = fit_days(self.decoder.model, *days, self.unseen).to(self.device.torch_device)
+            self.model = fit_days(self.decoder.model, *days).to(self.device.torch_device)
             self.model.requires_grad_(False).eval()
             self.parameters = {name: parameter.requires_grad_() for name, parameter in self.model.named_parameters()
                                if any(fnmatchcase(name, pattern) for pattern in self.adapted.patterns)}
@@ -122,13 +120,13 @@ class AdaptingDecoder:
     def learn(self, batch: Batch, labels: Sequence[int], place: tuple[str, int, int]) -> bool:
         "Take one step on copies of a trial; False if its gradient is not finite, and then nothing changes."
         rows, where = self.adapt.copies, batch.features.device
-        keys = [fold_seed(self.adapt.seed, "adapt", *place, copy) for copy in range(rows)]
+        keys = [fold_seed(0, "adapt", *place, copy) for copy in range(rows)]
         key, label = torch.tensor(keys, device=where), torch.tensor([labels], dtype=torch.int32, device=where)
         batch = replace(batch, labels=label, num_labels=torch.full_like(batch.num_bins, len(labels)))
         whole = {name: value.expand(rows, *value.shape[1:]) for name, value in vars(batch).items()
                  if isinstance(value, torch.Tensor)}  # the features are not copied yet
         copies = replace(batch, **whole | {"noise_key": key, "step_key": key[:1].expand(rows)}, step_rows=rows)
-        torch.manual_seed(fold_seed(self.adapt.seed, "adapt", *place, "dropout"))
+        torch.manual_seed(fold_seed(0, "adapt", *place, "dropout"))
         self.model.train()
         self.loss(copies).backward()
         self.model.eval()

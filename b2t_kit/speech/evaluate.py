@@ -37,7 +37,7 @@ from ..devices.select import open_device
 from ..devices.torch import Device
 from ..models.model import ctc_losses, greedy, model_name, published_in, source_note
 from .calibrate import Calibration, fit_temperature, label_loss, read_calibration, save_calibration
-from .days import Start, Unseen, fit_days
+from .days import Start, fit_days
 from .task import SpeechConfig, SpeechRun, check_signal, framing, logits_of, signals_in
 from ..text.lexicon import TOKEN_NAMES, ClassOrder, order_of
 from ..text.metrics import CHOSEN, Choice, Confusion, Counts, Rate, RateTable, choice_key, confusion, count_edits
@@ -54,7 +54,7 @@ class Decoder:
     "A trained network with the settings needed to use it."
 
     model: nn.Module  # float32, in evaluation mode
-    config: SpeechConfig  # smoothing, patches, and the day layer of unseen days
+    config: SpeechConfig  # smoothing, patches
     sessions: tuple[str, ...]  # recording day of each day layer, in order
     trained: tuple[str, ...]  # sessions that were in training
     origin: str  # its name in reports
@@ -220,7 +220,6 @@ def decode(
     decoder: Decoder,
     recordings: Recordings,  # any split
     device: Device,
-    unseen: Unseen | None = None,  # day layer of sessions without training; None: from the configuration
     look: bool = True,  # first look at the numbers, and warn of what is strange
 ) -> list[Decoded]:  # in the order of the recordings
     "Decode every trial of the recordings greedily."
@@ -228,8 +227,7 @@ def decode(
     check_signal(recordings, own, decoder.origin)
     for warning in look_at(recordings, to_train=False) if look else ():
         say_once(f"warning: {warning}")
-    days = (decoder.sessions, decoder.trained, recordings.sessions)
-    model = fit_days(decoder.model, *days, unseen or decoder.config.unseen)
+    model = fit_days(decoder.model, decoder.sessions, decoder.trained, recordings.sessions)
     model = model.to(device.torch_device).eval()
     found: dict[int, Decoded] = {}
     settings = replace(decoder.config.batches, cache="none")
@@ -288,12 +286,11 @@ def logits_key(
     decoder: Decoder,
     recordings: Recordings,  # of the trials
     device: Device,
-    unseen: Unseen | None = None,  # day layer of sessions without training; None: from the configuration
     folder: Path | None = None,  # where the hashes of the recordings are kept; None: only in this process
 ) -> dict[str, Any]:  # plain values
     "Everything that the logits of these trials depend on, for the keys of caches."
     precision = device.precision
-    return {"logits": LOGITS, "decoder": decoder.digest, "unseen": unseen or decoder.config.unseen,
+    return {"logits": LOGITS, "decoder": decoder.digest,
             "device": f"{device.kind} {precision.compute}{' TF32' * precision.tf32}", "split": recordings.split,
             "data": data_fingerprint(recordings, folder and folder / MEMO)}
 
@@ -362,7 +359,6 @@ class Evaluation:
     trials: list[Decoded]
     names: tuple[str, ...]  # of the classes, 0 the blank
     trained: frozenset[str]  # sessions that were in training
-    unseen: str  # the day layer used for the other sessions
     marks: tuple[Choice, ...] = ()  # what was chosen on these trials
     calibration: Calibration | None = None  # what words are searched with; None: not known
     certainty: Mapping[str, Mapping[str, dict[str, Any]]] = field(default_factory=dict)  # from `certainty_of`
@@ -426,7 +422,7 @@ class Evaluation:
         tables = {"summary": self.summary, "days": self.days, "blocks": self.blocks}
         return {
             "decoder": self.origin, "split": self.split, "trials": len(self.trials),
-            "loss": sum(losses) / max(len(losses), 1), "per": self.per.rate, "unseen": self.unseen,
+            "loss": sum(losses) / max(len(losses), 1), "per": self.per.rate,
             "marks": plain_marks(self.marks),
             **({"temperature": self.calibration.to_dict()} if self.calibration else {}),
             **({"certainty": dict(self.certainty)} if self.certainty else {}),
@@ -500,7 +496,6 @@ def evaluate_run(
     data: str | Path | None = None,  # folder of the recordings; None: the run's own, else the platform's
     split: str = "val",  # "val" or "train"
     json: str | Path | None = None,  # file for a copy of result.json; None: no copy
-    unseen: Unseen | None = None,  # day layer of sessions without training; None: from the configuration
     *,
     logits: bool = False,  # also write each trial's logits to logits.hdf5
     device: str = "auto",  # "auto", "cpu" or "cuda"
@@ -518,20 +513,19 @@ def evaluate_run(
     with open_device(device, precision) as opened, Recordings(data, split) as recordings:
         folder = results_folder(run, "eval", recordings) if out is None else Path(out)
         with new_folders(folder):
-            trials = decode(decoder, recordings, opened, unseen)
+            trials = decode(decoder, recordings, opened)
             if logits:
                 write_logits(folder / "logits.hdf5", ((trial.info, trial.logits) for trial in trials),
                              decoder.signal.label_names)
-            key = logits_key(decoder, recordings, opened, unseen, folder)
+            key = logits_key(decoder, recordings, opened, folder)
             chose = dict(decoder.chose(key["data"]))
             used = Counter(chose[trial.info.session] for trial in trials if trial.info.session in chose)
             calibration = read_calibration(Path(run), decoder.fitted_for)
             if calibration is None and split == "val":
-                plain = decode(decoder, recordings, opened, look=False) if unseen else trials
-                calibration = fit_run(run, decoder, recordings, plain)
+                calibration = fit_run(run, decoder, recordings, trials)
             evaluation = Evaluation(
                 decoder.origin, split, trials, recordings.signal.label_names, frozenset(decoder.trained),
-                unseen=unseen or decoder.config.unseen, calibration=calibration,
+                calibration=calibration,
                 marks=tuple(Choice(CHOSEN[kind], count, len(trials)) for kind, count in used.items()),
                 certainty=certainty_of(trials, calibration.temperature if calibration else 1.0))
             save_evaluation(evaluation, folder, key)

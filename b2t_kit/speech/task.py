@@ -28,7 +28,7 @@ from ..data.convert import open_recordings
 from ..devices.torch import Device
 from ..models.gru import GRUConfig
 from ..models.model import ModelConfig, ctc_losses, model_sources
-from .days import Start, Unseen, fit_days, init_from, read_rates, with_rates
+from .days import Start, fit_days, init_from, read_rates, with_rates
 from ..text.metrics import edit_distance
 from ..text.phonemes import PHONEMES, collapse
 from ..training.optim import GroupRule, group_parameters
@@ -59,8 +59,6 @@ class SpeechConfig(TaskSettings):
     # what to train on; with 'train val' nothing validates, and temperature and search weights are the run's of --config
     splits: tuple[Literal["train", "val"], ...] = ("train",)
     holdout: tuple[str, ...] = ()  # sessions left out of training and scored separately
-    # day layer for sessions without training: of the nearest or previous day, the mean, or none
-    unseen: Unseen = "mean"
     words: WordsConfig = WordsConfig()  # word decoding in validation; none by default
     # learning rates of parameters by pattern of their names, as fractions of the usual, such as gru.*=0.1; 0 freezes
     rates: tuple[str, ...] = ()
@@ -293,7 +291,7 @@ class SpeechTask(Task):
         model = self.config.model.build()
         is_traced = next(model.parameters()).is_meta  # by a plan, which needs no numbers
         if self.start and self.start.model is not None and not is_traced:
-            self.new = init_from(model, self.start, self.sessions, self.config.unseen)
+            self.new = init_from(model, self.start, self.sessions)
         return model
 
     def parameter_groups(self, model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
@@ -352,7 +350,7 @@ class SpeechTask(Task):
         "Loss, phoneme and word error rate; `unseen_loss` and so on for held-out days."
         values = self._score(model, device, self.val)
         if self.held_out:
-            fitted = fit_days(model, self.sessions, self.trained, self.sessions, self.config.unseen).eval()
+            fitted = fit_days(model, self.sessions, self.trained, self.sessions).eval()
             device.submit("fitting the layers of other days")
             unseen = self._score(fitted, device, self.held_out)
             values |= {f"unseen_{name}": value for name, value in unseen.items()}

@@ -1,5 +1,4 @@
-"Settings of the search: default weights, hotwords, blank skipping, and tuning for time."
-import math
+"Settings of the search: default weights, hotwords, and blank skipping."
 import random
 import time
 from collections import Counter
@@ -18,7 +17,6 @@ from b2t_kit.speech.calibrate import fit_to_sentences
 from b2t_kit.decode.search import SearchConfig, parse_hotwords
 from b2t_kit.decode.decode import words_in
 from b2t_kit.decode.files import read_trials
-from b2t_kit.decode.tune import plot_tuning, tune
 from b2t_kit.text.lexicon import Lexicon, build_lexicon
 from b2t_kit.lm import LanguageModel
 from b2t_kit.simulate import default_language_model
@@ -149,18 +147,6 @@ def settings(labels: Path, /, *, sentences: int = 150, json: Path | None = None)
                               "frames": sum(kept) / sum(map(len, trials))})
         print(rows[-1], flush=True)
     save_at(json, "settings", rows)
-
-
-def tuning(labels: Path, /, *, tune_on: int = 40, json: Path | None = None, figure: Path | None = None) -> None:
-    "Measure which settings `tune` chooses for time, without a limit, on --tune-on sentences of the 3-gram's table."
-    scored, tuned_on, text = divided(labels)
-    said, lexicon = tuned_on[:tune_on], build_lexicon()
-    model = build(text, scored, vocabulary=list(lexicon.words))
-    found = tune(lexicon, model, calibrated(said, 3, tuned_on), said, CONFIG, progress=print, budget=math.inf)
-    print(found, flush=True)
-    save_at(json, "tuning", found.to_dict())
-    if figure:
-        plot_tuning(found).savefig(figure, dpi=80)
 
 
 def search_defaults(labels: Path, /, *, logits: tuple[Path, ...] = (), sentences: int = 250, judge: int = 1426,
