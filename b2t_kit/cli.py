@@ -749,18 +749,15 @@ class Perplexity(Verb):
     # model to read: .b2tlm, .arpa, .arpa.gz, or a binary of KenLM, whatever its name; or the folder of a large model
     model: Positional[Annotated[str, arg(metavar="MODEL")]]
     text: Positional[File]  # file with a sentence a line, or a CSV with sentences
-    # large models: from now on write sentences the way that predicts this text best (case, punctuation); the text must
-    # hold no sentence that will be scored
-    keep: bool = False
 
     def act(self) -> None:
         from b2t_kit.lm import load_sentences, perplexity
         from b2t_kit.lm_kenlm import read_language_model
 
-        if self.keep or Path(self.model).is_dir():
+        if Path(self.model).is_dir():
             from b2t_kit.llm import read_writings
 
-            print(read_writings(self.model, self.text, self.keep))
+            print(read_writings(self.model, self.text))
             return
         model, sentences = read_language_model(self.model), load_sentences(self.text)
         value, unknown = perplexity(model, sentences)

@@ -1,7 +1,5 @@
 """A large model after the search, from the command line."""
-import json
 import re
-import shutil
 import sys
 from pathlib import Path
 
@@ -61,19 +59,10 @@ def test_rescore(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> N
 
 
 def test_writing(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """How sentences are written for a model is measured on a text, and kept in the model's folder where it is asked for."""
-    model = tmp_path / "causal"
-    shutil.copytree(good / "causal", model)
-    words = ["lm", "perplexity", str(model), str(good / "text.txt")]
-    assert main(words) == 0 and not (model / "writing.json").exists()
+    """How sentences are written for a model is measured on a text."""
+    assert main(["lm", "perplexity", str(good / "causal"), str(good / "text.txt")]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("perplexity per word of 40 sentences") and len(said) > 3
-    assert main([*words, "--keep"]) == 0 and "the first one is kept in" in capsys.readouterr().out
-    assert json.loads((model / "writing.json").read_text())["start"] in said[1].encode().decode("unicode_escape")
-    (model / "writing.json").write_text('{"ends": 3}')
-    decoded(good, tmp_path / "plain")
-    assert rescore(tmp_path, model, "--tune") == 2
-    assert "writing.json: is not a record of how sentences are written" in capsys.readouterr().err
 
 
 def test_without_transformers(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:

@@ -14,7 +14,7 @@ from b2t_kit.decode.search import BeamSearch
 from b2t_kit.decode.files import DecodedTrial
 from b2t_kit.decode.search import SearchConfig
 from b2t_kit.llm import GRID, best_weights, tabulate
-from b2t_kit.llm import (CausalScorer, KeptScores, load_scorer, unscored_sentences, word_perplexity,
+from b2t_kit.llm import (CausalScorer, KeptScores, choose_writing, load_scorer, unscored_sentences, word_perplexity,
                                 writings_of)
 from b2t_kit.lm_kenlm import read_language_model
 from b2t_kit.text.lexicon import build_lexicon
@@ -118,7 +118,8 @@ def writing(labels: Path, /, *, llm: Path, sentences: int = 250, models: Path | 
     """
     said = divided(labels)[1][:sentences]
     scorer = load_scorer(llm)
-    chosen, tried, plain = scorer.writing, scorer.tried, writings_of(scorer.tokenizer)[0]
+    tried = choose_writing(scorer, unscored_sentences())
+    chosen, plain = scorer.writing, writings_of(scorer.tokenizer)[0]
     print("on the kit's sentences", *tried, sep="\n", flush=True)
     ways = {"as before": replace(plain, ends=(".",)), ". ? !": replace(plain, ends=(".", "?", "!")),
             "all ends": plain, "chosen": chosen, "chosen, full stop only": replace(chosen, ends=(".",))}
