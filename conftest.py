@@ -62,7 +62,7 @@ def pytest_addoption(parser):
     parser.addoption("--flags", default="", help="tst_flags to run all the same, as nbdev_test's")
     parser.addoption("--no-skips", action="store_true", help="a skipped test is a failure")
     parser.addoption("--seconds", default="", help="a JSON file that gets the seconds of each file of tests")
-    parser.addoption("--library", default="", help="only files with a test that needs this library, such as torch_xla")
+    parser.addoption("--library", default="", help="only tests that need this library, such as torch_xla, and whole notebooks that do")
 
 
 def pytest_collect_file(file_path, parent):
@@ -72,9 +72,10 @@ def pytest_collect_file(file_path, parent):
 
 def pytest_collection_modifyitems(config, items):
     if library := config.getoption("--library"):
-        files = {item.path for item in items if item.get_closest_marker(library)}
-        config.hook.pytest_deselected(items=[item for item in items if item.path not in files])
-        items[:] = [item for item in items if item.path in files]
+        notebooks = {item.path for item in items if item.get_closest_marker(library) and isinstance(item, Cells)}
+        kept = [item for item in items if item.get_closest_marker(library) or item.path in notebooks]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
     if "PYTEST_XDIST_WORKER" in os.environ and SECONDS.exists():
         seconds = {ROOT / name: taken for name, taken in json.loads(SECONDS.read_text(encoding="utf-8")).items()}
         items.sort(key=lambda item: -seconds.get(item.path, 0.0))  # tests of a file stay together, in their order

@@ -8,8 +8,9 @@ kept until their sources change:
              a skip is a failure
     nbdev3   the current nbdev, over base's libraries
 
-README.md's second command runs in base, and in xla for the files that have a test of XLA; the notebooks of models and
-training run there too, with an older torch.
+README.md's second command runs in base, and in xla for the tests and notebooks that need torch_xla. Both keep two
+processors busy. What comes after them takes one: so the notebooks of models and training, which run in xla too, with
+an older torch, have one processor, and all other steps the other.
 Chromium, for the tests of the live page, is installed by apt-get where it is missing; where that fails, they are
 reported as skipped.
 pytest runs all notebooks. One folder of them runs under nbdev 2's test command too, and two under nbdev 3's, whose
@@ -34,6 +35,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -74,17 +76,21 @@ def variables(name: str) -> dict[str, str]:
     }
 
 
-def run(name: str, command: str) -> tuple[bool, str]:
-    "Run a command in an environment and log it; returns whether it succeeded, and its last line."
+def run(name: str, command: str, beside: bool = False) -> tuple[bool, str]:
+    """Run a command in an environment and log it; returns whether it succeeded, and its last line.
+
+    What runs beside another command is printed when it has ended.
+    """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
-        return run_in(scratch, name, command)
+        return run_in(scratch, name, command, beside)
 
 
-def run_in(scratch: str, name: str, command: str) -> tuple[bool, str]:
+def run_in(scratch: str, name: str, command: str, beside: bool) -> tuple[bool, str]:
     "The same with a temporary folder for files of the command."
     free = shutil.disk_usage(ROOT).free / 1e9
-    print(f"\n=== {name}: {command}\n=== {free:.0f} GB of disk free", flush=True)
-    start, last = time.monotonic(), ""
+    start, last, printed = time.monotonic(), "", [f"\n=== {name}: {command}\n=== {free:.0f} GB of disk free\n"]
+    if not beside:
+        print(printed.pop(), end="", flush=True)
     limited = ["timeout", "--kill-after=30", str(STEP_LIMIT), "bash", "-c", command]
     with subprocess.Popen(
         limited,
@@ -97,9 +103,11 @@ def run_in(scratch: str, name: str, command: str) -> tuple[bool, str]:
         errors="replace",
     ) as process:
         for line in process.stdout:
-            print(line, end="", flush=True)
+            printed.append(line)
+            if not beside:
+                print(printed.pop(), end="", flush=True)
             last = line.strip() or last
-    print(f"=== status {process.returncode}, {time.monotonic() - start:.0f} s", flush=True)
+    print("".join(printed) + f"=== status {process.returncode}, {time.monotonic() - start:.0f} s", flush=True)
     return process.returncode == 0, last
 
 
@@ -118,11 +126,11 @@ def build(name: str, python: str = "", command: str = "") -> bool:
         (libraries,) = (ENVS / OVER[name]).glob("lib/python*/site-packages")
         (own,) = (ENVS / name).glob("lib/python*/site-packages")
         (own / "base.pth").write_text(f"{libraries}\n{ROOT}\n")
-    succeeded, _ = run(name, command)
+    succeeded, _ = run(name, command, beside=True)
     if name == "xla":  # the last version with the message of a reported failure, for one test
         shutil.rmtree(ENVS / "accelerate-1.13", ignore_errors=True)
         command = "PIP_CONSTRAINT= pip install --no-deps --target .ci/envs/accelerate-1.13 accelerate==1.13.0"
-        succeeded = run(name, command)[0] and succeeded
+        succeeded = run(name, command, beside=True)[0] and succeeded
     if succeeded:
         stamp.write_text(made_from)
     return succeeded
@@ -169,26 +177,34 @@ def main() -> int:
         return job(sys.argv[2])
     demo, tests = COMMAND.findall((ROOT / "README.md").read_text(encoding="utf-8"))
     shutil.rmtree(ROOT / "demo", ignore_errors=True)
-    steps = [
+    suites = [
         ("base", f"{tests} --seconds {ENVS}/base/seconds.json"),
         ("xla", f"{tests} --library torch_xla --seconds {ENVS}/xla/seconds.json"),
-        ("xla", "pytest -q nbs/models nbs/training nbs/03_precision.ipynb nbs/04_training.ipynb"),
-        ("base", "ruff check && mypy --cache-dir=/dev/null"),
-        ("base", "nbdev_test --path nbs/core.ipynb"),
-        ("nbdev3", "python tools/in_step.py && python tools/same_cells.py"),
-        ("nbdev3", "nbdev-test nbs/core.ipynb && nbdev-test nbs/live"),
-        ("base", demo),
+    ]
+    lanes = [
+        [("xla", "pytest -q nbs/models nbs/training nbs/03_precision.ipynb nbs/04_training.ipynb")],
+        [("base", "ruff check && mypy --cache-dir=/dev/null"), ("base", "nbdev_test --path nbs/core.ipynb"),
+         ("nbdev3", "python tools/in_step.py && python tools/same_cells.py"),
+         ("nbdev3", "nbdev-test nbs/core.ipynb && nbdev-test nbs/live"),
+         ("base", demo)],  # the last one, since it installs another copy
     ]
     install_programs()
-    broken = {name for name in PYTHONS if not build(name)}
-    passed, failed, skipped = 0, len(broken), 0
-    took = []
-    for name, command in steps:
-        if name in broken:
-            continue
+    with ThreadPoolExecutor(2) as both:
+        built = dict(one for lane in both.map(lambda names: [(name, build(name)) for name in names],
+                                              (("base", "nbdev3"), ("xla",))) for one in lane)
+
+    def timed(name: str, command: str, beside: bool) -> tuple[float, bool, str, str, str]:
         start = time.monotonic()
-        succeeded, last = run(name, command)
-        took.append((time.monotonic() - start, "" if succeeded else "FAILED", name, command))
+        succeeded, last = run(name, command, beside) if built[name] else (False, "")
+        return time.monotonic() - start, succeeded, name, command, last
+
+    begun = time.monotonic()
+    took = [timed(*step, beside=False) for step in suites]
+    with ThreadPoolExecutor(2) as both:
+        took += [one for lane in both.map(lambda steps: [timed(*step, beside=True) for step in steps], lanes) for one in lane]
+    in_all = time.monotonic() - begun
+    passed, failed, skipped = 0, 0, 0
+    for _, succeeded, _, command, last in took:
         totals = TOTALS.fullmatch(last) if command.startswith(tests) else None
         counts = tuple(map(int, totals.groups())) if totals else (0, 0, 0)
         passed, failed, skipped = passed + counts[0], failed + counts[1], skipped + counts[2]
@@ -201,9 +217,9 @@ def main() -> int:
     for file in list(files)[:30]:
         print(f"{files[file]:6.0f} s  {file}")
     print("\n=== seconds of each step")
-    for seconds, result, name, command in took:
-        print(f"{seconds:6.0f} s  {result:<6}  {name:<6}  {command}")
-    print(f"{sum(one[0] for one in took):6.0f} s  in all\n")
+    for seconds, succeeded, name, command, _ in took:
+        print(f"{seconds:6.0f} s  {'' if succeeded else 'FAILED':<6}  {name:<6}  {command}")
+    print(f"{in_all:6.0f} s  in all\n")
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return min(failed, 1)
 
