@@ -63,6 +63,7 @@ def pytest_addoption(parser):
     parser.addoption("--no-skips", action="store_true", help="a skipped test is a failure")
     parser.addoption("--seconds", default="", help="a JSON file that gets the seconds of each file of tests")
     parser.addoption("--library", default="", help="only tests that need this library, such as torch_xla, and whole notebooks that do")
+    parser.addoption("--also", default="", help="with --library: files and folders that run whole, with commas between")
 
 
 def pytest_collect_file(file_path, parent):
@@ -73,7 +74,9 @@ def pytest_collect_file(file_path, parent):
 def pytest_collection_modifyitems(config, items):
     if library := config.getoption("--library"):
         notebooks = {item.path for item in items if item.get_closest_marker(library) and isinstance(item, Cells)}
-        kept = [item for item in items if item.get_closest_marker(library) or item.path in notebooks]
+        also = [ROOT / path for path in config.getoption("--also").split(",") if path]
+        kept = [item for item in items if item.get_closest_marker(library) or item.path in notebooks
+                or any(item.path.is_relative_to(path) for path in also)]
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = kept
     if "PYTEST_XDIST_WORKER" in os.environ and SECONDS.exists():
@@ -88,12 +91,17 @@ def pytest_collection_finish(session):
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item, nextitem):
     result = yield
+    gc.collect()
+    gc.freeze()  # what a test leaves, such as modules, stays
     if nextitem is None or nextitem.path != item.path:
-        gc.collect()
-        gc.freeze()  # what a file leaves stays
         if "tqdm" in sys.modules:  # an interrupted bar may keep the lock of all, and other threads wait for ever
             sys.modules["tqdm"].tqdm.set_lock(threading.RLock())
     return result
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item):
+    gc.freeze()  # what fixtures have made and imported
 
 
 def pytest_runtest_setup(item):

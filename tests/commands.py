@@ -1,8 +1,12 @@
-"""What tests of commands share: processes of their own, and folders that must not change."""
+"""What tests of commands share: processes of their own, folders that must not change, and what runs leave."""
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
@@ -12,10 +16,14 @@ FOREIGN = ("XLA_", "PJRT_", "ACCELERATE_", "USE_TORCH_XLA", "TF_CPP_MIN_LOG_LEVE
 
 
 def environment(chips: int = 0, **added: str) -> dict[str, str]:
-    """Variables of a process that imports this checkout, on one thread, with so many simulated chips."""
+    """Variables of a process that imports this checkout, on one thread, with so many simulated chips.
+
+    Programs for these chips are compiled with the least effort: they run for seconds, and compiling takes longer.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     path = os.pathsep.join([str(ROOT), str(TESTS), *filter(None, sys.path)])
-    chosen = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(chips)} if chips else {}
+    simulated = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(chips), "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    chosen = simulated if chips else {}
     return {**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **chosen, **added}
 
 
@@ -41,3 +49,22 @@ def tree(folder: Path = Path()) -> dict[str, int]:
         if path.name not in ("fingerprint.json", ".lock"):
             found[str(path.relative_to(folder))] = hash(path.read_bytes() if path.is_file() else str(path.lstat().st_mode))
     return found
+
+
+def newest(run: Path) -> int:
+    """The step of a run's newest checkpoint, -1 if there is none."""
+    from b2t_kit.training.checkpoint import checkpoint_steps
+    return max(checkpoint_steps(run), default=-1)
+
+
+def bits(run: Path) -> dict[str, bytes]:
+    """The files of tensors of a run's newest checkpoint."""
+    from b2t_kit.training.checkpoint import checkpoint_path
+    return {path.name: path.read_bytes() for path in checkpoint_path(run, newest(run)).glob("*.safetensors")}
+
+
+def tensors(run: Path, *parts: str) -> "dict[str, torch.Tensor]":
+    """The same as tensors: weights, average and moments."""
+    from b2t_kit.training.checkpoint import checkpoint_path, read_part
+    return {f"{part}/{name}": value for part in parts or ("model", "ema", "optimizer")
+            for name, value in read_part(checkpoint_path(run, newest(run)), part).items()}

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from matplotlib.figure import Figure
+from PIL import Image
 
 from commands import tree
 
@@ -14,7 +16,13 @@ collect_ignore = [] if torch.cuda.is_available() else ["test_cuda.py"]
 
 
 @pytest.fixture
-def here(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def dots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every figure is a dot: drawing one takes as long as all else of a small command. Notebooks draw them."""
+    monkeypatch.setattr(Figure, "savefig", lambda self, file, **options: Image.new("RGB", (1, 1)).save(file, "PNG"))
+
+
+@pytest.fixture
+def here(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dots: None) -> Path:
     """A copy of a file's good input (its fixture `good`) in the current folder, without GPUs and torch_xla."""
     shutil.copytree(good, tmp_path / "here", symlinks=True)
     monkeypatch.chdir(tmp_path / "here")

@@ -68,12 +68,10 @@ def text(**files: str | bytes) -> Callable[[Path], object]:
 
 
 def copies(*names: str) -> Callable[[Path], object]:
-    """Copy things that were prepared."""
     return lambda folder: [shutil.copytree(Path(os.environ["HOSTILE"]) / name, folder / name) for name in names]
 
 
 def several(*makes: Callable[[Path], object]) -> Callable[[Path], object]:
-    """One after the other."""
     return lambda folder: [make(folder) for make in makes]
 
 

@@ -19,8 +19,9 @@ os.environ["USE_TORCH_XLA"] = "0"  # as the kit does when it imports Accelerate
 import accelerate  # noqa: F401
 
 from b2t_kit.train import train
-from b2t_kit.training.checkpoint import checkpoint_path, checkpoint_steps
+from b2t_kit.training.checkpoint import checkpoint_path
 from b2t_kit.training.log import read_metrics, series
+from commands import newest
 from toy import ToyTask, toy_config
 
 CONFIG = toy_config(steps=100, checkpoint_every=4, eval_every=10, log_every=5, keep_checkpoints=2)
@@ -42,11 +43,6 @@ def start(folder: Path) -> int:
 def wait(process: int) -> int:
     """The exit status of a forked process, negative if a signal ended it."""
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-
-
-def newest(folder: Path) -> int:
-    """The step of the newest checkpoint, -1 if there is none."""
-    return max(checkpoint_steps(folder), default=-1)
 
 
 def half_written(folder: Path) -> bool:

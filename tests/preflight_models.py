@@ -2,6 +2,7 @@
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,15 @@ ROWS, TIME, INPUTS, UNITS, CLASSES, LABELS = 8, 40, 24, 16, 41, 6
 WIDE = 5120  # units
 
 
-class Dense(nn.Module):
-    """y = tanh(W x)."""
+class Changed(nn.Module):
+    """tanh(W x), and what a function makes of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
-        self.layer = nn.Linear(INPUTS, UNITS)
+        self.layer, self.change = nn.Linear(INPUTS, UNITS), change
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(self.layer(features))
+        return self.change(torch.tanh(self.layer(features)))
 
 
 class Recurrent(nn.Module):
@@ -47,64 +48,38 @@ class Wide(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.gru = GRU(WIDE // 4, WIDE, 2)
-        self.out = nn.Linear(WIDE, CLASSES)
+        self.gru, self.out = GRU(WIDE // 4, WIDE, 2), nn.Linear(WIDE, CLASSES)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         return self.out(self.gru(features)[0])
 
 
 class Scored(nn.Module):
-    """Logits that are parameters, so the step consists of the CTC loss only."""
+    """Logits that are parameters, so the step consists of the CTC loss only: the kit's, or torch's, which XLA does not have."""
 
-    def __init__(self) -> None:
+    def __init__(self, theirs: bool = False) -> None:
         super().__init__()
-        self.logits = nn.Parameter(torch.zeros(ROWS, TIME, CLASSES))
+        self.logits, self.theirs = nn.Parameter(torch.zeros(ROWS, TIME, CLASSES)), theirs
 
     def forward(self, labels: torch.Tensor) -> torch.Tensor:
-        frames = torch.full((ROWS,), TIME, dtype=torch.int32, device=labels.device)
-        count = torch.full((ROWS,), LABELS, dtype=torch.int32, device=labels.device)
-        return ctc_losses(self.logits, frames, labels, count)
+        where = None if self.theirs else labels.device
+        frames, count = (torch.full((ROWS,), size, dtype=torch.int32, device=where) for size in (TIME, LABELS))
+        if not self.theirs:
+            return ctc_losses(self.logits, frames, labels, count)
+        return nn.functional.ctc_loss(self.logits.log_softmax(-1).transpose(0, 1), labels, frames, count, reduction="none")
 
 
-class Impatient(Dense):
-    """Reads a value in the middle of the forward pass."""
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        found = super().forward(features)
-        return found if found.sum().item() > 0 else -found
-
-
-class Choosy(Dense):
-    """The number of rows of its result depends on values."""
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        found = super().forward(features).flatten()
-        return found[found > 0]
-
-
-class OnTheHost(Scored):
-    """torch's own CTC loss, which XLA does not have."""
-
-    def forward(self, labels: torch.Tensor) -> torch.Tensor:
-        frames, count = torch.full((ROWS,), TIME), torch.full((ROWS,), LABELS)
-        scores = self.logits.log_softmax(-1).transpose(0, 1)
-        return nn.functional.ctc_loss(scores, labels, frames, count, reduction="none")
-
-
-FEATURES = {"dense": (ROWS, INPUTS), "gru": (ROWS, TIME, INPUTS), "item": (ROWS, INPUTS), "rows": (ROWS, INPUTS)}
-MODELS = {"dense": Dense, "gru": Recurrent, "ctc": Scored, "item": Impatient, "rows": Choosy, "host": OnTheHost}
-
-
-def batch_of(name: str) -> torch.Tensor:
-    """A batch of a model."""
-    if name in FEATURES:
-        return torch.zeros(FEATURES[name])
-    return torch.ones(ROWS, LABELS, dtype=torch.int32)
+BATCH, WORDS = torch.zeros(ROWS, INPUTS), torch.ones(ROWS, LABELS, dtype=torch.int32)
+MODELS: dict[str, tuple[Callable[[], nn.Module], torch.Tensor]] = {  # and its batch
+    "dense": (lambda: Changed(lambda found: found), BATCH),
+    "gru": (Recurrent, torch.zeros(ROWS, TIME, INPUTS)),
+    "ctc": (Scored, WORDS),
+    "item": (lambda: Changed(lambda found: found if found.sum().item() > 0 else -found), BATCH),  # reads a value
+    "rows": (lambda: Changed(lambda found: found[found > 0]), BATCH),  # as many as the values say
+}
 
 
 def total(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-    """A loss for any output."""
     return model(batch).float().square().mean()
 
 
@@ -121,10 +96,10 @@ def count() -> None:
     """Print the programs of the models that are counted by hand, then why others have none."""
     from jaxlib import _jax
 
-    for name in ("dense", "gru", "ctc", "item", "rows"):
+    for name, (make, batch) in MODELS.items():
         found: dict[str, Any] = {}
         try:
-            made = lowered(MODELS[name](), batch_of(name), "v5e-1", ema_decay=0.0, precision="float32")
+            made = lowered(make(), batch, "v5e-1", ema_decay=0.0, precision="float32")
             text = _jax.XlaComputation(made.module).get_hlo_module().to_string()
             found = {"hlo": text, "arguments": [vars(one) for one in made.arguments]}
         except KitError as error:

@@ -1,4 +1,4 @@
-"""Short random recordings in the layouts of published sets, for tests."""
+"""Short random recordings in the layouts of published sets."""
 from pathlib import Path
 
 import h5py
@@ -6,13 +6,8 @@ import numpy as np
 from scipy.io import savemat
 
 
-def tiny_mat_files(
-    folder: str | Path,  # `competitionData` is created in it
-    days: int = 2,
-    trials: int = 6,  # training trials of a day, in two blocks; a third as many in the other parts
-    packed: bool = False,  # compress the variables
-) -> Path:  # the new `competitionData`
-    """Write a few days of short random trials in the layout of the published files."""
+def tiny_mat_files(folder: str | Path, days: int = 2, trials: int = 6, packed: bool = False) -> Path:
+    """T12: training trials of a day, in two blocks, and a third as many in the other parts; the new `competitionData`."""
     root = Path(folder) / "competitionData"
     for day in range(days):
         for part, (split, name) in enumerate({"train": "train", "val": "test", "test": "competitionHoldOut"}.items()):
@@ -32,13 +27,8 @@ def tiny_mat_files(
     return root
 
 
-def tiny_voice_files(
-    folder: str | Path,  # `t15_neural_data` is created in it
-    days: tuple[int, ...] = (27, 67),  # after implantation; 27 is a day of the competition, 67 is not
-    trials: int = 5,
-    kind: str = "float32",  # of the crossings; an integer type for counts
-) -> Path:  # the new `t15_neural_data`
-    """Write a few days of short random trials in the layout of the published files."""
+def tiny_voice_files(folder: str | Path, days: tuple[int, ...] = (27, 67), trials: int = 5, kind: str = "float32") -> Path:
+    """Brain to voice: days after implantation, of which 27 is one of the competition, 67 not; `kind` is of the crossings."""
     root = Path(folder) / "t15_neural_data"
     for day in days:
         random, words = np.random.default_rng([0, day]), ["we", "can", "hear", "you", "now"]
@@ -49,14 +39,14 @@ def tiny_voice_files(
             cells["spikepow_trials"][index] = random.standard_normal((length, 256)).astype(np.float32)
         cues = [" ".join(random.permutation(words)[:2]).capitalize() + "." for _ in range(trials)]
         path = root / f"t15_day{day:03d}" / f"t15_day{day:03d}_neural_data.mat"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True)
         savemat(path, {**cells, "cues": np.array([f"{cue:<70}" for cue in cues]), "session": f"t15_day{day:03d}"},
                 do_compression=True)
     return root
 
 
-def tiny_inner_files(folder: str | Path, trials: int = 8) -> Path:  # the same folder
-    """Write a file of each kind in the layout of the published ones."""
+def tiny_inner_files(folder: str | Path, trials: int = 8) -> Path:
+    """Inner speech: a file of each kind."""
     files = (("isolatedVerbalBehaviors/t12.2023.08.15_listening_raw", 128, None),
              ("isolatedVerbalBehaviors/t15.2024.04.07_attempted_raw", 256, None),
              ("interleavedVerbalBehaviors/t15.2024.06.14_interleavedVerbalBehaviors_raw", 256, 10),
@@ -79,12 +69,8 @@ def tiny_inner_files(folder: str | Path, trials: int = 8) -> Path:  # the same f
     return Path(folder)
 
 
-
-def tiny_nwb_files(
-    folder: str | Path,  # `000950` is created in it
-    trials: int = 6,
-) -> Path:  # the new `000950`
-    """Write a held-in and a held-out day of short random trials in the layout of the published files."""
+def tiny_nwb_files(folder: str | Path, trials: int = 6) -> Path:
+    """H2: a held-in and a held-out day; the new `000950`."""
     root = Path(folder) / "000950"
     for kind, date in (("held-in", "20220518"), ("held-out", "20230417")):
         random = np.random.default_rng([0, int(date)])
@@ -108,12 +94,7 @@ def tiny_nwb_files(
     return root
 
 
-def tiny_corp_files(
-    folder: str | Path,
-    days: tuple[str, ...] = ("t5.2022.05.18", "t5.2023.04.17", "t5.2023.12.01"),
-    trials: int = 5,
-) -> Path:  # online_recalibration_data
-    """Write days of short random trials in the layout of the published files."""
+def tiny_corp_files(folder: str | Path, days: tuple[str, ...] = ("t5.2022.05.18", "t5.2023.04.17", "t5.2023.12.01"), trials: int = 5) -> Path:
     root = Path(folder) / "online_recalibration_data"
     root.mkdir(parents=True)
     for number, day in enumerate(days):

@@ -32,7 +32,6 @@ def torchrun(target: str, *arguments: str, timeout: float = 600.0) -> list[str]:
 
 
 def toy_model() -> nn.Module:
-    """A small network with fixed parameters."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
 

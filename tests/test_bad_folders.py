@@ -30,7 +30,6 @@ EVAL, RESUME = "eval --run gru --data data --device cpu", f"{TRAIN} --steps 6 --
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory):
-    "Recordings of four trials, and a run of three steps with one checkpoint."
     folder, before = tmp_path_factory.mktemp("made"), os.getcwd()
     os.chdir(folder)
     try:

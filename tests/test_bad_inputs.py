@@ -35,7 +35,6 @@ Spoil = Callable[[], object]
 
 
 def train(words: str = "", out: str = "new") -> str:
-    """The command that trains a small decoder, with changed settings."""
     small = " ".join(f"{name} {value}" for name, value in SMALL.items() if f"{name} " not in f"{words} ")
     return f"train --data data --out {out} {small} {words}"
 
@@ -45,7 +44,6 @@ TRAIN, RESUME = train(), train("--resume", "run")
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Recordings of two short days, and a run that was trained with them."""
     folder = tmp_path_factory.mktemp("good")
     tiny_recordings(folder / "data", sessions=2, trials=4, max_bins=60)
     places = {"data": folder / "data", "new": folder / "run"}
@@ -78,7 +76,6 @@ def in_file(change: Callable[[h5py.Group, h5py.File], object]) -> Spoil:
 
 
 def attribute(name: str, *value: object) -> Spoil:
-    """Give an attribute of the trial another value, or none."""
     return in_file(lambda trial, _: trial.attrs.__setitem__(name, *value) if value else trial.attrs.__delitem__(name))
 
 
@@ -87,14 +84,12 @@ def value(name: str, place: object, new: float) -> Spoil:
 
 
 def taken(trial: h5py.Group, name: str = "input_features") -> np.ndarray:
-    """A dataset that is removed from the trial."""
     data = trial[name][:]
     del trial[name]
     return data
 
 
 def content(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Spoil:
-    """Put another dataset in the place of one."""
     return in_file(lambda trial, _: trial.create_dataset(name, data=change(taken(trial, name))))
 
 
@@ -243,7 +238,6 @@ RECORDINGS: dict[str, tuple[Spoil, str]] = {  # place: "" for the file, else of 
 
 @contextmanager
 def memory_limit(spare: int = 600 << 20) -> Iterator[None]:
-    """Let this process take only so many bytes more."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + spare, before[1]))
     try:
@@ -329,7 +323,6 @@ def text(path: str, new: str | bytes) -> Spoil:
 
 
 def shorten() -> None:
-    """Leave ten bins and one label of a validation trial."""
     with h5py.File(DAY / "data_val.hdf5", "r+") as file:
         trial = file["trial_0000"]
         trial["input_features"] = taken(trial)[:10]
@@ -338,7 +331,6 @@ def shorten() -> None:
 
 
 def spoil_val() -> None:
-    """A NaN in a validation trial."""
     with h5py.File(DAY / "data_val.hdf5", "r+") as file:
         file["trial_0000/input_features"][3, 4] = np.nan
 

@@ -6,11 +6,12 @@ its own folder, calls `b2t lm` there, and finds the folder unchanged. tests/test
 import csv
 import gzip
 import hashlib
+import json
 import math
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import h5py
 import numpy as np
@@ -174,13 +175,20 @@ def forged():
         yield lambda: lm.map_model("bad.b2tlm")
 
 def flipped():
-    for path in sorted(Path(sys.argv[1]).glob("*.bin")) * 8:
-        data = bytearray(path.read_bytes())
+    noticed, paths = 0, sorted(Path(sys.argv[1]).glob("*.bin")) * 8
+    for path in paths:
+        right, data = lm.sentence_scores(KenlmModel(path), text), bytearray(path.read_bytes())
         for place in rng.integers(rng.choice([0, 112]), len(data), rng.integers(1, 5)):
             block = rng.bytes(rng.integers(1, 17))[: len(data) - place]
             data[place : place + len(block)] = block
         Path("bad.bin").write_bytes(data)
         yield lambda: KenlmModel("bad.bin")
+        try:
+            KenlmModel("bad.bin").verify()
+            noticed += np.array_equal(lm.sentence_scores(KenlmModel("bad.bin"), text), right)
+        except KitError:
+            noticed += 1
+    assert noticed > 0.9 * len(paths), f"{noticed} of {len(paths)} are refused, or read the same"
 
 for damaged in (forged, flipped):
     fine, told = 0, set()
@@ -204,7 +212,6 @@ def test_wild_numbers_in_models_too_large_to_be_read_first():
 
 
 def write_texts() -> None:
-    """What is built and mixed below."""
     Path("text.txt").write_text("More tea!\nNo more tea, thanks.\nTea?\n")
     Path("val.txt").write_text("No tea.\nTea?\n")
     Path("leak.txt").write_text("No tea.\n")
@@ -263,49 +270,45 @@ def test_what_guards_against_leaks_cannot_be_edited(refused):
 
 
 LIMITED = """
-import resource, sys
+import json, os, resource, sys
 from b2t_kit.cli import main
 from b2t_kit.lm import train_language_model
 train_language_model([["tea"]])  # compiles what has to be
-used = int(next(line for line in open("/proc/self/status") if line.startswith("VmData")).split()[1]) * 1024
-limit = used + int(sys.argv[1]) * 10**6
-resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-sys.exit(main(sys.argv[2:]))
+for megabytes, command in json.loads(sys.argv[1]):
+    if not (child := os.fork()):
+        used = int(next(line for line in open("/proc/self/status") if line.startswith("VmData")).split()[1]) * 1024
+        resource.setrlimit(resource.RLIMIT_DATA, 2 * (used + megabytes * 10**6,))
+        os._exit(main(["lm", *command.split()]))
+    print("=== ", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=sys.stderr, flush=True)
 """
-
-
-def limited(megabytes: int, command: str) -> CompletedProcess:
-    """`b2t lm` in a process that may take so much memory from now on."""
-    return python("-c", LIMITED, megabytes, "lm", *command.split(), status=None, OPENBLAS_NUM_THREADS="1")
+BUILD = "build talk.txt --order 4 --prune 0 0 1 --out talk.b2tlm --memory"
+IN_MEMORY = [  # megabytes that may be taken, command, status, what is said
+    (300, f"{BUILD} 40", 2, "lmplz -o 4"), (100, f"{BUILD} 1000", 2, "this machine has not enough"),  # so the limit is one
+    (300, f"{BUILD} 300", 0, ""), (120, "build words.txt --memory 50 --out new.b2tlm", 2, "or very long ones"),
+    *((120, f"{words} --out new.b2tlm", 2, f"{words.split()[1]}: line 2: is longer than") for words in (
+        "build long.txt --memory 50", "build long.txt.gz --memory 50", "convert long.arpa"))]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
-def test_text_that_needs_more_memory_than_there_is():
-    """It is refused with another program's command, before the memory is used up; with enough, that much is enough."""
+def test_texts_stay_within_the_memory():
+    """More is refused with another program's command; with enough, that much is enough. Also 200 million bytes in a line, or in
+    some hundred words."""
     generator = np.random.default_rng(1)
     words = np.array([f"{first}{second}{third}" for first in "bcdfghklmnprst" for second in "aeiou" for third in "bdgklmnprst"])
     drawn = np.minimum(generator.zipf(1.2, (280_000, 9)), len(words)) - 1
     Path("talk.txt").write_text("\n".join(map(" ".join, words[drawn].tolist())))
-    command = "build talk.txt --order 4 --prune 0 0 1 --out talk.b2tlm --memory"
-    refused, careless, enough = limited(300, f"{command} 40"), limited(100, f"{command} 1000"), limited(300, f"{command} 300")
-    assert refused.returncode == 2 and "lmplz -o 4" in refused.stderr.splitlines()[-1], refused.stderr
-    assert careless.returncode == 2 and "this machine has not enough" in careless.stderr  # so the limit is one
-    assert enough.returncode == 0, enough.stderr
-    assert Path("talk.b2tlm").is_file() and not list(Path().glob(".talk*"))
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
-@pytest.mark.parametrize("name, message", [("long.txt", "line 2: is longer than"), ("long.txt.gz", "line 2: is longer than"),
-                                           ("long.arpa", "line 2: is longer than"), ("words.txt", "or very long ones")])
-def test_long_lines_stay_within_the_memory(name, message):
-    """200 million bytes in one line, or in some hundred words."""
-    long = (b"\\data\\\n" if name == "long.arpa" else b"tea\n") + b"tea " * 50_000_000
-    if name == "words.txt":
-        long = b"\n".join(str(n).translate({48 + d: 97 + d for d in range(10)}).encode() * 200_000 for n in range(100, 400))
-    Path(name).write_bytes(gzip.compress(long, 1) if name.endswith(".gz") else long)
-    done = limited(120, f"convert {name} --out new.b2tlm" if name == "long.arpa" else
-                   f"build {name} --memory 50 --out new.b2tlm")
-    assert done.returncode == 2 and f"{name}: " * (name != "words.txt") + message in done.stderr, done.stderr
+    Path("words.txt").write_text("\n".join(
+        str(n).translate({48 + d: 97 + d for d in range(10)}) * 200_000 for n in range(100, 400)))
+    long = b"tea " * 50_000_000
+    Path("long.txt").write_bytes(b"tea\n" + long)
+    Path("long.txt.gz").write_bytes(gzip.compress(b"tea\n" + long, 1))
+    Path("long.arpa").write_bytes(b"\\data\\\n" + long)
+    commands = json.dumps([one[:2] for one in IN_MEMORY])
+    said = python("-c", LIMITED, commands, OPENBLAS_NUM_THREADS="1").stderr
+    found = re.split(r"===  (-?\d+)\n", said)
+    for (_, command, status, message), before, ended in zip(IN_MEMORY, found[:-1:2], found[1::2], strict=True):
+        assert int(ended) == status and message in before, (command, ended, before)
+    assert Path("talk.b2tlm").is_file() and not list(Path().glob(".talk*")) and not Path("new.b2tlm").exists()
 
 
 def test_names_run_nothing_in_a_spreadsheet_or_terminal(capsys):

@@ -41,7 +41,7 @@ VERBS = {
     "export": "export --run run --out new",
     "doctor --bundle": "doctor --bundle run --out new/x.zip",
     "score": "score --reference said.csv --hypothesis said.csv --json new/x.json",
-    "plan": "plan baseline --json new/x.json",
+    "plan": "plan tiny --json new/x.json",
     "train": "train --data data --out new --hidden 8 --steps 3 --batch-size 8 --buckets 1 --eval-every 0 --device cpu",
 }
 if find_spec("b2t_kit.importers"):  # a wing
@@ -51,7 +51,6 @@ HALF = (".partial", ".part", ".tmp", ".removed")
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Recordings, a run that was decoded, a language model, lists and tables."""
     folder = tmp_path_factory.mktemp("good")
     tiny_recordings(folder / "data", sessions=2, trials=6, max_bins=60)
     tiny_mat_files(folder / "willett")

@@ -16,7 +16,6 @@ GOOD = "id,text\n" + "".join(f"{number},{TEXT}\n" for number in range(1450))
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Recordings of three days and 6 test trials, lists of them, and tables to score."""
     folder = tmp_path_factory.mktemp("good")
     with Recordings(tiny_recordings(folder / "data", sessions=3, trials=8, max_bins=60), "test") as recordings:
         best = (Hypothesis(("we", "hear"), -1.0, -2.0, -3.0),)
@@ -28,7 +27,6 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def row(number: int, new: str) -> Callable[[str], str]:
-    """Replace a row."""
     return lambda text: text.replace(f"\n{number},{TEXT}\n", f"\n{new}\n")
 
 

@@ -10,6 +10,7 @@ import pytest
 from b2t_kit.cli import main
 from b2t_kit.core import load_json
 
+pytestmark = pytest.mark.usefixtures("dots")
 MODELS = {"gru": "--model gru --hidden 8 --num-layers 2 --dropout 0 --day-dropout 0",
           "transformer": "--model transformer --width 16 --heads 2 --head-width 8 --inner 16 --blocks 2 --patch-dropout 0 "
                          "--block-dropout 0"}
@@ -29,7 +30,7 @@ def test_whole_trials_are_decoded_and_none_is_streamed(data, tmp_path, capsys, m
     assert told.startswith("error: ") and "cannot stream" in told, told
 
 
-@pytest.mark.parametrize("recipe", ["baseline", "transformer"])
+@pytest.mark.parametrize("recipe", ["tiny", "transformer_tiny"])
 def test_both_ways_are_planned(tmp_path: Path, recipe: str) -> None:
     """About as large as the causal one: as many units, a bias that already has both sides."""
     sizes = []

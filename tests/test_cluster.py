@@ -30,7 +30,6 @@ def killed_away(step: int, micro_batches: list, device: Device) -> None:
 
 
 def program(out: str, how: str = "") -> int:
-    """What each process does."""
     if how == "resume":
         share_run(out)
     away = os.environ["GROUP_RANK"] == "1"

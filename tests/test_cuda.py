@@ -15,7 +15,7 @@ from b2t_kit.speech.task import SpeechTask
 from b2t_kit.train import train
 from b2t_kit.training.log import read_metrics, series
 
-from tests.test_resume import tensors_of
+from commands import tensors
 
 pytestmark = pytest.mark.filterwarnings("error:RNN module weights")  # lie apart, and are joined in every call
 KEYS = torch.tensor([3, 2**62 + 5, 77])
@@ -26,14 +26,12 @@ DROPOUT = {  # what the device's own generator draws
 
 @pytest.fixture(scope="module")
 def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two easy days."""
     folder = tmp_path_factory.mktemp("recordings") / "data"
     simulate(folder, SimulateConfig(sessions=2, trials=60, difficulty=0.5, bins_per_phoneme=18), progress=False)
     return folder
 
 
 def trained(data: Path, out: Path, name: str = "tiny", resume: bool = False, **changes: object) -> list[float]:
-    """Train a recipe, and return its logged losses."""
     train_only = {"steps": 12, "warmup_steps": 2, "log_every": 1, "eval_every": 0, "checkpoint_every": 6, "device": "cuda"}
     run = override(recipe(name), {f"train.{key}": value for key, value in train_only.items()} | changes)
     task = SpeechTask(data, run.task)
@@ -105,7 +103,7 @@ def test_a_resumed_run_goes_on_as_if_never_stopped(recordings: Path, tmp_path: P
     trained(recordings, tmp_path / "half", **half, **{"train.steps": 6, "train.new_schedule": True})
     again = trained(recordings, tmp_path / "half", resume=True, **half, **{"train.new_schedule": True})
     assert again[6:] == pytest.approx(whole[6:], rel=0.02)
-    ours, theirs = tensors_of(tmp_path / "half"), tensors_of(tmp_path / "whole")
+    ours, theirs = tensors(tmp_path / "half"), tensors(tmp_path / "whole")
     assert ours.keys() == theirs.keys()
     for name in ours:
         torch.testing.assert_close(ours[name], theirs[name], rtol=1e-3, atol=1e-5)

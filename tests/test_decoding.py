@@ -43,7 +43,6 @@ def test_words_do_not_depend_on_how_sure_a_network_is(tmp_path, truths, how):
 
 
 def write(path: Path, content: object, **attributes: object) -> Path:
-    "A file with one trial."
     with h5py.File(path, "w") as file:
         file["trial/logits"] = content
         file["trial"].attrs.update(attributes)
@@ -167,6 +166,5 @@ def test_logits_as_programs_leave_them(tmp_path, monkeypatch, refused):
 
 
 def decoded(name: str) -> Path:
-    "Decode a file; where the results are."
     assert main(["decode", "--logits", name, "--out", f"of_{name}"]) == 0
     return Path(f"of_{name}")

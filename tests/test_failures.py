@@ -135,7 +135,6 @@ def wait_for(condition: Callable[[], object], seconds: float = 120.0) -> None:
 
 
 def running(number: int) -> bool:
-    """Whether a process runs (and is not just waiting to be reaped)."""
     try:
         return psutil.Process(number).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

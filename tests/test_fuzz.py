@@ -70,7 +70,6 @@ if find_spec("b2t_kit.tasks"):  # a wing
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Path]:
-    """A folder for the inputs."""
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
 

@@ -27,7 +27,6 @@ MACHINES = {"b2t-eit-tpu": "TpuV5E8", "b2t-gpu": "NvidiaTeslaT4", "b2t-tpu-ensem
 
 
 def cells_of(notebook: Path, kind: str = "code") -> list[str]:
-    """The sources of its cells of a kind."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == kind]
 

@@ -16,10 +16,11 @@ from b2t_kit.simulate import noisy_sentence
 from b2t_kit.simulate import draw_sentence, phrases
 from tiny_models import write_causal
 
+pytestmark = pytest.mark.usefixtures("dots")
+
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Logits of another program, a small language model, and a causal one of a few thousand parameters."""
     folder = tmp_path_factory.mktemp("large")
     generator = np.random.default_rng(3)
     with h5py.File(folder / "theirs.h5", "w") as file:
@@ -35,14 +36,12 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def decoded(good: Path, out: Path, *more: str) -> list[str]:
-    """What `b2t decode` makes of the logits."""
     words = ["--logits", str(good / "theirs.h5"), "--lm", str(good / "model.b2tlm"), "--beam", "30", "--n-best", "8"]
     assert main(["decode", *words, "--out", str(out), *more]) == 0
     return [trial.sentence for trial in read_nbest(out / "nbest.jsonl")]
 
 
 def rescore(folder: Path, model: Path | str, *more: str) -> int:
-    """The status of rescoring what was decoded in a folder."""
     return main(["rescore", str(folder / "plain/nbest.jsonl"), "--llm", str(model), "--device", "cpu", "--out",
                  str(folder / "new/out.jsonl"), *more])
 

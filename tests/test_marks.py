@@ -34,7 +34,6 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def said(capsys: pytest.CaptureFixture):
-    "What a command prints."
     def run(words: str) -> str:
         capsys.readouterr()
         assert main(words.split()) == 0, capsys.readouterr().err

@@ -7,6 +7,7 @@ from b2t_kit.cli import main
 from b2t_kit.core import load_json
 from b2t_kit.data.convert import tiny_recordings
 
+pytestmark = pytest.mark.usefixtures("dots")
 OWN = """from dataclasses import dataclass
 
 from torch import nn
@@ -39,7 +40,6 @@ LAYERS = "def shaped(values):\n    return values\n"
 
 @pytest.fixture()
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with recordings, a model in two files, and a run."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     tiny_recordings(tmp_path / "data", sessions=2, trials=8, max_bins=60)
@@ -62,7 +62,6 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def per(capsys: pytest.CaptureFixture) -> tuple[int, str, str]:
-    """Score the run."""
     status = main("eval --run run --data data --model own.py:Own --device cpu --json found.json".split())
     told = capsys.readouterr()
     return status, told.out, told.err

@@ -80,7 +80,6 @@ def planning(state: float, step: float) -> Callable[..., None]:
 
 
 def logged(tmp_path, capsys, check: Callable[..., None], task: Any = None, **settings) -> list[str]:
-    "The log of a run that starts, and takes two steps."
     result = train(task or ToyTask(), toy_config(steps=2, **settings), tmp_path / "run", check_memory=check)
     assert result.step == 2
     return capsys.readouterr().out.splitlines()
@@ -142,7 +141,6 @@ def test_a_task_that_cannot_be_traced_trains(tmp_path, capsys):
 
 
 def give_memory(monkeypatch, size: int) -> None:
-    "Set the free memory of the CPU, bytes."
     monkeypatch.setattr("b2t_kit.memory.target_of", lambda device: MemoryTarget("cpu", 1, size, "CPU"))
 
 

@@ -17,7 +17,7 @@ from b2t_kit.tpu.configs import configurations
 from b2t_kit.tpu.cost import SENT, matrix_flops, moved_bytes, read_hlo
 from b2t_kit.tpu.preflight import ON_CPU, compile_program, preflight
 from commands import ROOT, TESTS, python
-from preflight_models import CLASSES, INPUTS, LABELS, ROWS, TIME, UNITS, OnTheHost, batch_of, total
+from preflight_models import CLASSES, INPUTS, LABELS, ROWS, TIME, UNITS, WORDS, Scored, total
 
 pytestmark = pytest.mark.torch_xla
 compiler = pytest.mark.skipif(not find_spec("libtpu"), reason="needs the extra 'preflight'")
@@ -62,7 +62,7 @@ def test_steps_that_wait_are_refused_with_their_line(name: str, word: str, lower
 def test_operations_on_the_host_are_named_with_their_line() -> None:
     """torch's CTC loss, which XLA does not have."""
     with pytest.raises(KitError, match="preflight_models.py:.*aten::_ctc_loss"):
-        preflight(OnTheHost(), batch_of("host"), loss=total, where="v5e-1")
+        preflight(Scored(theirs=True), WORDS, loss=total, where="v5e-1")
 
 
 @compiler

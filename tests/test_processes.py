@@ -18,9 +18,9 @@ from b2t_kit.core import KitError
 from b2t_kit.devices.select import open_device
 from b2t_kit.devices.torch import Device
 from b2t_kit.train import train
-from b2t_kit.training.checkpoint import checkpoint_path, checkpoint_steps, read_part
+from b2t_kit.training.checkpoint import checkpoint_steps
 from b2t_kit.training.log import read_metrics, series
-from commands import ACCELERATE, TESTS, python
+from commands import ACCELERATE, TESTS, python, tensors
 from several_processes import torchrun
 from toy import ToyTask, disturbed, toy_config
 
@@ -72,15 +72,9 @@ def everything(folder: str) -> None:
     (out / f"process_{rank}.json").write_text(json.dumps(found))
 
 
-def weights(run: Path) -> torch.Tensor:
-    """All weights of a run's newest checkpoint as one vector."""
-    newest = checkpoint_path(run, checkpoint_steps(run)[-1])
-    return torch.cat([one.flatten() for _, one in sorted(read_part(newest, "model").items())])
-
-
 def assert_same_training(run: Path, other: Path) -> None:
     """Equal weights and losses, to float32 tolerance."""
-    torch.testing.assert_close(weights(run), weights(other), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(tensors(run, "model"), tensors(other, "model"), rtol=1e-4, atol=1e-5)
     for kind in ("train", "eval"):
         found, expected = (series(read_metrics(one), kind, "loss") for one in (run, other))
         assert found[0] == expected[0]
@@ -89,7 +83,6 @@ def assert_same_training(run: Path, other: Path) -> None:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of one process."""
     run = tmp_path_factory.mktemp("alone") / "run"
     train(STILL, toy_config(), run, quiet=True)
     return run
@@ -97,14 +90,12 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the results of two processes."""
     folder = tmp_path_factory.mktemp("pair")
     torchrun("test_processes:everything", str(folder), timeout=900)
     return folder
 
 
 def found_by(pair: Path, what: str) -> list:
-    """The results of both processes."""
     return [json.loads((pair / f"process_{rank}.json").read_text())[what] for rank in (0, 1)]
 
 

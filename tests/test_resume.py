@@ -10,19 +10,13 @@ from pathlib import Path
 import pytest
 
 from b2t_kit.core import KitError
-from b2t_kit.training.checkpoint import best_checkpoint, checkpoint_fault, checkpoint_path, checkpoint_steps
+from b2t_kit.training.checkpoint import best_checkpoint, checkpoint_fault, checkpoint_path
 from b2t_kit.training.log import read_metrics
 from b2t_kit.train import train
-from commands import TESTS, python
+from commands import TESTS, bits, python
 from toy import ToyTask, disturbed, toy_config
 
 BIG = {"hidden": 3000}  # a checkpoint of 60 kB a part, so that little room is not enough
-
-
-def bits(run: Path) -> dict[str, bytes]:
-    """The tensors of a run's newest checkpoint."""
-    newest = checkpoint_path(run, checkpoint_steps(run)[-1])
-    return {path.name: path.read_bytes() for path in newest.glob("*.safetensors")}
 
 
 def disturbed_at_33(action: Callable[[], None]) -> ToyTask:
@@ -32,7 +26,6 @@ def disturbed_at_33(action: Callable[[], None]) -> ToyTask:
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An undisturbed run."""
     run = tmp_path_factory.mktemp("straight") / "run"
     train(ToyTask(**BIG), toy_config(), run, quiet=True)
     return run

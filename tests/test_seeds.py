@@ -1,5 +1,6 @@
 """Seeds side by side in real processes: the same bits as alone, killed, resumed, stopped, and refused on XLA."""
 import contextlib
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -16,24 +17,24 @@ from b2t_kit.decode.files import read_nbest
 from b2t_kit.decode.decode import LogitsFile, RunLogits, decode_sentences
 from b2t_kit.speech.evaluate import certainty_of, decoded_again, evaluate_run
 from b2t_kit.text.metrics import edit_distance
-from b2t_kit.training.checkpoint import checkpoint_path, checkpoint_steps
+from b2t_kit.training.log import read_metrics
 from b2t_kit.training.seeds import share_devices
-from commands import start
+from commands import bits, newest, start
 
-STEPS = 120
-SMALL = "--hidden 8 --num-layers 1 --batch-size 4 --log-every 20 --eval-every 40 --checkpoint-every 20"
+pytestmark = pytest.mark.usefixtures("dots")
+STEPS = 240
+SMALL = "--hidden 8 --num-layers 1 --batch-size 4 --log-every 20 --eval-every 40 --checkpoint-every 10"
 PATIENCE = 300  # seconds; the machine may be busy
 
 
 def train(data: Path, out: Path, words: str, steps: int = STEPS, device: str = "cpu") -> list[str]:
-    """What follows `b2t`."""
     return ["train", "--data", str(data), "--out", str(out), *SMALL.split(), "--steps", str(steps), "--device", device, *words.split()]
 
 
 @contextlib.contextmanager
-def started(*given: object, chips: int = 0) -> Iterator[tuple[subprocess.Popen, Callable[[], list[psutil.Process]]]]:
+def started(words: list[str], chips: int = 0) -> Iterator[tuple[subprocess.Popen, Callable[[], list[psutil.Process]]]]:
     """A running command and a function that gives its children; nothing survives the block."""
-    process = start("-m", "b2t_kit.cli", *train(*given), chips=chips)
+    process = start("-m", "b2t_kit.cli", *words, chips=chips)
     seen: set[psutil.Process] = set()
 
     def children() -> list[psutil.Process]:
@@ -51,41 +52,54 @@ def started(*given: object, chips: int = 0) -> Iterator[tuple[subprocess.Popen, 
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait until something is so."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
 
-def newest(run: Path) -> int:
-    """The step of the newest checkpoint, -1 if there is none."""
-    return max(checkpoint_steps(run), default=-1)
-
-
-def trained_bits(run: Path) -> dict[str, bytes]:
-    """The tensors of a run's last checkpoint."""
-    return {path.name: path.read_bytes() for path in checkpoint_path(run, newest(run)).glob("*.safetensors")}
-
-
 def test_seeds_end_with_the_bits_of_a_run_alone(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """One of two is killed: it is named, the other goes on; resumed, it ends like the run alone."""
-    out, words = tmp_path / "seeds", "--seeds 1 2 --side-by-side"
-    with started(data, out, words) as (process, children):
-        wait_for(lambda: newest(out / "seed_2") >= 20)
-        victim = next(one for one in children() if str(out / "seed_2") in one.cmdline())
-        victim.kill()
+    """Stopped together, killed with their command, then one of them killed alone: each time the printed command goes on."""
+    out = tmp_path / "seeds"
+    runs = [out / "seed_1", out / "seed_2"]
+
+    def until_all_go_on() -> None:
+        before = [max(newest(run), 0) for run in runs]
+        wait_for(lambda: all(newest(run) > step for run, step in zip(runs, before)))
+
+    with started(train(data, out, "--seeds 1 2 --side-by-side")) as (process, children):
+        until_all_go_on()
+        process.send_signal(signal.SIGTERM)
+        said, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 128 + signal.SIGTERM and errors == "interrupted by SIGTERM\n", said + errors
+    again, = [line.partition("b2t ")[2].split() for line in said.splitlines() if "b2t train" in line]
+    assert again == ["train", "--resume", "--out", str(out)] and not (out / "cache").exists()
+    for row, run in ((read_metrics(run)[-1], run) for run in runs):
+        assert row["text"].startswith("stopped (SIGTERM)") and row["step"] == newest(run) < STEPS
+
+    with started(again) as (process, children):  # a killed parent takes its children with it
+        until_all_go_on()
+        assert len(children()) == 2
+        process.kill()
+        process.communicate(timeout=PATIENCE)
+        wait_for(lambda: not children())
+
+    with started(again) as (process, children):
+        until_all_go_on()
+        next(one for one in children() if str(runs[1]) in one.cmdline()).kill()
         said, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1, said + errors
     assert errors.splitlines()[-1].startswith("seed 2 died with signal SIGKILL") and "--resume brings it back" in errors
-    assert 20 <= newest(out / "seed_2") < STEPS
-    assert newest(out / "seed_1") == STEPS
-    assert not (out / "cache").exists() and (out / "seeds.png").exists()
-    finished = {path: path.stat().st_mtime_ns for path in (out / "seed_1").rglob("*.safetensors")}
+    assert newest(runs[1]) < STEPS == newest(runs[0]) and (out / "seeds.png").exists()
+    finished = {path: path.stat().st_mtime_ns for path in runs[0].rglob("*.safetensors")}
 
-    assert main(train(data, out, f"{words} --resume")) == 0 and capsys.readouterr().err == ""
+    assert main(again) == 0
+    said = capsys.readouterr()
+    assert said.err == "" and "side by side" in said.out
     assert finished == {path: path.stat().st_mtime_ns for path in finished}
     assert all(load_json(out / "seeds.json")["values"][seed] is not None for seed in "12")
+    records = [load_json(run / "config.json") for run in runs]
+    assert [one["train"].pop("seed") for one in records] == [1, 2] and records[0] == records[1]
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -93,18 +107,7 @@ def test_seeds_end_with_the_bits_of_a_run_alone(data: Path, tmp_path: Path, caps
         assert main(train(data, tmp_path / "alone", "--seed 2")) == 0
     finally:
         torch.set_num_threads(threads)
-    assert trained_bits(out / "seed_1") != trained_bits(out / "seed_2") == trained_bits(tmp_path / "alone")
-
-
-def test_a_stopped_command_leaves_nothing_running(data: Path, tmp_path: Path) -> None:
-    """A killed parent takes its children with it; other signals: test_stopped.py."""
-    runs = [tmp_path / "seeds/seed_1", tmp_path / "seeds/seed_2"]
-    with started(data, tmp_path / "seeds", "--seeds 1 2 --side-by-side", 1_000_000) as (process, children):
-        wait_for(lambda: min(map(newest, runs)) >= 20)
-        assert len(children()) == 2
-        process.kill()
-        process.communicate(timeout=PATIENCE)
-        wait_for(lambda: not children())
+    assert bits(runs[0]) != bits(runs[1]) == bits(tmp_path / "alone")
 
 
 def test_each_seed_has_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +127,7 @@ def test_each_seed_has_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_seeds_that_see_all_chips_end(data: Path, tmp_path: Path, chips: int) -> None:
     """Processes that see one chip each train side by side; if they see two, they say so, and nothing is trained."""
     out = tmp_path / "seeds"
-    with started(data, out, "--seeds 1 2 --side-by-side", 2, "xla", chips=chips) as (process, _):
+    with started(train(data, out, "--seeds 1 2 --side-by-side", 2, "xla"), chips) as (process, _):
         said, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == (chips == 2), said + errors
     assert errors.count("this process sees 2 chips all the same") == (2 if chips == 2 else 0), errors

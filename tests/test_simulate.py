@@ -13,14 +13,12 @@ from commands import start
 
 
 def simulate(out: Path, trials: int, threads: int = 1) -> subprocess.Popen:
-    """A process that simulates two sessions."""
     variables = {name: str(threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
     return start("-m", "b2t_kit", "simulate", "--out", out, "--sessions", 2, "--trials", trials, "--bins-per-phoneme", 8,
                  variables=variables, stdout=None, stderr=None)
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """A hash of every recording file."""
     files = sorted(folder.rglob("*.hdf5"))
     return {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 

@@ -11,10 +11,10 @@ import torch
 
 from b2t_kit.cli import main
 from b2t_kit.core import load_json
-from b2t_kit.training.checkpoint import checkpoint_path, checkpoint_steps
 from b2t_kit.training.log import read_metrics, series
-from commands import start, tree
+from commands import bits, newest, start, tree
 
+pytestmark = pytest.mark.usefixtures("dots")
 STEPS = 200
 SETTINGS = f"""--config linear --steps {STEPS} --checkpoint-every 20 --keep-checkpoints 1000 --eval-every 0 --log-every 1
 --warmup-steps 2 --batch-size 4 --lr 0.002 --device cpu --precision float32"""
@@ -38,17 +38,12 @@ def b2t(capsys: pytest.CaptureFixture) -> Callable[[str], tuple[int, str, str]]:
     return run
 
 
-def newest(run: Path) -> int:
-    """The step of the newest checkpoint, -1 if there is none."""
-    return max(checkpoint_steps(run), default=-1)
-
-
-def stopped_early(words: str, runs: list[Path], number: signal.Signals) -> str:
-    """Start a command, stop it once each run has trained on, and check its status; return the command that goes on."""
-    began, deadline = [max(newest(run), 0) for run in runs], time.monotonic() + PATIENCE
+def stopped_early(words: str, run: Path, number: signal.Signals) -> str:
+    """Start a command, stop it once the run has trained, and check its status; return the command that goes on."""
+    deadline = time.monotonic() + PATIENCE
     process = start("-m", "b2t_kit.cli", *shlex.split(words))
     try:
-        while any(newest(run) <= step for run, step in zip(runs, began)):
+        while newest(run) <= 0:
             assert process.poll() is None and time.monotonic() < deadline, words
             time.sleep(0.005)
         process.send_signal(number)
@@ -61,16 +56,11 @@ def stopped_early(words: str, runs: list[Path], number: signal.Signals) -> str:
     return line.partition("b2t ")[2]
 
 
-def bits(run: Path) -> dict[str, bytes]:
-    """The tensors of a run's last checkpoint."""
-    return {path.name: path.read_bytes() for path in checkpoint_path(run, newest(run)).glob("*.safetensors")}
-
-
 def test_a_stopped_run_goes_on_by_the_printed_command(data: Path, tmp_path: Path, b2t: Callable) -> None:
-    """Twice, with the same bits as a run that was not stopped, and on the device as before."""
+    """With the same bits as a run that was not stopped, and on the device as before."""
     run, alone = tmp_path / "a run", tmp_path / "alone"
-    again = stopped_early(f"train --data {data} --out '{run}' {SETTINGS}", [run], signal.SIGINT)
-    assert again == stopped_early(again, [run], signal.SIGTERM) == f"train --resume --out '{run}'"
+    again = stopped_early(f"train --data {data} --out '{run}' {SETTINGS}", run, signal.SIGINT)
+    assert again == f"train --resume --out '{run}'"
     assert newest(run) < STEPS and b2t(again)[0] == 0 and newest(run) == STEPS
     assert b2t(f"train --data {data} --out {alone} {SETTINGS}")[0] == 0
     assert bits(run) == bits(alone)
@@ -144,20 +134,16 @@ def test_a_longer_schedule_is_asked_for(data: Path, tmp_path: Path, b2t: Callabl
     assert status == 2 and errors == f"error: {run}: is at step 40, which is beyond 30; leave out --steps\n", said + errors
 
 
-@pytest.mark.parametrize("how", ["", "--side-by-side"])
-def test_stopped_seeds_go_on_by_the_printed_command(data: Path, tmp_path: Path, b2t: Callable, how: str) -> None:
-    """Also those that had not begun."""
+def test_stopped_seeds_go_on_by_the_printed_command(data: Path, tmp_path: Path, b2t: Callable) -> None:
+    """Also those that had not begun; side by side: test_seeds.py."""
     out = tmp_path / "seeds"
     runs = [out / f"seed_{seed}" for seed in (5, 6)]
-    begun = runs if how else runs[:1]
-    again = stopped_early(f"train --data {data} --out {out} {SETTINGS} --seeds 5 6 {how}", begun, signal.SIGTERM)
+    again = stopped_early(f"train --data {data} --out {out} {SETTINGS} --seeds 5 6", runs[0], signal.SIGTERM)
     assert again == f"train --resume --out {out}" and max(map(newest, runs)) < STEPS
-    rows = [read_metrics(run)[-1] for run in begun]
-    assert all(row["text"].startswith("stopped (SIGTERM)") for row in rows) and [row["step"] for row in rows] == [*map(newest, begun)]
-    assert not (out / "cache").exists()
+    row = read_metrics(runs[0])[-1]
+    assert row["text"].startswith("stopped (SIGTERM)") and row["step"] == newest(runs[0])
     status, said, errors = b2t(again)
     assert status == 0 and [newest(run) for run in runs] == [STEPS, STEPS], said + errors
-    assert ("side by side" in said) == bool(how)
-    assert set(load_json(out / "seeds.json")["values"]) == {"5", "6"}
+    assert "side by side" not in said and set(load_json(out / "seeds.json")["values"]) == {"5", "6"}
     records = [load_json(run / "config.json") for run in runs]
     assert [one["train"].pop("seed") for one in records] == [5, 6] and records[0] == records[1]

@@ -14,6 +14,7 @@ from b2t_kit.text.phonemes import to_ids
 from b2t_kit.training.checkpoint import checkpoint_steps, read_best
 from b2t_kit.training.log import read_metrics
 
+pytestmark = pytest.mark.usefixtures("dots")
 SAID = ("i would like to see my family.", "bring it closer.", "can you hear me now?", "not too bad.")
 BINS = 12  # of each phoneme
 DAY = "t15.2023.08.11"
@@ -28,7 +29,6 @@ def legible_trial(generator: np.random.Generator, sentence: str, session: str, n
 
 
 def legible_day(root: Path, **trials: int) -> Path:
-    "One day with a few sentences that are repeated, as many as given in each split."
     for index, (split, count) in enumerate(trials.items()):
         generator = np.random.default_rng(index)
         with SessionWriter(root / DAY, split) as writer:

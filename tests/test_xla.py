@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from b2t_kit.training.checkpoint import checkpoint_path, checkpoint_steps, read_part
-from commands import TESTS, python, start
+from commands import TESTS, newest, python, start, tensors
 
 PATIENCE = 1500  # seconds
 MICRO_BATCHES = 3
@@ -23,7 +22,6 @@ pytestmark = pytest.mark.torch_xla
 
 
 def command(folder: Path, *jobs: tuple[str, str, dict]) -> list[object]:
-    """The child that does these jobs."""
     return [TESTS / "xla_runs.py", folder, json.dumps(jobs)]
 
 
@@ -35,7 +33,6 @@ def reports(said: str) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the runs and their recordings, which the first one makes."""
     return tmp_path_factory.mktemp("xla")
 
 
@@ -56,13 +53,6 @@ def moving(folder: Path) -> dict[str, dict]:
     return dict(zip(("cpu", "before", "chips", "after", "scored there", "scored here"), reports(found)))
 
 
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    """Weights, average and moments of a run's newest checkpoint."""
-    newest = checkpoint_path(run, checkpoint_steps(run)[-1])
-    return {f"{part}/{name}": value for part in ("model", "ema", "optimizer")
-            for name, value in read_part(newest, part).items()}
-
-
 def test_a_run_may_change_devices(folder: Path, moving: dict[str, dict]) -> None:
     """Losses, gradient norms and validations of all steps, and everything in the last checkpoint."""
     straight, moved = moving["cpu"], moving["after"]
@@ -71,8 +61,8 @@ def test_a_run_may_change_devices(folder: Path, moving: dict[str, dict]) -> None
     for name in ("train", "norm", "eval", "per"):  # each part ends with a validation of its own
         found = dict(zip(*moved[name]))
         np.testing.assert_allclose([found[step] for step in straight[name][0]], straight[name][1], rtol=1e-4)
-    expected = weights(folder / "cpu")
-    for name, value in weights(folder / "moving").items():
+    expected = tensors(folder / "cpu")
+    for name, value in tensors(folder / "moving").items():
         assert value.dtype == torch.float32
         np.testing.assert_allclose(value, expected[name], rtol=1e-3, atol=1e-5, err_msg=name)
     assert "weights, moments and average divided" in moving["chips"]["said"]
@@ -115,30 +105,31 @@ def test_killed_and_resumed_to_the_same_bits(folder: Path) -> None:
     with open(folder / "killed.log", "wb") as log:
         child = start(*command(folder, ("killed", "train", settings)), chips=2, stdout=log, stderr=log)
     deadline = time.monotonic() + PATIENCE
-    while not (killed / "checkpoints").is_dir() or max(checkpoint_steps(killed), default=0) < enough:
+    while not (killed / "checkpoints").is_dir() or newest(killed) < enough:
         assert child.poll() is None and time.monotonic() < deadline, (folder / "killed.log").read_text()
         time.sleep(0.05)
     child.send_signal(signal.SIGKILL)
     assert child.wait() == -signal.SIGKILL
-    assert enough <= checkpoint_steps(killed)[-1] < steps
+    assert enough <= newest(killed) < steps
     done = python(*command(folder, ("killed", "train", settings | {"resume": True})), chips=2, timeout=PATIENCE)
     (resumed,) = reports(done.stdout)
     assert resumed["train"] == straight["train"] and resumed["eval"] == straight["eval"]
-    expected, found = weights(folder / "straight"), weights(killed)
+    expected, found = tensors(folder / "straight"), tensors(killed)
     assert expected.keys() == found.keys()
     assert [name for name in found if not torch.equal(found[name], expected[name])] == []
 
 
-def test_dividing_units_changes_no_result() -> None:
+def test_dividing_units_changes_no_result(tmp_path: Path) -> None:
     """Twenty steps of a small noise model with dropout, its wide layers divided over two groups of four chips.
 
     Losses, norms, weights, moments and average in float32 are those of rows divided, and of eight chips that compute
-    gates again; a run may change its division at ten steps, or at ten and at fifteen. Loading what was saved changes no
-    bit. In bfloat16 the ways differ less from each other than from float32.
+    gates again; a run may change its division at ten steps, and at fifteen move from eight chips to two. Loading what was
+    saved changes no bit. In bfloat16 the ways differ less from each other than from float32.
     """
-    said = python(TESTS / "xla_units.py", chips=8, timeout=PATIENCE).stdout
-    found = json.loads(said.rpartition("REPORT")[2])
-    assert max(found["apart"].values()) < 1e-5, found["apart"]
+    found, moved = (json.loads(python(TESTS / "xla_units.py", tmp_path / "kept", chips=chips, timeout=PATIENCE).stdout
+                               .rpartition("REPORT")[2]) for chips in (8, 2))
+    assert max(found["apart"].values()) < 1e-5 > moved["apart"], (found["apart"], moved)
+    assert "units      noise.gru: 1 x 2 chips, by rows and by units" in moved["described"]
     assert found["loss"][-1] < 0.9 * found["loss"][0] and found["same bits"]
     assert 0 < found["bfloat16"] < found["rounding"]
     assert "units      noise.gru: 2 x 4 chips, by rows and by units; other layers by rows only" in found["described"]
@@ -147,7 +138,6 @@ def test_dividing_units_changes_no_result() -> None:
 
 
 def launched(launcher: str, out: Path, data: Path, **added: str) -> subprocess.CompletedProcess:
-    """Two steps of the linear readout, started by Accelerate."""
     options = ["--data", data, "--out", out, "--config", "linear", "--device", "xla", "--steps", "2", "--buckets", "1",
                "--batch-size", "8", "--eval-every", "0", "--compile-cache", "none"]
     words = ["-m", "accelerate.commands.launch", *launcher.split(), "-m", "b2t_kit.train", *options]
@@ -160,7 +150,7 @@ def test_one_process_is_started(folder: Path, moving: dict[str, dict]) -> None:
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert "2 x simulated chip" in done.stdout and "precision  bfloat16" in done.stdout
     assert "processes  1, this is number 0" in done.stdout and done.stdout.count("mesh       2 chips in a row") == 1
-    assert {value.dtype for value in weights(folder / "launched").values()} == {torch.float32}
+    assert {value.dtype for value in tensors(folder / "launched").values()} == {torch.float32}
 
 
 def test_a_process_per_chip_is_refused(folder: Path, moving: dict[str, dict]) -> None:

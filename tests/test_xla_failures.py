@@ -28,7 +28,6 @@ RAGGED_LENGTHS = [212, 340, 381, 533, 612]
 
 
 def padded_lengths() -> list[int]:
-    """The ragged ones in the kit's buckets."""
     buckets = choose_buckets(np.array(RAGGED_LENGTHS), np.full(5, 20), max_buckets=2, batch_size=1)
     return [next(one.bins for one in buckets if one.bins >= length) for length in RAGGED_LENGTHS]
 

@@ -3,7 +3,6 @@ from pathlib import Path
 
 
 def write_causal(folder: Path) -> None:
-    """A causal language model."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
     from transformers import AutoModelForCausalLM, GPT2Config, PreTrainedTokenizerFast

@@ -36,7 +36,6 @@ def toy_row(number: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def toy_batch(numbers: list[int], step_rows: int) -> ToyBatch:
-    "A batch of rows, padded to the longest."
     features, targets = zip(*(toy_row(number) for number in numbers))
     return ToyBatch(
         nn.utils.rnn.pad_sequence(features, batch_first=True),
@@ -108,7 +107,6 @@ def disturbed(action: Callable[[int, list[ToyBatch], Device], object], **setting
 
 
 def toy_config(**changes: Any) -> TrainConfig:
-    "Settings for the toy task on a CPU."
     settings = TrainConfig(
         steps=60, device="cpu", lr=0.1, warmup_steps=5, eps=1e-8, ema_decay=0.9, log_every=10,
         eval_every=20, checkpoint_every=20, select="loss")

@@ -28,7 +28,6 @@ ONE_PROGRAM = {"new": 0, "programs": 1, "sent": 0, "on_host": []}  # of a step t
 
 @pytest.fixture(scope="module")
 def mesh() -> spmd.Mesh:
-    """All eight devices in a row."""
     assert DEVICES == 8
     return spmd.Mesh(np.arange(DEVICES), (DEVICES,), ("trials",))
 
@@ -220,7 +219,6 @@ def compared(config: ModelConfig, results: Callable, mesh: spmd.Mesh, steps: tup
 
 
 def labelled(count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    "Labels of eight trials, and how many."
     return torch.randint(1, CLASSES, (8, count), generator=GIVEN).int(), torch.full((8,), count, dtype=torch.int32)
 
 

@@ -83,7 +83,6 @@ def counted(report: dict[str, Any]) -> Iterator[None]:
 
 
 def run(out: Path, data: str, model: str = "gru", resume: bool = False, buckets: int = 2, **settings: Any) -> dict[str, Any]:
-    """Train or resume."""
     report: dict[str, Any] = {}
     with counted(report) if settings["device"] == "xla" else nullcontext():
         result = train(small_task(Path(data), model, buckets=buckets), replace(SETTINGS, **settings), out, resume)
@@ -93,7 +92,6 @@ def run(out: Path, data: str, model: str = "gru", resume: bool = False, buckets:
 
 
 def score(out: Path, **settings: str) -> dict[str, Any]:
-    """Each trial's phonemes and loss, by the run's best checkpoint."""
     found = evaluate_run(out, **settings)
     return {"decoded": [one.decoded for one in found.trials], "losses": [one.loss for one in found.trials]}
 

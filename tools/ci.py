@@ -8,9 +8,9 @@ kept until their sources change:
              a skip is a failure
     nbdev3   the current nbdev, over base's libraries
 
-README.md's second command runs in base, and in xla for the tests and notebooks that need torch_xla. Both keep two
-processors busy. What comes after them takes one: so the notebooks of models and training, which run in xla too, with
-an older torch, have one processor, and all other steps the other.
+README.md's second command runs in base, and in xla for the tests and notebooks that need torch_xla, and for those of
+models and training, with an older torch. Both keep two processors busy. Of the steps after them, those of nbdev 3 run
+beside the others.
 Chromium, for the tests of the live page, is installed by apt-get where it is missing; where that fails, they are
 reported as skipped.
 pytest runs all notebooks. One folder of them runs under nbdev 2's test command too, and two under nbdev 3's, whose
@@ -44,6 +44,7 @@ PYTHONS = {"base": "3.11", "xla": "3.12", "nbdev3": "3.11"}
 IMAGES = {"kaggle": "3.12", "colab": "3.13"}  # TPU images
 OVER = {"nbdev3": "base", "kaggle-tests": "kaggle", "colab-tests": "colab"}  # finds there what it lacks itself
 REQUIREMENTS = ("settings.ini", "setup.py", "pyproject.toml")
+OLDER_TORCH = "nbs/models,nbs/training,nbs/03_precision.ipynb,nbs/04_training.ipynb"
 COMMAND = re.compile(r"^```sh\n(pip install .*)\n```$", re.M)
 SECONDS = ENVS / "seconds.json"  # of each file of tests, in the environment where it took longer
 TOTALS = re.compile(r"(\d+) passed, (\d+) failed, (\d+) skipped")
@@ -179,14 +180,12 @@ def main() -> int:
     shutil.rmtree(ROOT / "demo", ignore_errors=True)
     suites = [
         ("base", f"{tests} --seconds {ENVS}/base/seconds.json"),
-        ("xla", f"{tests} --library torch_xla --seconds {ENVS}/xla/seconds.json"),
+        ("xla", f"{tests} --library torch_xla --also {OLDER_TORCH} --seconds {ENVS}/xla/seconds.json"),
     ]
     lanes = [
-        [("xla", "pytest -q nbs/models nbs/training nbs/03_precision.ipynb nbs/04_training.ipynb")],
         [("base", "ruff check && mypy --cache-dir=/dev/null"), ("base", "nbdev_test --path nbs/core.ipynb"),
-         ("nbdev3", "python tools/in_step.py && python tools/same_cells.py"),
-         ("nbdev3", "nbdev-test nbs/core.ipynb && nbdev-test nbs/live"),
-         ("base", demo)],  # the last one, since it installs another copy
+         ("nbdev3", "python tools/in_step.py && python tools/same_cells.py")],
+        [("nbdev3", "nbdev-test nbs/core.ipynb && nbdev-test nbs/live")],
     ]
     install_programs()
     with ThreadPoolExecutor(2) as both:
@@ -201,7 +200,9 @@ def main() -> int:
     begun = time.monotonic()
     took = [timed(*step, beside=False) for step in suites]
     with ThreadPoolExecutor(2) as both:
-        took += [one for lane in both.map(lambda steps: [timed(*step, beside=True) for step in steps], lanes) for one in lane]
+        for lane in both.map(lambda steps: [timed(*step, beside=True) for step in steps], lanes):
+            took += lane
+    took.append(timed("base", demo, beside=False))  # installs another copy
     in_all = time.monotonic() - begun
     passed, failed, skipped = 0, 0, 0
     for _, succeeded, _, command, last in took:

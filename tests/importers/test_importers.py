@@ -1,6 +1,7 @@
 """Each importer's recordings go through the verbs; quarantined trials are kept, named and not trained on."""
 import json
 import os
+import re
 import struct
 from collections import Counter
 from collections.abc import Iterator
@@ -14,18 +15,19 @@ from b2t_kit.cli import main
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.data.dataset import T15
 from b2t_kit.data.convert import tiny_recordings
+from b2t_kit.importers.arrays import OwnArrays
 from b2t_kit.lm import scored_sentences
 from b2t_kit.lm import load_sentences
 from b2t_kit.speech.evaluate import load_decoder
 from b2t_kit.text.phonemes import normalise
 from published_files import tiny_corp_files, tiny_inner_files, tiny_mat_files, tiny_nwb_files, tiny_voice_files
 
+pytestmark = pytest.mark.usefixtures("dots")
 TRAIN = "train --config tiny --hidden 8 --steps 2 --batch-size 4 --buckets 1 --eval-every 2 --device cpu --data "
 
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Recordings in every layout; also the working directory."""
     folder, before = tmp_path_factory.mktemp("sets"), Path.cwd()
     os.chdir(folder)
     tiny_voice_files("voice", days=(27, 67, 102), trials=10)
@@ -45,7 +47,6 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def write_arrays(folder: Path) -> None:
-    """Two days of arrays with a table of trials."""
     folder.mkdir()
     lines, random = ["session,split,block,trial,file,start,stop,sentence"], np.random.default_rng(0)
     for day in ("m1.2026.03.01", "m1.2026.03.02"):
@@ -229,11 +230,22 @@ def test_unlabelled(here: Path, capsys: pytest.CaptureFixture) -> None:
     assert "QVAC recordings" in capsys.readouterr().err
 
 
-def test_resumed_and_faulty(here: Path, capsys: pytest.CaptureFixture) -> None:
-    """A second conversion keeps what was made from the same bytes; a fault is one line, and status 1."""
-    capsys.readouterr()
+def test_resumed_and_faulty(here: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second conversion keeps what the same version made from the same bytes by the same options; a fault is one line."""
     run("convert h2 h2 --out h2_out --validation 0.2")
-    assert "2 days were complete before" in capsys.readouterr().out
+    run("convert arrays mine --out kept_out")
+    source = Path("mine/m1.2026.03.01.npy")
+    times, content = source.stat(), source.read_bytes()
+    for kept, options, change in (
+            ("2", "", lambda: None), ("1", "", lambda: source.write_bytes(content[:-1] + b"\7")),
+            ("", "--bin-ms 10", lambda: None), ("", "--scale block", lambda: None), ("2", "--scale block", lambda: None),
+            ("", "--scale block", lambda: monkeypatch.setattr(OwnArrays, "version", 99)),
+            ("", "--scale block --held-out voice_out", lambda: None)):
+        change()
+        os.utime(source, ns=(times.st_atime_ns, times.st_mtime_ns))
+        capsys.readouterr()
+        run(f"convert arrays mine --out kept_out {options}")
+        assert "".join(re.findall(r"(\d) days were complete", said := capsys.readouterr().out)) == kept, said
     path = next(Path("corp").rglob("*.mat"))
     content = path.read_bytes()
     path.write_bytes(content[:len(content) // 2])

@@ -33,7 +33,6 @@ for words in sys.argv[1:]:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A few simulated measurements."""
     folder = tmp_path_factory.mktemp("eit")
     simulate_folder(folder / "test", PhantomConfig(count=COUNT, seed=3), quiet=True)
     return folder

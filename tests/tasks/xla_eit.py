@@ -29,7 +29,6 @@ SHAPE = (2, 3, 4, 36, 8)  # images, windows, heads, tokens, features
 
 
 def inputs() -> tuple[list[torch.Tensor], torch.Tensor]:
-    """Queries, keys, values and bias; and the slope of the output."""
     generator = torch.Generator().manual_seed(5)
     shapes = [SHAPE, SHAPE, SHAPE, (SHAPE[2], SHAPE[3], SHAPE[3]), SHAPE]
     *parts, slope = (torch.randn(shape, generator=generator) for shape in shapes)
@@ -51,7 +50,6 @@ def largest_array(tensors: list[torch.Tensor]) -> int:
 
 
 def attention(out: Path) -> None:
-    """Output, gradients and largest array of both kinds."""
     import torch_xla
 
     found: dict[str, np.ndarray] = {}
@@ -96,7 +94,6 @@ def run(folder: Path, device: str) -> None:
 
 
 def main(folder: Path) -> None:
-    """Simulate tanks, train in both places, and compute attention."""
     start_runtime("none")  # autograd counts the kinds of devices at its first gradient
     for part, count in (("train", 18), ("valid", 5)):
         simulate_folder(folder / "data" / part, PhantomConfig(count=count, seed=count), quiet=True)
