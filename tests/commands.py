@@ -1,5 +1,6 @@
 """What tests of commands share: processes of their own, folders that must not change, and what runs leave."""
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,18 @@ def python(*words: object, chips: int = 0, status: int | None = 0, timeout: floa
                           timeout=timeout, cwd=cwd)
     assert status is None or done.returncode == status, (done.returncode, done.stdout[-2000:], done.stderr[-3000:])
     return done
+
+
+def interrupted(words: str, number: signal.Signals, seconds: float) -> int:
+    """The status of a command in this process that a signal reaches after so many seconds."""
+    from b2t_kit.cli import main
+    handler = signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), number))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        return main(words.split())
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
 
 
 def tree(folder: Path = Path()) -> dict[str, int]:

@@ -20,7 +20,7 @@ from b2t_kit.core import run_program
 from b2t_kit.data.dataset import Recordings
 from b2t_kit.data.convert import tiny_recordings
 from b2t_kit.decode.files import DecodedTrial, Hypothesis, write_nbest
-from commands import python, tree
+from commands import interrupted, python, tree
 from tiny_models import write_causal
 from published_files import tiny_mat_files
 
@@ -156,13 +156,7 @@ def test_signals_and_a_full_disk(verb: str, here: Path, capsys: pytest.CaptureFi
     before = files(here)
     for number, share in ((signal.SIGINT, 0.5), (signal.SIGTERM, 0.7), (signal.SIGHUP, 0.3)):
         capsys.readouterr()
-        alarm = signal.signal(signal.SIGALRM, lambda *_, number=number: os.kill(os.getpid(), number))
-        try:
-            signal.setitimer(signal.ITIMER_REAL, max(share * seconds, 0.001))
-            status = main(VERBS[verb].split())
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, alarm)
+        status = interrupted(VERBS[verb], number, max(share * seconds, 0.001))
         said = capsys.readouterr().err.splitlines()
         if status == 0:  # training ends with a checkpoint; others were faster than before
             assert verb != "train" or (here / "new/checkpoints").is_dir()
