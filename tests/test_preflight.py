@@ -116,10 +116,10 @@ def test_the_five_lines_for_a_model_from_elsewhere() -> None:
 def test_c11_an_array_larger_than_a_chip() -> None:
     """The compiler gives C11's message when attention holds all scores of 256 rows; the doctor knows it."""
     def all_scores(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-        query = model(batch).unflatten(-1, (6, 64)).transpose(1, 2)
+        query = model(batch).unflatten(-1, (2, 64)).transpose(1, 2)
         return (query @ query.mT).softmax(-1).square().sum()
 
-    report = preflight(nn.Linear(384, 384), torch.zeros(256, 4096, 384), loss=all_scores, where="v5e-1", precision="float32")
+    report = preflight(nn.Linear(128, 128), torch.zeros(256, 4096, 128), loss=all_scores, where="v5e-1", precision="float32")
     error = report.largest.error
     assert [one.failure.number for one in diagnose(error)] == ["C11"]
     assert "would exceed memory (size=17179869184)" in error

@@ -238,7 +238,7 @@ def test_resumed_and_faulty(here: Path, capsys: pytest.CaptureFixture, monkeypat
     times, content = source.stat(), source.read_bytes()
     for kept, options, change in (
             ("2", "", lambda: None), ("1", "", lambda: source.write_bytes(content[:-1] + b"\7")),
-            ("", "--bin-ms 10", lambda: None), ("", "--scale block", lambda: None), ("2", "--scale block", lambda: None),
+            ("", "--bin-ms 10", lambda: None), ("", "--scale block", lambda: None), ("2", "--scale block --skip-faulty", lambda: None),
             ("", "--scale block", lambda: monkeypatch.setattr(OwnArrays, "version", 99)),
             ("", "--scale block --held-out voice_out", lambda: None)):
         change()
