@@ -521,9 +521,9 @@ class TakesRuns(Verb):
 @dataclass(frozen=True, kw_only=True)
 class Combines(TakesRuns):
     "A verb that chooses how several runs decode together."
-    # with --runs: average their logits; or, where frames differ, pool their lists of sentences, or choose the sentence
-    # of least expected errors in them
-    combine: Literal["average", "pool", "risk"] = "average"
+    # with --runs: pool their lists of sentences, which each run scores; or average their logits, which is one search;
+    # or choose the sentence of least expected errors in the lists
+    combine: Literal["pool", "average", "risk"] = "pool"
     NEEDS = {"combine": "runs"}
 
 # %% ../nbs/cli.ipynb #6cb9c74b
@@ -628,8 +628,9 @@ class Decode(HasSettings, ReadsRun, FindsSentences, ReadsRecordings, Combines):
         options: dict[str, Any] = {**self.search(), "settings": self.given(), "out": self.out}
         runs = [RunLogits(run, self.data, self.split, self.device)
                 for run in (run_list(self.runs) if self.runs else [self.run] if self.run else [])]
-        if self.combine != "average":
-            refuse(self, f"is for one decoder's sentences, not for --combine {self.combine}; leave it out", "tune")
+        if kind == "runs" and self.combine != "average":
+            refuse(self, f"is for one decoder's sentences, not for --combine {self.combine}; leave it out, or add "
+                         "--combine average", "tune")
             print(decode_lists(runs, self.combine, **options))
             return
         if kind == "logits":

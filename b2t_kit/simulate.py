@@ -14,13 +14,13 @@ __all__ = ['FIXED_SHARE', 'HELD_OUT_SHARE', 'DEFAULT_SENTENCES', 'MOST_DISTURBED
            'POWER_SHAPE', 'POWER_DEPTH', 'POWER_SLOW', 'POWER_SHARED', 'LOG_LIMITS', 'WANDER_BINS', 'LAPSE_BINS',
            'LAPSE_GAIN', 'SMALLEST_SPREAD', 'LARGEST', 'WINDOW', 'CALIBRATION', 'RECORDED_AHEAD', 'LONG_SESSION',
            'UNSEEN', 'FAINT', 'Flatness', 'BEHIND', 'DAYS', 'TRIALS', 'LAPSES', 'MEMORY', 'DEPTH', 'CERTAINTY', 'CURVE',
-           'RANKS', 'SPREADS', 'SUBSTITUTED', 'DELETED', 'INSERTED', 'HEARD_ALIKE', 'LIKELY', 'phrases', 'kit_sentence',
-           'is_held_out', 'draw_sentence', 'kit_words', 'default_language_model', 'Prompt', 'labels_of', 'read_prompts',
-           'SimulateConfig', 'day_number', 'session_names', 'Schedule', 'targets', 'Timing', 'draw_timing',
-           'trajectory', 'Participant', 'Electrodes', 'electrodes_on', 'knotted_noise', 'drive', 'record_trial',
-           'tuning_gain', 'misspoken', 'moments', 'zscore', 'SessionSimulator', 'open_sessions', 'write_session',
-           'simulate', 'real_errors', 'real_counts', 'rivals', 'timeline', 'Noise', 'clarity', 'in_lapse',
-           'noisy_logits', 'noisy_sentence']
+           'RANKS', 'SPREADS', 'SUBSTITUTED', 'DELETED', 'INSERTED', 'HEARD_ALIKE', 'NEARLY', 'LIKELY', 'phrases',
+           'kit_sentence', 'is_held_out', 'draw_sentence', 'kit_words', 'default_language_model', 'Prompt', 'labels_of',
+           'read_prompts', 'SimulateConfig', 'day_number', 'session_names', 'Schedule', 'targets', 'Timing',
+           'draw_timing', 'trajectory', 'Participant', 'Electrodes', 'electrodes_on', 'knotted_noise', 'drive',
+           'record_trial', 'tuning_gain', 'misspoken', 'moments', 'zscore', 'SessionSimulator', 'open_sessions',
+           'write_session', 'simulate', 'real_errors', 'real_counts', 'rivals', 'timeline', 'Noise', 'clarity',
+           'in_lapse', 'noisy_logits', 'noisy_sentence']
 
 # %% ../nbs/simulate.ipynb #34dc9211
 import csv
@@ -839,7 +839,8 @@ CERTAINTY, CURVE = 11.0, 0.4  # logits of a lead of one standard deviation; how 
 RANKS = 7.0  # logits between the sounds that are taken for one, for each ln P between them
 SPREADS = 0.2, 0.5, 0.37  # standard deviations of the log certainty: of frames, of single sounds and gaps, of sentences
 SUBSTITUTED, DELETED, INSERTED = 0.62, 2.25, 2.0  # drawn for each one that is counted
-HEARD_ALIKE = 0.85  # share of the mistaken sounds that a network takes for what the others do
+HEARD_ALIKE = 0.5  # share of the sounds in which a network has the rivals in the order that the recording has
+NEARLY = 1.0  # logits by which it has the second before the first in the others
 LIKELY = 0.7  # no sound fails more often
 
 
@@ -849,7 +850,7 @@ class Noise:
 
     errors: float = 1.0  # phoneme errors relative to the published baseline's 10.4 %, 0 (none) to 4
     flatness: Flatness = "middle"  # how far behind the truth is where it lost: "sharp" far, "flat" little
-    shared: float = 0.98  # share of the noise that several networks have in common, 0 to 1; 0.92: other models
+    shared: float = 0.99  # share of the noise that several networks have in common, 0 to 1; 0.92: other models
     seed: int = 0  # of the days' gains
 
     def __post_init__(self) -> None:
@@ -903,20 +904,24 @@ def noisy_logits(
     ranks = generator.gumbel(size=(count, len(PHONEMES)))  # the largest is drawn by its share
     alone, *others = generator.spawn(1 if network is None else network + 2)  # draws of their own leave the others alone
     sure = alone.standard_normal(count + 1)  # of each sound and gap, and of the sentence
+    scores = rivals()[said] + ranks
+    scores[rows, said] = -np.inf
+    scores = RANKS * (scores - scores.max(axis=1, keepdims=True))
+    heard = [(trial, luck, draws)]
     if network is not None:  # what is shared and what is not add up to what one network alone has
         own, (common, rest) = others[-1], np.sqrt([noise.shared, 1 - noise.shared])
         trial, luck, chain, sure = (common * one + rest * own.standard_normal(np.shape(one))
                                     for one in (trial, luck, ndtri(draws), sure))
-        draws = ndtr(chain)
-        ranks = np.maximum(ranks + np.log(HEARD_ALIKE), own.gumbel(size=ranks.shape) + np.log(1 - HEARD_ALIKE))
+        heard.append((trial, luck, ndtr(chain)))
+        other = own.random(count) > HEARD_ALIKE
+        scores[other, scores.argsort(axis=1)[other, -2]] = NEARLY
 
-    lead = np.exp(of_day + TRIALS * trial) * clarity(noise.errors)[said] + luck - DEPTH * in_lapse(draws)
-    scores = rivals()[said] + ranks
-    scores[rows, said] = -np.inf
-    scores = RANKS * (scores - scores.max(axis=1, keepdims=True))
+    leads = [np.exp(of_day + TRIALS * trial) * clarity(noise.errors)[said] + luck - DEPTH * in_lapse(draws)
+             for trial, luck, draws in heard]
+    lead, least = leads[-1], np.minimum(leads[0], leads[-1])  # what is lost without a network's own noise leaves it unsure
     of_frames, of_sounds, of_sentences = SPREADS
     certainty = CERTAINTY * np.abs(lead) ** CURVE * np.exp(of_sounds * sure[:-1])
-    scores[rows, said] = np.where(lead < 0, -BEHIND[noise.flatness], 1.0) * certainty
+    scores[rows, said] = np.sign(lead) * np.where(least < 0, BEHIND[noise.flatness], 1.0) * certainty
     spread = of_frames * generator.standard_normal((len(path), 1)) + of_sentences * sure[-1]
     return (scores[stretch] * np.exp(spread)).astype(np.float32)
 

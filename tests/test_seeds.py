@@ -159,9 +159,9 @@ def test_runs_decode_together(data: Path, tmp_path: Path) -> None:
     (temperature,) = {load_json(path)["temperature"] for path in (together / "average").rglob("temperature.json")}
     plain = decode_sentences(LogitsFile(average), "default", out=tmp_path / "plain", temperature=temperature)
     assert said["average"] == [trial.sentence for trial in plain.trials]
-    assert main(["decode", *given, "--tune", "--lm", "default", "--beam", "8"]) == 0
+    assert main(["decode", *given, "--combine", "average", "--tune", "--lm", "default", "--beam", "8"]) == 0
     record, = (together / "average").glob("*/decoding.json")  # named by the decoders
-    assert main(["decode", *given]) == 0  # with the average's weights
+    assert main(["decode", *given, "--combine", "average"]) == 0  # with the average's weights
     assert load_json(together / "average/val/result.json")["search"] == load_json(record)["search"]
     (runs[0].parent / "seed_3").symlink_to(runs[0])  # an ensemble of other decoders does not find them
     twice = AveragedRuns([RunLogits(runs[0].parent / name, data) for name in ("seed_1", "seed_3")])

@@ -275,14 +275,14 @@ def decode_lists(
         return made
 
 
-COMBINATIONS = ("average", "pool", "risk")  # of runs: their logits, their lists, or the sentence of least risk
+COMBINATIONS = ("pool", "average", "risk")  # of runs: their lists, their logits, or the sentence of least risk
 
 
 def decode_runs(
     runs: Sequence[str | Path],  # run folders
     data: str | Path | None = None,  # folder of the recordings; None: the first run's, else the platform's
     split: str = "val",  # train, val or test
-    together: str = "average",  # one of `COMBINATIONS`
+    together: str = "pool",  # one of `COMBINATIONS`
     lm: str | Path | None = None,  # language model file or "default"; None: that of the first tuned weights
     device: str = "auto",  # for the networks: "auto", "cpu" or "cuda"
     **how: Any,  # as for `decode_lists`, and for an average as for `decode_sentences`

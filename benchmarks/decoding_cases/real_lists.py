@@ -1,5 +1,4 @@
 "The five best phoneme sequences of a real decoder as lists of sentences: rescored, and with votes weighted by scores."
-import json
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -10,6 +9,7 @@ from decoding_cases.large_models import unpacked
 from decoding_cases.task import build, divided, row_of, save, written
 from rapidfuzz.distance import Levenshtein
 
+from b2t_kit.core import load_json
 from b2t_kit.decode.combine import least_risk
 from b2t_kit.decode.files import DecodedTrial, posteriors
 from b2t_kit.decode.search import BeamSearch, SearchConfig
@@ -77,7 +77,7 @@ class Errors:
 
 
 def real_lists(labels: Path, validation: Path, general: Path, /, *, llm: Path, keep: Path | None = None,
-               n_best: int = 10, json_file: Path | None = None) -> None:
+               n_best: int = 10, json: Path | None = None) -> None:
     """Measure rescoring, and votes weighted by scores, on lists of a real decoder.
 
     VALIDATION is a list of trials with `session`, `sentence`, `phonemes`, `nbest` (ln P and phonemes of the five best
@@ -88,7 +88,7 @@ def real_lists(labels: Path, validation: Path, general: Path, /, *, llm: Path, k
     other way round. Language models see none of the sentences, except the large and the general one, whose texts
     nobody can search.
     """
-    rows = json.loads(validation.read_text(encoding="utf-8"))
+    rows = load_json(validation)
     said = [normalise(row["sentence"], True) for row in rows]
     true = [one.split() for one in said]
     days, half = [row["session"] for row in rows], halves([row["session"] for row in rows])
@@ -137,7 +137,7 @@ def real_lists(labels: Path, validation: Path, general: Path, /, *, llm: Path, k
     result["gain"] = vars(compare(found["tuned"], found["rescored"]))
     print("oracle", oracle, "\nrescored against tuned", compare(found["tuned"], found["rescored"]))
     print("rescored against search", compare(search, found["rescored"]))
-    save(json_file, result)
+    save(json, result)
 
 
 def votes(rows: list[dict], lists: list[DecodedTrial], true: list[list[str]], search: Counts, result: dict) -> None:
