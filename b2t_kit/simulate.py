@@ -918,7 +918,7 @@ def noisy_logits(
 
     leads = [np.exp(of_day + TRIALS * trial) * clarity(noise.errors)[said] + luck - DEPTH * in_lapse(draws)
              for trial, luck, draws in heard]
-    lead, least = leads[-1], np.minimum(leads[0], leads[-1])  # what is lost without a network's own noise leaves it unsure
+    lead, least = leads[-1], np.minimum(leads[0], leads[-1])  # what the recording hides leaves a network unsure
     of_frames, of_sounds, of_sentences = SPREADS
     certainty = CERTAINTY * np.abs(lead) ** CURVE * np.exp(of_sounds * sure[:-1])
     scores[rows, said] = np.sign(lead) * np.where(least < 0, BEHIND[noise.flatness], 1.0) * certainty
