@@ -17,10 +17,8 @@ FOREIGN = ("XLA_", "PJRT_", "ACCELERATE_", "USE_TORCH_XLA", "TF_CPP_MIN_LOG_LEVE
 
 
 def environment(chips: int = 0, **added: str) -> dict[str, str]:
-    """Variables of a process that imports this checkout, on one thread, with so many simulated chips.
-
-    Programs for these chips are compiled with the least effort: they run for seconds, and compiling takes longer.
-    """
+    """Variables of a process on one thread that imports this checkout, with so many simulated chips, whose programs run for
+    seconds and are compiled with the least effort."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     path = os.pathsep.join([str(ROOT), str(TESTS), *filter(None, sys.path)])
     simulated = {"PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": str(chips), "XLA_FLAGS": "--xla_backend_optimization_level=0"}

@@ -1,10 +1,6 @@
-"""Kill training runs at random moments and resume them; started by test_resume.py.
+"""Kill training runs at random moments, and resume them: `killed_runs.py FOLDER KILLS`, started by test_resume.py.
 
-    python killed_runs.py FOLDER KILLS
-
-It prints one JSON object. torch is imported once; every try is a fork of this process, which itself
-computes nothing, so a try takes milliseconds to start.
-"""
+torch is imported once; every try is a fork of this process, which computes nothing itself."""
 import gc
 import hashlib
 import json

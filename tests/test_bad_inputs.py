@@ -1,8 +1,6 @@
-"""Bad recordings and requests: one line that names what is wrong, and nothing half-written.
+"""Bad recordings and requests: one line that names what is wrong, and a folder that did not change.
 
-Each test works in its own folder with `data`, a folder of recordings, and `run`, a finished run. It damages something,
-calls `b2t` there, and checks that the folder did not change. Every other file × every fault: tests/hostile.py.
-"""
+Every other file × every fault: tests/hostile.py."""
 import os
 import resource
 import shutil

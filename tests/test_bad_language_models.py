@@ -1,8 +1,6 @@
 """Bad language models, texts and word lists: one line that names the file, and nothing half-written.
 
-One table of faults for each boundary: ARPA text, the kit's own file, a text to count, models to mix. Each case works in
-its own folder, calls `b2t lm` there, and finds the folder unchanged. tests/test_kenlm.py has KenLM's files.
-"""
+KenLM's files: tests/test_kenlm.py."""
 import csv
 import gzip
 import hashlib

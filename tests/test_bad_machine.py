@@ -1,7 +1,4 @@
-"""Verbs that write, on a machine that stops them: signals, full disks, folders that cannot be written.
-
-Each command runs in this process. It ends with one line and a status that is not 0, and what it was to write is whole or absent.
-"""
+"""Verbs that write, on a machine that stops them: one line, a status, and what they were to write is whole or absent."""
 import os
 import resource
 import shutil

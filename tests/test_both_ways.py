@@ -1,7 +1,4 @@
-"""Decoders that read in both directions (`--no-causal`): planned, compiled, trained, not streamed.
-
-That eight chips compute what a CPU does: test_xla_models.py.
-"""
+"""Decoders that read in both directions (`--no-causal`): planned, compiled, trained, not streamed."""
 from importlib.util import find_spec
 from pathlib import Path
 

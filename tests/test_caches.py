@@ -1,8 +1,4 @@
-"""Changed contents under old names: each cache is computed again or refused, never believed.
-
-A test changes one part of a key at a time, leaves all names as they are, puts the modification times back, and looks
-whether the network, the search or the large model runs.
-"""
+"""Changed contents under old names and times: each cache is computed again or refused, never believed."""
 import itertools
 import json
 import os

@@ -1,7 +1,4 @@
-"""Failures that people reported from real runs: each happens first, then the kit names or prevents it.
-
-C12 in one process is in devices/torch, C18d in devices/select.
-"""
+"""Failures that people reported from real runs: each happens first, then the kit names or prevents it."""
 import contextlib
 import dataclasses
 import json

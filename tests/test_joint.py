@@ -13,8 +13,7 @@ from b2t_kit.cli import main
 from b2t_kit.core import KitError, load_json
 from b2t_kit.data.batches import BatchConfig
 from b2t_kit.data.dataset import T15, Recordings
-from b2t_kit.data.convert import refuse_seen
-from b2t_kit.data.convert import SessionWriter, tiny_recordings
+from b2t_kit.data.convert import SessionWriter, refuse_seen, tiny_recordings
 from b2t_kit.decode.stream import Windows, steps_on
 from b2t_kit.decode.decode import WordCounter
 from b2t_kit.devices.select import open_device

@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 from b2t_kit.cli import main
-from b2t_kit import core
+from b2t_kit import core, lm
 from b2t_kit.decode.files import read_nbest
 from b2t_kit.llm import KeptScores, load_scorer
-from b2t_kit import lm
-from b2t_kit.simulate import noisy_sentence
-from b2t_kit.simulate import draw_sentence, phrases
+from b2t_kit.simulate import draw_sentence, noisy_sentence, phrases
 from tiny_models import write_causal
 
 pytestmark = pytest.mark.usefixtures("dots")

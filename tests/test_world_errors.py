@@ -1,8 +1,4 @@
-"""Errors of public threads: the doctor knows those that its rules were written from, says nothing wrong about the
-others, and nothing about other programs' errors.
-
-Below, failures that need no TPU and no GPU are made to happen, and their cures are tried.
-"""
+"""Errors of public threads: the doctor knows them, and nothing about other programs' errors; some happen here, with their cures."""
 import json
 import os
 import resource

@@ -1,9 +1,6 @@
-"""Training on XLA in separate processes: results, compilations, transfers, and resuming.
+"""Training on simulated chips in separate processes: results, compilations, transfers, and resuming.
 
-XLA's CPU backend simulates the chips. Compiling the programs of a run takes half a minute or more on two cores, so
-there are three trainings, and each serves several tests: one that changes devices, one that is killed and resumed, and
-one whose wide layers are divided by units.
-"""
+Compiling takes most of the time, so there are three trainings: one changes devices, one is killed, one divides units."""
 import json
 import signal
 import subprocess
@@ -38,10 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def moving(folder: Path) -> dict[str, dict]:
-    """Twenty steps on a CPU; and seven there, seven on eight chips, six on a CPU, in three micro-batches each.
-
-    float32, no dropout, noise on. On the chips all weights are divided, and a batch has seven trials and padding.
-    """
+    """Twenty steps on a CPU; and seven there, seven on eight chips that divide all weights, six on a CPU, in micro-batches."""
     data = {"data": str(folder / "recordings")}
     same = data | {"accumulation": MICRO_BATCHES}
     found = python(*command(
@@ -91,11 +85,9 @@ def test_evaluated_on_eight_chips_like_on_a_cpu(moving: dict[str, dict]) -> None
 
 
 def test_killed_and_resumed_to_the_same_bits(folder: Path) -> None:
-    """A small noise model with dropout, divided by units; one run is killed in the middle of its steps.
+    """A noise model with dropout, divided by units, in three processes that share a folder of compiled programs.
 
-    All three processes share a folder of compiled programs, as versions of a Kaggle kernel do. Between rows of metrics,
-    which are every fourth step, nothing is fetched.
-    """
+    Between rows of metrics, which are every fourth step, nothing is fetched."""
     steps, enough = 25, 15
     settings = dict(data=str(folder / "recordings"), device="xla", model="wide", shard="units", steps=steps, log_every=4,
                     eval_every=10, checkpoint_every=5, buckets=1, decay_steps=steps, compile_cache=str(folder / "programs"))
@@ -120,12 +112,9 @@ def test_killed_and_resumed_to_the_same_bits(folder: Path) -> None:
 
 
 def test_dividing_units_changes_no_result(tmp_path: Path) -> None:
-    """Twenty steps of a small noise model with dropout, its wide layers divided over two groups of four chips.
+    """Losses, norms, weights, moments and average are those of rows divided, also over other chips or computing gates again.
 
-    Losses, norms, weights, moments and average in float32 are those of rows divided, and of eight chips that compute
-    gates again; a run may change its division at ten steps, and at fifteen move from eight chips to two. Loading what was
-    saved changes no bit. In bfloat16 the ways differ less from each other than from float32.
-    """
+    A run may change its division at ten steps, and at fifteen move from eight chips to two."""
     found, moved = (json.loads(python(TESTS / "xla_units.py", tmp_path / "kept", chips=chips, timeout=PATIENCE).stdout
                                .rpartition("REPORT")[2]) for chips in (8, 2))
     assert max(found["apart"].values()) < 1e-5 > moved["apart"], (found["apart"], moved)

@@ -1,10 +1,6 @@
-"""Failures that people reported from TPUs.
+"""Failures that people reported from TPUs: each happens with the original recipe, then the kit prevents or names it.
 
-Most tests first make the failure happen with the original recipe, in its own process, then show that the kit prevents
-it or names its cause; the table of failures says which do not. Shapes are smaller where size does not matter: the
-reported [64, 7168] is the batch and the width of a recurrent state. The programs come first, then a table of the
-processes that run them, one after the other, since most of a process's seconds are its imports.
-"""
+The programs come first, then a table of the processes that run them, since imports take most of the seconds."""
 import functools
 import importlib.util
 import json
@@ -335,11 +331,7 @@ def test_c6_lengths_are_integers() -> None:
 
 
 def test_c8_a_program_for_every_length() -> None:
-    """Batches as long as their longest trial compile again and again; buckets have few lengths.
-
-    test_xla.py checks that nothing is compiled after the first step, and xla_models.py that a recurrence's program
-    does not grow with its length.
-    """
+    """Batches as long as their longest trial compile again and again; buckets have few lengths. No more in training: test_xla.py."""
     assert [printed("one chip")[name] for name in ("ragged", "padded")] == ["compiled 5\n", "compiled 2\n"]
 
 

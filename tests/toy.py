@@ -1,8 +1,4 @@
-"""The smallest task: regression of a function of three features at every bin, for tests of the training loop.
-
-It has what breaks loops: rows of different lengths, dropout, and a batch that does not divide evenly over processes
-and micro-batches. Each row is drawn from its own seed, so there are no files.
-"""
+"""The smallest task: rows of different lengths, dropout, and a batch that does not divide evenly over micro-batches."""
 from collections.abc import Callable, Generator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path

@@ -223,10 +223,7 @@ def labelled(count: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_decoder_equals_the_cpu(mesh: spmd.Mesh) -> None:
-    """Day layer, patches, GRU in both directions (`--no-causal`) and CTC with an empty row: loss and gradients, in one program.
-
-    test_xla.py trains one that looks back.
-    """
+    """Day layer, patches, GRU in both directions and CTC with an empty row: loss and gradients, in one program."""
     config = GRUConfig(num_days=3, num_features=16, hidden=12, num_layers=2, dropout=0.0, day_dropout=0.0, causal=False)
     features = torch.randn(8, 90, 16, generator=GIVEN)
     day = torch.tensor([2, 0, 2, 0, 0, 2, 2, 0], dtype=torch.int32)

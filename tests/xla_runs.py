@@ -34,9 +34,9 @@ SETTINGS = TrainConfig(
 STILL = {"dropout": 0.0, "day_dropout": 0.0}
 MODELS = {
     "gru": GRUConfig(hidden=16, num_layers=1, **STILL),
-    "wide": NoiseGRUConfig(hidden=32, num_layers=1, noise_layers=2, noise_hidden=256, noisy_layers=1, noisy_hidden=32),
+    "wide": NoiseGRUConfig(hidden=32, num_layers=1, noise_layers=2, noise_hidden=96, noisy_layers=1, noisy_hidden=32),
 }
-WIDE = 2 * 3 * 128**2  # bytes of recurrent weights from which these runs divide a layer by units
+WIDE = 2 * 3 * 48**2  # bytes of recurrent weights from which these runs divide a layer by units
 
 
 def small_task(folder: Path, model: str, **batches: Any) -> SpeechTask:

@@ -1,10 +1,7 @@
-"""The crash of an audio-codec model at step 400, in eight variants; then the kit in the same situation.
+"""The crash of an audio-codec model at the step of its first demonstration, then the kit in the same situation.
 
-The report: `RuntimeError: expected dtype float for `end` but got dtype c10::BFloat16`, in Adam, at the
-step of the first demonstration. It was attributed to bfloat16 autocast, and training continued in float32
-at half the speed. The experiment varies the possible causes: the embeddings' type, autocast, and
-whether the demonstration casts the model as the original's did.
-"""
+It was attributed to bfloat16 autocast. The causes that are varied: the embeddings' type, autocast, and a demonstration
+that casts the model."""
 import itertools
 import tracemalloc
 import zipfile
@@ -17,8 +14,7 @@ import torch
 
 from b2t_kit.cli import main
 from b2t_kit.core import KitError
-from b2t_kit.tasks.codec import CodecConfig, CodecModel, read_codes, write_codes
-from b2t_kit.tasks.codec import CodecTask, codec_batch, codec_config
+from b2t_kit.tasks.codec import CodecConfig, CodecModel, CodecTask, codec_batch, codec_config, read_codes, write_codes
 from b2t_kit.train import train
 from b2t_kit.training.log import read_metrics, series
 from commands import TORCHRUN, python

@@ -8,9 +8,8 @@ import torch
 
 from b2t_kit.cli import main
 from b2t_kit.devices.select import open_device
-from b2t_kit.tasks.eit import Measurements
+from b2t_kit.tasks.eit import SHIPPED_SCALE, Measurements, assess, load_reconstructor, reconstruct
 from b2t_kit.tasks.eit_physics import PhantomConfig, simulate_folder
-from b2t_kit.tasks.eit import SHIPPED_SCALE, assess, load_reconstructor, reconstruct
 from b2t_kit.training.log import read_metrics
 from commands import TORCHRUN, python
 

@@ -16,9 +16,8 @@ import torch
 from torch import nn
 
 from b2t_kit.devices.xla import start_runtime
-from b2t_kit.tasks.eit_model import attend
+from b2t_kit.tasks.eit_model import UNET_SIZES, attend
 from b2t_kit.tasks.eit_physics import PhantomConfig, simulate_folder
-from b2t_kit.tasks.eit_model import UNET_SIZES
 from b2t_kit.tasks.eit import EITConfig, EITTask, original_training
 from b2t_kit.train import train
 from b2t_kit.training.checkpoint import checkpoint_path, read_part
