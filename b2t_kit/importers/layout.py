@@ -22,7 +22,7 @@ import h5py
 import numpy as np
 
 from ..core import KitError, regular_file
-from ..data.dataset import H5_ERRORS, MAX_BINS, MAX_TRIALS, Fault, open_dataset, open_file, open_member, reading
+from ..data.dataset import MAX_BINS, MAX_TRIALS, Fault, open_dataset, open_file, open_member, reading
 
 # %% ../../nbs/importers/layout.ipynb #a9c8a50b
 FileLayout = Mapping[str, tuple[str | int, ...]]  # name -> "numbers", "text" or "cells", and the shape
@@ -90,7 +90,6 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.ENOENT)
 def read_mat(path: Path, names: Iterable[str]) -> dict[str, Any]:
     "Some variables of a file of MATLAB 5 to 7, as SciPy gives them, and the shapes of the others."
     from scipy.io import loadmat, whosmat
-    from scipy.io.matlab import MatReadError
 
     try:
         with open(regular_file(path), "rb") as stored, warnings.catch_warnings():
@@ -109,7 +108,9 @@ def read_mat(path: Path, names: Iterable[str]) -> dict[str, Any]:
                 shapes = {name: (*shape, kind) for name, shape, kind in whosmat(file)}
                 file.seek(0)
                 return shapes | loadmat(file, variable_names=[name for name in names if name in shapes])
-    except (*H5_ERRORS, EOFError, MatReadError, struct.error, zlib.error) as error:
+    except KitError:
+        raise
+    except Exception as error:  # whatever SciPy raises for a damaged file
         if isinstance(error, OSError) and error.errno in _NO_SPACE and str(error.filename) != str(path):
             raise KitError(f"{path}: cannot be unpacked in the temporary folder ({error.args[-1]})") from error
         reason = getattr(error, "strerror", "") or " ".join(str(error).split())[:200] or type(error).__name__
