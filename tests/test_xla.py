@@ -88,7 +88,7 @@ def test_killed_and_resumed_to_the_same_bits(folder: Path) -> None:
     """A noise model with dropout, divided by units, in three processes that share a folder of compiled programs.
 
     Between rows of metrics, which are every fourth step, nothing is fetched."""
-    steps, enough = 25, 15
+    steps, enough = 15, 10
     settings = dict(data=str(folder / "recordings"), device="xla", model="wide", shard="units", steps=steps, log_every=4,
                     eval_every=10, checkpoint_every=5, buckets=1, decay_steps=steps, compile_cache=str(folder / "programs"))
     (straight,) = reports(python(*command(folder, ("straight", "train", settings)), chips=2, timeout=PATIENCE).stdout)
