@@ -42,18 +42,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # %% auto #0
-__all__ = ['LONGEST_ERROR', 'MAX_TEXT', 'SEED', 'TEMPERATURE', 'SUCCESS', 'FAULTS', 'ERROR', 'UNRECOGNISED', 'STATUSES',
-           'LOG_EVERY', 'TOLD_FROM', 'say_once', 'ENTERED', 'FROM_CPP', 'MACHINE_FAULTS', 'GIB', 'SETTLED', 'MEMO',
-           'REMEMBERED', 'KitError', 'printable', 'printed_plainly', 'sync_folder', 'written_aside', 'write_atomically',
-           'save_json', 'atomic_folder', 'known_mistake', 'regular_file', 'open_own', 'clear_way', 'read_bytes',
-           'read_text', 'parse_json', 'load_json', 'csv_text', 'csv_plain', 'as_png', 'check_writable', 'new_folders',
-           'check_target', 'existing', 'free_bytes', 'Platform', 'platform', 'to_dict', 'kinds_of', 'converted',
-           'from_dict', 'leaves', 'override', 'check_bounds', 'is_whole', 'number_in', 'class_source',
-           'report_progress', 'duration', 'followed', 'loses_exceptions', 'stopped_by_signals', 'forget_output',
-           'run_program', 'environment_with', 'memory', 'free_memory', 'gib', 'file_mark', 'plain', 'content_hash',
-           'file_state', 'Remembered', 'remembered_hash', 'file_hash', 'Kept', 'note_of', 'stored_key', 'kept',
-           'differing', 'fold_seed', 'scramble', 'one_thread_first', 'uniforms', 'normals', 'Place', 'find_place',
-           'child_environment', 'join', 'tell_others', 'lost_contact', 'leave']
+__all__ = ['LONGEST_ERROR', 'SEED', 'TEMPERATURE', 'SUCCESS', 'FAULTS', 'ERROR', 'UNRECOGNISED', 'STATUSES', 'LOG_EVERY',
+           'say_once', 'GIB', 'MEMO', 'REMEMBERED', 'KitError', 'printable', 'printed_plainly', 'sync_folder',
+           'written_aside', 'write_atomically', 'save_json', 'atomic_folder', 'known_mistake', 'regular_file',
+           'open_own', 'clear_way', 'read_bytes', 'read_text', 'parse_json', 'load_json', 'csv_text', 'csv_plain',
+           'as_png', 'check_writable', 'new_folders', 'check_target', 'existing', 'free_bytes', 'Platform', 'platform',
+           'to_dict', 'kinds_of', 'converted', 'from_dict', 'leaves', 'override', 'check_bounds', 'is_whole',
+           'number_in', 'class_source', 'report_progress', 'duration', 'followed', 'run_program', 'environment_with',
+           'memory', 'free_memory', 'gib', 'file_mark', 'plain', 'content_hash', 'file_state', 'Remembered',
+           'remembered_hash', 'file_hash', 'Kept', 'note_of', 'stored_key', 'kept', 'differing', 'fold_seed',
+           'scramble', 'one_thread_first', 'uniforms', 'normals', 'Place', 'find_place', 'child_environment', 'join',
+           'lost_contact', 'leave']
 
 # %% ../nbs/core.ipynb #942871e9
 LONGEST_ERROR = 2000  # characters; an error may quote its input, which may be one line of megabytes
@@ -222,20 +221,20 @@ def clear_way(path: Path) -> Path:
     return path
 
 # %% ../nbs/core.ipynb #dc3c6ddb
-MAX_TEXT = 1 << 30  # bytes of a text file; 1,450 sentences or 100,000 rows of metrics take less than a tenth of this
+_MAX_TEXT = 1 << 30  # bytes of a text file; 1,450 sentences or 100,000 rows of metrics take less than a tenth of this
 
 
 def read_bytes(path: str | Path) -> bytes:
     "Return the content of a file; raises `KitError` if it cannot be read or is too large."
     try:
         with open(regular_file(path), "rb") as file:
-            data = file.read(min(os.fstat(file.fileno()).st_size, MAX_TEXT) + 1)
-            while len(data) <= MAX_TEXT and (more := file.read(1 << 20)):
+            data = file.read(min(os.fstat(file.fileno()).st_size, _MAX_TEXT) + 1)
+            while len(data) <= _MAX_TEXT and (more := file.read(1 << 20)):
                 data += more
     except OSError as error:
         raise KitError(f"{path}: cannot be read ({error.strerror})") from error
-    if len(data) > MAX_TEXT:
-        raise KitError(f"{path}: has more than {MAX_TEXT:,} bytes, too many for such a file")
+    if len(data) > _MAX_TEXT:
+        raise KitError(f"{path}: has more than {_MAX_TEXT:,} bytes, too many for such a file")
     return data
 
 # %% ../nbs/core.ipynb #c8a095f6
@@ -526,7 +525,7 @@ STATUSES = {
 # %% ../nbs/core.ipynb #b42361a1
 _Item = TypeVar("_Item")
 LOG_EVERY = 20.0  # seconds between two lines of progress in a log
-TOLD_FROM = 5  # items after which it is told how long the rest takes
+_TOLD_FROM = 5  # items after which it is told how long the rest takes
 
 # %% ../nbs/core.ipynb #af207da0
 def report_progress(line: str) -> None:
@@ -566,34 +565,34 @@ def followed(
             first = first if number else (done, now)  # what is compiled or read before it is paid once
             if bar.disable and 0 < done < total and now - said >= LOG_EVERY:
                 left = (now - first[1]) * (total - done) / max(done - first[0], 1)
-                said, rest = now, f", about {duration(left)} left" if number >= TOLD_FROM else ""
+                said, rest = now, f", about {duration(left)} left" if number >= _TOLD_FROM else ""
                 report_progress(f"{what}: {done / total:.0%}{rest}")
             yield item
 
 # %% ../nbs/core.ipynb #e70a7947
 # What is entered there is also left: modes of torch, and the lock that all progress bars share.
-ENTERED = "/torch/", "/tqdm/std.py"
+_ENTERED = "/torch/", "/tqdm/std.py"
 # torch's C++ calls these; an exception there may abort the process
-FROM_CPP = "__torch_dispatch__", "find_torch_dispatch_rule", "__del__"
+_FROM_CPP = "__torch_dispatch__", "find_torch_dispatch_rule", "__del__"
 
 # %% ../nbs/core.ipynb #97595e9c
-def loses_exceptions(frame: types.FrameType | None) -> bool:
+def _loses_exceptions(frame: types.FrameType | None) -> bool:
     "Return whether an exception would not reach `run_program`, or would leave half a folder, a mode or a lock."
     while frame is not None and frame.f_code is not run_program.__code__:
         file, name = frame.f_code.co_filename, frame.f_code.co_name
         if file.startswith("<frozen importlib") or file == weakref.__file__ or file.endswith("/torch/_compile.py"):
             return True
-        if name in FROM_CPP or file == shutil.__file__ and "rmtree" in name:
+        if name in _FROM_CPP or file == shutil.__file__ and "rmtree" in name:
             return True
         by = frame.f_back.f_code.co_filename if file == contextlib.__file__ and frame.f_back else file
-        if name in ("__enter__", "__exit__", "acquire", "release") and any(part in by for part in ENTERED):
+        if name in ("__enter__", "__exit__", "acquire", "release") and any(part in by for part in _ENTERED):
             return True
         frame = frame.f_back
     return False
 
 # %% ../nbs/core.ipynb #94dbb549
 @contextmanager
-def stopped_by_signals() -> Iterator[None]:
+def _stopped_by_signals() -> Iterator[None]:
     "Let SIGINT, SIGTERM and SIGHUP raise `KeyboardInterrupt` with the signal's name, where an exception can be raised."
     before: dict[int, Any] = {}
     waiting: list[threading.Timer] = []
@@ -606,7 +605,7 @@ def stopped_by_signals() -> Iterator[None]:
         waiting[-1].start()
 
     def stop(number: int, frame: types.FrameType | None) -> None:
-        if loses_exceptions(frame):
+        if _loses_exceptions(frame):
             send_again(number)
             return
         for other in before:  # another would disturb the cleaning; a second Ctrl-C kills
@@ -643,11 +642,11 @@ def stopped_by_signals() -> Iterator[None]:
 
 # %% ../nbs/core.ipynb #a5b0729c
 # What a machine does to a command: a full disk, quotas, limits, read-only or broken disks.
-MACHINE_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO, errno.EMFILE,
+_MACHINE_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO, errno.EMFILE,
                   errno.ENAMETOOLONG, errno.ELOOP)
 
 # %% ../nbs/core.ipynb #0d5570fc
-def forget_output() -> None:
+def _forget_output() -> None:
     "Let what is still to be printed go nowhere: writing it once more at exit would fail again."
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -659,7 +658,7 @@ def run_program(action: Callable[[], int]) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a file's name or a sentence may not be printable here
     try:
-        with stopped_by_signals(), printed_plainly():
+        with _stopped_by_signals(), printed_plainly():
             status = action()
         sys.stdout.flush()
         return status
@@ -667,19 +666,19 @@ def run_program(action: Callable[[], int]) -> int:
         line = printable(" ".join(str(error).split("\n")))
         line = line if len(line) <= 1000 else f"{line[:500]} ... {line[-300:]}"
         print("error:", line, file=sys.stderr, flush=True)
-        tell_others(line)
+        _tell_others(line)
         return ERROR
     except KeyboardInterrupt as stop:
         name = str(stop) or "SIGINT"
         print("interrupted" if name == "SIGINT" else f"interrupted by {name}", file=sys.stderr)
         return 128 + getattr(signal, name, signal.SIGINT)
     except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
-        forget_output()
+        _forget_output()
         return FAULTS
     except OSError as error:
-        if error.errno not in MACHINE_FAULTS:
+        if error.errno not in _MACHINE_FAULTS:
             raise
-        forget_output()
+        _forget_output()
         print(f"error: {str(error.filename or 'cannot write')[:200]}: {error.strerror}", file=sys.stderr)
         return ERROR
     except RuntimeError as error:
@@ -757,7 +756,7 @@ def content_hash(value: object) -> str:  # 32 hexadecimal digits
     return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 # %% ../nbs/core.ipynb #e3125edf
-SETTLED = 2_000_000_000  # ns; the longest step of a file system's times (FAT)
+_SETTLED = 2_000_000_000  # ns; the longest step of a file system's times (FAT)
 
 
 def file_state(
@@ -766,7 +765,7 @@ def file_state(
     "Return size, times of the last write and of any change in ns, and inode: what changes with a file's content."
     found = os.stat(file)
     state = [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
-    return state if time.time_ns() - max(state[1:3]) > SETTLED else None
+    return state if time.time_ns() - max(state[1:3]) > _SETTLED else None
 
 # %% ../nbs/core.ipynb #54ac3d52
 MEMO = "fingerprint.json"  # usual name of the file that remembers hashes, in a run folder or beside an output
@@ -1059,7 +1058,7 @@ def join(
 _SERVER: list[Any] = []  # the store of this process, once it has met the others
 
 
-def tell_others(error: str) -> None:
+def _tell_others(error: str) -> None:
     "Leave an error where the other processes wait for this one, if they may."
     if os.environ.get("WORLD_SIZE", "1") == "1" or not {"MASTER_ADDR", "MASTER_PORT", "RANK"} <= set(os.environ):
         return

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['COMPLETE', 'ROLLING', 'OWNER', 'checkpoint_folders', 'checkpoint_path', 'checkpoint_steps', 'write_tensors',
-           'write_checkpoint', 'remove_checkpoint', 'checkpoint_fault', 'read_state', 'read_part', 'latest_checkpoint',
-           'Best', 'mark_best', 'read_best', 'best_checkpoint', 'prune', 'clean_leftovers', 'check_disk_space',
-           'use_scratch', 'copy_to_output', 'run_lock', 'tensors_hash']
+           'write_checkpoint', 'checkpoint_fault', 'read_state', 'read_part', 'latest_checkpoint', 'Best', 'mark_best',
+           'read_best', 'best_checkpoint', 'prune', 'clean_leftovers', 'check_disk_space', 'use_scratch',
+           'copy_to_output', 'run_lock', 'tensors_hash']
 
 # %% ../../nbs/training/checkpoint.ipynb #e4e7e57e
 import hashlib
@@ -96,7 +96,7 @@ def write_checkpoint(
 def _new_checkpoint(run: str | Path, target: Path, state: Mapping[str, Any]) -> Iterator[Path]:
     "A folder for the tensor files; then state and marker are added, all is flushed, and it becomes the checkpoint."
     try:
-        remove_checkpoint(target)
+        _remove_checkpoint(target)
         with atomic_folder(target) as folder:
             yield folder
             marks = {path.name: file_mark(path) for path in sorted(folder.iterdir())}
@@ -114,7 +114,7 @@ def _new_checkpoint(run: str | Path, target: Path, state: Mapping[str, Any]) -> 
                        f"{free_bytes(target) / 1e6:,.1f} MB free); checkpoints kept: {left}") from error
 
 # %% ../../nbs/training/checkpoint.ipynb #891d1e18
-def remove_checkpoint(folder: Path) -> None:
+def _remove_checkpoint(folder: Path) -> None:
     "Rename a checkpoint, if it is there, then delete it, so that a kill leaves no half of it under its name."
     if folder.exists():
         leftover = folder.with_name(f".{folder.name}.removed.partial")
@@ -226,7 +226,7 @@ def prune(run: str | Path, keep: int) -> None:
     kept = {*steps[-max(keep, 1):], best.step if best else -1}
     for step in steps:
         while step not in kept and checkpoint_path(run, step).is_dir():  # it may be in both folders
-            remove_checkpoint(checkpoint_path(run, step))
+            _remove_checkpoint(checkpoint_path(run, step))
 
 # %% ../../nbs/training/checkpoint.ipynb #e67897ed
 def clean_leftovers(run: str | Path) -> list[str]:  # names of what was removed
@@ -282,7 +282,7 @@ def copy_to_output(run: str | Path) -> None:
                         shutil.copyfile(source / name, folder / name)
     for old in folders[-1].iterdir():
         if old.name not in {f"{step:08d}" for step in kept}:
-            remove_checkpoint(old)
+            _remove_checkpoint(old)
 
 # %% ../../nbs/training/checkpoint.ipynb #f571a0b4
 @contextmanager
