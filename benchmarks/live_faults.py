@@ -151,7 +151,6 @@ def unbridged(pieces: Iterable[Piece]) -> Iterable[Piece]:
 def bridged(pieces: Iterable[Piece], bridge: Bridge) -> Iterable[Piece]:
     for one in pieces:
         yield from bridge.take(one)
-    yield from bridge.end()
 
 
 def errors(decoder: StreamDecoder, pieces: Iterable[Piece], labels: list[list[int]]) -> np.ndarray:
@@ -240,7 +239,7 @@ def reading(server: PageServer, late: float, stop: threading.Event) -> dict:
     from websockets.exceptions import ConnectionClosed
     from websockets.sync.client import connect
 
-    seen = {"draws late by": late, "messages": 0, "seconds behind, at most": 0.0, "skipped bins": 0, "states": []}
+    seen = {"draws late by": late, "messages": 0, "seconds behind, at most": 0.0, "states": []}
     url = f"127.0.0.1:{server.port}"
 
     def read() -> None:
@@ -251,7 +250,6 @@ def reading(server: PageServer, late: float, stop: threading.Event) -> dict:
                 behind = (server.session.bins - message["bins"]) * BIN_SECONDS
                 seen["messages"] += 1
                 seen["seconds behind, at most"] = round(max(seen["seconds behind, at most"], behind), 2)
-                seen["skipped bins"] = message["skipped"]
                 if message["state"] not in seen["states"]:
                     seen["states"].append(message["state"])
                 page.send(json.dumps({"ask": "shown", "text": str(message["number"])}))

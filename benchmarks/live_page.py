@@ -50,14 +50,12 @@ SIGNALS: dict[str, tuple[float, Callable[[np.ndarray, int], np.ndarray | None]]]
     "30 % of the bins lost": (0.02, lambda row, at: None if RNG.random() < 0.3 else row),
     "30 % of the bins lost, zeros for them": (0.02, lambda row, at: 0 * row if RNG.random() < 0.3 else row),
     "ten bins again and again": (0.02, lambda row, at: LOOP[at % 10]),
-    "the same with noise of 1e-4": (0.02, lambda row, at: LOOP[at % 10] + 1e-4 * row),
     "25 % of the features flat": (0.02, lambda row, at: np.where(np.arange(512) < 128, 0, row)),
     "45 % of the features flat": (0.02, lambda row, at: np.where(np.arange(512) < 230, 0, row)),
     "amplitudes of 1e-6": (0.02, lambda row, at: 1e-6 * row),
     "0.15 times as large": (0.02, lambda row, at: 0.15 * row),
     "4 times as large": (0.02, lambda row, at: 4 * row),
     "3 added to all": (0.02, lambda row, at: row + 3),
-    "all features the same": (0.02, lambda row, at: np.repeat(row[:, :1], 512, 1)),
 }
 PHONES = {"desktop": (1100, 900, False), "phone": (390, 844, True), "sideways": (844, 390, True)}
 

@@ -166,7 +166,7 @@ import b2t_kit.speech.task
 assert not [name for name in sys.modules if name.startswith(("b2t_kit.decode", "numba", "matplotlib"))]
 for name in sys.argv[1:]:
     __import__(name)
-    heavy = {"torch_xla", "accelerate", "starlette", "uvicorn", "websockets", "zmq", "pylsl", "redis"} & sys.modules.keys()
+    heavy = {"torch_xla", "accelerate", "websockets", "zmq", "pylsl", "redis"} & sys.modules.keys()
     assert not heavy, f"importing {name} imports {heavy}"
     assert dict(os.environ) == before, f"importing {name} changes the environment"
     torch = sys.modules.get("torch")

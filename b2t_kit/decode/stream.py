@@ -9,7 +9,6 @@ __all__ = ['Windows', 'PaddedSteps', 'steps_on', 'AveragedSteps', 'StreamConfig'
 import gc
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -213,7 +212,6 @@ def end_probability(
     return complete / (complete + (1 - complete) * math.exp(-silent / pause))
 
 # %% ../../nbs/decode/stream.ipynb #d8996f65
-_MOST_BACK = 100  # bins that a cue may be late, two seconds
 _COPIED_BYTES = 2 << 30  # a larger language model stays mapped from its file
 _HISTORIES = 1 << 18  # word prefixes of a sentence to take memory for beforehand
 
@@ -313,7 +311,6 @@ class StreamDecoder:
         self.steps.start()
         self._stream = self.search.stream(self._stream)
         self._rows: list[np.ndarray] = []
-        self._recent: deque[torch.Tensor] = deque(maxlen=_MOST_BACK)  # bins that a late cue may give to the next
         self._stable: list[tuple[str, float]] = []  # words, and since when they and all before them are the same
         self._silent, self._spoken, self._open, self._began = 0, False, True, self.bins
 
@@ -337,7 +334,6 @@ class StreamDecoder:
                 self.start()
             piece, rows = rows[: self.windows.needed], rows[self.windows.needed :]
             self.bins += len(piece)
-            self._recent.extend(piece)
             windows = self.windows.push(piece)
             updates += [self._frame(window, arrived) for window in windows]
             if not windows and self.windows.held is not None:
@@ -396,22 +392,15 @@ class StreamDecoder:
             return self.end("length")
         return []
 
-    def end(
-        self,
-        reason: str,  # as in `Update`
-        back: int = 0,  # it ended before the last so many bins, which begin the next one
-    ) -> list[Update]:  # the last frames, then the final sentence; none if there is nothing to end
-        "End the sentence; only a cue ends one without words."
-        if not self._open or (back and back >= self.windows.taken):
+    def end(self, reason: str) -> list[Update]:  # the last frames, then the final sentence; none if none is open
+        "End the sentence, for a reason as in `Update`; only a cue ends one without words."
+        if not self._open:
             return []
-        begun, self._open, back = time.perf_counter(), False, min(back, len(self._recent))
-        updates, recent = [self._frame(window, None) for window in self.windows.finish()], [*self._recent]
-        if back:
-            self._search_without(back)
+        begun, self._open = time.perf_counter(), False
+        updates = [self._frame(window, None) for window in self.windows.finish()]
         found = self._stream.finish() if self._rows else []
         words, others = self._words(found)
         self.logits = np.array(self._rows, np.float32).reshape(-1, len(PHONEMES))
-        self.bins -= back
         if reason == "cue" or words:
             first = self._began + self.windows.missing + self.windows.patch  # bins until the first frame
             times = found[0].times if found else ()
@@ -419,16 +408,7 @@ class StreamDecoder:
             updates.append(Update(len(self._rows) - 1, self.bins, "", words, others,
                                   {"final": time.perf_counter() - begun}, final=True, reason=reason,
                                   began=self._began, ends=tuple(ends)))
-        return updates + (self._take(torch.stack(recent[-back:])) if back else [])
-
-    def _search_without(self, back: int) -> None:
-        "Search again without the frames that only the last bins have."
-        missing = 0 if self.windows.padded else self.windows.missing
-        frames = self.decoder.config.model.frames(torch.tensor(self.windows.taken - back - missing))
-        self._rows = self._rows[: int(frames)]
-        self._stream = self.search.stream(self._stream)
-        if self._rows:
-            self._stream.push(np.array(self._rows))
+        return updates
 
     def cue(self) -> list[Update]:  # as for `end`
         "End the sentence now, at the participant's sign."

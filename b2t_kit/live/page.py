@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['SHOWN_BINS', 'IN_FEED', 'ROWS', 'CLIP', 'MOST_READERS', 'MOST_ON_THEIR_WAY', 'PAUSE', 'PULSE', 'QUIET', 'GONE',
-           'EACH', 'DRAWN', 'LOOPBACK', 'TRY_LATER', 'NOT_ALLOWED', 'LISTENER', 'REDRAWN', 'colour_bytes', 'Reader',
-           'Feed', 'page', 'listen', 'own_address', 'bracketed', 'measures_line', 'PageServer', 'heat_map', 'Widget',
-           'watch']
+           'SILENT', 'EACH', 'DRAWN', 'LOOPBACK', 'EVERYWHERE', 'TRY_LATER', 'LISTENER', 'REDRAWN', 'colour_bytes',
+           'Reader', 'Feed', 'page', 'listen', 'own_address', 'bracketed', 'PageServer', 'heat_map', 'Widget', 'watch']
 
 # %% ../../nbs/live/page.ipynb #c3d4ed51
 import asyncio
@@ -16,6 +15,7 @@ import hmac
 import html
 import io
 import json
+import logging
 import re
 import secrets
 import socket
@@ -26,16 +26,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 
 from ..core import KitError, printable
 from ..decode.stream import Update
 from .keep import NOTHING_KEPT
-from .measures import Measures
 from .session import REASONS, UNSURE, LiveSession, Moment, Status
 from .sources import optional_library
 from ..training.log import Canvas, notebook_display
@@ -46,36 +46,27 @@ IN_FEED = {"columns": SHOWN_BINS, "phonemes": SHOWN_BINS, "sentences": 100, "not
 ROWS, CLIP = 128, 0.9  # most rows of the heat map; z-scores at the ends of its colour scale
 
 
-def colour_bytes(bins: np.ndarray, before: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return bins (N, C) float32 as columns (N, R) uint8 of a heat map: averages of neighbouring features, lightly
-    smoothed; and the last one, (R,) of floats, from which the next go on."""
-    if not bins.size:
-        return np.zeros((0, 0), np.uint8), before
-    count = bins.shape[1]
-    edges = np.linspace(0, count, min(ROWS, count) + 1).astype(int)[:-1]
-    shown = np.add.reduceat(bins, edges, axis=1) / np.diff([*edges, count])
-    for index, row in enumerate(shown):
-        before = row if before is None else 0.5 * before + 0.5 * row
-        shown[index] = before
-    return (np.clip(shown / CLIP, -1, 1) * 127.5 + 127.5).astype(np.uint8), before
+def colour_bytes(bins: np.ndarray) -> np.ndarray:
+    "Return bins (N, C) float32 as columns (N, R) uint8 of a heat map: averages of neighbouring features."
+    edges = np.linspace(0, bins.shape[1], min(ROWS, bins.shape[1]) + 1).astype(int)
+    shown = np.add.reduceat(bins, edges[:-1], axis=1) / np.diff(edges)
+    return (np.clip(shown / CLIP, -1, 1) * 127.5 + 127.5).astype(np.uint8)
 
 # %% ../../nbs/live/page.ipynb #c1ec07e1
 @dataclass(eq=False)
 class Reader:
     "How far a reader of a feed has come."
     role: str = "operator"
-    bins: int = 0  # -1: it has just come
     entered: int = 0  # changes of the feed before it came
     seen: int = -1  # changes of the feed that it was told of
-    skipped: int = 0  # bins that were gone before it could read them
     messages: int = 0  # that were made for it
     shown: int = 0  # the last one that it said to have drawn
     alive: float = 0.0  # when it said so, by time.monotonic
     status: Status | None = None  # in the last one
     frame: tuple[int, float] = (0, 0.0)  # bins and arrival of the newest frame that it was sent, or that it missed
+    sent: dict[int, tuple[int, float]] = field(default_factory=dict)  # bins and arrival, by message on its way
     display_ms: float | None = None  # from a bin to its screen
     answers: list[dict[str, Any]] = field(default_factory=list)  # to what it asked for
-    sent: dict[int, tuple[int, float]] = field(default_factory=dict)  # bins and arrival, by message on its way
 
     def answer(self, text: str, bad: bool) -> None:
         "Have its page told how something went that it asked for."
@@ -92,23 +83,21 @@ class Feed:
                                     "over": False}
         self.changes = self.bins = self.finals = 0
         self.arrived = 0, 0.0  # bins of the last update, and when the last of them came
-        self._before: np.ndarray | None = None
-        self._phoneme = ""
+        self.phoneme = ""  # of the last frame
 
     def show(self, moment: Moment) -> None:
         "Add what has just happened."
-        columns, self._before = colour_bytes(moment.bins, self._before)
         with self.lock:
             self.changes += 1
-            self.bins += len(columns)
-            self.log["columns"].extend((self.changes, column.tobytes()) for column in columns)
+            self.bins += len(moment.bins)
+            if len(moment.bins):
+                self.log["columns"].extend((self.changes, column.tobytes()) for column in colour_bytes(moment.bins))
             for update in moment.updates:
                 self._update(update, moment)
-            if mark := moment.mark:
-                for place, (_, sentence) in enumerate(self.log["sentences"]):
-                    if sentence["number"] == mark.number:  # all readers get it again
-                        marked = sentence | {"mark": {"verdict": mark.verdict, "text": mark.text}}
-                        self.log["sentences"][place] = self.changes, marked
+            for place, (_, sentence) in enumerate(self.log["sentences"]):
+                if moment.mark and sentence["number"] == moment.mark.number:  # all readers get it again
+                    marked = {"verdict": moment.mark.verdict, "text": moment.mark.text}
+                    self.log["sentences"][place] = self.changes, sentence | {"mark": marked}
             if moment.note:
                 self.log["notes"].append((self.changes, {"text": moment.note, "bad": moment.bad}))
             if moment.updates or moment.doubt:  # of the words that are shown
@@ -116,25 +105,23 @@ class Feed:
             self.now["over"] = moment.over
 
     def _update(self, update: Update, moment: Moment) -> None:
-        if update.phoneme and update.phoneme != self._phoneme:
-            name = "" if update.phoneme == "SIL" else update.phoneme
-            self.log["phonemes"].append((self.changes, (update.bins, name)))
-        self._phoneme = update.phoneme
+        if update.phoneme and update.phoneme != self.phoneme:
+            self.log["phonemes"].append((self.changes, (update.bins, update.phoneme.replace("SIL", ""))))
+        self.phoneme = update.phoneme
         self.now |= {"words": update.words, "alternatives": update.alternatives, "final": update.final}
-        if update.final:
-            self.finals += 1
-            self.log["sentences"].append((self.changes, {
-                "number": self.finals, "text": update.sentence, "said": moment.said, "words": update.words,
-                "others": update.alternatives, "reason": REASONS.get(update.reason, update.reason),
-                "doubt": moment.doubt, "unknown": moment.unknown}))
-        else:
-            self.now["words_ms"] = 1000 * update.delay
-            self.arrived = update.bins, moment.arrived
+        if not update.final:
+            self.now["words_ms"], self.arrived = 1000 * update.delay, (update.bins, moment.arrived)
+            return
+        self.finals += 1
+        self.log["sentences"].append((self.changes, {
+            "number": self.finals, "text": update.sentence, "said": moment.said, "words": update.words,
+            "others": update.alternatives, "reason": REASONS.get(update.reason, update.reason),
+            "doubt": moment.doubt, "unknown": moment.unknown}))
 
     def enter(self, role: str = "operator") -> Reader:
-        "Return a place for a new reader: what was before its time it has not missed, and earlier notes are not for it."
+        "Return a new reader: earlier notes are not for it."
         with self.lock:
-            return Reader(role, -1, self.changes, alive=time.monotonic(), frame=self.arrived)
+            return Reader(role, self.changes, alive=time.monotonic(), frame=self.arrived)
 
     def since(self, reader: Reader, again: bool = False) -> dict[str, Any] | None:
         "Return what a reader has not seen yet and is still there; None if nothing is new, unless `again`."
@@ -145,14 +132,12 @@ class Feed:
                    for kind, entries in self.log.items()}
             new["notes"] = [note for change, note in self.log["notes"] if change > max(reader.seen, reader.entered)]
             columns = new.pop("columns")
-            reader.skipped += self.bins - reader.bins - len(columns) if reader.bins >= 0 else 0
             reader.messages += 1
-            reader.seen, reader.bins = self.changes, self.bins
+            reader.seen = self.changes
             if self.arrived != reader.frame:  # a sign of life brings no new frame
                 reader.sent[reader.messages] = reader.frame = self.arrived
             return {"number": reader.messages, "feed": self.name, "bins": self.bins,
-                    "rows": len(columns[0]) if columns else 0, "skipped": reader.skipped,
-                    "columns": base64.b64encode(b"".join(columns)).decode(),
+                    "rows": len(columns[0]) if columns else 0, "columns": base64.b64encode(b"".join(columns)).decode(),
                     "display_ms": reader.display_ms, **new, **self.now}
 
     def confirm(self, reader: Reader, message: int) -> tuple[int, float] | None:
@@ -182,7 +167,8 @@ def page() -> tuple[str, dict[str, str]]:
     policy = (f"default-src 'none'; script-src {hashes['script']}; style-src {hashes['style']} 'unsafe-hashes'; "
               "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'")
     return text, {"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff",
-                  "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
+                  "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
+                  "Content-Type": "text/html; charset=utf-8"}
 
 # %% ../../nbs/live/page.ipynb #743aa8ee
 def listen(host: str, port: int) -> socket.socket:
@@ -209,25 +195,16 @@ def bracketed(host: str) -> str:
     "Return a host as a URL has it."
     return f"[{host}]" if ":" in host else host
 
-# %% ../../nbs/live/page.ipynb #e272b81f
-def measures_line(found: Measures | None) -> str:
-    "Return how soon words came, for a person."
-    if found is None:
-        return ""
-    right, final = (f"{abs(seconds):.1f} s {'before' if seconds < 0 else 'after'}"
-                    for seconds, _ in (found.right, found.final))
-    return (f"{found.words_per_minute:.0f} words per minute. Typically a word is there {right} its end, and a sentence "
-            f"is final {final} its last word.")
-
 # %% ../../nbs/live/page.ipynb #e5c3543c
 MOST_READERS = 8  # pages of a role that are open at the same time
 MOST_ON_THEIR_WAY = 2  # messages to a page that it has not yet said to have drawn
 PAUSE = 0.03  # seconds between two messages to a page
 PULSE = 1.0  # seconds after which there is a message in any case, so that a page knows that we are there
 QUIET, GONE = 3.0, 20.0  # seconds without a sign of life after which a page makes room for another; is given up
+SILENT = 10.0  # seconds until a connection that asks for nothing is closed
 EACH, DRAWN = 0.05, 0.005  # seconds that a request, or "shown", takes up, so that one page's flood is its own
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-TRY_LATER, NOT_ALLOWED = 1013, 1008  # why a WebSocket is closed (RFC 6455)
+LOOPBACK, EVERYWHERE = ("127.0.0.1", "localhost", "::1"), ("0.0.0.0", "::")
+TRY_LATER = 1013  # why a WebSocket is closed (RFC 6455)
 LISTENER = ("mark",)  # what a listener may request
 
 
@@ -245,20 +222,9 @@ class PageServer:
         "Raises `KitError` for an origin that is no URL, and if it cannot listen."
         if origin and not re.fullmatch(r"https?://[^/?#\s]+(/[^?#\s]*)?", origin):
             raise KitError(f"origin: '{printable(origin)}' should be https://NAME/PATH, as a browser shows it")
+        self.server = optional_library("websockets.asyncio.server")
         self.session, self.feed, self.proxy = session, Feed(), urlsplit(origin.rstrip("/"))
         self.readers: list[Reader] = []  # of the pages that are open
-        self.measured = 0, ""  # finished sentences, and the line about them
-        optional_library("websockets")
-        optional_library("starlette")
-        uvicorn = optional_library("uvicorn")
-        from starlette.applications import Starlette
-        from starlette.routing import Route, WebSocketRoute
-
-        routes: list[Any] = []
-        for prefix in {"", self.proxy.path}:  # a proxy may leave its path in front, or take it away
-            routes += [Route(f"{prefix}/", self._page), Route(f"{prefix}/listen", self._page),
-                       WebSocketRoute(f"{prefix}/stream", self._stream),
-                       WebSocketRoute(f"{prefix}/listen-stream", self._stream)]
         self.socket = bound or listen(host, port)
         self.host, self.port = host, self.socket.getsockname()[1]
         safe = host in LOOPBACK and not origin
@@ -267,10 +233,8 @@ class PageServer:
         base = origin.rstrip("/") or f"http://{bracketed(own_address(host))}:{self.port}"
         self.listen = f"listen{query['listener']}"  # where the listener's page is, from the operator's
         self.url, self.listener_url = f"{base}/{query['operator']}", f"{base}/{self.listen}"
-        self.server = uvicorn.Server(uvicorn.Config(
-            Starlette(routes=routes), ws="websockets-sansio", ws_max_size=4096, lifespan="off", access_log=False,
-            log_level="error", server_header=False, timeout_graceful_shutdown=1))
-        self.thread = threading.Thread(target=asyncio.run, args=(self._serve(),), name="live page", daemon=True)
+        self.closing = threading.Event()
+        self.thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="live page", daemon=True)
 
     def __enter__(self) -> "PageServer":
         self.session.watchers.append(self.feed)
@@ -279,9 +243,7 @@ class PageServer:
 
     def __exit__(self, *error: object) -> None:
         self.finish()
-        self.server.should_exit = True
-        self.thread.join(5.0)
-        self.socket.close()
+        self.close()
         self.session.watchers.remove(self.feed)
 
     def finish(self, seconds: float = 2.0) -> None:
@@ -292,84 +254,85 @@ class PageServer:
                 or reader.status != self.session.status() for reader in self.readers):
             time.sleep(PAUSE)
 
+    def close(self) -> None:
+        "Close all pages, and serve no more."
+        self.closing.set()
+        self.thread.join(5.0)
+        self.socket.close()
+
     async def _serve(self) -> None:
-        "Serve until asked to stop; meanwhile close connections that have asked for nothing for five to ten seconds."
-        async def close_silent() -> None:
-            before: set[Any] = set()
-            while True:
-                await asyncio.sleep(5.0)
-                silent = {one for one in self.server.server_state.connections if getattr(one, "cycle", self) is None}
-                for connection in silent & before:
-                    connection.transport.close()
-                before = silent
+        quiet = logging.Logger("live page", logging.CRITICAL + 1)  # what strangers do wrong is not told
+        server = await self.server.serve(
+            self._stream, sock=self.socket, process_request=self._answer, compression=None, max_size=4096,
+            open_timeout=SILENT, ping_interval=None, server_header=None, logger=quiet)
+        while not self.closing.is_set():
+            await asyncio.sleep(PAUSE)
+        server.close()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(server.wait_closed(), 2.0)
 
-        closing = asyncio.create_task(close_silent())
-        await self.server.serve([self.socket])
-        closing.cancel()
-
-    def _role(self, request: Any) -> str:
-        "Return whose page a request is for; empty unless it names this server as its host and brings the role's token."
-        host, names = request.headers.get("host", ""), (*LOOPBACK, self.host)
-        known = {*(f"{bracketed(name)}:{self.port}" for name in names), self.proxy.netloc}
-        if self.host not in ("0.0.0.0", "::") and host not in known:
-            return ""
-        role = "listener" if "/listen" in request.url.path.removeprefix(self.proxy.path) else "operator"
-        token = request.query_params.get("token", "")
-        return role if hmac.compare_digest(token.encode(), self.tokens[role].encode()) else ""
-
-    async def _page(self, request: Any) -> Any:
-        from starlette.responses import HTMLResponse, PlainTextResponse
-
-        if not self._role(request):
-            return PlainTextResponse("not allowed\n", 403)
+    def _answer(self, connection: Any, request: Any) -> Any:
+        "Answer with a page, or with None for a stream that may be opened; others are not allowed."
+        address, host = urlsplit(request.path), request.headers.get("Host", "")
+        path = "/" + address.path.removeprefix(self.proxy.path).lstrip("/")  # a proxy may leave its own in front
+        known = {*(f"{bracketed(name)}:{self.port}" for name in (*LOOPBACK, self.host)), self.proxy.netloc} - {""}
+        token = self.tokens["listener" if path.startswith("/listen") else "operator"]
+        given = parse_qs(address.query).get("token", [""])[0]
+        allowed = (self.host in EVERYWHERE or host in known) and hmac.compare_digest(given.encode(), token.encode())
+        if path in ("/stream", "/listen-stream"):
+            own = f"http://{host}", f"{self.proxy.scheme}://{self.proxy.netloc}"
+            if allowed and request.headers.get("Origin") in own:
+                return None
+            allowed = False
+        if not allowed or path not in ("/", "/listen"):
+            return connection.respond(HTTPStatus.NOT_FOUND if allowed else HTTPStatus.FORBIDDEN, "not allowed\n")
         text, headers = page()
-        return HTMLResponse(text, headers=headers)
+        response = connection.respond(HTTPStatus.OK, text)
+        del response.headers["Content-Type"]
+        response.headers.update(headers)
+        return response
 
-    async def _stream(self, websocket: Any) -> None:
-        "Let a page in if its role and origin are known and there is space, and serve it until it goes."
-        from starlette.websockets import WebSocketDisconnect
-
-        role, origin = self._role(websocket), websocket.headers.get("origin")
-        own = {f"http://{websocket.headers.get('host')}", f"{self.proxy.scheme}://{self.proxy.netloc}"}
-        if not role or origin not in own:
-            await websocket.close(NOT_ALLOWED)
-            return
-        await websocket.accept()
-        open_ = [reader for reader in self.readers if reader.role == role]
-        if len(open_) >= MOST_READERS:
-            silent = min(open_, key=lambda reader: reader.alive)
+    async def _stream(self, connection: Any) -> None:
+        "Serve a page until it goes, if there is space for it."
+        role = "listener" if "listen-stream" in urlsplit(connection.request.path).path else "operator"
+        connection.close_timeout = 1.0
+        others = [reader for reader in self.readers if reader.role == role]
+        if len(others) >= MOST_READERS:
+            silent = min(others, key=lambda reader: reader.alive)
             if time.monotonic() - silent.alive < QUIET:
-                await websocket.close(TRY_LATER, f"{MOST_READERS} pages are open, as many as can be; close one")
+                await connection.close(TRY_LATER, f"{MOST_READERS} pages are open, as many as can be; close one")
                 return
             self.readers.remove(silent)
         reader = self.feed.enter(role)
         self.readers.append(reader)
-        tasks = [asyncio.create_task(part(websocket, reader)) for part in (self._write, self._read)]
+        writing = asyncio.create_task(self._write(connection, reader))
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            async for message in connection:
+                if writing.done():  # it was given up; what it has sent before is not heeded
+                    break
+                drawn = self._heed(message, reader)
+                await asyncio.sleep(DRAWN if drawn else EACH)
         finally:
+            writing.cancel()
             self.readers = [other for other in self.readers if other is not reader]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            with suppress(RuntimeError, TimeoutError, WebSocketDisconnect):  # it may have gone by itself
-                await asyncio.wait_for(websocket.close(TRY_LATER), 1.0)
 
-    async def _write(self, websocket: Any, reader: Reader) -> None:
+    async def _write(self, connection: Any, reader: Reader) -> None:
         "Send what is new, if the last messages were drawn; a reader that does not read is waited for here only."
         sent = time.monotonic()
-        while time.monotonic() - reader.alive < GONE and reader in self.readers:
-            await asyncio.sleep(PAUSE)
-            if reader.messages - reader.shown >= MOST_ON_THEIR_WAY:
-                continue
-            status = self.session.status()
-            again = status != reader.status or time.monotonic() - sent > PULSE or bool(reader.answers)
-            message = self.feed.since(reader, again)
-            if message is not None:
-                sent = time.monotonic()
-                body = json.dumps(message | self._about(status, reader))
-                await asyncio.wait_for(websocket.send_text(body), GONE)
-                reader.status = status
+        with suppress(Exception):  # it has gone, or does not read: in any case it is closed
+            while time.monotonic() - reader.alive < GONE and reader in self.readers:
+                await asyncio.sleep(PAUSE)
+                if reader.messages - reader.shown >= MOST_ON_THEIR_WAY:
+                    continue
+                status = self.session.status()
+                again = status != reader.status or time.monotonic() - sent > PULSE or bool(reader.answers)
+                message = self.feed.since(reader, again)
+                if message is not None:
+                    sent = time.monotonic()
+                    body = json.dumps(message | self._about(status, reader))
+                    await asyncio.wait_for(connection.send(body), GONE)
+                    reader.status = status
+        await connection.close(TRY_LATER)
 
     def _about(self, status: Status, reader: Reader) -> dict[str, Any]:
         "Return what a message says of the session as it is now."
@@ -379,37 +342,32 @@ class PageServer:
                  "kept": keeper.line if keeper else NOTHING_KEPT}
         if reader.role == "listener":
             return about
-        if self.measured[0] != session.finals:
-            self.measured = session.finals, measures_line(session.ledger.measures())
         return about | {
             "counted": session.counted(), "says": session.says, "hotwords": session.decoder.hotwords,
-            "measures": self.measured[1], "calm": session.decoder.config.calm, "keeper": bool(keeper),
-            "keeps": bool(keeper and keeper.on), "exists": bool(keeper and keeper.exists), "listen": self.listen}
+            "calm": session.decoder.config.calm, "keeper": bool(keeper), "keeps": bool(keeper and keeper.on),
+            "exists": bool(keeper and keeper.exists), "listen": self.listen}
 
-    async def _read(self, websocket: Any, reader: Reader) -> None:
-        "Do what a page requests, until it goes; only the page that asked is told how that went."
-        while True:
-            received = await websocket.receive()
-            if received["type"] == "websocket.disconnect":
-                return
-            what = None
-            with suppress(ValueError, TypeError, AttributeError, ArithmeticError, RecursionError):  # no request
-                request = json.loads(received.get("text") or "")
-                what, more = request.get("ask"), request.get("text", "")
-                if what == "shown":
-                    found = self.feed.confirm(reader, int(more))
-                    if found:
-                        self.session.ledger.add_display(*found)
-                elif isinstance(what, str) and isinstance(more, str) and what != "stop":
-                    try:
-                        if reader.role == "listener" and what not in LISTENER:
-                            raise KitError(f"'{printable(what[:20])}': only the operator's page may request this")
-                        if what == "keep-delete" and more != self.feed.name:  # of the session that was confirmed
-                            raise KitError("nothing was deleted: this page was of another session; load it again")
-                        self.session.request(what, more, reader.answer)
-                    except KitError as error:
-                        reader.answer(str(error), True)
-            await asyncio.sleep(DRAWN if what == "shown" else EACH)
+    def _heed(self, message: str | bytes, reader: Reader) -> bool:
+        "Do what a page requests, and tell only that page how it went; return whether it has drawn a message."
+        try:
+            request = json.loads(message)
+            what, more = request.get("ask"), request.get("text", "")
+            if what == "shown":
+                found = self.feed.confirm(reader, int(more))
+                if found:
+                    self.session.ledger.add_display(*found)
+            elif isinstance(what, str) and isinstance(more, str) and what != "stop":
+                if reader.role == "listener" and what not in LISTENER:
+                    raise KitError(f"'{printable(what[:20])}': only the operator's page may request this")
+                if what == "keep-delete" and more != self.feed.name:  # of the session that was confirmed
+                    raise KitError("nothing was deleted: this page was of another session; load it again")
+                self.session.request(what, more, reader.answer)
+            return bool(what == "shown")
+        except KitError as error:
+            reader.answer(str(error), True)
+        except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError):
+            pass  # no request
+        return False
 
 # %% ../../nbs/live/page.ipynb #0e09a5f5
 REDRAWN = 0.2  # least seconds between two drawings

@@ -305,7 +305,6 @@ class LiveSession:
                 self.state.warming = ""
                 while not (self.stop.is_set() or self.inbox.over):
                     self._step()
-                self._decode(self.bridge.end())
                 self.inbox.take(0.0)
             ended = "stopped" if self.stop.is_set() else "the source has ended"
         except Exception as error:
@@ -347,7 +346,7 @@ class LiveSession:
             arrived = None if self.source.waits else piece.arrived  # what waits for us has not been late
             updates = self.decoder.push(piece.bins, arrived) if len(piece.bins) else []
             if piece.cue:
-                updates = [*updates, *self.decoder.end(piece.reason, piece.back)]
+                updates = [*updates, *self.decoder.end(piece.reason)]
             self.bins += len(piece.bins)
             self._tell(piece.bins, piece.arrived, updates=updates, said=piece.said)
 

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['MOST_WAITING', 'ADDRESS', 'BUFFERED', 'MOST_READ', 'MOST_MESSAGE', 'BIN_MARK', 'BIN_HEADER', 'CUE_FLAG', 'END_FLAG',
-           'JUMP', 'UNMARKED', 'LATEST', 'OVERDUE', 'LAYOUTS', 'SAMPLES', 'TASK_STATES', 'SPEAKING', 'Piece',
-           'LiveSource', 'play', 'RecordingSource', 'ParticipantSource', 'to_message', 'from_message',
-           'optional_library', 'split_address', 'count_refusal', 'StreamSender', 'StreamSource', 'spread_groups',
-           'DueTimes', 'LslMarkers', 'LslSource', 'entry_bin', 'RedisSource', 'choose_source']
+           'JUMP', 'UNMARKED', 'LATEST', 'LAYOUTS', 'SAMPLES', 'TASK_STATES', 'SPEAKING', 'Piece', 'LiveSource', 'play',
+           'RecordingSource', 'ParticipantSource', 'to_message', 'from_message', 'optional_library', 'split_address',
+           'count_refusal', 'StreamSender', 'StreamSource', 'count_missing', 'LslMarkers', 'LslSource', 'entry_bin',
+           'RedisSource', 'choose_source']
 
 # %% ../../nbs/live/sources.ipynb #82f7114d
 import math
@@ -18,7 +18,7 @@ import struct
 import threading
 import time
 import uuid
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -44,7 +44,6 @@ class Piece:
     cue: bool = False  # the sentence ends with these bins
     said: str = ""  # with a cue: the sentence, where it is known
     reason: str = "cue"  # with a cue: why the sentence ends: "cue", "restart", "stall" or "sender"
-    back: int = 0  # with a cue alone, from a bridge: the bins after it that came before it
 
     @property
     def end(self) -> int:
@@ -239,8 +238,8 @@ class StreamSender:
         self.stream, self.waits, self.dropped, self.sent = time.time_ns(), waits, 0, 0
         self.context = self.zmq.Context()
         self.socket = self.context.socket(self.zmq.XPUB)
-        for name, value in (("SNDHWM", BUFFERED), ("XPUB_NODROP", 1), ("LINGER", 2000), ("IPV6", "[" in address)):
-            self.socket.setsockopt(getattr(self.zmq, name), value)
+        self.socket.sndhwm, self.socket.xpub_nodrop, self.socket.linger = BUFFERED, 1, 2000
+        self.socket.ipv6 = "[" in address
         try:
             self.socket.bind(f"tcp://{address}")
         except self.zmq.ZMQError as error:
@@ -280,6 +279,9 @@ class StreamSender:
 # %% ../../nbs/live/sources.ipynb #ef438261
 class StreamSource(LiveSource):
     "Pieces that a `StreamSender` of another program sends."
+    lines = {"": "nobody answers at {}", "connected": "the sender at {} sends nothing",
+             "broken": "the sender at {} has gone", "ended": "the sender at {} has ended",
+             "foreign": "what answers at {} is not a b2t stream; start b2t live source there"}
 
     def __init__(
         self,
@@ -288,41 +290,32 @@ class StreamSource(LiveSource):
     ) -> None:
         split_address(address)
         self.zmq, self.address, self.stays, self.refused = optional_library("zmq"), address, stays, Counter()
-        self.link = ""  # the last thing that the connection did: a key of `waiting`
 
     @property
     def waiting(self) -> str:  # type: ignore[override]
-        lines = {"": "nobody answers at {}", "connected": "the sender at {} sends nothing",
-                 "broken": "the sender at {} has gone", "ended": "the sender at {} has ended",
-                 "foreign": "what answers at {} is not a b2t stream; start b2t live source there"}
-        return lines[self.link].format(self.address)
+        return self.lines[self.link].format(self.address)
 
     def pieces(self, stop: threading.Event) -> Iterator[Piece]:
         "Yield pieces as they arrive, also after the sender has started again; ends when a sender says so."
         from zmq.utils.monitor import recv_monitor_message
 
         zmq, url, retry = self.zmq, f"tcp://{self.address}", math.inf
-        context = zmq.Context()
-        socket = context.socket(zmq.SUB)
-        for name, value in (("RCVHWM", BUFFERED // 4), ("MAXMSGSIZE", MOST_MESSAGE), ("LINGER", 0),
-                            ("IPV6", "[" in url), ("HANDSHAKE_IVL", 3000), ("HEARTBEAT_IVL", 2000),
-                            ("RECONNECT_IVL_MAX", 1000)):
-            socket.setsockopt(getattr(zmq, name), value)
-        monitor = socket.get_monitor_socket()
-        try:
+        with zmq.Context() as context, context.socket(zmq.SUB) as socket, socket.get_monitor_socket() as monitor:
+            socket.rcvhwm, socket.maxmsgsize, socket.linger, socket.ipv6 = BUFFERED // 4, MOST_MESSAGE, 0, "[" in url
+            socket.handshake_ivl, socket.heartbeat_ivl, socket.reconnect_ivl_max = 3000, 2000, 1000  # milliseconds
             socket.connect(url)
             socket.subscribe(b"")
             while not stop.is_set():
                 came = socket.poll(50)
                 self.looked = time.perf_counter()
                 while monitor.poll(0):
-                    event, retry = recv_monitor_message(monitor)["event"], math.inf
-                    if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    event, retry = zmq.Event(recv_monitor_message(monitor)["event"]), math.inf
+                    if event == zmq.Event.HANDSHAKE_SUCCEEDED:
                         self.link = "connected"
-                    elif event == zmq.EVENT_DISCONNECTED:  # after bytes that are none of ZeroMQ, it does not try again
+                    elif event == zmq.Event.DISCONNECTED:  # after bytes that are none of ZeroMQ, it does not try again
                         self.link = {"connected": "broken", "ended": "ended"}.get(self.link, "foreign")
                         retry = time.monotonic() + 1
-                    elif zmq.Event(event).name.startswith("HANDSHAKE_FAILED"):
+                    elif event.name.startswith("HANDSHAKE_FAILED"):
                         self.link = "foreign"
                 if time.monotonic() > retry:
                     retry = math.inf
@@ -340,84 +333,48 @@ class StreamSource(LiveSource):
                 yield replace(piece, cue=True, reason="cue" if piece.cue else "sender") if end else piece
                 if end and not self.stays:
                     return
-        finally:
-            self.looked = None
-            socket.disable_monitor()
-            monitor.close()
-            socket.close()
-            context.term()
 
 # %% ../../nbs/live/sources.ipynb #99a4180d
 JUMP = 2.5  # bins that a time stamp may be late before the bins between are called missing
 
 
-def spread_groups(stamps: Sequence[float]) -> list[float]:
-    "Return when each bin was recorded, in order, of which several may have been stamped at once."
-    times: list[float] = []
-    for at in range(len(stamps) - 1, -1, -1):
-        close = at + 1 < len(stamps) and stamps[at + 1] - stamps[at] < BIN_SECONDS / 2
-        times.append(times[-1] - BIN_SECONDS if close else stamps[at])
-    return times[::-1]
+def count_missing(stamps: Sequence[float], due: float | None) -> tuple[list[int], float | None]:
+    "Return the bins that are missing before each of these, by time stamps in seconds, and when the next one is due."
+    times, found = list(stamps), list[int]()
+    for at in range(len(times) - 2, -1, -1):  # bins that were stamped at once were recorded one after the other
+        if stamps[at + 1] - stamps[at] < BIN_SECONDS / 2:
+            times[at] = times[at + 1] - BIN_SECONDS
+    for stamp in times:
+        late = stamp - due if due is not None and math.isfinite(stamp) else 0.0
+        jumps = abs(late) > JUMP * BIN_SECONDS
+        found.append(round(min(max(late / BIN_SECONDS, 0.0), 1e9)) if jumps else 0)
+        if due is not None or math.isfinite(stamp):
+            due = (stamp if due is None else due) + BIN_SECONDS + (late if jumps else 0.1 * late)
+    return found, due
 
-# %% ../../nbs/live/sources.ipynb #bc43a478
-class DueTimes:
-    "Counts the bins that are missing before a bin, by its time stamp in seconds of any clock."
-    due: float | None = None  # when the next bin is due
-
-    def late(self, stamp: float) -> float:
-        "Return by how many bins this one is late."
-        return 0.0 if self.due is None or not math.isfinite(stamp) else (stamp - self.due) / BIN_SECONDS
-
-    def missing(self, stamp: float) -> int:
-        "Return how many bins should have come before this one, since the last."
-        late, before = self.late(stamp), self.due
-        stamp = stamp if math.isfinite(stamp) else before or 0.0
-        if before is None or abs(late) > JUMP:
-            self.due = stamp + BIN_SECONDS
-            return max(round(late), 0)
-        self.due = before + 0.1 * (stamp - before) + BIN_SECONDS
-        return 0
-
-# %% ../../nbs/live/sources.ipynb #2e04d505
+# %% ../../nbs/live/sources.ipynb #4760d77d
 UNMARKED = 250  # bins without a stream of markers until that is told
-LATEST = 10.0  # seconds that a bin or a marker may take to us; a time stamp that is older is of another clock
-OVERDUE = 0.5  # seconds without a bin or a marker after which no bin before a marker is waited for
+LATEST = 10.0  # seconds that a bin may take to us; a time stamp that is older is of another clock
 
 
 class LslMarkers:
     "An LSL stream of markers that end a sentence, found by its name, again and again."
 
     def __init__(self, pylsl: Any, name: str, text: str) -> None:  # of the markers that count; empty: all
-        self.pylsl, self.text = pylsl, text
-        self.inlet: Any = None
+        self.pylsl, self.text, self.inlet = pylsl, text, None
         self.resolver = pylsl.ContinuousResolver("name", name) if name else None
-        self.ends: list[float] = []  # times of markers that no bin has followed yet, by our LSL clock
-        self.bins = deque([(-math.inf, 0)], BUFFERED)  # times and numbers of the last bins
 
-    def read(self) -> bool:
-        "Read pending markers, each with its own time; return whether any arrived."
-        rows, stamps, shift = list[Any](), list[float](), 0.0
+    def came(self) -> bool:
+        "Return whether a marker that ends a sentence has come."
         try:
             if self.resolver and not self.inlet:
                 self.inlet = next((self.pylsl.StreamInlet(one) for one in self.resolver.results()), None)
-            if self.inlet:
-                rows, stamps = self.inlet.pull_chunk(0.0, MOST_READ)
-                shift = self.inlet.time_correction(5.0)
+            marks = self.inlet.pull_chunk(0.0, MOST_READ)[0] if self.inlet else []
         except (self.pylsl.util.LostError, self.pylsl.util.TimeoutError):
-            self.inlet = None
-        now = self.pylsl.local_clock()
-        times = [stamp + shift if abs(now - stamp - shift) < LATEST else now for (mark, *_), stamp in zip(rows, stamps)
-                 if self.text in ("", mark if isinstance(mark, str) else f"{mark:g}")]
-        self.ends = sorted(self.ends + times)
-        return bool(times)
+            self.inlet, marks = None, []
+        return any(self.text in ("", mark if isinstance(mark, str) else f"{mark:g}") for mark, *_ in marks)
 
-    def cues(self, at: float, number: int, stream: int) -> list[Piece]:
-        "Return the ends of sentences before the bin of this time and number, each at the first bin after its marker."
-        first = [next((bin_ for when, bin_ in self.bins if when > end), number) for end in self.ends if end < at]
-        self.ends = self.ends[len(first):]
-        return [Piece(at, np.zeros((0, 0), np.float32), time.perf_counter(), stream, cue=True) for at in first]
 
-# %% ../../nbs/live/sources.ipynb #4760d77d
 class LslSource(LiveSource):
     "Bins of a Lab Streaming Layer stream, found by its name, again and again."
 
@@ -455,39 +412,36 @@ class LslSource(LiveSource):
                 self.waiting = f"the LSL stream {self.name} has gone"
 
     def _read(self, info: Any, stop: threading.Event) -> Iterator[Piece]:
-        "Yield the bins of an outlet, with the ends of sentences between them, until it has gone."
-        inlet = self.pylsl.StreamInlet(info, max_buflen=BUFFERED // 50, recover=False, as_numpy=True)
+        "Yield the bins of an outlet, and a cue for each marker, until it has gone."
+        inlet = self.pylsl.StreamInlet(info, BUFFERED // 50, recover=False, as_numpy=True,
+                                       processing_flags=self.pylsl.proc_clocksync)
         inlet.open_stream(5.0)
         self.waiting = f"the LSL stream {self.name} sends nothing"
-        stream, number, times = uuid.UUID(info.uid()).int >> 65, 0, DueTimes()
-        markers, told, heard = LslMarkers(self.pylsl, *self.markers), not self.markers[0], 0.0
+        markers, told = LslMarkers(self.pylsl, *self.markers), not self.markers[0]
+        stream, number, due = uuid.UUID(info.uid()).int >> 65, 0, None
         while not stop.is_set():
-            if not (markers.inlet or told) and number > UNMARKED:
-                told = True
-                absent = f"no LSL stream named {self.markers[0]} is announced"
-                count_refusal(self.refused, f"{absent}, so it ends no sentence")
             rows, stamps = inlet.pull_chunk(0.05, BUFFERED, min_samples=1)
-            if len(stamps) and times.late(stamps[0]) > JUMP:  # a gap, or the rest of a group is on its way
-                time.sleep(0.01)
+            if len(stamps) and due is not None and stamps[0] - due > JUMP * BIN_SECONDS:
+                time.sleep(0.01)  # a gap, or the rest of a group is on its way
                 others, later = inlet.pull_chunk(0.0, BUFFERED)
                 if len(later):
                     rows, stamps = np.concatenate([rows, others]), np.concatenate([stamps, later])
             ours, now = self.pylsl.local_clock(), time.perf_counter()
-            if markers.read() or len(stamps):
-                heard = now
-            yield from markers.cues(ours - OVERDUE if now - heard > OVERDUE else markers.bins[-1][0], number, stream)
-            if not len(stamps):
-                continue
-            shift = inlet.time_correction(5.0)
-            with np.errstate(over="ignore"):  # enormous values are the bridge's to repair
-                bins = rows.astype(np.float32)
-            for row, stamp in zip(bins, spread_groups(stamps.tolist())):
-                delay = ours - shift - stamp if 0 <= ours - shift - stamp < LATEST else 0.0
-                yield from markers.cues(ours - delay, number, stream)
-                number += times.missing(stamp)
-                markers.bins.append((ours - delay, number))
-                yield Piece(number, row[None], now - delay, stream)
-                number += 1
+            if len(stamps):
+                missing, due = count_missing(stamps.tolist(), due)
+                with np.errstate(over="ignore"):  # enormous values are the bridge's to repair
+                    bins = rows.astype(np.float32)
+                for row, stamp, before in zip(bins, stamps, missing):
+                    delay = float(ours - stamp) if 0 <= ours - stamp < LATEST else 0.0
+                    number += before
+                    yield Piece(number, row[None], now - delay, stream)
+                    number += 1
+            if markers.came():
+                yield Piece(number, np.zeros((0, 0), np.float32), now, stream, cue=True)
+            if not (markers.inlet or told) and number > UNMARKED:
+                told = True
+                absent = f"no LSL stream named {self.markers[0]} is announced"
+                count_refusal(self.refused, f"{absent}, so it ends no sentence")
 
 # %% ../../nbs/live/sources.ipynb #c26d4c71
 LAYOUTS = (  # crossings, powers, type of the crossings, counter, and how much it counts per bin
@@ -540,20 +494,19 @@ class RedisSource(LiveSource):
         "Yield bins as they are added, also after the server or the program that adds them has started again."
         once = self.redis.retry.Retry(self.redis.backoff.NoBackoff(), 0)  # we try again ourselves
         client = self.redis.Redis(self.host, self.port, protocol=2, socket_timeout=1.5, retry=once, **self.login)
+        silent = f"the server at {self.address} gets nothing for {self.stream}"
         read: dict[str, bytes] = {}  # the last entry of each stream
         number, run, state = -1, 0, b""  # the last bin, of which start of its program; the task's state
         while not stop.is_set():
             try:
                 if not read:  # what was added before we came is left
-                    bins = client.xrevrange(self.stream, count=1)
-                    states: list[Any] = []
+                    bins, states = client.xrevrange(self.stream, count=1), list[Any]()
                     with suppress(self.redis.ResponseError):  # a key of this name may be something else
                         states = client.xrevrange(TASK_STATES, count=1)
                         read = {TASK_STATES: states[0][0] if states else b"0-0"}
                     read = {self.stream: bins[0][0] if bins else b"0-0"} | read
                     state = states[0][1].get(b"taskState", b"") if states else b""
-                    nothing = f"gets nothing for {self.stream}" if bins else f"has no stream {self.stream}"
-                    self.waiting = f"the server at {self.address} {nothing}"
+                    self.waiting = silent if bins else f"the server at {self.address} has no stream {self.stream}"
                 found = client.xread(read, count=MOST_READ, block=50) or ()
             except self.redis.RedisError as error:
                 self._note(error)
@@ -573,8 +526,8 @@ class RedisSource(LiveSource):
                 except KitError as error:
                     count_refusal(self.refused, error)
                     continue
-                self.waiting = f"the server at {self.address} gets nothing for {self.stream}"
-                last, number = number, number + 1 if counted is None else counted
+                self.waiting, last = silent, number
+                number = number + 1 if counted is None else counted
                 run = run if run and number >= last else int(at.split(b"-")[0])
                 yield Piece(number, row, time.perf_counter(), run)
 

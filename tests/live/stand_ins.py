@@ -134,7 +134,7 @@ class Words:
         return Update(self.bins // 10, self.bins, "AH", words, others, seconds, final=bool(reason), reason=reason,
                       ends=(self.bins,) * len(words))
 
-    def end(self, reason: str, back: int = 0) -> list[Update]:
+    def end(self, reason: str) -> list[Update]:
         found, self.words = [self.update(reason)] if self.words else [], []
         return found
 
