@@ -361,17 +361,20 @@ class LslMarkers:
     "An LSL stream of markers that end a sentence, found by its name, again and again."
 
     def __init__(self, pylsl: Any, name: str, text: str) -> None:  # of the markers that count; empty: all
-        self.pylsl, self.text, self.inlet = pylsl, text, None
+        self.pylsl, self.text = pylsl, text
+        self.inlet: Any = None
         self.resolver = pylsl.ContinuousResolver("name", name) if name else None
 
     def came(self) -> bool:
         "Return whether a marker that ends a sentence has come."
+        marks: Any = []
         try:
             if self.resolver and not self.inlet:
                 self.inlet = next((self.pylsl.StreamInlet(one) for one in self.resolver.results()), None)
-            marks = self.inlet.pull_chunk(0.0, MOST_READ)[0] if self.inlet else []
+            if self.inlet:
+                marks = self.inlet.pull_chunk(0.0, MOST_READ)[0]
         except (self.pylsl.util.LostError, self.pylsl.util.TimeoutError):
-            self.inlet, marks = None, []
+            self.inlet = None
         return any(self.text in ("", mark if isinstance(mark, str) else f"{mark:g}") for mark, *_ in marks)
 
 
