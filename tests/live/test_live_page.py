@@ -488,6 +488,11 @@ def test_finish_waits_for_the_last_words_but_not_for_ever() -> None:
             assert 1.0 <= time.monotonic() - start < 10
 
 
+def texts(browser, selector: str) -> list[str]:
+    """At one moment: the page draws its words again whenever a message comes."""
+    return browser.execute_script("return [...document.querySelectorAll(arguments[0])].map(one => one.textContent.trim())", selector)
+
+
 @browser_needed
 def test_a_listener(browser) -> None:
     """The voice is called when a sentence is final, if it is switched on, and never for what was said before. No sound is heard here."""
@@ -509,10 +514,10 @@ def test_a_listener(browser) -> None:
         shows(browser, words="before my time")
         said("maybe", "now", final=False)
         shows(browser, words="maybe now", before="before my time")
-        assert [one.text for one in browser.find_elements("css selector", "#words .unsure")] == ["maybe"]
+        assert texts(browser, "#words .unsure") == ["maybe"]
         said("maybe", "now")
         until(lambda: browser.find_element("id", "right").is_displayed())
-        assert [one.text for one in browser.find_elements("css selector", "#choices button")] == ["maybe later", "later"]
+        assert texts(browser, "#choices button") == ["maybe later", "later"]
         assert spoken() == []  # off, unless it is asked for
         press(browser, "aloud")
         said("come", "here")
