@@ -84,6 +84,7 @@ class Feed:
         self.changes = self.bins = self.finals = 0
         self.arrived = 0, 0.0  # bins of the last update, and when the last of them came
         self.phoneme = ""  # of the last frame
+        self.column: Any = 127.5  # the newest of the heat map, (R,) float64, each half of it those before
 
     def show(self, moment: Moment) -> None:
         "Add what has just happened."
@@ -91,7 +92,9 @@ class Feed:
             self.changes += 1
             self.bins += len(moment.bins)
             if len(moment.bins):
-                self.log["columns"].extend((self.changes, column.tobytes()) for column in colour_bytes(moment.bins))
+                for column in colour_bytes(moment.bins):
+                    self.column = (self.column + column) / 2  # what lasts stands out of the noise
+                    self.log["columns"].append((self.changes, self.column.astype(np.uint8).tobytes()))
             for update in moment.updates:
                 self._update(update, moment)
             for place, (_, sentence) in enumerate(self.log["sentences"]):
