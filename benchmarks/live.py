@@ -32,7 +32,7 @@ from b2t_kit.data.dataset import Recordings
 from b2t_kit.decode.search import BeamSearch, SearchConfig, tempered
 from b2t_kit.decode.decode import choose_words
 from b2t_kit.decode.stream import StreamConfig, StreamDecoder
-from b2t_kit.live.measures import DelayLedger, Measures, bits_per_word
+from b2t_kit.live.measures import DelayLedger, Measures
 from b2t_kit.live.session import UNSURE, open_decoder, unknown_words
 from b2t_kit.live.sources import ParticipantSource
 from b2t_kit.models.published import T15_SESSIONS
@@ -83,6 +83,15 @@ def parity(options: argparse.Namespace) -> dict[str, Any]:
         found[case] = row
         print(case, row, flush=True)
     return found
+
+
+def bits_per_word(counts: dict[str, float], vocabulary: list[str], accuracy: float) -> float:
+    "The information that a word of a decoder carries, in bits (OVMI, arXiv 2609.02887), from how often words are said."
+    known = np.array([counts.get(word, 0.0) for word in vocabulary])
+    wrong, prior = (1 - accuracy) / (len(known) - 1), known / known.sum()
+    seen = wrong + prior * (accuracy - wrong)  # how often each word comes
+    noise = -sum(weight * np.log2(each) for weight, each in ((accuracy, accuracy), (1 - accuracy, wrong)) if weight)
+    return float(known.sum() / sum(counts.values()) * (-(seen * np.log2(seen)).sum() - noise))
 
 
 class SimulatedSteps:

@@ -114,9 +114,8 @@ def exported(folder: Path) -> None:
 
 
 def kept(folder: Path) -> None:
-    came = {"began": 0.0, "changes": [[0.5, ["we"]], [0.9, ["we", "can"]]], "final": ["we", "can"], "ended": 1.2, "ends": [0.4, 0.8]}
     final = {"seconds": 1.0, "event": "final", "number": 1, "words": [["we", 0.9], ["can", 0.8]], "others": [], "reason": "silence",
-             "said": "We can.", "frames": 9, "bins": [0, 100], "came": came}
+             "said": "We can.", "bins": [0, 100]}
     mark = {"seconds": 2.0, "event": "mark", "number": 1, "verdict": "right", "text": ""}
     session = {"began": "2026-03-01T10:00:00+00:00", "features": True, "num_features": 4, "options": {}}
     (folder / "kept").mkdir()
@@ -190,7 +189,6 @@ SOURCES: dict[str, Source] = {
     "arrays": Source(arrays, "trials.csv", "convert arrays . --out new", free="text"),
     "npy": Source(arrays, "rows.npy", "convert arrays . --out new", "bytes"),
     "kept": Source(kept, "kept/session.json kept/events.jsonl", "convert kept kept --out new", "json", "text"),
-    "kept report": Source(kept, "kept/session.json kept/events.jsonl", "live report kept", "json", "text"),
     "logits": Source(logits, "logits.hdf5", call("decode.files:read_trials", "logits.hdf5"), "hdf5", "non-finite, Unicode"),
     "config.json": Source(copies("run"), "run/config.json", "show run", "json", ANY_JSON),
     "decoder": Source(copies("run"), f"run/config.json {STEP}.complete run/best", EVAL, "json", ANY_JSON),
@@ -487,9 +485,6 @@ model.safetensors → ../../../x
 "num_features": 4 → "num_features": 4.5
 2026-03-01 → 2026-13-45
 2026-03-01 → @""",
-    "kept report kept/events.jsonl": r"""
-"ended": 1.2 → "ended": 1e400
-"we", 0.9 → "<script>", 0.9 free""",
     "lexicon words.txt": r"""
 tea T IY → tea T QQ
 tea T IY → tea

@@ -348,7 +348,7 @@ class PageServer:
         return about | {
             "counted": session.counted(), "says": session.says, "hotwords": session.decoder.hotwords,
             "calm": session.decoder.config.calm, "keeper": bool(keeper), "keeps": bool(keeper and keeper.on),
-            "exists": bool(keeper and keeper.exists), "listen": self.listen}
+            "exists": bool(keeper and keeper.folder.exists()), "listen": self.listen}
 
     def _heed(self, message: str | bytes, reader: Reader) -> bool:
         "Do what a page requests, and tell only that page how it went; return whether it has drawn a message."
