@@ -279,7 +279,8 @@ def roles(browser: Any, demo: Path) -> dict[str, Any]:
             until(lambda: browser.execute_script("return socket.readyState") == 1)
             browser.execute_script("request('keep-delete', feed)")
             after = seconds_until(lambda: text(browser, "note"))
-            found["a listener deletes"] = {"after": after, "shown": text(browser, "note"), "kept": keeper.folder.exists()}
+            found["a listener deletes"] = {"after": after, "shown": text(browser, "note"),
+                                           "kept": keeper.folder.exists()}
             page = {"uri": f"ws://127.0.0.1:{server.port}/stream", "origin": f"http://127.0.0.1:{server.port}"}
             with ExitStack() as stack:
                 pages = [stack.enter_context(connect(**page)) for _ in range(8)]
