@@ -23,7 +23,7 @@ Seconds are printed below each step and in tables at the end: those of the steps
 
 A job runs the notebooks of a service on the versions of its TPU image, in an environment that has what the image has
 and neither b2t_kit nor [dev]; then the failures on XLA, with what they need besides. Its versions are in
-.ci/kaggle.txt and .ci/colab.txt; results are recorded in benchmarks/versions.md. It takes about a quarter of an hour
+.ci/kaggle.txt and .ci/colab.txt; results are recorded in benchmarks/LOG.md. It takes about a quarter of an hour
 on two idle cores, and 8 GB in .ci/envs.
 """
 import hashlib
@@ -156,7 +156,7 @@ def job(name: str) -> int:  # exit status
     if not build(f"{name}-tests", IMAGES[name], "pip install pytest hypothesis numba rapidfuzz tyro"):
         return 1
     kernels = " --kernels colab" if name == "colab" else ""
-    notebooks = f"python benchmarks/kernels.py --image .ci/envs/{name}/bin/python --work $TMPDIR/kernels{kernels}"
+    notebooks = f"python tools/kernels.py --image .ci/envs/{name}/bin/python --work $TMPDIR/kernels{kernels}"
     failures = "python -m pytest -q -c /dev/null --rootdir . --confcutdir tests tests/test_xla_failures.py"
     return int(not all([run("base", notebooks)[0], run(f"{name}-tests", failures)[0]]))
 

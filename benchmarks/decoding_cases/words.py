@@ -1,36 +1,29 @@
-"Language models: what they add to the same logits, and how long a whole split takes."
-import os
-import time
-from itertools import cycle, groupby, islice, product
+"Language models: what they add to the same logits, and how often words of a confidence are right."
+from itertools import groupby, product
 from pathlib import Path
 
 import numpy as np
 from rapidfuzz.distance import Levenshtein
-from decoding_cases.task import best, build, calibrated, counts_of, divided, memory_now, ratio, row_of, save, spoken
+from decoding_cases.task import best, build, calibrated, counts_of, divided, ratio, row_of, save, spoken
 from decoding_cases.task import temperature_of, timed
 
-from b2t_kit.core import load_json
 from b2t_kit.decode.search import BeamSearch, SearchConfig, tempered
-from b2t_kit.decode.decode import choose_words
 from b2t_kit.decode.tune import Tuning, tune
-from b2t_kit.lm_kenlm import read_language_model
 from b2t_kit.text.lexicon import Lexicon, build_lexicon
 from b2t_kit.lm import LanguageModel, perplexity
-from b2t_kit.simulate import SPREADS, Noise
+from b2t_kit.simulate import Noise
 from b2t_kit.text.g2p import sentence_to_phonemes
-from b2t_kit.text.metrics import Counts, per, rate_of, wer
+from b2t_kit.text.metrics import Counts, per, rate_of
 from b2t_kit.text.phonemes import BAR, collapse, to_ids, to_phonemes
-
-FRAMES = 215  # 874.8 bins of 20 ms on average in the published training split, a frame every 4 bins
 
 
 def words(labels: Path, /, *, levels: str = "1", flatness: str = "middle", sentences: int = 1426, tune_on: int = 250,
-          text: tuple[Path, ...] = (), models: Path | None = None, order: int = 3, beam: int = SearchConfig().beam,
+          text: tuple[Path, ...] = (), order: int = 3, beam: int = SearchConfig().beam,
           json: Path | None = None) -> None:
     """Measure what a language model adds: word error of the same logits with different models.
 
     The models see the sentences that are neither scored nor tuned on, and further --text (lines that contain a scored
-    sentence are dropped); --models names a folder of the case general_model instead. Each scored sentence becomes
+    sentence are dropped). Each scored sentence becomes
     noisy logits (`simulate`); at level 1 with the phoneme error rate of the published baseline, at other levels
     with about that many times as many errors. --flatness sharp,middle,flat repeats everything with the same errors and
     other certainty. --levels and --flatness are lists with commas. The logits are divided by a temperature fitted to
@@ -47,8 +40,7 @@ def words(labels: Path, /, *, levels: str = "1", flatness: str = "middle", sente
     """
     scored, tuned_on, rest = divided(labels)
     orders = {f"{one}-gram": one for one in (1, order)}
-    made = {name: read_language_model(models / f"{one}.b2tlm") if models
-            else build(rest, scored + tuned_on, one, more=text) for name, one in orders.items()}
+    made = {name: build(rest, scored + tuned_on, one, more=text) for name, one in orders.items()}
     facts = {name: {"ngrams": sum(model.counts), "perplexity": perplexity(model, tuned_on)[0], "origin": model.origin}
              for name, model in made.items()}
     print(facts, flush=True)
@@ -147,43 +139,3 @@ def reliability(right: np.ndarray, sure: np.ndarray) -> dict:
             "error": sum(one["words"] * abs(one["sure"] - one["right"]) for one in bins) / len(right),
             "dotted below": {f"{edge:g}": {"right": float((sure[right] < edge).mean()),
                                            "wrong": float((sure[~right] < edge).mean())} for edge in EDGES[1:-1]}}
-
-
-def whole_split(labels: Path, /, *, lm: Path, tuned: Path, trials: int = 1450, threads: int = 2,
-                beam: int | None = None, json: Path | None = None) -> None:
-    """Measure the wall-clock time of decoding the test split's 1,450 trials.
-
-    --lm is a language model of any kind, such as 3.b2tlm of the case general_model, or a KenLM file; --tuned a result
-    of the case words with the weights of its tuned 3-gram. The trials are the scored sentences, repeated if there are
-    too few, as noisy logits stretched to the mean length of the published recordings: 215 frames of 80 ms. They are
-    decoded as in `b2t decode`, by `BeamSearch.decode_many`: 100 best sentences each, with exact scores and times.
-    Starting Python and making the logits do not count; reading the model and the lexicon does. Prints wall-clock time,
-    CPU time, the process's memory afterwards, of its own and mapped from files, and the load of the machine before and
-    after.
-    """
-    generator = np.random.default_rng(1)
-    scored, tuned_on, _ = divided(labels)
-    sentences = list(islice(cycle(scored), trials))
-    logits = stretched(calibrated(sentences, generator, tuned_on), generator)
-    levels = {level["flatness"]: level for level in load_json(tuned)["levels"]}
-    settings = levels["middle"]["tuning"]["3-gram"]["search"]
-    config = SearchConfig(**settings | ({"beam": beam} if beam else {}))
-    before, start, work = os.getloadavg()[0], time.perf_counter(), time.process_time()
-    found = best(BeamSearch(*choose_words(lm), config).decode_many(logits, threads))
-    own, mapped = memory_now()
-    row = {"lm": lm.name, "trials": len(logits), "frames": float(np.mean(list(map(len, logits)))),
-           "beam": config.beam, "threads": threads, "seconds": time.perf_counter() - start,
-           "cpu_seconds": time.process_time() - work, "load_before": before, "load_after": os.getloadavg()[0],
-           "own_mb": own, "mapped_mb": mapped, "wer": wer(sentences, found).rate}
-    print({key: value if isinstance(value, str) else round(value, 3) for key, value in row.items()})
-    save(json, row)
-
-
-def stretched(trials: list[np.ndarray], generator: np.random.Generator) -> list[np.ndarray]:
-    "Trials of FRAMES frames on average: frames repeated, each with its own certainty."
-    factor, found = FRAMES / np.mean(list(map(len, trials))), []
-    for one in trials:
-        places = (np.arange(round(factor * len(one))) / factor).astype(int)
-        unsteady = np.exp(SPREADS[0] * generator.standard_normal((len(places), 1)))
-        found.append((one[np.minimum(places, len(one) - 1)] * unsteady).astype(np.float32))
-    return found

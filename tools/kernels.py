@@ -1,8 +1,8 @@
 """Run Kaggle kernels on the versions of Kaggle's image, without internet, in two sessions of which the second resumes.
 
-    python benchmarks/kernels.py --image PYTHON --work DIR [--kernels b2t-gpu,b2t-eit-tpu]
-    python benchmarks/kernels.py --image PYTHON --work DIR --recordings DEMO/data
-    python benchmarks/kernels.py --image PYTHON --work DIR --kernels colab
+    python tools/kernels.py --image PYTHON --work DIR [--kernels b2t-gpu,b2t-eit-tpu]
+    python tools/kernels.py --image PYTHON --work DIR --recordings DEMO/data
+    python tools/kernels.py --image PYTHON --work DIR --kernels colab
 
 PYTHON belongs to an environment like Kaggle's: it has what `tpu/requirements.in` of Kaggle/docker-python asks for
 and the kit needs, but neither b2t_kit nor what the image lacks. Each kernel is built with `b2t kernel build --offline`

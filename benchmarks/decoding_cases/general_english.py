@@ -1,13 +1,16 @@
-"A model of general English from the file of another package, mixed with one of the given sentences."
+"""A model of general English, from the file of another package.
+
+pip download --no-deps pocketsphinx==5.1.1 && unzip -j pocketsphinx-*.whl '*/en-us.lm.bin'
+
+The file (27 MB, two-clause BSD licence) is a 3-gram of 72,547 words with 2.05 million 2-grams and 1.67 million 3-grams.
+Its text is not published, so it may contain scored sentences.
+"""
 import math
-import tempfile
 from pathlib import Path
 
 import numpy as np
-from decoding_cases.task import build, divided, written
 
-from b2t_kit.lm import END, NEVER, START, UNKNOWN, LanguageModel, Level, compile_arrays, perplexity
-from b2t_kit.lm import mix_language_models
+from b2t_kit.lm import END, NEVER, START, UNKNOWN, LanguageModel, Level, compile_arrays
 
 LN_BASE = math.log(1.0001)
 NAMES = {"<s>": START, "</s>": END, "<UNK>": UNKNOWN, "<unk>": UNKNOWN}
@@ -101,37 +104,3 @@ def english(path: Path, words: tuple[str, ...]) -> LanguageModel:
         table[:, 1] = 0.0
         table[np.searchsorted(rows, new[0])] = new[1]
     return model_of(words, keys, values)
-
-
-def single_words(model: LanguageModel) -> LanguageModel:
-    "The model without any context."
-    ln_p = model.unigrams.astype(float)
-    return model_of(model.words, [np.arange(len(ln_p))], [np.stack([ln_p, 0 * ln_p], 1)])
-
-
-def general_model(labels: Path, general: Path, /, *, out: Path) -> None:
-    """Mix models of general English and of the given sentences: writes 1.b2tlm and 3.b2tlm to the folder --out.
-
-    pip download --no-deps pocketsphinx==5.1.1 && unzip -j pocketsphinx-*.whl '*/en-us.lm.bin'
-
-    Each mixes the model of the sentences that are used neither for scoring nor for tuning with that file, as
-    `b2t lm mix` does, with weights that best predict the tuning sentences. So the 1-gram has the word frequencies of
-    the large text too. The file (27 MB, two-clause BSD licence) is a 3-gram of 72,547 words with 2.05 million 2-grams
-    and 1.67 million 3-grams. Its text is not published, so it may contain scored sentences.
-    """
-    scored, tuned_on, text = divided(labels)
-    out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        held_out, kept_out = written(folder / "held_out.txt", tuned_on), written(folder / "kept_out.txt", scored)
-        for order in (1, 3):
-            own = build(text, scored + tuned_on, order)
-            found = english(general, own.words)
-            found = single_words(found) if order == 1 else found
-            own.save(folder / "sentences.b2tlm")
-            found.save(folder / "pocketsphinx 5.1.1.b2tlm")
-            mixed = mix_language_models([own, found], out / f"{order}.b2tlm", text=held_out, exclude=[kept_out])
-            print(mixed)
-            for kind, one in {"sentences alone": own, "general alone": found, "both": mixed.read()}.items():
-                print(f"  perplexity of {kind}: {perplexity(one, tuned_on)[0]:.1f} (held out), "
-                      f"{perplexity(one, scored)[0]:.1f} (scored)", flush=True)
