@@ -306,7 +306,7 @@ def measured(days: dict, labels: dict, seeds: int) -> tuple[np.ndarray, list[dic
             counts, totals = [], []
             for seed in range(seeds):
                 for day, (decoder, pieces) in days.items():
-                    bridge = Bridge(fill="zero" if way == "zero" else "repeat")
+                    bridge = Bridge(decoder.features, "zero" if way == "zero" else "repeat")
                     broken = inject(pieces, fault, seed)
                     mended = unbridged(broken) if way == "no bridge" else bridged(broken, bridge)
                     totals.append(errors(decoder, mended, labels[day]))

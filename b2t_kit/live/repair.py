@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LONGEST_GAP', 'GIVE_UP', 'JUDGED', 'EVERY', 'BY_CHANCE', 'MANY', 'STILL', 'GONE_STILL', 'SPREAD', 'MOST_MEAN',
-           'PAUSED', 'ELSE', 'Repairs', 'Bridge', 'Inbox', 'Quality']
+           'PAUSED', 'Repairs', 'Bridge', 'Inbox', 'Quality']
 
 # %% ../../nbs/live/repair.ipynb #22611c67
 import threading
@@ -43,28 +43,33 @@ class Bridge:
 
     def __init__(
         self,
-        num_features: int | None = None,  # C; None: as the first piece has
+        num_features: int,  # C
         fill: Literal["repeat", "zero"] = "repeat",  # what replaces a missing bin: the one before, or zeros
     ) -> None:
         self.num_features, self.fill, self.repairs = num_features, fill, Repairs()
         self.refused: Counter[str] = Counter()  # pieces, by what is wrong with them
         self.stream: int | None = None
         self.next = 0  # number of the bin that comes next
-        self.last = np.zeros(num_features or 0, np.float32)  # the last bin
+        self.last = np.zeros(num_features, np.float32)  # the last bin
         self.heard: float | None = None  # when the last piece came; None between sentences
         self.gave_up = False  # nothing has come for so long that the sentence was ended
 
     def take(self, piece: Piece) -> list[Piece]:  # without gaps, in order
         "Return what the decoder gets now that this piece has come."
-        if fault := self._fault(piece):
+        fault, ready = "", list[Piece]()
+        if piece.bins.ndim != 2:
+            fault = f"an array of {piece.bins.ndim} dimensions, 2 wanted"
+        elif len(piece.bins) and piece.bins.shape[1] != self.num_features:
+            fault = f"{piece.bins.shape[1]} features, {self.num_features} wanted"
+        elif not 0 <= piece.first < 2**62 or len(piece.bins) > MAX_BINS:
+            fault = "numbers of bins that cannot be"
+        if fault:
             count_refusal(self.refused, fault)
             return []
-        ready = list[Piece]()
-        if self.stream is None:
-            self.stream, self.next = piece.stream, piece.first
-        elif piece.stream != self.stream or piece.end < self.next - LONGEST_GAP:
+        if self.stream is not None and (piece.stream != self.stream or piece.end < self.next - LONGEST_GAP):
             self.repairs.restarts += 1
-            ready = self._close("restart", piece.arrived)
+            ready, self.stream = self._close("restart", piece.arrived), None
+        if self.stream is None:
             self.stream, self.next = piece.stream, piece.first
         missing = max(piece.first - self.next, 0)
         self.repairs.missing += missing
@@ -73,8 +78,13 @@ class Bridge:
             bins = np.tile(value, (min(missing, LONGEST_GAP), 1))
             ready.append(Piece(piece.first - len(bins), bins, piece.arrived, piece.stream))
         self.next += missing
-        rows = self._mend(piece.bins[self.next - piece.first:])
+        rows = piece.bins[self.next - piece.first:].reshape(-1, self.num_features).copy()
         self.repairs.late_or_repeated += len(piece.bins) - len(rows)
+        for row in rows:  # a value that is no number becomes the last good one of its feature
+            bad = ~(np.abs(row) <= MAX_VALUE)  # also NaN
+            row[bad] = self.last[bad]
+            self.last = row
+            self.repairs.damaged += bad.any()
         if len(rows) or piece.cue:
             ready.append(replace(piece, first=self.next, bins=rows))
         self.next += len(rows)
@@ -89,30 +99,11 @@ class Bridge:
         self.gave_up = True
         return self._close("stall", now)
 
-    def _fault(self, piece: Piece) -> str:
-        "Return what is wrong with a piece; empty if nothing is."
-        if piece.bins.ndim != 2:
-            return f"an array of {piece.bins.ndim} dimensions, 2 wanted"
-        if self.num_features is None and len(piece.bins):
-            self.num_features, self.last = piece.bins.shape[1], np.zeros(piece.bins.shape[1], np.float32)
-        if len(piece.bins) and piece.bins.shape[1] != self.num_features:
-            return f"{piece.bins.shape[1]} features, {self.num_features} wanted"
-        return "" if 0 <= piece.first < 2**62 and len(piece.bins) <= MAX_BINS else "numbers of bins that cannot be"
-
     def _close(self, reason: str, now: float) -> list[Piece]:
         "Return the end of a sentence that its participant did not end; nothing if no sentence is open."
         is_open, self.heard = self.heard is not None, None
-        nothing = np.zeros((0, len(self.last)), np.float32)
+        nothing = np.zeros((0, self.num_features), np.float32)
         return [Piece(self.next, nothing, now, self.stream or 0, True, reason=reason)] if is_open else []
-
-    def _mend(self, bins: np.ndarray) -> np.ndarray:
-        "Return bins in which each value that is no number has become the last good one of its feature."
-        good, mended = np.abs(bins) <= MAX_VALUE, list[np.ndarray]()  # False for NaN
-        for row, fine in zip(bins, good):
-            self.last = np.where(fine, row, self.last)
-            self.repairs.damaged += not fine.all()
-            mended.append(self.last)
-        return np.array(mended, np.float32).reshape(-1, len(self.last))
 
 # %% ../../nbs/live/repair.ipynb #58557e75
 class Inbox:
@@ -201,7 +192,6 @@ MANY = 200  # so many features, even of one spike a second, are not all silent i
 STILL, GONE_STILL = 0.3, 0.15  # shares of the features that may be still; of those that nearly always moved before
 SPREAD, MOST_MEAN = (0.2, 3.0), 1.5  # of z-scores: of the typical feature; of all
 PAUSED = 0.5  # seconds between two bins after which their rate is measured anew
-ELSE = "where z-scores are expected; z-score them, or use --normalise"
 
 
 class Quality:
@@ -233,27 +223,25 @@ class Quality:
         self.times.extend([piece.arrived] * len(rows))
         self.count += len(piece.bins)
         if self.count // EVERY > before and self.count >= 2 * EVERY:
-            self.fault = self._stream_fault() or self._signal_fault(np.array(self.bins, float))
+            self.fault = self._look()
         return self.fault
 
-    def _stream_fault(self) -> str:
-        "Return whether bins are lost, or come too fast or too slowly."
+    def _look(self) -> str:
         span = max(self.numbers) - min(self.numbers) + 1
         lost = span - len(self.numbers)
         if len(self.numbers) >= 2 * EVERY and max(BY_CHANCE, 0.1 * span) < lost < JUDGED:  # more at once are a gap
             return f"{lost / span:.0%} of the bins are lost"
         seconds = self.times[-1] - self.times[0]
         rate = (len(self.times) - 1) / seconds if self.pace == 1 and seconds > 1.25 else 1 / BIN_SECONDS
-        wrong = f"{rate:.0f} bins come in a second, {1 / BIN_SECONDS:g} wanted"
-        return "" if 0.6 < rate * BIN_SECONDS < 1.7 else wrong
+        if not 0.6 < rate * BIN_SECONDS < 1.7:
+            return f"{rate:.0f} bins come in a second, {1 / BIN_SECONDS:g} wanted"
 
-    def _signal_fault(self, rows: np.ndarray) -> str:
-        "Return what is wrong with the values of the last bins."
+        rows = np.array(self.bins, float)
         good, full = (np.abs(rows) <= MAX_VALUE).all(1), len(rows) == JUDGED  # False for NaN
         if (~good).sum() > max(BY_CHANCE, 0.1 * len(good)):
             return f"{1 - good.mean():.0%} of the bins have NaN or enormous values"
         rows = rows[good]
-        still, spread, mean = np.ptp(rows, axis=0) == 0, rows.std(0), float(rows.mean())
+        still, spread, mean, least = np.ptp(rows, axis=0) == 0, rows.std(0), rows.mean(), rows.min()
         if full:
             gone = still & (self.moved > 0.9 * self.looks)
             if still.mean() > STILL or (self.looks and gone.mean() > GONE_STILL):
@@ -262,8 +250,9 @@ class Quality:
         again = len(rows) - len({row.tobytes() for row in rows + 0.0})  # without -0
         if rows.shape[1] >= MANY and again > max(BY_CHANCE, 0.1 * len(rows)):
             return f"{again / len(rows):.0%} of the bins are ones that came before"
-        usual = still.all() or SPREAD[0] < np.median(spread[~still]) < SPREAD[1]
-        if not self.zscored or (usual and abs(mean) < MOST_MEAN and (still.all() or rows.min() < 0)):
+        usual = still.all() or (SPREAD[0] < np.median(spread[~still]) < SPREAD[1] and least < 0)
+        if not self.zscored or (usual and abs(mean) < MOST_MEAN):
             return ""
-        size = f"values of about {np.sqrt(np.square(rows).mean()):.3g}"
-        return f"{size}, {ELSE}" if rows.min() < 0 else f"{size}, none below 0, such as counts of spikes, {ELSE}"
+        kind = "" if least < 0 else ", none below 0, such as counts of spikes"
+        return (f"values of about {np.sqrt(np.square(rows).mean()):.3g}{kind}, where z-scores are expected; "
+                "z-score them, or use --normalise")

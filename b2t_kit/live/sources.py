@@ -6,8 +6,8 @@
 __all__ = ['MOST_WAITING', 'ADDRESS', 'BUFFERED', 'MOST_READ', 'MOST_MESSAGE', 'BIN_MARK', 'BIN_HEADER', 'CUE_FLAG', 'END_FLAG',
            'JUMP', 'UNMARKED', 'LATEST', 'LAYOUTS', 'SAMPLES', 'TASK_STATES', 'SPEAKING', 'Piece', 'LiveSource', 'play',
            'RecordingSource', 'ParticipantSource', 'to_message', 'from_message', 'optional_library', 'split_address',
-           'count_refusal', 'StreamSender', 'StreamSource', 'count_missing', 'LslMarkers', 'LslSource', 'entry_bin',
-           'RedisSource', 'choose_source']
+           'count_refusal', 'StreamSender', 'StreamSource', 'count_missing', 'LslSource', 'entry_bin', 'RedisSource',
+           'choose_source']
 
 # %% ../../nbs/live/sources.ipynb #82f7114d
 import math
@@ -357,27 +357,6 @@ UNMARKED = 250  # bins without a stream of markers until that is told
 LATEST = 10.0  # seconds that a bin may take to us; a time stamp that is older is of another clock
 
 
-class LslMarkers:
-    "An LSL stream of markers that end a sentence, found by its name, again and again."
-
-    def __init__(self, pylsl: Any, name: str, text: str) -> None:  # of the markers that count; empty: all
-        self.pylsl, self.text = pylsl, text
-        self.inlet: Any = None
-        self.resolver = pylsl.ContinuousResolver("name", name) if name else None
-
-    def came(self) -> bool:
-        "Return whether a marker that ends a sentence has come."
-        marks: Any = []
-        try:
-            if self.resolver and not self.inlet:
-                self.inlet = next((self.pylsl.StreamInlet(one) for one in self.resolver.results()), None)
-            if self.inlet:
-                marks = self.inlet.pull_chunk(0.0, MOST_READ)[0]
-        except (self.pylsl.util.LostError, self.pylsl.util.TimeoutError):
-            self.inlet = None
-        return any(self.text in ("", mark if isinstance(mark, str) else f"{mark:g}") for mark, *_ in marks)
-
-
 class LslSource(LiveSource):
     "Bins of a Lab Streaming Layer stream, found by its name, again and again."
 
@@ -390,9 +369,11 @@ class LslSource(LiveSource):
         names = name + markers
         if not name or not names.isprintable() or set(names) & set("'\"<>&"):
             raise KitError(f"source: 'lsl:{printable(name)}' should be lsl:NAME, the name of a stream without quotes")
-        self.pylsl, self.name, self.markers = optional_library("pylsl", "lsl"), name, (markers, text)
+        self.pylsl, self.name, self.markers, self.text = optional_library("pylsl", "lsl"), name, markers, text
         with suppress(NotImplementedError):  # a system's own, older library
             self.pylsl.util.set_config_content("[log]\nlevel = -2\n")
+        self.gone = self.pylsl.util.LostError, self.pylsl.util.TimeoutError
+        self.marks: Any = None  # the inlet of the markers
         self.refused, self.waiting = Counter(), f"no LSL stream named {name} is announced"
 
     def pieces(self, stop: threading.Event) -> Iterator[Piece]:
@@ -410,7 +391,7 @@ class LslSource(LiveSource):
                     count_refusal(self.refused, f"the LSL stream {self.name} has {fault}")
                     stop.wait(1.0)
                     continue
-                with suppress(self.pylsl.util.LostError, self.pylsl.util.TimeoutError):
+                with suppress(*self.gone):
                     yield from self._read(info, stop)
                 self.waiting = f"the LSL stream {self.name} has gone"
 
@@ -420,8 +401,8 @@ class LslSource(LiveSource):
                                        processing_flags=self.pylsl.proc_clocksync)
         inlet.open_stream(5.0)
         self.waiting = f"the LSL stream {self.name} sends nothing"
-        markers, told = LslMarkers(self.pylsl, *self.markers), not self.markers[0]
-        stream, number, due = uuid.UUID(info.uid()).int >> 65, 0, None
+        self.marks, resolver = None, self.pylsl.ContinuousResolver("name", self.markers) if self.markers else None
+        stream, number, due, told = uuid.UUID(info.uid()).int >> 65, 0, None, not self.markers
         while not stop.is_set():
             rows, stamps = inlet.pull_chunk(0.05, BUFFERED, min_samples=1)
             if len(stamps) and due is not None and stamps[0] - due > JUMP * BIN_SECONDS:
@@ -439,12 +420,24 @@ class LslSource(LiveSource):
                     number += before
                     yield Piece(number, row[None], now - delay, stream)
                     number += 1
-            if markers.came():
+            if resolver and self._marked(resolver):
                 yield Piece(number, np.zeros((0, 0), np.float32), now, stream, cue=True)
-            if not (markers.inlet or told) and number > UNMARKED:
+            if not (self.marks or told) and number > UNMARKED:
                 told = True
-                absent = f"no LSL stream named {self.markers[0]} is announced"
+                absent = f"no LSL stream named {self.markers} is announced"
                 count_refusal(self.refused, f"{absent}, so it ends no sentence")
+
+    def _marked(self, resolver: Any) -> bool:
+        "Return whether a marker that ends a sentence has come."
+        texts: Any = []
+        try:
+            if not self.marks:
+                self.marks = next(map(self.pylsl.StreamInlet, resolver.results()), None)
+            if self.marks:
+                texts = self.marks.pull_chunk(0.0, MOST_READ)[0]
+        except self.gone:
+            self.marks = None
+        return any(self.text in ("", text if isinstance(text, str) else f"{text:g}") for text, *_ in texts)
 
 # %% ../../nbs/live/sources.ipynb #c26d4c71
 LAYOUTS = (  # crossings, powers, type of the crossings, counter, and how much it counts per bin
@@ -478,20 +471,19 @@ class RedisSource(LiveSource):
 
     def __init__(
         self,
-        address: str,  # "HOST:PORT" of the server, or "USER:PASSWORD@HOST:PORT"; the user may be empty
+        address: str,  # "HOST:PORT" of the server
         stream: str = "binnedFeatures",
         dtype: str = "int8",  # of a field `samples`
-        password: str = "",  # of the server; empty: that of the address, or none
+        user: str = "",  # of the server, if it has several
+        password: str = "",  # of the server, if it has one
     ) -> None:
-        login, _, self.address = address.removeprefix("//").rpartition("@")
-        user, _, own = login.partition(":")
-        self.host, self.port = split_address(self.address)
+        self.host, self.port = split_address(address)
         if dtype not in SAMPLES or not stream:
-            raise KitError(f"source: 'redis:{self.address}/{stream}/{dtype}' should be redis:HOST:PORT/STREAM/TYPE; "
+            raise KitError(f"source: 'redis:{address}/{stream}/{dtype}' should be redis:HOST:PORT/STREAM/TYPE; "
                            f"types are {', '.join(SAMPLES)}")
-        self.login = {"username": user or None, "password": password or own or None}
+        self.address, self.login = address, {"username": user or None, "password": password or None}
         self.redis, self.stream, self.dtype = optional_library("redis", "redis"), stream, dtype
-        self.refused, self.waiting = Counter(), f"nobody answers at {self.address}"
+        self.refused, self.waiting = Counter(), f"nobody answers at {address}"
 
     def pieces(self, stop: threading.Event) -> Iterator[Piece]:
         "Yield bins as they are added, also after the server or the program that adds them has started again."
@@ -512,7 +504,7 @@ class RedisSource(LiveSource):
                     self.waiting = silent if bins else f"the server at {self.address} has no stream {self.stream}"
                 found = client.xread(read, count=MOST_READ, block=50) or ()
             except self.redis.RedisError as error:
-                self._note(error)
+                self._explain(error)
                 stop.wait(0.5)
                 continue
             entries = [(at, name.decode(), values) for name, rows in found for at, values in rows]
@@ -534,7 +526,7 @@ class RedisSource(LiveSource):
                 run = run if run and number >= last else int(at.split(b"-")[0])
                 yield Piece(number, row, time.perf_counter(), run)
 
-    def _note(self, error: Exception) -> None:
+    def _explain(self, error: Exception) -> None:
         refused = isinstance(error, self.redis.AuthenticationError)
         gone = isinstance(error, (self.redis.ConnectionError, self.redis.TimeoutError)) and not refused
         if gone and "nobody" not in self.waiting:
@@ -557,22 +549,24 @@ def choose_source(
     password: str = "",  # of a Redis server: "FILE", or "$NAME" of an environment variable
 ) -> LiveSource:
     "Return a source by its name; raises `KitError` if there is none of this name, or no data for it."
-    if password and not kind.startswith("redis:"):
+    name, _, rest = kind.partition(":")
+    if password and name != "redis":
         raise KitError("password: is for a source redis:HOST:PORT/STREAM")
     if kind == "recording":
         return RecordingSource(data, split, session, trials, pace)
     if kind == "participant":
         return ParticipantSource(data, sentences, session, pace, stays=stays)
-    if kind.startswith("lsl:"):
-        return LslSource(*kind.removeprefix("lsl:").split("/", 2))
-    if kind.startswith("redis:"):
+    if name == "lsl":
+        return LslSource(*rest.split("/", 2))
+    if name == "redis":
         secret = os.environ.get(password[1:]) if password.startswith("$") else read_text(password) if password else ""
         if password and not (secret and secret.strip()):
             raise KitError(f"password: {printable(password)} is empty or not set")
-        login, at, rest = kind.removeprefix("redis:").removeprefix("//").rpartition("@")
-        address, *more = rest.split("/", 2)
+        login, _, place = rest.removeprefix("//").rpartition("@")
+        user, _, own = login.partition(":")
+        address, *more = place.split("/", 2)
         stream, dtype = [*more, *("binnedFeatures", "int8")[len(more):]]
-        return RedisSource(login + at + address, stream, dtype, (secret or "").strip("\r\n"))
+        return RedisSource(address, stream, dtype, user, (secret or own).strip("\r\n"))
     if ":" not in kind:
         raise KitError(f"source: '{printable(kind)}' should be recording, participant, HOST:PORT of a stream, "
                        "lsl:NAME, or redis:HOST:PORT/STREAM")

@@ -24,8 +24,8 @@ server_needed = pytest.mark.skipif(not SERVER, reason="needs redis-server")
 class Received:
     """What comes from a source, in a thread, and what a bridge makes of it."""
 
-    def __init__(self, source) -> None:
-        self.source, self.inbox, self.bins, self.bridge = source, Inbox(source), [], Bridge()
+    def __init__(self, source, features: int = 4) -> None:
+        self.source, self.inbox, self.bins, self.bridge = source, Inbox(source), [], Bridge(features)
 
     def __enter__(self) -> "Received":
         self.inbox.__enter__()
@@ -172,7 +172,7 @@ def add(client, numbers) -> None:
 @server_needed
 def test_bins_of_a_redis_stream(port: int, tmp_path: Path) -> None:
     """A server that comes, goes and comes back, and a program that starts again; what was added before we came is left."""
-    with Received(RedisSource(f"127.0.0.1:{port}")) as received:
+    with Received(RedisSource(f"127.0.0.1:{port}"), 512) as received:
         source = received.source
         time.sleep(0.7)
         assert source.waiting == f"nobody answers at 127.0.0.1:{port}"
@@ -185,7 +185,7 @@ def test_bins_of_a_redis_stream(port: int, tmp_path: Path) -> None:
             client.xadd("binnedFeatures", {"sync": "{}"})
             received.refuses("an entry with the fields sync")
             assert "gets nothing for binnedFeatures" in source.waiting
-            with Received(RedisSource(f"127.0.0.1:{port}")) as late:
+            with Received(RedisSource(f"127.0.0.1:{port}"), 512) as late:
                 until(lambda: "gets nothing" in late.source.waiting)
                 add(client, range(3))  # the program has started again
                 assert received.numbers(3) == late.numbers(3) == [0, 1, 2] and received.bridge.repairs.restarts == 1
@@ -207,7 +207,7 @@ def test_states_of_a_task_end_sentences(port: int, tmp_path: Path) -> None:
 
     with redis_server(port, tmp_path) as client:
         state("1")  # we come in the middle of a trial
-        with Received(RedisSource(f"127.0.0.1:{port}")) as received:
+        with Received(RedisSource(f"127.0.0.1:{port}"), 512) as received:
             until(lambda: "has no stream" in received.source.waiting)
             add(client, range(3))
             state("3")
@@ -221,13 +221,13 @@ def test_states_of_a_task_end_sentences(port: int, tmp_path: Path) -> None:
             assert [one.first for one in found if not one.cue] == [*range(7)] and len(received.bins) == 7
         client.delete("task_state")
         client.set("task_state", "no stream")
-        with Received(RedisSource(f"127.0.0.1:{port}")) as received:
+        with Received(RedisSource(f"127.0.0.1:{port}"), 512) as received:
             until(lambda: "gets nothing" in received.source.waiting)
             add(client, [7])
             assert received.numbers(1) == [7] and not received.source.refused
         client.delete("binnedFeatures")
         client.set("binnedFeatures", "no stream")
-        with Received(RedisSource(f"127.0.0.1:{port}")) as received:
+        with Received(RedisSource(f"127.0.0.1:{port}"), 512) as received:
             received.refuses("WRONGTYPE")
 
 
@@ -241,7 +241,7 @@ def test_a_server_with_a_password(port: int, tmp_path: Path, monkeypatch: pytest
         add(client, [0])
         for kind, password in ((f"redis::opensesame@{place}", ""), (f"redis:default:opensesame@{place}", ""),
                                (f"redis:{place}", f"{tmp_path}/password"), (f"redis:{place}", "$LAB_PASSWORD")):
-            with Received(choose_source(kind, password=password)) as received:
+            with Received(choose_source(kind, password=password), 512) as received:
                 until(lambda now=received.source: "gets nothing" in now.waiting)
                 add(client, [1])
                 assert received.numbers(1) == [1] and not received.source.refused
@@ -252,5 +252,5 @@ def test_a_server_with_a_password(port: int, tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_web_server_where_redis_should_be(port: int) -> None:
-    with web_server(port), Received(RedisSource(f"127.0.0.1:{port}")) as received:
+    with web_server(port), Received(RedisSource(f"127.0.0.1:{port}"), 512) as received:
         received.refuses(f"no Redis stream at 127.0.0.1:{port}")
