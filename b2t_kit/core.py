@@ -59,14 +59,14 @@ LONGEST_ERROR = 2000  # characters; an error may quote its input, which may be o
 
 
 class KitError(Exception):
-    "An error of the input or of the machine; its text is one line: what is wrong, where, and what to do."
+    "An error of the input or of the machine; its text is one line: the fault, its place, and the remedy."
 
     def __str__(self) -> str:
         text = super().__str__()
         return text if len(text) <= LONGEST_ERROR else f"{text[:1200]} ... {text[-700:]}"
 
     def _render_traceback_(self) -> list[str]:
-        "Return what IPython shows instead of a traceback; the cell is above it."
+        "Return one line for IPython to show in place of a traceback; the cell is above it."
         return [f"error: {printable(self)}"]
 
 # %% ../nbs/core.ipynb #6e60644a
@@ -159,7 +159,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
 
 # %% ../nbs/core.ipynb #78d98028
 def known_mistake(path: Path) -> str:
-    "Return what is well known to be wrong with a file or folder; empty if nothing is, or it cannot be read."
+    "Return a well-known fault of a file or folder; empty if it has none, or cannot be read."
     if path.is_dir():
         if any(path.glob("*.fst")):
             return "is the folder of a search graph; search with an n-gram model: give its .arpa, or KenLM's .bin"
@@ -185,7 +185,7 @@ def known_mistake(path: Path) -> str:
 
 # %% ../nbs/core.ipynb #e3b163a2
 def regular_file(path: str | Path) -> Path:
-    "Return the path; raises `KitError` for a pipe, a device or a known mistake. A missing file is left to the reader."
+    "Return the path; raise `KitError` for a pipe, a device or a known mistake. A missing file is left to the reader."
     path = Path(path)
     try:
         kind = path.stat().st_mode
@@ -200,7 +200,7 @@ def regular_file(path: str | Path) -> Path:
 
 # %% ../nbs/core.ipynb #d8de9f77
 def open_own(path: str | Path) -> int:  # a descriptor for reading and appending
-    "Open a file of the kit, such as a lock, or make it; raises `KitError` if it is a link, a pipe or a device."
+    "Open a file of the kit, such as a lock, or make it; raise `KitError` if it is a link, a pipe or a device."
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         handle = os.open(path, flags, 0o644)
@@ -225,7 +225,7 @@ _MAX_TEXT = 1 << 30  # bytes of a text file; 1,450 sentences or 100,000 rows of 
 
 
 def read_bytes(path: str | Path) -> bytes:
-    "Return the content of a file; raises `KitError` if it cannot be read or is too large."
+    "Return the content of a file; raise `KitError` if it cannot be read or is too large."
     try:
         with open(regular_file(path), "rb") as file:
             data = file.read(min(os.fstat(file.fileno()).st_size, _MAX_TEXT) + 1)
@@ -239,7 +239,7 @@ def read_bytes(path: str | Path) -> bytes:
 
 # %% ../nbs/core.ipynb #c8a095f6
 def read_text(path: str | Path) -> str:  # without a byte order mark, with "\n" line ends
-    "Return the text of a UTF-8 file; raises `KitError` if it cannot be read."
+    "Return the text of a UTF-8 file; raise `KitError` if it cannot be read."
     try:
         return read_bytes(path).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
@@ -247,7 +247,7 @@ def read_text(path: str | Path) -> str:  # without a byte order mark, with "\n" 
 
 # %% ../nbs/core.ipynb #8d97db38
 def parse_json(text: str | bytes) -> Any:
-    "Return the value of a JSON text; raises `ValueError`, also for a repeated key and a number out of range."
+    "Return the value of a JSON text; raise `ValueError`, also for a repeated key and a number out of range."
     def whole(digits: str) -> int:
         if len(digits) > 41:  # more than any seed or hash has
             raise ValueError(f"a number has {len(digits)} digits")
@@ -272,7 +272,7 @@ def parse_json(text: str | bytes) -> Any:
 
 # %% ../nbs/core.ipynb #fa9b67e1
 def load_json(path: str | Path) -> Any:
-    "Read a JSON file; raises `KitError` that names a missing or broken one."
+    "Read a JSON file; raise `KitError` that names a missing or broken one."
     try:
         return parse_json(read_bytes(path))
     except ValueError as error:
@@ -283,7 +283,7 @@ _FORMULA = re.compile("'*[=+\\-@\t\r]")
 
 
 def csv_text(value: object) -> object:
-    "Return the value for a cell of a CSV file, with a quote before what a spreadsheet would run."
+    "Return the value for a cell of a CSV file, with a quote before text that a spreadsheet would run."
     return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
 
 
@@ -305,7 +305,7 @@ def as_png(figure: Figure, dpi: float | None = None) -> bytes:  # of matplotlib;
 
 # %% ../nbs/core.ipynb #c04c49a0
 def check_writable(folder: str | Path) -> Path:
-    "Return the folder, made if need be; raises `KitError` if files cannot be written in it."
+    "Return the folder, made if need be; raise `KitError` if files cannot be written in it."
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -529,7 +529,7 @@ _TOLD_FROM = 5  # items after which it is told how long the rest takes
 
 # %% ../nbs/core.ipynb #af207da0
 def report_progress(line: str) -> None:
-    "Print what is done next, on standard error; a bar that is there is drawn again below it."
+    "Print the next activity on standard error; a progress bar is drawn again below it."
     write = sys.modules["tqdm"].tqdm.write if "tqdm" in sys.modules else print
     write(line, file=sys.stderr)
     sys.stderr.flush()
@@ -647,7 +647,7 @@ _MACHINE_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.E
 
 # %% ../nbs/core.ipynb #0d5570fc
 def _forget_output() -> None:
-    "Let what is still to be printed go nowhere: writing it once more at exit would fail again."
+    "Discard output that is still buffered: writing it once more at exit would fail again."
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -762,7 +762,7 @@ _SETTLED = 2_000_000_000  # ns; the longest step of a file system's times (FAT)
 def file_state(
     file: str | Path | int,  # a path, or the number of an open file
 ) -> list[int] | None:  # None if a write from now on could leave it as it is
-    "Return size, times of the last write and of any change in ns, and inode: what changes with a file's content."
+    "Return size, times of the last write and of any change in ns, and inode: they change with a file's content."
     found = os.stat(file)
     state = [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
     return state if time.time_ns() - max(state[1:3]) > _SETTLED else None
@@ -826,7 +826,7 @@ def file_hash(path: str | Path, memo: str | Path | None = None) -> str:  # 64 he
 # %% ../nbs/core.ipynb #59aef826
 @dataclass(frozen=True)
 class Kept:
-    "Computed files that are used again while they are as written, and what they were computed from is the same."
+    "Computed files that are used again while neither they nor their inputs have changed."
 
     paths: Sequence[Path]  # the files; the note lies beside the first
     key: Mapping[str, Any]  # plain values that name everything the files were computed from
@@ -888,7 +888,7 @@ def kept(
 
 # %% ../nbs/core.ipynb #dbf82d89
 def differing(key: Mapping[str, Any], other: Any) -> list[str]:
-    "Return the names of the parts, in order, in which a key differs from another, or from what a file holds."
+    "Return the names of the parts, in order, in which a key differs from another, or from a stored one."
     ours, theirs = plain(key), other if isinstance(other, dict) else {}
     return [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
 
@@ -896,7 +896,7 @@ def differing(key: Mapping[str, Any], other: Any) -> list[str]:
 def fold_seed(
     *numbers: int | str,  # the run's seed and the purpose of the draw: a name, a step, a trial
 ) -> int:
-    "A 63-bit seed from several numbers and words; the same on all machines, versions and processes."
+    "Return a 63-bit seed from several numbers and words; the same on all machines, versions and processes."
     text = "\x1f".join(str(number) for number in numbers)
     digest = hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
@@ -920,7 +920,7 @@ def scramble(
     bits: torch.Tensor,  # int32; changed in place
     salt: torch.Tensor | int = 0,  # int32, broadcasts; mixed in halfway
 ) -> torch.Tensor:  # the same tensor
-    "A hash of every integer that looks random; one-to-one for a given salt (lowbias32)."
+    "Return a hash of every integer that looks random; one-to-one for a given salt (lowbias32)."
     _fold(bits, 16).mul_(0x7FEB352D).bitwise_xor_(salt)
     _fold(bits, 15).mul_(0x846CA68B - (1 << 32))
     return _fold(bits, 16)
@@ -938,7 +938,7 @@ _STEP = 0x9E3779B9 - (1 << 32)  # 2^32 / golden ratio: spreads small counters ov
 
 
 def _row_states(noise_key: torch.Tensor, purpose: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    "Two hashed integers per row, each (B, rows, 1) int32, from key, purpose and row number."
+    "Return two hashed integers per row, each (B, rows, 1) int32, from key, purpose and row number."
     import torch
 
     low = (noise_key & 0x7FFFFFFF).to(torch.int32)
@@ -1002,7 +1002,7 @@ def find_place(environment: Mapping[str, str] = os.environ) -> Place:
 
 # %% ../nbs/core.ipynb #998a8122
 def child_environment() -> dict[str, str]:
-    "The environment variables of a Python process that imports what this one does."
+    "Return the environment variables of a Python process that imports from the same places as this one."
     search = os.pathsep.join(path or os.getcwd() for path in sys.path)
     return {**os.environ, "PYTHONPATH": search, "PYTHONUNBUFFERED": "1"}
 

@@ -79,7 +79,7 @@ class Ledger:
 
 # %% ../nbs/memory.ipynb #771a172d
 def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    "All tensors in arguments or results."
+    "Yield all tensors in arguments or results."
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple, dict)):
@@ -113,11 +113,11 @@ class Tracer(TorchDispatchMode):
         return made
 
     def is_known(self, tensor: torch.Tensor) -> bool:
-        "Whether a tensor is small and has values."
+        "Return whether a tensor is small and has values."
         return not isinstance(tensor, self.fake_class) and tensor.numel() <= SMALL
 
     def compute(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        "The result of an operation: with values if all its inputs have values, else fake."
+        "Return the result of an operation: with values if all its inputs have values, else fake."
         given, packet = list(_tensors_in((args, kwargs))), func.overloadpacket
         if given and all(map(self.is_known, given)):
             return func(*args, **kwargs)
@@ -145,7 +145,7 @@ class Tracer(TorchDispatchMode):
         return func(*args, **kwargs) if counts else made
 
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
-        "A fake tensor of the same shape and type on the CPU."
+        "Return a fake tensor of the same shape and type on the CPU."
         with self.fakes:
             return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=CPU)
 
@@ -230,13 +230,13 @@ class Whole(TorchFunctionMode):
 
 # %% ../nbs/memory.ipynb #7cc70a39
 def meta_model(task: Task) -> nn.Module:
-    "The task's model on torch's meta device, where it takes no memory."
+    "Return the task's model on torch's meta device, where it takes no memory."
     with torch.device("meta"), torch.random.fork_rng(devices=[]):
         return task.build_model().train()
 
 # %% ../nbs/memory.ipynb #a9b8a2d7
 def _fake_model(task: Task, tracer: Tracer, divided: int = 1, over: int | None = None) -> nn.Module:
-    "The task's model with parameters that have no numbers; a parameter that two modules share stays shared."
+    "Return the task's model with parameters that have no numbers; a parameter that two modules share stays shared."
     model, ledger, made = meta_model(task), tracer.ledger, dict[int, torch.Tensor]()
     wide, units = wide_stacks(model, divided, over)
     chips = {id(parameter): units for stack in wide.values() for parameter in stack.parameters()}
@@ -263,7 +263,7 @@ def _fake_model(task: Task, tracer: Tracer, divided: int = 1, over: int | None =
 
 # %% ../nbs/memory.ipynb #d6112ba9
 def fake_batch(batch: Any, tracer: Tracer, rows: int) -> Any:
-    "The first rows of a batch of tensors; large tensors, and those on the meta device, have no numbers."
+    "Return the first rows of a batch of tensors; large tensors, and those on the meta device, have no numbers."
     def fake(tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor[:rows] if tensor.ndim else tensor
         known = tracer.is_known(tensor) and tensor.device.type != "meta"
@@ -293,12 +293,12 @@ class Trace:
 
 # %% ../nbs/memory.ipynb #517ebebe
 def tensors_of(batch: Any) -> dict[str, torch.Tensor]:
-    "The tensors of a dataclass, by name."
+    "Return the tensors of a dataclass, by name."
     return {item.name: value for item in fields(batch) if torch.is_tensor(value := getattr(batch, item.name))}
 
 
 def _largest_tensor(batch: Any) -> tuple[str, torch.Tensor]:
-    "The name and the tensor with most bytes."
+    "Return the name and the tensor with most bytes."
     return max(tensors_of(batch).items(), key=lambda pair: pair[1].nbytes)
 
 # %% ../nbs/memory.ipynb #3028f3ee
@@ -311,7 +311,7 @@ def trace_step(
     divided: int = 1,  # chips among which wide layers are divided by units
     over: int | None = None,  # how many of them divide a wide layer; None: the fewest that can hold it
 ) -> Trace:
-    "Trace forward pass, loss and backward pass; raises `NotTraced` with the reason if that is not possible."
+    "Trace forward pass, loss and backward pass; raise `NotTraced` with the reason if that is not possible."
     loops = _AS_COMPILED["recurrent layers"] * (WIDE if divided > 1 else 1)
     ledger = Ledger({**_AS_COMPILED, "recurrent layers": loops} if kind == "tpu" else {})
     tracer = Tracer(ledger)
@@ -362,7 +362,7 @@ def find_target(
     chips: int | None = None,  # devices that share a batch; default 1, or those of the slice
     memory: float | None = None,  # GiB of each, if it is not a known device
 ) -> MemoryTarget:
-    "The device named on a command line; raises `KitError` if it is unknown."
+    "Return the device named on a command line; raise `KitError` if it is unknown."
     device = "gpu" if device.lower() == "cuda" else device.lower()
     if slice_name is not None and device != "tpu":
         raise KitError(f"slice '{slice_name}': a {device} has none; leave it out, or plan for --device tpu")
@@ -380,7 +380,7 @@ def find_target(
 
 # %% ../nbs/memory.ipynb #74595e40
 def target_of(device: Device) -> MemoryTarget:
-    "The open device that a run will train on."
+    "Return the open device that a run will train on."
     if device.kind == "cuda":
         free = torch.cuda.mem_get_info(device.torch_device)[0] + torch.cuda.memory_reserved(device.torch_device)
         return MemoryTarget("gpu", device.world, free, torch.cuda.get_device_name(device.torch_device))
@@ -394,7 +394,7 @@ def target_of(device: Device) -> MemoryTarget:
 # %% ../nbs/memory.ipynb #702ea23a
 @dataclass(frozen=True)
 class StateSize:
-    "What a run holds on each device during all of its steps."
+    "The state of a run on each device during all of its steps."
     parts: dict[str, int]  # name -> bytes
     gradients: int  # bytes of all gradients, where they must exist together
 
@@ -478,7 +478,7 @@ class MemoryPlan:
 # %% ../nbs/memory.ipynb #2b5c9222
 @dataclass(frozen=True)
 class PlannedDevice:
-    "What tracing a step asks of a device that is not there."
+    "A device that is not there, with the facts that tracing a step needs."
     target: MemoryTarget
     precision: Precision
     place_in_world: Place = field(default_factory=Place)
@@ -494,7 +494,7 @@ class PlannedDevice:
 
 # %% ../nbs/memory.ipynb #18296b5c
 def batch_to_plan(task: Task, config: TrainConfig, device: Any) -> Any:
-    "The largest micro-batch among the task's shapes, or of its first step."
+    "Return the largest micro-batch among the task's shapes, or of its first step."
     def size(batch: Any) -> int:
         return sum(tensor.nbytes for tensor in tensors_of(batch).values())
 
@@ -513,7 +513,7 @@ def batch_to_plan(task: Task, config: TrainConfig, device: Any) -> Any:
 def _with_step(
     plan: MemoryPlan, task: Task, config: TrainConfig, device: Any, batch: Any, parts: int = 1
 ) -> MemoryPlan:
-    "The plan with a step on one of so many parts of a batch."
+    "Return the plan with a step on one of so many parts of a batch."
     target, compute = plan.target, device.precision.compute
     dtype = torch.bfloat16 if compute == "float32" else device.precision.dtype
     autocast = torch.autocast("cpu", dtype=dtype, enabled=compute != "float32")
@@ -537,7 +537,7 @@ def plan_task(
     target: MemoryTarget | None = None,  # its memory; None: that of the open device
     name: str = "",  # what is planned; default: the task's class
 ) -> MemoryPlan:
-    "The memory of a run: its state is counted, and its largest step is traced; raises `NotTraced`."
+    "Return the memory of a run: its state is counted, and its largest step is traced; raise `NotTraced`."
     target, model = target or target_of(device), meta_model(task)
     if target.kind != "tpu" and config.shard != "none":
         raise KitError(f"shard={config.shard}: only TPU chips divide state; leave it out for a {target.kind}")
@@ -567,14 +567,14 @@ def plan_task(
 
 # %% ../nbs/memory.ipynb #fffc1ae4
 def plan_run(name: str, task: Task, config: TrainConfig, target: MemoryTarget) -> MemoryPlan:
-    "The plan of a task on a device that is not there; raises `NotTraced`."
+    "Return the plan of a task on a device that is not there; raise `NotTraced`."
     kind, capability = {"tpu": ("xla", None), "gpu": ("cuda", (8, 0))}.get(target.kind, ("cpu", None))
     device = PlannedDevice(target, resolve_precision(config.precision, kind, capability))
     return plan_task(task, config, device, target, name)
 
 # %% ../nbs/memory.ipynb #72755218
 def plan_text(plan: MemoryPlan) -> str:
-    "The plan as a table: each part with its bytes on each device and on all devices."
+    "Return the plan as a table: each part with its bytes on each device and on all devices."
     count = plan.target.replicas
     lines = [f"{plan.name} on {plan.target}" + (f"; {plan.shape} on each, fullest at: {plan.at}" if plan.step else "")]
     rows = [*plan.state.parts.items(), *plan.step.items(), ("total", plan.total)]
@@ -586,7 +586,7 @@ def plan_text(plan: MemoryPlan) -> str:
 
 # %% ../nbs/memory.ipynb #697c558d
 def plan_values(plan: MemoryPlan) -> dict[str, Any]:
-    "The plan as plain values, for a file or a program."
+    "Return the plan as plain values, for a file or a program."
     return {"config": plan.name, "device": plan.target.kind, "replicas": plan.target.replicas, "fits": plan.fits,
             "bytes_per_replica": {"total": plan.total, "available": plan.target.available, "margin": plan.margin},
             "bytes_of_all": plan.total * plan.target.replicas, "state": plan.state.parts,
@@ -600,7 +600,7 @@ def check_memory(
     report: Callable[[str], None] = print,  # is given the lines
     plan: Callable[[Task, TrainConfig, Device], MemoryPlan] = plan_task,  # makes the plan
 ) -> None:
-    "Log the memory that a run needs; raises `KitError` if it cannot fit on its device."
+    "Log the memory that a run needs; raise `KitError` if it cannot fit on its device."
     try:
         made = plan(task, config, device)
     except NotTraced as error:

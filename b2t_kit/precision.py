@@ -78,7 +78,7 @@ def autocast(
     precision: Precision,
     device_type: str,  # "cpu", "cuda" or "xla"
 ) -> torch.autocast:
-    "The context for forward pass and loss: products in the compute type, or autocast switched off."
+    "Return the context for forward pass and loss: products in the compute type, or autocast switched off."
     enabled = precision.compute != "float32"
     dtype = precision.dtype if enabled else torch.bfloat16
     return torch.autocast(device_type, dtype=dtype, enabled=enabled)
@@ -120,7 +120,7 @@ HONOURED = ("ACCELERATE_USE_CPU", "ACCELERATE_CPU_AFFINITY", "ACCELERATE_DEBUG_M
 def ambient_settings(
     environment: Mapping[str, str],  # environment variables
 ) -> dict[str, str]:
-    "The variables with which Accelerate would change how a model trains; the kit hides them from it."
+    "Return the variables with which Accelerate would change how a model trains; the kit hides them from it."
     return {name: value for name, value in environment.items()
             if name.startswith(IGNORED_PREFIXES) and name not in HONOURED}
 
@@ -128,7 +128,7 @@ def ambient_settings(
 def refuse_ambient(
     environment: Mapping[str, str] | None = None,  # environment variables; this process's if None
 ) -> list[str]:
-    "A line for each ignored variable; variables that change precision raise `KitError`."
+    "Return a line for each ignored variable; variables that change precision raise `KitError`."
     environment = os.environ if environment is None else environment
     for name, effect in REFUSED.items():
         value = environment.get(name, "")
@@ -147,7 +147,7 @@ def canary(
     device: torch.device | str = "cpu",  # where the sum is computed
     dtype: torch.dtype = torch.float32,  # another type only to see the test fail
 ) -> None:
-    "Check that float32 on `device` is float32; raises `KitError` if it is not."
+    "Check that float32 on `device` is float32; raise `KitError` if it is not."
     one = torch.ones((), device=device, dtype=dtype)
     if (one + 2.0**-12).item() == 1.0:
         raise KitError(
@@ -168,7 +168,7 @@ def _refuse_reduced(what: str, tensors: Mapping[str, torch.Tensor], remedy: str)
 def audit_parameters(
     model: nn.Module,  # with parameters and buffers on any device
 ) -> None:
-    "Check that all parameters and floating-point buffers are float32; raises `KitError` if not."
+    "Check that all parameters and floating-point buffers are float32; raise `KitError` if not."
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     _refuse_reduced("parameters", tensors, "build the model in float32 and compute under autocast")
 
@@ -176,7 +176,7 @@ def audit_parameters(
 def audit_gradients(
     model: nn.Module,  # after a backward pass
 ) -> None:
-    "Check that all gradients are float32, as optimizer and loss scaler expect; raises `KitError` if not."
+    "Check that all gradients are float32, as optimizer and loss scaler expect; raise `KitError` if not."
     gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
     _refuse_reduced("gradients", gradients, "a parameter changed its type after the model was built")
 
@@ -185,7 +185,7 @@ def audit_optimizer(
     optimizer: torch.optim.Optimizer,  # with or without state
     model: nn.Module | None = None,  # gives parameter names for messages
 ) -> None:
-    "Check that an optimizer's state is float32; raises `KitError` if not."
+    "Check that an optimizer's state is float32; raise `KitError` if not."
     names = {} if model is None else {parameter: name for name, parameter in model.named_parameters()}
     state = {f"{key} of {names.get(parameter, f'parameter {number}')}": value
              for number, (parameter, values) in enumerate(optimizer.state.items()) for key, value in values.items()}
@@ -202,7 +202,7 @@ def tensor_fingerprint(model: nn.Module) -> dict[str, str]:  # such as "float32 
 # %% ../nbs/03_precision.ipynb #3651b808
 @torch.no_grad()
 def checksum(model: nn.Module) -> dict[str, int]:
-    "The sum of each parameter's bits, read as integers: equal parameters have equal sums."
+    "Return the sum of each parameter's bits, read as integers: equal parameters have equal sums."
     words = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     sums = {}
     for name, parameter in model.named_parameters():

@@ -59,7 +59,7 @@ def train(
     quiet: bool = False,  # print and show nothing
     check_memory: MemoryCheck | None = None,  # called before the model is built, such as `memory.check_memory`
 ) -> Result:
-    "Train a task's model, or resume training; raises `KitError` if the run cannot start or must stop."
+    "Train a task's model, or resume training; raise `KitError` if the run cannot start or must stop."
     with open_run(task, config, out, resume, quiet, check_memory=check_memory) as run:
         begin(run)
         for micro_batches in remaining_batches(run):
@@ -78,7 +78,7 @@ def train(
 
 # %% ../nbs/04_training.ipynb #6dd026a2
 def uninterrupted(result: Result) -> Result:
-    "The result; raises `KeyboardInterrupt` with the signal's name if one ended the run, so that nothing else starts."
+    "Return the result; raise `KeyboardInterrupt` with the signal's name if one ended the run: nothing else starts."
     if result.stopped not in ("steps", "hours"):
         raise KeyboardInterrupt(result.stopped)
     return result
@@ -93,7 +93,7 @@ def train_seeds(
     quiet: bool = False,  # print and show nothing
     check_memory: MemoryCheck | None = None,  # as for `train`
 ) -> dict[str, Any]:  # as in seeds.json: metric, value by seed, mean, sd, min, max
-    "Train once per seed and return the spread of the best validation; raises `KitError` as `train` does."
+    "Train once per seed and return the spread of the best validation; raise `KitError` as `train` does."
     folders = {seed: Path(out) / f"seed_{seed}" for seed in seeds}
     for folder in folders.values():
         check_resumable(folder, resume and folder.is_dir())

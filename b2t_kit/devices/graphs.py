@@ -114,7 +114,7 @@ class Graphed(nn.Module):
 
     def _recorded(self, key: Any, call: Callable[[Sequence[torch.Tensor]], Any],
                   tensors: Sequence[torch.Tensor]) -> Passes | None:
-        "The passes for such inputs, recorded now if they are new; None if that fails."
+        "Return the passes for such inputs, recorded now if they are new; None if that fails."
         if key not in self._passes:
             self._lend_gradients()
             generator = torch.cuda.default_generators[tensors[0].device.index]
@@ -131,7 +131,7 @@ class Graphed(nn.Module):
         return self._passes[key]
 
     def _copied(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        "The tensors in memory that the passes of all shapes share, if it is large enough."
+        "Return the tensors in memory that the passes of all shapes share, if it is large enough."
         copies = []
         for place, tensor in enumerate(tensors):
             kept = self._buffers.get((place, tensor.dtype))
@@ -141,7 +141,7 @@ class Graphed(nn.Module):
         return copies
 
     def _lend_gradients(self) -> None:
-        "Put the gradients that recorded passes add to in place, with what the parameters' own hold, or zeros."
+        "Install the gradients that recorded passes accumulate into, with the parameters' own values, or zeros."
         away = [(one, kept) for one, kept in self._gradients.items() if one.grad is not kept]
         empty = [kept for one, kept in away if one.grad is None]
         if empty:

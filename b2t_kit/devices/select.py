@@ -25,7 +25,7 @@ def find_device(
     place: Place = Place(),  # this process among the others
     environment: Mapping[str, str] | None = None,  # environment variables; this process's if None
 ) -> str:  # "cpu", "cuda:1", "xla"
-    "The name of the device for this process, without opening it; raises `KitError` if there is none."
+    "Return the name of the device for this process, without opening it; raise `KitError` if there is none."
     environment = os.environ if environment is None else environment
     kind = requested.lower()
     if kind not in ("auto", "cpu", "cuda", "xla", "tpu"):
@@ -75,7 +75,7 @@ def open_device(
     tracked: dict[str, Any] | None = None,  # settings of the run, for the tracker
     **options: Any,  # the other fields of `DeviceOptions`
 ) -> Device:
-    "The opened device, after all processes have met; raises `KitError` if the request cannot be met."
+    "Return the opened device, after all processes have met; raise `KitError` if the request cannot be met."
     named = dict(device=device, precision=precision, accumulation=accumulation, tracker=tracker)
     settings = replace(from_dict(DeviceOptions, named | options), tracked=tracked or {})
     if accumulation < 1:

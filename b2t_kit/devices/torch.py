@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # imported with its settings hidden
 
 # %% ../../nbs/devices/torch.ipynb #90c60a97
 def map_tensors(function: Callable[[torch.Tensor], Any], data: Any) -> Any:
-    "The same structure of dataclasses, dictionaries, lists and tuples, with a function of every tensor in its place."
+    "Return the same structure of dataclasses, dictionaries, lists and tuples, with a function applied to every tensor."
     if torch.is_tensor(data):
         return function(data)
     if dataclasses.is_dataclass(data) and not isinstance(data, type):
@@ -50,7 +50,7 @@ def map_tensors(function: Callable[[torch.Tensor], Any], data: Any) -> Any:
 
 
 def to_device(data: Any, device: torch.device) -> Any:
-    "The same structure with every tensor on `device`."
+    "Return the same structure with every tensor on `device`."
     return map_tensors(lambda tensor: tensor.to(device, non_blocking=True), data)
 
 # %% ../../nbs/devices/torch.ipynb #4319ec13
@@ -61,7 +61,7 @@ def gradient_norms(
     parameters: Sequence[nn.Parameter],  # of one device; those without a gradient are left out
     groups: ParameterGroups = (),  # of some of these parameters
 ) -> torch.Tensor:  # () over all parameters; with groups (1 + G,), with each group's behind it
-    "The norm of the gradients, with the same bits as torch's `get_total_norm`."
+    "Return the norm of the gradients, with the same bits as torch's `get_total_norm`."
     owners = [parameter for parameter in parameters if parameter.grad is not None]
     gradients = [owner.grad for owner in owners]
     if not groups or not gradients:
@@ -113,11 +113,11 @@ class Device(ABC):
             print(text, flush=True)
 
     def place(self, batch: Any) -> Any:
-        "A batch (dataclass of tensors) on the device."
+        "Return a batch (dataclass of tensors) on the device."
         return to_device(batch, self.torch_device)
 
     def scalar(self, value: float) -> Any:  # a number, or a () float32 tensor on the device
-        "A number that changes between steps, so that no program is compiled for its value."
+        "Return a number that changes between steps, so that no program is compiled for its value."
         return value
 
     def seed(self, number: int) -> None:
@@ -128,11 +128,11 @@ class Device(ABC):
         "Start the operations since the last call, on a device that collects them as one program."
 
     def keep(self, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        "The values in a form that can be fetched later; called before `submit`."
+        "Return the values in a form that can be fetched later; called before `submit`."
         return values
 
     def fetch(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        "The tensors in host memory, in as few transfers as the device allows."
+        "Return the tensors in host memory, in as few transfers as the device allows."
         small = all(tensor.ndim < 2 and tensor.is_floating_point() for tensor in tensors)
         if small and len({tensor.dtype for tensor in tensors}) == 1:
             whole = torch.cat([tensor.detach().reshape(-1) for tensor in tensors]).cpu()
@@ -141,7 +141,7 @@ class Device(ABC):
         return [tensor.detach().cpu() for tensor in tensors]
 
     def fetch_named(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        "The same tensors by the same names in host memory."
+        "Return the same tensors by the same names in host memory."
         return dict(zip(tensors, self.fetch(list(tensors.values()))))
 
     def lay_out_average(self, model: nn.Module) -> None:
@@ -152,11 +152,11 @@ class Device(ABC):
         return {}
 
     def autocast(self) -> AbstractContextManager:
-        "The context for forward pass and loss that follows the precision policy."
+        "Return the context for forward pass and loss that follows the precision policy."
         return autocast(self.precision, self.kind)
 
     def check_replicas(self, model: nn.Module) -> None:
-        "Check that all processes have the same parameters; raises `KitError` if not."
+        "Check that all processes have the same parameters; raise `KitError` if not."
         if self.computes_globally:  # one program writes all copies
             return
         everyone = self.gather_objects(checksum(self.unwrap(model)))
@@ -167,21 +167,21 @@ class Device(ABC):
                 raise KitError(f"process {rank} has other values than process 0 in {first}")
 
     def describe(self) -> str:
-        "The device, processes, precision and versions, one line each."
+        "Return the device, processes, precision and versions, one line each."
         processes = f"{self.world}, this is number {self.rank}"
         lines = {"device": self.label, "processes": processes, "precision": self.precision,
                  "step": f"{self.accumulation} micro-batch(es)", "versions": package_versions()}
         return "\n".join([f"{key:<10} {value}" for key, value in lines.items()] + self.notices)
 
     def gather_objects(self, value: Any) -> list[Any]:
-        "The `value` of every process in the order of ranks, on every process."
+        "Return the `value` of every process in the order of ranks, on every process."
         found = [value] * self.world
         if self.world > 1:
             torch.distributed.all_gather_object(found, value)
         return found
 
     def broadcast_object(self, value: Any) -> Any:
-        "The `value` of process 0, on every process."
+        "Return the `value` of process 0, on every process."
         found = [value]
         if self.world > 1:
             torch.distributed.broadcast_object_list(found, src=0)
@@ -206,11 +206,11 @@ class Device(ABC):
         "Audit and place the model, and connect the processes' copies of it."
 
     def unwrap(self, model: nn.Module) -> nn.Module:
-        "The model that was given to `prepare`."
+        "Return the model that was given to `prepare`."
         return model
 
     def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager:
-        "The context of one micro-batch; gradients are reduced over processes in the last one."
+        "Return the context of one micro-batch; gradients are reduced over processes in the last one."
         return nullcontext()
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -239,7 +239,7 @@ class Device(ABC):
 
     @abstractmethod
     def sum_over_processes(self, values: torch.Tensor) -> torch.Tensor:
-        "The sum over all processes, on each of them."
+        "Return the sum over all processes, on each of them."
 
     @abstractmethod
     def synchronize(self) -> None:
@@ -247,10 +247,10 @@ class Device(ABC):
 
     @abstractmethod
     def memory_bytes(self) -> int:
-        "The peak memory used on the device in bytes; on a CPU the current memory of the process."
+        "Return the peak memory used on the device in bytes; on a CPU the current memory of the process."
 
     def state_dict(self) -> dict[str, Any]:
-        "The state of the device for a checkpoint, as plain numbers."
+        "Return the state of the device for a checkpoint, as plain numbers."
         return {"scaler": {}, "skipped_steps": 0}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -264,7 +264,7 @@ class Device(ABC):
 
 # %% ../../nbs/devices/torch.ipynb #a1a101ae
 def package_versions() -> str:
-    "The versions of the packages that affect results."
+    "Return the versions of the packages that affect results."
     found = [f"python {platform.python_version()}"]
     for package in ("torch", "accelerate", "torch_xla", "b2t_kit"):
         with suppress(PackageNotFoundError):
@@ -289,18 +289,18 @@ class ChipMesh:
         return self.trials * self.units
 
     def size(self, axis: str) -> int:
-        "The number of parts into which an axis divides."
+        "Return the number of parts into which an axis divides."
         return {"trials": self.trials, "units": self.units}.get(axis, self.chips)
 
     def axes(self, dims: int, division: Division) -> tuple[Any, ...]:
-        "The axes that divide each dimension of a tensor, as torch_xla wants them."
+        "Return the axes that divide each dimension of a tensor, as torch_xla wants them."
         found: list[Any] = [None] * dims
         for place, axis in division.items():
             found[place % dims] = AXES[axis] if len(AXES[axis]) > 1 else axis  # a tuple of one is refused
         return tuple(found)
 
     def notation(self, dims: int, division: Division) -> str:
-        "The division of a tensor with so many dimensions, in XLA's notation."
+        "Return the division of a tensor with so many dimensions, in XLA's notation."
         tiles, taken = [1] * dims, list[str]()
         for place, axis in sorted((place % dims, axis) for place, axis in division.items()):
             tiles[place] = self.size(axis)
@@ -328,7 +328,7 @@ TPU_MODELS = {  # PCI device numbers, as in torch_xla's own scan
 def tpu_chips(
     devices: str | Path = "/sys/bus/pci/devices",  # where Linux lists PCI devices
 ) -> list[str]:  # one model name per chip, such as "v5e"
-    "The TPU chips of this machine, found without opening any."
+    "Return the TPU chips of this machine, found without opening any."
     marks = {path: [(path / name).read_text().strip() for name in ("vendor", "device")]
              for path in sorted(Path(devices).glob("*")) if (path / "device").is_file()}
     return [TPU_MODELS[model] for vendor, model in marks.values() if vendor == TPU_VENDOR and model in TPU_MODELS]
@@ -365,7 +365,7 @@ def _import_accelerate() -> Any:
 
 # %% ../../nbs/devices/torch.ipynb #51323c41
 def _build_accelerator(kind: str, place: Place, tracker: str | None, out: Path | None) -> "Accelerator":
-    "An `Accelerator` that handles only processes and trackers; raises `KitError` if one exists that differs."
+    "Return an `Accelerator` that handles only processes and trackers; raise `KitError` if one exists that differs."
     accelerate = _import_accelerate()
     from accelerate.state import is_initialized
     from accelerate.utils import DistributedDataParallelKwargs
@@ -391,7 +391,7 @@ def check_tracker(
     tracker: str,  # "tensorboard", "wandb", "mlflow" ...
     out: str | Path | None,  # folder for the tracker's files
 ) -> None:
-    "Check that a tracker can be used; raises `KitError`, with the pip command if a package is missing."
+    "Check that a tracker can be used; raise `KitError`, with the pip command if a package is missing."
     _import_accelerate()
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 
@@ -502,7 +502,7 @@ def tracker_only(
     options: DeviceOptions,  # whose tracker `check_tracker` has checked
     out: Path,  # folder for its files
 ) -> "Accelerator":
-    "An `Accelerator` used only for tracking, for devices that do not use Accelerate."
+    "Return an `Accelerator` used only for tracking, for devices that do not use Accelerate."
     accelerator = _build_accelerator("cpu", Place(), options.tracker, out)
     start_tracker(accelerator, options, out)
     return accelerator
@@ -514,7 +514,7 @@ def open_torch(
     options: DeviceOptions,
     out: Path | None,  # folder for the tracker's files
 ) -> TorchDevice:
-    "The opened CPU or CUDA GPU; raises `KitError` before the processes meet if a setting cannot work."
+    "Return the opened CPU or CUDA GPU; raise `KitError` before the processes meet if a setting cannot work."
     chosen, capability = torch.device(name), None
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)

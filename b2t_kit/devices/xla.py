@@ -79,7 +79,7 @@ class Slice:
         return sizes if math.prod(sizes) == self.chips else (self.chips,)
 
     def place(self, chip: int) -> tuple[int, ...]:
-        "A chip's position in each direction."
+        "Return a chip's position in each direction."
         found = []
         for size in self.shape:
             found.append(chip % size)
@@ -87,7 +87,7 @@ class Slice:
         return tuple(found)
 
     def way(self, start: int, end: int) -> list[Link]:
-        "The links that data takes from one chip to another: along the first direction, then along the next."
+        "Return the links that data takes from one chip to another: along the first direction, then along the next."
         found, stride = [], 1
         for size, here, there in zip(self.shape, self.place(start), self.place(end)):
             forward = (there - here) % size
@@ -101,7 +101,7 @@ class Slice:
         return found
 
     def around(self, group: Sequence[int]) -> list[int]:
-        "The chips of a group in the order of a ring; neighbours wherever a rectangle of chips has such a ring."
+        "Return the chips of a group in the order of a ring; neighbours wherever a rectangle of chips has such a ring."
         def rows_of(sizes: tuple[int, ...]) -> list[tuple[int, ...]]:
             if not sizes:
                 return [()]
@@ -120,7 +120,7 @@ class Slice:
         return ring[start:] + ring[:start]
 
     def groups(self, size: int) -> tuple[int, ...]:
-        "All chips, in rings of `size` neighbours one after the other; as numbered if the slice has no such rings."
+        "Return all chips, in rings of `size` neighbours one after the other; as numbered if there are no such rings."
         best: tuple[int, ...] = ()
         fewest = math.inf  # links from a chip to the next of its ring, where they are most
         blocks = [block for block in product(*(range(1, most + 1) for most in self.shape)) if math.prod(block) == size
@@ -148,7 +148,7 @@ SLICES = {one.name: one for one in (
 
 # %% ../../nbs/devices/xla.ipynb #8012d9fb
 def find_slice(name: str) -> Slice:
-    "The slice with this name; an unknown name raises `KitError` that lists all."
+    "Return the slice with this name; an unknown name raises `KitError` that lists all."
     if name not in SLICES:
         raise KitError(f"slice '{name}' is unknown; there are {', '.join(SLICES)}")
     return SLICES[name]
@@ -156,7 +156,7 @@ def find_slice(name: str) -> Slice:
 # %% ../../nbs/devices/xla.ipynb #3fba4476
 @dataclass(frozen=True)
 class ProgramCounts:
-    "Counts of what torch_xla has done so far in this process."
+    "Counts of torch_xla's work so far in this process."
     started: int = 0  # programs whose compilation has started
     compiled: int = 0  # programs compiled
     compile_seconds: float = 0.0  # time spent compiling
@@ -168,12 +168,12 @@ class ProgramCounts:
     cache_unreadable: int = 0  # programs in the compile cache that this device could not load
 
     def since(self, before: "ProgramCounts") -> "ProgramCounts":
-        "The difference between two counts."
+        "Return the difference between two counts."
         return ProgramCounts(*(getattr(self, item.name) - getattr(before, item.name) for item in fields(self)))
 
 # %% ../../nbs/devices/xla.ipynb #f011ddaf
 def count_programs() -> ProgramCounts:
-    "The current counts; reading them changes none."
+    "Return the current counts; reading them changes none."
     import torch_xla.debug.metrics as metrics
 
     def timed(*names: str) -> tuple[int, float]:
@@ -194,7 +194,7 @@ def count_programs() -> ProgramCounts:
 
 
 def fallbacks() -> dict[str, int]:  # number of calls by name, such as "aten::_ctc_loss"
-    "The operations that were computed on the host, by name."
+    "Return the operations that were computed on the host, by name."
     import torch_xla.debug.metrics as metrics
 
     names = [name for name in metrics.counter_names() if name.startswith("aten::")]
@@ -259,7 +259,7 @@ _SILENT: set[str] = set()  # programs that printed no number; each attempt takes
 
 
 def largest_printed(program: str) -> int | None:
-    "The largest number that a child process prints; None if it fails, crashes or hangs, and it is not asked again."
+    "Return the largest number that a child process prints; None if it fails, crashes or hangs; it is asked once."
     try:
         if program not in _SILENT:
             command = [sys.executable, "-c", program]
@@ -271,7 +271,7 @@ def largest_printed(program: str) -> int | None:
 
 
 def device_memory(torch_device: torch.device) -> int | None:
-    "The bytes used on the fullest chip, from torch_xla or else from libtpu; None if unknown."
+    "Return the bytes used on the fullest chip, from torch_xla or else from libtpu; None if unknown."
     try:
         import torch_xla.core.xla_model as xla_model
 
@@ -359,7 +359,7 @@ def quiet() -> dict[str, str]:
 
 
 def _needs_no_jax(record: logging.LogRecord) -> bool:
-    "Whether a warning is not the one of torch_xla's scan, at each call, that jax is missing; nothing here needs it."
+    "Return whether a warning is another than torch_xla's scan's, at each call, that jax is missing; it is not needed."
     return "requires jax/pallas" not in record.getMessage()
 
 # %% ../../nbs/devices/xla.ipynb #9d1c259b
@@ -396,7 +396,7 @@ class XlaAdamW(torch.optim.AdamW):
                 parameter.grad = torch.zeros_like(zeros)
 
     def trained(self) -> list[torch.nn.Parameter]:
-        "The parameters of all groups."
+        "Return the parameters of all groups."
         return [parameter for group in self.param_groups for parameter in group["params"]]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -450,7 +450,7 @@ SHARD_FROM = 65_536  # numbers in a tensor; dividing smaller ones saves too litt
 
 
 def sharded_dimension(shape: tuple[int, ...], chips: int) -> int | None:
-    "The dimension of a tensor that the chips divide; None if every chip has a copy."
+    "Return the dimension of a tensor that the chips divide; None if every chip has a copy."
     if chips < 2 or math.prod(shape) < SHARD_FROM:
         return None
     fitting = [(size, -place) for place, size in enumerate(shape) if size % chips == 0]
@@ -461,13 +461,13 @@ STAYS_ON_CHIP = 96 * 2**20  # bytes of weights that a chip keeps in its own memo
 
 
 def chips_of_a_layer(hidden: int, chips: int) -> int:
-    "How many chips divide a layer's units: the fewest that keep its recurrent weights, in bfloat16, to themselves."
+    "Return how many chips divide a layer's units: the fewest that keep its recurrent weights, in bfloat16, on chip."
     ways = [count for count in range(1, chips + 1) if chips % count == 0 and hidden % count == 0]
     return next((count for count in ways if 2 * 3 * hidden**2 <= count * STAYS_ON_CHIP), ways[-1])
 
 # %% ../../nbs/devices/xla.ipynb #12e232ee
 def wide_stacks(model: nn.Module, chips: int, over: int | None = None) -> tuple[dict[str, GRU], int]:
-    "The GRU stacks whose units chips divide, by name, and how many chips divide a layer: as many as asked, or needed."
+    "Return the GRU stacks whose units chips divide, by name, and the chips that divide a layer: as asked, or needed."
     stacks = {name: module for name, module in model.named_modules() if isinstance(module, GRU) and chips > 1}
     needed = {name: chips_of_a_layer(stack.hidden_size, chips) for name, stack in stacks.items()}
     widest = max((stack.hidden_size for stack in stacks.values()), default=0)
@@ -548,7 +548,7 @@ class XlaDevice(Device):
         return placed
 
     def _send(self, tensor: torch.Tensor) -> torch.Tensor:
-        "A small tensor, copied to every chip."
+        "Return a small tensor, copied to every chip."
         return tensor.to(self.torch_device)
 
     def submit(self, what: str, batch: Any = None) -> None:
@@ -589,7 +589,7 @@ class XlaDevice(Device):
         self.submit("laying out the average")
 
     def _division(self, tensor: torch.Tensor, divided: bool = True) -> Division:
-        "How the chips divide a parameter, gradient or moment; empty: all have a copy."
+        "Return how the chips divide a parameter, gradient or moment; empty: all have a copy."
         shape = tuple(tensor.shape)
         if shape in self.by_units.values():
             return {1: "shares"}
@@ -602,7 +602,7 @@ class XlaDevice(Device):
             self._mark(tensor, self._division(tensor, divided))
 
     def _chips_of_xla(self) -> Any:
-        "The mesh as torch_xla's class."
+        "Return the mesh as torch_xla's class."
         from torch_xla.distributed.spmd import Mesh as XlaMesh
 
         order = self.mesh.order or range(self.all_chips)
@@ -615,7 +615,7 @@ class XlaDevice(Device):
         mark_sharding(tensor, self._chips_of_xla(), self.mesh.axes(tensor.ndim, division))
 
     def marked(self, tensor: torch.Tensor, division: Division) -> torch.Tensor:
-        "The same values in a tensor that is marked."
+        "Return the same values in a tensor that is marked."
         from torch_xla import _XLAC
 
         known = _XLAC._get_xla_sharding_spec(tensor)  # a clone would keep it, and it cannot be changed
@@ -718,7 +718,7 @@ class XlaDevice(Device):
 
 # %% ../../nbs/devices/xla.ipynb #e1a29aa3
 def _from_shards(tensor: torch.Tensor) -> torch.Tensor:
-    "A divided tensor put together on the host."
+    "Return a divided tensor put together on the host."
     from torch_xla.distributed.spmd import XLAShardedTensor
 
     whole = torch.empty(tensor.shape, dtype=tensor.dtype)
@@ -728,7 +728,7 @@ def _from_shards(tensor: torch.Tensor) -> torch.Tensor:
 
 # %% ../../nbs/devices/xla.ipynb #938d24c4
 def shape_text(batch: Any) -> str:
-    "The shape of a batch's largest tensor, for messages."
+    "Return the shape of a batch's largest tensor, for messages."
     tensors = [tensor for tensor in vars(batch).values() if torch.is_tensor(tensor)] if batch is not None else []
     return f" of {' x '.join(map(str, max(tensors, key=torch.numel).shape))}" if tensors else ""
 
@@ -739,7 +739,7 @@ def open_xla(
     options: DeviceOptions,
     out: Path | None,  # folder for the tracker's files
 ) -> XlaDevice:
-    "All chips as one device; raises `KitError`, where possible before torch_xla is imported."
+    "Return all chips as one device; raise `KitError`, where possible before torch_xla is imported."
     chips, cache = tpu_chips(), options.compile_cache
     check_start(options.device, chips)
     precision = resolve_precision(options.precision, "xla", tf32=options.tf32)

@@ -42,7 +42,7 @@ class GRUConfig(LinearConfig):
         return GRUDecoder(self)
 
     def stream(self, model: nn.Module) -> FrameSteps:
-        "The step for live decoding: without subsampling, what is known is multiplied before a patch is complete."
+        "Return the step for live decoding; without subsampling, the known part of a patch is multiplied early."
         self.check_causal()
         return GRUAhead(model) if self.subsample == 1 else FrameSteps(model)
 
@@ -103,7 +103,7 @@ GRU_SIZES = {"tiny": GRUConfig(hidden=128, num_layers=1), "small": GRUConfig(hid
 
 # %% ../../nbs/02_models.ipynb #f244c1ef
 class GRUAhead(FrameSteps):
-    "A GRU decoder that multiplies what is known already before the last bin of a patch arrives."
+    "A GRU decoder that multiplies the known part of a patch before its last bin arrives."
 
     def __init__(self, model: GRUDecoder) -> None:
         self.model, self.config, gru = model, model.config, model.gru
@@ -124,7 +124,7 @@ class GRUAhead(FrameSteps):
 
     @torch.inference_mode()
     def ahead(self, window: torch.Tensor) -> None:  # (at most patch, C) smoothed bins
-        "Multiply what is known of the next frame."
+        "Multiply the known part of the next frame."
         if not self.recurrent:
             self.recurrent = [add_product(bias, weight, state)
                               for (_, weight, _, bias), state in zip(self.layers, self.hidden)]
@@ -139,7 +139,7 @@ class GRUAhead(FrameSteps):
 
     @torch.inference_mode()
     def frame(self, window: torch.Tensor) -> np.ndarray:  # (patch, C) smoothed bins -> (41,) float32
-        "The logits of the next frame."
+        "Return the logits of the next frame."
         self.ahead(window)
         given, inputs = self.partial, self.hidden[0]
         for level, ((weight, _, bias, _), recurrent) in enumerate(zip(self.layers, self.recurrent)):

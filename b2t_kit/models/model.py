@@ -70,18 +70,18 @@ def dropout(values: torch.Tensor, rate: float, training: bool) -> torch.Tensor: 
 
 # %% ../../nbs/models/model.ipynb #9dd8f05c
 def rows_by_lookup(table: torch.Tensor, day: torch.Tensor) -> torch.Tensor:  # (D, ...), (B,) -> (B, ...)
-    "Entries of a table of days by look-up, with a gradient summed in a fixed order, for CPU and CUDA."
+    "Return entries of a table of days by look-up, with a gradient summed in a fixed order, for CPU and CUDA."
     return F.embedding(day, table.flatten(1)).unflatten(1, table.shape[1:])
 
 
 def rows_by_product(table: torch.Tensor, day: torch.Tensor) -> torch.Tensor:  # (D, ...), (B,) -> (B, ...)
-    "The same as a product with one-hot rows, for XLA, where gathers shard badly."
+    "Return the same as a product with one-hot rows, for XLA, where gathers shard badly."
     chosen = F.one_hot(day.long(), table.shape[0]).to(table.dtype)  # (B, D)
     return (chosen @ table.flatten(1)).unflatten(1, table.shape[1:])
 
 
 def rows_of_days(table: torch.Tensor, day: torch.Tensor) -> torch.Tensor:  # (D, ...), (B,) -> (B, ...)
-    "Entries of a table of days in the way of the device."
+    "Return entries of a table of days in the way of the device."
     return (rows_by_product if day.device.type == "xla" else rows_by_lookup)(table, day)
 
 # %% ../../nbs/models/model.ipynb #2cde709a
@@ -167,7 +167,7 @@ def reversed_frames(
     values: torch.Tensor,  # (B, P, I)
     frames: torch.Tensor,  # (B,) integers: frames that count; the others are padding
 ) -> torch.Tensor:  # (B, P, I)
-    "Each row's frames in reverse order, and its padding after them."
+    "Return each row's frames in reverse order, and its padding after them."
     count = values.shape[1]
     if values.device.type != "xla":
         at = torch.arange(count, device=values.device)
@@ -204,14 +204,14 @@ class TwoWayGRU(nn.Module):
 
 # %% ../../nbs/models/model.ipynb #43fde004
 def in_float32(linear: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:  # (..., I) of any floating type -> (..., O)
-    "A linear layer's output, computed in float32 outside autocast."
+    "Return a linear layer's output, computed in float32 outside autocast."
     with torch.autocast(inputs.device.type, enabled=False):
         return linear(inputs.float())
 
 
 @cache
 def _compiled_product() -> Callable[..., None]:
-    "The loop over rows and columns, compiled."
+    "Return the loop over rows and columns, compiled."
     from numba import njit
 
     @njit(nogil=True, fastmath={"reassoc", "contract", "nsz"})  # sums in any order; not finite stays not finite
@@ -239,7 +239,7 @@ def add_product(
 
 
 def times(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:  # (K,) -> (N,), float32
-    "A linear layer's output for one vector."
+    "Return a linear layer's output for one vector."
     start = layer.weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias
     return add_product(start, layer.weight, inputs)
 
@@ -248,7 +248,7 @@ _NEVER = -1e30  # log-probability of the impossible; finite, because inf - inf i
 
 
 def _whole_and_rest(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    "The nearest whole number, and the rest in -0.5..0.5."
+    "Return the nearest whole number, and the rest in -0.5..0.5."
     whole = torch.round(scores)
     return whole, scores - whole
 
@@ -262,7 +262,7 @@ def _ways_on(scores: torch.Tensor, missing: float) -> list[torch.Tensor]:  # (B,
 def _backward_step(
     ahead: tuple[torch.Tensor, torch.Tensor], here: torch.Tensor, live: torch.Tensor, skip: torch.Tensor
 ) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor]]:
-    "One frame back: the scores before this frame, and (B, 2S) probabilities to move and to jump."
+    "Return one frame back: the scores before this frame, and (B, 2S) probabilities to move and to jump."
     whole, rest = _whole_and_rest(here)
     stay, move, jump = _ways_on(ahead[0] + whole, _NEVER)
     wholes = stay, move, jump + skip
@@ -277,7 +277,7 @@ def _backward_step(
 
 
 def _forward_step(where: torch.Tensor, onward: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-    "One frame forward: the probability (B, S) of each state, from (B, 2S) those to move by one and by two."
+    "Return one frame forward: the probability (B, S) of each state, from (B, 2S) those to move by one and by two."
     moving, jumping = onward.chunk(2, dim=1)
     moved, jumped = where * moving, where * jumping
     states = where.shape[1]
@@ -286,7 +286,7 @@ def _forward_step(where: torch.Tensor, onward: torch.Tensor) -> tuple[torch.Tens
 
 # %% ../../nbs/models/model.ipynb #fc93ce26
 def _products_are_exact(device_type: str) -> bool:  # "cpu", "cuda", "xla"
-    "Whether float32 products are computed in float32."
+    "Return whether float32 products are computed in float32."
     if device_type != "xla" or xla_hardware() == "CPU":
         return True
     from torch_xla import backends
@@ -307,7 +307,7 @@ def walk_alignments(
     num_frames: torch.Tensor,  # (B,) integers, 0..T
     num_labels: torch.Tensor,  # (B,) integers, 0..L
 ) -> tuple[torch.Tensor, torch.Tensor]:  # losses (B,), `inf` if impossible; (T, B, C)
-    "Each trial's negative log-likelihood and its gradient, from two loops over time."
+    "Return each trial's negative log-likelihood and its gradient, from two loops over time."
     device, dtype = log_probs.device, log_probs.dtype
     classes = torch.arange(log_probs.shape[2], device=device)
     at = torch.arange(2 * labels.shape[1] + 1, device=device)  # (S,)
@@ -358,7 +358,7 @@ def ctc_losses(
     labels: torch.Tensor,  # (B, L) integers, padded with 0
     num_labels: torch.Tensor,  # (B,) integers
 ) -> torch.Tensor:  # (B,) float32; infinite where the labels do not fit into the frames
-    "The negative log-likelihood of each trial's labels, summed over its frames."
+    "Return the negative log-likelihood of each trial's labels, summed over its frames."
     with torch.autocast(logits.device.type, enabled=False):
         wide = torch.promote_types(logits.dtype, torch.float32)
         log_probs = logits.to(wide).log_softmax(dim=-1).transpose(0, 1)  # (P, B, 41)
@@ -370,7 +370,7 @@ def greedy(
     logits: torch.Tensor,  # (B, P, 41)
     num_patches: torch.Tensor,  # (B,) integers: real frames; later ones are padding
 ) -> list[list[int]]:  # classes 1..40 of each trial
-    "The labels of each trial's most likely path."
+    "Return the labels of each trial's most likely path."
     paths = logits.argmax(dim=-1).to(torch.int16).cpu().numpy()  # (B, P)
     return [collapse(path[:count]) for path, count in zip(paths, num_patches.tolist())]
 
@@ -411,7 +411,7 @@ class FrameSteps:
 
     @torch.inference_mode()
     def frame(self, window: torch.Tensor) -> np.ndarray:  # (patch, C) smoothed bins -> (41,) float32
-        "The logits of the next frame."
+        "Return the logits of the next frame."
         logits, self.states = self.model(window[None], self.day, states=self.states, return_state=True)
         return logits[0, 0].numpy()
 
@@ -429,11 +429,11 @@ class ModelConfig:
     adapted: Adapted | None = None  # what adaptation changes; None: nothing can be adapted
 
     def build(self) -> nn.Module:
-        "The network, with initial weights from torch's generator: features (B, T, C), day (B,) to logits (B, P, 41)."
+        "Return the network, weights drawn by torch's generator: features (B, T, C), day (B,) to logits (B, P, 41)."
         raise NotImplementedError(f"{type(self).__name__} defines no build()")
 
     def groups(self) -> list[ParameterGroup]:
-        "The groups of parameters."
+        "Return the groups of parameters."
         return [ParameterGroup("biases and norms", ("*bias*", "*norm*"), decay=0.0), ParameterGroup("weights", ("*",))]
 
     def draws(self, batch: Any) -> dict[str, torch.Tensor]:
@@ -457,7 +457,7 @@ class ModelConfig:
         features: torch.Tensor,  # (B, T, C) augmented
         batch: Any,  # with `day`, `num_patches`, `labels`, `num_labels`
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:  # each (B,) float32
-        "The training loss of each row, and its parts by name, if it has several."
+        "Return the training loss of each row, and its parts by name, if it has several."
         logits = model(features, batch.day, **self.lengths(batch.num_patches), **self.draws(batch))
         self.check_logits(logits, len(features))
         return ctc_losses(logits, batch.num_patches, batch.labels, batch.num_labels), {}
@@ -469,25 +469,25 @@ class ModelConfig:
                            f"expected (rows, frames, classes), here ({rows}, frames, {self.num_classes})")
 
     def frames(self, bins: torch.Tensor) -> torch.Tensor:  # (B,) int32
-        "The frames of trials of so many bins."
+        "Return the frames of trials of so many bins."
         return ((bins - (1 if self.partial else self.patch)) // self.stride + 1).clamp(min=0)
 
     def for_adaptation(self, masks: int, mask_share: float) -> Self:
-        "The settings with which a model draws while it is adapted: time masks, and the longest as a share of a trial."
+        "Return the settings of a model's draws in adaptation: time masks, and the longest as a fraction of a trial."
         return self
 
     def stream(self, model: nn.Module) -> FrameSteps:
-        "A network with one day layer as it decodes live; raises `KitError` if it cannot."
+        "Return a network with one day layer as it decodes live; raise `KitError` if it cannot."
         raise KitError(f"{type(self).__name__}: has no streaming step, so it cannot decode live; "
                        "its config would define stream()")
 
     @classmethod
     def published(cls, folder: Path) -> Pretrained | None:
-        "The decoder in a folder as its authors publish it, or None; raises `KitError` for files that do not fit."
+        "Return the decoder in a folder as its authors publish it, or None; raise `KitError` for files that do not fit."
         return None
 
     def fitted(self, **data: int) -> Self:
-        "The settings with `num_days` and `num_features` of the recordings; raises `KitError` if others were given."
+        "Return the settings with the recordings' `num_days` and `num_features`; raise `KitError` if others were given."
         names = [field.name for field in fields(self) if field.name in data]  # type: ignore[arg-type]
         for name in names:
             if getattr(self, name) not in (None, data[name]):
@@ -502,7 +502,7 @@ class ModelConfig:
 
     @classmethod
     def from_record(cls, record: dict[str, Any], place: str) -> "ModelConfig":
-        "The settings in a record, whose dotted name is for messages; raises `KitError` if there is no such model."
+        "Return the settings in a record, named in messages by its dotted name; raise `KitError` for an unknown model."
         name: dict[str, Any] = {key: record[key] for key in ("name", "file", "sha256") if key in record}
         rest = {key: value for key, value in record.items() if key not in name}
         return from_dict(named(name, place), rest, place)
@@ -515,7 +515,7 @@ def _own_name(config_class: type) -> str:
 
 
 def _package_models() -> dict[str, type[ModelConfig]]:
-    "The models of the package by name."
+    "Return the models of the package by name."
     import b2t_kit.models as package
 
     for room in pkgutil.iter_modules(package.__path__):
@@ -525,7 +525,7 @@ def _package_models() -> dict[str, type[ModelConfig]]:
 
 
 def _below(parent: type) -> Iterator[type[ModelConfig]]:
-    "All classes that derive from a class and are alive."
+    "Yield all classes that derive from a class and are alive."
     child: type[ModelConfig]
     for child in parent.__subclasses__():
         yield child
@@ -533,12 +533,12 @@ def _below(parent: type) -> Iterator[type[ModelConfig]]:
 
 
 def model_names() -> list[str]:
-    "The models of the package."
+    "Return the models of the package."
     return sorted(_package_models())
 
 
 def published_in(folder: str | Path) -> Pretrained | None:
-    "The decoder that others published in a folder; None if no model knows the layout."
+    "Return the decoder that others published in a folder; None if no model knows the layout."
     found = (kind.published(Path(folder)) for kind in _package_models().values())
     return next((kind for kind in found if kind is not None), None)
 
@@ -547,7 +547,7 @@ _FILES: dict[type, tuple[Path, dict[str, bytes]]] = {}  # classes loaded from fi
 
 # %% ../../nbs/models/model.ipynb #ab72add6
 def model_class(which: str) -> type[ModelConfig]:
-    "The settings of a model by name, such as `transformer` or `own_model.py:Convolution`, whose file is run."
+    "Return the settings of a model by name, such as `transformer` or `own_model.py:Convolution`, whose file is run."
     path, _, name = which.rpartition(":")
     if path.endswith(".py"):
         return _load(Path(path), name)
@@ -559,7 +559,7 @@ def model_class(which: str) -> type[ModelConfig]:
 
 # %% ../../nbs/models/model.ipynb #6f4a2670
 def _load(path: Path, name: str) -> type[ModelConfig]:
-    "The class of somebody's own file."
+    "Return the class of somebody's own file."
     source, path = read_bytes(path), path.resolve()
     for known, (where, sources) in _FILES.items():
         if where == path and sources[path.name] == source and known.__name__ == name:
@@ -582,7 +582,7 @@ def _load(path: Path, name: str) -> type[ModelConfig]:
 
 # %% ../../nbs/models/model.ipynb #5f893cb7
 def _beside(path: Path, module: Any) -> dict[str, bytes]:
-    "The sources of the files beside a file, and below, that its module imports."
+    "Return the sources of the files beside a file, and below, that its module imports."
     found, unread = dict[str, bytes](), [module]
     while unread:
         for value in list(vars(unread.pop()).values()):
@@ -597,12 +597,12 @@ def _beside(path: Path, module: Any) -> dict[str, bytes]:
 
 # %% ../../nbs/models/model.ipynb #a0c41ae3
 def loaded_models() -> list[str]:
-    "The models that a person named by file, such as /where/own_model.py:Convolution, for a child process."
+    "Return the models that a person named by file, such as /where/own_model.py:Convolution, for a child process."
     return [f"{path}:{module.__name__}" for module, (path, _) in _FILES.items() if path.is_file()]
 
 # %% ../../nbs/models/model.ipynb #ca503023
 def model_name(config_class: type) -> dict[str, str]:
-    "A model's name in config.json: the package's, or class, file and digest of its source."
+    "Return a model's name in config.json: the package's, or class, file and digest of its source."
     module = config_class.__module__
     if module.startswith("b2t_kit.models."):
         return {"name": _own_name(config_class)}
@@ -613,7 +613,7 @@ def model_name(config_class: type) -> dict[str, str]:
 
 # %% ../../nbs/models/model.ipynb #acf533ce
 def model_sources(config_class: type) -> dict[str, bytes]:  # the file itself first; empty for the package's models
-    "The sources of a model of one's own by name: its file, and those beside it that it imports."
+    "Return the sources of a model of one's own by name: its file, and those beside it that it imports."
     if config_class.__module__.startswith("b2t_kit.models."):
         return {}
     if config_class.__module__ == "__main__":
@@ -643,7 +643,7 @@ def source_note(record: Mapping[str, Any], config: ModelConfig, kept: Path) -> s
 
 # %% ../../nbs/models/model.ipynb #87951a6f
 def named(name: Mapping[str, Any], place: str) -> type[ModelConfig]:
-    "The settings class of a name in config.json; raises `KitError` if it is not here."
+    "Return the settings class of a name in config.json; raise `KitError` if it is not here."
     word = str(name.get("name"))
     if "sha256" not in name:
         if "name" not in name:
@@ -695,11 +695,11 @@ class LinearConfig(ModelConfig):
         return self.patch // self.subsample * self.known[1]
 
     def day_layer(self) -> DayLayer:
-        "A layer with the identity for each day."
+        "Return a layer with the identity for each day."
         return DayLayer(*self.known, self.day_dropout, self.day_matrix == "diagonal")
 
     def windows(self, day_layer: DayLayer, features: torch.Tensor, day: torch.Tensor) -> torch.Tensor:
-        "The patches (B, P, width) that a decoder reads, after the day layer."
+        "Return the patches (B, P, width) that a decoder reads, after the day layer."
         every = self.subsample
         if every > 1:
             features = features[:, : features.shape[1] // every * every : every]
@@ -709,7 +709,7 @@ class LinearConfig(ModelConfig):
         return LinearReadout(self)
 
     def groups(self) -> list[ParameterGroup]:
-        "The published groups: no decay for biases and day layers, which stay near the identity."
+        "Return the published groups: no decay for biases and day layers, which stay near the identity."
         return [ParameterGroup("biases", ("*gru.*bias*", "*out.bias"), decay=0.0),
                 ParameterGroup("days", ("*day_layer.*",), self.day_lr, 0.0), ParameterGroup("weights", ("*",))]
 

@@ -48,13 +48,13 @@ class NoiseGRUConfig(GRUConfig):
         return self.reversal * self.noisy_weight > 0
 
     def build(self) -> nn.Module:
-        "The network, with initial weights from torch's generator."
+        "Return the network, with initial weights from torch's generator."
         return NoiseGRU(self)
 
     def losses(
         self, model: Callable[..., Any], features: torch.Tensor, batch: Any
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        "The weighted sum of both losses, (B,) float32, and each alone; without an adversary the clean one."
+        "Return the weighted sum of both losses, (B,) float32, and each alone; without an adversary the clean one."
         labels = batch.num_patches, batch.labels, batch.num_labels
         if not self.has_adversary:
             return self.clean_weight * ctc_losses(model(features, batch.day), *labels), {}
@@ -101,7 +101,7 @@ class NoiseModel(nn.Module):
 
 # %% ../../nbs/models/noise_gru.ipynb #d6434fc7
 def start_of(part: nn.Module, day: torch.Tensor, states: torch.Tensor | None) -> torch.Tensor:  # (N, B, H)
-    "The initial state of a GRU stack: the given one, or the learned vector for every layer."
+    "Return the initial state of a GRU stack: the given one, or the learned vector for every layer."
     if states is not None:
         return states
     return part.h0.expand(part.gru.num_layers, len(day), -1).contiguous()
@@ -136,7 +136,7 @@ class _Reversal(torch.autograd.Function):
 
 # %% ../../nbs/models/noise_gru.ipynb #79140c33
 def reverse_gradient(values: torch.Tensor, strength: float) -> torch.Tensor:  # equal to `values`
-    "The same values, with their gradient multiplied by minus the strength."
+    "Return the same values, with their gradient multiplied by minus the strength."
     return _Reversal.apply(values, strength)
 
 # %% ../../nbs/models/noise_gru.ipynb #0042c10e

@@ -21,7 +21,7 @@ from ..core import KitError, read_text, regular_file
 
 # %% ../../nbs/models/published.ipynb #5ffe6bf7
 def numpy_numbers() -> list[Any]:
-    "The types torch's restricted reader must allow to read a NumPy number."
+    "Return the types torch's restricted reader must allow to read a NumPy number."
     scalar = np.float64(0).__reduce__()[0]
     names = ("numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar")
     kinds = [type(np.dtype(kind)) for kind in ("float64", "float32", "int64")]
@@ -63,7 +63,7 @@ T15_SESSIONS = tuple(
 # %% ../../nbs/models/published.ipynb #f1446bea
 @dataclass(frozen=True)
 class Pretrained:
-    "A published decoder and what is needed to use it."
+    "A published decoder and the files that it needs."
 
     model: nn.Module  # in evaluation mode, on the CPU
     config: Any  # a `ModelConfig`: sizes, and how its inputs are smoothed
@@ -72,7 +72,7 @@ class Pretrained:
 
 # %% ../../nbs/models/published.ipynb #bd69fe29
 def build_filled(config: Any, state: dict[str, torch.Tensor]) -> nn.Module:
-    "Build the network of a `ModelConfig` with these weights, for evaluation; raises `KitError` for weights of another."
+    "Build the network of a `ModelConfig` with these weights, for evaluation; raise `KitError` for weights of another."
     with torch.device("meta"):
         wanted = sum(parameter.numel() for parameter in config.build().parameters())
     held = sum(tensor.numel() for tensor in state.values())
@@ -87,7 +87,7 @@ def build_filled(config: Any, state: dict[str, torch.Tensor]) -> nn.Module:
 
 # %% ../../nbs/models/published.ipynb #2c4fa9c0
 def read_args(path: Path) -> dict[str, Any]:  # args.yaml beside a checkpoint
-    "The training settings stored with a published decoder, empty if there is no such file; raises `KitError`."
+    "Return the training settings stored with a published decoder, empty if there is no such file; raise `KitError`."
     import yaml  # PyYAML comes with accelerate; its safe loader builds plain values only
 
     if not os.path.lexists(path):

@@ -24,7 +24,7 @@ LoopBody = Callable[..., tuple[State, tuple[torch.Tensor, ...]]]
 def _loop_in_python(
     step: LoopBody, state: State, inputs: Sequence[torch.Tensor], constants: Sequence[torch.Tensor], reverse: bool
 ) -> tuple[State, list[torch.Tensor]]:
-    "The loop in Python, one step after the other."
+    "Return the loop in Python, one step after the other."
     times = range(len(inputs[0]))
     kept = []
     for time in reversed(times) if reverse else times:
@@ -36,7 +36,7 @@ def _loop_in_python(
 def _loop_by_scan(
     step: LoopBody, state: State, inputs: Sequence[torch.Tensor], constants: Sequence[torch.Tensor], reverse: bool
 ) -> tuple[State, list[torch.Tensor]]:
-    "The loop as one operation of a program, whose size does not depend on T: torch_xla's, or torch's own."
+    "Return the loop as one operation of a program, whose size does not depend on T: torch_xla's, or torch's own."
     on_xla = inputs[0].device.type == "xla"
     if on_xla:
         from torch_xla.experimental.scan import _scan_impl_pytree as scan
@@ -79,7 +79,7 @@ def compiled_for(hardware: str) -> Iterator[None]:  # "TPU", "CPU": as torch_xla
 
 # %% ../../nbs/models/scan.ipynb #6ae33122
 def xla_hardware() -> str:  # "TPU", "CPU" ...
-    "The hardware that XLA programs are compiled for."
+    "Return the hardware that XLA programs are compiled for."
     if _hardware:
         return _hardware[-1]
     from torch_xla import runtime
@@ -99,7 +99,7 @@ def contract(
     axes: tuple[tuple[int, ...], tuple[int, ...]],  # axes of left and of right to sum over
     compute: torch.dtype = torch.float32,  # type to which operands are rounded
 ) -> torch.Tensor:  # remaining axes of left, then of right; float32, or float64 if compute is
-    "The sum of products over `axes`, with operands in the compute type and the sum in float32."
+    "Return the sum of products over `axes`, with operands in the compute type and the sum in float32."
     left, right = left.to(compute), right.to(compute)
     sums, on_xla = torch.promote_types(compute, torch.float32), left.device.type == "xla"
     if not on_xla or xla_hardware() == "CPU":
@@ -124,7 +124,7 @@ Mark = Callable[[torch.Tensor, Mapping[int, str]], torch.Tensor]  # (tensor, dim
 
 
 def unmarked(tensor: torch.Tensor, division: Mapping[int, str]) -> torch.Tensor:
-    "The tensor itself, unmarked."
+    "Return the tensor itself, unmarked."
     return tensor
 
 
@@ -133,12 +133,12 @@ AT_REST = {-2: "shares"}  # the same where it is only kept
 
 
 def inner(mark: Mark, tensor: torch.Tensor) -> torch.Tensor:  # (B, H), (T, B, H) or (T, B, 3, H)
-    "A tensor of a wide layer, marked: a chip has its own units of its group's trials."
+    "Return a tensor of a wide layer, marked: a chip has its own units of its group's trials."
     return mark(tensor, {min(1, tensor.dim() - 2): "trials", -1: "units"})
 
 # %% ../../nbs/models/scan.ipynb #47ad4b4d
 def outer(mark: Mark, tensor: torch.Tensor) -> torch.Tensor:  # (T, B, I)
-    "What every chip of a group needs, marked: all values of the group's trials."
+    "Return values that every chip of a group needs, marked: those of all the group's trials."
     return mark(tensor, {1: "trials"})
 
 
@@ -156,7 +156,7 @@ class _Rows(torch.autograd.Function):
 
 # %% ../../nbs/models/scan.ipynb #a8242eb9
 def by_rows(values: torch.Tensor, mark: Mark) -> torch.Tensor:  # (B, ...) on the border of wide layers
-    "The same values, divided as everything is that is not wide; otherwise a wide layer's division would spread."
+    "Return the same values, divided as everything is that is not wide; otherwise a wide layer's division would spread."
     return values if mark is unmarked else _Rows.apply(values, mark)
 
 # %% ../../nbs/models/scan.ipynb #2c76cc97
@@ -166,12 +166,12 @@ def _three(gates: torch.Tensor, by_units: bool) -> Sequence[torch.Tensor]:
 
 
 def _as_one(parts: Sequence[torch.Tensor], by_units: bool) -> torch.Tensor:
-    "The parts of the three gates in one tensor, (..., 3H), or (..., 3, H) by units."
+    "Return the parts of the three gates in one tensor, (..., 3H), or (..., 3, H) by units."
     return torch.stack(list(parts), dim=-2) if by_units else torch.cat(list(parts), dim=-1)
 
 # %% ../../nbs/models/scan.ipynb #65c6137f
 def _gates(from_input: torch.Tensor, from_state: torch.Tensor, by_units: bool = False) -> tuple[torch.Tensor, ...]:
-    "The gates and the proposal of one step, in torch's order."
+    "Return the gates and the proposal of one step, in torch's order."
     reset_input, update_input, new_input = _three(from_input, by_units)
     reset_state, update_state, new_state = _three(from_state, by_units)
     reset = torch.sigmoid(reset_input + reset_state)
@@ -199,7 +199,7 @@ def _input_product(
 def _forward_loop(
     from_input: torch.Tensor, state: torch.Tensor, weight_hh: torch.Tensor, bias_hh: torch.Tensor, keep_gates: bool
 ) -> list[torch.Tensor]:
-    "All states, and the gates if wanted, from the first time step to the last."
+    "Return all states, and the gates if wanted, from the first time step to the last."
 
     def step(
         state: torch.Tensor, from_input: torch.Tensor, weight_hh: torch.Tensor, bias_hh: torch.Tensor
@@ -213,19 +213,19 @@ def _forward_loop(
 
 # %% ../../nbs/models/scan.ipynb #b2dc4ad1
 def _at_gates(slopes: Sequence[torch.Tensor], total: torch.Tensor, by_units: bool) -> torch.Tensor:
-    "The gradient at a product's contribution to the gates, from three slopes and that at the next state."
+    "Return the gradient at a product's contribution to the gates, from three slopes and that at the next state."
     return _as_one([slope * total for slope in slopes], by_units)
 
 
 def _through(at_gates: torch.Tensor, weight: torch.Tensor, compute: torch.dtype) -> torch.Tensor:
-    "The gradient at what a weight was multiplied with."
+    "Return the gradient at the input of a product with a weight."
     return contract(at_gates, weight, LAST_FIRST if weight.dim() == 2 else LAST_TWO, compute)
 
 # %% ../../nbs/models/scan.ipynb #b7f35fa6
 def _backward_loop(
     grad_states: torch.Tensor, slopes: Sequence[torch.Tensor], update: torch.Tensor, weight_hh: torch.Tensor, mark: Mark
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    "The gradient at each state, including its effect on all later states."
+    "Return the gradient at each state, including its effect on all later states."
 
     def step(
         later: torch.Tensor, grad: torch.Tensor, update: torch.Tensor, *slopes_and_weight: torch.Tensor
@@ -242,7 +242,7 @@ def _backward_loop(
 
 # %% ../../nbs/models/scan.ipynb #7042a9f7
 def _stored(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:  # the same values
-    "Copies that XLA does not recognise: it stores them, and computes what needs them once all are there."
+    "Return copies that XLA does not recognise: it stores them, and computes their dependants once all are there."
     if tensors[0].device.type != "xla":
         return list(tensors)
     from torch_xla.core.xla_model import optimization_barrier_
@@ -255,7 +255,7 @@ def _stored(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:  # the same 
 def _at_products(
     slopes: Sequence[torch.Tensor], totals: torch.Tensor, compute: torch.dtype, by_units: bool, mark: Mark
 ) -> Sequence[torch.Tensor]:
-    "The gradients at both products' contributions to the gates, and at the biases."
+    "Return the gradients at both products' contributions to the gates, and at the biases."
     if not by_units:
         both = [_at_gates(three, totals, by_units) for three in (slopes[:3], [*slopes[:2], slopes[3]])]
         return [*both, *(tensor.sum((0, 1)) for tensor in both)]
@@ -340,7 +340,7 @@ def gru_layer(
     recompute: bool = False,  # recompute the gates for the gradient, to save memory
     mark: Mark = unmarked,  # by units: marks what chips divide
 ) -> tuple[torch.Tensor, torch.Tensor]:  # (B, T, H) states; (B, H) the last
-    "One GRU layer with torch's parameters; products follow autocast, everything else is float32."
+    "Return one GRU layer with torch's parameters; products follow autocast, everything else is float32."
     compute = compute_type(inputs)
     wide = torch.promote_types(compute, torch.float32)
     if state is None:

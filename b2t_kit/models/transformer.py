@@ -73,7 +73,7 @@ class TransformerConfig(ModelConfig):
         return self.patch * self.num_features
 
     def build(self) -> nn.Module:
-        "The network, with initial weights from torch's generator."
+        "Return the network, with initial weights from torch's generator."
         return TransformerDecoder(self)
 
     def draws(self, batch: Any) -> dict[str, torch.Tensor]:
@@ -93,7 +93,7 @@ class TransformerConfig(ModelConfig):
 
     @classmethod
     def published(cls, folder: Path) -> Pretrained | None:
-        "The published Transformer."
+        "Return the published Transformer."
         return load_published(folder) if (folder / WEIGHTS_FILE).is_file() else None
 
 # %% ../../nbs/models/transformer.ipynb #680ebbae
@@ -108,7 +108,7 @@ BINS_PER_SECOND = 50
 
 
 def window_frames(seconds: float, patch: int) -> int:  # bins per frame
-    "A window in frames, rounded up."
+    "Return a window in frames, rounded up."
     return math.ceil(round(seconds * BINS_PER_SECOND / patch, 6))
 
 # %% ../../nbs/models/transformer.ipynb #ddd9bd3b
@@ -152,7 +152,7 @@ def draw_masks(
     patch: int,  # bins per frame
     config: TransformerConfig,  # number and length of masks
 ) -> torch.Tensor:  # (B, P) bool, True where a frame is masked
-    "The time masks of a batch: first a length, then a place inside the trial."
+    "Return the time masks of a batch: first a length, then a place inside the trial."
     draws = uniforms(noise_key, _MASKS, 2, config.mask_spans).add_(1).mul_(0.5)  # (B, 2, spans)
     inside = torch.div(num_bins, patch, rounding_mode="floor")[:, None]  # (B, 1)
     longest = (config.mask_share * inside).to(torch.int32)
@@ -167,7 +167,7 @@ def draw_window(
     patch: int,  # bins per frame
     config: TransformerConfig,  # shortest and longest window
 ) -> torch.Tensor:  # (1,) int32, or on XLA (B,): frames of the past that a frame sees
-    "The window of a training step, uniform over whole frames."
+    "Return the window of a training step, uniform over whole frames."
     keys = step_key if step_key.device.type == "xla" else step_key[:1]
     least, most = (window_frames(seconds, patch) for seconds in (config.window_least, config.window_most))
     draw = uniforms(keys, _WINDOW, 1, 1).add_(1).mul_(0.5).flatten()
@@ -337,7 +337,7 @@ class TransformerSteps(FrameSteps):
 
     @torch.inference_mode()
     def frame(self, window: torch.Tensor) -> np.ndarray:  # (patch, C) smoothed bins, fewer at a trial's end; (41,)
-        "The logits of the next frame."
+        "Return the logits of the next frame."
         if self.count == self.kept.shape[3]:
             self.kept[:, :, :, : self.window] = self.kept[:, :, :, -self.window :].clone()
             self.count = self.window
@@ -369,7 +369,7 @@ _NAMES = {  # a published parameter's module -> ours, with N for the number of a
 
 
 def load_published(folder: Path, num_features: int = 512) -> Pretrained:
-    "The published Transformer; raises `KitError` for foreign or unsuitable files."
+    "Return the published Transformer; raise `KitError` for foreign or unsuitable files."
     path, state = folder / WEIGHTS_FILE, dict[str, torch.Tensor]()
     saved = read_tensors(path)
     try:

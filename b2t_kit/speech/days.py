@@ -24,8 +24,8 @@ def day_mixture(
     trained: Sequence[str],  # those of them that were in training
     wanted: Sequence[str],  # sessions to decode, in the order of their day indices
 ) -> torch.Tensor:  # (wanted, own) float32
-    """The weight of each trained day layer in each wanted one: its own, or for a day without training the mean of those
-    of the same participant, if there are any, else of all; or `KitError`."""
+    """Return the weight of each trained day layer in each wanted one: its own, or for a day without training the
+    mean of those of the same participant, if there are any, else of all; raise `KitError` for strays."""
     stray = sorted(set(trained) - set(own))
     if stray or not trained:
         raise KitError(f"the decoder has no trained day layer{' for ' + stray[0] if stray else ''}")
@@ -39,7 +39,7 @@ def day_mixture(
 # %% ../../nbs/speech/days.ipynb #98f8bfde
 @torch.no_grad()
 def refit(model: nn.Module, mixture: torch.Tensor) -> nn.Module:
-    "A copy of a decoder whose day layers are the weighted sums in `mixture`; a row of zeros means the identity."
+    "Return a copy of a decoder whose day layers are the weighted sums in `mixture`; a row of zeros means the identity."
     fitted = copy.deepcopy(model)
     for layer in fitted.modules():
         if isinstance(layer, DayLayer):
@@ -58,7 +58,7 @@ def fit_days(
     trained: Sequence[str],  # those of them that were in training
     wanted: Sequence[str],  # sessions to decode, in the order of their day indices
 ) -> nn.Module:  # a copy with the day indices of `wanted`
-    "A copy of a decoder for other recordings, or for held-out sessions."
+    "Return a copy of a decoder for other recordings, or for held-out sessions."
     return refit(model, day_mixture(own, trained, wanted))
 
 # %% ../../nbs/speech/days.ipynb #728854b7
@@ -76,7 +76,7 @@ def init_from(
     start: Start,  # with its model
     sessions: Sequence[str],  # of the model's day layers
 ) -> list[str]:  # names of parameters that stay as they are
-    "Copy the weights of a decoder where they fit; raises `KitError` if none does."
+    "Copy the weights of a decoder where they fit; raise `KitError` if none does."
     people = {session.partition(".")[0] for session in start.trained}
     mixture = day_mixture(start.sessions, start.trained, sessions)
     mixture[[session.partition(".")[0] not in people for session in sessions]] = 0  # the identity
@@ -90,7 +90,7 @@ def init_from(
 
 # %% ../../nbs/speech/days.ipynb #493b0f00
 def read_rates(rates: Sequence[str]) -> list[tuple[str, float]]:  # pattern of names, share of the usual learning rate
-    "Patterns and rates; raises `KitError` for what is neither."
+    "Return patterns and rates; raise `KitError` for anything else."
     found = []
     for rate in rates:
         pattern, _, number = rate.rpartition("=")
@@ -105,7 +105,7 @@ def read_rates(rates: Sequence[str]) -> list[tuple[str, float]]:  # pattern of n
 
 
 def with_rates(groups: list[dict[str, Any]], model: nn.Module, rates: Sequence[str]) -> list[dict[str, Any]]:
-    "The groups, divided by rate; raises `KitError` for a pattern without parameters."
+    "Return the groups, divided by rate; raise `KitError` for a pattern without parameters."
     known, names = read_rates(rates), {id(parameter): name for name, parameter in model.named_parameters()}
     for pattern, _ in known:
         if not any(fnmatchcase(name, pattern) for name in names.values()):

@@ -75,7 +75,7 @@ class SpeechConfig(TaskSettings):
         return self.batches.batch_size
 
     def with_rows(self, rows: int) -> Self:
-        "The settings with other batches."
+        "Return the settings with other batches."
         return replace(self, batches=replace(self.batches, batch_size=rows))
 
 # %% ../../nbs/speech/task.ipynb #760b14eb
@@ -96,7 +96,7 @@ def logits_of(
 
 
 def padded(features: torch.Tensor, config: SpeechConfig) -> torch.Tensor:
-    "Features (B, T, C) of a narrower recording, with zeros for the channels that it has not."
+    "Return features (B, T, C) of a narrower recording, with zeros for the channels that it has not."
     missing = (config.model.num_features or 0) - features.shape[-1]
     return F.pad(features, (0, missing)) if missing > 0 else features
 
@@ -132,7 +132,7 @@ T15_BUCKETS = tuple(Bucket(*pair) for pair in (  # bins, labels
 
 @dataclass(frozen=True)
 class Lengths:
-    "What a training step depends on of recordings that are not here; by default what is published of T15."
+    "Lengths and days of recordings that are not here; by default those published of T15."
     buckets: tuple[Bucket, ...] = T15_BUCKETS  # ascending
     num_days: int = 45
     num_features: int = NUM_FEATURES
@@ -153,7 +153,7 @@ def shape_batch(
     model: ModelConfig = GRUConfig(),  # its patches
     num_features: int = NUM_FEATURES,  # C
 ) -> Batch:  # every row full, features on torch's meta device
-    "A batch of a given shape, without features; raises `KitError` if it has no patch."
+    "Return a batch of a given shape, without features; raise `KitError` if it has no patch."
     if bucket.bins < model.patch:
         raise KitError(f"bins: {bucket.bins} are less than one patch of {model.patch}")
 
@@ -169,7 +169,7 @@ def shape_batch(
 
 
 def framing(model: ModelConfig) -> Frames:
-    "How a model turns bins into frames; raises `KitError` if it cannot."
+    "Return how a model turns bins into frames; raise `KitError` if it cannot."
     return Frames(model.patch, model.stride, model.partial)
 
 # %% ../../nbs/speech/task.ipynb #f4db52be
@@ -236,7 +236,7 @@ class SpeechTask(Task):
             self.words = count_words(config.words, [info.sentence for split in scored for info in split.infos])
 
     def describe(self) -> dict[str, Any]:
-        "Settings and sessions, enough to rebuild the decoder with its day layers."
+        "Return settings and sessions, enough to rebuild the decoder with its day layers."
         record: dict[str, Any] = {"name": "speech", "config": to_dict(self.config), "sessions": self.sessions,
                                   "trained": self.trained}
         if self.words:
@@ -258,12 +258,12 @@ class SpeechTask(Task):
         return model_sources(type(self.config.model))
 
     def circumstances(self) -> dict[str, Any]:
-        "Where the recordings lie."
+        "Return where the recordings lie."
         folders = [str(folder.resolve()) for folder in self.train.folders]
         return {"data": folders if len(folders) > 1 else folders[0]}
 
     def plan(self) -> dict[str, str]:
-        "A summary of the data and batches, as lines of text."
+        "Return a summary of the data and batches, as lines of text."
         held_out = f", {len(self.config.holdout)} held out" if self.config.holdout else ""
         lines = {"days": f"{len(self.trained)} trained{held_out}"}
         lines |= {recordings.split: amount(recordings) for recordings in (self.train, self.val)}
@@ -287,7 +287,7 @@ class SpeechTask(Task):
                 "padding": f"{batches.padded_share():.0%} of all bins"}
 
     def build_model(self) -> nn.Module:
-        "A decoder with initial weights from torch's generator, or from another decoder."
+        "Return a decoder with initial weights from torch's generator, or from another decoder."
         model = self.config.model.build()
         is_traced = next(model.parameters()).is_meta  # by a plan, which needs no numbers
         if self.start and self.start.model is not None and not is_traced:
@@ -295,7 +295,7 @@ class SpeechTask(Task):
         return model
 
     def parameter_groups(self, model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
-        "The model's groups, with the rates of this run."
+        "Return the model's groups, with the rates of this run."
         groups = group_parameters(model, [
             GroupRule(group.name, group.patterns, config.lr * group.lr, config.weight_decay * group.decay)
             for group in self.config.model.groups()])
@@ -315,7 +315,7 @@ class SpeechTask(Task):
         return self._train_batches(config, device).iterate(position)
 
     def shapes(self, config: TrainConfig, device: Device) -> tuple[list[list[Batch]], list[Batch]]:
-        "One empty step per training bucket, and one empty batch per validation bucket."
+        "Return one empty step per training bucket, and one empty batch per validation bucket."
         if self.lengths is None:
             validation = [batch for recordings in filter(None, (self.val, self.held_out))
                           for batch in self._eval_batches(recordings, device).empty_batches()]
@@ -417,7 +417,7 @@ def fitted(
     num_features: int,  # of the recordings
     num_classes: int = len(PHONEMES),
 ) -> SpeechConfig:
-    "The configuration with days, features and classes; `KitError` if others are given, or if no frame can be."
+    "Return the configuration with days, features and classes; `KitError` if others are given, or if no frame can be."
     model: Any = config.model.fitted(num_days=num_days, num_features=num_features)
     framing(model)
     if model.num_classes not in (len(PHONEMES), num_classes):  # those of the defaults, or of a run that is resumed
@@ -426,14 +426,14 @@ def fitted(
 
 # %% ../../nbs/speech/task.ipynb #f6a27d57
 def signals_record(signal: Signal, signals: dict[str, Signal]) -> dict[str, Any]:  # empty for one folder of T15's
-    "What a run's record says of the features of all sessions, or of each."
+    "Return the features of all sessions, or of each, for a run's record."
     sets = [{"signal": to_dict(one), "sessions": [session for session, own in signals.items() if own == one]}
             for one in dict.fromkeys(signals.values())]
     return ({} if signal == T15 else {"signal": to_dict(signal)}) | ({"sets": sets} if sets else {})
 
 
 def signals_in(task: dict[str, Any]) -> dict[str, Signal]:  # session -> its features; empty for one folder
-    "Read what `signals_record` wrote into the entry `task` of `config.json`."
+    "Read the result of `signals_record` from the entry `task` of `config.json`."
     return {session: from_dict(Signal, part["signal"]) for part in task.get("sets", []) for session in part["sessions"]}
 
 
@@ -444,7 +444,7 @@ def check_signal(recordings: Recordings, signal: Signal, origin: str | Path) -> 
 
 
 def amount(recordings: Recordings) -> str:
-    "The number of trials, sessions and hours, as text."
+    "Return the number of trials, sessions and hours, as text."
     hours = sum(info.num_bins for info in recordings.infos) * BIN_SECONDS / 3600
     sessions = len({info.session for info in recordings.infos})
     return f"{len(recordings)} trials of {sessions} sessions, {hours:.2f} hours"
@@ -458,7 +458,7 @@ class SpeechRun(RunSettings):
     train: TrainConfig = field(default_factory=TrainConfig)  # the training
 
     def check(self) -> None:
-        "Raise `KitError` if nothing is left to validate on, or validation does not measure what `select` names."
+        "Raise `KitError` if nothing is left to validate on, or validation does not measure the metric of `select`."
         if "val" in self.task.splits and self.train.eval_every:
             raise KitError("splits: with val, no trials are left to choose a checkpoint by; add --eval-every 0")
         if self.train.select in ("wer", "unseen_wer") and not self.task.words.lm:
@@ -466,7 +466,7 @@ class SpeechRun(RunSettings):
                            "or --lm default for the small one")
 
     def without_data(self, data: str | Path | None = None) -> SpeechTask:
-        "The task without recordings."
+        "Return the task without recordings."
         if data is None:
             return SpeechTask(published_lengths(self.task.batches), self.task)
         with closing(SpeechTask(data, self.task)) as task:

@@ -76,7 +76,7 @@ def delayed(
     codes: torch.Tensor,  # (frames, channels) int64, each below `config.audio`
     config: CodecConfig,
 ) -> torch.Tensor:  # (length, channels) int64
-    "The codes as the decoder reads and writes them."
+    "Return the codes as the decoder reads and writes them."
     table = torch.full((config.length, config.channels), config.padding)
     for channel in range(config.channels):
         late = 1 + channel * config.delay
@@ -90,7 +90,7 @@ def undelayed(
     table: torch.Tensor,  # (length, channels) int64
     config: CodecConfig,
 ) -> torch.Tensor:  # (frames, channels) int64
-    "The codes of a whole table, all channels at the same moment."
+    "Return the codes of a whole table, all channels at the same moment."
     late = [1 + channel * config.delay for channel in range(config.channels)]
     return torch.stack([table[first:first + config.frames, channel] for channel, first in enumerate(late)], 1)
 
@@ -181,7 +181,7 @@ def write_codes(
     model: CodecModel,  # not changed: neither its mode nor its dtypes
     text: torch.Tensor,  # (B, text) int64
 ) -> torch.Tensor:  # (B, frames, channels) int64
-    "The likeliest codes for each text."
+    "Return the likeliest codes for each text."
     config = model.config
     known = delayed(torch.zeros(config.frames, config.channels, dtype=torch.int64), config).to(text.device)
     table = known.expand(len(text), -1, -1).clone()
@@ -196,7 +196,7 @@ def sounds_of(
     text: torch.Tensor,  # (text,) int64 bytes
     config: CodecConfig,
 ) -> torch.Tensor:  # (frames, channels) int64
-    "The codes of a text."
+    "Return the codes of a text."
     frame = torch.arange(config.frames)[:, None]
     channel = torch.arange(config.channels)[None]
     hold = -(-config.frames // config.text)
@@ -217,7 +217,7 @@ def synthetic(
     number: int,  # row number; the same number gives the same row
     config: CodecConfig,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # (text,) and (frames, channels) int64
-    "A random text and its codes."
+    "Return a random text and its codes."
     generator = torch.Generator().manual_seed(fold_seed("codec", number))
     text = torch.randint(97, 105, (config.text,), generator=generator)
     return text, sounds_of(text, config)
@@ -231,7 +231,7 @@ def codec_batch(
     without: list[bool] | None = None,  # which rows get no text
     example: Callable[[int, CodecConfig], tuple[torch.Tensor, torch.Tensor]] = synthetic,  # text and codes of a row
 ) -> CodecBatch:
-    "Rows by number."
+    "Return rows by number."
     filled = numbers + [0] * (size - len(numbers))
     texts, codes = zip(*(example(number, config) for number in filled))
     tables = torch.stack([delayed(row, config) for row in codes])
@@ -264,7 +264,7 @@ class CodecTask(Task, TaskSettings):
         return self.batch_size
 
     def with_rows(self, rows: int) -> Self:
-        "The task with other steps, and an epoch of at least one."
+        "Return the task with other steps, and an epoch of at least one."
         return replace(self, batch_size=rows, examples=max(self.examples, rows))
 
     def example(self, number: int, config: CodecConfig) -> tuple[torch.Tensor, torch.Tensor]:
@@ -327,7 +327,7 @@ class CodecTask(Task, TaskSettings):
         return mean_loss(self, model, [self.validation(device)], device)
 
     def shapes(self, config: TrainConfig, device: Device) -> tuple[list[list[CodecBatch]], list[CodecBatch]]:
-        "A step without weight, and the validation: all batches have one shape."
+        "Return a step without weight, and the validation: all batches have one shape."
         blank = [replace(part, weight=0 * part.weight) for part in next(self.batches(config, device, 0))]
         return [blank], [self.validation(device)]
 
@@ -356,7 +356,7 @@ MOST_CHANNELS = 64  # of codes; published codecs have up to 32
 
 
 def array_shape(file: np.lib.npyio.NpzFile, name: str) -> tuple[int, ...]:
-    "The shape of an array in an open npz file, from its header alone."
+    "Return the shape of an array in an open npz file, from its header alone."
     with file.zip.open(f"{name}.npy") as member:
         first = np.lib.format.read_magic(member) == (1, 0)
         shape, *_ = (np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0)(member)
@@ -410,7 +410,7 @@ def with_codes(
     task: CodecTask,
     path: str | Path,  # an npz file
 ) -> GivenCodes:
-    "The task with the codes of a file, and their sizes in the model's."
+    "Return the task with the codes of a file, and their sizes in the model's."
     text, codes = read_codes(path)
     _, frames, channels = codes.shape
     model = replace(task.model, text=text.shape[1], frames=frames, channels=channels)
@@ -423,7 +423,7 @@ def with_codes(
 def codec_config(
     **changes: Any,  # settings to change
 ) -> TrainConfig:
-    "Settings that suit the synthetic codes on a CPU."
+    "Return settings that suit the synthetic codes on a CPU."
     settings = {"steps": 60, "device": "cpu", "lr": 0.005, "warmup_steps": 10, "eps": 1e-8, "clip_norm": 5.0,
                 "ema_decay": 0.9, "log_every": 10, "eval_every": 20, "checkpoint_every": 20, "select": "loss"}
     return TrainConfig(**{**settings, **changes})
@@ -437,7 +437,7 @@ class CodecRun(RunSettings):
     train: TrainConfig = codec_config()  # the training
 
     def without_data(self, data: str | Path | None = None) -> CodecTask:
-        "The task with synthetic codes, which have the shapes of any others; `KitError` for a folder."
+        "Return the task with synthetic codes, which have the shapes of any others; `KitError` for a folder."
         if data is not None:
             raise KitError("data: a model of codes has no recordings; leave it out")
         return self.task
@@ -449,5 +449,5 @@ class CodecRun(RunSettings):
 
 
 def codec_tiny() -> CodecRun:
-    "A language model of synthetic audio codes that a CPU trains in a minute."
+    "Return a language model of synthetic audio codes that a CPU trains in a minute."
     return CodecRun()

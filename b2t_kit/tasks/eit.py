@@ -65,7 +65,7 @@ def find_measurements(
     data: str = "simulated",  # "simulated", "uef2017" or "ktc2023"
     part: str = "test",  # of simulated data: "train", "valid" or "test"
 ) -> Path:
-    "The folder with the npz files; a `KitError` lists the names tried."
+    "Return the folder with the npz files; a `KitError` lists the names tried."
     if data not in UNITS:
         raise KitError(f"data: '{data}' is unknown; choose {', '.join(UNITS)}")
     path = Path(path)
@@ -100,22 +100,22 @@ class Measurements:
         return len(self.files)
 
     def __getitem__(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        "The image (128, 128), and the voltages (16, 13) on the simulation's scale; both float32."
+        "Return the image (128, 128), and the voltages (16, 13) on the simulation's scale; both float32."
         image = _array(self.files[number], "xs", (SIZE, SIZE))
         return image, self.volts(number)
 
     def volts(self, number: int) -> np.ndarray:  # (16, 13) float32, on the simulation's scale
-        "The voltages of one measurement."
+        "Return the voltages of one measurement."
         values = _array(self.files[number], "ys", (ELECTRODES * READ, 1))
         return (values / self.units.volts).astype(np.float32).reshape(ELECTRODES, READ)
 
     def digest(self) -> str:
-        "A hash of the bytes of all files."
+        "Return a hash of the bytes of all files."
         return content_hash([file_mark(path) for path in self.files])
 
 
 def _array(path: Path, key: str, shape: tuple[int, ...]) -> np.ndarray:
-    "One float32 array of a file; a `KitError` names the file and the key."
+    "Return one float32 array of a file; a `KitError` names the file and the key."
     try:
         with np.load(regular_file(path), allow_pickle=False) as file:
             if file.zip.getinfo(f"{key}.npy").file_size > 16 * math.prod(shape) + 2**16:  # before it is unpacked
@@ -154,14 +154,14 @@ class Statistics:
 
 
 def statistics_in(measurements: nn.Module) -> Statistics:
-    "The statistics in a network's `measurements`."
+    "Return the statistics in a network's `measurements`."
     return Statistics(*(getattr(measurements, name).detach().cpu().numpy() for name in ("mean", "std", "hints")))
 
 # %% ../../nbs/tasks/eit.ipynb #fb72e341
 def read_statistics(
     folder: str | Path,  # holds mean.pth and std.pth
 ) -> tuple[np.ndarray, np.ndarray]:  # mean and standard deviation, each (1, 16, 13) float32, volts
-    "The original's statistics; `KitError` for a file that is missing, not safe to read, or of another shape."
+    "Return the original's statistics; `KitError` for a file that is missing, not safe to read, or of another shape."
     found = []
     for name in ("mean", "std"):
         path = Path(folder, f"{name}.pth")
@@ -182,7 +182,7 @@ def statistics_of(
     hints: int = 0,  # classical reconstructions shown to the network, 0 to 2
     given: tuple[np.ndarray, np.ndarray] | None = None,  # mean and standard deviation; None computes them
 ) -> Statistics:
-    "The statistics of a training set, and the matrices of its hints."
+    "Return the statistics of a training set, and the matrices of its hints."
     if len(measurements) < 2 or hints > len(SMOOTHING):
         raise KitError(f"{measurements.folder}: needs at least 2 files and at most {len(SMOOTHING)} hints")
     volts = np.stack([measurements.volts(number) for number in range(len(measurements))])  # (n, 16, 13)
@@ -228,7 +228,7 @@ class EITConfig(TaskSettings):
         return self.batch_size
 
     def with_rows(self, rows: int) -> Self:
-        "The settings with other batches, in validation too."
+        "Return the settings with other batches, in validation too."
         return replace(self, batch_size=rows, eval_batch=rows)
 
 # %% ../../nbs/tasks/eit.ipynb #5fce9fda
@@ -281,7 +281,7 @@ def training_rows(
     position: int,  # optimizer steps done
     turns: bool = False,
 ) -> list[ImageRow]:
-    "The rows of an optimizer step."
+    "Return the rows of an optimizer step."
     epoch, number = divmod(position, images // batch_size)
     order = np.random.default_rng(fold_seed(seed, "order", epoch)).permutation(images)
     chosen = order[number * batch_size:(number + 1) * batch_size].tolist()
@@ -292,7 +292,7 @@ def training_rows(
 
 
 def validation_rows(images: int) -> list[ImageRow]:
-    "Every image once, at evenly spread times, always with the same noise."
+    "Return every image once, at evenly spread times, always with the same noise."
     golden = 0.6180339887
     return [ImageRow(image, fold_seed("validation", image), int((image * golden % 1) * TIMES))
             for image in range(images)]
@@ -332,20 +332,20 @@ class EITTask(Task):
         return {"train": len(self.train), "valid": len(self.valid), "content": content}
 
     def plan(self) -> dict[str, str]:
-        "The data, the length of an epoch, and the origin of the statistics."
+        "Return the data, the length of an epoch, and the origin of the statistics."
         source = "the training set" if self.source is None else f"mean.pth and std.pth of {self.source}"
         return {"images": f"{len(self.train)} to train on, {len(self.valid)} to validate on",
                 "steps": f"{self.steps_per_epoch} per epoch, of {self.config.batch_size} images",
                 "statistics": f"from {source}"}
 
     def build_model(self) -> UNet:
-        "A network with initial weights from torch's generator and the training set's statistics."
+        "Return a network with initial weights from torch's generator and the training set's statistics."
         model = UNet(self.config.model)
         self.statistics.put_into(model.measurements)
         return model
 
     def parameter_groups(self, model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
-        "One group for all weights; the position table is not trained."
+        "Return one group for all weights; the position table is not trained."
         return group_parameters(model, [GroupRule("weights", ("*",), config.lr, config.weight_decay)])
 
     def step_batches(self, config: TrainConfig, device: Device, position: int) -> list[EITBatch]:
@@ -387,7 +387,7 @@ class EITTask(Task):
             yield make_batch(self.valid, mine[first:first + share], share, len(self.valid))
 
     def shapes(self, config: TrainConfig, device: Device) -> tuple[list[list[EITBatch]], list[EITBatch]]:
-        "One training step and one validation batch; each has a single shape."
+        "Return one training step and one validation batch; each has a single shape."
         batches = self.step_batches(config, device, 0)
         blank = [replace(batch, weight=torch.zeros_like(batch.weight)) for batch in batches]
         return [blank], [make_batch(self.valid, [], len(next(self.validation(device)).weight), 1)]
@@ -405,14 +405,14 @@ class EITRun(RunSettings):
     train: TrainConfig = TrainConfig()  # the training
 
     def without_data(self, data: str | Path | None = None) -> "EITShapes":
-        "The task without measurements; `KitError` for a folder, since all measurements have one shape."
+        "Return the task without measurements; `KitError` for a folder, since all measurements have one shape."
         if data is not None:
             raise KitError("data: all tomography measurements have the same shape; leave it out")
         return EITShapes(self.task)
 
     @classmethod
     def recipes(cls) -> dict[str, Callable[[], RunSettings]]:
-        "The shipped networks by name."
+        "Return the shipped networks by name."
         return {made.__name__: made for made in (eit_cdeit, eit_small, eit_tiny)}
 
 # %% ../../nbs/tasks/eit.ipynb #efce4262
@@ -425,7 +425,7 @@ def original_training(steps: int = 200_000) -> TrainConfig:
 
 # %% ../../nbs/tasks/eit.ipynb #d7c87751
 def small_training(steps: int = 1311) -> TrainConfig:
-    "A recipe for networks a hundredth of the original's size, on one or two CPU cores."
+    "Return a recipe for networks a hundredth of the original's size, on one or two CPU cores."
     return TrainConfig(steps=steps, lr=0.002, lr_floor=0.01, warmup_steps=100, weight_decay=0.0, eps=1e-8,
                        clip_norm=1.0, ema_decay=0.995, log_every=20, eval_every=200,
                        checkpoint_every=100, select="rmse")
@@ -438,11 +438,11 @@ class EITShapes(EITTask):
         self.config = config
 
     def build_model(self) -> UNet:
-        "A network with initial weights."
+        "Return a network with initial weights."
         return UNet(self.config.model)
 
     def shapes(self, config: TrainConfig, device: Device) -> tuple[list[list[EITBatch]], list[EITBatch]]:
-        "The batches of a training step, and one validation batch."
+        "Return the batches of a training step, and one validation batch."
         size = self.config.batch_size
         part = make_batch(None, [], rows_per_batch(size, config.accumulation), size)
         whole = make_batch(None, [], self.config.eval_batch, self.config.eval_batch)
@@ -455,12 +455,12 @@ def eit_cdeit() -> EITRun:
 
 
 def eit_small() -> EITRun:
-    "The tomography network whose weights come with the kit: a million parameters."
+    "Return the tomography network whose weights come with the kit: a million parameters."
     return EITRun(EITConfig(UNET_SIZES["small"], turns=True), small_training())
 
 
 def eit_tiny() -> EITRun:
-    "The smallest tomography network, for tests."
+    "Return the smallest tomography network, for tests."
     return EITRun(EITConfig(UNET_SIZES["tiny"]), small_training())
 
 # %% ../../nbs/tasks/eit.ipynb #c3c1df7e
@@ -484,7 +484,7 @@ def score_images(
     found: np.ndarray,  # (n, H, W), -1 to 1
     true: np.ndarray,  # (n, H, W)
 ) -> Scores:
-    "All scores of a set of images."
+    "Return all scores of a set of images."
     found, true = found.astype(np.float64), true.astype(np.float64)
     squares = ((found - true) ** 2).mean((1, 2))
     peaks = (true / 2 + 0.5).max((1, 2))
@@ -536,7 +536,7 @@ class Reconstructor:
 def load_reconstructor(
     run: str | Path | None = None,  # run folder; None takes the shipped weights
 ) -> Reconstructor:
-    "The best network of a run; `KitError` if the folder is not a run, or weights and record do not fit."
+    "Return the best network of a run; `KitError` if the folder is not a run, or weights and record do not fit."
     shipped = Path(str(files("b2t_kit") / "tasks" / "eit_weights"))
     folder = shipped if run is None else Path(run)
     if not (folder / "config.json").is_file():
@@ -571,7 +571,7 @@ def reconstruct(
     steps: int = 5,  # of the sampler
     seed: int = 0,  # of the noise
 ) -> np.ndarray:  # (n, 128, 128) float32, about -1 to 1; on every process
-    "The reconstructed images of all measurements."
+    "Return the reconstructed images of all measurements."
     sampling_times(steps)
     share = rows_per_batch(batch_size, device.world, device.chips)
     model = reconstructor.model.to(device.torch_device)

@@ -25,20 +25,20 @@ from .eit_physics import ELECTRODES, READ, read_pairs
 
 # %% ../../nbs/tasks/eit_model.ipynb #8630ebcc
 def _weights(query: torch.Tensor, key: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    "The attention weights of one head, (B, W, N, N) float32; query and key are (B, W, D, N), the bias (N, N)."
+    "Return the attention weights of one head, (B, W, N, N) float32; query and key are (B, W, D, N), the bias (N, N)."
     scores = (query.mT @ key).float() * query.shape[-2] ** -0.5
     return torch.softmax(scores if bias is None else scores + bias, dim=-1)
 
 
 def _one_head(state: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
               bias: torch.Tensor | None = None) -> tuple[torch.Tensor, tuple[torch.Tensor]]:
-    "The output of one head, as a step of a loop without a state."
+    "Return the output of one head, as a step of a loop without a state."
     return state, (value @ _weights(query, key, bias).to(value.dtype).mT,)
 
 
 def _one_head_back(state: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
                    slope: torch.Tensor, bias: torch.Tensor | None = None) -> tuple[Any, tuple[torch.Tensor, ...]]:
-    "The gradients of one head, from that of its output."
+    "Return the gradients of one head, from that of its output."
     weights = _weights(query, key, bias)
     by_weight = (slope.mT @ value).float()
     by_score = weights * (by_weight - (by_weight * weights).sum(-1, keepdim=True))
@@ -246,7 +246,7 @@ class Merge(nn.Module):
 def doubled(
     image: torch.Tensor,  # (B, C, H, W)
 ) -> torch.Tensor:  # (B, C, 2 H, 2 W)
-    "Each pixel four times. On XLA, the gradient of torch's interpolation would be computed on the host."
+    "Return each pixel four times. On XLA, the gradient of torch's interpolation would be computed on the host."
     copies = image[:, :, :, None, :, None].expand(-1, -1, -1, 2, -1, 2)  # (B, C, H, 2, W, 2)
     return copies.flatten(4).flatten(2, 3)
 
@@ -280,7 +280,7 @@ def position_table(
     side: int,  # tokens along a side
     width: int,
 ) -> torch.Tensor:  # (1, side * side, width) float32
-    "A fixed vector for each position."
+    "Return a fixed vector for each position."
     place = torch.arange(side, dtype=torch.float64)
     row, column = torch.meshgrid(place, place, indexing="ij")
     halves = [waves(axis.flatten(), width // 2, sine_first=True) for axis in (column, row)]
@@ -306,7 +306,7 @@ class VoltageEncoder(nn.Module):
         self.register_buffer("source", torch.from_numpy(source.ravel()), persistent=False)
 
     def map_of(self, volts: torch.Tensor) -> torch.Tensor:  # (B, 16, 13) -> (B, 1, 16, 16)
-        "The normalised voltages as a map, one row per drive."
+        "Return the normalised voltages as a map, one row per drive."
         values = functional.pad(((volts - self.mean) / self.std).flatten(1), (0, 1))
         return values[:, self.source].reshape(-1, 1, ELECTRODES, ELECTRODES)
 
@@ -371,7 +371,7 @@ class UNet(nn.Module):
         return self.painted(self.out(modulate(self.norm(tokens), shift, scale)))
 
     def painted(self, tokens: torch.Tensor) -> torch.Tensor:  # (B, N, patch^2) -> (B, 1, size, size)
-        "The pixels of the tokens."
+        "Return the pixels of the tokens."
         patch = self.config.patch
         image = as_image(tokens).unflatten(-1, (patch, patch))
         return image.permute(0, 1, 3, 2, 4).reshape(len(tokens), 1, self.config.size, self.config.size)
@@ -400,14 +400,14 @@ TIMES = 1000
 
 
 def signal_left() -> np.ndarray:  # (1000,) float64
-    "The table of alpha-bar: the share of the image's power left at each time."
+    "Return the table of alpha-bar: the share of the image's power left at each time."
     return np.cumprod(1 - np.linspace(1e-4, 0.02, TIMES))
 
 
 def mixture(
     times: np.ndarray,  # (B,) integers from 0 to 999
 ) -> tuple[np.ndarray, np.ndarray]:  # two (B,) float32
-    "The factors of image and noise."
+    "Return the factors of image and noise."
     left = signal_left()[times]
     return np.sqrt(left).astype(np.float32), np.sqrt(1 - left).astype(np.float32)
 
@@ -424,7 +424,7 @@ def noise_like(
 def sampling_times(
     steps: int,  # 1 or more
 ) -> list[int]:  # falling, from 999; the last step ends at -1, the image
-    "The times at which the network is run, and -1."
+    "Return the times at which the network is run, and -1."
     if not 1 <= steps <= TIMES:
         raise KitError(f"samplingsteps: {steps} is not between 1 and {TIMES}")
     return [int(time) for time in np.linspace(-1, TIMES - 1, steps + 1)[::-1]]
@@ -434,7 +434,7 @@ def step_factors(
     now: int,  # time of the noisy image
     following: int,  # the next, smaller time, at least 0
 ) -> tuple[float, float, float]:  # of the network's image, of the noisy image, of new noise
-    "The factors of the three parts of the next mixture."
+    "Return the factors of the three parts of the next mixture."
     left, later = signal_left()[now], signal_left()[following]
     drawn = np.sqrt((1 - left / later) * (1 - later) / (1 - left))
     kept = np.sqrt(1 - later - drawn**2)

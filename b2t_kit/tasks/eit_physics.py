@@ -30,7 +30,7 @@ AMPERES = 1e-3  # driving current
 
 
 def read_pairs() -> np.ndarray:  # (16, 13) int64, numbers of pairs
-    "The pairs read for each drive r: 0 to 15 in rising order, without r - 1, r and r + 1."
+    "Return the pairs read for each drive r: 0 to 15 in rising order, without r - 1, r and r + 1."
     away = (np.arange(ELECTRODES)[None] - np.arange(ELECTRODES)[:, None]) % ELECTRODES  # (16, 16)
     return np.stack([np.flatnonzero((row > 1) & (row < ELECTRODES - 1)) for row in away])
 
@@ -49,7 +49,7 @@ class Mesh:
 def disc_mesh(
     refinements: int = 5,  # 5 gives 4,096 triangles; each further one four times as many
 ) -> Mesh:
-    "The unit disc in triangles."
+    "Return the unit disc in triangles."
     points = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]])
     triangles = np.array([[0, 1, 2], [0, 1, 4], [0, 2, 3], [0, 3, 4]])
     for _ in range(refinements):
@@ -84,7 +84,7 @@ def _refined(points: np.ndarray, triangles: np.ndarray) -> tuple[np.ndarray, np.
 
 # %% ../../nbs/tasks/eit_physics.ipynb #3e7981b7
 def _stiffness(corners: np.ndarray) -> np.ndarray:  # (M, 3, 2) -> (M, 3, 3)
-    "The integral of the product of each two linear functions' slopes over each triangle."
+    "Return the integral of the product of each two linear functions' slopes over each triangle."
     (x, y), (other_x, other_y) = (corners[:, 1:] - corners[:, :1]).transpose(1, 2, 0)  # two sides, each (M,)
     double_area = x * other_y - other_x * y
     two = np.array([[other_y, -other_x], [-y, x]]) / double_area
@@ -97,7 +97,7 @@ def transfer(
     mesh: Mesh,
     conductivity: np.ndarray,  # (M,) float64, of each triangle, positive
 ) -> np.ndarray:  # (16, 16) float64: volts at every pair (column) for 1 ampere into every pair (row)
-    "The voltages of all sixteen drives."
+    "Return the voltages of all sixteen drives."
     from scipy.sparse import csc_matrix
     from scipy.sparse.linalg import splu
 
@@ -115,7 +115,7 @@ def transfer(
 def read(
     matrix: np.ndarray,  # (16, 16) float64, as `transfer` gives it
 ) -> np.ndarray:  # (208,) float64
-    "The voltages that are read, drive by drive, at 1 mA."
+    "Return the voltages that are read, drive by drive, at 1 mA."
     return AMPERES * np.take_along_axis(matrix, read_pairs(), axis=1).ravel()
 
 # %% ../../nbs/tasks/eit_physics.ipynb #972cf5c3
@@ -136,7 +136,7 @@ class Thing:
         self,
         points: np.ndarray,  # (..., 2) float64
     ) -> np.ndarray:  # (...) bool
-        "Whether each point lies in the object."
+        "Return whether each point lies in the object."
         away = points - np.array(self.centre)
         distance = np.hypot(away[..., 0], away[..., 1])
         within = distance < self.radius
@@ -164,7 +164,7 @@ def pixel_centres(
 def draw_image(
     things: list[Thing],  # objects; later ones cover earlier ones
 ) -> np.ndarray:  # (128, 128) float32: -1 resistive, 0 water, 1 conductive
-    "The true image of a tank."
+    "Return the true image of a tank."
     points = pixel_centres(SIZE)
     image = np.zeros((SIZE, SIZE), np.float32)
     for thing in things:
@@ -207,7 +207,7 @@ class PhantomConfig:
 
 # %% ../../nbs/tasks/eit_physics.ipynb #c8b6d9d2
 def draw_things(generator: np.random.Generator, config: PhantomConfig) -> list[Thing]:
-    "The objects of one tank."
+    "Return the objects of one tank."
     things: list[Thing] = []
     wanted = generator.integers(1, config.most + 1)
     mixed, kind_of_tank = generator.random() < config.mixed, generator.random()
@@ -230,7 +230,7 @@ def measure(
     things: list[Thing],
     refinements: int = 5,  # of the mesh
 ) -> tuple[np.ndarray, np.ndarray]:  # two (208,) float64: full and empty tank
-    "The voltages of a tank with objects and of the empty tank."
+    "Return the voltages of a tank with objects and of the empty tank."
     mesh = disc_mesh(refinements)
     conductivity = np.ones(mesh.corners.shape[:2])  # (M, 7)
     for thing in things:
@@ -242,7 +242,7 @@ def measure(
 def empty_tank(
     refinements: int = 5,  # of the mesh
 ) -> np.ndarray:  # (208,) float64, cached: do not change it
-    "The voltages of a tank of water."
+    "Return the voltages of a tank of water."
     mesh = disc_mesh(refinements)
     return read(transfer(mesh, np.ones(len(mesh.triangles))))
 
@@ -252,7 +252,7 @@ def with_noise(
     voltages: np.ndarray,  # (208,) float64
     decibels: float,  # level of the noise below the voltages
 ) -> np.ndarray:  # (208,) float64
-    "The voltages with white noise added."
+    "Return the voltages with white noise added."
     spread = np.sqrt(np.mean(voltages**2)) * 10 ** (-decibels / 20)
     return voltages + spread * generator.standard_normal(len(voltages))
 
@@ -261,7 +261,7 @@ def simulate_one(
     config: PhantomConfig,
     number: int,  # of the measurement; the same number gives the same measurement
 ) -> dict[str, np.ndarray]:  # "xs" (128, 128) float32 image, "ys" (208, 1) float32 volts
-    "One tank: its image and the change of its voltages."
+    "Return one tank: its image and the change of its voltages."
     generator = np.random.default_rng(fold_seed(config.seed, "phantom", number))
     things = draw_things(generator, config)
     full, empty = measure(things, config.refinements)
@@ -279,7 +279,7 @@ def _write_one(folder: Path, config: PhantomConfig, number: int) -> None:
 
 
 def file_name(number: int) -> str:
-    "The name of a simulated file; names sort like numbers."
+    "Return the name of a simulated file; names sort like numbers."
     return f"{number:06d}.npz"
 
 
@@ -308,7 +308,7 @@ def simulate_folder(
 
 # %% ../../nbs/tasks/eit_physics.ipynb #1e9cc3ce
 def sensitivity(mesh: Mesh) -> np.ndarray:  # (208, M) float64: volts per change of a triangle's conductivity from 1
-    "How the voltages that are read change with the conductivity of each triangle."
+    "Return how the voltages that are read change with the conductivity of each triangle."
     count = len(mesh.points)
     matrix = np.zeros((count, count))
     for row in range(3):

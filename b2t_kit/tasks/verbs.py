@@ -111,7 +111,7 @@ class TrainTomography(_Original):
 
 # %% ../../nbs/tasks/verbs.ipynb #038f6767
 def _worth_keeping(asked: Any) -> dict[str, Any]:
-    "What a verb was given, for `resume.json`."
+    "Return the options of a verb, for `resume.json`."
     given = {item.name: getattr(asked, item.name) for item in fields(asked)
              if item.name not in ("out", "resume") and getattr(asked, item.name) != item.default}
     places = ("data_path", "statistics")
@@ -119,7 +119,7 @@ def _worth_keeping(asked: Any) -> dict[str, Any]:
 
 
 def training_of(asked: TrainTomography) -> tuple[Any, Any]:  # the task and the settings of its training
-    "What a command line asks for."
+    "Return the training that a command line requests."
     from b2t_kit.tasks.eit import EITConfig, EITTask, original_training, small_training
     from b2t_kit.tasks.eit_model import UNET_SIZES
 

@@ -33,7 +33,7 @@ def annotated(
     module: bytes,  # HloModuleProto
     job: dict[str, Any],  # "arguments" and "results", as `Program.job` gives them
 ) -> tuple[bytes, str]:  # MLIR for the compiler; the HLO text before compiling
-    "A program with the sharding and aliases of its arguments and results."
+    "Return a program with the sharding and aliases of its arguments and results."
     from jax._src.interpreters import mlir
     from jaxlib import _jax
     from jaxlib.mlir import ir
@@ -94,7 +94,7 @@ _SIZES = {"arguments": "argument", "temporaries": "temp", "outputs": "output", "
 
 
 def measured(executable: Any) -> dict[str, int]:
-    "Bytes per chip of an executable."
+    "Return the bytes per chip of an executable."
     found = executable.get_compiled_memory_stats()
     sizes = {name: getattr(found, f"{key}_size_in_bytes") for name, key in _SIZES.items()}
     total = sizes["arguments"] + sizes["outputs"] - sizes["aliased"] + sizes["temporaries"]
@@ -123,7 +123,7 @@ def work(
 
 
 def versions() -> dict[str, str]:
-    "The versions of jax and libtpu."
+    "Return the versions of jax and libtpu."
     from importlib.metadata import version
 
     return {name: version(name) for name in ("jax", "libtpu")}

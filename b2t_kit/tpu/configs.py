@@ -19,7 +19,7 @@ from ..training.task import RunSettings
 # %% ../../nbs/tpu/configs.ipynb #3d144a2d
 @cache
 def configurations() -> dict[str, Callable[[], RunSettings]]:
-    "All named settings: those of speech first."
+    "Return all named settings: those of speech first."
     if find_spec("b2t_kit.tasks"):  # a wing
         for room in pkgutil.iter_modules(import_module("b2t_kit.tasks").__path__):
             import_module(f"b2t_kit.tasks.{room.name}")
@@ -30,7 +30,7 @@ def configurations() -> dict[str, Callable[[], RunSettings]]:
 def configuration(
     name: str,  # such as "tiny" or "eit_cdeit"
 ) -> RunSettings:
-    "Settings by name; `KitError` for an unknown name."
+    "Return settings by name; `KitError` for an unknown name."
     if name not in configurations():
         raise KitError(f"recipe '{name}' is unknown; there are {', '.join(configurations())}")
     return configurations()[name]()
@@ -40,11 +40,11 @@ ON_GPU = ("gpu_16gb", "baseline", "transformer", "transformer_short")
 
 
 def usual_device(name: str) -> str:  # "cpu", "gpu" or "tpu"
-    "Return where a configuration is planned for unless a device is named; training takes what is there."
+    "Return the device that a configuration is planned for unless one is named; training takes the one that is there."
     return "cpu" if name.endswith("tiny") or name == "linear" else "gpu" if name in ON_GPU else "tpu"
 
 
 def configuration_lines() -> list[str]:
-    "One line per configuration: its name and description."
+    "Return one line per configuration: its name and description."
     width = max(map(len, configurations()))
     return [f"{name:<{width}}  {made.__doc__}" for name, made in configurations().items()]

@@ -56,7 +56,7 @@ class Array:
 
 # %% ../../nbs/tpu/cost.ipynb #b51947dc
 def arrays_of(text: str) -> list[Array]:
-    "All arrays of a type or a tuple of types, in order."
+    "Return all arrays of a type or a tuple of types, in order."
     def numbers(part: str | None) -> tuple[int, ...]:
         return tuple(int(number.lstrip("<=")) for number in (part or "").split(",") if number)
     found = []
@@ -98,7 +98,7 @@ class Instruction:
 
 # %% ../../nbs/tpu/cost.ipynb #67a54661
 def read_instruction(line: str) -> Instruction | None:  # None if the line is not an instruction
-    "The instruction on a line of HLO."
+    "Return the instruction on a line of HLO."
     def closing(text: str, start: int) -> int:
         depth = 0
         for place in range(start, len(text)):
@@ -149,7 +149,7 @@ class Computation:
         return {int(each.constant): name for name, each in self.instructions.items() if each.operation == "parameter"}
 
     def inputs(self, instruction: Instruction) -> list[Instruction]:
-        "The instructions whose results an instruction uses."
+        "Return the instructions whose results an instruction uses."
         return [self.instructions[name] for name in instruction.operands if name in self.instructions]
 
 # %% ../../nbs/tpu/cost.ipynb #c2520583
@@ -160,7 +160,7 @@ class Hlo:
     entry: Computation
 
     def trips(self, loop: Instruction) -> int:
-        "The number of iterations of a loop; 1 if its condition has no constant."
+        "Return the number of iterations of a loop; 1 if its condition has no constant."
         condition, body = (self.computations[loop.called[name][0]] for name in ("condition", "body"))
         most, stride = 1, 1
         for instruction in condition.instructions.values():
@@ -175,7 +175,7 @@ class Hlo:
         return -(-most // stride)
 
     def executed(self) -> Iterator[tuple[Computation, Instruction, int]]:
-        "Yields every instruction that runs, with its computation and how often it runs."
+        "Yield every instruction that runs, with its computation and how often it runs."
         def walk(computation: Computation, times: int) -> Iterator[tuple[Computation, Instruction, int]]:
             for instruction in computation.instructions.values():
                 if instruction.operation == "while":
@@ -210,7 +210,7 @@ def read_hlo(text: str) -> Hlo:
 
 # %% ../../nbs/tpu/cost.ipynb #7675694e
 def product_flops(instruction: Instruction, within: Computation) -> int:
-    "The operations of a matrix product or convolution."
+    "Return the operations of a matrix product or convolution."
     inputs, size = within.inputs(instruction), instruction.arrays[0].size
     left, right = inputs[0].arrays[0], inputs[-1].arrays[0]
     if instruction.operation == "dot":
@@ -221,7 +221,7 @@ def product_flops(instruction: Instruction, within: Computation) -> int:
 
 # %% ../../nbs/tpu/cost.ipynb #8b066211
 def matrix_flops(program: Hlo) -> int:
-    "The operations of all matrix products before compiling, for all chips together, with loops multiplied out."
+    "Return the operations of all matrix products before compiling, for all chips together, with loops multiplied out."
     return sum(times * product_flops(instruction, within) for within, instruction, times in program.executed()
                if instruction.operation in ("dot", "convolution"))
 
@@ -233,7 +233,7 @@ SENT = {"all-reduce": 2.0, "all-gather": 1.0, "reduce-scatter": 1.0, "all-to-all
 
 
 def _read_of(name: str, within: Computation, program: Hlo, whole: int) -> int:
-    "How many bytes of an operand a fusion reads."
+    "Return how many bytes of an operand a fusion reads."
     if within.root.name == name:
         return whole  # an inner fusion returns it
     total = 0
@@ -256,7 +256,7 @@ def _read_of(name: str, within: Computation, program: Hlo, whole: int) -> int:
 
 # %% ../../nbs/tpu/cost.ipynb #7ac985d5
 def moved_bytes(instruction: Instruction, within: Computation, program: Hlo) -> int:
-    "The bytes that one run of an instruction of a compiled program reads from HBM and writes to it."
+    "Return the bytes that one run of an instruction of a compiled program reads from HBM and writes to it."
     kind, inputs = instruction.operation, within.inputs(instruction)
     if kind in _FREE or kind.endswith("-done") or "AllocateBuffer" in instruction.more:
         return 0
@@ -286,7 +286,7 @@ def moved_bytes(instruction: Instruction, within: Computation, program: Hlo) -> 
 
 # %% ../../nbs/tpu/cost.ipynb #159c4d39
 def chip_groups(instruction: Instruction, chips: int) -> list[list[int]]:
-    "The groups of chips that exchange with each other."
+    "Return the groups of chips that exchange with each other."
     if found := re.search(r"replica_groups=\{(\{.*?\})\}", instruction.more):
         return [[int(chip) for chip in part.split(",")] for part in re.findall(r"\{([\d,]+)\}", found[1])]
     found = re.search(r"replica_groups=\[\d+,(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", instruction.more)
@@ -299,7 +299,7 @@ def chip_groups(instruction: Instruction, chips: int) -> list[list[int]]:
 
 # %% ../../nbs/tpu/cost.ipynb #a4a7cc2b
 def link_loads(instruction: Instruction, within: Computation, where: Slice) -> dict[Link, float]:
-    "The bytes that one run of an instruction sends over each link; empty if it exchanges nothing."
+    "Return the bytes that one run of an instruction sends over each link; empty if it exchanges nothing."
     kind, loads = instruction.operation.removesuffix("-start"), dict[Link, float]()
     if kind not in SENT and kind != "collective-permute":
         return {}
@@ -344,7 +344,7 @@ class Roofline:
 
     @property
     def bound(self) -> str:
-        "What limits the program."
+        "The limit of the program."
         times = {"matrix unit": self.matrix, "memory": self.memory, "interconnect": self.links}
         return max(times, key=times.__getitem__)
 
@@ -354,7 +354,7 @@ def roofline(
     after: Hlo,  # compiled
     where: Slice,
 ) -> Roofline:
-    "The roofline of a program on a slice: work divided by speed, with loops multiplied out."
+    "Return the roofline of a program on a slice: work divided by speed, with loops multiplied out."
     memory, loads, channels = 0.0, dict[Link, float](), set[str]()
     for within, instruction, times in after.executed():
         memory += times * moved_bytes(instruction, within, after)

@@ -67,7 +67,7 @@ class Program:
     times: int = 1  # that a training step runs it
 
     def job(self) -> dict[str, Any]:
-        "What the compiler needs to know, as plain values."
+        "Return the facts that the compiler needs, as plain values."
         notation = self.mesh.notation
         given = [{**vars(argument), "sharding": notation(len(argument.shape), argument.divided)}
                  for argument in self.arguments]
@@ -103,7 +103,7 @@ class LoweringDevice(XlaDevice):
         held.number = _XLAC._xla_get_tensor_id(held.tensor)
 
     def _blank(self, like: torch.Tensor, role: str, name: str, divided: Division) -> torch.Tensor:
-        "A placeholder with a tensor's shape and type."
+        "Return a placeholder with a tensor's shape and type."
         from torch_xla import _XLAC
         from torch_xla.core.xla_builder import create_placeholder_tensor
 
@@ -126,7 +126,7 @@ class LoweringDevice(XlaDevice):
         tensor.data = self.marked(tensor, division)
 
     def marked(self, tensor: torch.Tensor, division: Division) -> torch.Tensor:
-        "A tensor with the marker that the runtime inserts; its configuration, which `tpu.compile` reads, divides it."
+        "Return a tensor with the runtime's marker; its configuration, which `tpu.compile` reads, divides it."
         from torch_xla import _XLAC
 
         where = self.mesh.notation(tensor.ndim, division)
@@ -173,7 +173,7 @@ class LoweringDevice(XlaDevice):
 
 
 def on_host() -> str:
-    "The operations that were computed on the host so far, by name."
+    "Return the operations that were computed on the host so far, by name."
     return ", ".join(name for name, count in fallbacks().items() if count)
 
 # %% ../../nbs/tpu/lower.ipynb #eb056eb1

@@ -75,7 +75,7 @@ class Compiled:
         return next(iter(allocations(squeeze(self.error))), Allocation())
 
     def line(self) -> str:
-        "The result as one line of text."
+        "Return the result as one line of text."
         name = self.name if self.times == 1 else f"{self.name}, {self.times} times a step"
         of, verdict = f"GiB of {self.available / GIB:.2f} per chip", "fits" if self.fits else "DOES NOT FIT"
         if self.bytes:
@@ -88,7 +88,7 @@ class Compiled:
         return f"{verdict}: {name}: {size}; gave up after {self.compile_s:.0f} s"
 
     def to_dict(self) -> dict[str, Any]:
-        "All results as plain values."
+        "Return all results as plain values."
         bound, left_out = self.roofline, ("available", "versions")
         return {name: value for name, value in vars(self).items() if name not in left_out} | {
             "fits": self.fits, "error": self.error[:2000],
@@ -100,7 +100,7 @@ MEMORY_KINDS = {"parameter": "parameters", "moment": "moments", "average": "aver
 
 
 def judged(folder: Path, where: Slice) -> Compiled:
-    "Read what the compiler wrote for one program: memory by kind, the largest arrays, and the roofline."
+    "Read the compiler's result for one program: memory by kind, the largest arrays, and the roofline."
     job, found = (json.loads((folder / f"{name}.json").read_text()) for name in ("job", "result"))
     made = Compiled(job["name"], job["kind"], where.available, found["compile_s"], found["processor_s"],
                     bytes=found.get("bytes", {}), error=found.get("error", ""), states=argument_bytes(job),
@@ -117,7 +117,7 @@ def judged(folder: Path, where: Slice) -> Compiled:
 
 # %% ../../nbs/tpu/preflight.ipynb #d035343f
 def largest_arrays(program: Hlo, most: int = 8) -> list[dict[str, Any]]:
-    "The largest arrays that a compiled program's instructions create in HBM; not all need be there at once."
+    "Return the largest arrays that a compiled program's instructions create in HBM; not all need be there at once."
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for instruction in program.entry.instructions.values():
         if instruction.operation in ("parameter", "tuple", "get-tuple-element", "bitcast", "while"):
@@ -133,7 +133,7 @@ def largest_arrays(program: Hlo, most: int = 8) -> list[dict[str, Any]]:
 
 # %% ../../nbs/tpu/preflight.ipynb #6ef24cfa
 def argument_bytes(job: dict[str, Any]) -> dict[str, int]:
-    "Bytes of a program's arguments by role, per chip, without padding; `job` as `Program.job` gives it."
+    "Return the bytes of a program's arguments by role, per chip, without padding; `job` as `Program.job` gives it."
     sizes: dict[str, int] = {}
     for argument in job["arguments"]:
         shared = job["chips"] if argument["divided"] else 1
@@ -180,7 +180,7 @@ class PreflightReport:
         return self.steps * self.step_seconds / 3600 if self.step_seconds and self.steps else None
 
     def to_dict(self) -> dict[str, Any]:
-        "All results as plain values."
+        "Return all results as plain values."
         decisive = self.largest
         sizes = {name: decisive.bytes.get(name) for name in ("arguments", "temporaries", "outputs", "aliased", "code")}
         return {
@@ -221,7 +221,7 @@ class PreflightReport:
 
 # %% ../../nbs/tpu/preflight.ipynb #9944b5f7
 def complaint_lines(program: Compiled) -> list[str]:
-    "The compiler's message about a program that did not compile, with the largest arrays that it lists."
+    "Return the compiler's message about a program that did not compile, with the largest arrays that it lists."
     said = program.complaint.sentences() if program.complaint.needed else [program.error[:300]]
     lines = [f"  {line}" for line in said]
     for size, part in re.findall(r"Size: ([\d.]+[KMGT])\n(.*?)={8,}", program.error, re.S)[:5]:
@@ -240,7 +240,7 @@ COLOURS = {
 
 
 def draw_report(report: PreflightReport) -> Figure:
-    "A figure with the memory, as stacked bars, and the minimum times of all programs."
+    "Return a figure with the memory, as stacked bars, and the minimum times of all programs."
     programs, available = report.programs[::-1], report.slice.chip.memory
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 2.0 + 0.32 * len(programs)), width_ratios=(3, 2),
                                          layout="constrained")
@@ -277,7 +277,7 @@ def draw_report(report: PreflightReport) -> Figure:
 def find_compiler(
     python: str | None = None,  # interpreter with jax and libtpu; None: this one
 ) -> str:  # the interpreter
-    "The Python interpreter that has the TPU compiler; `KitError` if it, or torch_xla here, is missing."
+    "Return the Python interpreter that has the TPU compiler; `KitError` if it, or torch_xla here, is missing."
     if python and not Path(python).is_file():
         raise KitError(f"compiler: there is no Python interpreter at {python}")
     missing = [] if python else [name for name in ("jax", "libtpu") if find_spec(name) is None]
@@ -304,7 +304,7 @@ def environment(added: dict[str, str]) -> dict[str, str]:
 
 # %% ../../nbs/tpu/preflight.ipynb #cb03c229
 def lower_in_child(request: dict[str, Any], folder: Path) -> Iterator[Path]:
-    "Yields each program's folder in a folder as soon as it is written; `KitError` if the step cannot be lowered."
+    "Yield each program's folder in a folder as soon as it is written; `KitError` if the step cannot be lowered."
     (folder / "request.json").write_text(json.dumps(request))
     command = [sys.executable, "-m", "b2t_kit.tpu.lower", str(folder)]
     package = str(Path(__file__).resolve().parents[2]) if "__file__" in globals() else os.getcwd()
@@ -328,7 +328,7 @@ def lower_in_child(request: dict[str, Any], folder: Path) -> Iterator[Path]:
 
 # %% ../../nbs/tpu/preflight.ipynb #7d3d4f55
 def why_it_ended(status: int, errors: str) -> str:
-    "Why a process ended, in one line; torch_xla crashes on a gradient that XLA lacks."
+    "Return why a process ended, in one line; torch_xla crashes on a gradient that XLA lacks."
     if status < 0:
         return (f"its process crashed (signal {-status}); a likely cause is an operation whose gradient XLA lacks, "
                 "such as torch's interpolate; replace it with operations that XLA has")
@@ -398,7 +398,7 @@ def request_of(
     data: str | Path | None = None,  # folder of recordings, for their lengths
     programs: str = "all",  # or "largest"
 ) -> dict[str, Any]:
-    "The request for the process that lowers."
+    "Return the request for the process that lowers."
     return {"kind": f"{type(settings).__module__}:{type(settings).__name__}", "settings": to_dict(settings),
             "slice": where.name, "data": str(data) if data else None, "programs": programs, "models": loaded_models()}
 
@@ -427,7 +427,7 @@ def run_preflight(
 
 # %% ../../nbs/tpu/preflight.ipynb #33f4c862
 def _rebuilt(shape: tuple[int, ...], dtype: torch.dtype, is_parameter: bool, requires_grad: bool) -> torch.Tensor:
-    "An empty tensor of a given shape on the meta device."
+    "Return an empty tensor of a given shape on the meta device."
     empty = torch.empty(shape, dtype=dtype, device="meta")
     return nn.Parameter(empty, requires_grad) if is_parameter else empty
 
@@ -455,7 +455,7 @@ Loss = Callable[[nn.Module, Any], torch.Tensor]  # of model and batch, the mean 
 
 
 def own_loss(model: nn.Module, batch: Any) -> torch.Tensor:
-    "The loss that a model returns, as Hugging Face models do; `KitError` if it returns none."
+    "Return the loss that a model returns, as Hugging Face models do; `KitError` if it returns none."
     found = getattr(model(**batch) if isinstance(batch, dict) else model(batch), "loss", None)
     if found is None:
         raise KitError("the model returns no loss; pass a loss function: preflight(..., loss=lambda model, batch: ...)")
@@ -491,7 +491,7 @@ class ModelTask(Task):
 
 # %% ../../nbs/tpu/preflight.ipynb #30f04bcc
 def leaves_of(batch: Any) -> list[torch.Tensor]:
-    "The tensors of a batch; `KitError` if it holds anything else, or different numbers of rows."
+    "Return the tensors of a batch; `KitError` if it holds anything else, or different numbers of rows."
     parts = [batch] if torch.is_tensor(batch) else list(batch.values()) if hasattr(batch, "values") else batch
     if not isinstance(parts, Sequence) or not parts or not all(torch.is_tensor(part) and part.ndim for part in parts):
         raise KitError("batch: must be a tensor, or a dictionary, list or tuple of tensors, with rows first")
@@ -551,7 +551,7 @@ def optimizer_settings(
 
 # %% ../../nbs/tpu/preflight.ipynb #20241797
 def unpack_task(packed: bytes, train: dict[str, Any]) -> tuple[ModelTask, TrainConfig]:
-    "The task and the training settings in the other process, from what `pack_shapes` made in this one."
+    "Return the task and the training settings in the other process, from the result of `pack_shapes`."
     import pickle
 
     task = ModelTask(*pickle.loads(packed))  # type: ignore[abstract]  # compiling calls none of the missing methods
@@ -593,7 +593,7 @@ ARRANGEMENTS: dict[Any, str] = {"none": "everything on every chip", "moments": "
 
 
 def best_arrangement(reports: dict[str, PreflightReport]) -> str | None:
-    "The fastest sharding that fits, of reports by sharding, the simplest first."
+    "Return the fastest sharding that fits, of reports by sharding, the simplest first."
     fitting = {name: report.step_seconds or 0.0 for name, report in reports.items() if report.fits}
     if not fitting:
         return None
@@ -632,7 +632,7 @@ def answer(
 
 # %% ../../nbs/tpu/preflight.ipynb #712eefad
 def planned(settings: RunSettings, where: Slice) -> MemoryPlan | None:
-    "The memory plan of settings; None if their step cannot be traced."
+    "Return the memory plan of settings; None if their step cannot be traced."
     try:
         return plan_run("", settings.without_data(), settings.train, find_target("tpu", where.name))
     except NotTraced:
@@ -640,6 +640,6 @@ def planned(settings: RunSettings, where: Slice) -> MemoryPlan | None:
 
 # %% ../../nbs/tpu/preflight.ipynb #3f9ca82d
 def smallest_change(settings: RunSettings, where: Slice) -> str | None:
-    "The smallest change with which settings fit, according to the memory plan, such as `--shard moments`."
+    "Return the smallest change with which settings fit, according to the memory plan, such as `--shard moments`."
     plan = planned(settings, where)
     return plan.remedy if plan is not None and plan.remedy.startswith("--") else None

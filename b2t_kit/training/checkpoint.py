@@ -35,7 +35,7 @@ OWNER = ".run"  # the file in that folder that says which run made it
 
 # %% ../../nbs/training/checkpoint.ipynb #f0da344e
 def checkpoint_folders(run: str | Path) -> list[Path]:  # new checkpoints go to the first
-    "The folders of a run's checkpoints: the one that `use_scratch` made, if any, and the run's own."
+    "Return the folders of a run's checkpoints: the one that `use_scratch` made, if any, and the run's own."
     note, own = Path(run) / ROLLING, Path(run) / "checkpoints"
     if not os.path.lexists(note):
         return [own]
@@ -52,13 +52,13 @@ def checkpoint_folders(run: str | Path) -> list[Path]:  # new checkpoints go to 
 
 # %% ../../nbs/training/checkpoint.ipynb #2d8fc896
 def checkpoint_path(run: str | Path, step: int) -> Path:
-    "The folder of a step's checkpoint, existing or not; eight digits, so that names sort as numbers."
+    "Return the folder of a step's checkpoint, existing or not; eight digits, so that names sort as numbers."
     paths = [folder / f"{step:08d}" for folder in checkpoint_folders(run)]
     return next((path for path in paths if path.is_dir()), paths[0])
 
 # %% ../../nbs/training/checkpoint.ipynb #c02a604c
 def checkpoint_steps(run: str | Path) -> list[int]:
-    "The steps that have a checkpoint folder, sound or damaged, in rising order."
+    "Return the steps that have a checkpoint folder, sound or damaged, in rising order."
     paths = [path for folder in checkpoint_folders(run) if folder.is_dir() for path in folder.iterdir()]
     return sorted({int(path.name) for path in paths if re.fullmatch("[0-9]{8,12}", path.name) and path.is_dir()})
 
@@ -94,7 +94,7 @@ def write_checkpoint(
 # %% ../../nbs/training/checkpoint.ipynb #3bc7da1e
 @contextmanager
 def _new_checkpoint(run: str | Path, target: Path, state: Mapping[str, Any]) -> Iterator[Path]:
-    "A folder for the tensor files; then state and marker are added, all is flushed, and it becomes the checkpoint."
+    "Give a folder for the tensor files; then add state and marker, flush all, and make it the checkpoint."
     try:
         _remove_checkpoint(target)
         with atomic_folder(target) as folder:
@@ -124,7 +124,7 @@ def _remove_checkpoint(folder: Path) -> None:
 
 # %% ../../nbs/training/checkpoint.ipynb #d46e58bd
 def checkpoint_fault(checkpoint: str | Path) -> str:  # "" if it is sound
-    "What is wrong with a checkpoint, in one line."
+    "Return the fault of a checkpoint in one line."
     folder = Path(checkpoint)
     marker = COMPLETE if os.path.lexists(folder / COMPLETE) else "state.json"  # a copy may leave hidden files out
     try:
@@ -148,7 +148,7 @@ def checkpoint_fault(checkpoint: str | Path) -> str:  # "" if it is sound
 
 # %% ../../nbs/training/checkpoint.ipynb #a4f90b31
 def read_state(checkpoint: str | Path) -> dict[str, Any]:
-    "The plain values of a checkpoint: `step` and the state given to `write_checkpoint`."
+    "Return the plain values of a checkpoint: `step` and the state given to `write_checkpoint`."
     state = load_json(Path(checkpoint) / "state.json")
     if not isinstance(state, dict):
         raise KitError(f"{Path(checkpoint) / 'state.json'}: is not the state of a run")
@@ -156,7 +156,7 @@ def read_state(checkpoint: str | Path) -> dict[str, Any]:
 
 # %% ../../nbs/training/checkpoint.ipynb #1ec32c01
 def read_part(checkpoint: str | Path, name: str) -> dict[str, torch.Tensor]:  # in host memory
-    "The named tensors of one file of a checkpoint; a damaged file raises `KitError`."
+    "Return the named tensors of one file of a checkpoint; a damaged file raises `KitError`."
     path = Path(checkpoint) / f"{name}.safetensors"
     try:
         return load_file(regular_file(path), device="cpu")
@@ -165,7 +165,7 @@ def read_part(checkpoint: str | Path, name: str) -> dict[str, torch.Tensor]:  # 
 
 # %% ../../nbs/training/checkpoint.ipynb #02a869ab
 def latest_checkpoint(run: str | Path, report: Callable[[str], None] = print) -> Path | None:
-    "The newest sound checkpoint."
+    "Return the newest sound checkpoint."
     for step in reversed(checkpoint_steps(run)):
         path = checkpoint_path(run, step)
         fault = checkpoint_fault(path)
@@ -189,7 +189,7 @@ def mark_best(run: str | Path, best: Best) -> None:
 
 # %% ../../nbs/training/checkpoint.ipynb #53bbbf20
 def read_best(run: str | Path) -> Best | None:  # None if nothing was validated yet
-    "The content of a run's file `best`; `KitError` if it is unreadable, or differs from what its checkpoint says."
+    "Return the content of a run's file `best`; raise `KitError` if it is unreadable, or its checkpoint disagrees."
     path = Path(run) / "best"
     if not os.path.lexists(path):
         return None
@@ -206,7 +206,7 @@ def read_best(run: str | Path) -> Best | None:  # None if nothing was validated 
 
 # %% ../../nbs/training/checkpoint.ipynb #5f7efa67
 def best_checkpoint(run: str | Path, report: Callable[[str], None] = print) -> Path:
-    "The best checkpoint, or the newest sound one if that is damaged; raises `KitError` if there is none."
+    "Return the best checkpoint, or the newest sound one if that is damaged; raise `KitError` if there is none."
     best = read_best(run)
     if best is not None:
         path = checkpoint_path(run, best.step)
@@ -230,7 +230,7 @@ def prune(run: str | Path, keep: int) -> None:
 
 # %% ../../nbs/training/checkpoint.ipynb #e67897ed
 def clean_leftovers(run: str | Path) -> list[str]:  # names of what was removed
-    "Remove what killed runs left behind: half-written checkpoints and temporary files."
+    "Remove leftovers of killed runs: half-written checkpoints and temporary files."
     names = (".*.partial", ".*.json.*", ".best.*", ".metrics.jsonl.*")
     found = [path for folder in (Path(run), *checkpoint_folders(run)) for name in names
              for path in sorted(folder.glob(name))]
@@ -240,7 +240,7 @@ def clean_leftovers(run: str | Path) -> list[str]:  # names of what was removed
 
 # %% ../../nbs/training/checkpoint.ipynb #4569b74e
 def check_disk_space(run: str | Path, size: int, keep: int) -> int:  # bytes that the run may still need
-    "Check that the kept checkpoints, the best and one more fit on the disk; raises `KitError` if not."
+    "Check that the kept checkpoints, the best and one more fit on the disk; raise `KitError` if not."
     needed = max(keep + 2 - len(checkpoint_steps(run)), 1) * size
     free = free_bytes(checkpoint_folders(run)[0])
     if free < needed:
@@ -250,7 +250,7 @@ def check_disk_space(run: str | Path, size: int, keep: int) -> int:  # bytes tha
 
 # %% ../../nbs/training/checkpoint.ipynb #17468720
 def use_scratch(run: str | Path, scratch: str | Path) -> Path:  # where checkpoints are written from now on
-    "Make a run write its checkpoints to a new folder in `scratch`; raises `KitError` if that fails."
+    "Make a run write its checkpoints to a new folder in `scratch`; raise `KitError` if that fails."
     current = checkpoint_folders(run)
     if len(current) > 1 and current[0].parent == Path(scratch).absolute():
         return current[0]
@@ -287,7 +287,7 @@ def copy_to_output(run: str | Path) -> None:
 # %% ../../nbs/training/checkpoint.ipynb #f571a0b4
 @contextmanager
 def run_lock(run: str | Path) -> Iterator[None]:
-    "Lock a run folder inside a block; raises `KitError` if another process holds the lock."
+    "Lock a run folder inside a block; raise `KitError` if another process holds the lock."
     try:
         import fcntl
     except ImportError:  # Windows has no such lock
@@ -304,7 +304,7 @@ def run_lock(run: str | Path) -> Iterator[None]:
 
 # %% ../../nbs/training/checkpoint.ipynb #dd106626
 def tensors_hash(tensors: Mapping[str, torch.Tensor]) -> str:  # 32 hexadecimal digits
-    "A hash of the names, types, shapes and bytes of tensors, for the keys of caches."
+    "Return a hash of the names, types, shapes and bytes of tensors, for the keys of caches."
     digest = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())

@@ -30,7 +30,7 @@ METRICS = "metrics.jsonl"  # the file's name inside a run folder
 
 # %% ../../nbs/training/log.ipynb #fe35887e
 def append_row(run: str | Path, row: dict[str, Any]) -> dict[str, Any]:  # the row as written
-    "Append one line to a run's metrics in a single write; raises `KitError` if that fails."
+    "Append one line to a run's metrics in a single write; raise `KitError` if that fails."
     written = {}
     for name, value in row.items():
         if isinstance(value, float):
@@ -49,7 +49,7 @@ MOST_STEPS = 10**12  # more than a year's, at a thousand a second
 
 
 def read_metrics(run: str | Path) -> list[dict[str, Any]]:
-    "All complete rows of a run, in the order written; a damaged or missing file raises `KitError`."
+    "Return all complete rows of a run, in the order written; a damaged or missing file raises `KitError`."
     path = Path(run)
     path = path / METRICS if path.is_dir() else path
     lines = read_bytes(path).decode("utf-8", "replace").splitlines()
@@ -88,7 +88,7 @@ def series(
     kind: str,  # "train" or "eval"
     name: str,  # a value of such rows, such as "loss"
 ) -> tuple[list[int], list[float]]:  # steps and values; rows without the value are left out
-    "One curve from the rows of a run."
+    "Return one curve from the rows of a run."
     found = [(row["step"], row[name]) for row in rows if row["kind"] == kind and row.get(name) is not None]
     return [step for step, _ in found], [value for _, value in found]
 
@@ -125,7 +125,7 @@ _FORMATS: dict[str, Callable[[Any], str]] = {  # value name -> its text
 
 
 def value_text(name: str, value: Any) -> str:
-    "A value as text, with its name or unit."
+    "Return a value as text, with its name or unit."
     if value is None:
         return f"{name} not finite"
     if name in _FORMATS:
@@ -134,7 +134,7 @@ def value_text(name: str, value: Any) -> str:
 
 # %% ../../nbs/training/log.ipynb #8e277f86
 def row_text(row: dict[str, Any], total_steps: int) -> str:
-    "One row as a line for a terminal, without the norms of single groups."
+    "Return one row as a line for a terminal, without the norms of single groups."
     start = f"step {row['step']}/{total_steps}"
     if row["kind"] == "event":
         return f"{start}  {row['text']}"
@@ -151,7 +151,7 @@ class RunFigure(Figure):
 
 
 def eval_names(rows: list[dict[str, Any]]) -> list[str]:
-    "The names of the validation values other than the loss, in order of appearance."
+    "Return the names of the validation values other than the loss, in order of appearance."
     names = dict.fromkeys(name for row in rows if row["kind"] == "eval" for name in row)
     return [name for name in names if name not in ("kind", "step", "seconds", "loss")]
 
@@ -185,7 +185,7 @@ def draw_runs(
     runs: dict[str, list[dict[str, Any]]],  # name -> rows
     metric: str | None = None,  # validation value in the second panel; the first error rate if None
 ) -> RunFigure:
-    "A figure with loss, one validation metric and learning rate of one or more runs."
+    "Return a figure with loss, one validation metric and learning rate of one or more runs."
     metric = metric or next(iter(eval_names([row for rows in runs.values() for row in rows])), None)
     figure = RunFigure(figsize=(9.5, 2.7))
     figure.subplots_adjust(left=0.06, right=0.985, bottom=0.18, top=0.83, wspace=0.26)
@@ -210,7 +210,7 @@ def show_run(
     *folders: str | Path,  # one run folder, or several to compare
     metric: str | None = None,  # validation value in the second panel; the first error rate if None
 ) -> RunFigure:
-    "A figure of finished or current runs, drawn from their files."
+    "Return a figure of finished or current runs, drawn from their files."
     return draw_runs({Path(folder).name: read_metrics(folder) for folder in folders}, metric)
 
 # %% ../../nbs/training/log.ipynb #66c8cd2f
@@ -284,7 +284,7 @@ class Board:
 
 # %% ../../nbs/training/log.ipynb #6f28776f
 def find_runs(folder: str | Path) -> dict[str, Path]:  # run folder by its path relative to `folder`
-    "The run folders in a folder, sorted by name."
+    "Return the run folders in a folder, sorted by name."
     folder = Path(folder)
     found = sorted({path.parent for depth in range(4) for path in folder.glob("*/" * depth + METRICS)})
     return {str(path.relative_to(folder)): path for path in found}

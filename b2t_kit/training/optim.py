@@ -29,7 +29,7 @@ def lr_scale(
     floor: float = 0.02,  # learning rate at the end, as a fraction of the peak
     decay_start: int = 0,  # the step at which it begins to fall; up to `warmup_steps`: at once
 ) -> float:  # between 0 and 1
-    "The learning rate of one update, as a fraction of its peak."
+    "Return the learning rate of one update, as a fraction of its peak."
     if step < warmup_steps:
         return step / warmup_steps
     if step >= decay_steps:
@@ -52,7 +52,7 @@ def group_parameters(
     model: nn.Module,  # unwrapped
     rules: Sequence[GroupRule],  # the first rule that matches a name is used
 ) -> list[dict[str, Any]]:  # for a torch optimizer; groups without parameters are left out
-    "Every trainable parameter in exactly one group; a parameter without a rule raises `KitError`."
+    "Return every trainable parameter in exactly one group; a parameter without a rule raises `KitError`."
     members: dict[GroupRule, list[nn.Parameter]] = {rule: [] for rule in rules}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
@@ -144,13 +144,13 @@ class NormWatch:
 
 # %% ../../nbs/training/optim.ipynb #a6644c21
 def _optimizer_names(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[str]:
-    "The parameters' names, in the order of the optimizer's numbers."
+    "Return the parameters' names, in the order of the optimizer's numbers."
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
 
 # %% ../../nbs/training/optim.ipynb #311f513e
 def norm_groups(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, list[nn.Parameter]]:
-    "The trained parameters by top-level part of the model and group of the optimizer."
+    "Return the trained parameters by top-level part of the model and group of the optimizer."
     names = iter(_optimizer_names(optimizer, model))
     found: dict[str, list[nn.Parameter]] = {}
     for number, group in enumerate(optimizer.param_groups):
@@ -167,7 +167,7 @@ def pack_optimizer(
     optimizer: torch.optim.Optimizer,  # after any number of steps
     model: nn.Module,  # unwrapped
 ) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:  # tensors by name; settings per group
-    "The optimizer's state as named tensors and its groups' settings as plain values."
+    "Return the optimizer's state as named tensors and its groups' settings as plain values."
     names = _optimizer_names(optimizer, model)
     packed = optimizer.state_dict()
     tensors = {f"{names[index]}/{key}": value

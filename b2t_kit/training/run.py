@@ -98,11 +98,11 @@ class Budget:
         self.seconds[what] = max(self.seconds[what], self.clock() - started)
 
     def spent(self) -> float:
-        "Seconds since the start."
+        "Return seconds since the start."
         return self.clock() - self.start
 
     def over(self) -> bool:
-        "Return whether to save and stop: what is left is 1.5 times the writes and a validation, and two steps."
+        "Return whether to save and stop: 1.5 times the writes and a validation, and two steps, must still fit."
         ending = self.copies * self.seconds["write"] + self.seconds["evaluate"]
         return self.spent() + 1.5 * ending + 2 * self.seconds["step"] >= self.limit
 
@@ -190,7 +190,7 @@ _CHANGEABLE = {  # settings that a resumed run may change
 
 
 def differences(before: Any, now: Any, name: str = "") -> list[str]:  # such as "task.model.hidden was 64 and is 128"
-    "One line for each difference between two nested plain values."
+    "Return one line for each difference between two nested plain values."
     if isinstance(before, dict) and isinstance(now, dict):
         return [line for key in dict.fromkeys([*before, *now])
                 for line in differences(before.get(key), now.get(key), f"{name}.{key}".strip("."))]
@@ -200,7 +200,7 @@ def differences(before: Any, now: Any, name: str = "") -> list[str]:  # such as 
 
 # %% ../../nbs/training/run.ipynb #502de63b
 def check_resumable(folder: Path, resume: bool) -> bool:
-    "Return whether a folder holds a run; raises `KitError` if a new run finds one there, or a resumed run no folder."
+    "Return whether a folder holds a run; raise `KitError` if a new run finds one there, or a resumed run no folder."
     started = (folder / "config.json").exists() or (folder / "checkpoints").exists()
     if resume and not folder.is_dir():
         raise KitError(f"{folder}: there is no run to resume; leave resume out to start one")
@@ -210,7 +210,7 @@ def check_resumable(folder: Path, resume: bool) -> bool:
 
 
 def claim_folder(folder: Path, task: Task, config: TrainConfig, resume: bool) -> dict[str, Any]:
-    "Return what `config.json` will hold; raises `KitError` naming the fields that differ from the run to resume."
+    "Return the content of `config.json`; raise `KitError` naming the fields that differ from the run to resume."
     path, once = folder / "config.json", replace(config, new_schedule=False)  # permitted once, not for ever
     record = {"train": to_dict(once), "task": task.describe(), "data": task.fingerprint(folder / MEMO)}
     record = json.loads(json.dumps(record, default=str))
@@ -381,7 +381,7 @@ def open_run(
     quiet: bool = False,  # print and show nothing
     check_memory: MemoryCheck | None = None,  # called before the model is built
 ) -> Iterator[Run]:
-    "Claim the folder, open the device, build or restore the run; raises `KitError` if one of them fails."
+    "Claim the folder, open the device, build or restore the run; raise `KitError` if one of them fails."
     folder = Path(out)
     report = (lambda text: None) if quiet else print
     with ExitStack() as stack:
@@ -430,7 +430,7 @@ def open_run(
 
 @contextmanager
 def _removed_on_failure(folder: Path, resume: bool) -> Iterator[None]:
-    "Create the folder; if a new run fails before its first checkpoint, remove what it wrote."
+    "Create the folder; if a new run fails before its first checkpoint, remove its files."
     started = check_resumable(folder, resume)
     with new_folders(folder):
         try:
@@ -476,7 +476,7 @@ def accumulate_gradients(run: Training, micro_batches: list[Any]) -> None:
 
 # %% ../../nbs/training/run.ipynb #73c6b311
 def scale_at(config: TrainConfig, step: int) -> float:
-    "The learning rate of the update after `step` updates, as a fraction of the peak."
+    "Return the learning rate of the update after `step` updates, as a fraction of the peak."
     step -= step % config.lr_every
     return lr_scale(step, config.warmup_steps, config.decay_steps or config.steps, config.lr_floor, config.decay_start)
 
@@ -495,7 +495,7 @@ def update_weights(run: Training, batch: Any = None) -> None:
 
 # %% ../../nbs/training/run.ipynb #b3bfa480
 def remaining_batches(run: Run) -> Iterator[list[Any]]:
-    "The micro-batches of each remaining step; raises `KitError` if the task provides too few."
+    "Yield the micro-batches of each remaining step; raise `KitError` if the task provides too few."
     end = run.config.steps
     with closing(run.task.batches(run.config, run.device, run.step)) as batches:
         for micro_batches in islice(batches, end - run.step):
@@ -506,12 +506,12 @@ def remaining_batches(run: Run) -> Iterator[list[Any]]:
 
 # %% ../../nbs/training/run.ipynb #5d62a114
 def _last_good(run: Run) -> str:
-    "The step of the newest checkpoint, for messages about a run that has diverged."
+    "Return the step of the newest checkpoint, for messages about a run that has diverged."
     return f"the last good checkpoint is of step {next(reversed(checkpoint_steps(run.folder)), 'none')}"
 
 
 def collect(run: Run) -> None:
-    "Fetch the values measured since the last time; raises `KitError` at the first bad step."
+    "Fetch the values measured since the last time; raise `KitError` at the first bad step."
     rows, seconds = run.meter.fetch(run.device)
     for step, row in enumerate(rows, start=run.step - len(rows) + 1):
         skipped = run.device.precision.scaler and not math.isfinite(row["norm"])
@@ -527,7 +527,7 @@ def collect(run: Run) -> None:
 
 
 def _save_bad_step(run: Run, step: int) -> tuple[Path, list[str]]:
-    "Draw a step's batch again and write it to a file; return the file, and what is not finite on any process."
+    "Draw a step's batch again and write it to a file; return the file, and the values that are not finite."
     with closing(run.task.batches(run.config, run.device, step - 1)) as batches:
         micro_batches = [run.task.on_host(batch) for batch in next(batches)]
     arrays, faults = {}, []
@@ -548,14 +548,14 @@ def _save_bad_step(run: Run, step: int) -> tuple[Path, list[str]]:
 
 # %% ../../nbs/training/run.ipynb #a9b2f0f0
 def checkpoint_parts(run: Training) -> tuple[dict[str, dict[str, torch.Tensor]], list[dict[str, Any]]]:
-    "The tensors of a checkpoint by file name, still on the device, and the optimizer's settings."
+    "Return the tensors of a checkpoint by file name, still on the device, and the optimizer's settings."
     tensors, groups = pack_optimizer(run.optimizer, run.plain_model)
     parts = {"model": run.plain_model.state_dict(), "optimizer": tensors}
     return parts | ({"ema": run.ema.model.state_dict()} if run.ema else {}), groups
 
 
 def checkpoint(run: Run) -> None:
-    "Save this step, mark it if it is the best, and remove old ones; raises `KitError` if its values are not finite."
+    "Save this step, mark it if it is the best, and remove old ones; raise `KitError` if its values are not finite."
     collect(run)
     audit_optimizer(run.optimizer, run.plain_model)
     run.device.check_replicas(run.model)
@@ -588,7 +588,7 @@ def checkpoint(run: Run) -> None:
 
 # %% ../../nbs/training/run.ipynb #a082f1f4
 def restore(run: Run) -> None:
-    "Continue from the newest sound checkpoint or the beginning; raises `KitError` if all are damaged."
+    "Continue from the newest sound checkpoint or the beginning; raise `KitError` if all are damaged."
     path = on_main(run.device, lambda: latest_checkpoint(run.folder, run.say))
     if path is None:
         if checkpoint_steps(run.folder):
@@ -809,7 +809,7 @@ def warm_up(run: Run) -> float:  # seconds of one step; the mean over all shapes
 
 # %% ../../nbs/training/run.ipynb #329110b9
 def checkpoint_sizes(run: Run) -> tuple[int, int]:  # bytes now, and bytes more when the optimizer has moments
-    "The approximate size of a checkpoint, and how much it grows."
+    "Return the approximate size of a checkpoint, and how much it grows."
     tensors = [tensor for part in checkpoint_parts(run)[0].values() for tensor in part.values()]
     trained = sum(parameter.numel() for group in run.optimizer.param_groups for parameter in group["params"])
     size = sum(tensor.nbytes for tensor in tensors) + 200 * len(tensors) + 50_000
@@ -817,7 +817,7 @@ def checkpoint_sizes(run: Run) -> tuple[int, int]:  # bytes now, and bytes more 
 
 
 def describe_run(run: Run, step_seconds: float) -> dict[str, str]:
-    "The lines of the printed plan, by name; raises `KitError` if the disk is too small."
+    "Return the lines of the printed plan, by name; raise `KitError` if the disk is too small."
     config, device = run.config, run.device
     groups = [f"{group.get('name', 'all')} {sum(parameter.numel() for parameter in group['params']):,} "
               f"(lr {group['peak_lr']:g}, decay {group['weight_decay']:g})" for group in run.optimizer.param_groups]

@@ -43,7 +43,7 @@ def spread_of(bests: dict[int, Best | None], metric: str) -> dict[str, Any]:
 
 # %% ../../nbs/training/seeds.ipynb #ebf465ec
 def spread_text(spread: dict[str, Any]) -> str:
-    "The spread in one line."
+    "Return the spread in one line."
     if spread["mean"] is None:
         return f"{spread['metric']}: no seed has a best value"
     sd = "" if spread["sd"] is None else f" with a standard deviation of {spread['sd']:.2g}"
@@ -68,7 +68,7 @@ def device_variables(kind: str, number: int, seeds: int) -> dict[str, str]:  # a
 
 # %% ../../nbs/training/seeds.ipynb #996cbace
 def share_devices(device: str, seeds: int) -> list[dict[str, str]]:  # variables of each seed's process
-    "Divide this machine's devices among seeds; raises `KitError` if there are too few."
+    "Divide this machine's devices among seeds; raise `KitError` if there are too few."
     kind = find_device(device).partition(":")[0]
     simulated = os.environ.get("PJRT_DEVICE", "TPU") != "TPU"  # XLA's CPU backend
     count = torch.cuda.device_count() if kind == "cuda" else len(tpu_chips())
@@ -124,7 +124,7 @@ def train_side_by_side(
     steps: int,  # of each run
     metric: str = "per",  # the value whose spread is reported
 ) -> dict[int, int]:  # exit status of each seed
-    "Train or resume all seeds at once; raises `KeyboardInterrupt` with the signal's name if one stops them."
+    "Train or resume all seeds at once; raise `KeyboardInterrupt` with the signal's name if one stops them."
     out = next(iter(folders.values())).parent
     board, asked = SeedBoard(folders, steps), False
     processes: dict[int, subprocess.Popen] = {}

@@ -91,29 +91,29 @@ class LossSum:
 
 # %% ../../nbs/training/task.ipynb #45cd25bd
 class Task(Protocol):
-    "What the training loop needs from a task; a subclass inherits the optional methods."
+    "The interface between the training loop and a task; a subclass inherits the optional methods."
 
     def describe(self) -> dict[str, Any]:
-        "Plain values for `config.json`: enough to rebuild the task; must be equal when resuming."
+        "Return plain values for `config.json`: enough to rebuild the task; must be equal when resuming."
 
     def fingerprint(self, memo: Path | None = None) -> dict[str, Any]:
-        """Plain values that change when the data change; must be equal when resuming. `memo` is a file of the run
-        folder in which a task may keep what takes long to find out again."""
+        """Return plain values that change when the data change; must be equal when resuming. `memo` is a file of the
+        run folder in which a task may keep what takes long to find out again."""
 
     def build_model(self) -> nn.Module:
-        "A new float32 model on the CPU, with initial weights drawn from torch's generator."
+        "Return a new float32 model on the CPU, with initial weights drawn from torch's generator."
 
     def parameter_groups(self, model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
-        "The parameter groups for AdamW, as `optim.group_parameters` returns them."
+        "Return the parameter groups for AdamW, as `optim.group_parameters` returns them."
 
     def batches(self, config: TrainConfig, device: Device, position: int) -> Generator[list[Any], None, None]:
-        """An endless generator from step `position` on: for each optimizer step, the list of micro-batches
+        """Return an endless generator from step `position` on: for each optimizer step, the list of micro-batches
         of this process (`device.rank` of `device.world`). A batch is a dataclass of tensors with an
         integer `step_rows`, the real rows of the whole step over all processes and micro-batches.
         The same position always gives the same batches."""
 
     def compute_loss(self, model: nn.Module, batch: Any) -> LossSum:
-        "The loss of a batch on the device, in training and validation."
+        "Return the loss of a batch on the device, in training and validation."
 
     def evaluate(self, model: nn.Module, device: Device) -> dict[str, float]:
         "Validation results by name; called on every process, in evaluation mode without gradients."
@@ -123,20 +123,20 @@ class Task(Protocol):
         return {}
 
     def shapes(self, config: TrainConfig, device: Device) -> tuple[list[list[Any]], list[Any]]:
-        """One step of every training shape and one batch of every validation shape, with any content:
+        """Return one step of every training shape and one batch of every validation shape, with any content:
         a device that compiles programs compiles all of them before the first step."""
         return [], []
 
     def size(self, batch: Any) -> dict[str, int]:
-        "The amount of work in a batch, such as trials and bins; logged per second."
+        "Return the amount of work in a batch, such as trials and bins; logged per second."
         return {}
 
     def on_host(self, batch: Any) -> Any:
-        "A batch from `batches` with all its contents, also those that only the device has; for the file of a bad step."
+        "Return a batch from `batches` with all its contents, also those that only the device has, to file bad steps."
         return batch
 
     def plan(self) -> dict[str, str]:
-        "Lines about data and batches for the printed plan, text by name."
+        "Return lines about data and batches for the printed plan, text by name."
         return {}
 
     def sources(self) -> dict[str, bytes]:
@@ -146,7 +146,7 @@ class Task(Protocol):
     given: Mapping[str, Any] = {}  # what the command gave, for `--resume`
 
     def circumstances(self) -> dict[str, Any]:
-        "Plain values for `resume.json`: what a resumed run takes up again and may change, such as the data's folder."
+        "Return plain values for `resume.json`: options that a resumed run takes up and may change, such as folders."
         return dict(self.given)
 
     def hooks(self) -> dict[str, Callable[[nn.Module, int, Path], None]]:
@@ -160,7 +160,7 @@ class TaskSettings:
     rows: int  # of an optimizer step, over all devices and micro-batches
 
     def with_rows(self, rows: int) -> Self:
-        "The settings with other rows."
+        "Return the settings with other rows."
         raise NotImplementedError
 
 # %% ../../nbs/training/task.ipynb #f05d7104
@@ -175,7 +175,7 @@ class RunSettings:
         self,
         data: str | Path | None = None,  # recordings whose lengths to take; None: published or fixed ones
     ) -> Task:
-        "The task without data: its model, its loss, and batches of every shape."
+        "Return the task without data: its model, its loss, and batches of every shape."
         raise NotImplementedError
 
     @classmethod
@@ -184,7 +184,7 @@ class RunSettings:
         return {}
 
     def with_rows(self, rows: int) -> Self:
-        "The settings with other rows of an optimizer step."
+        "Return the settings with other rows of an optimizer step."
         return replace(self, task=self.task.with_rows(rows))
 
 # %% ../../nbs/training/task.ipynb #b253edf8
