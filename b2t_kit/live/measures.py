@@ -90,10 +90,8 @@ class DelayLedger:
         self.count = self.late = 0  # frames in all, and those whose words took longer than a bin
         self.rows: deque[tuple[float, ...]] = deque(maxlen=frames)  # seconds, as in `STAGES`
         self.finals: deque[float] = deque(maxlen=frames)  # seconds from the end of each sentence to its final words
-        self.displays: deque[float] = deque(maxlen=frames)  # seconds from a frame's last bin to the first screen
         self.sentences: deque[SentenceTiming] = deque(maxlen=1000)
         self._changes: list[tuple[float, tuple[str, ...]]] = []  # of the sentence that is open
-        self._displayed = 0  # bins of the newest frame that was on a screen
 
     def add(self, update: Update) -> SentenceTiming | None:
         "Enter a frame, or the end of a sentence, and return how that came."
@@ -111,12 +109,6 @@ class DelayLedger:
             self._changes.append((now, words))
         return None
 
-    def add_display(self, bins: int, seconds: float) -> None:
-        "Enter that the words of a frame are on a screen, so many seconds after its last bin."
-        if bins > self._displayed:  # by the first screen
-            self._displayed = bins
-            self.displays.append(seconds)
-
     def measures(self) -> Measures | None:
         "How soon and how calm the words came; None before the first."
         return measure_session(self.sentences)
@@ -124,7 +116,7 @@ class DelayLedger:
     def summary(self) -> dict[str, dict[str, float]]:
         "Return the 50th, 95th and 99th percentile and the maximum of each stage that has times, in seconds."
         values = dict(zip(STAGES, np.array(self.rows).reshape(-1, len(STAGES)).T))
-        values |= {"display": np.array(self.displays), "final": np.array(self.finals)}
+        values["final"] = np.array(self.finals)
         return {name: dict(zip(("p50", "p95", "p99", "max"), np.percentile(value, [50, 95, 99, 100]).tolist()))
                 for name, value in values.items() if len(value)}
 

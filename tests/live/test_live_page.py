@@ -105,7 +105,7 @@ def test_page_shows_and_asks(decoder: StreamDecoder, recordings: Path, browser) 
         assert said == "How are you today?" and lines[0] == (decoded or "(nothing)") and lines[-1] == f"said: {said}"
         assert text(browser, "words").split() == decoded.split()
         assert len(set(browser.execute_script("return paint.getImageData(0, 0, 400, recording.height).data"))) > 50
-        shows(browser, words_ms=lambda now: now.endswith(" ms"), display_ms=lambda now: now.endswith(" ms"),
+        shows(browser, words_ms=lambda now: now.endswith(" ms"), phonemes=bool,
               state="waiting for a sentence to say", counted="Stream: no fault counted.")
         browser.execute_script("find('calm').value = 0.4; find('calm').onchange()")
         shows(browser, calm_text="shown after 0.40 s")
@@ -332,7 +332,7 @@ def test_what_a_page_says_of_keeping(browser, tmp_path: Path) -> None:
         browser.switch_to.alert.accept()
         shows(browser, kept="What was kept of this session has been deleted.")
         assert not (tmp_path / "kept").exists() and not browser.find_element("id", "keep-delete").is_enabled()
-        session.watchers = [server.feed, Terminal(lines)]
+        session.watchers = [server, Terminal(lines)]
         keep_session(session, tmp_path / "full", {})
         (tmp_path / "full/events.jsonl").symlink_to("/dev/full")
         session.note("something to keep")
