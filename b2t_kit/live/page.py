@@ -377,7 +377,8 @@ class Widget:
     def show(self, moment: Moment) -> None:
         "Draw, unless that was done a moment ago."
         self.feed.show(moment)
-        changed, self.status, self.note = moment.status.name != self.status, moment.status.name, moment.note or self.note
+        changed = moment.status.name != self.status
+        self.status, self.note = moment.status.name, moment.note or self.note
         if changed or moment.over or moment.note or time.monotonic() - self.drawn_at > REDRAWN:
             self.draw()
 
