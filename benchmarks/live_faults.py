@@ -25,7 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +35,7 @@ from b2t_kit.data.dataset import BIN_SECONDS, Recordings
 from b2t_kit.decode.decode import known_sentences
 from b2t_kit.decode.stream import StreamConfig, StreamDecoder
 from b2t_kit.live.page import PageServer
-from b2t_kit.live.repair import Bridge, Quality, Repairs
+from b2t_kit.live.repair import Bridge, Quality, count_repairs
 from b2t_kit.live.session import LiveSession, Moment, open_decoder
 from b2t_kit.live.sources import Piece, RecordingSource, StreamSender, StreamSource
 from b2t_kit.models.model import collapse
@@ -173,10 +173,6 @@ def errors(decoder: StreamDecoder, pieces: Iterable[Piece], labels: list[list[in
     return total
 
 
-def repairs_sum(counts: list[Repairs]) -> str:
-    return str(Repairs(**{one.name: sum(getattr(count, one.name) for count in counts) for one in fields(Repairs)}))
-
-
 def alarms(pieces: Iterable[Piece]) -> Counter:
     "What `Quality` says of a stream, by how many of its pieces."
     quality, found = None, Counter()
@@ -213,7 +209,7 @@ def in_real_time(run: str, data: str, trials: int, quick: int, slow: int) -> dic
     times = {name: round(1000 * value, 1) for name, value in session.ledger.summary()["words"].items()}
     return {"messages to readers": [one["messages"] for one in pages], "never reading": slow, "ms": times,
             "sentences": [text for _, text in session.sentences], "late": session.ledger.late,
-            "repairs": str(session.bridge.repairs)}
+            "repairs": session.counted()}
 
 
 def sending(data: str, port: int, stop: threading.Event, counts: Counter) -> None:
@@ -312,7 +308,7 @@ def measured(days: dict, labels: dict, seeds: int) -> tuple[np.ndarray, list[dic
                     totals.append(errors(decoder, mended, labels[day]))
                     counts.append(bridge.repairs)
             row[way] = sum(totals).tolist()
-            row["counted"] = repairs_sum(counts) if way == "repeat" else row["counted"]
+            row["counted"] = count_repairs(sum(counts, Counter())) if way == "repeat" else row["counted"]
         rows.append(row)
         print(json.dumps(row), flush=True)
     return clean, rows

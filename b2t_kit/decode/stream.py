@@ -160,18 +160,14 @@ class StreamConfig:
     end_confidence: float = 0.0
     pause: float = 0.3  # mean silence between two words, seconds, for that probability
     calm: float = 0.0  # seconds a word must stay unchanged before it is shown; more: later, with fewer revisions
-    idle: float = 10.0  # restart the sentence after this much initial silence, seconds
     longest: float = 120.0  # seconds after which a sentence ends in any case, so that memory stays bounded
     normalise: bool = False  # z-score raw features causally; stored T15 features are z-scored already
     alternatives: int = 3  # next-best sentences in an update
-    considered: int = 20  # hypotheses used for confidences
-    threads: int = 1  # CPU threads of the network; for one trial at a time, 1 is fastest
 
     def __post_init__(self) -> None:
         check_bounds(self, {
             "end_silence": (0, 3600), "end_confidence": (0, 1), "pause": (0.01, 60), "calm": (0, 3600),
-            "idle": (1, 86_400), "longest": (1, 3600), "alternatives": (0, 1000), "considered": (1, 10_000),
-            "threads": (1, 1000)})
+            "longest": (1, 3600), "alternatives": (0, 1000)})
 
 # %% ../../nbs/decode/stream.ipynb #4c45d0c5
 @dataclass(frozen=True)
@@ -213,6 +209,8 @@ def end_probability(
 
 # %% ../../nbs/decode/stream.ipynb #d8996f65
 _COPIED_BYTES = 2 << 30  # a larger language model stays mapped from its file
+_CONSIDERED = 20  # hypotheses used for confidences
+_IDLE = 10.0  # seconds of silence after which a sentence that has not begun starts anew
 _HISTORIES = 1 << 18  # word prefixes of a sentence to take memory for beforehand
 
 
@@ -269,7 +267,7 @@ class StreamDecoder:
     def __enter__(self) -> "StreamDecoder":
         self.warm_up()
         self._before = gc.isenabled(), torch.get_num_threads()
-        torch.set_num_threads(self.config.threads)
+        torch.set_num_threads(1)  # the fastest for one trial at a time
         gc.collect()
         gc.freeze()  # what is there now is never looked through again
         gc.disable()  # from now on garbage is collected between sentences
@@ -296,7 +294,7 @@ class StreamDecoder:
         progress("compiling the search, part 3 of 3")
         for row in rows:
             stream.push(row + noise.normal(size=row.shape).astype(np.float32))
-            stream.partial(self.config.considered)
+            stream.partial(_CONSIDERED)
         stream.finish()
         if isinstance(self.steps, AveragedSteps):
             self.note = self.steps.fit_time(window, 0.5 * self.frame_seconds)
@@ -354,7 +352,7 @@ class StreamDecoder:
         label = int(row.argmax())
         quiet = label in (BLANK, SILENCE)
         self._silent, self._spoken = self._silent + 1 if quiet else 0, self._spoken or not quiet
-        words, others = self._words(self._stream.partial(self.config.considered))
+        words, others = self._words(self._stream.partial(_CONSIDERED))
         words = words[: self._count_stable([word for word, _ in words])]
         done = time.perf_counter()
         seconds = {"wait": max(begun - (begun if arrived is None else arrived), 0.0), "model": heard - begun,
@@ -386,7 +384,7 @@ class StreamDecoder:
         if self._spoken and config.end_confidence and silent:
             if end_probability(self._stream.ending(), silent, config.pause) >= config.end_confidence:
                 return self.end("complete")
-        if not self._spoken and silent >= config.idle:
+        if not self._spoken and silent >= _IDLE:
             self._open = False
         elif self.windows.taken * BIN_SECONDS >= config.longest:
             return self.end("length")

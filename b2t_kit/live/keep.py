@@ -106,7 +106,7 @@ class Keeper:
 
     def _finish(self, update: Update, moment: Moment) -> None:
         self.number, self.words = self.number + 1, ""
-        end = min(self.bins, update.bins)  # a late cue leaves bins to the next sentence
+        end = min(self.bins, update.bins)  # a piece may go on after the sentence
         first, self.first = max(self.first, end - (update.bins - update.began)), end
         if not moment.doubt:
             self.lines[self.number] = printable(update.sentence)

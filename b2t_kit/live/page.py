@@ -324,20 +324,21 @@ class PageServer:
         try:
             request = json.loads(message)
             what, more = request.get("ask"), request.get("text", "")
-            if what == "shown":
-                if reader.shown < int(more) <= reader.messages:
-                    reader.shown, reader.alive = int(more), time.monotonic()
-            elif isinstance(what, str) and isinstance(more, str) and what != "stop":
-                if reader.role == "listener" and what not in LISTENER:
-                    raise KitError(f"'{printable(what[:20])}': only the operator's page may request this")
-                if what == "keep-delete" and more != self.feed.name:  # of the session that was confirmed
-                    raise KitError("nothing was deleted: this page was of another session; load it again")
-                self.session.request(what, more, reader.answer)
+            drawn = int(more) if what == "shown" else 0
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            return False  # no request
+        if reader.shown < drawn <= reader.messages:
+            reader.shown, reader.alive = drawn, time.monotonic()
+        if what in ("shown", "stop") or not isinstance(what, str) or not isinstance(more, str):
             return bool(what == "shown")
-        except KitError as error:
-            reader.answer(str(error), True)
-        except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError):
-            pass  # no request
+        try:
+            if reader.role == "listener" and what not in LISTENER:
+                raise KitError(f"'{printable(what[:20])}': only the operator's page may request this")
+            if what == "keep-delete" and more != self.feed.name:  # of the session that was confirmed
+                raise KitError("nothing was deleted: this page was of another session; load it again")
+            self.session.request(what, more, reader.answer)
+        except Exception as error:  # told where somebody asked; a KitError says what to do
+            reader.answer(str(error) if isinstance(error, KitError) else f"{what} failed: {error!r}", True)
         return False
 
 # %% ../../nbs/live/page.ipynb #0e09a5f5

@@ -34,8 +34,8 @@ from ..decode.decode import DecodeOptions, RunLogits, choose_words
 from ..decode.stream import StreamConfig, StreamDecoder, Update
 from ..decode.tune import tuned_for
 from .measures import DelayLedger
-from .repair import Bridge, Inbox, Quality
-from .sources import LiveSource, Piece
+from .repair import Bridge, Inbox, Quality, count_repairs
+from .sources import LiveSource
 from ..text.phonemes import BLANK, PHONEMES, SILENCE, collapse
 
 # %% ../../nbs/live/session.ipynb #8e75294c
@@ -166,7 +166,7 @@ def unknown_words(decoder: StreamDecoder, update: Update) -> tuple[str, ...]:
 
 # %% ../../nbs/live/session.ipynb #d25962dc
 MOST_HOTWORDS = 100  # that may be added while a session goes on
-MOST_CUES, MOST_WAITING_EACH = 20, 5  # that wait; requests of a kind that wait for whoever asked
+MOST_CUES, MOST_WAITING_EACH = 20, 5  # that wait; hotwords that wait for whoever asked
 MOST_CALM = 1.0  # seconds, of the dial on a page
 TYPE_A_WORD = "type a name in letters, such as szczepanski, or with its sounds: szczepanski SH CH EH P AA N S K IY"
 REQUESTS = ("cue", "hotword", "forget", "say", "mark", "calm", "stop", "keep-stop", "keep-delete")
@@ -187,8 +187,7 @@ class LiveSession:
         self.quality = Quality(decoder.features, not decoder.norm, 0 if source.waits else source.pace)
         self.state, self.says = SessionState(began=time.perf_counter()), hasattr(source, "say")
         self.cues: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-        self.workers = {what: ThreadPoolExecutor(1, what) for what in ("hotword", "say")}  # neither delays the other
-        self.pending: Counter[tuple[str, Answer]] = Counter()  # requests that a worker has not done, by who asked
+        self.worker, self.pending = ThreadPoolExecutor(1, "hotword"), Counter[Answer]()  # what waits, by who asked
         self.sentences: deque[tuple[str, str]] = deque(maxlen=1000)  # finished ones: said, if known, and decoded
         self.troubles: Counter[str] = Counter()  # messages that a watcher could not show
         self.bins = self.finals = 0
@@ -210,13 +209,16 @@ class LiveSession:
 
     def counted(self) -> str:
         "Return a line about what was repaired and refused; good news only if there is some."
-        lines = [f"{count} refused: {reason}" for reason, count in self.refused.most_common()]
-        lines += [f"{count} not shown: {reason}" for reason, count in self.troubles.most_common()]
-        repairs = str(replace(self.bridge.repairs, dropped=self.inbox.dropped))
+        faults = [f"{count} refused: {reason}" for reason, count in self.refused.most_common()]
+        faults += [f"{count} not shown: {reason}" for reason, count in self.troubles.most_common()]
+        repairs = count_repairs({**self.bridge.repairs, "dropped": self.inbox.dropped})
         if repairs != "nothing to repair":
-            return "; ".join([repairs, *lines])
-        good, status = {"live": repairs, "waiting": "no fault counted", "ended": "no fault counted"}, self.status()
-        return "; ".join(lines) or (good.get(status.name, status.text) if self.bins else "no bin has come yet")
+            return "; ".join([repairs, *faults])
+        if faults or not self.bins:
+            return "; ".join(faults) or "no bin has come yet"
+        status = self.status()
+        return {"live": repairs, "waiting": "no fault counted", "ended": "no fault counted"}.get(
+            status.name, status.text)
 
     def request(
         self,
@@ -251,40 +253,37 @@ class LiveSession:
                 answer("the decoder is being prepared, so no sentence is open", False)
             elif self.cues.qsize() < MOST_CUES:
                 self.cues.put(answer)
-        elif self.pending[what, answer] >= MOST_WAITING_EACH:
+        elif what == "say":
+            self.source.say(text)  # type: ignore[attr-defined]
+            answer(f"will be said{' when the decoder is ready' if self.state.warming else ''}: {text}", False)
+        elif self.pending[answer] >= MOST_WAITING_EACH:
             raise KitError(f"{MOST_WAITING_EACH} requests of this page are waiting; try again later")
-        else:
-            self.pending[what, answer] += 1
-            self.workers["say" if what == "say" else "hotword"].submit(self._work, what, text, answer)
+        else:  # a search with other hotwords takes longer to build than a frame
+            self.pending[answer] += 1
+            self.worker.submit(self._change_hotwords, what, text, answer)
 
-    def _work(self, what: str, text: str, answer: Answer) -> None:
-        "Add or remove a hotword or say a sentence, and tell how that went."
-        note, bad = f"will be said: {text}", False
+    def _change_hotwords(self, what: str, text: str, answer: Answer) -> None:
+        note, bad, decoder = f"expected from the next sentence on: {text}", False, self.decoder
         try:
-            if what == "say":
-                self.source.say(text)  # type: ignore[attr-defined]
-                note = f"will be said when the decoder is ready: {text}" if self.state.warming else note
-            elif what == "forget":
-                self.decoder.remove_hotword(text)
+            if what == "forget":
+                decoder.remove_hotword(text)
                 note = f"not expected any more, from the next sentence on: {text}"
-            elif len(self.decoder.hotwords) >= MOST_HOTWORDS:
+            elif len(decoder.hotwords) >= MOST_HOTWORDS:
                 raise KitError(f"hotword: {MOST_HOTWORDS} are expected already; remove one first")
             else:
                 # names beside each other are several words; sounds are written in capitals
                 names = any(letter.islower() for letter in text.partition(" ")[2])
                 try:
                     for line in text.split() if names else [text]:
-                        self.decoder.add_hotword(line)
+                        decoder.add_hotword(line)
                 except KitError:
                     raise KitError(f"hotword: '{text[:40]}' cannot be expected; {TYPE_A_WORD}") from None
-                note = f"expected from the next sentence on: {text}"
         except Exception as error:  # shown where somebody asked; a KitError says what to do
             note, bad = str(error) if isinstance(error, KitError) else f"{what} failed: {error!r}", True
         finally:
-            self.pending[what, answer] -= 1
+            self.pending[answer] -= 1
         answer(note, bad)
-        if what != "say":
-            self._tell()  # so that all see the list
+        self._tell()  # so that all see the list
 
     def note(self, text: str, bad: bool = False) -> None:
         "Tell the watchers something, from any thread; `bad` if something was refused."
@@ -316,8 +315,7 @@ class LiveSession:
             raise
         finally:
             self.state.ended = ended
-            for worker in self.workers.values():
-                worker.shutdown(wait=False, cancel_futures=True)
+            self.worker.shutdown(wait=False, cancel_futures=True)
             self._tell(updates=self.decoder.end("source"), over=True)
 
     def _step(self) -> None:
@@ -327,28 +325,25 @@ class LiveSession:
             self._tell(updates=updates)
             if not any(update.final for update in updates):
                 answer("no sentence is open, so there was nothing to end", False)
-        piece, state = self.inbox.take(), self.state
-        if piece is not None:
-            state.decoding = piece.arrived
-            if piece.bins.ndim == 2 and len(piece.bins) and piece.bins.shape[1] == self.decoder.features:
-                state.fault = self.quality.take(piece)
+        came, state = self.inbox.take(), self.state
+        if came is not None:
+            state.decoding = came.arrived
+            if came.bins.ndim == 2 and len(came.bins) and came.bins.shape[1] == self.decoder.features:
+                state.fault = self.quality.take(came)
                 state.doubt = state.fault or state.doubt
-        self._decode(self.bridge.wait(time.perf_counter()) if piece is None else self.bridge.take(piece))
-        state.decoding, before, self._refused = None, self._refused, self.refused
-        if self._refused != before:
-            state.refused, reason = time.perf_counter(), (self._refused - before).most_common(1)[0][0]
-            state.reason = f"{reason} ({self._refused[reason]} times)"
-        if self.status() != self._status:
-            self._tell()
-
-    def _decode(self, pieces: list[Piece]) -> None:
-        for piece in pieces:
+        for piece in self.bridge.wait(time.perf_counter()) if came is None else self.bridge.take(came):
             arrived = None if self.source.waits else piece.arrived  # what waits for us has not been late
             updates = self.decoder.push(piece.bins, arrived) if len(piece.bins) else []
             if piece.cue:
                 updates = [*updates, *self.decoder.end(piece.reason)]
             self.bins += len(piece.bins)
             self._tell(piece.bins, piece.arrived, updates=updates, said=piece.said)
+        state.decoding, before, self._refused = None, self._refused, self.refused
+        if self._refused != before:
+            state.refused, reason = time.perf_counter(), (self._refused - before).most_common(1)[0][0]
+            state.reason = f"{reason} ({self._refused[reason]} times)"
+        if self.status() != self._status:
+            self._tell()
 
     def _tell(self, bins: np.ndarray | None = None, arrived: float | None = None, **more: Any) -> None:
         self._status = self.status()

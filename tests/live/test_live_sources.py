@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from b2t_kit.data.dataset import BIN_SECONDS
-from b2t_kit.live.repair import Bridge, Inbox
+from b2t_kit.live.repair import Bridge, Inbox, count_repairs
 from b2t_kit.live.sources import LslSource, Piece, RedisSource, choose_source
 from stand_ins import free_port, until, web_server
 
@@ -77,7 +77,7 @@ def test_gaps_groups_and_a_restart_of_an_lsl_stream(name: str) -> None:
         push(made, [*range(10), *range(40, 50)])
         assert received.numbers(20) == [*range(10), *range(40, 50)]
         assert [one[0] for one in received.bins] == [*range(10), *[9] * 30, *range(40, 50)]
-        assert str(received.bridge.repairs) == "30 missing"
+        assert count_repairs(received.bridge.repairs) == "30 missing"
         until(lambda: "sends nothing" in received.source.waiting)
         del made
         until(lambda: "has gone" in received.source.waiting)
@@ -88,7 +88,7 @@ def test_gaps_groups_and_a_restart_of_an_lsl_stream(name: str) -> None:
             for number in range(6 * group, 6 * group + 6):
                 again.push_sample(np.full(4, number, np.float32), begin + 0.12 * group)
             found += received.numbers(6)
-        assert found == [*range(360)] and str(received.bridge.repairs) == "30 missing, 1 restarts"
+        assert found == [*range(360)] and count_repairs(received.bridge.repairs) == "30 missing, 1 restarts"
 
 
 @pytest.mark.parametrize("shift", [0.0, 3600.0])
@@ -180,7 +180,7 @@ def test_bins_of_a_redis_stream(port: int, tmp_path: Path) -> None:
             until(lambda: "has no stream binnedFeatures" in source.waiting)
             add(client, [*range(10), *range(15, 20)])  # five were never added
             found = received.take(15)
-            assert [one.first for one in found] == [*range(10), *range(15, 20)] and received.bridge.repairs.missing == 5
+            assert [one.first for one in found] == [*range(10), *range(15, 20)] and received.bridge.repairs["missing"] == 5
             assert np.array_equal(found[3].bins[0], [3] * 256 + [3.5] * 256)  # counts first, then powers, as in T15's files
             client.xadd("binnedFeatures", {"sync": "{}"})
             received.refuses("an entry with the fields sync")
@@ -188,13 +188,13 @@ def test_bins_of_a_redis_stream(port: int, tmp_path: Path) -> None:
             with Received(RedisSource(f"127.0.0.1:{port}"), 512) as late:
                 until(lambda: "gets nothing" in late.source.waiting)
                 add(client, range(3))  # the program has started again
-                assert received.numbers(3) == late.numbers(3) == [0, 1, 2] and received.bridge.repairs.restarts == 1
+                assert received.numbers(3) == late.numbers(3) == [0, 1, 2] and received.bridge.repairs["restarts"] == 1
         until(lambda: "has gone" in source.waiting)
         with redis_server(port, tmp_path) as client:  # empty: nothing was saved
             add(client, [3])  # the rig's program goes on counting
             until(lambda: "gets nothing" in source.waiting)
             add(client, [4, 5])
-            assert received.numbers(3) == [3, 4, 5] and received.bridge.repairs.restarts == 1
+            assert received.numbers(3) == [3, 4, 5] and received.bridge.repairs["restarts"] == 1
 
 
 @server_needed
