@@ -209,8 +209,8 @@ class Fetch(Verb):
         from b2t_kit.data.download import fetch, fetch_language_model, read_token
 
         sets = wing("importers", "sets")
-        options: dict[str, Any] = {"token": read_token(self.token_file) if self.token_file else None,
-                                   "keep_archive": self.keep_archive, "tell": report_progress}
+        token = read_token(self.token_file) if self.token_file else None
+        options: dict[str, Any] = {"token": token, "tell": report_progress}
         if self.lm:
             print(fetch_language_model(self.lm, self.out))
         elif not self.set:
@@ -1083,7 +1083,7 @@ class Doctor(Verb):
     log: OptionalFile = None
     json: OptionalFile = None  # write the answer to this file
     language: Literal["en", "zh"] = "en"  # language of the answer
-    # test a device with small training steps: a product, a loop, CTC, a sum over chips, memory before and after
+    # test a device: a small decoder's loss and gradient against float64, and training steps with memory before and after
     device: Literal["auto", "cpu", "cuda", "xla", "tpu"] | None = None
     # write one archive about this run for a bug report: versions, memory plan, metrics and log; it holds no recordings
     bundle: OptionalRun = None

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['PACKAGES', 'BUNDLED', 'Failure', 'known_failures', 'squeeze', 'Allocation', 'show_bytes', 'allocations', 'Finding',
            'diagnose', 'in_words', 'diagnose_parts', 'encoding_of', 'diagnose_file', 'Remark', 'installed_packages',
-           'wanted_by_torch_xla', 'inspect_packages', 'inspect_variables', 'inspect_chips', 'inspect_space',
-           'inspect_gpus', 'inspect_quota', 'inspect_machine', 'error_on', 'check_product', 'check_loop', 'check_ctc',
-           'check_sum', 'check_steps', 'run_checks', 'check_device', 'without_private', 'bundle_run']
+           'wanted_by_torch_xla', 'inspect_packages', 'inspect_start', 'inspect_chips', 'inspect_space', 'inspect_gpus',
+           'inspect_quota', 'inspect_machine', 'small_decoder', 'check_decoder', 'check_steps', 'run_checks',
+           'check_device', 'without_private', 'bundle_run']
 
 # %% ../nbs/doctor.ipynb #a94fdbde
 import codecs
@@ -20,25 +20,22 @@ import os
 import platform
 import re
 import shutil
-import signal
 import string
 import subprocess
 import sys
-import tempfile
 import textwrap
-import threading
 import time
 import tomllib
 import zipfile
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property, partial
 from importlib.resources import files
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -263,15 +260,12 @@ def diagnose_parts(parts: Iterable[str]) -> list[Finding]:
     return sorted(found.values(), key=_order)
 
 # %% ../nbs/doctor.ipynb #75bbe588
-_CONTAINERS = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"(\xb5/\xfd": "zstd"}
 _MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 _CONTROL = bytes({*range(1, 8), *range(14, 27), *range(28, 32)})
 
 
 def encoding_of(head: bytes, name: str) -> str:
-    "Return the encoding of a text by its first bytes. Raises `KitError` if it is compressed or not text."
-    if packed := next((kind for mark, kind in _CONTAINERS.items() if head.startswith(mark)), None):
-        raise KitError(f"{name}: is compressed ({packed}); unpack it first")
+    "Return the encoding of a text by its first bytes. Raises `KitError` if it is not text."
     if marked := next((encoding for mark, encoding in _MARKS.items() if head.startswith(mark)), None):
         return marked
     control = len(head) - len(head.translate(None, _CONTROL))
@@ -281,29 +275,26 @@ def encoding_of(head: bytes, name: str) -> str:
             return "utf-8"
         if max(zeros) > 0.15 * len(head) > 5 * min(zeros):
             return "utf-16-be" if zeros[0] > zeros[1] else "utf-16-le"
-    raise KitError(f"{name}: is not text; give a log, or a traceback in a text file")
+    raise KitError(f"{name}: is not text; give a log, or a traceback in a text file, unpacked if it was compressed")
 
 # %% ../nbs/doctor.ipynb #f2711623
 def diagnose_file(path: str | Path) -> list[Finding]:
     "Find the known failures in a log, '-' for standard input. Raises `KitError` if it cannot be read as text."
+    def parts() -> Iterator[str]:
+        with nullcontext(sys.stdin.buffer) if str(path) == "-" else open(regular_file(path), "rb") as file:
+            data = file.read(_PART)
+            if not data:
+                raise KitError(f"{name}: is empty; there is nothing to diagnose")
+            decoder = codecs.getincrementaldecoder(encoding_of(data[:2**16], name))(errors="replace")
+            while data:
+                yield decoder.decode(data)
+                data = file.read(_PART)
+
     name = "standard input" if str(path) == "-" else str(path)
     try:
-        if str(path) == "-":
-            return diagnose_parts(_decoded(sys.stdin.buffer, name))
-        with open(regular_file(path), "rb") as file:
-            return diagnose_parts(_decoded(file, name))
+        return diagnose_parts(parts())
     except OSError as error:
         raise KitError(f"{name}: cannot be read ({error.strerror})") from error
-
-
-def _decoded(file: BinaryIO, name: str) -> Iterator[str]:
-    data = file.read(_PART)
-    if not data:
-        raise KitError(f"{name}: is empty; there is nothing to diagnose")
-    decoder = codecs.getincrementaldecoder(encoding_of(data[:2**16], name))(errors="replace")
-    while data:
-        yield decoder.decode(data)
-        data = file.read(_PART)
 
 # %% ../nbs/doctor.ipynb #74a8b483
 @dataclass(frozen=True)
@@ -344,82 +335,57 @@ def wanted_by_torch_xla() -> dict[str, str]:  # such as {"libtpu": "0.0.21", "ja
 
 # %% ../nbs/doctor.ipynb #def8fced
 def inspect_packages(versions: Mapping[str, str], wanted: Mapping[str, str]) -> list[Remark]:
-    "Say whether installed packages fit together, and those for which torch_xla was built."
-    def minor(version: str) -> tuple[int, ...]:
-        return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
-
+    "Say which packages are installed, and which do not fit torch_xla or the kit."
     torch, xla, accelerate, libtpu = (versions.get(name, "") for name in ("torch", "torch_xla", "accelerate", "libtpu"))
     found = [Remark("torch", "ok", f"{torch} with torch_xla {xla}" if xla else f"{torch}, without torch_xla")]
-    if xla and minor(torch) != minor(xla):
-        found = [Remark("torch", "problem", f"torch {torch} and torch_xla {xla} do not fit together; "
-                        "pip install 'b2t_kit[tpu]', and restart")]
-    if minor(accelerate) < _OLDEST_ACCELERATE:
-        found.append(Remark("accelerate", "problem", f"{accelerate or 'is not installed'}; "
-                            f"pip install 'accelerate>={'.'.join(map(str, _OLDEST_ACCELERATE))}'"))
-    elif minor(accelerate) > _NEWEST_ACCELERATE:
-        found.append(Remark("accelerate", "note", f"{accelerate} is newer than "
-                            f"{'.'.join(map(str, _NEWEST_ACCELERATE))}, the newest that was tested"))
-    else:
-        found.append(Remark("accelerate", "ok", accelerate))
+    old = tuple(map(int, re.findall(r"\d+", accelerate)[:2])) < (1, 10)  # what settings.ini asks for
+    found.append(Remark("accelerate", "problem" if old else "ok", (accelerate or "is not installed") +
+                        "; pip install 'accelerate>=1.10'" * old))
     if xla and libtpu and "libtpu" in wanted:
         fits = libtpu.split(".")[:3] == wanted["libtpu"].split(".")[:3]
-        remedy = "" if fits else f"; pip install libtpu=={wanted['libtpu']}, and restart"
-        found.append(Remark("libtpu", "ok" if fits else "problem",
-                            f"{libtpu}; torch_xla {xla} was built for {wanted['libtpu']}{remedy}"))
+        found.append(Remark("libtpu", "ok" if fits else "problem", f"{libtpu}; torch_xla {xla} was built for "
+                            f"{wanted['libtpu']}" + f"; pip install libtpu=={wanted['libtpu']}, and restart" * (not fits)))
     if xla and "tensorflow" in versions:
         found.append(Remark("tensorflow", "note", "can take the chips from torch_xla if one process imports both; "
                             "tensorflow-cpu cannot (C17a)"))
     if "torch_tpu" in versions:
-        state, said = (("problem", "and torch_xla both take the chips; pip uninstall -y torch_tpu") if xla else
-                       ("note", "without torch_xla, which the kit needs for TPUs"))
-        found.append(Remark("torch_tpu", state, said))
+        found.append(Remark("torch_tpu", "problem", "and torch_xla both take the chips; pip uninstall -y torch_tpu") if xla
+                     else Remark("torch_tpu", "note", "without torch_xla, which the kit needs for TPUs"))
     return found
 
 # %% ../nbs/doctor.ipynb #fde402e7
-_IDLE = {  # variables that people set, and that nothing reads
-    "PYTORCH_XLA_COMPILATION_THREADS": "torch_xla has no such variable (C9)",
-    **dict.fromkeys(("XLA_IO_THREAD_POOL_SIZE", "XLA_TENSOR_ALLOCATOR_MAXSIZE", "XRT_TPU_CONFIG"),
-                    "torch_xla does not read it any more"),
-}
 _TPU_IMAGE = ("ISTPUVM", "TPU_PROCESS_ADDRESSES", "TPU_ACCELERATOR_TYPE", "COLAB_TPU_ADDR")  # set by TPU images
 
 
-def inspect_variables(environment: Mapping[str, str], chips: int) -> list[Remark]:
-    "Say which variables are harmful or useless on a machine with so many TPU chips."
+def inspect_start(chips: list[str], xla: bool) -> list[Remark]:
+    "Say which variables and versions a run on this machine would refuse or ignore."
+    from b2t_kit.devices.xla import check_start
     from b2t_kit.precision import refuse_ambient
 
-    found = [Remark(name, "note", f"has no effect: {reason}") for name, reason in _IDLE.items() if name in environment]
-    try:
-        found += [Remark(line.split("=")[0], "note", "is ignored; give the setting to the kit (C18g)")
-                  for line in refuse_ambient(environment)]
-    except KitError as error:
-        found.append(Remark("precision", "problem", str(error)))
-    if environment.get("XLA_USE_32BIT_LONG", "") not in ("", "0", "false"):
-        found.append(Remark("XLA_USE_32BIT_LONG", "problem", "cuts 64-bit integers to 32 bits; unset it"))
-    if "xla_force_host_platform_device_count" in environment.get("XLA_FLAGS", ""):
-        found.append(Remark("XLA_FLAGS", "note", "creates fake host devices for jax, not more chips (C9)"))
-    if chips and environment.get("PJRT_DEVICE", "TPU") != "TPU":
-        found.append(Remark("PJRT_DEVICE", "problem", f"keeps torch_xla away from {chips} TPU chips; unset it"))
-    if chips and environment.get("WORLD_SIZE", "1") not in ("", "1"):
-        found.append(Remark("WORLD_SIZE", "problem", "a launcher started several processes, but one uses all chips; "
-                            "start with: python -m b2t_kit.train (C20)"))
-    return found or [Remark("variables", "ok", "none is harmful")]
+    found, checks = list[Remark](), [refuse_ambient]
+    if "PYTORCH_XLA_COMPILATION_THREADS" in os.environ:
+        found.append(Remark("variables", "note", "PYTORCH_XLA_COMPILATION_THREADS: torch_xla has no such variable (C9)"))
+    if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
+        found.append(Remark("variables", "note", "XLA_FLAGS creates fake host devices for jax, not more chips (C9)"))
+    if xla:
+        on_tpu = bool(chips or [name for name in _TPU_IMAGE if os.environ.get(name)])
+        checks.append(partial(check_start, "tpu" if on_tpu else "auto", chips))
+    for check in checks:
+        try:
+            found += [Remark("variables", "note", f"{line} (C18g)") for line in check() or ()]
+        except KitError as error:
+            found.append(Remark("start", "problem", str(error)))
+    return found or [Remark("start", "ok", "no variable or version is in the way")]
 
 # %% ../nbs/doctor.ipynb #a3987470
-def inspect_chips(environment: Mapping[str, str], chips: list[str], xla: bool, devices: str | Path = "/dev") -> Remark:
-    "Say whether the machine's TPU chips are there and can be opened."
-    if not chips:
-        sign = next((name for name in _TPU_IMAGE if environment.get(name)), "")
-        if not sign:
-            return Remark("chips", "ok", "no TPU")
-        return Remark("chips", "problem", f"none, although {sign} says that this is a TPU machine; start the session "
-                      "again, and on Kaggle choose the accelerator TPU v5e-8")
-    found = f"{len(chips)} x TPU {chips[0]}"
+def inspect_chips(chips: list[str], xla: bool, devices: str | Path = "/dev") -> Remark:
+    "Say whether the machine's TPU chips can be opened."
+    found = f"{len(chips)} x TPU {chips[0]}" if chips else "no TPU"
     opened = len([*Path(devices).glob("accel*"), *Path(devices).glob("vfio/[0-9]*")])
     if opened < len(chips):
         return Remark("chips", "problem", f"{found}, but {opened} of them can be opened; another container may hold "
                       "them, or the driver is missing")
-    if not xla:
+    if chips and not xla:
         return Remark("chips", "problem", f"{found}, but torch_xla is not installed; pip install 'b2t_kit[tpu]'")
     return Remark("chips", "ok", found)
 
@@ -487,11 +453,11 @@ def inspect_machine() -> list[Remark]:
     from b2t_kit.devices.torch import tpu_chips
 
     versions, chips, where = installed_packages(), tpu_chips(), find_platform()
-    plain = "--format=csv,noheader,nounits"
+    xla, plain = "torch_xla" in versions, "--format=csv,noheader,nounits"
     return [
         *inspect_packages(versions, wanted_by_torch_xla()),
-        *inspect_variables(os.environ, len(chips)),
-        inspect_chips(os.environ, chips, "torch_xla" in versions),
+        *inspect_start(chips, xla),
+        inspect_chips(chips, xla),
         *inspect_gpus(_answer("nvidia-smi", "--query-gpu=index,name,compute_mode,memory.used", plain),
                       _answer("nvidia-smi", "--query-compute-apps=pid,used_memory", plain)),
         Remark("threads", "ok", f"{os.environ.get('OMP_NUM_THREADS') or os.cpu_count()} of a process; those that wait "
@@ -502,111 +468,66 @@ def inspect_machine() -> list[Remark]:
 
 # %% ../nbs/doctor.ipynb #e63348c1
 _LARGEST_ERROR = 1e-4  # of a float32 result, relative to its largest number
-_ROWS = 4  # of each chip
 
 
-def _numbers(*shape: int) -> Any:  # float32 tensor, the same at every call
+def small_decoder(device: "Device") -> tuple[Any, dict[str, Any]]:
+    "A GRU decoder, and trials of noise, four for each chip of the device; the same at every call."
     import torch
 
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+    from b2t_kit.models.gru import GRUConfig
 
-
-def error_on(device: "Device", compute: Callable[..., list[Any]], **tensors: Any) -> str:
-    "Compute on the device, and in float64 on the CPU. Raises `KitError` if the results differ by more than float32's."
-    exact = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
-    found, expected = device.fetch(compute(**device.place(tensors))), compute(**exact)
-    errors = [((one - true).abs().max() / true.abs().max()).item() for one, true in zip(found, expected)]
-    if not all(error <= _LARGEST_ERROR for error in errors):  # NaN too
-        raise KitError(f"differs by {max(errors):.1e} from float64 on the CPU; float32 differs by less than "
-                       f"{_LARGEST_ERROR:g}: the device rounds more, or computes wrongly")
-    return f"error {max(errors):.0e}"
+    count = 4 * device.chips
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = GRUConfig(num_days=2, num_features=16, hidden=32, num_layers=1, patch=4, stride=4, dropout=0.0,
+                          day_dropout=0.0).build()
+        features = torch.randn(count, 80, 16)
+    return model, {"features": features, "day": torch.arange(count, dtype=torch.int32) % 2,
+                   "frames": torch.full((count,), 20, dtype=torch.int32),
+                   "labels": 1 + torch.arange(count * 5, dtype=torch.int32).reshape(count, 5) % 40,
+                   "counts": 1 + torch.arange(count, dtype=torch.int32) % 5}
 
 # %% ../nbs/doctor.ipynb #f6488549
-def check_product(device: "Device") -> str:
-    "Multiply matrices."
-    left, right = _numbers(_ROWS * device.chips, 512), _numbers(512, 256)
-    return f"{len(left)} x 512 by 512 x 256, {error_on(device, lambda left: [left @ right.to(left)], left=left)}"
-
-# %% ../nbs/doctor.ipynb #21d0d6d9
-def check_loop(device: "Device") -> str:
-    "Run a GRU over 40 steps, and its gradient."
+def check_decoder(device: "Device") -> str:
+    "Compare losses and gradient with float64. Raises `KitError` if they differ by more than float32's."
     import copy
 
     import torch
 
-    from b2t_kit.models.model import GRU
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        layer = GRU(16, 32)
-
-    def compute(inputs: Any) -> list[Any]:
-        copied = copy.deepcopy(layer).to(inputs)
-        states, _ = copied(inputs)
-        return [states.detach(), *torch.autograd.grad(states.square().sum(), list(copied.parameters()))]
-
-    error = error_on(device, compute, inputs=_numbers(_ROWS * device.chips, 40, 16))
-    return f"GRU over 40 steps and its gradient, {error}"
-
-# %% ../nbs/doctor.ipynb #c6691a13
-def check_ctc(device: "Device") -> str:
-    "Compute the CTC loss and its gradient, against torch's on the CPU."
-    import torch
-
     from b2t_kit.models.model import ctc_losses
 
-    def compute(logits: Any, frames: Any, labels: Any, counts: Any) -> list[Any]:
-        logits.requires_grad_()
-        if logits.dtype == torch.float64:
+    model, batch = small_decoder(device)
+
+    def compute(features: Any, day: Any, frames: Any, labels: Any, counts: Any) -> list[Any]:
+        copied = copy.deepcopy(model).to(features)
+        logits = copied(features, day)
+        if features.dtype == torch.float64:  # torch's own
             losses = torch.nn.functional.ctc_loss(logits.log_softmax(-1).transpose(0, 1), labels, frames, counts,
                                                   reduction="none")
         else:
             losses = ctc_losses(logits, frames, labels, counts)
-        return [losses.detach(), *torch.autograd.grad(losses.sum(), [logits])]
+        return [losses.detach(), *torch.autograd.grad(losses.sum(), list(copied.parameters()))]
 
-    count = _ROWS * device.chips
-    labels = 1 + torch.arange(count * 6, dtype=torch.int32).reshape(count, 6) % 40
-    error = error_on(device, compute, logits=_numbers(count, 30, 41), labels=labels,
-                    frames=torch.full((count,), 30, dtype=torch.int32),
-                    counts=1 + torch.arange(count, dtype=torch.int32) % 6)
-    return f"30 frames, up to 6 labels, and the gradient, {error}"
-
-# %% ../nbs/doctor.ipynb #5d171305
-def check_sum(device: "Device") -> str:
-    "Sum rows that are divided over all chips and processes."
-    import torch
-
-    count = _ROWS * device.chips
-    total = device.sum_over_processes(device.place({"rows": torch.arange(1.0, count + 1)})["rows"].sum())
-    found, expected = device.fetch([total])[0].item(), device.world * count * (count + 1) / 2
-    if found != expected:
-        raise KitError(f"the sum of 1 to {count} over {device.chips} chips is {found:g}, not {expected:g}: "
-                       "not every chip takes part")
-    idle = torch.cuda.device_count() - device.world if device.kind == "cuda" else 0
-    return f"1 to {count} over {device.chips} chip{'s' * (device.chips > 1)}" + f"; {idle} more GPUs idle" * (idle > 0)
+    expected = compute(**{**batch, "features": batch["features"].double()})
+    found = device.fetch(compute(**device.place(batch)))
+    worst = max((one - true).abs().max().item() / true.abs().max().item() for one, true in zip(found, expected))
+    if not worst <= _LARGEST_ERROR:  # NaN too
+        raise KitError(f"differs by {worst:.1e} from float64 on the CPU; float32 differs by less than "
+                       f"{_LARGEST_ERROR:g}: the device rounds more, or computes wrongly")
+    return f"losses and gradient of {len(batch['day'])} trials on {device.chips} chip{'s' * (device.chips > 1)}, " \
+           f"error {worst:.0e}"
 
 # %% ../nbs/doctor.ipynb #e8c056cb
 def check_steps(device: "Device", steps: int = 36) -> str:
     "Train a small decoder. Raises `KitError` if the loss does not fall, gradients vanish or memory grows."
-    import torch
-
     from b2t_kit.models.model import ctc_losses
-    from b2t_kit.models.gru import GRUConfig
     from b2t_kit.training.log import GrowthWatch
     from b2t_kit.training.optim import VANISHED, build_adamw
 
-    started, count, memory = time.monotonic(), _ROWS * device.chips, [float(device.memory_bytes())]
-    config = GRUConfig(num_days=2, num_features=16, hidden=32, num_layers=1, patch=4, stride=4, dropout=0.0,
-                       day_dropout=0.0)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = config.build()
+    started, memory = time.monotonic(), [float(device.memory_bytes())]
+    model, batch = small_decoder(device)
     groups = [{"params": list(model.parameters()), "lr": 0.01, "weight_decay": 0.0}]
     model, optimizer = device.prepare(model, build_adamw(groups, eps=1e-8))
-    batch = {"features": _numbers(count, 80, 16), "day": torch.arange(count, dtype=torch.int32) % 2,
-             "frames": torch.full((count,), 20, dtype=torch.int32),
-             "counts": torch.full((count,), 5, dtype=torch.int32),
-             "labels": 1 + torch.arange(count * 5, dtype=torch.int32).reshape(count, 5) % 40}
     values = []
     for step in range(1, steps + 1):
         optimizer.zero_grad(set_to_none=True)
@@ -615,7 +536,7 @@ def check_steps(device: "Device", steps: int = 36) -> str:
             with device.autocast():
                 logits = model(placed["features"], placed["day"])
                 losses = ctc_losses(logits, placed["frames"], placed["labels"], placed["counts"])
-                loss = losses.sum() / device.scalar(count)
+                loss = losses.sum() / device.scalar(len(losses))
             device.backward(loss)
         values += [loss.detach(), device.clip(model, 10.0).detach()]
         device.step(optimizer)
@@ -638,16 +559,24 @@ def check_steps(device: "Device", steps: int = 36) -> str:
             f"loss {losses[0]:.1f} to {losses[-1]:.1f}; memory {before} before, {after} after")
 
 # %% ../nbs/doctor.ipynb #6dbadd89
-_CHECKS: dict[str, Callable[["Device"], str]] = {
-    "product": check_product, "loop": check_loop, "CTC": check_ctc, "sum": check_sum, "steps": check_steps}
 _MARK = "b2t: "  # libraries write to the same stream
 
 
 def run_checks(name: str) -> None:  # "auto", "cpu", "cuda", "xla" or "tpu"
-    "Run all parts in this process, and print a line of JSON before and after each."
+    "Open the device and run both checks in this process, and print a line of JSON before and after each."
+    import torch
+
     from b2t_kit.devices.select import open_device
 
-    def run(title: str, part: Callable[[], str]) -> None:
+    opened: list[Device] = []
+
+    def open_it() -> str:
+        opened.append(open_device(name))
+        idle = torch.cuda.device_count() - opened[0].world if opened[0].kind == "cuda" else 0
+        return opened[0].label + f"; {idle} more GPUs idle" * (idle > 0)
+
+    parts = {"device": open_it, "decoder": lambda: check_decoder(opened[0]), "steps": lambda: check_steps(opened[0])}
+    for title, part in parts.items():
         print(_MARK + json.dumps({"begin": title}), flush=True)
         try:
             remark = Remark(title, "ok", part())
@@ -656,55 +585,35 @@ def run_checks(name: str) -> None:  # "auto", "cpu", "cuda", "xla" or "tpu"
             kind = "" if isinstance(error, KitError) else f"{type(error).__name__}: "
             remark = Remark(title, "problem", kind + first[:300])
         print(_MARK + json.dumps(asdict(remark)), flush=True)
-
-    opened: list[Device] = []
-
-    def open_it() -> str:
-        opened.append(open_device(name))
-        return opened[0].label
-
-    run("device", open_it)
-    for device in opened:
-        for title, check in _CHECKS.items():
-            run(title, partial(check, device))
-        device.close()
+        if not opened:
+            return
+    opened[0].close()
 
 # %% ../nbs/doctor.ipynb #07998272
 def check_device(
     name: str = "auto",  # "auto", "cpu", "cuda", "xla" or "tpu"
     patience: float = 600.0,  # seconds for all parts
     command: list[str] | None = None,  # the process; None: this module
-) -> Iterator[Remark]:
-    "Yield remarks on the parts of the test as they end; a process that dies, or waits for ever, is a problem."
-    part, late = "device", threading.Event()
-    with tempfile.TemporaryFile("w+") as errors, subprocess.Popen(
-            command or [sys.executable, "-m", "b2t_kit.doctor", name], stdout=subprocess.PIPE, stderr=errors, text=True,
-            errors="replace", stdin=subprocess.DEVNULL, start_new_session=True) as process:
-        def end() -> None:
-            if process.poll() is None:
-                late.set()
-                os.killpg(process.pid, signal.SIGKILL)
-
-        timer = threading.Timer(patience, end)
-        timer.start()
-        try:
-            for line in process.stdout or ():
-                found = json.loads(line.removeprefix(_MARK)) if line.startswith(_MARK) else {}
-                part = found.get("begin", part)
-                if "state" in found:
-                    yield Remark(**found)
-            status = process.wait()
-        finally:
-            timer.cancel()
-            end()
-        if late.is_set():
-            yield Remark(part, "problem", f"no answer within {patience:.0f} s; another process may hold the device: "
-                         "end it, or restart the session")
-        elif status:
-            errors.seek(0)
-            last = [line.strip() for line in errors.read().splitlines() if line.strip()] or ["no message"]
+) -> list[Remark]:
+    "Test a device in a process of its own; one that dies, or waits for ever, is a problem."
+    problem = ""
+    try:
+        done = subprocess.run(command or [sys.executable, "-m", "b2t_kit.doctor", name], stdin=subprocess.DEVNULL,
+                              capture_output=True, timeout=patience)
+        output, status = done.stdout, done.returncode
+        if status:
+            last = [line.strip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
             how = f"signal {-status}" if status < 0 else f"status {status}"
-            yield Remark(part, "problem", f"ended with {how}: {last[-1][:300]}")
+            problem = f"ended with {how}: {last[-1][:300] if last else 'no message'}"
+    except subprocess.TimeoutExpired as error:
+        output = error.stdout or b""
+        problem = (f"no answer within {patience:.0f} s; another process may hold the device: end it, or restart the "
+                   "session")
+    lines = output.decode(errors="replace").splitlines()
+    found = [json.loads(line.removeprefix(_MARK)) for line in lines if line.startswith(_MARK)]
+    remarks = [Remark(**one) for one in found if "state" in one]
+    part = next((one["begin"] for one in reversed(found) if "begin" in one), "device")
+    return remarks + [Remark(part, "problem", problem)] * bool(problem)
 
 # %% ../nbs/doctor.ipynb #8e504631
 BUNDLED = ("config.json", "metrics.jsonl", "seeds.json", "best", "decoding.json", "scores.json",

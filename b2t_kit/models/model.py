@@ -204,9 +204,9 @@ class TwoWayGRU(nn.Module):
 
 # %% ../../nbs/models/model.ipynb #43fde004
 def in_float32(linear: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:  # (..., I) of any floating type -> (..., O)
-    "Return a linear layer's output, computed in float32 outside autocast."
+    "Return a linear layer's output, computed in at least float32 outside autocast."
     with torch.autocast(inputs.device.type, enabled=False):
-        return linear(inputs.float())
+        return linear(inputs.to(torch.promote_types(inputs.dtype, torch.float32)))
 
 
 @cache
