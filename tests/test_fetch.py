@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
-from urllib.request import Request
 
 import pytest
 
 from b2t_kit.core import KitError
 from b2t_kit.data import download as download_module
 from b2t_kit.data.dataset import find_recordings
-from b2t_kit.data.download import ARCHIVES, RemoteFile, download, fetch, fetch_language_model, list_files
+from b2t_kit.data.download import ARCHIVES, download, fetch, fetch_language_model, list_files
 from commands import start
 
 SESSION = "hdf5_data_final/t15.2023.08.11/data_train.hdf5"
@@ -145,8 +144,9 @@ def fetch_from(server: Server, out: Path, **options) -> list[Path]:
     return fetch(out, base_url=server.url, progress=False, **options)
 
 
-def remote(server: Server) -> RemoteFile:
-    return next(file for file in list_files(base_url=server.url) if file.name == ARCHIVE)
+def download_from(server: Server, folder: Path) -> Path:
+    file = next(file for file in list_files(base_url=server.url) if file.name == ARCHIVE)
+    return download(file, folder, progress=False, base_url=server.url, pause=0)
 
 
 def names_in(folder: Path) -> list[str]:
@@ -172,11 +172,11 @@ def test_fetches_checks_and_unpacks_only_what_was_asked_for(serve, tmp_path):
     assert fetch_from(server, tmp_path) == [tmp_path / "hdf5_data_final"] and len(server.behaviour.log) == 1
 
 
-def test_baseline_and_archives_on_request(serve, tmp_path):
+def test_baseline_on_request(serve, tmp_path):
     "Also where no checksum was announced."
-    (folder,) = fetch_from(serve(digest=None), tmp_path, recordings=False, baseline=True, keep_archive=True)
+    recordings, folder = fetch_from(serve(digest=None), tmp_path, baseline=True)
     assert (folder / "checkpoint/best_checkpoint").read_bytes() == b"weights"
-    assert names_in(tmp_path) == sorted([folder.name, BASELINE])
+    assert names_in(tmp_path) == sorted([recordings.name, folder.name])
 
 
 @pytest.mark.parametrize("faults, leftover, asked", [
@@ -190,31 +190,30 @@ def test_a_download_goes_on(serve, tmp_path, faults, leftover, asked):
     server = serve(**faults)
     if leftover:
         (tmp_path / f"{ARCHIVE}.part").write_bytes(leftover)
-    assert download(remote(server), tmp_path, progress=False, pause=0).read_bytes() == server.behaviour.files[ARCHIVE]
+    assert download_from(server, tmp_path).read_bytes() == server.behaviour.files[ARCHIVE]
     assert ranges(server) == asked and names_in(tmp_path) == [ARCHIVE]
 
 
 def test_gives_up_without_progress_and_the_next_run_continues(serve, tmp_path):
-    server = serve(break_after=[100_000, 0, 0, 0])
+    server = serve(break_after=[100_000, 0, 0, 0, 0, 0])
     with pytest.raises(KitError, match="stopped after 100000 of .* run this again to continue"):
-        download(remote(server), tmp_path, progress=False, patience=3, pause=0)
-    download(remote(server), tmp_path, progress=False, pause=0)
+        download_from(server, tmp_path)
+    download_from(server, tmp_path)
     assert ranges(server)[-1] == "bytes=100000-"
 
 
 @pytest.mark.parametrize("faults, leftover, line, left", [
     ({"wrong": b"!"}, 0, "checksum is .* was announced", []),
     ({}, 1000, "checksum is .* was announced", []),
-    ({"announce": 123_456}, 0, "another file than the 123456 bytes that were announced", []),
-    ({"announce": 2_000_000}, 1_000_000, "another file than the 2000000 bytes", []),
+    ({"announce": 123_456}, 0, "but 123456 were announced", []),
+    ({"announce": 2_000_000}, 1_000_000, "answered 416 .* remove its .part file", []),
     ({"files": {ARCHIVE: zip_of({SESSION: CONTENT}).replace(b"\5\6\7", b"\5\6\x08", 1)}, "digest": None}, 0,
      "damaged or not a zip archive", [ARCHIVE]),
     ({"files": {"README.md": b""}}, 0, f"has no file '{ARCHIVE}', only README.md", []),
     ({"refuse": [404]}, 0, f"{ARCHIVE}: the server answered 404", []),
     ({"token": "secret"}, 0, "answered 401 .*only with an API token", []),
     ({"answer": {"error": "moved"}}, 0, "lists no files", []),
-    ({"redirect_to": "file:///etc/passwd"}, 0, "refused to follow a link|302", []),
-    ({"redirect_to": "ftp://127.0.0.1/x"}, 0, "refused to follow a link|302", []),
+    ({"redirect_to": "file:///etc/passwd"}, 0, "answered 302", []),
 ])
 def test_a_refusal_is_one_line_and_nothing_is_taken_for_data(serve, tmp_path, faults, leftover, line, left):
     if leftover:
@@ -235,14 +234,12 @@ def test_offline_and_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
         fetch(tmp_path / "file/data")
 
 
-def test_a_token_is_kept_from_other_hosts_and_plain_http(serve, tmp_path):
+def test_a_token_is_kept_from_other_hosts(serve, tmp_path):
     storage = serve()
     server = serve(token="secret", redirect_to=storage.url)
     fetch_from(server, tmp_path, token="secret")
     assert [token for *_, token in server.behaviour.log] == ["Bearer secret"]
     assert [token for *_, token in storage.behaviour.log] == [None]
-    for url, token in (("https://h.org/x", "secret"), ("http://h.org/x", None), ("https://other.org/x", None)):
-        assert download_module.own_token(RemoteFile("x.zip", 5, url), "secret", "https://h.org") == token
 
 
 def test_an_archive_fetched_with_a_browser_is_checked_and_used(serve, tmp_path):
@@ -308,17 +305,8 @@ def test_a_disk_that_fills_is_named_and_what_arrived_is_kept(serve, tmp_path):
     assert ranges(server)[-1] == "bytes=300000-"
 
 
-def test_a_redirect_from_https_to_http_is_refused():
-    follow = download_module._Redirects().redirect_request
-    request = Request("https://datadryad.org/x")
-    request.add_unredirected_header("Authorization", "Bearer secret")
-    with pytest.raises(KitError, match="refused to follow a link to 'http://datadryad.org/x'"):
-        follow(request, None, 302, "Found", {}, "http://datadryad.org/x")
-    assert not follow(request, None, 302, "Found", {}, "https://storage.org/x").has_header("Authorization")
-
-
 VERSIONS = {"_embedded": {"stash:versions": [{"_links": {"stash:files": {"href": "/x"}}}]}}
-ENTRY = {"path": "x.zip", "size": 5, "_links": {"stash:download": {"href": "/x"}}}
+ENTRY = {"path": ARCHIVE, "size": 5, "_links": {"stash:download": {"href": "/x"}}}
 
 
 @pytest.mark.parametrize("answer", [
@@ -329,7 +317,7 @@ ENTRY = {"path": "x.zip", "size": 5, "_links": {"stash:download": {"href": "/x"}
       for link in (7, "?again", "ftp://127.0.0.1/x")),
     *({"_embedded": VERSIONS["_embedded"] | {"stash:files": [ENTRY | change]}} for change in (
         {"size": -1}, {"size": 10**22}, {"size": None}, {"size": "inf"}, {"path": "a/b"}, {"path": "a\x1b[2J"}, {"_links": 5},
-        *({"_links": {"stash:download": {"href": link}}} for link in (5, "file:///etc/passwd", "ftp://x.org/x", "data:,x")))),
+        *({"_links": {"stash:download": {"href": link}}} for link in (None, "file:///etc/passwd", "http://x.org/x", "//x.org/x", "/\u00e4")))),
 ])
 def test_answers_of_a_stranger(answer, serve, tmp_path):
     with pytest.raises(KitError) as told:

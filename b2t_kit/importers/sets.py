@@ -55,7 +55,6 @@ def fetch_set(
     name: str,  # of `SETS`
     out: str | Path,  # folder for the set
     token: str | None = None,  # of the archive, see `read_token`
-    keep_archive: bool = False,  # keep a zip after unpacking
     progress: bool = True,  # show progress bars
     base_url: str = DRYAD,  # address of the archive; another one in tests
     tell: Callable[[str], None] = print,  # shows the terms
@@ -66,7 +65,7 @@ def fetch_set(
     published = SETS[name]
     if published.doi:
         wanted = dict.fromkeys(published.files, "")
-        return fetch_archives(published, wanted, out, token, keep_archive, progress, base_url, tell)
+        return fetch_archives(published, wanted, out, token, progress, base_url, tell)
     if not published.dandi:
         raise KitError(f"set {name}: b2t fetch cannot get it; {published.by_hand}")
     tell(terms_text(terms := terms_of(published, [])))
