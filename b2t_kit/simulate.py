@@ -50,7 +50,7 @@ from .core import SEED, KitError, atomic_folder, check_bounds, check_writable, f
 from .core import read_text, save_json, to_dict
 from .data.batches import read_ahead
 from .data.convert import IMPLANTED, SessionWriter
-from .data.dataset import ARRAYS, BIN_SECONDS, LABEL_WIDTH, NUM_FEATURES, SPLITS, T15, Signal, Trial
+from .data.dataset import BIN_SECONDS, LABEL_WIDTH, NUM_FEATURES, SPLITS, Trial
 from .text.phonemes import BLANK, FEATURE_NAMES, FEATURES, PHONEMES, SILENCE, feature_matrix, normalise, to_ids
 
 if TYPE_CHECKING:
@@ -199,26 +199,13 @@ class SimulateConfig:
     wrong_labels: float = 0.0  # share of the trials in which a word is skipped or said twice, 0 to 1
     difficulty: float = 1.0  # how hard the recordings are to decode, from 0 (easiest) to 10
     bins_per_phoneme: float = 33.0  # bins of 20 ms, 6 (CTC needs them) to 200; T15: 33; everyday speech: 5 to 10
-    participant: str = "t15"  # name of the participant, such as s2; another seed is another person
-    arrays: int = 4  # arrays of 64 electrodes, 1 to 4
     onsets: float = 0.0  # response to the beginning of any sound, change of the log rate, 0 to 2
     coupling: float = 0.0  # how far crossings, power and arrays hang together; 1: as in T15's recordings; 0 to 1
 
     def __post_init__(self) -> None:
         check_bounds(self, {"sessions": (1, 1000), "trials": (1, 10_000), "held_out": (0, 1), "seed": SEED,
                             **{name: (0, most) for name, most in MOST_DISTURBED.items()},
-                            "difficulty": (0, 10), "bins_per_phoneme": (6, 200), "arrays": (1, len(ARRAYS)),
-                            "onsets": (0, 2), "coupling": (0, 1)})
-        if not re.fullmatch("[a-z]+[0-9]+", self.participant):
-            raise KitError(f"participant: must be letters and a number, such as s2, not '{self.participant[:40]}'")
-
-    @property
-    def signal(self) -> Signal:
-        "What the features are: T15's, unless the participant is another or has fewer arrays."
-        if (self.participant, self.arrays) == (T15.participant, len(ARRAYS)):
-            return T15
-        return replace(T15, participant=self.participant, num_features=NUM_FEATURES * self.arrays // len(ARRAYS),
-                       arrays=", ".join(ARRAYS[: self.arrays]), dataset="simulated")
+                            "difficulty": (0, 10), "bins_per_phoneme": (6, 200), "onsets": (0, 2), "coupling": (0, 1)})
 
 
 STRICT = SimulateConfig(
@@ -332,8 +319,7 @@ class Schedule:
         count = max(1, round(config.held_out * len(said))) if evaluated else 0
         others, last = self.draw(session, 2 * count, held_out=True), max(prompt.block for prompt in planned)
         add_blocks(others, EVALUATION_HALF, last + 1, "val", "test")
-        name = config.participant + session.removeprefix(T15.participant)
-        return [replace(prompt, session=name, labels=prompt.labels or labels_of(prompt.sentence)) for prompt in planned]
+        return [replace(prompt, session=session, labels=prompt.labels or labels_of(prompt.sentence)) for prompt in planned]
 
 # %% ../nbs/simulate.ipynb #f0bdc3d3
 SEQUENTIAL = ("affricate", "front-gliding", "back-gliding", "silence")
@@ -657,7 +643,7 @@ class SessionSimulator:
         who: Participant,
         planned: list[Prompt],  # of one session, in order of recording
     ) -> None:
-        self.config, self.signal, self.planned = config, config.signal, planned
+        self.config, self.planned = config, planned
         self.day = day_number(planned[0].session)
         self.electrodes = electrodes_on(who, self.day, config.difficulty, config.drift, config.lasting)
         # what the day brings: its gain, its tempo, the electrodes that are lost, the tuning that comes in its course
@@ -675,7 +661,7 @@ class SessionSimulator:
         labels: Sequence[int],  # what is asked for
         rng: np.random.Generator,  # of this trial
         position: int,  # number of trials recorded before in this session
-    ) -> tuple[np.ndarray, Timing]:  # (T, C) float32 before z-scoring, 128 features an array; the time of what is said
+    ) -> tuple[np.ndarray, Timing]:  # (T, 512) float32 before z-scoring; the time of what is said
         "The recording of an attempt."
         config, now = self.config, self.electrodes
         share = config.session_drift * min(max(position, 0) / LONG_SESSION, 1.0)
@@ -688,9 +674,7 @@ class SessionSimulator:
         said = misspoken(np.array(labels, np.int64), config.wrong_labels, disturbances)
         timing = draw_timing(said, config.bins_per_phoneme * self.tempo, rng)
         gain = tuning_gain(config, self.log_gain, timing.num_bins, disturbances)
-        features = record_trial(now, timing, rng, position, gain)
-        kinds = features.reshape(len(features), len(self.signal.kinds), -1)
-        return kinds[:, :, : ARRAY_SIZE * config.arrays].reshape(len(features), -1), timing
+        return record_trial(now, timing, rng, position, gain), timing
 
     def raw(
         self,
@@ -710,7 +694,7 @@ class SessionSimulator:
         if self.config.coupling:
             features = np.minimum(features, LARGEST)
         return Trial(features, np.array(plan.labels, np.int64), plan.session, plan.block, plan.number,
-                     sentence=plan.sentence, signal=self.signal)
+                     sentence=plan.sentence)
 
     def trial(
         self,
@@ -757,7 +741,7 @@ def simulate(
     "Write recordings to `out/hdf5_data_final`; equal settings, equal bytes. `KitError` for a used folder or full disk."
     out, plan = Path(out), Schedule(config)
     bins = plan.num_trained * (1 + 2 * config.held_out) * MEAN_LABELS * config.bins_per_phoneme
-    needed, free = bins * config.signal.num_features * 4 / 1e9, free_bytes(out) / 1e9
+    needed, free = bins * NUM_FEATURES * 4 / 1e9, free_bytes(out) / 1e9
     if out.exists() and not out.is_dir():
         raise KitError(f"{out}: is a file; give a folder")
     if out.exists() and any(not path.name.endswith(".partial") for path in out.iterdir()):

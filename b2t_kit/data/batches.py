@@ -366,7 +366,6 @@ class BatchConfig:
     buckets: int = 6  # largest number of batch shapes, 1 to 6; an XLA device compiles a program for each
     day_balance: float = 1.0  # 0: all trials equally often, 1: all days equally often (as in the T15 baseline)
     cut: int = 3  # training only: random shift that drops 0 to cut - 1 bins at a trial's start
-    cut_per: Literal["trial", "batch"] = "trial"  # draw the cut per trial, or per batch as the T15 baseline does
     max_bins: int | None = None  # training only: leave out trials of more bins; None keeps all
     impossible: Literal["error", "skip"] = "error"  # trials with too many labels for CTC: stop, or skip them
     cache: Literal["float32", "float16", "none"] = "float32"  # dtype of the trials that are kept in memory
@@ -569,8 +568,7 @@ class TrainBatches:
     def _cuts(self, trials: np.ndarray, keys: list[int]) -> list[int]:
         if self.config.cut < 2:
             return [0] * len(keys)
-        shared = self.config.cut_per == "batch"
-        wanted = [fold_seed(keys[0] if shared else key, "cut") % self.config.cut for key in keys]
+        wanted = [fold_seed(key, "cut") % self.config.cut for key in keys]
         spare = [self.recordings.infos[trial].num_bins - self.assembler.needed_bins(trial) for trial in trials.tolist()]
         return [min(cut, most) for cut, most in zip(wanted, spare)]
 
