@@ -1083,7 +1083,7 @@ class Doctor(Verb):
     log: OptionalFile = None
     json: OptionalFile = None  # write the answer to this file
     language: Literal["en", "zh"] = "en"  # language of the answer
-    # test a device: a small decoder's loss and gradient against float64, and training steps with memory before and after
+    # test a device: a small decoder's loss and gradient against float64, training steps, memory before and after
     device: Literal["auto", "cpu", "cuda", "xla", "tpu"] | None = None
     # write one archive about this run for a bug report: versions, memory plan, metrics and log; it holds no recordings
     bundle: OptionalRun = None

@@ -339,18 +339,20 @@ def inspect_packages(versions: Mapping[str, str], wanted: Mapping[str, str]) -> 
     torch, xla, accelerate, libtpu = (versions.get(name, "") for name in ("torch", "torch_xla", "accelerate", "libtpu"))
     found = [Remark("torch", "ok", f"{torch} with torch_xla {xla}" if xla else f"{torch}, without torch_xla")]
     old = tuple(map(int, re.findall(r"\d+", accelerate)[:2])) < (1, 10)  # what settings.ini asks for
-    found.append(Remark("accelerate", "problem" if old else "ok", (accelerate or "is not installed") +
-                        "; pip install 'accelerate>=1.10'" * old))
+    remedy = "; pip install 'accelerate>=1.10'" * old
+    found.append(Remark("accelerate", "problem" if old else "ok", (accelerate or "is not installed") + remedy))
     if xla and libtpu and "libtpu" in wanted:
         fits = libtpu.split(".")[:3] == wanted["libtpu"].split(".")[:3]
-        found.append(Remark("libtpu", "ok" if fits else "problem", f"{libtpu}; torch_xla {xla} was built for "
-                            f"{wanted['libtpu']}" + f"; pip install libtpu=={wanted['libtpu']}, and restart" * (not fits)))
+        remedy = "" if fits else f"; pip install libtpu=={wanted['libtpu']}, and restart"
+        found.append(Remark("libtpu", "ok" if fits else "problem",
+                            f"{libtpu}; torch_xla {xla} was built for {wanted['libtpu']}{remedy}"))
     if xla and "tensorflow" in versions:
         found.append(Remark("tensorflow", "note", "can take the chips from torch_xla if one process imports both; "
                             "tensorflow-cpu cannot (C17a)"))
     if "torch_tpu" in versions:
-        found.append(Remark("torch_tpu", "problem", "and torch_xla both take the chips; pip uninstall -y torch_tpu") if xla
-                     else Remark("torch_tpu", "note", "without torch_xla, which the kit needs for TPUs"))
+        state, said = (("problem", "and torch_xla both take the chips; pip uninstall -y torch_tpu") if xla else
+                       ("note", "without torch_xla, which the kit needs for TPUs"))
+        found.append(Remark("torch_tpu", state, said))
     return found
 
 # %% ../nbs/doctor.ipynb #fde402e7
@@ -364,7 +366,7 @@ def inspect_start(chips: list[str], xla: bool) -> list[Remark]:
 
     found, checks = list[Remark](), [refuse_ambient]
     if "PYTORCH_XLA_COMPILATION_THREADS" in os.environ:
-        found.append(Remark("variables", "note", "PYTORCH_XLA_COMPILATION_THREADS: torch_xla has no such variable (C9)"))
+        found.append(Remark("variables", "note", "torch_xla knows no PYTORCH_XLA_COMPILATION_THREADS (C9)"))
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         found.append(Remark("variables", "note", "XLA_FLAGS creates fake host devices for jax, not more chips (C9)"))
     if xla:
@@ -514,8 +516,8 @@ def check_decoder(device: "Device") -> str:
     if not worst <= _LARGEST_ERROR:  # NaN too
         raise KitError(f"differs by {worst:.1e} from float64 on the CPU; float32 differs by less than "
                        f"{_LARGEST_ERROR:g}: the device rounds more, or computes wrongly")
-    return f"losses and gradient of {len(batch['day'])} trials on {device.chips} chip{'s' * (device.chips > 1)}, " \
-           f"error {worst:.0e}"
+    chips = f"{device.chips} chip{'s' * (device.chips > 1)}"
+    return f"losses and gradient of {len(batch['day'])} trials on {chips}, error {worst:.0e}"
 
 # %% ../nbs/doctor.ipynb #e8c056cb
 def check_steps(device: "Device", steps: int = 36) -> str:

@@ -319,7 +319,7 @@ class Schedule:
         count = max(1, round(config.held_out * len(said))) if evaluated else 0
         others, last = self.draw(session, 2 * count, held_out=True), max(prompt.block for prompt in planned)
         add_blocks(others, EVALUATION_HALF, last + 1, "val", "test")
-        return [replace(prompt, session=session, labels=prompt.labels or labels_of(prompt.sentence)) for prompt in planned]
+        return [replace(one, session=session, labels=one.labels or labels_of(one.sentence)) for one in planned]
 
 # %% ../nbs/simulate.ipynb #f0bdc3d3
 SEQUENTIAL = ("affricate", "front-gliding", "back-gliding", "silence")

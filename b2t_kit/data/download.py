@@ -99,7 +99,8 @@ def list_files(doi: str = T15_DOI, base_url: str = DRYAD) -> list[RemoteFile]:
         links = versions["_embedded"]["stash:versions"][-1]["_links"]["stash:files"]
         for _ in range(100):
             page = get_json(base_url, links["href"])
-            files += [remote_file(entry) for entry in page["_embedded"]["stash:files"] if entry.get("status") != "deleted"]
+            entries = page["_embedded"]["stash:files"]
+            files += [remote_file(entry) for entry in entries if entry.get("status") != "deleted"]
             links = page.get("_links", {}).get("next", {})
             if not links.get("href"):
                 return files
@@ -113,8 +114,8 @@ def remote_file(entry: dict[str, Any]) -> RemoteFile:
     name, size, digest = str(entry["path"]), int(entry["size"]), entry.get("digest")
     if PurePosixPath(name).name != name or name in ("", ".", "..") or not name.isprintable() or not 0 <= size < 2**50:
         raise KitError(f"refused a file named {name[:200]!r} of {size} bytes")
-    return RemoteFile(name, size, str(entry["_links"]["stash:download"]["href"]), str(entry.get("digestType") or "") or None,
-                      digest and str(digest))
+    link = str(entry["_links"]["stash:download"]["href"])
+    return RemoteFile(name, size, link, str(entry.get("digestType") or "") or None, digest and str(digest))
 
 # %% ../../nbs/data/download.ipynb #3d53ec9c
 def size_on_disk(path: Path) -> int:
