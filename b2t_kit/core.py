@@ -1051,6 +1051,9 @@ def join(
         listed = ", ".join(map(str, missing[:8])) + (" ..." if len(missing) > 8 else "")
         raise KitError(f"{who}: no sign of process {listed} {within}; look for its own error above")
     group = dist.PrefixStore("group", store)
+    # DDP imports it, and an open group would stay in the defaults of its functions for ever, with its threads
+    import torch.distributed.nn  # noqa: F401
+
     dist.init_process_group(backend, store=group, rank=place.rank, world_size=place.world)
     atexit.register(leave)
 
