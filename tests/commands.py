@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,16 @@ def python(*words: object, chips: int = 0, status: int | None = 0, timeout: floa
                           timeout=timeout, cwd=cwd)
     assert status is None or done.returncode == status, (done.returncode, done.stdout[-2000:], done.stderr[-3000:])
     return done
+
+
+def torchrun(program: str, *words: object) -> list[str]:
+    """Run a file of tests as a program in two processes; what each printed."""
+    with tempfile.TemporaryDirectory() as logs:
+        done = python(*TORCHRUN, "--log-dir", logs, "--redirects", "3", TESTS / program, *words, status=None, ACCELERATE_USE_CPU="true")
+        outputs, errors = ([path.read_text() for path in sorted(Path(logs).rglob(f"{name}.log"))] for name in ("stdout", "stderr"))
+    if done.returncode:
+        raise RuntimeError(f"{done.stderr[-2000:]}\n" + "\n".join(one[-2000:] for one in [*outputs, *errors]))
+    return outputs
 
 
 def interrupted(words: str, number: signal.Signals, seconds: float) -> int:

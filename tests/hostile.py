@@ -31,6 +31,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -141,6 +142,17 @@ def read_measurements(folder: Path) -> None:
     assert all(found[number][1].shape == (16, 13) for number in range(len(found)))
 
 
+def scores(folder: Path) -> None:
+    from b2t_kit.core import content_hash, save_json
+    kept = {"model": {"we can": -1.5}}
+    save_json(folder / "scores.json", {"scores": kept, "check": content_hash(kept)})
+
+
+def read_scores(folder: Path) -> None:
+    from b2t_kit.llm import KeptScores
+    KeptScores(SimpleNamespace(known={}, key="model"), folder / "scores.json")
+
+
 def statistics(folder: Path) -> None:
     import torch
     for name in ("mean", "std"):
@@ -224,6 +236,7 @@ SOURCES: dict[str, Source] = {
     "nbest": Source(several(nbest, copies("causal")), "nbest.jsonl", RESCORE, "json", "text"),
     "causal model": Source(several(nbest, copies("causal")), "causal/config.json causal/tokenizer.json", RESCORE, "json", "text"),
     "causal weights": Source(several(nbest, copies("causal")), "causal/model.safetensors", RESCORE, "bytes"),
+    "kept scores": Source(scores, "scores.json", read_scores, "json"),
     "rescoring weights": Source(WEIGHTS, "weights.json", call("llm:load_weights", "weights.json"), "json", ANY_JSON),
     "submission": Source(text(sub_csv=SUBMISSION), "sub.csv", "check-submission sub.csv", free="Unicode, non-finite"),
     "score": Source(text(r_csv="id,text\n0,we can\n1,you\n", h_csv="id,text\n0,we can\n1,you\n"), "r.csv h.csv",
@@ -234,6 +247,8 @@ SOURCES: dict[str, Source] = {
     "statistics": Source(statistics, "mean.pth std.pth", call("tasks.eit:read_statistics", "."), "torch", "repeated, Unicode"),
     "archive": Source(archive, "data.zip", lambda folder: importlib.import_module("b2t_kit.data.download").unpack_archive(
         folder / "data.zip", folder / "hdf5_data_final", progress=False), "zip", "huge, Unicode, wrong shape"),
+    "corpora": Source(text(days_csv="Date,Block number,Corpus\n2023-08-11,1,Switchboard\n2023-08-11,2,Random\n"), "days.csv",
+                      call("output.report:read_description", "days.csv"), free="text"),
     "token": Source(text(token_txt="abcdef0123456789\n"), "token.txt", call("data.download:read_token", "token.txt"), free="text"),
     "doctor's log": Source(text(log_txt=LOG), "log.txt", "doctor --log log.txt", free="text"),
 }
@@ -243,7 +258,10 @@ SOURCES: dict[str, Source] = {
 
 Spoil = Callable[[random.Random, Path], object]  # False where it does not apply
 ANOTHER_TEXT = ("truncated", "empty", "wrong type", "wrong shape", "huge", "non-finite", "Unicode", "nested", "repeated")
-FREE = ("other bytes", "other value")  # may be accepted wherever they are
+FREE = ("other bytes", "other value", "other lines")  # may be accepted wherever they are
+LINES = ("\\data\\", "ngram 1=3", "\\1-grams:", "\\end\\", "-1.0\t<s>\t-0.3", "-0.5\t</s>", "id,text", "sentence", "0,we can", "tea T IY",
+         "tea T XX", '"', ",,,", "", "#", "Date,Block number,Corpus", "2023-08-11,1,X", "a" * 200_000, "9" * 5000, "{}", '{"step": 1}', "[",
+         "---", "a: *a", "NaN", "null", "\udcff", "\0")
 NUMBER = r"(?<![\w.])-?\d+(\.\d+)?"
 VALUES = ("null", "true", "-5", "2.5", '"two"', "[1]", '{"a": 1}', "[]", "1e400", "NaN", "9" * 44, '"\\u001b[2J"')
 SHAPES = ((HUGE, 512), (60, HUGE), (1 << 24, 512), (HUGE,), (2**31, 2**31))
@@ -344,6 +362,12 @@ def odd_text(rng: random.Random, path: Path) -> None:
     path.write_bytes(rng.choice([data[:spot] + more + data[spot:], data.decode().encode("utf-16")]))
 
 
+def other_lines(rng: random.Random, path: Path) -> None:
+    """Lines that nearly belong there, of this and of other files."""
+    own = path.read_text(errors="surrogateescape").splitlines()[:20]
+    path.write_text("\n".join(rng.choices((*own, *LINES), k=rng.randrange(1, 30))), errors="surrogateescape")
+
+
 def nested(rng: random.Random, path: Path) -> None:
     depth = rng.choice([1000, 100_000, 1_000_000])
     path.write_text(rng.choice(["[" * depth, '{"a":' * depth, "[" * depth + "]" * depth]) + "\n")
@@ -409,6 +433,7 @@ FAULTS: dict[str, dict[str, Spoil]] = {
     "empty": {"*": lambda rng, path: path.write_bytes(rng.choice([b"", b"\n", b"  \n\n"]))},
     "other bytes": {"*": other_bytes},
     "other value": {"json": other_value},
+    "other lines": {"text": other_lines},
     "wrong type": {"*": lambda rng, path: path.write_bytes(rng.choice([
         b"\x89PNG\r\n\x1a\n" + rng.randbytes(300), b"\x7fELF" + rng.randbytes(500), b"\x1f\x8b\x08\x00" + bytes(40),
         pickle.dumps(["a", 3]), b"PK\x03\x04" + rng.randbytes(200), b"\x89HDF\r\n\x1a\n" + bytes(99)]))},

@@ -1,5 +1,4 @@
-"""From logits to sentences: bad files, exactness, streams, command line."""
-import json
+"""From logits to sentences: how sure a network is, names, files of other programs, and what is refused."""
 from pathlib import Path
 
 import h5py
@@ -8,7 +7,6 @@ import pytest
 from safetensors.numpy import save_file
 
 from b2t_kit.cli import main
-from b2t_kit.decode.files import read_nbest
 from b2t_kit.decode.decode import LogitsFile, decode_sentences
 from b2t_kit.simulate import noisy_sentence
 
@@ -94,32 +92,6 @@ def test_what_cannot_be_decoded_is_named_and_nothing_is_written(tmp_path, monkey
         Path("names.txt").write_bytes(content)
         error = refused("decode --logits good.h5 --hotwords names.txt")
         assert "names.txt" in error and expected in error, error
-
-
-def test_the_command_decodes_anybodys_logits_and_hears_a_name(tmp_path, capsys):
-    said = "would you like to see wojciechowski again"
-    with h5py.File(tmp_path / "theirs.h5", "w") as file:
-        for number in (10, 2, 1):
-            file[f"trial{number}/logits"] = noisy_sentence(said, np.random.default_rng(0))
-            file[f"trial{number}"].attrs.update(session="day", block_num=1, trial_num=number, sentence_label=said)
-    (tmp_path / "names.txt").write_text("Wojciechowski\n")
-    words = ["decode", "--logits", str(tmp_path / "theirs.h5"), "--out", str(tmp_path / "out"), "--beam", "60"]
-    assert main(words) == 0 and "wojciechowski" not in (tmp_path / "out/sentences.csv").read_text(encoding="utf-8")
-    assert main([*words, "--hotwords", str(tmp_path / "names.txt")]) == 0
-    assert "word error rate" in capsys.readouterr().out
-    result = json.loads((tmp_path / "out/result.json").read_text(encoding="utf-8"))
-    assert result["trials"] == 3 and result["edits"] == 0 and result["words"] == 21 and result["search"]["beam"] == 60
-    assert [one.trial for one in read_nbest(tmp_path / "out/nbest.jsonl")] == [1, 2, 10]
-
-
-def test_tuning(tmp_path, capsys):
-    said = "would you like to go home"
-    path = write(tmp_path / "theirs.h5", noisy_sentence(said, np.random.default_rng(0)), sentence_label=said)
-    words = ["decode", "--logits", str(path), "--out", str(tmp_path / "out"), "--beam", "20", "--n-best", "5"]
-    assert main([*words, "--tune"]) == 0
-    assert "trials tuned on" in capsys.readouterr().out and (tmp_path / "out/tuning.png").stat().st_size > 5000
-    record = json.loads((tmp_path / "out/decoding.json").read_text(encoding="utf-8"))
-    assert record["search"] in [one["search"] for one in record["tried"]]
 
 
 def test_trials_are_called_as_their_arrays_are(tmp_path, capsys):

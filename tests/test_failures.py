@@ -1,22 +1,23 @@
-"""Failures that people reported from real runs: each happens first, then the kit names or prevents it."""
+"""Failures that people reported from real runs: each happens first, then the kit names or prevents it.
+
+    test_failures.py arrive_late FOLDER, or meet      programs of processes that tests start
+"""
 import contextlib
 import dataclasses
-import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
 import torch
 
-import several_processes
-from several_processes import torchrun
 from b2t_kit.core import KitError, from_dict
 from b2t_kit.data.dataset import find_recordings
 from b2t_kit.devices.torch import Device, DeviceOptions
@@ -24,7 +25,7 @@ from b2t_kit.devices.select import open_device
 from b2t_kit.precision import audit_gradients, audit_parameters
 from toy import ToyTask, toy_config
 from b2t_kit.train import train
-from commands import TESTS, python, start
+from commands import TESTS, python, start, torchrun
 
 PATIENCE = 600  # seconds; only a hang, or a very busy machine, comes near it
 
@@ -42,29 +43,6 @@ def test_c2_unknown_options_are_named() -> None:
         open_device("cpu", even_batches=False)
     with pytest.raises(KitError, match="unknown setting 'even_batches'"):
         from_dict(DeviceOptions, {"even_batches": False})
-
-
-def test_c12_c21_c22_c23_two_processes_are_like_one(tmp_path: Path) -> None:
-    """With micro-batches too: the parameters, clipping and error rate of one process, and messages are said once.
-
-    Local gradients let replicas drift, a mean of local rates is not the rate, and `print` prints on every process.
-    """
-    printed = torchrun("several_processes:everything", str(tmp_path / "results.json"), timeout=PATIENCE)
-    found = json.loads((tmp_path / "results.json").read_text())
-    with open_device("cpu") as device:
-        alone, rate = several_processes.train(device, 1), several_processes.evaluate(device)["rate"]
-    assert max(alone["norms"]) > 1.0, "clipping was at work"
-    for name in ("norms", "parameters"):
-        for kind in ("plain", "accumulated"):
-            np.testing.assert_allclose(found[kind][name], alone[name], rtol=1e-5, atol=2e-6)
-    difference, named = found["without_reduction"]
-    assert difference > 0.01 and named.startswith("process 1 has other values than process 0 in 0.")
-    assert found["objects"] == [[0, 1], 0] and found["sum"] == [2.0, 1.0]
-    rates = found["evaluation"]
-    assert min(abs(other - rate) for other in rates["local"]) > 0.05 and abs(rates["mean_of_means"] - rate) > 0.01
-    assert rates["rate"] == rate == 19 / 150
-    text = "".join(printed)
-    assert text.count("printed by everyone") == 2 and text.count("said once") == 1
 
 
 def test_c17c_no_other_data_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,6 +109,18 @@ def wait_for(condition: Callable[[], object], seconds: float = 120.0) -> None:
         time.sleep(0.05)
 
 
+def arrive_late(folder: str) -> None:
+    """Write the process numbers and wait, each with a child process; process 1 may die."""
+    rank = int(os.environ["RANK"])
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+    Path(folder, f"{rank}.part").write_text(f"{os.getpid()} {child.pid}")
+    os.replace(Path(folder, f"{rank}.part"), Path(folder, f"{rank}.pids"))
+    wait_for(lambda: len(list(Path(folder).glob("*.pids"))) == 2)
+    if rank == 1 and Path(folder, "die").exists():
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(300)
+
+
 def running(number: int) -> bool:
     try:
         return psutil.Process(number).status() != psutil.STATUS_ZOMBIE
@@ -148,7 +138,7 @@ def test_c18e_no_orphans_when_a_worker_dies(tmp_path: Path) -> None:
     def numbers(folder: Path) -> list[list[int]]:  # of both workers: its own and its child's
         return [[int(number) for number in path.read_text().split()] for path in sorted(folder.glob("*.pids"))]
 
-    workers = [start(TESTS / "several_processes.py", "arrive_late", naive, variables={"RANK": str(rank), "WORLD_SIZE": "2"},
+    workers = [start(TESTS / "test_failures.py", "arrive_late", naive, variables={"RANK": str(rank), "WORLD_SIZE": "2"},
                      start_new_session=True) for rank in range(2)]
     try:
         wait_for(lambda: len(numbers(naive)) == 2)
@@ -157,7 +147,7 @@ def test_c18e_no_orphans_when_a_worker_dies(tmp_path: Path) -> None:
         left = [number for pair in numbers(naive) for number in pair if running(number)]
         assert workers[0].pid in left and len(left) == 3, "the other worker and both children stay"
         with pytest.raises(RuntimeError, match="SIGKILL|exitcode *: -9"):
-            torchrun("arrive_late", str(launched), timeout=PATIENCE)
+            torchrun("test_failures.py", "arrive_late", launched)
         first, second = numbers(launched)
         wait_for(lambda: not any(map(running, [*first, second[0]])))
         assert running(second[1]), "what a dead worker had started itself is nobody's"
@@ -169,23 +159,17 @@ def test_c18e_no_orphans_when_a_worker_dies(tmp_path: Path) -> None:
         workers[0].wait()
 
 
-MEET_AT = """
-from b2t_kit.core import KitError
-from b2t_kit.devices.select import open_device
-try:
-    open_device("cpu", timeout=3.0)
-except KitError as error:
-    print(error)
-"""
-
-START_TOGETHER = """
-import os, pathlib, time
-import torch.distributed
-folder = pathlib.Path(os.environ["START"])
-(folder / os.environ["RANK"]).touch()
-while len(list(folder.iterdir())) < 2:
-    time.sleep(0.01)
-"""
+def meet(timeout: str = "300", folder: str = "") -> None:
+    """Join the other processes and sum a value, or say why not; two processes may begin together, as a folder tells."""
+    if folder:
+        Path(folder, os.environ["RANK"]).touch()
+        wait_for(lambda: len(list(Path(folder).iterdir())) == 2)
+    try:
+        with open_device("cpu", timeout=float(timeout)) as device:
+            total = device.sum_over_processes(torch.tensor(float(device.rank + 1)))
+            print(f"process {device.rank}: {total.item():g}")
+    except KitError as error:
+        print(error)
 
 
 def test_c18f_a_taken_port_is_named_and_launch_needs_none() -> None:
@@ -196,10 +180,11 @@ def test_c18f_a_taken_port_is_named_and_launch_needs_none() -> None:
         port = other.getsockname()[1]
         with pytest.raises(RuntimeError, match="EADDRINUSE"):
             torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=2)
-        said = python("-c", MEET_AT, RANK="0", LOCAL_RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)).stdout
+        said = python(TESTS / "test_failures.py", "meet", RANK="0", LOCAL_RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
+                      MASTER_PORT=str(port)).stdout
     assert f"port {port} on 127.0.0.1 is taken by another program" in said
     with ThreadPoolExecutor(2) as pool:
-        outputs = pool.map(lambda _: torchrun("several_processes:meet", timeout=PATIENCE), range(2))
+        outputs = pool.map(lambda _: torchrun("test_failures.py", "meet"), range(2))
     assert [[output.splitlines()[-1] for output in one] for one in outputs] == [["process 0: 3", "process 1: 3"]] * 2
 
 
@@ -207,9 +192,8 @@ def test_c18f_missing_processes_are_named(tmp_path: Path) -> None:
     """Two of three processes arrive: torch counts them, the kit names the missing one."""
     with socket.socket() as one, socket.socket() as other:
         ports = [str(finder.bind(("127.0.0.1", 0)) or finder.getsockname()[1]) for finder in (one, other)]
-    children = [start("-c", START_TOGETHER + MEET_AT, variables={
-        "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "3", "START": str(tmp_path), "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": ports[0]}) for rank in ("0", "2")]
+    children = [start(TESTS / "test_failures.py", "meet", "3", tmp_path, variables={
+        "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": ports[0]}) for rank in ("0", "2")]
     code = f"""
 import datetime, torch.distributed as dist
 try:
@@ -245,3 +229,7 @@ print(Accelerator().mixed_precision, ours)
     assert said[-1] == "bf16 float32", "Accelerate obeys the variable, the kit does not"
     assert "ACCELERATE_MIXED_PRECISION=bf16 is ignored; give the setting to b2t_kit instead" in said
     assert any("ACCELERATE_GRADIENT_ACCUMULATION_STEPS=4 is ignored" in line for line in said)
+
+
+if __name__ == "__main__":
+    {"arrive_late": arrive_late, "meet": meet}[sys.argv[1]](*sys.argv[2:])

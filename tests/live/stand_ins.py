@@ -16,8 +16,7 @@ from b2t_kit.live.sources import LiveSource, Piece, StreamSender
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 OPTIONS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-           "--disable-background-networking", "--disable-component-update", "--window-size=1100,900",
-           "--host-resolver-rules=MAP rebound.example 127.0.0.1,MAP live.example 127.0.0.1", "--ignore-certificate-errors"]
+           "--disable-background-networking", "--disable-component-update", "--window-size=1100,900"]
 VOICE = """
 window.spoken = [];
 window.SpeechSynthesisUtterance = function(text) { this.text = text; };

@@ -1,16 +1,12 @@
 """The live page in one Chromium: what an operator and a family see and ask for, and that strangers and slow pages do no harm."""
 import io
 import json
-import shutil
 import socket
-import socketserver
-import ssl
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
@@ -130,86 +126,6 @@ def test_page_shows_and_asks(decoder: StreamDecoder, recordings: Path, browser) 
     shows(browser, state="stopped", note=lambda now: "do nothing any more" in now)
     time.sleep(2.5)  # the page does not try again
     assert text(browser, "state") == "stopped" and not browser.find_element("id", "cue").is_enabled()
-
-
-STRANGER = """<!doctype html><title>trying</title><script>
-const found = [];
-function done(what) { found.push(what); if (found.length === 2) document.title = found.sort().join(", "); }
-const socket = new WebSocket("ws://127.0.0.1:PORT/streamTOKEN");
-socket.onopen = () => socket.send(JSON.stringify({ask: "hotword", text: "stranger"}));
-socket.onmessage = () => done("socket read");
-socket.onclose = () => done("socket refused");
-fetch("http://127.0.0.1:PORT/TOKEN").then(one => one.text()).then(() => done("page read"), () => done("page refused"));
-</script>"""
-
-
-@browser_needed
-@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-def test_strangers_page_gets_nothing(browser, host: str) -> None:
-    """Neither from another port nor under a host name that was made to point here, and not even with the token."""
-    session, asked = quiet_session(), []
-    session.decoder.add_hotword = asked.append
-    with PageServer(session, host, 0) as server:
-        token = f"?token={server.tokens['operator']}" if server.tokens["operator"] else ""
-        with web_server(body=STRANGER.replace("PORT", str(server.port)).replace("TOKEN", token)) as port:
-            browser.get(f"http://127.0.0.1:{port}/")
-            until(lambda: browser.title == "page refused, socket refused")
-        if not token:
-            browser.get(f"http://rebound.example:{server.port}/")
-            until(lambda: "not allowed" in browser.page_source)  # plain text may be drawn after the page has loaded
-        with connect(**address(server, query=token)) as own:  # and the page's own is served
-            own.send(json.dumps({"ask": "hotword", "text": "mine"}))
-            until(lambda: asked)
-    assert asked == ["mine"]
-
-
-@contextmanager
-def tls_proxy(folder: Path) -> Iterator[tuple[int, list[int]]]:
-    """A proxy with a certificate of its own, that passes bytes on; yields its port, and a list for the port behind it."""
-    key, certificate, behind = folder / "key.pem", folder / "certificate.pem", []
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=live.example", "-days", "2",
-                    "-keyout", key, "-out", certificate], check=True, capture_output=True)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-
-    def copy(one: socket.socket, other: socket.socket) -> None:
-        with suppress(OSError):
-            while some := one.recv(1 << 16):
-                other.sendall(some)
-            other.shutdown(socket.SHUT_RDWR)
-
-    class PassOn(socketserver.BaseRequestHandler):
-        def handle(self) -> None:
-            with (suppress(OSError), context.wrap_socket(self.request, server_side=True) as outer,
-                  socket.create_connection(("127.0.0.1", behind[0])) as inner):
-                threading.Thread(target=copy, args=(inner, outer), daemon=True).start()
-                copy(outer, inner)
-
-    socketserver.ThreadingTCPServer.daemon_threads = True
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), PassOn) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        yield server.server_address[1], behind
-        server.shutdown()
-
-
-@browser_needed
-@pytest.mark.skipif(not shutil.which("openssl"), reason="needs openssl for a certificate")
-def test_page_behind_a_proxy_with_tls(browser, tmp_path: Path) -> None:
-    session = quiet_session()
-    with tls_proxy(tmp_path) as (outside, behind):
-        origin = f"https://live.example:{outside}"
-        with PageServer(session, port=0, origin=origin) as server:
-            behind.append(server.port)
-            browser.get(f"{origin}/")
-            until(lambda: "not allowed" in browser.page_source)
-            for url in (server.url, server.listener_url):
-                assert url.startswith(origin)
-                browser.get(url)
-                until(lambda: browser.execute_script("return socket.url.startsWith('wss://') && socket.readyState == 1"))
-                session.decoder.words = ["hello"]
-                session._tell(updates=session.decoder.cue())
-                shows(browser, words="hello")
-                browser.get("about:blank")
 
 
 BAD_BINS = [  # what comes, and what page and terminal call it
@@ -372,18 +288,6 @@ def test_a_lost_connection_leaves_nothing_that_may_be_untrue(browser, monkeypatc
             shows(browser, state=lambda now: now.startswith("connection lost"))
             assert text(browser, "kept") == "Whether this session is kept is not known now."
             assert path or text(browser, "counted") == "Stream: not known while the connection is lost."
-
-
-@browser_needed
-def test_an_error_that_ends_a_session_is_a_fault(browser, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = LiveSession(Words(), Spoken())
-    monkeypatch.setattr(session.decoder, "push", lambda *bins: int("no number"))
-    with PageServer(session, port=0) as server:
-        browser.get(server.url)
-        with pytest.raises(ValueError):
-            session.run()
-        shows(browser, state=lambda now: now.startswith("stopped by an error: ValueError(") and "no number" in now)
-        assert browser.find_element("id", "state").get_attribute("data-state") == "failed"
 
 
 def test_slow_reader_of_the_page_slows_nobody() -> None:

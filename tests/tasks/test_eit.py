@@ -37,17 +37,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_c11_results_do_not_depend_on_batches(data: Path) -> None:
-    """Each measurement has its own noise, so a batch of one, two or all gives the same images."""
-    measurements, found = Measurements(data / "test"), {}
-    with open_device("cpu") as device:
-        for size in (1, 2, 16):
-            found[size] = reconstruct(load_reconstructor(), measurements, device, size, steps=2)
-    assert found[1].shape == (COUNT, 128, 128) and found[1].std() > 0.01
-    for size in (2, 16):
-        assert abs(found[size] - found[1]).max() < 2e-4
-
-
 def test_results_do_not_depend_on_processes(data: Path, tmp_path: Path) -> None:
     """`torchrun -m b2t_kit eit test`: three and two measurements, one file, the same numbers."""
     words = ["eit", "test", "--data-path", str(data), "--samplingsteps", "2", "--device", "cpu",
@@ -97,16 +86,6 @@ def test_a_plain_install_tests_trains_and_simulates(data: Path, tmp_path: Path) 
     assert load_reconstructor(tmp_path / "run").model.measurements.hints.any()
 
 
-class Hostile:
-    """An object whose unpickling would write a file."""
-
-    def __init__(self, target: Path) -> None:
-        self.target = target
-
-    def __reduce__(self) -> tuple:
-        return Path.touch, (self.target,)
-
-
 def test_the_originals_statistics_are_stored_in_the_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """`--statistics`: mean.pth and std.pth normalise, and a test of the run needs neither."""
     for part, count in (("train", 4), ("valid", 2), ("test", 2)):
@@ -133,12 +112,6 @@ def test_the_originals_statistics_are_stored_in_the_checkpoint(tmp_path: Path, c
     (tmp_path / "run/resume.json").write_text(note)
     assert main([*again[:3], "--out", str(tmp_path / "new")]) == 2
     assert capsys.readouterr().err.startswith("error: data_path: give --data-path")
-
-    torch.save(Hostile(tmp_path / "ran"), tmp_path / "std.pth")
-    assert main([*words, "--out", str(tmp_path / "new")]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"error: {tmp_path / 'std.pth'}: holds ") and "could run code" in said
-    assert said.count("\n") == 1 and not (tmp_path / "ran").exists() and not (tmp_path / "new").exists()
 
     for name in given:
         (tmp_path / f"{name}.pth").unlink()

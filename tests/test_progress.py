@@ -1,0 +1,43 @@
+"""Whatever may take longer than two seconds says how much is done."""
+import re
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from b2t_kit import core, lm
+from b2t_kit.cli import main
+from b2t_kit.llm import KeptScores, load_scorer
+from b2t_kit.simulate import noisy_sentence, phrases
+from tiny_models import write_causal
+
+
+def test_time_left_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, dots: None) -> None:
+    """Here after each piece, and without waiting."""
+    def told(*names: str) -> None:
+        said = capsys.readouterr().err
+        assert [name for name in names if not re.search(rf"{name}: +\d+%", said)] == [], said
+
+    for module, name, size in ((core, "LOG_EVERY", 0.0), (lm, "BLOCK", 50), (lm, "BATCH", 50), (lm, "BLOCK_BYTES", 1000)):
+        monkeypatch.setattr(module, name, size)
+    monkeypatch.chdir(tmp_path)
+    lines = phrases()["fixed"][:80]
+    models = [lm.train_language_model([part]) for part in (lines[::2], lines[1::2])]
+    lm.mixed(models, [0.5, 0.5])
+    lm.read_arpa(lm.write_arpa(models[0], Path("model.arpa")))
+    told("counting n-grams of 2 words", "linking n-grams", "listing n-grams of 2 words", "mixing n-grams of 3 words",
+         "weighing contexts", "writing n-grams of 2 words", "reading model.arpa")
+
+    with h5py.File("theirs.h5", "w") as file:
+        for number, said in enumerate(lines[:5]):
+            file[f"{number}/logits"] = noisy_sentence(said, np.random.default_rng(number))
+            file[str(number)].attrs["sentence_label"] = said
+    assert main("decode --logits theirs.h5 --lm model.arpa --beam 30 --n-best 8 --out plain --tune".split()) == 0
+    told("searching")
+    write_causal(Path("causal"))
+    assert main("rescore plain/nbest.jsonl --llm causal --device cpu --out out.jsonl --tune".split()) == 0
+    told("choosing how sentences are written", "tuning")
+    with KeptScores(load_scorer("causal"), "scores.json") as kept:
+        kept.score_lists([["we can"], ["we see"]], at_once=1)
+    told("scoring sentences")
