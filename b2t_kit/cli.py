@@ -9,11 +9,11 @@ __all__ = ['UNSET', 'Folder', 'File', 'RunFolder', 'OptionalFolder', 'OptionalFi
            'option_value', 'Demo', 'Simulate', 'wing', 'Fetch', 'Validate', 'Train', 'initial_settings', 'resumed',
            'train_here', 'checked_settings', 'take_over_fits', 'calibrate_trained', 'initial_decoder',
            'remembered_seeds', 'print_how_to_resume', 'train_beside', 'ReadsRun', 'ReadsRecordings', 'with_recordings',
-           'TakesRuns', 'Combines', 'Adapts', 'FindsSentences', 'Evaluate', 'Decode', 'WritesModel', 'Excludes',
-           'BuildModel', 'MixModels', 'ConvertModel', 'DescribeModel', 'CheckModel', 'Perplexity', 'Rescore', 'Submit',
-           'CheckSubmission', 'ScoreSentences', 'CombineSentences', 'WriteReport', 'Export', 'Runs', 'Show',
-           'BuildKernel', 'ForDevices', 'Plan', 'Preflight', 'Doctor', 'all_verbs', 'find_verb', 'print_verbs',
-           'spelled_out', 'parse', 'check_options', 'mistake', 'act', 'fault_in', 'do', 'others_running', 'main']
+           'TakesRuns', 'FindsSentences', 'Evaluate', 'Decode', 'WritesModel', 'Excludes', 'BuildModel', 'MixModels',
+           'ConvertModel', 'DescribeModel', 'CheckModel', 'Perplexity', 'Rescore', 'Submit', 'CheckSubmission',
+           'ScoreSentences', 'CombineSentences', 'WriteReport', 'Export', 'Runs', 'Show', 'BuildKernel', 'ForDevices',
+           'Plan', 'Preflight', 'Doctor', 'all_verbs', 'find_verb', 'print_verbs', 'spelled_out', 'parse',
+           'check_options', 'mistake', 'act', 'fault_in', 'do', 'others_running', 'main']
 
 # %% ../nbs/cli.ipynb #dbf184fd
 import difflib
@@ -517,27 +517,28 @@ class TakesRuns(Verb):
     run: OptionalRun = None  # run folder, or exported decoder; give this or another source
     runs: RunFolders = ()  # several run folders, such as those of several seeds, that decode together
 
-# %% ../nbs/cli.ipynb #6c512656
+# %% ../nbs/cli.ipynb #93cc64b2
 @dataclass(frozen=True, kw_only=True)
-class Combines(TakesRuns):
-    "A verb that chooses how several runs decode together."
-    # with --runs: pool their lists of sentences, which each run scores; or average their logits, which is one search;
-    # or choose the sentence of least expected errors in the lists
-    combine: Literal["pool", "average", "risk"] = "pool"
-    NEEDS = {"combine": "runs"}
-
-# %% ../nbs/cli.ipynb #6cb9c74b
-@dataclass(frozen=True, kw_only=True)
-class Adapts(Verb):
-    "A verb that can adapt a decoder while it decodes."
+class FindsSentences(TakesRuns):
+    "A verb that searches for sentences."
+    # with --runs: pool their lists of sentences, which each run scores; or average their logits, which is one search
+    combine: Literal["pool", "average"] = "pool"
     # decode in the order of recording, and after each trial take a training step towards its decoded words
     adapt: bool = False
     adapt_copies: Annotated[int | None, UNSET] = None
     """augmented copies of the trial in each step; more need more memory; default: 64"""
     # learning rate of the steps; default: 3e-5 for a patch embedding, 1e-3 for a day layer
     adapt_lr: Annotated[float | None, UNSET] = None
-    LIMITS = {"adapt_copies": (1, 10_000), "adapt_lr": (0, 1000)}
-    NEEDS = dict.fromkeys(LIMITS, "adapt")
+    # language model (.b2tlm, .arpa, .arpa.gz, KenLM binary), or 'default' for a small one of the kit's own sentences;
+    # default: the model of the tuned weights, or the small one
+    lm: OptionalFile = None
+    lexicon: OptionalFile = None  # additional words, one 'word PH PH ...' a line, possibly with a last SIL
+    # names and other expected words, known or not: a line is 'word [PH PH ...] [boost]'
+    hotwords: OptionalFile = None
+    # divides the logits; 1 leaves them as the network gives them; default: fitted on validation trials
+    temperature: Annotated[float | None, UNSET] = None
+    LIMITS = {"adapt_copies": (1, 10_000), "adapt_lr": (0, 1000), "temperature": TEMPERATURE}
+    NEEDS = {"combine": "runs", "adapt_copies": "adapt", "adapt_lr": "adapt"}
 
     def adaptation(self) -> "AdaptConfig | None":
         "Return the settings of adaptation, None without it."
@@ -549,51 +550,29 @@ class Adapts(Verb):
         given = {name: getattr(self, f"adapt_{name}") for name in ("copies", "lr")}
         return AdaptConfig(**{name: value for name, value in given.items() if value is not None})
 
-# %% ../nbs/cli.ipynb #93cc64b2
-@dataclass(frozen=True, kw_only=True)
-class FindsSentences(Adapts):
-    "A verb that searches for sentences."
-    # language model (.b2tlm, .arpa, .arpa.gz, KenLM binary), or 'default' for a small one of the kit's own sentences;
-    # default: the model of the tuned weights, or the small one
-    lm: OptionalFile = None
-    lexicon: OptionalFile = None  # additional words, one 'word PH PH ...' a line, possibly with a last SIL
-    # names and other expected words, known or not: a line is 'word [PH PH ...] [boost]'
-    hotwords: OptionalFile = None
-    # divides the logits; 1 leaves them as the network gives them; default: fitted on validation trials
-    temperature: Annotated[float | None, UNSET] = None
-    LIMITS = {"temperature": TEMPERATURE}
-
     def search(self) -> dict[str, Any]:
         "Return the arguments of `decode_sentences` that choose words."
         return {name: getattr(self, name) for name in ("lm", "lexicon", "hotwords", "temperature")}
 
 # %% ../nbs/cli.ipynb #dd5a96cd
 @dataclass(frozen=True)
-class Evaluate(ReadsRun, FindsSentences, ReadsRecordings, TakesRuns):
+class Evaluate(ReadsRun, ReadsRecordings, TakesRuns):
     "Score a trained decoder: phoneme error rate overall, by day and by block."
     split: Annotated[str, arg(metavar="val|train")] = "val"  # which trials to score
     json: OptionalFile = None  # also write the result to this file
     logits: bool = False  # also save each trial's logits, as HDF5
     device: DeviceName = "auto"  # where the network runs
     precision: PrecisionName = "auto"  # dtype of matrix products
-    NEEDS = dict.fromkeys(("lm", "lexicon", "hotwords", "temperature"), "adapt")  # else nothing is decoded to words
 
     def act(self) -> None:
-        source, adapt = exactly_one(self, "run", "runs"), self.adaptation()
         given = {name: getattr(self, name) for name in ("json", "device", "precision")}
-        if adapt is not None:
-            from b2t_kit.decode.decode import evaluate_adapting
-
-            print(*evaluate_adapting(str(self.run), self.data, self.split, **given, **self.search(),
-                                     adapt=adapt, progress=report_progress), sep="\n")
-        elif source == "runs":
+        if exactly_one(self, "run", "runs") == "runs":
             from b2t_kit.decode.combine import evaluate_runs, run_list
 
             print(*evaluate_runs(run_list(self.runs), self.data, self.split, **given), sep="\n")
         else:
-            from b2t_kit.speech.evaluate import evaluate_run
-
             from b2t_kit.decode.decode import undecodable
+            from b2t_kit.speech.evaluate import evaluate_run
 
             found = evaluate_run(str(self.run), self.data, self.split, **given, logits=self.logits)
             missing = undecodable(str(self.run), [trial.info.sentence or "" for trial in found.trials])
@@ -601,7 +580,7 @@ class Evaluate(ReadsRun, FindsSentences, ReadsRecordings, TakesRuns):
 
 # %% ../nbs/cli.ipynb #8698614e
 @dataclass(frozen=True)
-class Decode(HasSettings, ReadsRun, FindsSentences, ReadsRecordings, Combines):
+class Decode(HasSettings, ReadsRun, FindsSentences, ReadsRecordings):
     "Decode a run's recordings, or another program's logits, to sentences."
     # of another program: HDF5 with a dataset 'logits' (frames, 41) in a group per trial, or arrays in HDF5, .npy, .npz,
     # .pt or .safetensors, whose names are the trials'
@@ -621,23 +600,28 @@ class Decode(HasSettings, ReadsRun, FindsSentences, ReadsRecordings, Combines):
         return SearchConfig()
 
     def act(self) -> None:
-        from b2t_kit.decode.combine import AveragedRuns, decode_lists, run_list
-        from b2t_kit.decode.decode import AdaptedRun, LogitsFile, RunLogits, decode_sentences
+        from b2t_kit.decode.combine import decode_runs
+        from b2t_kit.decode.decode import AdaptedRun, LogitSource, LogitsFile, RunLogits, decode_sentences
 
-        kind, adapt = exactly_one(self, "run", "runs", "logits"), self.adaptation()
+        kind, adapt, given = exactly_one(self, "run", "runs", "logits"), self.adaptation(), (self.data, self.split)
         options: dict[str, Any] = {**self.search(), "settings": self.given(), "out": self.out}
-        runs = [RunLogits(run, self.data, self.split, self.device)
-                for run in (run_list(self.runs) if self.runs else [self.run] if self.run else [])]
-        if kind == "runs" and self.combine != "average":
-            refuse(self, f"is for one decoder's sentences, not for --combine {self.combine}; leave it out, or add "
-                         "--combine average", "tune")
-            print(decode_lists(runs, self.combine, **options))
+        tuning = {"tune": self.tune, "progress": report_progress}
+        if kind == "runs":
+            if self.combine == "pool":
+                refuse(self, "is for one decoder's sentences, not for --combine pool; leave it out, or add --combine "
+                             "average", "tune")
+                tuning = {}
+            print(decode_runs(self.runs, *given, self.combine, device=self.device, **tuning, **options))
             return
+        source: LogitSource
         if kind == "logits":
             refuse(self, "is for a run; leave it out", "adapt", "data", "split", "device", "model")
-        source = (LogitsFile(str(self.logits), self.tokens) if kind == "logits" else
-                  AveragedRuns(runs) if kind == "runs" else AdaptedRun(runs[0], adapt) if adapt else runs[0])
-        print(decode_sentences(source, tune=self.tune, progress=report_progress, **options))
+            source = LogitsFile(str(self.logits), self.tokens)
+        elif adapt:
+            source = AdaptedRun(str(self.run), *given, self.device, adapt=adapt)
+        else:
+            source = RunLogits(str(self.run), *given, self.device)
+        print(decode_sentences(source, **tuning, **options))
 
 # %% ../nbs/cli.ipynb #9fbc0e34
 ModelFile = Annotated[str, arg(metavar="MODEL", help="model to read: .b2tlm, .arpa, .arpa.gz, or a binary of KenLM, "
@@ -785,29 +769,23 @@ class Rescore(Verb):
 
 # %% ../nbs/cli.ipynb #e1a5d1c0
 @dataclass(frozen=True)
-class Submit(ReadsRun, FindsSentences, ReadsRecordings, Combines):
-    "Decode the test split into a checked submission, or resume one."
+class Submit(ReadsRun, FindsSentences, ReadsRecordings):
+    "Decode the test split into a checked submission."
     out: File  # submission to write (CSV)
     nbest: OptionalFile = None  # lists or sentences.csv of the test split, such as rescored ones; nothing is decoded
     device: DeviceName = "auto"  # where the network runs
 
     def act(self) -> int:
         source, adapt = exactly_one(self, "run", "runs", "nbest"), self.adaptation()
-        from b2t_kit.output.submission import check_unseen, submit, submit_nbest
+        from b2t_kit.output.submission import submit, submit_nbest
 
         if source == "nbest":
             refuse(self, "is for decoding, and --nbest decodes nothing; leave it out", "lm", "lexicon", "hotwords",
                    "adapt", "temperature")
             check = submit_nbest(str(self.nbest), self.out, self.data)
-        elif source == "runs":
-            from b2t_kit.decode.combine import decode_runs
-
-            check_unseen(self.runs, self.data)
-            found = decode_runs(self.runs, self.data, "test", self.combine, device=self.device, **self.search())
-            check = submit_nbest(found.folder / "nbest.jsonl", self.out, self.data)
-            check = replace(check, warnings=(found.warning,) if found.warning else ())
         else:
-            check = submit(str(self.run), self.out, self.data, self.device, adapt, **self.search())
+            check = submit(self.runs or str(self.run), self.out, self.data, self.device, adapt, self.combine,
+                           **self.search())
         print(check)
         return SUCCESS if check else FAULTS
 

@@ -3,7 +3,7 @@
     python benchmarks/adapt.py --run RUN --data DATA       # ten minutes for 22 days on one core
     python benchmarks/adapt.py --run demo/decoder --data demo/data --drift 0.2 --copies 8 --out OUT.json
 
-Evaluates a decoder on the days that it was not trained on, as trained and with `--adapt`, in the order of recording.
+Decodes the days that a decoder was not trained on, as trained and with `--adapt`, in the order of recording.
 Both decode the same trials. The learning rates are those of `--adapt`, tuned on nothing here. The result goes to
 benchmarks/results/adapt_strict.json. With `--drift` the days are those of the training, months later: each channel of a
 day has another gain and offset, with this spread.
@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from b2t_kit.core import KitError, save_json
 from b2t_kit.data.dataset import find_recordings
-from b2t_kit.decode.decode import evaluate_adapting
+from b2t_kit.decode.decode import AdaptedRun, decode_sentences
 from b2t_kit.speech.adapt import AdaptConfig
 from b2t_kit.speech.evaluate import load_decoder
 
@@ -60,8 +60,8 @@ def main() -> None:
             elif path.parent.name not in trained:
                 (Path(work) / path.parent.name).symlink_to(path.parent)
         start = time.monotonic()
-        _, report = evaluate_adapting(options.run, work, device="cpu", progress=print,
-                                      adapt=AdaptConfig(copies=options.copies, lr=options.lr))
+        adapt = AdaptConfig(copies=options.copies, lr=options.lr)
+        report = decode_sentences(AdaptedRun(options.run, work, device="cpu", adapt=adapt), progress=print).adaptation
     print(report)
     save_json(options.out, {**report.to_dict(), "seconds": time.monotonic() - start})
 

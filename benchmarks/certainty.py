@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from b2t_kit.core import save_json
 from b2t_kit.decode.search import BeamSearch, tempered
 from b2t_kit.speech.calibrate import fit_temperature
-from b2t_kit.decode.combine import average_logits, by_risk, pooled
+from b2t_kit.decode.combine import average_logits, pooled
 from b2t_kit.output.combine import combine_votes
 from b2t_kit.simulate import Noise, noisy_logits, real_errors
 from b2t_kit.text.lexicon import build_lexicon
@@ -238,8 +238,7 @@ def several_networks(rows: list[dict], labels: Path, count: int, half: int, shar
         averaged = [average_logits(trials) for trials in zip(*networks[:several])]
         heat = fit_temperature(averaged[::2], judging.said[::2]).temperature
         combined = {"average": lambda: search.decode_many([tempered(one, heat) for one in averaged]),
-                    "pool": lambda: [pooled([search] * several, trials) for trials in zip(*networks[:several])],
-                    "risk": lambda: [by_risk(each) for each in zip(*lists[:several])]}
+                    "pool": lambda: [pooled([search] * several, trials) for trials in zip(*networks[:several])]}
         for way in ways:
             edits, _ = rates_of([first(combined[way]())], said)
             words = sum(len(normalise(one, True).split()) for one in said)
@@ -256,7 +255,7 @@ def main() -> None:
     parser.add_argument("--labels", type=Path)
     parser.add_argument("--shared", type=float, default=Noise().shared, help="share of their noise that is the same")
     parser.add_argument("--half", type=int, default=1, help="of the days: 0 fitted, 1 judges")
-    parser.add_argument("--ways", default="average,pool,risk", help="to combine them, besides votes")
+    parser.add_argument("--ways", default="average,pool", help="to combine them, besides votes")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows = json.loads(options.file.read_text(encoding="utf-8"))

@@ -78,7 +78,7 @@ def whole_or_absent(before: dict[str, int], here: Path, complete: set[str]) -> N
     """Nothing that was there is damaged, nothing has a temporary name, and no new file is cut short."""
     now = files(here)
     assert {name for name in before if now.get(name) != before[name]} <= {"run/metrics.jsonl"}
-    new = {name for name in now.keys() - before.keys() if not name.endswith(".journal")}  # from which submit goes on
+    new = now.keys() - before.keys()
     assert not [name for name in new if any(part.startswith(".") and part.endswith(HALF) for part in name.split("/"))], new
     assert new <= complete, new - complete
     shutil.rmtree(here / "new", ignore_errors=True)

@@ -1,6 +1,5 @@
 """Changed contents under old names and times: each cache is computed again or refused, never believed."""
 import itertools
-import json
 import os
 import shutil
 import signal
@@ -180,7 +179,7 @@ def test_adapted_logits(here: Path, ran: list[str]) -> None:
     gru = "--config baseline --hidden 8 --num-layers 1 --steps 2 --warmup-steps 1 --eval-every 0"
     shutil.rmtree("1/run")
     assert run(f"train {gru} {CPU} {DATA} --out 1/run") == 0
-    command, folder = f"{DECODE} --adapt --adapt-copies 2", Path("1/run/adapt/val")
+    command, folder = f"{DECODE} --adapt --adapt-copies 2", Path("1/run/decode/val_adapted/adapt")
     assert run(command) == 0 and ran.count("adapting") == 4
     ran.clear()
     assert run(command) == 0 and "adapting" not in ran
@@ -202,7 +201,7 @@ def test_other_recordings(here: Path, ran: list[str]) -> None:
                         f"{RESCORE} --tune".replace("/val/", f"/{name}/")):
             assert run(command) == 0, command
         results = [load_json(f"{place}/{name}/result.json") for place in (
-            "1/run/decode", *(f"1/ensemble/{way}" for way in COMBINATIONS if way != "risk"), "1/run/eval", "1/ensemble/eval")]
+            "1/run/decode", *(f"1/ensemble/{way}" for way in COMBINATIONS), "1/run/eval", "1/ensemble/eval")]
         report = load_json(f"1/run/report/{name}.json")["groups"]["all trials"]["wer"]["rate"]
         return [*(one["edits"] / one["words"] if "words" in one else one["per"] for one in results), report,
                 load_json("better.weights.json")["wer"]["after"]]
@@ -258,7 +257,7 @@ def test_tuned_weights(here: Path, capsys: pytest.CaptureFixture) -> None:
 
     rewrite(weights(), one_weight)
     for command in (f"decode {RUN} {same}", f"submit {RUN} --out s.csv {same}", f"report {RUN}", f"decode {BOTH} {same}",
-                    f"eval {RUN} --adapt --adapt-copies 2 --lexicon words.txt"):
+                    f"decode {RUN} --adapt --adapt-copies 2 {same}"):
         capsys.readouterr()
         assert run(f"{command} {DATA} {CPU}") == 2, command
         (said,) = capsys.readouterr().err.splitlines()
@@ -281,55 +280,40 @@ def stopped(command: str, number: int, owner: object, name: str, call: int) -> N
     assert not Path("new.csv").exists(), "half a submission looks like a whole one"
 
 
-WRITING = [(signal.SIGTERM, submission.SubmissionWriter, "write", 3), (signal.SIGINT, submission.SubmissionWriter, "finish", 0)]
+WRITING = [(signal.SIGTERM, submission, "write_submission", 0), (signal.SIGINT, submission, "write_atomically", 0)]
 STOPS = {
-    RUN: [(signal.SIGINT, evaluate, "decode", 0), (signal.SIGTERM, searching.BeamSearch, "decode", 1), *WRITING],
+    RUN: [(signal.SIGINT, evaluate, "decode", 0), (signal.SIGTERM, searching.BeamSearch, "decode", 1),
+          (signal.SIGINT, decoding.Sentences, "save", 0), *WRITING],
     f"{RUN} --adapt --adapt-copies 2": [(signal.SIGTERM, adapt.AdaptingDecoder, "trial", 2), *WRITING],
     BOTH: [(signal.SIGINT, evaluate, "decode", 0), *WRITING],
 }
 
 
 @pytest.mark.parametrize("source", STOPS)
-def test_a_stopped_submission_goes_on(source: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    "Stopped by each signal in turn and begun again, it ends with the bytes of one that nothing stopped."
+def test_a_stopped_submission_goes_on(source: str, here: Path, ran: list[str]) -> None:
+    """Stopped by each signal in turn and begun again, it ends with the bytes of one that nothing stopped, from the logits that
+    were there; with other weights or recordings, nothing of what was there is in it."""
     command = f"{SUBMIT} {source} --out"
-    shutil.copytree(here, "fresh")
-    with monkeypatch.context() as patch:
-        patch.chdir("fresh")
-        assert run(f"{command} whole.csv") == 0
+
+    def undisturbed() -> bytes:
+        shutil.copytree(here, "fresh", ignore=shutil.ignore_patterns("decode", "adapt", "ensemble", "fresh"))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir("fresh")
+            assert run(f"{command} whole.csv") == 0
+        whole = Path("fresh/whole.csv").read_bytes()
+        shutil.rmtree("fresh")
+        return whole
+
+    whole = undisturbed()
     for moment in STOPS[source]:
         stopped(command, *moment)
-    assert run(f"{command} new.csv") == 0 and Path("new.csv").read_bytes() == Path("fresh/whole.csv").read_bytes()
-
-
-def test_a_stopped_submission_is_finished_with_nothing_else(here: Path, capsys: pytest.CaptureFixture) -> None:
-    "Another decoder, other recordings, each entry of its settings, other trials, an exchanged row: refused by name."
-    command, journal = f"{SUBMIT} {RUN} --out", Path(".new.csv.journal")
+    ran.clear()
+    assert run(f"{command} new.csv") == 0 and Path("new.csv").read_bytes() == whole and not {"network", "adapting"} & set(ran)
     for change in (lambda: rewrite(weights(), other_signs), lambda: rewrite(TEST, noise)):
-        stopped(command, signal.SIGTERM, submission.SubmissionWriter, "write", 2)
+        Path("new.csv").unlink()
+        stopped(command, *WRITING[1])
         change()
-        capsys.readouterr()
-        assert run(f"{command} new.csv") == 2 and not Path("new.csv").exists()
-        assert ".new.csv.journal: was begun with other settings" in capsys.readouterr().err
-        journal.unlink()
-
-    stopped(command, *WRITING[1])
-    head, first, *rows = journal.read_text().splitlines(keepends=True)
-    begun = json.loads(head)["settings"]
-    assert {"logits", "decoder", "device", "split", "data", "search", "lm", "lexicon", "settings", "hotwords",
-            "temperature", "adapt"} == set(begun)
-    with Recordings("data", "test") as recordings:
-        infos = recordings.infos
-    with submission.SubmissionWriter("new.csv", infos, begun) as writer:
-        assert not writer.missing
-    for name in begun:
-        with pytest.raises(KitError, match=rf"other settings \({name}\)"):
-            submission.SubmissionWriter("new.csv", infos, {**begun, name: "another"})
-    with pytest.raises(KitError, match="other test trials"):
-        submission.SubmissionWriter("new.csv", infos[1:], begun)
-    journal.write_text("".join([head, first.replace('"text": "', '"text": "not '), *rows]))
-    capsys.readouterr()
-    assert run(f"{command} new.csv") == 2 and "line 2 is damaged" in capsys.readouterr().err
+        assert run(f"{command} new.csv") == 0 and Path("new.csv").read_bytes() == undisturbed() != whole
 
 
 def test_weights_and_scores_of_rescoring(here: Path, capsys: pytest.CaptureFixture) -> None:
@@ -430,7 +414,7 @@ def test_each_part_of_a_key(here: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
     def adapted(config: AdaptConfig = AdaptConfig(), data: str = "a", search: BeamSearch = searches[0]) -> dict:
         found = decoding.SplitLogits(Path(), [], {"logits": 1, "data": data})
-        return decoding.AdaptedRun(decoding.RunLogits("1/run"), config).key(found, search)
+        return decoding.AdaptedRun("1/run", adapt=config).key(found, search)
 
     changed = [replace(AdaptConfig(), **{name: 1 if value is None else value / 2 if isinstance(value, float) else value + 1})
                for name, value in to_dict(AdaptConfig()).items()]

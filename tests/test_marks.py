@@ -117,7 +117,7 @@ def test_ensemble(here: Path, said) -> None:
     "What was chosen for one of the runs was chosen for all together."
     said(f"{DECODE} --tune")
     both = "--runs run other --data data --device cpu"
-    for combine in ("average", "pool", "risk"):
+    for combine in ("average", "pool"):
         found = said(f"decode {both} --combine {combine} --lm model.b2tlm --beam 10")
         assert f"({CHECKPOINT}; {FITTED}; {WEIGHTS})" in found and FAIR not in found
         assert marks(f"ensemble/{combine}/val/result.json") == [CHECKPOINT, FITTED, WEIGHTS]

@@ -153,7 +153,7 @@ def test_runs_decode_together(data: Path, tmp_path: Path) -> None:
     assert scored["certainty"] == certainty_of(again, 1.0) != own.certainty
 
     said = {}
-    for way in ("average", "pool", "risk"):
+    for way in ("average", "pool"):
         assert main(["decode", *given, "--combine", way, "--lm", "default"]) == 0
         said[way] = [trial.sentence for trial in read_nbest(together / way / "val/nbest.jsonl")]
     (temperature,) = {load_json(path)["temperature"] for path in (together / "average").rglob("temperature.json")}

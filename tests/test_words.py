@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from b2t_kit.cli import main
-from b2t_kit.core import load_json, stored_key
+from b2t_kit.core import load_json
 from b2t_kit.data.convert import SessionWriter
 from b2t_kit.data.dataset import NUM_FEATURES, Trial
 from b2t_kit.speech.evaluate import load_decoder
@@ -67,12 +67,11 @@ def test_adaptation_is_taken_only_where_it_explains_the_sentences_better(tmp_pat
             trial.features[:, :41:2] *= 0.12
             writer.write(trial)
     for rate, kept in {"0.01": "adapted", "0.1": "as trained"}.items():
-        assert main(f"eval --run {run} --data {tmp_path / 'later'} --adapt --adapt-copies 4 --adapt-lr {rate} --device cpu "
-                    f"--json {tmp_path / 'out.json'}".split()) == 0
-        found = load_json(tmp_path / "out.json")
+        assert main(f"decode --run {run} --data {tmp_path / 'later'} --adapt --adapt-copies 4 --adapt-lr {rate} --device cpu "
+                    f"--out {tmp_path / 'out'}".split()) == 0
+        found = load_json(tmp_path / "out/result.json")
         told, (before, after) = found["adaptation"], found["adaptation"]["losses"]
         assert told["kept"] == kept and (after < before) == (kept == "adapted"), told
-        assert "adapted" in stored_key(*run.glob("eval/val_later-*_adapted/result.json"))  # so no card takes it for a plain evaluation
         side = "with" if kept == "adapted" else "before"
-        assert found["per"] == told["phonemes"]["all days"][side] <= 0.29, told
+        assert found["wer"] == told["words"]["all days"][side] and told["phonemes"]["all days"][side] <= 0.29, told
         assert (told["phonemes"]["all days"]["with"] > 0.35) == (kept == "as trained"), told

@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['ADAPTED', 'words_in', 'choose_words', 'undecodable', 'SplitLogits', 'read_split', 'LogitSource', 'LogitsFile',
            'Network', 'TrainedSource', 'RunLogits', 'known_sentences', 'AdaptedRun', 'Sentences', 'decode_trials',
-           'DecodeOptions', 'absolute', 'Decoding', 'decode_sentences', 'decode_run', 'evaluate_adapting',
-           'WordCounter']
+           'DecodeOptions', 'absolute', 'Decoding', 'decode_sentences', 'decode_run', 'WordCounter']
 
 # %% ../../nbs/decode/decode.ipynb #5c2a0e6b
 import csv
@@ -37,13 +36,13 @@ from ..lm_kenlm import read_language_model
 from ..speech.calibrate import Calibration, estimate_temperature, fit_to_sentences, label_loss
 from ..speech.calibrate import read_calibration, save_calibration
 from ..text.lexicon import PHONEME_ORDER, ClassOrder, Lexicon, build_lexicon, missing_words, own_words, spell
-from ..text.metrics import WEIGHTS_TUNED, Choice, Rate, choice_key, count_edits, edit_distance, marked
+from ..text.metrics import Choice, Rate, choice_key, count_edits, edit_distance, marked
 from ..text.metrics import plain_marks, rate_of, wer
 from ..text.phonemes import PHONEMES, collapse, normalise
 
 if TYPE_CHECKING:  # they import torch, which decoding another program's logits does not need
     from b2t_kit.speech.adapt import AdaptConfig, AdaptReport
-    from b2t_kit.speech.evaluate import Decoder, Evaluation
+    from b2t_kit.speech.evaluate import Decoder
     from b2t_kit.speech.task import WordsConfig
 
 # %% ../../nbs/decode/decode.ipynb #582b6c90
@@ -299,31 +298,18 @@ ADAPTED = 2  # version of the computation of adapted logits: raised when other c
 
 
 @dataclass(frozen=True)
-class AdaptedRun(LogitSource):
+class AdaptedRun(RunLogits):
     "A run whose decoder takes a training step after each trial, towards the words that were decoded."
 
-    trained: RunLogits
-    adapt: "AdaptConfig"
+    adapt: "AdaptConfig" = field(kw_only=True)
 
-    @property
+    @cached_property
     def folder(self) -> Path:
-        return self.trained.folder.with_name(f"{self.trained.folder.name}_adapted")
+        plain = super().folder
+        return plain.with_name(f"{plain.name}_adapted")
 
-    def folder_of_trained(self, folder: Path) -> Path:
-        "Where results of the run as trained go."
-        return self.trained.folder if folder == self.folder else folder / "as_trained"
-
-    def read(self, folder: Path) -> SplitLogits:
-        return self.trained.read(self.folder_of_trained(folder))
-
-    def calibration(self, trials: Sequence[LogitTrial], folder: Path | None = None) -> Calibration:
-        return self.trained.calibration(trials, self.folder_of_trained(folder or self.folder))
-
-    def records(self, folder: Path) -> list[tuple[Path, str | None]]:
-        return self.trained.records(folder)
-
-    def sentences(self) -> tuple[str, ...]:
-        return self.trained.sentences()
+    def in_split(self, split: str) -> RunLogits:
+        return RunLogits(self.run, self.data, split, self.device, self.precision)
 
     def key(self, logits: SplitLogits, search: BeamSearch) -> dict[str, Any]:  # plain values
         "Everything that adapted logits depend on, for the keys of caches; `logits` are those without adaptation."
@@ -341,13 +327,13 @@ class AdaptedRun(LogitSource):
             sentence = search.sentence(rows)
             return sentence, spell(search.lexicon, sentence)
 
-        run, key = self.trained, self.key(logits, search)
+        key = self.key(logits, search)
         found = Kept([folder / "logits.hdf5", folder / "adapt.json"], key)
         path, note = found.paths
         if not found.fresh:
             found.forget()
-            with open_device(run.device, run.precision) as device, Recordings(run.data, run.split) as recordings:
-                adapting = AdaptingDecoder(run.decoder, recordings, words, device, adapt=self.adapt)
+            with open_device(self.device, self.precision) as device, Recordings(self.data, self.split) as recordings:
+                adapting = AdaptingDecoder(self.decoder, recordings, words, device, adapt=self.adapt)
                 done = AdaptProgress(folder / "progress", key)
                 adapting.go_through(done, progress)
                 rows = dict(zip(adapting.order, done.logits(), strict=True))
@@ -363,7 +349,7 @@ class AdaptedRun(LogitSource):
         from b2t_kit.speech.adapt import NO_WORDS, AdaptReport
 
         folder, sides, errors, days = adapted.path.parent, (plain.trials, adapted.trials), {}, []
-        scored = self.trained.split != "test"
+        scored = self.split != "test"
         steps = Counter(trial["done"] for trial in load_json(folder / "adapt.json")["trials"])
         texts = [[trial.sentence for trial in decode_trials(search, side)] for side in sides[: 1 + scored]]
         labels = [np.array(spell(search.lexicon, text), np.int64) for text in texts[0]]
@@ -372,7 +358,7 @@ class AdaptedRun(LogitSource):
         old, new = np.mean([pair for pair in pairs if math.isfinite(pair[0])] or [[0.0, 0.0]], axis=0).tolist()
         silent = steps[NO_WORDS] - sum(not len(label) for label in labels)  # trials whose words adaptation lost
         if scored:
-            with Recordings(self.trained.data, self.trained.split) as recordings:
+            with Recordings(self.data, self.split) as recordings:
                 places = {(info.session, info.block, info.number): index for index, info in enumerate(recordings.infos)}
                 true: list[Any] = [recordings.labels(places[trial.place]) for trial in plain.trials]
             said = [normalise(trial.truth or "").split() for trial in plain.trials]
@@ -387,9 +373,7 @@ class AdaptedRun(LogitSource):
 
     def adapted(self, logits: SplitLogits, search: BeamSearch, folder: Path,
                 progress: Callable[[str], object] = str) -> tuple[SplitLogits, "AdaptReport"]:
-        run = self.trained
-        place = Path(run.run) / "adapt" / run.folder.name if folder == self.folder else folder / "adapt"
-        adapted = self.compute(logits, search, place, progress)
+        adapted = self.compute(logits, search, folder / "adapt", progress)
         report = self.compare(logits, adapted, search)
         return adapted if report.better else logits, report
 
@@ -611,42 +595,6 @@ def decode_run(
 ) -> Sentences:
     "Decode a split with a run as it was trained; writes and raises as `decode_sentences` does."
     return decode_sentences(RunLogits(run, data, split, device), **how)
-
-# %% ../../nbs/decode/decode.ipynb #dea209d1
-def evaluate_adapting(
-    run: str | Path,  # run folder
-    data: str | Path | None = None,  # folder of the recordings; None: the run's own, else the platform's
-    split: str = "val",  # "val" or "train"
-    json: str | Path | None = None,  # file for a copy of result.json; None: no copy
-    *,
-    device: str = "auto",  # for the network: "auto", "cpu" or "cuda"
-    precision: str = "auto",  # "auto", "float32", "bfloat16" or "float16"
-    adapt: "AdaptConfig | None" = None,  # None: DietCORP's settings
-    progress: Callable[[str], object] = str,  # called with progress messages
-    **options: Any,  # of the search that decodes the pseudo-labels: fields of `DecodeOptions`
-) -> tuple["Evaluation", "AdaptReport"]:
-    "Score a split with adaptation, and compare with the decoder as trained; raises `KitError` as `evaluate_run`."
-    from b2t_kit.speech.adapt import AdaptConfig
-    from b2t_kit.speech.evaluate import certainty_of, decoded_again, evaluate_run, save_evaluation
-
-    source = AdaptedRun(RunLogits(run, data, split, device, precision), adapt or AdaptConfig())
-    folder = Path(run) / "eval" / source.folder.name
-    plain = evaluate_run(run, data, split, device=device, precision=precision, out=folder / "as_trained")
-    with new_folders(source.folder):
-        decoding = Decoding(source, DecodeOptions(**options), progress=progress)
-        search = decoding.search()
-        logits, report = source.adapted(decoding.logits, search, source.folder, progress)
-    marks, tuned_on = plain.marks, decoding.record.chose & {
-        choice_key(trial.place, trial.truth or "") for trial in logits.trials}
-    if tuned_on:
-        marks += (Choice(WEIGHTS_TUNED, len(tuned_on), len(logits.trials)),)
-    again = decoded_again(plain.trials, logits.path)
-    made = replace(plain, origin=f"{plain.origin}, {report.kept}", marks=marks, trials=again, certainty=certainty_of(
-        again, plain.calibration.temperature if plain.calibration else 1.0))
-    save_evaluation(made, folder, source.key(decoding.logits, search))
-    if json is not None:
-        save_json(json, made.to_dict() | {"adaptation": report.to_dict()})
-    return made, report
 
 # %% ../../nbs/decode/decode.ipynb #8cda2e36
 class WordCounter:

@@ -363,15 +363,12 @@ def posteriors(hypotheses: Sequence[Hypothesis]) -> np.ndarray:  # (N,) float64,
     return shares / shares.sum() if len(shares) else shares
 
 
-def with_confidences(
-    hypotheses: Sequence[Hypothesis],  # best first
-    probabilities: Sequence[float] | None = None,  # of each; None: `posteriors`
-) -> list[Hypothesis]:  # the first one with confidences
+def with_confidences(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:  # best first
     "Return the list with the confidence of each word of the best sentence set."
     if not hypotheses:
         return []
     best, agreed = hypotheses[0], np.zeros(len(hypotheses[0].words))
-    for other, share in zip(hypotheses, posteriors(hypotheses) if probabilities is None else probabilities):
+    for other, share in zip(hypotheses, posteriors(hypotheses)):
         for block in Levenshtein.opcodes(best.words, other.words):
             if block.tag == "equal":
                 agreed[block.src_start : block.src_end] += share

@@ -265,7 +265,7 @@ def rates_in(
     found = {}
     for path in sorted(Path(run).glob("eval/*/result.json")):
         key = stored_key(path)
-        if key is None or key.get("decoder") != decoder.digest or "adapted" in key:
+        if key is None or key.get("decoder") != decoder.digest:
             continue
         same = key["data"] == data.get(key["split"])
         with damaged(path):
