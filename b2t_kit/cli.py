@@ -8,12 +8,12 @@ __all__ = ['UNSET', 'Folder', 'File', 'RunFolder', 'OptionalFolder', 'OptionalFi
            'NOT_HERE', 'NICKNAMES', 'plain_number', 'Verb', 'flag', 'flagged', 'refuse', 'exactly_one', 'HasSettings',
            'option_value', 'Demo', 'Simulate', 'wing', 'Fetch', 'Validate', 'Train', 'initial_settings', 'resumed',
            'train_here', 'checked_settings', 'take_over_fits', 'calibrate_trained', 'initial_decoder',
-           'remembered_seeds', 'print_how_to_resume', 'train_beside', 'ReadsRun', 'ReadsRecordings', 'with_recordings',
-           'TakesRuns', 'FindsSentences', 'Evaluate', 'Decode', 'WritesModel', 'Excludes', 'BuildModel', 'MixModels',
-           'ConvertModel', 'DescribeModel', 'CheckModel', 'Perplexity', 'Rescore', 'Submit', 'CheckSubmission',
-           'ScoreSentences', 'CombineSentences', 'WriteReport', 'Export', 'Runs', 'Show', 'BuildKernel', 'ForDevices',
-           'Plan', 'Preflight', 'Doctor', 'all_verbs', 'find_verb', 'print_verbs', 'spelled_out', 'parse',
-           'check_options', 'mistake', 'act', 'fault_in', 'do', 'others_running', 'main']
+           'remembered_seeds', 'print_how_to_resume', 'train_beside', 'ReadsRun', 'ReadsRecordings', 'TakesRuns',
+           'FindsSentences', 'Evaluate', 'Decode', 'WritesModel', 'Excludes', 'BuildModel', 'MixModels', 'ConvertModel',
+           'DescribeModel', 'CheckModel', 'Perplexity', 'Rescore', 'Submit', 'CheckSubmission', 'ScoreSentences',
+           'CombineSentences', 'WriteReport', 'Export', 'Runs', 'Show', 'BuildKernel', 'ForDevices', 'Plan',
+           'Preflight', 'Doctor', 'all_verbs', 'find_verb', 'print_verbs', 'spelled_out', 'parse', 'check_options',
+           'mistake', 'act', 'fault_in', 'do', 'others_running', 'main']
 
 # %% ../nbs/cli.ipynb #dbf184fd
 import difflib
@@ -500,17 +500,6 @@ class ReadsRecordings(Verb):
     data: OptionalFolder = None
 
 
-def with_recordings(verb: ReadsRecordings) -> ReadsRecordings:
-    "Return the verb with the recordings that its run was trained on, if none are given and they are still there."
-    run = getattr(verb, "run", None) or next(iter(getattr(verb, "runs", ())), None)
-    if verb.data is not None or not run:
-        return verb
-    from b2t_kit.speech.evaluate import own_recordings
-
-    folder = own_recordings(run)
-    return verb if folder is None else replace(verb, data=str(folder))
-
-
 @dataclass(frozen=True, kw_only=True)
 class TakesRuns(Verb):
     "A verb that takes a run, or several that decode together."
@@ -560,7 +549,6 @@ class Evaluate(ReadsRun, ReadsRecordings, TakesRuns):
     "Score a trained decoder: phoneme error rate overall, by day and by block."
     split: Annotated[str, arg(metavar="val|train")] = "val"  # which trials to score
     json: OptionalFile = None  # also write the result to this file
-    logits: bool = False  # also save each trial's logits, as HDF5
     device: DeviceName = "auto"  # where the network runs
     precision: PrecisionName = "auto"  # dtype of matrix products
 
@@ -574,7 +562,7 @@ class Evaluate(ReadsRun, ReadsRecordings, TakesRuns):
             from b2t_kit.decode.decode import undecodable
             from b2t_kit.speech.evaluate import evaluate_run
 
-            found = evaluate_run(str(self.run), self.data, self.split, **given, logits=self.logits)
+            found = evaluate_run(str(self.run), self.data, self.split, **given)
             missing = undecodable(str(self.run), [trial.info.sentence or "" for trial in found.trials])
             print(found, *([missing] if missing else []), sep="\n")
 
@@ -842,17 +830,14 @@ class WriteReport(ReadsRecordings, ReadsRun):
     against: OptionalRun = None  # another run, with which it is compared trial by trial
     pictures: int = 300  # how many sentences get pictures, those with most errors first
     device: DeviceName = "auto"  # where the network runs, if it has to decode
-    temperature: Annotated[float | None, UNSET] = None
-    """divides the logits, as for b2t decode; default: as they were decoded last"""
     row: bool = False  # print only the run's row of the front page's table of runs
-    LIMITS = {"pictures": (0, 10**6), "temperature": TEMPERATURE}
+    LIMITS = {"pictures": (0, 10**6)}
 
     def act(self) -> None:
         from b2t_kit.output.report import front_row, report_run
 
         report = report_run(self.run, self.data, self.split, description=self.description, out=self.out,
-                            against=self.against, pictures=self.pictures, device=self.device,
-                            temperature=self.temperature)
+                            against=self.against, pictures=self.pictures, device=self.device)
         print(front_row(self.run, report) if self.row else report)
 
 # %% ../nbs/cli.ipynb #883db732
@@ -1168,7 +1153,8 @@ ELSEWHERE = {name: here for here, names in {  # options of other programs, and w
 NOT_HERE = {
     "--processes": "start several processes with torchrun --nproc-per-node N -m b2t_kit train ...",
     "--optimizer": "there is one, AdamW", "--early-stopping": "there is none: the best validation is kept",
-    "--overwrite": "nothing is overwritten; choose another folder", "--device": "there is no choice here",
+    "--overwrite": "nothing is overwritten; choose another folder", "--adapt": "b2t decode and b2t submit adapt",
+    "--device": "there is no choice here",
 }
 NICKNAMES = {"--precision": {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32"},
              "--device": {"gpu": "cuda", "cuda:0": "cuda"}}
@@ -1318,7 +1304,7 @@ def do(words: list[str]) -> int:
         model = getattr(verb, "model", None) or ""
         if ".py:" in model:  # executes the file that the command line names, so that run folders can name it
             import_module("b2t_kit.models.model").model_class(model)
-        return act(with_recordings(verb) if isinstance(verb, ReadsRecordings) else verb, quiet)
+        return act(verb, quiet)
     except KitError as error:
         setting = re.match(r"([a-z_0-9]+)(?=: (?:must be in \[|\S+ is not (?:from |in \[)))", str(error))
         if setting and flag(setting[1]) in (word.partition("=")[0] for word in words):

@@ -194,9 +194,9 @@ def scored(data: Path, out: Path, device: str) -> dict:
     "Evaluate both, and keep the logits of the validation split in halves small enough to be carried."
     found = {}
     for name in CURVES:
-        evaluated = evaluate_run(out / name, data, device=device, logits=True)
+        evaluated = evaluate_run(out / name, data, device=device)
         found[name] = str(evaluated)
-        halved(out / name / "eval/val/logits.hdf5", out / f"{name}_logits.hdf5")
+        halved(out / name / "decode/val/logits.hdf5", out / f"{name}_logits.hdf5")
         shutil.copyfile(out / name / "eval/val/trials.csv", out / f"{name}_trials.csv")
         print(name, evaluated, flush=True)
     return found

@@ -41,7 +41,7 @@ from errors import QUANTILES, ErrorStatistics, error_statistics
 from b2t_kit.simulate import Noise, noisy_logits
 from b2t_kit.simulate import STRICT, Participant, SimulateConfig, electrodes_on, open_sessions, simulate
 from b2t_kit.simulate import day_number, session_names
-from b2t_kit.speech.evaluate import evaluate_run
+from b2t_kit.speech.evaluate import evaluate_run, save_evaluation
 from b2t_kit.speech.recipes import tiny, transformer_tiny
 from b2t_kit.speech.task import SpeechRun
 from b2t_kit.speech.task import SpeechTask
@@ -147,7 +147,7 @@ def train_missing(out: Path, names: list[str], steps: int, config: SimulateConfi
     if "lost" in names:
         if not (out / "data-lost").is_dir():
             simulate(out / "data-lost", replace(config, lost=0.25))
-        evaluate_run(out / "strict", out / "data-lost", out=out / "lost/eval/val")
+        save_evaluation(evaluate_run(out / "strict", out / "data-lost"), out / "lost/eval/val")
 
 
 def heard_by(run: Path, days: Sequence[str] = ()) -> tuple[list[list[int]], list[list[int]], list[str]]:

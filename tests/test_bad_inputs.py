@@ -364,7 +364,7 @@ REQUESTS: dict[str, tuple[str, str, Spoil | None]] = {
     "eval: no such baseline": ("eval --run base --data data", "base/best_checkpoint", lambda: (
         Path("base").mkdir(), Path("base/best_checkpoint").write_text("no weights"))),
     "eval: split that is not there": (EVAL, "data_val.hdf5", without("val")),
-    "eval: NaN, with logits": (f"{EVAL} --logits", f"{DAY}/data_val.hdf5: trial_0000/input_features: nan", spoil_val),
+    "eval: NaN": (EVAL, f"{DAY}/data_val.hdf5: trial_0000/input_features: nan", spoil_val),
     "eval: JSON is a pipe": (f"{EVAL} --json pipe", "pipe", lambda: os.mkfifo("pipe")),
     "eval: file in the way": (EVAL, "run/eval", text("run/eval", "")),
     "decode: tune for pooled lists": ("decode --runs run other --data data --tune", "tune: is for one decoder", None),

@@ -32,7 +32,7 @@ VERBS = {
     "rescore": "rescore run/decode/val/nbest.jsonl --llm causal --tune --out new/x.jsonl --device cpu",
     "submit": "submit --run run --data data --lm model.arpa --out new/x.csv --device cpu",
     "submit lists": "submit --nbest nbest.jsonl --data data --out new/x.csv",
-    "eval": "eval --run run --data data --device cpu --logits --json new/x.json",
+    "eval": "eval --run run --data data --device cpu --json new/x.json",
     "report": "report --run run --data data --out new/x.html --device cpu",
     "kernel build": "kernel build --out new --user somebody",
     "export": "export --run run --out new",

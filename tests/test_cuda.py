@@ -112,7 +112,7 @@ def test_a_resumed_run_goes_on_as_if_never_stopped(recordings: Path, tmp_path: P
 
 def test_scores_are_those_of_the_cpu(recordings: Path, tmp_path: Path) -> None:
     trained(recordings, tmp_path / "run", **{"train.steps": 60})
-    found = {device: evaluate_run(tmp_path / "run", recordings, device=device, precision="float32", out=tmp_path / device)
+    found = {device: evaluate_run(tmp_path / "run", recordings, device=device, precision="float32")
              for device in ("cuda", "cpu")}
     assert found["cuda"].per.rate == pytest.approx(found["cpu"].per.rate, abs=0.005)
 

@@ -12,10 +12,11 @@ import torch
 
 from b2t_kit.cli import main
 from b2t_kit.core import KitError, load_json
+from b2t_kit.data.dataset import Recordings
 from b2t_kit.decode.combine import AveragedRuns, average_files
 from b2t_kit.decode.files import read_nbest
 from b2t_kit.decode.decode import LogitsFile, RunLogits, decode_sentences
-from b2t_kit.speech.evaluate import certainty_of, decoded_again, evaluate_run
+from b2t_kit.speech.evaluate import certainty_of, decoded_from, evaluate_run
 from b2t_kit.text.metrics import edit_distance
 from b2t_kit.training.log import read_metrics
 from b2t_kit.training.seeds import share_devices
@@ -142,13 +143,14 @@ def test_runs_decode_together(data: Path, tmp_path: Path) -> None:
         assert main(train(data, run, f"--seed {seed}", steps=30)) == 0
     given, together = ["--runs", *map(str, runs), "--data", str(data), "--device", "cpu"], tmp_path / "ensemble"
     assert main(["eval", *given, "--json", str(tmp_path / "per.json")]) == 0
-    for number, run in enumerate(runs, 1):
-        own = evaluate_run(run, data, device="cpu", logits=True)
-        assert own.to_dict() == load_json(together / f"eval/val/run_{number}/result.json")
+    for run in runs:
+        own = evaluate_run(run, data, device="cpu")
+        assert own.to_dict() == load_json(run / "eval/val/result.json")
     average, scored = tmp_path / "average.hdf5", load_json(tmp_path / "per.json")
-    average_files([run / "eval/val/logits.hdf5" for run in runs], average,
+    average_files([run / "decode/val/logits.hdf5" for run in runs], average,
                   [load_json(run / "temperature.json")["temperature"] for run in runs])
-    again = decoded_again(own.trials, average)
+    with Recordings(data, "val") as recordings:
+        again = decoded_from(recordings, average)
     assert scored["summary"]["all trials"]["edits"] == sum(edit_distance(one.true, one.decoded) for one in again)
     assert scored["certainty"] == certainty_of(again, 1.0) != own.certainty
 

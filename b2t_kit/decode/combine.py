@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['COMBINATIONS', 'average_logits', 'same_trials', 'average_files', 'pooled', 'least_risk', 'run_list',
-           'ensemble_folder', 'evaluate_runs', 'AveragedRuns', 'decode_runs']
+           'ensemble_folder', 'AveragedRuns', 'evaluate_runs', 'decode_runs']
 
 # %% ../../nbs/decode/combine.ipynb #e847a99f
 import os
@@ -18,7 +18,7 @@ import numpy as np
 from rapidfuzz.distance import Levenshtein
 from rapidfuzz.process import cdist
 
-from ..core import KitError, check_target, content_hash, new_folders, save_json
+from ..core import KitError, check_target, content_hash, followed, new_folders, save_json
 from ..data.dataset import Recordings, TrialInfo
 from .decode import DecodeOptions, Decoding, Network, RunLogits, Sentences, SplitLogits
 from .decode import TrainedSource, decode_sentences, read_split
@@ -144,44 +144,6 @@ def ensemble_folder(runs: Sequence[str | Path], part: str, name: str) -> Path:
     return Path(runs[0]).parent / "ensemble" / part / name
 
 
-def evaluate_runs(
-    runs: Sequence[str | Path],  # run folders
-    data: str | Path | None = None,  # folder of the recordings; None: the first run's, else the platform's
-    split: str = "val",  # "val" or "train"
-    json: str | Path | None = None,  # file for a copy of the average's result.json; None: no copy
-    *,
-    device: str = "auto",  # for the network: "auto", "cpu" or "cuda"
-    precision: str = "auto",  # "auto", "float32", "bfloat16" or "float16"
-) -> list["Evaluation"]:  # of each run, then of their average
-    "Score each run and the average of their logits, and write both; raises `KitError` if they do not fit together."
-    from b2t_kit.speech.evaluate import certainty_of, decoded_again, evaluate_run, load_decoder, own_recordings
-    from b2t_kit.speech.evaluate import results_folder, save_evaluation
-
-    if json is not None:
-        check_target(json)
-    for run in runs:
-        load_decoder(run)
-    data = own_recordings(runs[0], data)
-    with Recordings(data, split) as recordings:
-        folder = ensemble_folder(runs, "eval", results_folder(runs[0], "eval", recordings).name)
-    with new_folders(folder):
-        places = [folder / f"run_{number}" for number, _ in enumerate(runs, 1)]
-        members = [evaluate_run(run, data, split, logits=True, device=device, precision=precision,
-                                out=place)
-                   for run, place in zip(runs, places)]
-        own = [member.calibration.temperature if member.calibration else 1.0 for member in members]
-        path = average_files([place / "logits.hdf5" for place in places], folder / "logits.hdf5", own)
-        marks = max((member.marks for member in members), key=lambda marks: sum(mark.trials for mark in marks))
-        trials, origin = decoded_again(members[0].trials, path), f"average of {len(members)} runs"
-        together = replace(members[0], origin=origin if len(members) > 1 else members[0].origin, trials=trials,
-                           trained=frozenset.intersection(*(member.trained for member in members)), marks=marks,
-                           calibration=None, certainty=certainty_of(trials, 1.0))
-        save_evaluation(together, folder)
-    if json is not None:
-        save_json(json, together.to_dict())
-    return [*members, together]
-
-
 @dataclass(frozen=True)
 class AveragedRuns(TrainedSource):
     "The average of several runs' logits: each calibrated first, the average calibrated again."
@@ -222,6 +184,36 @@ class AveragedRuns(TrainedSource):
         return read_split(path, folder, frozenset().union(*(part.chose for part in each)))
 
 
+def evaluate_runs(
+    runs: Sequence[str | Path],  # run folders
+    data: str | Path | None = None,  # folder of the recordings; None: the first run's, else the platform's
+    split: str = "val",  # "val" or "train"
+    json: str | Path | None = None,  # file for a copy of the average's result.json; None: no copy
+    *,
+    device: str = "auto",  # for the network: "auto", "cpu" or "cuda"
+    precision: str = "auto",  # "auto", "float32", "bfloat16" or "float16"
+) -> list["Evaluation"]:  # of each run, then of their average
+    "Score each run and the average of their logits, and write both; raises `KitError` if they do not fit together."
+    from b2t_kit.speech.evaluate import certainty_of, decoded_from, evaluate_run, own_recordings, save_evaluation
+
+    if json is not None:
+        check_target(json)
+    data = own_recordings(runs[0], data)
+    source = AveragedRuns([RunLogits(run, data, split, device, precision) for run in runs])
+    members = [evaluate_run(run, data, split, device=device, precision=precision) for run in runs]
+    folder = ensemble_folder(runs, "eval", source.runs[0].folder.name)
+    with new_folders(folder), Recordings(data, split) as recordings:
+        trials = decoded_from(recordings, source.read(folder).path)
+        marks = max((member.marks for member in members), key=lambda marks: sum(mark.trials for mark in marks))
+        together = replace(members[0], origin=f"average of {len(members)} runs", trials=trials, marks=marks,
+                           trained=frozenset.intersection(*(member.trained for member in members)),
+                           calibration=None, certainty=certainty_of(trials, 1.0))
+        save_evaluation(together, folder)
+    if json is not None:
+        save_json(json, together.to_dict())
+    return [*members, together]
+
+
 COMBINATIONS = ("pool", "average")  # of runs: their lists, or their logits
 
 
@@ -257,7 +249,8 @@ def decode_runs(
             return DecodedTrial(*trials[0].place, tuple(found), trials[0].truth)
 
         with ThreadPoolExecutor(available_cores()) as pool:
-            decoded = list(pool.map(decode, zip(*same_trials([one.logits.trials for one in each]))))
+            trials = list(zip(*same_trials([one.logits.trials for one in each])))
+            decoded = list(followed(pool.map(decode, trials), len(trials), "decoding"))
         weights, days, fitted = (frozenset().union(*sets) for sets in (
             (one.record.chose for one in each), (one.logits.chose for one in each),
             (one.calibration.chosen_on for one in each)))

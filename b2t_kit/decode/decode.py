@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..core import MEMO, Kept, KitError, as_png, content_hash, csv_text, file_hash, followed, kept, load_json
+from ..core import MEMO, Kept, KitError, as_png, content_hash, csv_text, file_hash, followed, load_json
 from ..core import new_folders, override, save_json, stored_key, to_dict, write_atomically
 from ..data.dataset import Recordings
 from .files import DecodedTrial, LogitTrial, check_classes, class_order, marks_of, read_nbest
@@ -271,18 +271,13 @@ class RunLogits(TrainedSource):
     def read(self, folder: Path) -> SplitLogits:
         "Return the logits, computed only if they are missing or of other weights or recordings."
         from b2t_kit.devices.select import open_device
-        from b2t_kit.speech.evaluate import decode, logits_key, write_logits
+        from b2t_kit.speech.evaluate import kept_logits
 
-        decoder = self.decoder
         with (new_folders(folder), open_device(self.device, self.precision) as device,
               Recordings(self.data, self.split) as recordings):
-            decoder.check_words(recordings.signal)
-            key = logits_key(decoder, recordings, device, folder)
-            path = kept(folder / "logits.hdf5", key, lambda path: write_logits(
-                path, ((trial.info, trial.logits) for trial in decode(decoder, recordings, device)),
-                decoder.signal.label_names))
-            chose = decoder.chose(key["data"])
-        return read_split(path, folder, chose)
+            self.decoder.check_words(recordings.signal)
+            path, key = kept_logits(self.run, self.decoder, recordings, device, folder)
+        return read_split(path, folder, self.decoder.chose(key["data"]))
 
 
 def known_sentences(data: str | Path | None) -> tuple[str, ...]:
@@ -542,26 +537,27 @@ class Decoding:
         self.record, self.options = read_tuning(path), replace(self.options, settings={})  # where tuning began
         self.tuning = found
 
-    def decode(self, kept_lists: bool = False) -> Sentences:
-        "Decode the trials and write their sentences; kept lists are read if they were made of exactly these inputs."
+    def decode(self) -> Sentences:
+        "Decode the trials and write their sentences; lists in the folder that were made of exactly these are taken up."
         search, record = self.search(), self.record
         logits, report = self.source.adapted(self.logits, search, self.folder, self.progress)
-        lists = Kept([self.folder / "nbest.jsonl", self.folder / "result.json"], {
-            "logits": logits.key, "asked": self.options.plain(), "words": search_key(search)})
-        fresh = kept_lists and lists.fresh
-        if not fresh:
-            lists.forget()
-        found = list(read_nbest(lists.paths[0]) if fresh else decode_trials(search, logits.trials))
         same = (record.logits == content_hash(logits.key) and search.config == record.config
                 and self.options.temperature == record.temperature)
+        held_out, fitted = record.held_out if same else None, self.calibration.chosen_on
+        lists = Kept([self.folder / "nbest.jsonl", self.folder / "result.json"], {
+            "logits": logits.key, "asked": self.options.plain(), "words": search_key(search),
+            "chose": content_hash([held_out, sorted(record.chose), sorted(fitted)])})
+        fresh = lists.fresh
+        found = list(read_nbest(lists.paths[0]) if fresh else decode_trials(search, logits.trials))
         leak = leak_warning(self.words[1], self.truths)
-        made = Sentences(with_choices(found, record.chose, logits.chose, self.calibration.chosen_on), self.folder,
+        made = Sentences(with_choices(found, record.chose, logits.chose, fitted), self.folder,
                          "; ".join([*logits.notes, *([leak] if leak else [])]) or None, report,
-                         held_out=record.held_out if same else None, tuning=self.tuning, calibration=self.calibration,
+                         held_out=held_out, tuning=self.tuning, calibration=self.calibration,
                          missing=missing_words(search.lexicon, self.truths),
                          spelled=logits.order.names != PHONEMES,
                          default_words=len(self.words[0]) if self.lm == DEFAULT else 0)
         if not fresh:
+            lists.forget()
             made.save(search.config)
             lists.seal()
         return made
@@ -574,7 +570,6 @@ def decode_sentences(
     tune: bool = False,  # tune the weights on these trials first
     out: str | Path | None = None,  # output folder; None: that of the source
     progress: Callable[[str], object] = str,  # called with progress messages
-    kept_lists: bool = False,  # return the lists in the folder, if they were decoded from exactly these inputs
     **options: Any,  # other fields of `DecodeOptions`
 ) -> Sentences:
     "Decode a split; writes sentences.csv, nbest.jsonl, result.json; `KitError` if an input is missing or invalid."
@@ -583,7 +578,7 @@ def decode_sentences(
         decoding = Decoding(source, chosen, folder, progress)
         if tune:
             decoding.tune()
-        return decoding.decode(kept_lists)
+        return decoding.decode()
 
 
 def decode_run(

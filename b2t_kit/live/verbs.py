@@ -95,19 +95,21 @@ class Live(Speaks, ReadsRun, HasSettings):
         from b2t_kit.live.page import PageServer, listen
         from b2t_kit.live.session import LiveSession, Terminal, open_decoder, say_lines
         from b2t_kit.live.sources import choose_source
+        from b2t_kit.speech.evaluate import own_recordings
         from b2t_kit.text.lexicon import missing_words
 
         exactly_one(self, "run", "runs")
+        data = own_recordings(self.run or self.runs[0], self.data)
         kind = self.source or ("participant" if self.say else "recording")
         typed = kind == "participant" and not self.say and not self.page
-        source = choose_source(kind, self.data, self.split, self.session, self.trials, pace=self.pace,
+        source = choose_source(kind, data, self.split, self.session, self.trials, pace=self.pace,
                                sentences=list(self.say), stays=typed or self.page, password=self.password)
         bound = listen(self.host, self.port) if self.page else None  # before the decoder, which takes long
         report_progress("preparing the decoder")
         decoder = open_decoder(self.run or self.runs, getattr(source, "session", self.session), self.lm,
                                lexicon=self.lexicon, hotwords=self.hotwords, temperature=self.temperature,
                                config=self.settings,
-                               exclude=() if kind == "participant" else known_sentences(self.data))
+                               exclude=() if kind == "participant" else known_sentences(data))
         session = LiveSession(decoder, source, [Terminal()])
         if self.keep:
             options = vars(self) | vars(self.settings) | vars(decoder.search.config)

@@ -175,7 +175,7 @@ def submit(
     if isinstance(run, (str, Path)):
         given = (run, data, "test", device)
         source = AdaptedRun(*given, adapt=adapt) if adapt else RunLogits(*given)
-        found = decode_sentences(source, kept_lists=True, progress=report_progress, **options)
+        found = decode_sentences(source, progress=report_progress, **options)
     else:
         found = decode_runs(runs, data, "test", together, device=device, **options)
     if found.adaptation:

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['WEIGHTS', 'LOGITS', 'Decoder', 'load_decoder', 'exported_decoder', 'recorded_settings', 'Decoded', 'decode',
-           'write_logits', 'decoded_again', 'logits_key', 'own_days', 'fit_run', 'certainty_of', 'Evaluation',
-           'save_evaluation', 'own_recordings', 'results_folder', 'evaluate_run']
+           'write_logits', 'logits_key', 'kept_logits', 'decoded_from', 'own_days', 'fit_run', 'certainty_of',
+           'Evaluation', 'save_evaluation', 'own_recordings', 'results_folder', 'evaluate_run']
 
 # %% ../../nbs/speech/evaluate.ipynb #5438823b
 import csv
@@ -27,7 +27,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from ..core import MEMO, Kept, KitError, as_png, check_target, content_hash, csv_text, file_mark, followed
-from ..core import from_dict, load_json, new_folders, regular_file, report_progress, save_json, say_once, to_dict
+from ..core import from_dict, kept, load_json, new_folders, regular_file, report_progress, save_json, say_once, to_dict
 from ..core import write_atomically
 from ..data.batches import EvalBatches
 from ..data.convert import NewFile
@@ -264,20 +264,6 @@ def write_logits(
                 group.attrs["sentence_label"] = info.sentence
             file.check()
 
-
-def decoded_again(trials: Sequence[Decoded], path: str | Path) -> list[Decoded]:
-    "The same trials of a split, decoded greedily from other logits, which `write_logits` wrote."
-    found = []
-    with h5py.File(regular_file(path), "r") as file:
-        for trial in trials:
-            scores = torch.from_numpy(file[f"{trial.info.session}/{trial.info.group}/logits"][()])
-            lengths = torch.tensor([[len(scores)], [len(trial.true)]], dtype=torch.int32)
-            true = torch.tensor([trial.true], dtype=torch.int32)
-            loss = ctc_losses(scores[None], lengths[0], true, lengths[1]).item()
-            decoded = greedy(scores[None], lengths[0])[0]
-            found.append(replace(trial, decoded=decoded, loss=loss, logits=scores.numpy()))
-    return found
-
 # %% ../../nbs/speech/evaluate.ipynb #ff46ba39
 LOGITS = 1  # version of the computation of logits: raised when other code gives other numbers
 
@@ -286,18 +272,42 @@ def logits_key(
     decoder: Decoder,
     recordings: Recordings,  # of the trials
     device: Device,
-    folder: Path | None = None,  # where the hashes of the recordings are kept; None: only in this process
+    memo: Path | None = None,  # file that remembers the hashes of the recordings; None: only in this process
 ) -> dict[str, Any]:  # plain values
     "Everything that the logits of these trials depend on, for the keys of caches."
     precision = device.precision
     return {"logits": LOGITS, "decoder": decoder.digest,
             "device": f"{device.kind} {precision.compute}{' TF32' * precision.tf32}", "split": recordings.split,
-            "data": data_fingerprint(recordings, folder and folder / MEMO)}
+            "data": data_fingerprint(recordings, memo)}
+
+
+def kept_logits(run: str | Path, decoder: Decoder, recordings: Recordings, device: Device,
+                folder: Path) -> tuple[Path, dict[str, Any]]:  # logits.hdf5 in the folder, and its key
+    "Return the logits of a run; the network runs only if there are none of these weights and recordings."
+    key = logits_key(decoder, recordings, device, Path(run) / MEMO)
+    return kept(folder / "logits.hdf5", key, lambda path: write_logits(
+        path, ((trial.info, trial.logits) for trial in decode(decoder, recordings, device)),
+        decoder.signal.label_names)), key
+
+
+def decoded_from(recordings: Recordings, path: Path) -> list[Decoded]:  # in the order of the recordings
+    "Decode the trials of a split greedily from logits that `write_logits` wrote."
+    found = []
+    with h5py.File(regular_file(path), "r") as file:
+        for index, info in enumerate(recordings.infos):
+            scores = torch.from_numpy(file[f"{info.session}/{info.group}/logits"][()])[None]  # (1, P, classes)
+            frames = torch.tensor([scores.shape[1]], dtype=torch.int32)
+            true, loss = recordings.labels(index), math.nan
+            if true is not None:
+                labels, count = torch.tensor([true.tolist()], dtype=torch.int32), torch.tensor([len(true)])
+                loss = ctc_losses(scores, frames, labels, count.int()).item()
+            path = greedy(scores, frames)[0]
+            found.append(Decoded(info, path, [] if true is None else true.tolist(), loss, scores[0].numpy()))
+    return found
 
 # %% ../../nbs/speech/evaluate.ipynb #aedac91a
-def own_days(run: str | Path, recordings: Recordings, memo: Path | None = None) -> frozenset[str]:
-    """Return the sessions of a split whose trials are those of a run's record, all of them if it has none; a memo
-    remembers the hashes of the recordings."""
+def own_days(run: str | Path, recordings: Recordings) -> frozenset[str]:
+    "Return the sessions of a split whose trials are those of a run's record, all of them if it has none."
     path = Path(run) / "config.json"
     try:
         record = load_json(path) if path.is_file() else {}
@@ -306,7 +316,7 @@ def own_days(run: str | Path, recordings: Recordings, memo: Path | None = None) 
         raise KitError(f"{path}: its record of the {recordings.split} recordings is damaged ({error!r})") from error
     if not known:
         return frozenset(recordings.sessions)
-    content = data_fingerprint(recordings, memo)["content"]
+    content = data_fingerprint(recordings, Path(run) / MEMO)["content"]
     return frozenset(day for day, digest in content.items() if known.get(day) == digest)
 
 
@@ -481,11 +491,10 @@ def own_recordings(run: str | Path, data: str | Path | None = None) -> str | Pat
 def results_folder(run: str | Path, part: str, recordings: Recordings) -> Path:
     "Return <part>/<split> of a run, or <part>/<split>_<name>-<hash of the content> for recordings not of its training."
     folder, home = Path(run) / part / recordings.split, recordings.folder.absolute()
-    memo = folder / MEMO if folder.is_dir() else None
-    if own_days(run, recordings, memo):
+    if own_days(run, recordings):
         return folder
     name = home.parent.name if home.name == "hdf5_data_final" else home.name
-    mark = content_hash(data_fingerprint(recordings, memo)["content"])[:6]
+    mark = content_hash(data_fingerprint(recordings, Path(run) / MEMO)["content"])[:6]
     beside = folder.with_name(f"{folder.name}_{re.sub('[^A-Za-z0-9.-]+', '-', name)}-{mark}")
     report_progress(f"these recordings are not those of the run's {folder.name} split; results go to {beside}")
     return beside
@@ -497,27 +506,21 @@ def evaluate_run(
     split: str = "val",  # "val" or "train"
     json: str | Path | None = None,  # file for a copy of result.json; None: no copy
     *,
-    logits: bool = False,  # also write each trial's logits to logits.hdf5
     device: str = "auto",  # "auto", "cpu" or "cuda"
     precision: str = "auto",  # "auto", "float32", "bfloat16" or "float16"
-    # folder of the report; None: eval/<split> in the run folder, and another beside it for other recordings
-    out: str | Path | None = None,
 ) -> Evaluation:
-    "Decode a split, write the report, and return the evaluation; `KitError` for the test split."
+    "Decode a split, write the report in eval/<split> of the run; `KitError` for the test split."
     check_split(split)
     if split == "test":
-        raise KitError("split test: has no labels; use val, or save its logits instead")
+        raise KitError("split test: has no labels; use val, or decode it to sentences")
     decoder, data = load_decoder(run), own_recordings(run, data)
     if json is not None:
         check_target(json)
     with open_device(device, precision) as opened, Recordings(data, split) as recordings:
-        folder = results_folder(run, "eval", recordings) if out is None else Path(out)
-        with new_folders(folder):
-            trials = decode(decoder, recordings, opened)
-            if logits:
-                write_logits(folder / "logits.hdf5", ((trial.info, trial.logits) for trial in trials),
-                             decoder.signal.label_names)
-            key = logits_key(decoder, recordings, opened, folder)
+        folder = results_folder(run, "eval", recordings)
+        with new_folders(folder), new_folders(Path(run) / "decode" / folder.name) as home:
+            path, key = kept_logits(run, decoder, recordings, opened, home)
+            trials = decoded_from(recordings, path)
             chose = dict(decoder.chose(key["data"]))
             used = Counter(chose[trial.info.session] for trial in trials if trial.info.session in chose)
             calibration = read_calibration(Path(run), decoder.fitted_for)

@@ -39,8 +39,8 @@ def cases(labels: Path, logits: Sequence[Path], sentences: int, fitted_to: int, 
 
 
 def name_of(path: Path) -> str:
-    "The run's folder, of the file that `b2t eval --logits` left in it."
-    return path.parts[-4] if path.parts[-3:] == ("eval", "val", "logits.hdf5") else path.stem
+    "The run's folder, of the file that `b2t eval` left in it."
+    return path.parts[-4] if path.parts[-3:] == ("decode", "val", "logits.hdf5") else path.stem
 
 
 def words_at(half: Half, search: BeamSearch, factor: float, temperature: float) -> dict[str, float]:
@@ -54,7 +54,7 @@ def calibration(labels: Path, /, *, logits: tuple[Path, ...] = (), sentences: in
     """Measure word errors with default weights of logits times .25 to 8: raw, and divided by the fitted temperature.
 
     Simulated networks at three flatnesses with --errors times the errors of the published baseline, and --logits of
-    trained decoders, as `b2t eval --logits` writes them, with the default language model. The temperature is fitted
+    trained decoders, as `b2t eval` writes them, with the default language model. The temperature is fitted
     on other sentences than are scored. Without labels it is estimated from the scored logits themselves: how far
     is that from the fitted one, and how many words does it cost?
     """
