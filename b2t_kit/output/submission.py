@@ -131,10 +131,11 @@ def write_submission(
     "Write the sentences of the test split. Raises `KitError` unless each of its trials, and nothing else, has one."
     with Recordings(data, "test") as recordings:
         places = [place_of(info) for info in submission_order(recordings.infos)]
-    if other := sorted(sentences.keys() ^ set(places)):
-        fault = "is not a test trial of the recordings" if other[0] in sentences else "has no list"
-        raise KitError(f"{name}: {' '.join(map(str, other[0]))} {fault}; it holds {len(sentences)} trials, and there are "
-                       f"{len(places)} test trials")
+    foreign, absent = sorted(sentences.keys() - set(places)), sorted(set(places) - sentences.keys())
+    if foreign or absent:
+        fault = "is not a test trial of the recordings" if foreign else "has no list"
+        raise KitError(f"{name}: {' '.join(map(str, (foreign or absent)[0]))} {fault}; it holds {len(sentences)} trials, "
+                       f"and there are {len(places)} test trials")
     rows = "".join(f"{number},{submission_text(sentences[place])}\n" for number, place in enumerate(places))
     write_atomically(out, f"{HEADER}\n{rows}")
     return SubmissionCheck(Path(out), len(places), submission_faults(read_bytes(out), len(places)))
