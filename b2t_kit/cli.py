@@ -390,14 +390,15 @@ def take_over_fits(verb: Train, folders: Sequence[Path]) -> None:
 def calibrate_trained(task: "SpeechTask", run: "SpeechRun", folder: Path) -> None:
     "Fit the temperature of a finished run; one that several processes trained is calibrated by `b2t eval`."
     from b2t_kit.devices.select import open_device
-    from b2t_kit.speech.evaluate import decode, fit_run, load_decoder, read_calibration
+    from b2t_kit.speech.evaluate import decode, fit_network, load_decoder, own_days, read_calibration
 
     if find_place().world > 1 or not (folder / "config.json").is_file():
         return
     decoder = load_decoder(folder)
     if not decoder.settled and not read_calibration(folder, decoder.digest):
         with open_device(run.train.device, run.train.precision) as device:
-            if found := fit_run(folder, decoder, task.val, decode(decoder, task.val, device, look=False)):
+            trials = decode(decoder, task.val, device, look=False)
+            if found := fit_network(decoder.network(folder), own_days(folder, task.val), trials):
                 print(found, flush=True)
 
 # %% ../nbs/cli.ipynb #a7ff6622

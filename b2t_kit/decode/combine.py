@@ -20,13 +20,14 @@ from rapidfuzz.process import cdist
 
 from ..core import KitError, check_target, content_hash, followed, new_folders, save_json
 from ..data.dataset import Recordings, TrialInfo
-from .decode import DecodeOptions, Decoding, Network, RunLogits, Sentences, SplitLogits
+from .decode import DecodeOptions, Decoding, RunLogits, Sentences, SplitLogits
 from .decode import TrainedSource, decode_sentences, read_split
 from .files import DecodedTrial, Hypothesis, LogitTrial, check_logits, read_trials
 from .files import with_choices, with_confidences
 from .search import BeamSearch, available_cores, tempered
 from .tune import DEFAULT
 from ..lm import leak_warning
+from ..speech.calibrate import Network
 
 if TYPE_CHECKING:  # they import torch, which a vote does not need
     from b2t_kit.speech.evaluate import Evaluation
@@ -155,6 +156,10 @@ class AveragedRuns(TrainedSource):
         return self.runs[0].split
 
     @property
+    def data(self) -> str | Path | None:  # type: ignore[override]
+        return self.runs[0].data
+
+    @property
     def folder(self) -> Path:
         return ensemble_folder([run.run for run in self.runs], "average", self.runs[0].folder.name)
 
@@ -228,7 +233,7 @@ def decode_runs(
     out: str | Path | None = None,  # output folder; None: beside the first run
     **options: Any,  # other fields of `DecodeOptions`, and for an average arguments of `decode_sentences`
 ) -> Sentences:
-    "Decode a split with several runs together, write and return its sentences; raises `KitError` as `decode_sentences`."
+    "Decode a split with several runs together, and write its sentences; raises `KitError` as `decode_sentences`."
     from b2t_kit.speech.evaluate import own_recordings
 
     folders = run_list(runs)

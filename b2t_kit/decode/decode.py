@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['ADAPTED', 'words_in', 'choose_words', 'undecodable', 'SplitLogits', 'read_split', 'LogitSource', 'LogitsFile',
-           'Network', 'TrainedSource', 'RunLogits', 'known_sentences', 'AdaptedRun', 'Sentences', 'decode_trials',
-           'DecodeOptions', 'absolute', 'Decoding', 'decode_sentences', 'decode_run', 'WordCounter']
+           'TrainedSource', 'RunLogits', 'known_sentences', 'AdaptedRun', 'Sentences', 'decode_trials', 'DecodeOptions',
+           'absolute', 'Decoding', 'decode_sentences', 'decode_run', 'WordCounter']
 
 # %% ../../nbs/decode/decode.ipynb #5c2a0e6b
 import csv
@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,8 +33,8 @@ from .search import BeamSearch, Hotword, SearchConfig, read_hotwords, search_key
 from .tune import CHOICE, DEFAULT, Tuning, TuningRecord, plot_tuning, read_tuning, tune, tuned_for
 from ..lm import LanguageModel, leak_warning
 from ..lm_kenlm import read_language_model
-from ..speech.calibrate import Calibration, estimate_temperature, fit_to_sentences, label_loss
-from ..speech.calibrate import read_calibration, save_calibration
+from ..speech.calibrate import Calibration, Network, estimate_temperature, fit_to_sentences, label_loss
+from ..speech.calibrate import read_calibration
 from ..text.lexicon import PHONEME_ORDER, ClassOrder, Lexicon, build_lexicon, missing_words, own_words, spell
 from ..text.metrics import Choice, Rate, choice_key, count_edits, edit_distance, marked
 from ..text.metrics import plain_marks, rate_of, wer
@@ -107,13 +107,6 @@ def read_split(path: Path, folder: Path, chose: frozenset[tuple[str, str]] = fro
     return SplitLogits(path, read_trials(path), stored_key(path) or file_hash(path, folder / MEMO), chose)
 
 
-def _fit_to_trials(trials: Sequence[LogitTrial]) -> Calibration:
-    "Return the temperature fitted to the trials whose sentence is known, or estimated if none is."
-    return fit_to_sentences([trial.logits for trial in trials], [trial.truth for trial in trials],
-                            [choice_key(trial.place, trial.truth or "") for trial in trials],
-                            trials[0].order if trials else PHONEME_ORDER)
-
-
 class LogitSource:
     "Logits of a split, and what the search needs to know about them."
 
@@ -127,8 +120,10 @@ class LogitSource:
         raise NotImplementedError
 
     def calibration(self, trials: Sequence[LogitTrial], folder: Path | None = None) -> Calibration:
-        "Return what the logits are divided by."
-        return _fit_to_trials(trials)
+        "Return what the logits are divided by: fitted to known sentences, or estimated without any."
+        return fit_to_sentences([trial.logits for trial in trials], [trial.truth for trial in trials],
+                                [choice_key(trial.place, trial.truth or "") for trial in trials],
+                                trials[0].order if trials else PHONEME_ORDER)
 
     def records(self, folder: Path) -> list[tuple[Path, str | None]]:
         "Where tuned weights may be recorded, with the digest of their decoder; the first that exists counts."
@@ -168,19 +163,11 @@ class LogitsFile(LogitSource):
         return SplitLogits(path, trials, key, notes=tuple(check_classes(trials)))
 
 # %% ../../nbs/decode/decode.ipynb #59d3e3da
-class Network(NamedTuple):
-    "Trained weights, of one network or of several, for which a temperature and search weights are kept."
-
-    folder: Path  # of what is kept for them
-    digest: str | None  # None: it is for any weights
-    settled: bool  # trained on the validation trials too: nothing can be fitted to them
-    origin: str = ""  # their name in reports
-
-
 class TrainedSource(LogitSource):
     "Logits of trained networks."
 
     split = "val"
+    data: str | Path | None  # folder of the recordings
 
     @property
     def network(self) -> Network:
@@ -200,28 +187,23 @@ class TrainedSource(LogitSource):
         return [(self.network.folder / CHOICE, self.network.digest)]
 
     def calibration(self, trials: Sequence[LogitTrial], folder: Path | None = None) -> Calibration:
-        "Return what is kept, or fit it to the network's own validation trials, or estimate it from the logits alone."
-        network = self.network
+        "Return what is kept, or fit it to the labels of its own validation trials, or estimate it without any."
+        from b2t_kit.speech.evaluate import decoded_from, fit_network
+
+        network, logits, lacking = self.network, [trial.logits for trial in trials], Calibration.lacking
         if found := read_calibration(network.folder, network.digest):
             return found
-        logits, lacking = [trial.logits for trial in trials], Calibration.lacking
         if network.settled:
             return estimate_temperature(logits, "trials that were not in training")
         with suppress(KitError):  # there may be no validation recordings
-            val, known = self.in_split("val"), list(trials) if self.split == "val" else []
+            val = self.in_split("val")
+            place = val.folder if folder is None or folder == self.folder else folder / "val"
             if not val.own:
                 lacking = "the decoder's own validation trials"
-            elif not known:
-                place = val.folder if folder is None or folder == self.folder else folder / "val"
-                with new_folders(place):
-                    known = val.read(place).trials
-            found = _fit_to_trials([trial for trial in known if trial.session in val.own])
-            if found.source == "fitted":
-                if network.digest:
-                    with suppress(KitError):  # a read-only run folder costs no more than fitting again
-                        save_calibration(network.folder, found, network.digest, network.origin)
-                return found
-        return estimate_temperature(logits, lacking)
+            else:
+                with new_folders(place), Recordings(val.data, "val") as recordings:
+                    found = fit_network(network, val.own, decoded_from(recordings, val.read(place).path))
+        return found or estimate_temperature(logits, lacking)
 
 
 @dataclass(frozen=True)
@@ -263,7 +245,7 @@ class RunLogits(TrainedSource):
 
     @property
     def network(self) -> Network:
-        return Network(Path(self.run), self.decoder.fitted_for, self.decoder.settled, self.decoder.origin)
+        return self.decoder.network(self.run)
 
     def sentences(self) -> tuple[str, ...]:
         return known_sentences(self.data)

@@ -346,7 +346,7 @@ def export(
                                   **quarantine_record(known)}))
     record = {"name": Path(out).name, "b2t_kit": __version__, "origin": decoder.origin, "task": task,
               "train": known["train"], "data": known["data"]}
-    if calibration := read_calibration(Path(run), decoder.fitted_for):
+    if calibration := read_calibration(*decoder.network(run)[:2]):
         record["temperature"] = calibration_record(calibration, decoder.digest, decoder.origin)
     with damaged(path):
         record["scores"] = rates_in(run, decoder, known["data"])

@@ -134,8 +134,8 @@ def write_submission(
     foreign, absent = sorted(sentences.keys() - set(places)), sorted(set(places) - sentences.keys())
     if foreign or absent:
         fault = "is not a test trial of the recordings" if foreign else "has no list"
-        raise KitError(f"{name}: {' '.join(map(str, (foreign or absent)[0]))} {fault}; it holds {len(sentences)} trials, "
-                       f"and there are {len(places)} test trials")
+        raise KitError(f"{name}: {' '.join(map(str, (foreign or absent)[0]))} {fault}; it holds {len(sentences)} "
+                       f"trials, and there are {len(places)} test trials")
     rows = "".join(f"{number},{submission_text(sentences[place])}\n" for number, place in enumerate(places))
     write_atomically(out, f"{HEADER}\n{rows}")
     return SubmissionCheck(Path(out), len(places), submission_faults(read_bytes(out), len(places)))

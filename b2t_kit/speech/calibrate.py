@@ -4,19 +4,19 @@
 
 # %% auto #0
 __all__ = ['NARROW', 'TEMPERATURE_FILE', 'label_loss', 'valley', 'Calibration', 'estimate_temperature', 'fit_temperature',
-           'fit_to_sentences', 'calibration_record', 'save_calibration', 'read_calibration']
+           'fit_to_sentences', 'Network', 'calibration_record', 'read_calibration']
 
 # %% ../../nbs/speech/calibrate.ipynb #8f48cc4d
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 
-from ..core import TEMPERATURE, KitError, check_bounds, from_dict, load_json, save_json, to_dict
+from ..core import TEMPERATURE, KitError, check_bounds, from_dict, load_json, to_dict
 from ..text.g2p import sentence_to_phonemes
 from ..text.lexicon import PHONEME_ORDER, ClassOrder
 from ..text.phonemes import BLANK, PHONEMES, normalise, to_ids
@@ -199,14 +199,18 @@ def fit_to_sentences(
 TEMPERATURE_FILE = "temperature.json"  # in a run folder; in an exported decoder, "temperature" in its config.json
 
 
+class Network(NamedTuple):
+    "Trained weights, of one network or of several, for which a temperature and search weights are kept."
+
+    folder: Path  # of what is kept for them
+    digest: str | None  # None: it is for any weights
+    settled: bool  # trained on the validation trials too: nothing can be fitted to them
+    origin: str = ""  # their name in reports
+
+
 def calibration_record(calibration: Calibration, decoder: str, origin: str = "") -> dict[str, Any]:  # plain values
     "Return what is kept of a temperature."
     return {"decoder": decoder, "origin": origin, **calibration.to_dict()}
-
-
-def save_calibration(folder: Path, calibration: Calibration, decoder: str, origin: str = "") -> None:
-    "Write temperature.json; arguments as for `calibration_record`."
-    save_json(folder / TEMPERATURE_FILE, calibration_record(calibration, decoder, origin))
 
 
 def read_calibration(folder: Path, decoder: str | None) -> Calibration | None:

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['WEIGHTS', 'LOGITS', 'Decoder', 'load_decoder', 'exported_decoder', 'recorded_settings', 'Decoded', 'decode',
-           'write_logits', 'logits_key', 'kept_logits', 'decoded_from', 'own_days', 'fit_run', 'certainty_of',
+           'write_logits', 'logits_key', 'kept_logits', 'decoded_from', 'own_days', 'fit_network', 'certainty_of',
            'Evaluation', 'save_evaluation', 'own_recordings', 'results_folder', 'evaluate_run']
 
 # %% ../../nbs/speech/evaluate.ipynb #5438823b
@@ -27,8 +27,8 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from ..core import MEMO, Kept, KitError, as_png, check_target, content_hash, csv_text, file_mark, followed
-from ..core import from_dict, kept, load_json, new_folders, regular_file, report_progress, save_json, say_once, to_dict
-from ..core import write_atomically
+from ..core import from_dict, kept, load_json, new_folders, regular_file, report_progress, save_json
+from ..core import say_once, to_dict, write_atomically
 from ..data.batches import EvalBatches
 from ..data.convert import NewFile
 from ..data.dataset import T15, Recordings, Signal, TrialInfo, check_split, data_fingerprint
@@ -36,7 +36,8 @@ from ..data.dataset import look_at
 from ..devices.select import open_device
 from ..devices.torch import Device
 from ..models.model import ctc_losses, greedy, model_name, published_in, source_note
-from .calibrate import Calibration, fit_temperature, label_loss, read_calibration, save_calibration
+from .calibrate import TEMPERATURE_FILE, Calibration, Network, calibration_record, fit_temperature
+from .calibrate import label_loss, read_calibration
 from .days import Start, fit_days
 from .task import SpeechConfig, SpeechRun, check_signal, framing, logits_of, signals_in
 from ..text.lexicon import TOKEN_NAMES, ClassOrder, order_of
@@ -76,10 +77,9 @@ class Decoder:
         "Whether it was trained on validation trials too, so that nothing can be fitted to it any more."
         return "val" in self.config.splits
 
-    @property
-    def fitted_for(self) -> str | None:  # None: any
-        "The digest of the weights that its temperature and its search weights must be for."
-        return None if self.settled else self.digest
+    def network(self, run: str | Path) -> Network:
+        "Where its temperature and its search weights are kept, and what they must be for."
+        return Network(Path(run), None if self.settled else self.digest, self.settled, self.origin)
 
     @property
     def seen(self) -> dict[str, str]:
@@ -320,21 +320,20 @@ def own_days(run: str | Path, recordings: Recordings) -> frozenset[str]:
     return frozenset(day for day, digest in content.items() if known.get(day) == digest)
 
 
-def fit_run(run: str | Path, decoder: Decoder, recordings: Recordings, trials: Sequence[Decoded]) -> Calibration | None:
-    """Fit the temperature of a run's decoder to the run's own trials among validation recordings, decoded with the day
-    layers of its configuration, and keep it in the run folder; None if no labels fit, or if it was trained on them."""
-    if decoder.settled:
+def fit_network(network: Network, own: frozenset[str], trials: Sequence[Decoded]) -> Calibration | None:
+    """Fit a temperature to the labels of a network's own validation days, and keep it in its folder; None if no labels
+    fit, or if it was trained on them."""
+    if network.digest is None:
         return None
-    own = own_days(run, recordings)
-    trials = [trial for trial in trials if trial.info.session in own]
+    known = [trial for trial in trials if trial.info.session in own]
     keys = [choice_key((trial.info.session, trial.info.block, trial.info.number), trial.info.sentence or "")
-            for trial in trials]
+            for trial in known]
     try:
-        found = fit_temperature([trial.logits for trial in trials], [trial.true for trial in trials], keys)
+        found = fit_temperature([trial.logits for trial in known], [trial.true for trial in known], keys)
     except KitError:  # no labels, or none that fit
         return None
     with suppress(KitError):  # a read-only folder costs no more than fitting again
-        save_calibration(Path(run), found, decoder.digest, decoder.origin)
+        save_json(network.folder / TEMPERATURE_FILE, calibration_record(found, network.digest, network.origin))
     return found
 
 # %% ../../nbs/speech/evaluate.ipynb #a34e9ece
@@ -523,9 +522,10 @@ def evaluate_run(
             trials = decoded_from(recordings, path)
             chose = dict(decoder.chose(key["data"]))
             used = Counter(chose[trial.info.session] for trial in trials if trial.info.session in chose)
-            calibration = read_calibration(Path(run), decoder.fitted_for)
+            network = decoder.network(run)
+            calibration = read_calibration(network.folder, network.digest)
             if calibration is None and split == "val":
-                calibration = fit_run(run, decoder, recordings, trials)
+                calibration = fit_network(network, own_days(run, recordings), trials)
             evaluation = Evaluation(
                 decoder.origin, split, trials, recordings.signal.label_names, frozenset(decoder.trained),
                 calibration=calibration,
