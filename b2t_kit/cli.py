@@ -592,24 +592,24 @@ class Decode(HasSettings, ReadsRun, FindsSentences, ReadsRecordings):
         from b2t_kit.decode.combine import decode_runs
         from b2t_kit.decode.decode import AdaptedRun, LogitSource, LogitsFile, RunLogits, decode_sentences
 
-        kind, adapt, given = exactly_one(self, "run", "runs", "logits"), self.adaptation(), (self.data, self.split)
+        kind, adapt = exactly_one(self, "run", "runs", "logits"), self.adaptation()
         options: dict[str, Any] = {**self.search(), "settings": self.given(), "out": self.out}
-        tuning = {"tune": self.tune, "progress": report_progress}
+        tuning: dict[str, Any] = {"tune": self.tune, "progress": report_progress}
         if kind == "runs":
             if self.combine == "pool":
                 refuse(self, "is for one decoder's sentences, not for --combine pool; leave it out, or add --combine "
                              "average", "tune")
                 tuning = {}
-            print(decode_runs(self.runs, *given, self.combine, device=self.device, **tuning, **options))
+            print(decode_runs(self.runs, self.data, self.split, self.combine, device=self.device, **tuning, **options))
             return
         source: LogitSource
         if kind == "logits":
             refuse(self, "is for a run; leave it out", "adapt", "data", "split", "device", "model")
             source = LogitsFile(str(self.logits), self.tokens)
         elif adapt:
-            source = AdaptedRun(str(self.run), *given, self.device, adapt=adapt)
+            source = AdaptedRun(str(self.run), self.data, self.split, self.device, adapt=adapt)
         else:
-            source = RunLogits(str(self.run), *given, self.device)
+            source = RunLogits(str(self.run), self.data, self.split, self.device)
         print(decode_sentences(source, **tuning, **options))
 
 # %% ../nbs/cli.ipynb #9fbc0e34

@@ -301,8 +301,8 @@ def decoded_from(recordings: Recordings, path: Path) -> list[Decoded]:  # in the
             if true is not None:
                 labels, count = torch.tensor([true.tolist()], dtype=torch.int32), torch.tensor([len(true)])
                 loss = ctc_losses(scores, frames, labels, count.int()).item()
-            path = greedy(scores, frames)[0]
-            found.append(Decoded(info, path, [] if true is None else true.tolist(), loss, scores[0].numpy()))
+            decoded = greedy(scores, frames)[0]
+            found.append(Decoded(info, decoded, [] if true is None else true.tolist(), loss, scores[0].numpy()))
     return found
 
 # %% ../../nbs/speech/evaluate.ipynb #aedac91a
@@ -469,11 +469,9 @@ def save_evaluation(evaluation: Evaluation, folder: str | Path, key: Mapping[str
         row = (info.session, info.block, info.number, edits, len(trial.true), *sides, info.sentence)
         table.writerow(map(csv_text, row))
     write_atomically(folder / "trials.csv", text.getvalue())
-    found = Kept([folder / "result.json"], key or {})
-    found.forget()
-    save_json(found.paths[0], evaluation.to_dict())
+    result = save_json(folder / "result.json", evaluation.to_dict())
     if key:
-        found.seal()
+        Kept([result], key).seal()
 
 # %% ../../nbs/speech/evaluate.ipynb #6cf480e8
 def own_recordings(run: str | Path, data: str | Path | None = None) -> str | Path | None:
