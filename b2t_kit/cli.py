@@ -10,10 +10,10 @@ __all__ = ['UNSET', 'Folder', 'File', 'RunFolder', 'OptionalFolder', 'OptionalFi
            'train_here', 'checked_settings', 'take_over_fits', 'calibrate_trained', 'initial_decoder',
            'remembered_seeds', 'print_how_to_resume', 'train_beside', 'ReadsRun', 'ReadsRecordings', 'TakesRuns',
            'FindsSentences', 'Evaluate', 'Decode', 'WritesModel', 'Excludes', 'BuildModel', 'MixModels', 'ConvertModel',
-           'DescribeModel', 'CheckModel', 'Perplexity', 'Rescore', 'Submit', 'CheckSubmission', 'ScoreSentences',
-           'CombineSentences', 'WriteReport', 'Export', 'Runs', 'Show', 'BuildKernel', 'ForDevices', 'Plan',
-           'Preflight', 'Doctor', 'all_verbs', 'find_verb', 'print_verbs', 'spelled_out', 'parse', 'check_options',
-           'mistake', 'act', 'fault_in', 'do', 'others_running', 'main']
+           'DescribeModel', 'Perplexity', 'Rescore', 'Submit', 'CheckSubmission', 'ScoreSentences', 'CombineSentences',
+           'WriteReport', 'Export', 'Runs', 'Show', 'BuildKernel', 'ForDevices', 'Plan', 'Preflight', 'Doctor',
+           'all_verbs', 'find_verb', 'print_verbs', 'spelled_out', 'parse', 'check_options', 'mistake', 'act',
+           'fault_in', 'do', 'others_running', 'main']
 
 # %% ../nbs/cli.ipynb #dbf184fd
 import difflib
@@ -628,7 +628,7 @@ class Excludes(WritesModel):
     "A verb that keeps sentences out of a model."
     # sentences that will be scored, to be kept out of the model: text, CSV, or a folder of recordings
     exclude: Files = ()
-    leaks: Literal["refuse", "drop", "keep"] = "refuse"  # what to do if the text contains such sentences
+    leaks: Literal["refuse", "drop"] = "refuse"  # the text, or drop lines with such sentences
 
 # %% ../nbs/cli.ipynb #c42dec6b
 @dataclass(frozen=True, kw_only=True)
@@ -664,9 +664,7 @@ class MixModels(Excludes):
     models: Positional[Annotated[tuple[str, ...], arg(metavar="MODEL ..."), UNSET]]
     # held-out sentences on which to find the weights, in none of the models: one a line, possibly compressed (.gz),
     # or CSV
-    text: OptionalFile = None
-    weights: tuple[float, ...] | None = None  # weight of each model, instead of --text, such as 0.4 0.6
-    LIMITS = {"weights": (0, 1)}
+    text: File
 
     def act(self) -> None:
         from b2t_kit.lm import describe_language_model, mix_language_models
@@ -674,7 +672,7 @@ class MixModels(Excludes):
 
         models = [read_language_model(path) for path in self.models]
         print(describe_language_model(mix_language_models(
-            models, self.out, weights=self.weights, text=self.text, exclude=self.exclude, leaks=self.leaks)))
+            models, self.out, text=self.text, exclude=self.exclude, leaks=self.leaks)))
 
 # %% ../nbs/cli.ipynb #74e16a6c
 @dataclass(frozen=True, kw_only=True)
@@ -695,44 +693,28 @@ class ConvertModel(WritesModel):
 # %% ../nbs/cli.ipynb #3e733927
 @dataclass(frozen=True)
 class DescribeModel(Verb):
-    "Describe a language model file: format, order, n-grams, words, size and memory."
+    "Read all of a language model file, and describe it: format, n-grams, words, size, how it was made."
     model: Positional[ModelFile]
 
     def act(self) -> None:
         from b2t_kit.lm import describe_language_model
         from b2t_kit.lm_kenlm import read_language_model
 
-        print(describe_language_model(read_language_model(self.model)))
-
-
-@dataclass(frozen=True)
-class CheckModel(Verb):
-    "Read all of a language model file, and say whether it is sound."
-    model: Positional[ModelFile]
-
-    def act(self) -> None:
-        from b2t_kit.lm import check_language_model
-        from b2t_kit.lm_kenlm import read_language_model
-
-        print(check_language_model(read_language_model(self.model)))
+        model = read_language_model(self.model)
+        model.verify()
+        print(describe_language_model(model), "  all of it was read, and is sound", sep="\n")
 
 # %% ../nbs/cli.ipynb #dc8f1151
 @dataclass(frozen=True)
 class Perplexity(Verb):
     "Measure how well a language model predicts a text."
-    # model to read: .b2tlm, .arpa, .arpa.gz, or a binary of KenLM, whatever its name; or the folder of a large model
-    model: Positional[Annotated[str, arg(metavar="MODEL")]]
+    model: Positional[ModelFile]
     text: Positional[File]  # file with a sentence a line, or a CSV with sentences
 
     def act(self) -> None:
         from b2t_kit.lm import load_sentences, perplexity
         from b2t_kit.lm_kenlm import read_language_model
 
-        if Path(self.model).is_dir():
-            from b2t_kit.llm import read_writings
-
-            print(read_writings(self.model, self.text))
-            return
         model, sentences = read_language_model(self.model), load_sentences(self.text)
         value, unknown = perplexity(model, sentences)
         print(f"perplexity {value:.1f} of {len(sentences):,} sentences, {unknown:.2%} of the words unknown")
@@ -748,7 +730,7 @@ class Rescore(Verb):
     weights: OptionalFile = None  # weights found by --tune for other lists
     # quantise the model to 4 or 8 bits; needs CUDA and bitsandbytes; default: the precision of the device
     llm_bits: Annotated[Literal[4, 8] | None, UNSET] = None
-    device: DeviceName = "auto"  # where the model runs
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # where the model runs
 
     def act(self) -> None:
         exactly_one(self, "tune", "weights")
@@ -1087,7 +1069,7 @@ class Doctor(Verb):
 VERBS: dict[str, type] = {  # in the order of `b2t --help`
     "demo": Demo, "simulate": Simulate, "fetch": Fetch, "validate": Validate, "train": Train, "eval": Evaluate,
     "decode": Decode, "lm build": BuildModel, "lm mix": MixModels, "lm convert": ConvertModel, "lm info": DescribeModel,
-    "lm check": CheckModel, "lm perplexity": Perplexity, "rescore": Rescore, "submit": Submit,
+    "lm perplexity": Perplexity, "rescore": Rescore, "submit": Submit,
     "combine": CombineSentences, "check-submission": CheckSubmission, "score": ScoreSentences,
     "report": WriteReport, "export": Export, "runs": Runs,
     "show": Show, "kernel build": BuildKernel, "plan": Plan, "preflight": Preflight, "doctor": Doctor,

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['MARKERS', 'ENDS', 'SENTENCE_END', 'VALUES', 'GRID', 'Writing', 'token_ids', 'end_tokens', 'writings_of', 'Tree',
            'tree_of', 'node_scores', 'batches_of', 'CausalScorer', 'word_perplexity', 'unscored_sentences',
-           'choose_writing', 'quantisation', 'load_scorer', 'read_writings', 'KeptScores', 'RescoreWeights', 'rescored',
-           'ScoreTable', 'tabulate', 'surface_of', 'best_weights', 'Tuned', 'tune_weights', 'save_weights',
+           'choose_writing', 'quantisation', 'model_key', 'load_scorer', 'read_scores', 'kept_scores', 'RescoreWeights',
+           'rescored', 'tabulate', 'word_errors', 'surface_of', 'best_weights', 'Tuned', 'tune_weights', 'save_weights',
            'load_weights', 'weaker_warning', 'Rescoring', 'rescore']
 
 # %% ../nbs/llm.ipynb #b78d1fcb
@@ -16,8 +16,8 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -30,12 +30,11 @@ from torch import nn
 
 from .core import MEMO, KitError, check_target, content_hash, differing, environment_with, file_hash, followed
 from .core import from_dict, load_json, new_folders, read_text, regular_file, save_json, stored_key
-from .decode.files import DecodedTrial, Hypothesis, marks_of, read_nbest, with_choices
+from .decode.files import DecodedTrial, marks_of, read_nbest, with_choices
 from .decode.files import with_confidences, write_nbest
 from .decode.tune import halves
 from .devices.torch import Device, to_device
 from .devices.select import open_device
-from .lm import load_sentences
 from .simulate import is_held_out, phrases
 from .text.metrics import Choice, Counts, Rate, choice_key, edit_distance, marked, rate_of, wer
 from .text.phonemes import normalise
@@ -139,36 +138,22 @@ def node_scores(
     ended = torch.logsumexp(logits[:, :, list(ends)].float(), dim=-1)  # (B, N)
     return torch.where(tokens == SENTENCE_END, ended.gather(1, parents), own.float()) - sums.gather(1, parents)
 
-# %% ../nbs/llm.ipynb #e6515078
-_LADDER = [32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096]  # nodes
-
 # %% ../nbs/llm.ipynb #554e3dce
 def batches_of(
     sizes: Sequence[int],  # nodes of each tree
     budget: int,  # largest number of nodes in a batch, including padding
-    multiple: int = 0,  # number of rows is a multiple of this; 0: no fixed shapes; on XLA, the number of chips
-) -> list[tuple[list[int], int]]:  # indices of trees, of which some are repeated on XLA, and their padded length
+) -> list[tuple[list[int], int]]:  # indices of trees and their padded length
     "Return batches of trees of similar size, the largest first."
-    order = sorted(range(len(sizes)), key=lambda index: -sizes[index])
-    found, start = [], 0
-    while start < len(order):
-        longest = sizes[order[start]]
-        if not multiple:
-            nodes = -(-longest // 8) * 8
-            rows = order[start : start + max(budget // nodes, 1)]
-            found.append((rows, nodes))
-        else:
-            nodes = next((step for step in _LADDER if step >= longest), longest)
-            shorter = max((step for step in _LADDER if step < nodes), default=0)
-            count = max(min(budget // nodes, 64) // multiple, 1) * multiple
-            rows = [row for row in order[start : start + count] if sizes[row] > shorter]
-            found.append((rows + rows[-1:] * (count - len(rows)), nodes))
-        start += len(rows)
+    order, found = sorted(range(len(sizes)), key=lambda index: -sizes[index]), []
+    while order:
+        nodes = -(-sizes[order[0]] // 8) * 8
+        rows = max(budget // nodes, 1)
+        found.append((order[:rows], nodes))
+        order = order[rows:]
     return found
 
 # %% ../nbs/llm.ipynb #8473beae
 VALUES = 2**28  # logits at a time: 1 GiB as float32
-_SCORING = 2  # version of the computation of scores: raised when other code gives other numbers
 
 # %% ../nbs/llm.ipynb #bdc992ba
 class CausalScorer:
@@ -178,42 +163,27 @@ class CausalScorer:
         self,
         model: nn.Module,  # Hugging Face model in evaluation mode, on its device
         tokenizer: Any,  # its tokenizer
-        name: str,  # key for stored scores; must be different for each model
-        writing: Writing | None = None,  # None: the most likely one for some sentences, or the tokenizer's marker first
-        device: Device | None = None,  # on TPU, a `Device` that shards the rows; None: the device of the model
+        name: str,  # for error messages
+        writing: Writing | None = None,  # None: the tokenizer's marker first, see `choose_writing`
         values: int = VALUES,  # largest number of logits held at a time
-        choose_on: Sequence[str] = (),  # lower-case words; none that will be scored
     ) -> None:
         "Raises `KitError` if the tokenizer knows nothing that stands before or after the words."
-        self.model, self.tokenizer, self.device, self.name = model, tokenizer, device, name
+        self.model, self.tokenizer, self.name = model, tokenizer, name
         self.vocabulary = model.get_output_embeddings().weight.shape[0]
         self.budget = max(values // self.vocabulary, 1)
         kinds = {parameter.dtype for parameter in model.parameters() if parameter.dtype.is_floating_point}
         self.dtype = min(kinds, key=lambda kind: kind.itemsize)  # dtype of attention
         self.nodes = 0  # number of tokens processed so far
         self.write(writing or writings_of(tokenizer)[0])
-        self.undecided = [] if writing else list(choose_on)
-        if self.undecided:
-            self.key = f"{name} {self.dtype} chosen on {content_hash(self.undecided)[:16]} {_SCORING}"
 
     def write(self, writing: Writing) -> None:
         "From now on, give the model sentences in this writing; raises `KitError` if its tokenizer cannot."
-        self.undecided, self.known = list[str](), dict[str, float]()  # sentence -> score
-        self._writing, self.key = writing, f"{self.name} {self.dtype} {asdict(writing)} {_SCORING}"
+        self.writing, self.known = writing, dict[str, float]()  # sentence -> score
         self.start = self._within(token_ids(self.tokenizer, writing.start))
         self.ends = list(self._within(tuple(end_tokens(self.tokenizer, writing.ends).values())))
         if not self.start or not self.ends:
             raise KitError(f"{self.name}: its tokenizer has no token for the beginning {writing.start[:40]!r}, or for "
                            f"the endings {', '.join(map(repr, writing.ends))[:80]}")
-
-    @property
-    def writing(self) -> Writing:
-        "How it is given sentences: chosen when it is first needed, so not if all scores are known."
-        if self.undecided:
-            key, known = self.key, self.known
-            choose_writing(self, self.undecided)
-            self.key, self.known = key, known
-        return self._writing
 
     def _within(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         if max(tokens, default=0) >= self.vocabulary:
@@ -239,8 +209,7 @@ class CausalScorer:
 
     @torch.no_grad()
     def _scores(self, trees: list[Tree], nodes: int) -> np.ndarray:  # (B, N)
-        tensors = self._tensors(trees, nodes)
-        placed = self.device.place(tensors) if self.device else to_device(tensors, self.model.device)
+        placed = to_device(self._tensors(trees, nodes), self.model.device)
         mask = placed["mask"].to(self.dtype).clamp(min=torch.finfo(self.dtype).min)
         logits = self.model(input_ids=placed["tokens"].clamp(min=0), attention_mask=mask,
                             position_ids=placed["depths"], use_cache=False).logits
@@ -264,12 +233,11 @@ class CausalScorer:
             else:
                 parts.append(part)
                 trees.append(tree)
-        multiple = getattr(self.device, "chips", 1) if self.model.device.type == "xla" else 0
-        for rows, nodes in batches_of([len(tree.tokens) for tree in trees], self.budget, multiple):
+        for rows, nodes in batches_of([len(tree.tokens) for tree in trees], self.budget):
             for row, values in zip(rows, self._scores([trees[row] for row in rows], nodes)):
                 totals = trees[row].totals(values)
                 if not np.isfinite(totals).all():
-                    raise KitError(f"{self.key}: its scores are not finite; its weights are damaged, or too large for "
+                    raise KitError(f"{self.name}: its scores are not finite; its weights are damaged, or too large for "
                                    f"{self.dtype}")
                 self.known.update(zip(parts[row], totals.tolist()))
         return [np.array([self.known[sentence] for sentence in sentences]) for sentences in lists]
@@ -292,7 +260,7 @@ def unscored_sentences() -> list[str]:
 
 # %% ../nbs/llm.ipynb #d437114f
 def choose_writing(scorer: CausalScorer, sentences: Sequence[str]) -> list[tuple[float, Writing]]:
-    "Choose how a model is given sentences."
+    "Choose how a model is given sentences: the writing of the least perplexity; return all, best first."
     found, writings = [], writings_of(scorer.tokenizer)
     for writing in followed(writings, len(writings), "choosing how sentences are written", "way"):
         scorer.write(writing)
@@ -324,11 +292,14 @@ def quantisation(bits: int, device: str) -> Any:
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=half)
 
 # %% ../nbs/llm.ipynb #88273c73
-def _folder_name(folder: Path, memo: Path | None = None) -> str:
-    "Return a name for a model with a hash of all its files: weights, settings and vocabulary."
+_SCORING = 2  # version of the computation of scores: raised when other code gives other numbers
+
+
+def model_key(folder: Path, bits: int = 0, memo: Path | None = None) -> str:
+    "Return a name for a model by the content of its files: weights, settings and vocabulary."
     kinds = (".json", ".safetensors", ".model", ".txt", ".jinja")
     paths = sorted(path for path in folder.glob("[!.]*") if path.suffix in kinds and path.is_file())
-    return f"{folder.name} {content_hash({path.name: file_hash(path, memo) for path in paths})[:16]}"
+    return f"{content_hash({path.name: file_hash(path, memo) for path in paths})[:16]} {bits} bits {_SCORING}"
 
 # %% ../nbs/llm.ipynb #902553fe
 def _check_layers(folder: Path) -> None:
@@ -348,7 +319,7 @@ def load_scorer(
     folder: str | Path,  # model folder, as written by `save_pretrained` and the hub
     device: Device | None = None,  # from `open_device`; None: the CPU, in float32
     bits: int = 0,  # 4 or 8: store the weights in so many bits, CUDA only; 0: the precision of the device
-    values: int = VALUES,  # largest number of logits held at a time
+    writing: Writing | None = None,  # None: the most likely one for sentences that nobody scores
 ) -> CausalScorer:
     "Return the scorer of a model folder; raises `KitError` naming what is missing."
     folder = regular_file(folder)
@@ -366,7 +337,6 @@ def load_scorer(
         model, loading = library.AutoModelForCausalLM.from_pretrained(
             folder, local_files_only=True, use_safetensors=True, attn_implementation="sdpa",
             dtype=dtype, output_loading_info=True, **options)
-        name = _folder_name(folder) + f" {bits} bits" * bool(bits)
     except KitError:
         raise
     except Exception as error:  # tokenizers and safetensors raise plain ones for a damaged file
@@ -376,64 +346,50 @@ def load_scorer(
         raise KitError(f"{folder}: the weights lack {len(lacking)} tensors that config.json asks for, such as "
                        f"{lacking[0]}; fetch the model again")
     model = model.eval() if bits or device is None else model.eval().to(device.torch_device)
-    return CausalScorer(model, tokenizer, name, device=device if kind == "xla" else None, values=values,
-                        choose_on=unscored_sentences())
-
-# %% ../nbs/llm.ipynb #58422b9a
-def read_writings(folder: str | Path, text: str | Path) -> str:  # a table, best first
-    "Measure how well a model predicts a text in each writing; raises `KitError` if one of them cannot be read."
-    said = list(dict.fromkeys(load_sentences(text)))
-    said = said[::max(len(said) // _CHOOSE_ON, 1)][:_CHOOSE_ON]
-    return "\n".join([f"perplexity per word of {len(said)} sentences, by how they begin", *(
-        f"{value:12.1f}   {writing.start + writing('we can see')!r}"
-        for value, writing in choose_writing(load_scorer(folder), said))])
+    scorer = CausalScorer(model, tokenizer, str(folder), writing)
+    if writing is None:
+        choose_writing(scorer, unscored_sentences())
+    return scorer
 
 # %% ../nbs/llm.ipynb #5bff3597
-class KeptScores(AbstractContextManager):
-    "Loads stored scores from a file, and writes new ones regularly and at the end."
+def read_scores(path: Path, model: str) -> tuple[Writing | None, dict[str, float]]:
+    "Return the writing and the scores that a file keeps of a model, if any; raises `KitError` if it is damaged."
+    if not os.path.lexists(path):
+        return None, {}
+    found = load_json(path)
+    if not isinstance(found, dict) or found.pop("check", None) != content_hash(found):
+        raise KitError(f"{path}: is not a file of scores, or is damaged; remove it or choose another name")
+    if found.get("model") != model:
+        return None, {}
+    return from_dict(Writing, found["writing"]), found["scores"]
 
-    def __init__(
-        self,
-        scorer: CausalScorer,
-        path: str | Path,  # JSON file; created if missing
-        every: float = 30.0,  # least number of seconds between two writes
-    ) -> None:
-        self.scorer, self.path, self.every = scorer, Path(path), every
-        self.written = time.monotonic()
-        scorer.known.update(self._stored().get(scorer.key, {}))
-        self.count = len(scorer.known)
+# %% ../nbs/llm.ipynb #5bff3598
+def kept_scores(
+    scorer: CausalScorer,
+    lists: Sequence[Sequence[str]],  # sentences of each trial
+    path: Path,  # JSON file
+    model: str,  # from `model_key`
+    every: float = 30.0,  # least number of seconds between two writes
+    at_once: int = 32,  # lists scored between two looks at the clock
+) -> list[np.ndarray]:  # as from `CausalScorer.score_lists`
+    "Return the scores of lists; the file keeps them and those known before."
+    found, written, count = list[np.ndarray](), time.monotonic(), len(scorer.known)
 
-    def _stored(self) -> dict[str, dict[str, float]]:  # of each model, by its key
-        "What the file holds; raises `KitError` unless it is as it was written."
-        found = load_json(self.path) if os.path.lexists(self.path) else {"scores": {}, "check": content_hash({})}
-        if not isinstance(found, dict) or found.get("check") != content_hash(found.get("scores")):
-            raise KitError(f"{self.path}: is not a file of scores, or is damaged; remove it or choose another name")
-        return found["scores"]
+    def write() -> None:
+        record = {"model": model, "writing": asdict(scorer.writing), "scores": scorer.known}
+        save_json(path, {**record, "check": content_hash(record)})
 
-    def save(self) -> None:
-        "Write the known scores; those of other models in the file are kept."
-        if len(self.scorer.known) > self.count:
-            scores = {**self._stored(), self.scorer.key: self.scorer.known}
-            save_json(self.path, {"scores": scores, "check": content_hash(scores)})
-            self.count = len(self.scorer.known)
-        self.written = time.monotonic()
-
-    def score_lists(
-        self,
-        lists: Iterable[Sequence[str]],  # sentences of each trial
-        at_once: int = 32,  # lists scored between two checks of the time
-    ) -> list[np.ndarray]:  # as from `CausalScorer.score_lists`
-        "Return the scores of lists, and store them."
-        lists, found = list(lists), list[np.ndarray]()
-        starts = range(0, len(lists), at_once)
+    starts = range(0, len(lists), at_once)
+    try:
         for start in followed(starts, len(lists), "scoring sentences", "list", lambda start: start):
-            found += self.scorer.score_lists(lists[start:start + at_once])
-            if time.monotonic() - self.written > self.every:
-                self.save()
-        return found
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
-        self.save()
+            found += scorer.score_lists(lists[start : start + at_once])
+            if time.monotonic() - written > every:
+                write()
+                written = time.monotonic()
+    finally:
+        if len(scorer.known) > count:
+            write()
+    return found
 
 # %% ../nbs/llm.ipynb #d4a39d0c
 @dataclass(frozen=True)
@@ -460,63 +416,37 @@ class RescoreWeights:
 
 # %% ../nbs/llm.ipynb #37023dde
 def rescored(trial: DecodedTrial, llm: np.ndarray, weights: RescoreWeights) -> DecodedTrial:
-    "Return the trial with its list in the new order; raises `KitError` if the number of scores differs."
-    if len(llm) != len(trial.hypotheses):
-        place = " ".join(map(str, trial.place))
-        raise KitError(f"{place}: {len(llm)} scores for {len(trial.hypotheses)} sentences")
+    "Return the trial with its list in the new order."
     scored = [replace(hypothesis, total=float(weights.total(
         hypothesis.acoustic, hypothesis.language, value, hypothesis.num_words)),
-                      confidences=()) for hypothesis, value in zip(trial.hypotheses, llm)]
+                      confidences=()) for hypothesis, value in zip(trial.hypotheses, llm, strict=True)]
     ordered = sorted(scored, key=lambda hypothesis: (-hypothesis.total, hypothesis.words))
     return replace(trial, hypotheses=tuple(with_confidences(ordered)))
 
 # %% ../nbs/llm.ipynb #52b99b2d
-@dataclass(frozen=True, eq=False)
-class ScoreTable:
-    "All lists of a split as arrays; what pads a shorter list is never chosen."
-    acoustic: np.ndarray  # (T, N) float64; padded with -inf
-    ngram: np.ndarray  # (T, N)
-    llm: np.ndarray  # (T, N)
-    words: np.ndarray  # (T, N) int64: length of each hypothesis
-    edits: np.ndarray  # (T, N) int64: word errors of each hypothesis; padded with many
-    lengths: np.ndarray  # (T,) int64: words in the true sentence
-    sessions: np.ndarray  # (T,) session of each trial
-
-    def counts(self, weights: RescoreWeights) -> Counts:
-        "Return the word errors and lengths of the best hypotheses."
-        total = weights.total(self.acoustic, self.ngram, self.llm, self.words)
-        picks = np.where(np.isfinite(self.acoustic), total, -np.inf).argmax(axis=1)
-        return Counts(self.edits[np.arange(len(picks)), picks], self.lengths)
-
-    def rate(self, weights: RescoreWeights) -> Rate:
-        "Return the word error rate, with an interval over sessions if there are enough."
-        return rate_of(self.counts(weights), self.sessions)
-
-    def part(self, rows: np.ndarray) -> "ScoreTable":
-        "Return some trials."
-        return ScoreTable(*(value[rows] for value in vars(self).values()))
+def tabulate(
+    trials: Sequence[DecodedTrial],
+    llm: Sequence[np.ndarray],  # scores of the sentences of each
+) -> np.ndarray:  # (5, T, N) acoustic, n-gram, large model, number of words, word errors; what pads is never chosen
+    "Return lists as one array; raises `KitError` if a true sentence is not known."
+    table = np.zeros((5, len(trials), max(1, *(len(trial.hypotheses) for trial in trials))))
+    table[0], table[4] = -np.inf, np.inf
+    for row, (trial, scores) in enumerate(zip(trials, llm, strict=True)):
+        if trial.truth is None:
+            raise KitError(f"{' '.join(map(str, trial.place))}: has no true sentence to tune on; tune on train or val")
+        said = normalise(trial.truth).split()
+        errors = [edit_distance(said, normalise(one.sentence).split()) for one in trial.hypotheses]
+        found = [(one.acoustic, one.language, score, one.num_words, wrong)
+                 for one, score, wrong in zip(trial.hypotheses, scores, errors, strict=True)]
+        found = found or [(0, 0, 0, 0, len(said))]  # no sentence was found
+        table[:, row, : len(found)] = np.transpose(found)
+    return table
 
 # %% ../nbs/llm.ipynb #ce1be1e7
-def tabulate(trials: Sequence[DecodedTrial], llm: Sequence[np.ndarray]) -> ScoreTable:
-    "Return lists as arrays; raises `KitError` for missing true sentences or scores."
-    if not trials or len(trials) != len(llm):
-        raise KitError(f"{len(trials)} trials, and scores for {len(llm)} of them")
-    shape = len(trials), max(1, *(len(trial.hypotheses) for trial in trials))
-    acoustic, ngram, large = np.full(shape, -np.inf), np.zeros(shape), np.zeros(shape)
-    words, edits, lengths = np.zeros(shape, np.int64), np.full(shape, 10**6), np.zeros(len(trials), np.int64)
-    for row, (trial, scores) in enumerate(zip(trials, llm)):
-        if trial.truth is None or len(scores) != len(trial.hypotheses):
-            place = " ".join(map(str, trial.place))
-            raise KitError(f"{place}: has no true sentence to tune on, or {len(scores)} scores for "
-                           f"{len(trial.hypotheses)} sentences; tune on train or val")
-        said = normalise(trial.truth).split()
-        lengths[row] = len(said)
-        found = trial.hypotheses or (Hypothesis((), 0.0, 0.0, 0.0),)  # no sentence was found
-        for column, (one, score) in enumerate(zip(found, scores if len(scores) else [0.0])):
-            acoustic[row, column], ngram[row, column], large[row, column] = one.acoustic, one.language, score
-            words[row, column] = one.num_words
-            edits[row, column] = edit_distance(said, normalise(one.sentence).split())
-    return ScoreTable(acoustic, ngram, large, words, edits, lengths, np.array([trial.session for trial in trials]))
+def word_errors(table: np.ndarray, weights: RescoreWeights) -> np.ndarray:  # (T,) int64
+    "Return the word errors of the best sentence of each list."
+    best = weights.total(*table[:4]).argmax(axis=1)
+    return table[4, np.arange(len(best)), best].astype(np.int64)
 
 # %% ../nbs/llm.ipynb #4838f682
 _Grid = dict[str, np.ndarray]  # name of a weight -> values to try
@@ -527,15 +457,15 @@ GRID: _Grid = {
 }
 
 # %% ../nbs/llm.ipynb #e3ff59af
-def surface_of(table: ScoreTable, grid: _Grid) -> np.ndarray:  # (acoustic_scale, alpha, word_bonus) word errors
+def surface_of(table: np.ndarray, grid: _Grid) -> np.ndarray:  # (acoustic_scale, alpha, word_bonus) word errors
     "Return the word errors at every combination of a grid."
     shape = tuple(len(values) for values in grid.values())
     combinations = followed(itertools.product(*grid.values()), math.prod(shape), "tuning", "combination")
-    errors = [int(table.counts(RescoreWeights(*map(float, weights))).edits.sum()) for weights in combinations]
+    errors = [word_errors(table, RescoreWeights(*map(float, weights))).sum() for weights in combinations]
     return np.array(errors).reshape(shape)
 
 # %% ../nbs/llm.ipynb #61dab92d
-def best_weights(table: ScoreTable, grid: _Grid = GRID) -> RescoreWeights:
+def best_weights(table: np.ndarray, grid: _Grid = GRID) -> RescoreWeights:
     "Return the best combination of a finer grid around the best of the grid; among equals, the most central one."
     for last in (False, True):
         surface = surface_of(table, grid)
@@ -563,20 +493,27 @@ class Tuned:
         return "\n".join([f"{name:22} {rate}" for name, rate in rows.items()] + [weights])
 
 # %% ../nbs/llm.ipynb #3ed55e7e
-def tune_weights(table: ScoreTable, grid: _Grid = GRID) -> Tuned:
+def tune_weights(
+    trials: Sequence[DecodedTrial],  # with true sentences
+    llm: Sequence[np.ndarray],  # scores of the sentences of each
+    grid: _Grid = GRID,
+) -> Tuned:
     "Return the best weights, and their error rate on days they were not tuned on."
-    weights, half = best_weights(table, grid), halves(table.sessions.tolist())
-    edits = np.zeros(len(half), dtype=np.int64)
+    table, sessions = tabulate(trials, llm), [trial.session for trial in trials]
+    lengths = np.array([len(normalise(str(trial.truth)).split()) for trial in trials])
+
+    def rate(edits: np.ndarray, groups: Sequence[str] | None = sessions) -> Rate:
+        return rate_of(Counts(edits.astype(np.int64), lengths), groups)
+
+    weights, half, held_out = best_weights(table, grid), halves(sessions), np.zeros(len(trials))
     for side in (0, 1):
-        here, there = np.flatnonzero(half == side), np.flatnonzero(half != side)
-        if len(here) and len(there):
-            edits[here] = table.part(here).counts(best_weights(table.part(there), grid)).edits
-    rates = (rate_of(Counts(found, table.lengths), table.sessions) for found in (table.edits[:, 0], edits))
-    return Tuned(weights, next(rates), table.rate(weights), next(rates),
-                 rate_of(Counts(table.edits.min(axis=1), table.lengths)))
+        here, there = half == side, half != side
+        if here.any() and there.any():
+            held_out[here] = word_errors(table[:, here], best_weights(table[:, there], grid))
+    return Tuned(weights, rate(table[4, :, 0]), rate(word_errors(table, weights)), rate(held_out),
+                 rate(table[4].min(axis=1), None))
 
 # %% ../nbs/llm.ipynb #a1eaab33
-_ScoreLists = Callable[..., list[np.ndarray]]  # a method of `CausalScorer` or `KeptScores`
 _PRUNING = ("beam", "threshold", "token_threshold", "n_best")  # settings that change no score
 
 # %% ../nbs/llm.ipynb #5030fe05
@@ -593,7 +530,7 @@ def _made_by(nbest: str | Path) -> dict[str, Any] | None:  # plain values; None 
 def save_weights(
     path: str | Path,  # JSON file
     tuned: Tuned,
-    llm: str = "",  # the large model, by its content
+    llm: str = "",  # from `model_key`
     lists: dict[str, Any] | None = None,  # what made the lists, from `_made_by`
     chose: Iterable[str] = (),  # `choice_key` of the trials that they were tuned on
 ) -> Path:
@@ -602,24 +539,20 @@ def save_weights(
     return save_json(path, {"weights": asdict(tuned.weights), "wer": rates, "llm": llm, "lists": lists,
                             "chose": sorted(chose)})
 
-# %% ../nbs/llm.ipynb #22abc1cf
-def _scored_by(scorer: CausalScorer, folder: str | Path) -> str:
-    "Name a large model by its content, whatever its folder is called, as weights name it."
-    return f"{scorer.name.removeprefix(Path(folder).name)} {_SCORING}".strip()
-
 # %% ../nbs/llm.ipynb #5f08c02b
-def load_weights(path: str | Path) -> RescoreWeights:
-    "Return the weights of a file; raises `KitError` naming the file and the fault."
+def load_weights(path: str | Path) -> tuple[RescoreWeights, dict[str, Any]]:  # and all of the file
+    "Return the weights of a file and what they were tuned for; raises `KitError` naming the file and the fault."
     found = load_json(path)
     try:
-        return from_dict(RescoreWeights, found["weights"])
-    except (KitError, KeyError, TypeError, AttributeError) as error:
-        raise KitError(f"{path}: has no weights for rescoring ({error})") from error
+        if not isinstance(found["chose"], list):
+            raise TypeError("chose should be a list of trials")
+        return from_dict(RescoreWeights, found["weights"]), found
+    except (KitError, KeyError, TypeError) as error:
+        raise KitError(f"{path}: has no weights for rescoring ({error}); tune again") from error
 
 # %% ../nbs/llm.ipynb #7a2986e6
-def _weights_warning(path: str | Path, llm: str, lists: dict[str, Any] | None) -> str | None:
+def _misfit(path: str | Path, record: dict[str, Any], llm: str, lists: dict[str, Any] | None) -> str | None:
     "Raise `KitError` if weights were tuned for something else; return a warning if that cannot be told."
-    record = load_json(path)
     if record.get("llm") != llm:
         raise KitError(f"{path}: was tuned for another large model, or for other weights or settings of it; give that "
                        "one, or tune again")
@@ -673,29 +606,31 @@ def rescore(
     weights: str | Path | None = None,  # file of weights; None: tune them on these lists
     *,
     bits: int = 0,  # 4 or 8: store its weights in so many bits, CUDA only; 0: the precision of the device
-    device: str = "auto",  # "auto", "cpu" or "cuda"
+    device: str = "auto",  # "cpu" or "cuda"; "auto": a GPU if there is one
 ) -> Rescoring:
     "Rescore lists, or go on where a call was killed; raises `KitError` if an input cannot be used."
     out = Path(out)
     check_target(out)
     if os.path.realpath(nbest) == os.path.realpath(out):
         raise KitError(f"{out}: would replace the lists that are read; give another name")
-    best, doubt, tuned = load_weights(weights) if weights else None, None, None
-    trials = list(read_nbest(nbest))
-    chose = {choice_key(trial.place, trial.truth) for trial in trials if trial.truth}
-    if weights and not isinstance(record := load_json(weights).get("chose"), list):
-        raise KitError(f"{weights}: does not tell on which trials it was tuned; tune again")
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    given = load_weights(weights) if weights else None
+    trials, made_of, doubt, tuned = list(read_nbest(nbest)), _made_by(nbest), None, None
     with new_folders(out.parent), open_device(device) as opened:
-        _folder_name(Path(llm), out.with_name(MEMO))  # remembered from now on
-        scorer, made_of = load_scorer(llm, opened, bits), _made_by(nbest)
-        large = _scored_by(scorer, llm)
-        if weights:
-            doubt, chose = _weights_warning(weights, large, made_of), set(map(str, record))
-        with KeptScores(scorer, out.with_suffix(".scores.json")) as kept:
-            scores = kept.score_lists([[one.sentence for one in trial.hypotheses] for trial in trials])
-        if best is None:
-            tuned = tune_weights(tabulate(trials, scores))
-            best = tuned.weights
+        large, kept = model_key(Path(llm), bits, out.with_name(MEMO)), out.with_suffix(".scores.json")
+        if weights and given:
+            doubt = _misfit(weights, given[1], large, made_of)
+        key = f"{large} {opened.precision.dtype}"
+        writing, known = read_scores(kept, key)
+        scorer = load_scorer(llm, opened, bits, writing)
+        scorer.known.update(known)
+        scores = kept_scores(scorer, [[one.sentence for one in trial.hypotheses] for trial in trials], kept, key)
+        if given:
+            best, chose = given[0], set(map(str, given[1]["chose"]))
+        else:
+            tuned = tune_weights(trials, scores)
+            best, chose = tuned.weights, {choice_key(trial.place, trial.truth) for trial in trials if trial.truth}
             save_weights(out.with_suffix(".weights.json"), tuned, large, made_of, chose)
         made = with_choices([rescored(*pair, best) for pair in zip(trials, scores)], chose)
         write_nbest(out, made)

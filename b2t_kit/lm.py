@@ -10,8 +10,7 @@ __all__ = ['UNKNOWN', 'START', 'END', 'SPECIAL', 'MAX_ORDER', 'NEVER', 'LEAST', 
            'ngrams_of', 'write_arpa', 'format_of', 'text_blocks', 'load_sentences', 'read_tokens', 'choose_vocabulary',
            'NgramTable', 'count_ngrams', 'discounts', 'kneser_ney', 'train_language_model', 'LeakGuard', 'fingerprints',
            'scored_sentences', 'leak_warning', 'check_model_name', 'build_language_model', 'read_vocabulary',
-           'check_language_model', 'describe_language_model', 'word_probabilities', 'mixture_weights', 'mixed',
-           'mix_language_models']
+           'describe_language_model', 'word_probabilities', 'mixture_weights', 'mixed', 'mix_language_models']
 
 # %% ../nbs/lm.ipynb #2a2d51cd
 import csv
@@ -168,7 +167,7 @@ class LanguageModel:
         self.arrays = Arrays(*(np.asarray(array).view(np.ndarray) for array in arrays))
         for array in self.arrays:
             array.setflags(write=False)
-        self.checked = self.found = np.zeros(0, np.uint64)  # of sentences left out of the text, and known to be in it
+        self.checked = np.zeros(0, np.uint64)  # fingerprints of sentences that are not in its text
 
     @property
     def order(self) -> int:
@@ -256,7 +255,7 @@ class LanguageModel:
         except DamagedModel as error:
             name = self.path or "the language model"
             raise KitError(f"{name}: is damaged ({error}); copy it again, or build it again "
-                           "(b2t lm check FILE reads all of it)") from error
+                           "(b2t lm info FILE reads all of it)") from error
 
     def save(self, path: str | Path) -> Path:
         "Write the model in the format that the name asks for, .b2tlm or ARPA text; it is in this file from now on."
@@ -433,8 +432,8 @@ def _digest(line: bytes) -> bytes:
 # %% ../nbs/lm.ipynb #941f1e61
 def _write_model(model: LanguageModel, path: str | Path) -> Path:
     "Write a model and return the path; raises `KitError` and leaves no file if writing fails."
-    marks = {name: [f"{mark:x}" for mark in getattr(model, name).tolist()] for name in ("checked", "found")}
-    header = {"counts": model.counts, "words": model.words, "origin": model.origin, **marks, "hash": model.hash}
+    header = {"counts": model.counts, "words": model.words, "origin": model.origin,
+              "checked": [f"{mark:x}" for mark in model.checked.tolist()], "hash": model.hash}
     line = json.dumps(header, allow_nan=False).encode() + b"\n"
     head = MAGIC + _digest(line) + b"\n" + line
     with written_aside(path) as file:
@@ -469,8 +468,7 @@ def map_model(path: str | Path) -> LanguageModel:
                            "copy it again")
         views = (array.view(dtype) for array, dtype in zip(arrays, _DTYPES.values()))
         model = LanguageModel(words, Arrays(*views), counts, dict(header["origin"]), path)
-        model.checked, model.found = (np.array([int(mark, 16) for mark in header[name]], np.uint64)
-                                      for name in ("checked", "found"))
+        model.checked = np.array([int(mark, 16) for mark in header["checked"]], np.uint64)
         if min(counts) < 0 or len(counts) > MAX_ORDER or len(model.ids) != counts[0] or model.words[:3] != SPECIAL:
             raise ValueError("words do not fit their counts")
         if not ((model.unigrams > LEAST) & (model.unigrams < _TOLERANCE)).all():
@@ -951,7 +949,7 @@ def train_language_model(
 
 # %% ../nbs/lm.ipynb #563fb12c
 INSIDE = 6  # sentences of at least this many words also match inside longer lines
-Leaks = Literal["refuse", "drop", "keep"]
+Leaks = Literal["refuse", "drop"]
 
 
 class LeakGuard:
@@ -960,10 +958,8 @@ class LeakGuard:
     def __init__(
         self,
         sentences: Iterable[str],  # that will be scored, as written
-        action: Leaks = "refuse",  # lines with such sentences: refuse, drop or keep
+        action: Leaks = "refuse",  # the text, or drop lines with such sentences
     ):
-        if action not in ("refuse", "drop", "keep"):
-            raise KitError(f"leaks: {action!r} is not refuse, drop or keep")
         self.sentences = {normalise(sentence, True) for sentence in sentences} - {""}
         self.action, self.leaks = action, list[tuple[str, str]]()  # sentence, and where it was found
         self._long: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
@@ -986,20 +982,18 @@ class LeakGuard:
         if (sentence := self.find(words)) is None:
             return True
         self.leaks.append((sentence, place))
-        return self.action == "keep"
+        return False
 
     def check(self) -> None:
         "Raise `KitError` if the text has scored sentences and the action is 'refuse'."
         if self.leaks and self.action == "refuse":
             sentence, place = self.leaks[0]
             raise KitError(f"{len(dict(self.leaks))} of the {len(self.sentences)} sentences that will be scored are in "
-                           f"the text, the first one is '{sentence}' ({place}); drop these lines with --leaks drop, or "
-                           "keep them with 'keep'")
+                           f"the text, the first one is '{sentence}' ({place}); drop these lines with --leaks drop")
 
     def record(self, model: LanguageModel) -> None:
         "Record in a model what its text was checked for."
-        inside = {sentence for sentence, _ in self.leaks} if self.action == "keep" else set()
-        model.checked, model.found = fingerprints(self.sentences - inside), fingerprints(inside)
+        model.checked = fingerprints(self.sentences)
         model.origin["leaks"] = {"sentences": len(self.sentences), "action": self.action, "lines": len(self.leaks)}
 
 # %% ../nbs/lm.ipynb #af072fa6
@@ -1024,11 +1018,8 @@ def scored_sentences(source: str | Path) -> list[str]:
 
 # %% ../nbs/lm.ipynb #46c4fd4a
 def leak_warning(model: LanguageModel, sentences: Iterable[str]) -> str | None:
-    "Return a warning if the model has seen these sentences or was not checked for them."
+    "Return a warning if the model's text was not checked for these sentences."
     scored = fingerprints(sentences)
-    if inside := int(np.isin(scored, model.found).sum()):
-        return (f"{inside} of the {len(scored)} sentences that are scored are in the language model's text, so the "
-                "error rates are too low")
     if unchecked := len(scored) - int(np.isin(scored, model.checked).sum()):
         return (f"nobody has checked whether {unchecked} of the {len(scored)} sentences that are scored are in the "
                 "language model's text; if they are, the error rates are too low (check with b2t lm build --exclude)")
@@ -1050,7 +1041,7 @@ def build_language_model(
     vocabulary: str | Path | Iterable[str] | None = None,  # a file with one word a line, or words; None: all words
     min_count: int = 1,  # without a vocabulary: least number of occurrences of a word
     exclude: Sequence[str | Path] = (),  # files or folders of the sentences that will be scored
-    leaks: Leaks = "refuse",  # lines with such sentences: refuse, drop or keep
+    leaks: Leaks = "refuse",  # the text, or drop lines with such sentences
     memory: int | None = None,  # MB; None: what is free
 ) -> LanguageModel:
     "Train a model and write it; raises `KitError` and writes nothing if it fails."
@@ -1084,14 +1075,6 @@ def read_vocabulary(source: str | Path) -> list[str]:
         raise KitError(f"{source}: has no words")
     return words
 
-# %% ../nbs/lm.ipynb #1d3e29c6
-def check_language_model(model: LanguageModel) -> str:  # one line
-    "Read all of a model and describe it; raises `KitError` naming its first fault."
-    model.verify()
-    checked = f"checked against {len(model.checked):,} sentences that will be scored, {len(model.found):,} found"
-    mass = f"; the words' probabilities sum to {model.mass:.3g}: some were filtered out, or lost" * (model.mass < 0.9)
-    return f"{model.path}: sound; {_sizes_of(model)} n-grams, fingerprint {model.hash}, {checked}{mass}"
-
 # %% ../nbs/lm.ipynb #0ce98feb
 def _spelled_out(value: Any, depth: int = 3) -> str:
     "Return a value of a JSON record without its brackets."
@@ -1112,7 +1095,8 @@ def describe_language_model(model: LanguageModel) -> str:  # a few lines
             "n-grams": _sizes_of(model), "words": f"{model.num_words:,}{unspelled}; their probabilities sum to "
                                                  f"{model.mass:.3g}",
             "bytes": f"{size:,}, {size / sum(model.counts):.1f} for each n-gram",
-            "memory": whole if kind == "ARPA text" else mapped, "fingerprint": model.hash}
+            "memory": whole if kind == "ARPA text" else mapped, "fingerprint": model.hash,
+            "checked": f"for {len(model.checked):,} sentences that will be scored"}
     rows |= {f"its {name}": _spelled_out(value) for name, value in model.origin.items() if name != "discounts"}
     return "\n".join([str(model.path), *(f"  {name:16} {value}" for name, value in rows.items())])
 
@@ -1211,49 +1195,33 @@ def mixed(models: Sequence[LanguageModel], weights: Sequence[float]) -> Language
 def mix_language_models(
     models: Sequence[LanguageModel],  # two or more, of any orders, in files
     out: str | Path,  # .b2tlm, .arpa or .arpa.gz; replaced if it exists
-    weights: Sequence[float] | None = None,  # of each model, sum to 1; None: found on the text
-    text: str | Path | None = None,  # held-out sentences, text or CSV, not in any model
+    text: str | Path,  # held-out sentences, text or CSV, in none of the models, on which the weights are found
     exclude: Sequence[str | Path] = (),  # files or folders of the sentences that will be scored
-    leaks: Leaks = "refuse",  # lines with such sentences: refuse, drop or keep
+    leaks: Leaks = "refuse",  # the text, or drop lines with such sentences
 ) -> LanguageModel:
     "Mix models and write the result; raises `KitError` and writes nothing if it fails."
     check_model_name(out)
     if len(models) < 2:
         raise KitError(f"models: {len(models) or 'none'} given; a mixture needs two or more")
-    if (weights is None) == (text is None):
-        raise KitError("weights: give one for each model (--weights 0.4 0.6), or a text of held-out sentences to find "
-                       f"them on (--text FILE), {'one of the two' if text is None else 'not both'}")
-    if weights is not None and (len(weights) != len(models) or min(weights) < 0 or not abs(sum(weights) - 1) < 1e-3):
-        raise KitError(f"weights: {', '.join(f'{weight:g}' for weight in weights)} for {len(models)} models; give one "
-                       "for each, from 0 to 1, that sum to 1")
     guard = LeakGuard((one for source in exclude for one in scored_sentences(source)), leaks)
-    sentences = [] if text is None else load_sentences(text)
-    held_out = [one for number, one in enumerate(sentences, 1) if guard(one.split(), f"{text}, sentence {number}")]
+    held_out = [one for number, one in enumerate(load_sentences(text), 1)
+                if guard(one.split(), f"{text}, sentence {number}")]
     guard.check()
-    if text is not None and not held_out:
+    if not held_out:
         raise KitError(f"{text}: has no sentence to find weights on, after those that will be scored were left out")
     parts = [model.listed() for model in models]
     for part in parts:
         part.verify()
-    scored = fingerprints(guard.sentences)
-    inside = int(np.isin(scored, reduce(np.union1d, [part.found for part in parts])).sum())
-    if inside and leaks != "keep":
-        raise KitError(f"{inside} of the {len(scored)} sentences that will be scored are in the text of one of the "
-                       "models; build that model without them (b2t lm build --leaks drop)")
-    if weights is None:
-        weights = mixture_weights(word_probabilities(parts, held_out)).tolist()
-    model = mixed(parts, [weight / sum(weights) for weight in weights])
+    weights = mixture_weights(word_probabilities(parts, held_out)).tolist()
+    model = mixed(parts, weights)
     guard.record(model)
-    sources = [*parts, *[model] * (text is not None)]  # the held-out text counts as one
-    model.found = reduce(np.union1d, [source.found for source in sources])
-    checked = reduce(np.intersect1d, [source.checked for source in sources])
-    unchecked = len(np.setdiff1d(scored, np.union1d(checked, model.found)))
-    model.checked = np.setdiff1d(checked, model.found)
+    scored = fingerprints(guard.sentences)
+    model.checked = reduce(np.intersect1d, [part.checked for part in parts], scored)
+    unchecked = len(np.setdiff1d(scored, model.checked))
     names = [Path(str(part.path)).name for part in parts]
-    model.origin |= {"models": names, "weights": list(weights), "unchecked": unchecked}
-    if held_out:  # of each model and, last, of the mixture, as `b2t lm perplexity` counts
-        found = [perplexity(one, held_out) for one in (*parts, model)]
-        model.origin |= {"perplexities": [round(one, 2) for one, _ in found],
-                         "unknown words": [f"{unknown:.2%}" for _, unknown in found]}
+    found = [perplexity(one, held_out) for one in (*parts, model)]  # as `b2t lm perplexity` counts
+    model.origin |= {"models": names, "weights": weights, "unchecked": unchecked,
+                     "perplexities": [round(one, 2) for one, _ in found],  # of each model and, last, of the mixture
+                     "unknown words": [f"{unknown:.2%}" for _, unknown in found]}
     model.save(out)
     return model

@@ -31,7 +31,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -144,13 +143,13 @@ def read_measurements(folder: Path) -> None:
 
 def scores(folder: Path) -> None:
     from b2t_kit.core import content_hash, save_json
-    kept = {"model": {"we can": -1.5}}
-    save_json(folder / "scores.json", {"scores": kept, "check": content_hash(kept)})
+    kept = {"model": "model", "writing": {"start": "\n", "capitals": True, "ends": ["."]}, "scores": {"we can": -1.5}}
+    save_json(folder / "scores.json", {**kept, "check": content_hash(kept)})
 
 
 def read_scores(folder: Path) -> None:
-    from b2t_kit.llm import KeptScores
-    KeptScores(SimpleNamespace(known={}, key="model"), folder / "scores.json")
+    from b2t_kit.llm import read_scores
+    assert read_scores(folder / "scores.json", "model")[1]
 
 
 def statistics(folder: Path) -> None:
@@ -184,7 +183,7 @@ STEP, EVAL = "run/checkpoints/00000002/", "eval --run run --data @DATA --device 
 SMALL = "--hidden 8 --steps 2 --batch-size 8 --buckets 1 --eval-every 2 --device cpu"
 DECODE = "decode --logits logits.hdf5 --out new"
 RESCORE = "rescore nbest.jsonl --llm causal --tune --out new.jsonl --device cpu"
-WEIGHTS = text(weights_json='{"weights": {"acoustic_scale": 0.5, "alpha": 0.3, "word_bonus": 1.0}}\n')
+WEIGHTS = text(weights_json='{"weights": {"acoustic_scale": 0.5, "alpha": 0.3, "word_bonus": 1.0}, "chose": []}\n')
 ANY_JSON = "wrong shape, huge, non-finite, Unicode, repeated"
 SOURCES: dict[str, Source] = {
     "recordings": Source(recordings, "hdf5_data_final/t15.2023.08.02/data_train.hdf5", "validate .", "hdf5"),
@@ -523,7 +522,7 @@ tea → te\u202ea""",
 2.5 → @
 2.5 → 1_0
 2.5 → -2.5 free
-now → more 1\nmore 2""",
+now → more 1\nmore 2 free""",
     "nbest nbest.jsonl": r"""
 -3.0 → -1e400
 "t15.2023.08.01" → "t15.2023.08.01", "session": "t15.2023.08.02"

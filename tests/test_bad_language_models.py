@@ -68,7 +68,7 @@ ARPA_FAULTS = [  # what is replaced, by what, what the message says
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder with files that are sound; `b2t lm check` and `info` say so."""
+    """A folder with files that are sound; `b2t lm info` says so."""
     monkeypatch.chdir(tmp_path)
     Path("good.arpa").write_text(ARPA)
     assert main("lm convert good.arpa --out good.b2tlm".split()) == 0
@@ -86,9 +86,9 @@ def test_a_mixture_counts_as_perplexity_does(capsys):
         assert f"perplexity {value:.1f} of 2 sentences, {unknown} of the words unknown" in capsys.readouterr().out
     for name, kind in {"good.arpa": "ARPA text", "good.b2tlm": "model of this kit"}.items():
         Path(name).rename("model")  # the first bytes tell the format
-        assert main("lm check model".split()) == 0 == main("lm info model".split())
+        assert main("lm info model".split()) == 0
         said = capsys.readouterr().out
-        assert said.startswith("model: sound; 5 + 3 + 1 n-grams, fingerprint ") and f"  {kind}\n" in said
+        assert all(part in said for part in (f"  {kind}\n", "  5 + 3 + 1\n", "all of it was read, and is sound")), said
 
 
 @pytest.mark.parametrize("old, new, message", ARPA_FAULTS)
@@ -110,7 +110,7 @@ def test_arpa_of_other_programs(refused, capsys):
     Path("model").write_text(ARPA.replace("tea", "TEA").replace("more", "MORE").replace("-99\t<s>", "0\t<s>"))
     assert main("lm convert model --out capitals.b2tlm".split()) == 0 and "tea" in map_model("capitals.b2tlm").ids
     Path("low.arpa").write_text(ARPA.replace("-0.6\t</s>\n-0.9\ttea", "-3.6\t</s>\n-inf\ttea"))
-    assert main("lm check low.arpa".split()) == 0 and "probabilities sum to 0.0923" in capsys.readouterr().out
+    assert main("lm info low.arpa".split()) == 0 and "probabilities sum to 0.0923" in capsys.readouterr().out
     Path("tiny.arpa").write_text(ARPA.replace("-0.9\ttea", "-9999\ttea").replace("-0.2\tmore tea", "-9999\tmore tea"))
     Path("tea.txt").write_text("Tea tea tea tea.\n")
     assert "tiny.arpa: is damaged (the mean ln p of a word is" in refused("lm perplexity tiny.arpa tea.txt")
@@ -144,7 +144,7 @@ def test_broken_kit_model(case, refused):
     else:
         setattr(model, *HEADERS[case - len(BYTES)])
         model.save("bad.b2tlm")
-    told = refused("lm check bad.b2tlm")
+    told = refused("lm info bad.b2tlm")
     assert told.startswith("error: bad.b2tlm: ") and message in told, told
 
 
@@ -237,13 +237,11 @@ COMMANDS = [
     ("mix good.b2tlm --text text.txt", "models: 1 given; a mixture needs two or more"),
     ("mix good.b2tlm bad.arpa --text text.txt", "bad.arpa: line 3: should be 'ngram 2='"),
     ("mix good.b2tlm probing.bin --text text.txt", "probing.bin: is a probing file, which holds hashes of n-grams"),
-    ("mix good.b2tlm good.arpa", "weights: give one for each model (--weights 0.4 0.6), or a text"),
-    ("mix good.b2tlm good.arpa --weights 0.5 0.6", "from 0 to 1, that sum to 1"),
     ("mix good.b2tlm good.arpa --text table.csv", "table.csv: has no column 'sentence_label'"),
     ("mix good.b2tlm good.arpa --text text.txt --exclude val.txt", "the first one is 'tea' (text.txt, sentence 3)"),
     ("mix good.b2tlm good.arpa --text leak.txt --exclude val.txt --leaks drop", "leak.txt: has no sentence to find weights on"),
     ("build text.txt --out new.lm", "new.lm: the name should end in .b2tlm, .arpa or .arpa.gz"),
-    ("mix good.arpa good.arpa --weights 0.5 0.5 --out folder", "folder: the name should end in"),
+    ("mix good.arpa good.arpa --text text.txt --out folder", "folder: the name should end in"),
     ("convert good.arpa --out text.txt/new.b2tlm", "text.txt/new.b2tlm: cannot be written"),
 ]
 
@@ -255,16 +253,18 @@ def test_bad_build_or_mixture(command, message, refused):
 
 
 def test_what_guards_against_leaks_cannot_be_edited(refused):
-    """A model that has seen a scored sentence says so, gets into no mixture, and its record cannot be emptied by hand."""
-    Path("tea.txt").write_text("Is there any tea?\n")
-    assert main("lm build tea.txt --exclude tea.txt --leaks keep --out seen.b2tlm".split()) == 0
-    told = refused("lm mix good.b2tlm seen.b2tlm --weights 0.5 0.5 --exclude tea.txt --out new.b2tlm")
-    assert "1 of the 1 sentences that will be scored are in the text of one of the models" in told
-    seen, whole = map_model("seen.b2tlm"), Path("seen.b2tlm").read_bytes()
-    assert len(seen.found) == 1 and "1 of the 1" in leak_warning(seen, ["is there any tea"])
-    mark = f"{seen.found[0]:x}".encode()
-    Path("bad.b2tlm").write_bytes(whole.replace(b'"found": ["' + mark + b'"]', b'"found": []' + b" " * (len(mark) + 2)))
-    assert "does not fit its fingerprint" in refused("lm perplexity bad.b2tlm tea.txt")
+    """A model says for which sentences its text was checked, a mixture for which all were; the record cannot be edited by hand."""
+    Path("text.txt").write_text("More tea, please.\nIs there any tea?\n")
+    Path("val.txt").write_text("Is there any tea?\nNo tea.\n")
+    assert main("lm build text.txt --exclude val.txt --leaks drop --out own.b2tlm".split()) == 0
+    Path("held_out.txt").write_text("More tea.\n")
+    assert main("lm mix own.b2tlm good.b2tlm --text held_out.txt --exclude val.txt --out both.b2tlm".split()) == 0
+    own, whole = map_model("own.b2tlm"), Path("own.b2tlm").read_bytes()
+    assert leak_warning(own, ["is there any tea", "no tea"]) is None and "1 of the 2" in leak_warning(own, ["no tea", "tea"])
+    assert own.origin["sentences"] == 1 and "2 of the 2" in leak_warning(map_model("both.b2tlm"), ["is there any tea", "no tea"])
+    mark = f"{own.checked[0]:x}".encode()
+    Path("bad.b2tlm").write_bytes(whole.replace(mark, mark[::-1]))
+    assert "does not fit its fingerprint" in refused("lm perplexity bad.b2tlm val.txt")
 
 
 LIMITED = """

@@ -25,7 +25,7 @@ VERBS = {
     "lm build": "lm build words.txt --out new/x.b2tlm --memory 50",
     "lm build to ARPA": "lm build words.txt --out new/x.arpa.gz",
     "lm convert": "lm convert model.arpa --out new/x.b2tlm",
-    "lm mix": "lm mix model.arpa model.arpa --weights 0.5 0.5 --out new/x.b2tlm",
+    "lm mix": "lm mix model.arpa model.arpa --text train.txt --out new/x.b2tlm",
     "simulate": "simulate --out new --sessions 2 --trials 6",
     "decode": "decode --run run --data data --out new --lm model.arpa --device cpu",
     "decode logits": "decode --logits run/decode/val/logits.hdf5 --lm model.arpa --out new",

@@ -334,8 +334,7 @@ def test_weights_and_scores_of_rescoring(here: Path, capsys: pytest.CaptureFixtu
     Path("1/run/decode/val/nbest.jsonl.key").unlink()
     assert run(use) == 0 and "no record of the search that made them" in capsys.readouterr().out
     scores = load_json("better.scores.json")
-    for found in scores["scores"].values():
-        found[next(iter(found))] -= 0.5
+    scores["scores"][next(iter(scores["scores"]))] -= 0.5
     save_json("better.scores.json", scores)
     assert run(f"{RESCORE} --tune") == 2
     assert "better.scores.json: is not a file of scores, or is damaged" in capsys.readouterr().err

@@ -8,7 +8,7 @@ import pytest
 
 from b2t_kit import core, lm
 from b2t_kit.cli import main
-from b2t_kit.llm import KeptScores, load_scorer
+from b2t_kit.llm import kept_scores, load_scorer
 from b2t_kit.simulate import noisy_sentence, phrases
 from tiny_models import write_causal
 
@@ -38,6 +38,5 @@ def test_time_left_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     write_causal(Path("causal"))
     assert main("rescore plain/nbest.jsonl --llm causal --device cpu --out out.jsonl --tune".split()) == 0
     told("choosing how sentences are written", "tuning")
-    with KeptScores(load_scorer("causal"), "scores.json") as kept:
-        kept.score_lists([["we can"], ["we see"]], at_once=1)
+    kept_scores(load_scorer("causal"), [["we can"], ["we see"]], Path("scores.json"), "", at_once=1)
     told("scoring sentences")

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from b2t_kit.core import write_atomically
-from b2t_kit.text.g2p import Pronunciation, pack, read_pronunciations, scored_words
+from b2t_kit.text.g2p import Pronunciation, read_pronunciations, scored_words
 
 MAX_CHUNK = 2  # most phonemes of a single letter, as the x of "box"
 ChunkTable = Mapping[str, Mapping[Pronunciation, float]]  # letter -> chunk -> probability
@@ -102,10 +102,8 @@ def chunk_sizes(
     return best[len(phonemes)][1] if len(phonemes) in best else None
 
 
-def pack_sizes(sizes: Iterable[str | None]) -> bytes:  # LZMA-compressed text
-    "The packed chunk sizes of all words; an empty line where there is no cut."
-    text = "\n".join(line or "" for line in sizes)
-    return lzma.compress(text.encode("ascii"), preset=9 | lzma.PRESET_EXTREME)
+def packed(lines: Iterable[str]) -> bytes:  # LZMA-compressed text
+    return lzma.compress("\n".join(lines).encode("ascii"), preset=9 | lzma.PRESET_EXTREME)
 
 
 def main() -> None:
@@ -116,13 +114,14 @@ def main() -> None:
 
     with open(options.source, encoding="utf-8") as lines:
         words = scored_words(read_pronunciations(lines, str(options.source)))
-    write_atomically(options.out / "cmudict.txt.xz", pack(words))
+    write_atomically(options.out / "cmudict.txt.xz", packed(
+        f"{word} " + "\t".join(map(" ".join, forms)) for word, forms in words.items()))
     print(f"{len(words):,} words; aligning their letters")
 
     firsts = [(word, forms[0]) for word, forms in words.items()]
     table = estimate_chunks(random.Random(0).sample(firsts, min(25_000, len(firsts))))
     sizes = [chunk_sizes(word, phonemes, table) for word, phonemes in firsts]
-    write_atomically(options.out / "cmudict_letters.txt.xz", pack_sizes(sizes))
+    write_atomically(options.out / "cmudict_letters.txt.xz", packed(line or "" for line in sizes))  # empty: no cut
     print(f"{sum(line is not None for line in sizes):,} words aligned")
 
 

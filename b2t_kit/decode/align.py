@@ -201,24 +201,6 @@ def _best_alignment(rows: np.ndarray, graph: Graph, back: np.ndarray) -> tuple[f
             ending = state
     return now[ending], ending
 
-# %% ../../nbs/decode/align.ipynb #269ff348
-@njit(nogil=True)
-def _log_paths(rows: np.ndarray, graph: Graph) -> float:
-    "Return ln of the sum over all alignments, computed with logarithms to avoid underflow."
-    now, after = np.full(len(graph.states), -math.inf), np.empty(len(graph.states))
-    now[0] = 0.0
-    for frame in range(len(rows)):
-        after[:] = -math.inf
-        for edge in graph.edges:
-            part = now[edge.source] + edge.weight + rows[frame, edge.heard]
-            after[edge.target] = combine(after[edge.target], part)
-        now, after = after, now
-    total = -math.inf
-    for state in range(len(now)):
-        if graph.states[state].final:
-            total = combine(total, now[state])
-    return total
-
 # %% ../../nbs/decode/align.ipynb #65ee142a
 @njit(nogil=True)
 def _word_times(back: np.ndarray, ending: int, graph: Graph, count: int) -> np.ndarray:  # (W, 2) int64
@@ -251,6 +233,4 @@ def forced_align(
     if best == -math.inf:
         return best, times
     total = _all_paths(probabilities, graph)
-    if total == -math.inf:
-        total = _log_paths(rows, graph)
-    return total, times
+    return total if total > -math.inf else best, times

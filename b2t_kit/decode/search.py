@@ -6,7 +6,7 @@
 __all__ = ['MODEL_WORD', 'SEARCH', 'Limits', 'SearchConfig', 'Beam', 'Histories', 'Candidates', 'new_histories', 'new_beam',
            'new_candidates', 'mix', 'extend', 'wait', 'kth_largest', 'keep', 'advance', 'grown', 'finished',
            'history_words', 'Hotword', 'parse_hotwords', 'read_hotwords', 'with_hotwords', 'average_word', 'tempered',
-           'log_probs', 'is_sure', 'kept_frames', 'Stream', 'BeamSearch', 'search_key', 'available_cores']
+           'log_probs', 'Stream', 'BeamSearch', 'search_key', 'available_cores']
 
 # %% ../../nbs/decode/search.ipynb #ce07eb5c
 import math
@@ -14,16 +14,16 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 
-from ..core import KitError, check_bounds, printable, read_text, to_dict
+from ..core import KitError, check_bounds, number_in, read_text, to_dict
 from .align import combine, forced_align, spoken_arrays, with_quiet
 from .files import Hypothesis, check_logits, with_confidences
 from ..lm import LanguageModel, follow, sentence_scores
@@ -55,14 +55,13 @@ class SearchConfig:
     threshold: float = 15.0  # hypotheses this far below the best, in ln P, are dropped
     token_threshold: float = 10.0  # phonemes this far below a frame's best class, in ln P, are not tried
     n_best: int = 100  # largest number of sentences returned
-    blank_skip: float = 1.0  # of frames whose blank is likelier than this, only the first of each run is kept
 
     def __post_init__(self) -> None:
-        for name in ("acoustic_scale", "blank_penalty", "threshold", "token_threshold", "blank_skip"):
+        for name in ("acoustic_scale", "blank_penalty", "threshold", "token_threshold"):
             if not 0 < getattr(self, name):
                 raise KitError(f"{name}: {getattr(self, name)} is not above 0")
         check_bounds(self, {
-            "acoustic_scale": (0, 1e6), "blank_penalty": (0, 1e9), "word_bonus": (-1e6, 1e6), "blank_skip": (0, 1),
+            "acoustic_scale": (0, 1e6), "blank_penalty": (0, 1e9), "word_bonus": (-1e6, 1e6),
             "missing_silence": (-1e6, 0), "beam": (1, 100_000), "n_best": (1, 100_000)})
 
     @property
@@ -383,54 +382,34 @@ class Hotword:
 
 
 def parse_hotwords(
-    lines: Iterable[str],  # "word [PH PH ...] [boost]"; a further pronunciation as "word(2) PH PH ..."; `#` comments
+    lines: Iterable[str],  # "word [PH PH ...] [boost]"; a further pronunciation on a line of its own; `#` comments
     source: str = "hotwords",  # for error messages
     own: Pronouncer | None = None,  # pronounces words without a pronunciation; None: dictionary and spelling
 ) -> list[Hotword]:  # each word once
     "Return the words of a list; raises `KitError` with the line at fault."
-    seen: dict[str, int] = {}  # word or word(2) -> line
+    split = (line.split("#")[0].lower().replace("\u2019", "'").split() for line in lines)
+    rows = list(islice((row for row in enumerate(split, 1) if row[1]), _MAX_HOTWORDS + 1))
     found: dict[str, Hotword] = {}
-    for number, line in enumerate(lines, 1):
-        line = line.split("#")[0].strip(" \t\r")
-        if not line:
-            continue
+    if not 0 < len(rows) <= _MAX_HOTWORDS:
+        raise KitError(f"{source}: has no hotwords, or more than {_MAX_HOTWORDS:,}; write a word a line, or give a "
+                       "list this long as a lexicon (--lexicon)")
+    for number, (head, *spoken) in rows:
+        word, boost = re.sub(r"\([0-9]+\)$", "", head), None
         try:
-            head, word, form, boost = _parse_line(line)
-            if head in seen:
-                raise KitError(f"word {head!r} is also in line {seen[head]}; write another pronunciation as {word}(2)")
-            if word != head and (not form or boost is not None):
-                raise KitError(f"{head!r} needs a pronunciation, and no boost: that belongs to {word!r}")
-            if len(seen) == _MAX_HOTWORDS:
-                raise KitError(f"more than {_MAX_HOTWORDS:,} hotwords; give a list this long as a lexicon (--lexicon)")
-            before = found.get(word, Hotword(word, ()))
-            forms = (form,) if form else tuple((own or Pronouncer()).pronounce(word))
-            seen[head] = number
-            found[word] = Hotword(word, before.forms + forms, before.boost if boost is None else boost)
-        except KitError as error:
+            if max(len(word), len(spoken)) > _LONGEST_HOTWORD:
+                raise ValueError(f"the word {word[:20]!r}... or its pronunciation is longer than {_LONGEST_HOTWORD}")
+            check_word(word)
+            if spoken and spoken[-1][0] in "+-.0123456789":
+                boost = number_in(spoken.pop(), float)
+                if abs(boost) > _MAX_BOOST:
+                    raise ValueError(f"the boost {boost:g} is not from {-_MAX_BOOST:g} to {_MAX_BOOST:g}")
+            spelled = parse_pronunciation(" ".join(spoken).upper()) if spoken else None
+            forms = (spelled,) if spelled else tuple((own or Pronouncer()).pronounce(word))
+        except (KitError, ValueError) as error:
             raise KitError(f"{source}, line {number}: {error}") from None
-    if not found:
-        raise KitError(f"{source}: has no hotwords; write a word a line")
+        before = found.get(word, Hotword(word, ()))
+        found[word] = Hotword(word, before.forms + forms, before.boost if boost is None else boost)
     return list(found.values())
-
-
-def _parse_line(line: str) -> tuple[str, str, Pronunciation, float | None]:  # word or word(2), word, form, boost
-    if not line.replace("\t", " ").isprintable():
-        raise KitError(f"has a control character in {printable(line)[:40]!r}")
-    head, *spoken = line.lower().replace("\u2019", "'").split()
-    if max(len(head), len(spoken)) > _LONGEST_HOTWORD:
-        raise KitError(f"the word {head[:20]!r}... or its pronunciation is longer than {_LONGEST_HOTWORD}")
-    word, boost = re.sub(r"\([0-9]+\)$", "", head), None
-    check_word(word)
-    if spoken and re.fullmatch(r"[-+]?(nan|inf(inity)?|[0-9.]+(e[-+]?[0-9]+)?)", spoken[-1]):
-        written = spoken.pop()
-        with suppress(ValueError):
-            boost = float(written)
-        if boost is None or not abs(boost) <= _MAX_BOOST:
-            raise KitError(f"boost {written[:40]!r}: give a number from {-_MAX_BOOST:g} to {_MAX_BOOST:g}")
-    try:
-        return head, word, parse_pronunciation(" ".join(spoken).upper()) if spoken else (), boost
-    except KitError as error:
-        raise KitError(f"word {head!r}: {error}") from None
 
 
 def read_hotwords(path: str | Path, own: Pronouncer | None = None) -> list[Hotword]:
@@ -495,20 +474,6 @@ def log_probs(logits: np.ndarray, penalty: float) -> np.ndarray:  # (P, 41) -> (
         rows[frame, BLANK] -= penalty
     return rows
 
-# %% ../../nbs/decode/search.ipynb #afe4d68e
-def is_sure(rows: np.ndarray, config: SearchConfig) -> np.ndarray:  # (P,) bool
-    "Return whether the network, at its temperature and before the blank penalty, is sure of the blank."
-    return np.exp(rows[:, BLANK] + math.log(config.blank_penalty)) > config.blank_skip
-
-
-def kept_frames(rows: np.ndarray, config: SearchConfig, before: bool = False) -> np.ndarray:  # (K,) int64
-    """Return the numbers of the frames to search: without those that are surely blank, but with the first of each run
-    of these, unless the frame before the first was one too."""
-    if config.blank_skip == 1:
-        return np.arange(len(rows))
-    sure = is_sure(rows, config)
-    return np.flatnonzero(~(sure & np.concatenate([[before], sure[:-1]])))
-
 # %% ../../nbs/decode/search.ipynb #a2f2f3e4
 class Stream:
     "Decodes one trial while its frames arrive."
@@ -519,7 +484,7 @@ class Stream:
         self.candidates: Candidates = before.candidates if before else new_candidates()
         self.histories.table.fill(-1)
         self.histories.size[0] = 1
-        self.beam, self.rows, self._sure = new_beam(self.limits.beam), list[np.ndarray](), False
+        self.beam, self.rows = new_beam(self.limits.beam), list[np.ndarray]()
 
     def reserve(self, histories: int) -> None:
         "Take memory for so many word histories before the first frame, so that no frame waits for it."
@@ -530,11 +495,9 @@ class Stream:
 
     def push(self, frames: np.ndarray) -> None:
         "Process logits of the next frame (41,), or of several (n, 41); raises `KitError` if they cannot be logits."
-        frames, config = np.atleast_2d(np.asarray(frames)), self.search.config
-        rows = self.search.log_probs(frames, f"frames from {sum(map(len, self.rows))} on")
-        self.rows.append(rows)
-        self.advance(rows[kept_frames(rows, config, self._sure)])
-        self._sure = bool(is_sure(rows[-1:], config)[0])
+        frames = np.atleast_2d(np.asarray(frames))
+        self.rows.append(self.search.log_probs(frames, f"frames from {sum(map(len, self.rows))} on"))
+        self.advance(self.rows[-1])
 
     def advance(self, rows: np.ndarray) -> None:
         "Process frames of `log_probs`."
@@ -654,7 +617,7 @@ class BeamSearch:
     def propose(self, rows: np.ndarray) -> list[tuple[int, ...]]:  # word numbers of the lexicon
         "Return candidate sentences for rows of `log_probs`, not yet scored."
         stream = self.stream()
-        stream.advance(rows[kept_frames(rows, self.config)])
+        stream.advance(rows)
         return [history_words(stream.histories, history) for history in stream.best(self.config.n_best)]
 
     def scored(self, rows: np.ndarray, proposed: Sequence[tuple[int, ...]]) -> list[Hypothesis]:  # best first
@@ -662,18 +625,14 @@ class BeamSearch:
         the best one with confidences; those without any alignment are left out."""
         sentences = [tuple(self.lexicon.words[word] for word in words) for words in proposed]
         language = sentence_scores(self.model, [" ".join(words) for words in sentences], self.hot)
-        frames = kept_frames(rows, self.config)
-        skipped = float(np.delete(rows[:, BLANK], frames).sum())  # the same for all sentences
-        wide = with_quiet(rows[frames])
+        wide = with_quiet(rows)
         probabilities, found = np.exp(wide), []
         for words, numbers, likely in zip(sentences, proposed, language.tolist()):
             acoustic, times = forced_align(wide, probabilities, np.array(numbers, np.int32), self.spoken,
                                            float(self.config.missing_silence))
-            acoustic += skipped
             if acoustic > -math.inf:
                 total = self.config.total(acoustic, likely, len(words))
-                spans = np.stack([frames[times[:, 0]], frames[times[:, 1] - 1] + 1], axis=1)
-                found.append(Hypothesis(words, acoustic, likely, total, tuple(map(tuple, spans.tolist()))))
+                found.append(Hypothesis(words, acoustic, likely, total, tuple(map(tuple, times.tolist()))))
         return with_confidences(sorted(found, key=lambda hypothesis: (-hypothesis.total, hypothesis.words)))
 
     def __repr__(self) -> str:

@@ -13,7 +13,8 @@ from b2t_kit.decode.combine import least_risk
 from b2t_kit.decode.files import DecodedTrial, posteriors
 from b2t_kit.decode.search import BeamSearch, SearchConfig
 from b2t_kit.decode.tune import halves, tune
-from b2t_kit.llm import GRID, CausalScorer, KeptScores, best_weights, tabulate, unscored_sentences
+from b2t_kit.llm import (GRID, CausalScorer, best_weights, choose_writing, kept_scores, read_scores, tabulate,
+                         unscored_sentences, word_errors)
 from b2t_kit.lm import mix_language_models
 from b2t_kit.text.lexicon import build_lexicon
 from b2t_kit.text.metrics import Counts, compare, count_edits, rate_of
@@ -118,20 +119,20 @@ def real_lists(labels: Path, validation: Path, general: Path, /, *, llm: Path, k
     result = {"search": row_of(rate_of(search))}
     print("search", rate_of(search), flush=True)
     votes(rows, lists, true, search, result)
-    with KeptScores(unpacked(llm), keep) if keep else unpacked(llm) as scorer:
-        table = tabulate(lists, scorer.score_lists([[one.sentence for one in trial.hypotheses] for trial in lists]))
+    table = tabulate(lists, scores_of(unpacked(llm), lists, keep))
+    lengths = np.array(list(map(len, true)))
     found = {}
     for name, grid in {"tuned": {**GRID, "alpha": np.zeros(1)}, "rescored": GRID}.items():
         edits = np.zeros(len(rows), np.int64)
         for side in (0, 1):
             here, there = np.flatnonzero(half == side), np.flatnonzero(half != side)
-            weights = best_weights(table.part(there), grid)
-            edits[here] = table.part(here).counts(weights).edits
+            weights = best_weights(table[:, there], grid)
+            edits[here] = word_errors(table[:, here], weights)
             print(name, weights)
-        found[name] = Counts(edits, table.lengths)
+        found[name] = Counts(edits, lengths)
         result[name] = row_of(rate_of(found[name]))
         print(name, rate_of(found[name]), flush=True)
-    oracle = rate_of(Counts(table.edits.min(axis=1), table.lengths))
+    oracle = rate_of(Counts(table[4].min(axis=1).astype(np.int64), lengths))
     result["oracle"] = row_of(oracle)
     result["gain"] = vars(compare(found["tuned"], found["rescored"]))
     print("oracle", oracle, "\nrescored against tuned", compare(found["tuned"], found["rescored"]))
@@ -146,7 +147,18 @@ def unpacked(source: Path) -> CausalScorer:
 
     model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
-    return CausalScorer(model.eval(), tokenizer, source.stem, choose_on=unscored_sentences())
+    scorer = CausalScorer(model.eval(), tokenizer, source.stem)
+    choose_writing(scorer, unscored_sentences())
+    return scorer
+
+
+def scores_of(scorer: CausalScorer, trials: list[DecodedTrial], keep: Path | None) -> list[np.ndarray]:
+    "The scores of the sentences of each list, kept in a file."
+    lists = [[one.sentence for one in trial.hypotheses] for trial in trials]
+    if keep is None:
+        return scorer.score_lists(lists)
+    scorer.known.update(read_scores(keep, scorer.name)[1])
+    return kept_scores(scorer, lists, keep, scorer.name)
 
 
 def votes(rows: list[dict], lists: list[DecodedTrial], true: list[list[str]], search: Counts, result: dict) -> None:
