@@ -298,7 +298,7 @@ def main() -> None:
         others = [row_of(asdict(simulated(spoken, Noise(seed=seed), seed))) for seed in range(1, options.seeds + 1)]
         stored |= {"logits": columns, "other_seeds": others}
     if options.recordings:
-        names = options.decoders.split(",")
+        names = [name for name in options.decoders.split(",") if name]
         sizes = {name: json.loads(value) for name, _, value in (one.partition("=") for one in options.set)}
         config = recorded(options.difficulty, options.seed, sizes)
         train_missing(options.recordings, names, options.steps, config)
