@@ -1,14 +1,12 @@
-"""What faults of a live stream cost in errors, and whether pages that do not read slow the decoder.
+"""What faults of a live stream cost in errors, and what ten minutes of them and of slow pages do to a session.
 
-    python benchmarks/live_faults.py RUN DATA [--seeds 3] [--trials 72] [--real-time 8] [--json FILE]
+    python benchmarks/live_faults.py RUN DATA [--seeds 3] [--trials 72] [--json FILE]
 
 RUN is a trained run and DATA its recordings, such as `demo/decoder` and `demo/data` of `b2t demo`. The first --trials
 validation trials of each day are cut into single bins, disturbed by each fault of `INJECTED`, repaired by a
 bridge that repeats the last bin, by one that puts zeros, or not at all, and decoded live. Arrival times are those of
 real time, but nothing waits for them. Phoneme errors are of the most likely path, word errors of the final sentence.
---seeds draws each fault anew; how often `Quality` calls a stream damaged is counted. Then --real-time trials are
-decoded in real time with the page served and no reader, with one that reads, and with that one and four that never
-read.
+--seeds draws each fault anew; how often `Quality` calls a stream damaged is counted.
 
     python benchmarks/live_faults.py RUN DATA --minutes 10 [--json FILE]
 
@@ -195,23 +193,6 @@ def never_reading(server: PageServer) -> socket.socket:
     return reader
 
 
-def in_real_time(run: str, data: str, trials: int, quick: int, slow: int) -> dict:
-    "Sentences and times of a session with pages that read and pages that do not."
-    source, stop = RecordingSource(data, trials=trials), threading.Event()
-    decoder = open_decoder(run, source.session, config=StreamConfig(end_silence=0), exclude=known_sentences(data))
-    session = LiveSession(decoder, source)
-    with PageServer(session, port=0) as server, ExitStack() as stack:
-        for _ in range(slow):
-            stack.enter_context(never_reading(server))
-        pages = [reading(server, 0.0, stop) for _ in range(quick)]
-        session.run()
-        stop.set()
-    times = {name: round(1000 * value, 1) for name, value in session.ledger.summary()["words"].items()}
-    return {"messages to readers": [one["messages"] for one in pages], "never reading": slow, "ms": times,
-            "sentences": [text for _, text in session.sentences], "late": session.ledger.late,
-            "repairs": session.counted()}
-
-
 def sending(data: str, port: int, stop: threading.Event, counts: Counter) -> None:
     "A sender that is killed, or ends, every 40 seconds, and starts again."
     for turn in itertools.count():
@@ -320,7 +301,6 @@ def main() -> None:
     parser.add_argument("data")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--trials", type=int, default=72)
-    parser.add_argument("--real-time", type=int, default=8)
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--json")
     options = parser.parse_args()
@@ -342,11 +322,9 @@ def main() -> None:
         for decoder, _ in days.values():
             stack.enter_context(decoder)  # one thread of the network: the fastest for single frames
         clean, rows = measured(days, labels, options.seeds)
-    real = [in_real_time(options.run, options.data, options.real_time, *how) for how in ((0, 0), (1, 0), (1, 4))]
-    print(*map(json.dumps, real), sep="\n", flush=True)
     if options.json:
         with open(options.json, "w") as file:
-            json.dump({"none": clean.tolist(), "faults": rows, "real time": real}, file, indent=1)
+            json.dump({"none": clean.tolist(), "faults": rows}, file, indent=1)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ Writes benchmarks/results/live_page.json.
 import argparse
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,22 +18,20 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 from selenium import webdriver
-from websockets.sync.client import connect
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/live"))
 
-from stand_ins import CHROMIUM, DRIVER, OPTIONS, VOICE, Rig, Spoken, Words, beside, next_of, text, until
+from stand_ins import CHROMIUM, DRIVER, OPTIONS, VOICE, Rig, Spoken, Words, beside, free_port, text, until
 
 from b2t_kit.core import save_json
 from b2t_kit.decode.stream import StreamConfig
-from b2t_kit.live.keep import keep_session
 from b2t_kit.live.page import PageServer
 from b2t_kit.live.session import LiveSession, open_decoder
 from b2t_kit.live.sources import ParticipantSource, StreamSource
@@ -89,11 +86,6 @@ def seconds_until(true: Callable[[], object], most: float = 15.0) -> float | Non
             return None
         time.sleep(0.02)
     return round(time.perf_counter() - began, 2)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
 
 
 @contextmanager
@@ -165,33 +157,6 @@ def bad_signals(browser: Any, demo: Path) -> dict[str, Any]:
                            "spoken": sum(one != "stop" for one in browser.execute_script("return spoken"))}
             print(kind, found[kind], flush=True)
         rig.kill()
-    return found
-
-
-def keeping(browser: Any, demo: Path) -> dict[str, Any]:
-    "A disk that is full; a sentence that no file takes."
-    found = {}
-    for kind in ("full disk", "NUL and a lone surrogate"):
-        with tempfile.TemporaryDirectory() as folder:
-            session = LiveSession(words := Words(), Spoken(), [])
-            keeper, kept = keep_session(session, folder + "/kept", {}), Path(folder, "kept")
-            with PageServer(session, port=0) as server:
-                browser.get(server.url)
-                until(lambda: text(browser, "kept") == "This session is kept.")
-                if kind == "full disk":
-                    (kept / "events.jsonl").symlink_to("/dev/full")
-                    session.note("something to keep")
-                    after = seconds_until(lambda: "Nothing more is kept" in text(browser, "note"))
-                    found[kind] = {"after": after, "shown": text(browser, "kept"), "note": text(browser, "note")}
-                else:
-                    for sentence in (["one"], ["a\0b", "\ud800"], ["three"], ["four"]):
-                        words.words = sentence
-                        session._tell(updates=words.cue())
-                    keeper.stop()
-                    lines = (kept / "transcript.txt").read_text().splitlines()
-                    found[kind] = {"sentences": 4, "kept": len(lines), "shown": text(browser, "kept")}
-            keeper.stop()
-        print(kind, found[kind], flush=True)
     return found
 
 
@@ -268,85 +233,6 @@ def unknown_names(browser: Any, demo: Path) -> dict[str, Any]:
     return found
 
 
-def roles(browser: Any, demo: Path) -> dict[str, Any]:
-    "A listener that deletes, nine pages, a thousand silent connections, a path in front."
-    found: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        session = LiveSession(Words(), Spoken())
-        session.state.warming, keeper = "", keep_session(session, folder + "/kept", {})
-        with PageServer(session, port=0) as server:
-            browser.get(server.listener_url)
-            until(lambda: browser.execute_script("return socket.readyState") == 1)
-            browser.execute_script("request('keep-delete', feed)")
-            after = seconds_until(lambda: text(browser, "note"))
-            found["a listener deletes"] = {"after": after, "shown": text(browser, "note"),
-                                           "kept": keeper.folder.exists()}
-            page = {"uri": f"ws://127.0.0.1:{server.port}/stream", "origin": f"http://127.0.0.1:{server.port}"}
-            with ExitStack() as stack:
-                pages = [stack.enter_context(connect(**page)) for _ in range(8)]
-                for one in pages:
-                    next_of(one)
-                browser.get(server.url)
-                after = seconds_until(lambda: "pages are open" in text(browser, "state"))
-                found["a ninth page"] = {"after": after, "shown": text(browser, "state")}
-            silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(1000)]
-            began = time.perf_counter()
-            browser.get(server.listener_url)
-            until(lambda: text(browser, "kept") == "This session is kept.")
-            found["1,000 silent connections"] = {"page after": round(time.perf_counter() - began, 2)}
-            for one in silent:
-                one.close()
-        keeper.stop()
-        session = LiveSession(Words(), Spoken())
-        session.state.warming, path = "", "/user/me/proxy/8787"
-        port = free_port()
-        origin = f"http://127.0.0.1:{port}{path}"
-        with PageServer(session, port=0, origin=origin) as server, cutting(port, path, server.port):
-            browser.get(server.url)
-            after = seconds_until(lambda: browser.execute_script("return socket.readyState") == 1)
-            until(lambda: state(browser) != "connecting" and browser.execute_script("return find('listen').href"))
-            where = browser.execute_script("return find('listen').href.split('?')[0]")
-            found["a path in front"] = {"after": after, "state": state(browser),
-                                        "listener": where.replace(str(port), "PORT")}
-    print(json.dumps(found, indent=1), flush=True)
-    return found
-
-
-@contextmanager
-def cutting(port: int, path: str, behind: int) -> Iterator[None]:
-    "A proxy that takes a path away and passes the rest on."
-    def serve(client: socket.socket) -> None:
-        head = client.recv(65536).replace(f" {path}".encode(), b" ", 1)
-        try:
-            inner = socket.create_connection(("127.0.0.1", behind))
-        except OSError:  # the page's server has gone
-            client.close()
-            return
-        inner.sendall(head)
-        threading.Thread(target=copy, args=(client, inner), daemon=True).start()
-        copy(inner, client)
-
-    def copy(source: socket.socket, sink: socket.socket) -> None:
-        try:
-            while some := source.recv(65536):
-                sink.sendall(some)
-        except OSError:
-            pass
-        sink.close()
-
-    with socket.create_server(("127.0.0.1", port)) as listening:
-        def accept() -> None:
-            while True:
-                try:
-                    client = listening.accept()[0]
-                except OSError:
-                    return
-                threading.Thread(target=serve, args=(client,), daemon=True).start()
-
-        threading.Thread(target=accept, daemon=True).start()
-        yield
-
-
 MEASURE = """
 const box = id => find(id).getBoundingClientRect(), last = find('words').lastElementChild.getBoundingClientRect();
 return {"last word ends at": Math.round(last.bottom), "height": innerHeight,
@@ -411,7 +297,7 @@ def take_pictures(browser: Any, demo: Path, pictures: Path) -> None:
             browser.save_screenshot(str(pictures / f"fault_{name}.png"))
 
 
-PARTS = {one.__name__: one for one in (keeping, overload, bad_signals, unknown_names, roles, family)}
+PARTS = {one.__name__: one for one in (overload, bad_signals, unknown_names, family)}
 
 
 def main() -> None:

@@ -452,9 +452,10 @@ def test_a_listener(browser) -> None:
 
 @browser_needed
 def test_no_sentence_leaves_the_device_to_be_spoken(browser) -> None:
-    """A browser whose voices are all elsewhere speaks nothing, and says why; so it does after the session has ended."""
-    session = LiveSession(Words(), Spoken())
-    with PageServer(session, port=0) as server:
+    """A browser whose voices are all elsewhere speaks nothing, and says why; so it does after the session has ended. A proxy
+    has put a path in front of the page, whose address has a token."""
+    session, port = LiveSession(Words(), Spoken()), free_port()
+    with PageServer(session, port=port, origin=f"http://127.0.0.1:{port}/ward/live") as server:
         browser.get(server.listener_url)
         browser.execute_script(VOICE.replace("localService: true", "localService: false"))
         press(browser, "aloud")
