@@ -17,25 +17,6 @@ WORLD = json.loads((TESTS / "world_errors.json").read_text(encoding="utf-8"))
 ORDINARY = json.loads((TESTS / "ordinary_texts.json").read_text(encoding="utf-8"))
 UNRELATED = json.loads((TESTS / "unrelated_errors.json").read_text(encoding="utf-8"))
 NAMES = {failure.name for failure in known_failures()}
-FIELD = {  # what reports to the kit say in their own words, where there is no message
-    "every_new_shape_compiles": ["100 % CPU, 5–15 min first step", "the first step takes 5 to 15 minutes"],
-    "fewer_chips_not_supported": ["8→2 cores to get memory", "fewer cores = less total memory"],
-    "xla_get_metrics_does_not_exist": ["print(xm.get_metrics())", "`xm.get_metrics()`"],
-    "missing_path_replaced_by_other_data": [
-        "Warning: data/experiment_7 not found, falling back to ./data", "custom path missing → ./data"],
-    "use_tpu_option_does_not_exist": [
-        "accelerate launch --use_tpu main.py", "xm.get_device_type()", "torch_xla.device.xla_device()",
-        "if accelerator.device_type == 'xla':"],
-    "two_processes_on_one_gpu": [
-        "Exclusive-process GPUs, both ranks on cuda:0", "E. Process",
-        "| N/A   35C    P0    63W / 235W |     74MiB / 11439MiB |      0%   E. Process |"],
-    "port_already_in_use": [
-        "port 29500 was in use", "Port 29500 busy", "Port 29500 is already in use", "MASTER_PORT 29500 is occupied"],
-    "gradients_not_summed_over_processes": [
-        "loss.backward()+xm.mark_step()", "loss.backward()\nxm.mark_step()\noptimizer.step()"],
-    "metrics_of_one_process_only": ["gather not needed on a single node", "gather is not needed on a single node"],
-    "steps_take_many_seconds": ["~2–3 min per 1000 images/epoch", "10–18 s/step"],
-}
 
 
 def known(text: object) -> list[str]:
@@ -47,19 +28,14 @@ def known(text: object) -> list[str]:
 
 
 def test_the_world_s_errors() -> None:
-    """Those that the rules were written from are known; of the others, at most one failure is named."""
+    """Those that the rules were written from are known, and what was reported in other words; of the others, at most one
+    failure is named."""
     found = {error["text"]: known(error["text"]) for error in WORLD}
-    rules = [error for error in WORLD if error["split"] == "rules" and error["what"] in NAMES]
+    rules = [error for error in WORLD if error["split"] in ("rules", "field") and error["what"] in NAMES]
     assert len(rules) > 250 and [error for error in rules if found[error["text"]] != [error["what"]]] == []
     others = [error for error in WORLD if error not in rules and error["what"] in NAMES]
     assert [error for error in others if found[error["text"]] not in ([], [error["what"]])] == []
     assert max(map(len, found.values())) == 1
-
-
-@pytest.mark.parametrize("name", FIELD)
-def test_reports_in_their_own_words(name: str) -> None:
-    """What was reported without a message leads to the failure as well."""
-    assert [known(text) for text in FIELD[name]] == [[name]] * len(FIELD[name])
 
 
 def test_no_false_alarm() -> None:
