@@ -39,9 +39,8 @@ def test_both_ways_are_planned(tmp_path: Path, recipe: str) -> None:
 
 @pytest.mark.torch_xla
 @pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} not installed")
-@pytest.mark.parametrize("recipe", ["tiny", "transformer_tiny"])
-def test_both_ways_compile_for_eight_chips(tmp_path: Path, recipe: str) -> None:
-    """The largest step of each."""
+def test_both_ways_compile_for_eight_chips(tmp_path: Path) -> None:
+    """The largest step of a GRU; the Transformer differs by its bias alone."""
     path = tmp_path / "found.json"
-    assert main(["preflight", recipe, "--no-causal", "--slice", "v5e-8", "--global-batch", "16", "--json", str(path)]) == 0
+    assert main(["preflight", "tiny", "--no-causal", "--slice", "v5e-8", "--global-batch", "16", "--json", str(path)]) == 0
     assert load_json(path)["fits"]

@@ -3,11 +3,8 @@
 The other failures have tests where the table says: test_failures.py, test_xla_failures.py, and cells of notebooks.
 """
 import ast
-import json
 import re
 import shlex
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -18,13 +15,6 @@ from b2t_kit.doctor import diagnose, known_failures
 from commands import ROOT, python
 
 SHOWN = ("happens", "with more installed", "imitated", "cure only")  # what the tests of a reported failure show
-
-
-def child(code: str, *paths: Path, status: int | None = 0, chips: int = 1, **added: str) -> str:
-    """What a fresh interpreter with more import folders prints."""
-    paths_first = f"import sys; sys.path[:0] = {[str(path) for path in paths]}\n"
-    done = python("-c", paths_first + code, chips=chips, status=status, **added)
-    return done.stdout + done.stderr
 
 
 def test_the_table_is_complete() -> None:
@@ -49,26 +39,6 @@ def test_the_table_is_complete() -> None:
     assert [int(number) for number in said.groups()] == [len(reports), *(reports.count(kind) for kind in SHOWN)]
 
 
-@pytest.mark.torch_xla
-def test_the_doctor_knows_the_original_error(tmp_path: Path) -> None:
-    """Run the recipe of C4 and pipe its output into `b2t doctor`: it names the error and the variable that causes it."""
-    log, code = tmp_path / "train.log", """
-import sys, torch, torch_xla, traceback
-try:
-    torch.nn.GRU(24, 48).to("xla")(torch.randn(10, 64, 24).to("xla"), torch.zeros(1, 64, 48).to("xla"))
-finally:
-    traceback.print_exc()
-    sys.exit(0)
-"""  # torch_xla 2.9 raises, 2.8 ends the process with the same words
-    log.write_text(child(code, status=None, XLA_USE_BF16="1"))
-    with log.open("rb") as piped:
-        done = subprocess.run([sys.executable, "-m", "b2t_kit.cli", "doctor", "--log", "-", "--json"], stdin=piped,
-                              capture_output=True, text=True)
-    found = {one["id"]: one for one in json.loads(done.stdout)["findings"]}
-    assert done.returncode == 0 and set(found) == {"C4", "C24"}, done.stdout
-    assert "XLA_USE_BF16" in found["C4"]["cause"]["en"] and "XLA_USE_BF16" in found["C4"]["cause"]["zh"]
-
-
 def test_c16_no_module_has_a_bad_escape() -> None:
     """Python warns of the reported escape, and of nothing in the kit's sources."""
     sources = {"reported": "pattern = '\\_'"} | {
@@ -86,29 +56,17 @@ def test_c17a_tensorflow_beside_torch_xla(tmp_path: Path) -> None:
     """torch_xla warns about a package by name; the doctor does so before anything is imported."""
     (tmp_path / "tensorflow-2.20.0.dist-info").mkdir()
     (tmp_path / "tensorflow-2.20.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.20.0\n")
-    said = child("import torch_xla", tmp_path)
+    first = f"import sys; sys.path[:0] = [{str(tmp_path)!r}]\n"
+    said = python("-c", f"{first}import torch_xla", chips=1).stderr
     assert "`tensorflow` can conflict with `torch-xla`" in said
     assert [finding.failure.number for finding in diagnose(said)] == ["C17a"]
-    said = child("""
+    said = python("-c", first + """
 import b2t_kit.train, b2t_kit.speech.task
 from b2t_kit.doctor import inspect_machine
 print(*[check for check in inspect_machine() if check.name == "tensorflow"])
 print("imported", {"tensorflow", "torch_xla"} & set(sys.modules))
-""", tmp_path)
+""", chips=1).stdout
     assert "note     tensorflow" in said and "(C17a)" in said and "imported set()" in said
-
-
-@pytest.mark.torch_xla
-def test_c17b_kaggles_addresses_do_no_harm() -> None:
-    """The variable that causes libtpu's line in Kaggle's logs disturbs no process with all chips; the line is listed last."""
-    code = "from b2t_kit.devices.select import open_device\nwith open_device('xla') as device: print('opened', device.chips)"
-    assert "opened 8" in child(code, chips=8, TPU_PROCESS_ADDRESSES="local", ISTPUVM="1")
-    port = ("E0000 00:00:1785940598.615268      73 common_lib.cc:943] Could not set metric server port: INVALID_ARGUMENT: "
-            "Could not find SliceBuilder port 8471 in any of the 0 ports provided in `tpu_process_addresses`=\"local\"\n"
-            "=== Source Location Trace: ===\nlearning/45eac/tfrc/runtime/common_lib.cc:239\n")
-    log = port + "AttributeError: module 'torch_xla.core.xla_model' has no attribute 'get_world_size'\n"
-    found = diagnose(log)
-    assert [finding.failure.number for finding in found] == ["C20", "C17b"] and found[1].failure.harmless
 
 
 def test_commands_of_the_page_can_be_read() -> None:

@@ -47,19 +47,22 @@ def moving(folder: Path) -> dict[str, dict]:
     return dict(zip(("cpu", "before", "chips", "after", "scored there", "scored here"), reports(found)))
 
 
-def test_a_run_may_change_devices(folder: Path, moving: dict[str, dict]) -> None:
+def assert_same_training(folder: Path, moved: dict, straight: dict, run: str, other: str) -> None:
     """Losses, gradient norms and validations of all steps, and everything in the last checkpoint."""
-    straight, moved = moving["cpu"], moving["after"]
-    assert len(straight["train"][1]) == 20 and straight["train"][1][-1] < straight["train"][1][0]
-    assert moved["train"][0] == straight["train"][0]
-    for name in ("train", "norm", "eval", "per"):  # each part ends with a validation of its own
+    assert moved["train"][0] == straight["train"][0] and len(straight["train"][1]) == 20
+    for name in ("train", "norm", "eval", "per"):  # each part of a run ends with a validation of its own
         found = dict(zip(*moved[name]))
         np.testing.assert_allclose([found[step] for step in straight[name][0]], straight[name][1], rtol=1e-4)
-    expected = tensors(folder / "cpu")
-    for name, value in tensors(folder / "moving").items():
-        assert value.dtype == torch.float32
+    expected, found = tensors(folder / other), tensors(folder / run)
+    assert found.keys() == expected.keys() and {value.dtype for value in found.values()} == {torch.float32}
+    for name, value in found.items():
         np.testing.assert_allclose(value, expected[name], rtol=1e-3, atol=1e-5, err_msg=name)
-    assert "weights, moments and average divided" in moving["chips"]["said"]
+
+
+def test_a_run_may_change_devices(folder: Path, moving: dict[str, dict]) -> None:
+    losses = moving["cpu"]["train"][1]
+    assert losses[-1] < losses[0] and "weights, moments and average divided" in moving["chips"]["said"]
+    assert_same_training(folder, moving["after"], moving["cpu"], "moving", "cpu")
 
 
 def test_programs_of_a_run(moving: dict[str, dict]) -> None:
@@ -84,13 +87,17 @@ def test_evaluated_on_eight_chips_like_on_a_cpu(moving: dict[str, dict]) -> None
     np.testing.assert_allclose(there["losses"], here["losses"], rtol=1e-4)
 
 
-def test_killed_and_resumed_to_the_same_bits(folder: Path) -> None:
-    """A noise model with dropout, divided by units, in three processes that share a folder of compiled programs.
+@pytest.fixture(scope="module")
+def wide(folder: Path) -> dict:
+    """A noise model with dropout, divided by units, whose processes share a folder of compiled programs."""
+    return dict(data=str(folder / "recordings"), device="xla", model="wide", shard="units", buckets=1,
+                compile_cache=str(folder / "programs"))
 
-    Between rows of metrics, which are every fourth step, nothing is fetched."""
+
+def test_killed_and_resumed_to_the_same_bits(folder: Path, wide: dict) -> None:
+    """In three processes; between rows of metrics, which are every fourth step, nothing is fetched."""
     steps, enough = 15, 10
-    settings = dict(data=str(folder / "recordings"), device="xla", model="wide", shard="units", steps=steps, log_every=4,
-                    eval_every=10, checkpoint_every=5, buckets=1, decay_steps=steps, compile_cache=str(folder / "programs"))
+    settings = wide | dict(steps=steps, log_every=4, eval_every=10, checkpoint_every=5, decay_steps=steps)
     (straight,) = reports(python(*command(folder, ("straight", "train", settings)), chips=2, timeout=PATIENCE).stdout)
     assert np.diff(straight["fetched"]).tolist()[:4] == [0, 0, 0, 1]
     killed = folder / "killed"
@@ -111,19 +118,17 @@ def test_killed_and_resumed_to_the_same_bits(folder: Path) -> None:
     assert [name for name in found if not torch.equal(found[name], expected[name])] == []
 
 
-def test_dividing_units_changes_no_result(tmp_path: Path) -> None:
-    """Losses, norms, weights, moments and average are those of rows divided, also over other chips or computing gates again.
-
-    A run may change its division at ten steps, and at fifteen move from eight chips to two."""
-    found, moved = (json.loads(python(TESTS / "xla_units.py", tmp_path / "kept", chips=chips, timeout=PATIENCE).stdout
-                               .rpartition("REPORT")[2]) for chips in (8, 2))
-    assert max(found["apart"].values()) < 1e-5 > moved["apart"], (found["apart"], moved)
-    assert "units      noise.gru: 1 x 2 chips, by rows and by units" in moved["described"]
-    assert found["loss"][-1] < 0.9 * found["loss"][0] and found["same bits"]
-    assert 0 < found["bfloat16"] < found["rounding"]
-    assert "units      noise.gru: 2 x 4 chips, by rows and by units; other layers by rows only" in found["described"]
-    assert found["shapes"]["noise.gru.weight_hh_l1"] == [3, 256, 256]
-    assert found["shapes"]["noise.gru.bias_ih_l0"] == [3, 256] and found["programs"]["a step"] == 1
+def test_dividing_units_changes_no_result(folder: Path, wide: dict) -> None:
+    """The training is that of rows divided, also if units are divided over other chips at eight steps, and from the 14th on
+    over two chips instead of eight."""
+    rows, units, over = reports(python(*command(
+        folder, ("by_rows", "train", wide | {"shard": "none"}), ("by_units", "train", wide | {"steps": 8}),
+        ("by_units", "train", wide | {"steps": 14, "units_over": 8, "resume": True})), chips=8, timeout=PATIENCE).stdout)
+    (moved,) = reports(python(*command(folder, ("by_units", "train", wide | {"resume": True})), chips=2, timeout=PATIENCE).stdout)
+    assert_same_training(folder, moved, rows, "by_units", "by_rows")
+    for report, division in ((units, "2 x 4"), (over, "1 x 8"), (moved, "1 x 2")):
+        assert f"units      noise.gru: {division} chips, by rows and by units" in report["said"], report["said"]
+    assert [count for name, count in units["programs"].items() if name.startswith("a training step")] == [1]
 
 
 def launched(launcher: str, out: Path, data: Path, **added: str) -> subprocess.CompletedProcess:

@@ -4,6 +4,8 @@ The programs come first, then a table of the processes that run them, since impo
 import functools
 import importlib.util
 import json
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from b2t_kit.core import KitError
 from b2t_kit.data.batches import BatchConfig, TrainBatches, choose_buckets, num_patches
 from b2t_kit.data.convert import tiny_recordings
 from b2t_kit.data.dataset import Recordings
+from b2t_kit.doctor import diagnose
 from b2t_kit.precision import refuse_ambient, resolve_precision
 from commands import ROOT, python
 
@@ -92,9 +95,9 @@ LENGTHS_OF_THE_KIT = """
     from b2t_kit.data.batches import num_patches
     from b2t_kit.devices.select import open_device
     with open_device("xla", "bfloat16") as device, device.autocast():
-        expected = [num_patches(bins, 14, 4) for bins in range(14, 3001)]
+        expected = [num_patches(bins, 14, 4) for bins in range(14, 3006)]  # as many as eight chips divide
         held = device.place({"num_patches": torch.tensor(expected, dtype=torch.int32)})["num_patches"]
-        on_device = (device.place({"b": torch.arange(14, 3001, dtype=torch.int32)})["b"] - 14) // 4 + 1
+        on_device = (device.place({"b": torch.arange(14, 3006, dtype=torch.int32)})["b"] - 14) // 4 + 1
         print("equal", held.cpu().tolist() == expected == on_device.cpu().tolist())
 """
 
@@ -258,8 +261,8 @@ PROCESSES: dict[str, tuple[int, dict[str, str], dict[str, str]]] = {  # chips, v
         "gru": GRU.replace("ROWS", "64").replace("FIX", "nothing"),
         "ragged": RAGGED.replace("LENGTHS", str(RAGGED_LENGTHS)).replace("WIDTH", "8"),
         "padded": RAGGED.replace("LENGTHS", str(padded_lengths())).replace("WIDTH", "9")}),
-    "the kit's device": (1, {}, {"names": NAMES, "lengths": LENGTHS_OF_THE_KIT, "by hand": AUTOCAST_BY_HAND}),
-    "eight chips": (8, {}, {"spawn": SPAWN_TWO, "rows": ROWS_PER_CHIP}),
+    "eight chips": (8, {"TPU_PROCESS_ADDRESSES": "local", "ISTPUVM": "1"}, {"spawn": SPAWN_TWO, "rows": ROWS_PER_CHIP, "names": NAMES, "lengths": LENGTHS_OF_THE_KIT,
+                            "by hand": AUTOCAST_BY_HAND}),
     "downcast": (1, {"XLA_USE_BF16": "1"}, {
         **{name: GRU.replace("ROWS", rows).replace("FIX", fix) for name, (rows, fix, _) in WANTED.items()},
         "lengths": LENGTHS_ON_DEVICE, "by hand": FLOAT_BY_HAND, "canary": CANARY}),
@@ -322,12 +325,21 @@ def test_c4_c6_c7_shapes_that_do_not_match(name: str) -> None:
             refuse_ambient({variable: "1"})
 
 
+def test_the_doctor_knows_the_original_error() -> None:
+    """The output of C4's recipe, piped into `b2t doctor`: it names the error and the variable that causes it."""
+    done = subprocess.run([sys.executable, "-m", "b2t_kit.cli", "doctor", "--log", "-", "--json"], input=printed("downcast")["c4"],
+                          capture_output=True, text=True)
+    found = {one["id"]: one for one in json.loads(done.stdout)["findings"]}
+    assert done.returncode == 0 and set(found) == {"C4", "C24"}, done.stdout
+    assert "XLA_USE_BF16" in found["C4"]["cause"]["en"] and "XLA_USE_BF16" in found["C4"]["cause"]["zh"]
+
+
 def test_c6_lengths_are_integers() -> None:
     """The reported fix for C6 computed lengths as floats on the device, where they were bfloat16."""
     said = printed("downcast")["lengths"]
     assert "float [" in said and "float [191, 253, 497]" not in said, said
     assert [num_patches(bins, 14, 4) for bins in (777, 1025, 1999)] == [191, 253, 497]
-    assert "equal True" in printed("the kit's device")["lengths"]
+    assert "equal True" in printed("eight chips")["lengths"]
 
 
 def test_c8_a_program_for_every_length() -> None:
@@ -368,11 +380,21 @@ def test_c14_fp16_is_refused_before_anything_is_built() -> None:
         resolve_precision("float16", "xla")
 
 
+def test_c17b_kaggles_addresses_do_no_harm() -> None:
+    """The variable that causes libtpu's line in Kaggle's logs disturbs no process with all chips; the line is listed last."""
+    assert "kit 8" in printed("eight chips")["rows"]
+    port = ("E0000 00:00:1785940598.615268      73 common_lib.cc:943] Could not set metric server port: INVALID_ARGUMENT: "
+            "Could not find SliceBuilder port 8471 in any of the 0 ports provided in `tpu_process_addresses`=\"local\"\n"
+            "=== Source Location Trace: ===\nlearning/45eac/tfrc/runtime/common_lib.cc:239\n")
+    found = diagnose(f"{port}AttributeError: module 'torch_xla.core.xla_model' has no attribute 'get_world_size'\n")
+    assert [finding.failure.number for finding in found] == ["C20", "C17b"] and found[1].failure.harmless
+
+
 def test_c17d_c20_names_that_do_not_exist() -> None:
     """Names from guides that do not exist, and where the kit gets the answers: one main process, as many chips as there are."""
-    said = printed("the kit's device")["names"]
+    said = printed("eight chips")["names"]
     assert "module 'torch_xla.core.xla_model' has no attribute 'get_world_size'" in said
-    assert said.count("has no attribute") == 5 and "answer" not in said and "kit 1 1 0 True" in said, said
+    assert said.count("has no attribute") == 5 and "answer" not in said and "kit 8 1 0 True" in said, said
     assert "--use_tpu" in python("-m", "accelerate.commands.launch", "--use_tpu", "x.py", status=2).stderr
 
 
@@ -380,13 +402,13 @@ def test_c15_c19_the_kit_gives_no_such_warning() -> None:
     """torch_xla's own deprecation is shown; importing the kit's modules gives none, and neither do its devices."""
     assert "Use torch_xla.device instead" in printed("imports")["old name"]
     assert "imported []" in printed("imports")["importing"], printed("imports")["importing"]
-    assert "Warning" not in printed("the kit's device")["names"], printed("the kit's device")["names"]
+    assert "Warning" not in printed("eight chips")["names"], printed("eight chips")["names"]
 
 
 def test_c24_float32_by_hand() -> None:
     """Under XLA_USE_BF16 casting to float32 has no effect; under autocast it has."""
     assert printed("downcast")["by hand"] == "left 0.0\n"
-    assert "left 0.000244140625 torch.bfloat16 torch.float32" in printed("the kit's device")["by hand"]
+    assert "left 0.000244140625 torch.bfloat16 torch.float32" in printed("eight chips")["by hand"]
 
 
 def test_canary_notices_float32_that_is_bfloat16() -> None:
