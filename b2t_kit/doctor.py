@@ -364,7 +364,7 @@ def inspect_start(chips: list[str], xla: bool) -> list[Remark]:
     from b2t_kit.devices.xla import check_start
     from b2t_kit.precision import refuse_ambient
 
-    found, checks = list[Remark](), [refuse_ambient]
+    found, checks = list[Remark](), list[Callable[[], Any]]([refuse_ambient])
     if "PYTORCH_XLA_COMPILATION_THREADS" in os.environ:
         found.append(Remark("variables", "note", "torch_xla knows no PYTORCH_XLA_COMPILATION_THREADS (C9)"))
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
