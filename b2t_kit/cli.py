@@ -453,7 +453,6 @@ def print_how_to_resume(verb: Train) -> None:
 # %% ../nbs/cli.ipynb #76847576
 def train_beside(verb: Train) -> tuple[int, bool]:  # exit status, 1 if a seed died; whether all steps are done
     "Train seeds at once, each in a process with a device of its own."
-    from b2t_kit.data.batches import remove_caches
     from b2t_kit.speech.task import SpeechTask, WordsConfig
     from b2t_kit.training.checkpoint import checkpoint_steps
     from b2t_kit.training.run import check_resumable
@@ -482,7 +481,7 @@ def train_beside(verb: Train) -> tuple[int, bool]:  # exit status, 1 if a seed d
             statuses = train_side_by_side(folders, words, variables, run.train.steps, run.train.select)
         finally:
             if not verb.cache_dir:
-                remove_caches(cache)
+                shutil.rmtree(cache, ignore_errors=True)
     complete = all(max(checkpoint_steps(folder), default=-1) >= run.train.steps for folder in folders.values())
     return int(any(status not in SAVED for status in statuses.values())), complete
 

@@ -520,13 +520,13 @@ def check_decoder(device: "Device") -> str:
     return f"losses and gradient of {len(batch['day'])} trials on {chips}, error {worst:.0e}"
 
 # %% ../nbs/doctor.ipynb #e8c056cb
-def check_steps(device: "Device", steps: int = 36) -> str:
+def check_steps(device: "Device") -> str:
     "Train a small decoder. Raises `KitError` if the loss does not fall, gradients vanish or memory grows."
     from b2t_kit.models.model import ctc_losses
     from b2t_kit.training.log import GrowthWatch
     from b2t_kit.training.optim import VANISHED, build_adamw
 
-    started, memory = time.monotonic(), [float(device.memory_bytes())]
+    started, steps, memory = time.monotonic(), 36, [float(device.memory_bytes())]
     model, batch = small_decoder(device)
     groups = [{"params": list(model.parameters()), "lr": 0.01, "weight_decay": 0.0}]
     model, optimizer = device.prepare(model, build_adamw(groups, eps=1e-8))

@@ -914,10 +914,9 @@ def noisy_sentence(
     sentence: str,  # any text without digits
     generator: np.random.Generator,
     noise: Noise = Noise(),
-    day: int | None = None,  # see `noisy_logits`
-    network: int | None = None,  # likewise
+    network: int | None = None,  # see `noisy_logits`
 ) -> np.ndarray:  # (P, 41) float32
     "The logits for a sentence; raises `KitError` if it contains digits."
     from b2t_kit.text.g2p import sentence_to_phonemes
 
-    return noisy_logits(to_ids(sentence_to_phonemes(sentence)), generator, noise, day, network)
+    return noisy_logits(to_ids(sentence_to_phonemes(sentence)), generator, noise, network=network)

@@ -362,11 +362,11 @@ def spent_days(recordings: Recordings) -> set[str]:
     return marked - {info.session for info in recordings.infos if not info.quarantine}
 
 # %% ../../nbs/data/convert.ipynb #29f4fd6c
-def quarantine_said(left_out: Mapping[str, int], most: int = 3) -> str:
+def quarantine_said(left_out: Mapping[str, int]) -> str:
     "The quarantined trials, by reason, in a sentence; empty if there are none."
     reasons = [f"{count} as {why}" for why, count in sorted(left_out.items())]
-    more = f"; and for {len(reasons) - most} more reasons" if len(reasons) > most else ""
-    return f"{sum(left_out.values())} trials were not trained on: {'; '.join(reasons[:most])}{more}" if reasons else ""
+    more = f"; and for {len(reasons) - 3} more reasons" if len(reasons) > 3 else ""
+    return f"{sum(left_out.values())} trials were not trained on: {'; '.join(reasons[:3])}{more}" if reasons else ""
 
 # %% ../../nbs/data/convert.ipynb #da63659d
 def quarantine_record(record: Any) -> dict[str, dict[str, int]]:

@@ -660,15 +660,10 @@ _SMALLEST = 0.01  # standard deviation; the features of a dead electrode become 
 class RunningNorm:
     "Z-scores bins with the mean and variance of the bins before them."
 
-    def __init__(
-        self,
-        channels: int,
-        memory: float = 300.0,  # seconds after which the past has lost its weight; about twenty sentences
-        carried: float = 30.0,  # seconds that count of the past when a block begins
-    ) -> None:
-        if not 0 < carried <= memory < math.inf:
-            raise KitError(f"memory, carried: {memory:g} and {carried:g} s; carried must be above 0 and at most memory")
-        self.memory, self.carried = memory / BIN_SECONDS, carried / BIN_SECONDS
+    memory = 300 / BIN_SECONDS  # bins after which the past has lost its weight: five minutes, about twenty sentences
+    carried = 30 / BIN_SECONDS  # bins that count of the past when a block begins
+
+    def __init__(self, channels: int) -> None:
         self.count = 1.0  # bins in the statistics; one that says 0 and 1 before there are any
         self.mean, self.variance = np.zeros(channels), np.ones(channels)
 
@@ -949,14 +944,13 @@ def fault_lines(
 def look_at(
     recordings: Recordings,
     to_train: bool = True,  # refuse them if nothing can be learned from any of the days
-    per_day: int = 8,  # trials of each day, evenly spread
 ) -> list[str]:  # warnings
-    "Look once at the numbers of some trials; raises `KitError` if they are useless, and are to be trained on."
+    "Look at eight trials of each day; raises `KitError` if all days are useless, and are to be trained on."
     days: dict[str, DayStatistics] = {}
     for session in dict.fromkeys(info.session for info in recordings.infos):
         members = [index for index, info in enumerate(recordings.infos) if info.session == session]
         day = days[session] = DayStatistics(recordings.infos[members[0]].signal)
-        for place in sorted({round(at) for at in np.linspace(0, len(members) - 1, per_day)}):
+        for place in sorted({round(at) for at in np.linspace(0, len(members) - 1, 8)}):
             info = recordings.infos[members[place]]
             day.add(recordings.features(members[place]), f"{info.group} of {info.file.name}", info.sentence)
     found = signal_warnings(days)
