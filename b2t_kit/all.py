@@ -46,7 +46,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    "The short API."
+    "Return the short API."
     return sorted([*PLACES, "recipe", "simulate", "train"])
 
 # %% ../nbs/all.ipynb #9e69dc6c
@@ -65,7 +65,7 @@ def recipe(
     name: str = "tiny",  # `b2t train --help` lists the names
     **settings: Any,  # changes by short name, such as steps=100, hidden=256
 ) -> SpeechRun:
-    "The settings of a named run; `KitError` names a recipe or a setting that does not exist."
+    "Return the settings of a named run; `KitError` names a recipe or a setting that does not exist."
     from b2t_kit.speech import recipes
 
     return override(recipes.recipe(name), settings)
@@ -91,7 +91,7 @@ def train(
     resume: bool = False,  # continue the run in `out`
     quiet: bool = False,  # print and show nothing
 ) -> Result:
-    "Train a recipe, or continue to; `KitError` says in one line what is wrong."
+    "Train a recipe, or continue to; raise `KitError` with one line that names the fault."
     from b2t_kit.memory import check_memory
     from b2t_kit.train import train as train_task
 

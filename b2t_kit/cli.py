@@ -118,7 +118,7 @@ def refuse(verb: Any, why: str, *names: str) -> None:
 
 # %% ../nbs/cli.ipynb #1c077ecf
 def exactly_one(verb: Any, *names: str) -> str:
-    "Return which of several options is given; raises `KitError` if it is not exactly one."
+    "Return which of several options is given; raise `KitError` if it is not exactly one."
     given = [name for name in names if getattr(verb, name)]
     if len(given) != 1:
         raise KitError(f"{', '.join(names)}: give one of {' or '.join(map(flag, names))}, not "
@@ -287,7 +287,7 @@ class Train(HasSettings):
 
 # %% ../nbs/cli.ipynb #8c7d64e9
 def initial_settings(words: Sequence[str]) -> "SpeechRun":
-    "Parse --config, --model and what else the settings of a run depend on before the other options."
+    "Parse --config, --model and the other options that decide the settings of a run before the rest."
     from b2t_kit.models.model import model_class
     from b2t_kit.speech.evaluate import recorded_settings
     from b2t_kit.speech.recipes import recipe
@@ -315,7 +315,7 @@ def initial_settings(words: Sequence[str]) -> "SpeechRun":
 
 # %% ../nbs/cli.ipynb #cd9f9215
 def resumed(verb: Any) -> Any:
-    "Fill options that are not given with those in `resume.json`; raises `KitError` for what is none of this verb."
+    "Fill options that are not given with those in `resume.json`; raise `KitError` for an unknown one."
     from b2t_kit.training.run import RESUME
 
     hints, own = get_type_hints(type(verb)), type(verb).__dataclass_fields__
@@ -357,7 +357,7 @@ def train_here(verb: Train) -> tuple[int, bool]:  # exit status, and whether all
 
 # %% ../nbs/cli.ipynb #c5a49a44
 def checked_settings(verb: Train) -> "SpeechRun":
-    "Return the settings of a run; raises `KitError` for what cannot be trained, or not in this folder."
+    "Return the settings of a run; raise `KitError` if they cannot be trained, or not in this folder."
     out = Path(verb.out)
     if len(set(verb.seeds)) < len(verb.seeds):
         raise KitError(f"seeds: {' '.join(map(str, verb.seeds))} should be different whole numbers such as 1 2 3")
@@ -403,7 +403,7 @@ def calibrate_trained(task: "SpeechTask", run: "SpeechRun", folder: Path) -> Non
 
 # %% ../nbs/cli.ipynb #a7ff6622
 def initial_decoder(verb: Train) -> "Start | None":
-    "Return the decoder that the weights come from, or None; raises `KitError` if it cannot be read."
+    "Return the decoder that the weights come from, or None; raise `KitError` if it cannot be read."
     from b2t_kit.speech.days import Start
     from b2t_kit.speech.evaluate import load_decoder
     from b2t_kit.training.checkpoint import checkpoint_steps
@@ -1084,7 +1084,7 @@ def all_verbs() -> dict[str, type]:
 
 # %% ../nbs/cli.ipynb #b748afe9
 def find_verb(words: Sequence[str]) -> tuple[str, type]:
-    "Return the verb that a command line names; raises `KitError` if there is none of that name."
+    "Return the verb that a command line names; raise `KitError` if there is none of that name."
     for verbs in (VERBS, all_verbs()):
         for name in (" ".join(words[:2]), " ".join(words[:1])):
             if name in verbs:
@@ -1097,7 +1097,7 @@ def find_verb(words: Sequence[str]) -> tuple[str, type]:
 
 # %% ../nbs/cli.ipynb #195bcceb
 def print_verbs(first: str) -> None:
-    "Print the verbs, or the parts of one, a line each, and what holds for all."
+    "Print the verbs, or the parts of one, a line each, and the options and exit statuses that all share."
     verbs = {name: verb for name, verb in all_verbs().items() if not first or name.split()[0] == first}
     width = max(map(len, verbs)) + 2
 
@@ -1156,7 +1156,7 @@ def spelled_out(words: Sequence[str]) -> list[str]:
 
 # %% ../nbs/cli.ipynb #018c5ddb
 def parse(words: Sequence[str]) -> Any:
-    "Return the verb that a command line means; raises `KitError`, and exits after `--help`."
+    "Return the verb that a command line means; raise `KitError`, and exits after `--help`."
     name, verb = find_verb(words)
     program, words = f"b2t {name}", spelled_out(words[len(name.split()):])
     options = [word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--")]
@@ -1211,7 +1211,7 @@ def check_options(options: Sequence[str], verb: type, default: Any) -> None:
 
 
 def mistake(printed: str, words: Sequence[str], verb: type) -> str:
-    "Return what tyro printed in a box as one line; a word that belongs to no option with what it may belong to."
+    "Return tyro's boxed message as one line; for a stray word, with the option that it may belong to."
     titled, _, inside = printed.strip().partition("\n")  # the first line is the title of a box
     inside = re.sub(r"[│╭╮╰╯─]+|-{4,}|^\+-?|[+|]$|^\|", " ", inside or titled, flags=re.M)
     text = re.split(" Argument helptext:| For full helptext", " ".join(inside.split()))[0]

@@ -40,7 +40,7 @@ RECORDINGS = SimulateConfig(sessions=3, trials=400, difficulty=0.5, bins_per_pho
 # %% ../nbs/demo.ipynb #ff0c008b
 @dataclass(frozen=True)
 class DemoResult:
-    "What the demo found; its representation is a table, a few sentences, and where the figures are."
+    "The demo's result; it shows itself as a table, a few sentences, and the paths of the figures."
     folder: Path  # where everything is
     seed: int
     seconds: float  # wall-clock time of the whole demo
@@ -123,7 +123,7 @@ def draw_shortest(
     words: Sentences,  # their validation trials, decoded
     stride: int,  # bins from one frame to the next
 ) -> Figure | None:  # None if none of the first three has words
-    "The shortest of the first three sentences: recording, phonemes and words on one time axis."
+    "Return the shortest of the first three sentences: recording, phonemes and words on one time axis."
     decoded = (trial for trial in words.trials[:3] if trial.hypotheses)
     shown = min(decoded, key=lambda trial: len(trial.truth or ""), default=None)
     if shown is None:

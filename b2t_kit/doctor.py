@@ -410,7 +410,7 @@ def inspect_space(available: int, free: int, place: Path) -> list[Remark]:
 
 # %% ../nbs/doctor.ipynb #d5392619
 def _answer(*command: str) -> str:
-    "What a program prints; empty if it is missing, fails, or takes more than 20 s."
+    "Return a program's output; empty if it is missing, fails, or takes more than 20 s."
     program = shutil.which(command[0])
     try:
         done = subprocess.run([program, *command[1:]], capture_output=True, text=True, timeout=20, errors="replace",
@@ -451,7 +451,7 @@ def inspect_quota(answer: str) -> list[Remark]:  # of `kaggle quota`, as CSV or 
 
 # %% ../nbs/doctor.ipynb #df7072ff
 def inspect_machine() -> list[Remark]:
-    "Say what is right and wrong with this machine, without opening a device."
+    "Yield remarks about this machine, good and bad, without opening a device."
     from b2t_kit.devices.torch import tpu_chips
 
     versions, chips, where = installed_packages(), tpu_chips(), find_platform()
@@ -473,7 +473,7 @@ _LARGEST_ERROR = 1e-4  # of a float32 result, relative to its largest number
 
 
 def small_decoder(device: "Device") -> tuple[Any, dict[str, Any]]:
-    "A GRU decoder, and trials of noise, four for each chip of the device; the same at every call."
+    "Return a GRU decoder, and trials of noise, four for each chip of the device; the same at every call."
     import torch
 
     from b2t_kit.models.gru import GRUConfig
@@ -647,7 +647,7 @@ def without_private(text: str, sentences: Set[str] = frozenset()) -> str:
 
 # %% ../nbs/doctor.ipynb #b9b819f0
 def _sentences(run: Path) -> set[str]:
-    "The sentences of two words and more in a run's tables, as far as they can be read."
+    "Return the sentences of two words and more in a run's tables, as far as they can be read."
     from b2t_kit.text.phonemes import normalise
 
     texts = set[str]()

@@ -35,7 +35,7 @@ from .training.checkpoint import COMPLETE, ROLLING, checkpoint_steps, use_scratc
 
 # %% ../nbs/kaggle.ipynb #4c581bdd
 def kernels_folder() -> Path:
-    "The folder of kernels, in the checkout or in the installed package; `KitError` if neither has any."
+    "Return the folder of kernels, in the checkout or in the installed package; `KitError` if neither has any."
     package = Path(b2t_kit.__file__).parent
     for place in (package.parent / "kaggle", package / "kernels"):
         if any(place.glob("b2t-*/kernel-metadata.json")):
@@ -44,12 +44,12 @@ def kernels_folder() -> Path:
 
 # %% ../nbs/kaggle.ipynb #6594821f
 def kernel_names() -> list[str]:
-    "The names of the kernels that can be built."
+    "Return the names of the kernels that can be built."
     return sorted(path.parent.name for path in kernels_folder().glob("*/kernel-metadata.json"))
 
 # %% ../nbs/kaggle.ipynb #4d0cc0f0
 def slug(title: str) -> str:
-    "The last part of the address that Kaggle derives from a title."
+    "Return the last part of the address that Kaggle derives from a title."
     return re.sub("[^a-z0-9]+", "-", title.lower()).strip("-")
 
 # %% ../nbs/kaggle.ipynb #a3c2afea
@@ -69,7 +69,7 @@ def check_kaggle_name(name: str) -> str:
 
 # %% ../nbs/kaggle.ipynb #bd1952e7
 def package_files() -> dict[str, bytes]:
-    "The files of the package and its kernels, by their path in a wheel."
+    "Return the files of the package and its kernels, by their path in a wheel."
     package = Path(b2t_kit.__file__).parent
     roots = {"b2t_kit": package, "b2t_kit/kernels": kernels_folder()}
     found = {}
@@ -86,7 +86,7 @@ WHEEL = b"Wheel-Version: 1.0\nGenerator: b2t_kit\nRoot-Is-Purelib: true\nTag: py
 
 # %% ../nbs/kaggle.ipynb #6cd3f58c
 def installed_notes() -> dict[str, bytes]:
-    "The metadata files of the installed kit; `KitError` if it is not installed or has another version."
+    "Return the metadata files of the installed kit; `KitError` if it is not installed or has another version."
     try:
         noted = distribution("b2t_kit")
     except PackageNotFoundError as error:
@@ -135,7 +135,7 @@ IMAGE_PLATFORMS = tuple(f"manylinux_2_{minor}_x86_64" for minor in range(28, 16,
 
 # %% ../nbs/kaggle.ipynb #d21c36ad
 def download_wheels(folder: str | Path, wheel: Path) -> list[Path]:
-    "Download what the kit's wheel requires on Kaggle, except torch, into a folder; `KitError` if pip cannot."
+    "Download the wheel's requirements on Kaggle, except torch, into a folder; raise `KitError` if pip fails."
     options = ["-q", "--only-binary=:all:", f"--python-version={IMAGE_PYTHON}",
                *(f"--platform={one}" for one in IMAGE_PLATFORMS)]
     # The caller's constraints belong to the caller's environment.
@@ -161,7 +161,7 @@ def kernel_settings(
     resume: bool = False,  # attach the last output of this kernel
     language: str = "en",  # language of the text: "en" or "zh"
 ) -> dict[str, Any]:
-    "The contents of kernel-metadata.json; `KitError` for an unknown kernel, language or name."
+    "Return the contents of kernel-metadata.json; `KitError` for an unknown kernel, language or name."
     if kernel not in kernel_names():
         raise KitError(f"kernel '{kernel}' is unknown; there are {', '.join(kernel_names())}")
     settings = load_json(kernels_folder() / kernel / "kernel-metadata.json")
@@ -222,7 +222,7 @@ def must_rehearse(
     missing: Sequence[str],  # what this session lacks, such as "TPU"; empty if nothing
     rehearse: bool | None = None,  # True: always; False: never; None: only in an interactive session
 ) -> bool:
-    "Whether to rehearse; `KitError` if something is missing and a rehearsal is not allowed."
+    "Return whether to rehearse; `KitError` if something is missing and a rehearsal is not allowed."
     pushed = os.environ.get("KAGGLE_KERNEL_RUN_TYPE") == "Batch"
     if missing and (rehearse is False or rehearse is None and pushed):
         lacking = " and no ".join(missing)
@@ -237,7 +237,7 @@ def stamp(
     figure: Figure,  # changed in place
     rehearsal: bool,  # whether to write the word
 ) -> Figure:
-    "The figure, in a rehearsal with that word across it, so that nobody takes it for a result."
+    "Return the figure, in a rehearsal with that word across it, so that nobody takes it for a result."
     if rehearsal:
         size = min(36, 20 * figure.get_figheight())  # points
         figure.text(0.5, 0.5, REHEARSAL, fontsize=size, color="0.5", alpha=0.5, rotation=15, ha="center", va="center")
@@ -287,7 +287,7 @@ class Stages:
         print(f"{name}: {self.spent[name]:.2f} of {self.hours[name]:.2f} hours planned")
 
     def left_for(self, name: str) -> float:  # hours, above 0
-        "What a stage may take now: its share, less what earlier stages took beyond theirs."
+        "Return the hours that a stage may take now: its share, less the overrun of earlier stages."
         names = list(self.hours)
         over = sum(max(0.0, self.spent.get(stage, 0.0) - self.hours[stage]) for stage in names[:names.index(name)])
         return max(self.hours[name] - over, 0.01)
@@ -304,7 +304,7 @@ def find_run(
     rehearsal: bool = False,  # whether to search for a rehearsal's run instead of a real one
     name: str = "run",  # of the run folder
 ) -> Path | None:  # the run folder; None if there is none
-    "The run of this name with the most steps among the attached outputs; `KitError` if it has lost its settings."
+    "Return the run of this name with the most steps among attached outputs; raise `KitError` if its settings are lost."
     roots = platform().input_folders[:1] if roots is None else roots
     runs = {run for root in roots for run in Path(root).rglob(name)
             if (REHEARSAL in run.relative_to(root).parts) == rehearsal}

@@ -80,7 +80,7 @@ def end_tokens(tokenizer: "PreTrainedTokenizerBase", ends: Sequence[str]) -> dic
 
 # %% ../nbs/llm.ipynb #bb3e76ca
 def writings_of(tokenizer: "PreTrainedTokenizerBase") -> list[Writing]:
-    "Return the writings to choose from; raises `KitError` if no text has a beginning or an end."
+    "Return the writings to choose from; raise `KitError` if no text has a beginning or an end."
     known = tokenizer.get_vocab()
     markers = [name for name in dict.fromkeys((tokenizer.bos_token, tokenizer.eos_token, *MARKERS)) if name in known]
     ends, starts = tuple(end_tokens(tokenizer, (*ENDS, *markers))), dict[tuple[int, ...], str]()
@@ -102,7 +102,7 @@ class Tree(NamedTuple):
     given: int  # tokens after the first that also begin every sequence, and get no score
 
     def totals(self, scores: np.ndarray) -> np.ndarray:  # (sequences,) ln P of each
-        "Return the sums along the paths, without what is given."
+        "Return the sums along the paths, without the given prefix."
         sums = np.zeros(len(self.tokens))
         for node in range(1 + self.given, len(sums)):
             sums[node] = sums[self.parents[node]] + scores[node]
@@ -167,7 +167,7 @@ class CausalScorer:
         writing: Writing | None = None,  # None: the tokenizer's marker first, see `choose_writing`
         values: int = VALUES,  # largest number of logits held at a time
     ) -> None:
-        "Raises `KitError` if the tokenizer knows nothing that stands before or after the words."
+        "Raise `KitError` if the tokenizer knows nothing that stands before or after the words."
         self.model, self.tokenizer, self.name = model, tokenizer, name
         self.vocabulary = model.get_output_embeddings().weight.shape[0]
         self.budget = max(values // self.vocabulary, 1)
@@ -177,7 +177,7 @@ class CausalScorer:
         self.write(writing or writings_of(tokenizer)[0])
 
     def write(self, writing: Writing) -> None:
-        "From now on, give the model sentences in this writing; raises `KitError` if its tokenizer cannot."
+        "From now on, give the model sentences in this writing; raise `KitError` if its tokenizer cannot."
         self.writing, self.known = writing, dict[str, float]()  # sentence -> score
         self.start = self._within(token_ids(self.tokenizer, writing.start))
         self.ends = list(self._within(tuple(end_tokens(self.tokenizer, writing.ends).values())))
@@ -271,7 +271,7 @@ def choose_writing(scorer: CausalScorer, sentences: Sequence[str]) -> list[tuple
 
 # %% ../nbs/llm.ipynb #5e4f043f
 def _transformers_library() -> ModuleType:
-    "Return transformers, imported without initialising torch_xla; raises `KitError` if it is not installed."
+    "Return transformers, imported without initialising torch_xla; raise `KitError` if it is not installed."
     try:
         with environment_with({"USE_TORCH_XLA": "0"}):
             import accelerate  # noqa: F401
@@ -282,7 +282,7 @@ def _transformers_library() -> ModuleType:
 
 # %% ../nbs/llm.ipynb #c41047e2
 def quantisation(bits: int, device: str) -> Any:
-    "Return settings for weights in few bits; raises `KitError` if the device or library is missing."
+    "Return settings for weights in few bits; raise `KitError` if the device or library is missing."
     if bits not in (4, 8) or device != "cuda" or importlib.util.find_spec("bitsandbytes") is None:
         raise KitError(f"bits: {bits} on {device}; weights in 4 or 8 bits need a CUDA GPU and pip install bitsandbytes")
     if bits == 8:
@@ -321,7 +321,7 @@ def load_scorer(
     bits: int = 0,  # 4 or 8: store the weights in so many bits, CUDA only; 0: the precision of the device
     writing: Writing | None = None,  # None: the most likely one for sentences that nobody scores
 ) -> CausalScorer:
-    "Return the scorer of a model folder; raises `KitError` naming what is missing."
+    "Return the scorer of a model folder; raise `KitError` naming the missing file."
     folder = regular_file(folder)
     if not (folder / "config.json").is_file():
         raise KitError(f"{folder}: is not a model folder; fetch one with "
@@ -353,7 +353,7 @@ def load_scorer(
 
 # %% ../nbs/llm.ipynb #5bff3597
 def read_scores(path: Path, model: str) -> tuple[Writing | None, dict[str, float]]:
-    "Return the writing and the scores that a file keeps of a model, if any; raises `KitError` if it is damaged."
+    "Return the writing and the scores that a file keeps of a model, if any; raise `KitError` if it is damaged."
     if not os.path.lexists(path):
         return None, {}
     found = load_json(path)
@@ -428,7 +428,7 @@ def tabulate(
     trials: Sequence[DecodedTrial],
     llm: Sequence[np.ndarray],  # scores of the sentences of each
 ) -> np.ndarray:  # (5, T, N) acoustic, n-gram, large model, number of words, word errors; what pads is never chosen
-    "Return lists as one array; raises `KitError` if a true sentence is not known."
+    "Return lists as one array; raise `KitError` if a true sentence is not known."
     table = np.zeros((5, len(trials), max(1, *(len(trial.hypotheses) for trial in trials))))
     table[0], table[4] = -np.inf, np.inf
     for row, (trial, scores) in enumerate(zip(trials, llm, strict=True)):
@@ -518,7 +518,7 @@ _PRUNING = ("beam", "threshold", "token_threshold", "n_best")  # settings that c
 
 # %% ../nbs/llm.ipynb #5030fe05
 def _made_by(nbest: str | Path) -> dict[str, Any] | None:  # plain values; None if there is no record beside them
-    "Return what made lists, whatever their trials: the network, and the search without its pruning."
+    "Return the origin of lists, whatever their trials: the network, and the search without its pruning."
     key: Any = stored_key(nbest)
     with suppress(KeyError, TypeError, AttributeError):
         settings = {name: value for name, value in key["words"]["settings"].items() if name not in _PRUNING}
@@ -534,14 +534,14 @@ def save_weights(
     lists: dict[str, Any] | None = None,  # what made the lists, from `_made_by`
     chose: Iterable[str] = (),  # `choice_key` of the trials that they were tuned on
 ) -> Path:
-    "Write the weights, their error rates and what they were tuned for, and return the path."
+    "Write the weights, their error rates and the data that they were tuned for, and return the path."
     rates = {name: getattr(tuned, name).rate for name in ("before", "after", "held_out", "oracle")}
     return save_json(path, {"weights": asdict(tuned.weights), "wer": rates, "llm": llm, "lists": lists,
                             "chose": sorted(chose)})
 
 # %% ../nbs/llm.ipynb #5f08c02b
 def load_weights(path: str | Path) -> tuple[RescoreWeights, dict[str, Any]]:  # and all of the file
-    "Return the weights of a file and what they were tuned for; raises `KitError` naming the file and the fault."
+    "Return the weights of a file and their lists of tuning; raise `KitError` naming the file and the fault."
     found = load_json(path)
     try:
         if not isinstance(found["chose"], list):
@@ -608,7 +608,7 @@ def rescore(
     bits: int = 0,  # 4 or 8: store its weights in so many bits, CUDA only; 0: the precision of the device
     device: str = "auto",  # "cpu" or "cuda"; "auto": a GPU if there is one
 ) -> Rescoring:
-    "Rescore lists, or go on where a call was killed; raises `KitError` if an input cannot be used."
+    "Rescore lists, or go on where a call was killed; raise `KitError` if an input cannot be used."
     out = Path(out)
     check_target(out)
     if os.path.realpath(nbest) == os.path.realpath(out):

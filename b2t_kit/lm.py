@@ -68,7 +68,7 @@ LEAST, GREATEST = -1e6, 100.0  # ln p of a word is between these in any model, h
 # %% ../nbs/lm.ipynb #73bcf0be
 @numba.njit(nogil=True)
 def find(arrays, state, word):
-    "Return the node of a context with one more word, 0 if there is none; raises `DamagedModel`."
+    "Return the node of a context with one more word, 0 if there is none; raise `DamagedModel`."
     if state == 0:
         return np.int64(1 + word)
     low, end = np.int64(arrays.first[state]), np.int64(arrays.first[state + 1])
@@ -88,7 +88,7 @@ def find(arrays, state, word):
 # %% ../nbs/lm.ipynb #cd593e6e
 @numba.njit(nogil=True)
 def step(arrays, state, word):  # (float64 ln of its probability, int64 state after it)
-    "Return ln p of the next word and the new state; raises `DamagedModel` if an index or number is out of range."
+    "Return ln p of the next word and the new state; raise `DamagedModel` if an index or number is out of range."
     ln_p, node = 0.0, find(arrays, state, word)
     while node == 0:
         ln_p += arrays.back[state]
@@ -238,7 +238,7 @@ class LanguageModel:
         return float(self.word_scores([" ".join(words)])[1].sum())
 
     def verify(self) -> None:
-        "Read the whole model: its fingerprint, every index and every number; raises `KitError` at the first fault."
+        "Read the whole model: its fingerprint, every index and every number; raise `KitError` at the first fault."
         with self.blamed():
             if self.hash:  # which raises if the file's header claims another
                 check_arrays(self.arrays, self.counts)
@@ -317,7 +317,7 @@ def _link_nodes(arrays, parents, begin, link, ln_p):
 
 # %% ../nbs/lm.ipynb #71bef9a1
 def compile_arrays(levels: Sequence[Level]) -> Arrays:
-    "Return the arrays of a model; raises `KitError` if there are too many n-grams for 32-bit numbers."
+    "Return the arrays of a model; raise `KitError` if there are too many n-grams for 32-bit numbers."
     ends = [1, *(1 + np.cumsum([len(level.word) for level in levels]))]  # ends[n]: one past the nodes of n words
     total = int(ends[-1])
     if total >= 2**32:
@@ -356,7 +356,7 @@ def assemble(
     path: str | Path | None = None,
     merge: bool = False,  # take the first of equal n-grams
 ) -> LanguageModel:
-    "Return the model of some n-grams; raises `KitError` if one is there twice."
+    "Return the model of some n-grams; raise `KitError` if one is there twice."
     tables, size = list(tables), len(words)
     for n in range(len(tables) - 1, 1, -1):
         heads, below = tables[n].words[:, :-1], tables[n - 1]
@@ -389,7 +389,7 @@ def assemble(
 
 # %% ../nbs/lm.ipynb #118c2473
 def perplexity(model: LanguageModel, sentences: Iterable[str]) -> tuple[float, float]:
-    "Return perplexity and unknown words of a text; raises `KitError` if there is no sentence."
+    "Return perplexity and unknown words of a text; raise `KitError` if there is no sentence."
     numbers, ln_p = model.word_scores(sentences)
     known = numbers != UNKNOWN
     if not known.any():
@@ -431,7 +431,7 @@ def _digest(line: bytes) -> bytes:
 
 # %% ../nbs/lm.ipynb #941f1e61
 def _write_model(model: LanguageModel, path: str | Path) -> Path:
-    "Write a model and return the path; raises `KitError` and leaves no file if writing fails."
+    "Write a model and return the path; raise `KitError` and leaves no file if writing fails."
     header = {"counts": model.counts, "words": model.words, "origin": model.origin,
               "checked": [f"{mark:x}" for mark in model.checked.tolist()], "hash": model.hash}
     line = json.dumps(header, allow_nan=False).encode() + b"\n"
@@ -446,7 +446,7 @@ def _write_model(model: LanguageModel, path: str | Path) -> Path:
 
 # %% ../nbs/lm.ipynb #c2df14fd
 def map_model(path: str | Path) -> LanguageModel:
-    "Return a model whose arrays stay in the file; raises `KitError` if the file is damaged or cut short."
+    "Return a model whose arrays stay in the file; raise `KitError` if the file is damaged or cut short."
     path = regular_file(path)
     try:
         with open(path, "rb") as file:
@@ -521,7 +521,7 @@ _LINE = 1 << 20  # bytes of the longest line; a sentence has some hundred
 
 
 def line_blocks(path: str | Path, longest: int = _LINE) -> Iterator[tuple[int, list[bytes]]]:
-    "Yield the lines of a file in blocks; raises `KitError` naming a line that is too long, or a file cut short."
+    "Yield the lines of a file in blocks; raise `KitError` naming a line that is too long, or a file cut short."
     number = 1
     try:
         with open(regular_file(path), "rb") as raw:
@@ -607,7 +607,7 @@ def _parse_arpa(rows: Iterator[list[bytes]], words: list[str]) -> list[Ngrams]:
 
 # %% ../nbs/lm.ipynb #930d5740
 def read_arpa(path: str | Path) -> LanguageModel:
-    "Return the model of an ARPA file; raises `KitError` naming the line of the first fault."
+    "Return the model of an ARPA file; raise `KitError` naming the line of the first fault."
     words, number = list(SPECIAL), 0  # the line that is read
 
     def rows() -> Iterator[list[bytes]]:
@@ -673,7 +673,7 @@ KENLM = b"mmap lm http://kheafield.com/code"
 
 
 def format_of(path: str | Path) -> str:
-    "Return what the first bytes say: a KenLM binary, a model of this kit, or ARPA text, which anything else must be."
+    "Return the format that the first bytes tell: a KenLM binary, a model of this kit, or else ARPA text."
     try:
         with open(regular_file(path), "rb") as file:
             begin = file.read(len(KENLM))
@@ -690,7 +690,7 @@ _LOSSES = {"letters beyond a to z": FOREIGN_LETTER, "digits": re.compile("[0-9]"
 
 
 def text_blocks(text: Text) -> Iterator[tuple[str, int, str]]:  # source, number of the first line, normalised lines
-    "Yield a text in blocks of lines; raises `KitError` naming a line that is too long or not UTF-8."
+    "Yield a text in blocks of lines; raise `KitError` naming a line that is too long or not UTF-8."
     if not isinstance(text, (str, Path)):
         for part in chunks(len(text), 20_000):
             block = "\n".join(" ".join(line.split("\n")) for line in text[part])
@@ -723,7 +723,7 @@ def text_blocks(text: Text) -> Iterator[tuple[str, int, str]]:  # source, number
 
 # %% ../nbs/lm.ipynb #3d5dd04b
 def load_sentences(source: str | Path) -> list[str]:  # normalised, without empty ones
-    "Return sentences: of recordings, those for training but the quarantined; raises `KitError` if there are none."
+    "Return sentences: of recordings, those for training but the quarantined; raise `KitError` if there are none."
     path, found = Path(source), list[str]()
     if path.is_dir():
         with Recordings(path, "train") as recordings:
@@ -753,7 +753,7 @@ def read_tokens(
     keep: Callable[[list[str], str], bool] | None = None,  # words of a line, where it is: whether to use it; None: all
     memory: int = 10**10,  # bytes that words and text may take
 ) -> tuple[list[str], np.ndarray]:  # words by number, (T,) uint32 text: each sentence between 1 and 2
-    "Return all sentences of some texts as numbers; raises `KitError` if there are none, or too many words."
+    "Return all sentences of some texts as numbers; raise `KitError` if there are none, or too many words."
     numbers: dict[str, int] = defaultdict(count(len(SPECIAL)).__next__, {UNKNOWN_WORD: UNKNOWN})
     parts, size, spelled = list[np.ndarray](), 0, 0
     for text in texts:
@@ -781,7 +781,7 @@ def choose_vocabulary(
     vocabulary: Iterable[str] | None = None,  # exactly these words; None: the words of the text
     min_count: int = 1,  # without a vocabulary: least number of occurrences of a word
 ) -> list[str]:  # words of the model by number, most frequent first
-    "Renumber a text with the words of the model; raises `KitError` if none remain."
+    "Renumber a text with the words of the model; raise `KitError` if none remain."
     times = dict(zip(words, np.bincount(stream, minlength=len(words)).tolist()))
     if vocabulary is None:
         kept = [word for word in words[3:] if times[word] >= min_count]
@@ -819,7 +819,7 @@ def count_ngrams(
     size: int,  # number of different words
     memory: int = 10**12,  # bytes that the tables may take
 ) -> list[NgramTable]:  # of 1, 2, ... words
-    "Return the counts of all n-grams of a text; raises `KitError` if they need more memory."
+    "Return the counts of all n-grams of a text; raise `KitError` if they need more memory."
     def afford(needed: int) -> None:
         if needed > memory:
             raise KitError(f"the n-grams of up to {n} words need more than {memory / 1e6:,.0f} MB of memory; allow "
@@ -927,7 +927,7 @@ def train_language_model(
     keep: Callable[[list[str], str], bool] | None = None,  # as for `read_tokens`
     memory: int | None = None,  # bytes; None: what is free
 ) -> LanguageModel:
-    "Return the model of some texts; raises `KitError` for invalid settings, or too large a text."
+    "Return the model of some texts; raise `KitError` for invalid settings, or too large a text."
     limits = [*prune, *[prune[-1] if prune else 0] * order][: max(order, 0)]
     if not 1 <= order <= MAX_ORDER:
         raise KitError(f"order: {order} is not from 1 to {MAX_ORDER}")
@@ -992,7 +992,7 @@ class LeakGuard:
                            f"the text, the first one is '{sentence}' ({place}); drop these lines with --leaks drop")
 
     def record(self, model: LanguageModel) -> None:
-        "Record in a model what its text was checked for."
+        "Record in a model the sentences that its text was checked for."
         model.checked = fingerprints(self.sentences)
         model.origin["leaks"] = {"sentences": len(self.sentences), "action": self.action, "lines": len(self.leaks)}
 
@@ -1044,7 +1044,7 @@ def build_language_model(
     leaks: Leaks = "refuse",  # the text, or drop lines with such sentences
     memory: int | None = None,  # MB; None: what is free
 ) -> LanguageModel:
-    "Train a model and write it; raises `KitError` and writes nothing if it fails."
+    "Train a model and write it; raise `KitError` and writes nothing if it fails."
     check_model_name(out)
     if isinstance(vocabulary, (str, Path)):
         vocabulary = read_vocabulary(vocabulary)
@@ -1062,7 +1062,7 @@ def build_language_model(
 
 # %% ../nbs/lm.ipynb #f188415f
 def read_vocabulary(source: str | Path) -> list[str]:
-    "Return the words of a file; raises `KitError` naming the line of a word that cannot be scored."
+    "Return the words of a file; raise `KitError` naming the line of a word that cannot be scored."
     words = []
     for number, line in enumerate(read_text(source).splitlines(), 1):
         try:
@@ -1086,7 +1086,7 @@ def _spelled_out(value: Any, depth: int = 3) -> str:
 
 
 def describe_language_model(model: LanguageModel) -> str:  # a few lines
-    "Return what a model holds, what it needs, and how it was made."
+    "Return a model's content, memory and origin."
     size, kind = os.path.getsize(str(model.path)), format_of(str(model.path))
     mapped = "mapped: what is used is read, and pages are shared"
     whole = "all of it is read and held in memory; b2t lm convert makes a file that opens at once"
@@ -1112,7 +1112,7 @@ def word_probabilities(models: Sequence[LanguageModel], sentences: Sequence[str]
 
 # %% ../nbs/lm.ipynb #9538133f
 def mixture_weights(probabilities: np.ndarray) -> np.ndarray:  # (models,), sum to 1
-    "Return the weights that maximise the probability of the words; raises `KitError` if there are none."
+    "Return the weights that maximise the probability of the words; raise `KitError` if there are none."
     if not len(probabilities):
         raise KitError("the text has no word that one of the models knows, so no weights can be found")
     weights, before = np.full(probabilities.shape[1], 1 / probabilities.shape[1]), -math.inf
@@ -1199,7 +1199,7 @@ def mix_language_models(
     exclude: Sequence[str | Path] = (),  # files or folders of the sentences that will be scored
     leaks: Leaks = "refuse",  # the text, or drop lines with such sentences
 ) -> LanguageModel:
-    "Mix models and write the result; raises `KitError` and writes nothing if it fails."
+    "Mix models and write the result; raise `KitError` and writes nothing if it fails."
     check_model_name(out)
     if len(models) < 2:
         raise KitError(f"models: {len(models) or 'none'} given; a mixture needs two or more")

@@ -33,7 +33,7 @@ _FIXED = struct.Struct("<B3xfI?3xI")  # order, multiplier, kind, words follow, v
 
 
 class KenlmHeader(NamedTuple):
-    "What the first bytes of a KenLM file say."
+    "The header of a KenLM file."
 
     kind: int  # index into KENLM_KINDS
     counts: tuple[int, ...]  # n-grams of 1, 2, ... words
@@ -43,7 +43,7 @@ class KenlmHeader(NamedTuple):
 
 # %% ../nbs/lm_kenlm.ipynb #552bde3b
 def parse_header(data: bytes) -> KenlmHeader:
-    "Return the header in the first bytes of a file; raises `DamagedModel` if it cannot be one."
+    "Return the header in the first bytes of a file; raise `DamagedModel` if it cannot be one."
     if data[: len(_FRONT)] != _FRONT or len(data) < len(_FRONT) + _FIXED.size:
         raise DamagedModel("begins like a KenLM file but is none of version 5 for this processor, or unfinished")
     order, multiplier, kind, has_words, version = _FIXED.unpack_from(data, len(_FRONT))
@@ -97,7 +97,7 @@ _ABSENT = -1
 
 @numba.njit(nogil=True)
 def find_key(model, table, key):  # first cell after the key; _ABSENT if the table does not have it
-    "Look a key up in a hash table; raises `DamagedModel` if the table lies outside the file or has no empty bucket."
+    "Look a key up in a hash table; raise `DamagedModel` if the table lies outside the file or has no empty bucket."
     rows, wide = model.rows[table], model.wide[table]
     row = np.int64(key % np.uint64(rows))
     for _ in range(rows):
@@ -137,7 +137,7 @@ def _keep_context(new, length, back):
 # %% ../nbs/lm_kenlm.ipynb #a51634e4
 @numba.njit(nogil=True)
 def settle(state, new, word, log10_p, matched):  # matched: words of the longest n-gram found
-    "Add the backoff weights of contexts that have not seen the word; raises `DamagedModel` for a wild number."
+    "Add the backoff weights of contexts that have not seen the word; raise `DamagedModel` for a wild number."
     total = np.float64(log10_p)
     for at in range(matched - 1, state.length):
         total += state.back[at]
@@ -151,7 +151,7 @@ def settle(state, new, word, log10_p, matched):  # matched: words of the longest
 # %% ../nbs/lm_kenlm.ipynb #c76d112c
 @numba.njit(nogil=True)
 def _probing_step(model, state, new, word):  # float64 ln of its probability
-    "Return ln p of the next word and fill in the new state; raises `DamagedModel` if the file is damaged."
+    "Return ln p of the next word and fill in the new state; raise `DamagedModel` if the file is damaged."
     top, place = len(model.start) - 1, model.start[1] + 2 * np.int64(word)
     if word < 0 or word >= model.rows[1] or place + 2 > len(model.cells):
         raise DamagedModel("a word lies outside the file")
@@ -196,7 +196,7 @@ class KenlmTrie(NamedTuple):
 
 # %% ../nbs/lm_kenlm.ipynb #0700705b
 def map_trie(header: KenlmHeader, data: np.ndarray) -> tuple[KenlmTrie, int]:
-    "Return where the levels of a file (bytes,) are, and where they end; raises `DamagedModel` for impossible bits."
+    "Return where the levels of a file (bytes,) are, and where they end; raise `DamagedModel` for impossible bits."
     counts, top, packed = header.counts, len(header.counts), header.kind in (4, 5)
     place, word_bits, p_bits, back_bits, most = header.size + 8 + 8 * counts[0], counts[0].bit_length(), 31, 32, 0
     values = [[0, 0], [0, 0]]
@@ -233,7 +233,7 @@ def map_trie(header: KenlmHeader, data: np.ndarray) -> tuple[KenlmTrie, int]:
 # %% ../nbs/lm_kenlm.ipynb #e1a417de
 @numba.njit(nogil=True)
 def read_bits(bits, place, width):  # uint64, up to 57 bits
-    "Return a field of packed bits; raises `DamagedModel` if it lies outside the file."
+    "Return a field of packed bits; raise `DamagedModel` if it lies outside the file."
     at, shift = place >> 6, place & 63
     if at < 0 or at + (shift + width > 64) >= len(bits):
         raise DamagedModel("an n-gram lies outside the file")
@@ -260,7 +260,7 @@ def _upper_part(model, n, row):
 # %% ../nbs/lm_kenlm.ipynb #464eaa15
 @numba.njit(nogil=True)
 def pointer(model, n, row):  # row: up to the count, which is where the last children end
-    "Return the first child of an n-gram; raises `DamagedModel` if it is not one."
+    "Return the first child of an n-gram; raise `DamagedModel` if it is not one."
     if n == 1:
         at = model.single + 2 * row + 1
         if at >= len(model.bits):
@@ -307,7 +307,7 @@ def weights(model, n, row):
 # %% ../nbs/lm_kenlm.ipynb #2d86792f
 @numba.njit(nogil=True)
 def _trie_step(model, state, new, word):  # float64 ln of its probability
-    "Return ln p of the next word and fill in the new state; raises `DamagedModel` if the file is damaged."
+    "Return ln p of the next word and fill in the new state; raise `DamagedModel` if the file is damaged."
     top, row = len(model.count) - 1, np.int64(word)
     if row < 0 or row >= model.count[1] or model.single + 2 * row >= len(model.bits):
         raise DamagedModel("a word lies outside the file")
@@ -345,7 +345,7 @@ class KenlmModel(LanguageModel):
         self,
         path: str | Path,  # in KenLM's binary format
     ):
-        "Raises `KitError` if the file is not a KenLM file, or has another size than its counts require."
+        "Raise `KitError` if the file is not a KenLM file, or has another size than its counts require."
         self.path: Path = regular_file(path)
         try:
             data = np.memmap(self.path, np.uint8, "r").view(np.ndarray)
@@ -428,7 +428,7 @@ class KenlmModel(LanguageModel):
         return states[1]
 
     def _singles(self, column: int) -> np.ndarray:
-        "One of the two numbers of each word."
+        "Return one of the two numbers of each word."
         if isinstance(self.arrays, KenlmTrie):
             return self.arrays.bits[self.arrays.single :][: 2 * self.num_words].view(np.float32)[column::4]
         return self.arrays.cells[self.arrays.start[1] :][: 2 * self.num_words].view(np.float32)[column::2]
@@ -453,7 +453,7 @@ class KenlmModel(LanguageModel):
         return _one_step(self.arrays, states, word), states[1]
 
     def verify(self) -> None:
-        "Read the whole model; raises `KitError` at the first fault."
+        "Read the whole model; raise `KitError` at the first fault."
         with self.blamed():
             if isinstance(self.arrays, KenlmTrie):
                 if not (self.hashes[1:] > self.hashes[:-1]).all():
@@ -470,7 +470,7 @@ class KenlmModel(LanguageModel):
                 raise DamagedModel("the words at the end do not fit their hashes")
 
     def listed(self) -> LanguageModel:
-        "Return a trie as a model of the kit; raises `KitError` if n-grams cannot be listed."
+        "Return a trie as a model of the kit; raise `KitError` if n-grams cannot be listed."
         return _listed(self)
 
 
@@ -515,7 +515,7 @@ def _walk_level(model, n, size, found, begin, stop, expected):
 
 # %% ../nbs/lm_kenlm.ipynb #12ee8ccb
 def walk_level(model: "KenlmModel", n: int, found: np.ndarray | None = None) -> None:
-    "Read all n-grams of n words of a trie, into `found`; raises `DamagedModel` at the first fault."
+    "Read all n-grams of n words of a trie, into `found`; raise `DamagedModel` at the first fault."
     found, contexts, expected = np.zeros(0, _LISTED) if found is None else found, model.num_words, 0
     for part in chunks(contexts if n == 2 else model.counts[n - 2], 1 << 14, f"reading n-grams of {n} words"):
         expected = _walk_level(model.arrays, n, model.num_words, found, part.start, part.stop, expected)
@@ -586,7 +586,7 @@ def _listed(model: KenlmModel) -> LanguageModel:
 def read_language_model(
     path: str | Path,  # .b2tlm, ARPA text (plain or gzip), or a KenLM binary; recognised by the first bytes
 ) -> LanguageModel:
-    "Return the model of a file in any supported format, all of it read if it is small; raises `KitError` if damaged."
+    "Return the model of a file in any supported format, all of it read if it is small; raise `KitError` if damaged."
     path, found = regular_file(path), format_of(path)
     if found != "KenLM binary":
         return map_model(path) if found == "model of this kit" else read_arpa(path)

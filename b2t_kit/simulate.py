@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 # %% ../nbs/simulate.ipynb #70ec4e06
 @cache
 def phrases() -> dict[str, tuple[str, ...]]:
-    "The alternatives of each symbol of the grammar; those of `fixed` are whole sentences."
+    "Return the alternatives of each symbol of the grammar; those of `fixed` are whole sentences."
     table: dict[str, tuple[str, ...]] = {}
     for line in (resources.files("b2t_kit") / "sentences.txt").read_text(encoding="utf-8").splitlines():
         symbol, _, choices = line.partition(":")
@@ -72,7 +72,7 @@ HELD_OUT_SHARE = 5  # one sentence in five is never used for training
 
 
 def kit_sentence(rng: np.random.Generator) -> str:
-    "One of the kit's sentences, from the grammar or from the fixed list."
+    "Return one of the kit's sentences, from the grammar or from the fixed list."
     if rng.random() < FIXED_SHARE:
         return phrases()["fixed"][rng.integers(len(phrases()["fixed"]))]
     text = "<sentence>"
@@ -83,12 +83,12 @@ def kit_sentence(rng: np.random.Generator) -> str:
 
 
 def is_held_out(sentence: str) -> bool:
-    "Whether only validation and test sets may contain a sentence; only its normalised form counts."
+    "Return whether only validation and test sets may contain a sentence; only its normalised form counts."
     return hashlib.sha256(normalise(sentence).encode()).digest()[0] % HELD_OUT_SHARE == 0
 
 
 def draw_sentence(rng: np.random.Generator, held_out: bool) -> str:
-    "A random training sentence, or a random held-out one."
+    "Return a random training sentence, or a random held-out one."
     while True:
         if is_held_out(sentence := kit_sentence(rng)) == held_out:
             return sentence
@@ -98,13 +98,13 @@ DEFAULT_SENTENCES = 20_000
 
 
 def kit_words() -> list[str]:
-    "All words of the kit's own sentences, in alphabetical order."
+    "Return all words of the kit's own sentences, in alphabetical order."
     texts = [re.sub(r"<\w+>", " ", choice) for group in phrases().values() for choice in group]
     return sorted({word for text in texts for word in normalise(text, True).split()})
 
 
 def default_language_model(exclude: Iterable[str] = ()) -> "LanguageModel":
-    "A small model of the kit's own sentences, without those that will be scored."
+    "Return a small model of the kit's own sentences, without those that will be scored."
     from b2t_kit.lm import LeakGuard, train_language_model  # here, since numba takes a second
 
     rng, guard = np.random.default_rng(20_000), LeakGuard(exclude, "drop")
@@ -128,7 +128,7 @@ class Prompt:
 
 @cache
 def labels_of(sentence: str) -> tuple[int, ...]:  # phoneme ids with 40 (silence) after every word
-    "The labels that a recording of the sentence stores; raises `KitError` if there are none or too many."
+    "Return the labels that a recording of the sentence stores; raise `KitError` if there are none or too many."
     from b2t_kit.text.g2p import sentence_to_phonemes
 
     labels = tuple(to_ids(sentence_to_phonemes(sentence)))
@@ -140,7 +140,7 @@ def labels_of(sentence: str) -> tuple[int, ...]:  # phoneme ids with 40 (silence
 
 # %% ../nbs/simulate.ipynb #a2eb514b
 def read_prompts(path: str | Path) -> list[Prompt]:
-    "All sentences of a file; raises `KitError` with file and line if one cannot be used."
+    "Return all sentences of a file; raise `KitError` with file and line if one cannot be used."
     text, prompts = read_text(path), list[Prompt]()
     if Path(path).suffix.lower() != ".csv":
         prompts = [Prompt(line.strip()) for line in text.splitlines() if normalise(line)]
@@ -180,7 +180,7 @@ MOST_DISTURBED = {"day_gain": 1.0, "trial_gain": 1.0, "wander": 1.0, "lapses": 0
 
 @dataclass(frozen=True)
 class SimulateConfig:
-    "What to simulate: the plan, what goes wrong, the difficulty and the speaking rate."
+    "Settings of simulated recordings: the plan, the harms, the difficulty and the speaking rate."
     sessions: int = 4  # recording days, 1 to 1000; with a table of sessions, its first ones
     trials: int = 100  # training trials per session; with a table, the most per session
     held_out: float = 0.18  # validation trials per training trial, 0 to 1; as many test trials
@@ -226,7 +226,7 @@ DROPPED = 0.03  # share of trials that were recorded but not kept
 
 
 def day_number(session: str) -> int:
-    "Days since T15's implantation; raises `KitError` if the name is not a date after it."
+    "Days since T15's implantation; raise `KitError` if the name is not a date after it."
     try:
         day = (date(*map(int, session.split(".")[1:])) - IMPLANTED["t15"]).days
     except (ValueError, TypeError) as error:
@@ -237,14 +237,14 @@ def day_number(session: str) -> int:
 
 
 def session_names(count: int) -> list[str]:
-    "The names of the first sessions: the 45 real dates, then one per week."
+    "Return the names of the first sessions: the 45 real dates, then one per week."
     last = date(*map(int, T15_DATES[-1].split(".")))
     later = [last + timedelta(weeks=week + 1) for week in range(count - len(T15_DATES))]
     return [f"t15.{day}" for day in T15_DATES[:count]] + [f"t15.{day:%Y.%m.%d}" for day in later]
 
 # %% ../nbs/simulate.ipynb #ea74c079
 class Schedule:
-    "Who says what when: the kit's own sentences, those of a list, or those of a table with sessions."
+    "The sentences of each day: the kit's own, those of a list, or those of a table with sessions."
 
     def __init__(self, config: SimulateConfig) -> None:
         prompts = read_prompts(config.labels) if config.labels is not None else []
@@ -272,7 +272,7 @@ class Schedule:
         return sum(min(len(self.rows[name]), most) if self.rows else most for name in self.sessions)
 
     def draw(self, session: str, count: int, held_out: bool) -> list[Prompt]:
-        "Sentences of a session, in order."
+        "Return sentences of a session, in order."
         seed, day, pool = self.config.seed, day_number(session), self.pools[held_out]
         if self.rows and not held_out:
             return self.rows[session][:count]
@@ -297,7 +297,7 @@ class Schedule:
         self,
         session: str,  # one of `sessions`
     ) -> list[Prompt]:  # in the order of recording
-        "The trials of a session: training blocks first, then evaluation blocks."
+        "Return the trials of a session: training blocks first, then evaluation blocks."
         config, said = self.config, self.draw(session, self.config.trials, held_out=False)
         rng, planned = np.random.default_rng([config.seed, 7, day_number(session)]), list[Prompt]()
 
@@ -330,7 +330,7 @@ PAUSE_EFFORT = 0.5  # gesture "effort" between words; 1 during a sound, 0 at res
 
 @cache
 def targets(label: int) -> np.ndarray:  # (1 or 2, len(GESTURES)) float64, between 0 and 1
-    "A phoneme's target for each gesture, one row per part, in order of time."
+    "Return a phoneme's target for each gesture, one row per part, in order of time."
     if label == SILENCE:
         return np.array([[PAUSE_EFFORT * (name == "effort") for name in GESTURES]])
     features = FEATURES[PHONEMES[label]]
@@ -383,7 +383,7 @@ def trajectory(
     timing: Timing,
     margin: int = 0,  # bins before and after the trial
 ) -> np.ndarray:  # (num_bins + 2 margin, len(GESTURES)) float64, between 0 and 1
-    "The gestures in each bin of a trial, with anticipation and carry-over."
+    "Return the gestures in each bin of a trial, with anticipation and carry-over."
     rows = [targets(int(label)) for label in timing.labels]
     counts = [len(row) for row in rows]  # a label with two parts gives half of its time to each
     widths = np.repeat(np.diff(timing.edges) / counts, counts)
@@ -487,7 +487,7 @@ def electrodes_on(
     drift: float = 1.0,  # changes from day to day, relative to what the difficulty gives
     lasting: float = 1.0,  # share of the permanent tuning that does not drift either
 ) -> Electrodes:
-    "The electrodes of a participant on a day."
+    "Return the electrodes of a participant on a day."
     drift, shape = difficulty * drift, (NUM_ELECTRODES, len(GESTURES) + 1)
     keep = np.exp(-drift / DRIFT_DAYS)  # of a discrete Ornstein-Uhlenbeck process
     walk = np.random.default_rng([who.seed, 2, 0]).standard_normal(shape, dtype=np.float32)
@@ -532,7 +532,7 @@ def drive(
     weights: np.ndarray,  # (256, G)
     who: Participant,  # gives the lags and the adaptation
 ) -> np.ndarray:  # (num_bins, 256)
-    "Each electrode's response to the gestures, adapted and at its lag."
+    "Return each electrode's response to the gestures, adapted and at its lag."
     response = np.einsum("tg,eg->te", course, weights)
     decay, average = np.exp(-1 / ADAPTATION_BINS), np.zeros_like(response)
     for index in range(1, len(response)):  # of the bins before each bin
@@ -549,7 +549,7 @@ def record_trial(
     position: int = 0,  # number of trials recorded before in this session
     gain: np.ndarray | float = 1.0,  # (T, 1) gain of the tuning
 ) -> np.ndarray:  # (T, 512) float32: log(1 + threshold crossings), then spike-band power
-    "The features of a trial, before z-scoring."
+    "Return the features of a trial, before z-scoring."
     who, nuisance, bins, arrays = electrodes.participant, electrodes.nuisance, timing.num_bins, len(LEADS)
     sources = knotted_noise(bins, SHARED_BINS, arrays * SHARED_FACTORS, rng).reshape(bins, arrays, SHARED_FACTORS)
     shared = np.einsum("taf,aef->tae", sources, who.shared.reshape(arrays, ARRAY_SIZE, SHARED_FACTORS))
@@ -584,7 +584,7 @@ LAPSE_BINS, LAPSE_GAIN = 85, 0.1  # mean length of a lapse: 1.7 s; what is left 
 
 
 def tuning_gain(config: SimulateConfig, day: float, bins: int, rng: np.random.Generator) -> np.ndarray:  # (T, 1)
-    "The gain of the tuning over a trial: of the day, of the trial, wandering within it, and small in lapses."
+    "Return the gain of the tuning over a trial: of the day, of the trial, wandering within it, and small in lapses."
     trial = day + config.trial_gain * rng.standard_normal()
     keep, start = np.exp(-1 / WANDER_BINS), rng.standard_normal()
     fresh = rng.standard_normal(bins) * np.sqrt(1 - keep**2)
@@ -599,7 +599,7 @@ def tuning_gain(config: SimulateConfig, day: float, bins: int, rng: np.random.Ge
 
 
 def misspoken(labels: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
-    "The labels; in a share of the trials with one word skipped or said twice."
+    "Return the labels; in a share of the trials with one word skipped or said twice."
     wrong, place, twice = rng.random(3)
     words = np.split(labels, np.flatnonzero(labels == SILENCE)[:-1] + 1)
     if wrong >= share or len(words) < 2:
@@ -618,7 +618,7 @@ LONG_SESSION = 200  # trials
 
 
 def moments(features: np.ndarray) -> np.ndarray:  # (3, C) float64: number of bins, sum, sum of squares
-    "What z-scoring needs of a trial."
+    "Return the sums over a trial that z-scoring needs."
     wide = features.astype(np.float64)
     return np.stack([np.full(wide.shape[1], float(len(wide))), wide.sum(0), (wide * wide).sum(0)])
 
@@ -627,7 +627,7 @@ def zscore(
     features: np.ndarray,  # (T, C) float32, as recorded
     preceding: Iterable[np.ndarray],  # moments of the trials before it, at least one
 ) -> np.ndarray:  # (T, C) float32
-    "Features minus the mean, divided by the standard deviation, of the preceding trials."
+    "Return features minus the mean, divided by the standard deviation, of the preceding trials."
     count, total, squares = sum(preceding, np.zeros(()))
     mean = total / count
     spread = np.sqrt(np.maximum(squares / count - mean**2, SMALLEST_SPREAD**2))
@@ -662,7 +662,7 @@ class SessionSimulator:
         rng: np.random.Generator,  # of this trial
         position: int,  # number of trials recorded before in this session
     ) -> tuple[np.ndarray, Timing]:  # (T, 512) float32 before z-scoring; the time of what is said
-        "The recording of an attempt."
+        "Return the recording of an attempt."
         config, now = self.config, self.electrodes
         share = config.session_drift * min(max(position, 0) / LONG_SESSION, 1.0)
         weights = [now.weights, now.power_weights]
@@ -680,7 +680,7 @@ class SessionSimulator:
         self,
         position: int,  # index into `planned`, or -1, -2, ... for calibration trials
     ) -> tuple[np.ndarray, Timing]:  # as from `say`
-        "A trial before z-scoring."
+        "Return a trial before z-scoring."
         if position < 0:
             rng = np.random.default_rng([self.config.seed, 8, self.day, -position])
             return self.say(labels_of(draw_sentence(rng, held_out=False)), rng, position)
@@ -689,7 +689,7 @@ class SessionSimulator:
         return self.say(plan.labels, rng, position)
 
     def finished(self, position: int, raw: np.ndarray, preceding: Iterable[np.ndarray]) -> Trial:
-        "A planned trial, with its features z-scored by the moments of those before it."
+        "Return a planned trial, with its features z-scored by the moments of those before it."
         plan, features = self.planned[position], zscore(raw, preceding)
         if self.config.coupling:
             features = np.minimum(features, LARGEST)
@@ -700,12 +700,12 @@ class SessionSimulator:
         self,
         position: int,  # index into `planned`
     ) -> Trial:
-        "One trial; makes up to 20 others for their statistics."
+        "Return one trial; makes up to 20 others for their statistics."
         before = range(max(position - WINDOW, -CALIBRATION), position)
         return self.finished(position, self.raw(position)[0], [moments(self.raw(index)[0]) for index in before])
 
     def __iter__(self) -> Iterator[tuple[str, Trial]]:
-        "All trials in order of recording, each with its split."
+        "Yield all trials in order of recording, each with its split."
         recent = deque((moments(self.raw(index)[0]) for index in range(-CALIBRATION, 0)), WINDOW)
         recorded = read_ahead(self.raw, range(len(self)), ahead=RECORDED_AHEAD)
         for position, (raw, _) in enumerate(recorded):
@@ -714,7 +714,7 @@ class SessionSimulator:
 
 
 def open_sessions(config: SimulateConfig, plan: Schedule | None = None) -> list[SessionSimulator]:
-    "One simulator per session of the plan; nothing is simulated yet."
+    "Return one simulator per session of the plan; nothing is simulated yet."
     plan = plan or Schedule(config)
     who = Participant(config.seed, config.onsets, config.coupling, config.shared_noise)
     return [SessionSimulator(config, who, plan.trials(name)) for name in plan.sessions]
@@ -764,7 +764,7 @@ def simulate(
 # %% ../nbs/simulate.ipynb #8f347c1f
 @cache
 def real_errors() -> dict[str, Any]:  # do not change it
-    "The figures of the published baseline."
+    "Return the figures of the published baseline."
     return json.loads((resources.files("b2t_kit") / "real_errors.json").read_text(encoding="utf-8"))
 
 
@@ -788,7 +788,7 @@ FAINT = 0.001  # share of all other classes
 
 @cache
 def rivals() -> np.ndarray:  # (41, 41) ln P(taken for | said, wrong); 0 on the diagonal
-    "What a sound is taken for when it is mistaken. Row 0: nothing was said; column 0: nothing is heard."
+    "Return the classes that a sound is mistaken for. Row 0: nothing was said; column 0: nothing is heard."
     features = feature_matrix()
     lengths = np.maximum(np.linalg.norm(features, axis=1), 1.0)
     close = (features @ features.T) / np.outer(lengths, lengths)  # the cosine of their articulatory features
@@ -804,7 +804,7 @@ def timeline(
     labels: Sequence[int],  # classes 1..40
     generator: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:  # (P,) class of each frame; (P,) index of its stretch
-    "A random CTC path for the labels."
+    "Return a random CTC path for the labels."
     classes, lengths = [BLANK], [int(generator.integers(1, 4))]
     for previous, label in zip([BLANK, *labels], labels):
         gap = max(int(generator.integers(0, 4)), int(previous == label))
@@ -845,7 +845,7 @@ class Noise:
 
 @cache
 def clarity(errors: float) -> np.ndarray:  # (41,) standard deviations of the noise
-    "The clarity with which each sound, and a gap for class 0, fails as often as it should, over all gains and lapses."
+    "Return the clarity at which each sound, and a gap for class 0, fails as often as it should, over gains and lapses."
     counts, said = real_counts()
     drawn = counts[:, BLANK] * DELETED + counts[:, 1:].sum(axis=1) * SUBSTITUTED
     drawn[BLANK] = counts[BLANK].sum() * INSERTED
@@ -860,7 +860,7 @@ def clarity(errors: float) -> np.ndarray:  # (41,) standard deviations of the no
 
 # %% ../nbs/simulate.ipynb #7b805b56
 def in_lapse(draws: np.ndarray) -> np.ndarray:  # bool, as many as draws between 0 and 1
-    "The stretches with a lapse: a Markov chain."
+    "Return the stretches with a lapse: a Markov chain."
     begin = LAPSES * (1 - MEMORY) / (1 - LAPSES)
     found = np.empty(len(draws), dtype=bool)
     for place, draw in enumerate(draws):
@@ -875,7 +875,7 @@ def noisy_logits(
     day: int | None = None,  # trials of one number share its gain; None: a day of its own
     network: int | None = None,  # one of several that hear the same recording, of the same `generator`; None: one alone
 ) -> np.ndarray:  # (P, 41) float32
-    "The logits of a network for these phonemes, with errors."
+    "Return the logits of a network for these phonemes, with errors."
     path, stretch = timeline(labels, generator)
     said = np.full(2 * len(labels) + 2, BLANK)  # gap, gap, sound, gap, sound, ... gap
     said[2::2] = labels
@@ -916,7 +916,7 @@ def noisy_sentence(
     noise: Noise = Noise(),
     network: int | None = None,  # see `noisy_logits`
 ) -> np.ndarray:  # (P, 41) float32
-    "The logits for a sentence; raises `KitError` if it contains digits."
+    "Return the logits for a sentence; raise `KitError` if it contains digits."
     from b2t_kit.text.g2p import sentence_to_phonemes
 
     return noisy_logits(to_ids(sentence_to_phonemes(sentence)), generator, noise, network=network)

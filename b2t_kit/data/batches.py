@@ -30,7 +30,7 @@ from .dataset import MAX_BINS, Fault, Recordings, trial_digests
 
 # %% ../../nbs/data/batches.ipynb #12e36bc5
 def num_patches(bins: int, patch: int, stride: int, partial: bool = False) -> int:
-    "The number of patches of so many bins in a trial, one every `stride`; a last incomplete one counts if `partial`."
+    "Return the number of patches of so many bins in a trial, one every `stride`; `partial`: and an incomplete last."
     return max(0, (bins - (1 if partial else patch)) // stride + 1)
 
 
@@ -47,16 +47,16 @@ class Frames:
                 raise KitError(f"{name}: {value} is not 1 or more")
 
     def of(self, bins: int) -> int:
-        "The frames of a trial of so many bins."
+        "Return the frames of a trial of so many bins."
         return num_patches(bins, self.patch, self.stride, self.partial)
 
     def bins_for(self, frames: int) -> int:
-        "The bins of the shortest trial of so many frames, at least 1."
+        "Return the bins of the shortest trial of so many frames, at least 1."
         return (1 if self.partial else self.patch) + (frames - 1) * self.stride
 
 # %% ../../nbs/data/batches.ipynb #7059a309
 def needed_patches(labels: np.ndarray) -> int:  # (L,) integers
-    "The smallest number of frames from which CTC can produce `labels`."
+    "Return the smallest number of frames from which CTC can produce `labels`."
     return len(labels) + int(np.count_nonzero(labels[1:] == labels[:-1]))
 
 # %% ../../nbs/data/batches.ipynb #abb9df42
@@ -76,7 +76,7 @@ def choose_buckets(
     stride: int = 4,  # bins from one patch to the next
     saving: float = 0.01,  # share of all bins that another bucket must save
 ) -> list[Bucket]:  # ascending; the last one holds the longest trial
-    "The buckets with the fewest padded bins; raises `KitError` unless `max_buckets` is 1 to 6."
+    "Return the buckets with the fewest padded bins; raise `KitError` unless `max_buckets` is 1 to 6."
     if not 1 <= max_buckets <= 6:
         raise KitError(f"buckets is {max_buckets}; choose 1 to 6")
     num_bins, num_labels = np.asarray(num_bins), np.asarray(num_labels)
@@ -105,12 +105,12 @@ def choose_buckets(
 
 # %% ../../nbs/data/batches.ipynb #7bc14cc7
 def bucket_of(buckets: list[Bucket], num_bins: np.ndarray) -> np.ndarray:  # (n,) int64
-    "The index of the shortest bucket that is long enough for each trial."
+    "Return the index of the shortest bucket that is long enough for each trial."
     return np.searchsorted([bucket.bins for bucket in buckets], num_bins)
 
 # %% ../../nbs/data/batches.ipynb #e038e401
 def day_draws(trials: np.ndarray, day_balance: float) -> np.ndarray:  # both (days, buckets)
-    "The draws per epoch that are expected of so many trials of each day and bucket; each bucket's sum is whole."
+    "Return the draws per epoch that are expected of so many trials of each day and bucket; each bucket's sum is whole."
     if not 0 <= day_balance <= 1:
         raise KitError(f"day_balance is {day_balance}; choose a number from 0 to 1")
     per_day = trials.sum(1, keepdims=True)
@@ -185,7 +185,7 @@ class Sampler:
         self.steps_per_epoch = int(self.steps.sum())
 
     def epoch(self, number: int) -> list[Step]:
-        "All `steps_per_epoch` steps of an epoch, counted from 0, in order."
+        "Return all `steps_per_epoch` steps of an epoch, counted from 0, in order."
         generator = np.random.default_rng(fold_seed(self.seed, "epoch", number))
         placed = []
         for k, cells in enumerate(self.cells):
@@ -204,7 +204,7 @@ def rows_per_batch(
     parts: int,  # processes x micro-batches
     multiple: int = 1,  # devices that share a batch; the result is a multiple of it
 ) -> int:
-    "The rows of each process's micro-batch, so that a full step fits."
+    "Return the rows of each process's micro-batch, so that a full step fits."
     return -(-batch_size // (parts * multiple)) * multiple
 
 # %% ../../nbs/data/batches.ipynb #d251faef
@@ -226,7 +226,7 @@ class TrialCache:
         return len(self._trials)
 
     def copy(self, index: int, out: np.ndarray, skip: int = 0) -> None:
-        "Fill `out`, (T - skip, C) float32, with a trial from bin `skip` on; raises `Fault` if it cannot be read."
+        "Fill `out`, (T - skip, C) float32, with a trial from bin `skip` on; raise `Fault` if it cannot be read."
         trial = self._trials.get(index)
         if trial is None:
             trial = read_trial(self.recordings, index, self.precision)
@@ -245,7 +245,7 @@ class TrialCache:
 
 
 def read_trial(recordings: Recordings, index: int, precision: str) -> np.ndarray:  # (T, C)
-    "A trial in the precision of a cache; raises `Fault` if a number is too large for it."
+    "Return a trial in the precision of a cache; raise `Fault` if a number is too large for it."
     trial = recordings.features(index)
     if precision != "float16":
         return trial
@@ -262,7 +262,7 @@ def map_trials(
     precision: str,  # "float32" or "float16"
     folder: str | Path,  # created if missing
 ) -> Path:  # the mapped file
-    "Map the trials from a file, written if it is missing or damaged; raises `KitError` if the disk is too small."
+    "Map the trials from a file, written if it is missing or damaged; raise `KitError` if the disk is too small."
     folder = Path(folder) if os.path.isdir(folder) else check_writable(folder)
     shapes = [(info.num_bins, info.signal.num_features) for info in recordings.infos]
     digests = trial_digests(recordings, folder / "fingerprint.json")
@@ -378,14 +378,14 @@ class Assembler:
         return 4 * self.rows * self.buckets[-1].bins * self.num_features
 
     def labels(self, trial: int) -> np.ndarray:  # (L,) int64; empty in the test split
-        "A trial's labels, read from the file once."
+        "Return a trial's labels, read from the file once."
         if trial not in self._labels:
             labels = self.recordings.labels(trial)
             self._labels[trial] = np.empty(0, np.int64) if labels is None else labels
         return self._labels[trial]
 
     def needed_bins(self, trial: int) -> int:
-        "The smallest number of bins from which CTC can produce the trial's labels."
+        "Return the smallest number of bins from which CTC can produce the trial's labels."
         return self.frames.bins_for(max(1, needed_patches(self.labels(trial))))
 
     def batch(
@@ -397,7 +397,7 @@ class Assembler:
         step_rows: int,  # trials of the whole step
         step_key: int = 0,  # key of random numbers that all rows of the step share
     ) -> Batch:
-        "A batch of these trials; the remaining rows are empty. Raises `Fault` if a trial cannot be read."
+        "Return a batch of these trials; the remaining rows are empty. Raises `Fault` if a trial cannot be read."
         features = self._memory(bucket.bins)
         features[len(trials):] = 0
         labels = torch.zeros(self.rows, bucket.labels, dtype=torch.int32)
@@ -435,17 +435,17 @@ class Assembler:
         return torch.from_numpy(array)
 
     def empty(self, bucket: Bucket, step_rows: int) -> Batch:
-        "A batch of empty rows only, of a step that would have so many trials."
+        "Return a batch of empty rows only, of a step that would have so many trials."
         return self.batch(bucket, np.empty(0, np.int64), [], [], step_rows)
 
 # %% ../../nbs/data/batches.ipynb #deec7df7
 def _in_fours(bins: int) -> int:
-    "The next multiple of four below, since models may read every fourth bin only; below four the number."
+    "Return the next multiple of four below, since models may read every fourth bin only; below four the number."
     return bins // 4 * 4 or bins
 
 
 def trainable(recordings: Recordings, config: BatchConfig, frames: Frames) -> np.ndarray:  # (n,) int64, ascending
-    "The indices of the trials to train on; raises `KitError` if one is impossible (unless skipped) or none is left."
+    "Return the indices of the trials to train on; raise `KitError` if one is impossible (unless skipped) or none left."
     if recordings.split == "test":
         raise KitError(f"{recordings.folder}: the test split has no labels to train on")
     kept = []
@@ -514,7 +514,7 @@ class TrainBatches:
         return [(self.assembler.rows, bucket.bins, bucket.labels) for bucket in self.buckets]
 
     def empty_batches(self) -> list[list[Batch]]:
-        "A step of empty rows in every shape, largest first."
+        "Return a step of empty rows in every shape, largest first."
         return [[self.assembler.empty(bucket, self.config.batch_size) for _ in range(self.accumulation)]
                 for bucket in reversed(self.buckets)]
 
@@ -543,7 +543,7 @@ class TrainBatches:
         return [min(cut, most) for cut, most in zip(wanted, spare)]
 
     def padded_share(self) -> float:
-        "The share of an epoch's bins that is padding, on average."
+        "Return the share of an epoch's bins that is padding, on average."
         real = padded = 0.0
         lengths = np.array([self.recordings.infos[trial].num_bins for trial in self.trials])
         rows = self.assembler.rows * self.world * self.accumulation
@@ -593,7 +593,7 @@ class EvalBatches:
         self.assembler = Assembler(recordings, config, frames, self.buckets, rows)
 
     def empty_batches(self) -> list[Batch]:
-        "A batch of empty rows in every shape, largest first."
+        "Return a batch of empty rows in every shape, largest first."
         return [self.assembler.empty(bucket, self.config.batch_size) for bucket in reversed(self.buckets)]
 
     def _steps(self) -> list[Step]:
@@ -618,7 +618,7 @@ class EvalBatches:
 
 # %% ../../nbs/data/batches.ipynb #36bc902a
 def smoothing_taps(sigma: float = 2.0, causal: bool = False) -> list[float]:
-    "The smoothing kernel of the T15 baseline, first bin first: a Gaussian of `sigma` bins without its small values."
+    "Return the smoothing kernel of the T15 baseline, first bin first: a Gaussian of `sigma` bins, small values cut."
     radius = int(4 * sigma + 0.5)
     weights = [math.exp(-0.5 * (offset / sigma) ** 2) for offset in range(-radius, radius + 1)]
     kept = [weight for weight in weights if weight / sum(weights) > 0.01]  # as in the baseline
@@ -639,7 +639,7 @@ def smooth(
     num_bins: torch.Tensor | None = None,  # (B,) int32 bins of each trial; if given, padding is set to zero
     causal: bool = False,  # smooth with the present bin and those before it
 ) -> torch.Tensor:  # (B, T, C), or if "valid" and sigma is 2 (B, T - 8, C), causal (B, T - 4, C)
-    "The features, smoothed along time; raises `KitError` if `mode` is unknown."
+    "Return the features, smoothed along time; raise `KitError` if `mode` is unknown."
     if mode not in ("same", "valid"):
         raise KitError(f"smoothing mode '{mode}' is unknown; there are same and valid")
     if sigma <= 0:
@@ -696,7 +696,7 @@ def time_mask(num_bins: torch.Tensor, noise_key: torch.Tensor, bins: int, config
 # %% ../../nbs/data/batches.ipynb #c28dd8f1
 def _disturbed(features: torch.Tensor, num_bins: torch.Tensor, noise_key: torch.Tensor, config: Augment,
                width: torch.Tensor | None = None) -> torch.Tensor:
-    "All augmentations in the order of the baseline, for a whole batch at once."
+    "Return all augmentations in the order of the baseline, for a whole batch at once."
     _, bins, channels = features.shape
     mask = bin_mask(num_bins, bins)
     if width is not None:  # no noise where a trial has no features

@@ -47,7 +47,7 @@ AS_PUBLISHED, UNCONFIRMED = "as published", "unconfirmed"  # the order of column
 
 @dataclass(frozen=True)
 class Signal:
-    "What the features of a file are, by default T15's."
+    "The features of a file: their kinds and arrays, by default T15's."
     participant: str = "t15"
     num_features: int = 512  # C, columns: all arrays of the first kind, then all of the second
     features: str = ", ".join(FEATURE_KINDS)
@@ -172,7 +172,7 @@ def reading(
     group: str = "",  # a group in the file, or what lies in the group
     field: str = "",  # a dataset or attribute
 ) -> Iterator[None]:
-    "Turn what is found wrong in the block into a `Fault` with its place."
+    "Turn an error in the block into a `Fault` with its place."
     try:
         yield
     except Fault:
@@ -188,7 +188,7 @@ def reading(
 
 
 def open_file(path: Path) -> h5py.File:
-    "Open an HDF5 file for reading; raises `Fault` if it is missing, damaged or not one."
+    "Open an HDF5 file for reading; raise `Fault` if it is missing, damaged or not one."
     with reading(path):
         if not path.is_file():  # a pipe would be waited for without end
             raise KitError("is not a file" if path.exists() else "is missing, or a link to a missing file")
@@ -200,7 +200,7 @@ def open_file(path: Path) -> h5py.File:
 
 # %% ../../nbs/01_dataset.ipynb #48401baa
 def open_member(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset | None:
-    "What a group holds under a name; raises `Fault` for a link, or if it cannot be read."
+    "Return a member of a group; raise `Fault` for a link, or if it cannot be read."
     with reading(group, name):
         key = name.encode("utf-8", "surrogateescape")
         if not group.id.links.exists(key):
@@ -211,7 +211,7 @@ def open_member(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset | Non
 
 
 def open_trial(file: h5py.File, name: str) -> h5py.Group:
-    "The group of a trial."
+    "Return the group of a trial."
     with reading(file, name):
         group = open_member(file, name)
         if not isinstance(group, h5py.Group):
@@ -224,7 +224,7 @@ MAX_CHUNKS = 10_000  # of one compressed dataset
 
 
 def check_storage(data: h5py.Dataset) -> None:
-    "Raise `KitError` unless a dataset lies in its file, was written whole, and unpacks to what it declares."
+    "Raise `KitError` unless a dataset lies in its file, was written whole, and unpacks to its declared size."
     settings = data.id.get_create_plist()
     if settings.get_layout() == h5py.h5d.VIRTUAL or settings.get_external_count():
         raise KitError("is stored in another file; put the data itself in its place")
@@ -263,7 +263,7 @@ def open_dataset(
     shape: tuple[int | None, ...],  # expected shape; None accepts any length up to `most`
     most: int = MAX_BINS,  # largest length where `shape` has None
 ) -> h5py.Dataset:
-    "A dataset that can be read safely; raises `Fault` if it is missing or not as expected."
+    "Return a dataset that can be read safely; raise `Fault` if it is missing or not as expected."
     with reading(group, name):
         data = open_member(group, name)
         if not isinstance(data, h5py.Dataset):
@@ -297,7 +297,7 @@ def read_attribute(
     least: int = -2**63,  # of a number
     most: int = 2**63,
 ) -> _Value:
-    "One attribute; raises `Fault` if it is missing, unreadable, not a `kind` or out of range."
+    "Return one attribute; raise `Fault` if it is missing, unreadable, not a `kind` or out of range."
     with reading(group, name):
         if name not in group.attrs:
             raise KitError("attribute is missing")
@@ -315,7 +315,7 @@ def read_attribute(
 
 # %% ../../nbs/01_dataset.ipynb #dd90a616
 def read_signal(file: h5py.File) -> Signal:
-    "What a file's features are; raises `Fault` if it states that only in part, or what cannot be."
+    "Return the features that a file states; raise `Fault` if the statement is partial or impossible."
     with reading(file):
         if "participant" not in file.attrs:
             return T15
@@ -336,7 +336,7 @@ def signal_difference(
     other: str | Path,  # another one, or a run
     known: Signal,  # of the other's
 ) -> str:  # empty if the two go together
-    "Why two files do not go together, and what to do."
+    "Return why two files do not go together, and the remedy."
     names = [item.name for item in fields(Signal) if item.compare
              and getattr(signal, item.name) != getattr(known, item.name)]
     if not names:
@@ -364,7 +364,7 @@ class TrialInfo:
 
 # %% ../../nbs/01_dataset.ipynb #57d350fd
 def read_info(group: h5py.Group, day: int, labelled: bool, signal: Signal) -> TrialInfo:
-    "A trial's index entry, from its attributes; raises `Fault` if one of them is wrong."
+    "Return a trial's index entry, from its attributes; raise `Fault` if one of them is wrong."
     path, session = Path(group.file.filename), read_attribute(group, "session", str)
     if session != path.parent.name:
         raise Fault(path, group.name.strip("/"), "session", f"is '{session}', but the folder is '{path.parent.name}'")
@@ -386,7 +386,7 @@ def read_features(
     info: TrialInfo,  # a trial of the file
     out: np.ndarray | None = None,  # (T, C) float32, C-contiguous; filled if given
 ) -> np.ndarray:  # (T, C) float32
-    "Read a trial's features; raises `Fault` if they do not match the attributes or are not finite."
+    "Read a trial's features; raise `Fault` if they do not match the attributes or are not finite."
     shape, name = (info.num_bins, info.signal.num_features), "input_features"
     with reading(info.file, info.group, name):
         data = open_dataset(open_trial(file, info.group), name, "f", shape)
@@ -416,7 +416,7 @@ def check_features(features: np.ndarray) -> None:
 
 # %% ../../nbs/01_dataset.ipynb #c7b81cb9
 def read_labels(file: h5py.File, info: TrialInfo) -> np.ndarray:  # (L,) int64
-    "Read a trial's label ids; raises `Fault` if one is not among the classes."
+    "Read a trial's label ids; raise `Fault` if one is not among the classes."
     with reading(info.file, info.group, "seq_class_ids"):
         group, most = open_trial(file, info.group), info.signal.num_labels
         stored = open_dataset(group, "seq_class_ids", "iu", (None,), LABEL_WIDTH)[:].astype(np.int64)
@@ -437,7 +437,7 @@ def check_split(split: str) -> None:
 
 
 def entries_of(folder: str | Path) -> list[os.DirEntry[str]]:
-    "What lies in a folder, sorted by name; nothing if the folder cannot be read."
+    "Return the entries of a folder, sorted by name; none if it cannot be read."
     try:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda entry: entry.name)
@@ -446,13 +446,13 @@ def entries_of(folder: str | Path) -> list[os.DirEntry[str]]:
 
 
 def sessions_of(folder: str | Path) -> list[str]:
-    "The names of a folder's sessions, sorted; a name's position is its day index."
+    "Return the names of a folder's sessions, sorted; a name's position is its day index."
     return [entry.name for entry in entries_of(folder) if not entry.is_file(follow_symlinks=False)
             and any(os.path.lexists(f"{entry.path}/data_{split}.hdf5") for split in SPLITS)]
 
 # %% ../../nbs/01_dataset.ipynb #bfdd88a6
 def lost_days(folder: Path) -> Iterator[Fault]:
-    "A fault for everything in the folder that may be a recording day, and cannot be read as one."
+    "Yield a fault for everything in the folder that may be a recording day, and cannot be read as one."
     for entry in entries_of(folder):
         try:
             mode = entry.stat().st_mode
@@ -473,7 +473,7 @@ def find_recordings(
     path: str | Path | None = None,  # the folder or one just above it; None: the platform's input folders
     roots: tuple[Path, ...] | None = None,  # folders to search; None: the input folders of this platform
 ) -> Path:  # the folder that holds one folder per session
-    "Find the recordings; raises `NoRecordings` if there are none, `KitError` if several."
+    "Find the recordings; raise `NoRecordings` if there are none, `KitError` if several."
     starts, where = [Path(path or ".")], f"{path}: "
     if path is None:
         roots = platform().input_folders if roots is None else roots
@@ -502,7 +502,7 @@ def index_file(
     signal: Signal,  # of its features
     seen: dict[tuple[int, int], str],  # block and trial number -> file and group; filled
 ) -> Iterator[TrialInfo | Fault]:
-    "The trials of a file in order, and what is wrong with others."
+    "Return the trials of a file in order, and the faults of the others."
     path = Path(file.filename)
     with reading(path):
         count = len(file)
@@ -531,7 +531,7 @@ class Recordings(AbstractContextManager):
         split: str = "train",  # "train", "val" or "test"
         sessions: list[str] | None = None,  # only these sessions; day indices do not change
     ) -> None:
-        "Raises `KitError` for an unknown folder or session, and without a trial; `Fault` for a damaged file."
+        "Raise `KitError` for an unknown folder or session, and without a trial; `Fault` for a damaged file."
         check_split(split)
         several: Sequence[Any] = folder if isinstance(folder, (list, tuple)) else [folder]
         self.folders, self.split = [find_recordings(one) for one in several or [None]], split
@@ -587,16 +587,16 @@ class Recordings(AbstractContextManager):
         index: int,  # which trial
         out: np.ndarray | None = None,  # (T, C) float32, C-contiguous; filled if given
     ) -> np.ndarray:  # (T, C) float32
-        "Read a trial's features; raises `Fault` if they do not match the attributes or are not finite."
+        "Read a trial's features; raise `Fault` if they do not match the attributes or are not finite."
         return read_features(self._files[self.infos[index].file], self.infos[index], out)
 
     def labels(self, index: int) -> np.ndarray | None:  # (L,) int64, or None in the test split
-        "Read a trial's label ids; raises `Fault` if one is not among the recordings' classes."
+        "Read a trial's label ids; raise `Fault` if one is not among the recordings' classes."
         info = self.infos[index]
         return read_labels(self._files[info.file], info) if info.num_labels else None
 
     def file_state(self, path: Path) -> list[int] | None:
-        "What changes with a file's content; None if a write from now on could leave it as it is."
+        "Return values that change with a file's content; None if a write from now on could leave them as they are."
         with reading(path):
             return file_state(self._files[path].id.get_vfd_handle())
 
@@ -687,7 +687,7 @@ def trial_digests(
     recordings: Recordings,
     memo: str | Path | None = None,  # as for `Remembered`
 ) -> list[str]:  # 32 hexadecimal digits each
-    "A hash of each trial's features and labels; reads only files that changed since their hashes were kept."
+    "Return a hash of each trial's features and labels; reads only files that changed since their hashes were kept."
     memory, infos = Remembered(memo), recordings.infos
     states = {info.file: recordings.file_state(info.file) for info in infos}
     known = {path: memory.known(path, state) for path, state in states.items()}
@@ -728,7 +728,7 @@ def data_fingerprint(
 
 # %% ../../nbs/01_dataset.ipynb #89380852
 class DayStatistics:
-    "What tells whether the numbers of a day can be right, from one look at its trials."
+    "Statistics that tell whether the numbers of a day can be right, from one look at its trials."
 
     def __init__(self, signal: Signal = T15) -> None:
         columns, self.signal = signal.num_features, signal
@@ -774,7 +774,7 @@ class DayStatistics:
         return bool(self.dead.mean() > 0.9 or self.repeated > 0.9 * self.bins)
 
     def strange(self, usual_mean: float, usual_spread: float) -> Iterator[str]:
-        "What is strange about the day, beside the mean and standard deviation that are usual."
+        "Return the warnings about the day, besides its mean and standard deviation."
         bins, number = self.others.tolist()
         again = max(1 - number / max(bins, 1), 0.02) if bins else 0.02
         longest = max(10.0, math.log(1e-9) / math.log(again))  # chance makes one of this length in a billion bins
@@ -820,7 +820,7 @@ def _listed(columns: np.ndarray) -> str:
 
 
 def signal_warnings(days: dict[str, DayStatistics]) -> list[str]:
-    "What is strange about some days, by session, a line each; days of which the same is to be said share a line."
+    "Return warnings about implausible days, by session, a line each; days with the same warning share a line."
     found, days = dict[str, list[str]](), {name: day for name, day in days.items() if day.bins}
     for name, day in days.items():
         like = [[np.median(part) for part in other.moments] for other in days.values() if other.signal == day.signal]
@@ -887,7 +887,7 @@ def check_folder(
     progress: bool = False,  # say how long it still takes
     days: dict[str, DayStatistics] | None = None,  # by session; filled
 ) -> Iterator[Fault]:
-    "All faults of a folder, in the order of sessions, splits and trials, as they are found."
+    "Yield all faults of a folder, in the order of sessions, splits and trials, as they are found."
     root, days = find_recordings(folder), {} if days is None else days
     yield from lost_days(root)
     sessions = sorted(path for path in root.iterdir() if path.is_dir() and path.name[0] != ".")
@@ -930,7 +930,7 @@ def fault_lines(
     counts: Counter[tuple[str, str]],  # by kind; filled
     whole: int = 100,  # faults that are all written out
 ) -> Iterator[str]:
-    "A line for each of the first faults, then for each new kind; at the end, how many more there were of each."
+    "Yield a line for each of the first faults, then for each new kind; at the end, how many more there were of each."
     first, hidden = dict[tuple[str, str], Fault](), Counter[tuple[str, str]]()
     for fault in found:
         if first.setdefault(fault.kind, fault) is fault or counts.total() < whole:
@@ -945,7 +945,7 @@ def look_at(
     recordings: Recordings,
     to_train: bool = True,  # refuse them if nothing can be learned from any of the days
 ) -> list[str]:  # warnings
-    "Look at eight trials of each day; raises `KitError` if all days are useless, and are to be trained on."
+    "Look at eight trials of each day; raise `KitError` if all days are useless, and are to be trained on."
     days: dict[str, DayStatistics] = {}
     for session in dict.fromkeys(info.session for info in recordings.infos):
         members = [index for index, info in enumerate(recordings.infos) if info.session == session]

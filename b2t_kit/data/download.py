@@ -47,7 +47,7 @@ _HINTS = {  # by the status of an answer
 
 
 def open_url(base_url: str, link: str, token: str | None = None, start: int = 0) -> Any:
-    "The reply of a service to one of its own links, from a byte on; raises `KitError` if it leads elsewhere."
+    "Return the reply of a service to one of its own links, from a byte on; raise `KitError` if it leads elsewhere."
     url = urljoin(base_url, link)
     if not url.startswith(f"{base_url}/") or not url.isascii():
         raise KitError(f"{base_url}: refused to follow a link to {url[:200]!r}")
@@ -60,14 +60,14 @@ def open_url(base_url: str, link: str, token: str | None = None, start: int = 0)
 
 
 def explain(error: Exception) -> str:
-    "What a service or the connection to it said."
+    "Return the message of a service or of the connection to it."
     if isinstance(error, HTTPError):
         return f"the server answered {error.code} ({error.reason}){_HINTS.get(error.code, '')}"
     return f"no answer ({getattr(error, 'reason', error)}); are you online?"
 
 # %% ../../nbs/data/download.ipynb #35dfe16f
 def get_json(base_url: str, link: str) -> Any:
-    "The JSON of one of a service's links; raises `KitError` if there is none."
+    "Return the JSON of one of a service's links; raise `KitError` if there is none."
     try:
         with open_url(base_url, link) as reply:
             return parse_json(reply.read(1 << 24))
@@ -92,7 +92,7 @@ class RemoteFile:
 
 # %% ../../nbs/data/download.ipynb #56142053
 def list_files(doi: str = T15_DOI, base_url: str = DRYAD) -> list[RemoteFile]:
-    "The files of the newest version of a Dryad data set; raises `KitError` if they cannot be listed."
+    "Return the files of the newest version of a Dryad data set; raise `KitError` if they cannot be listed."
     files = list[RemoteFile]()
     try:
         versions = get_json(base_url, f"/api/v2/datasets/{quote(f'doi:{doi}', safe='')}/versions")
@@ -110,7 +110,7 @@ def list_files(doi: str = T15_DOI, base_url: str = DRYAD) -> list[RemoteFile]:
 
 
 def remote_file(entry: dict[str, Any]) -> RemoteFile:
-    "A file, as an entry of Dryad's list has it; raises `KitError` if it names a folder, or no size."
+    "Return a file, as an entry of Dryad's list has it; raise `KitError` if it names a folder, or no size."
     name, size, digest = str(entry["path"]), int(entry["size"]), entry.get("digest")
     if PurePosixPath(name).name != name or name in ("", ".", "..") or not name.isprintable() or not 0 <= size < 2**50:
         raise KitError(f"refused a file named {name[:200]!r} of {size} bytes")
@@ -119,7 +119,7 @@ def remote_file(entry: dict[str, Any]) -> RemoteFile:
 
 # %% ../../nbs/data/download.ipynb #3d53ec9c
 def size_on_disk(path: Path) -> int:
-    "The bytes of a file; 0 if it does not exist."
+    "Return the bytes of a file; 0 if it does not exist."
     return path.stat().st_size if path.exists() else 0
 
 
@@ -149,7 +149,7 @@ def download(
     base_url: str = DRYAD,  # address of the host
     pause: float = 1.0,  # seconds before the second attempt, doubled with each failure
 ) -> Path:  # the complete, checked file
-    "Download a file, or the rest of it; raises `KitError`, and keeps what arrived for the next run."
+    "Download a file, or the rest of it; raise `KitError`, and keep the received part for the next run."
     target = check_writable(folder) / file.name
     if target.exists():
         verify_file(target, file)
@@ -198,7 +198,7 @@ def check_download_space(folder: str | Path, needed: int, purpose: str) -> None:
 
 # %% ../../nbs/data/download.ipynb #09c5bb2b
 def unpack_archive(archive: str | Path, folder: str | Path, progress: bool = True) -> Path:
-    "Unpack the archive's folder of this name, completely or not at all; raises `KitError` if it cannot."
+    "Unpack the archive's folder of this name, completely or not at all; raise `KitError` if it cannot."
     folder, files = Path(folder), dict[PurePosixPath, zipfile.ZipInfo]()
     try:
         with zipfile.ZipFile(regular_file(archive)) as packed, atomic_folder(folder) as aside:
@@ -229,7 +229,7 @@ def unpack_archive(archive: str | Path, folder: str | Path, progress: bool = Tru
 # %% ../../nbs/data/download.ipynb #25581415
 @contextmanager
 def _client(name: str, hint: str) -> Iterator[Any]:
-    "A client library; raises `KitError` if it is missing, or for whatever it raises."
+    "Give a client library; raise `KitError` if it is missing, or for any error of its own."
     package = name.partition(".")[0]
     try:
         yield import_module(name)
@@ -248,13 +248,13 @@ _KAGGLE = (f"it needs an API token from https://www.kaggle.com/settings, and the
 
 
 def fetch_kaggle(folder: str | Path) -> Path:
-    "Download the competition's files with kagglehub, which resumes and checks; raises `KitError` if that fails."
+    "Download the competition's files with kagglehub, which resumes and checks; raise `KitError` if that fails."
     with new_folders(folder), _client("kagglehub", _KAGGLE) as kagglehub:
         return Path(kagglehub.competition_download(COMPETITION, output_dir=str(folder)))
 
 
 def fetch_dandiset(number: str, folder: str | Path) -> Path:
-    "Download a dandiset, such as 000950, with DANDI's client, which resumes and checks; raises `KitError` if it fails."
+    "Download a dandiset, such as 000950, with DANDI's client, which resumes and checks; raise `KitError` if it fails."
     with _client("dandi.download", "run this again to continue") as dandi:
         dandi.download([f"https://dandiarchive.org/dandiset/{number}/draft"], str(folder),
                        existing=dandi.DownloadExisting.REFRESH)
@@ -289,7 +289,7 @@ TERMS_FILE = "terms.json"
 
 # %% ../../nbs/data/download.ipynb #4de264d7
 def terms_of(published: RecordingSet, files: list[RemoteFile], base_url: str = DRYAD) -> dict[str, Any]:
-    "What the archive and the kit say about a set whose files will be downloaded."
+    "Return the terms of a set whose files will be downloaded, as the archive and the kit state them."
     page, stated = f"https://dandiarchive.org/dandiset/{published.dandi}", None
     if published.doi:
         page = f"https://doi.org/{published.doi}"
@@ -301,7 +301,7 @@ def terms_of(published: RecordingSet, files: list[RemoteFile], base_url: str = D
 
 
 def terms_text(terms: dict[str, Any]) -> str:
-    "The terms, a line each."
+    "Return the terms, a line each."
     return "\n".join([f"{terms['set']}: {terms['about']}, {terms['page']}", f"licence: {terms['licence']}",
                       *terms["terms"], *(f"  {RemoteFile(**file)}" for file in terms["files"])])
 
@@ -318,7 +318,7 @@ def fetch_archives(
     base_url: str = DRYAD,  # address of Dryad; another one in tests
     tell: Callable[[str], None] = print,  # shows the terms
 ) -> list[Path]:  # folders, and archives that are not zip files
-    "Show a set's terms, then download and unpack what is not there; raises `KitError` if that fails."
+    "Show a set's terms, then download and unpack the missing files; raise `KitError` if that fails."
     with new_folders(out) as folder:
         offered, places = list_files(published.doi, base_url), dict[RemoteFile, Path]()
         for pattern, target in wanted.items():
@@ -355,7 +355,7 @@ def fetch(
     baseline: bool = False,  # fetch the published pretrained baseline too (Dryad only)
     **options: Any,  # of `fetch_archives`: token, progress, base_url, tell
 ) -> list[Path]:  # the unpacked folders
-    "Download and unpack the T15 recordings; raises `KitError` if that fails."
+    "Download and unpack the T15 recordings; raise `KitError` if that fails."
     if source not in ("dryad", "kaggle"):
         raise KitError(f"unknown source {source!r}: use dryad or kaggle")
     if source == "kaggle" and baseline:
@@ -370,7 +370,7 @@ def fetch(
 
 
 def _is_there(folder: Path) -> bool:
-    "Whether a folder was fetched; one without a file is removed, and `KitError` is raised for one of other things."
+    "Return whether a folder was fetched; remove one without a file, and raise `KitError` for one of other things."
     if folder.is_dir() and not any(path.is_file() for path in folder.rglob("*")):
         shutil.rmtree(folder)
     if folder.exists() and folder.name == "hdf5_data_final" and not any(folder.glob("*/data_*.hdf5")):
@@ -379,7 +379,7 @@ def _is_there(folder: Path) -> bool:
 
 # %% ../../nbs/data/download.ipynb #e607a361
 def read_token(path: str | Path) -> str:
-    "The token that a file holds, and nothing else; raises `KitError` if there is none."
+    "Return the token that a file holds, and nothing else; raise `KitError` if there is none."
     try:
         token = regular_file(path).read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -408,7 +408,7 @@ PUBLISHED: dict[str, Published] = {
 
 # %% ../../nbs/data/download.ipynb #fb5e74c1
 def fetch_language_model(name: str, out: str | Path) -> Path:
-    "Download a published model with huggingface_hub, which resumes and checks; raises `KitError` if that fails."
+    "Download a published model with huggingface_hub, which resumes and checks; raise `KitError` if that fails."
     if name not in PUBLISHED:
         raise KitError(f"'{name}' is not a published language model: {', '.join(PUBLISHED)}")
     model = PUBLISHED[name]

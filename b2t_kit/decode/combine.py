@@ -53,7 +53,7 @@ def average_logits(logits: Sequence[np.ndarray], name: str = "logits") -> np.nda
 
 # %% ../../nbs/decode/combine.ipynb #23621d4b
 def same_trials(lists: Sequence[Sequence[LogitTrial]]) -> Sequence[Sequence[LogitTrial]]:
-    "The sorted trials of each model, if they are the same ones; raises `KitError` otherwise."
+    "Return the sorted trials of each model, if they are the same ones; raise `KitError` otherwise."
     for other in lists[1:]:
         if differing := sorted({trial.place for trial in lists[0]} ^ {trial.place for trial in other}):
             raise KitError(f"{other[0].name}: differs from {lists[0][0].name} in trial "
@@ -66,7 +66,7 @@ def average_files(
     out: str | Path,  # the file to write; it appears only when complete
     temperatures: Sequence[float] = (),  # what those of each model are divided by; none: nothing
 ) -> Path:
-    "Write the average of files of logits, and return the path; raises `KitError` unless all hold the same trials."
+    "Write the average of files of logits, and return the path; raise `KitError` unless all hold the same trials."
     from b2t_kit.speech.evaluate import write_logits
 
     if not paths:
@@ -132,7 +132,7 @@ def least_risk(texts: Sequence[Sequence[str]], weights: Sequence[float] | None =
 
 # %% ../../nbs/decode/combine.ipynb #c6ff7b8a
 def run_list(runs: Sequence[str | Path]) -> list[Path]:
-    "Return the folders of runs; raises `KitError` unless there are at least two different ones."
+    "Return the folders of runs; raise `KitError` unless there are at least two different ones."
     found = [Path(run) for run in runs]
     if len(found) < 2 or len(set(map(os.path.realpath, found))) < len(found):
         raise KitError(f"runs: '{' '.join(map(str, runs))}' should be two or more different run folders such as "
@@ -141,7 +141,7 @@ def run_list(runs: Sequence[str | Path]) -> list[Path]:
 
 
 def ensemble_folder(runs: Sequence[str | Path], part: str, name: str) -> Path:
-    "The folder of an ensemble's results for a part such as eval and a split, beside the first run."
+    "Return the folder of an ensemble's results for a part such as eval and a split, beside the first run."
     return Path(runs[0]).parent / "ensemble" / part / name
 
 
@@ -198,7 +198,7 @@ def evaluate_runs(
     device: str = "auto",  # for the network: "auto", "cpu" or "cuda"
     precision: str = "auto",  # "auto", "float32", "bfloat16" or "float16"
 ) -> list["Evaluation"]:  # of each run, then of their average
-    "Score each run and the average of their logits, and write both; raises `KitError` if they do not fit together."
+    "Score each run and the average of their logits, and write both; raise `KitError` if they do not fit together."
     from b2t_kit.speech.evaluate import certainty_of, decoded_from, evaluate_run, own_recordings, save_evaluation
 
     if json is not None:
@@ -233,7 +233,7 @@ def decode_runs(
     out: str | Path | None = None,  # output folder; None: beside the first run
     **options: Any,  # other fields of `DecodeOptions`, and for an average arguments of `decode_sentences`
 ) -> Sentences:
-    "Decode a split with several runs together, and write its sentences; raises `KitError` as `decode_sentences`."
+    "Decode a split with several runs together, and write its sentences; raise `KitError` as `decode_sentences`."
     from b2t_kit.speech.evaluate import own_recordings
 
     folders = run_list(runs)

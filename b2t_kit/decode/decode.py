@@ -58,7 +58,7 @@ def choose_words(
     memo: Path | None = None,  # file that remembers the hash of a large model; None: only in this process
     names: Sequence[str] = PHONEMES,  # of the columns of the logits
 ) -> tuple[Lexicon, LanguageModel]:
-    "Return lexicon and language model; raises `KitError` if a file cannot be used."
+    "Return lexicon and language model; raise `KitError` if a file cannot be used."
     from b2t_kit.simulate import default_language_model
 
     if lm is None or str(lm) == DEFAULT:
@@ -108,7 +108,7 @@ def read_split(path: Path, folder: Path, chose: frozenset[tuple[str, str]] = fro
 
 
 class LogitSource:
-    "Logits of a split, and what the search needs to know about them."
+    "Logits of a split, and the facts about them that the search needs."
 
     @property
     def folder(self) -> Path:
@@ -116,32 +116,32 @@ class LogitSource:
         raise NotImplementedError
 
     def read(self, folder: Path) -> SplitLogits:
-        "Return the logits, for results in a folder; raises `KitError` for what cannot be read."
+        "Return the logits, for results in a folder; raise `KitError` if they cannot be read."
         raise NotImplementedError
 
     def calibration(self, trials: Sequence[LogitTrial], folder: Path | None = None) -> Calibration:
-        "Return what the logits are divided by: fitted to known sentences, or estimated without any."
+        "Return the temperature of the logits: fitted to known sentences, or estimated without any."
         return fit_to_sentences([trial.logits for trial in trials], [trial.truth for trial in trials],
                                 [choice_key(trial.place, trial.truth or "") for trial in trials],
                                 trials[0].order if trials else PHONEME_ORDER)
 
     def records(self, folder: Path) -> list[tuple[Path, str | None]]:
-        "Where tuned weights may be recorded, with the digest of their decoder; the first that exists counts."
+        "Return where tuned weights may be recorded, with the digest of their decoder; the first that exists counts."
         return [(folder / CHOICE, None)]
 
     def record(self, folder: Path | None = None) -> tuple[TuningRecord, str | None]:
-        "The record of tuned weights that counts, and the digest that it must be for."
+        "Return the record of tuned weights that counts, and the digest that it must be for."
         places = self.records(folder or self.folder)
         path, digest = next((place for place in places if place[0].exists()), places[0])
         return read_tuning(path), digest
 
     def sentences(self) -> tuple[str, ...]:
-        "Sentences that the default language model must not contain, besides the trials' own."
+        "Return sentences that the default language model must not contain, besides the trials' own."
         return ()
 
     def adapted(self, logits: SplitLogits, search: BeamSearch, folder: Path,
                 progress: Callable[[str], object] = str) -> tuple[SplitLogits, "AdaptReport | None"]:
-        "Return the logits that are decoded in the end, and what adapting those of `read` changed."
+        "Return the logits to decode, and the changes that adaptation made to those of `read`."
         return logits, None
 
 
@@ -180,14 +180,14 @@ class TrainedSource(LogitSource):
         raise NotImplementedError
 
     def in_split(self, split: str) -> "TrainedSource":
-        "The same networks on other recordings."
+        "Return the same networks on other recordings."
         return replace(self, split=split)  # type: ignore[type-var]
 
     def records(self, folder: Path) -> list[tuple[Path, str | None]]:
         return [(self.network.folder / CHOICE, self.network.digest)]
 
     def calibration(self, trials: Sequence[LogitTrial], folder: Path | None = None) -> Calibration:
-        "Return what is kept, or fit it to the labels of its own validation trials, or estimate it without any."
+        "Return the stored temperature, or fit it to the network's validation trials, or estimate it from the logits."
         from b2t_kit.speech.evaluate import decoded_from, fit_network
 
         network, logits, lacking = self.network, [trial.logits for trial in trials], Calibration.lacking
@@ -388,11 +388,11 @@ class Sentences:
 
     @property
     def marks(self) -> tuple[Choice, ...]:
-        "What was chosen on these trials."
+        "Return the choices that were made on these trials."
         return marks_of(self.trials, self.held_out)
 
     def to_dict(self) -> dict[str, Any]:
-        "Return what result.json holds."
+        "Return the content of result.json."
         found: dict[str, Any] = {"trials": len(self.trials)}
         if self.wer:
             low, high = (None if math.isnan(end) else end for end in (self.wer.low, self.wer.high))
@@ -437,7 +437,7 @@ def decode_trials(search: BeamSearch, trials: Sequence[LogitTrial]) -> Iterator[
 
 @dataclass(frozen=True)
 class DecodeOptions:
-    "What a user chooses about the words of a search."
+    "A user's choices about the words of a search."
 
     lm: str | Path | None = None  # language model file or "default"; None: the model of the tuned weights
     lexicon: str | Path | None = None  # file with additional words
@@ -460,7 +460,7 @@ class DecodeOptions:
 
     def calibration(self, source: LogitSource, trials: Sequence[LogitTrial], record: TuningRecord,
                     folder: Path | None = None) -> Calibration:
-        "Return what the logits are divided by: as asked now or when weights were tuned, or as the source has it."
+        "Return the temperature: as requested now or when weights were tuned, or the source's."
         if self.temperature is not None:
             return Calibration(self.temperature)
         if record.temperature is not None:
@@ -468,7 +468,7 @@ class DecodeOptions:
         return source.calibration(trials, folder)
 
     def plain(self) -> dict[str, Any]:
-        "The arguments of `decode_sentences`, with paths that are found from other folders too."
+        "Return the arguments of `decode_sentences`, with paths that are found from other folders too."
         files = {name: absolute(getattr(self, name)) for name in ("lm", "lexicon", "hotwords")}
         return {**files, "settings": self.settings, "temperature": self.temperature}
 
@@ -488,7 +488,7 @@ class Decoding:
         folder: Path | None = None,  # of the results; None: that of the source
         progress: Callable[[str], object] = str,  # called with progress messages
     ) -> None:
-        "Raises `KitError` if an input is missing or invalid."
+        "Raise `KitError` if an input is missing or invalid."
         self.source, self.options, self.folder, self.progress = source, options, folder or source.folder, progress
         self.logits, (self.record, self.digest) = source.read(self.folder), source.record(self.folder)
         self.lm = options.lm or self.record.model or DEFAULT
@@ -500,7 +500,7 @@ class Decoding:
         self.tuning: Tuning | None = None
 
     def search(self) -> BeamSearch:
-        "The search with tuned or default weights; `KitError` if they are for other words or another network."
+        "Return the search with tuned or default weights; `KitError` if they are for other words or another network."
         tuned = self.record.settings(tuned_for(*self.words, self.options.hot, self.digest))
         return self.options.search(self.words, tuned, self.calibration)
 

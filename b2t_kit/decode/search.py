@@ -386,7 +386,7 @@ def parse_hotwords(
     source: str = "hotwords",  # for error messages
     own: Pronouncer | None = None,  # pronounces words without a pronunciation; None: dictionary and spelling
 ) -> list[Hotword]:  # each word once
-    "Return the words of a list; raises `KitError` with the line at fault."
+    "Return the words of a list; raise `KitError` with the line at fault."
     split = (line.split("#")[0].lower().replace("\u2019", "'").split() for line in lines)
     rows = list(islice((row for row in enumerate(split, 1) if row[1]), _MAX_HOTWORDS + 1))
     found: dict[str, Hotword] = {}
@@ -413,7 +413,7 @@ def parse_hotwords(
 
 
 def read_hotwords(path: str | Path, own: Pronouncer | None = None) -> list[Hotword]:
-    "Return the words of a file; raises `KitError` with the file and line at fault."
+    "Return the words of a file; raise `KitError` with the file and line at fault."
     return parse_hotwords(read_text(path).split("\n"), str(path), own)
 
 # %% ../../nbs/decode/search.ipynb #c1f1034f
@@ -494,7 +494,7 @@ class Stream:
             array[1:] = array[-1:]  # all zeros: makes the memory ours
 
     def push(self, frames: np.ndarray) -> None:
-        "Process logits of the next frame (41,), or of several (n, 41); raises `KitError` if they cannot be logits."
+        "Process logits of the next frame (41,), or of several (n, 41); raise `KitError` if they cannot be logits."
         frames = np.atleast_2d(np.asarray(frames))
         self.rows.append(self.search.log_probs(frames, f"frames from {sum(map(len, self.rows))} on"))
         self.advance(self.rows[-1])
@@ -611,7 +611,7 @@ class BeamSearch:
         return Stream(self, before)
 
     def log_probs(self, logits: np.ndarray, name: str = "logits") -> np.ndarray:  # (P, 41) -> (P, 41) float64
-        "Return ln of the class probabilities at the settings of this search; raises `KitError` for invalid logits."
+        "Return ln of the class probabilities at the settings of this search; raise `KitError` for invalid logits."
         return log_probs(tempered(check_logits(logits, name), self.temperature), math.log(self.config.blank_penalty))
 
     def propose(self, rows: np.ndarray) -> list[tuple[int, ...]]:  # word numbers of the lexicon

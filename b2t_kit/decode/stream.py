@@ -154,7 +154,7 @@ class StreamConfig:
 # %% ../../nbs/decode/stream.ipynb #4c45d0c5
 @dataclass(frozen=True)
 class Update:
-    "What a frame changed, as plain values."
+    "The changes that a frame made, as plain values."
 
     frame: int  # frame within the sentence, from 0
     bins: int  # bins taken so far, in all sentences
@@ -197,7 +197,7 @@ _HISTORIES = 1 << 18  # word prefixes of a sentence to take memory for beforehan
 
 
 def _frame_settings(config: SpeechConfig) -> tuple[Any, ...]:
-    "Return what decides which bins a frame sees; decoders that are averaged have it in common."
+    "Return the settings that decide which bins a frame sees; decoders that are averaged must share them."
     model, augment = config.model, config.augment
     return (model.num_features, model.patch, model.stride, model.partial, model.padding, augment.smooth,
             augment.causal_smoothing)
@@ -225,7 +225,7 @@ class StreamDecoder:
         others: Sequence[Decoder] = (),  # that decode together with it, with the same frames
         temperatures: Sequence[float] = (),  # of several decoders, what each's logits are divided by; none: 1
     ) -> None:
-        "Raises `KitError` if a decoder cannot decode live, or not together with the others."
+        "Raise `KitError` if a decoder cannot decode live, or not together with the others."
         self.decoder = run if isinstance(run, Decoder) else load_decoder(run)
         self.order = self.decoder.order
         self.search, self.config = search, config
@@ -299,7 +299,7 @@ class StreamDecoder:
         bins: np.ndarray,  # (N, C) float32, the next bins
         arrived: float | None = None,  # when the last one arrived, by `time.perf_counter`; None: now
     ) -> list[Update]:  # one per frame that is now complete, and one for each sentence that ends
-        "Take bins; raises `KitError` if they are not finite numbers of the decoder's features."
+        "Take bins; raise `KitError` if they are not finite numbers of the decoder's features."
         rows = torch.as_tensor(np.ascontiguousarray(bins, np.float32))
         if rows.ndim != 2 or rows.shape[1] != self.features:
             raise KitError(f"bins: have the shape {tuple(rows.shape)}; expected (bins, {self.features})")
@@ -400,13 +400,13 @@ class StreamDecoder:
         return [hotword.word for hotword in self._next.hotwords]
 
     def add_hotword(self, text: str) -> None:
-        "Expect 'word [PH PH ...] [boost]' from the next sentence on; raises `KitError` for a faulty line."
+        "Expect 'word [PH PH ...] [boost]' from the next sentence on; raise `KitError` for a faulty line."
         new = parse_hotwords([text], "hotword")
         names = {hotword.word for hotword in new}
         self._expect([hotword for hotword in self._next.hotwords if hotword.word not in names] + new)
 
     def remove_hotword(self, word: str) -> None:
-        "Expect a word no more, from the next sentence on; raises `KitError` if it was not expected."
+        "Expect a word no more, from the next sentence on; raise `KitError` if it was not expected."
         if word not in self.hotwords:
             raise KitError(f"hotword: '{printable(word)}' is not expected")
         self._expect([hotword for hotword in self._next.hotwords if hotword.word != word])

@@ -49,7 +49,7 @@ def edits_of_grid(found: Sequence[Hypothesis], truth: str) -> np.ndarray:  # (sc
 # %% ../../nbs/decode/tune.ipynb #5117bdfb
 @dataclass(frozen=True)
 class Searched:
-    "What a search of all trials with some settings finds."
+    "The result of a search of all trials with some settings."
 
     config: SearchConfig
     edits: np.ndarray  # (trials,) word errors
@@ -80,7 +80,7 @@ class Tuning:
         return float(searched.edits.sum() / self.words)
 
     def to_dict(self) -> dict[str, Any]:
-        "Return what decoding.json holds."
+        "Return the content of decoding.json."
         tried = [{"search": to_dict(one.config), "wer": self.wer(one)} for one in self.searches]
         return {"search": to_dict(self.best.config), "wer": self.wer(self.best), "trials": len(self.best.edits),
                 "before": to_dict(self.before.config), "before_wer": self.wer(self.before), "tried": tried,
@@ -113,7 +113,7 @@ def tune(
     hotwords: Sequence[Hotword] = (),  # words that are expected
     days: Sequence[str] | None = None,  # session of each trial, to score each half by the other; None: do not
 ) -> Tuning:
-    "Return the best weights for these trials; raises `KitError` if they have no true sentences."
+    "Return the best weights for these trials; raise `KitError` if they have no true sentences."
     said = [normalise(truth).split() for truth in truths]
     lengths, runs = np.array(list(map(len, said))), dict[SearchConfig, Searched]()
     if len(trials) != len(truths) or not lengths.any():
@@ -131,7 +131,7 @@ def tune(
         return runs[config]
 
     def chosen(rows: np.ndarray) -> Searched:
-        "The settings with the fewest errors in some trials."
+        "Return the settings with the fewest errors in some trials."
         for penalty, silence in itertools.product(_BLANK_PENALTIES, _MISSING_SILENCES):
             searched(replace(config, blank_penalty=penalty, missing_silence=silence))
         proposals = sorted((one.proposed(rows) for one in runs.values()), key=lambda one: one[0])
@@ -178,7 +178,7 @@ def tuned_for(
     hotwords: Sequence[Hotword] | None,  # None: any
     decoder: str | None = None,  # digest of the decoder that the logits come from; None: any
 ) -> dict[str, Any]:  # plain values
-    "Return what tuned weights belong to, and nothing else can use."
+    "Return the facts that tuned weights belong to; with others they cannot be used."
     found = {"search": SEARCH, "language_model": model.hash, "lexicon": words.hash}
     found |= {} if hotwords is None else {"hotwords": repr(tuple(hotwords))}
     return found | ({"decoder": decoder} if decoder else {})
@@ -186,7 +186,7 @@ def tuned_for(
 
 @dataclass(frozen=True)
 class TuningRecord:
-    "What decoding.json says of tuned weights; without the file, that there are none."
+    "Tuned weights as decoding.json records them; without the file, there are none."
 
     path: Path
     config: SearchConfig | None = None  # None: nothing was tuned
@@ -198,7 +198,7 @@ class TuningRecord:
     logits: str = ""  # hash of what the logits were computed from
 
     def settings(self, wanted: Mapping[str, Any]) -> SearchConfig | None:
-        "Return the tuned weights; raises `KitError` if they were tuned for something else, see `tuned_for`."
+        "Return the tuned weights; raise `KitError` if they were tuned for something else, see `tuned_for`."
         if self.config is None:
             return None
         if others := [name for name in differing(wanted, self.tuned_for) if name in wanted]:
@@ -223,7 +223,7 @@ class TuningRecord:
 
 
 def read_tuning(path: Path) -> TuningRecord:
-    "Return the record of tuned weights, an empty one if decoding.json is missing; raises `KitError` if it is none."
+    "Return the record of tuned weights, an empty one if decoding.json is missing; raise `KitError` if it is none."
     if not os.path.lexists(path):
         return TuningRecord(path)
     record = load_json(path)

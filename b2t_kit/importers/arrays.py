@@ -53,7 +53,7 @@ class Own(Importer):
         return round(1000 * BIN_SECONDS / self.bin_ms)
 
     def signal(self, num_features: int, participant: str) -> Signal:
-        "What the columns are; raises `KitError` if that many cannot be divided by kinds and arrays."
+        "Return the kinds and arrays of the columns; raise `KitError` if their number cannot be divided by them."
         kinds, places = len(self.features.split(", ")), len(self.arrays.split(", "))
         if num_features % (kinds * places) or not 0 < num_features <= MAX_FEATURES:
             raise KitError(f"{num_features} columns are not 1 to {MAX_FEATURES} that can be divided by {kinds} kinds "
@@ -66,11 +66,11 @@ class Own(Importer):
             dataset=f"{participant} arrays")
 
     def group(self, block: int) -> int | None:
-        "The number of the trials that are z-scored with a block."
+        "Return the number of the trials that are z-scored with a block."
         return {"day": 0, "block": block, "none": None}[self.scale]
 
     def joined(self, rows: np.ndarray) -> np.ndarray:  # (T, C) -> (T // rows_per_bin, C) float32
-        "Rows in 20 ms bins, each kind of features in its way."
+        "Return rows in 20 ms bins, each kind of features in its way."
         kinds, counted = self.features.split(", "), self.counts.split(", ")
         if not self.rows_per_bin <= len(rows) <= MAX_BINS * self.rows_per_bin:
             raise KitError(f"has {len(rows)} rows, expected {self.rows_per_bin} to {MAX_BINS * self.rows_per_bin}")
@@ -78,7 +78,7 @@ class Own(Importer):
                                for kind, part in zip(kinds, np.split(rows, len(kinds), axis=1))], 1)
 
     def label_ids(self, sentence: str) -> list[int]:
-        "The classes of a sentence: phonemes or characters."
+        "Return the classes of a sentence: phonemes or characters."
         if self.labels == "phonemes":
             return super().label_ids(sentence)
         letters = "_".join(re.sub(r"[^a-z' ]", "", sentence.lower()).split())
@@ -89,7 +89,7 @@ TABLE_COLUMNS = ("session", "split", "block", "trial", "file")
 
 # %% ../../nbs/importers/arrays.ipynb #9581d380
 def read_rows(file: h5py.File, place: str) -> h5py.Dataset:  # (T, C), not read yet
-    "A dataset of rows in an HDF5 file; raises `Fault` if there is none."
+    "Return a dataset of rows in an HDF5 file; raise `Fault` if there is none."
     group, name = member(file, place)
     if group is None or name not in group:
         tables: list[str] = []
@@ -103,7 +103,7 @@ def open_rows(
     path: Path,  # .npy, .nwb, .hdf5 or .h5
     inside: str,  # path of the dataset in an HDF5 file
 ) -> tuple[Any, h5py.File | None]:  # (T, C), not read yet; and the file that must stay open
-    "The rows of a file; raises `Fault` if there are none."
+    "Return the rows of a file; raise `Fault` if there are none."
     if path.suffix != ".npy":
         file = open_file(path)
         return read_rows(file, inside), file
@@ -121,7 +121,7 @@ def open_rows(
 
 # %% ../../nbs/importers/arrays.ipynb #7abcf089
 def file_beside(folder: Path, name: str) -> Path:
-    "The path of a file of the table; raises `KitError` if it is elsewhere, or of another kind."
+    "Return the path of a file of the table; raise `KitError` if it is elsewhere, or of another kind."
     file = Path(name)
     if file.is_absolute() or ".." in file.parts:
         raise KitError(f"file is '{name[:60]}', expected a file beside the table")
@@ -133,7 +133,7 @@ def file_beside(folder: Path, name: str) -> Path:
 
 # %% ../../nbs/importers/arrays.ipynb #0a56eb89
 def whole_number(row: dict[str, str], name: str, empty: str = "") -> int:
-    "A cell of the table; raises `KitError` if it is none."
+    "Return a cell of the table; raise `KitError` if it is none."
     text = row.get(name) or empty
     if not re.fullmatch("[0-9]{1,9}", text, re.ASCII):
         raise KitError(f"{name} is '{text[:20]}', expected a whole number")
@@ -146,7 +146,7 @@ class OwnArrays(Own):
     dataset_path: str = "/acquisition/binned_spikes/data"  # path of the dataset with the rows, in an NWB or HDF5 file
 
     def table(self) -> Iterator[tuple[int, dict[str, str]]]:
-        "Lines of trials.csv, from 2 on; raises `Fault` if it lacks a column."
+        "Yield lines of trials.csv, from 2 on; raise `Fault` if it lacks a column."
         path = Path(self.folder) / "trials.csv"
         if not path.is_file():
             raise KitError(f"{self.folder}: holds no trials.csv; it names the trials and the files that they are in")
@@ -209,7 +209,7 @@ class OwnArrays(Own):
                     yield Fault(table, f"line {line}", "", str(error))
 
     def trial(self, table: Path, place: str, row: dict[str, str], signal: Signal, stored: Any) -> SourceTrial:
-        "A line of the table; raises `KitError` if it is not one."
+        "Return a line of the table; raise `KitError` if it is not one."
         data, split, sentence, block = stored[0], row["split"], row.get("sentence", ""), whole_number(row, "block")
         start, stop = whole_number(row, "start", "0"), whole_number(row, "stop", str(len(data)))
         if split not in SPLITS:
@@ -225,7 +225,7 @@ class OwnArrays(Own):
                            names=(f"{row['session']} {table.parent.resolve().name} {row['file']}",))
 
     def rows(self, path: Path, stored: Any, start: int, stop: int) -> np.ndarray:  # (T, C) float32
-        "Some rows of a file, in 20 ms bins."
+        "Return some rows of a file, in 20 ms bins."
         if stop - start > MAX_BINS * self.rows_per_bin:
             raise KitError(f"has {stop - start} rows, more than {MAX_BINS * self.rows_per_bin}")
         with reading(path):
@@ -264,5 +264,5 @@ class Qvac(Importer):
 
 # %% ../../nbs/importers/arrays.ipynb #1906f0ca
 def qvac_features(path: Path, columns: int) -> np.ndarray:  # (T, C) float32
-    "The numbers of a file."
+    "Return the numbers of a file."
     return np.fromfile(path, "<f4", offset=8).reshape(-1, columns)

@@ -30,7 +30,7 @@ VOICE_LAYOUT: FileLayout = {**dict.fromkeys(VOICE_KINDS, ("cells", "trials")), "
 
 
 def are_counts(trials: list[Any]) -> bool:  # (T, C) each
-    "Whether all numbers are whole and none is negative."
+    "Return whether all numbers are whole and none is negative."
     return all(one.dtype.kind in "ub" or bool(((one >= 0) & (one == np.floor(one))).all())
                for one in trials if getattr(one, "dtype", np.dtype(object)).kind in "iufb")
 
@@ -73,7 +73,7 @@ class BrainToVoice(Divided):
 
 
 def voice_bins(path: Path, place: str, cells: list[Any], counted: bool) -> np.ndarray:  # (T // 2, 512) float32
-    "A trial in 20 ms bins, crossings first."
+    "Return a trial in 20 ms bins, crossings first."
     both = [cell_array(path, place, name, cell, VOICE_CHANNELS, 2 * MAX_BINS) for name, cell in zip(VOICE_KINDS, cells)]
     if len(both[0]) != len(both[1]):
         raise Fault(path, place, VOICE_KINDS[1], f"has {len(both[1])} bins, but {VOICE_KINDS[0]} has {len(both[0])}")

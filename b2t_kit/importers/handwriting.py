@@ -35,7 +35,7 @@ H2_HELD_IN = """
 
 # %% ../../nbs/importers/handwriting.ipynb #5c4ec8a8
 def crossings_of(path: Path, place: str, stored: Any) -> np.ndarray:  # (T, 192) float32
-    "The counts of a trial; raises `Fault` if they cannot be."
+    "Return the counts of a trial; raise `Fault` if they cannot be."
     counts = cell_array(path, place, "", stored, HAND_CHANNELS)
     bad = np.argwhere(~((counts >= 0) & (counts <= MOST_COUNTED) & (counts == np.floor(counts))))
     if len(bad):
@@ -52,7 +52,7 @@ class Handwriting(Divided):
     "T5's handwriting."
 
     def label_ids(self, sentence: str) -> list[int]:
-        "The characters of a text; raises `KitError` for unknown ones."
+        "Return the characters of a text; raise `KitError` for unknown ones."
         letters = sentence.replace(" ", ">").replace(".", "~")
         if unknown := sorted(set(letters) - set(WRITTEN)):
             raise KitError(f"'{sentence[:40]}' has the character {unknown[0]!r}, expected a-z > , ' ~ ?")
@@ -60,7 +60,7 @@ class Handwriting(Divided):
 
     def day_trials(self, session: str, rows: Sequence[tuple[Path, Any, str, Any]], dataset: str,
                    free: int) -> Iterator[SourceTrial | Fault]:
-        "The trials of (file, counts, text, block); from `free` on they are another set's evaluation."
+        "Yield the trials of (file, counts, text, block); from `free` on they are another set's evaluation."
         why = f"'{session}' lies in the last 40 % of a day of falcon h2, its evaluation"
         signal = Signal("t5", HAND_CHANNELS, "threshold crossings", "hand knob 1, hand knob 2", "not stated",
                         transform="none", scale="z-score over the day, standard deviation + 1e-8",

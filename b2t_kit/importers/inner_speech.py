@@ -29,7 +29,7 @@ INNER_BIN_MS = {"t12": 20, "t15": 10, "t16": 10, "t17": 10}  # of isolated behav
 
 
 def inner_layout(channels: int) -> dict[str, tuple[str | int, ...]]:
-    "What a file must hold."
+    "Return the layout that a file must have."
     return {"binnedTX": ("numbers", "bins", channels), "spikePow": ("numbers", "bins", channels),
             "blockNum": ("numbers", "bins", 1), "goTrialEpochs": ("numbers", "trials", 2),
             "delayTrialEpochs": ("numbers", "trials", 2), "trialCues": ("numbers", "trials", 1),
@@ -37,7 +37,7 @@ def inner_layout(channels: int) -> dict[str, tuple[str | int, ...]]:
 
 
 def word_of(cue: str) -> str:
-    "The word of a cue; empty if there is none."
+    "Return the word of a cue; empty if there is none."
     plain = re.sub(r"\(.*?\)|\$\d*$", "", cue.replace("\n", " ")).strip()
     return "" if plain.upper().replace("_", " ") == "DO NOTHING" else plain
 
@@ -92,13 +92,13 @@ class InnerSpeech(Divided):
 
 
 def inner_bins(found: dict[str, Any], start: int, end: int, times: int) -> np.ndarray:  # (T, 2 C) float32
-    "Some bins, in 20 ms."
+    "Return some bins, in 20 ms."
     return np.concatenate([join_bins(found["binnedTX"][start:end], times, True),
                            join_bins(found["spikePow"][start:end], times, False)], 1)
 
 
 def unknown_layout(path: Path) -> Fault:
-    "The refusal of a file whose layout nobody has described: it says what the file holds."
+    "Return the refusal of a file of unknown layout, with its content listed."
     try:
         read_variables(path, inner_layout(128))
     except Fault as fault:

@@ -25,7 +25,7 @@ MOST_KEPT = 10**10  # bins; six years of them
 
 
 def kept_sentences(path: Path) -> dict[int, tuple[int, int, str | None]]:  # number -> first bin, last, what was meant
-    "The sentences of events.jsonl; raises `KitError` for a line that is no event."
+    "Return the sentences of events.jsonl; raise `KitError` for a line that is no event."
     found = dict[int, tuple[int, int, str | None]]()
     lines = read_bytes(path).splitlines(keepends=True) if os.path.lexists(path) else []
     shown = dict[int, str]()
@@ -90,5 +90,5 @@ class KeptSession(Divided):
 
 
 def kept_bins(path: Path, start: int, end: int, width: int) -> np.ndarray:  # (end - start, width) float32
-    "Some bins of a file."
+    "Return some bins of a file."
     return np.fromfile(path, "<f4", (end - start) * width, offset=4 * start * width).reshape(-1, width)

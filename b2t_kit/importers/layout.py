@@ -31,7 +31,7 @@ MOST_BYTES = 4 << 30  # of a file's variables, unpacked; a published day has abo
 
 # %% ../../nbs/importers/layout.ipynb #9eb5effc
 def unpacked_mat(file: IO[bytes], order: str) -> IO[bytes]:
-    "The file with its compressed variables unpacked; raises `ValueError` beyond `MOST_BYTES`."
+    "Return the file with its compressed variables unpacked; raise `ValueError` beyond `MOST_BYTES`."
     found = tempfile.TemporaryFile()
     found.write(file.read(128))
     while tag := file.read(8):
@@ -54,7 +54,7 @@ def unpacked_mat(file: IO[bytes], order: str) -> IO[bytes]:
 
 # %% ../../nbs/importers/layout.ipynb #734c1b43
 def small_element(file: IO[bytes], order: str) -> bytes:
-    "The content of one of the three elements with which a variable begins."
+    "Return the content of one of the three elements with which a variable begins."
     kind, size = struct.unpack(f"{order}II", file.read(8))
     if kind >> 16:  # up to four bytes are kept within the tag
         return struct.pack(f"{order}I", size)[:kind >> 16]
@@ -64,7 +64,7 @@ def small_element(file: IO[bytes], order: str) -> bytes:
 
 
 def check_variable(file: IO[bytes], order: str, names: Iterable[str]) -> None:
-    "Raise `ValueError` if a variable, or a cell of it, declares more than what follows."
+    "Raise `ValueError` if a variable, or a cell of it, declares more data than follow."
     kind, size = struct.unpack(f"{order}II", file.read(8))
     end = file.tell() + size
     if kind != 14:
@@ -88,7 +88,7 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.ENOENT)
 
 
 def read_mat(path: Path, names: Iterable[str]) -> dict[str, Any]:
-    "Some variables of a file of MATLAB 5 to 7, as SciPy gives them, and the shapes of the others."
+    "Return some variables of a file of MATLAB 5 to 7, as SciPy gives them, and the shapes of the others."
     from scipy.io import loadmat, whosmat
 
     try:
@@ -118,7 +118,7 @@ def read_mat(path: Path, names: Iterable[str]) -> dict[str, Any]:
 
 # %% ../../nbs/importers/layout.ipynb #9aadadd8
 def text_in(value: Any) -> str:
-    "The text of a row or a cell without padding; empty if there is none."
+    "Return the text of a row or a cell without padding; empty if there is none."
     while isinstance(value, np.ndarray):
         if value.size != 1:
             return ""
@@ -127,7 +127,7 @@ def text_in(value: Any) -> str:
 
 # %% ../../nbs/importers/layout.ipynb #462ddef3
 def member(file: h5py.File, place: str) -> tuple[h5py.Group | None, str]:
-    "The group that holds a dataset, None if there is none, and the dataset's name; raises `Fault` for links."
+    "Return the group that holds a dataset, None if there is none, and the dataset's name; raise `Fault` for links."
     *parents, name = place.strip("/").split("/")
     group: Any = file
     for parent in parents:
@@ -136,7 +136,7 @@ def member(file: h5py.File, place: str) -> tuple[h5py.Group | None, str]:
 
 
 def read_value(file: h5py.File, place: str, matlab: bool = False) -> Any:
-    "An array, a list of text, or the arrays of a cell array; None if it is missing."
+    "Return an array, a list of text, or the arrays of a cell array; None if it is missing."
     group, name = member(file, place)
     dataset = open_member(group, name) if group is not None else None
     if not isinstance(dataset, h5py.Dataset):
@@ -160,7 +160,7 @@ def read_value(file: h5py.File, place: str, matlab: bool = False) -> Any:
 
 # %% ../../nbs/importers/layout.ipynb #badc7eb2
 def read_hdf5(path: Path, names: Iterable[str]) -> dict[str, Any]:
-    "Some variables of a file of MATLAB 7.3, or datasets of an NWB file, and the shapes of others."
+    "Return some variables of a file of MATLAB 7.3, or datasets of an NWB file, and the shapes of others."
     with open_file(path) as file:
         matlab = path.suffix == ".mat"
         found = {name: read_value(file, name, matlab) for name in names}
@@ -174,7 +174,7 @@ def read_variables(
     layout: FileLayout,
     optional: Iterable[str] = (),  # variables that may be missing
 ) -> dict[str, Any]:  # name -> array; of "text" and "cells" a list, with a text or an array for each trial
-    "The variables of a file; raises `Fault` for one that is missing or not as the table says."
+    "Return the variables of a file; raise `Fault` for one that is missing or not as the table says."
     head = b""
     with suppress(OSError), open(regular_file(path), "rb") as file:
         head = file.read(128)
@@ -213,7 +213,7 @@ def cell_array(
     columns: int,
     most: int = MAX_BINS,
 ) -> np.ndarray:  # (T, columns)
-    "The numbers of a trial; raises `Fault` if a cell holds something else."
+    "Return the numbers of a trial; raise `Fault` if a cell holds something else."
     shape: tuple[int, ...] = getattr(value, "shape", ())
     if getattr(value, "dtype", np.dtype(object)).kind not in "iufb":
         raise Fault(path, place, name, "is not an array of numbers")

@@ -24,7 +24,7 @@ from .layout import read_value
 
 # %% ../../nbs/importers/nwb.ipynb #8a2aca02
 def is_numbers(values: np.ndarray | None, kinds: str = "iuf") -> bool:
-    "Whether something that was read is a list of numbers."
+    "Return whether something that was read is a list of numbers."
     return values is not None and values.ndim == 1 and values.dtype.kind in kinds
 
 # %% ../../nbs/importers/nwb.ipynb #d73bc943
@@ -56,7 +56,7 @@ Cut = Callable[[float, float], np.ndarray]  # start and stop in seconds -> (T, C
 
 # %% ../../nbs/importers/nwb.ipynb #c4eae157
 def unit_counts(file: h5py.File, bin_ms: float) -> tuple[Cut, int]:
-    "How many spikes each unit has in each bin, and the number of units."
+    "Return how many spikes each unit has in each bin, and the number of units."
     with reading(file, "units"):
         times, ends = (read_value(file, f"units/{name}") for name in ("spike_times", "spike_times_index"))
         if not (is_numbers(times) and is_numbers(ends, "iu")):
@@ -73,7 +73,7 @@ def unit_counts(file: h5py.File, bin_ms: float) -> tuple[Cut, int]:
 
 # %% ../../nbs/importers/nwb.ipynb #36f5de31
 def series_rows(file: h5py.File, series: str, bin_ms: float) -> tuple[Cut, int]:
-    "The rows of a time series that begin within a time, and the number of columns."
+    "Return the rows of a time series that begin within a time, and the number of columns."
     data = read_rows(file, f"{series}/data")
     with reading(file, series):
         times, began = (read_value(file, f"{series}/{name}") for name in ("timestamps", "starting_time"))
@@ -152,5 +152,5 @@ class Nwb(Own):
                                   names=(f"{day.session} {path.parent.resolve().name} {path.stem}", *called))
 
     def bins(self, file: h5py.File, cut: Cut, start: float, stop: float) -> np.ndarray:  # (T, C) float32
-        "A trial in 20 ms bins; the file must stay open until then."
+        "Return a trial in 20 ms bins; the file must stay open until then."
         return self.joined(cut(start, stop))

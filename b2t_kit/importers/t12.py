@@ -34,7 +34,7 @@ def block_features(
     crossings: list[np.ndarray],  # (T, 256) each, of one block
     power: list[np.ndarray],  # (T, 256) each
 ) -> list[np.ndarray]:  # (T, 256) float32 each: 128 channels of crossings, then of power
-    "The features of a block's trials, z-scored over all of them."
+    "Return the features of a block's trials, z-scored over all of them."
     counts = np.concatenate([trial[:, :USED_COLUMNS] for trial in crossings]).astype(np.float64)
     measured = np.concatenate([trial[:, :USED_COLUMNS] for trial in power]).astype(np.float64)
     least = np.where(measured > 0, measured, np.inf).min(0)  # (128,), infinite for a dead channel
@@ -84,7 +84,7 @@ class T12Speech(Importer):
             yield from self.trials_of(path, split)
 
     def trials_of(self, path: Path, split: str) -> Iterator[SourceTrial | Fault]:
-        "The trials of a file; a fault of one spoils the z-score of its block, and so refuses the file."
+        "Yield the trials of a file; a fault of one spoils the z-score of its block, and so refuses the file."
         layout = {name: T12_LAYOUT[name] for name in T12_LAYOUT if split != "test" or name != "sentenceText"}
         found = read_variables(path, layout)
         blocks, sentences = found["blockIdx"][:, 0].astype(np.float64), found.get("sentenceText")

@@ -40,7 +40,7 @@ class Keeper:
         features: bool = False,  # keep the recording too
         tell: Callable[[str, bool], None] = lambda line, bad: None,  # is told why nothing more is kept
     ) -> None:
-        "Raises `KitError` if the folder is not empty, or cannot be written."
+        "Raise `KitError` if the folder is not empty, or cannot be written."
         self.folder, self.features, self.tell = Path(folder), features, tell
         if self.folder.is_dir() and any(self.folder.iterdir()):
             raise KitError(f"{self.folder}: is not empty; a kept session needs a folder of its own")
@@ -58,7 +58,7 @@ class Keeper:
 
     @property
     def line(self) -> str:
-        "What a page says."
+        "Return a page's line."
         if not self.folder.exists():
             return "What was kept of this session has been deleted."
         if self.failed:
@@ -67,7 +67,7 @@ class Keeper:
         return f"This session {'is' if self.on else 'was'} kept.{lost}"
 
     def show(self, moment: Moment) -> None:
-        "Take what has just happened; returns at once."
+        "Record a moment; returns at once."
         if not self.on:
             return
         with self.lock:
@@ -139,20 +139,20 @@ class Keeper:
             self.tell(self.line, True)
 
     def stop(self) -> None:
-        "Keep nothing more; what was kept stays."
+        "Stop keeping; kept files stay."
         self.done.set()
         self.thread.join(10.0)
         self.on = False
 
     def delete(self) -> None:
-        "Keep nothing more, and remove what was kept."
+        "Stop keeping, and remove the kept files."
         self.on = False
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 # %% ../../nbs/live/keep.ipynb #bcae3e7e
 def keep_session(session: LiveSession, folder: str | Path, options: dict[str, Any], features: bool = False) -> Keeper:
-    "Begin to keep a session, and what its command was given, in a new folder; with the recording if asked for."
+    "Begin to keep a session and the options of its command in a new folder; with the recording if requested."
     plain = (str, int, float, bool, list, type(None))
     settings = {name: value if isinstance(value, plain) else str(value) for name, value in options.items()}
     session.keeper = keeper = Keeper(folder, {"num_features": session.decoder.features, "options": settings}, features,

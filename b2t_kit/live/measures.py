@@ -20,7 +20,7 @@ from ..decode.stream import Update
 # %% ../../nbs/live/measures.ipynb #e24cb074
 @dataclass(frozen=True)
 class SentenceTiming:
-    "What was shown of a sentence, and when; times in seconds from one beginning."
+    "The words shown of a sentence with their times, in seconds from one beginning."
     began: float  # the sentence's first bin
     changes: tuple[tuple[float, tuple[str, ...]], ...]  # when the words changed, and to what
     final: tuple[str, ...]
@@ -42,7 +42,7 @@ def word_delays(timing: SentenceTiming) -> np.ndarray:  # (W, 2) seconds after a
 
 # %% ../../nbs/live/measures.ipynb #2c8930f8
 def count_revisions(timing: SentenceTiming) -> int:
-    "Return how many words were shown and taken back: those after what a state and the next have in common."
+    "Return how many words were shown and taken back: those after the common beginning of a state and the next."
     states = [*(words for _, words in timing.changes), timing.final]
     return sum(len(before) - len(commonprefix([before, after])) for before, after in pairwise(states))
 
@@ -110,7 +110,7 @@ class DelayLedger:
         return None
 
     def measures(self) -> Measures | None:
-        "How soon and how calm the words came; None before the first."
+        "Return how soon and how calm the words came; None before the first."
         return measure_session(self.sentences)
 
     def summary(self) -> dict[str, dict[str, float]]:

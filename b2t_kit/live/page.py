@@ -69,7 +69,7 @@ class Reader:
 
 # %% ../../nbs/live/page.ipynb #b5248624
 class Feed:
-    "What has happened lately, for readers that are as slow as they like."
+    "Recent messages, for readers of any speed."
 
     def __init__(self) -> None:
         self.lock, self.name = threading.Lock(), secrets.token_hex(4)  # a page that comes back knows whom it has heard
@@ -81,7 +81,7 @@ class Feed:
         self.column: Any = 127.5  # the newest of the heat map, (R,) float64, each half of it those before
 
     def show(self, moment: Moment) -> None:
-        "Add what has just happened."
+        "Add a moment."
         with self.lock:
             self.changes += 1
             self.bins += len(moment.bins)
@@ -111,7 +111,7 @@ class Feed:
             self.now["over"] = moment.over
 
     def since(self, reader: Reader, again: bool = False) -> dict[str, Any] | None:
-        "Return what a reader has not seen yet and is still there; None if nothing is new, unless `again`."
+        "Return the messages that a reader has not seen; None if there is none, unless `again`."
         with self.lock:
             if reader.seen == self.changes and not again:
                 return None
@@ -145,7 +145,7 @@ LOOPBACK, EVERYWHERE = ("127.0.0.1", "localhost", "::1"), ("0.0.0.0", "::")
 
 
 def listen(host: str, port: int) -> socket.socket:
-    "Return a socket that listens, at any free port for 0; raises `KitError` if that is not possible."
+    "Return a socket that listens, at any free port for 0; raise `KitError` if that is not possible."
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, dualstack_ipv6=host == "::")
@@ -185,7 +185,7 @@ class PageServer:
         origin: str = "",  # URL of a proxy that passes everything on, such as https://live.example.org/ward
         bound: socket.socket | None = None,  # of `listen`; None: one is made
     ) -> None:
-        "Raises `KitError` for an origin that is no URL, and if it cannot listen."
+        "Raise `KitError` for an origin that is no URL, and if it cannot listen."
         if origin and not re.fullmatch(r"https?://[^/?#\s]+(/[^?#\s]*)?", origin):
             raise KitError(f"origin: '{printable(origin)}' should be https://NAME/PATH, as a browser shows it")
         self.server = optional_library("websockets.asyncio.server")
@@ -213,7 +213,7 @@ class PageServer:
         self.session.watchers.remove(self)
 
     def show(self, moment: Moment) -> None:
-        "Take what has just happened."
+        "Take a moment."
         self.feed.show(moment)
         for reader in self.readers if moment.note else ():
             reader.answer(moment.note, moment.bad)
@@ -307,7 +307,7 @@ class PageServer:
         await connection.close(TRY_LATER)
 
     def _about(self, status: Status, reader: Reader) -> dict[str, Any]:
-        "Return what a message says of the session as it is now."
+        "Return the state of the session for a message."
         keeper, session = self.session.keeper, self.session
         answers = [reader.answers.popleft() for _ in range(len(reader.answers))]
         about = {"state": status.name, "text": status.text, "unsure": UNSURE, "answers": answers,
@@ -320,7 +320,7 @@ class PageServer:
             "exists": bool(keeper and keeper.folder.exists()), "listen": self.listen}
 
     def _heed(self, message: str | bytes, reader: Reader) -> bool:
-        "Do what a page requests, and tell only that page how it went; return whether it has drawn a message."
+        "Carry out a page's request, and report to that page only; return whether it has drawn a message."
         try:
             request = json.loads(message)
             what, more = request.get("ask"), request.get("text", "")
@@ -401,7 +401,7 @@ class Widget:
             f"<div>{html.escape('; '.join(filter(None, parts)))}</div>"))
 
     def request(self, what: str) -> None:
-        "Request what a button is for, with the text beside it."
+        "Send a button's request, with the text beside it."
         try:
             self.session.request(what, self.text.value)
         except KitError as error:

@@ -52,7 +52,7 @@ class Piece:
 
 
 class LiveSource:
-    "Yields pieces until it ends or is stopped; what is said of its connection may change meanwhile."
+    "Yields pieces until it ends or is stopped; the state of its connection may change meanwhile."
     num_features: int | None = None  # C; None if only the first piece tells
     waits = False  # True: gives the next piece when the last one was taken; False: keeps to the clock
     pace = 1.0  # how many times as fast as real time bins come
@@ -110,7 +110,7 @@ MOST_WAITING = 100  # sentences that wait to be said
 
 
 class ParticipantSource(LiveSource):
-    "A simulated participant who says what is typed."
+    "A simulated participant who says the typed sentences."
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class ParticipantSource(LiveSource):
         pace: float = 1.0,  # 1: real time; 0: as fast as it goes
         stays: bool = False,  # wait for more sentences until `finish`
     ) -> None:
-        "Raises `KitError` if the recordings are not simulated, or have no such day."
+        "Raise `KitError` if the recordings are not simulated, or have no such day."
         path = find_recordings(data).parent / "simulation.json"
         if not path.is_file():
             raise KitError(f"{path}: is missing, so these recordings were not simulated; write some with b2t simulate")
@@ -137,7 +137,7 @@ class ParticipantSource(LiveSource):
             self.say(sentence)
 
     def say(self, sentence: str) -> None:
-        "Say any English sentence after those before it; raises `KitError` if it cannot be pronounced."
+        "Say any English sentence after those before it; raise `KitError` if it cannot be pronounced."
         labels_of(sentence)
         if self.sentences.qsize() >= MOST_WAITING:
             raise KitError(f"say: {MOST_WAITING} sentences are waiting; try again when some were said")
@@ -184,7 +184,7 @@ def to_message(piece: Piece, end: bool = False) -> list[bytes]:
 
 
 def from_message(parts: list[bytes], arrived: float) -> tuple[Piece, bool]:  # the piece; whether it is the last
-    "Return a message's piece; raises `KitError` if it is not one of a stream."
+    "Return a message's piece; raise `KitError` if it is not one of a stream."
     if len(parts) != 3 or len(parts[0]) != BIN_HEADER.size or not parts[0].startswith(BIN_MARK):
         raise KitError("a message is not of a b2t stream; send with b2t live source")
     _, stream, first, rows, columns, flags = BIN_HEADER.unpack(parts[0])
@@ -196,7 +196,7 @@ def from_message(parts: list[bytes], arrived: float) -> tuple[Piece, bool]:  # t
 
 # %% ../../nbs/live/sources.ipynb #6dd8ddc9
 def optional_library(name: str, extra: str = "live") -> ModuleType:
-    "Import a library of an extra; raises `KitError` with the command that installs it."
+    "Import a library of an extra; raise `KitError` with the command that installs it."
     try:
         return import_module(name)
     except ImportError as error:
@@ -204,7 +204,7 @@ def optional_library(name: str, extra: str = "live") -> ModuleType:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    "Return host, without brackets, and port of HOST:PORT; raises `KitError` if there is no machine of this name."
+    "Return host, without brackets, and port of HOST:PORT; raise `KitError` if there is no machine of this name."
     host, _, port = address.rpartition(":")
     if not host or not is_whole(port) or not 0 < int(port) < 65536:
         raise KitError(f"address: '{printable(address)}' should be HOST:PORT, such as {ADDRESS}")
@@ -232,7 +232,7 @@ class StreamSender:
         address: str = ADDRESS,  # "HOST:PORT" of this machine
         waits: bool = False,  # wait for a slow receiver instead of leaving pieces out
     ) -> None:
-        "Raises `KitError` if the address cannot be used."
+        "Raise `KitError` if the address cannot be used."
         split_address(address)
         self.zmq = optional_library("zmq")
         self.stream, self.waits, self.dropped, self.sent = time.time_ns(), waits, 0, 0
@@ -272,7 +272,7 @@ class StreamSender:
             self.send(Piece(end, np.zeros((0, source.num_features or 1), np.float32), 0.0), end=True)
 
     def close(self) -> None:
-        "Send what is in the buffer, for two seconds at most, and close."
+        "Send the buffer, for two seconds at most, and close."
         self.socket.close()
         self.context.term()
 
@@ -449,7 +449,7 @@ TASK_STATES, SPEAKING = "task_state", b"1"  # a stream of BRAND's tasks, and the
 
 
 def entry_bin(values: Mapping[bytes, bytes], dtype: str) -> tuple[np.ndarray, int | None]:  # (1, C) float32
-    "Return the bin of an entry, whose `samples` have a type, and its number if it has one; raises `KitError` for none."
+    "Return the bin of an entry, whose `samples` have a type, and its number if it has one; raise `KitError` for none."
     for first, second, kind, counter, each in (*LAYOUTS, (b"samples", b"", dtype, b"i", 1)):
         if not {first, second} - {b""} <= values.keys():
             continue
@@ -548,7 +548,7 @@ def choose_source(
     stays: bool = True,  # a participant then waits for more
     password: str = "",  # of a Redis server: "FILE", or "$NAME" of an environment variable
 ) -> LiveSource:
-    "Return a source by its name; raises `KitError` if there is none of this name, or no data for it."
+    "Return a source by its name; raise `KitError` if there is none of this name, or no data for it."
     name, _, rest = kind.partition(":")
     if password and name != "redis":
         raise KitError("password: is for a source redis:HOST:PORT/STREAM")

@@ -80,7 +80,7 @@ class Sentence:
 
 # %% ../../nbs/output/report.ipynb #5fc7965c
 def read_description(path: str | Path) -> dict[tuple[str, int], str]:  # (session, block) -> corpus
-    "The corpus of each block. Raises `KitError` that names the file, the line and the fault."
+    "Return the corpus of each block. Raises `KitError` that names the file, the line and the fault."
     corpora: dict[tuple[str, int], str] = {}
     table = csv.DictReader(io.StringIO(read_text(path)))
     try:
@@ -101,7 +101,7 @@ def read_description(path: str | Path) -> dict[tuple[str, int], str]:  # (sessio
 
 # %% ../../nbs/output/report.ipynb #9a431a6e
 def groups_of(sentences: Sequence[Sentence]) -> dict[str, list[Sentence]]:  # name -> its trials
-    "The groups of trials in a report."
+    "Return the groups of trials in a report."
     groups = {"all trials": list(sentences)}
     for name, seen in (("sentence not seen in training", False), ("sentence seen in training", True)):
         groups[name] = [one for one in sentences if one.seen is seen]
@@ -132,7 +132,7 @@ def mistakes(
     pairs: Iterable[tuple[Sequence[str], Sequence[str]]],  # true and decoded items of each trial
     count: int = 20,  # at most this many
 ) -> list[dict[str, Any]]:  # "true", "decoded", "times", and "said", the count of the true item in all sentences
-    "The most frequent confusions of words or of phoneme names; ties in alphabetical order."
+    "Return the most frequent confusions of words or of phoneme names; ties in alphabetical order."
     wrong, spoken = Counter[tuple[str, str]](), Counter[str]()
     for true, decoded in pairs:
         spoken.update(true)
@@ -155,7 +155,7 @@ def certainty_in(sentences: Sequence[Sentence]) -> dict[str, dict[str, Any]]:  #
 
 # %% ../../nbs/output/report.ipynb #8bc9e829
 def as_rate(values: Mapping[str, Any]) -> Rate:
-    "A rate from plain values, of which a missing interval is None."
+    "Return a rate from plain values, of which a missing interval is None."
     return Rate(**{name: np.nan if value is None else value for name, value in values.items()})
 
 
@@ -199,7 +199,7 @@ class Report:
 
     @property
     def label(self) -> str:
-        "What the network decodes."
+        "The units that the network decodes."
         return "phoneme" if self.sentences[0].order.names == PHONEMES else "character"
 
     def table(self, part: str) -> list[list[str]]:  # "groups" or "days"
@@ -215,7 +215,7 @@ class Report:
 
     @property
     def redrawn(self) -> str:
-        "What the intervals resample."
+        "The units that the intervals resample."
         days = [one.trial.session for one in self.sentences]
         return (f"95 % intervals resample {'sessions' if redrawn(days) else 'trials'} ({len(set(days))} sessions; a "
                 f"group of fewer than {FEWEST_GROUPS} resamples trials)")
@@ -244,12 +244,12 @@ _TEMPLATES = Environment(loader=PackageLoader("b2t_kit.output"), autoescape=True
 
 
 def html_part(name: str, *values: Any) -> str:  # HTML, marked as safe for other macros
-    "One part of a report as HTML."
+    "Return one part of a report as HTML."
     return getattr(_TEMPLATES.get_template("parts.html").module, name)(*values)
 
 # %% ../../nbs/output/report.ipynb #66331357
 def png_address(content: bytes) -> str:
-    "A PNG as the data address of a picture."
+    "Return a PNG as the data address of a picture."
     return f"data:image/png;base64,{base64.b64encode(content).decode()}"
 
 
@@ -266,7 +266,7 @@ def picture(values: np.ndarray, colours: str) -> str:  # data address of a PNG
 
 # %% ../../nbs/output/report.ipynb #f2792d65
 def features_picture(features: np.ndarray) -> str:  # (T, C) -> data address of a PNG
-    "A recording: rows are electrodes, threshold crossings above spike-band power."
+    "Return a recording: rows are electrodes, threshold crossings above spike-band power."
     rows = features.reshape(len(features), -1, math.gcd(features.shape[1], 8)).mean(-1)  # (T, C / 8)
     whole = len(rows) // 3 * 3
     cells = rows[:whole].reshape(-1, 3, rows.shape[1]).mean(1) if whole else rows
@@ -285,7 +285,7 @@ def posteriors_picture(logits: np.ndarray, rows: Sequence[int] = CLASS_ROWS) -> 
 # %% ../../nbs/output/report.ipynb #55ec6ea0
 @dataclass(frozen=True)
 class Look:
-    "The recording of a sentence, and what the network made of it."
+    "The recording of a sentence, and the network's output."
     features: np.ndarray  # (T, C)
     logits: np.ndarray  # (P, 41)
     patch: int = 14  # bins that a frame sees
@@ -297,7 +297,7 @@ class Look:
         start: int,  # first frame
         end: int,  # the frame after the last
     ) -> tuple[float, float]:  # start and length, in percent of the recording
-        "The position of some frames on the time axis."
+        "Return the position of some frames on the time axis."
         first = (self.patch - self.stride) / 2 + start * self.stride
         return 100 * first / len(self.features), 100 * (end - start) * self.stride / len(self.features)
 
@@ -334,7 +334,7 @@ def report_html(
     facts: dict[str, str] | None = None,  # what the report is about, to show at the top
     pictures: int = 300,  # how many sentences have pictures
 ) -> str:
-    "The whole page."
+    "Return the whole page."
     numbers, total = report.numbers, report.numbers["groups"]["all trials"]
     # phonemes are read before the search
     before = [mark for mark in report.marks if mark.what in (TRAINED, CHECKPOINT_CHOSEN)]
@@ -359,7 +359,7 @@ def report_html(
 
 # %% ../../nbs/output/report.ipynb #b80e80fb
 def decoded_as_before(source: RunLogits) -> tuple[Sentences, dict[str, Any]]:  # and options of `decode_sentences`
-    "What `b2t decode` found, asked as it was last; decodes again if anything that the lists were made from changed."
+    "Return the result of `b2t decode` with its last options; decode again if anything changed since."
     lists = source.folder / "nbest.jsonl"
     options = note_of(lists).get("key", {}).get("asked", {})  # also if the lists are damaged
     if not isinstance(options, dict) or not set(options) <= {"lm", "lexicon", "hotwords", "settings", "temperature"}:
@@ -384,7 +384,7 @@ def report_run(
     pictures: int = 300,  # how many sentences have pictures
     device: str = "auto",  # for the network, if it has to decode
 ) -> Report:
-    "Write the page, and its numbers as JSON beside it. Raises `KitError` that says what is missing."
+    "Write the page, and its numbers as JSON beside it; raise `KitError` that names the missing part."
     check_split(split)
     if split == "test":
         raise KitError("split test: has no sentences to compare with; report on val")
@@ -469,7 +469,7 @@ ROW_TITLES = ("recipe", "recordings", "phoneme, word errors", "hours", "seed", "
 
 
 def front_row(run: str | Path, report: Report) -> str:
-    "A run as a row of the front page's table, in Markdown, under `ROW_TITLES`."
+    "Return a run as a row of the front page's table, in Markdown, under `ROW_TITLES`."
     record, checkpoint = load_json(Path(run) / "config.json"), best_checkpoint(run)
     with damaged(Path(run) / "config.json"):
         recipe, changes = nearest_recipe(record)

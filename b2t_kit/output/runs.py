@@ -36,7 +36,7 @@ from ..training.run import RESUME, differences, task_digest
 # %% ../../nbs/output/runs.ipynb #eb4c3f62
 @contextmanager
 def damaged(path: Path) -> Iterator[None]:
-    "Raise `KitError` that names the file if it lacks what is read from it."
+    "Raise `KitError` that names the file if it lacks a value that is read from it."
     try:
         yield
     except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
@@ -46,7 +46,7 @@ def damaged(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class RunState:
-    "What a run folder says of itself."
+    "The state of a run, from the files of its folder."
     folder: Path
     record: Mapping[str, Any]  # the content of config.json: "train", "task" and "data"
     rows: tuple[Mapping[str, Any], ...]  # the measurements, in order
@@ -61,14 +61,14 @@ class RunState:
     changed: float  # time of the last measurement, in seconds since 1970
 
     def line(self, name: str) -> dict[str, Any]:
-        "The run as plain values, under the name that a list shows."
+        "Return the run as plain values, under the name that a list shows."
         best = {"metric": self.best.metric, "value": self.best.value, "step": self.best.step} if self.best else None
         return {"run": name, "model": self.model, "data": self.amount, "step": self.step, "steps": self.steps,
                 "best": best, "changed": time.strftime("%Y-%m-%d %H:%M", time.localtime(self.changed))}
 
 # %% ../../nbs/output/runs.ipynb #90da8225
 def run_state(folder: str | Path) -> RunState:
-    "Read a run folder; raises `KitError` if it is none, or if one of its records is damaged."
+    "Read a run folder; raise `KitError` if it is none, or if one of its records is damaged."
     folder = Path(folder)
     path, metrics, note = folder / "config.json", folder / METRICS, folder / RESUME
     if not path.is_file():
@@ -114,7 +114,7 @@ def flat(values: Any, name: str = "") -> dict[str, Any]:
 def list_runs(
     folder: str | Path = ".",  # searched with its subfolders, three levels deep
 ) -> list[dict[str, Any]]:  # newest first; a run that cannot be read has "error", the reason
-    "The runs in a folder as plain values; raises `KitError` if there is no such folder."
+    "Return the runs in a folder as plain values; raise `KitError` if there is no such folder."
     if not Path(folder).is_dir():
         raise KitError(f"{folder}: no such folder")
     found, settings = [], {}
@@ -136,7 +136,7 @@ def list_runs(
 
 # %% ../../nbs/output/runs.ipynb #8ee45576
 def aligned(rows: Sequence[Sequence[str]], numbers: int = 0) -> str:
-    "Rows as columns of text."
+    "Return rows as columns of text."
     widths = [max(map(len, column)) for column in zip(*rows)]
     first = len(widths) - numbers
     return "\n".join("  ".join(text.ljust(width) if column < first else text.rjust(width) for column, (text, width)
@@ -144,7 +144,7 @@ def aligned(rows: Sequence[Sequence[str]], numbers: int = 0) -> str:
 
 
 def runs_text(lines: list[dict[str, Any]]) -> str:
-    "A table of runs, and what is wrong with those that cannot be read."
+    "Return a table of runs, and the faults of those that cannot be read."
     rows = [["run", "model", "data", "step", "best", "last written", "differs in"]]
     for line in lines:
         if "error" not in line:
@@ -161,7 +161,7 @@ def runs_text(lines: list[dict[str, Any]]) -> str:
 def nearest_recipe(
     record: Mapping[str, Any],  # a run's config.json
 ) -> tuple[str, list[str]]:  # its name, and a line for each difference; "" if the task has no recipes
-    "The recipe from which a run differs least."
+    "Return the recipe from which a run differs least."
     def chosen(train: Any, task: Any) -> dict[str, Any]:
         model = {name: value for name, value in task["model"].items() if name not in FROM_RECORDINGS}
         return {"train": dict(train), "task": {**task, "model": None if own_model else model}}
@@ -182,7 +182,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 def bars(values: list[float], width: int = 40) -> str:
-    "A curve as a line of bars from its least to its greatest value; long ones are averaged piece by piece."
+    "Return a curve as a line of bars from its least to its greatest value; long ones are averaged piece by piece."
     pieces = min(width, len(values))
     edges = [round(piece * len(values) / pieces) for piece in range(pieces + 1)]
     means = [sum(values[start:end]) / (end - start) for start, end in zip(edges, edges[1:])]
@@ -194,7 +194,7 @@ NOT_VALIDATED = "no validation: trained on train and val; temperature and search
 
 
 def next_steps(state: RunState) -> list[str]:  # command lines
-    "What a run is ready for."
+    "Return the commands that a run is ready for."
     model = (state.record["task"].get("config") or {}).get("model")
     own = f" --model {model['file']}:{model['name']}" if isinstance(model, dict) and model.get("file") else ""
     run, given = state.folder, f"--run {state.folder} --data {state.recordings or 'RECORDINGS'}{own}"
@@ -213,7 +213,7 @@ def next_steps(state: RunState) -> list[str]:  # command lines
 
 # %% ../../nbs/output/runs.ipynb #39a5241b
 def certainty(record: dict[str, Any] | None) -> str:
-    "The kept temperature of a decoder in words."
+    "Return the kept temperature of a decoder in words."
     if record is None:
         return "not calibrated; b2t eval fits a temperature"
     return (f"logits / {record['temperature']:.3g}, fitted on {record['trials']} labelled trials: CTC loss "
@@ -221,7 +221,7 @@ def certainty(record: dict[str, Any] | None) -> str:
 
 
 def show_text(state: RunState) -> str:
-    "The description of a run: facts, differences from a recipe, curves, errors by day, the next commands."
+    "Return the description of a run: facts, differences from a recipe, curves, errors by day, the next commands."
     left = next((row["seconds_left"] for row in reversed(state.rows) if row.get("seconds_left")), None)
     left = f", about {duration(left)} left" if left and state.step < state.steps else ""
     best = f"{value_text(state.best.metric, state.best.value)} at step {state.best.step}" if state.best else "none yet"
@@ -261,7 +261,7 @@ def rates_in(
     decoder: Decoder,  # the run's
     data: dict[str, Any],  # fingerprints of the recordings it was trained and validated on, by split
 ) -> dict[str, dict[str, Any]]:  # split -> "trials", and "edits", "total", "rate", "low" and "high" of all trials
-    "The phoneme error rates in a run folder that are of this decoder's weights."
+    "Return the phoneme error rates in a run folder that are of this decoder's weights."
     found = {}
     for path in sorted(Path(run).glob("eval/*/result.json")):
         key = stored_key(path)
@@ -285,7 +285,7 @@ def card(
     record: dict[str, Any],  # the content of config.json
     licence: str = "",  # such as cc-by-4.0; empty: not stated
 ) -> str:
-    "The page for people in Markdown, with the front matter that the Hugging Face hub reads."
+    "Return the page for people in Markdown, with the front matter that the Hugging Face hub reads."
     signal, sizes, labels, scores = decoder.signal, decoder.config.model, decoder.signal.labels, record["scores"]
     count = sum(parameter.numel() for parameter in decoder.model.parameters())
     settings = {"batch_size": decoder.config.batches.batch_size, **record["train"]} if record["train"] else {}
@@ -336,7 +336,7 @@ def export(
     out: str | Path,  # new folder
     licence: str = "",  # of the weights, for the card, such as cc-by-4.0; empty: not stated
 ) -> Path:  # the new folder
-    "Write weights, settings and card; raises `KitError` if there is no usable decoder, or if the folder exists."
+    "Write weights, settings and card; raise `KitError` if there is no usable decoder, or if the folder exists."
     decoder, path = load_decoder(run), Path(run) / "config.json"
     known = {"train": {}, "data": {}, **(load_json(path) if path.is_file() else {})}
     task = json.loads(json.dumps({"name": "speech", "config": to_dict(decoder.config),
@@ -363,7 +363,7 @@ def export(
 
 # %% ../../nbs/output/runs.ipynb #130efd59
 def hub() -> ModuleType:
-    "The package `huggingface_hub`; raises `KitError` with the command that installs it."
+    "Return the package `huggingface_hub`; raise `KitError` with the command that installs it."
     try:
         import huggingface_hub
     except ImportError as error:

@@ -50,7 +50,7 @@ FILLER = "i"  # the most frequent word of conversations
 
 
 def is_valid_text(text: str) -> bool:
-    "Whether a row may have this text."
+    "Return whether a row may have this text."
     return TEXT.fullmatch(text) is not None and text not in MISSING
 
 
@@ -251,7 +251,7 @@ class Score:
     resampled: str  # what the interval resamples: "sessions" or "sentences"
 
     def to_dict(self) -> dict[str, float | int | None]:
-        "The score as plain values; a missing interval is None."
+        "Return the score as plain values; a missing interval is None."
         low, high = (None if math.isnan(edge) else edge for edge in (self.wer.low, self.wer.high))
         return {"edits": self.wer.edits, "words": self.wer.total, "wer": self.wer.rate,
                 "wer_low": low, "wer_high": high}

@@ -59,7 +59,7 @@ def single_trial(
     day: int,  # index of the day layer
     frames: Frames,  # of the model
 ) -> Batch:  # of one row, without labels
-    "A trial as a batch of its exact length."
+    "Return a trial as a batch of its exact length."
     one, count = torch.ones(1, dtype=torch.int32), frames.of(len(features))
     key = torch.zeros(1, dtype=torch.int64)
     return Batch(torch.from_numpy(features)[None], one * len(features), one * count, one[None] * 0, one * 0,
@@ -112,7 +112,7 @@ class AdaptingDecoder:
         self.session = session
 
     def loss(self, batch: Batch) -> torch.Tensor:
-        "The mean loss of a batch's rows, with the augmentation of adaptation."
+        "Return the mean loss of a batch's rows, with the augmentation of adaptation."
         found = speech_loss(self.model, batch, self.config)
         return found.sum / found.count
 
@@ -137,7 +137,7 @@ class AdaptingDecoder:
         return finite
 
     def trial(self, index: int) -> tuple[dict[str, Any], np.ndarray]:
-        "Decode one trial, then take a step on it; return what was done, and the logits (P, 41) from before the step."
+        "Decode one trial, then take a step on it; return its record, and the logits (P, 41) from before the step."
         info = self.recordings.infos[index]
         place = info.session, info.block, info.number
         self.enter(info.session)
@@ -188,7 +188,7 @@ _SAVE_EVERY = 5  # trials
 
 
 class AdaptProgress:
-    "The trials an adaptation has done, in a folder; what belongs to other settings, or is damaged, is dropped."
+    "The finished trials of an adaptation, in a folder; entries of other settings, or damaged ones, are dropped."
 
     def __init__(self, folder: str | Path, mark: Mapping[str, Any]) -> None:
         self.folder, self.mark = Path(folder), json.loads(json.dumps(mark))
@@ -226,7 +226,7 @@ class AdaptProgress:
         self._unsaved = {}
 
     def logits(self) -> Iterator[np.ndarray]:  # (P, 41) float32 of each trial
-        "The saved logits, in order."
+        "Yield the saved logits, in order."
         for start in range(0, len(self.trials), _SAVE_EVERY):
             part = read_part(self.folder, f"logits_{start:06d}")
             yield from (part[name].numpy() for name in sorted(part))
@@ -278,7 +278,7 @@ class AdaptReport:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        "All of it as plain values."
+        "Return all of it as plain values."
         tables = {kind: {day: {"before": before.rate, "with": after.rate} | ({} if gap is None else vars(gap))
                          for day, (before, after, gap) in table.items()} for kind, table in self.tables.items()}
         losses = [loss if math.isfinite(loss) else None for loss in self.losses]

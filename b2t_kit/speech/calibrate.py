@@ -87,7 +87,7 @@ def valley(height: Callable[[float], float], low: float, high: float) -> float:
 # %% ../../nbs/speech/calibrate.ipynb #a576c267
 @dataclass(frozen=True)
 class Calibration:
-    "What logits are divided by, and how that was found; raises `KitError` for temperatures out of range."
+    "A temperature of logits, and how it was found; raise `KitError` for one out of range."
 
     temperature: float = 1.0
     source: str = "given"  # "fitted" on labelled trials, "estimated" from the logits alone, or "given"
@@ -154,7 +154,7 @@ def fit_temperature(
     labels: Sequence[Sequence[int]],  # true classes of each
     chosen_on: Sequence[str] = (),  # `choice_key` of each
 ) -> Calibration:
-    "Return the temperature with the least CTC loss; raises `KitError` if no labels fit into the frames of their trial."
+    "Return the temperature with the least CTC loss; raise `KitError` if no labels fit into the frames of their trial."
     unit = _typical_lead(trials)
     pairs = [(logits, np.asarray(said, np.int64)) for logits, said in zip(trials, labels)]
     fitting = [at for at, (logits, said) in enumerate(pairs)
@@ -209,12 +209,12 @@ class Network(NamedTuple):
 
 
 def calibration_record(calibration: Calibration, decoder: str, origin: str = "") -> dict[str, Any]:  # plain values
-    "Return what is kept of a temperature."
+    "Return the record of a temperature."
     return {"decoder": decoder, "origin": origin, **calibration.to_dict()}
 
 
 def read_calibration(folder: Path, decoder: str | None) -> Calibration | None:
-    "Return the temperature kept for a decoder; raises `KitError` for a damaged record."
+    "Return the temperature kept for a decoder; raise `KitError` for a damaged record."
     record: Any = None
     path = folder / TEMPERATURE_FILE
     if path.is_file():

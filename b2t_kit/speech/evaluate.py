@@ -78,7 +78,7 @@ class Decoder:
         return "val" in self.config.splits
 
     def network(self, run: str | Path) -> Network:
-        "Where its temperature and its search weights are kept, and what they must be for."
+        "Return where its temperature and its search weights are kept, and the network that they must be of."
         return Network(Path(run), None if self.settled else self.digest, self.settled, self.origin)
 
     @property
@@ -107,14 +107,14 @@ class Decoder:
         return self.order
 
     def features_on(self, session: str) -> int:
-        "Features per bin of a session: those of its set, or of another of its participant's."
+        "Return features per bin of a session: those of its set, or of another of its participant's."
         near = [signal for name, signal in self.signals.items() if name.partition(".")[0] == session.partition(".")[0]]
         count = self.signals.get(session, near[0] if near else self.signal).num_features
         return min(count, self.config.model.num_features or count)
 
     def chose(self, data: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
-        """The sessions in the `data_fingerprint` of a split whose trials chose the decoder among the steps of its
-        training, or trained it: a key of `CHOSEN`."""
+        """Return the sessions in the `data_fingerprint` of a split whose trials chose the decoder among the steps of
+        its training, or trained it: a key of `CHOSEN`."""
         kind = "trained" if self.settled else "checkpoint"
         return frozenset((day, kind) for day, content in data["content"].items() if self.chosen_on.get(day) == content)
 
@@ -123,7 +123,7 @@ WEIGHTS = "model"  # of an exported decoder: model.safetensors, beside config.js
 
 
 def load_decoder(run: str | Path) -> Decoder:
-    """The decoder of a run's best step, that `b2t export` wrote, or of the published baseline; `KitError` if the
+    """Return the decoder of a run's best step, that `b2t export` wrote, or of the published baseline; `KitError` if the
     folder, its record or its weights are unusable."""
     run = Path(run)
     path = run / "config.json"
@@ -142,7 +142,7 @@ def load_decoder(run: str | Path) -> Decoder:
 
 
 def exported_decoder(folder: str | Path) -> Decoder:
-    "The decoder that `b2t export` wrote; `KitError` if one of its files was changed, or if they are of two decoders."
+    "Return an exported decoder; raise `KitError` if one of its files was changed, or if they are of two decoders."
     folder = Path(folder)
     path, record = folder / f"{WEIGHTS}.safetensors", load_json(folder / "config.json")
     try:
@@ -160,7 +160,7 @@ def exported_decoder(folder: str | Path) -> Decoder:
 
 
 def recorded_settings(run: str | Path) -> SpeechRun:
-    "The settings of a run, to resume it; days and features are left to the recordings. Raises `KitError`."
+    "Return the settings of a run, to resume it; days and features are left to the recordings. Raises `KitError`."
     path = Path(run) / "config.json"
     record, known = _read_record(path)
     if not isinstance(record.get("train"), dict):
@@ -172,7 +172,7 @@ def recorded_settings(run: str | Path) -> SpeechRun:
 
 
 def _read_record(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    "The content of config.json, and the fields of a decoder that it holds; `KitError` if it is not of speech."
+    "Return the content of config.json, and the fields of a decoder that it holds; `KitError` if it is not of speech."
     try:
         record = load_json(path)
         task = record["task"]
@@ -191,7 +191,7 @@ def _read_record(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _decoder_of(record: dict[str, Any], known: dict[str, Any], folder: Path, part: str, origin: str) -> Decoder:
-    "The decoder that a record describes, with the weights of a part in a folder."
+    "Return the decoder that a record describes, with the weights of a part in a folder."
     config, chosen = known["config"], {}
     try:
         model = config.model.build().eval()
@@ -415,7 +415,7 @@ class Evaluation:
 
     @property
     def title(self) -> str:
-        "What is counted, and where."
+        "The unit that is counted, and the split."
         return f"{'phoneme' if self.names == PHONEMES else 'character'} error rate on {self.split}"
 
     def text(self, labels: Sequence[int]) -> str:
@@ -426,7 +426,7 @@ class Evaluation:
         return "".join(" " if TOKEN_NAMES.get(name) == "SIL" else name for name in names).replace("~", ".")
 
     def to_dict(self) -> dict[str, Any]:
-        "All results except single trials, as plain values; a missing interval is None."
+        "Return all results except single trials, as plain values; a missing interval is None."
         losses = [trial.loss for trial in self.trials if math.isfinite(trial.loss)]  # of labels that fit their frames
         tables = {"summary": self.summary, "days": self.days, "blocks": self.blocks}
         return {

@@ -29,7 +29,7 @@ _WORD = re.compile(r"[a-z'-]*[a-z][a-z'-]*")
 
 
 def parse_pronunciation(phonemes: str) -> Pronunciation:
-    "Return the phonemes of a pronunciation; raises `KitError` if there are none or one is unknown."
+    "Return the phonemes of a pronunciation; raise `KitError` if there are none or one is unknown."
     names = tuple(name.rstrip("012") for name in phonemes.split())
     if not names:
         raise KitError("the pronunciation is empty: give one or more ARPAbet phonemes")
@@ -44,7 +44,7 @@ def read_pronunciations(
     source: str | Path = "pronunciations",  # name of the text in error messages
     scored: bool = False,  # refuse words that scored text cannot contain
 ) -> dict[str, list[Pronunciation]]:  # lower-case words, pronunciations in the order of the lines
-    "Return the words and pronunciations of a text in CMU format; raises `KitError` for a faulty line."
+    "Return the words and pronunciations of a text in CMU format; raise `KitError` for a faulty line."
     words: dict[str, list[Pronunciation]] = {}
     for number, line in enumerate(lines, start=1):
         entry = "" if line.startswith(";;;") else line.split("#")[0].strip().lower()
@@ -70,7 +70,7 @@ def scored_words(words: Mapping[str, list[Pronunciation]]) -> dict[str, list[Pro
 
 # %% ../../nbs/text/g2p.ipynb #be77b051
 def packaged(name: str) -> bytes:
-    "Return the content of a data file of the package; raises `KitError` if it is missing."
+    "Return the content of a data file of the package; raise `KitError` if it is missing."
     try:
         return (resources.files("b2t_kit.text") / name).read_bytes()
     except FileNotFoundError as error:
@@ -91,7 +91,7 @@ def cut(phonemes: Pronunciation, sizes: Iterable[str | int]) -> list[Pronunciati
 
 # %% ../../nbs/text/g2p.ipynb #346a4f15
 def spelled_words() -> dict[str, list[Pronunciation]]:  # word -> one chunk per letter
-    "Return first pronunciations of the packaged dictionary, cut into chunks; raises `KitError` if the files differ."
+    "Return first pronunciations of the packaged dictionary, cut into chunks; raise `KitError` if the files differ."
     lines = lzma.decompress(packaged("cmudict_letters.txt.xz")).decode("ascii").split("\n")
     entries = dictionary()
     if len(lines) != len(entries):
@@ -180,7 +180,7 @@ class Pronouncer(Mapping):
         self,
         words: Mapping[str, str | list[str]] | None = None,  # your own, as {"word": "PH PH"}
     ):
-        "Raises `KitError` for a word that cannot occur in scored text, or an unknown phoneme."
+        "Raise `KitError` for a word that cannot occur in scored text, or an unknown phoneme."
         self._own: dict[str, list[Pronunciation]] = {}
         for word, given in (words or {}).items():
             check_word(word)
@@ -208,14 +208,14 @@ class Pronouncer(Mapping):
         return f"Lexicon of {len(self):,} words, {len(self._own):,} of them your own"
 
     def pronounce(self, word: str) -> list[Pronunciation]:  # most usual first; one guess for a word in no list
-        "Return all pronunciations of a word; raises `KitError` if it has no letters."
+        "Return all pronunciations of a word; raise `KitError` if it has no letters."
         return self[word] if word in self else [self.guess(word)]
 
     def guess(
         self,
         word: str,  # as in normalised text
     ) -> Pronunciation:
-        "Return the likely pronunciation of a word in no list; raises `KitError` if it has no letters."
+        "Return the likely pronunciation of a word in no list; raise `KitError` if it has no letters."
         found = self._from_parts(word) or letter_model().guess(word)
         if not found:
             raise KitError(f"{word!r} has no letters to pronounce")
@@ -239,7 +239,7 @@ class Pronouncer(Mapping):
 
 # %% ../../nbs/text/g2p.ipynb #c2fa8155
 def read_lexicon(path: str | Path) -> Pronouncer:
-    "Return a lexicon with your own words from a file; raises `KitError` with the file and line at fault."
+    "Return a lexicon with your own words from a file; raise `KitError` with the file and line at fault."
     lines = read_text(path).splitlines()
     theirs = any(line.upper().split()[-1:] == ["SIL"] for line in lines)  # of another decoder: some are not scored
     words = read_pronunciations(lines, path, scored=not theirs)
@@ -257,7 +257,7 @@ def sentence_to_phonemes(
     sentence: str,  # any text without digits
     lexicon: Pronouncer | None = None,  # None: the CMU dictionary
 ) -> list[str]:  # names with a "|" after every word
-    "Return the labels of a sentence, as phoneme names; raises `KitError` if it contains digits."
+    "Return the labels of a sentence, as phoneme names; raise `KitError` if it contains digits."
     if any(character.isdigit() for character in sentence):
         raise KitError(f"{sentence!r} contains digits: spell out the numbers")
     words = normalise(sentence, map_apostrophes=True).split()
@@ -266,5 +266,5 @@ def sentence_to_phonemes(
 
 
 def guessed_words(sentence: str) -> list[str]:
-    "The words of a sentence that the CMU dictionary does not have, so that their phonemes are guessed."
+    "Return the words of a sentence that the CMU dictionary does not have, so that their phonemes are guessed."
     return [word for word in normalise(sentence, map_apostrophes=True).split() if word not in _LEXICON]

@@ -30,7 +30,7 @@ class Lexicon:
         pronunciations: Mapping[str, Sequence[Pronunciation]],  # word -> phoneme names, no silence
         names: Sequence[str] = PHONEMES,  # of the 41 classes; those of a `ClassOrder` for characters
     ):
-        "Raises `KitError` naming a word that cannot be scored or has no valid pronunciation."
+        "Raise `KitError` naming a word that cannot be scored or has no valid pronunciation."
         self.names = tuple(names)
         classes = {name: index for index, name in enumerate(names) if name and 0 < index < SILENCE}
         self.words: tuple[str, ...] = tuple(pronunciations)  # id -> word
@@ -97,7 +97,7 @@ def build_lexicon(
     guess: bool = True,  # pronounce words that are in no dictionary; otherwise they are left out
     names: Sequence[str] = PHONEMES,  # of the 41 classes; with those of characters, words are spelled
 ) -> Lexicon:
-    "Return the lexicon of a vocabulary; raises `KitError` naming a word that cannot be scored."
+    "Return the lexicon of a vocabulary; raise `KitError` naming a word that cannot be scored."
     known = own_words(own)
     forms: dict[str, Sequence[Pronunciation]] = {}
     for word in known if vocabulary is None else vocabulary:
@@ -134,14 +134,14 @@ class ClassOrder(NamedTuple):
         return [column[int(one)] for one in classes]
 
     def spelled(self, sentence: str) -> list[int]:
-        "Return the columns of a sentence's characters, without stops; raises `KitError` for one that it lacks."
+        "Return the columns of a sentence's characters, without stops; raise `KitError` for one that it lacks."
         column = {name: number for number, name in enumerate(self.names)} | {" ": SILENCE}
         if unknown := [letter for letter in normalise(sentence, map_apostrophes=True) if letter not in column]:
             raise KitError(f"the label set has no {unknown[0]!r}")
         return [column[letter] for letter in normalise(sentence, map_apostrophes=True)]
 
     def symbols(self, labels: Iterable[int]) -> list[str]:
-        "Return the names of columns without blanks, what ends a word as |."
+        "Return the names of columns without blanks, with the end of a word as |."
         return [BAR if label == SILENCE else self.names[label] for label in labels if label != BLANK]
 
     def text(self, labels: Iterable[int]) -> str:
@@ -155,7 +155,7 @@ PHONEME_ORDER = ClassOrder(PHONEMES, np.arange(len(PHONEMES)), len(PHONEMES))
 
 
 def order_of(names: Sequence[str], source: str) -> ClassOrder:
-    "Return where classes stand; raises `KitError` unless they are the 39 phonemes or characters, a blank and a pause."
+    "Return where classes stand; raise `KitError` unless they are the 39 phonemes or characters, a blank and a pause."
     plain = [TOKEN_NAMES.get(name.upper(), name.upper()) for name in names]
     if sorted(plain) == sorted(PHONEMES):
         return ClassOrder(PHONEMES, np.array([plain.index(name) for name in PHONEMES]), len(PHONEMES))
@@ -174,7 +174,7 @@ def order_of(names: Sequence[str], source: str) -> ClassOrder:
 
 # %% ../../nbs/text/lexicon.ipynb #ae9a06a6
 def spell(lexicon: Lexicon, sentence: str) -> list[int]:  # classes 1..40, a silence after every word
-    "Return the classes of a sentence, with the most common pronunciations; raises `KitError` for unknown words."
+    "Return the classes of a sentence, with the most common pronunciations; raise `KitError` for unknown words."
     words = normalise(sentence, map_apostrophes=True).split()
     if unknown := [word for word in words if word not in lexicon]:
         raise KitError(f"not in the lexicon: {', '.join(map(repr, unknown))}")
@@ -207,7 +207,7 @@ def build_trie(
     entries: Iterable[tuple[int, Sequence[int]]],  # word number, classes 1..39; in any order
     unigram: np.ndarray,  # (words,) ln P of each word without context
 ) -> Trie:
-    "Return the tree of all pronunciations; raises `KitError` if there are none or one is invalid."
+    "Return the tree of all pronunciations; raise `KitError` if there are none or one is invalid."
     unique = sorted({(int(word), tuple(map(int, labels))) for word, labels in entries})
     for word, labels in unique or [(-1, ())]:
         if not 0 <= word < len(unigram) or not labels or not 0 < min(labels) <= max(labels) < SILENCE:

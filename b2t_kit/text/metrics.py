@@ -26,12 +26,12 @@ if TYPE_CHECKING:  # scoring needs no plotting library
 
 # %% ../../nbs/text/metrics.ipynb #24aeeedc
 def items_of(sequence: Sequence | np.ndarray) -> Sequence:
-    "A list for an array or a tensor; other sequences unchanged."
+    "Return a list for an array or a tensor; other sequences unchanged."
     return sequence.tolist() if hasattr(sequence, "tolist") else sequence
 
 # %% ../../nbs/text/metrics.ipynb #7614c091
 def edit_distance(reference: Sequence, hypothesis: Sequence) -> int:  # 0 if equal
-    "The smallest number of substitutions, deletions and insertions between two sequences."
+    "Return the smallest number of substitutions, deletions and insertions between two sequences."
     return Levenshtein.distance(items_of(reference), items_of(hypothesis))
 
 # %% ../../nbs/text/metrics.ipynb #9414dde3
@@ -43,7 +43,7 @@ class Edits(NamedTuple):
 
 # %% ../../nbs/text/metrics.ipynb #ab06e585
 def edits(reference: Sequence, hypothesis: Sequence) -> Edits:
-    "The edits of a best alignment, by kind."
+    "Return the edits of a best alignment, by kind."
     tags = [tag for tag, *_ in Levenshtein.editops(items_of(reference), items_of(hypothesis))]
     return Edits(tags.count("replace"), tags.count("delete"), tags.count("insert"))
 
@@ -52,7 +52,7 @@ def align_edits(
     reference: Sequence,  # items of any hashable kind
     hypothesis: Sequence,  # the same kind of items
 ) -> list[tuple[Any, Any]]:  # pairs of a reference and a hypothesis item, None for a gap
-    "A best alignment of two sequences."
+    "Return a best alignment of two sequences."
     reference, hypothesis = items_of(reference), items_of(hypothesis)
     pairs: list[tuple[Any, Any]] = []
     for tag, start, end, start2, end2 in Levenshtein.opcodes(reference, hypothesis):
@@ -79,7 +79,7 @@ def count_edits(
     references: Sequence[Sequence],  # true items of each trial
     hypotheses: Sequence[Sequence],  # decoded items of each trial, in the same order
 ) -> Counts:
-    "The edit distance and reference length of each trial; raises `KitError` for unequal numbers or strings."
+    "Return the edit distance and reference length of each trial; raise `KitError` for unequal numbers or strings."
     check_same_number(references, hypotheses)
     pairs = list(zip(map(items_of, references), map(items_of, hypotheses)))
     text = next((n for n, pair in enumerate(pairs) if any(isinstance(s, str) for s in pair)), None)
@@ -101,7 +101,7 @@ class Rate:
     high: float  # upper end; likewise
 
     def to_dict(self) -> dict[str, float | int | None]:
-        "Plain values for JSON; a missing interval is None."
+        "Return plain values for JSON; a missing interval is None."
         return {name: None if np.isnan(value) else value for name, value in vars(self).items()}
 
     def __repr__(self) -> str:
@@ -131,7 +131,7 @@ class Choice:
 
 # %% ../../nbs/text/metrics.ipynb #0cab1677
 def marked(score: object, marks: Sequence[Choice]) -> str:
-    "A score with its marks, as text."
+    "Return a score with its marks, as text."
     return f"{score} ({'; '.join(map(str, marks))})" if marks else str(score)
 
 # %% ../../nbs/text/metrics.ipynb #fbb91426
@@ -141,7 +141,7 @@ def plain_marks(marks: Sequence[Choice]) -> list[dict[str, Any]]:
 
 # %% ../../nbs/text/metrics.ipynb #54843ab5
 def choice_key(place: tuple[str, int, int], truth: str) -> str:  # 16 hexadecimal digits
-    "Return a hash of a trial and what was said, by which records tell on which trials something was chosen."
+    "Return a hash of a trial and its sentence, by which records tell on which trials something was chosen."
     return content_hash([*place, normalise(truth)])[:16]
 
 # %% ../../nbs/text/metrics.ipynb #1f71fb10
@@ -149,7 +149,7 @@ FEWEST_GROUPS = 8  # below this, trials are drawn: so few groups say too little 
 
 
 def redrawn(groups: Sequence | None) -> bool:
-    "Whether an interval draws these groups, rather than trials."
+    "Return whether an interval draws these groups, rather than trials."
     return groups is not None and len(set(groups)) >= FEWEST_GROUPS
 
 # %% ../../nbs/text/metrics.ipynb #8c60c88e
@@ -178,7 +178,7 @@ def rate_of(
     resamples: int = 2000,  # bootstrap repetitions
     seed: int = 0,  # of the bootstrap; equal seeds give equal intervals
 ) -> Rate:
-    "The error rate with a 95 % percentile bootstrap interval; raises `KitError` if all references are empty."
+    "Return the error rate with a 95 % percentile bootstrap interval; raise `KitError` if all references are empty."
     edited, total = int(counts.edits.sum()), int(counts.lengths.sum())
     if total == 0:
         raise KitError("there is nothing to score: all references are empty")
@@ -190,7 +190,7 @@ def rate_of(
 
 # %% ../../nbs/text/metrics.ipynb #9ea57b58
 def scored_phonemes(sequence: Iterable, number: int) -> list[int]:  # classes 1..40
-    "The phonemes of a trial, given as classes or names; raises `KitError` for blanks, padding and unknown ones."
+    "Return the phonemes of a trial, given as classes or names; raise `KitError` for blanks, padding and unknown ones."
     items = list(items_of(sequence))
     classes = to_ids(items) if items and isinstance(items[0], str) else items
     wrong = next((index for index in classes if not 0 < index < len(PHONEMES)), None)
@@ -207,7 +207,7 @@ def per(
     silence: bool = True,  # count silences as phonemes, as the reference does
     **options: Any,  # groups, resamples, seed of `rate_of`
 ) -> Rate:
-    "The phoneme error rate; raises `KitError` for blanks or padding among the phonemes."
+    "Return the phoneme error rate; raise `KitError` for blanks or padding among the phonemes."
     left_out = () if silence else (SILENCE,)
     true, decoded = ([[index for index in scored_phonemes(sequence, number) if index not in left_out]
                       for number, sequence in enumerate(side)] for side in (references, hypotheses))
@@ -219,7 +219,7 @@ def wer(
     hypotheses: Sequence[str],  # decoded sentences, in the same order
     **options: Any,  # groups, resamples, seed of `rate_of`
 ) -> Rate:
-    "The word error rate of normalised sentences; words are separated by spaces."
+    "Return the word error rate of normalised sentences; words are separated by spaces."
     true, decoded = ([normalise(sentence).split() for sentence in side] for side in (references, hypotheses))
     return rate_of(count_edits(true, decoded), **options)
 
@@ -233,7 +233,7 @@ class RateTable(dict):
 
 # %% ../../nbs/text/metrics.ipynb #8e1f7b23
 def rates_by(groups: Sequence[str], counts: Counts) -> RateTable:
-    "The error rate of each group of trials; raises `KitError` for unequal numbers."
+    "Return the error rate of each group of trials; raise `KitError` for unequal numbers."
     names = np.asarray(groups)
     if len(names) != len(counts.edits):
         raise KitError(f"{len(names)} group names for {len(counts.edits)} trials: give one per trial")
@@ -285,7 +285,7 @@ def compare(
     resamples: int = 2000,  # bootstrap repetitions
     seed: int = 0,  # of the bootstrap
 ) -> Difference:
-    "A paired bootstrap of two decoders (Bisani and Ney, 2004); raises `KitError` if their trials differ."
+    "Return a paired bootstrap of two decoders (Bisani and Ney, 2004); raise `KitError` if their trials differ."
     if not np.array_equal(a.lengths, b.lengths):
         raise KitError("the reference lengths differ: compare decoders on the same trials")
     sums = _bootstrap((a.edits, b.edits, a.lengths), groups, resamples, seed)
@@ -362,7 +362,7 @@ class Confusion:
         return Edits(int(self.wrong.sum()) - deletions - insertions, deletions, insertions)
 
     def most_common(self, count: int = 10) -> list[tuple[str, str, int]]:  # (true, decoded, times); "-" means nothing
-        "The most frequent errors; ties in class order."
+        "Return the most frequent errors; ties in class order."
         wrong, names = self.wrong, (NOTHING, *PHONEMES[1:])
         order = np.argsort(-wrong, axis=None, kind="stable")[:count]
         cells = [divmod(int(cell), len(names)) for cell in order if wrong.flat[cell]]
@@ -375,7 +375,7 @@ class Confusion:
 
 # %% ../../nbs/text/metrics.ipynb #e140ba86
 def confusion(references: Sequence[Sequence[int]], hypotheses: Sequence[Sequence[int]]) -> Confusion:
-    "The confusions of phonemes over all trials, from a best alignment of each."
+    "Return the confusions of phonemes over all trials, from a best alignment of each."
     check_same_number(references, hypotheses)
     counts = np.zeros((len(PHONEMES), len(PHONEMES)), dtype=np.int64)
     for number, pair in enumerate(zip(references, hypotheses)):

@@ -329,7 +329,7 @@ def link_loads(instruction: Instruction, within: Computation, where: Slice) -> d
 # %% ../../nbs/tpu/cost.ipynb #4f29d9a3
 @dataclass
 class Roofline:
-    "The minimum seconds of a program, by what limits them."
+    "The minimum seconds of a program, by their limits."
     matrix: float
     memory: float
     links: float  # the busiest link
