@@ -1053,6 +1053,8 @@ class Doctor(Verb):
                 "zh": "这段文字中没有已知的故障；全部已知故障见 nbs/tutorials/failures_zh.md"}[self.language])
         else:
             remarks = []
+            if self.device:
+                report_progress("testing the device; minutes where programs are compiled, ten at most")
             for remark in doctor.check_device(self.device) if self.device else doctor.inspect_machine():
                 print(remark, flush=True)
                 remarks.append(remark)
