@@ -86,7 +86,7 @@ def train_arm(data: Path, run: Path, arm: str, strict: SpeechRun, seed: int) -> 
         if getattr(ARMS[arm], "has_adversary", False):
             save_json(run / "noisy.json", {"noisy_per": noisy_rate(task, run)})
         evaluate_run(run, data)
-    if not (run / "decode/val").is_dir():
+    if not (run / "decode/val/sentences.csv").is_file():
         decode_run(run, data, lm="default")
     task.close()
 
@@ -149,7 +149,8 @@ def main() -> None:
         for arm in filter(None, options.arms.split(",")):
             settings = decoders(options.steps)["quiet" if arm == "no noise in training" else "strict"]
             train_arm(options.data, run_of(out, arm, seed), arm, settings, seed)
-    there = {arm: [seed for seed in seeds if (run_of(out, arm, seed) / "decode/val").is_dir()] for arm in ARMS}
+    there = {arm: [seed for seed in seeds if (run_of(out, arm, seed) / "decode/val/sentences.csv").is_file()]
+             for arm in ARMS}
     rows = [scored(options.data, out, arm, [seed]) for arm, trained in there.items() for seed in trained]
     rows += [scored(options.data, out, arm, trained) for arm, trained in there.items() if len(trained) > 1]
     save_json(options.json, rows)
