@@ -208,6 +208,8 @@ def unpack_archive(archive: str | Path, folder: str | Path, progress: bool = Tru
                 if link or not path.parts or path.is_absolute() or ".." in path.parts or ":" in path.parts[0]:
                     raise KitError(f"{archive}: refused, it would write to {member.filename!r}")
                 if not member.is_dir() and "__MACOSX" not in path.parts:
+                    if path in files:
+                        raise zipfile.BadZipFile("two of its files have the same name")
                     files[path] = member
             inside = {PurePosixPath(*path.parts[path.parts.index(folder.name) + 1:]): member
                       for path, member in files.items() if folder.name in path.parts[:-1]} or files
