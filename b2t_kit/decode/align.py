@@ -46,103 +46,81 @@ def spoken_arrays(entries: Iterable[tuple[int, Sequence[int]]], count: int) -> S
 _QUIET = SILENCE + 1  # class "blank or silence"
 
 
-_EDGE = np.dtype([
-    ("source", np.int32),  # state before the frame
-    ("target", np.int32),  # state after it
-    ("heard", np.int32),  # class 0..41
-    ("weight", np.float64),  # added to the log-probability
-], align=True)
-_STATE = np.dtype([
-    ("owner", np.int32),  # position of the word in the sentence; -1 between words
-    ("final", np.int32),  # 1 if the sentence may end here
-])
-
-
 class Graph(NamedTuple):
-    "All alignments of a sentence."
+    "All alignments of a sentence; an edge is taken in one frame."
 
-    edges: np.ndarray  # (edges,) _EDGE
-    states: np.ndarray  # (states,) _STATE
-
-# %% ../../nbs/decode/align.ipynb #ac626a19
-@njit(nogil=True)
-def _sizes(words: np.ndarray, spoken: Spoken) -> tuple[int, int]:
-    states, edges, before = 1, 1, 1
-    for word in words:
-        forms = spoken.word_first[word + 1] - spoken.word_first[word]
-        low, high = spoken.word_first[word], spoken.word_first[word + 1]
-        phonemes = spoken.first[high] - spoken.first[low]
-        states += 2 * phonemes + 2
-        edges += 5 * phonemes + forms * (before + 6) + 4
-        before = forms
-    return states, edges
+    edges: np.ndarray  # (edges, 3) int32: state before the frame, state after it, class 0..41
+    weight: np.ndarray  # (edges,) float64: added to the log-probability
+    owner: np.ndarray  # (states,) int32: position of the word in the sentence; -1 between words
+    final: np.ndarray  # (states,) int32: 1 if the sentence may end here
 
 # %% ../../nbs/decode/align.ipynb #384e0262
 @njit(nogil=True)
 def _join(graph: Graph, size: np.ndarray, source: int, target: int, heard: int, weight: float) -> None:
-    edge, size[1] = graph.edges[size[1]], size[1] + 1
-    edge.source, edge.target, edge.heard, edge.weight = source, target, heard, weight
+    at, size[1] = size[1], size[1] + 1
+    graph.edges[at, 0], graph.edges[at, 1], graph.edges[at, 2], graph.weight[at] = source, target, heard, weight
 
 
 @njit(nogil=True)
 def _state(graph: Graph, size: np.ndarray, owner: int, heard: int) -> int:
-    made = size[0]
-    size[0] = made + 1
-    graph.states[made].owner, graph.states[made].final = owner, 0
+    made, size[0] = size[0], size[0] + 1
+    graph.owner[made], graph.final[made] = owner, 0
     _join(graph, size, made, made, heard, 0.0)
     return made
-
-# %% ../../nbs/decode/align.ipynb #6cd5bdf4
-@njit(nogil=True)
-def _chain(
-    graph: Graph, size: np.ndarray, number: int, labels: np.ndarray,
-    gap: tuple[int, int], ends: np.ndarray, tails: np.ndarray, missing: float,
-) -> int:  # state of the last phoneme
-    label = np.int64(labels[0])
-    state = _state(graph, size, number, label)
-    _join(graph, size, gap[1], state, label, 0.0)
-    if gap[0] >= 0:
-        _join(graph, size, gap[0], state, label, missing)
-    for place in range(len(ends)):
-        if tails[place] != label:
-            _join(graph, size, ends[place], state, label, missing)
-    for place in range(1, len(labels)):
-        blank, label = _state(graph, size, number, np.int64(BLANK)), np.int64(labels[place])
-        after = _state(graph, size, number, label)
-        _join(graph, size, state, blank, np.int64(BLANK), 0.0)
-        _join(graph, size, blank, after, label, 0.0)
-        if label != labels[place - 1]:
-            _join(graph, size, state, after, label, 0.0)
-        state = after
-    return state
 
 # %% ../../nbs/decode/align.ipynb #e35e0706
 @njit(nogil=True)
 def sentence_graph(words: np.ndarray, spoken: Spoken, missing: float) -> Graph:
     "Return the graph of all alignments and pronunciations of a sentence; arguments as for `forced_align`."
-    states, edges = _sizes(words, spoken)
-    graph, size = Graph(np.empty(edges, _EDGE), np.empty(states, _STATE)), np.zeros(2, np.int64)
-    gap = (np.int64(-1), _state(graph, size, np.int64(-1), np.int64(_QUIET)))
-    ends, tails = np.empty(0, np.int64), np.empty(0, np.uint8)
+    states, edges, forms = 1, 1, 1
+    for word in words:
+        low, high = spoken.word_first[word], spoken.word_first[word + 1]
+        phonemes, before, forms = spoken.first[high] - spoken.first[low], forms, high - low
+        states, edges = states + 2 * phonemes + 2, edges + 5 * phonemes + forms * (before + 6) + 4
+    graph = Graph(np.empty((edges, 3), np.int32), np.empty(edges), np.empty(states, np.int32),
+                  np.empty(states, np.int32))
+    size = np.zeros(2, np.int64)  # states and edges so far
+    nobody, blank, silence, quiet = np.int64(-1), np.int64(BLANK), np.int64(SILENCE), np.int64(_QUIET)
+
+    ends, tails = np.empty(states, np.int64), np.empty(states, np.int64)  # of pronunciations: state, phoneme
+    begin, end = 0, 0  # the pronunciations of the word before
+    unheard, heard = nobody, _state(graph, size, nobody, quiet)  # states of the gap before: blanks only, with silence
     for number in range(len(words)):
-        low, high = spoken.word_first[words[number]], spoken.word_first[words[number] + 1]
-        last, sounds = np.empty(high - low, np.int64), np.empty(high - low, np.uint8)
-        for form in range(low, high):
-            labels = spoken.label[spoken.first[form] : spoken.first[form + 1]]
-            last[form - low] = _chain(graph, size, number, labels, gap, ends, tails, missing)
-            sounds[form - low] = labels[len(labels) - 1]
-        gap = (_state(graph, size, np.int64(-1), np.int64(BLANK)), _state(graph, size, np.int64(-1), np.int64(_QUIET)))
-        _join(graph, size, gap[0], gap[1], np.int64(SILENCE), 0.0)
-        for state in last:
-            _join(graph, size, state, gap[0], np.int64(BLANK), 0.0)
-            _join(graph, size, state, gap[1], np.int64(SILENCE), 0.0)
-        ends, tails = last, sounds
-    for state in ends:
-        graph.states[state].final = 1
-    for state in gap:
-        if state >= 0:
-            graph.states[state].final = 1
-    return Graph(graph.edges[: size[1]], graph.states[: size[0]])
+        made = end
+        for form in range(spoken.word_first[words[number]], spoken.word_first[words[number] + 1]):
+            state, last = nobody, nobody
+            for place in range(spoken.first[form], spoken.first[form + 1]):
+                label, before = np.int64(spoken.label[place]), state
+                if before >= 0:
+                    between = _state(graph, size, number, blank)
+                    state = _state(graph, size, number, label)
+                    _join(graph, size, before, between, blank, 0.0)
+                    _join(graph, size, between, state, label, 0.0)
+                    if label != last:
+                        _join(graph, size, before, state, label, 0.0)
+                else:
+                    state = _state(graph, size, number, label)
+                    _join(graph, size, heard, state, label, 0.0)
+                    if unheard >= 0:
+                        _join(graph, size, unheard, state, label, missing)
+                    for at in range(begin, end):
+                        if tails[at] != label:
+                            _join(graph, size, ends[at], state, label, missing)
+                last = label
+            ends[made], tails[made], made = state, last, made + 1
+        begin, end = end, made
+        unheard, heard = _state(graph, size, nobody, blank), _state(graph, size, nobody, quiet)
+        _join(graph, size, unheard, heard, silence, 0.0)
+        for at in range(begin, end):
+            _join(graph, size, ends[at], unheard, blank, 0.0)
+            _join(graph, size, ends[at], heard, silence, 0.0)
+
+    graph.final[heard] = 1
+    if unheard >= 0:
+        graph.final[unheard] = 1
+    for at in range(begin, end):
+        graph.final[ends[at]] = 1
+    return Graph(graph.edges[: size[1]], graph.weight[: size[1]], graph.owner[: size[0]], graph.final[: size[0]])
 
 # %% ../../nbs/decode/align.ipynb #9dc3a943
 @njit(nogil=True)
@@ -159,14 +137,17 @@ def with_quiet(rows: np.ndarray) -> np.ndarray:  # (P, 41) float64 -> (P, 42)
 @njit(nogil=True)
 def _all_paths(probabilities: np.ndarray, graph: Graph) -> float:
     "Return ln of the sum over all alignments; minus infinity if there is no path, or on underflow."
-    edges, factor = graph.edges, np.exp(graph.edges["weight"])
-    now, after, total = np.zeros(len(graph.states)), np.zeros(len(graph.states)), 0.0
+    edges, factor = graph.edges, np.empty(len(graph.weight))
+    for at in range(len(edges)):
+        factor[at] = math.exp(graph.weight[at])
+    now, after, total = np.zeros(len(graph.owner)), np.zeros(len(graph.owner)), 0.0
     now[0] = 1.0
     for frame in range(len(probabilities)):
-        row, whole = probabilities[frame], 0.0
+        whole = 0.0
         for at in range(len(edges)):
-            part = now[edges[at].source] * row[edges[at].heard] * factor[at]
-            after[edges[at].target] += part
+            source, target, heard = edges[at, 0], edges[at, 1], edges[at, 2]
+            part = now[source] * probabilities[frame, heard] * factor[at]
+            after[target] += part
             whole += part
         if whole <= 0.0:
             return -math.inf
@@ -176,45 +157,40 @@ def _all_paths(probabilities: np.ndarray, graph: Graph) -> float:
             now[state], after[state] = after[state] * scale, 0.0
     ending = 0.0
     for state in range(len(now)):
-        ending += now[state] * graph.states[state].final
+        ending += now[state] * graph.final[state]
     return total + math.log(ending) if ending > 1e-200 else -math.inf
 
 # %% ../../nbs/decode/align.ipynb #b472dbe7
 @njit(nogil=True)
-def _best_alignment(rows: np.ndarray, graph: Graph, back: np.ndarray) -> tuple[float, int]:
-    """Return ln P of the best path (Viterbi), minus infinity if there is none, and its last state; `back` (P, states)
-    is filled with the state before each."""
-    edges = graph.edges
-    now, after = np.full(len(graph.states), -math.inf), np.empty(len(graph.states))
-    now[0] = 0.0
-    for frame in range(len(rows)):
-        row, origin = rows[frame], back[frame]
-        after[:] = -math.inf
-        for at in range(len(edges)):
-            part = now[edges[at].source] + edges[at].weight + row[edges[at].heard]
-            if part > after[edges[at].target]:
-                after[edges[at].target], origin[edges[at].target] = part, edges[at].source
-        now, after = after, now
-    ending = 0
+def _best_path(rows: np.ndarray, graph: Graph, times: np.ndarray) -> float:
+    """Return ln P of the best path (Viterbi), minus infinity if there is none; `times` (W, 2) is filled with the first
+    frame of each word and the one after its last."""
+    edges, now, after = graph.edges, np.empty(len(graph.owner)), np.empty(len(graph.owner))
+    back = np.empty((len(rows), len(now)), np.int32)  # the state before each
     for state in range(len(now)):
-        if graph.states[state].final and (not graph.states[ending].final or now[state] > now[ending]):
-            ending = state
-    return now[ending], ending
+        now[state] = -math.inf if state else 0.0
+    for frame in range(len(rows)):
+        for state in range(len(now)):
+            after[state] = -math.inf
+        for at in range(len(edges)):
+            source, target, heard = edges[at, 0], edges[at, 1], edges[at, 2]
+            part = now[source] + graph.weight[at] + rows[frame, heard]
+            if part > after[target]:
+                after[target], back[frame, target] = part, source
+        now, after = after, now
 
-# %% ../../nbs/decode/align.ipynb #65ee142a
-@njit(nogil=True)
-def _word_times(back: np.ndarray, ending: int, graph: Graph, count: int) -> np.ndarray:  # (W, 2) int64
-    "Return the first frame, and the frame after the last, of each of `count` words along a path of `_best_alignment`."
-    times = np.zeros((count, 2), np.int64)
-    state = ending
-    for frame in range(len(back) - 1, -1, -1):
-        word = graph.states[state].owner
-        if word >= 0:
-            if times[word, 1] == 0:
-                times[word, 1] = frame + 1
-            times[word, 0] = frame
-        state = back[frame, state]
-    return times
+    state = 0
+    for ending in range(len(now)):
+        if graph.final[ending] and (not graph.final[state] or now[ending] > now[state]):
+            state = ending
+    best = now[state]
+    if best > -math.inf:
+        for frame in range(len(rows) - 1, -1, -1):
+            word = graph.owner[state]
+            if word >= 0:
+                times[word, 0], times[word, 1] = frame, max(times[word, 1], frame + 1)
+            state = back[frame, state]
+    return best
 
 # %% ../../nbs/decode/align.ipynb #050f3867
 @njit(nogil=True)
@@ -226,11 +202,7 @@ def forced_align(
     missing: float,  # at most 0: added where no silence separates two words
 ) -> tuple[float, np.ndarray]:  # ln P(logits | words), minus infinity if impossible; (W, 2) times
     "Return the acoustic score of a sentence and the times of its words."
-    graph = sentence_graph(words, spoken, missing)
-    back = np.zeros((len(rows), len(graph.states)), np.int32)
-    best, ending = _best_alignment(rows, graph, back)
-    times = _word_times(back, ending, graph, len(words))
-    if best == -math.inf:
-        return best, times
-    total = _all_paths(probabilities, graph)
+    graph, times = sentence_graph(words, spoken, missing), np.zeros((len(words), 2), np.int64)
+    best = _best_path(rows, graph, times)
+    total = _all_paths(probabilities, graph) if best > -math.inf else best
     return total if total > -math.inf else best, times

@@ -33,10 +33,14 @@ def label_loss(
     before, now, chances = np.zeros(states), np.zeros(states), np.empty(logits.shape[1])
     before[0], loss = 1.0, 0.0
     for frame in range(len(logits)):
-        high = logits[frame].max()
+        high, total = logits[frame, 0], 0.0
+        for label in range(len(chances)):
+            high = max(high, logits[frame, label])
         for label in range(len(chances)):
             chances[label] = math.exp((logits[frame, label] - high) / temperature)
-        chances /= chances.sum()
+            total += chances[label]
+        for label in range(len(chances)):
+            chances[label] /= total
         for state in range(states):
             label = labels[state // 2] if state % 2 else BLANK
             mass = before[state]
@@ -48,7 +52,8 @@ def label_loss(
         total = now.sum()
         if not total > 0.0:
             return math.inf
-        before[:] = now / total
+        for state in range(states):  # a slice would take 4 s to compile
+            before[state] = now[state] / total
         loss -= math.log(total)
     last = before[states - 1] + (before[states - 2] if states > 1 else 0.0)
     return loss - math.log(last) if last > 0.0 else math.inf
