@@ -9,10 +9,7 @@ from inspect import getdoc
 
 CASES = {  # case, its function in the module of decoding_cases/ -> module, question
     "words": ("words", "How much does a language model help?"),
-    "confidence": ("words", "How often are words of a confidence right?"),
-    "calibration": ("calibration", "What do words cost if a network is surer, and what does a temperature mend?"),
     "hotwords": ("hotwords", "Are words that nothing else knows found if they are in a list, and what does it cost?"),
-    "real_lists": ("real_lists", "What do rescoring and weighted votes gain on lists of a real decoder?"),
     "large_vocabulary": ("large_vocabulary", "Does a model of ten million n-grams over all words fit into 4 GB?"),
 }
 

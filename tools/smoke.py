@@ -23,13 +23,8 @@ LIMIT = 600  # seconds of one script
 B2T = "-m b2t_kit"
 MAKE = {  # what scripts read, made once: name -> command that makes it
     "DATA": f"{B2T} simulate --out DATA --sessions 3 --trials 12 --bins-per-phoneme 20 --seed 3",
-    "RUN": f"{B2T} train --data DATA --out RUN --config tiny --steps 4 --device cpu",
-    "EARLY": f"{B2T} train --data DATA --out EARLY --config tiny --steps 4 --device cpu --holdout t15.2023.08.18",
 }
 SMALLEST = {  # script, and case if it has a table of them -> arguments; several commands with ;
-    "adapt": "--run EARLY --data DATA --copies 2 --out OUT.json",
-    "decoding calibration": "LABELS --sentences 4 --fitted-to 8 --errors 1",
-    "decoding confidence": "LABELS --sentences 6 --flatness middle --beam 20",
     "decoding hotwords": "LABELS --with-target 4 --without 4 --distractors 10 --flatness middle",
     "decoding large_vocabulary": "--words 20000 --trials 2 --beams 20",
     "decoding words": "LABELS --sentences 6 --tune-on 4 --beam 20",
@@ -38,9 +33,6 @@ SMALLEST = {  # script, and case if it has a table of them -> arguments; several
     "house": "; --notebooks",
     "labels": "DATA OUT.csv",
     "live": "calm --out OUT --trials 2",
-    "live_faults": "RUN DATA --seeds 1 --trials 1",
-    "live_page": "--demo RUN --only family",
-    "noise_gru": "DATA --out OUT --steps 2 --seeds 1 --json OUT.json",
     "plan": "--table",
     "preflight": "--table",
     "ruler": "LABELS --sentences 60 --seeds 1 --json OUT.json",
@@ -48,7 +40,7 @@ SMALLEST = {  # script, and case if it has a table of them -> arguments; several
     "same_decoding": "--trials 2",
     "v5e": "--table",
 }
-LEFT_OUT = dict.fromkeys(("certainty", "combine", "decoding real_lists"), "needs outputs of real decoders")
+LEFT_OUT = {"certainty": "needs outputs of real decoders"}
 
 
 def prepare(folder: Path) -> dict[str, str]:

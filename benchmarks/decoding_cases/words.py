@@ -1,11 +1,9 @@
-"Language models: what they add to the same logits, and how often words of a confidence are right."
+"Language models: what they add to the same logits."
 from itertools import groupby, product
 from pathlib import Path
 
 import numpy as np
-from rapidfuzz.distance import Levenshtein
-from decoding_cases.task import best, build, calibrated, counts_of, divided, ratio, row_of, save, spoken
-from decoding_cases.task import temperature_of, timed
+from decoding_cases.task import best, build, counts_of, divided, ratio, row_of, save, spoken, temperature_of, timed
 
 from b2t_kit.decode.search import BeamSearch, SearchConfig, tempered
 from b2t_kit.decode.tune import Tuning, tune
@@ -101,41 +99,3 @@ def spelled_out(logits: np.ndarray, lexicon: Lexicon, model: LanguageModel) -> s
         likely = {word: model.unigrams[model.numbers([word])[0]] for word in words}
         found.append(max(likely, key=likely.get) if likely else "".join(stretch).lower())
     return " ".join(found)
-
-
-EDGES = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99, 1.0 + 1e-9)
-
-
-def confidence(labels: Path, /, *, flatness: str = "sharp,middle,flat", sentences: int = 600, beam: int = 200,
-               listed: int = 20, json: Path | None = None) -> None:
-    """Measure how often words of a confidence are right, on simulated logits as sure as the published network's.
-
-    The 3-gram and the division are those of the case words; the temperature is fitted to the tuning sentences. A word
-    of the best sentence is right where an alignment with what was said has it; its confidence is that of a list of
-    --listed sentences, as in a live session. "Dotted" are the words that the live page marks below a confidence.
-    """
-    scored, tuned_on, rest = divided(labels)
-    scored, model, lexicon, done = scored[:sentences], build(rest, scored + tuned_on), build_lexicon(), {}
-    for level in flatness.split(","):
-        trials = calibrated(scored, 1, tuned_on, Noise(flatness=level))
-        found = BeamSearch(lexicon, model, SearchConfig(beam=beam, n_best=listed)).decode_many(trials)
-        right, sure = [], []
-        for first, true in ((few[0], one.split()) for few, one in zip(found, scored) if few):
-            places = {at for block in Levenshtein.opcodes(first.words, true) if block.tag == "equal"
-                      for at in range(block.src_start, block.src_end)}
-            right += [at in places for at in range(first.num_words)]
-            sure += first.confidences
-        done[level] = row = reliability(np.array(right), np.array(sure))
-        print(level, row, flush=True)
-        save(json, done)
-
-
-def reliability(right: np.ndarray, sure: np.ndarray) -> dict:
-    "How often words of each confidence are right, their mean error, and what a dot below some confidences would mark."
-    inside = [(sure >= low) & (sure < high) for low, high in zip(EDGES, EDGES[1:])]
-    bins = [{"from": low, "words": int(one.sum()), "sure": float(sure[one].mean()), "right": float(right[one].mean())}
-            for low, one in zip(EDGES, inside) if one.any()]
-    return {"words": len(right), "right": float(right.mean()), "sure": float(sure.mean()), "bins": bins,
-            "error": sum(one["words"] * abs(one["sure"] - one["right"]) for one in bins) / len(right),
-            "dotted below": {f"{edge:g}": {"right": float((sure[right] < edge).mean()),
-                                           "wrong": float((sure[~right] < edge).mean())} for edge in EDGES[1:-1]}}

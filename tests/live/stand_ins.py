@@ -1,4 +1,4 @@
-"""A decoder, senders, a web server and a browser's words for the tests of live/, and for benchmarks/live_page.py."""
+"""A decoder, senders, a web server and a browser's words for the tests of live/."""
 import http.server
 import json
 import shutil
@@ -69,6 +69,17 @@ def next_of(stream) -> dict:
     message = json.loads(stream.recv(20))
     stream.send(json.dumps({"ask": "shown", "text": str(message["number"])}))
     return message
+
+
+def never_reading(port: int) -> socket.socket:
+    """A page's connection that will never read."""
+    reader, own = socket.socket(), f"127.0.0.1:{port}"
+    reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    reader.connect(("127.0.0.1", port))
+    reader.sendall((f"GET /stream HTTP/1.1\r\nHost: {own}\r\nOrigin: http://{own}\r\nUpgrade: websocket\r\n"
+                    "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+                    "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n").encode())
+    return reader
 
 
 def free_port() -> int:

@@ -2,7 +2,6 @@
 import io
 import json
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -29,12 +28,8 @@ from b2t_kit.models.gru import GRUConfig
 from b2t_kit.simulate import SimulateConfig, labels_of, simulate
 from b2t_kit.speech.evaluate import Decoder
 from b2t_kit.speech.task import SpeechConfig
-from stand_ins import (CHROMIUM, DRIVER, OPTIONS, VOICE, Marks, Rig, Spoken, Words, free_port, next_of, press, shows, text, until,
-                       web_server)
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-
-from live_faults import never_reading
+from stand_ins import (CHROMIUM, DRIVER, OPTIONS, VOICE, Marks, Rig, Spoken, Words, free_port, never_reading, next_of, press, shows,
+                       text, until, web_server)
 
 browser_needed = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver")
 
@@ -293,7 +288,7 @@ def test_a_lost_connection_leaves_nothing_that_may_be_untrue(browser, monkeypatc
 def test_slow_reader_of_the_page_slows_nobody() -> None:
     """One page never reads, another does: the first is left behind, and the second gets the words of the decoder."""
     session, flood = quiet_session(), np.random.default_rng(0).normal(size=(400, 512)).astype(np.float32)
-    with PageServer(session, port=0) as server, never_reading(server), connect(**address(server)) as quick:
+    with PageServer(session, port=0) as server, never_reading(server.port), connect(**address(server)) as quick:
         until(lambda: len(server.readers) == 2)
         slow, reading = server.readers
 
@@ -335,7 +330,7 @@ def test_one_page_cannot_keep_the_others_out(tmp_path: Path, monkeypatch: pytest
         page = address(server)
         silent = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(50)]
         silent[0].settimeout(15)
-        with connect(**page) as good, connect(**page) as bad, connect(**page), never_reading(server):
+        with connect(**page) as good, connect(**page) as bad, connect(**page), never_reading(server.port):
             until(lambda: len(server.readers) == 4)
             threading.Thread(target=flood, args=(bad,), daemon=True).start()
             good.send(b"\x00\xff")
