@@ -41,8 +41,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.signal import lfilter
 from scipy.special import ndtr, ndtri
 from tqdm import tqdm
 
@@ -585,6 +583,8 @@ LAPSE_BINS, LAPSE_GAIN = 85, 0.1  # mean length of a lapse: 1.7 s; what is left 
 
 def tuning_gain(config: SimulateConfig, day: float, bins: int, rng: np.random.Generator) -> np.ndarray:  # (T, 1)
     "Return the gain of the tuning over a trial: of the day, of the trial, wandering within it, and small in lapses."
+    from scipy.signal import lfilter  # here: it takes a second, and sentences alone need no gain
+
     trial = day + config.trial_gain * rng.standard_normal()
     keep, start = np.exp(-1 / WANDER_BINS), rng.standard_normal()
     fresh = rng.standard_normal(bins) * np.sqrt(1 - keep**2)
@@ -846,6 +846,8 @@ class Noise:
 @cache
 def clarity(errors: float) -> np.ndarray:  # (41,) standard deviations of the noise
     "Return the clarity at which each sound, and a gap for class 0, fails as often as it should, over gains and lapses."
+    from scipy.optimize import brentq  # here: it takes half a second
+
     counts, said = real_counts()
     drawn = counts[:, BLANK] * DELETED + counts[:, 1:].sum(axis=1) * SUBSTITUTED
     drawn[BLANK] = counts[BLANK].sum() * INSERTED

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['METRICS', 'MOST_STEPS', 'append_row', 'read_metrics', 'drop_rows_after', 'series', 'GrowthWatch', 'value_text',
-           'row_text', 'RunFigure', 'eval_names', 'draw_runs', 'show_run', 'in_notebook', 'notebook_display', 'Canvas',
+           'row_text', 'run_figure', 'eval_names', 'draw_runs', 'show_run', 'in_notebook', 'notebook_display', 'Canvas',
            'Board', 'find_runs']
 
 # %% ../../nbs/training/log.ipynb #bab57b00
@@ -18,12 +18,12 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
-
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+from typing import TYPE_CHECKING, Any
 
 from ..core import KitError, as_png, duration, open_own, parse_json, read_bytes, write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # %% ../../nbs/training/log.ipynb #aa0afaf3
 METRICS = "metrics.jsonl"  # the file's name inside a run folder
@@ -143,11 +143,15 @@ def row_text(row: dict[str, Any], total_steps: int) -> str:
     return "  ".join([start, *(["validation"] if row["kind"] == "eval" else []), *values])
 
 # %% ../../nbs/training/log.ipynb #9001dbc3
-class RunFigure(Figure):
-    "A matplotlib figure that any notebook shows as a PNG."
+def run_figure(width: float, height: float) -> "Figure":  # inches
+    "Return an empty matplotlib figure that any notebook shows as a PNG."
+    from matplotlib.figure import Figure  # here: it takes half a second, and a run in a terminal draws nothing
 
-    def _repr_png_(self) -> bytes:
-        return as_png(self, 72)
+    class RunFigure(Figure):
+        def _repr_png_(self) -> bytes:
+            return as_png(self, 72)
+
+    return RunFigure(figsize=(width, height))
 
 
 def eval_names(rows: list[dict[str, Any]]) -> list[str]:
@@ -165,6 +169,8 @@ def _draw_curve(axis: Any, curve: tuple[list[int], list[float]], **style: Any) -
 
 
 def _finish_axis(axis: Any, title: str) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
     values = [value for line in axis.lines for value in line.get_ydata()]
     if len(values) > 1 and min(values) > 0 and max(values) > 10 * min(values):
         axis.set_yscale("log")
@@ -184,10 +190,10 @@ def _finish_axis(axis: Any, title: str) -> None:
 def draw_runs(
     runs: dict[str, list[dict[str, Any]]],  # name -> rows
     metric: str | None = None,  # validation value in the second panel; the first error rate if None
-) -> RunFigure:
+) -> "Figure":
     "Return a figure with loss, one validation metric and learning rate of one or more runs."
     metric = metric or next(iter(eval_names([row for rows in runs.values() for row in rows])), None)
-    figure = RunFigure(figsize=(9.5, 2.7))
+    figure = run_figure(9.5, 2.7)
     figure.subplots_adjust(left=0.06, right=0.985, bottom=0.18, top=0.83, wspace=0.26)
     loss, error, rate = figure.subplots(1, 3)
     several = len(runs) > 1
@@ -209,7 +215,7 @@ def draw_runs(
 def show_run(
     *folders: str | Path,  # one run folder, or several to compare
     metric: str | None = None,  # validation value in the second panel; the first error rate if None
-) -> RunFigure:
+) -> "Figure":
     "Return a figure of finished or current runs, drawn from their files."
     return draw_runs({Path(folder).name: read_metrics(folder) for folder in folders}, metric)
 
