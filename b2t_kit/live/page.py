@@ -36,7 +36,7 @@ import numpy as np
 from ..core import KitError, printable
 from .keep import NOTHING_KEPT
 from .session import REASONS, UNSURE, LiveSession, Moment, Status
-from .sources import optional_library
+from .rigs import optional_library
 from ..training.log import Canvas, notebook_display
 
 # %% ../../nbs/live/page.ipynb #0f8f6a64

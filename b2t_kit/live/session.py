@@ -34,8 +34,7 @@ from ..decode.decode import DecodeOptions, RunLogits, choose_words
 from ..decode.stream import StreamConfig, StreamDecoder, Update
 from ..decode.tune import tuned_for
 from .measures import DelayLedger
-from .repair import Bridge, Inbox, Quality, count_repairs
-from .sources import LiveSource
+from .sources import Bridge, Inbox, LiveSource, Quality, count_repairs
 from ..text.phonemes import BLANK, PHONEMES, SILENCE, collapse
 
 # %% ../../nbs/live/session.ipynb #8e75294c

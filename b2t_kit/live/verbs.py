@@ -40,7 +40,7 @@ class SendStream(Speaks):
     address: Annotated[str, arg(metavar="HOST:PORT")] = "127.0.0.1:5560"  # where to send from
 
     def act(self) -> int:
-        from b2t_kit.live.sources import StreamSender, choose_source
+        from b2t_kit.live.rigs import StreamSender, choose_source
 
         source = choose_source("participant" if self.say else "recording", self.data, self.split, self.session,
                                self.trials, pace=self.pace, sentences=list(self.say), stays=False)
@@ -94,7 +94,7 @@ class Live(Speaks, ReadsRun, HasSettings):
         from b2t_kit.live.keep import keep_session
         from b2t_kit.live.page import PageServer, listen
         from b2t_kit.live.session import LiveSession, Terminal, open_decoder, say_lines
-        from b2t_kit.live.sources import choose_source
+        from b2t_kit.live.rigs import choose_source
         from b2t_kit.speech.evaluate import own_recordings
         from b2t_kit.text.lexicon import missing_words
 

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 import numpy as np
 
 from b2t_kit.decode.stream import StreamConfig, Update
+from b2t_kit.live.rigs import StreamSender
 from b2t_kit.live.session import Moment
-from b2t_kit.live.sources import LiveSource, Piece, StreamSender
+from b2t_kit.live.sources import LiveSource, Piece
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 OPTIONS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",

@@ -22,8 +22,9 @@ from b2t_kit.decode.stream import StreamConfig, StreamDecoder
 from b2t_kit.importers.kept import KeptSession
 from b2t_kit.live.keep import keep_session
 from b2t_kit.live.page import PageServer
+from b2t_kit.live.rigs import StreamSource
 from b2t_kit.live.session import LiveSession, Moment, SentenceMark, Status, Terminal
-from b2t_kit.live.sources import ParticipantSource, StreamSource
+from b2t_kit.live.sources import ParticipantSource
 from b2t_kit.models.gru import GRUConfig
 from b2t_kit.simulate import SimulateConfig, labels_of, simulate
 from b2t_kit.speech.evaluate import Decoder

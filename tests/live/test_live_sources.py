@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from b2t_kit.data.dataset import BIN_SECONDS
-from b2t_kit.live.repair import Bridge, Inbox, count_repairs
-from b2t_kit.live.sources import LslSource, Piece, RedisSource, choose_source
+from b2t_kit.live.rigs import LslSource, RedisSource, choose_source
+from b2t_kit.live.sources import Bridge, Inbox, Piece, count_repairs
 from stand_ins import free_port, until, web_server
 
 pylsl = pytest.importorskip("pylsl")
