@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from ..core import KitError, check_writable, printable, save_json, write_atomically
-from ..decode.stream import Update
 from .session import LiveSession, Moment
 
 # %% ../../nbs/live/keep.ipynb #25960939
@@ -72,13 +71,21 @@ class Keeper:
             return
         with self.lock:
             if self.features and len(moment.bins):
-                # a recording with a hole is none: it ends here
                 self.features = self._put("features.bin", np.ascontiguousarray(moment.bins, "<f4").tobytes())
-                self.bins += len(moment.bins) if self.features else 0
-                self.first = self.first if self.features else self.bins
+                if self.features:
+                    self.bins += len(moment.bins)
+                else:  # a recording with a hole is none: it ends here
+                    self.first = self.bins
             for update in moment.updates:
                 if update.final:
-                    self._finish(update, moment)
+                    self.number, self.words = self.number + 1, ""
+                    end = min(self.bins, update.bins)  # a piece may go on after the sentence
+                    first, self.first = max(self.first, end - (update.bins - update.began)), end
+                    if not moment.doubt:
+                        self.lines[self.number] = printable(update.sentence)
+                    self._event("unfinished" if moment.doubt else "final", number=self.number, words=update.words,
+                                others=update.alternatives, reason=update.reason, said=printable(moment.said),
+                                doubt=moment.doubt, bins=[first, end])
                 elif update.sentence != self.words:
                     self.words = update.sentence
                     self._event("words", words=update.words)
@@ -103,16 +110,6 @@ class Keeper:
     def _event(self, event: str, **more: Any) -> None:
         seconds = round(time.perf_counter() - self.began, 4)
         self._put("events.jsonl", json.dumps({"seconds": seconds, "event": event, **more}).encode() + b"\n")
-
-    def _finish(self, update: Update, moment: Moment) -> None:
-        self.number, self.words = self.number + 1, ""
-        end = min(self.bins, update.bins)  # a piece may go on after the sentence
-        first, self.first = max(self.first, end - (update.bins - update.began)), end
-        if not moment.doubt:
-            self.lines[self.number] = printable(update.sentence)
-        self._event("unfinished" if moment.doubt else "final", number=self.number, words=update.words,
-                    others=update.alternatives, reason=update.reason, said=printable(moment.said), doubt=moment.doubt,
-                    bins=[first, end])
 
     def _run(self) -> None:
         written: list[str] = []

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SHOWN_BINS', 'IN_FEED', 'ROWS', 'CLIP', 'LOOPBACK', 'EVERYWHERE', 'MOST_READERS', 'MOST_ON_THEIR_WAY', 'PAUSE',
            'PULSE', 'QUIET', 'GONE', 'SILENT', 'EACH', 'DRAWN', 'TRY_LATER', 'LISTENER', 'REDRAWN', 'colour_bytes',
-           'Reader', 'Feed', 'page', 'listen', 'url_host', 'PageServer', 'heat_map', 'Widget', 'watch']
+           'Reader', 'Feed', 'page', 'listen', 'url_host', 'PageServer', 'Widget', 'watch']
 
 # %% ../../nbs/live/page.ipynb #c3d4ed51
 import asyncio
@@ -341,21 +341,10 @@ class PageServer:
             reader.answer(str(error) if isinstance(error, KitError) else f"{what} failed: {error!r}", True)
         return False
 
-# %% ../../nbs/live/page.ipynb #0e09a5f5
+# %% ../../nbs/live/page.ipynb #ca7c5ab6
 REDRAWN = 0.2  # least seconds between two drawings
 
 
-def heat_map(feed: Feed) -> bytes:  # PNG
-    "Draw the bins that a feed keeps, newest on the right."
-    from matplotlib import colormaps
-    from PIL import Image
-
-    picture, buffer = np.array([np.frombuffer(column, np.uint8) for _, column in feed.log["columns"]]).T, io.BytesIO()
-    picture = np.pad(picture, ((0, 0), (SHOWN_BINS - picture.shape[1], 0)), constant_values=127)
-    Image.fromarray((255 * colormaps["RdBu_r"](picture)[..., :3]).astype(np.uint8)).save(buffer, "png")
-    return buffer.getvalue()
-
-# %% ../../nbs/live/page.ipynb #ca7c5ab6
 class Widget:
     "A session in a notebook: controls, and a picture that a saved notebook keeps."
 
@@ -386,16 +375,22 @@ class Widget:
     def draw(self) -> None:
         "Draw the session as it is now."
         from IPython.display import HTML
+        from matplotlib import colormaps
+        from PIL import Image
 
-        self.drawn_at, feed = time.monotonic(), self.feed
-        heat = base64.b64encode(heat_map(feed)).decode() if feed.bins else ""
+        self.drawn_at, feed, heat = time.monotonic(), self.feed, io.BytesIO()
+        if feed.bins:  # the newest on the right
+            picture = np.array([np.frombuffer(column, np.uint8) for _, column in feed.log["columns"]]).T
+            picture = np.pad(picture, ((0, 0), (SHOWN_BINS - picture.shape[1], 0)), constant_values=127)
+            Image.fromarray((255 * colormaps["RdBu_r"](picture)[..., :3]).astype(np.uint8)).save(heat, "png")
         words = " ".join(f"<span style='opacity:{0.35 + 0.65 * sure:.2f}'>{html.escape(word)}</span>"
                          for word, sure in feed.now["words"] or ())
         lines = [one["text"] + f"   (said: {one['said']})" * bool(one["said"])
                  for _, one in [*feed.log["sentences"]][-5:]]
         parts = [self.session.status().text, f"stream: {self.session.counted()}", self.note]
         self.canvas.show(HTML(
-            f"<img width='800' height='160' alt='the last eight seconds' src='data:image/png;base64,{heat}'>"
+            f"<img width='800' height='160' alt='the last eight seconds' "
+            f"src='data:image/png;base64,{base64.b64encode(heat.getvalue()).decode()}'>"
             f"<div style='font-size:24px;line-height:1.5'>{words or '&nbsp;'}</div>"
             f"<div>{'<br>'.join(map(html.escape, lines))}</div>"
             f"<div>{html.escape('; '.join(filter(None, parts)))}</div>"))

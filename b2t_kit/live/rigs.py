@@ -85,12 +85,8 @@ def split_address(address: str) -> tuple[str, int]:
 class StreamSender:
     "Sends pieces to whoever listens at an address."
 
-    def __init__(
-        self,
-        address: str = ADDRESS,  # "HOST:PORT" of this machine
-        waits: bool = False,  # wait for a slow receiver instead of leaving pieces out
-    ) -> None:
-        "Raise `KitError` if the address cannot be used."
+    def __init__(self, address: str = ADDRESS, waits: bool = False) -> None:
+        "Wait for a slow receiver, or leave pieces out; raise `KitError` if the address cannot be used."
         split_address(address)
         self.zmq = optional_library("zmq")
         self.stream, self.waits, self.dropped, self.sent = time.time_ns(), waits, 0, 0
@@ -141,11 +137,8 @@ class StreamSource(LiveSource):
              "broken": "the sender at {} has gone", "ended": "the sender at {} has ended",
              "foreign": "what answers at {} is not a b2t stream; start b2t live source there"}
 
-    def __init__(
-        self,
-        address: str = ADDRESS,  # "HOST:PORT" of the sender
-        stays: bool = False,  # wait for another sender when one says that it has ended
-    ) -> None:
+    def __init__(self, address: str = ADDRESS, stays: bool = False) -> None:
+        "Wait for another sender when one says that it has ended, if it `stays`."
         split_address(address)
         self.zmq, self.address, self.stays, self.refused = optional_library("zmq"), address, stays, Counter()
 
@@ -218,12 +211,8 @@ LATEST = 10.0  # seconds that a bin may take to us; a time stamp that is older i
 class LslSource(LiveSource):
     "Bins of a Lab Streaming Layer stream, found by its name, again and again."
 
-    def __init__(
-        self,
-        name: str,  # of the stream
-        markers: str = "",  # name of a stream whose markers end a sentence
-        text: str = "",  # of the markers that do; empty: all
-    ) -> None:
+    def __init__(self, name: str, markers: str = "", text: str = "") -> None:
+        "Markers of another stream end a sentence: those with a text, or all."
         names = name + markers
         if not name or not names.isprintable() or set(names) & set("'\"<>&"):
             raise KitError(f"source: 'lsl:{printable(name)}' should be lsl:NAME, the name of a stream without quotes")
@@ -327,14 +316,9 @@ def entry_bin(values: Mapping[bytes, bytes], dtype: str) -> tuple[np.ndarray, in
 class RedisSource(LiveSource):
     "Bins that a program adds to a stream of a Redis server."
 
-    def __init__(
-        self,
-        address: str,  # "HOST:PORT" of the server
-        stream: str = "binnedFeatures",
-        dtype: str = "int8",  # of a field `samples`
-        user: str = "",  # of the server, if it has several
-        password: str = "",  # of the server, if it has one
-    ) -> None:
+    def __init__(self, address: str, stream: str = "binnedFeatures", dtype: str = "int8", user: str = "",
+                 password: str = "") -> None:
+        "A field `samples` is of the type; user and password are for a server that has them."
         self.host, self.port = split_address(address)
         if dtype not in SAMPLES or not stream:
             raise KitError(f"source: 'redis:{address}/{stream}/{dtype}' should be redis:HOST:PORT/STREAM/TYPE; "
@@ -362,7 +346,13 @@ class RedisSource(LiveSource):
                     self.waiting = silent if bins else f"the server at {self.address} has no stream {self.stream}"
                 found = client.xread(read, count=MOST_READ, block=50) or ()
             except self.redis.RedisError as error:
-                self._explain(error)
+                refused = isinstance(error, self.redis.AuthenticationError)
+                gone = isinstance(error, (self.redis.ConnectionError, self.redis.TimeoutError)) and not refused
+                if gone and "nobody" not in self.waiting:
+                    self.waiting = f"the server at {self.address} has gone"
+                elif not gone or "connecting" not in str(error):
+                    text = printable(str(error).replace(self.login["password"] or "\0", "***"))[:100]
+                    count_refusal(self.refused, f"no Redis stream at {self.address}: {text}")
                 stop.wait(0.5)
                 continue
             entries = [(at, name.decode(), values) for name, rows in found for at, values in rows]
@@ -383,15 +373,6 @@ class RedisSource(LiveSource):
                 number = number + 1 if counted is None else counted
                 run = run if run and number >= last else int(at.split(b"-")[0])
                 yield Piece(number, row, time.perf_counter(), run)
-
-    def _explain(self, error: Exception) -> None:
-        refused = isinstance(error, self.redis.AuthenticationError)
-        gone = isinstance(error, (self.redis.ConnectionError, self.redis.TimeoutError)) and not refused
-        if gone and "nobody" not in self.waiting:
-            self.waiting = f"the server at {self.address} has gone"
-        elif not gone or "connecting" not in str(error):
-            text = printable(str(error).replace(self.login["password"] or "\0", "***"))[:100]
-            count_refusal(self.refused, f"no Redis stream at {self.address}: {text}")
 
 # %% ../../nbs/live/rigs.ipynb #56d7bba7
 def choose_source(

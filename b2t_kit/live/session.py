@@ -53,6 +53,7 @@ class SessionState:
     "The history of a session; times by time.perf_counter."
     warming: str = "starting"  # the part of the preparation that goes on; empty when the decoder is ready
     began: float = 0.0  # when the preparation began
+    heard: float | None = None  # when the last usable bins were taken
     decoding: float | None = None  # when the piece came that is being decoded
     refused: float | None = None  # when something was refused
     reason: str = ""  # why
@@ -62,33 +63,25 @@ class SessionState:
     failed: bool = False  # an error has ended it
 
 # %% ../../nbs/live/session.ipynb #ea23bbce
-def judge(
-    state: SessionState,
-    now: float,  # time.perf_counter()
-    heard: float | None = None,  # when the last usable bin came
-    late: float = 0.0,  # seconds since the oldest bin came that is not decoded, or since anybody looked for one
-    waiting: str = "",  # why nothing comes, if the source knows
-    link: str = "",  # "foreign": what answers is no stream; "ended": the sender has said that it ends
-    typed: bool = False,  # the source says what it is asked to, so silence is no fault
-) -> Status:
-    "Return the status of a stream."
+def judge(state: SessionState, source: LiveSource, now: float, late: float = 0.0) -> Status:
+    "Return the status of a stream; late by so many seconds is its oldest bin, or the last look for one."
     if state.ended:
         return Status("failed" if state.failed else "ended", state.ended)
     if state.warming:
         return Status("warming up", f"warming up: {state.warming}, {now - state.began:.0f} s")
-    silent = math.inf if heard is None else now - heard
-    reason = f": {waiting}" if waiting else ""
+    silent = math.inf if state.heard is None else now - state.heard
+    reason = f": {source.waiting}" if source.waiting else ""
     if late > PATIENCE:
         return Status("late", f"late by {late:.0f} s: this machine is too slow or too busy")
     if silent <= PATIENCE:
         return Status("damaged", f"damaged: {state.fault}") if state.fault else Status("live", "live")
     if state.refused is not None and now - state.refused < 3 * PATIENCE:
         return Status("refused", f"refused: {state.reason}")
-    if link == "foreign":
+    if source.link == "foreign":
         return Status("refused", f"refused{reason}")
-    if typed:
+    if hasattr(source, "say"):  # it says what it is asked to, so silence is no fault
         return Status("waiting", "waiting for a sentence to say")
-    if heard is None or link == "ended":
+    if state.heard is None or source.link == "ended":
         return Status("waiting", f"waiting for a sender{reason}")
     return Status("no data", f"no data for {silent:.0f} s{reason}")
 
@@ -182,7 +175,7 @@ class LiveSession:
                            f"{decoder.features}")
         # zeros stand for z-scores that are missing, the bin before for raw features, of which 0 is no average
         self.bridge = Bridge(decoder.features, "repeat" if decoder.norm else "zero")
-        self.inbox, self.stop, self.ledger = Inbox(source, decoder.features), threading.Event(), DelayLedger()
+        self.inbox, self.stop, self.ledger = Inbox(source), threading.Event(), DelayLedger()
         self.quality = Quality(decoder.features, not decoder.norm, 0 if source.waits else source.pace)
         self.state, self.says = SessionState(began=time.perf_counter()), hasattr(source, "say")
         self.cues: queue.SimpleQueue[Answer] = queue.SimpleQueue()
@@ -203,8 +196,7 @@ class LiveSession:
         now, source = time.perf_counter(), self.source
         since = [at for at in (self.state.decoding, self.inbox.oldest, source.looked)
                  if at is not None and not source.waits]
-        return judge(self.state, now, self.inbox.heard, now - min(since, default=now), source.waiting, source.link,
-                     self.says)
+        return judge(self.state, source, now, now - min(since, default=now))
 
     def counted(self) -> str:
         "Return a line about repaired and refused bins; good news only if there is some."
@@ -328,6 +320,7 @@ class LiveSession:
         if came is not None:
             state.decoding = came.arrived
             if came.bins.ndim == 2 and len(came.bins) and came.bins.shape[1] == self.decoder.features:
+                state.heard = time.perf_counter()
                 state.fault = self.quality.take(came)
                 state.doubt = state.fault or state.doubt
         for piece in self.bridge.wait(time.perf_counter()) if came is None else self.bridge.take(came):
@@ -407,7 +400,7 @@ class Terminal:
         self.before = ""
 
 # %% ../../nbs/live/session.ipynb #2d3b2b02
-def say_lines(session: LiveSession, lines: Iterable[str]) -> threading.Thread:
+def say_lines(session: LiveSession, lines: Iterable[str]) -> None:
     "Have a participant say each line, in a thread; the end of the lines ends the source."
     source: Any = session.source
 
@@ -420,9 +413,7 @@ def say_lines(session: LiveSession, lines: Iterable[str]) -> threading.Thread:
                     session.note(str(error), bad=True)
         source.finish()
 
-    thread = threading.Thread(target=read, name="lines to say", daemon=True)
-    thread.start()
-    return thread
+    threading.Thread(target=read, name="lines to say", daemon=True).start()
 
 # %% ../../nbs/live/session.ipynb #7da4b77c
 def open_decoder(
