@@ -55,7 +55,7 @@ __all__ = ['LONGEST_ERROR', 'SEED', 'TEMPERATURE', 'SUCCESS', 'FAULTS', 'ERROR',
            'lost_contact', 'leave']
 
 # %% ../nbs/core.ipynb #942871e9
-LONGEST_ERROR = 2000  # characters; an error may quote its input, which may be one line of megabytes
+LONGEST_ERROR = 1000  # characters; an error may quote its input, which may be one line of megabytes
 
 
 class KitError(Exception):
@@ -63,7 +63,7 @@ class KitError(Exception):
 
     def __str__(self) -> str:
         text = super().__str__()
-        return text if len(text) <= LONGEST_ERROR else f"{text[:1200]} ... {text[-700:]}"
+        return text if len(text) <= LONGEST_ERROR else f"{text[:500]} ... {text[-300:]}"
 
     def _render_traceback_(self) -> list[str]:
         "Return one line for IPython to show in place of a traceback; the cell is above it."
@@ -664,7 +664,6 @@ def run_program(action: Callable[[], int]) -> int:
         return status
     except KitError as error:
         line = printable(" ".join(str(error).split("\n")))
-        line = line if len(line) <= 1000 else f"{line[:500]} ... {line[-300:]}"
         print("error:", line, file=sys.stderr, flush=True)
         _tell_others(line)
         return ERROR
@@ -933,24 +932,10 @@ def one_thread_first() -> None:
 
     torch.zeros(1).erfinv_()
 
-# %% ../nbs/core.ipynb #70e112dd
+# %% ../nbs/core.ipynb #68eab2ae
 _STEP = 0x9E3779B9 - (1 << 32)  # 2^32 / golden ratio: spreads small counters over all bits
 
 
-def _row_states(noise_key: torch.Tensor, purpose: int, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    "Return two hashed integers per row, each (B, rows, 1) int32, from key, purpose and row number."
-    import torch
-
-    low = (noise_key & 0x7FFFFFFF).to(torch.int32)
-    high = (_shift_right(noise_key, 31) & 0x7FFFFFFF).to(torch.int32)
-    first = scramble(low + purpose * 0x632BE5, high)
-    second = scramble(high ^ 0x51ED270B, first)
-    counter = torch.arange(1, rows + 1, dtype=torch.int32, device=noise_key.device) * _STEP
-    first = scramble(first[:, None] + counter, second[:, None])  # (B, rows)
-    second = scramble(second[:, None] ^ counter, first)
-    return first[:, :, None], second[:, :, None]
-
-# %% ../nbs/core.ipynb #68eab2ae
 def uniforms(
     noise_key: torch.Tensor,  # (B,) int64: key of each trial
     purpose: int,  # number of the purpose, such as noise or offset
@@ -960,9 +945,15 @@ def uniforms(
     "Uniform numbers, each a function of key, purpose, row and column only."
     import torch
 
-    first, second = _row_states(noise_key, purpose, rows)
-    counter = torch.arange(1, columns + 1, dtype=torch.int32, device=noise_key.device)
-    bits = scramble(first ^ scramble(counter * _STEP), second)  # (B, rows, columns)
+    low = (noise_key & 0x7FFFFFFF).to(torch.int32)
+    high = (_shift_right(noise_key, 31) & 0x7FFFFFFF).to(torch.int32)
+    first = scramble(low + purpose * 0x632BE5, high)
+    second = scramble(high ^ 0x51ED270B, first)
+    row = torch.arange(1, rows + 1, dtype=torch.int32, device=noise_key.device) * _STEP
+    first = scramble(first[:, None] + row, second[:, None])  # (B, rows)
+    second = scramble(second[:, None] ^ row, first)
+    column = torch.arange(1, columns + 1, dtype=torch.int32, device=noise_key.device)
+    bits = scramble(first[:, :, None] ^ scramble(column * _STEP), second[:, :, None])  # (B, rows, columns)
     return _shift_right(bits, 8).to(torch.float32).add_(0.5).mul_(2.0**-23)
 
 # %% ../nbs/core.ipynb #a2a7503f
@@ -1007,6 +998,18 @@ def child_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": search, "PYTHONUNBUFFERED": "1"}
 
 # %% ../nbs/core.ipynb #f88482dd
+_MEETING: list[Any] = []  # where this process has met the others, which may still read there when it has left
+
+
+def _open_meeting(serves: bool, seconds: float) -> Any:
+    "Return the key-value store of this start of the processes, which one of them serves, or the launcher."
+    import torch.distributed as dist
+
+    host, port = os.environ.get("MASTER_ADDR") or "127.0.0.1", int(os.environ["MASTER_PORT"])
+    server = dist.TCPStore(host, port, is_master=serves, wait_for_workers=False, timeout=timedelta(seconds=seconds))
+    return dist.PrefixStore(f"b2t_kit/attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", server)
+
+
 def join(
     place: Place,  # of this process; `world` must be more than 1
     backend: str,  # "gloo" or "nccl"
@@ -1025,8 +1028,7 @@ def join(
     kept_by_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     serves = place.rank == 0 and not kept_by_launcher
     try:
-        server = _SERVER[0] if _SERVER else dist.TCPStore(
-            host, int(port), is_master=serves, wait_for_workers=False, timeout=timedelta(seconds=timeout))
+        meeting = _MEETING[0] if _MEETING else _open_meeting(serves, timeout)
     except (dist.DistError, RuntimeError) as error:
         if serves:
             found = "is taken by another program" if "EADDRINUSE" in str(error) else "cannot be used"
@@ -1034,45 +1036,34 @@ def join(
                            "--main_process_port 0)") from error
         keeper = "the launcher" if kept_by_launcher else "process 0"
         raise KitError(f"{who}: {keeper} did not answer at {host}:{port} {within}") from error
-    _SERVER[:] = [server]  # others may still read from it when this process has left
-    attempt = dist.PrefixStore(f"b2t_kit/attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", server)
-    store = dist.PrefixStore(purpose, attempt)
+    _MEETING[:], store = [meeting], dist.PrefixStore(purpose, meeting)
     missing, deadline = list(range(place.world)), time.monotonic() + timeout
     try:
         store.set(f"joined/{place.rank}", "yes")
         while missing and time.monotonic() < deadline:
             missing = [rank for rank in missing if not store.check([f"joined/{rank}"])]
-            if missing and attempt.check(["failed"]):
-                raise KitError(attempt.get("failed").decode())
+            if missing and meeting.check(["failed"]):
+                raise KitError(meeting.get("failed").decode())
             time.sleep(0.02 if missing else 0.0)
     except dist.DistError:
         within = "before the meeting point closed"  # the process that kept it has given up
     if missing:
         listed = ", ".join(map(str, missing[:8])) + (" ..." if len(missing) > 8 else "")
         raise KitError(f"{who}: no sign of process {listed} {within}; look for its own error above")
-    group = dist.PrefixStore("group", store)
     # DDP imports it, and an open group would stay in the defaults of its functions for ever, with its threads
     import torch.distributed.nn  # noqa: F401
 
-    dist.init_process_group(backend, store=group, rank=place.rank, world_size=place.world)
+    dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.world)
     atexit.register(leave)
 
 # %% ../nbs/core.ipynb #d6adfa26
-_SERVER: list[Any] = []  # the store of this process, once it has met the others
-
-
 def _tell_others(error: str) -> None:
     "Leave an error where the other processes wait for this one, if they may."
-    if os.environ.get("WORLD_SIZE", "1") == "1" or not {"MASTER_ADDR", "MASTER_PORT", "RANK"} <= set(os.environ):
-        return
-    import torch.distributed as dist
-
-    if not _SERVER:
+    several = os.environ.get("WORLD_SIZE", "1") != "1" and {"MASTER_ADDR", "MASTER_PORT", "RANK"} <= set(os.environ)
+    if several and not _MEETING:
         with suppress(RuntimeError, ValueError):  # nobody waits
-            server = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
-                                   wait_for_workers=False, timeout=timedelta(seconds=5))
-            attempt = dist.PrefixStore(f"b2t_kit/attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", server)
-            attempt.set("failed", f"process {os.environ['RANK']}, on {socket.gethostname()}: {error}")
+            who = f"process {os.environ['RANK']}, on {socket.gethostname()}"
+            _open_meeting(False, 5).set("failed", f"{who}: {error}")
 
 # %% ../nbs/core.ipynb #b1e8e672
 def lost_contact(error: Exception) -> bool:
