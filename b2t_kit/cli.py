@@ -13,7 +13,7 @@ __all__ = ['UNSET', 'Folder', 'File', 'RunFolder', 'OptionalFolder', 'OptionalFi
            'DescribeModel', 'Perplexity', 'Rescore', 'Submit', 'CheckSubmission', 'ScoreSentences', 'CombineSentences',
            'WriteReport', 'Export', 'Runs', 'Show', 'BuildKernel', 'ForDevices', 'Plan', 'Preflight', 'Doctor',
            'all_verbs', 'find_verb', 'print_verbs', 'spelled_out', 'parse', 'check_options', 'mistake', 'act',
-           'fault_in', 'do', 'others_running', 'main']
+           'fault_in', 'do', 'main']
 
 # %% ../nbs/cli.ipynb #dbf184fd
 import difflib
@@ -191,7 +191,6 @@ class Fetch(Verb):
     set: str | None = None  # instead of T15's copy task, one of the sets above
     source: Literal["dryad", "kaggle"] = "dryad"  # where to download from
     baseline: bool = False  # also download the published pretrained decoder
-    keep_archive: bool = False  # keep the zip file after unpacking
     token_file: OptionalFile = None  # file with a Dryad API token, if Dryad asks for one
 
     @staticmethod
@@ -1300,20 +1299,15 @@ def do(words: list[str]) -> int:
         raise
 
 # %% ../nbs/cli.ipynb #9303474a
-def others_running() -> int:
-    "Return how many threads of other programs want a core now and for some milliseconds; 0 where Linux does not say."
-    counts = []
-    with suppress(OSError, IndexError, ValueError):
-        for _ in range(5):
-            counts.append(int(Path("/proc/stat").read_text().partition("procs_running ")[2].split()[0]) - 1)
-            time.sleep(0.002)
-    return min(counts, default=0)
-
-
 def main(words: list[str] | None = None) -> int:
     "Run the program with the words that follow `b2t`, this process's if None; return the exit status."
     if words is None:  # before torch starts its threads: how often one that waits for the others looks before it sleeps
-        busy = others_running() >= max(1, (os.cpu_count() or 1) // 4)
+        others = []  # threads of other programs that want a core, now and for some milliseconds
+        with suppress(OSError, IndexError, ValueError):  # only Linux says it
+            for _ in range(5):
+                others.append(int(Path("/proc/stat").read_text().partition("procs_running ")[2].split()[0]) - 1)
+                time.sleep(0.002)
+        busy = min(others, default=0) >= max(1, (os.cpu_count() or 1) // 4)
         os.environ.setdefault("GOMP_SPINCOUNT", "0" if busy else "1000")
     return run_program(lambda: do(sys.argv[1:] if words is None else words))
 
