@@ -68,7 +68,7 @@ class DemoResult:
                   "the first sentences, as they are and as they were decoded"]
         said = {trial.place: trial.sentence for trial in self.words.trials}
         for trial in self.decoder.trials[:3]:
-            sentence = said[trial.info.session, trial.info.block, trial.info.number]
+            sentence = said[trial.info.place]
             lines += [f"  {trial.info.sentence}", f"    {show(trial.true)}", f"    {show(trial.decoded)}",
                       f"    {sentence or '(nothing)'}"]
         figures = ", ".join(sorted(path.name for path in self.folder.glob("*.png")))
@@ -118,11 +118,7 @@ def demo(
     return result
 
 # %% ../nbs/demo.ipynb #ac3b85b6
-def draw_shortest(
-    data: Path,  # recordings
-    words: Sentences,  # their validation trials, decoded
-    stride: int,  # bins from one frame to the next
-) -> Figure | None:  # None if none of the first three has words
+def draw_shortest(data: Path, words: Sentences, stride: int) -> Figure | None:  # None if none of them has words
     "Return the shortest of the first three sentences: recording, phonemes and words on one time axis."
     decoded = (trial for trial in words.trials[:3] if trial.hypotheses)
     shown = min(decoded, key=lambda trial: len(trial.truth or ""), default=None)
@@ -130,8 +126,7 @@ def draw_shortest(
         return None
     logits = next(trial.logits for trial in read_trials(words.folder / "logits.hdf5") if trial.place == shown.place)
     with Recordings(data, "val") as recordings:
-        places = [(info.session, info.block, info.number) for info in recordings.infos]
-        trial = recordings[places.index(shown.place)]
+        trial = recordings[[info.place for info in recordings.infos].index(shown.place)]
     frame = stride * BIN_SECONDS
     end = len(trial.features) * BIN_SECONDS
     figure = Figure(figsize=(10, 4.6), dpi=100, layout="constrained")

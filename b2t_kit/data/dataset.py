@@ -362,6 +362,11 @@ class TrialInfo:
     quarantine: str = ""  # why nothing may be trained on it
     signal: Signal = T15  # what its features are
 
+    @property
+    def place(self) -> tuple[str, int, int]:
+        "The sort key of submissions."
+        return self.session, self.block, self.number
+
 # %% ../../nbs/01_dataset.ipynb #57d350fd
 def read_info(group: h5py.Group, day: int, labelled: bool, signal: Signal) -> TrialInfo:
     "Return a trial's index entry, from its attributes; raise `Fault` if one of them is wrong."

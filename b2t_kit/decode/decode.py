@@ -336,7 +336,7 @@ class AdaptedRun(RunLogits):
         silent = steps[NO_WORDS] - sum(not len(label) for label in labels)  # trials whose words adaptation lost
         if scored:
             with Recordings(self.data, self.split) as recordings:
-                places = {(info.session, info.block, info.number): index for index, info in enumerate(recordings.infos)}
+                places = {info.place: index for index, info in enumerate(recordings.infos)}
                 true: list[Any] = [recordings.labels(places[trial.place]) for trial in plain.trials]
             said = [normalise(trial.truth or "").split() for trial in plain.trials]
             phonemes = [count_edits(true, [collapse(trial.logits.argmax(1)) for trial in side]) for side in sides]
