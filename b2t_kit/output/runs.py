@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['FROM_RECORDINGS', 'BARS', 'NOT_VALIDATED', 'TOLD', 'damaged', 'RunState', 'run_state', 'flat', 'list_runs', 'aligned',
-           'runs_text', 'nearest_recipe', 'bars', 'next_steps', 'certainty', 'show_text', 'rates_in', 'card', 'export',
-           'hub', 'from_pretrained', 'push_to_hub']
+           'runs_text', 'nearest_recipe', 'bars', 'next_steps', 'certainty', 'show_text', 'card', 'export',
+           'from_pretrained']
 
 # %% ../../nbs/output/runs.ipynb #05090e69
 import json
@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from safetensors import SafetensorError
@@ -26,7 +25,7 @@ from ..core import KitError, atomic_folder, duration, file_mark, load_json, save
 from ..data.convert import quarantine_record, quarantine_said
 from ..data.dataset import BIN_SECONDS, T15
 from ..speech.calibrate import TEMPERATURE_FILE, calibration_record, read_calibration
-from ..speech.evaluate import WEIGHTS, Decoder, exported_decoder, load_decoder
+from ..speech.evaluate import WEIGHTS, Decoder, load_decoder
 from ..speech.recipes import RECIPES
 from ..speech.task import signals_record
 from ..training.checkpoint import Best, checkpoint_steps, read_best, write_tensors
@@ -181,9 +180,9 @@ def nearest_recipe(
 BARS = "▁▂▃▄▅▆▇█"
 
 
-def bars(values: list[float], width: int = 40) -> str:
+def bars(values: list[float]) -> str:
     "Return a curve as a line of bars from its least to its greatest value; long ones are averaged piece by piece."
-    pieces = min(width, len(values))
+    pieces = min(40, len(values))
     edges = [round(piece * len(values) / pieces) for piece in range(pieces + 1)]
     means = [sum(values[start:end]) / (end - start) for start, end in zip(edges, edges[1:])]
     low, span = min(means), max(means) - min(means)
@@ -254,26 +253,6 @@ def show_text(state: RunState) -> str:
     parts["next:"] = next_steps(state)
     parts = {str(state.folder): [f"{name:<8} {text}" for name, text in facts.items()], **parts}
     return "\n\n".join("\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in parts.items() if lines)
-
-# %% ../../nbs/output/runs.ipynb #2b33a498
-def rates_in(
-    run: str | Path,  # run folder
-    decoder: Decoder,  # the run's
-    data: dict[str, Any],  # fingerprints of the recordings it was trained and validated on, by split
-) -> dict[str, dict[str, Any]]:  # split -> "trials", and "edits", "total", "rate", "low" and "high" of all trials
-    "Return the phoneme error rates in a run folder that are of this decoder's weights."
-    found = {}
-    for path in sorted(Path(run).glob("eval/*/result.json")):
-        key = stored_key(path)
-        if key is None or key.get("decoder") != decoder.digest:
-            continue
-        same = key["data"] == data.get(key["split"])
-        with damaged(path):
-            result = load_json(path)
-            name = key["split"] if same else f"{key['split']}, other trials than in training's record"
-            found[name] = {"trials": result["trials"], **result["summary"]["all trials"], "data": key["data"],
-                           "marks": [mark["text"] for mark in result["marks"]]}
-    return found
 
 # %% ../../nbs/output/runs.ipynb #8d1d0fda
 TOLD = ("steps", "batch_size", "seed", "precision", "accumulation", "lr", "lr_floor", "warmup_steps", "decay_start",
@@ -348,8 +327,19 @@ def export(
               "train": known["train"], "data": known["data"]}
     if calibration := read_calibration(*decoder.network(run)[:2]):
         record["temperature"] = calibration_record(calibration, decoder.digest, decoder.origin)
+    scores: dict[str, dict[str, Any]] = {}
     with damaged(path):
-        record["scores"] = rates_in(run, decoder, known["data"])
+        for evaluated in sorted(Path(run).glob("eval/*/result.json")):
+            key = stored_key(evaluated)
+            if key is None or key.get("decoder") != decoder.digest:  # it is of other weights
+                continue
+            same = key["data"] == known["data"].get(key["split"])
+            with damaged(evaluated):
+                result = load_json(evaluated)
+                name = key["split"] if same else f"{key['split']}, other trials than in training's record"
+                scores[name] = {"trials": result["trials"], **result["summary"]["all trials"], "data": key["data"],
+                                "marks": [mark["text"] for mark in result["marks"]]}
+        record["scores"] = scores
         page = card(decoder, record, licence)
     with atomic_folder(out) as aside:
         weights = aside / f"{WEIGHTS}.safetensors"
@@ -362,15 +352,6 @@ def export(
     return Path(out)
 
 # %% ../../nbs/output/runs.ipynb #130efd59
-def hub() -> ModuleType:
-    "Return the package `huggingface_hub`; raise `KitError` with the command that installs it."
-    try:
-        import huggingface_hub
-    except ImportError as error:
-        raise KitError("huggingface_hub is not installed; pip install huggingface_hub") from error
-    return huggingface_hub
-
-
 def from_pretrained(
     name: str | Path,  # folder of a run or an exported decoder, or a repository on the hub, such as "user/decoder"
     revision: str | None = None,  # branch, tag or commit of a repository
@@ -379,22 +360,11 @@ def from_pretrained(
     if Path(name).exists() or not re.fullmatch(r"[\w.-]+/[\w.-]+", str(name)):
         return load_decoder(name)
     try:
-        return load_decoder(hub().snapshot_download(str(name), revision=revision,
-                                                    allow_patterns=["*.json", "*.safetensors", "README.md"]))
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise KitError("huggingface_hub is not installed; pip install huggingface_hub") from error
+    try:
+        return load_decoder(snapshot_download(str(name), revision=revision,
+                                              allow_patterns=["*.json", "*.safetensors", "README.md"]))
     except (OSError, ValueError) as error:  # the hub's errors are of these
         raise KitError(f"{name}: is no folder here, and could not be downloaded from the hub ({error})") from error
-
-
-def push_to_hub(
-    folder: str | Path,  # that `export` wrote
-    name: str,  # of the repository, such as "user/decoder"; made if there is none
-    private: bool = True,
-) -> str:  # its address
-    "Upload an exported decoder to the Hugging Face hub, as the user who is logged in there."
-    exported_decoder(folder)
-    try:
-        address = hub().create_repo(name, private=private, exist_ok=True)
-        hub().upload_folder(repo_id=name, folder_path=str(folder), commit_message="Decoder exported by b2t_kit")
-    except (OSError, ValueError) as error:
-        raise KitError(f"{name}: could not be uploaded ({error})") from error
-    return str(address)
