@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['PACKAGES', 'BUNDLED', 'Failure', 'known_failures', 'squeeze', 'Allocation', 'show_bytes', 'allocations', 'Finding',
            'diagnose', 'in_words', 'diagnose_parts', 'encoding_of', 'diagnose_file', 'Remark', 'installed_packages',
-           'wanted_by_torch_xla', 'inspect_packages', 'inspect_start', 'inspect_chips', 'inspect_space', 'inspect_gpus',
-           'inspect_quota', 'inspect_machine', 'small_decoder', 'check_decoder', 'check_steps', 'run_checks',
-           'check_device', 'without_private', 'bundle_run']
+           'inspect_packages', 'inspect_start', 'inspect_chips', 'inspect_space', 'inspect_gpus', 'inspect_quota',
+           'inspect_machine', 'small_decoder', 'check_decoder', 'check_steps', 'run_checks', 'check_device',
+           'without_private', 'bundle_run']
 
 # %% ../nbs/doctor.ipynb #a94fdbde
 import codecs
@@ -311,7 +311,6 @@ class Remark:
 # %% ../nbs/doctor.ipynb #b9f81bf1
 PACKAGES = ("b2t_kit", "torch", "torch_xla", "libtpu", "jax", "jaxlib", "accelerate", "numpy", "h5py", "safetensors",
             "numba", "scipy", "transformers", "tensorflow", "torch_tpu")
-_OLDEST_ACCELERATE, _NEWEST_ACCELERATE = (1, 10), (1, 15)  # what settings.ini asks for, and the newest that was tested
 
 
 def installed_packages() -> dict[str, str]:
@@ -323,15 +322,6 @@ def installed_packages() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
-
-# %% ../nbs/doctor.ipynb #ef3081ae
-def wanted_by_torch_xla() -> dict[str, str]:  # such as {"libtpu": "0.0.21", "jax": "0.7.1"}
-    "Return the exact versions that the installed torch_xla names in its extras; empty without torch_xla."
-    try:
-        lines = importlib.metadata.requires("torch_xla") or []
-    except importlib.metadata.PackageNotFoundError:
-        return {}
-    return {match[1]: match[2] for line in lines if (match := re.match(r"([\w-]+)\s*\(?==([\d.]+)", line))}
 
 # %% ../nbs/doctor.ipynb #def8fced
 def inspect_packages(versions: Mapping[str, str], wanted: Mapping[str, str]) -> list[Remark]:
@@ -456,8 +446,10 @@ def inspect_machine() -> list[Remark]:
 
     versions, chips, where = installed_packages(), tpu_chips(), find_platform()
     xla, plain = "torch_xla" in versions, "--format=csv,noheader,nounits"
+    requirements = importlib.metadata.requires("torch_xla") or [] if xla else []  # exact ones are in its extras
+    exact = {match[1]: match[2] for line in requirements if (match := re.match(r"([\w-]+)\s*\(?==([\d.]+)", line))}
     return [
-        *inspect_packages(versions, wanted_by_torch_xla()),
+        *inspect_packages(versions, exact),
         *inspect_start(chips, xla),
         inspect_chips(chips, xla),
         *inspect_gpus(_answer("nvidia-smi", "--query-gpu=index,name,compute_mode,memory.used", plain),

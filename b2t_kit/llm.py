@@ -496,7 +496,6 @@ class Tuned:
 def tune_weights(
     trials: Sequence[DecodedTrial],  # with true sentences
     llm: Sequence[np.ndarray],  # scores of the sentences of each
-    grid: _Grid = GRID,
 ) -> Tuned:
     "Return the best weights, and their error rate on days they were not tuned on."
     table, sessions = tabulate(trials, llm), [trial.session for trial in trials]
@@ -505,11 +504,11 @@ def tune_weights(
     def rate(edits: np.ndarray, groups: Sequence[str] | None = sessions) -> Rate:
         return rate_of(Counts(edits.astype(np.int64), lengths), groups)
 
-    weights, half, held_out = best_weights(table, grid), halves(sessions), np.zeros(len(trials))
+    weights, half, held_out = best_weights(table), halves(sessions), np.zeros(len(trials))
     for side in (0, 1):
         here, there = half == side, half != side
         if here.any() and there.any():
-            held_out[here] = word_errors(table[:, here], best_weights(table[:, there], grid))
+            held_out[here] = word_errors(table[:, here], best_weights(table[:, there]))
     return Tuned(weights, rate(table[4, :, 0]), rate(word_errors(table, weights)), rate(held_out),
                  rate(table[4].min(axis=1), None))
 
@@ -527,14 +526,9 @@ def _made_by(nbest: str | Path) -> dict[str, Any] | None:  # plain values; None 
     return None
 
 # %% ../nbs/llm.ipynb #53b404bb
-def save_weights(
-    path: str | Path,  # JSON file
-    tuned: Tuned,
-    llm: str = "",  # from `model_key`
-    lists: dict[str, Any] | None = None,  # what made the lists, from `_made_by`
-    chose: Iterable[str] = (),  # `choice_key` of the trials that they were tuned on
-) -> Path:
-    "Write the weights, their error rates and the data that they were tuned for, and return the path."
+def save_weights(path: str | Path, tuned: Tuned, llm: str = "", lists: dict[str, Any] | None = None,
+                 chose: Iterable[str] = ()) -> Path:
+    "Write weights, their error rates, the model and lists that they are for, and the trials that chose them."
     rates = {name: getattr(tuned, name).rate for name in ("before", "after", "held_out", "oracle")}
     return save_json(path, {"weights": asdict(tuned.weights), "wer": rates, "llm": llm, "lists": lists,
                             "chose": sorted(chose)})

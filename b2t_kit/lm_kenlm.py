@@ -341,10 +341,7 @@ class KenlmModel(LanguageModel):
 
     num_words = 0  # `<unk>` included
 
-    def __init__(
-        self,
-        path: str | Path,  # in KenLM's binary format
-    ):
+    def __init__(self, path: str | Path) -> None:
         "Raise `KitError` if the file is not a KenLM file, or has another size than its counts require."
         self.path: Path = regular_file(path)
         try:
@@ -354,36 +351,34 @@ class KenlmModel(LanguageModel):
         self.origin: dict[str, Any] = {"kenlm": self.path.name}
         self.checked = np.zeros(0, np.uint64)
         with self.blamed():
-            self._open(data)
-
-    def _open(self, data: np.ndarray) -> None:
-        header = self.header = parse_header(data[:256].tobytes())
-        self.kind, self.counts, self.bytes = KENLM_KINDS[header.kind], header.counts, len(data)
-        if header.kind == 1 or self.order > MAX_ORDER:
-            raise KitError(f"{self.path}: is a KenLM file of kind {header.kind} ({self.kind}) and order {self.order}, "
-                           "which the kit cannot read; build it again with build_binary, without -r, from n-grams of 2 "
-                           f"to {MAX_ORDER} words")
-        self.arrays, self.end_of_ngrams = (map_trie if header.kind else map_probing)(header, data)
-        if len(data) < self.end_of_ngrams or (len(data) > self.end_of_ngrams and not header.has_words):
-            raise DamagedModel(f"has {len(data):,} bytes instead of {self.end_of_ngrams:,}"
-                               f"{' or more' * header.has_words}, which its counts require")
-        place = header.size
-        if isinstance(self.arrays, KenlmTrie):
-            self.num_words, most = 1 + int(data[place : place + 8].view(np.uint64)[0]), self.counts[0]
-        else:
-            version, self.num_words = data[place : place + 8].view(np.uint32).tolist()
-            most = 0 if version else self.counts[0] + 1
-        if not 3 <= self.num_words <= most:
-            raise DamagedModel(f"its vocabulary has {self.num_words:,} words of {self.counts[0]:,}")
-        words = data[self.end_of_ngrams :]
-        ends = len(words) - int(np.count_nonzero(words))  # each word ends in a zero byte
-        fit = len(words) and words[:6].tobytes() == b"<unk>\0" and ends == self.num_words and not words[-1]
-        if bool(fit) != header.has_words or bool(len(words)) != header.has_words:
-            raise DamagedModel(f"ends with {ends:,} words instead of {self.num_words:,}, or they are not where the "
-                               "counts say")
-        self._first, self.end = self.numbers(["<s>", "</s>"]).tolist()
-        if not self._first or not self.end:
-            raise DamagedModel(f"does not know {'</s>' if self._first else '<s>'}, so no sentence could begin or end")
+            header = self.header = parse_header(data[:256].tobytes())
+            self.kind, self.counts, self.bytes = KENLM_KINDS[header.kind], header.counts, len(data)
+            if header.kind == 1 or self.order > MAX_ORDER:
+                raise KitError(f"{self.path}: is a KenLM file of kind {header.kind} ({self.kind}) and order "
+                               f"{self.order}, which the kit cannot read; build it again with build_binary, without -r, "
+                               f"from n-grams of 2 to {MAX_ORDER} words")
+            self.arrays, self.end_of_ngrams = (map_trie if header.kind else map_probing)(header, data)
+            if len(data) < self.end_of_ngrams or (len(data) > self.end_of_ngrams and not header.has_words):
+                raise DamagedModel(f"has {len(data):,} bytes instead of {self.end_of_ngrams:,}"
+                                   f"{' or more' * header.has_words}, which its counts require")
+            place = header.size
+            if isinstance(self.arrays, KenlmTrie):
+                self.num_words, most = 1 + int(data[place : place + 8].view(np.uint64)[0]), self.counts[0]
+            else:
+                version, self.num_words = data[place : place + 8].view(np.uint32).tolist()
+                most = 0 if version else self.counts[0] + 1
+            if not 3 <= self.num_words <= most:
+                raise DamagedModel(f"its vocabulary has {self.num_words:,} words of {self.counts[0]:,}")
+            words = data[self.end_of_ngrams :]
+            ends = len(words) - int(np.count_nonzero(words))  # each word ends in a zero byte
+            fit = len(words) and words[:6].tobytes() == b"<unk>\0" and ends == self.num_words and not words[-1]
+            if bool(fit) != header.has_words or bool(len(words)) != header.has_words:
+                raise DamagedModel(f"ends with {ends:,} words instead of {self.num_words:,}, or they are not where the "
+                                   "counts say")
+            self._first, self.end = self.numbers(["<s>", "</s>"]).tolist()
+            if not self._first or not self.end:
+                raise DamagedModel(f"does not know {'</s>' if self._first else '<s>'}, so no sentence could begin or "
+                                   "end")
 
     @cached_property
     def words(self) -> tuple[str, ...]:  # by number; empty if the file was built without them
@@ -461,7 +456,16 @@ class KenlmModel(LanguageModel):
                 for n in range(2, self.order + 1):
                     walk_level(self, n)
             else:
-                _verify_probing(self)
+                expected = [self.num_words - 1, 0, *self.counts[1:]]
+                for table, rows in enumerate(self.arrays.rows.tolist()):
+                    if table == 1:  # single words are in a list
+                        continue
+                    keys = sum(_walk_table(self.arrays, table, self.num_words, part.start, part.stop)
+                               for part in chunks(rows, 1 << 20, "reading n-grams"))
+                    if keys == rows:
+                        raise DamagedModel("a hash table has no empty bucket")
+                    if keys < expected[table] or (table == 0 and keys > expected[0]):
+                        raise DamagedModel("there are fewer words or n-grams than counted")
             if not (self.unigrams < 1e-3).all() or not (np.abs(self._singles(1)) < 1e5).all():
                 raise DamagedModel("a word has a wild probability or backoff weight")
             if self.mass > MOST_MASS:
@@ -541,18 +545,6 @@ def _walk_table(model, table, size, begin, stop):
                           and (table == top or abs(as_float(model.cells[place + 3])) < 1e5)):
             raise DamagedModel("a probability or backoff weight is wild")
     return keys
-
-# %% ../nbs/lm_kenlm.ipynb #7f317a6d
-def _verify_probing(model: "KenlmModel") -> None:
-    expected = [model.num_words - 1, 0, *model.counts[1:]]
-    for table, rows in enumerate(model.arrays.rows.tolist()):
-        if table != 1:
-            keys = sum(_walk_table(model.arrays, table, model.num_words, part.start, part.stop)
-                       for part in chunks(rows, 1 << 20, "reading n-grams"))
-            if keys == rows:
-                raise DamagedModel("a hash table has no empty bucket")
-            if keys < expected[table] or (table == 0 and keys > expected[0]):
-                raise DamagedModel("there are fewer words or n-grams than counted")
 
 # %% ../nbs/lm_kenlm.ipynb #ee241d88
 def _listed(model: KenlmModel) -> LanguageModel:

@@ -263,12 +263,6 @@ class Schedule:
         if not self.pools[False]:
             self.pools = {False: prompts, True: []}
 
-    @property
-    def num_trained(self) -> int:
-        "The number of training trials of all sessions; draws no sentence."
-        most = self.config.trials
-        return sum(min(len(self.rows[name]), most) if self.rows else most for name in self.sessions)
-
     def draw(self, session: str, count: int, held_out: bool) -> list[Prompt]:
         "Return sentences of a session, in order."
         seed, day, pool = self.config.seed, day_number(session), self.pools[held_out]
@@ -291,11 +285,8 @@ class Schedule:
         orders = [rng.permutation(len(pool)) for _ in range(-(-count // len(pool)))]
         return [pool[index] for index in np.concatenate(orders)[:count]] if count else []
 
-    def trials(
-        self,
-        session: str,  # one of `sessions`
-    ) -> list[Prompt]:  # in the order of recording
-        "Return the trials of a session: training blocks first, then evaluation blocks."
+    def trials(self, session: str) -> list[Prompt]:
+        "Return the trials of a session in the order of recording: training blocks first, then evaluation blocks."
         config, said = self.config, self.draw(session, self.config.trials, held_out=False)
         rng, planned = np.random.default_rng([config.seed, 7, day_number(session)]), list[Prompt]()
 
@@ -696,11 +687,8 @@ class SessionSimulator:
         return Trial(features, np.array(plan.labels, np.int64), plan.session, plan.block, plan.number,
                      sentence=plan.sentence)
 
-    def trial(
-        self,
-        position: int,  # index into `planned`
-    ) -> Trial:
-        "Return one trial; makes up to 20 others for their statistics."
+    def trial(self, position: int) -> Trial:
+        "Return one planned trial; makes up to 20 others for their statistics."
         before = range(max(position - WINDOW, -CALIBRATION), position)
         return self.finished(position, self.raw(position)[0], [moments(self.raw(index)[0]) for index in before])
 
@@ -740,7 +728,8 @@ def simulate(
 ) -> str:  # what was written, in a line
     "Write recordings to `out/hdf5_data_final`; equal settings, equal bytes. `KitError` for a used folder or full disk."
     out, plan = Path(out), Schedule(config)
-    bins = plan.num_trained * (1 + 2 * config.held_out) * MEAN_LABELS * config.bins_per_phoneme
+    trained = sum(min(len(plan.rows.get(name, ())) or config.trials, config.trials) for name in plan.sessions)
+    bins = trained * (1 + 2 * config.held_out) * MEAN_LABELS * config.bins_per_phoneme
     needed, free = bins * NUM_FEATURES * 4 / 1e9, free_bytes(out) / 1e9
     if out.exists() and not out.is_dir():
         raise KitError(f"{out}: is a file; give a folder")

@@ -137,8 +137,13 @@ def _read_groups(path: Path, order: ClassOrder | None, foreign: bool) -> list[Lo
             file.visititems_links(lambda name, link: None if isinstance(link, HardLink) else links.append(name))
         if links:  # which would be left out
             raise KitError(printable(f"{path}, /{links[0]}") + ": is a link; put the data itself in its place")
-        if not names:
-            return trials_of(_datasets_in(file, path), path, order)
+        if not names:  # arrays without groups of trials
+            with reading(path):
+                arrays = {name: open_dataset(file, name, "fiu", (None,) * part.ndim) for name, part in file.items()
+                          if isinstance(part, Dataset) and part.dtype.kind in "fiu" and 0 < part.ndim < 4}
+                if not arrays or sum(part.size * part.dtype.itemsize for part in arrays.values()) > _MOST_UNFOLDED:
+                    raise KitError("holds more than can be logits" if arrays else "has no group with a dataset 'logits'")
+                return trials_of({name: part[()] for name, part in arrays.items()}, path, order)
         for number, (group, place) in enumerate(zip(names, places_of(names))):
             name = printable(f"{path}, /{group}")
             with reading(path, group):
@@ -161,16 +166,6 @@ def _read_groups(path: Path, order: ClassOrder | None, foreign: bool) -> list[Lo
                 check_logits(order.columns(kept), name), name, group.removeprefix(f"{session}/"),
                 len(logits) - len(kept), order))
     return found
-
-
-def _datasets_in(file: Any, path: Path) -> dict[str, np.ndarray]:
-    "Return the arrays of a file without groups of trials, by name."
-    with reading(path):
-        found = {name: open_dataset(file, name, "fiu", (None,) * part.ndim) for name, part in file.items()
-                 if isinstance(part, Dataset) and part.dtype.kind in "fiu" and 0 < part.ndim < 4}
-        if not found or sum(part.size * part.dtype.itemsize for part in found.values()) > _MOST_UNFOLDED:
-            raise KitError("holds more than can be logits" if found else "has no group with a dataset 'logits'")
-        return {name: part[()] for name, part in found.items()}
 
 
 def _text(value: Any) -> Any:

@@ -592,9 +592,9 @@ class BeamSearch:
         rows = self.log_probs(logits, name)
         return self.scored(rows, self.propose(rows))
 
-    def sentence(self, logits: np.ndarray, name: str = "logits") -> str:  # empty if no sentence fits
+    def sentence(self, logits: np.ndarray) -> str:  # empty if no sentence fits
         "Return the best sentence of `decode`: the order of the search alone leaves out how likely a sentence ends."
-        found = self.decode(logits, name)
+        found = self.decode(logits)
         return found[0].sentence if found else ""
 
     def decode_each(self, trials: Iterable[np.ndarray], threads: int = 0) -> Iterator[list[Hypothesis]]:

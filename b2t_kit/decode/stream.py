@@ -305,10 +305,7 @@ class StreamDecoder:
             raise KitError(f"bins: have the shape {tuple(rows.shape)}; expected (bins, {self.features})")
         if not torch.isfinite(rows).all():
             raise KitError("bins: have a value that is not a finite number; repair it in the source")
-        return self._take(rows if self.norm is None else torch.from_numpy(self.norm.push(rows.numpy())), arrived)
-
-    def _take(self, rows: torch.Tensor, arrived: float | None = None) -> list[Update]:
-        updates: list[Update] = []
+        rows, updates = rows if self.norm is None else torch.from_numpy(self.norm.push(rows.numpy())), list[Update]()
         while len(rows):
             if not self._open:
                 self.start()

@@ -33,7 +33,7 @@ from .. import __version__
 from ..core import KitError, as_png, check_target, load_json, note_of, read_text, report_progress, save_json
 from ..core import write_atomically
 from ..data.convert import quarantine_record, quarantine_said
-from ..data.dataset import BIN_SECONDS, FEATURE_KINDS, T15, Recordings, Signal, check_split
+from ..data.dataset import BIN_SECONDS, FEATURE_KINDS, T15, Recordings, Signal
 from ..decode.decode import LogitsFile, RunLogits, Sentences, decode_sentences
 from ..decode.files import DecodedTrial, posteriors, read_trials
 from ..decode.tune import DEFAULT
@@ -130,15 +130,14 @@ def rates_of(groups: dict[str, list[Sentence]]) -> dict[str, dict[str, Any]]:  #
 # %% ../../nbs/output/report.ipynb #ffe96a0d
 def mistakes(
     pairs: Iterable[tuple[Sequence[str], Sequence[str]]],  # true and decoded items of each trial
-    count: int = 20,  # at most this many
 ) -> list[dict[str, Any]]:  # "true", "decoded", "times", and "said", the count of the true item in all sentences
-    "Return the most frequent confusions of words or of phoneme names; ties in alphabetical order."
+    "Return the twenty most frequent confusions of words or of phoneme names; ties in alphabetical order."
     wrong, spoken = Counter[tuple[str, str]](), Counter[str]()
     for true, decoded in pairs:
         spoken.update(true)
         aligned = [(wanted or NOTHING, given or NOTHING) for wanted, given in align_edits(true, decoded)]
         wrong.update(pair for pair in aligned if pair[0] != pair[1])
-    order = sorted(wrong.items(), key=lambda item: (-item[1], item[0]))[:count]
+    order = sorted(wrong.items(), key=lambda item: (-item[1], item[0]))[:20]
     return [{"true": true, "decoded": decoded, "times": times, "said": spoken[true]}
             for (true, decoded), times in order]
 
@@ -385,11 +384,8 @@ def report_run(
     device: str = "auto",  # for the network, if it has to decode
 ) -> Report:
     "Write the page, and its numbers as JSON beside it; raise `KitError` that names the missing part."
-    check_split(split)
     if split == "test":
         raise KitError("split test: has no sentences to compare with; report on val")
-    if out is not None:
-        check_target(out)
     source = RunLogits(run, data, split, device)
     decoder, data = source.decoder, source.data
     page = Path(run) / "report" / f"{source.folder.name}.html" if out is None else Path(out)
@@ -411,7 +407,7 @@ def report_run(
             rival, _ = decoded_as_before(RunLogits(against, data, split, device))
             others = {trial.place: trial.sentence for trial in rival.trials}
 
-        rows = {(info.session, info.block, info.number): row for row, info in enumerate(recordings.infos)}
+        rows = {info.place: row for row, info in enumerate(recordings.infos)}
         for found in ({trial.place for trial in decoded.trials}, logits.keys(), others.keys() or rows.keys()):
             if differing := found ^ rows.keys():
                 raise KitError(f"{' '.join(map(str, min(differing)))}: is not in all of recordings, logits and decoded "

@@ -153,7 +153,7 @@ def redrawn(groups: Sequence | None) -> bool:
     return groups is not None and len(set(groups)) >= FEWEST_GROUPS
 
 # %% ../../nbs/text/metrics.ipynb #8c60c88e
-def _bootstrap(columns: Sequence[np.ndarray], groups: Sequence | None, resamples: int, seed: int) -> np.ndarray:
+def _bootstrap(columns: Sequence[np.ndarray], groups: Sequence | None, resamples: int = 2000) -> np.ndarray:
     "Sums (resamples, columns) over as many trials, or groups, as there are, drawn anew; none if there is only one."
     values = np.stack(columns, axis=1)
     if groups is not None and len(groups) != len(values):
@@ -162,7 +162,7 @@ def _bootstrap(columns: Sequence[np.ndarray], groups: Sequence | None, resamples
         names, member = np.unique(np.asarray(groups), return_inverse=True)
         trials, values = values, np.zeros((len(names), values.shape[1]), dtype=np.int64)
         np.add.at(values, member, trials)
-    units, generator = len(values), np.random.default_rng(seed)
+    units, generator = len(values), np.random.default_rng(0)
     if units < 2:
         return np.zeros((0, len(columns)))
     sums, at_once = [], max(1, 2_000_000 // units)  # bounds the memory for large test sets
@@ -176,13 +176,12 @@ def rate_of(
     counts: Counts,  # from `count_edits`
     groups: Sequence | None = None,  # (trials,) resample these groups, such as sessions, instead of trials
     resamples: int = 2000,  # bootstrap repetitions
-    seed: int = 0,  # of the bootstrap; equal seeds give equal intervals
 ) -> Rate:
     "Return the error rate with a 95 % percentile bootstrap interval; raise `KitError` if all references are empty."
     edited, total = int(counts.edits.sum()), int(counts.lengths.sum())
     if total == 0:
         raise KitError("there is nothing to score: all references are empty")
-    sums, low, high = _bootstrap(counts, groups, resamples, seed), np.nan, np.nan
+    sums, low, high = _bootstrap(counts, groups, resamples), np.nan, np.nan
     if len(sums):
         sums = sums[sums[:, 1] > 0]  # a draw with only empty references has no rate
         low, high = np.percentile(sums[:, 0] / sums[:, 1], [2.5, 97.5]).tolist()
@@ -205,7 +204,7 @@ def per(
     references: Sequence[Sequence[int]],  # true classes 1..40 of each trial, unpadded; or names
     hypotheses: Sequence[Sequence[int]],  # decoded classes of each trial, collapsed; or names
     silence: bool = True,  # count silences as phonemes, as the reference does
-    **options: Any,  # groups, resamples, seed of `rate_of`
+    **options: Any,  # groups and resamples of `rate_of`
 ) -> Rate:
     "Return the phoneme error rate; raise `KitError` for blanks or padding among the phonemes."
     left_out = () if silence else (SILENCE,)
@@ -217,7 +216,7 @@ def per(
 def wer(
     references: Sequence[str],  # true sentences, as written
     hypotheses: Sequence[str],  # decoded sentences, in the same order
-    **options: Any,  # groups, resamples, seed of `rate_of`
+    **options: Any,  # groups and resamples of `rate_of`
 ) -> Rate:
     "Return the word error rate of normalised sentences; words are separated by spaces."
     true, decoded = ([normalise(sentence).split() for sentence in side] for side in (references, hypotheses))
@@ -282,13 +281,11 @@ def compare(
     a: Counts,  # from `count_edits`
     b: Counts,  # of the same trials
     groups: Sequence | None = None,  # (trials,) resample these groups instead of trials
-    resamples: int = 2000,  # bootstrap repetitions
-    seed: int = 0,  # of the bootstrap
 ) -> Difference:
     "Return a paired bootstrap of two decoders (Bisani and Ney, 2004); raise `KitError` if their trials differ."
     if not np.array_equal(a.lengths, b.lengths):
         raise KitError("the reference lengths differ: compare decoders on the same trials")
-    sums = _bootstrap((a.edits, b.edits, a.lengths), groups, resamples, seed)
+    sums = _bootstrap((a.edits, b.edits, a.lengths), groups)
     if not len(sums) or not a.lengths.sum():
         raise KitError("there are fewer than two trials with reference items: compare at least two")
     gaps = (sums[:, 1] - sums[:, 0]) / np.maximum(sums[:, 2], 1)
@@ -309,7 +306,7 @@ def reliability(
     sums = np.zeros((member.max() + 1, 11))  # of each trial: the gap of each band, and its items
     np.add.at(sums, (member, bands), probabilities - right)
     np.add.at(sums, (member, 10), 1)
-    drawn = _bootstrap(sums.T, None, 2000, 0)
+    drawn = _bootstrap(sums.T, None)
     low, high = [None, None]
     if len(drawn):
         low, high = np.percentile(np.abs(drawn[:, :10]).sum(1) / drawn[:, 10], [2.5, 97.5]).tolist()
