@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['MARKERS', 'ENDS', 'SENTENCE_END', 'VALUES', 'GRID', 'Writing', 'token_ids', 'end_tokens', 'writings_of', 'Tree',
-           'tree_of', 'node_scores', 'batches_of', 'CausalScorer', 'word_perplexity', 'unscored_sentences',
-           'choose_writing', 'quantisation', 'model_key', 'load_scorer', 'read_scores', 'kept_scores', 'RescoreWeights',
-           'rescored', 'tabulate', 'word_errors', 'surface_of', 'best_weights', 'Tuned', 'tune_weights', 'save_weights',
-           'load_weights', 'weaker_warning', 'Rescoring', 'rescore']
+           'tree_of', 'node_scores', 'batches_of', 'CausalScorer', 'word_perplexity', 'choose_writing', 'quantisation',
+           'model_key', 'load_scorer', 'read_scores', 'kept_scores', 'RescoreWeights', 'rescored', 'tabulate',
+           'word_errors', 'surface_of', 'best_weights', 'Tuned', 'tune_weights', 'save_weights', 'load_weights',
+           'weaker_warning', 'Rescoring', 'rescore']
 
 # %% ../nbs/llm.ipynb #b78d1fcb
 import importlib.util
@@ -242,9 +242,6 @@ class CausalScorer:
                 self.known.update(zip(parts[row], totals.tolist()))
         return [np.array([self.known[sentence] for sentence in sentences]) for sentences in lists]
 
-# %% ../nbs/llm.ipynb #a299672f
-_CHOOSE_ON = 40  # sentences that the writing is chosen on
-
 # %% ../nbs/llm.ipynb #708cb9ed
 def word_perplexity(scorer: CausalScorer, sentences: Sequence[str]) -> float:
     "Return the perplexity per word, the end of each sentence included in its last word."
@@ -252,11 +249,6 @@ def word_perplexity(scorer: CausalScorer, sentences: Sequence[str]) -> float:
     lists = [sentences[first:first + 10] for first in range(0, len(sentences), 10)]
     total = sum(float(scores.sum()) for scores in scorer.score_lists(lists))
     return math.exp(min(-total / max(sum(len(sentence.split()) for sentence in sentences), 1), 700))
-
-# %% ../nbs/llm.ipynb #20206dfe
-def unscored_sentences() -> list[str]:
-    "Return sentences of the kit that its simulated validation and test sets never contain."
-    return [normalise(sentence, True) for sentence in phrases()["fixed"] if not is_held_out(sentence)][:_CHOOSE_ON]
 
 # %% ../nbs/llm.ipynb #d437114f
 def choose_writing(scorer: CausalScorer, sentences: Sequence[str]) -> list[tuple[float, Writing]]:
@@ -347,8 +339,9 @@ def load_scorer(
                        f"{lacking[0]}; fetch the model again")
     model = model.eval() if bits or device is None else model.eval().to(device.torch_device)
     scorer = CausalScorer(model, tokenizer, str(folder), writing)
-    if writing is None:
-        choose_writing(scorer, unscored_sentences())
+    if writing is None:  # on forty sentences that no simulated validation or test set contains
+        fixed = [normalise(sentence, True) for sentence in phrases()["fixed"] if not is_held_out(sentence)]
+        choose_writing(scorer, fixed[:40])
     return scorer
 
 # %% ../nbs/llm.ipynb #5bff3597
@@ -465,8 +458,9 @@ def surface_of(table: np.ndarray, grid: _Grid) -> np.ndarray:  # (acoustic_scale
     return np.array(errors).reshape(shape)
 
 # %% ../nbs/llm.ipynb #61dab92d
-def best_weights(table: np.ndarray, grid: _Grid = GRID) -> RescoreWeights:
-    "Return the best combination of a finer grid around the best of the grid; among equals, the most central one."
+def best_weights(table: np.ndarray) -> RescoreWeights:
+    "Return the best combination of a finer grid around the best of `GRID`; among equals, the most central one."
+    grid = GRID
     for last in (False, True):
         surface = surface_of(table, grid)
         places = np.argwhere(surface == surface.min())

@@ -12,6 +12,7 @@ import hashlib
 import importlib
 import importlib.util
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -62,7 +63,7 @@ def prepare(folder: Path, labels: Path | None, trials: int) -> None:
 
 def measure(folder: Path, rounds: int) -> str:
     "CPU seconds of the fastest round, and a digest of every sentence and score."
-    searching, words_in = found_in("search", "beam_search"), found_in("decode", "pipeline").words_in
+    searching = found_in("search", "beam_search")
     config = found_in("search", "hypotheses").SearchConfig(beam=200)
 
     logits = list(np.load(folder / "logits.npz").values())
@@ -70,7 +71,8 @@ def measure(folder: Path, rounds: int) -> str:
     models = [read, room("ngram").map_model(read.save(folder / f"{os.getpid()}.b2tlm"))]
     seconds, digest = [], hashlib.sha256()
     for model in models:
-        search = searching.BeamSearch(room("lexicon").build_lexicon(words_in(model)), model, config)
+        words = [word for word in model.words if re.fullmatch("[a-z']*[a-z][a-z']*", word)]
+        search = searching.BeamSearch(room("lexicon").build_lexicon(words), model, config)
         for _ in range(rounds):
             start = time.process_time()
             found = [search.decode(trial) for trial in logits]
