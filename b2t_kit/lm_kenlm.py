@@ -355,8 +355,8 @@ class KenlmModel(LanguageModel):
             self.kind, self.counts, self.bytes = KENLM_KINDS[header.kind], header.counts, len(data)
             if header.kind == 1 or self.order > MAX_ORDER:
                 raise KitError(f"{self.path}: is a KenLM file of kind {header.kind} ({self.kind}) and order "
-                               f"{self.order}, which the kit cannot read; build it again with build_binary, without -r, "
-                               f"from n-grams of 2 to {MAX_ORDER} words")
+                               f"{self.order}, which the kit cannot read; build it again with build_binary, without "
+                               f"-r, from n-grams of 2 to {MAX_ORDER} words")
             self.arrays, self.end_of_ngrams = (map_trie if header.kind else map_probing)(header, data)
             if len(data) < self.end_of_ngrams or (len(data) > self.end_of_ngrams and not header.has_words):
                 raise DamagedModel(f"has {len(data):,} bytes instead of {self.end_of_ngrams:,}"

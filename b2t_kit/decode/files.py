@@ -141,8 +141,10 @@ def _read_groups(path: Path, order: ClassOrder | None, foreign: bool) -> list[Lo
             with reading(path):
                 arrays = {name: open_dataset(file, name, "fiu", (None,) * part.ndim) for name, part in file.items()
                           if isinstance(part, Dataset) and part.dtype.kind in "fiu" and 0 < part.ndim < 4}
-                if not arrays or sum(part.size * part.dtype.itemsize for part in arrays.values()) > _MOST_UNFOLDED:
-                    raise KitError("holds more than can be logits" if arrays else "has no group with a dataset 'logits'")
+                if not arrays:
+                    raise KitError("has no group with a dataset 'logits'")
+                if sum(part.size * part.dtype.itemsize for part in arrays.values()) > _MOST_UNFOLDED:
+                    raise KitError("holds more than can be logits")
                 return trials_of({name: part[()] for name, part in arrays.items()}, path, order)
         for number, (group, place) in enumerate(zip(names, places_of(names))):
             name = printable(f"{path}, /{group}")
