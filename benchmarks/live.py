@@ -32,7 +32,7 @@ from b2t_kit.data.dataset import Recordings
 from b2t_kit.decode.search import BeamSearch, SearchConfig, tempered
 from b2t_kit.decode.decode import choose_words
 from b2t_kit.decode.stream import StreamConfig, StreamDecoder
-from b2t_kit.live.measures import DelayLedger, Measures
+from b2t_kit.live.measures import DelayLedger, Measures, measure_session
 from b2t_kit.live.session import UNSURE, open_decoder, unknown_words
 from b2t_kit.live.sources import ParticipantSource
 from b2t_kit.models.published import T15_SESSIONS
@@ -177,7 +177,7 @@ def calm(options: argparse.Namespace) -> dict[str, Any]:
                 for update in live.cue():
                     ledger.add(update)
                 finals.append(update.sentence)
-        drawn[f"{seconds:g}"] = measures = ledger.measures()
+        drawn[f"{seconds:g}"] = measures = measure_session(ledger.sentences)
         rate = wer(said, finals)
         bits = bits_per_word(counts, model.words, 1 - rate.rate)
         found[f"{seconds:g} s"] = asdict(measures) | {"word errors": rate.rate, "bits per word": bits,

@@ -108,10 +108,6 @@ class DelayLedger:
         if words != (self._changes[-1][1] if self._changes else ()):
             self._changes.append((now, words))
 
-    def measures(self) -> Measures | None:
-        "Return how soon and how calm the words came; None before the first."
-        return measure_session(self.sentences)
-
     def summary(self) -> dict[str, dict[str, float]]:
         "Return the 50th, 95th and 99th percentile and the maximum of each stage that has times, in seconds."
         values = dict(zip(STAGES, np.array(self.rows).reshape(-1, len(STAGES)).T))
@@ -124,4 +120,5 @@ class DelayLedger:
                  f"{'ms':8}" + "".join(f"{name:>8}" for name in ("p50", "p95", "p99", "max"))]
         lines += [f"{name:8}" + "".join(f"{1e3 * value:8.2f}" for value in row.values())
                   for name, row in self.summary().items()]
-        return "\n".join(lines + [repr(measures) for measures in (self.measures(),) if measures])
+        measures = measure_session(self.sentences)
+        return "\n".join([*lines, repr(measures)] if measures else lines)

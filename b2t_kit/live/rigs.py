@@ -252,14 +252,15 @@ class LslSource(LiveSource):
         stream, number, due, told = uuid.UUID(info.uid()).int >> 65, 0, None, not self.markers
         while not stop.is_set():
             rows, stamps = inlet.pull_chunk(0.05, BUFFERED, min_samples=1)
-            if len(stamps) and due is not None and stamps[0] - due > JUMP * BIN_SECONDS:
+            patience = time.monotonic() + 0.05
+            while due is not None and any(count_missing(stamps, due)[0]) and time.monotonic() < patience:
                 time.sleep(0.01)  # a gap, or the rest of a group is on its way
                 others, later = inlet.pull_chunk(0.0, BUFFERED)
                 if len(later):
                     rows, stamps = np.concatenate([rows, others]), np.concatenate([stamps, later])
             ours, now = self.pylsl.local_clock(), time.perf_counter()
             if len(stamps):
-                missing, due = count_missing(stamps.tolist(), due)
+                missing, due = count_missing(stamps, due)
                 with np.errstate(over="ignore"):  # enormous values are the bridge's to repair
                     bins = rows.astype(np.float32)
                 for row, stamp, before in zip(bins, stamps, missing):

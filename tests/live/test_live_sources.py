@@ -86,6 +86,7 @@ def test_gaps_groups_and_a_restart_of_an_lsl_stream(name: str) -> None:
         begin, found = pylsl.local_clock(), []
         for group in range(60):
             for number in range(6 * group, 6 * group + 6):
+                time.sleep(0.02 * (number % 60 == 2))  # now and then the rest of a group is late
                 again.push_sample(np.full(4, number, np.float32), begin + 0.12 * group)
             found += received.numbers(6)
         assert found == [*range(360)] and count_repairs(received.bridge.repairs) == "30 missing, 1 restarts"
