@@ -204,6 +204,7 @@ def test_gives_up_without_progress_and_the_next_run_continues(serve, tmp_path):
 
 @pytest.mark.parametrize("faults, leftover, line, left", [
     ({"wrong": b"!"}, 0, "checksum is .* was announced", []),
+    ({"digest": "sha3-256"}, 0, "its sha3_256 checksum is .* was announced", []),
     ({}, 1000, "checksum is .* was announced", []),
     ({"announce": 123_456}, 0, "but 123456 were announced", []),
     ({"announce": 2_000_000}, 1_000_000, "answered 416 .* remove its .part file", []),

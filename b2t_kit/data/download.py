@@ -128,8 +128,9 @@ def verify_file(path: Path, file: RemoteFile) -> None:
     if size_on_disk(path) != file.size:
         raise KitError(f"{path}: has {size_on_disk(path)} bytes, but {file.size} were announced; remove it and run "
                        "this again")
-    kind = (file.digest_type or "").lower().replace("-", "")
-    if file.digest and kind in hashlib.algorithms_guaranteed:
+    kinds = {kind.replace("_", ""): kind for kind in hashlib.algorithms_guaranteed if not kind.startswith("shake")}
+    kind = kinds.get(re.sub("[-_]", "", file.digest_type or "").lower())
+    if file.digest and kind:
         with open(regular_file(path), "rb") as content:
             digest = hashlib.file_digest(content, kind).hexdigest()
         if digest != file.digest.lower():

@@ -248,7 +248,8 @@ def trials_of(arrays: dict[str, np.ndarray], path: Path, order: ClassOrder | Non
         lengths = [name for name in numbers if len(numbers) == 1 or re.search("len|num|frame", name)]
         counts = arrays[lengths[0]].tolist() if lengths else [rows.shape[1]] * len(rows)
         if not all(0 < count <= rows.shape[1] and count == int(count) for count in counts):
-            raise KitError(f"{path}, {printable(lengths[0])}: are no numbers of frames from 1 to {rows.shape[1]}")
+            name = printable((lengths or batches)[0])
+            raise KitError(f"{path}, {name}: are no numbers of frames from 1 to {rows.shape[1]}")
         arrays = {str(number): row[:int(count)] for number, (row, count) in enumerate(zip(rows, counts))}
     places = places_of(name.removeprefix("arr_") for name in arrays)  # as NumPy calls those without names
     parts = [(place, f"{path}, {printable(name)}", part) for place, name in sorted(zip(places, arrays))
