@@ -42,8 +42,8 @@ def python(*words: object, chips: int = 0, status: int | None = 0, timeout: floa
     return done
 
 
-def torchrun(program: str, *words: object) -> list[str]:
-    """Run a file of tests as a program in two processes; what each printed."""
+def torchrun(program: str | Path, *words: object) -> list[str]:
+    """Run a file of tests, or another, as a program in two processes; what each printed."""
     with tempfile.TemporaryDirectory() as logs:
         done = python(*TORCHRUN, "--log-dir", logs, "--redirects", "3", TESTS / program, *words, status=None, ACCELERATE_USE_CPU="true")
         outputs, errors = ([path.read_text() for path in sorted(Path(logs).rglob(f"{name}.log"))] for name in ("stdout", "stderr"))

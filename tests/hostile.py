@@ -709,7 +709,8 @@ def prepare(folder: Path) -> None:
     subprocess.run([sys.executable, "-m", "b2t_kit", "train", "--data", "data", "--out", "run", *SMALL.split(), "--quiet"],
                    cwd=folder, check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
     with open(os.devnull, "w") as null, contextlib.redirect_stdout(null), contextlib.redirect_stderr(null):
-        for words in ("lm build words.txt --out lm/model.b2tlm", DECODE):
+        opened = [f"lm info {ROOT}/tests/kenlm/{name}.bin" for name in ("probing", "trie", "both")]
+        for words in ("lm build words.txt --out lm/model.b2tlm", DECODE, *opened):
             with contextlib.chdir(folder):
                 assert main(words.split()) == 0, words
     gc.freeze()  # what is imported need not be looked through again in every child

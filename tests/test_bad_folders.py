@@ -7,7 +7,6 @@ import shutil
 import struct
 from unittest.mock import Mock
 
-
 import h5py
 import numpy as np
 import pytest
@@ -153,7 +152,7 @@ def test_no_temporary_name_leads_elsewhere(here):
 
 
 def test_batches_that_the_host_cannot_hold(here, refused):
-    for option in ("--batch-size 900000", "--batch-size 20000 --prefetch 1000"):
+    for option in ("--batch-size 900000", "--batch-size 1000 --prefetch 1000"):
         told = refused(f"{TRAIN.replace('--batch-size 4', option)} --steps 3 --out new")
         assert "prefetch: " in told and "of the host's memory" in told and not (here / "new").exists()
 

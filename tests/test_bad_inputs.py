@@ -21,7 +21,7 @@ from b2t_kit.core import KitError
 from b2t_kit.data.batches import BatchConfig, Frames, trainable
 from b2t_kit.data.convert import tiny_recordings
 from b2t_kit.data.dataset import Recordings
-from commands import TORCHRUN, interrupted, python, start, tree
+from commands import interrupted, python, start, tree
 
 SESSIONS = ("t15.2023.08.01", "t15.2023.08.02")
 DAY = Path("data/hdf5_data_final") / SESSIONS[1]
@@ -388,14 +388,6 @@ def test_request_is_refused(name: str, here: Path, refused: Callable, monkeypatc
     if spoil:
         spoil()
     assert named in refused(words)
-
-
-def test_every_process_stops(here: Path) -> None:
-    """A fault found by two processes ends both, each with one line."""
-    value(F, (7, 99), np.nan)()
-    done = python(*TORCHRUN, "-m", "b2t_kit", *TRAIN.split(), status=None, ACCELERATE_USE_CPU="true")
-    assert done.returncode != 0 and f"{FILE}: trial_0001/input_features: nan at bin 7, feature 99" in done.stderr
-    assert not list(Path("new").glob("checkpoints/*"))
 
 
 def test_program_has_the_same_status(here: Path) -> None:

@@ -26,7 +26,7 @@ VERBS = {
     "lm build to ARPA": "lm build words.txt --out new/x.arpa.gz",
     "lm convert": "lm convert model.arpa --out new/x.b2tlm",
     "lm mix": "lm mix model.arpa model.arpa --text train.txt --out new/x.b2tlm",
-    "simulate": "simulate --out new --sessions 2 --trials 6",
+    "simulate": "simulate --out new --sessions 1 --trials 4 --bins-per-phoneme 8",
     "decode": "decode --run run --data data --out new --lm model.arpa --device cpu",
     "decode logits": "decode --logits run/decode/val/logits.hdf5 --lm model.arpa --out new",
     "rescore": "rescore run/decode/val/nbest.jsonl --llm causal --tune --out new/x.jsonl --device cpu",
@@ -38,7 +38,7 @@ VERBS = {
     "export": "export --run run --out new",
     "doctor --bundle": "doctor --bundle run --out new/x.zip",
     "score": "score --reference said.csv --hypothesis said.csv --json new/x.json",
-    "plan": "plan tiny --json new/x.json",
+    "plan": "plan linear --json new/x.json",
     "train": "train --data data --out new --hidden 8 --steps 3 --batch-size 8 --buckets 1 --eval-every 0 --device cpu",
 }
 if find_spec("b2t_kit.importers"):  # a wing

@@ -1,7 +1,6 @@
 """Training in two processes, in micro-batches and after a stop: the decoder of one process that was never stopped.
 
-    test_processes.py everything FOLDER RECORDINGS      the program of two processes that torchrun starts once for all
-    test_processes.py launched FOLDER                   what Accelerate's launcher starts
+    test_processes.py FOLDER RECORDINGS      the program of two processes that torchrun starts once for all
 """
 import json
 import os
@@ -34,7 +33,7 @@ from b2t_kit.train import Result, train
 from b2t_kit.training.checkpoint import checkpoint_steps
 from b2t_kit.training.log import read_metrics, series
 from b2t_kit.training.task import TrainConfig
-from commands import ACCELERATE, TESTS, bits, python, tensors, torchrun
+from commands import ACCELERATE, bits, python, tensors, torchrun
 from toy import ToyTask, disturbed, toy_config
 
 STILL, CLIPPED = ToyTask(dropout=0.0), toy_config(clip_norm=0.5)
@@ -142,7 +141,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def pair(data: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pair")
-    (folder / "said").write_text("".join(torchrun("test_processes.py", "everything", folder, data)))
+    (folder / "said").write_text("".join(torchrun("test_processes.py", folder, data)))
     return folder
 
 
@@ -196,12 +195,22 @@ def test_the_threads_of_a_group_end_with_it(pair: Path) -> None:
     assert found_by(pair, "left") == [[], []]
 
 
+LAUNCHED = """
+import sys, torch
+from b2t_kit.train import train
+from toy import ToyTask, toy_config
+torch.set_num_threads(1)
+train(ToyTask(dropout=0.0), toy_config(clip_norm=0.5), sys.argv[1])
+"""
+
+
 def test_accelerate_launch(tmp_path: Path, alone: Path) -> None:
     """Accelerate's launcher with two processes on a CPU."""
-    done = python(*ACCELERATE, "--multi_gpu", "--num_processes", "2", "--main_process_port", "0", TESTS / "test_processes.py", "launched",
-                  tmp_path, USE_TORCH_XLA="0", ACCELERATE_USE_CPU="true")
+    (tmp_path / "program.py").write_text(LAUNCHED)
+    done = python(*ACCELERATE, "--multi_gpu", "--num_processes", "2", "--main_process_port", "0", tmp_path / "program.py",
+                  tmp_path / "run", USE_TORCH_XLA="0", ACCELERATE_USE_CPU="true")
     assert done.stdout.count("step 60/60  validation") == 1
-    assert_same_training(tmp_path / "launched", alone)
+    assert_same_training(tmp_path / "run", alone)
 
 
 # Decoders of speech
@@ -291,8 +300,4 @@ def test_changed_recordings_are_refused(data: str, whole: Result, tmp_path: Path
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "everything":
-        everything(*sys.argv[2:])
-    else:
-        torch.set_num_threads(1)
-        train(STILL, CLIPPED, Path(sys.argv[2]) / "launched")
+    everything(*sys.argv[1:])

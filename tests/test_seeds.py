@@ -4,6 +4,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -12,7 +13,8 @@ import torch
 
 from b2t_kit.cli import main
 from b2t_kit.core import KitError, load_json
-from b2t_kit.data.dataset import Recordings
+from b2t_kit.data.convert import tiny_recordings
+from b2t_kit.data.dataset import T15, Recordings
 from b2t_kit.decode.combine import AveragedRuns, average_files
 from b2t_kit.decode.files import read_nbest
 from b2t_kit.decode.decode import LogitsFile, RunLogits, decode_sentences
@@ -124,9 +126,10 @@ def test_each_seed_has_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.torch_xla
-def test_a_seed_has_a_chip(data: Path, tmp_path: Path) -> None:
+def test_a_seed_has_a_chip(tmp_path: Path) -> None:
     """Processes that see one chip each train side by side; one that sees two says so, and nothing is trained."""
-    out = tmp_path / "seeds"
+    few = replace(T15, participant="s2", num_features=32, dataset="simulated")  # a simulated chip takes long for many
+    data, out = tiny_recordings(tmp_path / "data", sessions=2, trials=8, max_bins=60, signal=few), tmp_path / "seeds"
     with started(train(data, out, "--seeds 1 2 --side-by-side", 2, "xla"), chips=1) as (process, _):
         said, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0 and [newest(out / f"seed_{seed}") for seed in (1, 2)] == [2, 2], said + errors

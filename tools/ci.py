@@ -44,7 +44,8 @@ PYTHONS = {"base": "3.11", "xla": "3.12", "nbdev3": "3.11"}
 IMAGES = {"kaggle": "3.12", "colab": "3.13"}  # TPU images
 OVER = {"nbdev3": "base", "kaggle-tests": "kaggle", "colab-tests": "colab"}  # finds there what it lacks itself
 REQUIREMENTS = ("settings.ini", "setup.py", "pyproject.toml")
-OLDER_TORCH = "nbs/models,nbs/training,nbs/03_precision.ipynb,nbs/04_training.ipynb"
+OLDER_TORCH = ("nbs/models,nbs/training/run.ipynb,nbs/training/checkpoint.ipynb,nbs/training/optim.ipynb,"
+               "nbs/training/task.ipynb,nbs/03_precision.ipynb,nbs/04_training.ipynb")
 COMMAND = re.compile(r"^```sh\n(pip install .*)\n```$", re.M)
 SECONDS = ENVS / "seconds.json"  # of each file of tests, in the environment where it took longer
 TOTALS = re.compile(r"(\d+) passed, (\d+) failed, (\d+) skipped")
