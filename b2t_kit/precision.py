@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['COMPUTE_TYPES', 'REFUSED', 'IGNORED_PREFIXES', 'HONOURED', 'Precision', 'resolve_precision', 'autocast',
-           'tf32_allowed', 'ambient_settings', 'refuse_ambient', 'canary', 'audit_parameters', 'audit_gradients',
+           'without_tf32', 'ambient_settings', 'refuse_ambient', 'canary', 'audit_parameters', 'audit_gradients',
            'audit_optimizer', 'tensor_fingerprint', 'checksum', 'unchanged']
 
 # %% ../nbs/03_precision.ipynb #6b58949b
@@ -27,7 +27,6 @@ COMPUTE_TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16"
 class Precision:
     "The type that matrix products are computed in; everything else is float32."
     compute: str  # "float32", "bfloat16" or "float16"
-    tf32: bool  # whether a GPU may round the operands of float32 products to 10 bits
     scaler: bool  # whether the loss is scaled, so that small float16 gradients do not vanish
     reason: str  # why this type was chosen, for the log
 
@@ -37,26 +36,19 @@ class Precision:
         return COMPUTE_TYPES[self.compute]
 
     def __str__(self) -> str:
-        extras = (", loss scaling" if self.scaler else "") + (", TF32" if self.tf32 else "")
-        return f"{self.compute}{extras} ({self.reason})"
+        return f"{self.compute}{', loss scaling' * self.scaler} ({self.reason})"
 
 # %% ../nbs/03_precision.ipynb #c4505319
 def resolve_precision(
     requested: str = "auto",  # "auto", "float32", "bfloat16" or "float16"
     device_type: str = "cpu",  # "cpu", "cuda", "xla" or "tpu"
     capability: tuple[int, int] | None = None,  # compute capability, needed for "cuda"
-    tf32: bool = False,  # let a GPU use TF32 for float32 products
 ) -> Precision:
     "Choose the policy for a device; a request that cannot work raises `KitError`."
     if requested != "auto" and requested not in COMPUTE_TYPES:
         raise KitError(f"precision '{requested}' is unknown; choose auto, {', '.join(COMPUTE_TYPES)}")
-    if device_type == "cuda" and capability is None:
-        raise ValueError("the compute capability of a CUDA device must be given")
     is_gpu = device_type == "cuda"
-    # NVIDIA Ampere is the first with bfloat16 and TF32 units
-    has_bfloat16 = is_gpu and capability is not None and capability >= (8, 0)
-    if tf32 and not has_bfloat16:
-        raise KitError(f"TF32 needs a GPU of compute capability 8.0 or more, not {device_type}")
+    has_bfloat16 = is_gpu and capability is not None and capability >= (8, 0)  # NVIDIA Ampere is the first
     if requested == "float16" and not is_gpu:
         raise KitError(f"precision float16 needs a CUDA GPU, not {device_type}; use bfloat16")
     version = ".".join(map(str, capability or ()))
@@ -71,7 +63,7 @@ def resolve_precision(
         compute, reason = "bfloat16", f"compute capability {version} has bfloat16 units"
     else:
         compute, reason = "float16", f"compute capability {version} is below 8.0: no bfloat16 units"
-    return Precision(compute, tf32, scaler=compute == "float16", reason=reason)
+    return Precision(compute, scaler=compute == "float16", reason=reason)
 
 # %% ../nbs/03_precision.ipynb #ad4a2319
 def autocast(
@@ -95,13 +87,11 @@ def _tf32(setting: tuple[str, bool] | None = None) -> tuple[str, bool]:
 
 
 @contextmanager
-def tf32_allowed(
-    allowed: bool,  # whether float32 products on a GPU may round their operands to TF32
-) -> Iterator[None]:
-    "Set TF32 for cuBLAS and cuDNN inside a block, and restore the previous setting after it."
+def without_tf32() -> Iterator[None]:
+    "Have a GPU compute float32 products in float32 inside a block, and restore the previous setting after it."
     before = _tf32()
     try:
-        _tf32(("high" if allowed else "highest", allowed))
+        _tf32(("highest", False))
         yield
     finally:
         _tf32(before)
@@ -110,8 +100,8 @@ def tf32_allowed(
 REFUSED = {
     "XLA_USE_BF16": "it stores float32 tensors as bfloat16",
     "XLA_DOWNCAST_BF16": "it stores float32 tensors as bfloat16",
-    "NVIDIA_TF32_OVERRIDE": "it forces TF32; use the option tf32",
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "it forces TF32; use the option tf32",
+    "NVIDIA_TF32_OVERRIDE": "it rounds the operands of float32 products to TF32",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "it rounds the operands of float32 products to TF32",
 }
 IGNORED_PREFIXES = ("ACCELERATE_", "FSDP_", "MEGATRON_LM_", "PARALLELISM_CONFIG_")
 HONOURED = ("ACCELERATE_USE_CPU", "ACCELERATE_CPU_AFFINITY", "ACCELERATE_DEBUG_MODE")
@@ -222,12 +212,11 @@ def checksum(model: nn.Module) -> dict[str, int]:
 def unchanged(
     model: nn.Module,
     hook_name: str,  # named in the error
-    values: bool = True,  # also compare the values of parameters
 ) -> Iterator[None]:
     "Run a hook inside this block, then restore training modes; a changed model raises `KitError`."
     modes = [(module, module.training) for module in model.modules()]
     parameters = dict(model.named_parameters())
-    before, sums = tensor_fingerprint(model), checksum(model) if values else {}
+    before, sums = tensor_fingerprint(model), checksum(model)
     surroundings = torch.get_default_dtype(), torch.is_grad_enabled()
     try:
         yield
@@ -246,7 +235,7 @@ def unchanged(
         raise KitError(f"hook '{hook_name}' replaced {', '.join(replaced[:4])}, which the optimizer still holds")
     if left != surroundings:
         raise KitError(f"hook '{hook_name}' changed torch's default dtype or gradient mode")
-    sums_after = checksum(model) if values else {}
+    sums_after = checksum(model)
     if changed := [name for name in sums if sums[name] != sums_after[name]]:
         raise KitError(f"hook '{hook_name}' changed the values of {changed[0]}{_more(changed)}; work on a copy")
 

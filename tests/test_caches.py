@@ -379,9 +379,9 @@ def test_scores_on_a_card(here: Path, capsys: pytest.CaptureFixture) -> None:
 def test_each_part_of_a_key(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     "Of logits, of a search and of adapted logits: with another part, or version, it is another key."
     decoder, other = load_decoder("1/run"), load_decoder("2/run")
-    plain = SimpleNamespace(kind="cpu", precision=Precision("float32", False, False, ""))
+    plain = SimpleNamespace(kind="cpu", precision=Precision("float32", False, ""))
     devices = [SimpleNamespace(kind="cuda", precision=plain.precision),
-               *(SimpleNamespace(kind="cpu", precision=Precision(*one, False, "")) for one in (("bfloat16", False), ("float32", True)))]
+               SimpleNamespace(kind="cpu", precision=Precision("bfloat16", False, ""))]
     decoders = [other, replace(decoder, sessions=("t15.2023.08.12",)), replace(decoder, config=replace(decoder.config, per_label=True))]
     with Recordings("data", "val") as val, Recordings("data", "test") as test:
         keys = [logits_key(*given) for given in (

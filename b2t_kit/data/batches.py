@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['MOST_SMOOTH', 'num_patches', 'Frames', 'needed_patches', 'Bucket', 'choose_buckets', 'bucket_of', 'day_draws',
-           'round_randomly', 'spread_draws', 'Step', 'Sampler', 'rows_per_batch', 'TrialCache', 'read_trial',
-           'map_trials', 'read_ahead', 'Batch', 'BatchConfig', 'Assembler', 'trainable', 'TrainBatches', 'check_shares',
+           'round_randomly', 'Step', 'Sampler', 'rows_per_batch', 'TrialCache', 'read_trial', 'map_trials',
+           'read_ahead', 'Batch', 'BatchConfig', 'Assembler', 'trainable', 'TrainBatches', 'check_shares',
            'check_lengths', 'EvalBatches', 'smoothing_taps', 'bin_mask', 'smooth', 'Augment', 'time_mask', 'augment']
 
 # %% ../../nbs/data/batches.ipynb #954b745e
@@ -50,10 +50,6 @@ class Frames:
         "Return the frames of a trial of so many bins."
         return num_patches(bins, self.patch, self.stride, self.partial)
 
-    def bins_for(self, frames: int) -> int:
-        "Return the bins of the shortest trial of so many frames, at least 1."
-        return (1 if self.partial else self.patch) + (frames - 1) * self.stride
-
 # %% ../../nbs/data/batches.ipynb #7059a309
 def needed_patches(labels: np.ndarray) -> int:  # (L,) integers
     "Return the smallest number of frames from which CTC can produce `labels`."
@@ -76,9 +72,7 @@ def choose_buckets(
     stride: int = 4,  # bins from one patch to the next
     saving: float = 0.01,  # share of all bins that another bucket must save
 ) -> list[Bucket]:  # ascending; the last one holds the longest trial
-    "Return the buckets with the fewest padded bins; raise `KitError` unless `max_buckets` is 1 to 6."
-    if not 1 <= max_buckets <= 6:
-        raise KitError(f"buckets is {max_buckets}; choose 1 to 6")
+    "Return the buckets with the fewest padded bins."
     num_bins, num_labels = np.asarray(num_bins), np.asarray(num_labels)
     rounded = patch + -((patch - num_bins) // stride) * stride  # (n,)
     lengths, counts = np.unique(np.maximum(rounded, patch), return_counts=True)
@@ -111,8 +105,6 @@ def bucket_of(buckets: list[Bucket], num_bins: np.ndarray) -> np.ndarray:  # (n,
 # %% ../../nbs/data/batches.ipynb #e038e401
 def day_draws(trials: np.ndarray, day_balance: float) -> np.ndarray:  # both (days, buckets)
     "Return the draws per epoch that are expected of so many trials of each day and bucket; each bucket's sum is whole."
-    if not 0 <= day_balance <= 1:
-        raise KitError(f"day_balance is {day_balance}; choose a number from 0 to 1")
     per_day = trials.sum(1, keepdims=True)
     share = np.where(per_day > 0, np.maximum(per_day, 1) ** (1.0 - day_balance), 0)
     draws = share / share.sum() * trials.sum() * trials / np.maximum(per_day, 1)
@@ -133,23 +125,6 @@ def round_randomly(draws: np.ndarray, generator: np.random.Generator) -> np.ndar
     result[order] = np.diff(marks, prepend=0)
     return result
 
-# %% ../../nbs/data/batches.ipynb #fe7a6e25
-def spread_draws(
-    cells: list[np.ndarray],  # trials of one bucket, one array per day
-    counts: np.ndarray,  # (days,) number of draws from each
-    generator: np.random.Generator,  # random numbers of the epoch
-) -> tuple[np.ndarray, np.ndarray]:  # trials and uses, both (counts.sum(),) int64
-    "Draw from each day, with the days mixed evenly."
-    trials, uses, places = [], [], []
-    for cell, count in zip(cells, counts):
-        rounds = -(-int(count) // max(len(cell), 1))
-        order = [generator.permutation(cell) for _ in range(rounds)]
-        trials.append(np.concatenate([np.empty(0, np.int64), *order])[:count])
-        uses.append(np.repeat(np.arange(rounds), len(cell))[:count])
-        places.append((np.arange(count) + generator.random()) / max(count, 1))
-    order = np.argsort(np.concatenate(places), kind="stable")
-    return np.concatenate(trials).astype(np.int64)[order], np.concatenate(uses)[order]
-
 # %% ../../nbs/data/batches.ipynb #44e33b7b
 @dataclass(frozen=True, eq=False)
 class Step:
@@ -161,7 +136,7 @@ class Step:
 
 # %% ../../nbs/data/batches.ipynb #0f1d3cb5
 class Sampler:
-    "The steps of every epoch, as a function of the seed; raises `KitError` if there are no trials."
+    "The steps of every epoch, as a function of the seed."
 
     def __init__(
         self,
@@ -171,10 +146,6 @@ class Sampler:
         day_balance: float = 0.0,  # 0: all trials equally often, 1: all days equally often
         seed: int = 0,  # seed of the run
     ) -> None:
-        if batch_size < 1:
-            raise KitError(f"batch_size is {batch_size}; it must be at least 1")
-        if len(day) == 0:
-            raise KitError("there are no trials to draw from")
         self.batch_size, self.seed = batch_size, seed
         self.cells = [[np.flatnonzero((day == number) & (bucket == k)) for number in range(day.max() + 1)]
                       for k in range(bucket.max() + 1)]
@@ -189,13 +160,20 @@ class Sampler:
         generator = np.random.default_rng(fold_seed(self.seed, "epoch", number))
         placed = []
         for k, cells in enumerate(self.cells):
-            counts = round_randomly(self.draws[:, k], generator)
-            trials, uses = spread_draws(cells, counts, generator)
-            ends = np.round(np.linspace(0, len(trials), self.steps[k] + 1)).astype(int)
+            trials, uses, places = [], [], []
+            for cell, count in zip(cells, round_randomly(self.draws[:, k], generator)):  # a day's draws
+                rounds = -(-int(count) // max(len(cell), 1))
+                order = [generator.permutation(cell) for _ in range(rounds)]
+                trials.append(np.concatenate([np.empty(0, np.int64), *order])[:count])
+                uses.append(np.repeat(np.arange(rounds), len(cell))[:count])
+                places.append((np.arange(count) + generator.random()) / max(count, 1))
+            mixed = np.argsort(np.concatenate(places), kind="stable")  # all days evenly
+            drawn, before = np.concatenate(trials).astype(np.int64)[mixed], np.concatenate(uses)[mixed]
+            ends = np.round(np.linspace(0, len(drawn), self.steps[k] + 1)).astype(int)
             offset = generator.random()
             for index, (start, end) in enumerate(zip(ends[:-1], ends[1:])):
                 place = (index + offset) / self.steps[k]
-                placed.append((place, k, Step(k, trials[start:end], uses[start:end], number)))
+                placed.append((place, k, Step(k, drawn[start:end], before[start:end], number)))
         return [step for _, _, step in sorted(placed, key=lambda item: item[:2])]
 
 # %% ../../nbs/data/batches.ipynb #cf8a0d9e
@@ -267,25 +245,24 @@ def map_trials(
     shapes = [(info.num_bins, info.signal.num_features) for info in recordings.infos]
     digests = trial_digests(recordings, folder / "fingerprint.json")
     key = {"precision": precision, "trials": content_hash([shapes, digests])}
-    ends = np.cumsum([math.prod(shape) for shape in shapes])
-    path = kept(folder / f"{recordings.split}_{content_hash(key)[:16]}.npy", key,
-                lambda path: _write_trials(recordings, precision, path, int(ends[-1])))
+    ends, dtype = np.cumsum([math.prod(shape) for shape in shapes]), np.dtype(precision)
+    count = int(ends[-1])
+
+    def write(path: Path) -> None:
+        needed, free = count * dtype.itemsize, free_bytes(path.parent)
+        if needed > free:
+            raise KitError(f"{path.parent}: a cache of the recordings needs {gib(needed)} and the disk has {gib(free)};"
+                           " name another folder with --cache-dir, or choose --cache float16")
+        with written_aside(path) as file:
+            header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (count,)}
+            np.lib.format.write_array_header_1_0(file, header)
+            for index in range(len(recordings)):
+                file.write(read_trial(recordings, index, precision).data)
+
+    path = kept(folder / f"{recordings.split}_{content_hash(key)[:16]}.npy", key, write)
     trials = np.split(np.load(regular_file(path), mmap_mode="c"), ends[:-1])
     recordings.mapped[precision] = {index: trial.reshape(shapes[index]) for index, trial in enumerate(trials)}
     return path
-
-
-def _write_trials(recordings: Recordings, precision: str, path: Path, count: int) -> None:
-    dtype = np.dtype(precision)
-    needed, free = count * dtype.itemsize, free_bytes(path.parent)
-    if needed > free:
-        raise KitError(f"{path.parent}: a cache of the recordings needs {gib(needed)} and the disk has {gib(free)}; "
-                       "name another folder with --cache-dir, or choose --cache float16")
-    with written_aside(path) as file:
-        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (count,)}
-        np.lib.format.write_array_header_1_0(file, header)
-        for index in range(len(recordings)):
-            file.write(read_trial(recordings, index, precision).data)
 
 # %% ../../nbs/data/batches.ipynb #31cb8a0e
 def read_ahead(
@@ -383,10 +360,6 @@ class Assembler:
             labels = self.recordings.labels(trial)
             self._labels[trial] = np.empty(0, np.int64) if labels is None else labels
         return self._labels[trial]
-
-    def needed_bins(self, trial: int) -> int:
-        "Return the smallest number of bins from which CTC can produce the trial's labels."
-        return self.frames.bins_for(max(1, needed_patches(self.labels(trial))))
 
     def batch(
         self,
@@ -529,18 +502,16 @@ class TrainBatches:
         trials = self.trials[step.trials]
         keys = [fold_seed(self.seed, "noise", step.epoch, int(trial), int(use))
                 for trial, use in zip(trials, step.uses)]
-        cuts = self._cuts(trials, keys)
+        cuts, frames = [0] * len(trials), self.assembler.frames
+        for row, (trial, key) in enumerate(zip(trials.tolist(), keys)) if self.config.cut > 1 else ():
+            needed = max(1, needed_patches(self.assembler.labels(trial)))  # frames, so that CTC can produce the labels
+            shortest = (1 if frames.partial else frames.patch) + (needed - 1) * frames.stride
+            spare = self.recordings.infos[trial].num_bins - shortest
+            cuts[row] = min(fold_seed(key, "cut") % self.config.cut, spare)
         parts, first = self.world * self.accumulation, self.rank * self.accumulation
         return [self.assembler.batch(self.buckets[step.bucket], trials[index::parts], keys[index::parts],
                                      cuts[index::parts], len(trials), step_key=fold_seed(keys[0], "step"))
                 for index in range(first, first + self.accumulation)]
-
-    def _cuts(self, trials: np.ndarray, keys: list[int]) -> list[int]:
-        if self.config.cut < 2:
-            return [0] * len(keys)
-        wanted = [fold_seed(key, "cut") % self.config.cut for key in keys]
-        spare = [self.recordings.infos[trial].num_bins - self.assembler.needed_bins(trial) for trial in trials.tolist()]
-        return [min(cut, most) for cut, most in zip(wanted, spare)]
 
     def padded_share(self) -> float:
         "Return the share of an epoch's bins that is padding, on average."

@@ -4,12 +4,11 @@
 
 # %% auto #0
 __all__ = ['T15_HELD_OUT', 'T12_HELD_OUT', 'H2_HELD_OUT', 'HELD_OUT_SETS', 'IMPLANTED', 'DayKey', 'MONTHS', 'LATER', 'WIDTH',
-           'STRETCH', 'ALIKE', 'NewFile', 'SessionWriter', 'tiny_trial', 'tiny_recordings', 'is_date', 'dates_in',
-           'days_in', 'Quarantine', 'held_out_splits', 'open_recordings', 'quarantined', 'spent_days',
-           'quarantine_said', 'quarantine_record', 'refuse_seen', 'likeness_curves', 'stretches', 'HeldOut',
-           'SourceDay', 'SourceTrial', 'Importer', 'Divided', 'join_bins', 'files_below', 'dated_days',
-           'checked_labels', 'check_source_trial', 'day_scales', 'Converted', 'write_day', 'content_key', 'stored_mark',
-           'is_complete', 'convert']
+           'STRETCH', 'ALIKE', 'NewFile', 'SessionWriter', 'tiny_recordings', 'is_date', 'dates_in', 'days_in',
+           'Quarantine', 'held_out_splits', 'open_recordings', 'quarantined', 'spent_days', 'quarantine_said',
+           'quarantine_record', 'refuse_seen', 'likeness_curves', 'stretches', 'HeldOut', 'SourceDay', 'SourceTrial',
+           'Importer', 'Divided', 'join_bins', 'files_below', 'dated_days', 'checked_labels', 'check_source_trial',
+           'day_scales', 'Converted', 'write_day', 'content_key', 'stored_mark', 'is_complete', 'convert']
 
 # %% ../../nbs/data/convert.ipynb #25ccfa03
 import datetime
@@ -164,18 +163,6 @@ class SessionWriter(AbstractContextManager):
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
         self.file.__exit__(kind, error, trace)
 
-# %% ../../nbs/data/convert.ipynb #d384b083
-def tiny_trial(random: np.random.Generator, num_bins: int, session: str, block: int, number: int,
-               signal: Signal) -> Trial:
-    "Return a trial of noise with random words: three random labels and a silence, the last label, per 40 bins."
-    words, most = max(1, num_bins // 40), signal.num_labels
-    sounds = np.stack([random.permutation(most - 1)[:3] + 1 for _ in range(words)])
-    labels = np.concatenate([sounds, np.full((words, 1), most)], axis=1).reshape(-1)
-    vocabulary = ("we", "can", "hear", "you", "now")
-    sentence = " ".join(vocabulary[choice] for choice in random.integers(0, 5, words)) + "."
-    features = random.standard_normal((num_bins, signal.num_features), dtype=np.float32)
-    return Trial(features, labels, session, block, number, sentence=sentence, signal=signal)
-
 # %% ../../nbs/data/convert.ipynb #32e0aa21
 def tiny_recordings(
     folder: str | Path,  # `hdf5_data_final` is created in it
@@ -186,8 +173,9 @@ def tiny_recordings(
     seed: int = 0,  # the same seed gives the same bytes
     signal: Signal = T15,  # whose recordings
 ) -> Path:  # the new `hdf5_data_final`
-    "Write a few sessions of short random trials; returns their folder."
-    root = Path(folder) / "hdf5_data_final"
+    "Write trials of noise with random words: three random labels and a silence, the last label, per 40 bins."
+    root, most = Path(folder) / "hdf5_data_final", signal.num_labels
+    vocabulary = ("we", "can", "hear", "you", "now")
     for day in range(sessions):
         session = f"{signal.participant}.2023.{8 + day // 28:02d}.{1 + day % 28:02d}"
         for index, split in enumerate(SPLITS):
@@ -195,7 +183,12 @@ def tiny_recordings(
             with SessionWriter(root / session, split) as writer:
                 for number in range(trials if split == "train" else max(1, trials // 4)):
                     num_bins = int(random.integers(min_bins, max_bins + 1))
-                    writer.write(tiny_trial(random, num_bins, session, index + 1, number, signal))
+                    words = max(1, num_bins // 40)
+                    sounds = np.stack([random.permutation(most - 1)[:3] + 1 for _ in range(words)])
+                    labels = np.concatenate([sounds, np.full((words, 1), most)], axis=1).reshape(-1)
+                    sentence = " ".join(vocabulary[choice] for choice in random.integers(0, 5, words)) + "."
+                    features = random.standard_normal((num_bins, signal.num_features), dtype=np.float32)
+                    writer.write(Trial(features, labels, session, index + 1, number, sentence=sentence, signal=signal))
     return root
 
 # %% ../../nbs/data/convert.ipynb #b92d179d

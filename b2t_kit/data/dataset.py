@@ -389,7 +389,6 @@ def read_info(group: h5py.Group, day: int, labelled: bool, signal: Signal) -> Tr
 def read_features(
     file: h5py.File,
     info: TrialInfo,  # a trial of the file
-    out: np.ndarray | None = None,  # (T, C) float32, C-contiguous; filled if given
 ) -> np.ndarray:  # (T, C) float32
     "Read a trial's features; raise `Fault` if they do not match the attributes or are not finite."
     shape, name = (info.num_bins, info.signal.num_features), "input_features"
@@ -397,12 +396,12 @@ def read_features(
         data = open_dataset(open_trial(file, info.group), name, "f", shape)
         if data.dtype != np.float32:  # h5py would convert it, at a loss or not
             raise KitError(f"holds {data.dtype}, expected float32")
-        out = np.empty(shape, np.float32) if out is None else out
+        features = np.empty(shape, np.float32)
         offset = data.id.get_offset() if hasattr(os, "preadv") else None  # None where it is stored in chunks
-        if offset is None or os.preadv(file.id.get_vfd_handle(), [out], offset) < out.nbytes:
-            data.read_direct(out)
-        check_features(out)
-    return out
+        if offset is None or os.preadv(file.id.get_vfd_handle(), [features], offset) < features.nbytes:
+            data.read_direct(features)
+        check_features(features)
+    return features
 
 # %% ../../nbs/01_dataset.ipynb #906ffb18
 def check_features(features: np.ndarray) -> None:
@@ -587,13 +586,9 @@ class Recordings(AbstractContextManager):
         return Trial(self.features(index), self.labels(index), info.session, info.block, info.number,
                      sentence=info.sentence, group=info.group, signal=info.signal, quarantine=info.quarantine)
 
-    def features(
-        self,
-        index: int,  # which trial
-        out: np.ndarray | None = None,  # (T, C) float32, C-contiguous; filled if given
-    ) -> np.ndarray:  # (T, C) float32
+    def features(self, index: int) -> np.ndarray:  # (T, C) float32
         "Read a trial's features; raise `Fault` if they do not match the attributes or are not finite."
-        return read_features(self._files[self.infos[index].file], self.infos[index], out)
+        return read_features(self._files[self.infos[index].file], self.infos[index])
 
     def labels(self, index: int) -> np.ndarray | None:  # (L,) int64, or None in the test split
         "Read a trial's label ids; raise `Fault` if one is not among the recordings' classes."

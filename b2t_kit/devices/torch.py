@@ -29,7 +29,7 @@ from torch import nn
 from ..core import KitError, Place, check_writable, environment_with, join
 from .graphs import Graphed
 from ..precision import Precision, ambient_settings, audit_gradients, audit_optimizer, audit_parameters
-from ..precision import autocast, canary, checksum, resolve_precision, tf32_allowed
+from ..precision import autocast, canary, checksum, resolve_precision, without_tf32
 
 if TYPE_CHECKING:  # imported with its settings hidden
     from accelerate import Accelerator
@@ -341,7 +341,6 @@ class DeviceOptions:
     precision: str = "auto"  # "auto", "float32", "bfloat16" or "float16"
     accumulation: int = 1  # micro-batches per optimizer step
     tracker: str | None = None  # "tensorboard" or another tracker that Accelerate supports
-    tf32: bool = False  # let a GPU round the operands of float32 products
     graphs: bool = False  # on one GPU: record a model's passes for each shape of inputs, and replay them
     timeout: float = 300.0  # seconds to wait for the other processes
     shard: Literal["none", "moments", "units", "all"] = "none"  # what several TPU chips divide instead of copying
@@ -421,14 +420,12 @@ class TorchDevice(Device):
         self.scaler = torch.amp.GradScaler(self.kind, enabled=precision.scaler)
         self.skipped_steps = 0  # optimizer steps skipped because a float16 gradient overflowed
         self._optimizer: torch.optim.Optimizer | None = None
-        self._state_audited = False
 
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, torch.optim.Optimizer]:
         audit_parameters(model)
         audit_optimizer(optimizer, model)
         self.accelerator.free_memory()
         self.model, self._optimizer = model.to(self.torch_device), optimizer
-        self._state_audited = False
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")  # torch 2.13
             prepared = self.accelerator.prepare_model(model, device_placement=False)
@@ -454,15 +451,11 @@ class TorchDevice(Device):
                 part.flatten_parameters()  # a copy's weights lie apart, and cuDNN would join them in every call
 
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
-        audit_gradients(self.model)
         before = self.scaler.get_scale()
         self.scaler.step(optimizer)
         self.scaler.update()
         skipped = self.scaler.get_scale() < before
         self.skipped_steps += skipped
-        if not skipped and not self._state_audited:
-            audit_optimizer(optimizer, self.model)
-            self._state_audited = True
         return not skipped
 
     def sum_over_processes(self, values: torch.Tensor) -> torch.Tensor:
@@ -519,7 +512,7 @@ def open_torch(
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
         capability = torch.cuda.get_device_capability(chosen)
-    precision = resolve_precision(options.precision, chosen.type, capability, options.tf32)
+    precision = resolve_precision(options.precision, chosen.type, capability)
     if options.tracker is not None:
         check_tracker(options.tracker, out)
     if place.world > 1:
@@ -527,7 +520,7 @@ def open_torch(
     accelerator = _build_accelerator(chosen.type, place, options.tracker, out)
     with ExitStack() as settings:
         if chosen.type == "cuda":
-            settings.enter_context(tf32_allowed(precision.tf32))
+            settings.enter_context(without_tf32())
         canary(chosen)
         if options.tracker is not None and out is not None:  # `check_tracker` refuses a tracker without a folder
             start_tracker(accelerator, options, out)

@@ -742,7 +742,7 @@ def open_xla(
     "Return all chips as one device; raise `KitError`, where possible before torch_xla is imported."
     chips, cache = tpu_chips(), options.compile_cache
     check_start(options.device, chips)
-    precision = resolve_precision(options.precision, "xla", tf32=options.tf32)
+    precision = resolve_precision(options.precision, "xla")
     if options.tracker is not None:
         check_tracker(options.tracker, out)
     if cache == "auto":  # on a TPU in the run folder

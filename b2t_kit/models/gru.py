@@ -128,9 +128,6 @@ class GRUAhead(FrameSteps):
         if not self.recurrent:
             self.recurrent = [add_product(bias, weight, state)
                               for (_, weight, _, bias), state in zip(self.layers, self.hidden)]
-        self._take(window)
-
-    def _take(self, window: torch.Tensor) -> None:
         if len(window) > self.known:
             weight, bias = self.day
             fresh = F.softsign(window[self.known :] @ weight.T + bias).flatten()
@@ -174,10 +171,9 @@ def load_pretrained(folder: str | Path) -> Pretrained:  # t15_pretrained_rnn_bas
             day_dropout=float(sizes.get("input_network", {}).get("input_layer_dropout", 0.2)))
         model = build_filled(config, state)
         sessions = tuple(settings.get("dataset", {}).get("sessions", T15_SESSIONS))
-        val_per = None if saved.get("val_PER") is None else float(saved["val_PER"])
     except (KitError, LookupError, RuntimeError, TypeError, ValueError, AttributeError, OverflowError) as error:
         reason = f"there is no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:300]
         raise KitError(f"{path}: its parameters or args.yaml do not fit the baseline: {reason}") from error
     if len(sessions) != config.num_days or not all(isinstance(session, str) for session in sessions):
         raise KitError(f"{path}: {config.num_days} day layers, but {len(sessions)} sessions")
-    return Pretrained(model, config, sessions, val_per)
+    return Pretrained(model, config, sessions)

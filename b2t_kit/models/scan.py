@@ -20,18 +20,6 @@ from torch.utils._pytree import tree_map
 State: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
 LoopBody = Callable[..., tuple[State, tuple[torch.Tensor, ...]]]
 
-
-def _loop_in_python(
-    step: LoopBody, state: State, inputs: Sequence[torch.Tensor], constants: Sequence[torch.Tensor], reverse: bool
-) -> tuple[State, list[torch.Tensor]]:
-    "Return the loop in Python, one step after the other."
-    times = range(len(inputs[0]))
-    kept = []
-    for time in reversed(times) if reverse else times:
-        state, outputs = step(state, *(series[time] for series in inputs), *constants)
-        kept.append(outputs)
-    return state, [torch.stack(series[::-1] if reverse else series) for series in zip(*kept)]
-
 # %% ../../nbs/models/scan.ipynb #4bd08f48
 def _loop_by_scan(
     step: LoopBody, state: State, inputs: Sequence[torch.Tensor], constants: Sequence[torch.Tensor], reverse: bool
@@ -61,8 +49,14 @@ def device_loop(
     reverse: bool = False,  # from the last time step to the first
 ) -> tuple[State, list[torch.Tensor]]:  # last state; each output stacked to (T, ...)
     "Run a step over time on any device, without deriving a gradient."
-    loop = _loop_by_scan if inputs[0].device.type in ("xla", "tpu") else _loop_in_python
-    return loop(step, state, inputs, constants, reverse)
+    if inputs[0].device.type in ("xla", "tpu"):
+        return _loop_by_scan(step, state, inputs, constants, reverse)
+    times = range(len(inputs[0]))
+    kept = []
+    for time in reversed(times) if reverse else times:
+        state, outputs = step(state, *(series[time] for series in inputs), *constants)
+        kept.append(outputs)
+    return state, [torch.stack(series[::-1] if reverse else series) for series in zip(*kept)]
 
 # %% ../../nbs/models/scan.ipynb #8036164a
 _hardware: list[str] = []  # hardware set by `compiled_for`; the last one applies

@@ -357,7 +357,7 @@ class TransformerSteps(FrameSteps):
 
 # %% ../../nbs/models/transformer.ipynb #92e5dfe8
 WEIGHTS_FILE = "modelWeights"  # file
-HEAD_WIDTH = 64  # values per head, as published
+HEAD_WIDTH, _FEATURES = 64, 512  # values per head, features per bin, as published
 _NAMES = {  # a published parameter's module -> ours, with N for the number of a layer
     "patch_embedders.0.1": "embed.norm_in", "patch_embedders.0.2": "embed.linear",
     "patch_embedders.0.3": "embed.norm_out",
@@ -368,7 +368,7 @@ _NAMES = {  # a published parameter's module -> ours, with N for the number of a
     "transformer.layers.N.1.net.4": "blocks.N.down", "transformer.norm": "norm", "projection": "out"}
 
 
-def load_published(folder: Path, num_features: int = 512) -> Pretrained:
+def load_published(folder: Path) -> Pretrained:
     "Return the published Transformer; raise `KitError` for foreign or unsuitable files."
     path, state = folder / WEIGHTS_FILE, dict[str, torch.Tensor]()
     saved = read_tensors(path)
@@ -385,16 +385,16 @@ def load_published(folder: Path, num_features: int = 512) -> Pretrained:
             state[f"{ours.replace('N', layer[0] if layer else '')}.{kind}"] = value
         values, per_head = len(state["embed.norm_in.weight"]), 3 * HEAD_WIDTH  # queries, keys and values
         heads, odd = divmod(len(state["blocks.0.attention.qkv.weight"]), per_head)
-        if values % num_features or odd:
+        if values % _FEATURES or odd:
             raise KitError(f"patches of {values} values and {heads} heads with {odd} values left over: neither is of "
-                           f"{num_features} features and heads of {HEAD_WIDTH}")
+                           f"{_FEATURES} features and heads of {HEAD_WIDTH}")
         classes, width = state["out.weight"].shape
         config = TransformerConfig(
-            num_features=num_features, num_classes=classes, patch=values // num_features, width=width, heads=heads,
+            num_features=_FEATURES, num_classes=classes, patch=values // _FEATURES, width=width, heads=heads,
             head_width=HEAD_WIDTH, blocks=sum(name.endswith("attention.qkv.weight") for name in state),
             inner=len(state["blocks.0.up.weight"]), reach=(len(state["blocks.0.attention.bias.table"]) + 1) // 2)
         model = build_filled(config, state)
     except (KitError, LookupError, RuntimeError, TypeError, ValueError, AttributeError) as error:
         reason = " ".join(str(error).split())[:300]
         raise KitError(f"{path}: its parameters are not those of the published Transformer: {reason}") from error
-    return Pretrained(model, config, T15_SESSIONS, None)
+    return Pretrained(model, config, T15_SESSIONS)

@@ -31,22 +31,22 @@ from ..core import from_dict, kept, load_json, new_folders, regular_file, report
 from ..core import say_once, to_dict, write_atomically
 from ..data.batches import EvalBatches
 from ..data.convert import NewFile
-from ..data.dataset import T15, Recordings, Signal, TrialInfo, check_split, data_fingerprint
-from ..data.dataset import look_at
+from ..data.dataset import T15, Recordings, Signal, TrialInfo, data_fingerprint
+from ..data.dataset import look_at, signal_difference
 from ..devices.select import open_device
 from ..devices.torch import Device
 from ..models.model import ctc_losses, greedy, model_name, published_in, source_note
 from .calibrate import TEMPERATURE_FILE, Calibration, Network, calibration_record, fit_temperature
 from .calibrate import label_loss, read_calibration
 from .days import Start, fit_days
-from .task import SpeechConfig, SpeechRun, check_signal, framing, logits_of, signals_in
+from .task import SpeechConfig, SpeechRun, framing, logits_of, signals_in
 from ..text.lexicon import TOKEN_NAMES, ClassOrder, order_of
 from ..text.metrics import CHOSEN, Choice, Confusion, Counts, Rate, RateTable, choice_key, confusion, count_edits
 from ..text.metrics import align_edits, marked, plain_marks, plot_confusion, plot_rates, plot_reliability
 from ..text.metrics import rate_of, rates_by, redrawn, reliability, reliability_line
 from ..text.phonemes import PHONEMES
-from ..training.checkpoint import best_checkpoint, read_part, tensors_hash
-from ..training.run import RESUME, SOURCES, check_task, task_digest
+from ..training.checkpoint import best_checkpoint, read_part, read_state, tensors_hash
+from ..training.run import RESUME, SOURCES, task_digest
 from ..training.task import TrainConfig
 
 # %% ../../nbs/speech/evaluate.ipynb #f795e2dc
@@ -132,7 +132,9 @@ def load_decoder(run: str | Path) -> Decoder:
     if path.is_file():
         record, known = _read_record(path)
         checkpoint = best_checkpoint(run)
-        check_task(run, checkpoint, record["task"])
+        if read_state(checkpoint).get("task") != task_digest(record["task"]):
+            raise KitError(f"{path}: was changed after {checkpoint} was written; put back the file that belongs to the "
+                           "run")
         part = "ema" if (checkpoint / "ema.safetensors").exists() else "model"
         return _decoder_of(record, known, checkpoint, part, f"{run.name}, step {int(checkpoint.name)}")
     if published := published_in(run):  # with the smoothing that its authors use in evaluation
@@ -224,7 +226,8 @@ def decode(
 ) -> list[Decoded]:  # in the order of the recordings
     "Decode every trial of the recordings greedily."
     own = recordings.signal if recordings.signal in decoder.signals.values() else decoder.signal
-    check_signal(recordings, own, decoder.origin)
+    if message := signal_difference(recordings.signal, decoder.origin, own):
+        raise KitError(f"{recordings.infos[0].file}: {message}")
     for warning in look_at(recordings, to_train=False) if look else ():
         say_once(f"warning: {warning}")
     model = fit_days(decoder.model, decoder.sessions, decoder.trained, recordings.sessions)
@@ -275,10 +278,8 @@ def logits_key(
     memo: Path | None = None,  # file that remembers the hashes of the recordings; None: only in this process
 ) -> dict[str, Any]:  # plain values
     "Everything that the logits of these trials depend on, for the keys of caches."
-    precision = device.precision
-    return {"logits": LOGITS, "decoder": decoder.digest,
-            "device": f"{device.kind} {precision.compute}{' TF32' * precision.tf32}", "split": recordings.split,
-            "data": data_fingerprint(recordings, memo)}
+    return {"logits": LOGITS, "decoder": decoder.digest, "device": f"{device.kind} {device.precision.compute}",
+            "split": recordings.split, "data": data_fingerprint(recordings, memo)}
 
 
 def kept_logits(run: str | Path, decoder: Decoder, recordings: Recordings, device: Device,
@@ -507,7 +508,6 @@ def evaluate_run(
     precision: str = "auto",  # "auto", "float32", "bfloat16" or "float16"
 ) -> Evaluation:
     "Decode a split, write the report in eval/<split> of the run; `KitError` for the test split."
-    check_split(split)
     if split == "test":
         raise KitError("split test: has no labels; use val, or decode it to sentences")
     decoder, data = load_decoder(run), own_recordings(run, data)

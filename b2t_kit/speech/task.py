@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['T15_BUCKETS', 'WordsConfig', 'SpeechConfig', 'logits_of', 'padded', 'speech_loss', 'Lengths', 'published_lengths',
-           'shape_batch', 'framing', 'SpeechTask', 'fitted', 'signals_record', 'signals_in', 'check_signal', 'amount',
-           'SpeechRun']
+           'shape_batch', 'framing', 'SpeechTask', 'fitted', 'signals_record', 'signals_in', 'amount', 'SpeechRun']
 
 # %% ../../nbs/speech/task.ipynb #1a261f37
 from collections.abc import Callable, Generator, Sequence
@@ -435,12 +434,6 @@ def signals_record(signal: Signal, signals: dict[str, Signal]) -> dict[str, Any]
 def signals_in(task: dict[str, Any]) -> dict[str, Signal]:  # session -> its features; empty for one folder
     "Read the result of `signals_record` from the entry `task` of `config.json`."
     return {session: from_dict(Signal, part["signal"]) for part in task.get("sets", []) for session in part["sessions"]}
-
-
-def check_signal(recordings: Recordings, signal: Signal, origin: str | Path) -> None:
-    "Raise `KitError` for recordings whose features are others."
-    if message := signal_difference(recordings.signal, origin, signal):
-        raise KitError(f"{recordings.infos[0].file}: {message}")
 
 
 def amount(recordings: Recordings) -> str:

@@ -32,7 +32,7 @@ from ..data.batches import check_shares, read_ahead, rows_per_batch
 from ..devices.torch import Device
 from ..devices.select import open_device
 from ..models.published import read_tensors
-from .eit_model import TIMES, UNET_SIZES, UNet, UNetConfig, mixture, noise_like, sample, sampling_times
+from .eit_model import TIMES, UNET_SIZES, UNet, UNetConfig, mixture, noise_like, sample
 from .eit_physics import ELECTRODES, READ, SIZE, classical_images, classical_matrix, read_pairs
 from ..training.checkpoint import best_checkpoint, read_part, read_state
 from ..training.optim import GroupRule, group_parameters
@@ -183,8 +183,8 @@ def statistics_of(
     given: tuple[np.ndarray, np.ndarray] | None = None,  # mean and standard deviation; None computes them
 ) -> Statistics:
     "Return the statistics of a training set, and the matrices of its hints."
-    if len(measurements) < 2 or hints > len(SMOOTHING):
-        raise KitError(f"{measurements.folder}: needs at least 2 files and at most {len(SMOOTHING)} hints")
+    if len(measurements) < 2:
+        raise KitError(f"{measurements.folder}: needs at least 2 files")
     volts = np.stack([measurements.volts(number) for number in range(len(measurements))])  # (n, 16, 13)
     mean, std = given or (volts.mean(0, dtype=np.float64, keepdims=True).astype(np.float32),
                           volts.std(0, dtype=np.float64, ddof=1, keepdims=True).astype(np.float32))
@@ -572,7 +572,6 @@ def reconstruct(
     seed: int = 0,  # of the noise
 ) -> np.ndarray:  # (n, 128, 128) float32, about -1 to 1; on every process
     "Return the reconstructed images of all measurements."
-    sampling_times(steps)
     share = rows_per_batch(batch_size, device.world, device.chips)
     model = reconstructor.model.to(device.torch_device)
     mine = list(range(len(measurements)))[device.rank::device.world]

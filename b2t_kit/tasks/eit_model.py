@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from ..core import KitError, check_bounds, normals
 from ..models.scan import compute_type, device_loop
-from .eit_physics import ELECTRODES, READ, read_pairs
+from .eit_physics import COARSE, ELECTRODES, READ, read_pairs
 
 # %% ../../nbs/tasks/eit_model.ipynb #8630ebcc
 def _weights(query: torch.Tensor, key: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -294,13 +294,12 @@ class VoltageEncoder(nn.Module):
         self,
         size: int,  # pixels along a side of the image
         hints: int = 0,  # classical reconstructions
-        coarse: int = 32,  # pixels along a side of a reconstruction
     ) -> None:
         super().__init__()
-        self.size, self.coarse = size, coarse
+        self.size = size
         self.register_buffer("mean", torch.zeros(1, ELECTRODES, READ))
         self.register_buffer("std", torch.ones(1, ELECTRODES, READ))
-        self.register_buffer("hints", torch.zeros(hints * coarse**2, ELECTRODES * READ))
+        self.register_buffer("hints", torch.zeros(hints * COARSE**2, ELECTRODES * READ))
         source = np.full((ELECTRODES, ELECTRODES), ELECTRODES * READ)  # a zero behind the 208 values
         np.put_along_axis(source, read_pairs(), np.arange(ELECTRODES * READ).reshape(ELECTRODES, READ), 1)
         self.register_buffer("source", torch.from_numpy(source.ravel()), persistent=False)
@@ -316,8 +315,8 @@ class VoltageEncoder(nn.Module):
             return image
         scaled = (volts / self.std).flatten(1).double()  # autocast would round a product of float32
         values = (scaled @ self.hints.double().T).float()
-        hints = values.reshape(len(volts), -1, self.coarse, self.coarse)
-        return torch.cat([image, functional.interpolate(hints, scale_factor=self.size / self.coarse)], dim=1)
+        hints = values.reshape(len(volts), -1, COARSE, COARSE)
+        return torch.cat([image, functional.interpolate(hints, scale_factor=self.size / COARSE)], dim=1)
 
 # %% ../../nbs/tasks/eit_model.ipynb #89ceeb36
 class UNet(nn.Module):

@@ -103,21 +103,17 @@ class TrainTomography(_Original):
         if not asked.data_path:
             raise KitError("data_path: give --data-path, the folder that holds train and valid")
         task, config = training_of(asked)
-        task.given = _worth_keeping(asked)
+        given = {item.name: getattr(asked, item.name) for item in fields(asked)
+                 if item.name not in ("out", "resume") and getattr(asked, item.name) != item.default}
+        for name in given.keys() & {"data_path", "statistics"}:
+            given[name] = str(Path(given[name]).resolve())
+        task.given = given
         # more epochs are asked for by --epochs, so the new rate is only said
         uninterrupted(train(task, replace(config, new_schedule=asked.resume), folder, asked.resume,
                             check_memory=check_memory))
         return SUCCESS
 
 # %% ../../nbs/tasks/verbs.ipynb #038f6767
-def _worth_keeping(asked: Any) -> dict[str, Any]:
-    "Return the options of a verb, for `resume.json`."
-    given = {item.name: getattr(asked, item.name) for item in fields(asked)
-             if item.name not in ("out", "resume") and getattr(asked, item.name) != item.default}
-    places = ("data_path", "statistics")
-    return {name: str(Path(value).resolve()) if name in places else value for name, value in given.items()}
-
-
 def training_of(asked: TrainTomography) -> tuple[Any, Any]:  # the task and the settings of its training
     "Return the training that a command line requests."
     from b2t_kit.tasks.eit import EITConfig, EITTask, original_training, small_training

@@ -9,6 +9,7 @@ __all__ = ['ASKS', 'Argument', 'Held', 'Program', 'LoweringDevice', 'on_host', '
 # %% ../../nbs/tpu/lower.ipynb #f53468d8
 import json
 import os
+import pickle
 import re
 import sys
 import threading
@@ -254,9 +255,11 @@ def lower_request(folder: Path) -> None:
     "Lower the programs of a folder's request.json into folders; `KitError` if it cannot be done."
     request = json.loads((folder / "request.json").read_text())
     if request["kind"] == "model":
-        from b2t_kit.tpu.preflight import unpack_task
+        from b2t_kit.tpu.preflight import ModelTask
 
-        task, train = unpack_task((folder / "model.pickle").read_bytes(), request["train"])
+        packed: Any = pickle.loads((folder / "model.pickle").read_bytes())  # by `pack_shapes`
+        task: Task = ModelTask(*packed)  # type: ignore[abstract]  # compiling calls none of the missing methods
+        train = from_dict(TrainConfig, request["train"])
     else:
         for which in request["models"]:  # that a person named on the command line
             model_class(which)

@@ -6,8 +6,8 @@
 __all__ = ['MEMORY_KINDS', 'COLOURS', 'ON_CPU', 'NOT_INHERITED', 'Loss', 'ARRANGEMENTS', 'Compiled', 'judged', 'largest_arrays',
            'argument_bytes', 'PreflightReport', 'complaint_lines', 'draw_report', 'find_compiler', 'environment',
            'lower_in_child', 'why_it_ended', 'compile_program', 'preflight_config', 'request_of', 'run_preflight',
-           'pack_shapes', 'own_loss', 'ModelTask', 'leaves_of', 'preflight', 'optimizer_settings', 'unpack_task',
-           'largest_batch', 'best_arrangement', 'answer', 'planned', 'smallest_change']
+           'pack_shapes', 'own_loss', 'ModelTask', 'leaves_of', 'preflight', 'optimizer_settings', 'largest_batch',
+           'best_arrangement', 'answer', 'planned', 'smallest_change']
 
 # %% ../../nbs/tpu/preflight.ipynb #f0686207
 import hashlib
@@ -116,7 +116,7 @@ def judged(folder: Path, where: Slice) -> Compiled:
     return made
 
 # %% ../../nbs/tpu/preflight.ipynb #d035343f
-def largest_arrays(program: Hlo, most: int = 8) -> list[dict[str, Any]]:
+def largest_arrays(program: Hlo) -> list[dict[str, Any]]:
     "Return the largest arrays that a compiled program's instructions create in HBM; not all need be there at once."
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for instruction in program.entry.instructions.values():
@@ -129,7 +129,7 @@ def largest_arrays(program: Hlo, most: int = 8) -> list[dict[str, Any]]:
             if array.space == 0:
                 found[str(array), where] = {"bytes": array.bytes, "array": str(array), "line": where,
                                             "operation": label[1] if label else instruction.operation}
-    return sorted(found.values(), key=lambda each: -each["bytes"])[:most]
+    return sorted(found.values(), key=lambda each: -each["bytes"])[:8]
 
 # %% ../../nbs/tpu/preflight.ipynb #6ef24cfa
 def argument_bytes(job: dict[str, Any]) -> dict[str, int]:
@@ -340,7 +340,7 @@ def compile_program(
     folder: Path,  # of one program
     where: Slice,
     python: str,  # interpreter with the compiler
-    cache_dir: str | Path | None = None,  # keeps results by the content of programs; None: nothing is kept
+    cache_dir: str | Path | None,  # keeps results by the content of programs; None: nothing is kept
 ) -> Compiled:
     "Compile one program in a separate process; `KitError` if it leaves no result."
     job = {**json.loads((folder / "job.json").read_text()), "topology": where.topology}
@@ -508,15 +508,12 @@ def preflight(
     loss: Loss | None = None,  # function of model and batch; None: the model returns its loss
     where: str = "v5e-8",  # a slice
     precision: str = "auto",  # of matrix products: "auto" (bfloat16 on a TPU) or "float32"
-    clip_norm: float = 1.0,  # largest gradient norm
     ema_decay: float = 0.0,  # decay of the weight average; 0: no average
     shard: str = "none",  # what is divided over chips: "none", "moments", "units" or "all"
-    steps: int = 0,  # planned optimizer steps; 0 if unknown
-    python: str | None = None,  # interpreter with the compiler; None: this one
     say: Callable[[str], None] = lambda line: None,
 ) -> PreflightReport:
     "Compile a training step of a model for a slice; `KitError` if model, batch or optimizer do not allow it."
-    chosen, python, tensors = find_slice(where), find_compiler(python), leaves_of(batch)
+    chosen, python, tensors = find_slice(where), find_compiler(), leaves_of(batch)
     if len(tensors[0]) % chosen.chips:
         raise KitError(f"batch: {len(tensors[0])} rows cannot be divided evenly over {chosen.chips} chips")
     on = {str(tensor.device) for tensor in (*model.parameters(), *model.buffers())}
@@ -525,10 +522,9 @@ def preflight(
         raise KitError(f"the model and the batch are on {' and '.join(places)}; move them to one device")
     groups, betas, eps = optimizer_settings(model, optimizer)
     packed = pack_shapes((model, batch, loss or own_loss, groups))
-    train = dict(steps=max(1, steps), precision=precision, clip_norm=clip_norm, ema_decay=ema_decay,
-                 shard=shard, betas=betas, eps=eps)
+    train = dict(precision=precision, clip_norm=1.0, ema_decay=ema_decay, shard=shard, betas=betas, eps=eps)
     request = {"kind": "model", "train": train, "slice": chosen.name, "programs": "all"}
-    report = PreflightReport(type(model).__name__, chosen, len(tensors[0]), steps)
+    report = PreflightReport(type(model).__name__, chosen, len(tensors[0]))
     return run_preflight(request, report, python, say, packed)
 
 # %% ../../nbs/tpu/preflight.ipynb #02d7fdee
@@ -548,14 +544,6 @@ def optimizer_settings(
     groups = [{"params": [names[id(parameter)] for parameter in group["params"]], "lr": float(group["lr"]),
                "weight_decay": group["weight_decay"]} for group in optimizer.param_groups]
     return groups, tuple(optimizer.defaults["betas"]), optimizer.defaults["eps"]
-
-# %% ../../nbs/tpu/preflight.ipynb #20241797
-def unpack_task(packed: bytes, train: dict[str, Any]) -> tuple[ModelTask, TrainConfig]:
-    "Return the task and the training settings in the other process, from the result of `pack_shapes`."
-    import pickle
-
-    task = ModelTask(*pickle.loads(packed))  # type: ignore[abstract]  # compiling calls none of the missing methods
-    return task, TrainConfig(**{**train, "betas": tuple(train["betas"])})
 
 # %% ../../nbs/tpu/preflight.ipynb #d6e1a212
 def largest_batch(

@@ -14,7 +14,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -254,12 +254,12 @@ class Board:
     def __init__(
         self,
         total_steps: int,  # last step of the run
-        rows: Sequence[dict[str, Any]] = (),  # rows of earlier parts of the run
         where: str = "auto",  # "notebook", "terminal", "nowhere" or "auto"
         every: float = 3.0,  # least seconds between two drawings
         canvas: Canvas | None = None,  # where to draw; a new canvas under the cell if None
     ) -> None:
-        self.total_steps, self.rows, self.every = total_steps, list(rows), every
+        self.total_steps, self.every = total_steps, every
+        self.rows: list[dict[str, Any]] = []  # also those of earlier parts of the run
         self.where = ("notebook" if in_notebook() else "terminal") if where == "auto" else where
         self.canvas, self.drawn_at = canvas or Canvas(), -math.inf
 

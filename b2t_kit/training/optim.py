@@ -105,34 +105,29 @@ class Ema:
 # %% ../../nbs/training/optim.ipynb #462299d1
 VANISHED = 1e-7  # a steady gradient norm below this trains nothing
 _EXPLODED = 100.0  # a steady gradient norm above this many times the clipping norm is mostly cut away
+_RECENT, _FIRST, _STEADY = 200, 20, 10  # norms in the median; before the first judgement; that are steady
 
 
 class NormWatch:
     "Detects gradient norms far above the recent median, and norms that are steadily too small or too large."
 
-    def __init__(
-        self,
-        factor: float = 5.0,  # a norm above this many medians is abnormal
-        window: int = 200,  # number of recent norms in the median
-        start: int = 20,  # number of norms needed before the first judgement
-        steady: int = 10,  # number of norms whose median is compared with the fixed limits
-    ) -> None:
-        self.factor, self.start, self.steady = factor, start, steady
-        self.norms: deque[float] = deque(maxlen=window)
+    def __init__(self, factor: float = 5.0) -> None:  # a norm above this many medians is abnormal
+        self.factor = factor
+        self.norms: deque[float] = deque(maxlen=_RECENT)
         self.latest: dict[str, deque[float]] = {}  # group -> its last norms
         self.verdicts: dict[str, str] = {}  # group -> the last verdict about it
 
     def abnormal(self, norm: float) -> float:  # ratio to the median, or 0.0 if normal
         "Compare one norm with the recent median, and add it to them."
-        middle = median(self.norms) if len(self.norms) >= self.start else math.inf
+        middle = median(self.norms) if len(self.norms) >= _FIRST else math.inf
         self.norms.append(norm)
         return norm / middle if norm > self.factor * middle else 0.0
 
     def verdict(self, group: str, norms: Sequence[float], clip_norm: float) -> str:
         "Return whether a group's gradient has vanished or exploded, as text; once, as long as it stays so."
-        latest = self.latest.setdefault(group, deque(maxlen=self.steady))
+        latest = self.latest.setdefault(group, deque(maxlen=_STEADY))
         latest.extend(norms)
-        middle = median(latest) if len(latest) == self.steady else math.nan
+        middle = median(latest) if len(latest) == _STEADY else math.nan
         found = ""
         if middle < VANISHED:
             found = f"has vanished: below {VANISHED:g}"
@@ -140,7 +135,7 @@ class NormWatch:
             found = f"has exploded: over {_EXPLODED:g} times the clipping norm of {clip_norm:g}"
         is_new = found and found != self.verdicts.get(group)
         self.verdicts[group] = found
-        return f"{found}, {middle:.3g} in the median of {self.steady} steps" if is_new else ""
+        return f"{found}, {middle:.3g} in the median of {_STEADY} steps" if is_new else ""
 
 # %% ../../nbs/training/optim.ipynb #a6644c21
 def _optimizer_names(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[str]:

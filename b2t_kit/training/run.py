@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['RESUME', 'SOURCES', 'MemoryCheck', 'StopRequest', 'Budget', 'on_main', 'Meter', 'differences', 'check_resumable',
-           'claim_folder', 'task_digest', 'check_task', 'Training', 'build_training', 'Run', 'share_run', 'open_run',
-           'seed_step', 'accumulate_gradients', 'scale_at', 'update_weights', 'remaining_batches', 'collect',
-           'checkpoint_parts', 'checkpoint', 'restore', 'record', 'warn', 'log', 'watched', 'validate', 'due',
-           'is_new_best', 'should_stop', 'warm_up', 'checkpoint_sizes', 'describe_run', 'begin']
+           'claim_folder', 'task_digest', 'Training', 'build_training', 'Run', 'share_run', 'open_run', 'seed_step',
+           'accumulate_gradients', 'scale_at', 'update_weights', 'remaining_batches', 'collect', 'checkpoint_parts',
+           'checkpoint', 'restore', 'record', 'warn', 'log', 'watched', 'validate', 'due', 'is_new_best', 'should_stop',
+           'warm_up', 'checkpoint_sizes', 'describe_run', 'begin']
 
 # %% ../../nbs/training/run.ipynb #0af751e1
 import hashlib
@@ -37,7 +37,7 @@ from ..core import MEMO, KitError, clear_way, duration, find_place, fold_seed, j
 from ..core import new_folders, read_bytes, report_progress, save_json, to_dict, write_atomically, written_aside
 from ..devices.torch import Device, package_versions
 from ..devices.select import open_device
-from ..precision import audit_optimizer, audit_parameters, unchanged
+from ..precision import audit_optimizer, unchanged
 from .checkpoint import COMPLETE, OWNER, ROLLING, Best, check_disk_space, checkpoint_folders
 from .checkpoint import checkpoint_path, checkpoint_steps, clean_leftovers
 from .checkpoint import latest_checkpoint, mark_best, prune, read_best, read_part
@@ -236,13 +236,6 @@ def task_digest(task: Any) -> str:  # 64 hexadecimal digits
         task = {**task, "config": {**task["config"], "model": model}}
     return hashlib.sha256(json.dumps(task, sort_keys=True).encode()).hexdigest()
 
-
-def check_task(run: str | Path, checkpoint: str | Path, task: Any) -> None:
-    "Raise `KitError` if the weights of a run's checkpoint were trained with another task than `config.json` holds."
-    if read_state(checkpoint).get("task") != task_digest(task):
-        raise KitError(f"{Path(run) / 'config.json'}: was changed after {checkpoint} was written; put back the file "
-                       "that belongs to the run")
-
 # %% ../../nbs/training/run.ipynb #a24ee70f
 @dataclass(kw_only=True)
 class Training:
@@ -276,7 +269,6 @@ def build_training(task: Task, config: TrainConfig, device: Device) -> Training:
     "Model, optimizer and average on the device; the initial weights depend on the seed only."
     torch.manual_seed(fold_seed(config.seed, "model"))
     model = task.build_model()
-    audit_parameters(model)
     optimizer = build_adamw(task.parameter_groups(model, config), config.betas, config.eps)
     model, optimizer = device.prepare(model, optimizer)
     ema = None
@@ -619,8 +611,6 @@ def restore(run: Run) -> None:
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise KitError(f"{path}: its state is not that of this run ({error!r}); train into another folder, or remove "
                        "the checkpoint if it is damaged") from error
-    audit_parameters(run.plain_model)
-    audit_optimizer(run.optimizer, run.plain_model)
     if before != now:
         run.say(f"precision: the run used {before} before and uses {now} now")
 

@@ -81,8 +81,8 @@ def share_devices(device: str, seeds: int) -> list[dict[str, str]]:  # variables
 class SeedBoard:
     "Prints the validations of all seeds, and draws their curves."
 
-    def __init__(self, folders: Mapping[int, Path], steps: int, every: float = 10.0) -> None:
-        self.folders, self.steps, self.every = folders, steps, every
+    def __init__(self, folders: Mapping[int, Path], steps: int) -> None:
+        self.folders, self.steps = folders, steps
         self.canvas = Canvas() if in_notebook() else None
         self.shown = {seed: len(rows) for seed, rows in self.rows().items()}  # rows already shown
         self.drawn_at = -math.inf
@@ -100,7 +100,7 @@ class SeedBoard:
                 if row["kind"] == "eval":
                     print(f"seed {seed}  {row_text(row, self.steps)}", flush=True)
         changed, self.shown = self.shown, {seed: len(found) for seed, found in rows.items()}
-        if last or changed != self.shown and time.monotonic() - self.drawn_at >= self.every:
+        if last or changed != self.shown and time.monotonic() - self.drawn_at >= 10:  # seconds
             figure = draw_runs({f"seed {seed}": found for seed, found in rows.items()})
             write_atomically(next(iter(self.folders.values())).parent / "seeds.png", as_png(figure, 72))
             self.drawn_at = time.monotonic()
