@@ -235,7 +235,7 @@ def meta_model(task: Task) -> nn.Module:
         return task.build_model().train()
 
 # %% ../nbs/memory.ipynb #a9b8a2d7
-def _fake_model(task: Task, tracer: Tracer, divided: int = 1, over: int | None = None) -> nn.Module:
+def _fake_model(task: Task, tracer: Tracer, divided: int, over: int | None) -> nn.Module:
     "Return the task's model with parameters that have no numbers; a parameter that two modules share stays shared."
     model, ledger, made = meta_model(task), tracer.ledger, dict[int, torch.Tensor]()
     wide, units = wide_stacks(model, divided, over)

@@ -173,10 +173,10 @@ def audit_gradients(
 # %% ../nbs/03_precision.ipynb #65f28fcd
 def audit_optimizer(
     optimizer: torch.optim.Optimizer,  # with or without state
-    model: nn.Module | None = None,  # gives parameter names for messages
+    model: nn.Module,  # gives parameter names for messages
 ) -> None:
     "Check that an optimizer's state is float32; raise `KitError` if not."
-    names = {} if model is None else {parameter: name for name, parameter in model.named_parameters()}
+    names = {parameter: name for name, parameter in model.named_parameters()}
     state = {f"{key} of {names.get(parameter, f'parameter {number}')}": value
              for number, (parameter, values) in enumerate(optimizer.state.items()) for key, value in values.items()}
     _refuse_reduced("optimizer state", {name: value for name, value in state.items() if torch.is_tensor(value)},

@@ -669,7 +669,7 @@ def write_day(importer: Importer, day: SourceDay, key: str, held_out: HeldOut, d
     done.files += len(names)
 
 # %% ../../nbs/data/convert.ipynb #88a07b90
-def content_key(importer: Importer, day: SourceDay, held_out: HeldOut, memo: Path | None = None) -> str:
+def content_key(importer: Importer, day: SourceDay, held_out: HeldOut, memo: Path) -> str:
     "Return a hash of everything that a day's files are computed from."
     try:
         sources = [(path.name, file_hash(path, memo)) for path in day.sources]

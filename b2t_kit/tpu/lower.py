@@ -211,7 +211,7 @@ class ResultMeter(Meter):
         super().add(values, work)
         self.device.wanted += self.open[-1].values()
 
-    def end_step(self, norms: torch.Tensor, groups: Sequence[str] = ()) -> None:
+    def end_step(self, norms: torch.Tensor, groups: Sequence[str]) -> None:
         super().end_step(norms, groups)
         self.device.wanted.append(self.norms[-1])
 

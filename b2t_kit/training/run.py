@@ -153,7 +153,7 @@ class Meter:
         self.open.append({name: value.detach().float() for name, value in values.items()})
         self.counted.update(work)
 
-    def end_step(self, norms: torch.Tensor, groups: Sequence[str] = ()) -> None:
+    def end_step(self, norms: torch.Tensor, groups: Sequence[str]) -> None:
         "End the current step, with the gradient's norm (), or with groups (1 + G,)."
         self.steps.append(self.open)
         self.norms.append(norms.detach().float())
