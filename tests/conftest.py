@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from matplotlib.figure import Figure
-from PIL import Image
 
-from commands import tree
+from commands import dot, tree
 
 collect_ignore = [] if torch.cuda.is_available() else ["test_cuda.py"]
 
@@ -18,7 +17,7 @@ collect_ignore = [] if torch.cuda.is_available() else ["test_cuda.py"]
 @pytest.fixture
 def dots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every figure is a dot: drawing one takes as long as all else of a small command. Notebooks draw them."""
-    monkeypatch.setattr(Figure, "savefig", lambda self, file, **options: Image.new("RGB", (1, 1)).save(file, "PNG"))
+    monkeypatch.setattr(Figure, "savefig", dot)
 
 
 @pytest.fixture
